@@ -1,0 +1,198 @@
+"""The engine against its rivals and its floors: ``python -m benchmarks.engine [--only PART ...]``.
+
+Parts: ``a9a`` and ``large`` (the posterior beside scikit-learn's point estimate), ``iteration`` (cost of a step beside
+the BLAS calls it can not avoid), ``ordinary`` and ``grid`` (factorisations to stationarity 1e-6), ``a1a`` (the sweep over
+prior variances of [A] Table 2). One BLAS thread, CPU seconds, medians; a table per part and one JSON file for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import klimb
+from benchmarks import problems
+from benchmarks.floors import kernel_floor, weights_floor
+from benchmarks.measure import cpu, one_thread, save, table
+from benchmarks.rivals import sklearn_lbfgs, sklearn_newton_cholesky
+from klimb import latents, sites
+
+TOL = 1e-6
+Found = dict[str, Any]
+
+
+def counts(result: Any) -> Found:
+    """What a fit cost, from its history."""
+    history = result.history
+    return {"status": result.status.name.lower(), "bound": float(result.bound), "n_iter": int(result.n_iter),
+            "n_factor": int(np.sum(history.n_factor)), "n_oracle": int(np.sum(history.n_oracle)),
+            "stationarity": float(history.stationarity[-1])}
+
+
+def against_sklearn(title: str, forms: dict[str, problems.Regression], repeats: int) -> Found:
+    """The full posterior under N(0, I) beside scikit-learn's mode at the same penalty, for every form of the design."""
+    found: Found = {}
+    for form, data in forms.items():
+        fit = cpu(lambda data=data: klimb.infer(latents.Weights(data.X, cov=1.0), sites.Logistic(), data.y, tol=TOL),
+                  repeats)
+        found[f"klimb, {form}"] = {"seconds": fit.seconds, **counts(fit.value)}
+        for rival in (sklearn_newton_cholesky, sklearn_lbfgs):
+            for tol in (1e-4, 1e-6, 1e-8):
+                mode = cpu(lambda data=data, rival=rival, tol=tol: rival.fit(data.X, data.y, 1.0, tol), repeats)
+                found[f"{rival.NAME}, {form}, tol {tol:.0e}"] = {
+                    "seconds": mode.seconds, "stationarity": mode_gradient(data, mode.value)}
+    table(title, ["method", "CPU s", "iterations", "factorisations", "stationarity"],
+          [(name, row["seconds"], row.get("n_iter", ""), row.get("n_factor", ""), row["stationarity"])
+           for name, row in found.items()])
+    return found
+
+
+def mode_gradient(data: problems.Regression, w: np.ndarray) -> float:
+    """Largest entry of the gradient of the log posterior (summed over data) at a rival's answer."""
+    margin = data.y * (data.X @ w)
+    return float(np.abs(data.X.T @ (data.y * np.exp(-np.logaddexp(0.0, margin))) - w).max())
+
+
+def part_a9a(repeats: int, size: int) -> Found:
+    forms = {"dense": problems.a9a(), "sparse": problems.a9a(dense=False)}
+    return against_sklearn("a9a, 32,561 x 123, prior N(0, I)", forms, repeats)
+
+
+def part_large(repeats: int, size: int) -> Found:
+    return against_sklearn(f"synthetic {size} x 50, prior N(0, I)", {"dense": problems.synthetic(size)},
+                           min(repeats, 3))
+
+
+def part_iteration(repeats: int, size: int) -> Found:
+    """CPU seconds per factorisation of whole fits, everything included, beside the floor of that shape."""
+    found: Found = {}
+    cases: list[tuple[str, Callable[[], Any], np.ndarray, float]] = []
+    for data in (problems.a1a(), problems.a9a(), problems.synthetic(size)):
+        n, d = data.X.shape
+        cases.append((f"weights {n} x {d}", lambda X=data.X: latents.Weights(X, cov=1.0), data.y, weights_floor(n, d)))
+    for n in (1000, 2000):
+        process = problems.synthetic_process(n)
+        K = problems.rbf(process.d2, np.log(2.0), np.log(2.0))
+        cases.append((f"kernel {n}", lambda K=K: latents.Kernel(K), process.y, kernel_floor(n)))
+    for name, make, y, floor in cases:
+        latent = make()
+        fit = cpu(lambda latent=latent, y=y: klimb.infer(latent, sites.Logistic(), y, tol=TOL), min(repeats, 3))
+        cost = counts(fit.value)
+        step = fit.seconds / cost["n_factor"]
+        found[name] = {"floor": floor, "per_factorisation": step, "ratio": step / floor,
+                       "per_iteration": fit.seconds / cost["n_iter"], **cost}
+    table("cost of a step (CPU s; all of the fit over its factorisations)",
+          ["shape", "floor", "step", "ratio", "iterations", "factorisations"],
+          [(name, row["floor"], row["per_factorisation"], row["ratio"], row["n_iter"], row["n_factor"])
+           for name, row in found.items()])
+    return found
+
+
+def ordinary_problems() -> list[tuple[str, Any, Any, np.ndarray]]:
+    """Fits as people have them: name, latent, site, target."""
+    def design(data: problems.Regression) -> np.ndarray:
+        return np.column_stack([np.ones(len(data.y)), problems.standardised(data.X)])
+
+    chosen = [("a1a, logistic", latents.Weights(problems.a1a().X, cov=1.0), sites.Logistic(), problems.a1a().y)]
+    for name, site in (("pima", sites.Logistic()), ("german", sites.Probit()), ("flares", sites.Poisson()),
+                       ("abalone", sites.Poisson()), ("abalone", sites.NegativeBinomial(5.0))):
+        data = problems.load(name)
+        chosen.append((f"{name}, {type(site).__name__}", latents.Weights(design(data), cov=1.0), site, data.y))
+    boston = problems.load("boston")
+    target = (boston.y - boston.y.mean()) / boston.y.std()
+    for site in (sites.Gaussian(0.5), sites.Laplace(0.4), sites.StudentT(4.0, 0.3)):
+        chosen.append((f"boston, {type(site).__name__}", latents.Weights(design(boston), cov=1.0), site, target))
+    for name in ("sonar", "ionosphere"):
+        process = problems.process(name)
+        chosen.append((f"{name} GP, logistic", latents.Kernel(problems.rbf(process.d2, 1.5, 1.5)), sites.Logistic(),
+                       process.y))
+    coal = problems.process("coal")
+    chosen.append(("coal GP, Poisson", latents.Kernel(problems.rbf(coal.d2, -1.0, 0.0)), sites.Poisson(), coal.y))
+    return chosen
+
+
+def part_ordinary(repeats: int, size: int) -> Found:
+    found = {name: counts(klimb.infer(latent, site, y, tol=TOL)) for name, latent, site, y in ordinary_problems()}
+    table("factorisations to stationarity 1e-6, ordinary problems",
+          ["problem", "factorisations", "oracle calls", "iterations", "stationarity", "bound", "status"],
+          [(name, row["n_factor"], row["n_oracle"], row["n_iter"], row["stationarity"], row["bound"], row["status"])
+           for name, row in found.items()])
+    return found
+
+
+def part_grid(repeats: int, size: int) -> Found:
+    """Every cell of the papers' grid of log lengthscales and log amplitudes."""
+    found: Found = {}
+    for name in ("sonar", "ionosphere"):
+        process = problems.process(name)
+        cells = []
+        for log_l in problems.GRID:
+            for log_s in problems.GRID:
+                latent = latents.Kernel(problems.rbf(process.d2, log_l, log_s))
+                fit = cpu(lambda latent=latent, y=process.y: klimb.infer(latent, sites.Logistic(), y, tol=TOL), 1)
+                cells.append({"log_l": log_l, "log_sigma": log_s, "seconds": fit.seconds, **counts(fit.value)})
+        found[name] = cells
+    rows = []
+    for name, cells in found.items():
+        taken = np.array([cell["n_factor"] for cell in cells])
+        worst = cells[int(taken.argmax())]
+        rows.append((name, int(np.median(taken)), int(np.quantile(taken, 0.95)), int(taken.max()),
+                     f"({worst['log_l']:g}, {worst['log_sigma']:g})", int(np.sum(taken > 60)),
+                     sum(cell["status"] != "converged" for cell in cells), sum(cell["seconds"] for cell in cells)))
+    table("factorisations to stationarity 1e-6, 15 x 15 grid",
+          ["data", "median", "95%", "worst", "at (log l, log sigma)", "over 60", "not converged", "CPU s"], rows)
+    for name, cells in found.items():
+        square = np.array([cell["n_factor"] for cell in cells]).reshape(len(problems.GRID), -1)
+        table(f"{name}: factorisations", ["log l \\ log sigma", *(f"{value:g}" for value in problems.GRID)],
+              [(f"{log_l:g}", *(int(count) for count in line))
+               for log_l, line in zip(problems.GRID, square, strict=True)])
+    return found
+
+
+def part_a1a(repeats: int, size: int) -> Found:
+    """[A] Table 2: the best negative bound over prior variances, full covariance and mean field."""
+    data = problems.a1a()
+    variances = np.logspace(-3.0, 1.0, 30)
+
+    def sweep(fit: Callable[..., Any]) -> list[Any]:
+        return [fit(latents.Weights(data.X, cov=variance), sites.Logistic(), data.y, tol=TOL) for variance in variances]
+
+    found: Found = {"variance": variances}
+    rows = []
+    for name, method in (("full covariance", klimb.infer), ("mean field", klimb.methods.mean_field)):
+        fits = cpu(lambda method=method: sweep(method), 1)
+        negative = np.array([-result.bound for result in fits.value])
+        found[name] = {"negative_bound": negative, "seconds": fits.seconds, "fits": [counts(one) for one in fits.value]}
+        rows.append((name, float(negative.min()), float(variances[negative.argmin()]), fits.seconds,
+                     max(one["n_factor"] for one in found[name]["fits"]),
+                     sum(one["status"] != "converged" for one in found[name]["fits"])))
+    table("a1a, 30 prior variances from 1e-3 to 10",
+          ["posterior", "best negative bound", "at variance", "CPU s, all 30", "most factorisations", "not converged"],
+          rows)
+    return found
+
+
+PARTS: dict[str, Callable[[int, int], Found]] = {
+    "a9a": part_a9a, "large": part_large, "iteration": part_iteration, "ordinary": part_ordinary, "grid": part_grid,
+    "a1a": part_a1a}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART",
+                        help=f"run these parts: {', '.join(PARTS)}")
+    parser.add_argument("--repeats", type=int, default=5, help="repeats of a timed fit (the median counts)")
+    parser.add_argument("--size", type=int, default=1_000_000, help="rows of the large synthetic problem")
+    parser.add_argument("--json", type=Path, help="where the results go (default: benchmarks/results/engine.json)")
+    options = parser.parse_args()
+    with one_thread():
+        found = {part: PARTS[part](options.repeats, options.size) for part in options.only}
+        print(f"\nresults: {save('engine', found, options.json)}")
+
+
+if __name__ == "__main__":
+    main()
