@@ -25,7 +25,25 @@ def modules_after(statement: str) -> set[str]:
 def test_import_is_light() -> None:
     loaded = modules_after("import klimb")
     assert "klimb" in loaded
+    assert [name for name in [*HEAVY, "scipy.special", "scipy.linalg"] if name in loaded] == []
+
+
+def test_parts_are_light() -> None:
+    loaded = modules_after("import klimb; klimb.infer, klimb.latents, klimb.methods, klimb.sites, klimb.steps")
+    assert {"klimb.infer", "klimb.sites", "klimb.latents", "klimb.methods", "klimb.steps"} <= loaded
     assert [name for name in HEAVY if name in loaded] == []
+
+
+@pytest.mark.parametrize("first", ["import klimb.infer.loop", "import klimb.methods", "from klimb.infer import infer"])
+def test_infer_can_be_called_whatever_was_imported_first(first: str) -> None:
+    code = f"{first}\nimport klimb\nassert callable(klimb.infer) and klimb.infer.loop.infer"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_public_names() -> None:
+    assert set(klimb.__all__) <= set(dir(klimb))
+    with pytest.raises(AttributeError, match="no attribute 'inferr'"):
+        klimb.inferr
 
 
 def test_runtime_dependencies_are_three(root: Path) -> None:

@@ -1,3 +1,30 @@
-"""Latent Gaussian models fitted by deterministic variational inference."""
+"""Latent Gaussian models fitted by deterministic variational inference.
+
+    klimb.infer(latent, site, y)    the engine
+    klimb.latents                   priors: Weights, Kernel, MeanField
+    klimb.sites                     likelihoods: Logistic, Poisson, StudentT, ...
+    klimb.steps, klimb.methods      other step rules and baselines, same arguments, same Result
+
+The parts are imported when they are first used, so that ``import klimb`` costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from klimb import latents, methods, sites, steps
+    from klimb.infer.loop import infer
 
 __version__ = "0.1.0"
+__all__ = ["infer", "latents", "methods", "sites", "steps"]
+
+
+def __getattr__(name: str) -> Any:
+    # klimb.infer is a package and can be called: see klimb/infer/__init__.py.
+    if name in __all__:
+        return import_module(f"klimb.{name}")
+    raise AttributeError(f"module 'klimb' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
