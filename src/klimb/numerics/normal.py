@@ -1,0 +1,148 @@
+"""The normal distribution function and the probability of an interval: logarithms, derivatives, Gaussian expectations."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.polynomial import chebyshev
+from scipy.special import erfcx, log_ndtr, ndtr
+
+from klimb.numerics.arrays import Array
+from klimb.numerics.quadrature import SPAN, Index, Landscape, Triple, gaussian_expectation, legendre
+from klimb.numerics.special import HALF_LOG_2PI, SQRT_2, SQRT_2PI
+
+
+@lru_cache(maxsize=1)
+def _mills_excess_series() -> Array:
+    """Chebyshev coefficients in u = 4/x - 1 of x (1/M(x) - x), x >= 2, from the continued fraction of Mills' ratio M."""
+    degree = 40
+    u = chebyshev.chebpts1(degree + 1)
+    with np.errstate(divide="ignore"):
+        x = 4.0 / (u + 1.0)
+    tail = np.zeros_like(x)
+    for k in range(400, 1, -1):  # 1/M(x) = x + 1/(x + 2/(x + 3/(x + ...))), all terms positive, so stable backwards
+        tail = k / (x + tail)
+    coefficients = chebyshev.chebfit(u, x / (x + tail), degree)
+    return np.asarray(np.trim_zeros(np.where(np.abs(coefficients) > 1e-18, coefficients, 0.0), "b"))
+
+
+def mills_excess(x: Array) -> Array:
+    """1/M(x) - x where M(x) = (1 - Phi(x)) / phi(x): the inverse Mills ratio above its asymptote; for x >= 2."""
+    return np.asarray(chebyshev.chebval(4.0 / x - 1.0, _mills_excess_series()) / x)
+
+
+def log_ndtr_derivatives(t: Array) -> tuple[Array, Array, Array]:
+    """log Phi(t), its first derivative r = phi/Phi and minus its second, r (r + t), each with relative accuracy."""
+    below = t < 0.0
+    negative, positive = np.minimum(t, 0.0), np.maximum(t, 0.0)
+    with np.errstate(under="ignore"):
+        density = np.exp(-0.5 * positive * positive) / SQRT_2PI
+    ratio_above = density / ndtr(positive)
+    ratio_below = (2.0 / SQRT_2PI) / erfcx(-negative / SQRT_2)
+    ratio = np.where(below, ratio_below, ratio_above)
+    far = np.maximum(-t, 2.0)
+    gap = np.where(t < -2.0, mills_excess(far), ratio + t)  # r + t cancels where r -> -t
+    ratio = np.where(t < -2.0, far + gap, ratio)
+    return log_ndtr(t), ratio, ratio * gap
+
+
+def half_normal_loss(a: Array) -> Array:
+    """E max(z - a, 0) = phi(a) - a (1 - Phi(a)) for z standard normal and a >= 0, with relative accuracy."""
+    near = np.minimum(a, 2.0)
+    mills_near = (SQRT_2PI / 2.0) * erfcx(near / SQRT_2)
+    excess = mills_excess(np.maximum(a, 2.0))
+    share = np.where(a < 2.0, 1.0 - near * mills_near, excess / (np.maximum(a, 2.0) + excess))
+    with np.errstate(under="ignore"):
+        return np.asarray(np.exp(-0.5 * a * a) / SQRT_2PI * share)
+
+
+def probit_moments(m: Array, v: Array) -> Triple:
+    """(E g, -E g', -E g'') for g = log Phi under N(m, v)."""
+
+    def integrands(t: Array, rows: Index) -> Triple:
+        value, ratio, curvature = log_ndtr_derivatives(t)
+        return value, -ratio, curvature
+
+    def step(t: Array, rows: Index) -> Array:
+        # The zeros of Phi nearest to the real line are 1.9 +- 2.8i, the others lie near the diagonals; to the right
+        # log Phi falls like exp(-t^2/2).
+        left = 0.75 * np.hypot(t - 1.9, 2.8)
+        return np.where(t < 1.0, left, np.minimum(left, 16.0 / np.maximum(t, 1.0)))
+
+    s = np.sqrt(v)
+    right = np.maximum(m, 0.0)
+    # For m > 0 the integrand is exp(-t^2/2) N(t; m, v), a Gaussian at m/(1+v), or lies further left.
+    shrunk, narrow = right / (1.0 + v), s / np.sqrt(1.0 + v)
+    low = m - s * np.sqrt(right * shrunk + SPAN * SPAN)
+    high = np.minimum(np.where(m > 0.0, np.minimum(m + SPAN * s, shrunk + SPAN * narrow + 4.0), m + SPAN * s), 39.0)
+    landscape = Landscape(offset=np.maximum(1.9 - m, 0.0), height=np.full_like(m, 2.8), tilt=right, low=low, high=high,
+                          centre=np.zeros_like(m), step=step)
+    return gaussian_expectation(integrands, m, v, landscape)
+
+
+TAIL_NODES = 24
+
+
+def log_interval_derivatives(a: Array, b: Array) -> Triple:
+    """g = log[Phi(b) - Phi(a)], a < b finite, with its derivatives under a common shift f: a - f, b - f.
+
+    Returns g, dg/df and -d2g/df2 at f = 0, each with relative accuracy: in the tails and for narrow intervals by
+    quadrature over the interval, scaled by the density at its nearer end; for wide ones by the complements.
+    """
+    a, b = np.broadcast_arrays(a, b)
+    # Reflect so that the interval lies to the right of zero or contains it.
+    mirrored = b < 0.0
+    left, right = np.where(mirrored, -b, a), np.where(mirrored, -a, b)
+    tail = (left > 0.0) | (right - left < 2.0)
+    value, slope, curvature = np.empty_like(left), np.empty_like(left), np.empty_like(left)
+    if tail.any():
+        value[tail], slope[tail], curvature[tail] = _tail(left[tail], (right - left)[tail])
+    around = ~tail
+    if around.any():
+        value[around], slope[around], curvature[around] = _around(left[around], right[around])
+    return value, np.where(mirrored, -slope, slope), curvature
+
+
+def _tail(a: Array, width: Array) -> Triple:
+    """a > 0 or b - a < 2: Phi(b) - Phi(a) = phi(a) J with J = int_0^width exp(-a u - u^2/2) du, by Gauss-Legendre quadrature."""
+    node, weight = legendre(TAIL_NODES)
+    end = np.minimum(width, 76.0 / (np.sqrt(a * a + 76.0) + a))  # the integrand is below e^-38 from there on
+    u = end * node[(...,) + (None,) * a.ndim]
+    with np.errstate(under="ignore"):
+        density = np.exp(-u * (a + 0.5 * u)) * weight[(...,) + (None,) * a.ndim]
+        total = density.sum(axis=0)
+        density /= total
+        mean = (density * u).sum(axis=0)
+        variance = (density * np.square(u - mean)).sum(axis=0)
+        # dg/df is the mean of the truncated normal, -d2g/df2 is 1 minus its variance.
+        return -0.5 * a * a - HALF_LOG_2PI + np.log(end * total), a + mean, 1.0 - variance
+
+
+def _around(a: Array, b: Array) -> Triple:
+    """a <= 0 <= b, b - a >= 2: the complements are below 1/2, and the terms of the second derivative have one sign."""
+    with np.errstate(under="ignore"):
+        at_a, at_b = np.exp(-0.5 * a * a) / SQRT_2PI, np.exp(-0.5 * b * b) / SQRT_2PI
+        outside = ndtr(a) + ndtr(-b)
+        inside = ndtr(b) - ndtr(a)
+        slope = (at_a - at_b) / inside
+        return np.log1p(-outside), slope, slope * slope + (b * at_b - a * at_a) / inside
+
+def interval_moments(low: Array, high: Array, m: Array, v: Array) -> Triple:
+    """(E g, -E g', -E g'') for g = log[Phi(high - f) - Phi(low - f)], both ends finite, under N(m, v)."""
+    width, middle = high - low, 0.5 * (low + high)
+
+    def integrands(f: Array, rows: Index) -> Triple:
+        value, slope, curvature = log_interval_derivatives(low[rows] - f, high[rows] - f)
+        return value, -slope, curvature
+
+    def step(f: Array, rows: Index) -> Array:
+        # Outside the interval g is nearly quadratic; inside, at depth t, it is small like exp(-t^2/2).
+        depth = 0.5 * width[rows] - np.abs(f - middle[rows])
+        return np.where(depth > 1.0, np.minimum(2.0, 16.0 / np.maximum(depth, 1.0)), 0.6 * np.hypot(depth - 1.9, 2.8))
+
+    s = np.sqrt(v)
+    inside = np.maximum(0.5 * width - np.abs(m - middle), 0.0)  # depth of m, 0 outside
+    reach = s * np.sqrt(inside * inside / (1.0 + v) + SPAN * SPAN)
+    landscape = Landscape(offset=np.maximum(1.9 - 0.5 * width + np.abs(m - middle), 0.0), height=np.full_like(m, 2.0), tilt=inside, low=m - reach, high=m + reach, centre=middle, step=step)
+    return gaussian_expectation(integrands, m, v, landscape)

@@ -1,0 +1,162 @@
+"""E[h(f)] under N(f; m, v) for smooth integrands h whose complex singularities and tails are known.
+
+Three rules, chosen per datum by s = sqrt(v) against the distance to the nearest singularity:
+
+- Gauss-Hermite with a few nodes, where h is a polynomial for all the Gaussian can see;
+- the trapezoid rule in z = (f - m)/s, which converges exponentially while the singularity is not nearer than about s;
+- Gauss-Legendre panels that walk outwards from the centre of h, each as long as the nearest of the singularity, the
+  Gaussian and the site's own tail allows, between limits outside of which nothing is left.
+
+Layout: nodes along axis 0, data along axis 1, in chunks that stay in cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from klimb.numerics.arrays import Array
+from klimb.numerics.special import SQRT_2PI
+
+Index: TypeAlias = "np.ndarray[Any, np.dtype[np.intp]]"
+Triple: TypeAlias = tuple[Array, Array, Array]
+# (f of shape (nodes, data), which data) -> the value, alpha and gamma integrands: h, -h', -h''.
+Integrands: TypeAlias = Callable[[Array, Index], Triple]
+
+CACHE_DOUBLES = 32768
+SPAN = 9.3  # a Gaussian has less than 1e-19 of its mass, and of its low moments, outside this many deviations
+PANEL_NODES = 16
+MAX_PANELS = 4000
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """Where the integrands of each datum have their features. All arrays have one entry per datum."""
+
+    offset: Array  # the nearest complex singularities are at m + offset +- i height (for lines of them: the nearest end)
+    height: Array
+    tilt: Array  # bound on |d log h / df| near m: how strongly the tails of h shift the Gaussian
+    low: Array  # outside of (low, high) the integrand is negligible
+    high: Array
+    centre: Array  # the panels walk outwards from here
+    step: Callable[[Array, Index], Array]  # longest panel that starts at f and walks away from the centre
+    by_parts: Array | None = None  # where true, gamma = -E[h' z]/s: [S] Eq. (7) by parts once; for h'' that cancels
+
+
+def gaussian_expectation(integrands: Integrands, m: Array, v: Array, landscape: Landscape) -> Triple:
+    """(E h, -E h', -E h'') under N(m, v), one entry per datum."""
+    out = (np.empty_like(m), np.empty_like(m), np.empty_like(m))
+    s = np.sqrt(v)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        safe = np.where(s > 0.0, s, 1e-300)
+        offset, height = np.minimum(landscape.offset / safe, 1e3), np.minimum(landscape.height / safe, 1e3)
+        shift = np.where(s > 0.0, landscape.tilt * s, 0.0)
+    left = np.ones(m.shape, dtype=bool)
+    for rule in _rules():
+        chosen = left & rule.serves(offset, height, shift)
+        if chosen.any():
+            _fixed_nodes(integrands, m, s, np.flatnonzero(chosen), rule, out)
+            left &= ~chosen
+    if left.any():
+        _panels(integrands, m, s, landscape, np.flatnonzero(left), out)
+    return out
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """Fixed nodes in z and weights; ``step`` of a trapezoid rule, 0 for Gauss-Hermite."""
+
+    z: Array
+    weight: Array
+    step: float
+    most_shift: float
+
+    def serves(self, offset: Array, height: Array, shift: Array) -> Any:
+        """Whether the rule is exact to rounding, with the nearest singularity at offset +- i height deviations."""
+        if self.step == 0.0:
+            return (offset * offset + height * height >= 196.0) & (shift <= self.most_shift)
+        # The error of the trapezoid rule is the density at the pole times exp(-2 pi height/h), or exp(-2 pi^2/h^2).
+        saddle = np.minimum(height, 2.0 * np.pi / self.step)
+        exponent = 0.5 * (offset * offset - saddle * saddle) + (2.0 * np.pi / self.step) * saddle
+        return (exponent >= 37.5) & (shift <= self.most_shift)
+
+
+@lru_cache(maxsize=1)
+def _rules() -> tuple[_Rule, ...]:
+    """The rules with fixed nodes, cheapest first."""
+    rules = [_Rule(*_hermite(10), step=0.0, most_shift=0.5)]
+    for h in (0.72, 0.56, 0.4, 0.25):
+        last = int(np.ceil((SPAN + 3.0) / h))
+        z = h * np.arange(-last, last + 1)
+        rules.append(_Rule(z, h * np.exp(-0.5 * z * z) / SQRT_2PI, step=h, most_shift=3.0))
+    return tuple(rules)
+
+
+def _hermite(n: int) -> tuple[Array, Array]:
+    z, weight = np.polynomial.hermite_e.hermegauss(n)
+    return z, weight / weight.sum()
+
+
+@lru_cache(maxsize=8)
+def legendre(n: int) -> tuple[Array, Array]:
+    """Nodes and weights of Gauss-Legendre quadrature on (0, 1)."""
+    x, weight = np.polynomial.legendre.leggauss(n)
+    return 0.5 * (x + 1.0), 0.5 * weight
+
+
+def _fixed_nodes(integrands: Integrands, m: Array, s: Array, rows: Index, rule: _Rule, out: Triple) -> None:
+    size = max(1, CACHE_DOUBLES // rule.z.size)
+    for begin in range(0, rows.size, size):
+        chunk = rows[begin:begin + size]
+        f = m[chunk] + s[chunk] * rule.z[:, None]
+        for target, h in zip(out, integrands(f, chunk), strict=True):
+            target[chunk] = rule.weight @ h
+
+
+def _panels(integrands: Integrands, m: Array, s: Array, landscape: Landscape, rows: Index, out: Triple) -> None:
+    size = CACHE_DOUBLES // PANEL_NODES
+    for begin in range(0, rows.size, size):
+        chunk = rows[begin:begin + size]
+        low, high = landscape.low[chunk], np.maximum(landscape.high[chunk], landscape.low[chunk])
+        first = np.clip(landscape.centre[chunk], low, high)
+        total = np.zeros((3, chunk.size))
+        for sign, end in ((1.0, high), (-1.0, low)):
+            total += _walk(integrands, m, s, landscape, chunk, first, end, sign)
+        for target, row in zip(out, total, strict=True):
+            target[chunk] = row
+
+
+def _walk(integrands: Integrands, m: Array, s: Array, landscape: Landscape, chunk: Index, first: Array, end: Array,
+          sign: float) -> Array:
+    """The sum over panels from ``first`` to ``end``, which lies in the direction of ``sign``."""
+    node, weight = legendre(PANEL_NODES)
+    total = np.zeros((3, chunk.size))
+    active = np.flatnonzero(first != end)
+    f = first[active]
+    for _ in range(MAX_PANELS):
+        if active.size == 0:
+            return total
+        rows = chunk[active]
+        mean, deviation = m[rows], s[rows]
+        with np.errstate(divide="ignore"):
+            gaussian = deviation * np.minimum(3.0, 14.0 * deviation / np.abs(f - mean))
+        length = np.minimum(np.minimum(gaussian, landscape.step(f, rows)), sign * (end[active] - f))
+        x = f + (sign * length) * node[:, None]
+        z = (x - mean) / deviation
+        with np.errstate(under="ignore"):
+            density = np.exp(-0.5 * z * z) * weight[:, None]
+        density *= length / (deviation * SQRT_2PI)
+        value, alpha, gamma = integrands(x, rows)
+        if landscape.by_parts is not None:
+            gamma = np.where(landscape.by_parts[rows], alpha * z / deviation, gamma)
+        with np.errstate(under="ignore"):
+            for k, h in enumerate((value, alpha, gamma)):
+                total[k, active] += np.einsum("qn,qn->n", density, h)
+        f = f + sign * length
+        unfinished = sign * (end[active] - f) > 1e-15 * np.abs(f)
+        active, f = active[unfinished], f[unfinished]
+    raise AssertionError("the panels did not reach the end of their interval")  # pragma: no cover

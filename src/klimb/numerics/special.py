@@ -1,0 +1,101 @@
+"""Special functions in the forms that keep their digits: differences, tails and scaled quantities."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import digamma, gammaln
+
+from klimb.numerics.arrays import Array
+
+SQRT_2 = float(np.sqrt(2.0))
+SQRT_2PI = float(np.sqrt(2.0 * np.pi))
+HALF_LOG_2PI = float(0.5 * np.log(2.0 * np.pi))
+
+# Coefficients of x^-1, x^-3, ... in Stirling's series for log gamma, B_2k / (2k (2k - 1)).
+_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156, -3617 / 122400)
+# Coefficients of x^-2, x^-4, ... in the series of digamma(x) - log(x) + 1/(2x), -B_2k / 2k.
+_DIGAMMA = (-1 / 12, 1 / 120, -1 / 252, 1 / 240, -1 / 132, 691 / 32760, -1 / 12)
+# Coefficients of a^-1, a^-3, ... in log gamma(a + 1/2) - log gamma(a) - log(a) / 2.
+_HALF_STEP = (-1 / 8, 1 / 192, -1 / 640, 17 / 14336, -31 / 18432, 691 / 180224)
+
+
+def _odd_series(x: Array, coefficients: tuple[float, ...]) -> Array:
+    """sum_k c_k x^-(2k+1) by Horner's rule in x^-2."""
+    inverse = 1.0 / x
+    square = inverse * inverse
+    total = np.full_like(inverse, coefficients[-1])
+    for c in coefficients[-2::-1]:
+        total *= square
+        total += c
+    return np.asarray(total * inverse)
+
+
+def stirling_error(x: Array) -> Array:
+    """log gamma(x) - [(x - 1/2) log x - x + log(2 pi)/2]: what Stirling's formula leaves out, for x > 0.
+
+    >>> float(stirling_error(np.array([1e6]))[0])  # 1 / (12 x) to leading order
+    8.333333333333056e-08
+    """
+    x = np.asarray(x, dtype=np.float64)
+    large = np.maximum(x, 12.0)
+    small = np.minimum(x, 12.0)
+    direct = gammaln(small) - (small - 0.5) * np.log(small) + small - HALF_LOG_2PI
+    return np.where(x >= 12.0, _odd_series(large, _STIRLING), direct)
+
+
+def digamma_minus_log(x: Array) -> Array:
+    """digamma(x) - log(x) for x > 0, without the cancellation of the two at large x."""
+    x = np.asarray(x, dtype=np.float64)
+    large = np.maximum(x, 12.0)
+    small = np.minimum(x, 12.0)
+    series = -0.5 / large + _odd_series(large, _DIGAMMA) / large
+    return np.where(x >= 12.0, series, digamma(small) - np.log(small))
+
+
+def log_gamma_half_step(a: Array) -> Array:
+    """log gamma(a + 1/2) - log gamma(a) for a > 0."""
+    a = np.asarray(a, dtype=np.float64)
+    large = np.maximum(a, 12.0)
+    small = np.minimum(a, 12.0)
+    return np.where(a >= 12.0, 0.5 * np.log(large) + _odd_series(large, _HALF_STEP), gammaln(small + 0.5) - gammaln(small))
+
+
+def log_binomial(n: Array, k: Array) -> Array:
+    """log of the binomial coefficient for real n >= k >= 0, as an entropy and small corrections: no cancellation of gammas.
+
+    >>> float(np.round(np.exp(log_binomial(np.array([5.0]), np.array([2.0])))[0], 12))
+    10.0
+    """
+    n, k = np.broadcast_arrays(np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64))
+    rest = n - k
+    edge = (k <= 0.0) | (rest <= 0.0)
+    a, b = np.where(edge, 1.0, k), np.where(edge, 1.0, rest)
+    total = a + b
+    entropy = -a * _log_share(a, b) - b * _log_share(b, a)
+    correction = stirling_error(total) - stirling_error(a) - stirling_error(b)
+    return np.where(edge, 0.0, entropy + 0.5 * (np.log(total) - np.log(a) - np.log(b)) - HALF_LOG_2PI + correction)
+
+
+def _log_share(a: Array, b: Array) -> Array:
+    """log(a / (a + b)) with its digits also where a is nearly all of it."""
+    return np.asarray(-np.log1p(b / a))
+
+
+def expm1_minus(u: Array) -> Array:
+    """exp(u) - 1 - u, with relative accuracy near 0 and infinity where it overflows.
+
+    >>> float(expm1_minus(np.array([1e-9]))[0])
+    5.000000001666667e-19
+    """
+    small = np.abs(u) < 0.7
+    x = np.where(small, u, 0.0)
+    total = np.full_like(x, 1.0 / 17.0)
+    for k in range(16, 2, -1):  # Horner's rule for 1/2 + x/6 + x^2/24 + ... = (1 + x/3 (1 + x/4 (1 + ...))) / 2
+        total *= x
+        total += 1.0
+        total /= k
+    total *= x
+    total += 1.0
+    series = 0.5 * x * x * total
+    with np.errstate(over="ignore"):
+        return np.where(small, series, np.expm1(u) - u)

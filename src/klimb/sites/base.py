@@ -1,0 +1,231 @@
+"""The contract of a site: the potential log p(y | f) of one datum, seen through a Gaussian N(f; m, v).
+
+A site knows nothing of X, K or the prior. All methods are vectorised over data; the parameters of a site are scalars or
+one per datum. ``y`` is what the user has (labels, counts, ...); ``validate`` turns it once into the clean float array
+that ``oracle``, ``point`` and ``constant`` take, so that the loop does not check the same labels at every iteration.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array, ArrayLike, as_float
+
+if TYPE_CHECKING:
+    from klimb.numerics.tilted import Tilted
+    from klimb.sites.prediction import Prediction
+
+GammaTrend: TypeAlias = Literal["rising", "falling", "constant", "mixed"]
+Response: TypeAlias = Literal["classes", "counts", "real", "positive", "unit", "mixed"]
+Rows: TypeAlias = "slice | np.ndarray[Any, np.dtype[np.intp]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """``value`` = E log p(y|f), ``alpha`` = -d value/dm, ``gamma`` = -2 d value/dv, under N(f; m, v). [A] Eq. (11)-(12)."""
+
+    value: Array
+    alpha: Array
+    gamma: Array
+
+
+class Site(ABC):
+    """A likelihood, one factor per datum. Subclasses are frozen dataclasses of their parameters and are final."""
+
+    # -- declared facts, read by the loop, the test suites, the command line and the documentation table
+    log_concave: ClassVar[bool]  # log p(y|f) is concave in f, so gamma >= 0: [S] condition 1
+    gamma_trend: ClassVar[GammaTrend]  # of gamma in v at fixed m: "rising" is [S] 2a, "falling" 2b
+    super_gaussian: ClassVar[bool] = False  # log p(y|f) = slope f + g(f^2), g convex and falling: [N] Eq. (2)
+    discrete: ClassVar[bool]  # y is a count or a class, so that predictions have probabilities
+    support: ClassVar[str]  # what y may be, in words
+    uses_variance: ClassVar[bool] = True  # False where the oracle ignores v (`Point`): the loop then seeks the mode
+    response: ClassVar[Response]  # the same as a kind, which decides how predictions find their quantiles
+    smooth: ClassVar[bool] = True  # log p(y|f) has two continuous derivatives in f
+    per_datum: ClassVar[tuple[str, ...]] = ()  # the parameters that may be arrays with one entry per datum
+
+    # -- data
+    @abstractmethod
+    def validate(self, y: ArrayLike) -> Array:
+        """``y`` as the clean 1-d float array the other methods take, or an `InputError` with the first bad index."""
+
+    @abstractmethod
+    def constant(self, y: Array) -> Array:
+        """The part of log p(y|f) that ``oracle`` and ``point`` leave out because f does not enter it (may be 0-d zero)."""
+
+    def rows(self, rows: Rows) -> Self:
+        """The site of a subset of the data: parameters that are one per datum are sliced, scalars stay."""
+        arrays = {name: getattr(self, name) for name in self.per_datum}
+        sliced = {name: array[rows] for name, array in arrays.items() if np.ndim(array) == 1}
+        return replace(self, **sliced) if sliced else self  # type: ignore[type-var]
+
+    # -- the oracle
+    @abstractmethod
+    def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
+        """The expectation without ``constant(y)``; ``y`` is clean, nothing is checked. The hot path."""
+
+    @abstractmethod
+    def point(self, y: Array, f: Array) -> Expectation:
+        """log p(y|f) without ``constant(y)``, minus its first and minus its second derivative: the oracle at v = 0.
+
+        Broadcasts over leading axes: ``f`` may be (..., n) for n data, whose parameters lie along the last axis.
+        """
+
+    def expect(self, y: ArrayLike, m: ArrayLike, v: ArrayLike) -> Expectation:
+        """The checked front of ``oracle``, normalising constant included."""
+        clean, mean, variance = self.checked(y, m, v)
+        e = self.oracle(clean, mean, variance)
+        return Expectation(e.value + self.constant(clean), e.alpha, e.gamma)
+
+    def log_density(self, y: ArrayLike, f: ArrayLike) -> Array:
+        """log p(y | f), normalising constant included; ``f`` may be (..., n) for n data."""
+        clean = self.validate(y)
+        latent = as_float(f, "f")
+        return self.point(clean, latent).value + self.constant(clean)
+
+    def checked(self, y: ArrayLike, m: ArrayLike, v: ArrayLike) -> tuple[Array, Array, Array]:
+        """Clean ``y`` and finite float arrays ``m``, ``v`` >= 0, all of one length."""
+        clean, mean, variance = self.validate(y), np.atleast_1d(as_float(m, "m")), np.atleast_1d(as_float(v, "v"))
+        refuse(variance < 0.0, variance, "The variance v must be at least 0", "Pass variances, not standard deviations.")
+        try:
+            clean, mean, variance = np.broadcast_arrays(clean, mean, variance)
+        except ValueError as error:
+            raise InputError("y, m and v must have one length (or be scalars)",
+                             f"shapes {clean.shape}, {mean.shape}, {variance.shape}",
+                             "Check which argument went where.") from error
+        if clean.ndim != 1:
+            raise InputError("y, m and v must have 1 dimension", f"shape {clean.shape}", "Pass one entry per datum.")
+        # Broadcasting may have stretched y, so the per-datum parameters are matched against the final length.
+        self.check_length(clean.size)
+        return np.ascontiguousarray(clean), np.ascontiguousarray(mean), np.ascontiguousarray(variance)
+
+    def check_length(self, n: int) -> None:
+        """Raise an `InputError` if a parameter is an array whose length is not ``n``."""
+        for name in self.per_datum:
+            parameter = getattr(self, name)
+            if np.ndim(parameter) == 1 and np.size(parameter) != n:
+                raise InputError(f"{type(self).__name__} has one {name} per datum, so y must have {np.size(parameter)} "
+                                 "entries", f"{n}", f"Pass a scalar {name}, or one per datum.")
+
+    # -- where to begin, and what to say of new data
+    @abstractmethod
+    def start(self, y: Array) -> tuple[Array, Array]:
+        """(slope, gamma) of a first Gaussian site exp(slope f - gamma f^2 / 2) from the datum alone; gamma >= 0."""
+
+    def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
+        """What the site says of a new y where f ~ N(m, v)."""
+        from klimb.sites.prediction import predict  # prediction is built on this module
+
+        return predict(self, m, v)
+
+    # -- what predictions ask; a site overrides what it knows better. Arguments are clean, as in ``oracle``.
+    def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
+        """log int p(y|f)^power N(f; m, v) df, without ``power * constant(y)``, and its derivatives in m."""
+        from klimb.sites.prediction import tilted_by_quadrature
+
+        return tilted_by_quadrature(self, y, m, v, power)
+
+    def peak(self, y: Array) -> tuple[Array, Array]:
+        """Where log p(y|f) is largest in f, and the width of that peak: asked only of sites that are not log-concave."""
+        raise NotImplementedError(f"{type(self).__name__} is not log-concave and must say where its peak is")
+
+    def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
+        """log int p(y|f) N(f; m, v) df, constants included, with relative accuracy also where it is nearly 0."""
+        from klimb.sites.prediction import log_predictive_by_quadrature
+
+        return log_predictive_by_quadrature(self, y, m, v)
+
+    def conditional_moments(self, f: Array) -> tuple[Array, Array]:
+        """Mean and variance of y given f."""
+        raise NotImplementedError(f"{type(self).__name__} has neither conditional nor predictive moments of y")
+
+    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
+        """Mean and variance of y where f ~ N(m, v)."""
+        from klimb.sites.prediction import moments_by_quadrature
+
+        return moments_by_quadrature(self, m, v)
+
+    def cdf(self, y: Array, f: Array) -> Array:
+        """P(Y <= y | f); ``f`` may be (..., n) for n data."""
+        raise NotImplementedError(f"{type(self).__name__} has no distribution function")
+
+    def response_quantile(self, p: float, m: Array, v: Array) -> Array:
+        """The p-quantile of y where f ~ N(m, v)."""
+        from klimb.sites.prediction import quantile_by_search
+
+        return quantile_by_search(self, p, m, v)
+
+    def labels(self) -> Array:
+        """The clean values of y, in order, of a site with classes."""
+        raise InputError("Class probabilities need a site whose y is a class", f"{type(self).__name__} with y in "
+                         f"{self.support}", "Use log_density(y) or quantile(p) of the prediction.")
+
+    def class_probabilities(self, m: Array, v: Array) -> Array:
+        """P(y = label) where f ~ N(m, v), n x K in the order of ``labels()``."""
+        from klimb.sites.prediction import probabilities_by_quadrature
+
+        return probabilities_by_quadrature(self, m, v)
+
+
+# -- checks that the sites share -----------------------------------------------------------------------------------------
+
+
+def refuse(bad: np.ndarray[Any, np.dtype[np.bool_]], array: Array, expected: str, advice: str) -> None:
+    """Raise an `InputError` that names the first entry of ``array`` where ``bad`` holds, if there is one."""
+    if not bad.any():
+        return
+    count = int(np.count_nonzero(bad))
+    index = tuple(int(i) for i in np.argwhere(bad)[0])
+    place = "" if not index else f" at index {index[0] if len(index) == 1 else index}"
+    others = f" ({count} such value{'s' if count > 1 else ''})" if array.ndim else ""
+    raise InputError(expected, f"{float(array[index])}{place}{others}", advice)
+
+
+def parameter(value: Any, name: str, ok: Callable[[Array], Any], expected: str, advice: str) -> Any:
+    """A parameter as a float, or as a 1-d array with one entry per datum, after ``ok`` has been asked about each entry."""
+    array = as_float(value, name)
+    if array.ndim > 1:
+        raise InputError(f"{name} must be a scalar or one per datum", f"shape {array.shape}", "Pass a 1-d array.")
+    refuse(~np.asarray(ok(array), dtype=bool), array, expected, advice)
+    if array.ndim == 0:
+        return float(array)
+    fixed = array.copy()
+    fixed.setflags(write=False)
+    return fixed
+
+
+def positive_parameter(site: Site, name: str, advice: str) -> None:
+    """Check the parameter ``name`` of a frozen ``site`` under construction and store it clean."""
+    clean = parameter(getattr(site, name), name, lambda x: x > 0.0, f"{type(site).__name__} needs {name} > 0", advice)
+    object.__setattr__(site, name, clean)
+
+
+def clean_data(site: Site, y: ArrayLike, ok: Callable[[Array], Any], advice: str) -> Array:
+    """``y`` as a 1-d float array of which every entry lies in the support of ``site``."""
+    array = np.atleast_1d(as_float(y, "y"))
+    if array.ndim != 1:
+        raise InputError("y must have 1 dimension", f"shape {array.shape}", "Pass one value per datum.")
+    if array.size == 0:
+        raise InputError("y must have at least one entry", "an empty array", "Check how the data were selected.")
+    site.check_length(array.size) if array.size > 1 else None
+    refuse(~np.asarray(ok(array), dtype=bool), array, f"{type(site).__name__} needs y in {site.support}", advice)
+    return array
+
+
+def clean_labels(site: Site, y: ArrayLike, advice: str) -> Array:
+    """Binary labels {-1, +1}, {0, 1} or bool as -1.0 / +1.0.
+
+    All-ones is the same in both codings; -1 beside 0 is neither, and is refused by the first -1.
+    """
+    array = clean_data(site, y, lambda x: (x == 1.0) | (x == 0.0) | (x == -1.0), advice)
+    zero = array == 0.0
+    if not zero.any():
+        return array
+    refuse(array == -1.0, array, f"{type(site).__name__} needs y in {site.support}, not a mixture of both codings",
+           "Code the labels one way: 0 and 1, or -1 and +1.")
+    return np.where(zero, -1.0, array)

@@ -1,0 +1,155 @@
+"""Sites of counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from klimb.numerics.arrays import Array, ArrayLike
+from klimb.numerics.softplus import folded_moments, folded_point, unfold
+from klimb.numerics.special import HALF_LOG_2PI, expm1_minus, log_binomial, stirling_error
+from klimb.sites.base import Expectation, Site, clean_data, parameter, positive_parameter
+
+
+@dataclass(frozen=True, eq=False)
+class Binomial(Site):
+    """y successes in ``trials``, each with probability sigmoid(f).
+
+    >>> e = Binomial(trials=10).expect([3], m=[0.0], v=[0.0])
+    >>> print(np.exp(e.value).round(12))
+    [0.1171875]
+    """
+
+    trials: Array | float
+
+    log_concave = True
+    gamma_trend = "mixed"
+    discrete = True
+    support = "{0, 1, ..., trials}"
+    per_datum = ("trials",)
+
+    def __post_init__(self) -> None:
+        clean = parameter(self.trials, "trials", lambda x: (x >= 1.0) & (x == np.floor(x)),
+                          "Binomial needs trials in {1, 2, ...}", "Drop the rows that had no trial.")
+        object.__setattr__(self, "trials", clean)
+
+    def validate(self, y: ArrayLike) -> Array:
+        return clean_data(self, y, lambda x: (x >= 0.0) & (x <= self.trials) & (x == np.floor(x)),
+                          "y is the number of successes; check that it does not exceed trials.")
+
+    def constant(self, y: Array) -> Array:
+        return log_binomial(np.asarray(self.trials), y)
+
+    def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
+        return two_sided(y, self.trials - y, m, *folded_moments(m, v))
+
+    def point(self, y: Array, f: Array) -> Expectation:
+        return two_sided(y, self.trials - y, f, *folded_point(f))
+
+    def start(self, y: Array) -> tuple[Array, Array]:
+        # Half a success and half a failure more, so that the mode is finite.
+        wins, losses = y + 0.5, self.trials - y + 0.5
+        gamma = wins * losses / (wins + losses)
+        return gamma * (np.log(wins) - np.log(losses)), gamma
+
+
+def two_sided(wins: Array, losses: Array, m: Array, value: Array, slope: Array, curvature: Array) -> Expectation:
+    """-wins softplus(-f) - losses softplus(f) from the folded moments: terms of one sign, each with its own digits."""
+    win_value, win_slope = unfold(-m, value, slope)
+    loss_value, loss_slope = unfold(m, value, slope)
+    with np.errstate(under="ignore"):
+        return Expectation(-(wins * win_value + losses * loss_value), losses * loss_slope - wins * win_slope,
+                           (wins + losses) * curvature)
+
+
+@dataclass(frozen=True, eq=False)
+class Poisson(Site):
+    """Counts with mean ``exposure`` e^f.
+
+    >>> e = Poisson().expect([0], m=[0.0], v=[2.0])  # -E e^f
+    >>> print(e.value.round(12))
+    [-2.718281828459]
+    """
+
+    exposure: Array | float = 1.0
+
+    log_concave = True
+    gamma_trend = "rising"
+    discrete = True
+    support = "{0, 1, 2, ...}"
+    per_datum = ("exposure",)
+
+    def __post_init__(self) -> None:
+        positive_parameter(self, "exposure", "Drop the rows that were not exposed.")
+
+    def validate(self, y: ArrayLike) -> Array:
+        return clean_data(self, y, lambda x: (x >= 0.0) & (x == np.floor(x)), "Use Gamma or Gaussian for measurements.")
+
+    def constant(self, y: Array) -> Array:
+        # y log y - y - log y! by Stirling's formula, of which only the small terms remain; 0 at y = 0.
+        positive = np.maximum(y, 1.0)
+        return np.where(y > 0.0, -0.5 * np.log(positive) - HALF_LOG_2PI - stirling_error(positive), 0.0)
+
+    def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
+        return rate_expectation(y, m + np.log(self.exposure), v)
+
+    def point(self, y: Array, f: Array) -> Expectation:
+        return rate_expectation(y, f + np.log(self.exposure), np.zeros(()))
+
+    def start(self, y: Array) -> tuple[Array, Array]:
+        gamma = y + 0.5
+        return gamma * (np.log(gamma) - np.log(self.exposure)), gamma
+
+
+def rate_expectation(y: Array, log_rate: Array, v: Array) -> Expectation:
+    """E[y f - e^f] - (y log y - y) under N(log_rate, v): minus half the deviance, so that large y keeps its digits."""
+    positive = y > 0.0
+    weight = np.where(positive, y, 1.0)
+    with np.errstate(over="ignore", under="ignore"):
+        u = log_rate + 0.5 * v - np.log(weight)
+        excess = np.expm1(u)
+        gamma = weight * np.exp(u)
+        value = np.where(positive, -weight * (expm1_minus(u) + 0.5 * v), -gamma)
+        return Expectation(value, np.where(positive, weight * excess, gamma), gamma)
+
+
+@dataclass(frozen=True, eq=False)
+class NegativeBinomial(Site):
+    """Counts with mean mu = e^f and variance mu + mu^2 / ``size``.
+
+    >>> e = NegativeBinomial(size=1.0).expect([0], m=[0.0], v=[0.0])  # geometric with probability 1/2
+    >>> print(e.value.round(12))
+    [-0.69314718056]
+    """
+
+    size: Array | float
+
+    log_concave = True
+    gamma_trend = "mixed"
+    discrete = True
+    support = "{0, 1, 2, ...}"
+    per_datum = ("size",)
+
+    def __post_init__(self) -> None:
+        positive_parameter(self, "size", "Use Poisson for counts that are not overdispersed.")
+
+    def validate(self, y: ArrayLike) -> Array:
+        return clean_data(self, y, lambda x: (x >= 0.0) & (x == np.floor(x)), "Use Gamma or Gaussian for measurements.")
+
+    def constant(self, y: Array) -> Array:
+        # log gamma(y + size) - log gamma(size) - log y!, as a binomial coefficient times size / (y + size).
+        return log_binomial(y + self.size, y) - np.log1p(y / self.size)
+
+    def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
+        shifted = m - np.log(self.size)
+        return two_sided(y, np.asarray(self.size), shifted, *folded_moments(shifted, v))
+
+    def point(self, y: Array, f: Array) -> Expectation:
+        shifted = f - np.log(self.size)
+        return two_sided(y, np.asarray(self.size), shifted, *folded_point(shifted))
+
+    def start(self, y: Array) -> tuple[Array, Array]:
+        count = y + 0.5
+        gamma = count * self.size / (count + self.size)
+        return gamma * np.log(count), gamma
