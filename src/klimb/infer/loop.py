@@ -1,0 +1,124 @@
+"""The loop: it takes the moves of a step rule, writes the history, and decides when to stop."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+from klimb.errors import InputError
+from klimb.infer.problem import Problem, State
+from klimb.infer.result import History, Iteration, Result, Status
+from klimb.latents.base import Latent
+from klimb.sites.base import Site
+
+Callback: TypeAlias = Callable[[Iteration], Any]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Move:
+    """One accepted state, with the rule that found it and how much of a full step it took."""
+
+    state: State
+    rule: str
+    step: float = 1.0
+
+
+Moves: TypeAlias = Generator[Move, None, Status]
+
+
+class Step(ABC):
+    """How far to go. A rule is a frozen record of its settings; ``moves`` walks from a start, one state at a time."""
+
+    @abstractmethod
+    def moves(self, problem: Problem, notes: list[str]) -> Moves:
+        """Yield the start, then one accepted state per iteration; return a status where no further step exists."""
+
+
+def run(
+    problem: Problem, step: Step, tol: float, max_iter: int, callback: Callback | None
+) -> tuple[State, Status, History, list[str]]:
+    """Follow ``step`` until the stationarity norm is at most ``tol`` or something else ends it."""
+    begin, rows, notes = time.perf_counter(), list[Iteration](), list[str]()
+    moves = step.moves(problem, notes)
+    n_factor = n_oracle = 0
+    state: State | None = None
+    while True:
+        try:
+            move = next(moves)
+        except StopIteration as stop:
+            status = stop.value
+            break
+        state = move.state
+        rows.append(
+            Iteration(len(rows), state.bound, state.stationarity, move.step, move.rule, time.perf_counter() - begin,
+                      problem.n_factor - n_factor, problem.n_oracle - n_oracle)
+        )  # fmt: skip
+        n_factor, n_oracle = problem.n_factor, problem.n_oracle
+        if state.stationarity <= tol:
+            status = Status.CONVERGED
+            break
+        if callback is not None and callback(rows[-1]) is False:
+            status = Status.STOPPED
+            break
+        if len(rows) > max_iter:
+            status = Status.MAX_ITER
+            break
+    assert state is not None
+    return state, status, History(rows), notes
+
+
+def infer(
+    latent: Latent,
+    site: Site,
+    y: Any,
+    *,
+    step: Step | None = None,
+    tol: float = 1e-6,
+    max_iter: int = 500,
+    callback: Callback | None = None,
+) -> Result:
+    """Fit the Gaussian q that maximises the bound on the log evidence.
+
+    Parameters
+    ----------
+    latent : Latent
+        The prior and its map to the data, e.g. ``klimb.latents.Weights(X, cov=1.0)`` or ``klimb.latents.Kernel(K)``.
+    site : Site
+        The likelihood, e.g. ``klimb.sites.Logistic()``.
+    y : array
+        One observation per site.
+    step : Step
+        ``klimb.steps.Natural()`` unless given: safeguarded, no learning rate, the bound never falls.
+    tol : float
+        Stop when ``max(sqrt(v) |a + alpha|, v |q.gamma - e.gamma|)`` is at most this. It has no unit: 1e-6 means that
+        every marginal mean is known to about a millionth of its standard deviation.
+    max_iter : int
+        Most steps to take.
+    callback : callable
+        Called with each `Iteration`; return False to stop.
+
+    Returns
+    -------
+    Result
+        ``result.posterior``, ``result.bound``, ``result.status`` (with ``.advice``), ``result.history``.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> result = klimb.infer(klimb.latents.Weights(np.ones((5, 1)), cov=25.0), klimb.sites.Poisson(), [0, 0, 0, 0, 0])
+    >>> result.status.name, round(result.bound, 4)
+    ('CONVERGED', -2.1138)
+    """
+    from klimb.infer.natural import Natural
+
+    if not tol > 0:
+        raise InputError("tol must be positive", f"{tol}", "The default is 1e-6.")
+    if max_iter < 0:
+        raise InputError("max_iter must not be negative", f"{max_iter}", "The default is 500.")
+    problem = Problem(latent, site, y)
+    state, status, history, notes = run(problem, step or Natural(), tol, max_iter, callback)
+    return Result(problem.posterior(state), state.bound, status, history, tuple(notes))

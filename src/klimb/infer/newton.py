@@ -1,0 +1,92 @@
+"""A Newton direction on (a, gamma) for latents that have their dense covariance V at hand.
+
+Let F = (a + alpha, q.gamma - e.gamma), the residuals that vanish at the optimum, and write the change of q as
+x = (I + G K) da and dgamma, so that dm = V x and dv = -(V o V) dgamma. Then
+
+    dF = (I + C P) (x, dgamma),    P = diag(V, V o V / 2),    C = [[e.gamma - q.gamma, -t], [-t, 2 u]] site by site,
+
+with t = d gamma/dm and u = d gamma/dv of the oracle. P is positive definite, and I + C P is self-adjoint in the inner
+product of P, in which the gradient of the bound is -F. So conjugate gradients in that inner product, stopped early or at
+negative curvature, give a direction of ascent with one product by V and one by V o V an iteration: no factorisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+import numpy as np
+
+from klimb.infer.problem import Problem, State
+from klimb.numerics.arrays import Array
+
+DIFFERENCE = 1e-5  # relative step in v for the derivatives of gamma
+MOST_PRODUCTS = 60
+Product: TypeAlias = Callable[[Array], Array]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """A direction for (a, m, gamma), with m moving as a does."""
+
+    a: Array
+    m: Array
+    gamma: Array
+
+
+def newton_direction(problem: Problem, state: State, V: Array) -> Direction | None:
+    """The (truncated) Newton direction, or None where the derivatives of the oracle are not finite.
+
+    Everything is scaled by sd: u = (sd x, v dgamma), which makes P a correlation matrix and its entrywise square.
+    """
+    v, e, n = state.v, state.expectation, len(state.v)
+    sd = np.sqrt(v)
+    ahead = problem.oracle(state.m, v * (1 + DIFFERENCE))
+    twist = 2 * sd * (ahead.alpha - e.alpha) / DIFFERENCE  # v^(3/2) d gamma/dm, as d alpha/dv = (d gamma/dm)/2
+    bend = 2 * v * (ahead.gamma - e.gamma) / DIFFERENCE  # 2 v^2 d gamma/dv
+    gap = v * (e.gamma - state.gamma)
+    if not (np.isfinite(twist).all() and np.isfinite(bend).all() and np.isfinite(gap).all()):
+        return None
+    R = V / sd
+    R /= sd[:, None]
+    R_squared = R * R
+
+    def P(u: Array) -> Array:
+        return np.concatenate([R @ u[:n], 0.5 * (R_squared @ u[n:])])
+
+    def C(u: Array) -> Array:
+        return np.concatenate([gap * u[:n] - twist * u[n:], bend * u[n:] - twist * u[:n]])
+
+    residual = np.concatenate([sd * state.mean_residual, v * state.gamma_residual])
+    u = _conjugate_gradients(P, C, -residual, min(0.05, 0.1 * state.stationarity))
+    if u is None:
+        return None
+    da, dm = state.factor.solve(u[:n] / sd)
+    return Direction(da, dm, u[n:] / v)
+
+
+def _conjugate_gradients(P: Product, C: Product, rhs: Array, accuracy: float) -> Array | None:
+    """(I + C P) u = rhs in the inner product of P, stopped at ``accuracy`` or at negative curvature."""
+    u, r = np.zeros_like(rhs), rhs.copy()
+    p, Pp = np.zeros_like(rhs), np.zeros_like(rhs)
+    rho_before, rho_first = 1.0, 0.0
+    for k in range(MOST_PRODUCTS):
+        Pr = P(r)
+        rho = float(r @ Pr)
+        if k == 0:
+            rho_first = rho
+        if rho <= accuracy**2 * rho_first:
+            break
+        beta = rho / rho_before if k else 0.0
+        p, Pp = r + beta * p, Pr + beta * Pp
+        Ap = p + C(Pp)
+        curvature = float(Pp @ Ap)
+        if curvature <= 1e-12 * float(p @ Pp):
+            return p if k == 0 else u
+        length = rho / curvature
+        u += length * p
+        r -= length * Ap
+        rho_before = rho
+    return u if np.isfinite(u).all() else None

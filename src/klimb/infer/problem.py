@@ -1,0 +1,115 @@
+"""One model and its data, as every algorithm sees them: counts, the bound, and the state of a Gaussian q."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.latents.base import Factor, Latent, Posterior
+from klimb.numerics.arrays import Array
+from klimb.sites.base import Expectation, Site
+
+ROUNDING = 64 * np.finfo(float).eps  # of sums of N terms: what a bound may lose without having gone down
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class State:
+    """A Gaussian q = (a, gamma) with everything that one evaluation of the bound gives.
+
+    ``objective`` is what a step must not lower. It is the bound, but for point sites, whose gamma does not belong to a
+    bound: there it is the penalised log likelihood, while ``bound`` is Laplace's estimate of the log evidence.
+    """
+
+    a: Array
+    factor: Factor
+    m: Array
+    v: Array
+    expectation: Expectation
+    kl: float
+    bound: float
+    objective: float
+    noise: float  # size of rounding errors in the objective
+    stationarity: float
+
+    @property
+    def gamma(self) -> Array:
+        return self.factor.gamma
+
+    @property
+    def mean_residual(self) -> Array:
+        """a + alpha: zero at the optimum over means. The gradient in m is minus K times this."""
+        return np.asarray(self.a + self.expectation.alpha)
+
+    @property
+    def gamma_residual(self) -> Array:
+        """q.gamma - e.gamma: zero at the optimum over covariances. [B] supplement Eq. (54), corrected."""
+        return np.asarray(self.gamma - self.expectation.gamma)
+
+
+@final
+class Problem:
+    """A latent, a site and clean data; counts factorisations and oracle calls."""
+
+    def __init__(self, latent: Latent, site: Site, y: Any) -> None:
+        if not isinstance(latent, Latent):
+            raise InputError("latent must be a klimb latent", type(latent).__name__, "Use klimb.latents.Weights or Kernel.")
+        if not isinstance(site, Site):
+            raise InputError("site must be a klimb site", repr(site), "Use an instance such as klimb.sites.Logistic().")
+        self.latent, self.site = latent, site
+        self.y = site.validate(y)
+        if len(self.y) != latent.n_sites:
+            raise InputError(
+                f"y must have one entry per site ({latent.n_sites})", f"{len(self.y)}", "Check that X or K and y match."
+            )
+        self.constant = float(np.sum(np.broadcast_to(site.constant(self.y), self.y.shape)))
+        self.n_factor = 0
+        self.n_oracle = 0
+
+    def factor(self, gamma: Array) -> Factor:
+        self.n_factor += 1
+        return self.latent.factor(gamma)
+
+    def oracle(self, m: Array, v: Array) -> Expectation:
+        self.n_oracle += 1
+        return self.site.oracle(self.y, m, v)
+
+    def state(self, a: Array, m: Array, factor: Factor) -> State:
+        """The state of q = (a, factor.gamma), whose mean ``m`` = mu + K a the caller has at hand."""
+        latent = self.latent
+        spread = factor.variances()
+        v = spread + latent.slack
+        e = self.oracle(m, v)
+        total = float(e.value.sum()) + self.constant
+        mean_term = float(a @ (m - latent.mean))
+        variance_term = float(factor.gamma @ spread)
+        kl = 0.5 * (mean_term - variance_term + factor.logdet)
+        if self.site.uses_variance:
+            bound = objective = total - kl
+        else:  # Laplace: the mode first; its evidence lacks the -gamma'v/2 of a bound
+            objective = total - 0.5 * mean_term
+            bound = objective - 0.5 * factor.logdet
+        sizes = float(np.abs(e.value).sum()) + abs(self.constant) + abs(mean_term) + abs(variance_term) + abs(factor.logdet)
+        return State(a, factor, m, v, e, kl, bound, objective, ROUNDING * sizes, _stationarity(a, factor.gamma, v, e))
+
+    def at_sites(self, slope: Array, gamma: Array) -> State:
+        """The state whose sites are exp(slope f - gamma f^2 / 2): a = (I + G K)^-1 (slope - G mu)."""
+        factor = self.factor(gamma)
+        a, Ka = factor.solve(slope - gamma * self.latent.mean)
+        return self.state(a, self.latent.mean + Ka, factor)
+
+    def posterior(self, state: State, *, spread: bool = True) -> Posterior:
+        v = state.v if spread else np.zeros_like(state.v)
+        return Posterior(self.latent, state.a, state.gamma, state.m, v, state.kl, spread)
+
+
+def _stationarity(a: Array, gamma: Array, v: Array, e: Expectation) -> float:
+    """max(sqrt(v) |a + alpha|, v |q.gamma - e.gamma|): free of the scale of f, zero exactly at the optimum."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean_part = np.sqrt(v) * np.abs(a + e.alpha)
+        variance_part = v * np.abs(gamma - e.gamma)
+        worst = max(float(mean_part.max()), float(variance_part.max()))
+    return worst if np.isfinite(worst) else float("inf")

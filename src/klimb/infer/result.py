@@ -1,0 +1,123 @@
+"""What a fit returns: Status, History, Result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import final
+
+import numpy as np
+
+from klimb.latents.base import Posterior
+from klimb.numerics.arrays import Array
+
+
+@final
+class Status(Enum):
+    """How a fit ended; ``advice`` says what to do about it."""
+
+    CONVERGED = "The stationarity norm is below tol: this is the optimum of the bound."
+    MAX_ITER = "The iteration limit came first: raise max_iter, or loosen tol if the bound has settled."
+    STALLED = (
+        "No step raises the bound any more although the stationarity norm is above tol. Look at result.history: if the "
+        "norm is small the answer is good to that size; otherwise rescale the columns of X or narrow the prior."
+    )
+    CYCLE = "The iteration repeats itself in a cycle of two: use the default step, klimb.steps.Natural()."
+    DIVERGED = "The bound fell or became infinite: use the default step, klimb.steps.Natural(), which can not diverge."
+    IMPROPER = "A step asked for a posterior that is not proper: use the default step, klimb.steps.Natural()."
+    STOPPED = "The callback asked to stop: call again with the same arguments to go on to the optimum."
+
+    @property
+    def advice(self) -> str:
+        return str(self.value)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One row of the history, and what a callback is given. Counts are those of this iteration alone."""
+
+    number: int
+    bound: float
+    stationarity: float
+    step: float  # 1 is a full step
+    rule: str  # "start", "natural", "anderson", "newton", ...
+    seconds: float  # since the fit began
+    n_factor: int
+    n_oracle: int
+
+
+@final
+class History:
+    """The iterations of a fit; each column is an array: ``history.bound``, ``history.n_factor``, ..."""
+
+    def __init__(self, iterations: list[Iteration]) -> None:
+        self.iterations = tuple(iterations)
+
+    def __len__(self) -> int:
+        return len(self.iterations)
+
+    def __getitem__(self, index: int) -> Iteration:
+        return self.iterations[index]
+
+    def _column(self, name: str) -> Array:
+        return np.array([getattr(row, name) for row in self.iterations], dtype=float)
+
+    @property
+    def bound(self) -> Array:
+        return self._column("bound")
+
+    @property
+    def stationarity(self) -> Array:
+        return self._column("stationarity")
+
+    @property
+    def step(self) -> Array:
+        return self._column("step")
+
+    @property
+    def seconds(self) -> Array:
+        return self._column("seconds")
+
+    @property
+    def n_factor(self) -> Array:
+        return self._column("n_factor")
+
+    @property
+    def n_oracle(self) -> Array:
+        return self._column("n_oracle")
+
+    @property
+    def rule(self) -> tuple[str, ...]:
+        return tuple(row.rule for row in self.iterations)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Result:
+    """The posterior, the bound on the log evidence, how the fit ended and how it went there.
+
+    ``bound`` is a lower bound on the log evidence for the variational methods; Laplace's, EP's and the point estimate's
+    numbers are not bounds, and their docstrings say what they are.
+    """
+
+    posterior: Posterior
+    bound: float
+    status: Status
+    history: History
+    notes: tuple[str, ...] = ()
+
+    @property
+    def converged(self) -> bool:
+        return self.status is Status.CONVERGED
+
+    @property
+    def n_iter(self) -> int:
+        """Number of steps taken from the starting point."""
+        return len(self.history) - 1
+
+    def __repr__(self) -> str:
+        return (
+            f"Result(bound={self.bound:.6g}, status={self.status.name}, n_iter={self.n_iter}, "
+            f"stationarity={self.history[-1].stationarity:.2g})"
+        )

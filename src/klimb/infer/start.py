@@ -1,0 +1,82 @@
+"""Where to begin: Gaussian sites from the data alone, or each site at its own one-dimensional optimum."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.infer.problem import Problem, State
+from klimb.numerics.arrays import Array
+
+INFORMATIVE = 2.0  # gamma k_ii from which a datum matters more to its site than the prior does
+LOCAL_STEPS = 12  # Newton steps on each site alone: the start need not be exact
+
+
+def first_state(problem: Problem) -> State:
+    """The better of two starts, judged by the bound.
+
+    Sites that match each datum suit models where many data share few weights. Where K is nearly diagonal (short
+    lengthscales) and wide, they are far off, and each site's own optimum against its prior marginal is nearly exact.
+    The second is tried only where it can win: at least about as many weights as sites, and informative data.
+    """
+    slope, gamma = problem.site.start(problem.y)
+    state = _finite_state(problem, slope, gamma)
+    latent = problem.latent
+    weakly_coupled = latent.n_weights >= latent.n_sites
+    if problem.site.uses_variance and weakly_coupled and np.median(gamma * latent.prior_variances) > INFORMATIVE:
+        m, v = local_optimum(problem, latent.mean, latent.prior_variances + latent.slack, state)
+        e = problem.oracle(m, v)
+        local_gamma = np.maximum(e.gamma, 0.0)
+        local = problem.at_sites(local_gamma * m - e.alpha, local_gamma)
+        if local.objective > state.objective:
+            return local
+    return state
+
+
+def _finite_state(problem: Problem, slope: Array, gamma: Array) -> State:
+    """The start with these sites, sharpened about their modes while the bound overflows (say, a prior mean of 1000)."""
+    mode = np.divide(slope, gamma, out=np.zeros_like(slope), where=gamma > 0)
+    for _ in range(60):
+        try:
+            state = problem.at_sites(slope, gamma)
+        except NotPositiveDefiniteError:
+            state = None
+        if state is not None and np.isfinite(state.objective):
+            return state
+        gamma = 4.0 * gamma + 1e-3
+        slope = gamma * mode
+    raise InputError(
+        "prior and data must have a finite bound somewhere near the data",
+        "an infinite one at every start",
+        "Check offsets, exposures and the prior mean for values that overflow under the link.",
+    )
+
+
+def local_optimum(problem: Problem, prior_m: Array, prior_v: Array, state: State) -> tuple[Array, Array]:
+    """Each site's own best (m, v) against N(prior_m, prior_v): Newton in (m / sd, log v), all sites at once.
+
+    Stationary where -alpha = (m - prior_m) / prior_v and 1 / v = 1 / prior_v + gamma. The missing derivatives of the
+    oracle come from one forward difference in v, because d alpha/dm = gamma and d alpha/dv = (d gamma/dm) / 2.
+    """
+    prior_v = np.maximum(prior_v, 1e-300)
+    m, v = np.clip(state.m, prior_m - 3 * np.sqrt(prior_v), prior_m + 3 * np.sqrt(prior_v)), 0.3 * prior_v
+    for _ in range(LOCAL_STEPS):
+        e, ahead = problem.oracle(m, v), problem.oracle(m, v * (1 + 1e-5))
+        sd = np.sqrt(v)
+        g_m = -sd * (e.alpha + (m - prior_m) / prior_v)
+        g_v = 0.5 * (1 - v / prior_v - v * e.gamma)
+        h_mm = -v * (e.gamma + 1 / prior_v)
+        h_mv = -sd * (ahead.alpha - e.alpha) * 1e5
+        h_vv = -0.5 * v / prior_v - 0.5 * v * e.gamma - 0.5 * v * (ahead.gamma - e.gamma) * 1e5
+        h_mm, h_vv = np.minimum(h_mm, -0.05), np.minimum(h_vv, -0.05)
+        h_mv = np.where(h_mv**2 < 0.9 * h_mm * h_vv, h_mv, 0.0)
+        det = h_mm * h_vv - h_mv**2
+        d_m = np.clip(-(h_vv * g_m - h_mv * g_v) / det, -2, 2)
+        d_v = np.clip(-(h_mm * g_v - h_mv * g_m) / det, -1.5, 1.5)
+        with np.errstate(invalid="ignore"):
+            ok = np.isfinite(d_m) & np.isfinite(d_v)
+        m = np.where(ok, m + sd * d_m, m)
+        v = np.where(ok, v * np.exp(d_v), 0.1 * v)
+        if max(np.abs(g_m).max(), np.abs(g_v).max()) < 1e-3:
+            break
+    return m, v

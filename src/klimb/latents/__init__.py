@@ -1,0 +1,8 @@
+"""Latent Gaussian models: priors and their maps to the sites."""
+
+from klimb.latents.base import Factor, Latent, Posterior
+from klimb.latents.kernel import Kernel
+from klimb.latents.meanfield import MeanField
+from klimb.latents.weights import Weights
+
+__all__ = ["Factor", "Kernel", "Latent", "MeanField", "Posterior", "Weights"]

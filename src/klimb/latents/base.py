@@ -1,0 +1,130 @@
+"""The contracts of a latent model: Latent, Factor and Posterior.
+
+    w ~ N(mu_w, Sigma_w)      h = mu + X (w - mu_w)      f_i | h_i ~ N(h_i, c_i)      K = X Sigma_w X'
+
+A latent knows nothing of likelihoods. Whatever the model, a Gaussian q of interest is two N-vectors (a, gamma):
+
+    m = mu + K a        V = (K^-1 + diag(gamma))^-1 (in the sense of Woodbury)        v = c + diag(V)
+    KL(q || prior) = 1/2 [ a'(m - mu) - gamma'(v - c) + log det(I + K diag(gamma)) ]
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array, as_float
+
+
+class Factor(ABC):
+    """A factorised posterior precision at given ``gamma``: what the loop may ask of it."""
+
+    gamma: Array
+    logdet: float  # log det(I + K diag(gamma))
+
+    @abstractmethod
+    def variances(self) -> Array:
+        """diag(V), without the slack c."""
+
+    @abstractmethod
+    def smooth(self, b: Array) -> Array:
+        """V b, where V = K (I + diag(gamma) K)^-1 is the posterior covariance at the sites."""
+
+    def solve(self, b: Array) -> tuple[Array, Array]:
+        """``x`` = (I + diag(gamma) K)^-1 b and K x, together because the second comes with the first."""
+        smoothed = self.smooth(b)
+        return b - self.gamma * smoothed, smoothed
+
+    def covariance(self) -> Array | None:
+        """V as a dense N x N matrix where that costs no more than the factor itself, else None."""
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """A Gaussian q given by (a, gamma), with its marginals at the sites.
+
+    ``m`` and ``v`` are the mean and variance of f at each site, ``kl`` is KL(q || prior). ``spread`` is False for a
+    point estimate, whose predictions have no variance.
+    """
+
+    latent: Latent
+    a: Array
+    gamma: Array
+    m: Array
+    v: Array
+    kl: float
+    spread: bool = True
+
+    @property
+    def mean(self) -> Array:
+        """Posterior mean of the weights (of f at the sites for a kernel latent)."""
+        return self.latent.weight_mean(self)
+
+    def covariance(self) -> Array:
+        """Posterior covariance of the weights (of f at the sites for a kernel latent)."""
+        return self.latent.weight_covariance(self)
+
+    def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
+        """``n`` draws of the weights, one a row."""
+        if n < 0:
+            raise InputError("the number of draws must not be negative", f"{n}", "Ask for n >= 0 draws.")
+        generator = np.random.default_rng(rng)
+        return self.latent.weight_sample(self, n, generator)
+
+
+class Latent(ABC):
+    """A Gaussian prior and its map to the sites."""
+
+    n_sites: int
+    mean: Array  # mu at the sites
+    slack: Array  # c at the sites
+    prior_variances: Array  # diag(K), without the slack
+    n_weights: int  # rank of the map at most; the size of the smallest system it can solve
+
+    @abstractmethod
+    def mvm(self, a: Array) -> Array:
+        """K a."""
+
+    @abstractmethod
+    def factor(self, gamma: Array) -> Factor:
+        """Factorise the posterior precision, or raise `NotPositiveDefiniteError` where q would be improper."""
+
+    @abstractmethod
+    def design(self) -> Array:
+        """A dense N x R matrix Z with Z Z' = K: the prior in whitened coordinates, f = mu + Z u, u ~ N(0, I)."""
+
+    @abstractmethod
+    def weight_mean(self, posterior: Posterior) -> Array: ...
+
+    @abstractmethod
+    def weight_covariance(self, posterior: Posterior) -> Array: ...
+
+    @abstractmethod
+    def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array: ...
+
+
+def mean_at(mean: Any, shape: tuple[int, ...], name: str) -> Array:
+    """``mean`` as a read-only vector of the given shape; scalars are spread."""
+    array = as_float(mean, name)
+    if array.ndim != 0 and array.shape != shape:
+        raise InputError(f"{name} must be a number or have shape {shape}", f"shape {array.shape}", "Pass one per entry.")
+    return np.broadcast_to(array, shape)
+
+
+def variances_at(values: Any, shape: tuple[int, ...], name: str) -> Array:
+    """Non-negative ``values`` as a vector of the given shape."""
+    array = mean_at(values, shape, name)
+    if array.size and array.min() < 0:
+        i = int(array.argmin())
+        raise InputError(f"{name} must not be negative", f"{array[i]:.6g} at index {i}", "Variances are 0 or more.")
+    return array
+
+
+def draws_from(mean: Array, root: Array, n: int, rng: np.random.Generator) -> Array:
+    """``n`` rows of N(mean, root root')."""
+    return mean + rng.standard_normal((n, root.shape[1])) @ root.T

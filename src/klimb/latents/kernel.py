@@ -1,0 +1,247 @@
+"""A Gaussian process at its own inputs: f ~ N(mean, K) with a dense K."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+
+from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.latents.base import Factor, Latent, Posterior, draws_from, mean_at, variances_at
+from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.dense import (
+    check_psd,
+    check_symmetric,
+    cholesky,
+    log_det_from_cholesky,
+    psd_square_root,
+    row_blocks,
+    triangular_inverse,
+    triangular_solve,
+)
+
+WEAK_SITE = 1e-4  # gamma_i k_ii below this: (1 - (B^-1)_ii) / gamma_i would cancel, so V_ii comes from K - W'W
+
+
+def identity_plus(K: Array, root: Array) -> Array:
+    """I + diag(root) K diag(root) for a symmetric K, in Fortran order (the transpose of a C-ordered array)."""
+    B = np.multiply(K, root)
+    B *= root[:, None]
+    B.flat[:: len(root) + 1] += 1.0
+    return B.T
+
+
+@final
+class KernelFactor(Factor):
+    """B = I + G^1/2 K G^1/2 for gamma >= 0: one dpotrf, one dtrtri (2/3 n^3 flops). [A] Eq. (18)-(19) without 1/gamma."""
+
+    def __init__(self, K: Array, gamma: Array) -> None:
+        self.gamma = gamma
+        self._K = K
+        self._root = np.sqrt(gamma)
+        lower = cholesky(identity_plus(K, self._root))
+        self.logdet = log_det_from_cholesky(lower)
+        self._inverse = triangular_inverse(lower)  # L^-1
+
+    def variances(self) -> Array:
+        rows = self._inverse.T  # C order: row i is column i of L^-1
+        explained = 1.0 - np.einsum("ij,ij->i", rows, rows)  # 1 - (B^-1)_ii = gamma_i V_ii
+        prior = np.diagonal(self._K)
+        weak = self.gamma * prior < WEAK_SITE
+        if not weak.any():
+            return np.asarray(explained / self.gamma)
+        v = np.divide(explained, self.gamma, out=np.zeros_like(explained), where=~weak)
+        v[weak] = self._weak_variances(np.flatnonzero(weak))
+        return v
+
+    def _weak_variances(self, sites: Array) -> Array:
+        """k_ii - |L^-1 G^1/2 K e_i|^2, in blocks of columns."""
+        out = np.empty(len(sites))
+        for block in row_blocks(len(sites), len(self.gamma)):
+            W = self._apply_inverse(self._root[:, None] * self._K[:, sites[block]])
+            out[block] = np.diagonal(self._K)[sites[block]] - np.einsum("ij,ij->j", W, W)
+        return out
+
+    def _apply_inverse(self, rhs: Array) -> Array:
+        from scipy.linalg.blas import dtrmm, dtrmv
+
+        if rhs.ndim == 1:
+            return np.asarray(dtrmv(self._inverse, rhs, lower=1))
+        return np.asarray(dtrmm(1.0, self._inverse, np.asfortranarray(rhs), lower=1, overwrite_b=1))
+
+    def smooth(self, b: Array) -> Array:
+        from scipy.linalg.blas import dtrmv
+
+        t = self._K @ b
+        z = dtrmv(self._inverse, self._apply_inverse(self._root * t), lower=1, trans=1)  # B^-1 G^1/2 t
+        return np.asarray(t - self._K @ (self._root * z))
+
+    def covariance(self) -> Array:
+        from scipy.linalg.lapack import dlauum
+
+        n = len(self.gamma)
+        prior = np.diagonal(self._K)
+        if n and (self.gamma * prior).min() < WEAK_SITE:
+            W = self._apply_inverse(self._root[:, None] * self._K)
+            V = self._K - W.T @ W
+            return np.asarray(V)
+        V, _ = dlauum(self._inverse, lower=1)  # lower triangle of B^-1 = L^-T L^-1
+        V = np.tril(V)
+        V += np.tril(V, -1).T
+        V /= -self._root[:, None]
+        V /= self._root
+        V.flat[:: n + 1] += 1.0 / self.gamma
+        return np.asarray(V)
+
+
+@final
+class SignedKernelFactor(Factor):
+    """Some gamma < 0: first the positive sites, then the negative ones as a downdate that must stay proper.
+
+    V1 = K - W'W with W = B_pp^-1/2 G_p^1/2 K_p, then V = V1 + U'U with U = C^-1/2 |G_n|^1/2 V1_n and
+    C = I - |G_n|^1/2 V1_nn |G_n|^1/2, which is positive definite exactly if the posterior is proper.
+    """
+
+    def __init__(self, K: Array, gamma: Array) -> None:
+        self.gamma = gamma
+        self._K = K
+        positive, negative = np.flatnonzero(gamma > 0), np.flatnonzero(gamma < 0)
+        root_p, root_n = np.sqrt(gamma[positive]), np.sqrt(-gamma[negative])
+        self.logdet = 0.0
+        if len(positive):
+            lower = cholesky(identity_plus(K[np.ix_(positive, positive)], root_p))
+            self.logdet = log_det_from_cholesky(lower)
+            self._W = triangular_solve(lower, root_p[:, None] * K[positive])
+        else:
+            self._W = np.zeros((0, len(gamma)))
+        V1 = K[negative] - self._W[:, negative].T @ self._W
+        lower = cholesky(identity_plus(-V1[:, negative], root_n))  # C
+        self.logdet += log_det_from_cholesky(lower)
+        self._U = triangular_solve(lower, root_n[:, None] * V1)
+
+    def variances(self) -> Array:
+        W, U = self._W, self._U
+        v = np.diagonal(self._K) - np.einsum("ij,ij->j", W, W) + np.einsum("ij,ij->j", U, U)
+        if v.size and v.min() < 0:
+            raise NotPositiveDefiniteError("a marginal variance is negative")
+        return np.asarray(v)
+
+    def smooth(self, b: Array) -> Array:
+        return np.asarray(self._K @ b - self._W.T @ (self._W @ b) + self._U.T @ (self._U @ b))
+
+    def covariance(self) -> Array:
+        return np.asarray(self._K - self._W.T @ self._W + self._U.T @ self._U)
+
+
+def kernel_factor(K: Array, gamma: Array) -> Factor:
+    """The cheapest factor for these signs of gamma."""
+    if gamma.size and gamma.min() < 0:
+        return SignedKernelFactor(K, gamma)
+    return KernelFactor(K, gamma)
+
+
+@final
+class Kernel(Latent):
+    """f ~ N(mean, K) at n inputs.
+
+    Parameters
+    ----------
+    K : (n, n) array
+        Covariance of f at the sites; symmetric and positive semi-definite. Duplicate inputs (singular K) are ordinary.
+        No jitter is added.
+    mean : number or (n,) array
+        Prior mean of f.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> x = np.linspace(0, 1, 5)
+    >>> K = np.exp(-0.5 * (x[:, None] - x) ** 2 / 0.3**2)
+    >>> result = klimb.infer(klimb.latents.Kernel(K), klimb.sites.Gaussian(scale=0.1), np.sin(6 * x))
+    >>> result.converged
+    True
+    """
+
+    def __init__(self, K: Any, mean: Any = 0.0) -> None:
+        matrix = as_float(K, "K", ndim=2)
+        check_symmetric(matrix, "K")
+        self.K = np.ascontiguousarray(matrix)
+        self.n_sites = self.n_weights = matrix.shape[0]
+        if self.n_sites == 0:
+            raise InputError("K must have at least one row", "shape (0, 0)", "Pass at least one site.")
+        self.prior_variances = variances_at(np.diagonal(self.K).copy(), (self.n_sites,), "the diagonal of K")
+        check_psd(self.K, "K")
+        self.mean = mean_at(mean, (self.n_sites,), "mean")
+        self.slack = np.zeros(self.n_sites)
+
+    def mvm(self, a: Array) -> Array:
+        return np.asarray(self.K @ a)
+
+    def factor(self, gamma: Array) -> Factor:
+        return kernel_factor(self.K, gamma)
+
+    def design(self) -> Array:
+        return psd_square_root(self.K, "K")
+
+    def weight_mean(self, posterior: Posterior) -> Array:
+        return posterior.m
+
+    def weight_covariance(self, posterior: Posterior) -> Array:
+        if not posterior.spread:
+            return np.zeros_like(self.K)
+        V = self.factor(posterior.gamma).covariance()
+        assert V is not None
+        return V
+
+    def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
+        return draws_from(posterior.m, psd_square_root(posterior.covariance(), "the posterior covariance"), n, rng)
+
+    def predict(self, posterior: Posterior, K_new: Any, k_new_diag: Any, mean: Any = 0.0) -> tuple[Array, Array]:
+        """Mean and variance of f at new inputs. [A] Eq. (20).
+
+        ``K_new`` is the (n_new, n) covariance of the new inputs with the sites, ``k_new_diag`` the prior variances
+        there and ``mean`` the prior mean there. Works in blocks of rows; no n_new x n_new matrix is formed.
+        """
+        cross = as_float(K_new, "K_new", ndim=2)
+        if cross.shape[1] != self.n_sites:
+            raise InputError(
+                f"K_new must have one column per site ({self.n_sites})", f"shape {cross.shape}", "Pass k(X_new, X)."
+            )
+        prior = variances_at(k_new_diag, (cross.shape[0],), "k_new_diag")
+        m = mean_at(mean, (cross.shape[0],), "mean") + cross @ posterior.a
+        predictor = KernelPredictor(self.K, posterior)
+        v = np.empty_like(m)
+        for rows in row_blocks(len(m), self.n_sites):
+            v[rows] = predictor.variances(cross[rows], prior[rows])
+        return m, v
+
+
+@final
+class KernelPredictor:
+    """Predictive variances k_** - k_*' (K + G^-1)^-1 k_*, factorised once.
+
+    (K + G^-1)^-1 is G^1/2 B^-1 G^1/2 for gamma >= 0 and G - G V G in general, so no gamma is inverted.
+    """
+
+    def __init__(self, K: Array, posterior: Posterior) -> None:
+        self._spread = posterior.spread
+        gamma = posterior.gamma
+        self._signed = bool(gamma.min() < 0)
+        if not self._spread:
+            return
+        if self._signed:
+            self._inner = np.diag(gamma) - gamma[:, None] * SignedKernelFactor(K, gamma).covariance() * gamma
+        else:
+            self._root = np.sqrt(gamma)
+            self._lower = cholesky(identity_plus(K, self._root))
+
+    def variances(self, cross: Array, prior: Array) -> Array:
+        """For one block of new points: ``cross`` is (block, n), ``prior`` their prior variances."""
+        if not self._spread:
+            return np.zeros_like(prior)
+        if self._signed:
+            explained = np.einsum("ij,ij->i", cross @ self._inner, cross)
+        else:
+            W = triangular_solve(self._lower, (cross * self._root).T)
+            explained = np.einsum("ij,ij->j", W, W)
+        return np.maximum(prior - explained, 0.0)

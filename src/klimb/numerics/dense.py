@@ -1,0 +1,120 @@
+"""Dense linear algebra close to LAPACK: Cholesky that raises, triangular inverses, square roots of PSD matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.numerics.arrays import Array
+
+CACHE_DOUBLES = 131_072  # 1 MiB: a block of rows and its product stay in the second-level cache of today's cores
+SYMMETRY_TOLERANCE = 1e-8  # relative to the largest entry: what float32 kernels and sums in another order leave
+EIGENVALUE_TOLERANCE = 1e-8  # relative to the largest eigenvalue: below it a negative one is taken for rounding
+
+
+def row_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
+    """Slices of consecutive rows such that one block holds about `CACHE_DOUBLES` numbers."""
+    size = max(64, CACHE_DOUBLES // max(n_columns, 1))
+    for begin in range(0, n_rows, size):
+        yield slice(begin, min(begin + size, n_rows))
+
+
+def cholesky(matrix: Array) -> Array:
+    """Lower Cholesky factor, in place where LAPACK can; raises `NotPositiveDefiniteError`.
+
+    ``matrix`` is overwritten when it is in Fortran order (a symmetric C-ordered one may be passed transposed).
+    """
+    from scipy.linalg.lapack import dpotrf
+
+    factor, info = dpotrf(matrix, lower=1, overwrite_a=1, clean=1)
+    if info != 0 or not np.isfinite(factor[-1, -1]):
+        raise NotPositiveDefiniteError(f"the leading minor of order {info} is not positive")
+    return np.asarray(factor)
+
+
+def triangular_inverse(lower: Array) -> Array:
+    """Inverse of a lower triangular matrix; overwrites ``lower`` when it is in Fortran order."""
+    from scipy.linalg.lapack import dtrtri
+
+    inverse, info = dtrtri(lower, lower=1, overwrite_c=1)
+    if info != 0:
+        raise NotPositiveDefiniteError(f"the triangular factor has a zero at {info - 1}")
+    return np.asarray(inverse)
+
+
+def triangular_solve(lower: Array, rhs: Array, *, transpose: bool = False) -> Array:
+    """``lower^-1 rhs`` (or ``lower^-T rhs``) for one or several right-hand sides."""
+    from scipy.linalg.lapack import dtrtrs
+
+    solution, info = dtrtrs(lower, rhs, lower=1, trans=int(transpose))
+    if info != 0:
+        raise NotPositiveDefiniteError(f"the triangular factor has a zero at {info - 1}")
+    return np.asarray(solution)
+
+
+def log_det_from_cholesky(lower: Array) -> float:
+    """log det(L L')."""
+    return 2.0 * float(np.log(np.diagonal(lower)).sum())
+
+
+def check_symmetric(matrix: Array, name: str) -> None:
+    """An `InputError` that names the worst pair of entries if ``matrix`` is not symmetric."""
+    if matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"{name} must be square", f"shape {matrix.shape}", "Pass the full matrix over all sites.")
+    if matrix.size == 0:
+        return
+    scale = float(np.abs(matrix).max())
+    worst, where = 0.0, (0, 0)
+    for rows in row_blocks(*matrix.shape):
+        gap = np.abs(matrix[rows] - matrix[:, rows].T)
+        k = int(gap.argmax())
+        if gap.flat[k] > worst:
+            worst, where = float(gap.flat[k]), (rows.start + k // matrix.shape[1], k % matrix.shape[1])
+    if worst > SYMMETRY_TOLERANCE * scale:
+        i, j = where
+        raise InputError(
+            f"{name} must be symmetric",
+            f"{matrix[i, j]:.6g} at index ({i}, {j}) but {matrix[j, i]:.6g} at ({j}, {i})",
+            "Pass (K + K.T) / 2 if the difference is rounding, or check how the matrix was built.",
+        )
+
+
+def check_psd(matrix: Array, name: str) -> None:
+    """An `InputError` with the smallest eigenvalue if a symmetric ``matrix`` is clearly not positive semi-definite.
+
+    One Cholesky factorisation decides the ordinary case; only a failure pays for eigenvalues.
+    """
+    top = float(np.diagonal(matrix).max(initial=0.0))
+    try:
+        shifted = np.array(matrix, order="F")
+        shifted.flat[:: len(matrix) + 1] += EIGENVALUE_TOLERANCE * top
+        cholesky(shifted)
+    except NotPositiveDefiniteError:
+        _check_eigenvalues(np.linalg.eigvalsh(matrix), name)
+
+
+def _check_eigenvalues(values: Array, name: str) -> None:
+    top = max(float(values[-1]), 0.0)
+    if values[0] < -EIGENVALUE_TOLERANCE * top or (top == 0.0 and values[0] < 0.0):
+        raise InputError(
+            f"{name} must be positive semi-definite",
+            f"smallest eigenvalue {values[0]:.6g} (largest {values[-1]:.6g})",
+            "Check the kernel or covariance that made it; if it is rounding, add that much to the diagonal yourself.",
+        )
+
+
+def psd_square_root(matrix: Array, name: str) -> Array:
+    """Lower-triangular or rectangular ``S`` with ``S S' = matrix``; singular matrices are ordinary.
+
+    A clearly negative eigenvalue is an `InputError` that says how negative. Rounding-size ones count as zero, and the
+    directions they belong to are dropped, so nothing is added to the diagonal.
+    """
+    try:
+        return np.ascontiguousarray(cholesky(np.array(matrix, order="F")))
+    except NotPositiveDefiniteError:
+        values, vectors = np.linalg.eigh(matrix)
+    _check_eigenvalues(values, name)
+    keep = values > np.finfo(float).eps * len(matrix) * max(float(values[-1]), 0.0)
+    return np.ascontiguousarray(vectors[:, keep] * np.sqrt(values[keep]))

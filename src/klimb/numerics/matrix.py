@@ -1,0 +1,187 @@
+"""A design matrix, dense or sparse, with the few products that linear models need, each in cache-sized blocks.
+
+A ``root`` S is a vector (a diagonal matrix) or a matrix with one row per column of the design.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array, as_float, check_finite
+from klimb.numerics.dense import row_blocks
+
+DENSE_ENOUGH = 0.04  # share of nonzeros from which BLAS on the dense copy beats sparse products
+DENSE_LIMIT = 2**27  # entries (1 GiB) up to which a sparse matrix may be copied to a dense one
+
+
+class DesignMatrix(ABC):
+    """N x D."""
+
+    shape: tuple[int, int]
+
+    @abstractmethod
+    def times(self, vector: Array) -> Array:
+        """X vector."""
+
+    @abstractmethod
+    def transpose_times(self, vector: Array) -> Array:
+        """X' vector."""
+
+    @abstractmethod
+    def weighted_gram(self, gamma: Array) -> Array:
+        """X' diag(gamma) X as a dense D x D array, gamma of any sign."""
+
+    @abstractmethod
+    def row_norms_squared(self, root: Array, *, upper: bool = False) -> Array:
+        """|x_i' S|^2 for each row; ``upper`` says that S is upper triangular."""
+
+    @abstractmethod
+    def dense_rows(self, rows: slice) -> Array:
+        """A block of rows as a dense array."""
+
+    @abstractmethod
+    def dense(self) -> Array:
+        """The whole matrix as a dense array."""
+
+    def scaled_blocks(self, root: Array) -> Iterator[tuple[slice, Array]]:
+        """Blocks of rows of X S."""
+        for rows in row_blocks(self.shape[0], max(self.shape[1], root.shape[-1])):
+            block = self.dense_rows(rows)
+            yield rows, block * root if root.ndim == 1 else block @ root
+
+    def outer_gram(self, root: Array) -> Array:
+        """X S S' X', N x N."""
+        N = self.shape[0]
+        scaled = np.empty((N, root.shape[-1]))
+        for rows, block in self.scaled_blocks(root):
+            scaled[rows] = block
+        return np.asarray(scaled @ scaled.T)
+
+
+@final
+class DenseDesign(DesignMatrix):
+    """Rows contiguous in memory."""
+
+    def __init__(self, values: Array) -> None:
+        self.values = np.ascontiguousarray(values)
+        self.shape = (values.shape[0], values.shape[1])
+
+    def times(self, vector: Array) -> Array:
+        return np.asarray(self.values @ vector)
+
+    def transpose_times(self, vector: Array) -> Array:
+        return np.asarray(vector @ self.values)
+
+    def weighted_gram(self, gamma: Array) -> Array:
+        from scipy.linalg.blas import dsyrk
+
+        N, D = self.shape
+        gram = np.zeros((D, D), order="F")
+        signed = bool(gamma.min() < 0)
+        weight = gamma if signed else np.sqrt(gamma)
+        for rows in row_blocks(N, D):
+            block = self.values[rows]
+            scaled = block * weight[rows, None]
+            if signed:
+                gram += block.T @ scaled
+            else:  # half the flops of a general product
+                gram = dsyrk(1.0, scaled.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
+        if not signed:
+            gram = np.tril(gram)
+            gram += np.tril(gram, -1).T
+        return np.asarray(gram)
+
+    def row_norms_squared(self, root: Array, *, upper: bool = False) -> Array:
+        from scipy.linalg.blas import dtrmm
+
+        out = np.empty(self.shape[0])
+        factor = np.asfortranarray(root) if root.ndim == 2 else root
+        for rows in row_blocks(*self.shape):
+            if root.ndim == 1:
+                block = self.values[rows] * root
+            elif upper:  # in place on a copy: (S' x_i) for every row, seen as the columns of the transpose
+                block = self.values[rows].copy()
+                dtrmm(1.0, factor, block.T, lower=0, trans_a=1, overwrite_b=1)
+            else:
+                block = self.values[rows] @ root
+            np.einsum("ij,ij->i", block, block, out=out[rows])
+        return out
+
+    def dense_rows(self, rows: slice) -> Array:
+        return self.values[rows]
+
+    def dense(self) -> Array:
+        return self.values
+
+
+@final
+class SparseDesign(DesignMatrix):
+    """scipy.sparse CSR, with its transpose kept for the products that need it."""
+
+    def __init__(self, matrix: Any) -> None:
+        self.values = matrix
+        self._transpose = matrix.T.tocsr()
+        self.shape = (matrix.shape[0], matrix.shape[1])
+
+    def times(self, vector: Array) -> Array:
+        return np.asarray(self.values @ vector)
+
+    def transpose_times(self, vector: Array) -> Array:
+        return np.asarray(self._transpose @ vector)
+
+    def weighted_gram(self, gamma: Array) -> Array:
+        scaled = self.values.copy()
+        scaled.data = scaled.data * np.repeat(gamma, np.diff(scaled.indptr))
+        return np.asfortranarray((self._transpose @ scaled).toarray())
+
+    def row_norms_squared(self, root: Array, *, upper: bool = False) -> Array:
+        if root.ndim == 1:
+            squares = self.values.copy()
+            squares.data = squares.data**2
+            return np.asarray(squares @ root**2)
+        out = np.empty(self.shape[0])
+        for rows in row_blocks(self.shape[0], root.shape[1]):
+            block = self.values[rows] @ root
+            np.einsum("ij,ij->i", block, block, out=out[rows])
+        return out
+
+    def dense_rows(self, rows: slice) -> Array:
+        return np.asarray(self.values[rows].toarray())
+
+    def dense(self) -> Array:
+        return np.asarray(self.values.toarray())
+
+
+def as_design(X: Any, name: str) -> DesignMatrix:
+    """A checked design matrix from an array or a scipy.sparse matrix."""
+    sparse = hasattr(X, "tocsr")
+    if not sparse:
+        values = as_float(X, name, ndim=2)
+        _check_not_empty(values.shape, name)
+        return DenseDesign(values)
+    matrix = X.tocsr().astype(np.float64)
+    _check_not_empty(matrix.shape, name)
+    if not np.isfinite(matrix.data.sum()):
+        rows, columns = matrix.nonzero()
+        for k in np.flatnonzero(~np.isfinite(matrix.data))[:1]:
+            raise InputError(
+                f"{name} must be finite",
+                f"{matrix.data[k]} at index ({rows[k]}, {columns[k]})",
+                "Drop or impute missing values first.",
+            )
+    if matrix.nnz > DENSE_ENOUGH * np.prod(matrix.shape) and np.prod(matrix.shape) <= DENSE_LIMIT:
+        dense = matrix.toarray()
+        check_finite(dense, name)
+        return DenseDesign(dense)
+    matrix.sum_duplicates()
+    return SparseDesign(matrix)
+
+
+def _check_not_empty(shape: tuple[int, ...], name: str) -> None:
+    if len(shape) != 2 or 0 in shape:
+        raise InputError(f"{name} must have at least one row and one column", f"shape {shape}", "Pass some data.")
