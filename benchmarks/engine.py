@@ -34,27 +34,30 @@ def counts(result: Any) -> Found:
 
 
 def against_sklearn(title: str, forms: dict[str, problems.Regression], repeats: int) -> Found:
-    """The full posterior under N(0, I) beside scikit-learn's mode at the same penalty, for every form of the design."""
+    """The full posterior under N(0, I) beside scikit-learn's mode at the same penalty, for every form of the design.
+
+    Tolerances of different methods do not compare, so each answer is measured against its own limit (the same method at
+    a far tighter tolerance): the largest error of a weight, in posterior standard deviations.
+    """
     found: Found = {}
+    first = next(iter(forms.values()))
+    limit = klimb.infer(latents.Weights(first.X, cov=1.0), sites.Logistic(), first.y, tol=1e-11).posterior
+    limit_mean, sd = limit.mean, np.sqrt(np.diag(limit.covariance()))
+    mode = sklearn_newton_cholesky.fit(first.X, first.y, 1.0, 1e-12)
     for form, data in forms.items():
         fit = cpu(lambda data=data: klimb.infer(latents.Weights(data.X, cov=1.0), sites.Logistic(), data.y, tol=TOL),
                   repeats)
-        found[f"klimb, {form}"] = {"seconds": fit.seconds, **counts(fit.value)}
+        found[f"klimb, {form}"] = {"seconds": fit.seconds, **counts(fit.value),
+                                   "error": float(np.max(np.abs(fit.value.posterior.mean - limit_mean) / sd))}
         for rival in (sklearn_newton_cholesky, sklearn_lbfgs):
             for tol in (1e-4, 1e-6, 1e-8):
-                mode = cpu(lambda data=data, rival=rival, tol=tol: rival.fit(data.X, data.y, 1.0, tol), repeats)
+                point = cpu(lambda data=data, rival=rival, tol=tol: rival.fit(data.X, data.y, 1.0, tol), repeats)
                 found[f"{rival.NAME}, {form}, tol {tol:.0e}"] = {
-                    "seconds": mode.seconds, "stationarity": mode_gradient(data, mode.value)}
-    table(title, ["method", "CPU s", "iterations", "factorisations", "stationarity"],
-          [(name, row["seconds"], row.get("n_iter", ""), row.get("n_factor", ""), row["stationarity"])
+                    "seconds": point.seconds, "error": float(np.max(np.abs(point.value - mode) / sd))}
+    table(title, ["method", "CPU s", "iterations", "factorisations", "error / sd"],
+          [(name, row["seconds"], row.get("n_iter", ""), row.get("n_factor", ""), row["error"])
            for name, row in found.items()])
     return found
-
-
-def mode_gradient(data: problems.Regression, w: np.ndarray) -> float:
-    """Largest entry of the gradient of the log posterior (summed over data) at a rival's answer."""
-    margin = data.y * (data.X @ w)
-    return float(np.abs(data.X.T @ (data.y * np.exp(-np.logaddexp(0.0, margin))) - w).max())
 
 
 def part_a9a(repeats: int, size: int) -> Found:
