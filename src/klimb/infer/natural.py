@@ -13,7 +13,7 @@ from klimb.infer.loop import Move, Moves, Step
 from klimb.infer.newton import newton_direction
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import Status
-from klimb.infer.start import first_state
+from klimb.infer.start import first_state, local_sites
 from klimb.numerics.arrays import Array
 
 SMALLEST_STEP = 2.0**-20
@@ -63,6 +63,8 @@ class Natural(Step):
                     wait = 0 if move else 2
                 else:
                     wait -= 1
+            if slow and state.stationarity >= NEAR and problem.site.uses_variance and problem.latent.n_weights >= problem.latent.n_sites:
+                move = _local(problem, state)
             if move is None and slow and len(mixer) > 1:
                 move = _anderson(problem, state, mixer)
                 if move is None:
@@ -72,7 +74,7 @@ class Natural(Step):
             if move is None:
                 return Status.STALLED
             after = move.state
-            slow = after.stationarity > FAST_ENOUGH * state.stationarity
+            slow = move.rule == "newton" or after.stationarity > FAST_ENOUGH * state.stationarity
             gain = after.objective - state.objective
             idle = 0 if gain > state.noise or after.stationarity < 0.9 * best else idle + 1
             best = min(best, after.stationarity)
@@ -119,6 +121,18 @@ def _anderson(problem: Problem, state: State, mixer: Mixer) -> Move | None:
         gamma = np.maximum(gamma, 0.1 * np.minimum(state.gamma, state.expectation.gamma))
     found = _try(problem, a, m, gamma, residual, 1.0, state.objective - state.noise)
     return None if found is None else Move(found, "anderson")
+
+
+def _local(problem: Problem, state: State) -> Move | None:
+    """Every site at its own optimum against its cavity: V_i^-1 - gamma_i, m_i - v_c a_i."""
+    cavity_v = 1.0 / (1.0 / (state.v - problem.latent.slack) - state.gamma)
+    if not (cavity_v > 0).all():
+        return None
+    try:
+        found = local_sites(problem, state.m - cavity_v * state.a, cavity_v, state)
+    except NotPositiveDefiniteError:
+        return None
+    return Move(found, "local") if found.objective >= state.objective - state.noise else None
 
 
 def _newton(problem: Problem, state: State) -> Move | None:

@@ -9,6 +9,7 @@ from klimb.infer.problem import Problem, State
 from klimb.numerics.arrays import Array
 
 INFORMATIVE = 2.0  # gamma k_ii from which a datum matters more to its site than the prior does
+DIFFERENCE = 1e-5  # relative step in v for derivatives of the oracle
 LOCAL_STEPS = 12  # Newton steps on each site alone: the start need not be exact
 
 
@@ -24,10 +25,7 @@ def first_state(problem: Problem) -> State:
     latent = problem.latent
     weakly_coupled = latent.n_weights >= latent.n_sites
     if problem.site.uses_variance and weakly_coupled and np.median(gamma * latent.prior_variances) > INFORMATIVE:
-        m, v = local_optimum(problem, latent.mean, latent.prior_variances + latent.slack, state)
-        e = problem.oracle(m, v)
-        local_gamma = np.maximum(e.gamma, 0.0)
-        local = problem.at_sites(local_gamma * m - e.alpha, local_gamma)
+        local = local_sites(problem, latent.mean, latent.prior_variances, state)
         if local.objective > state.objective:
             return local
     return state
@@ -52,31 +50,39 @@ def _finite_state(problem: Problem, slope: Array, gamma: Array) -> State:
     )
 
 
-def local_optimum(problem: Problem, prior_m: Array, prior_v: Array, state: State) -> tuple[Array, Array]:
+def local_sites(problem: Problem, prior_m: Array, prior_v: Array, state: State) -> State:
+    """The state whose every site is the one of its own best marginal against N(prior_m, prior_v)."""
+    m, spread = local_optimum(problem, prior_m, prior_v, state.m)
+    e = problem.oracle(m, spread + problem.latent.slack)
+    gamma = np.maximum(e.gamma, 0.0) if problem.site.log_concave else e.gamma
+    return problem.at_sites(gamma * m - e.alpha, gamma)
+
+
+def local_optimum(problem: Problem, prior_m: Array, prior_v: Array, m: Array) -> tuple[Array, Array]:
     """Each site's own best (m, v) against N(prior_m, prior_v): Newton in (m / sd, log v), all sites at once.
 
     Stationary where -alpha = (m - prior_m) / prior_v and 1 / v = 1 / prior_v + gamma. The missing derivatives of the
     oracle come from one forward difference in v, because d alpha/dm = gamma and d alpha/dv = (d gamma/dm) / 2.
     """
     prior_v = np.maximum(prior_v, 1e-300)
-    m, v = np.clip(state.m, prior_m - 3 * np.sqrt(prior_v), prior_m + 3 * np.sqrt(prior_v)), 0.3 * prior_v
+    slack, reach = problem.latent.slack, 3 * np.sqrt(prior_v)
+    m, v = np.clip(m, prior_m - reach, prior_m + reach), 0.3 * prior_v
     for _ in range(LOCAL_STEPS):
-        e, ahead = problem.oracle(m, v), problem.oracle(m, v * (1 + 1e-5))
+        e, ahead = problem.oracle(m, v + slack), problem.oracle(m, v * (1 + DIFFERENCE) + slack)
         sd = np.sqrt(v)
         g_m = -sd * (e.alpha + (m - prior_m) / prior_v)
         g_v = 0.5 * (1 - v / prior_v - v * e.gamma)
         h_mm = -v * (e.gamma + 1 / prior_v)
-        h_mv = -sd * (ahead.alpha - e.alpha) * 1e5
-        h_vv = -0.5 * v / prior_v - 0.5 * v * e.gamma - 0.5 * v * (ahead.gamma - e.gamma) * 1e5
+        h_mv = -sd * (ahead.alpha - e.alpha) / DIFFERENCE
+        h_vv = -0.5 * v * (1 / prior_v + e.gamma + (ahead.gamma - e.gamma) / DIFFERENCE)
         h_mm, h_vv = np.minimum(h_mm, -0.05), np.minimum(h_vv, -0.05)
         h_mv = np.where(h_mv**2 < 0.9 * h_mm * h_vv, h_mv, 0.0)
         det = h_mm * h_vv - h_mv**2
         d_m = np.clip(-(h_vv * g_m - h_mv * g_v) / det, -2, 2)
         d_v = np.clip(-(h_mm * g_v - h_mv * g_m) / det, -1.5, 1.5)
-        with np.errstate(invalid="ignore"):
-            ok = np.isfinite(d_m) & np.isfinite(d_v)
-        m = np.where(ok, m + sd * d_m, m)
-        v = np.where(ok, v * np.exp(d_v), 0.1 * v)
+        finite = np.isfinite(d_m) & np.isfinite(d_v)
+        m = np.where(finite, m + sd * d_m, m)
+        v = np.where(finite, v * np.exp(d_v), 0.1 * v)
         if max(np.abs(g_m).max(), np.abs(g_v).max()) < 1e-3:
             break
     return m, v

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, final
 
 import numpy as np
+import numpy.typing as npt
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.base import Factor, Latent, Posterior, draws_from, mean_at, variances_at
@@ -31,8 +32,23 @@ def identity_plus(K: Array, root: Array) -> Array:
     return B.T
 
 
+class DenseFactor(Factor):
+    """What the factors of a dense K share."""
+
+    _K: Array
+
+    def solve(self, b: Array) -> tuple[Array, Array]:
+        """As in the contract, but K x is formed from x itself.
+
+        For wide priors K magnifies the rounding errors of x far beyond those of V b: taking V b for K x would let the
+        mean drift away from mu + K a, and the bound with it.
+        """
+        x = b - self.gamma * self.smooth(b)
+        return x, self._K @ x
+
+
 @final
-class KernelFactor(Factor):
+class KernelFactor(DenseFactor):
     """B = I + G^1/2 K G^1/2 for gamma >= 0: one dpotrf, one dtrtri (2/3 n^3 flops). [A] Eq. (18)-(19) without 1/gamma."""
 
     def __init__(self, K: Array, gamma: Array) -> None:
@@ -52,9 +68,9 @@ class KernelFactor(Factor):
             return np.asarray(explained / self.gamma)
         v = np.divide(explained, self.gamma, out=np.zeros_like(explained), where=~weak)
         v[weak] = self._weak_variances(np.flatnonzero(weak))
-        return v
+        return np.asarray(v)
 
-    def _weak_variances(self, sites: Array) -> Array:
+    def _weak_variances(self, sites: npt.NDArray[np.intp]) -> Array:
         """k_ii - |L^-1 G^1/2 K e_i|^2, in blocks of columns."""
         out = np.empty(len(sites))
         for block in row_blocks(len(sites), len(self.gamma)):
@@ -95,7 +111,7 @@ class KernelFactor(Factor):
 
 
 @final
-class SignedKernelFactor(Factor):
+class SignedKernelFactor(DenseFactor):
     """Some gamma < 0: first the positive sites, then the negative ones as a downdate that must stay proper.
 
     V1 = K - W'W with W = B_pp^-1/2 G_p^1/2 K_p, then V = V1 + U'U with U = C^-1/2 |G_n|^1/2 V1_n and
@@ -244,4 +260,4 @@ class KernelPredictor:
         else:
             W = triangular_solve(self._lower, (cross * self._root).T)
             explained = np.einsum("ij,ij->j", W, W)
-        return np.maximum(prior - explained, 0.0)
+        return np.asarray(np.maximum(prior - explained, 0.0))
