@@ -1,7 +1,7 @@
 """Adaptive quadrature for many integrals at once: one worklist of (integral, panel) pairs, never a loop over integrals.
 
-Every round evaluates all open panels by a nested Gauss-Kronrod pair, closes those whose error is small against their own
-integral, and bisects the rest. Kinks and steps are allowed: the panels close in on them.
+Every round evaluates all open panels by a nested Gauss-Kronrod pair, closes those whose error is small against their
+own integral, and bisects the rest. Kinks and steps are allowed: the panels close in on them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from klimb.numerics.arrays import Array
 
 Rows = npt.NDArray[np.intp]
 
-# integrand(rows, x) -> values of shape (K, Q, L): K functions at the Q x L points x, column l belongs to integral rows[l].
+# integrand(rows, x) -> values (K, Q, L): K functions at the Q x L points x, column l belongs to integral rows[l].
 Integrand = Callable[[Rows, Array], Array]
 
 _POINTS_PER_CHUNK = 1 << 15  # points evaluated at once: K arrays of this size stay within the cache
@@ -74,7 +74,7 @@ class Integrals:
 
 
 def graded_panels(breaks: Array, keep: npt.NDArray[np.bool_] | None = None) -> Panels:
-    """The panels between consecutive rows of ``breaks`` (sorted along axis 0, one column per integral), empty ones dropped."""
+    """The panels between consecutive rows of ``breaks`` (sorted, one column per integral), empty ones dropped."""
     left, right = breaks[:-1], breaks[1:]
     wanted = right > left
     if keep is not None:
@@ -87,9 +87,9 @@ def integrate(integrand: Integrand, panels: Panels, count: int, functions: int, 
               max_rounds: int = 64) -> Integrals:
     """The integrals of ``functions`` functions over the panels of each of ``count`` owners.
 
-    A panel closes when the estimated error of each function is below ``tolerance`` (scalar, or one per integral) times the
-    integral of its absolute value over all panels of that owner. Rounding noise can make that impossible; the number of
-    panels per integral is therefore bounded and ``closed`` tells which integrals ran into the bound.
+    A panel closes when the estimated error of each function is below ``tolerance`` (scalar, or one per integral) times
+    the integral of its absolute value over all panels of that owner. Rounding noise can make that impossible; the
+    number of panels per integral is therefore bounded, and ``closed`` tells which integrals ran into the bound.
 
     >>> panels = Panels(np.array([0, 1]), np.array([0.0, -1.0]), np.array([1.0, 2.0]))
     >>> found = integrate(lambda rows, x: np.abs(x)[None], panels, count=2, functions=1)
@@ -110,6 +110,7 @@ def integrate(integrand: Integrand, panels: Panels, count: int, functions: int, 
         scale = (done[1] + open_sums[1])[:, owner]
         middle = 0.5 * (left + right)
         ready = (found[2] <= tolerances[owner] * scale).all(axis=0)
+        ready |= ~np.isfinite(found[2]).all(axis=0)  # an infinite integral stays infinite, however fine the panels
         exhausted = (spent[owner] >= _PANELS_PER_INTEGRAL) | (middle <= left) | (middle >= right)
         closed[owner[exhausted & ~ready]] = False
         ready |= exhausted
@@ -149,7 +150,29 @@ def _evaluate(integrand: Integrand, owner: Rows, left: Array, right: Array, func
         raw = np.abs(kronrod - np.einsum("q,kql->kl", GAUSS_WEIGHTS, values)) * half
         found[0, :, part] = kronrod * half
         found[1, :, part] = np.einsum("q,kql->kl", KRONROD_WEIGHTS, np.abs(values)) * half
-        # The Kronrod rule is far better than its difference to the Gauss rule: the scaling of QUADPACK (Piessens et al. 1983).
+        # The Kronrod rule is far better than its difference to the Gauss rule: the scaling of QUADPACK (1983).
         ratio = np.divide(200.0 * raw, spread, out=np.zeros_like(raw), where=spread > 0.0)
         found[2, :, part] = spread * np.minimum(1.0, ratio * np.sqrt(ratio))
     return found
+
+
+# Breaks in standard deviations: beyond 10 only where a function grows like an exponential of f.
+_AVERAGE_BREAKS = np.array([-37.0, -19.2, -9.6, -4.8, -2.4, -1.2, 0.0, 1.2, 2.4, 4.8, 9.6, 19.2, 37.0])
+
+
+def gaussian_average(function: Integrand, m: Array, v: Array, functions: int, *, tolerance: float = 1e-14) -> Array:
+    """E function(f) under N(m, v), K x n; ``function(rows, f)`` as for `integrate`.
+
+    >>> gaussian_average(lambda rows, f: np.maximum(f, 0.0)[None], np.zeros(1), np.ones(1), 1).round(12).tolist()
+    [[0.398942280401]]
+    """
+    s = np.sqrt(v)
+
+    def integrand(rows: Rows, z: Array) -> Array:
+        weight = np.exp(-0.5 * z * z) * (1.0 / np.sqrt(2.0 * np.pi))
+        values: Array = weight * function(rows, m[rows] + s[rows] * z)
+        return values
+
+    breaks = np.broadcast_to(_AVERAGE_BREAKS[:, None], (_AVERAGE_BREAKS.size, m.size))
+    average: Array = integrate(integrand, graded_panels(breaks), m.size, functions, tolerance=tolerance).values
+    return average

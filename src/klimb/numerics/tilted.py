@@ -1,10 +1,11 @@
 """log Z = log int exp(g(f)) N(f; m, v) df and its derivatives in m, for many data at once.
 
-All work is done in d = f - m, so that a narrow Gaussian far from the origin loses no digits. With h(d) = g(m + d) - d^2/2v:
+All work is done in d = f - m, so that a narrow Gaussian far from the origin loses no digits. With
+h(d) = g(m + d) - d^2/2v:
 
 1. the mode of h is located roughly (a safeguarded Newton iteration; a graded scan first where g is not concave);
-2. where g is concave, the trapezoidal rule around the mode is tried with halved steps. Its error squares (at least) with
-   every halving, so that two levels that agree to 1e-7 certify 1e-14;
+2. where g is concave, the trapezoidal rule around the mode is tried with halved steps. Its error squares (at least)
+   with every halving, so that two levels that agree to 1e-7 certify 1e-14;
 3. what is left (skewed, cut off, two modes) goes to adaptive Gauss-Kronrod panels graded from the mode.
 """
 
@@ -27,7 +28,7 @@ _SMALLEST_VARIANCE = 1e-200  # v = 0 is the limit; this keeps 1/v and the square
 _DATA_PER_CHUNK = 512
 _REACH = 10.0  # standard deviations of N(m, v) beyond which the mass is below 1e-22
 _NEGLIGIBLE = -52.0  # exp of this is below 1e-22
-_STEP = 0.4  # first step of the trapezoidal rule in local standard deviations: exact to 1e-13 for a Gaussian already at 0.8
+_STEP = 0.4  # first step of the trapezoidal rule in local standard deviations: for a Gaussian 0.8 already gives 1e-13
 _HALF_NODES = 24  # nodes on each side at the first level: 9.6 local standard deviations
 _LEVELS = 3  # halvings of the step before the adaptive panels take over
 _AGREE = 1e-7
@@ -87,8 +88,8 @@ def tilted(log_factor: LogFactor, m: Array, v: Array, *, log_concave: bool, cent
            width: Array | None = None, smooth: bool = True) -> Tilted:
     """log Z and its derivatives for each (m, v); ``log_factor`` gives g, g' and g''.
 
-    ``centre`` and ``width`` (the peak of g and its scale) are needed where g is not log-concave: they tell where a second
-    mode can be. ``smooth=False`` (kinks in g) takes the derivatives from the tilted moments of f instead of E g', E g''.
+    ``centre`` and ``width`` (the peak of g and its scale) are needed where g is not log-concave: they tell where a
+    second mode can be. ``smooth=False`` (kinks in g) takes the derivatives from the tilted moments of f.
 
     >>> def gaussian(rows, f):  # exp(g) N(0, 1) integrates to 1/sqrt(2)
     ...     return -0.5 * f * f, -f, -np.ones_like(f)
@@ -170,7 +171,7 @@ def _scanned_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, centre:
     reach = high - low
     grid = np.sort(np.concatenate([_graded(0.0 * m, s, low, high), _graded(peak, np.minimum(width, reach), low, high)]),
                    axis=0)
-    g, first, second = log_factor(rows, m + grid)
+    g = log_factor(rows, m + grid)[0]
     h = np.where(np.isnan(g), -np.inf, g) - 0.5 * (grid / s) ** 2
     best = np.clip(np.argmax(h, axis=0), 1, grid.shape[0] - 2)
     lane = np.arange(m.size)
@@ -191,15 +192,16 @@ def _scanned_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, centre:
 
 
 def _graded(origin: Array, unit: Array, low: Array, high: Array) -> Array:
-    """``origin`` and origin +- unit * (1/2, 1, 2, 4, ...), clipped to [low, high]: enough of them to reach both ends."""
+    """``origin`` and origin +- unit * (1/2, 1, 2, 4, ...), clipped to [low, high], enough to reach both ends."""
     reach = float(np.max((high - low) / unit, initial=1.0))
     powers = 2.0 ** np.arange(-1, max(1, int(np.ceil(np.log2(reach)))) + 1)
     offsets = np.concatenate([-powers[::-1], [0.0], powers])
-    return np.clip(origin + unit * offsets[:, None], low, high)
+    graded: Array = np.clip(origin + unit * offsets[:, None], low, high)
+    return graded
 
 
 def _live_panels(lanes: _Lanes, breaks: Array, peak: Array) -> Panels:
-    """Panels (in x) between ``breaks`` (in d) where the integrand can matter, by g's being monotone on each side of its peak."""
+    """Panels (in x) between ``breaks`` (in d) where the integrand can matter: g is monotone beside its peak."""
     g = lanes.log_factor(lanes.rows, lanes.m + breaks)[0]
     g = np.where(np.isnan(g), -np.inf, g)
     nearest = np.where(breaks[:-1] > 0.0, breaks[:-1], np.where(breaks[1:] < 0.0, breaks[1:], 0.0))

@@ -1,15 +1,246 @@
-"""What a site says of a new y where f ~ N(m, v): p(y) = int p(y|f) N(f; m, v) df."""
+"""What a site says of a new y where f ~ N(m, v): p(y) = int p(y|f) N(f; m, v) df.
+
+`Prediction` is what the user holds; it asks its site. The functions below it are the site's defaults, by quadrature and
+search: a site overrides those it has in closed form.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
-from klimb.numerics.arrays import Array
+import numpy as np
+from scipy.special import expit
+
+from klimb.errors import InputError
+from klimb.numerics.adaptive import Rows, gaussian_average
+from klimb.numerics.arrays import Array, ArrayLike, as_float
+from klimb.numerics.search import monotone_root, smallest_integer
+from klimb.numerics.tilted import LogFactor, Tilted, tilted
+from klimb.sites.base import Site, refuse
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prediction:
-    """The predictive distribution of y, one per entry of ``m`` and ``v``."""
+    """The predictive distribution of y, one per entry of ``m`` and ``v``: what ``site.predict(m, v)`` returns.
 
+    >>> from klimb.sites.binary import Logistic
+    >>> prediction = Logistic().predict(m=[0.0, 2.0], v=[1.0, 1.0])
+    >>> prediction.mean.round(6).tolist()
+    [0.5, 0.844537]
+    >>> prediction.log_density([1, 0]).round(6).tolist()
+    [-0.693147, -1.861351]
+    """
+
+    site: Site
     m: Array
     v: Array
+
+    @cached_property
+    def _moments(self) -> tuple[Array, Array]:
+        return self.site.response_moments(self.m, self.v)
+
+    @property
+    def mean(self) -> Array:
+        """The mean of y (of the class number 0, 1, ... for classes); nan where there is none (Student-t, df <= 1)."""
+        return self._moments[0]
+
+    @property
+    def var(self) -> Array:
+        """The variance of y; infinite where the integral diverges, nan where there is no mean."""
+        return self._moments[1]
+
+    def log_density(self, y: ArrayLike) -> Array:
+        """log p(y) for each entry of ``y`` (or one y for all), of a probability where y is discrete."""
+        return self.site.log_predictive(*self.site.checked(y, self.m, self.v))
+
+    def quantile(self, p: ArrayLike) -> Array:
+        """The smallest y with P(Y <= y) >= p: n of them for a scalar ``p``, n x k for k levels. Classes: 0, 1, ..."""
+        levels = as_float(p, "p")
+        refuse((levels <= 0.0) | (levels >= 1.0), levels, "A quantile needs p strictly between 0 and 1",
+               "Pass levels such as 0.05 and 0.95.")
+        if levels.ndim > 1:
+            raise InputError("p must be a scalar or have 1 dimension", f"shape {levels.shape}", "Flatten it.")
+        found = [self.site.response_quantile(float(level), self.m, self.v) for level in np.atleast_1d(levels)]
+        return found[0] if levels.ndim == 0 else np.column_stack(found)
+
+    def probabilities(self) -> Array:
+        """P(y = class), n x K: [P(y = 0 or -1), P(y = 1)] for binary sites, one column per level for Ordinal."""
+        return self.site.class_probabilities(self.m, self.v)
+
+
+def predict(site: Site, m: ArrayLike, v: ArrayLike) -> Prediction:
+    """The checked entrance: finite ``m``, ``v`` >= 0, one length, which parameters of the site share."""
+    mean, variance = np.atleast_1d(as_float(m, "m")), np.atleast_1d(as_float(v, "v"))
+    refuse(variance < 0.0, variance, "The variance v must be at least 0", "Pass variances, not standard deviations.")
+    try:
+        mean, variance = np.broadcast_arrays(mean, variance)
+    except ValueError as error:
+        raise InputError("m and v must have one length (or be scalars)", f"shapes {mean.shape}, {variance.shape}",
+                         "Check which argument went where.") from error
+    if mean.ndim != 1:
+        raise InputError("m and v must have 1 dimension", f"shape {mean.shape}", "Pass one entry per prediction.")
+    site.check_length(mean.size)
+    return Prediction(site, np.ascontiguousarray(mean), np.ascontiguousarray(variance))
+
+
+# -- log density
+
+
+def log_factor_of(site: Site, y: Array, power: float | Array = 1.0, constant: bool = False) -> LogFactor:
+    """power * log p(y|f) and its two derivatives in f, for the rows that quadrature asks for."""
+    powers = np.broadcast_to(np.asarray(power, dtype=np.float64), y.shape)
+    plus = np.broadcast_to(site.constant(y), y.shape) if constant else np.zeros(y.shape)
+
+    def log_factor(rows: Rows, f: Array) -> tuple[Array, Array, Array]:
+        e = site.rows(rows).point(y[rows], f)
+        w = powers[rows]
+        return w * (e.value + plus[rows]), -w * e.alpha, -w * e.gamma
+
+    return log_factor
+
+
+def tilted_by_quadrature(site: Site, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
+    """The default of ``Site.tilted``."""
+    log_factor = log_factor_of(site, y, power)
+    if site.log_concave:
+        return tilted(log_factor, m, v, log_concave=True, smooth=site.smooth)
+    centre, width = site.peak(y)
+    return tilted(log_factor, m, v, log_concave=False, centre=centre, width=width, smooth=site.smooth)
+
+
+def log_predictive_by_quadrature(site: Site, y: Array, m: Array, v: Array) -> Array:
+    """The default of ``Site.log_predictive``: log Z, or log1p(-(1 - Z)) where y is all but certain."""
+    constant = np.broadcast_to(site.constant(y), y.shape)
+    log_p: Array = site.tilted(y, m, v).log_z + constant
+    if not site.discrete:
+        return log_p
+    likely = np.flatnonzero(log_p > -0.5)
+    if likely.size:
+        part, y_part, m_part, v_part = site.rows(likely), y[likely], m[likely], v[likely]
+        if site.response == "classes":
+            others = _other_classes(part, y_part, m_part, v_part)
+        else:
+            others = _complement(part, y_part, m_part, v_part)
+        log_p[likely] = np.log1p(-np.minimum(others, 0.5))
+    return log_p
+
+
+def _other_classes(site: Site, y: Array, m: Array, v: Array) -> Array:
+    """1 - P(y), as the sum over the other classes."""
+    total = np.zeros_like(m)
+    for label in site.labels():
+        other = np.full_like(m, label)
+        log_p = site.tilted(other, m, v).log_z + site.constant(other)
+        total += np.where(y == label, 0.0, np.exp(np.minimum(log_p, 0.0)))
+    return total
+
+
+def _complement(site: Site, y: Array, m: Array, v: Array) -> Array:
+    """1 - P(y) = int (1 - p(y|f)) N df for a count that is all but certain: y sits at an end, 1 - p is log-concave."""
+    log_p = log_factor_of(site, y, constant=True)
+
+    def log_factor(rows: Rows, f: Array) -> tuple[Array, Array, Array]:
+        g, first, second = log_p(rows, f)
+        odds = 1.0 / np.expm1(-np.minimum(g, 0.0))  # p / (1 - p)
+        return np.log(-np.expm1(np.minimum(g, 0.0))), -first * odds, -(second + first * first * (1.0 + odds)) * odds
+
+    return np.exp(np.minimum(tilted(log_factor, m, v, log_concave=True).log_z, 0.0))
+
+
+# -- classes
+
+
+def probabilities_by_quadrature(site: Site, m: Array, v: Array) -> Array:
+    """The default of ``Site.class_probabilities``; the likeliest class is what the others leave: rows sum to 1."""
+    labels = site.labels()
+    p = np.empty((m.size, labels.size))
+    for column, label in enumerate(labels):
+        y = np.full_like(m, label)
+        p[:, column] = np.exp(np.minimum(site.tilted(y, m, v).log_z + site.constant(y), 0.0))
+    top = np.argmax(p, axis=1)
+    lane = np.arange(m.size)
+    p[lane, top] = 0.0
+    p[lane, top] = 1.0 - p.sum(axis=1)
+    return p
+
+
+# -- moments
+
+
+def moments_by_quadrature(site: Site, m: Array, v: Array) -> tuple[Array, Array]:
+    """The default of ``Site.response_moments``: of the class number, or from ``conditional_moments``."""
+    if site.response == "classes":
+        p = site.class_probabilities(m, v)
+        levels = np.arange(p.shape[1], dtype=np.float64)
+        mean = p @ levels
+        return mean, np.einsum("nk,nk->n", p, (levels - mean[:, None]) ** 2)
+    with np.errstate(all="ignore"):
+        centre = np.empty_like(m)
+        for begin in range(0, m.size, 1 << 14):
+            rows = np.arange(begin, min(begin + (1 << 14), m.size))
+            centre[rows] = site.rows(rows).conditional_moments(m[rows])[0]
+        reference = np.where(np.isfinite(centre), centre, 0.0)
+
+        def functions(rows: Rows, f: Array) -> Array:
+            mean, variance = site.rows(rows).conditional_moments(f)
+            offset = mean - reference[rows]
+            return np.stack([offset, offset * offset, variance])
+
+        shift, square, within = gaussian_average(functions, m, v, 3)
+        mean = reference + shift
+        var = within + np.maximum(square - shift * shift, 0.0)
+    infinite = ~np.isfinite(square) | ~np.isfinite(within)
+    return mean, np.where(infinite, np.inf, var)
+
+
+# -- quantiles
+
+
+def predictive_cdf(site: Site, y: Array, m: Array, v: Array) -> Array:
+    """P(Y <= y) where f ~ N(m, v), to 1e-14 absolute."""
+    def conditional(rows: Rows, f: Array) -> Array:
+        return site.rows(rows).cdf(y[rows], f)[None]
+
+    with np.errstate(all="ignore"):
+        average: Array = gaussian_average(conditional, m, v, 1)[0]
+    return average
+
+
+def quantile_by_search(site: Site, p: float, m: Array, v: Array) -> Array:
+    """The default of ``Site.response_quantile``."""
+    if site.response == "classes":
+        cumulative = np.cumsum(site.class_probabilities(m, v), axis=1)
+        cumulative[:, -1] = 1.0
+        reached: Array = np.argmax(cumulative >= p, axis=1).astype(np.float64)
+        return reached
+
+    def excess(rows: Rows, y: Array) -> Array:
+        return predictive_cdf(site.rows(rows), y, m[rows], v[rows]) - p
+
+    if site.response == "counts":
+        return smallest_integer(excess, m.size)
+    to_response = _FROM_LINE[site.response]
+    middle, scale = np.zeros_like(m), np.ones_like(m)
+    if site.response == "real":
+        # The search begins at m and steps by the spread of f: the response of these sites is f and noise.
+        middle, scale = m, np.sqrt(v) + 1.0
+    found: Array = to_response(monotone_root(lambda rows, t: excess(rows, to_response(t)), middle, scale))
+    return found
+
+
+def _real(t: Array) -> Array:
+    return t
+
+
+def _positive(t: Array) -> Array:
+    y: Array = np.exp(np.clip(t, -745.0, 709.7))
+    return y
+
+
+def _unit(t: Array) -> Array:
+    y: Array = expit(t)
+    return y
+
+
+_FROM_LINE = {"real": _real, "positive": _positive, "unit": _unit}

@@ -1,0 +1,101 @@
+"""Root finding for many rising functions at once: a bracket first, then a safeguarded secant or bisection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from klimb.numerics.adaptive import Rows
+from klimb.numerics.arrays import Array
+
+# rising(rows, t) -> the value at t[i] of the function that belongs to rows[i]
+Rising = Callable[[Rows, Array], Array]
+
+_ROUNDING = 1e-13  # a level that is missed by no more than this counts as reached
+
+
+def monotone_root(rising: Rising, middle: Array, scale: Array, *, tolerance: float = 1e-14) -> Array:
+    """Where each function crosses 0; the search for a bracket starts at ``middle`` and doubles steps of ``scale``.
+
+    Where a function never crosses, the last point that was tried is returned.
+
+    >>> monotone_root(lambda rows, t: t**3 - 8.0, np.zeros(1), np.ones(1)).round(12).tolist()
+    [2.0]
+    """
+    low, high, f_low, f_high = _bracket(rising, middle, scale)
+    root = np.where(np.abs(f_low) < np.abs(f_high), low, high)
+    active = np.flatnonzero((f_low < 0.0) & (f_high > 0.0))
+    stuck = np.zeros(low.size, dtype=np.intp)  # rounds in a row that moved low (positive) or high (negative)
+    for iteration in range(200):
+        if active.size == 0:
+            break
+        a, b, fa, fb = low[active], high[active], f_low[active], f_high[active]
+        # The Illinois rule: halve the value at an end that has stayed for two rounds.
+        fa_used = np.where(stuck[active] <= -2, 0.5 * fa, fa)
+        fb_used = np.where(stuck[active] >= 2, 0.5 * fb, fb)
+        secant = b - fb_used * ((b - a) / (fb_used - fa_used))
+        usable = (secant > a) & (secant < b) & (iteration % 5 != 4)  # every fifth step bisects
+        t = np.where(usable, secant, 0.5 * (a + b))
+        value = rising(active, t)
+        below = value < 0.0
+        stuck[active] = np.where(below, np.maximum(stuck[active], 0) + 1, np.minimum(stuck[active], 0) - 1)
+        low[active], f_low[active] = np.where(below, t, a), np.where(below, value, fa)
+        high[active], f_high[active] = np.where(below, b, t), np.where(below, fb, value)
+        root[active] = t
+        narrow = high[active] - low[active] <= tolerance * np.maximum(np.abs(t), 1e-3 * scale[active])
+        active = active[~(narrow | (np.abs(value) <= 1e-16))]
+    return root
+
+
+def _bracket(rising: Rising, middle: Array, scale: Array) -> tuple[Array, Array, Array, Array]:
+    """low, high and the values there, by steps that double away from ``middle`` until the sign changes."""
+    near, far = middle.copy(), middle.copy()
+    f_near = rising(np.arange(middle.size), middle)
+    f_far = f_near.copy()
+    direction = np.where(f_near < 0.0, 1.0, -1.0)
+    active = np.flatnonzero(f_near != 0.0)
+    step = scale.copy()
+    for _ in range(64):
+        if active.size == 0:
+            break
+        near[active], f_near[active] = far[active], f_far[active]
+        far[active] = near[active] + direction[active] * step[active]
+        f_far[active] = rising(active, far[active])
+        step[active] *= 2.0
+        active = active[f_far[active] * direction[active] < 0.0]
+    up = direction > 0.0
+    return np.where(up, near, far), np.where(up, far, near), np.where(up, f_near, f_far), np.where(up, f_far, f_near)
+
+
+def smallest_integer(rising: Rising, count: int) -> Array:
+    """The smallest k >= 0 at which each function is not below 0; infinity where no finite number is large enough.
+
+    >>> smallest_integer(lambda rows, k: k - 41.5, 1).tolist()
+    [42.0]
+    """
+    low, high = np.full(count, -1.0), np.zeros(count)
+    active = np.arange(count)
+    exponent = 0.0
+    while active.size:
+        reached = rising(active, high[active]) >= -_ROUNDING
+        active = active[~reached]
+        low[active] = high[active]
+        exponent = exponent + max(1.0, 0.5 * exponent)
+        if exponent > 1000.0:
+            high[active] = np.inf
+            break
+        high[active] = 2.0 ** np.floor(exponent)
+    active = np.flatnonzero(np.isfinite(high) & (high - low > 1.0))
+    while active.size:
+        a, b = low[active], high[active]
+        wide = b > 4.0 * (a + 2.0)
+        middle = np.floor(np.where(wide, np.sqrt(a + 2.0) * np.sqrt(b), 0.5 * a + 0.5 * b))
+        middle = np.clip(middle, a + 1.0, b - 1.0)
+        reached = rising(active, middle) >= -_ROUNDING
+        low[active] = np.where(reached, a, middle)
+        high[active] = np.where(reached, middle, b)
+        # Beyond 2^53 floats are further apart than integers: stop when there is none between.
+        gap = high[active] - low[active]
+        active = active[(gap > 1.0) & (gap > 4e-16 * high[active])]
+    return high

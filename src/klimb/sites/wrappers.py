@@ -1,0 +1,274 @@
+"""Sites made of one site: weights, an offset, and the oracle at a point or in a cavity.
+
+A wrapper satisfies the contract of `Site`, so that wrappers nest in any order. Its facts are those of what it wraps, as
+far as wrapping keeps them; they are set on the instance.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array, ArrayLike
+from klimb.numerics.tilted import Tilted
+from klimb.sites.base import Expectation, Rows, Site, parameter
+from klimb.sites.prediction import Prediction
+
+_FACTS = ("log_concave", "gamma_trend", "super_gaussian", "discrete", "support", "response", "smooth")
+
+
+def set_facts(wrapper: Site, **facts: Any) -> None:
+    """Facts of a frozen wrapper under construction: they hide the class's declarations."""
+    for name, fact in facts.items():
+        object.__setattr__(wrapper, name, fact)
+
+
+class Wrapper(Site):
+    """What the wrappers of one site share: all but the oracle is asked of the ``site`` inside."""
+
+    @property
+    @abstractmethod
+    def inner(self) -> Site:
+        """The wrapped site."""
+
+    def _adopt(self, **changed: Any) -> None:
+        """Take the facts of the inner site, but for those ``changed``."""
+        if not isinstance(self.inner, Site):
+            raise InputError(f"{type(self).__name__} needs a site to wrap", type(self.inner).__name__,
+                             "Pass an instance, such as Logistic().")
+        set_facts(self, **({name: getattr(self.inner, name) for name in _FACTS} | changed))
+
+    def validate(self, y: ArrayLike) -> Array:
+        clean = self.inner.validate(y)
+        if clean.size > 1:
+            self.check_length(clean.size)
+        return clean
+
+    def check_length(self, n: int) -> None:
+        super().check_length(n)
+        self.inner.check_length(n)
+
+    def constant(self, y: Array) -> Array:
+        return self.inner.constant(y)
+
+    def point(self, y: Array, f: Array) -> Expectation:
+        return self.inner.point(y, f)
+
+    def start(self, y: Array) -> tuple[Array, Array]:
+        return self.inner.start(y)
+
+    def peak(self, y: Array) -> tuple[Array, Array]:
+        return self.inner.peak(y)
+
+    def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
+        return self.inner.tilted(y, m, v, power)
+
+    def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
+        return self.inner.log_predictive(y, m, v)
+
+    def conditional_moments(self, f: Array) -> tuple[Array, Array]:
+        return self.inner.conditional_moments(f)
+
+    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
+        return self.inner.response_moments(m, v)
+
+    def cdf(self, y: Array, f: Array) -> Array:
+        return self.inner.cdf(y, f)
+
+    def response_quantile(self, p: float, m: Array, v: Array) -> Array:
+        return self.inner.response_quantile(p, m, v)
+
+    def labels(self) -> Array:
+        return self.inner.labels()
+
+    def class_probabilities(self, m: Array, v: Array) -> Array:
+        return self.inner.class_probabilities(m, v)
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted(Wrapper):
+    """Each datum counts ``weights`` times: log p becomes weights * log p. A weight of 0 removes a datum.
+
+    Weights concern the data that are fitted: ``predict`` speaks of one new datum, unweighted.
+
+    >>> from klimb.sites.binary import Logistic
+    >>> e = Weighted(Logistic(), [2.0, 0.0]).expect([1, 1], m=[0.0, 0.0], v=[0.0, 0.0])
+    >>> e.gamma.round(12).tolist()
+    [0.5, 0.0]
+    """
+
+    site: Site
+    weights: Array | float
+
+    per_datum = ("weights",)
+
+    def __post_init__(self) -> None:
+        self._adopt()
+        clean = parameter(self.weights, "weights", lambda w: w >= 0.0, "Weighted needs weights >= 0",
+                          "A weight of 0 removes a datum.")
+        object.__setattr__(self, "weights", clean)
+
+    @property
+    def inner(self) -> Site:
+        return self.site
+
+    def rows(self, rows: Rows) -> Self:
+        return replace(self, site=self.site.rows(rows), weights=_take(self.weights, rows))
+
+    def constant(self, y: Array) -> Array:
+        return self.weights * self.site.constant(y)
+
+    def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
+        return self._weigh(self.site.oracle(y, m, v))
+
+    def point(self, y: Array, f: Array) -> Expectation:
+        return self._weigh(self.site.point(y, f))
+
+    def _weigh(self, e: Expectation) -> Expectation:
+        w = self.weights
+        if np.all(np.asarray(w) > 0.0):
+            return Expectation(w * e.value, w * e.alpha, w * e.gamma)
+        used = np.asarray(w) > 0.0  # a removed datum may be infinitely unlikely
+        return Expectation(*(w * np.where(used, part, 0.0) for part in (e.value, e.alpha, e.gamma)))
+
+    def start(self, y: Array) -> tuple[Array, Array]:
+        slope, gamma = self.site.start(y)
+        return self.weights * slope, self.weights * gamma
+
+    def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
+        return self.site.tilted(y, m, v, self.weights * np.asarray(power))
+
+    def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
+        return self.site.predict(m, v)
+
+
+@dataclass(frozen=True, eq=False)
+class Offset(Wrapper):
+    """The site at f + ``offset``: a known part of the linear predictor, such as a log exposure.
+
+    >>> from klimb.sites.counts import Poisson
+    >>> shifted = Offset(Poisson(), np.log(2.0)).expect([3], m=[0.5], v=[1.0])
+    >>> bool(np.isclose(shifted.value[0], Poisson(exposure=2.0).expect([3], m=[0.5], v=[1.0]).value[0], rtol=1e-14))
+    True
+    """
+
+    site: Site
+    offset: Array | float
+
+    per_datum = ("offset",)
+
+    def __post_init__(self) -> None:
+        self._adopt(super_gaussian=False)  # an even function of f + offset is not one of f
+        clean = parameter(self.offset, "offset", np.isfinite, "Offset needs finite offsets", "Drop rows without one.")
+        object.__setattr__(self, "offset", clean)
+
+    @property
+    def inner(self) -> Site:
+        return self.site
+
+    def rows(self, rows: Rows) -> Self:
+        return replace(self, site=self.site.rows(rows), offset=_take(self.offset, rows))
+
+    def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
+        return self.site.oracle(y, m + self.offset, v)
+
+    def point(self, y: Array, f: Array) -> Expectation:
+        return self.site.point(y, f + self.offset)
+
+    def start(self, y: Array) -> tuple[Array, Array]:
+        # slope (f + offset) - gamma (f + offset)^2 / 2, as a function of f
+        slope, gamma = self.site.start(y)
+        return slope - gamma * self.offset, gamma
+
+    def peak(self, y: Array) -> tuple[Array, Array]:
+        centre, width = self.site.peak(y)
+        return centre - self.offset, width
+
+    def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
+        return self.site.tilted(y, m + self.offset, v, power)
+
+    def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
+        return self.site.log_predictive(y, m + self.offset, v)
+
+    def conditional_moments(self, f: Array) -> tuple[Array, Array]:
+        return self.site.conditional_moments(f + self.offset)
+
+    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
+        return self.site.response_moments(m + self.offset, v)
+
+    def cdf(self, y: Array, f: Array) -> Array:
+        return self.site.cdf(y, f + self.offset)
+
+    def response_quantile(self, p: float, m: Array, v: Array) -> Array:
+        return self.site.response_quantile(p, m + self.offset, v)
+
+    def class_probabilities(self, m: Array, v: Array) -> Array:
+        return self.site.class_probabilities(m + self.offset, v)
+
+
+@dataclass(frozen=True, eq=False)
+class Point(Wrapper):
+    """The oracle at v = 0: log p(y|m) and its derivatives. The loop then makes the Laplace approximation.
+
+    >>> from klimb.sites.binary import Logistic
+    >>> Point(Logistic()).expect([1], m=[0.0], v=[7.0]).gamma.tolist()
+    [0.25]
+    """
+
+    site: Site
+
+    def __post_init__(self) -> None:
+        self._adopt(gamma_trend="constant")
+
+    @property
+    def inner(self) -> Site:
+        return self.site
+
+    def rows(self, rows: Rows) -> Self:
+        return replace(self, site=self.site.rows(rows))
+
+    def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
+        return self.site.point(y, m)
+
+    def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
+        return self.site.predict(m, v)
+
+
+@dataclass(frozen=True, eq=False)
+class Cavity(Wrapper):
+    """The oracle of expectation propagation: log Z = log E p(y|f) under the cavity N(m, v), and its derivatives in m.
+
+    ``value`` = log Z, ``alpha`` = -d log Z/dm and ``gamma`` = -d2 log Z/dm2.
+
+    >>> from klimb.sites.real import Gaussian
+    >>> e = Cavity(Gaussian(scale=1.0)).expect([1.0], m=[0.0], v=[3.0])
+    >>> print(e.alpha, e.gamma)
+    [-0.25] [0.25]
+    """
+
+    site: Site
+
+    def __post_init__(self) -> None:
+        self._adopt(gamma_trend="mixed")
+
+    @property
+    def inner(self) -> Site:
+        return self.site
+
+    def rows(self, rows: Rows) -> Self:
+        return replace(self, site=self.site.rows(rows))
+
+    def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
+        t = self.site.tilted(y, m, v)
+        return Expectation(t.log_z, -t.slope, -t.curvature)
+
+    def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
+        return self.site.predict(m, v)
+
+
+def _take(parameter: Array | float, rows: Rows) -> Array | float:
+    return parameter[rows] if isinstance(parameter, np.ndarray) else parameter
