@@ -1,4 +1,4 @@
-"""The default step: natural gradients that never lower the bound, accelerated where that pays."""
+"""The default step: natural gradients that never lower the bound, with stronger proposals where they are slow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from klimb.errors import NotPositiveDefiniteError
+from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.infer.anderson import Mixer
 from klimb.infer.loop import Move, Moves, Step
 from klimb.infer.newton import newton_direction
@@ -19,6 +19,8 @@ from klimb.numerics.arrays import Array
 SMALLEST_STEP = 2.0**-20
 FAST_ENOUGH = 0.15  # a natural step that leaves less of the residual than this needs no help
 NEAR = 0.5  # stationarity below which a Newton direction is worth its products
+WAIT = 2  # iterations without Newton after a direction that failed
+RESCUE_AFTER, RESCUE_SITES = 6, 2000  # when and up to which N Newton helps models with fewer weights than sites
 PATIENCE = 12  # iterations at the level of rounding without a better stationarity
 
 
@@ -27,17 +29,18 @@ PATIENCE = 12  # iterations at the level of rounding without a better stationari
 class Natural(Step):
     """Natural gradient with a line search on the bound; the default.
 
-    At every iteration the cheapest promising proposal is judged by the bound: a Newton direction where the latent has
-    its dense covariance at hand and plain steps are slow, an Anderson combination of the last states, else the natural
-    step itself, shortened until the bound does not fall. gamma may be negative (likelihoods that are not log-concave) as
-    long as the posterior is proper; a proposal that is not is shortened too.
+    Where plain steps are fast they are all there is. Where they are slow, the bound judges one stronger proposal an
+    iteration: with a dense covariance at hand, far from the optimum each site's own optimum against its cavity, near it
+    a Newton direction; otherwise an Anderson combination of the last states. Whatever is refused falls back to the
+    natural step, shortened until the bound does not fall. gamma may be negative (likelihoods that are not log-concave)
+    as long as the posterior is proper; a proposal that is not is shortened too.
 
     Parameters
     ----------
     memory : int
         How many states Anderson acceleration combines; 1 turns it off.
     newton : bool
-        Whether to use Newton directions.
+        Whether to use Newton directions and local optima.
 
     Examples
     --------
@@ -49,22 +52,27 @@ class Natural(Step):
     memory: int = 5
     newton: bool = True
 
+    def __post_init__(self) -> None:
+        if self.memory < 1:
+            raise InputError("memory must be at least 1", f"{self.memory}", "1 turns Anderson acceleration off.")
+
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
         state = first_state(problem)
         yield Move(state, "start")
-        mixer, slow, wait = Mixer(self.memory), False, 0
+        mixer, wait, slow = Mixer(self.memory), 0, False
         best, idle = state.stationarity, 0
+        helped = self.newton and problem.site.uses_variance
+        number, patience = 0, _patience(problem)
         while True:
             mixer.add(state)
+            number += 1
             move = None
-            if self.newton and slow and state.stationarity < NEAR and problem.site.uses_variance:
-                if wait == 0:
-                    move = _newton(problem, state)
-                    wait = 0 if move else 2
-                else:
-                    wait -= 1
-            if slow and state.stationarity >= NEAR and problem.site.uses_variance and problem.latent.n_weights >= problem.latent.n_sites:
+            if slow and helped and state.stationarity >= NEAR:
                 move = _local(problem, state)
+            elif slow and helped and number > patience and wait == 0:
+                move = _newton(problem, state)
+                wait = 0 if move else WAIT + 1
+            wait = max(wait - 1, 0)
             if move is None and slow and len(mixer) > 1:
                 move = _anderson(problem, state, mixer)
                 if move is None:
@@ -75,67 +83,87 @@ class Natural(Step):
                 return Status.STALLED
             after = move.state
             slow = move.rule == "newton" or after.stationarity > FAST_ENOUGH * state.stationarity
-            gain = after.objective - state.objective
-            idle = 0 if gain > state.noise or after.stationarity < 0.9 * best else idle + 1
-            best = min(best, after.stationarity)
-            state = after
+            settled = after.objective - state.objective <= state.noise and after.stationarity >= 0.9 * best
+            idle = idle + 1 if settled else 0
+            best, state = min(best, after.stationarity), after
             yield move
             if idle >= PATIENCE:
                 return Status.STALLED
 
 
-def _try(problem: Problem, a: Array, m: Array, gamma: Array, residual: Array, step: float, least: float) -> State | None:
-    """The natural move to ``gamma`` from the mean (a, m) with this residual, if its objective is at least ``least``."""
+def _patience(problem: Problem) -> float:
+    """How many iterations to do without Newton directions: they cost N x N products.
+
+    Those are cheap beside a factor of that size; beside a smaller one they are a rescue, and for many data too dear.
+    """
+    latent = problem.latent
+    if latent.n_weights >= latent.n_sites:
+        return 0
+    return RESCUE_AFTER if latent.n_sites <= RESCUE_SITES else float("inf")
+
+
+def _accept(state: State, found: State, rule: str, step: float = 1.0) -> Move | None:
+    """The judge of every proposal: the objective must not fall by more than rounding (nor be NaN)."""
+    return Move(found, rule, step) if found.objective >= state.objective - state.noise else None
+
+
+def _towards(
+    problem: Problem, state: State, gamma: Array, mean: tuple[Array, Array, Array], rule: str, step: float = 1.0
+) -> Move | None:
+    """To ``gamma``, with the mean (a, m, a + alpha) moved by ``step`` under the new precision: one factorisation."""
     if not np.isfinite(gamma).all():
         return None
+    a, m, residual = mean
     try:
         factor = problem.factor(gamma)
         da, dm = factor.solve(residual)
-        state = problem.state(a - step * da, m - step * dm, factor)
+        return _accept(state, problem.state(a - step * da, m - step * dm, factor), rule, step)
     except NotPositiveDefiniteError:
         return None
-    return state if state.objective >= least else None  # false for NaN too
 
 
 def _natural(problem: Problem, state: State, notes: list[str]) -> Move | None:
-    """gamma <- (1 - t) q.gamma + t e.gamma, a <- a - t (I + G K)^-1 (a + alpha), t = 1, 1/2, ... [S] FPi safeguarded."""
-    targets = [state.expectation.gamma]
-    if state.expectation.gamma.min() < 0:  # a Gauss-Newton-like target that is always proper, if the true one fails
-        targets.append(np.maximum(state.expectation.gamma, 0.0))
-    for clipped, target in enumerate(targets):
+    """gamma <- (1 - t) q.gamma + t e.gamma and a <- a - t (I + G K)^-1 (a + alpha) for t = 1, 1/2, ..."""
+    wanted = state.expectation.gamma
+    targets = {"natural": wanted}
+    if wanted.min() < 0:  # a Gauss-Newton-like target that is always proper, for when the true one fails
+        targets["clipped"] = np.maximum(wanted, 0.0)
+    mean = (state.a, state.m, state.mean_residual)
+    for rule, target in targets.items():
         step = 1.0
         while step >= SMALLEST_STEP:
-            gamma = (1 - step) * state.gamma + step * target
-            found = _try(problem, state.a, state.m, gamma, state.mean_residual, step, state.objective - state.noise)
-            if found is not None:
-                if clipped:
+            move = _towards(problem, state, (1 - step) * state.gamma + step * target, mean, rule, step)
+            if move is not None:
+                if rule == "clipped":
                     _note(notes, "negative gamma was held at zero for some steps")
-                return Move(found, "natural" if not clipped else "clipped", step)
+                return move
             step *= 0.5
     return None
 
 
 def _anderson(problem: Problem, state: State, mixer: Mixer) -> Move | None:
+    """The natural step from the best combination of the last states."""
     gamma, a, m, residual = mixer.combine()
     if problem.site.log_concave:  # stay inside the cone, near what single states ask for
         gamma = np.maximum(gamma, 0.1 * np.minimum(state.gamma, state.expectation.gamma))
-    found = _try(problem, a, m, gamma, residual, 1.0, state.objective - state.noise)
-    return None if found is None else Move(found, "anderson")
+    return _towards(problem, state, gamma, (a, m, residual), "anderson")
 
 
 def _local(problem: Problem, state: State) -> Move | None:
-    """Every site at its own optimum against its cavity: V_i^-1 - gamma_i, m_i - v_c a_i."""
-    cavity_v = 1.0 / (1.0 / (state.v - problem.latent.slack) - state.gamma)
-    if not (cavity_v > 0).all():
+    """Every site at its own optimum against its cavity, N(m - v_c a, v_c) with 1/v_c = 1/V_ii - gamma."""
+    with np.errstate(divide="ignore"):
+        cavity_v = 1.0 / (1.0 / (state.v - problem.latent.slack) - state.gamma)
+    if not (np.isfinite(cavity_v) & (cavity_v > 0)).all():
         return None
     try:
         found = local_sites(problem, state.m - cavity_v * state.a, cavity_v, state)
     except NotPositiveDefiniteError:
         return None
-    return Move(found, "local") if found.objective >= state.objective - state.noise else None
+    return _accept(state, found, "local")
 
 
 def _newton(problem: Problem, state: State) -> Move | None:
+    """A full or half Newton step on (a, gamma)."""
     V = state.factor.covariance()
     direction = None if V is None else newton_direction(problem, state, V)
     if direction is None:
@@ -149,8 +177,9 @@ def _newton(problem: Problem, state: State) -> Move | None:
             found = problem.state(state.a + step * direction.a, state.m + step * direction.m, factor)
         except NotPositiveDefiniteError:
             continue
-        if found.objective >= state.objective - state.noise:
-            return Move(found, "newton", step)
+        move = _accept(state, found, "newton", step)
+        if move is not None:
+            return move
     return None
 
 

@@ -6,8 +6,8 @@ x = (I + G K) da and dgamma, so that dm = V x and dv = -(V o V) dgamma. Then
     dF = (I + C P) (x, dgamma),    P = diag(V, V o V / 2),    C = [[e.gamma - q.gamma, -t], [-t, 2 u]] site by site,
 
 with t = d gamma/dm and u = d gamma/dv of the oracle. P is positive definite, and I + C P is self-adjoint in the inner
-product of P, in which the gradient of the bound is -F. So conjugate gradients in that inner product, stopped early or at
-negative curvature, give a direction of ascent with one product by V and one by V o V an iteration: no factorisation.
+product of P, in which the gradient of the bound is -F. So conjugate gradients in that inner product, stopped early or
+at negative curvature, give a direction of ascent with one product by V and one by V o V an iteration: no factorisation.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.base import Factor, Latent, Posterior
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Expectation, Site
@@ -56,7 +56,7 @@ class Problem:
 
     def __init__(self, latent: Latent, site: Site, y: Any) -> None:
         if not isinstance(latent, Latent):
-            raise InputError("latent must be a klimb latent", type(latent).__name__, "Use klimb.latents.Weights or Kernel.")
+            raise InputError("latent must be a klimb latent", type(latent).__name__, "Use klimb.latents.Weights(X).")
         if not isinstance(site, Site):
             raise InputError("site must be a klimb site", repr(site), "Use an instance such as klimb.sites.Logistic().")
         self.latent, self.site = latent, site
@@ -82,6 +82,8 @@ class Problem:
         latent = self.latent
         spread = factor.variances()
         v = spread + latent.slack
+        if not np.isfinite(m.sum() + v.sum()):
+            raise NotPositiveDefiniteError("the marginals are not finite")
         e = self.oracle(m, v)
         total = float(e.value.sum()) + self.constant
         mean_term = float(a @ (m - latent.mean))
@@ -92,8 +94,9 @@ class Problem:
         else:  # Laplace: the mode first; its evidence lacks the -gamma'v/2 of a bound
             objective = total - 0.5 * mean_term
             bound = objective - 0.5 * factor.logdet
-        sizes = float(np.abs(e.value).sum()) + abs(self.constant) + abs(mean_term) + abs(variance_term) + abs(factor.logdet)
-        return State(a, factor, m, v, e, kl, bound, objective, ROUNDING * sizes, _stationarity(a, factor.gamma, v, e))
+        terms = (float(np.abs(e.value).sum()), self.constant, mean_term, variance_term, factor.logdet)
+        noise = ROUNDING * sum(abs(term) for term in terms)
+        return State(a, factor, m, v, e, kl, bound, objective, noise, _stationarity(a, factor.gamma, v, e))
 
     def at_sites(self, slope: Array, gamma: Array) -> State:
         """The state whose sites are exp(slope f - gamma f^2 / 2): a = (I + G K)^-1 (slope - G mu)."""

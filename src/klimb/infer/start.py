@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
@@ -10,25 +12,37 @@ from klimb.numerics.arrays import Array
 
 INFORMATIVE = 2.0  # gamma k_ii from which a datum matters more to its site than the prior does
 DIFFERENCE = 1e-5  # relative step in v for derivatives of the oracle
+TOO_WIDE = 1e3  # v gamma from which a site wants a far smaller variance than the one tried
+DISBELIEF = 1e-3  # what is left of the sites on the other side, in the starts for sites that are not log-concave
 LOCAL_STEPS = 12  # Newton steps on each site alone: the start need not be exact
 
 
 def first_state(problem: Problem) -> State:
-    """The better of two starts, judged by the bound.
+    """The best of a few starts, judged by the bound; log-concave sites that share few weights need only the first.
 
     Sites that match each datum suit models where many data share few weights. Where K is nearly diagonal (short
-    lengthscales) and wide, they are far off, and each site's own optimum against its prior marginal is nearly exact.
-    The second is tried only where it can win: at least about as many weights as sites, and informative data.
+    lengthscales) and wide, they are far off, and each site's own optimum against its prior marginal is nearly exact:
+    that is tried where there are about as many weights as sites, and informative data. Sites that are not log-concave
+    may have several optima, typically where data contradict each other: there two more starts each believe the data on
+    one side of the first.
     """
     slope, gamma = problem.site.start(problem.y)
-    state = _finite_state(problem, slope, gamma)
+    best = first = _finite_state(problem, slope, gamma)
+    if not problem.site.log_concave:
+        pull = first.expectation.alpha
+        for side in (pull > 0, pull < 0):
+            trust = np.where(side, 1.0, DISBELIEF)
+            best = _better(best, _finite_state(problem, trust * slope, trust * gamma))
     latent = problem.latent
     weakly_coupled = latent.n_weights >= latent.n_sites
     if problem.site.uses_variance and weakly_coupled and np.median(gamma * latent.prior_variances) > INFORMATIVE:
-        local = local_sites(problem, latent.mean, latent.prior_variances, state)
-        if local.objective > state.objective:
-            return local
-    return state
+        with suppress(NotPositiveDefiniteError):
+            best = _better(best, local_sites(problem, latent.mean, latent.prior_variances, first))
+    return best
+
+
+def _better(one: State, other: State) -> State:
+    return other if other.objective > one.objective else one
 
 
 def _finite_state(problem: Problem, slope: Array, gamma: Array) -> State:
@@ -52,13 +66,15 @@ def _finite_state(problem: Problem, slope: Array, gamma: Array) -> State:
 
 def local_sites(problem: Problem, prior_m: Array, prior_v: Array, state: State) -> State:
     """The state whose every site is the one of its own best marginal against N(prior_m, prior_v)."""
-    m, spread = local_optimum(problem, prior_m, prior_v, state.m)
+    m, spread = local_optimum(problem, prior_m, prior_v, state)
     e = problem.oracle(m, spread + problem.latent.slack)
     gamma = np.maximum(e.gamma, 0.0) if problem.site.log_concave else e.gamma
+    if not np.isfinite(gamma.sum() + e.alpha.sum()):
+        raise NotPositiveDefiniteError("a local site is not finite")
     return problem.at_sites(gamma * m - e.alpha, gamma)
 
 
-def local_optimum(problem: Problem, prior_m: Array, prior_v: Array, m: Array) -> tuple[Array, Array]:
+def local_optimum(problem: Problem, prior_m: Array, prior_v: Array, state: State) -> tuple[Array, Array]:
     """Each site's own best (m, v) against N(prior_m, prior_v): Newton in (m / sd, log v), all sites at once.
 
     Stationary where -alpha = (m - prior_m) / prior_v and 1 / v = 1 / prior_v + gamma. The missing derivatives of the
@@ -66,7 +82,10 @@ def local_optimum(problem: Problem, prior_m: Array, prior_v: Array, m: Array) ->
     """
     prior_v = np.maximum(prior_v, 1e-300)
     slack, reach = problem.latent.slack, 3 * np.sqrt(prior_v)
-    m, v = np.clip(m, prior_m - reach, prior_m + reach), 0.3 * prior_v
+    m, v = np.clip(state.m, prior_m - reach, prior_m + reach), 0.3 * prior_v
+    with np.errstate(invalid="ignore", over="ignore"):
+        fits = v * problem.oracle(m, v + slack).gamma < TOO_WIDE
+    v = np.where(fits, v, np.minimum(v, state.v))
     for _ in range(LOCAL_STEPS):
         e, ahead = problem.oracle(m, v + slack), problem.oracle(m, v * (1 + DIFFERENCE) + slack)
         sd = np.sqrt(v)

@@ -40,7 +40,7 @@ class Factor(ABC):
         return b - self.gamma * smoothed, smoothed
 
     def covariance(self) -> Array | None:
-        """V as a dense N x N matrix where that costs no more than the factor itself, else None."""
+        """V as a dense N x N matrix, or None where q is not of the form (a, gamma) with one V for mean and spread."""
         return None
 
 
@@ -112,7 +112,7 @@ def mean_at(mean: Any, shape: tuple[int, ...], name: str) -> Array:
     """``mean`` as a read-only vector of the given shape; scalars are spread."""
     array = as_float(mean, name)
     if array.ndim != 0 and array.shape != shape:
-        raise InputError(f"{name} must be a number or have shape {shape}", f"shape {array.shape}", "Pass one per entry.")
+        raise InputError(f"{name} must be a number or have shape {shape}", f"shape {array.shape}", "Pass one each.")
     return np.broadcast_to(array, shape)
 
 

@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, draws_from, mean_at, variances_at
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import (
@@ -24,6 +24,11 @@ from klimb.numerics.dense import (
 WEAK_SITE = 1e-4  # gamma_i k_ii below this: (1 - (B^-1)_ii) / gamma_i would cancel, so V_ii comes from K - W'W
 
 
+def positive(v: Array, prior: Array) -> Array:
+    """Variances that rounding may have taken below zero, held at the rounding error of ``prior``."""
+    return np.asarray(np.maximum(v, np.finfo(float).eps * prior))
+
+
 def identity_plus(K: Array, root: Array) -> Array:
     """I + diag(root) K diag(root) for a symmetric K, in Fortran order (the transpose of a C-ordered array)."""
     B = np.multiply(K, root)
@@ -32,24 +37,9 @@ def identity_plus(K: Array, root: Array) -> Array:
     return B.T
 
 
-class DenseFactor(Factor):
-    """What the factors of a dense K share."""
-
-    _K: Array
-
-    def solve(self, b: Array) -> tuple[Array, Array]:
-        """As in the contract, but K x is formed from x itself.
-
-        For wide priors K magnifies the rounding errors of x far beyond those of V b: taking V b for K x would let the
-        mean drift away from mu + K a, and the bound with it.
-        """
-        x = b - self.gamma * self.smooth(b)
-        return x, self._K @ x
-
-
 @final
-class KernelFactor(DenseFactor):
-    """B = I + G^1/2 K G^1/2 for gamma >= 0: one dpotrf, one dtrtri (2/3 n^3 flops). [A] Eq. (18)-(19) without 1/gamma."""
+class KernelFactor(Factor):
+    """B = I + G^1/2 K G^1/2 for gamma >= 0: one dpotrf, one dtrtri (2/3 n^3 flops). [A] Eq. (18)-(19)."""
 
     def __init__(self, K: Array, gamma: Array) -> None:
         self.gamma = gamma
@@ -58,49 +48,71 @@ class KernelFactor(DenseFactor):
         lower = cholesky(identity_plus(K, self._root))
         self.logdet = log_det_from_cholesky(lower)
         self._inverse = triangular_inverse(lower)  # L^-1
+        largest = float(self._root.max())
+        self._silent = self._root <= 1e-150  # no information at all: x_i = b_i
+        self._uneven = bool((self._root < 1e-6 * largest).any())  # so far apart that one solve may not be enough
 
     def variances(self) -> Array:
         rows = self._inverse.T  # C order: row i is column i of L^-1
         explained = 1.0 - np.einsum("ij,ij->i", rows, rows)  # 1 - (B^-1)_ii = gamma_i V_ii
         prior = np.diagonal(self._K)
         weak = self.gamma * prior < WEAK_SITE
-        if not weak.any():
-            return np.asarray(explained / self.gamma)
         v = np.divide(explained, self.gamma, out=np.zeros_like(explained), where=~weak)
-        v[weak] = self._weak_variances(np.flatnonzero(weak))
-        return np.asarray(v)
+        if weak.any():
+            v[weak] = self._weak_variances(np.flatnonzero(weak))
+        return positive(v, prior)
 
     def _weak_variances(self, sites: npt.NDArray[np.intp]) -> Array:
         """k_ii - |L^-1 G^1/2 K e_i|^2, in blocks of columns."""
         out = np.empty(len(sites))
         for block in row_blocks(len(sites), len(self.gamma)):
-            W = self._apply_inverse(self._root[:, None] * self._K[:, sites[block]])
+            W = self.explained_root(sites[block])
             out[block] = np.diagonal(self._K)[sites[block]] - np.einsum("ij,ij->j", W, W)
         return out
 
-    def _apply_inverse(self, rhs: Array) -> Array:
-        from scipy.linalg.blas import dtrmm, dtrmv
+    def explained_root(self, sites: npt.NDArray[np.intp] | slice) -> Array:
+        """W = L^-1 G^1/2 K for some columns: V = K - W'W."""
+        from scipy.linalg.blas import dtrmm
 
-        if rhs.ndim == 1:
-            return np.asarray(dtrmv(self._inverse, rhs, lower=1))
-        return np.asarray(dtrmm(1.0, self._inverse, np.asfortranarray(rhs), lower=1, overwrite_b=1))
+        columns = np.asfortranarray(self._root[:, None] * self._K[:, sites])
+        return np.asarray(dtrmm(1.0, self._inverse, columns, lower=1, overwrite_b=1))
 
     def smooth(self, b: Array) -> Array:
+        return self.solve(b)[1]
+
+    def solve(self, b: Array) -> tuple[Array, Array]:
+        """x = G^1/2 B^-1 G^-1/2 b, free of cancellation for precise sites, and K x from x itself.
+
+        V b would be K x as well, but for wide priors K magnifies the rounding errors of x beyond those of V b: the mean
+        would drift away from mu + K a, and the bound with it.
+        """
+        x = self._solve_once(b)
+        Kx = self._K @ x
+        if self._uneven:
+            x += self._solve_once(b - x - self.gamma * Kx)
+            Kx = self._K @ x
+        return x, Kx
+
+    def _solve_once(self, b: Array) -> Array:
         from scipy.linalg.blas import dtrmv
 
-        t = self._K @ b
-        z = dtrmv(self._inverse, self._apply_inverse(self._root * t), lower=1, trans=1)  # B^-1 G^1/2 t
-        return np.asarray(t - self._K @ (self._root * z))
+        silent = self._silent
+        if not silent.any():
+            rhs = b / self._root
+        else:
+            told = np.where(silent, b, 0.0)
+            rhs = np.divide(b, self._root, out=np.zeros_like(b), where=~silent) - self._root * (self._K @ told)
+        half = dtrmv(self._inverse, rhs, lower=1)
+        x = self._root * dtrmv(self._inverse, half, lower=1, trans=1)
+        return np.where(silent, b, x)
 
     def covariance(self) -> Array:
         from scipy.linalg.lapack import dlauum
 
         n = len(self.gamma)
-        prior = np.diagonal(self._K)
-        if n and (self.gamma * prior).min() < WEAK_SITE:
-            W = self._apply_inverse(self._root[:, None] * self._K)
-            V = self._K - W.T @ W
-            return np.asarray(V)
+        if (self.gamma * np.diagonal(self._K)).min() < WEAK_SITE:
+            W = self.explained_root(slice(None))
+            return np.asarray(self._K - W.T @ W)
         V, _ = dlauum(self._inverse, lower=1)  # lower triangle of B^-1 = L^-T L^-1
         V = np.tril(V)
         V += np.tril(V, -1).T
@@ -111,42 +123,41 @@ class KernelFactor(DenseFactor):
 
 
 @final
-class SignedKernelFactor(DenseFactor):
-    """Some gamma < 0: first the positive sites, then the negative ones as a downdate that must stay proper.
+class SignedKernelFactor(Factor):
+    """Some gamma < 0: first the other sites, then the negative ones as a downdate that must stay proper.
 
-    V1 = K - W'W with W = B_pp^-1/2 G_p^1/2 K_p, then V = V1 + U'U with U = C^-1/2 |G_n|^1/2 V1_n and
-    C = I - |G_n|^1/2 V1_nn |G_n|^1/2, which is positive definite exactly if the posterior is proper.
+    With V1 the covariance given the sites of gamma >= 0 and R = |G_n|^1/2 on the negative ones, C = I - R V1_nn R is
+    positive definite exactly if the posterior is proper, and V = V1 + U'U with U = C^-1/2 R V1_n.
     """
 
     def __init__(self, K: Array, gamma: Array) -> None:
         self.gamma = gamma
         self._K = K
-        positive, negative = np.flatnonzero(gamma > 0), np.flatnonzero(gamma < 0)
-        root_p, root_n = np.sqrt(gamma[positive]), np.sqrt(-gamma[negative])
-        self.logdet = 0.0
-        if len(positive):
-            lower = cholesky(identity_plus(K[np.ix_(positive, positive)], root_p))
-            self.logdet = log_det_from_cholesky(lower)
-            self._W = triangular_solve(lower, root_p[:, None] * K[positive])
-        else:
-            self._W = np.zeros((0, len(gamma)))
-        V1 = K[negative] - self._W[:, negative].T @ self._W
-        lower = cholesky(identity_plus(-V1[:, negative], root_n))  # C
-        self.logdet += log_det_from_cholesky(lower)
-        self._U = triangular_solve(lower, root_n[:, None] * V1)
+        self._base = KernelFactor(K, np.maximum(gamma, 0.0))
+        self._negative = np.flatnonzero(gamma < 0)
+        self._root = np.sqrt(-gamma[self._negative])
+        W = self._base.explained_root(slice(None))
+        V1 = K[self._negative] - W[:, self._negative].T @ W
+        self._lower = cholesky(identity_plus(-V1[:, self._negative], self._root))  # of C
+        self.logdet = self._base.logdet + log_det_from_cholesky(self._lower)
+        self._U = triangular_solve(self._lower, self._root[:, None] * V1)
 
     def variances(self) -> Array:
-        W, U = self._W, self._U
-        v = np.diagonal(self._K) - np.einsum("ij,ij->j", W, W) + np.einsum("ij,ij->j", U, U)
-        if v.size and v.min() < 0:
-            raise NotPositiveDefiniteError("a marginal variance is negative")
-        return np.asarray(v)
+        return positive(self._base.variances() + np.einsum("ij,ij->j", self._U, self._U), np.diagonal(self._K))
 
     def smooth(self, b: Array) -> Array:
-        return np.asarray(self._K @ b - self._W.T @ (self._W @ b) + self._U.T @ (self._U @ b))
+        return self.solve(b)[1]
+
+    def solve(self, b: Array) -> tuple[Array, Array]:
+        """(I + G K)^-1 = (I + G_p K)^-1 (I + G_n V1)^-1, the second by Woodbury on the negative sites."""
+        y = b.copy()
+        pulled = self._root * self._base.smooth(b)[self._negative]
+        inner = triangular_solve(self._lower, triangular_solve(self._lower, pulled), transpose=True)
+        y[self._negative] += self._root * inner
+        return self._base.solve(y)
 
     def covariance(self) -> Array:
-        return np.asarray(self._K - self._W.T @ self._W + self._U.T @ self._U)
+        return np.asarray(self._base.covariance() + self._U.T @ self._U)
 
 
 def kernel_factor(K: Array, gamma: Array) -> Factor:

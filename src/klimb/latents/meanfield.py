@@ -10,7 +10,7 @@ from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.base import Factor, Latent, Posterior, variances_at
 from klimb.latents.weights import Form, Weights
 from klimb.numerics.arrays import Array
-from klimb.numerics.matrix import DesignMatrix, as_design
+from klimb.numerics.matrix import DenseDesign, DesignMatrix, as_design
 
 
 @final
@@ -26,7 +26,7 @@ class MeanFieldFactor(Factor):
         self._full = full
         self._squares = squares
         diagonal = precision + squares.transpose_times(self.gamma)
-        if diagonal.min() <= 0:
+        if not (diagonal > 0).all():
             raise NotPositiveDefiniteError("a mean-field precision is not positive")
         self.weight_variances = 1.0 / diagonal
         self.logdet = prior_logdet + float(np.log(diagonal).sum())
@@ -40,7 +40,7 @@ class MeanFieldFactor(Factor):
 
 @final
 class MeanField(Latent):
-    """`Weights` with a diagonal q: ``MeanField(X, mean, cov, slack)``; zero prior variances are allowed in a vector ``cov``.
+    """`Weights` with a diagonal q: the same arguments, another family.
 
     Examples
     --------
@@ -53,32 +53,37 @@ class MeanField(Latent):
     """
 
     def __init__(self, X: Any, mean: Any = 0.0, cov: Any = 1.0, slack: Any = 0.0, *, form: Form = "auto") -> None:
-        self.full = Weights(X, mean, cov, slack, form=form)
-        self.n_sites, self.n_weights = self.full.n_sites, self.full.n_weights
-        self.mean, self.slack = self.full.mean, self.full.slack
-        self.prior_variances = self.full.prior_variances
-        root = self.full.prior.root
+        self._build(Weights(X, mean, cov, slack, form=form))
+
+    @classmethod
+    def of(cls, full: Weights) -> MeanField:
+        """The mean-field version of an existing `Weights`."""
+        latent = cls.__new__(cls)
+        latent._build(full)
+        return latent
+
+    def _build(self, full: Weights) -> None:
+        self.full = full
+        self.n_sites, self.n_weights = full.n_sites, full.n_weights
+        self.mean, self.slack, self.prior_variances = full.mean, full.slack, full.prior_variances
+        root = full.prior.root
         if root.ndim == 1:
-            free = root > 0  # a weight without prior variance has no posterior variance either
-            with np.errstate(divide="ignore"):
-                self._precision = 1.0 / root[free] ** 2
-            self._prior_logdet = float(np.log(root[free] ** 2).sum())
+            # A weight without prior variance has no posterior variance either: it leaves q altogether.
+            self._free = np.flatnonzero(root > 0)
+            self._precision = root[self._free] ** -2.0
+            self._prior_logdet = float(2 * np.log(root[self._free]).sum())
+        elif root.shape[1] < self.n_weights:
+            raise InputError(
+                "a mean-field q needs a prior covariance of full rank",
+                f"rank {root.shape[1]} for {self.n_weights} weights",
+                "Use Weights, or give the variances as a vector.",
+            )
         else:
-            if root.shape[1] < self.n_weights:
-                raise InputError(
-                    "a mean-field q needs a prior covariance of full rank",
-                    f"rank {root.shape[1]} for {self.n_weights} weights",
-                    "Use Weights, or give the variances as a vector.",
-                )
-            covariance = self.full.prior.covariance()
-            self._precision = np.diagonal(np.linalg.inv(covariance)).copy()
-            self._prior_logdet = float(np.linalg.slogdet(covariance)[1])
-            free = np.ones(self.n_weights, dtype=bool)
-        self._free = free
-        values = self.full.X.dense()[:, free] ** 2 if free.any() else np.zeros((self.n_sites, 1))
-        if not free.any():
-            self._precision = np.ones(1)
-        self._squares = as_design(values, "X")
+            inverse = np.linalg.inv(root)  # root is the Cholesky factor here
+            self._free = np.arange(self.n_weights)
+            self._precision = np.einsum("ij,ij->j", inverse, inverse)
+            self._prior_logdet = 2 * float(np.linalg.slogdet(root)[1])
+        self._squares = DenseDesign(full.X.dense()[:, self._free] ** 2)
 
     def mvm(self, a: Array) -> Array:
         return self.full.mvm(a)
@@ -95,7 +100,7 @@ class MeanField(Latent):
     def weight_variances(self, posterior: Posterior) -> Array:
         """Posterior variances of the weights."""
         v = np.zeros(self.n_weights)
-        if posterior.spread and self._free.any():
+        if posterior.spread:
             v[self._free] = 1.0 / (self._precision + self._squares.transpose_times(posterior.gamma))
         return v
 

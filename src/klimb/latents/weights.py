@@ -41,6 +41,10 @@ class PrimalFactor(Factor):
     def smooth(self, b: Array) -> Array:
         return self._X.times(self._root @ (self._root.T @ self._X.transpose_times(b)))
 
+    def covariance(self) -> Array:
+        rows = np.concatenate([block for _, block in self._X.scaled_blocks(self._root)])
+        return np.asarray(rows @ rows.T)
+
     def weight_root(self) -> Array:
         """A D x R matrix whose outer square is the posterior covariance of the weights."""
         return self._root

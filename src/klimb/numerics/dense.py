@@ -92,7 +92,7 @@ def check_psd(matrix: Array, name: str) -> None:
         shifted.flat[:: len(matrix) + 1] += EIGENVALUE_TOLERANCE * top
         cholesky(shifted)
     except NotPositiveDefiniteError:
-        _check_eigenvalues(np.linalg.eigvalsh(matrix), name)
+        _check_eigenvalues(np.asarray(np.linalg.eigvalsh(matrix), dtype=np.float64), name)
 
 
 def _check_eigenvalues(values: Array, name: str) -> None:

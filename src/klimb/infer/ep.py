@@ -1,0 +1,99 @@
+"""Expectation propagation: parallel, damped, with its estimate of the evidence."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+
+from klimb.errors import NotPositiveDefiniteError
+from klimb.infer.loop import Move, Moves, Step
+from klimb.infer.problem import Problem, State
+from klimb.infer.result import Status
+from klimb.infer.start import first_state
+from klimb.numerics.arrays import Array
+from klimb.sites.base import Expectation, Site
+
+SMALLEST_DAMPING = 1e-3
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """One parallel pass over the sites: the state, and the sites that match the tilted moments."""
+
+    state: State
+    slope: Array
+    gamma: Array
+
+
+@final
+@dataclass(frozen=True)
+class ExpectationPropagation(Step):
+    """Moment matching against the cavities, all sites at once, damped where a full step does not bring them closer.
+
+    ``cavity`` is the site whose oracle returns log Z, -d log Z/dm and -d^2 log Z/dm^2 for a cavity N(m, v).
+    """
+
+    cavity: Site
+    damping: float = 1.0
+
+    def moves(self, problem: Problem, notes: list[str]) -> Moves:
+        start = first_state(problem)
+        sweep = self._sweep(problem, start, _slope(start))
+        if sweep is None:
+            return Status.IMPROPER
+        slope, step = _slope(start), self.damping
+        yield Move(sweep.state, "start")
+        while True:
+            new_slope = (1 - step) * slope + step * sweep.slope
+            new_gamma = (1 - step) * sweep.state.gamma + step * sweep.gamma
+            found = None
+            with suppress(NotPositiveDefiniteError):
+                found = self._sweep(problem, problem.at_sites(new_slope, new_gamma), new_slope)
+            if found is None or found.state.stationarity > 2.0 * sweep.state.stationarity:
+                step *= 0.5
+                if step < SMALLEST_DAMPING:
+                    return Status.STALLED
+                if found is None:
+                    continue
+            elif found.state.stationarity < 0.9 * sweep.state.stationarity:
+                step = min(self.damping, 1.2 * step)
+            else:
+                step = max(0.7 * step, SMALLEST_DAMPING)
+            sweep, slope = found, new_slope
+            yield Move(sweep.state, "ep", step)
+
+    def _sweep(self, problem: Problem, state: State, slope: Array) -> Sweep | None:
+        """Cavities, tilted moments, matching sites, and the EP evidence of the present sites; None if improper."""
+        latent, gamma = problem.latent, state.gamma
+        spread = state.v - latent.slack
+        cavity_v = 1.0 / (1.0 / spread - gamma)
+        if not (np.isfinite(cavity_v) & (cavity_v > 0)).all():
+            return None
+        cavity_m = state.m - cavity_v * state.a
+        problem.n_oracle += 1
+        tilted = self.cavity.oracle(problem.y, cavity_m, cavity_v + latent.slack)
+        shrink = 1.0 - cavity_v * tilted.gamma  # tilted variance over cavity variance
+        if not (np.isfinite(tilted.value) & (shrink > 0)).all():
+            return None
+        new_gamma = tilted.gamma / shrink
+        mean = cavity_m - cavity_v * tilted.alpha
+        new_slope = (tilted.gamma * cavity_m - tilted.alpha) / shrink
+        misfit = np.maximum(np.abs(mean - state.m) / np.sqrt(spread), np.abs(cavity_v * shrink / spread - 1.0))
+        # log Z_EP = sum_i [log Z_i - log int site_i N(f; cavity_i)] + log int prod_i site_i N(f; prior),
+        # with site_i = exp(slope_i f - gamma_i f^2/2). The last integral is its integrand at m over a determinant.
+        own = 1.0 + gamma * cavity_v
+        normaliser = -0.5 * np.log(own) + (slope * (slope * cavity_v + 2 * cavity_m) - gamma * cavity_m**2) / (2 * own)
+        gaussian = slope @ state.m - 0.5 * (gamma @ state.m**2) - 0.5 * (state.a @ (state.m - latent.mean))
+        evidence = float((tilted.value - normaliser).sum() + gaussian) - 0.5 * state.factor.logdet + problem.constant
+        matched = Expectation(tilted.value, new_gamma * state.m - new_slope, new_gamma)
+        norm = float(misfit.max())
+        found = replace(state, bound=evidence, objective=evidence, stationarity=norm, expectation=matched)
+        return Sweep(found, new_slope, new_gamma)
+
+
+def _slope(state: State) -> Array:
+    return np.asarray(state.a + state.gamma * state.m)

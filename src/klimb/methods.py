@@ -1,0 +1,113 @@
+"""Other answers to the same question: point estimate, Laplace, EP, L-BFGS on the bound, mean-field.
+
+Each takes the arguments of `klimb.infer` and returns the same `Result`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.infer.direct import cholesky_gradient_path
+from klimb.infer.ep import ExpectationPropagation
+from klimb.infer.literal import Certificate, variance_certificate
+from klimb.infer.loop import Callback, infer, run
+from klimb.infer.natural import Natural
+from klimb.infer.problem import Problem
+from klimb.infer.result import Result
+from klimb.latents.base import Latent
+from klimb.latents.kernel import Kernel
+from klimb.latents.meanfield import MeanField
+from klimb.latents.weights import Weights
+from klimb.sites.base import Site
+from klimb.sites.wrappers import Cavity, Point
+
+__all__ = ["certificate", "cholesky_gradient", "ep", "laplace", "map_estimate", "mean_field"]
+
+
+def laplace(
+    latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 500, callback: Callback | None = None
+) -> Result:
+    """Laplace's approximation: the mode and the curvature there. ``bound`` is its estimate of the log evidence.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> latent, site = klimb.latents.Weights(np.ones((3, 1))), klimb.sites.Gaussian(1.0)
+    >>> result = klimb.methods.laplace(latent, site, [1.0, 2.0, 3.0])
+    >>> float(result.posterior.mean[0].round(6))
+    1.5
+    """
+    return infer(latent, Point(site), y, tol=tol, max_iter=max_iter, callback=callback)
+
+
+def map_estimate(
+    latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 500, callback: Callback | None = None
+) -> Result:
+    """The mode of the posterior: a point, so its predictions have no variance.
+
+    ``bound`` is the log likelihood minus the penalty (m - mu)' K^-1 (m - mu) / 2: no bound on anything.
+    """
+    problem = Problem(latent, Point(site), y)
+    state, status, history, notes = run(problem, Natural(), tol, max_iter, callback)
+    posterior = replace(problem.posterior(state, spread=False), kl=float("inf"))
+    return Result(posterior, state.objective, status, history, tuple(notes))
+
+
+def ep(
+    latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 500, damping: float = 1.0,
+    callback: Callback | None = None,
+) -> Result:  # fmt: skip
+    """Expectation propagation, all sites in parallel. ``bound`` is EP's estimate of the log evidence, not a bound.
+
+    ``damping`` = 1 takes full steps where they help and shorter ones where they do not.
+    """
+    if not 0 < damping <= 1:
+        raise InputError("damping must lie in (0, 1]", f"{damping}", "1 takes full steps.")
+    problem = Problem(latent, site, y)
+    step = ExpectationPropagation(Cavity(site), damping)
+    state, status, history, notes = run(problem, step, tol, max_iter, callback)
+    return Result(problem.posterior(state), state.bound, status, history, tuple(notes))
+
+
+def cholesky_gradient(
+    latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 5000, callback: Callback | None = None
+) -> Result:
+    """L-BFGS on the mean and the Cholesky factor of the covariance: the baseline of [A] and [S]; slow."""
+    problem = Problem(latent, site, y)
+    state, status, history = cholesky_gradient_path(problem, tol, max_iter, callback)
+    return Result(problem.posterior(state), state.bound, status, history)
+
+
+def mean_field(
+    latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 500, callback: Callback | None = None
+) -> Result:
+    """The best q with a diagonal covariance over the weights (over f at the sites for a kernel latent)."""
+    if isinstance(latent, Weights):
+        diagonal = MeanField.of(latent)
+    elif isinstance(latent, Kernel):
+        diagonal = MeanField(np.eye(latent.n_sites), mean=latent.mean, cov=latent.K, form="dual")
+    elif isinstance(latent, MeanField):
+        diagonal = latent
+    else:
+        raise InputError("mean_field needs a Weights or Kernel latent", type(latent).__name__, "Use klimb.infer.")
+    return infer(diagonal, site, y, tol=tol, max_iter=max_iter, callback=callback)
+
+
+def certificate(result: Result, site: Site, y: Any, *, tol: float = 1e-8, max_iter: int = 100) -> Certificate:
+    """Two-sided bounds on the marginal variances at the mean of ``result``, where [S] conditions 1 and 2a hold.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> latent, y = klimb.latents.Weights(np.ones((4, 1))), [3, 1, 2, 4]
+    >>> result = klimb.infer(latent, klimb.sites.Poisson(), y)
+    >>> found = klimb.methods.certificate(result, klimb.sites.Poisson(), y)
+    >>> bool((found.lower <= result.posterior.v * (1 + 1e-6)).all() and found.gap < 1e-6)
+    True
+    """
+    problem = Problem(result.posterior.latent, site, y)
+    return variance_certificate(problem, result.posterior.m, tol, max_iter)
