@@ -53,7 +53,7 @@ def gaussian_expectation(integrands: Integrands, m: Array, v: Array, landscape: 
     s = np.sqrt(v)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         safe = np.where(s > 0.0, s, 1e-300)
-        offset, height = np.minimum(landscape.offset / safe, 1e3), np.minimum(landscape.height / safe, 1e3)
+        offset, height = np.minimum(np.abs(landscape.offset) / safe, 1e3), np.minimum(landscape.height / safe, 1e3)
         shift = np.where(s > 0.0, landscape.tilt * s, 0.0)
     left = np.ones(m.shape, dtype=bool)
     for rule in _rules():
@@ -81,7 +81,8 @@ class _Rule:
             return (offset * offset + height * height >= 196.0) & (shift <= self.most_shift)
         # The error of the trapezoid rule is the density at the pole times exp(-2 pi height/h), or exp(-2 pi^2/h^2).
         saddle = np.minimum(height, 2.0 * np.pi / self.step)
-        exponent = 0.5 * (offset * offset - saddle * saddle) + (2.0 * np.pi / self.step) * saddle
+        away = np.maximum(offset - shift, 0.0)
+        exponent = 0.5 * (away * away - saddle * saddle) + (2.0 * np.pi / self.step) * saddle
         return (exponent >= 37.5) & (shift <= self.most_shift)
 
 
