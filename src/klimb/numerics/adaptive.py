@@ -19,6 +19,7 @@ Rows = npt.NDArray[np.intp]
 # integrand(rows, x) -> values (K, Q, L): K functions at the Q x L points x, column l belongs to integral rows[l].
 Integrand = Callable[[Rows, Array], Array]
 
+_DATA_PER_CHUNK = 1 << 12  # data whose panels are listed at once
 _POINTS_PER_CHUNK = 1 << 15  # points evaluated at once: K arrays of this size stay within the cache
 _PANELS_PER_INTEGRAL = 600  # a bound on the work; reached only where rounding noise exceeds the tolerance asked for
 
@@ -42,17 +43,32 @@ _GAUSS = np.array([
 ])
 
 
-def _full_rule() -> tuple[Array, Array, Array]:
-    """Nodes, Kronrod weights and (zero-padded) Gauss weights of the pair on [-1, 1]."""
-    nodes = np.concatenate([-_NODES, [0.0], _NODES[::-1]])
-    kronrod = np.concatenate([_KRONROD, [_KRONROD_MIDDLE], _KRONROD[::-1]])
-    gauss_half = np.zeros(10)
-    gauss_half[1::2] = _GAUSS
+def _full_rule() -> tuple[Array, Array, Array, Array]:
+    """Nodes, Kronrod and Gauss weights of the pair on [-1, 1] with both ends added, and the rows that test the ends.
+
+    A kink between an end and the outermost node is invisible to the rule. The ends have no weight; a test row gives the
+    difference between the value at an end and what the 21 inner values extrapolate to.
+    """
+    inner = np.concatenate([-_NODES, [0.0], _NODES[::-1]])
+    nodes = np.concatenate([[-1.0], inner, [1.0]])
+    kronrod = np.concatenate([[0.0], _KRONROD, [_KRONROD_MIDDLE], _KRONROD[::-1], [0.0]])
+    gauss_half = np.zeros(11)
+    gauss_half[2::2] = _GAUSS
     gauss = np.concatenate([gauss_half, [0.0], gauss_half[::-1]])
-    return nodes, kronrod, gauss
+    gaps = inner[:, None] - inner
+    np.fill_diagonal(gaps, 1.0)
+    ends = np.zeros((2, nodes.size))
+    for row, end in zip(ends, (-1.0, 1.0), strict=True):
+        distance = end - inner
+        row[1:-1] = -np.prod(distance) / distance / np.prod(gaps, axis=1)  # Lagrange's formula
+        row[0 if end < 0.0 else -1] = 1.0
+    return nodes, kronrod, gauss, ends
 
 
-KRONROD_NODES, KRONROD_WEIGHTS, GAUSS_WEIGHTS = _full_rule()
+KRONROD_NODES, KRONROD_WEIGHTS, GAUSS_WEIGHTS, END_TESTS = _full_rule()
+# What lies between an end and the outermost node, as a share of a half panel; a tenth of it, so that the extrapolation
+# error of smooth functions, which does not enter the integral, causes no bisection.
+_END_SHARE = 0.1 * 0.5 * (1.0 - _NODES[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +100,7 @@ def graded_panels(breaks: Array, keep: npt.NDArray[np.bool_] | None = None) -> P
 
 
 def integrate(integrand: Integrand, panels: Panels, count: int, functions: int, *, tolerance: float | Array = 1e-14,
-              max_rounds: int = 64) -> Integrals:
+              floor: float | Array = 0.0, max_rounds: int = 64) -> Integrals:
     """The integrals of ``functions`` functions over the panels of each of ``count`` owners.
 
     A panel closes when the estimated error of each function is below ``tolerance`` (scalar, or one per integral) times
@@ -97,6 +113,7 @@ def integrate(integrand: Integrand, panels: Panels, count: int, functions: int, 
     [[0.5, 2.5]]
     """
     tolerances = np.broadcast_to(np.asarray(tolerance, dtype=np.float64), (count,))
+    floors = np.broadcast_to(np.asarray(floor, dtype=np.float64), (functions, count))
     done = np.zeros((3, functions, count))  # value, size, error of closed panels
     spent = np.zeros(count, dtype=np.intp)
     closed = np.ones(count, dtype=bool)
@@ -109,7 +126,7 @@ def integrate(integrand: Integrand, panels: Panels, count: int, functions: int, 
         spent += np.bincount(owner, minlength=count)
         scale = (done[1] + open_sums[1])[:, owner]
         middle = 0.5 * (left + right)
-        ready = (found[2] <= tolerances[owner] * scale).all(axis=0)
+        ready = (found[2] <= tolerances[owner] * scale + floors[:, owner]).all(axis=0)
         ready |= ~np.isfinite(found[2]).all(axis=0)  # an infinite integral stays infinite, however fine the panels
         exhausted = (spent[owner] >= _PANELS_PER_INTEGRAL) | (middle <= left) | (middle >= right)
         closed[owner[exhausted & ~ready]] = False
@@ -152,7 +169,8 @@ def _evaluate(integrand: Integrand, owner: Rows, left: Array, right: Array, func
         found[1, :, part] = np.einsum("q,kql->kl", KRONROD_WEIGHTS, np.abs(values)) * half
         # The Kronrod rule is far better than its difference to the Gauss rule: the scaling of QUADPACK (1983).
         ratio = np.divide(200.0 * raw, spread, out=np.zeros_like(raw), where=spread > 0.0)
-        found[2, :, part] = spread * np.minimum(1.0, ratio * np.sqrt(ratio))
+        unseen = np.abs(np.einsum("eq,kql->ekl", END_TESTS, values)).max(axis=0) * (_END_SHARE * half)
+        found[2, :, part] = np.maximum(spread * np.minimum(1.0, ratio * np.sqrt(ratio)), unseen)
     return found
 
 
@@ -160,19 +178,26 @@ def _evaluate(integrand: Integrand, owner: Rows, left: Array, right: Array, func
 _AVERAGE_BREAKS = np.array([-37.0, -19.2, -9.6, -4.8, -2.4, -1.2, 0.0, 1.2, 2.4, 4.8, 9.6, 19.2, 37.0])
 
 
-def gaussian_average(function: Integrand, m: Array, v: Array, functions: int, *, tolerance: float = 1e-14) -> Array:
+def gaussian_average(function: Integrand, m: Array, v: Array, functions: int, *, tolerance: float = 1e-14,
+                     floor: float | Array = 0.0) -> Array:
     """E function(f) under N(m, v), K x n; ``function(rows, f)`` as for `integrate`.
 
     >>> gaussian_average(lambda rows, f: np.maximum(f, 0.0)[None], np.zeros(1), np.ones(1), 1).round(12).tolist()
     [[0.398942280401]]
     """
     s = np.sqrt(v)
+    floors = np.broadcast_to(np.asarray(floor, dtype=np.float64), (functions, m.size))
+    out = np.empty((functions, m.size))
+    for begin in range(0, m.size, _DATA_PER_CHUNK):
 
-    def integrand(rows: Rows, z: Array) -> Array:
-        weight = np.exp(-0.5 * z * z) * (1.0 / np.sqrt(2.0 * np.pi))
-        values: Array = weight * function(rows, m[rows] + s[rows] * z)
-        return values
+        def integrand(rows: Rows, z: Array, begin: int = begin) -> Array:
+            weight = np.exp(-0.5 * z * z) * (1.0 / np.sqrt(2.0 * np.pi))
+            rows = rows + begin
+            values: Array = weight * function(rows, m[rows] + s[rows] * z)
+            return values
 
-    breaks = np.broadcast_to(_AVERAGE_BREAKS[:, None], (_AVERAGE_BREAKS.size, m.size))
-    average: Array = integrate(integrand, graded_panels(breaks), m.size, functions, tolerance=tolerance).values
-    return average
+        part = slice(begin, min(begin + _DATA_PER_CHUNK, m.size))
+        count = part.stop - begin
+        panels = graded_panels(np.broadcast_to(_AVERAGE_BREAKS[:, None], (_AVERAGE_BREAKS.size, count)))
+        out[:, part] = integrate(integrand, panels, count, functions, tolerance=tolerance, floor=floors[:, part]).values
+    return out

@@ -99,3 +99,44 @@ def smallest_integer(rising: Rising, count: int) -> Array:
         gap = high[active] - low[active]
         active = active[(gap > 1.0) & (gap > 4e-16 * high[active])]
     return high
+
+
+def highest_point(values: Callable[[Rows, Array], Array], guesses: list[Array]) -> tuple[Array, Array, Array]:
+    """Where each function is largest within a bounded search, the width of that peak, and whether it is inside.
+
+    The functions are tried on grids that grow by factors of 2 from each of the ``guesses``; the best point is refined
+    by golden section. ``values(rows, x)`` gives the functions at the Q x L points x, column l belonging to rows[l].
+
+    >>> centre, width, inside = highest_point(lambda rows, x: -0.5 * (x - 3.0)**2, [np.zeros(1)])
+    >>> print(centre.round(6), width.round(2), inside)
+    [3.] [1.] [ True]
+    """
+    every = np.arange(guesses[0].size)
+    steps = 2.0 ** np.arange(-6.0, 10.0)
+    offsets = np.concatenate([-steps[::-1], [0.0], steps])[:, None]
+    grids = [guess + np.maximum(1.0, 1e-3 * np.abs(guess)) * offsets for guess in guesses]
+    grid = np.sort(np.concatenate(grids), axis=0)
+    heights = values(every, grid)
+    best = np.argmax(heights, axis=0)
+    inside = (heights[best, every] > heights[0]) & (heights[best, every] > heights[-1])
+    near = np.clip(best, 1, grid.shape[0] - 2)
+    low, high = grid[near - 1, every], grid[near + 1, every]
+    golden = 0.5 * (np.sqrt(5.0) - 1.0)
+    for _ in range(40):
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        f_left, f_right = values(every, np.stack([left, right]))
+        low, high = np.where(f_left < f_right, left, low), np.where(f_left < f_right, high, right)
+    centre = np.where(inside, 0.5 * (low + high), grid[best, every])
+    return centre, _half_width(values, every, centre), inside
+
+
+def _half_width(values: Callable[[Rows, Array], Array], every: Rows, centre: Array) -> Array:
+    """The smaller of the distances to both sides at which a function has fallen by 1/2, to a factor of 2 at most 64."""
+    steps = 2.0 ** np.arange(-20.0, 7.0, 0.5)
+    top = values(every, centre[None])[0]
+    width = np.full_like(centre, 64.0)
+    for sign in (-1.0, 1.0):
+        fallen = top - values(every, centre + sign * steps[:, None] * np.maximum(1.0, 1e-6 * np.abs(centre))) >= 0.5
+        first = np.argmax(fallen, axis=0)
+        width = np.minimum(width, np.where(fallen.any(axis=0), steps[first], 64.0))
+    return width

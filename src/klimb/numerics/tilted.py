@@ -57,10 +57,15 @@ class _Lanes:
     unit: Array  # local standard deviation there
     g: Array  # g at the mode
     slope: Array  # g' at the mode
+    smooth: bool  # whether g' and g'' may be averaged
+
+    @property
+    def functions(self) -> int:
+        return 6 if self.smooth else 3
 
     def take(self, lanes: npt.NDArray[np.intp]) -> _Lanes:
         return _Lanes(self.log_factor, self.rows[lanes], self.m[lanes], self.v[lanes], self.s[lanes], self.shift[lanes],
-                      self.unit[lanes], self.g[lanes], self.slope[lanes])
+                      self.unit[lanes], self.g[lanes], self.slope[lanes], self.smooth)
 
     def log_weight(self, x: Array, g: Array) -> Array:
         """h at ``x`` minus h at the mode; the quadratic part as a product, so that nothing cancels."""
@@ -68,18 +73,19 @@ class _Lanes:
         return (g - self.g) - 0.5 * t * (t + 2.0 * self.shift / self.s)
 
     def moments(self, x: Array) -> Array:
-        """The six functions that are integrated: exp(h - h_mode) times 1, x, x^2, g' - g'_mode, its square, and g''."""
+        """What is integrated: exp(h - h_mode) times 1, x, x^2, and if g is smooth g' - g'_mode, its square, and g''."""
         g, first, second = self.log_factor(self.rows, self.m + (self.shift + self.unit * x))
         log_weight = self.log_weight(x, g)
         weight = np.exp(np.where(np.isnan(log_weight), -np.inf, np.minimum(log_weight, 700.0)))
-        out = np.empty((6, *x.shape))
+        out = np.empty((self.functions, *x.shape))
         out[0] = weight
         out[1] = weight * x
         out[2] = out[1] * x
-        deviation = first - self.slope
-        out[3] = weight * deviation
-        out[4] = out[3] * deviation
-        out[5] = weight * second
+        if self.smooth:
+            deviation = first - self.slope
+            out[3] = weight * deviation
+            out[4] = out[3] * deviation
+            out[5] = weight * second
         out[:, weight == 0.0] = 0.0  # 0 * inf, far out where g falls like an exponential
         return out
 
@@ -104,14 +110,14 @@ def tilted(log_factor: LogFactor, m: Array, v: Array, *, log_concave: bool, cent
             rows = np.arange(begin, min(begin + _DATA_PER_CHUNK, m.size))
             mean, variance = m[rows], v[rows]
             if log_concave:
-                lanes = _concave_mode(log_factor, rows, mean, variance)
+                lanes = _concave_mode(log_factor, rows, mean, variance, smooth)
                 sums = _concave_sums(lanes)
             else:
                 if centre is None or width is None:
                     raise ValueError("tilted needs centre and width where g is not log-concave")
-                lanes, panels = _scanned_mode(log_factor, rows, mean, variance, centre[rows], width[rows])
+                lanes, panels = _scanned_mode(log_factor, rows, mean, variance, centre[rows], width[rows], smooth)
                 sums = _panel_sums(lanes, panels)
-            part = _from_sums(lanes, sums, smooth)
+            part = _from_sums(lanes, sums)
             out.log_z[rows], out.slope[rows], out.curvature[rows] = part.log_z, part.slope, part.curvature
     return out
 
@@ -125,7 +131,7 @@ def _local_unit(v: Array, second: Array) -> Array:
     return np.sqrt(v / np.where(np.isfinite(scaled) & (scaled > 1.0), scaled, 1.0))
 
 
-def _concave_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array) -> _Lanes:
+def _concave_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, smooth: bool) -> _Lanes:
     """The root of r(d) = v g'(m + d) - d, which falls with slope <= -1, to a quarter of a local standard deviation."""
     s = np.sqrt(v)
     d = np.zeros_like(m)
@@ -154,7 +160,7 @@ def _concave_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array) -> _Lan
         before = residual * sign > 0.0  # still on m's side of the root
         near = np.where(before, d, near)
         far = np.where(before, far, d)
-    return _Lanes(log_factor, rows, m, v, s, d, _local_unit(v, second), g, first)
+    return _Lanes(log_factor, rows, m, v, s, d, _local_unit(v, second), g, first, smooth)
 
 
 def _at(log_factor: LogFactor, rows: Rows, f: Array) -> tuple[Array, Array, Array]:
@@ -163,7 +169,7 @@ def _at(log_factor: LogFactor, rows: Rows, f: Array) -> tuple[Array, Array, Arra
 
 
 def _scanned_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, centre: Array,
-                  width: Array) -> tuple[_Lanes, Panels]:
+                  width: Array, smooth: bool) -> tuple[_Lanes, Panels]:
     """The highest mode of h for a unimodal g with peak ``centre``, and panels graded from m, the peak and the mode."""
     s = np.sqrt(v)
     peak = centre - m
@@ -186,7 +192,7 @@ def _scanned_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, centre:
         d = 0.5 * (left + right)
     g_d, first_d, second_d = _at(log_factor, rows, m + d)
     unit = _local_unit(v, second_d)
-    lanes = _Lanes(log_factor, rows, m, v, s, d, unit, g_d, first_d)
+    lanes = _Lanes(log_factor, rows, m, v, s, d, unit, g_d, first_d, smooth)
     breaks = np.sort(np.concatenate([grid, _graded(d, unit, low, high)]), axis=0)
     return lanes, _live_panels(lanes, breaks, peak)
 
@@ -215,8 +221,8 @@ def _live_panels(lanes: _Lanes, breaks: Array, peak: Array) -> Panels:
 
 
 def _concave_sums(lanes: _Lanes) -> Array:
-    """The six integrals (in x): the trapezoidal rule where two levels agree, adaptive panels elsewhere."""
-    sums = np.empty((6, lanes.m.size))
+    """The integrals (in x): the trapezoidal rule where two levels agree, adaptive panels elsewhere."""
+    sums = np.empty((lanes.functions, lanes.m.size))
     x = _STEP * np.arange(-_HALF_NODES, _HALF_NODES + 1)[:, None] + np.zeros(lanes.m.size)
     values = lanes.moments(x)
     fine, coarse = values.sum(axis=1), 2.0 * values[:, ::2].sum(axis=1)
@@ -263,26 +269,27 @@ def _concave_panels(lanes: _Lanes) -> Panels:
 
 
 def _panel_sums(lanes: _Lanes, panels: Panels) -> Array:
-    """The six integrals by adaptive panels."""
+    """The integrals by adaptive panels."""
     def integrand(owner: Rows, x: Array) -> Array:
         return lanes.take(owner).moments(x)
 
     # Differences of g carry its rounding noise; asking for less than that would only bisect noise.
     noise = 4.0 * np.finfo(np.float64).eps * np.maximum(np.abs(lanes.g), 1.0)
-    return integrate(integrand, panels, lanes.m.size, 6, tolerance=np.maximum(1e-14, noise)).values
+    return integrate(integrand, panels, lanes.m.size, lanes.functions, tolerance=np.maximum(1e-14, noise)).values
 
 
-def _from_sums(lanes: _Lanes, sums: Array, smooth: bool) -> Tilted:
+def _from_sums(lanes: _Lanes, sums: Array) -> Tilted:
     """log Z and its derivatives, each by the form that cancels less."""
     z = sums[0]
-    x_mean, x_square, g_mean, g_square, second = sums[1:] / z
+    x_mean, x_square = sums[1:3] / z
     ratio, shift = lanes.unit / lanes.s, lanes.shift / lanes.s
     log_z = (lanes.g - 0.5 * shift * shift) + (np.log(z) + np.log(ratio) - _HALF_LOG_TWO_PI)
     x_variance = np.maximum(x_square - x_mean * x_mean, 0.0)
     # d log Z/dm = (E_t f - m)/v and d2 log Z/dm2 = (Var_t f - v)/v^2: exact where the site dominates.
     slope = (shift + ratio * x_mean) / lanes.s
     curvature = (ratio * ratio * x_variance - 1.0) / lanes.v
-    if smooth:
+    if lanes.smooth:
+        g_mean, g_square, second = sums[3:] / z
         # ... = E_t g' and E_t g'' + Var_t g': exact where the Gaussian dominates.
         g_variance = np.maximum(g_square - g_mean * g_mean, 0.0)
         better = np.abs(lanes.slope) + np.sqrt(g_variance) <= (np.abs(shift) + ratio) / lanes.s

@@ -5,10 +5,14 @@ from __future__ import annotations
 from klimb.sites.base import Expectation, Site
 from klimb.sites.binary import CLogLog, Logistic, Probit
 from klimb.sites.counts import Binomial, NegativeBinomial, Poisson
+from klimb.sites.custom import Custom
 from klimb.sites.ordinal import Ordinal
 from klimb.sites.positive import Exponential, Gamma
+from klimb.sites.prediction import Prediction
 from klimb.sites.proportion import Beta
 from klimb.sites.real import Gaussian, Laplace, StochasticVolatility, StudentT
+from klimb.sites.stack import Stack
+from klimb.sites.wrappers import Cavity, Offset, Point, Weighted
 
 # One parametrised test suite, the command line and the table in the documentation run over this registry.
 SITES: dict[str, type[Site]] = {
@@ -17,4 +21,5 @@ SITES: dict[str, type[Site]] = {
                  StudentT, StochasticVolatility, Ordinal, Beta)
 }
 
-__all__ = ["SITES", "Expectation", "Site", *SITES]  # noqa: PLE0604
+__all__ = ["SITES", "Cavity", "Custom", "Expectation", "Offset", "Point", "Prediction", "Site", "Stack", "Weighted",
+           *SITES]  # noqa: PLE0604

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import final
 
 import numpy as np
 from scipy.special import expit
@@ -20,6 +21,7 @@ from klimb.numerics.tilted import LogFactor, Tilted, tilted
 from klimb.sites.base import Site, refuse
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Prediction:
     """The predictive distribution of y, one per entry of ``m`` and ``v``: what ``site.predict(m, v)`` returns.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from klimb.sites.base import Expectation, Rows, Site
 from klimb.sites.wrappers import set_facts
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Stack(Site):
     """Several likelihoods in one model: the first ``count`` data belong to the first site, and so on.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from klimb.numerics.tilted import Tilted
 from klimb.sites.base import Expectation, Rows, Site, parameter
 from klimb.sites.prediction import Prediction
 
-_FACTS = ("log_concave", "gamma_trend", "super_gaussian", "discrete", "support", "response", "smooth")
+_FACTS = ("log_concave", "gamma_trend", "super_gaussian", "discrete", "support", "response", "smooth",
+          "uses_variance")
 
 
 def set_facts(wrapper: Site, **facts: Any) -> None:
@@ -89,6 +90,7 @@ class Wrapper(Site):
         return self.inner.class_probabilities(m, v)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Weighted(Wrapper):
     """Each datum counts ``weights`` times: log p becomes weights * log p. A weight of 0 removes a datum.
@@ -146,6 +148,7 @@ class Weighted(Wrapper):
         return self.site.predict(m, v)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Offset(Wrapper):
     """The site at f + ``offset``: a known part of the linear predictor, such as a log exposure.
@@ -210,6 +213,7 @@ class Offset(Wrapper):
         return self.site.class_probabilities(m + self.offset, v)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Point(Wrapper):
     """The oracle at v = 0: log p(y|m) and its derivatives. The loop then makes the Laplace approximation.
@@ -222,7 +226,7 @@ class Point(Wrapper):
     site: Site
 
     def __post_init__(self) -> None:
-        self._adopt(gamma_trend="constant")
+        self._adopt(gamma_trend="constant", uses_variance=False)
 
     @property
     def inner(self) -> Site:
@@ -238,6 +242,7 @@ class Point(Wrapper):
         return self.site.predict(m, v)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Cavity(Wrapper):
     """The oracle of expectation propagation: log Z = log E p(y|f) under the cavity N(m, v), and its derivatives in m.
