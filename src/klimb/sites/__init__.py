@@ -21,5 +21,7 @@ SITES: dict[str, type[Site]] = {
                  StudentT, StochasticVolatility, Ordinal, Beta)
 }
 
-__all__ = ["SITES", "Cavity", "Custom", "Expectation", "Offset", "Point", "Prediction", "Site", "Stack", "Weighted",
-           *SITES]  # noqa: PLE0604
+# Spelled out, because type checkers do not read a computed list.
+__all__ = ["SITES", "Beta", "Binomial", "CLogLog", "Cavity", "Custom", "Expectation", "Exponential", "Gamma", "Gaussian",
+           "Laplace", "Logistic", "NegativeBinomial", "Offset", "Ordinal", "Point", "Poisson", "Prediction", "Probit",
+           "Site", "Stack", "StochasticVolatility", "StudentT", "Weighted"]
