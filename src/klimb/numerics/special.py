@@ -60,14 +60,16 @@ def log_gamma_half_step(a: Array) -> Array:
     return np.where(a >= 12.0, 0.5 * np.log(large) + _odd_series(large, _HALF_STEP), gammaln(small + 0.5) - gammaln(small))
 
 
-def log_binomial(n: Array, k: Array) -> Array:
-    """log of the binomial coefficient for real n >= k >= 0, as an entropy and small corrections: no cancellation of gammas.
+def log_binomial(n: Array, k: Array, rest: Array | None = None) -> Array:
+    """log of the binomial coefficient for real n >= k >= 0, as an entropy and small corrections: no gammas cancel.
+
+    ``rest`` is n - k, for callers that know it without rounding.
 
     >>> float(np.round(np.exp(log_binomial(np.array([5.0]), np.array([2.0])))[0], 12))
     10.0
     """
     n, k = np.broadcast_arrays(np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64))
-    rest = n - k
+    rest = n - k if rest is None else np.broadcast_to(rest, n.shape)
     edge = (k <= 0.0) | (rest <= 0.0)
     a, b = np.where(edge, 1.0, k), np.where(edge, 1.0, rest)
     total = a + b

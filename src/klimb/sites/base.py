@@ -131,7 +131,7 @@ class Site(ABC):
         return tilted_by_quadrature(self, y, m, v, power)
 
     def peak(self, y: Array) -> tuple[Array, Array]:
-        """Where log p(y|f) is largest in f, and the width of that peak: asked only of sites that are not log-concave."""
+        """Where log p(y|f) is largest in f, and the width of that peak; asked of sites that are not log-concave."""
         raise NotImplementedError(f"{type(self).__name__} is not log-concave and must say where its peak is")
 
     def log_predictive(self, y: Array, m: Array, v: Array) -> Array:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import betainc, expit, gammaincc
 
 from klimb.numerics.arrays import Array, ArrayLike
+from klimb.numerics.responses import lognormal_moments, sigmoid_moments
 from klimb.numerics.softplus import folded_moments, folded_point, unfold
 from klimb.numerics.special import HALF_LOG_2PI, expm1_minus, log_binomial, stirling_error
 from klimb.sites.base import Expectation, Site, clean_data, parameter, positive_parameter
@@ -27,6 +29,7 @@ class Binomial(Site):
     gamma_trend = "mixed"
     discrete = True
     support = "{0, 1, ..., trials}"
+    response = "counts"
     per_datum = ("trials",)
 
     def __post_init__(self) -> None:
@@ -53,6 +56,14 @@ class Binomial(Site):
         gamma = wins * losses / (wins + losses)
         return gamma * (np.log(wins) - np.log(losses)), gamma
 
+    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
+        mean, within, between = sigmoid_moments(m, v)
+        return self.trials * mean, self.trials * (within + self.trials * between)
+
+    def cdf(self, y: Array, f: Array) -> Array:
+        left = self.trials - y
+        return np.where(left > 0.0, betainc(np.maximum(left, 1.0), y + 1.0, expit(-f)), 1.0)
+
 
 def two_sided(wins: Array, losses: Array, m: Array, value: Array, slope: Array, curvature: Array) -> Expectation:
     """-wins softplus(-f) - losses softplus(f) from the folded moments: terms of one sign, each with its own digits."""
@@ -78,6 +89,7 @@ class Poisson(Site):
     gamma_trend = "rising"
     discrete = True
     support = "{0, 1, 2, ...}"
+    response = "counts"
     per_datum = ("exposure",)
 
     def __post_init__(self) -> None:
@@ -100,6 +112,14 @@ class Poisson(Site):
     def start(self, y: Array) -> tuple[Array, Array]:
         gamma = y + 0.5
         return gamma * (np.log(gamma) - np.log(self.exposure)), gamma
+
+    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
+        mean, _, spread = lognormal_moments(m + np.log(self.exposure), v)
+        return mean, mean + spread
+
+    def cdf(self, y: Array, f: Array) -> Array:
+        with np.errstate(over="ignore", under="ignore"):
+            return np.asarray(gammaincc(y + 1.0, np.minimum(self.exposure * np.exp(f), 1e300)))
 
 
 def rate_expectation(y: Array, log_rate: Array, v: Array) -> Expectation:
@@ -129,6 +149,7 @@ class NegativeBinomial(Site):
     gamma_trend = "mixed"
     discrete = True
     support = "{0, 1, 2, ...}"
+    response = "counts"
     per_datum = ("size",)
 
     def __post_init__(self) -> None:
@@ -139,7 +160,7 @@ class NegativeBinomial(Site):
 
     def constant(self, y: Array) -> Array:
         # log gamma(y + size) - log gamma(size) - log y!, as a binomial coefficient times size / (y + size).
-        return log_binomial(y + self.size, y) - np.log1p(y / self.size)
+        return log_binomial(y + self.size, y, np.asarray(self.size)) - np.log1p(y / self.size)
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         shifted = m - np.log(self.size)
@@ -153,3 +174,10 @@ class NegativeBinomial(Site):
         count = y + 0.5
         gamma = count * self.size / (count + self.size)
         return gamma * np.log(count), gamma
+
+    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
+        mean, second, spread = lognormal_moments(m, v)
+        return mean, mean + second / self.size + spread
+
+    def cdf(self, y: Array, f: Array) -> Array:
+        return np.asarray(betainc(self.size, y + 1.0, expit(np.log(self.size) - f)))

@@ -11,6 +11,7 @@ from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.numerics.normal import interval_moments, log_interval_derivatives, log_ndtr_derivatives, probit_moments
 from klimb.numerics.softplus import folded_moments, folded_point, unfold
+from klimb.numerics.tilted import Tilted
 from klimb.sites.base import Expectation, Site, clean_data
 
 
@@ -32,6 +33,7 @@ class Ordinal(Site):
     gamma_trend = "mixed"
     discrete = True
     support = "{0, 1, ..., K-1} for K-1 cutpoints"
+    response = "classes"
 
     def __post_init__(self) -> None:
         cut = np.atleast_1d(as_float(self.cutpoints, "cutpoints")).copy()
@@ -111,6 +113,24 @@ class Ordinal(Site):
             middle = np.where(np.isinf(low), high - 1.0, np.where(np.isinf(high), low + 1.0, 0.5 * (low + high)))
         e = self.point(y, middle)
         return e.gamma * middle - e.alpha, e.gamma
+
+    def labels(self) -> Array:
+        return np.arange(self.n_levels, dtype=np.float64)
+
+    def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
+        if self.link == "logit" or np.any(np.asarray(power) != 1.0):
+            return super().tilted(y, m, v, power)
+        # A normal latent under a normal link: the cell of a normal variable with variance 1 + v.
+        root = np.sqrt(1.0 + v)
+        low, high = self.edges(y)
+        low, high = (low - m) / root, (high - m) / root
+        log_z, slope, bend = np.zeros_like(m), np.zeros_like(m), np.zeros_like(m)
+        for rows, x, sign in ((np.flatnonzero(np.isinf(low)), high, -1.0), (np.flatnonzero(np.isinf(high)), -low, 1.0)):
+            log_z[rows], ratio, bend[rows] = log_ndtr_derivatives(x[rows])
+            slope[rows] = sign * ratio
+        rows = np.flatnonzero(np.isfinite(low) & np.isfinite(high))
+        log_z[rows], slope[rows], bend[rows] = log_interval_derivatives(low[rows], high[rows])
+        return Tilted(log_z, slope / root, -bend / (1.0 + v))
 
 
 def _log_ndtr_point(x: Array) -> tuple[Array, Array, Array]:

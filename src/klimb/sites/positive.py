@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import gammainc
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike
+from klimb.numerics.responses import lognormal_moments
 from klimb.numerics.special import HALF_LOG_2PI, expm1_minus, stirling_error
 from klimb.sites.base import Expectation, Site, clean_data, positive_parameter
 
@@ -27,6 +29,7 @@ class Exponential(Site):
     gamma_trend = "rising"
     discrete = False
     support = "[0, inf)"
+    response = "positive"
 
     def __post_init__(self) -> None:
         if not isinstance(self.mean, (bool, np.bool_)):
@@ -51,6 +54,14 @@ class Exponential(Site):
         floor = np.maximum(y, 1e-3 * np.mean(y) if np.any(y > 0.0) else 1.0)
         slope = np.log(floor) if self.mean else -np.log(floor)
         return slope, np.ones_like(y)
+
+    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
+        mean, second, spread = lognormal_moments(m if self.mean else -m, v)
+        return mean, second + spread
+
+    def cdf(self, y: Array, f: Array) -> Array:
+        with np.errstate(over="ignore", under="ignore"):
+            return -np.expm1(-y * np.minimum(np.exp(-f if self.mean else f), 1e300))
 
 
 def _unit_expectation(y: Array, m: Array, v: Array) -> Expectation:
@@ -77,6 +88,7 @@ class Gamma(Site):
     gamma_trend = "rising"
     discrete = False
     support = "(0, inf)"
+    response = "positive"
     per_datum = ("shape",)
 
     def __post_init__(self) -> None:
@@ -101,3 +113,11 @@ class Gamma(Site):
     def start(self, y: Array) -> tuple[Array, Array]:
         gamma = np.broadcast_to(np.asarray(self.shape), y.shape).copy()
         return gamma * np.log(y), gamma
+
+    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
+        mean, second, spread = lognormal_moments(m, v)
+        return mean, second / self.shape + spread
+
+    def cdf(self, y: Array, f: Array) -> Array:
+        with np.errstate(over="ignore", under="ignore"):
+            return np.asarray(gammainc(self.shape, np.minimum(self.shape * y * np.exp(-f), 1e300)))
