@@ -57,7 +57,7 @@ class Natural(Step):
             raise InputError("memory must be at least 1", f"{self.memory}", "1 turns Anderson acceleration off.")
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
-        state = first_state(problem)
+        state = first_state(problem, self)
         yield Move(state, "start")
         mixer, wait, slow = Mixer(self.memory), 0, False
         best, idle = state.stationarity, 0
@@ -115,7 +115,7 @@ def _towards(
         return None
     a, m, residual = mean
     try:
-        factor = problem.factor(gamma)
+        factor = problem.factor(gamma, residual)
         da, dm = factor.solve(residual)
         return _accept(state, problem.state(a - step * da, m - step * dm, factor), rule, step)
     except NotPositiveDefiniteError:

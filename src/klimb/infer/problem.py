@@ -69,9 +69,9 @@ class Problem:
         self.n_factor = 0
         self.n_oracle = 0
 
-    def factor(self, gamma: Array) -> Factor:
+    def factor(self, gamma: Array, rhs: Array | None = None) -> Factor:
         self.n_factor += 1
-        return self.latent.factor(gamma)
+        return self.latent.factor(gamma, rhs)
 
     def oracle(self, m: Array, v: Array) -> Expectation:
         self.n_oracle += 1
@@ -100,8 +100,9 @@ class Problem:
 
     def at_sites(self, slope: Array, gamma: Array) -> State:
         """The state whose sites are exp(slope f - gamma f^2 / 2): a = (I + G K)^-1 (slope - G mu)."""
-        factor = self.factor(gamma)
-        a, Ka = factor.solve(slope - gamma * self.latent.mean)
+        rhs = slope - gamma * self.latent.mean
+        factor = self.factor(gamma, rhs)
+        a, Ka = factor.solve(rhs)
         return self.state(a, self.latent.mean + Ka, factor)
 
     def posterior(self, state: State, *, spread: bool = True) -> Posterior:

@@ -7,25 +7,32 @@ from contextlib import suppress
 import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.infer.loop import Step, run
 from klimb.infer.problem import Problem, State
 from klimb.numerics.arrays import Array
 
 INFORMATIVE = 2.0  # gamma k_ii from which a datum matters more to its site than the prior does
+THINNING, SMALLEST_THINNED = 8, 1000  # a coarse fit takes every eighth row, if that leaves enough of them
+COARSE_TOL, COARSE_ITERATIONS = 1e-2, 30  # its posterior differs from the full one by several sd anyway
+CLOSE = 1.0  # stationarity of the coarse start above which the others are tried as well
 DIFFERENCE = 1e-5  # relative step in v for derivatives of the oracle
 TOO_WIDE = 1e3  # v gamma from which a site wants a far smaller variance than the one tried
 DISBELIEF = 1e-3  # what is left of the sites on the other side, in the starts for sites that are not log-concave
 LOCAL_STEPS = 12  # Newton steps on each site alone: the start need not be exact
 
 
-def first_state(problem: Problem) -> State:
-    """The best of a few starts, judged by the bound; log-concave sites that share few weights need only the first.
+def first_state(problem: Problem, coarse_step: Step | None = None) -> State:
+    """The best of a few starts, judged by the bound; log-concave sites that share few weights need only one.
 
-    Sites that match each datum suit models where many data share few weights. Where K is nearly diagonal (short
-    lengthscales) and wide, they are far off, and each site's own optimum against its prior marginal is nearly exact:
-    that is tried where there are about as many weights as sites, and informative data. Sites that are not log-concave
-    may have several optima, typically where data contradict each other: there two more starts each believe the data on
-    one side of the first.
+    Where data are many and weights few, a fit to a part of the data (by ``coarse_step``) is next to the answer, and
+    otherwise sites that match each datum are a good start. Where K is nearly diagonal (short lengthscales) and wide,
+    they are far off, and each site's own optimum against its prior marginal is nearly exact: that is tried where there
+    are about as many weights as sites, and informative data. Sites that are not log-concave may have several optima,
+    typically where data contradict each other: there two more starts each believe the data on one side of the first.
     """
+    coarse = None if coarse_step is None else _coarse_state(problem, coarse_step)
+    if coarse is not None and coarse.stationarity < CLOSE:
+        return coarse
     slope, gamma = problem.site.start(problem.y)
     best = first = _finite_state(problem, slope, gamma)
     if not problem.site.log_concave:
@@ -38,7 +45,27 @@ def first_state(problem: Problem) -> State:
     if problem.site.uses_variance and weakly_coupled and np.median(gamma * latent.prior_variances) > INFORMATIVE:
         with suppress(NotPositiveDefiniteError):
             best = _better(best, local_sites(problem, latent.mean, latent.prior_variances, first))
-    return best
+    return best if coarse is None else _better(best, coarse)
+
+
+def _coarse_state(problem: Problem, step: Step) -> State | None:
+    """The sites of a fit to every few rows, seen from all of them; None where data are too few to spare any."""
+    latent, site = problem.latent, problem.site
+    size = latent.n_sites // THINNING
+    if size < max(SMALLEST_THINNED, THINNING * latent.n_weights) or not site.log_concave:
+        return None
+    rows = np.sort(np.random.default_rng(0).choice(latent.n_sites, size, replace=False))
+    thinned = latent.thin(rows)
+    if thinned is None:
+        return None
+    part = Problem(thinned, site.rows(rows), problem.y[rows])
+    found, *_ = run(part, step, COARSE_TOL, COARSE_ITERATIONS, None)
+    m, v = latent.marginals(part.posterior(found))
+    e = problem.oracle(m, v)
+    gamma = np.maximum(e.gamma, 0.0)
+    if not np.isfinite(gamma.sum() + e.alpha.sum()):
+        return None
+    return problem.at_sites(gamma * m - e.alpha, gamma)
 
 
 def _better(one: State, other: State) -> State:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
@@ -83,16 +85,31 @@ class Latent(ABC):
     n_sites: int
     mean: Array  # mu at the sites
     slack: Array  # c at the sites
-    prior_variances: Array  # diag(K), without the slack
     n_weights: int  # rank of the map at most; the size of the smallest system it can solve
+
+    @cached_property
+    @abstractmethod
+    def prior_variances(self) -> Array:
+        """diag(K), without the slack."""
 
     @abstractmethod
     def mvm(self, a: Array) -> Array:
         """K a."""
 
     @abstractmethod
-    def factor(self, gamma: Array) -> Factor:
-        """Factorise the posterior precision, or raise `NotPositiveDefiniteError` where q would be improper."""
+    def factor(self, gamma: Array, rhs: Array | None = None) -> Factor:
+        """Factorise the posterior precision, or raise `NotPositiveDefiniteError` where q would be improper.
+
+        ``rhs`` is a hint: the vector that ``solve`` will be asked for first, so that one pass over X may serve both.
+        """
+
+    def thin(self, rows: npt.NDArray[np.intp]) -> Latent | None:
+        """The same prior seen by some of the sites only, for a cheap first fit; None where that would not be cheap."""
+        return None
+
+    def marginals(self, posterior: Posterior) -> tuple[Array, Array]:
+        """Mean and variance at every site under the posterior of a thinned latent; goes with ``thin``."""
+        raise TypeError(f"{type(self).__name__} does not thin, so it has no marginals of a thinned posterior")
 
     @abstractmethod
     def design(self) -> Array:

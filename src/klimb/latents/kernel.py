@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -196,15 +197,19 @@ class Kernel(Latent):
         self.n_sites = self.n_weights = matrix.shape[0]
         if self.n_sites == 0:
             raise InputError("K must have at least one row", "shape (0, 0)", "Pass at least one site.")
-        self.prior_variances = variances_at(np.diagonal(self.K).copy(), (self.n_sites,), "the diagonal of K")
+        variances_at(self.prior_variances, (self.n_sites,), "the diagonal of K")
         check_psd(self.K, "K")
         self.mean = mean_at(mean, (self.n_sites,), "mean")
         self.slack = np.zeros(self.n_sites)
 
+    @cached_property
+    def prior_variances(self) -> Array:
+        return np.diagonal(self.K).copy()
+
     def mvm(self, a: Array) -> Array:
         return np.asarray(self.K @ a)
 
-    def factor(self, gamma: Array) -> Factor:
+    def factor(self, gamma: Array, rhs: Array | None = None) -> Factor:
         return kernel_factor(self.K, gamma)
 
     def design(self) -> Array:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
+import numpy.typing as npt
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.base import Factor, Latent, Posterior, variances_at
@@ -65,7 +67,7 @@ class MeanField(Latent):
     def _build(self, full: Weights) -> None:
         self.full = full
         self.n_sites, self.n_weights = full.n_sites, full.n_weights
-        self.mean, self.slack, self.prior_variances = full.mean, full.slack, full.prior_variances
+        self.mean, self.slack = full.mean, full.slack
         root = full.prior.root
         if root.ndim == 1:
             # A weight without prior variance has no posterior variance either: it leaves q altogether.
@@ -85,11 +87,23 @@ class MeanField(Latent):
             self._prior_logdet = 2 * float(np.linalg.slogdet(root)[1])
         self._squares = DenseDesign(full.X.dense()[:, self._free] ** 2)
 
+    @cached_property
+    def prior_variances(self) -> Array:
+        return self.full.prior_variances
+
     def mvm(self, a: Array) -> Array:
         return self.full.mvm(a)
 
-    def factor(self, gamma: Array) -> MeanFieldFactor:
-        return MeanFieldFactor(self.full.factor(gamma), self._squares, self._precision, self._prior_logdet)
+    def factor(self, gamma: Array, rhs: Array | None = None) -> MeanFieldFactor:
+        return MeanFieldFactor(self.full.factor(gamma, rhs), self._squares, self._precision, self._prior_logdet)
+
+    def thin(self, rows: npt.NDArray[np.intp]) -> MeanField | None:
+        full = self.full.thin(rows)
+        return None if full is None else MeanField.of(full)
+
+    def marginals(self, posterior: Posterior) -> tuple[Array, Array]:
+        assert isinstance(posterior.latent, MeanField)
+        return posterior.latent.predict(posterior, self.full.X, self.slack)
 
     def design(self) -> Array:
         return self.full.design()
@@ -119,5 +133,5 @@ class MeanField(Latent):
                 f"X_new must have {self.n_weights} columns", f"shape {design.shape}", "Use the columns of the fit."
             )
         extra = variances_at(slack, (design.shape[0],), "slack")
-        v = design.row_norms_squared(np.sqrt(self.weight_variances(posterior)))
+        v, _ = design.row_norms_squared(np.sqrt(self.weight_variances(posterior)))
         return design.times(self.weight_mean(posterior)), v + extra * posterior.spread

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Literal, final
 
 import numpy as np
+import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, draws_from, variances_at
@@ -24,10 +26,13 @@ class PrimalFactor(Factor):
     Whitening by S makes singular prior covariances and zero prior variances ordinary.
     """
 
-    def __init__(self, X: DesignMatrix, prior: WeightPrior, gamma: Array) -> None:
+    def __init__(self, X: DesignMatrix, prior: WeightPrior, gamma: Array, rhs: Array | None = None) -> None:
         self.gamma = gamma
         self._X = X
-        A = prior.whiten(X.weighted_gram(gamma))
+        gram, self._hinted = X.weighted_gram(gamma, rhs)
+        self._rhs = rhs
+        self._variances: Array | None = None
+        A = prior.whiten(gram)
         A.flat[:: len(A) + 1] += 1.0
         lower = cholesky(A.T)
         self.logdet = log_det_from_cholesky(lower)
@@ -36,10 +41,17 @@ class PrimalFactor(Factor):
         self._upper = prior.root.ndim == 1  # a diagonal S keeps the triangle
 
     def variances(self) -> Array:
-        return self._X.row_norms_squared(self._root, upper=self._upper)
+        if self._variances is None:
+            self._variances, _ = self._X.row_norms_squared(self._root, upper=self._upper)
+        return self._variances
 
     def smooth(self, b: Array) -> Array:
-        return self._X.times(self._root @ (self._root.T @ self._X.transpose_times(b)))
+        pulled = self._hinted if b is self._rhs else self._X.transpose_times(b)
+        weights = self._root @ (self._root.T @ pulled)
+        if self._variances is not None:
+            return self._X.times(weights)
+        self._variances, smoothed = self._X.row_norms_squared(self._root, upper=self._upper, times=weights)
+        return smoothed
 
     def covariance(self) -> Array:
         rows = np.concatenate([block for _, block in self._X.scaled_blocks(self._root)])
@@ -76,31 +88,45 @@ class Weights(Latent):
     """
 
     def __init__(self, X: Any, mean: Any = 0.0, cov: Any = 1.0, slack: Any = 0.0, *, form: Form = "auto") -> None:
-        self.X = as_design(X, "X")
-        self.n_sites, self.n_weights = self.X.shape
-        self.prior = WeightPrior(mean, cov, self.n_weights)
-        self.mean = self.X.times(self.prior.mean)
-        self.slack = variances_at(slack, (self.n_sites,), "slack")
         if form not in ("auto", "primal", "dual"):
             raise InputError('form must be "auto", "primal" or "dual"', repr(form), "Leave it out to let cost decide.")
+        design = as_design(X, "X")
+        self._build(design, WeightPrior(mean, cov, design.shape[1]), slack, form)
+
+    def _build(self, design: DesignMatrix, prior: WeightPrior, slack: Any, form: Form) -> None:
+        self.X, self.prior = design, prior
+        self.n_sites, self.n_weights = design.shape
+        self.mean = design.times(prior.mean) if prior.mean.any() else np.zeros(self.n_sites)
+        self.slack = variances_at(slack, (self.n_sites,), "slack")
         # Flops an iteration: primal 2 N D^2 + D^3/3, dual 2/3 N^3.
-        cheaper = "dual" if self.n_sites < 1.5 * self.n_weights else "primal"
-        self.form = cheaper if form == "auto" else form
-        self._K = self.X.outer_gram(self.prior.root) if self.form == "dual" else None
-        if self._K is not None:
-            self.prior_variances = np.diagonal(self._K).copy()
-        else:
-            self.prior_variances = self.X.row_norms_squared(self.prior.root)
+        cheaper: Form = "dual" if self.n_sites < 1.5 * self.n_weights else "primal"
+        self.form: Form = cheaper if form == "auto" else form
+        self._K = design.outer_gram(prior.root) if self.form == "dual" else None
+
+    @cached_property
+    def prior_variances(self) -> Array:
+        return self.X.row_norms_squared(self.prior.root)[0]
 
     def mvm(self, a: Array) -> Array:
         if self._K is not None:
             return np.asarray(self._K @ a)
         return self.X.times(self.prior.covariance_times(self.X.transpose_times(a)))
 
-    def factor(self, gamma: Array) -> Factor:
+    def factor(self, gamma: Array, rhs: Array | None = None) -> Factor:
         if self._K is not None:
             return kernel_factor(self._K, gamma)  # [A] Eq. (18)-(19)
-        return PrimalFactor(self.X, self.prior, gamma)
+        return PrimalFactor(self.X, self.prior, gamma, rhs)
+
+    def thin(self, rows: npt.NDArray[np.intp]) -> Weights | None:
+        if self._K is not None:
+            return None
+        thinned = Weights.__new__(Weights)
+        thinned._build(self.X.subset(rows), self.prior, self.slack[rows], "primal")
+        return thinned
+
+    def marginals(self, posterior: Posterior) -> tuple[Array, Array]:
+        assert isinstance(posterior.latent, Weights)
+        return posterior.latent.predict(posterior, self.X, self.slack)
 
     def design(self) -> Array:
         return np.concatenate([block for _, block in self.X.scaled_blocks(self.prior.root)])
@@ -134,9 +160,9 @@ class Weights(Latent):
         if not posterior.spread:
             return m, np.zeros_like(m)
         if self._K is None:
-            return m, extra + design.row_norms_squared(self._posterior_root(posterior))
+            return m, extra + design.row_norms_squared(self._posterior_root(posterior))[0]
         predictor, root = KernelPredictor(self._K, posterior), self.prior.root
-        prior_variances, v = design.row_norms_squared(root), np.empty_like(m)
+        prior_variances, v = design.row_norms_squared(root)[0], np.empty_like(m)
         for rows in row_blocks(len(m), max(self.n_sites, self.n_weights)):
             pushed = self.prior.covariance_times(design.dense_rows(rows).T)  # Sigma_w x_*, one column each
             v[rows] = predictor.variances(self.X.times(pushed).T, prior_variances[rows])

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, final
 
 import numpy as np
+import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float, check_finite
@@ -33,12 +34,16 @@ class DesignMatrix(ABC):
         """X' vector."""
 
     @abstractmethod
-    def weighted_gram(self, gamma: Array) -> Array:
-        """X' diag(gamma) X as a dense D x D array, gamma of any sign."""
+    def weighted_gram(self, gamma: Array, vector: Array | None = None) -> tuple[Array, Array]:
+        """X' diag(gamma) X as a dense D x D array, gamma of any sign, and X' vector from the same pass (or zeros)."""
 
     @abstractmethod
-    def row_norms_squared(self, root: Array, *, upper: bool = False) -> Array:
-        """|x_i' S|^2 for each row; ``upper`` says that S is upper triangular."""
+    def row_norms_squared(self, root: Array, *, upper: bool = False, times: Array | None = None) -> tuple[Array, Array]:
+        """|x_i' S|^2 for each row, and X times from the same pass (or zeros); ``upper``: S is upper triangular."""
+
+    @abstractmethod
+    def subset(self, rows: npt.NDArray[np.intp]) -> DesignMatrix:
+        """Some rows."""
 
     @abstractmethod
     def dense_rows(self, rows: slice) -> Array:
@@ -77,11 +82,11 @@ class DenseDesign(DesignMatrix):
     def transpose_times(self, vector: Array) -> Array:
         return np.asarray(vector @ self.values)
 
-    def weighted_gram(self, gamma: Array) -> Array:
+    def weighted_gram(self, gamma: Array, vector: Array | None = None) -> tuple[Array, Array]:
         from scipy.linalg.blas import dsyrk
 
         N, D = self.shape
-        gram = np.zeros((D, D), order="F")
+        gram, product = np.zeros((D, D), order="F"), np.zeros(D)
         signed = bool(gamma.min() < 0)
         weight = gamma if signed else np.sqrt(gamma)
         for rows in row_blocks(N, D):
@@ -91,26 +96,34 @@ class DenseDesign(DesignMatrix):
                 gram += block.T @ scaled
             else:  # half the flops of a general product
                 gram = dsyrk(1.0, scaled.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
+            if vector is not None:
+                product += vector[rows] @ block
         if not signed:
             gram = np.tril(gram)
             gram += np.tril(gram, -1).T
-        return np.asarray(gram)
+        return np.asarray(gram), product
 
-    def row_norms_squared(self, root: Array, *, upper: bool = False) -> Array:
+    def row_norms_squared(self, root: Array, *, upper: bool = False, times: Array | None = None) -> tuple[Array, Array]:
         from scipy.linalg.blas import dtrmm
 
-        out = np.empty(self.shape[0])
+        norms, product = np.empty(self.shape[0]), np.zeros(self.shape[0])
         factor = np.asfortranarray(root) if root.ndim == 2 else root
         for rows in row_blocks(*self.shape):
+            values = self.values[rows]
+            if times is not None:
+                np.dot(values, times, out=product[rows])
             if root.ndim == 1:
-                block = self.values[rows] * root
+                block = values * root
             elif upper:  # in place on a copy: (S' x_i) for every row, seen as the columns of the transpose
-                block = self.values[rows].copy()
+                block = values.copy()
                 dtrmm(1.0, factor, block.T, lower=0, trans_a=1, overwrite_b=1)
             else:
-                block = self.values[rows] @ root
-            np.einsum("ij,ij->i", block, block, out=out[rows])
-        return out
+                block = values @ root
+            np.einsum("ij,ij->i", block, block, out=norms[rows])
+        return norms, product
+
+    def subset(self, rows: npt.NDArray[np.intp]) -> DenseDesign:
+        return DenseDesign(self.values[rows])
 
     def dense_rows(self, rows: slice) -> Array:
         return self.values[rows]
@@ -134,21 +147,26 @@ class SparseDesign(DesignMatrix):
     def transpose_times(self, vector: Array) -> Array:
         return np.asarray(self._transpose @ vector)
 
-    def weighted_gram(self, gamma: Array) -> Array:
+    def weighted_gram(self, gamma: Array, vector: Array | None = None) -> tuple[Array, Array]:
         scaled = self.values.copy()
         scaled.data = scaled.data * np.repeat(gamma, np.diff(scaled.indptr))
-        return np.asfortranarray((self._transpose @ scaled).toarray())
+        product = np.zeros(self.shape[1]) if vector is None else self.transpose_times(vector)
+        return np.asfortranarray((self._transpose @ scaled).toarray()), product
 
-    def row_norms_squared(self, root: Array, *, upper: bool = False) -> Array:
+    def row_norms_squared(self, root: Array, *, upper: bool = False, times: Array | None = None) -> tuple[Array, Array]:
+        product = np.zeros(self.shape[0]) if times is None else self.times(times)
         if root.ndim == 1:
             squares = self.values.copy()
             squares.data = squares.data**2
-            return np.asarray(squares @ root**2)
-        out = np.empty(self.shape[0])
+            return np.asarray(squares @ root**2), product
+        norms = np.empty(self.shape[0])
         for rows in row_blocks(self.shape[0], root.shape[1]):
             block = self.values[rows] @ root
-            np.einsum("ij,ij->i", block, block, out=out[rows])
-        return out
+            np.einsum("ij,ij->i", block, block, out=norms[rows])
+        return norms, product
+
+    def subset(self, rows: npt.NDArray[np.intp]) -> SparseDesign:
+        return SparseDesign(self.values[rows])
 
     def dense_rows(self, rows: slice) -> Array:
         return np.asarray(self.values[rows].toarray())
@@ -158,7 +176,9 @@ class SparseDesign(DesignMatrix):
 
 
 def as_design(X: Any, name: str) -> DesignMatrix:
-    """A checked design matrix from an array or a scipy.sparse matrix."""
+    """A checked design matrix from an array or a scipy.sparse matrix (or one that was checked before)."""
+    if isinstance(X, DesignMatrix):
+        return X
     sparse = hasattr(X, "tocsr")
     if not sparse:
         values = as_float(X, name, ndim=2)
