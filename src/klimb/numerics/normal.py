@@ -1,4 +1,4 @@
-"""The normal distribution function and the probability of an interval: logarithms, derivatives, Gaussian expectations."""
+"""The normal distribution function and the probability of an interval: logarithms, derivatives, expectations."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.polynomial import chebyshev
-from scipy.special import erfcx, log_ndtr, ndtr
+from scipy.special import erfcx, ndtr
 
 from klimb.numerics.arrays import Array
-from klimb.numerics.quadrature import SPAN, Index, Landscape, Triple, gaussian_expectation, legendre
+from klimb.numerics.quadrature import Landscape, gaussian_expectation
+from klimb.numerics.rules import SPAN, Index, Triple, legendre
 from klimb.numerics.special import HALF_LOG_2PI, SQRT_2, SQRT_2PI
+from klimb.numerics.wide import WideTable, geometric_edges, tabulate
 
 
 @lru_cache(maxsize=1)
 def _mills_excess_series() -> Array:
-    """Chebyshev coefficients in u = 4/x - 1 of x (1/M(x) - x), x >= 2, from the continued fraction of Mills' ratio M."""
+    """Chebyshev coefficients in u = 4/x - 1 of x (1/M(x) - x), x >= 2, by the continued fraction of Mills' ratio M."""
     degree = 40
     u = chebyshev.chebpts1(degree + 1)
     with np.errstate(divide="ignore"):
@@ -32,19 +34,29 @@ def mills_excess(x: Array) -> Array:
     return np.asarray(chebyshev.chebval(4.0 / x - 1.0, _mills_excess_series()) / x)
 
 
-def log_ndtr_derivatives(t: Array) -> tuple[Array, Array, Array]:
+def log_ndtr_derivatives(t: Array) -> Triple:
     """log Phi(t), its first derivative r = phi/Phi and minus its second, r (r + t), each with relative accuracy."""
-    below = t < 0.0
-    negative, positive = np.minimum(t, 0.0), np.maximum(t, 0.0)
+    value, ratio, curvature = np.empty_like(t), np.empty_like(t), np.empty_like(t)
+    for rule, chosen in ((_far_left, t < -2.0), (_middle, t >= -2.0)):
+        if chosen.all():
+            return rule(t)
+        if chosen.any():
+            value[chosen], ratio[chosen], curvature[chosen] = rule(t[chosen])
+    return value, ratio, curvature
+
+
+def _far_left(t: Array) -> Triple:
+    gap = mills_excess(-t)  # r + t, which cancels where r -> -t
+    ratio = gap - t
+    return -0.5 * t * t - HALF_LOG_2PI - np.log(ratio), ratio, ratio * gap
+
+
+def _middle(t: Array) -> Triple:
     with np.errstate(under="ignore"):
-        density = np.exp(-0.5 * positive * positive) / SQRT_2PI
-    ratio_above = density / ndtr(positive)
-    ratio_below = (2.0 / SQRT_2PI) / erfcx(-negative / SQRT_2)
-    ratio = np.where(below, ratio_below, ratio_above)
-    far = np.maximum(-t, 2.0)
-    gap = np.where(t < -2.0, mills_excess(far), ratio + t)  # r + t cancels where r -> -t
-    ratio = np.where(t < -2.0, far + gap, ratio)
-    return log_ndtr(t), ratio, ratio * gap
+        below, above = ndtr(t), ndtr(-t)
+        ratio = np.exp(-0.5 * t * t) / (SQRT_2PI * below)
+        value = np.where(t > 0.0, np.log1p(-np.minimum(above, 0.75)), np.log(below))
+        return value, ratio, ratio * (ratio + t)
 
 
 def half_normal_loss(a: Array) -> Array:
@@ -57,12 +69,20 @@ def half_normal_loss(a: Array) -> Array:
         return np.asarray(np.exp(-0.5 * a * a) / SQRT_2PI * share)
 
 
+def _probit_integrands(t: Array, rows: Index | None = None) -> Triple:
+    value, ratio, curvature = log_ndtr_derivatives(t)
+    return value, -ratio, curvature
+
+
+@lru_cache(maxsize=1)
+def _probit_table() -> WideTable:
+    left = [-edge for edge in reversed(geometric_edges(1.5, 2e5))]
+    right = [1.5, 3.0, 4.5, 6.0, 8.0, 10.0, 13.0]
+    return tabulate(_probit_integrands, [*left, *right], by_parts=False, least_deviation=0.6)
+
+
 def probit_moments(m: Array, v: Array) -> Triple:
     """(E g, -E g', -E g'') for g = log Phi under N(m, v)."""
-
-    def integrands(t: Array, rows: Index) -> Triple:
-        value, ratio, curvature = log_ndtr_derivatives(t)
-        return value, -ratio, curvature
 
     def step(t: Array, rows: Index) -> Array:
         # The zeros of Phi nearest to the real line are 1.9 +- 2.8i, the others lie near the diagonals; to the right
@@ -77,8 +97,8 @@ def probit_moments(m: Array, v: Array) -> Triple:
     low = m - s * np.sqrt(right * shrunk + SPAN * SPAN)
     high = np.minimum(np.where(m > 0.0, np.minimum(m + SPAN * s, shrunk + SPAN * narrow + 4.0), m + SPAN * s), 39.0)
     landscape = Landscape(offset=np.maximum(1.9 - m, 0.0), height=np.full_like(m, 2.8), tilt=right, low=low, high=high,
-                          centre=np.zeros_like(m), step=step)
-    return gaussian_expectation(integrands, m, v, landscape)
+                          centre=np.zeros_like(m), step=step, table=_probit_table())
+    return gaussian_expectation(_probit_integrands, m, v, landscape)
 
 
 TAIL_NODES = 24
@@ -105,7 +125,7 @@ def log_interval_derivatives(a: Array, b: Array) -> Triple:
 
 
 def _tail(a: Array, width: Array) -> Triple:
-    """a > 0 or b - a < 2: Phi(b) - Phi(a) = phi(a) J with J = int_0^width exp(-a u - u^2/2) du, by Gauss-Legendre quadrature."""
+    """a > 0 or b - a < 2: Phi(b) - Phi(a) = phi(a) J with J = int_0^width exp(-a u - u^2/2) du by quadrature."""
     node, weight = legendre(TAIL_NODES)
     end = np.minimum(width, 76.0 / (np.sqrt(a * a + 76.0) + a))  # the integrand is below e^-38 from there on
     u = end * node[(...,) + (None,) * a.ndim]
@@ -144,5 +164,6 @@ def interval_moments(low: Array, high: Array, m: Array, v: Array) -> Triple:
     s = np.sqrt(v)
     inside = np.maximum(0.5 * width - np.abs(m - middle), 0.0)  # depth of m, 0 outside
     reach = s * np.sqrt(inside * inside / (1.0 + v) + SPAN * SPAN)
-    landscape = Landscape(offset=np.maximum(1.9 - 0.5 * width + np.abs(m - middle), 0.0), height=np.full_like(m, 2.0), tilt=inside, low=m - reach, high=m + reach, centre=middle, step=step)
+    landscape = Landscape(offset=np.maximum(1.9 - 0.5 * width + np.abs(m - middle), 0.0), height=np.full_like(m, 2.0),
+                          tilt=inside, low=m - reach, high=m + reach, centre=middle, step=step)
     return gaussian_expectation(integrands, m, v, landscape)

@@ -1,9 +1,10 @@
 """E[h(f)] under N(f; m, v) for smooth integrands h whose complex singularities and tails are known.
 
-Three rules, chosen per datum by s = sqrt(v) against the distance to the nearest singularity:
+Four rules, chosen per datum by s = sqrt(v) against the distance to the nearest singularity:
 
 - Gauss-Hermite with a few nodes, where h is a polynomial for all the Gaussian can see;
 - the trapezoid rule in z = (f - m)/s, which converges exponentially while the singularity is not nearer than about s;
+- a table of h on fixed nodes in f (see `wide`), where the Gaussian is wide and the integrands are those of all data;
 - Gauss-Legendre panels that walk outwards from the centre of h, each as long as the nearest of the singularity, the
   Gaussian and the site's own tail allows, between limits outside of which nothing is left.
 
@@ -20,15 +21,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from klimb.numerics.arrays import Array
-from klimb.numerics.special import SQRT_2PI
+from klimb.numerics.rules import CACHE_DOUBLES, SPAN, SQRT_2PI, Index, Triple, hermite, legendre
+from klimb.numerics.wide import WideTable
 
-Index: TypeAlias = "np.ndarray[Any, np.dtype[np.intp]]"
-Triple: TypeAlias = tuple[Array, Array, Array]
 # (f of shape (nodes, data), which data) -> the value, alpha and gamma integrands: h, -h', -h''.
 Integrands: TypeAlias = Callable[[Array, Index], Triple]
 
-CACHE_DOUBLES = 32768
-SPAN = 9.3  # a Gaussian has less than 1e-19 of its mass, and of its low moments, outside this many deviations
 PANEL_NODES = 16
 MAX_PANELS = 4000
 
@@ -37,14 +35,15 @@ MAX_PANELS = 4000
 class Landscape:
     """Where the integrands of each datum have their features. All arrays have one entry per datum."""
 
-    offset: Array  # the nearest complex singularities are at m + offset +- i height (for lines of them: the nearest end)
+    offset: Array  # the nearest complex singularities are at m + offset +- i height
     height: Array
     tilt: Array  # bound on |d log h / df| near m: how strongly the tails of h shift the Gaussian
     low: Array  # outside of (low, high) the integrand is negligible
     high: Array
     centre: Array  # the panels walk outwards from here
     step: Callable[[Array, Index], Array]  # longest panel that starts at f and walks away from the centre
-    by_parts: Array | None = None  # where true, gamma = -E[h' z]/s: [S] Eq. (7) by parts once; for h'' that cancels
+    by_parts: Any = None  # where true, gamma = -E[h' z]/s: [S] Eq. (7) by parts once; for h'' that cancels
+    table: WideTable | None = None  # for wide Gaussians around 0, where the integrands are the same for all data
 
 
 def gaussian_expectation(integrands: Integrands, m: Array, v: Array, landscape: Landscape) -> Triple:
@@ -56,7 +55,11 @@ def gaussian_expectation(integrands: Integrands, m: Array, v: Array, landscape: 
         offset, height = np.minimum(np.abs(landscape.offset) / safe, 1e3), np.minimum(landscape.height / safe, 1e3)
         shift = np.where(s > 0.0, landscape.tilt * s, 0.0)
     left = np.ones(m.shape, dtype=bool)
+    if landscape.table is not None:
+        left &= ~_from_table(landscape.table, m, s, landscape, out)
     for rule in _rules():
+        if not left.any():
+            return out
         chosen = left & rule.serves(offset, height, shift)
         if chosen.any():
             _fixed_nodes(integrands, m, s, np.flatnonzero(chosen), rule, out)
@@ -74,11 +77,12 @@ class _Rule:
     weight: Array
     step: float
     most_shift: float
+    least_distance: float = 0.0
 
     def serves(self, offset: Array, height: Array, shift: Array) -> Any:
         """Whether the rule is exact to rounding, with the nearest singularity at offset +- i height deviations."""
         if self.step == 0.0:
-            return (offset * offset + height * height >= 196.0) & (shift <= self.most_shift)
+            return (offset * offset + height * height >= self.least_distance**2) & (shift <= self.most_shift)
         # The error of the trapezoid rule is the density at the pole times exp(-2 pi height/h), or exp(-2 pi^2/h^2).
         saddle = np.minimum(height, 2.0 * np.pi / self.step)
         away = np.maximum(offset - shift, 0.0)
@@ -89,24 +93,14 @@ class _Rule:
 @lru_cache(maxsize=1)
 def _rules() -> tuple[_Rule, ...]:
     """The rules with fixed nodes, cheapest first."""
-    rules = [_Rule(*_hermite(10), step=0.0, most_shift=0.5)]
+    # n nodes leave an error of about n! / distance^2n.
+    rules = [_Rule(*hermite(n), step=0.0, most_shift=shift, least_distance=distance)
+             for n, shift, distance in ((1, 1e-8, 3e7), (3, 4e-3, 600.0), (5, 0.05, 65.0), (10, 0.5, 14.0))]
     for h in (0.72, 0.56, 0.4, 0.25):
         last = int(np.ceil((SPAN + 3.0) / h))
-        z = h * np.arange(-last, last + 1)
-        rules.append(_Rule(z, h * np.exp(-0.5 * z * z) / SQRT_2PI, step=h, most_shift=3.0))
+        z = h * np.arange(-last, last + 1, dtype=np.float64)
+        rules.append(_Rule(z, np.asarray(h * np.exp(-0.5 * z * z) / SQRT_2PI), step=h, most_shift=3.0))
     return tuple(rules)
-
-
-def _hermite(n: int) -> tuple[Array, Array]:
-    z, weight = np.polynomial.hermite_e.hermegauss(n)
-    return z, weight / weight.sum()
-
-
-@lru_cache(maxsize=8)
-def legendre(n: int) -> tuple[Array, Array]:
-    """Nodes and weights of Gauss-Legendre quadrature on (0, 1)."""
-    x, weight = np.polynomial.legendre.leggauss(n)
-    return 0.5 * (x + 1.0), 0.5 * weight
 
 
 def _fixed_nodes(integrands: Integrands, m: Array, s: Array, rows: Index, rule: _Rule, out: Triple) -> None:
@@ -116,6 +110,17 @@ def _fixed_nodes(integrands: Integrands, m: Array, s: Array, rows: Index, rule: 
         f = m[chunk] + s[chunk] * rule.z[:, None]
         for target, h in zip(out, integrands(f, chunk), strict=True):
             target[chunk] = rule.weight @ h
+
+
+def _from_table(table: WideTable, m: Array, s: Array, landscape: Landscape, out: Triple) -> Any:
+    """Fill ``out`` where the table serves, and say where that is."""
+    chosen = table.serves(m, s)
+    rows = np.flatnonzero(chosen)
+    if rows.size:
+        result = table.expectation(m[rows], s[rows], landscape.low[rows], landscape.high[rows])
+        for target, values in zip(out, result, strict=True):
+            target[rows] = values
+    return chosen
 
 
 def _panels(integrands: Integrands, m: Array, s: Array, landscape: Landscape, rows: Index, out: Triple) -> None:

@@ -16,13 +16,13 @@ from scipy.special import ndtr
 
 from klimb.numerics.arrays import Array
 from klimb.numerics.normal import half_normal_loss
-from klimb.numerics.quadrature import SPAN, Index, Landscape, Triple, gaussian_expectation, legendre
-from klimb.numerics.special import SQRT_2PI
+from klimb.numerics.quadrature import Landscape, gaussian_expectation
+from klimb.numerics.rules import SPAN, SQRT_2PI, Index, Triple, legendre
 
 CHUNK = 4096
-# Largest v that is served by so many terms of the series in v, for a relative error below 1e-15 in all three.
-_SERIES = ((0.0, 0), (1e-8, 1), (4e-6, 2), (1e-4, 3), (6e-4, 4), (2e-3, 5), (5e-3, 6), (9e-3, 7), (1.5e-2, 8), (2.2e-2, 9),
-           (3e-2, 10), (4e-2, 11))
+# Largest v that is served by so many terms of the series in v, for a relative error of some 1e-15 in all three.
+_SERIES = ((0.0, 0), (1e-8, 1), (4e-6, 2), (1e-4, 3), (6e-4, 4), (2e-3, 5), (5e-3, 6), (9e-3, 7), (1.5e-2, 8),
+           (2.2e-2, 9), (3e-2, 10), (4e-2, 11))
 _SERIES_END = _SERIES[-1][0]
 _TRAPEZOID_END = 6.0
 
@@ -37,7 +37,7 @@ def folded_point(f: Array) -> Triple:
 
 
 def unfold(m: Array, value: Array, slope: Array) -> tuple[Array, Array]:
-    """E softplus and E sigmoid at m, from those at -|m|: softplus(f) = softplus(-f) + f, sigmoid(f) = 1 - sigmoid(-f)."""
+    """E softplus and E sigmoid at m, given those at -|m|: softplus(f) = softplus(-f) + f, sigmoid(f) = 1 - sigmoid(-f)."""
     return value + np.maximum(m, 0.0), np.where(m > 0.0, 1.0 - slope, slope)
 
 

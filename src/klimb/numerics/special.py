@@ -33,8 +33,8 @@ def _odd_series(x: Array, coefficients: tuple[float, ...]) -> Array:
 def stirling_error(x: Array) -> Array:
     """log gamma(x) - [(x - 1/2) log x - x + log(2 pi)/2]: what Stirling's formula leaves out, for x > 0.
 
-    >>> float(stirling_error(np.array([1e6]))[0])  # 1 / (12 x) to leading order
-    8.333333333333056e-08
+    >>> float(stirling_error(np.array([1e6]))[0].round(18))  # 1 / (12 x) to leading order
+    8.3333333333e-08
     """
     x = np.asarray(x, dtype=np.float64)
     large = np.maximum(x, 12.0)
@@ -52,12 +52,44 @@ def digamma_minus_log(x: Array) -> Array:
     return np.where(x >= 12.0, series, digamma(small) - np.log(small))
 
 
+# Coefficients of x^-3, x^-5, ... in the series of trigamma(x) - 1/x - 1/(2x^2), B_2k.
+_TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
+
+
+def gamma_family(x: Array) -> tuple[Array, Array, Array]:
+    """log gamma(x), digamma(x) and trigamma(x) for x >= 1, to about 1e-15 of the larger of themselves and 10.
+
+    One recurrence up to where Stirling's series holds serves all three, much faster than three special functions.
+
+    >>> print([float(h[0].round(12)) for h in gamma_family(np.array([3.0]))])
+    [0.69314718056, 0.922784335098, 0.394934066848]
+    """
+    near = np.minimum(x, 30.0)
+    product, inverses, squares = near.copy(), 1.0 / near, 1.0 / (near * near)
+    for k in range(1, 8):
+        factor = near + k
+        product *= factor
+        np.divide(1.0, factor, out=factor)
+        inverses += factor
+        factor *= factor
+        squares += factor
+    moved = x < 30.0
+    far = np.where(moved, x + 8.0, x)
+    log_far, inverse = np.log(far), 1.0 / far
+    value = (far - 0.5) * log_far - far + HALF_LOG_2PI + _odd_series(far, _STIRLING)
+    slope = log_far - 0.5 * inverse + _odd_series(far, _DIGAMMA) * inverse
+    bend = inverse + 0.5 * inverse * inverse + _odd_series(far, _TRIGAMMA) * inverse * inverse
+    return (np.where(moved, value - np.log(product), value), np.where(moved, slope - inverses, slope),
+            np.where(moved, bend + squares, bend))
+
+
 def log_gamma_half_step(a: Array) -> Array:
     """log gamma(a + 1/2) - log gamma(a) for a > 0."""
     a = np.asarray(a, dtype=np.float64)
     large = np.maximum(a, 12.0)
     small = np.minimum(a, 12.0)
-    return np.where(a >= 12.0, 0.5 * np.log(large) + _odd_series(large, _HALF_STEP), gammaln(small + 0.5) - gammaln(small))
+    series = 0.5 * np.log(large) + _odd_series(large, _HALF_STEP)
+    return np.where(a >= 12.0, series, gammaln(small + 0.5) - gammaln(small))
 
 
 def log_binomial(n: Array, k: Array, rest: Array | None = None) -> Array:

@@ -28,7 +28,7 @@ Rows: TypeAlias = "slice | np.ndarray[Any, np.dtype[np.intp]]"
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """``value`` = E log p(y|f), ``alpha`` = -d value/dm, ``gamma`` = -2 d value/dv, under N(f; m, v). [A] Eq. (11)-(12)."""
+    """``value`` = E log p(y|f) under N(m, v), ``alpha`` = -d value/dm, ``gamma`` = -2 d value/dv: [A] Eq. (11)-(12)."""
 
     value: Array
     alpha: Array
@@ -56,7 +56,7 @@ class Site(ABC):
 
     @abstractmethod
     def constant(self, y: Array) -> Array:
-        """The part of log p(y|f) that ``oracle`` and ``point`` leave out because f does not enter it (may be 0-d zero)."""
+        """The part of log p(y|f) that ``oracle`` and ``point`` leave out: f does not enter it (may be 0-d zero)."""
 
     def rows(self, rows: Rows) -> Self:
         """The site of a subset of the data: parameters that are one per datum are sliced, scalars stay."""
@@ -91,7 +91,7 @@ class Site(ABC):
     def checked(self, y: ArrayLike, m: ArrayLike, v: ArrayLike) -> tuple[Array, Array, Array]:
         """Clean ``y`` and finite float arrays ``m``, ``v`` >= 0, all of one length."""
         clean, mean, variance = self.validate(y), np.atleast_1d(as_float(m, "m")), np.atleast_1d(as_float(v, "v"))
-        refuse(variance < 0.0, variance, "The variance v must be at least 0", "Pass variances, not standard deviations.")
+        refuse(variance < 0.0, variance, "The variance v must be at least 0", "Check how v was computed.")
         try:
             clean, mean, variance = np.broadcast_arrays(clean, mean, variance)
         except ValueError as error:
@@ -172,7 +172,7 @@ class Site(ABC):
         return probabilities_by_quadrature(self, m, v)
 
 
-# -- checks that the sites share -----------------------------------------------------------------------------------------
+# -- checks that the sites share -------------------------------------------------------------------------------------
 
 
 def refuse(bad: np.ndarray[Any, np.dtype[np.bool_]], array: Array, expected: str, advice: str) -> None:
@@ -187,7 +187,7 @@ def refuse(bad: np.ndarray[Any, np.dtype[np.bool_]], array: Array, expected: str
 
 
 def parameter(value: Any, name: str, ok: Callable[[Array], Any], expected: str, advice: str) -> Any:
-    """A parameter as a float, or as a 1-d array with one entry per datum, after ``ok`` has been asked about each entry."""
+    """A parameter as a float, or as a 1-d array with one entry per datum, if ``ok`` holds for each entry."""
     array = as_float(value, name)
     if array.ndim > 1:
         raise InputError(f"{name} must be a scalar or one per datum", f"shape {array.shape}", "Pass a 1-d array.")

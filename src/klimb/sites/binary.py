@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import wrightomega
 
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.normal import log_ndtr_derivatives, probit_moments
-from klimb.numerics.quadrature import SPAN, Index, Landscape, Triple, gaussian_expectation
+from klimb.numerics.quadrature import Landscape, gaussian_expectation
+from klimb.numerics.rules import SPAN, Index, Triple
 from klimb.numerics.softplus import folded_moments, folded_point, unfold
+from klimb.numerics.tilted import Tilted
+from klimb.numerics.wide import WideTable, geometric_edges, tabulate
 from klimb.sites.base import Expectation, Site, clean_labels
 
 _ADVICE = "Use Binomial or Ordinal for counts."
@@ -22,7 +26,7 @@ class Logistic(Site):
 
     >>> e = Logistic().expect([1, 0], m=[0.5, 0.5], v=[2.0, 2.0])
     >>> print(e.gamma.round(6))
-    [0.170447 0.170447]
+    [0.176585 0.176585]
     """
 
     log_concave = True
@@ -30,6 +34,7 @@ class Logistic(Site):
     super_gaussian = True
     discrete = True
     support = "{-1, +1} or {0, 1}"
+    response = "classes"
 
     def validate(self, y: ArrayLike) -> Array:
         return clean_labels(self, y, _ADVICE)
@@ -51,6 +56,20 @@ class Logistic(Site):
     def start(self, y: Array) -> tuple[Array, Array]:
         return 0.5 * y, np.full_like(y, 0.25)
 
+    def labels(self) -> Array:
+        return np.array([-1.0, 1.0])
+
+    def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
+        small = folded_moments(m, v)[1]  # the probability of the less likely label
+        if np.any(small < 1e-290):
+            return super().log_predictive(y, m, v)
+        return np.where(y * m > 0.0, np.log1p(-small), np.log(small))
+
+    def class_probabilities(self, m: Array, v: Array) -> Array:
+        small = folded_moments(m, v)[1]
+        up = m > 0.0
+        return np.column_stack([np.where(up, small, 1.0 - small), np.where(up, 1.0 - small, small)])
+
 
 @dataclass(frozen=True)
 class Probit(Site):
@@ -65,6 +84,7 @@ class Probit(Site):
     gamma_trend = "mixed"
     discrete = True
     support = "{-1, +1} or {0, 1}"
+    response = "classes"
 
     def validate(self, y: ArrayLike) -> Array:
         return clean_labels(self, y, _ADVICE)
@@ -84,20 +104,31 @@ class Probit(Site):
         # Value and slope at f = 0: r = sqrt(2 / pi) and curvature r^2.
         return y * np.sqrt(2.0 / np.pi), np.full_like(y, 2.0 / np.pi)
 
+    def labels(self) -> Array:
+        return np.array([-1.0, 1.0])
+
+    def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
+        if np.any(np.asarray(power) != 1.0):
+            return super().tilted(y, m, v, power)
+        root = np.sqrt(1.0 + v)
+        value, ratio, curvature = log_ndtr_derivatives(y * m / root)
+        return Tilted(value, y * ratio / root, -curvature / (1.0 + v))
+
 
 @dataclass(frozen=True)
 class CLogLog(Site):
     """P(y = 1) = 1 - exp(-e^f), the complementary log-log link: an event in a Poisson process of log rate f.
 
     >>> e = CLogLog().expect([0], m=[0.0], v=[2.0])  # -E e^f
-    >>> print(e.value.round(12))
-    [-2.718281828459]
+    >>> print(e.value.round(6))
+    [-2.718282]
     """
 
     log_concave = True
     gamma_trend = "mixed"
     discrete = True
     support = "{-1, +1} or {0, 1}"
+    response = "classes"
 
     def validate(self, y: ArrayLike) -> Array:
         return clean_labels(self, y, _ADVICE)
@@ -119,13 +150,17 @@ class CLogLog(Site):
             rate = np.exp(f)
         value, slope, curvature = event_derivatives(f)
         event = y > 0.0
-        return Expectation(np.where(event, value, -rate), np.where(event, -slope, rate), np.where(event, curvature, rate))
+        return Expectation(np.where(event, value, -rate), np.where(event, -slope, rate),
+                           np.where(event, curvature, rate))
 
     def start(self, y: Array) -> tuple[Array, Array]:
-        # At f = log log 2 the odds are even; the curvature there is log 2 (no event) or log 2 (2 log 2 - 1) / 1 (event).
+        # The tangent parabola at f = log log 2, where the odds are even.
         even = np.log(np.log(2.0))
         e = self.point(y, np.full_like(y, even))
         return -e.alpha + e.gamma * even, e.gamma
+
+    def labels(self) -> Array:
+        return np.array([-1.0, 1.0])
 
 
 # B_2k / (2k)! of the series x/(e^x - 1) = 1 - x/2 + x^2/12 - x^4/720 + ...
@@ -164,12 +199,20 @@ def _relative_hit(x: Array) -> Array:
     return -x * total
 
 
+def _event_integrands(f: Array, rows: Index | None = None) -> Triple:
+    value, slope, curvature = event_derivatives(f)
+    return value, -slope, curvature
+
+
+@lru_cache(maxsize=1)
+def _event_table() -> WideTable:
+    left = [-edge for edge in reversed(geometric_edges(1.0, 2e5))]
+    right = [0.9, 1.7, 2.3, 2.8, 3.2, 3.6, 3.9, 4.15, 4.35, 4.5]
+    return tabulate(_event_integrands, [*left, *right], by_parts=False, least_deviation=0.5)
+
+
 def event_moments(m: Array, v: Array) -> Triple:
     """(E g, -E g', -E g'') for g = log(1 - exp(-e^f)) under N(m, v)."""
-
-    def integrands(f: Array, rows: Index) -> Triple:
-        value, slope, curvature = event_derivatives(f)
-        return value, -slope, curvature
 
     def step(f: Array, rows: Index) -> Array:
         # Branch points at log(2 pi k) +- i pi/2; to the right g falls like exp(-e^f).
@@ -179,9 +222,11 @@ def event_moments(m: Array, v: Array) -> Triple:
     with np.errstate(divide="ignore"):
         # Where exp(-e^f) N(f; m, v) peaks: e^f = (m - f)/v.
         peak = np.where(v > 0.0, m - wrightomega(m + np.log(v)).real, m)
-    exponent = np.where(m > 0.0, (m - peak) * (m - peak) / np.where(v > 0.0, v, 1.0) + 2.0 * np.exp(np.minimum(peak, 7.0)), 0.0)
+    at_peak = (m - peak) * (m - peak) / np.where(v > 0.0, v, 1.0) + 2.0 * np.exp(np.minimum(peak, 7.0))
+    exponent = np.where(m > 0.0, at_peak, 0.0)
     low = m - s * np.sqrt(exponent + SPAN * SPAN)
     high = np.minimum(m + v + SPAN * s, 6.7)
     landscape = Landscape(offset=np.maximum(1.84 - m, 0.0), height=np.full_like(m, 0.5 * np.pi),
-                          tilt=np.exp(np.minimum(m, 10.0)) + 1.0, low=low, high=high, centre=np.zeros_like(m), step=step)
-    return gaussian_expectation(integrands, m, v, landscape)
+                          tilt=np.exp(np.minimum(m, 10.0)) + 1.0, low=low, high=high, centre=np.zeros_like(m),
+                          step=step, table=_event_table())
+    return gaussian_expectation(_event_integrands, m, v, landscape)

@@ -19,8 +19,8 @@ class Exponential(Site):
     """Waiting times with log rate f, or with log mean f if ``mean`` is true.
 
     >>> e = Exponential().expect([1.0], m=[0.0], v=[2.0])  # E[f - e^f]
-    >>> print(e.value.round(12))
-    [-2.718281828459]
+    >>> print(e.value.round(6))
+    [-2.718282]
     """
 
     mean: bool = False
@@ -78,8 +78,8 @@ class Gamma(Site):
     """Positive measurements with mean e^f and variance mean^2 / ``shape``.
 
     >>> e = Gamma(shape=2.0).expect([1.0], m=[0.0], v=[0.0])
-    >>> print(e.value.round(12))
-    [-0.61370563888]
+    >>> print(e.value.round(6))
+    [-0.613706]
     """
 
     shape: Array | float
@@ -100,12 +100,13 @@ class Gamma(Site):
     def constant(self, y: Array) -> Array:
         # k log k - k - log gamma(k) - log y by Stirling's formula, of which only the small terms remain.
         shape = np.asarray(self.shape)
-        return 0.5 * np.log(shape) - HALF_LOG_2PI - stirling_error(shape) - np.log(y)
+        return np.asarray(0.5 * np.log(shape) - HALF_LOG_2PI - stirling_error(shape) - np.log(y))
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         with np.errstate(over="ignore", under="ignore"):
             u = np.log(y) - m + 0.5 * v
-            return Expectation(-self.shape * (expm1_minus(u) + 0.5 * v), -self.shape * np.expm1(u), self.shape * np.exp(u))
+            value = -self.shape * (expm1_minus(u) + 0.5 * v)
+            return Expectation(value, -self.shape * np.expm1(u), self.shape * np.exp(u))
 
     def point(self, y: Array, f: Array) -> Expectation:
         return self.oracle(y, f, np.zeros(()))

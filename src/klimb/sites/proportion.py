@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import digamma, gammaln, polygamma
+from scipy.special import betainc, expit, gammaln
 
 from klimb.numerics.arrays import Array, ArrayLike
-from klimb.numerics.quadrature import SPAN, Index, Landscape, Triple, gaussian_expectation
+from klimb.numerics.quadrature import Landscape, gaussian_expectation
+from klimb.numerics.responses import sigmoid_moments
+from klimb.numerics.rules import SPAN, Index, Triple
+from klimb.numerics.special import gamma_family
 from klimb.sites.base import Expectation, Site, clean_data, positive_parameter
 
 
@@ -27,13 +30,15 @@ class Beta(Site):
     gamma_trend = "mixed"
     discrete = False
     support = "(0, 1)"
+    response = "unit"
     per_datum = ("precision",)
 
     def __post_init__(self) -> None:
         positive_parameter(self, "precision", "The variance of y given f is mu (1 - mu) / (1 + precision).")
 
     def validate(self, y: ArrayLike) -> Array:
-        return clean_data(self, y, lambda x: (x > 0.0) & (x < 1.0), "Use Binomial for counts, or shrink exact 0 and 1 inwards.")
+        return clean_data(self, y, lambda x: (x > 0.0) & (x < 1.0),
+                          "Use Binomial for counts, or shrink exact 0 and 1 inwards.")
 
     def constant(self, y: Array) -> Array:
         return -np.log(y) - np.log1p(-y)
@@ -43,7 +48,7 @@ class Beta(Site):
             e = self.rows(rows).point(y[rows], f)
             return e.value, e.alpha, e.gamma
 
-        # The singularities of the gamma functions and of the sigmoid lie on Im f = +-pi, over |Re f| < log(1 + precision).
+        # The gamma functions and the sigmoid have their singularities on Im f = +-pi, over |Re f| < log(1 + precision).
         edge = np.log1p(self.precision) + np.zeros_like(m)
         s, size = np.sqrt(v), np.abs(m)
         far = np.maximum(size - edge, 0.0)
@@ -68,11 +73,13 @@ class Beta(Site):
             p, q, w = precision * mu, precision * nu, smaller * larger
             # log gamma(p) = log gamma(1 + p) - log p, and so on: no poles at p -> 0.
             log_pq = 2.0 * np.log(precision) - np.abs(f) - 2.0 * np.log1p(e)
-            value = (gammaln(precision) - gammaln(1.0 + p) - gammaln(1.0 + q) + log_pq + p * np.log(y) + q * np.log1p(-y))
-            pull = digamma(1.0 + q) - digamma(1.0 + p) + logit
+            log_p, digamma_p, trigamma_p = gamma_family(1.0 + p)
+            log_q, digamma_q, trigamma_q = gamma_family(1.0 + q)
+            value = gammaln(precision) - log_p - log_q + log_pq + p * np.log(y) + q * np.log1p(-y)
+            pull = digamma_q - digamma_p + logit
             tilt, spread = nu - mu, precision * w
             slope = tilt + spread * pull
-            curvature = 2.0 * w - spread * tilt * pull + spread * spread * (polygamma(1, 1.0 + p) + polygamma(1, 1.0 + q))
+            curvature = 2.0 * w - spread * tilt * pull + spread * spread * (trigamma_p + trigamma_q)
         return Expectation(value, -slope, curvature)
 
     def start(self, y: Array) -> tuple[Array, Array]:
@@ -81,3 +88,21 @@ class Beta(Site):
         e = self.point(y, middle)
         gamma = np.maximum(e.gamma, 0.0)
         return gamma * middle - e.alpha, gamma
+
+    def peak(self, y: Array) -> tuple[Array, Array]:
+        # log p rises up to one peak, between 0 and a little beyond logit(y): bisect on the sign of its slope.
+        reach = np.abs(np.log(y) - np.log1p(-y)) + 60.0
+        low, high = -reach, reach
+        for _ in range(40):
+            middle = 0.5 * (low + high)
+            rising = self.point(y, middle).alpha < 0.0
+            low, high = np.where(rising, middle, low), np.where(rising, high, middle)
+        return middle, 1.0 / np.sqrt(np.maximum(self.point(y, middle).gamma, 1.0))
+
+    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
+        mean, within, between = sigmoid_moments(m, v)
+        return mean, within / (1.0 + self.precision) + between
+
+    def cdf(self, y: Array, f: Array) -> Array:
+        return np.asarray(betainc(np.maximum(self.precision * expit(f), 1e-300),
+                                  np.maximum(self.precision * expit(-f), 1e-300), y))

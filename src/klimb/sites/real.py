@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from scipy.special import erf
+from scipy.special import erf, ndtr, ndtri, stdtr
 
+from klimb.numerics.adaptive import Rows
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.normal import half_normal_loss
-from klimb.numerics.quadrature import SPAN, Index, Landscape, Triple, gaussian_expectation
+from klimb.numerics.quadrature import Landscape, gaussian_expectation
+from klimb.numerics.responses import double_exponential_tilted, lognormal_moments
+from klimb.numerics.rules import SPAN, Index, Triple
+from klimb.numerics.search import monotone_root
 from klimb.numerics.special import HALF_LOG_2PI, SQRT_2, SQRT_2PI, expm1_minus, log_gamma_half_step
+from klimb.numerics.tilted import Tilted
+from klimb.numerics.wide import WideTable, geometric_edges, tabulate
 from klimb.sites.base import Expectation, Site, clean_data, positive_parameter
+from klimb.sites.prediction import predictive_cdf
 
 _ADVICE = "Drop or impute missing values first."
 
@@ -31,6 +39,7 @@ class Gaussian(Site):
     gamma_trend = "constant"
     discrete = False
     support = "the real numbers"
+    response = "real"
     per_datum = ("scale",)
 
     def __post_init__(self) -> None:
@@ -54,6 +63,21 @@ class Gaussian(Site):
         gamma = np.zeros_like(y) + 1.0 / np.square(self.scale)
         return gamma * y, gamma
 
+    def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
+        precision = power / np.square(self.scale) + np.zeros_like(m)
+        shrunk = precision / (1.0 + precision * v)
+        slope = shrunk * (y - m)
+        return Tilted(-0.5 * (np.log1p(precision * v) + slope * (y - m)), slope, -shrunk)
+
+    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
+        return m.copy(), v + np.square(self.scale)
+
+    def cdf(self, y: Array, f: Array) -> Array:
+        return np.asarray(ndtr((y - f) / self.scale))
+
+    def response_quantile(self, p: float, m: Array, v: Array) -> Array:
+        return m + np.hypot(np.sqrt(v), self.scale) * ndtri(p)
+
 
 @dataclass(frozen=True, eq=False)
 class Laplace(Site):
@@ -62,8 +86,8 @@ class Laplace(Site):
     At v = 0 the density has a kink at f = y; there alpha and gamma are taken as 0.
 
     >>> e = Laplace(scale=1.0).expect([0.0], m=[0.0], v=[1.0])  # -E|z| - log 2
-    >>> print(e.value.round(12))
-    [-1.491031741363]
+    >>> print(e.value.round(6))
+    [-1.491032]
     """
 
     scale: Array | float
@@ -71,8 +95,10 @@ class Laplace(Site):
     log_concave = True
     gamma_trend = "mixed"
     super_gaussian = True
+    smooth = False
     discrete = False
     support = "the real numbers"
+    response = "real"
     per_datum = ("scale",)
 
     def __post_init__(self) -> None:
@@ -82,7 +108,7 @@ class Laplace(Site):
         return clean_data(self, y, np.isfinite, _ADVICE)
 
     def constant(self, y: Array) -> Array:
-        return -np.log(2.0) - np.log(self.scale) + np.zeros_like(y)
+        return np.asarray(-np.log(2.0) - np.log(self.scale) + np.zeros_like(y))
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         error, s = m - y, np.sqrt(v)
@@ -105,6 +131,17 @@ class Laplace(Site):
         gamma = np.zeros_like(y) + 0.5 / np.square(self.scale)
         return gamma * y, gamma
 
+    def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
+        return double_exponential_tilted(y - m, v, power / self.scale + np.zeros_like(m))
+
+    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
+        return m.copy(), v + 2.0 * np.square(self.scale)
+
+    def cdf(self, y: Array, f: Array) -> Array:
+        x = (y - f) / self.scale
+        tail = 0.5 * np.exp(-np.abs(x))
+        return np.where(x < 0.0, tail, 1.0 - tail)
+
 
 @dataclass(frozen=True, eq=False)
 class StudentT(Site):
@@ -123,6 +160,7 @@ class StudentT(Site):
     super_gaussian = True
     discrete = False
     support = "the real numbers"
+    response = "real"
     per_datum = ("df", "scale")
 
     def __post_init__(self) -> None:
@@ -137,30 +175,58 @@ class StudentT(Site):
         return log_gamma_half_step(half) - 0.5 * np.log(2.0 * np.pi * half) - np.log(self.scale) + np.zeros_like(y)
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
-        width = np.sqrt(self.df) * self.scale + np.zeros_like(m)  # the poles are y +- i width
+        # In units of the noise, around y.
+        df, scale = np.asarray(self.df), self.scale
+        mean, deviation = (m - y) / scale, np.sqrt(v) / scale
+        width = np.sqrt(df) + np.zeros_like(m)  # the poles are +- i width
 
-        def integrands(f: Array, rows: Index) -> Triple:
-            e = self.rows(rows).point(y[rows], f)
-            return e.value, e.alpha, e.gamma
+        def integrands(x: Array, rows: Index) -> Triple:
+            return _student_integrands(x, df if df.ndim == 0 else df[rows])
 
-        s = np.sqrt(v)
-        landscape = Landscape(offset=m - y, height=width, tilt=np.zeros_like(m), low=m - SPAN * s, high=m + SPAN * s,
-                              centre=y, step=lambda f, rows: 0.75 * np.hypot(f - y[rows], width[rows]),
-                              by_parts=np.abs(m - y) < 8.0 * s)
-        return Expectation(*gaussian_expectation(integrands, m, v, landscape))
+        landscape = Landscape(offset=mean, height=width, tilt=np.zeros_like(m), low=mean - SPAN * deviation,
+                              high=mean + SPAN * deviation, centre=np.zeros_like(m),
+                              step=lambda x, rows: 0.75 * np.hypot(x, width[rows]),
+                              by_parts=np.abs(mean) < 8.0 * deviation,
+                              table=_student_table(float(df)) if df.ndim == 0 else None)
+        value, alpha, gamma = gaussian_expectation(integrands, mean, deviation * deviation, landscape)
+        return Expectation(value, alpha / scale, gamma / np.square(scale))
 
     def point(self, y: Array, f: Array) -> Expectation:
-        df, x = self.df, (f - y) / self.scale
-        square = x * x
-        spread = df + square
-        slope = (df + 1.0) * x / spread
-        curvature = (df + 1.0) * (df - square) / (spread * spread)
-        return Expectation(-0.5 * (df + 1.0) * np.log1p(square / df), slope / self.scale, curvature / np.square(self.scale))
+        value, alpha, gamma = _student_integrands((f - y) / self.scale, np.asarray(self.df))
+        return Expectation(value, alpha / self.scale, gamma / np.square(self.scale))
 
     def start(self, y: Array) -> tuple[Array, Array]:
         # The curvature at the mode.
         gamma = np.zeros_like(y) + (self.df + 1.0) / (self.df * np.square(self.scale))
         return gamma * y, gamma
+
+    def peak(self, y: Array) -> tuple[Array, Array]:
+        return y, self.scale * np.sqrt(self.df / (self.df + 1.0)) + np.zeros_like(y)
+
+    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
+        # Without a mean (df <= 1) there is nothing to report: nan is the answer; the variance needs df > 2.
+        df = np.asarray(self.df)
+        noise = np.where(df > 2.0, df / np.where(df > 2.0, df - 2.0, 1.0), np.inf) * np.square(self.scale)
+        return np.where(df > 1.0, m, np.nan), np.where(df > 1.0, v + noise, np.nan)
+
+    def cdf(self, y: Array, f: Array) -> Array:
+        return np.asarray(stdtr(self.df, (y - f) / self.scale))
+
+
+def _student_integrands(x: Array, df: Array) -> Triple:
+    """g = -(df + 1)/2 log(1 + x^2/df), -g' and -g''."""
+    square = x * x
+    spread = df + square
+    slope = (df + 1.0) * x / spread
+    return -0.5 * (df + 1.0) * np.log1p(square / df), slope, (df + 1.0) * (df - square) / (spread * spread)
+
+
+@lru_cache(maxsize=32)
+def _student_table(df: float) -> WideTable:
+    width = np.sqrt(df)
+    right = geometric_edges(width, 1e9 * width)
+    edges = [-edge for edge in reversed(right[1:])] + right
+    return tabulate(lambda x: _student_integrands(x, np.asarray(df)), edges, by_parts=True, least_deviation=0.4 * width)
 
 
 @dataclass(frozen=True)
@@ -168,14 +234,15 @@ class StochasticVolatility(Site):
     """y ~ N(0, e^f): f is the log variance of a return.
 
     >>> e = StochasticVolatility().expect([1.0], m=[0.0], v=[2.0])
-    >>> print(e.gamma.round(12))  # [S] Remark 1, corrected: y^2 exp(-m + v/2) / 2
-    [1.35914091423]
+    >>> print(e.gamma.round(6))  # [S] Remark 1, corrected: y^2 exp(-m + v/2) / 2
+    [1.359141]
     """
 
     log_concave = True
     gamma_trend = "rising"
     discrete = False
     support = "the real numbers"
+    response = "real"
 
     def validate(self, y: ArrayLike) -> Array:
         return clean_data(self, y, np.isfinite, _ADVICE)
@@ -200,3 +267,21 @@ class StochasticVolatility(Site):
         typical = np.mean(square) if np.any(y) else 1.0
         gamma = np.full_like(y, 0.5)
         return gamma * np.log(np.maximum(square, 1e-3 * typical)), gamma
+
+    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
+        return np.zeros_like(m), lognormal_moments(m, v)[0]
+
+    def cdf(self, y: Array, f: Array) -> Array:
+        with np.errstate(over="ignore", under="ignore"):
+            return np.asarray(ndtr(y * np.minimum(np.exp(-0.5 * f), 1e300)))
+
+    def response_quantile(self, p: float, m: Array, v: Array) -> Array:
+        # y is symmetric, and the logarithm of its size is what has the scale of f.
+        if p == 0.5:
+            return np.zeros_like(m)
+
+        def excess(rows: Rows, t: Array) -> Array:
+            return predictive_cdf(self, np.exp(np.clip(t, -745.0, 709.7)), m[rows], v[rows]) - max(p, 1.0 - p)
+
+        size = np.exp(np.clip(monotone_root(excess, 0.5 * m, 1.0 + 0.5 * np.sqrt(v)), -745.0, 709.7))
+        return size if p > 0.5 else -size
