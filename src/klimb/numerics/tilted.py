@@ -63,6 +63,14 @@ class _Lanes:
     def functions(self) -> int:
         return 6 if self.smooth else 3
 
+    def noise(self) -> Array:
+        """What rounding of g' leaves in the integrals, for a weight that integrates to 1: no rule can do better."""
+        floor = np.zeros((self.functions, self.m.size))
+        if self.smooth:
+            floor[3] = 1e-14 * np.abs(self.slope)
+            floor[4] = floor[3] * floor[3]
+        return floor
+
     def take(self, lanes: npt.NDArray[np.intp]) -> _Lanes:
         return _Lanes(self.log_factor, self.rows[lanes], self.m[lanes], self.v[lanes], self.s[lanes], self.shift[lanes],
                       self.unit[lanes], self.g[lanes], self.slope[lanes], self.smooth)
@@ -222,34 +230,31 @@ def _live_panels(lanes: _Lanes, breaks: Array, peak: Array) -> Panels:
 
 def _concave_sums(lanes: _Lanes) -> Array:
     """The integrals (in x): the trapezoidal rule where two levels agree, adaptive panels elsewhere."""
+    if not lanes.smooth:  # what two levels of the trapezoidal rule say is true of analytic functions only
+        return _panel_sums(lanes, _concave_panels(lanes))
     sums = np.empty((lanes.functions, lanes.m.size))
-    x = _STEP * np.arange(-_HALF_NODES, _HALF_NODES + 1)[:, None] + np.zeros(lanes.m.size)
-    values = lanes.moments(x)
-    fine, coarse = values.sum(axis=1), 2.0 * values[:, ::2].sum(axis=1)
-    top = values[0].max(axis=0)
-    # h is concave: if it is low at both ends it stays below the tangents there, and nothing outside matters.
-    covered = np.maximum(values[0, 0], values[0, -1]) <= 1e-17 * top
-    size = np.abs(values).sum(axis=1)
-    step = _STEP
-    open_lanes = np.flatnonzero(covered)
     agreed = np.zeros(lanes.m.size, dtype=bool)
+    step, count = _STEP, 2 * _HALF_NODES
+    values = lanes.moments(step * np.arange(-_HALF_NODES, _HALF_NODES + 1)[:, None] + np.zeros(lanes.m.size))
+    fine, coarse, size = values.sum(axis=1), 2.0 * values[:, ::2].sum(axis=1), np.abs(values).sum(axis=1)
+    # h is concave: if it is low at both ends it stays below the tangents there, and nothing outside matters.
+    ends = np.maximum(np.abs(values[:, 0]), np.abs(values[:, -1]))
+    low = ends <= 1e-15 * size + lanes.noise() * size[0]
+    active = np.flatnonzero(low.all(axis=0) & (ends[0] <= 1e-17 * size[0]))
+    fine, coarse, size = fine[:, active], coarse[:, active], size[:, active]
+    floor = lanes.noise()[:, active]
     for level in range(_LEVELS + 1):
-        fits = (np.abs(fine - coarse) <= _AGREE * size).all(axis=0) & np.isfinite(fine).all(axis=0)
-        agreed[open_lanes] = fits[open_lanes] if level == 0 else fits
-        chosen = fits[open_lanes] if level == 0 else fits
-        source = open_lanes if level == 0 else np.arange(open_lanes.size)
-        sums[:, open_lanes[chosen]] = step * fine[:, source[chosen]]
-        fine, size = fine[:, source[~chosen]], size[:, source[~chosen]]
-        open_lanes = open_lanes[~chosen]
-        if open_lanes.size == 0 or level == _LEVELS:
+        fits = (np.abs(fine - coarse) <= _AGREE * size + floor * size[0]).all(axis=0) & np.isfinite(fine).all(axis=0)
+        sums[:, active[fits]] = step * fine[:, fits]
+        agreed[active[fits]] = True
+        active, fine, size, floor = active[~fits], fine[:, ~fits], size[:, ~fits], floor[:, ~fits]
+        if active.size == 0 or level == _LEVELS:
             break
-        # Twice as many nodes: the old ones and the ones half way between.
-        count = 2 * _HALF_NODES * 2**level
-        between = step * (np.arange(count) - 0.5 * (count - 1))[:, None] + np.zeros(open_lanes.size)
-        values = lanes.take(open_lanes).moments(between)
-        step *= 0.5
-        coarse, fine = 2.0 * fine, fine + values.sum(axis=1)
-        size = size + np.abs(values).sum(axis=1)
+        # Half the step: the old nodes and those half way between.
+        between = step * (np.arange(count) - 0.5 * (count - 1))[:, None] + np.zeros(active.size)
+        values = lanes.take(active).moments(between)
+        coarse, fine, size = 2.0 * fine, fine + values.sum(axis=1), size + np.abs(values).sum(axis=1)
+        step, count = 0.5 * step, 2 * count
     rest = np.flatnonzero(~agreed)
     if rest.size:
         part = lanes.take(rest)
@@ -275,7 +280,8 @@ def _panel_sums(lanes: _Lanes, panels: Panels) -> Array:
 
     # Differences of g carry its rounding noise; asking for less than that would only bisect noise.
     noise = 4.0 * np.finfo(np.float64).eps * np.maximum(np.abs(lanes.g), 1.0)
-    return integrate(integrand, panels, lanes.m.size, lanes.functions, tolerance=np.maximum(1e-14, noise)).values
+    tolerance = np.maximum(1e-14, noise)
+    return integrate(integrand, panels, lanes.m.size, lanes.functions, tolerance=tolerance, floor=lanes.noise()).values
 
 
 def _from_sums(lanes: _Lanes, sums: Array) -> Tilted:
