@@ -235,7 +235,8 @@ def _concave_sums(lanes: _Lanes) -> Array:
     sums = np.empty((lanes.functions, lanes.m.size))
     agreed = np.zeros(lanes.m.size, dtype=bool)
     step, count = _STEP, 2 * _HALF_NODES
-    values = lanes.moments(step * np.arange(-_HALF_NODES, _HALF_NODES + 1)[:, None] + np.zeros(lanes.m.size))
+    first = np.arange(-_HALF_NODES, _HALF_NODES + 1, dtype=np.float64)
+    values = lanes.moments(step * first[:, None] + np.zeros(lanes.m.size))
     fine, coarse, size = values.sum(axis=1), 2.0 * values[:, ::2].sum(axis=1), np.abs(values).sum(axis=1)
     # h is concave: if it is low at both ends it stays below the tangents there, and nothing outside matters.
     ends = np.maximum(np.abs(values[:, 0]), np.abs(values[:, -1]))
@@ -251,8 +252,8 @@ def _concave_sums(lanes: _Lanes) -> Array:
         if active.size == 0 or level == _LEVELS:
             break
         # Half the step: the old nodes and those half way between.
-        between = step * (np.arange(count) - 0.5 * (count - 1))[:, None] + np.zeros(active.size)
-        values = lanes.take(active).moments(between)
+        between = np.arange(count, dtype=np.float64) - 0.5 * (count - 1)
+        values = lanes.take(active).moments(step * between[:, None] + np.zeros(active.size))
         coarse, fine, size = 2.0 * fine, fine + values.sum(axis=1), size + np.abs(values).sum(axis=1)
         step, count = 0.5 * step, 2 * count
     rest = np.flatnonzero(~agreed)
