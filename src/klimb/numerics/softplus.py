@@ -37,7 +37,7 @@ def folded_point(f: Array) -> Triple:
 
 
 def unfold(m: Array, value: Array, slope: Array) -> tuple[Array, Array]:
-    """E softplus and E sigmoid at m, given those at -|m|: softplus(f) = softplus(-f) + f, sigmoid(f) = 1 - sigmoid(-f)."""
+    """E softplus and E sigmoid at m from those at -|m|, since softplus(f) - softplus(-f) = f, and likewise sigmoid."""
     return value + np.maximum(m, 0.0), np.where(m > 0.0, 1.0 - slope, slope)
 
 

@@ -92,17 +92,20 @@ class Site(ABC):
         """Clean ``y`` and finite float arrays ``m``, ``v`` >= 0, all of one length."""
         clean, mean, variance = self.validate(y), np.atleast_1d(as_float(m, "m")), np.atleast_1d(as_float(v, "v"))
         refuse(variance < 0.0, variance, "The variance v must be at least 0", "Check how v was computed.")
+        # A scalar y stretches to the length of the others, and of the parameters that are one per datum.
+        parameters = [np.shape(getattr(self, name)) for name in self.per_datum]
         try:
-            clean, mean, variance = np.broadcast_arrays(clean, mean, variance)
+            shape = np.broadcast_shapes(clean.shape, mean.shape, variance.shape, *parameters)
         except ValueError as error:
+            self.check_length(clean.size)
             raise InputError("y, m and v must have one length (or be scalars)",
                              f"shapes {clean.shape}, {mean.shape}, {variance.shape}",
                              "Check which argument went where.") from error
-        if clean.ndim != 1:
-            raise InputError("y, m and v must have 1 dimension", f"shape {clean.shape}", "Pass one entry per datum.")
-        # Broadcasting may have stretched y, so the per-datum parameters are matched against the final length.
-        self.check_length(clean.size)
-        return np.ascontiguousarray(clean), np.ascontiguousarray(mean), np.ascontiguousarray(variance)
+        if len(shape) != 1:
+            raise InputError("y, m and v must have 1 dimension", f"shape {shape}", "Pass one entry per datum.")
+        self.check_length(shape[0])
+        stretched = (np.ascontiguousarray(np.broadcast_to(x, shape)) for x in (clean, mean, variance))
+        return next(stretched), next(stretched), next(stretched)
 
     def check_length(self, n: int) -> None:
         """Raise an `InputError` if a parameter is an array whose length is not ``n``."""
