@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import expit
 
 from klimb.errors import InputError
-from klimb.numerics.adaptive import Rows, gaussian_average
+from klimb.numerics.adaptive import Rows, bounded_average, gaussian_average
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.numerics.search import monotone_root, smallest_integer
 from klimb.numerics.tilted import LogFactor, Tilted, tilted
@@ -200,11 +200,13 @@ def moments_by_quadrature(site: Site, m: Array, v: Array) -> tuple[Array, Array]
 
 
 def predictive_cdf(site: Site, y: Array, m: Array, v: Array) -> Array:
-    """P(Y <= y) where f ~ N(m, v), to 1e-14 absolute."""
+    """P(Y <= y) where f ~ N(m, v), to 1e-12 absolute."""
     def conditional(rows: Rows, f: Array) -> Array:
         return site.rows(rows).cdf(y[rows], f)[None]
 
     with np.errstate(all="ignore"):
+        if site.smooth:
+            return bounded_average(conditional, m, v)
         average: Array = gaussian_average(conditional, m, v, 1)[0]
     return average
 
