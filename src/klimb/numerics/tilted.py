@@ -45,6 +45,14 @@ class Tilted:
 
 
 @dataclass(frozen=True, slots=True)
+class _Want:
+    """Whether g is smooth, and whether its derivatives are to be averaged."""
+
+    smooth: bool
+    derivatives: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Lanes:
     """The Gaussians of a chunk of data, and where their tilted mass sits: d = ``shift`` + ``unit`` * x."""
 
@@ -57,23 +65,24 @@ class _Lanes:
     unit: Array  # local standard deviation there
     g: Array  # g at the mode
     slope: Array  # g' at the mode
-    smooth: bool  # whether g' and g'' may be averaged
+    bend: Array  # g'' at the mode
+    want: _Want
 
     @property
     def functions(self) -> int:
-        return 6 if self.smooth else 3
+        return 6 if self.want.derivatives else 3
 
     def noise(self) -> Array:
         """What rounding of g' leaves in the integrals, for a weight that integrates to 1: no rule can do better."""
         floor = np.zeros((self.functions, self.m.size))
-        if self.smooth:
+        if self.want.derivatives:
             floor[3] = 1e-14 * np.abs(self.slope)
-            floor[4] = floor[3] * floor[3]
+            floor[4] = floor[3] * (np.abs(self.bend) * self.unit + floor[3])
         return floor
 
     def take(self, lanes: npt.NDArray[np.intp]) -> _Lanes:
         return _Lanes(self.log_factor, self.rows[lanes], self.m[lanes], self.v[lanes], self.s[lanes], self.shift[lanes],
-                      self.unit[lanes], self.g[lanes], self.slope[lanes], self.smooth)
+                      self.unit[lanes], self.g[lanes], self.slope[lanes], self.bend[lanes], self.want)
 
     def log_weight(self, x: Array, g: Array) -> Array:
         """h at ``x`` minus h at the mode; the quadratic part as a product, so that nothing cancels."""
@@ -81,7 +90,7 @@ class _Lanes:
         return (g - self.g) - 0.5 * t * (t + 2.0 * self.shift / self.s)
 
     def moments(self, x: Array) -> Array:
-        """What is integrated: exp(h - h_mode) times 1, x, x^2, and if g is smooth g' - g'_mode, its square, and g''."""
+        """What is integrated: exp(h - h_mode) times 1, x, x^2, and if wanted g' - g'_mode, its square, and g''."""
         g, first, second = self.log_factor(self.rows, self.m + (self.shift + self.unit * x))
         log_weight = self.log_weight(x, g)
         weight = np.exp(np.where(np.isnan(log_weight), -np.inf, np.minimum(log_weight, 700.0)))
@@ -89,7 +98,7 @@ class _Lanes:
         out[0] = weight
         out[1] = weight * x
         out[2] = out[1] * x
-        if self.smooth:
+        if self.want.derivatives:
             deviation = first - self.slope
             out[3] = weight * deviation
             out[4] = out[3] * deviation
@@ -99,11 +108,12 @@ class _Lanes:
 
 
 def tilted(log_factor: LogFactor, m: Array, v: Array, *, log_concave: bool, centre: Array | None = None,
-           width: Array | None = None, smooth: bool = True) -> Tilted:
+           width: Array | None = None, smooth: bool = True, derivatives: bool = True) -> Tilted:
     """log Z and its derivatives for each (m, v); ``log_factor`` gives g, g' and g''.
 
     ``centre`` and ``width`` (the peak of g and its scale) are needed where g is not log-concave: they tell where a
-    second mode can be. ``smooth=False`` (kinks in g) takes the derivatives from the tilted moments of f.
+    second mode can be. ``smooth=False`` (kinks in g) and ``derivatives=False`` (g' and g'' only good enough to find the
+    mode) take the derivatives of log Z from the tilted moments of f, which loses digits where v is small.
 
     >>> def gaussian(rows, f):  # exp(g) N(0, 1) integrates to 1/sqrt(2)
     ...     return -0.5 * f * f, -f, -np.ones_like(f)
@@ -112,18 +122,19 @@ def tilted(log_factor: LogFactor, m: Array, v: Array, *, log_concave: bool, cent
     -0.34657359028 -0.5
     """
     out = Tilted(np.empty_like(m), np.empty_like(m), np.empty_like(m))
+    want = _Want(smooth, smooth and derivatives)
     v = np.maximum(v, _SMALLEST_VARIANCE)
     with np.errstate(all="ignore"):
         for begin in range(0, m.size, _DATA_PER_CHUNK):
             rows = np.arange(begin, min(begin + _DATA_PER_CHUNK, m.size))
             mean, variance = m[rows], v[rows]
             if log_concave:
-                lanes = _concave_mode(log_factor, rows, mean, variance, smooth)
+                lanes = _concave_mode(log_factor, rows, mean, variance, want)
                 sums = _concave_sums(lanes)
             else:
                 if centre is None or width is None:
                     raise ValueError("tilted needs centre and width where g is not log-concave")
-                lanes, panels = _scanned_mode(log_factor, rows, mean, variance, centre[rows], width[rows], smooth)
+                lanes, panels = _scanned_mode(log_factor, rows, mean, variance, centre[rows], width[rows], want)
                 sums = _panel_sums(lanes, panels)
             part = _from_sums(lanes, sums)
             out.log_z[rows], out.slope[rows], out.curvature[rows] = part.log_z, part.slope, part.curvature
@@ -139,7 +150,7 @@ def _local_unit(v: Array, second: Array) -> Array:
     return np.sqrt(v / np.where(np.isfinite(scaled) & (scaled > 1.0), scaled, 1.0))
 
 
-def _concave_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, smooth: bool) -> _Lanes:
+def _concave_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, want: _Want) -> _Lanes:
     """The root of r(d) = v g'(m + d) - d, which falls with slope <= -1, to a quarter of a local standard deviation."""
     s = np.sqrt(v)
     d = np.zeros_like(m)
@@ -168,7 +179,7 @@ def _concave_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, smooth:
         before = residual * sign > 0.0  # still on m's side of the root
         near = np.where(before, d, near)
         far = np.where(before, far, d)
-    return _Lanes(log_factor, rows, m, v, s, d, _local_unit(v, second), g, first, smooth)
+    return _Lanes(log_factor, rows, m, v, s, d, _local_unit(v, second), g, first, second, want)
 
 
 def _at(log_factor: LogFactor, rows: Rows, f: Array) -> tuple[Array, Array, Array]:
@@ -177,7 +188,7 @@ def _at(log_factor: LogFactor, rows: Rows, f: Array) -> tuple[Array, Array, Arra
 
 
 def _scanned_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, centre: Array,
-                  width: Array, smooth: bool) -> tuple[_Lanes, Panels]:
+                  width: Array, want: _Want) -> tuple[_Lanes, Panels]:
     """The highest mode of h for a unimodal g with peak ``centre``, and panels graded from m, the peak and the mode."""
     s = np.sqrt(v)
     peak = centre - m
@@ -200,7 +211,7 @@ def _scanned_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, centre:
         d = 0.5 * (left + right)
     g_d, first_d, second_d = _at(log_factor, rows, m + d)
     unit = _local_unit(v, second_d)
-    lanes = _Lanes(log_factor, rows, m, v, s, d, unit, g_d, first_d, smooth)
+    lanes = _Lanes(log_factor, rows, m, v, s, d, unit, g_d, first_d, second_d, want)
     breaks = np.sort(np.concatenate([grid, _graded(d, unit, low, high)]), axis=0)
     return lanes, _live_panels(lanes, breaks, peak)
 
@@ -230,7 +241,7 @@ def _live_panels(lanes: _Lanes, breaks: Array, peak: Array) -> Panels:
 
 def _concave_sums(lanes: _Lanes) -> Array:
     """The integrals (in x): the trapezoidal rule where two levels agree, adaptive panels elsewhere."""
-    if not lanes.smooth:  # what two levels of the trapezoidal rule say is true of analytic functions only
+    if not lanes.want.smooth:  # what two levels of the trapezoidal rule say is true of analytic functions only
         return _panel_sums(lanes, _concave_panels(lanes))
     sums = np.empty((lanes.functions, lanes.m.size))
     agreed = np.zeros(lanes.m.size, dtype=bool)
@@ -295,7 +306,7 @@ def _from_sums(lanes: _Lanes, sums: Array) -> Tilted:
     # d log Z/dm = (E_t f - m)/v and d2 log Z/dm2 = (Var_t f - v)/v^2: exact where the site dominates.
     slope = (shift + ratio * x_mean) / lanes.s
     curvature = (ratio * ratio * x_variance - 1.0) / lanes.v
-    if lanes.smooth:
+    if lanes.want.derivatives:
         g_mean, g_square, second = sums[3:] / z
         # ... = E_t g' and E_t g'' + Var_t g': exact where the Gaussian dominates.
         g_variance = np.maximum(g_square - g_mean * g_mean, 0.0)

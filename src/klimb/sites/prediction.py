@@ -147,7 +147,7 @@ def _complement(site: Site, y: Array, m: Array, v: Array) -> Array:
         odds = 1.0 / np.expm1(-np.minimum(g, 0.0))  # p / (1 - p)
         return np.log(-np.expm1(np.minimum(g, 0.0))), -first * odds, -(second + first * first * (1.0 + odds)) * odds
 
-    return np.exp(np.minimum(tilted(log_factor, m, v, log_concave=True).log_z, 0.0))
+    return np.exp(np.minimum(tilted(log_factor, m, v, log_concave=True, derivatives=False).log_z, 0.0))
 
 
 # -- classes
