@@ -14,10 +14,10 @@ class _CallableModule(ModuleType):
     """Lets ``klimb.infer`` be both the function and the package that implements it."""
 
     __wrapped__ = staticmethod(_infer)  # help() and inspect.signature() show the function
-    __doc__ = _infer.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Result:
         return _infer(*args, **kwargs)
 
 
 sys.modules[__name__].__class__ = _CallableModule
+__doc__ = str(_infer.__doc__)  # what help(klimb.infer) should show

@@ -31,6 +31,11 @@ def begin(problem: Problem, start: Start) -> State:
     return problem.state(zero, np.array(problem.latent.mean), problem.factor(zero))
 
 
+def _failure(first: State, last: State) -> Status:
+    """What to call the end of an iteration whose next posterior is not proper."""
+    return Status.IMPROPER if last.bound >= first.bound else Status.DIVERGED
+
+
 def _check_start(start: str) -> None:
     if start not in ("prior", "data"):
         raise InputError('start must be "prior" or "data"', repr(start), "The papers start at the prior.")
@@ -62,7 +67,7 @@ class Proximal(Step):
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
         r, watch = 1.0 / (1.0 + self.beta), Watch()
-        state = begin(problem, self.start)
+        state = first = begin(problem, self.start)
         yield Move(state, "start")
         while True:
             e = state.expectation
@@ -70,8 +75,8 @@ class Proximal(Step):
                 da, dm = problem.factor(r * state.gamma).solve(state.mean_residual)  # [A] Eq. (17): B_k(r_k gamma_k)
                 gamma = r * state.gamma + (1 - r) * e.gamma  # [A] Eq. (18)
                 state = problem.state(state.a - (1 - r) * da, state.m - (1 - r) * dm, problem.factor(gamma))
-            except (NotPositiveDefiniteError, FloatingPointError):
-                return Status.IMPROPER if np.isfinite(e.gamma).all() else Status.DIVERGED
+            except NotPositiveDefiniteError:
+                return _failure(first, state)
             yield Move(state, "proximal", 1 - r)
             end = watch.verdict(state)
             if end is not None:
@@ -110,7 +115,7 @@ class FixedPoint(Step):
         _check_start(self.start)
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
-        state = begin(problem, self.start)
+        state = first = begin(problem, self.start)
         yield Move(state, "start")
         watch = Watch()
         while True:
@@ -127,7 +132,7 @@ class FixedPoint(Step):
                     state = problem.state(state.a - da, state.m - dm, factor)
                     yield Move(state, "fixed point")
             except NotPositiveDefiniteError:
-                return Status.IMPROPER if np.isfinite(state.expectation.gamma).all() else Status.DIVERGED
+                return _failure(first, state)
             end = watch.verdict(state)
             if end is not None:
                 return end

@@ -41,7 +41,7 @@ class Step(ABC):
 def run(
     problem: Problem, step: Step, tol: float, max_iter: int, callback: Callback | None
 ) -> tuple[State, Status, History, list[str]]:
-    """Follow ``step`` until the stationarity norm is at most ``tol`` or something else ends it."""
+    """Follow ``step`` until the norm and the remaining gain are at most ``tol``, or something else ends it."""
     begin, rows, notes = time.perf_counter(), list[Iteration](), list[str]()
     moves = step.moves(problem, notes)
     n_factor = n_oracle = 0
@@ -58,7 +58,7 @@ def run(
                       problem.n_factor - n_factor, problem.n_oracle - n_oracle)
         )  # fmt: skip
         n_factor, n_oracle = problem.n_factor, problem.n_oracle
-        if state.stationarity <= tol:
+        if state.stationarity <= tol and state.remaining <= tol:
             status = Status.CONVERGED
             break
         if callback is not None and callback(rows[-1]) is False:
@@ -94,8 +94,8 @@ def infer(
     step : Step
         ``klimb.steps.Natural()`` unless given: safeguarded, no learning rate, the bound never falls.
     tol : float
-        Stop when ``max(sqrt(v) |a + alpha|, v |q.gamma - e.gamma|)`` is at most this. It has no unit: 1e-6 means that
-        every marginal mean is known to about a millionth of its standard deviation.
+        Stop when both are at most this: the norm ``max(sqrt(v) |a + alpha|, v |q.gamma - e.gamma|)``, which has no unit
+        and looks at every datum by itself, and an upper estimate of what the bound may still gain, in nats.
     max_iter : int
         Most steps to take.
     callback : callable
@@ -111,7 +111,7 @@ def infer(
     >>> import numpy as np, klimb
     >>> result = klimb.infer(klimb.latents.Weights(np.ones((5, 1)), cov=25.0), klimb.sites.Poisson(), [0, 0, 0, 0, 0])
     >>> result.status.name, round(result.bound, 4)
-    ('CONVERGED', -2.1138)
+    ('CONVERGED', -1.2408)
     """
     from klimb.infer.natural import Natural
 

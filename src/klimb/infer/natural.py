@@ -18,6 +18,7 @@ from klimb.numerics.arrays import Array
 
 SMALLEST_STEP = 2.0**-20
 FAST_ENOUGH = 0.15  # a natural step that leaves less of the residual than this needs no help
+VERY_SLOW = 0.4  # what two steps in a row must leave on average before Newton directions are worth their price
 NEAR = 0.5  # stationarity below which a Newton direction is worth its products
 WAIT = 2  # iterations without Newton after a direction that failed
 RESCUE_AFTER, RESCUE_SITES = 6, 2000  # when and up to which N Newton helps models with fewer weights than sites
@@ -59,7 +60,7 @@ class Natural(Step):
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
         state = first_state(problem, self)
         yield Move(state, "start")
-        mixer, wait, slow = Mixer(self.memory), 0, False
+        mixer, wait, slow, hard, before = Mixer(self.memory), 0, False, False, 0.0
         best, idle = state.stationarity, 0
         helped = self.newton and problem.site.uses_variance
         number, patience = 0, _patience(problem)
@@ -69,7 +70,7 @@ class Natural(Step):
             move = None
             if slow and helped and state.stationarity >= NEAR:
                 move = _local(problem, state)
-            elif slow and helped and number > patience and wait == 0:
+            elif hard and helped and number > patience and wait == 0:
                 move = _newton(problem, state)
                 wait = 0 if move else WAIT + 1
             wait = max(wait - 1, 0)
@@ -82,7 +83,10 @@ class Natural(Step):
             if move is None:
                 return Status.STALLED
             after = move.state
-            slow = move.rule == "newton" or after.stationarity > FAST_ENOUGH * state.stationarity
+            left = after.stationarity / state.stationarity
+            slow = left > FAST_ENOUGH
+            hard = hard or left * before > VERY_SLOW**2
+            before = left
             settled = after.objective - state.objective <= state.noise and after.stationarity >= 0.9 * best
             idle = idle + 1 if settled else 0
             best, state = min(best, after.stationarity), after
@@ -115,7 +119,7 @@ def _towards(
         return None
     a, m, residual = mean
     try:
-        factor = problem.factor(gamma, residual)
+        factor = problem.factor(gamma)
         da, dm = factor.solve(residual)
         return _accept(state, problem.state(a - step * da, m - step * dm, factor), rule, step)
     except NotPositiveDefiniteError:

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from typing import TypeAlias, final
 
 import numpy as np
+import numpy.typing as npt
 
 from klimb.infer.problem import Problem, State
 from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
 
 DIFFERENCE = 1e-5  # relative step in v for the derivatives of gamma
 MOST_PRODUCTS = 60
@@ -39,7 +41,9 @@ class Direction:
 def newton_direction(problem: Problem, state: State, V: Array) -> Direction | None:
     """The (truncated) Newton direction, or None where the derivatives of the oracle are not finite.
 
-    Everything is scaled by sd: u = (sd x, v dgamma), which makes P a correlation matrix and its entrywise square.
+    Everything is scaled by sd: u = (sd x, v dgamma), which makes P a correlation matrix and its entrywise square. These
+    are kept in single precision and read by their lower triangle: products are bound by memory, and the system need not
+    be solved to more than a few digits.
     """
     v, e, n = state.v, state.expectation, len(state.v)
     sd = np.sqrt(v)
@@ -49,22 +53,33 @@ def newton_direction(problem: Problem, state: State, V: Array) -> Direction | No
     gap = v * (e.gamma - state.gamma)
     if not (np.isfinite(twist).all() and np.isfinite(bend).all() and np.isfinite(gap).all()):
         return None
-    R = V / sd
-    R /= sd[:, None]
-    R_squared = R * R
+    R, R_squared = _correlations(V, sd)
 
     def P(u: Array) -> Array:
-        return np.concatenate([R @ u[:n], 0.5 * (R_squared @ u[n:])])
+        from scipy.linalg.blas import ssymv
+
+        return np.concatenate([ssymv(1.0, R, u[:n], lower=1), ssymv(0.5, R_squared, u[n:], lower=1)]).astype(float)
 
     def C(u: Array) -> Array:
         return np.concatenate([gap * u[:n] - twist * u[n:], bend * u[n:] - twist * u[:n]])
 
     residual = np.concatenate([sd * state.mean_residual, v * state.gamma_residual])
-    u = _conjugate_gradients(P, C, -residual, min(0.05, 0.1 * state.stationarity))
+    size = float(np.abs(residual).max())  # single precision has no room for 1e-40
+    if size == 0.0:
+        return None
+    u = _conjugate_gradients(P, C, -residual / size, min(0.05, state.stationarity**0.5))
     if u is None:
         return None
-    da, dm = state.factor.solve(u[:n] / sd)
-    return Direction(da, dm, u[n:] / v)
+    da, dm = state.factor.solve(size * u[:n] / sd)
+    return Direction(da, dm, size * u[n:] / v)
+
+
+def _correlations(V: Array, sd: Array) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """V scaled to unit variances and its entrywise square; only the lower triangles count, in Fortran order."""
+    R = np.empty(V.shape, dtype=np.float32, order="F")
+    for columns in row_blocks(len(sd), len(sd)):
+        R.T[columns] = V.T[columns] / sd / sd[columns, None]
+    return R, R * R
 
 
 def _conjugate_gradients(P: Product, C: Product, rhs: Array, accuracy: float) -> Array | None:

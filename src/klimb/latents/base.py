@@ -41,8 +41,15 @@ class Factor(ABC):
         smoothed = self.smooth(b)
         return b - self.gamma * smoothed, smoothed
 
+    def energy(self, b: Array) -> float:
+        """b' V b: with b = a + alpha, twice what the bound still gains from the best move of the mean."""
+        return float(b @ self.smooth(b))
+
     def covariance(self) -> Array | None:
-        """V as a dense N x N matrix, or None where q is not of the form (a, gamma) with one V for mean and spread."""
+        """V as a dense N x N matrix of which only the lower triangle counts.
+
+        None where mean and spread do not share one V (mean-field).
+        """
         return None
 
 
@@ -97,11 +104,8 @@ class Latent(ABC):
         """K a."""
 
     @abstractmethod
-    def factor(self, gamma: Array, rhs: Array | None = None) -> Factor:
-        """Factorise the posterior precision, or raise `NotPositiveDefiniteError` where q would be improper.
-
-        ``rhs`` is a hint: the vector that ``solve`` will be asked for first, so that one pass over X may serve both.
-        """
+    def factor(self, gamma: Array) -> Factor:
+        """Factorise the posterior precision, or raise `NotPositiveDefiniteError` where q would be improper."""
 
     def thin(self, rows: npt.NDArray[np.intp]) -> Latent | None:
         """The same prior seen by some of the sites only, for a cheap first fit; None where that would not be cheap."""

@@ -18,6 +18,7 @@ from klimb.numerics.dense import (
     log_det_from_cholesky,
     psd_square_root,
     row_blocks,
+    symmetric_from_lower,
     triangular_inverse,
     triangular_solve,
 )
@@ -108,18 +109,16 @@ class KernelFactor(Factor):
         return np.where(silent, b, x)
 
     def covariance(self) -> Array:
+        from scipy.linalg.blas import dsyrk
         from scipy.linalg.lapack import dlauum
 
-        n = len(self.gamma)
         if (self.gamma * np.diagonal(self._K)).min() < WEAK_SITE:
             W = self.explained_root(slice(None))
-            return np.asarray(self._K - W.T @ W)
-        V, _ = dlauum(self._inverse, lower=1)  # lower triangle of B^-1 = L^-T L^-1
-        V = np.tril(V)
-        V += np.tril(V, -1).T
+            return np.asarray(dsyrk(-1.0, W, beta=1.0, c=self._K.T, trans=1, lower=1))
+        V, _ = dlauum(self._inverse, lower=1)  # B^-1 = L^-T L^-1
         V /= -self._root[:, None]
         V /= self._root
-        V.flat[:: n + 1] += 1.0 / self.gamma
+        V.flat[:: len(V) + 1] += 1.0 / self.gamma
         return np.asarray(V)
 
 
@@ -209,7 +208,7 @@ class Kernel(Latent):
     def mvm(self, a: Array) -> Array:
         return np.asarray(self.K @ a)
 
-    def factor(self, gamma: Array, rhs: Array | None = None) -> Factor:
+    def factor(self, gamma: Array) -> Factor:
         return kernel_factor(self.K, gamma)
 
     def design(self) -> Array:
@@ -223,7 +222,7 @@ class Kernel(Latent):
             return np.zeros_like(self.K)
         V = self.factor(posterior.gamma).covariance()
         assert V is not None
-        return V
+        return symmetric_from_lower(V)
 
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
         return draws_from(posterior.m, psd_square_root(posterior.covariance(), "the posterior covariance"), n, rng)
@@ -262,7 +261,8 @@ class KernelPredictor:
         if not self._spread:
             return
         if self._signed:
-            self._inner = np.diag(gamma) - gamma[:, None] * SignedKernelFactor(K, gamma).covariance() * gamma
+            V = symmetric_from_lower(SignedKernelFactor(K, gamma).covariance())
+            self._inner = np.diag(gamma) - gamma[:, None] * V * gamma
         else:
             self._root = np.sqrt(gamma)
             self._lower = cholesky(identity_plus(K, self._root))

@@ -39,6 +39,9 @@ class MeanFieldFactor(Factor):
     def smooth(self, b: Array) -> Array:
         return self._full.smooth(b)
 
+    def energy(self, b: Array) -> float:
+        return self._full.energy(b)
+
 
 @final
 class MeanField(Latent):
@@ -94,8 +97,8 @@ class MeanField(Latent):
     def mvm(self, a: Array) -> Array:
         return self.full.mvm(a)
 
-    def factor(self, gamma: Array, rhs: Array | None = None) -> MeanFieldFactor:
-        return MeanFieldFactor(self.full.factor(gamma, rhs), self._squares, self._precision, self._prior_logdet)
+    def factor(self, gamma: Array) -> MeanFieldFactor:
+        return MeanFieldFactor(self.full.factor(gamma), self._squares, self._precision, self._prior_logdet)
 
     def thin(self, rows: npt.NDArray[np.intp]) -> MeanField | None:
         full = self.full.thin(rows)

@@ -26,13 +26,11 @@ class PrimalFactor(Factor):
     Whitening by S makes singular prior covariances and zero prior variances ordinary.
     """
 
-    def __init__(self, X: DesignMatrix, prior: WeightPrior, gamma: Array, rhs: Array | None = None) -> None:
+    def __init__(self, X: DesignMatrix, prior: WeightPrior, gamma: Array) -> None:
         self.gamma = gamma
         self._X = X
-        gram, self._hinted = X.weighted_gram(gamma, rhs)
-        self._rhs = rhs
         self._variances: Array | None = None
-        A = prior.whiten(gram)
+        A = prior.whiten(X.weighted_gram(gamma))
         A.flat[:: len(A) + 1] += 1.0
         lower = cholesky(A.T)
         self.logdet = log_det_from_cholesky(lower)
@@ -46,12 +44,15 @@ class PrimalFactor(Factor):
         return self._variances
 
     def smooth(self, b: Array) -> Array:
-        pulled = self._hinted if b is self._rhs else self._X.transpose_times(b)
-        weights = self._root @ (self._root.T @ pulled)
+        weights = self._root @ (self._root.T @ self._X.transpose_times(b))
         if self._variances is not None:
             return self._X.times(weights)
         self._variances, smoothed = self._X.row_norms_squared(self._root, upper=self._upper, times=weights)
         return smoothed
+
+    def energy(self, b: Array) -> float:
+        half = self._root.T @ self._X.transpose_times(b)
+        return float(half @ half)
 
     def covariance(self) -> Array:
         rows = np.concatenate([block for _, block in self._X.scaled_blocks(self._root)])
@@ -84,7 +85,7 @@ class Weights(Latent):
     >>> X = np.array([[1.0, 0.5], [1.0, -1.0], [1.0, 2.0], [1.0, 0.0]])
     >>> result = klimb.infer(klimb.latents.Weights(X, cov=4.0), klimb.sites.Logistic(), [1, 0, 1, 0])
     >>> result.posterior.mean.round(2)
-    array([-0.32,  1.62])
+    array([-0.4,  2.2])
     """
 
     def __init__(self, X: Any, mean: Any = 0.0, cov: Any = 1.0, slack: Any = 0.0, *, form: Form = "auto") -> None:
@@ -112,10 +113,10 @@ class Weights(Latent):
             return np.asarray(self._K @ a)
         return self.X.times(self.prior.covariance_times(self.X.transpose_times(a)))
 
-    def factor(self, gamma: Array, rhs: Array | None = None) -> Factor:
+    def factor(self, gamma: Array) -> Factor:
         if self._K is not None:
             return kernel_factor(self._K, gamma)  # [A] Eq. (18)-(19)
-        return PrimalFactor(self.X, self.prior, gamma, rhs)
+        return PrimalFactor(self.X, self.prior, gamma)
 
     def thin(self, rows: npt.NDArray[np.intp]) -> Weights | None:
         if self._K is not None:

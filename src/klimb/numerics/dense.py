@@ -54,6 +54,13 @@ def triangular_solve(lower: Array, rhs: Array, *, transpose: bool = False) -> Ar
     return np.asarray(solution)
 
 
+def symmetric_from_lower(lower: Array) -> Array:
+    """The symmetric matrix with this lower triangle; what stands above it is ignored."""
+    full = np.tril(lower)
+    full += np.tril(lower, -1).T
+    return full
+
+
 def log_det_from_cholesky(lower: Array) -> float:
     """log det(L L')."""
     return 2.0 * float(np.log(np.diagonal(lower)).sum())

@@ -14,28 +14,34 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float, check_finite
-from klimb.numerics.dense import row_blocks
+from klimb.numerics.dense import row_blocks, symmetric_from_lower
 
 DENSE_ENOUGH = 0.04  # share of nonzeros from which BLAS on the dense copy beats sparse products
 DENSE_LIMIT = 2**27  # entries (1 GiB) up to which a sparse matrix may be copied to a dense one
 
 
 class DesignMatrix(ABC):
-    """N x D."""
+    """N x D. The last X' vector is kept: the loop asks for it twice, to judge a state and to step away from it."""
 
     shape: tuple[int, int]
+    _last: tuple[Array, Array] | None = None
 
     @abstractmethod
     def times(self, vector: Array) -> Array:
         """X vector."""
 
-    @abstractmethod
     def transpose_times(self, vector: Array) -> Array:
         """X' vector."""
+        if self._last is None or self._last[0] is not vector:
+            self._last = (vector, self._transpose_times(vector))
+        return self._last[1]
 
     @abstractmethod
-    def weighted_gram(self, gamma: Array, vector: Array | None = None) -> tuple[Array, Array]:
-        """X' diag(gamma) X as a dense D x D array, gamma of any sign, and X' vector from the same pass (or zeros)."""
+    def _transpose_times(self, vector: Array) -> Array: ...
+
+    @abstractmethod
+    def weighted_gram(self, gamma: Array) -> Array:
+        """X' diag(gamma) X as a dense D x D array, gamma of any sign."""
 
     @abstractmethod
     def row_norms_squared(self, root: Array, *, upper: bool = False, times: Array | None = None) -> tuple[Array, Array]:
@@ -79,14 +85,14 @@ class DenseDesign(DesignMatrix):
     def times(self, vector: Array) -> Array:
         return np.asarray(self.values @ vector)
 
-    def transpose_times(self, vector: Array) -> Array:
+    def _transpose_times(self, vector: Array) -> Array:
         return np.asarray(vector @ self.values)
 
-    def weighted_gram(self, gamma: Array, vector: Array | None = None) -> tuple[Array, Array]:
+    def weighted_gram(self, gamma: Array) -> Array:
         from scipy.linalg.blas import dsyrk
 
         N, D = self.shape
-        gram, product = np.zeros((D, D), order="F"), np.zeros(D)
+        gram = np.zeros((D, D), order="F")
         signed = bool(gamma.min() < 0)
         weight = gamma if signed else np.sqrt(gamma)
         for rows in row_blocks(N, D):
@@ -96,12 +102,9 @@ class DenseDesign(DesignMatrix):
                 gram += block.T @ scaled
             else:  # half the flops of a general product
                 gram = dsyrk(1.0, scaled.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
-            if vector is not None:
-                product += vector[rows] @ block
         if not signed:
-            gram = np.tril(gram)
-            gram += np.tril(gram, -1).T
-        return np.asarray(gram), product
+            gram = symmetric_from_lower(gram)
+        return np.asarray(gram)
 
     def row_norms_squared(self, root: Array, *, upper: bool = False, times: Array | None = None) -> tuple[Array, Array]:
         from scipy.linalg.blas import dtrmm
@@ -144,14 +147,13 @@ class SparseDesign(DesignMatrix):
     def times(self, vector: Array) -> Array:
         return np.asarray(self.values @ vector)
 
-    def transpose_times(self, vector: Array) -> Array:
+    def _transpose_times(self, vector: Array) -> Array:
         return np.asarray(self._transpose @ vector)
 
-    def weighted_gram(self, gamma: Array, vector: Array | None = None) -> tuple[Array, Array]:
+    def weighted_gram(self, gamma: Array) -> Array:
         scaled = self.values.copy()
         scaled.data = scaled.data * np.repeat(gamma, np.diff(scaled.indptr))
-        product = np.zeros(self.shape[1]) if vector is None else self.transpose_times(vector)
-        return np.asfortranarray((self._transpose @ scaled).toarray()), product
+        return np.asfortranarray((self._transpose @ scaled).toarray())
 
     def row_norms_squared(self, root: Array, *, upper: bool = False, times: Array | None = None) -> tuple[Array, Array]:
         product = np.zeros(self.shape[0]) if times is None else self.times(times)

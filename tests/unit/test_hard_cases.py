@@ -1,0 +1,135 @@
+"""Cases on which plain iterations fail: each must reach the optimum with default settings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import klimb
+from klimb import latents, methods, sites
+
+RNG = np.random.default_rng(11)
+X = RNG.standard_normal((100, 3))
+SEPARABLE = np.sign(X[:, 0] + 0.1 * X[:, 1])
+LABELS = np.where(RNG.random(100) < 1 / (1 + np.exp(-X @ [1, -1, 0.5])), 1, 0)
+COUNTS = RNG.poisson(np.exp(X @ [0.5, 0.2, 0.1]))
+INPUTS = np.tile(RNG.random(50) * 5, 2)  # every input twice
+K = np.exp(-0.5 * (INPUTS[:, None] - INPUTS) ** 2)
+OUTLIERS = X @ [1, -1, 0.5] + 0.1 * RNG.standard_normal(100)
+OUTLIERS[:10] += 3.0  # 30 sd
+WAVE = np.where(np.sin(3 * INPUTS) > 0, 1, 0)
+
+HARD = {
+    "five zero counts": (lambda: latents.Weights(np.ones((5, 1)), cov=25.0), sites.Poisson(), np.zeros(5)),
+    "one count of 1e6": (lambda: latents.Weights(np.ones((1, 1)), cov=25.0), sites.Poisson(), [1e6]),
+    "one count of 1e6, narrow prior": (lambda: latents.Weights(np.ones((1, 1)), cov=0.01), sites.Poisson(), [1e6]),
+    "separable, variance 100": (lambda: latents.Weights(X, cov=100.0), sites.Logistic(), SEPARABLE),
+    "separable, variance 1e8": (lambda: latents.Weights(X, cov=1e8), sites.Logistic(), SEPARABLE),
+    "separable, variance 1e8, dual": (lambda: latents.Weights(X, cov=1e8, form="dual"), sites.Logistic(), SEPARABLE),
+    "single class": (lambda: latents.Weights(X, cov=100.0), sites.Logistic(), np.ones(100)),
+    "single class, intercept, 1e6": (
+        lambda: latents.Weights(np.c_[np.ones(100), X], cov=1e6), sites.Logistic(), np.zeros(100)),
+    "columns scaled by 1e8 and 1e-8": (lambda: latents.Weights(X * [1e8, 1e-8, 1.0]), sites.Logistic(), LABELS),
+    "scaled columns, counts": (lambda: latents.Weights(X * [1e8, 1e-8, 1.0]), sites.Poisson(), COUNTS),
+    "duplicate and zero columns": (
+        lambda: latents.Weights(np.c_[X, X[:, 0], np.zeros(100)], cov=1e6), sites.Logistic(), LABELS),
+    "outliers at 30 sd": (lambda: latents.Weights(X, cov=10.0), sites.StudentT(3.0, 0.1), OUTLIERS),
+    "outliers, kernel": (lambda: latents.Kernel(10 * X @ X.T), sites.StudentT(3.0, 0.1), OUTLIERS),
+    "GP with duplicate inputs": (lambda: latents.Kernel(100 * K), sites.Logistic(), WAVE),
+    "GP, duplicates that disagree": (
+        lambda: latents.Kernel(4 * K), sites.StudentT(3.0, 0.1), np.sin(INPUTS) + 5 * (np.arange(100) >= 50)),
+    "wide Poisson GP": (lambda: latents.Kernel(400 * K), sites.Poisson(), RNG.poisson(np.exp(2 * np.sin(INPUTS)))),
+    "sharp Laplace GP": (lambda: latents.Kernel(100 * K), sites.Laplace(0.01), np.sin(INPUTS) + 0.1 * X[:, 0]),
+    "one row": (lambda: latents.Weights([[2.0]]), sites.Logistic(), [1]),
+    "one weight held": (lambda: latents.Weights(X, mean=1.0, cov=[0.0, 1.0, 1.0]), sites.Logistic(), LABELS),
+    "all weights held": (lambda: latents.Weights(X, mean=1.0, cov=0.0), sites.Logistic(), LABELS),
+    "far more weights than data": (
+        lambda: latents.Weights(np.random.default_rng(0).standard_normal((30, 2000)), cov=10.0), sites.Logistic(),
+        LABELS[:30]),
+    "tiny variance": (lambda: latents.Weights(X, cov=1e-12), sites.Logistic(), LABELS),
+    "prior mean far off": (lambda: latents.Weights(np.ones((3, 1)), mean=30.0), sites.Poisson(), [1, 2, 3]),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_converges_by_itself_and_never_goes_down(name):
+    build, site, y = HARD[name]
+    result = klimb.infer(build(), site, y)
+    assert result.converged, result
+    assert result.history.stationarity[-1] <= 1e-6
+    rounding = 1e-10 * (1 + np.abs(result.history.bound).max())
+    assert np.diff(result.history.bound).min(initial=0.0) >= -rounding
+    assert (result.posterior.v >= 0).all()
+    assert result.history.n_factor.sum() <= 150
+
+
+# Where L-BFGS on (mean, Cholesky factor) can get there at all, it finds the same optimum.
+@pytest.mark.parametrize("name", [
+    "five zero counts", "one count of 1e6, narrow prior", "separable, variance 100", "single class", "outliers at 30 sd",
+    "duplicate and zero columns", "one row", "prior mean far off"])
+def test_agrees_with_an_independent_optimiser(name):
+    build, site, y = HARD[name]
+    result = klimb.infer(build(), site, y, tol=1e-9)
+    baseline = methods.cholesky_gradient(build(), site, y, tol=1e-5)
+    assert baseline.history[-2].bound <= result.bound + 1e-7 * (1 + abs(result.bound))
+    assert baseline.history[-2].bound >= result.bound - 1e-4 * (1 + abs(result.bound))
+
+
+def test_one_weight_cases_against_a_grid_search():
+    """Five zero counts with prior N(0, 25): the bound in (m, log v) on a fine grid and then by a simplex."""
+    from scipy.optimize import minimize
+
+    result = klimb.infer(latents.Weights(np.ones((5, 1)), cov=25.0), sites.Poisson(), np.zeros(5), tol=1e-10)
+
+    def negative(theta):
+        m, v = theta[0], np.exp(theta[1])
+        return 5 * np.exp(m + v / 2) + 0.5 * (v / 25 + m**2 / 25 - 1 + np.log(25) - theta[1])
+
+    grid = min((negative((m, u)), m, u) for m in np.linspace(-15, 3, 73) for u in np.linspace(-4, 4, 65))
+    found = minimize(negative, grid[1:], method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-13, "maxiter": 2000})
+    assert abs(result.bound + found.fun) < 1e-9
+
+
+def test_conflicting_clusters_choose_a_side():
+    """Between two clusters there is a poor stationary point; the optimum believes one of them."""
+    y = np.r_[np.full(20, -5.0), np.full(20, 5.0)] + 0.1 * RNG.standard_normal(40)
+    latent = latents.Weights(np.ones((40, 1)), cov=100.0)
+    result = klimb.infer(latent, sites.StudentT(3.0, 0.1), y)
+    assert result.converged
+    assert abs(abs(result.posterior.mean[0]) - 5.0) < 0.2
+    assert result.posterior.gamma.min() < 0  # the other cluster's sites
+    # no better one on a grid of (m, sd)
+    site = sites.StudentT(3.0, 0.1)
+    best = max(
+        site.expect(y, np.full(40, m), np.full(40, s * s)).value.sum()
+        - 0.5 * (s * s / 100 + m * m / 100 - 1 + np.log(100) - 2 * np.log(s))
+        for m in np.linspace(-8, 8, 81) for s in 10.0 ** np.linspace(-3, 1, 25))
+    assert result.bound >= best
+
+
+@pytest.mark.parametrize("name", ["sonar", "ionosphere"])
+@pytest.mark.parametrize("log_lengthscale", [-1.0, 2.0])
+def test_widest_kernels_of_the_papers_grid(load_data, name, log_lengthscale):
+    data = load_data(name)
+    sd = data.X.std(0)
+    Z = (data.X - data.X.mean(0)) / np.where(sd > 0, sd, 1.0)
+    distance = np.maximum((Z**2).sum(1)[:, None] + (Z**2).sum(1) - 2 * Z @ Z.T, 0.0)
+    kernel = np.exp(12.0 - 0.5 * distance / np.exp(2 * log_lengthscale))
+    result = klimb.infer(latents.Kernel((kernel + kernel.T) / 2), sites.Logistic(), data.y)
+    assert result.converged
+    assert result.history.n_factor.sum() <= 60
+
+
+def test_wide_random_kernels_take_few_factorisations():
+    """The same without data: amplitudes from 1 to e^12, lengthscales from short to long."""
+    rng = np.random.default_rng(2)
+    Z = rng.standard_normal((80, 5))
+    y = np.where(Z[:, 0] * Z[:, 1] + 0.5 * rng.standard_normal(80) > 0, 1, 0)
+    distance = ((Z[:, None] - Z) ** 2).sum(-1)
+    worst = 0
+    for log_l in (-1.0, 0.0, 1.0, 2.0, 4.0):
+        for log_s in (0.0, 3.0, 6.0):
+            result = klimb.infer(latents.Kernel(np.exp(2 * log_s - 0.5 * distance / np.exp(2 * log_l))), sites.Logistic(), y)
+            assert result.converged
+            worst = max(worst, int(result.history.n_factor.sum()))
+    assert worst <= 30

@@ -1,0 +1,165 @@
+"""The loop's promises: monotone, deterministic, honest about how it ended."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import klimb
+from klimb import latents, methods, sites, steps
+from klimb.infer import Status
+
+RNG = np.random.default_rng(1)
+X = RNG.standard_normal((50, 3))
+Y = (RNG.random(50) < 0.5) * 1
+
+
+def fit(**options):
+    return klimb.infer(latents.Weights(X), sites.Logistic(), Y, **options)
+
+
+def test_history_tells_what_happened():
+    result = fit()
+    history = result.history
+    assert len(history) == result.n_iter + 1
+    assert history.rule[0] == "start"
+    assert history.bound[-1] == result.bound
+    assert history.stationarity[-1] <= 1e-6
+    assert (np.diff(history.seconds) >= 0).all()
+    assert (history.n_factor >= 1).all()
+    assert (history.n_oracle >= 1).all()
+    assert (history.step > 0).all()
+    assert history[0].number == 0
+    assert "CONVERGED" in repr(result)
+
+
+def test_reaching_max_iter_is_a_status_with_advice():
+    result = fit(max_iter=1)
+    assert result.status is Status.MAX_ITER
+    assert not result.converged
+    assert result.n_iter == 1
+    assert "max_iter" in result.status.advice
+
+
+def test_callback_sees_every_iteration_and_can_stop():
+    seen = []
+    full = fit(callback=seen.append)
+    assert [row.number for row in seen] == list(range(full.n_iter))  # all but the one that converged
+    stopped = fit(callback=lambda row: row.number < 2)
+    assert stopped.status is Status.STOPPED
+    assert stopped.n_iter == 2
+
+
+def test_results_are_deterministic():
+    one, other = fit(), fit()
+    np.testing.assert_array_equal(one.posterior.a, other.posterior.a)
+    np.testing.assert_array_equal(one.history.bound, other.history.bound)
+
+
+def test_infer_is_a_function_and_a_package():
+    assert "latent" in inspect.signature(klimb.infer).parameters
+    assert "Fit the Gaussian q" in klimb.infer.__doc__
+    from klimb.infer.loop import infer
+
+    assert infer(latents.Weights(X), sites.Logistic(), Y).bound == fit().bound
+
+
+def test_every_status_has_advice():
+    for status in Status:
+        assert len(status.advice) > 20
+
+
+@given(st.integers(0, 10_000), st.sampled_from(sorted(sites.SITES)), st.floats(-3, 4), st.booleans())
+def test_the_bound_never_falls_and_convergence_is_true(seed, name, log_variance, kernel):
+    """Random problems for every site that needs no parameters beyond small ones."""
+    rng = np.random.default_rng(seed)
+    site, y = _random_data(name, rng, 12)
+    Z = rng.standard_normal((12, 3))
+    variance = 10.0**log_variance
+    latent = latents.Kernel(variance * Z @ Z.T) if kernel else latents.Weights(Z, cov=variance)
+    result = klimb.infer(latent, site, y, max_iter=200)
+    bounds = result.history.bound
+    assert np.diff(bounds).min(initial=0.0) >= -1e-9 * (1 + np.abs(bounds).max())
+    if result.converged:
+        e = site.expect(y, result.posterior.m, result.posterior.v)
+        sd = np.sqrt(result.posterior.v)
+        assert (sd * np.abs(result.posterior.a + e.alpha)).max() <= 1e-5
+        assert (result.posterior.v * np.abs(result.posterior.gamma - e.gamma)).max() <= 1e-5
+    else:
+        assert not site.log_concave or result.history.stationarity[-1] < 1e-2, (result, result.history.rule)
+
+
+def _random_data(name, rng, n):
+    cls = sites.SITES[name]
+    count = rng.poisson(3.0, n).astype(float)
+    made = {
+        "Logistic": lambda: (cls(), rng.integers(0, 2, n)),
+        "Probit": lambda: (cls(), rng.integers(0, 2, n)),
+        "CLogLog": lambda: (cls(), rng.integers(0, 2, n)),
+        "Binomial": lambda: (cls(10), rng.integers(0, 11, n)),
+        "Poisson": lambda: (cls(), count),
+        "NegativeBinomial": lambda: (cls(2.0), count),
+        "Exponential": lambda: (cls(), rng.exponential(size=n)),
+        "Gamma": lambda: (cls(2.0), rng.gamma(2.0, size=n)),
+        "Gaussian": lambda: (cls(0.5), rng.standard_normal(n)),
+        "Laplace": lambda: (cls(0.5), rng.standard_normal(n)),
+        "StudentT": lambda: (cls(3.0, 0.5), rng.standard_t(2, n)),
+        "StochasticVolatility": lambda: (cls(), rng.standard_normal(n)),
+        "Ordinal": lambda: (cls([-1.0, 0.0, 1.5]), rng.integers(0, 4, n)),
+        "Beta": lambda: (cls(5.0), rng.beta(2.0, 3.0, n)),
+    }
+    return made[name]()
+
+
+def test_literal_rules_say_how_they_fail():
+    wide = latents.Weights(10 * X)
+    counts = np.arange(50.0) % 4
+    poisson = klimb.infer(wide, sites.Poisson(), counts, step=steps.Proximal(0.25))
+    assert poisson.status is Status.DIVERGED
+    assert "Natural" in poisson.status.advice
+    student = klimb.infer(
+        latents.Weights(X, cov=10.0), sites.StudentT(3.0, 0.1), X @ [1, -1, 1.0], step=steps.FixedPoint())
+    assert not student.converged or np.isfinite(student.bound)
+    assert klimb.infer(wide, sites.Poisson(), counts).converged
+
+
+def test_two_cycle_of_the_operator_is_detected_and_certified():
+    """Five zero counts at a fixed mean of 0 and prior variance 4: T(V) alternates; V* lies between ([S] Theorem 1)."""
+    latent = latents.Weights(np.ones((1, 1)), mean=1.0, cov=4.0)
+    y = np.array([3.0])
+    result = klimb.infer(latent, sites.Poisson(), y, tol=1e-10)
+    found = methods.certificate(result, sites.Poisson(), y, max_iter=400)
+    assert (found.lower <= result.posterior.v * (1 + 1e-8)).all()
+    assert (found.upper >= result.posterior.v * (1 - 1e-8)).all()
+    assert np.isfinite(found.gap)
+
+
+@pytest.mark.parametrize("variance", [0.01, 0.3, 1.0, 9.0])
+def test_certificate_encloses_the_best_variances(variance):
+    rng = np.random.default_rng(4)
+    Z = rng.standard_normal((20, 3))
+    y = rng.poisson(np.exp(0.3 * Z[:, 0])).astype(float)
+    latent = latents.Weights(Z, cov=variance)
+    result = klimb.infer(latent, sites.Poisson(), y, tol=1e-10)
+    found = methods.certificate(result, sites.Poisson(), y)
+    v = result.posterior.v
+    assert (found.lower <= v * (1 + 1e-8)).all()
+    assert (v <= found.upper * (1 + 1e-8)).all()
+    if variance <= 0.3:
+        assert found.gap < 1e-6
+
+
+def test_clipping_changes_the_fixed_point_and_says_so():
+    rng = np.random.default_rng(9)
+    y = X @ [1.0, -1.0, 0.5] + 0.1 * rng.standard_normal(50)
+    y[:5] += 3.0
+    latent, site = latents.Weights(X), sites.StudentT(3.0, 0.1)
+    free = klimb.infer(latent, site, y)
+    clipped = klimb.infer(latent, site, y, step=steps.FixedPoint(clip=True, start="data"), max_iter=300)
+    assert clipped.bound < free.bound
+    assert any("zero" in note for note in clipped.notes)
+    assert not clipped.converged
