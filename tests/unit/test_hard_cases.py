@@ -65,8 +65,8 @@ def test_converges_by_itself_and_never_goes_down(name):
 
 # Where L-BFGS on (mean, Cholesky factor) can get there at all, it finds the same optimum.
 @pytest.mark.parametrize("name", [
-    "five zero counts", "one count of 1e6, narrow prior", "separable, variance 100", "single class", "outliers at 30 sd",
-    "duplicate and zero columns", "one row", "prior mean far off"])
+    "five zero counts", "one count of 1e6, narrow prior", "separable, variance 100", "single class",
+    "outliers at 30 sd", "duplicate and zero columns", "one row", "prior mean far off"])
 def test_agrees_with_an_independent_optimiser(name):
     build, site, y = HARD[name]
     result = klimb.infer(build(), site, y, tol=1e-9)
@@ -86,7 +86,8 @@ def test_one_weight_cases_against_a_grid_search():
         return 5 * np.exp(m + v / 2) + 0.5 * (v / 25 + m**2 / 25 - 1 + np.log(25) - theta[1])
 
     grid = min((negative((m, u)), m, u) for m in np.linspace(-15, 3, 73) for u in np.linspace(-4, 4, 65))
-    found = minimize(negative, grid[1:], method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-13, "maxiter": 2000})
+    options = {"xatol": 1e-10, "fatol": 1e-13, "maxiter": 2000}
+    found = minimize(negative, grid[1:], method="Nelder-Mead", options=options)
     assert abs(result.bound + found.fun) < 1e-9
 
 
@@ -129,7 +130,8 @@ def test_wide_random_kernels_take_few_factorisations():
     worst = 0
     for log_l in (-1.0, 0.0, 1.0, 2.0, 4.0):
         for log_s in (0.0, 3.0, 6.0):
-            result = klimb.infer(latents.Kernel(np.exp(2 * log_s - 0.5 * distance / np.exp(2 * log_l))), sites.Logistic(), y)
+            kernel = np.exp(2 * log_s - 0.5 * distance / np.exp(2 * log_l))
+            result = klimb.infer(latents.Kernel(kernel), sites.Logistic(), y)
             assert result.converged
             worst = max(worst, int(result.history.n_factor.sum()))
     assert worst <= 30

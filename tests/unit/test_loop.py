@@ -116,7 +116,7 @@ def _random_data(name, rng, n):
 
 
 def test_literal_rules_say_how_they_fail():
-    wide = latents.Weights(10 * X)
+    wide = latents.Weights(3 * X)
     counts = np.arange(50.0) % 4
     poisson = klimb.infer(wide, sites.Poisson(), counts, step=steps.Proximal(0.25))
     assert poisson.status is Status.DIVERGED

@@ -72,7 +72,7 @@ class Natural(Step):
                 move = _local(problem, state)
             elif hard and helped and number > patience and wait == 0:
                 move = _newton(problem, state)
-                wait = 0 if move else WAIT + 1
+                wait = 0 if move is not None and _useful(state, move.state) else WAIT + 1
             wait = max(wait - 1, 0)
             if move is None and slow and len(mixer) > 1:
                 move = _anderson(problem, state, mixer)
@@ -104,6 +104,11 @@ def _patience(problem: Problem) -> float:
     if latent.n_weights >= latent.n_sites:
         return 0
     return RESCUE_AFTER if latent.n_sites <= RESCUE_SITES else float("inf")
+
+
+def _useful(state: State, after: State) -> bool:
+    """Whether a move got somewhere: a gain above rounding, or near the optimum a clearly smaller residual."""
+    return after.objective - state.objective > 10 * state.noise or after.stationarity < 0.5 * state.stationarity
 
 
 def _accept(state: State, found: State, rule: str, step: float = 1.0) -> Move | None:

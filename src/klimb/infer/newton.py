@@ -25,6 +25,7 @@ from klimb.numerics.dense import row_blocks
 
 DIFFERENCE = 1e-5  # relative step in v for the derivatives of gamma
 MOST_PRODUCTS = 60
+IN_CACHE = 400  # sites up to which both matrices fit the cache in double precision
 Product: TypeAlias = Callable[[Array], Array]
 
 
@@ -41,10 +42,11 @@ class Direction:
 def newton_direction(problem: Problem, state: State, V: Array) -> Direction | None:
     """The (truncated) Newton direction, or None where the derivatives of the oracle are not finite.
 
-    Everything is scaled by sd: u = (sd x, v dgamma), which makes P a correlation matrix and its entrywise square. These
-    are kept in single precision and read by their lower triangle: products are bound by memory, and the system need not
-    be solved to more than a few digits.
+    Everything is scaled by sd: u = (sd x, v dgamma), which makes P a correlation matrix and its entrywise square. Large
+    ones are kept in single precision: products are bound by memory, and a few digits of the direction are enough.
     """
+    from scipy.linalg.blas import dsymv, ssymv
+
     v, e, n = state.v, state.expectation, len(state.v)
     sd = np.sqrt(v)
     ahead = problem.oracle(state.m, v * (1 + DIFFERENCE))
@@ -54,11 +56,10 @@ def newton_direction(problem: Problem, state: State, V: Array) -> Direction | No
     if not (np.isfinite(twist).all() and np.isfinite(bend).all() and np.isfinite(gap).all()):
         return None
     R, R_squared = _correlations(V, sd)
+    symv = dsymv if R.dtype == np.float64 else ssymv
 
     def P(u: Array) -> Array:
-        from scipy.linalg.blas import ssymv
-
-        return np.concatenate([ssymv(1.0, R, u[:n], lower=1), ssymv(0.5, R_squared, u[n:], lower=1)]).astype(float)
+        return np.concatenate([symv(1.0, R, u[:n], lower=1), symv(0.5, R_squared, u[n:], lower=1)]).astype(float)
 
     def C(u: Array) -> Array:
         return np.concatenate([gap * u[:n] - twist * u[n:], bend * u[n:] - twist * u[:n]])
@@ -74,9 +75,9 @@ def newton_direction(problem: Problem, state: State, V: Array) -> Direction | No
     return Direction(da, dm, size * u[n:] / v)
 
 
-def _correlations(V: Array, sd: Array) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+def _correlations(V: Array, sd: Array) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
     """V scaled to unit variances and its entrywise square; only the lower triangles count, in Fortran order."""
-    R = np.empty(V.shape, dtype=np.float32, order="F")
+    R = np.empty(V.shape, dtype=np.float32 if len(sd) > IN_CACHE else np.float64, order="F")
     for columns in row_blocks(len(sd), len(sd)):
         R.T[columns] = V.T[columns] / sd / sd[columns, None]
     return R, R * R

@@ -54,7 +54,7 @@ class State:
     def remaining(self) -> float:
         """What the bound may still gain, in nats, to second order; the site-wise norm says little of it for many data.
 
-        Half of b'Vb for the mean, b = a + alpha: its root bounds the error of every marginal mean in sd. Half the square
+        Half of b'Vb for the mean, b = a + alpha; its root bounds the error of any marginal mean in sd. Half the square
         of the relative error for the covariance: that is at most sum_i v_i |d_i|, d = q.gamma - e.gamma, and where all
         gamma_i > 0 at most max_i |d_i| / gamma_i.
         """

@@ -10,7 +10,7 @@ from scipy.special import erfcx, ndtr
 
 from klimb.numerics.arrays import Array
 from klimb.numerics.quadrature import Landscape, gaussian_expectation
-from klimb.numerics.rules import SPAN, Index, Triple, legendre
+from klimb.numerics.rules import LARGEST_EXPONENT, SPAN, Index, Triple, legendre
 from klimb.numerics.special import HALF_LOG_2PI, SQRT_2, SQRT_2PI
 from klimb.numerics.wide import WideTable, geometric_edges, tabulate
 
@@ -94,7 +94,7 @@ def probit_moments(m: Array, v: Array) -> Triple:
     right = np.maximum(m, 0.0)
     # For m > 0 the integrand is exp(-t^2/2) N(t; m, v), a Gaussian at m/(1+v), or lies further left.
     shrunk, narrow = right / (1.0 + v), s / np.sqrt(1.0 + v)
-    low = m - s * np.sqrt(right * shrunk + SPAN * SPAN)
+    low = m - s * np.sqrt(np.minimum(right * shrunk, LARGEST_EXPONENT) + SPAN * SPAN)
     high = np.minimum(np.where(m > 0.0, np.minimum(m + SPAN * s, shrunk + SPAN * narrow + 4.0), m + SPAN * s), 39.0)
     landscape = Landscape(offset=np.maximum(1.9 - m, 0.0), height=np.full_like(m, 2.8), tilt=right, low=low, high=high,
                           centre=np.zeros_like(m), step=step, table=_probit_table())
@@ -163,7 +163,7 @@ def interval_moments(low: Array, high: Array, m: Array, v: Array) -> Triple:
 
     s = np.sqrt(v)
     inside = np.maximum(0.5 * width - np.abs(m - middle), 0.0)  # depth of m, 0 outside
-    reach = s * np.sqrt(inside * inside / (1.0 + v) + SPAN * SPAN)
+    reach = s * np.sqrt(np.minimum(inside * inside / (1.0 + v), LARGEST_EXPONENT) + SPAN * SPAN)
     landscape = Landscape(offset=np.maximum(1.9 - 0.5 * width + np.abs(m - middle), 0.0), height=np.full_like(m, 2.0),
                           tilt=inside, low=m - reach, high=m + reach, centre=middle, step=step)
     return gaussian_expectation(integrands, m, v, landscape)

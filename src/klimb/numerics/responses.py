@@ -69,7 +69,7 @@ def double_exponential_tilted(offset: Array, v: Array, rate: Array) -> Tilted:
     """log int exp(-rate |f - y|) N(f; m, v) df with offset = y - m, and its derivatives in m.
 
     With u = offset/s and k = rate s the two sides of the kink are phi(u) M(k - u) and phi(u) M(k + u), M being Mills'
-    ratio; in the second derivative the ratios are taken so that only terms of one sign remain.
+    ratio; in the derivatives 1/M(x) - x is taken, so that nothing cancels.
 
     >>> t = double_exponential_tilted(np.array([0.0]), np.array([1.0]), np.array([1.0]))
     >>> [float(x[0].round(12)) for x in (t.log_z, t.slope, t.curvature)]
@@ -81,10 +81,10 @@ def double_exponential_tilted(offset: Array, v: Array, rate: Array) -> Tilted:
     with np.errstate(all="ignore"):
         left, right = _log_side(k, u), _log_side(k, -u)
         log_z = np.logaddexp(left, right)
-        slope = rate * np.tanh(0.5 * (left - right))
         x_left, excess_left = _inverse_mills(k - u)
         x_right, excess_right = _inverse_mills(k + u)
         total = x_left + x_right
+        slope = rate * ((2.0 * u + (excess_right - excess_left)) / total)  # (M(k - u) - M(k + u)) over their sum
         share = np.where(total > 0.0, (x_left / total) * (x_right / total), 0.0)
         # share * excess vanishes where one side holds all the mass, however far the kink is.
         curvature = -2.0 * k * np.where(share > 0.0, share * (excess_left + excess_right), 0.0) / v

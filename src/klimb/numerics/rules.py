@@ -10,12 +10,13 @@ import numpy as np
 from klimb.numerics.arrays import Array
 from klimb.numerics.special import SQRT_2PI
 
-__all__ = ["CACHE_DOUBLES", "SPAN", "SQRT_2PI", "Index", "Triple", "hermite", "legendre"]
+__all__ = ["CACHE_DOUBLES", "LARGEST_EXPONENT", "SPAN", "SQRT_2PI", "Index", "Triple", "hermite", "legendre"]
 
 Index: TypeAlias = "np.ndarray[Any, np.dtype[np.intp]]"
 Triple: TypeAlias = tuple[Array, Array, Array]
 
 CACHE_DOUBLES = 32768  # of one temporary
+LARGEST_EXPONENT = 1600.0  # exp(-x/2) underflows from here on
 SPAN = 9.3  # a Gaussian has less than 1e-19 of its mass, and of its low moments, outside this many deviations
 
 

@@ -11,7 +11,7 @@ from scipy.special import wrightomega
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.normal import log_ndtr_derivatives, probit_moments
 from klimb.numerics.quadrature import Landscape, gaussian_expectation
-from klimb.numerics.rules import SPAN, Index, Triple
+from klimb.numerics.rules import LARGEST_EXPONENT, SPAN, Index, Triple
 from klimb.numerics.softplus import folded_moments, folded_point, unfold
 from klimb.numerics.tilted import Tilted
 from klimb.numerics.wide import WideTable, geometric_edges, tabulate
@@ -216,14 +216,14 @@ def event_moments(m: Array, v: Array) -> Triple:
 
     def step(f: Array, rows: Index) -> Array:
         # Branch points at log(2 pi k) +- i pi/2; to the right g falls like exp(-e^f).
-        return np.where(f < 1.5, 0.75 * np.hypot(f - 1.84, 0.5 * np.pi), 8.0 * np.exp(-np.minimum(f, 7.0)))
+        return np.where(f < 1.5, 0.75 * np.hypot(f - 1.84, 0.5 * np.pi), 8.0 * np.exp(-np.clip(f, 1.5, 7.0)))
 
     s = np.sqrt(v)
     with np.errstate(divide="ignore"):
         # Where exp(-e^f) N(f; m, v) peaks: e^f = (m - f)/v.
         peak = np.where(v > 0.0, m - wrightomega(m + np.log(v)).real, m)
     at_peak = (m - peak) * (m - peak) / np.where(v > 0.0, v, 1.0) + 2.0 * np.exp(np.minimum(peak, 7.0))
-    exponent = np.where(m > 0.0, at_peak, 0.0)
+    exponent = np.where(m > 0.0, np.minimum(at_peak, LARGEST_EXPONENT), 0.0)
     low = m - s * np.sqrt(exponent + SPAN * SPAN)
     high = np.minimum(m + v + SPAN * s, 6.7)
     landscape = Landscape(offset=np.maximum(1.84 - m, 0.0), height=np.full_like(m, 0.5 * np.pi),
