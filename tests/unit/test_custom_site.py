@@ -98,6 +98,12 @@ def test_five_lines_for_a_kink():
         close(found.gamma, expected.gamma, 1e-8, 1e-14 / v)
 
 
+def test_a_kink_starts_with_the_width_of_its_peak():
+    slope, gamma = Custom(lambda y, f: -np.abs(y - f) / 0.1, log_concave=True).start(np.array([0.0, 7.0]))
+    assert np.all((gamma > 50.0) & (gamma < 2000.0))
+    assert_allclose(slope / gamma, [0.0, 7.0], atol=0.2)
+
+
 def test_the_wide_range_has_no_nan_and_no_warning():
     site = Custom(lambda y, f: y * f - np.logaddexp(0.0, f), log_concave=True, support=[0, 1])
     exact = sites.Logistic()

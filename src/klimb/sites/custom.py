@@ -196,7 +196,9 @@ class Custom(Site):
         # Where log p rises for ever (a class, say) there is no peak: its slope and curvature at 0 are a fair beginning.
         at = np.where(inside, centre, 0.0)
         e = self.point(y, at)
-        gamma = np.where(np.isfinite(e.gamma) & (e.gamma > 0.0), e.gamma, 1.0 / np.square(np.maximum(width, 1e-3)))
+        # At a kink the curvature says nothing: the width of the peak does, if there is one.
+        broad = 1.0 / np.square(np.maximum(width, 1e-6))
+        gamma = np.where((e.gamma > 0.0) & ((e.gamma < 4.0 * broad) | ~inside), e.gamma, broad)
         slope = np.where(np.isfinite(e.alpha), -e.alpha, 0.0)
         return slope + gamma * at, gamma
 
