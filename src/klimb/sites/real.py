@@ -113,13 +113,13 @@ class Laplace(Site):
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         error, s = m - y, np.sqrt(v)
         size = np.abs(error)
-        spread = s > 0.0
         with np.errstate(over="ignore", under="ignore"):
-            a = size / np.where(spread, s, 1.0)
-            a = np.where(spread, a, np.inf * np.sign(size) if np.ndim(s) == 0 else np.where(size > 0.0, np.inf, 0.0))
-            mean_size = size + 2.0 * s * half_normal_loss(np.minimum(a, 1e150))
-            density = np.where(spread, 2.0 * np.exp(-0.5 * np.square(np.minimum(a, 1e150))) / SQRT_2PI, 0.0)
-            gamma = density / np.where(spread, s, 1.0) / self.scale
+            safe = np.maximum(s, 1e-160)
+            a = np.minimum(size / safe, 1e150)
+            # E|x| = |error| + 2 E max(-x, 0) for x ~ N(|error|, v): a sum of two positive terms.
+            mean_size = size + 2.0 * s * half_normal_loss(a)
+            density = 2.0 * np.exp(-0.5 * a * a) / (SQRT_2PI * safe)
+            gamma = np.where(s > 0.0, density, 0.0) / self.scale
         return Expectation(-mean_size / self.scale, np.sign(error) * erf(a / SQRT_2) / self.scale, gamma)
 
     def point(self, y: Array, f: Array) -> Expectation:
