@@ -115,6 +115,8 @@ def infer(
     """
     from klimb.infer.natural import Natural
 
+    if step is not None and not isinstance(step, Step):
+        raise InputError("step must be a klimb step", repr(step), "Use klimb.steps.Natural(), or leave it out.")
     if not tol > 0:
         raise InputError("tol must be positive", f"{tol}", "The default is 1e-6.")
     if max_iter < 0:
