@@ -58,7 +58,8 @@ CASES = {
     "singular mean-field": (lambda: latents.MeanField(X, cov=np.ones((2, 2))), [
         "full rank", "rank 1 for 2", "Use Weights"]),
     "wrong labels": (lambda: klimb.infer(latents.Weights(X), sites.Logistic(), [0, 1, 0, 2, 1, 2]), [
-        "Logistic needs y in {-1, +1} or {0, 1}", "2.0 at index 3 (2 such values)", "Use Binomial or Ordinal for counts"]),
+        "Logistic needs y in {-1, +1} or {0, 1}", "2.0 at index 3 (2 such values)",
+        "Use Binomial or Ordinal for counts"]),
     "NaN in y": (lambda: klimb.infer(latents.Weights(X), sites.Gaussian(1.0), [
         0, 1, np.nan, 2, 1, 2]), ["nan at index 2"]),
     "negative count": (lambda: klimb.infer(latents.Weights(X), sites.Poisson(), [

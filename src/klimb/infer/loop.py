@@ -12,6 +12,7 @@ from klimb.errors import InputError
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import History, Iteration, Result, Status
 from klimb.latents.base import Latent
+from klimb.numerics.threads import threads_for
 from klimb.sites.base import Site
 
 Callback: TypeAlias = Callable[[Iteration], Any]
@@ -42,6 +43,13 @@ def run(
     problem: Problem, step: Step, tol: float, max_iter: int, callback: Callback | None
 ) -> tuple[State, Status, History, list[str]]:
     """Follow ``step`` until the norm and the remaining gain are at most ``tol``, or something else ends it."""
+    with threads_for(problem.latent.dense_size):
+        return _run(problem, step, tol, max_iter, callback)
+
+
+def _run(
+    problem: Problem, step: Step, tol: float, max_iter: int, callback: Callback | None
+) -> tuple[State, Status, History, list[str]]:
     begin, rows, notes = time.perf_counter(), list[Iteration](), list[str]()
     moves = step.moves(problem, notes)
     n_factor = n_oracle = 0

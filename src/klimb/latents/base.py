@@ -93,6 +93,7 @@ class Latent(ABC):
     mean: Array  # mu at the sites
     slack: Array  # c at the sites
     n_weights: int  # rank of the map at most; the size of the smallest system it can solve
+    dense_size: int  # rows of the dense matrices it factorises
 
     @cached_property
     @abstractmethod

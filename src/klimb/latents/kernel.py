@@ -22,6 +22,7 @@ from klimb.numerics.dense import (
     triangular_inverse,
     triangular_solve,
 )
+from klimb.numerics.threads import threads_for
 
 WEAK_SITE = 1e-4  # gamma_i k_ii below this: (1 - (B^-1)_ii) / gamma_i would cancel, so V_ii comes from K - W'W
 
@@ -193,11 +194,12 @@ class Kernel(Latent):
         matrix = as_float(K, "K", ndim=2)
         check_symmetric(matrix, "K")
         self.K = np.ascontiguousarray(matrix)
-        self.n_sites = self.n_weights = matrix.shape[0]
+        self.n_sites = self.n_weights = self.dense_size = matrix.shape[0]
         if self.n_sites == 0:
             raise InputError("K must have at least one row", "shape (0, 0)", "Pass at least one site.")
         variances_at(self.prior_variances, (self.n_sites,), "the diagonal of K")
-        check_psd(self.K, "K")
+        with threads_for(self.dense_size):
+            check_psd(self.K, "K")
         self.mean = mean_at(mean, (self.n_sites,), "mean")
         self.slack = np.zeros(self.n_sites)
 
@@ -239,12 +241,13 @@ class Kernel(Latent):
                 f"K_new must have one column per site ({self.n_sites})", f"shape {cross.shape}", "Pass k(X_new, X)."
             )
         prior = variances_at(k_new_diag, (cross.shape[0],), "k_new_diag")
-        m = mean_at(mean, (cross.shape[0],), "mean") + cross @ posterior.a
-        predictor = KernelPredictor(self.K, posterior)
-        v = np.empty_like(m)
-        for rows in row_blocks(len(m), self.n_sites):
-            v[rows] = predictor.variances(cross[rows], prior[rows])
-        return m, v
+        prior_mean = mean_at(mean, (cross.shape[0],), "mean")
+        v = np.empty(cross.shape[0])
+        with threads_for(self.dense_size):
+            predictor = KernelPredictor(self.K, posterior)
+            for rows in row_blocks(len(v), self.n_sites):
+                v[rows] = predictor.variances(cross[rows], prior[rows])
+            return prior_mean + cross @ posterior.a, v
 
 
 @final

@@ -70,7 +70,7 @@ class MeanField(Latent):
     def _build(self, full: Weights) -> None:
         self.full = full
         self.n_sites, self.n_weights = full.n_sites, full.n_weights
-        self.mean, self.slack = full.mean, full.slack
+        self.mean, self.slack, self.dense_size = full.mean, full.slack, full.dense_size
         root = full.prior.root
         if root.ndim == 1:
             # A weight without prior variance has no posterior variance either: it leaves q altogether.

@@ -15,6 +15,7 @@ from klimb.latents.prior import WeightPrior
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, row_blocks, triangular_inverse
 from klimb.numerics.matrix import DesignMatrix, as_design
+from klimb.numerics.threads import threads_for
 
 Form = Literal["auto", "primal", "dual"]
 
@@ -102,7 +103,11 @@ class Weights(Latent):
         # Flops an iteration: primal 2 N D^2 + D^3/3, dual 2/3 N^3.
         cheaper: Form = "dual" if self.n_sites < 1.5 * self.n_weights else "primal"
         self.form: Form = cheaper if form == "auto" else form
-        self._K = design.outer_gram(prior.root) if self.form == "dual" else None
+        self.dense_size = self.n_sites if self.form == "dual" else self.n_weights
+        self._K: Array | None = None
+        if self.form == "dual":
+            with threads_for(self.dense_size):
+                self._K = design.outer_gram(prior.root)
 
     @cached_property
     def prior_variances(self) -> Array:
@@ -157,14 +162,18 @@ class Weights(Latent):
                 f"X_new must have {self.n_weights} columns", f"shape {design.shape}", "Use the columns of the fit."
             )
         extra = variances_at(slack, (design.shape[0],), "slack")
-        m = design.times(self.weight_mean(posterior))
+        with threads_for(self.dense_size):
+            m = design.times(self.weight_mean(posterior))
+            return m, extra * posterior.spread + self._predictive_variances(posterior, design)
+
+    def _predictive_variances(self, posterior: Posterior, design: DesignMatrix) -> Array:
+        v = np.zeros(design.shape[0])
         if not posterior.spread:
-            return m, np.zeros_like(m)
+            return v
         if self._K is None:
-            return m, extra + design.row_norms_squared(self._posterior_root(posterior))[0]
-        predictor, root = KernelPredictor(self._K, posterior), self.prior.root
-        prior_variances, v = design.row_norms_squared(root)[0], np.empty_like(m)
-        for rows in row_blocks(len(m), max(self.n_sites, self.n_weights)):
+            return design.row_norms_squared(self._posterior_root(posterior))[0]
+        predictor, prior_variances = KernelPredictor(self._K, posterior), design.row_norms_squared(self.prior.root)[0]
+        for rows in row_blocks(len(v), max(self.n_sites, self.n_weights)):
             pushed = self.prior.covariance_times(design.dense_rows(rows).T)  # Sigma_w x_*, one column each
             v[rows] = predictor.variances(self.X.times(pushed).T, prior_variances[rows])
-        return m, extra + v
+        return v
