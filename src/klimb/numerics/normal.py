@@ -101,52 +101,69 @@ def probit_moments(m: Array, v: Array) -> Triple:
     return gaussian_expectation(_probit_integrands, m, v, landscape)
 
 
-TAIL_NODES = 24
-
-
 def log_interval_derivatives(a: Array, b: Array) -> Triple:
     """g = log[Phi(b) - Phi(a)], a < b finite, with its derivatives under a common shift f: a - f, b - f.
 
     Returns g, dg/df and -d2g/df2 at f = 0, each with relative accuracy: in the tails and for narrow intervals by
-    quadrature over the interval, scaled by the density at its nearer end; for wide ones by the complements.
+    quadrature over the interval, scaled by the density at its nearer end, or as a half-line where the farther end can
+    not be seen; for wide ones by the complements.
     """
     a, b = np.broadcast_arrays(a, b)
     # Reflect so that the interval lies to the right of zero or contains it.
     mirrored = b < 0.0
-    left, right = np.where(mirrored, -b, a), np.where(mirrored, -a, b)
-    tail = (left > 0.0) | (right - left < 2.0)
+    left = np.where(mirrored, -b, a)
+    width = b - a
+    fall = width * (left + 0.5 * width)  # the density falls by exp(-fall) over the interval
+    tail = (left > 0.0) | (width < 2.0)
+    short, seen = (fall < 5.0) & (width < 1.5), fall < 38.0
     value, slope, curvature = np.empty_like(left), np.empty_like(left), np.empty_like(left)
-    if tail.any():
-        value[tail], slope[tail], curvature[tail] = _tail(left[tail], (right - left)[tail])
-    around = ~tail
-    if around.any():
-        value[around], slope[around], curvature[around] = _around(left[around], right[around])
+    for rule, chosen in ((_short, tail & short), (_long, tail & seen & ~short), (_half_line, tail & ~seen),
+                         (_around, ~tail)):
+        if chosen.any():
+            value[chosen], slope[chosen], curvature[chosen] = rule(left[chosen], width[chosen])
     return value, np.where(mirrored, -slope, slope), curvature
 
 
-def _tail(a: Array, width: Array) -> Triple:
-    """a > 0 or b - a < 2: Phi(b) - Phi(a) = phi(a) J with J = int_0^width exp(-a u - u^2/2) du by quadrature."""
-    node, weight = legendre(TAIL_NODES)
-    end = np.minimum(width, 76.0 / (np.sqrt(a * a + 76.0) + a))  # the integrand is below e^-38 from there on
-    u = end * node[(...,) + (None,) * a.ndim]
+def _half_line(a: Array, width: Array) -> Triple:
+    return log_ndtr_derivatives(-a)
+
+
+def _short(a: Array, width: Array) -> Triple:
+    return _truncated(a, width, 10)
+
+
+def _long(a: Array, width: Array) -> Triple:
+    return _truncated(a, width, 24)
+
+
+def _truncated(a: Array, width: Array, nodes: int) -> Triple:
+    """Phi(a + width) - Phi(a) = phi(a) J with J = int_0^width exp(-a u - u^2/2) du by quadrature."""
+    total, first, second = np.zeros_like(a), np.zeros_like(a), np.zeros_like(a)
     with np.errstate(under="ignore"):
-        density = np.exp(-u * (a + 0.5 * u)) * weight[(...,) + (None,) * a.ndim]
-        total = density.sum(axis=0)
-        density /= total
-        mean = (density * u).sum(axis=0)
-        variance = (density * np.square(u - mean)).sum(axis=0)
-        # dg/df is the mean of the truncated normal, -d2g/df2 is 1 minus its variance.
-        return -0.5 * a * a - HALF_LOG_2PI + np.log(end * total), a + mean, 1.0 - variance
+        for node, weight in zip(*legendre(nodes), strict=True):
+            u = node * width
+            density = np.exp(-u * (a + 0.5 * u))
+            density *= weight
+            total += density
+            density *= u
+            first += density
+            density *= u
+            second += density
+    mean = first / total
+    # dg/df is the mean of the truncated normal, -d2g/df2 is 1 minus its variance.
+    return -0.5 * a * a - HALF_LOG_2PI + np.log(width * total), a + mean, 1.0 - (second / total - mean * mean)
 
 
-def _around(a: Array, b: Array) -> Triple:
+def _around(a: Array, width: Array) -> Triple:
     """a <= 0 <= b, b - a >= 2: the complements are below 1/2, and the terms of the second derivative have one sign."""
+    b = a + width
     with np.errstate(under="ignore"):
         at_a, at_b = np.exp(-0.5 * a * a) / SQRT_2PI, np.exp(-0.5 * b * b) / SQRT_2PI
         outside = ndtr(a) + ndtr(-b)
         inside = ndtr(b) - ndtr(a)
         slope = (at_a - at_b) / inside
         return np.log1p(-outside), slope, slope * slope + (b * at_b - a * at_a) / inside
+
 
 def interval_moments(low: Array, high: Array, m: Array, v: Array) -> Triple:
     """(E g, -E g', -E g'') for g = log[Phi(high - f) - Phi(low - f)], both ends finite, under N(m, v)."""

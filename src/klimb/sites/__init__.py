@@ -22,6 +22,6 @@ SITES: dict[str, type[Site]] = {
 }
 
 # Spelled out, because type checkers do not read a computed list.
-__all__ = ["SITES", "Beta", "Binomial", "CLogLog", "Cavity", "Custom", "Expectation", "Exponential", "Gamma", "Gaussian",
-           "Laplace", "Logistic", "NegativeBinomial", "Offset", "Ordinal", "Point", "Poisson", "Prediction", "Probit",
-           "Site", "Stack", "StochasticVolatility", "StudentT", "Weighted"]
+__all__ = ["SITES", "Beta", "Binomial", "CLogLog", "Cavity", "Custom", "Expectation", "Exponential", "Gamma",
+           "Gaussian", "Laplace", "Logistic", "NegativeBinomial", "Offset", "Ordinal", "Point", "Poisson",
+           "Prediction", "Probit", "Site", "Stack", "StochasticVolatility", "StudentT", "Weighted"]
