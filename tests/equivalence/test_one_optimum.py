@@ -203,6 +203,30 @@ def test_local_bound_below_bound_below_evidence(variance, labels):
     local += (-np.logaddexp(0, -xi) - xi / 2 + np.tanh(xi / 2) / (4 * xi) * xi**2).sum()
     assert local <= result.bound + 1e-10
     assert result.bound <= evidence + 1e-10
+    by_site = klimb.infer(latents.Weights(np.ones((len(y), 1)), cov=variance), sites.SuperGaussian(sites.Logistic()), y)
+    assert by_site.converged
+    assert abs(by_site.bound - local) < 1e-6
+
+
+@pytest.mark.parametrize("wrap", [
+    lambda site: site, lambda site: sites.Weighted(site, 1.5), lambda site: sites.Offset(site, 0.3)])
+def test_the_local_bound_lies_below_for_every_super_gaussian_site(problem, wrap):
+    site, y, _ = problem
+    site = wrap(site)
+    if not site.super_gaussian:
+        site, y = wrap(sites.NegativeBinomial(2.0)), np.round(np.abs(y))
+    latent = LATENTS["dual"]()
+    local, full = klimb.infer(latent, sites.SuperGaussian(site), y), klimb.infer(latent, site, y)
+    assert local.converged
+    assert local.bound < full.bound
+    e = sites.SuperGaussian(site).expect(y, full.posterior.m, full.posterior.v)
+    assert (e.value <= site.expect(y, full.posterior.m, full.posterior.v).value + 1e-10).all()
+    # the oracle's derivatives are those of its value
+    for name, step, scale in (("alpha", (1e-6, 0.0), -1.0), ("gamma", (0.0, 1e-6), -2.0)):
+        m, v = full.posterior.m, full.posterior.v
+        up = sites.SuperGaussian(site).expect(y, m + step[0], v + step[1]).value
+        down = sites.SuperGaussian(site).expect(y, m - step[0], v - step[1]).value
+        np.testing.assert_allclose(getattr(e, name), scale * (up - down) / 2e-6, rtol=1e-5, atol=1e-7)
 
 
 def test_weights_with_slack_equal_an_explicit_extra_weight_per_site():

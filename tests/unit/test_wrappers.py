@@ -175,7 +175,7 @@ def test_facts_are_those_of_the_inside():
         assert wrapper.support == Logistic.support
     assert not Weighted(StudentT(3.0), 1.0).log_concave
     assert Weighted(Laplace(1.0), 2.0).super_gaussian
-    assert not Offset(Laplace(1.0), 2.0).super_gaussian
+    assert Offset(Laplace(1.0), 2.0).super_gaussian
     assert Point(Poisson()).gamma_trend == "constant"
 
 

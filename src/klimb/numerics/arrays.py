@@ -38,5 +38,6 @@ def check_finite(array: Array, name: str) -> None:
         return
     index = tuple(int(i) for i in np.argwhere(bad)[0])
     where = index[0] if array.ndim == 1 else index
-    raise InputError(f"{name} must be finite", f"{array[index]} at index {where} ({count} such value{'s' * (count > 1)})",
+    others = f"({count} such value{'s' * (count > 1)})"
+    raise InputError(f"{name} must be finite", f"{array[index]} at index {where} {others}",
                      "Drop or impute missing values first.")

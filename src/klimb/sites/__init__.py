@@ -6,6 +6,7 @@ from klimb.sites.base import Expectation, Site
 from klimb.sites.binary import CLogLog, Logistic, Probit
 from klimb.sites.counts import Binomial, NegativeBinomial, Poisson
 from klimb.sites.custom import Custom
+from klimb.sites.local import SuperGaussian
 from klimb.sites.ordinal import Ordinal
 from klimb.sites.positive import Exponential, Gamma
 from klimb.sites.prediction import Prediction
@@ -24,4 +25,5 @@ SITES: dict[str, type[Site]] = {
 # Spelled out, because type checkers do not read a computed list.
 __all__ = ["SITES", "Beta", "Binomial", "CLogLog", "Cavity", "Custom", "Expectation", "Exponential", "Gamma",
            "Gaussian", "Laplace", "Logistic", "NegativeBinomial", "Offset", "Ordinal", "Point", "Poisson",
-           "Prediction", "Probit", "Site", "Stack", "StochasticVolatility", "StudentT", "Weighted"]
+           "Prediction", "Probit", "Site", "Stack", "StochasticVolatility", "StudentT",
+           "SuperGaussian", "Weighted"]

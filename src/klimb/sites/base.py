@@ -41,7 +41,7 @@ class Site(ABC):
     # -- declared facts, read by the loop, the test suites, the command line and the documentation table
     log_concave: ClassVar[bool]  # log p(y|f) is concave in f, so gamma >= 0: [S] condition 1
     gamma_trend: ClassVar[GammaTrend]  # of gamma in v at fixed m: "rising" is [S] 2a, "falling" 2b
-    super_gaussian: ClassVar[bool] = False  # log p(y|f) = slope f + g(f^2), g convex and falling: [N] Eq. (2)
+    super_gaussian: ClassVar[bool] = False  # log p = slope (f - c) + g((f - c)^2), g convex and falling: [N] Eq. (2)
     discrete: ClassVar[bool]  # y is a count or a class, so that predictions have probabilities
     support: ClassVar[str]  # what y may be, in words
     uses_variance: ClassVar[bool] = True  # False where the oracle ignores v (`Point`): the loop then seeks the mode
@@ -119,6 +119,11 @@ class Site(ABC):
     @abstractmethod
     def start(self, y: Array) -> tuple[Array, Array]:
         """(slope, gamma) of a first Gaussian site exp(slope f - gamma f^2 / 2) from the datum alone; gamma >= 0."""
+
+    def symmetry(self, y: Array) -> tuple[Array, Array]:
+        """(slope, centre) of a super-Gaussian site: what is left of it is even around the centre."""
+        raise InputError("The symmetric form needs a super-Gaussian site", type(self).__name__,
+                         "Logistic, Binomial, NegativeBinomial, Laplace and StudentT are.")
 
     def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
         """What the site says of a new y where f ~ N(m, v)."""

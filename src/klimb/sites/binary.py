@@ -56,6 +56,9 @@ class Logistic(Site):
     def start(self, y: Array) -> tuple[Array, Array]:
         return 0.5 * y, np.full_like(y, 0.25)
 
+    def symmetry(self, y: Array) -> tuple[Array, Array]:
+        return 0.5 * y, np.zeros_like(y)
+
     def labels(self) -> Array:
         return np.array([-1.0, 1.0])
 

@@ -27,6 +27,7 @@ class Binomial(Site):
 
     log_concave = True
     gamma_trend = "mixed"
+    super_gaussian = True
     discrete = True
     support = "{0, 1, ..., trials}"
     response = "counts"
@@ -49,6 +50,9 @@ class Binomial(Site):
 
     def point(self, y: Array, f: Array) -> Expectation:
         return two_sided(y, self.trials - y, f, *folded_point(f))
+
+    def symmetry(self, y: Array) -> tuple[Array, Array]:
+        return y - 0.5 * self.trials, np.zeros_like(y)
 
     def start(self, y: Array) -> tuple[Array, Array]:
         # Half a success and half a failure more, so that the mode is finite.
@@ -147,6 +151,7 @@ class NegativeBinomial(Site):
 
     log_concave = True
     gamma_trend = "mixed"
+    super_gaussian = True
     discrete = True
     support = "{0, 1, 2, ...}"
     response = "counts"
@@ -169,6 +174,9 @@ class NegativeBinomial(Site):
     def point(self, y: Array, f: Array) -> Expectation:
         shifted = f - np.log(self.size)
         return two_sided(y, np.asarray(self.size), shifted, *folded_point(shifted))
+
+    def symmetry(self, y: Array) -> tuple[Array, Array]:
+        return 0.5 * (y - self.size), np.log(self.size) + np.zeros_like(y)
 
     def start(self, y: Array) -> tuple[Array, Array]:
         count = y + 0.5

@@ -126,6 +126,9 @@ class Laplace(Site):
         error = f - y
         return Expectation(-np.abs(error) / self.scale, np.sign(error) / self.scale, np.zeros_like(error))
 
+    def symmetry(self, y: Array) -> tuple[Array, Array]:
+        return np.zeros_like(y), y
+
     def start(self, y: Array) -> tuple[Array, Array]:
         # A Gaussian with the variance of the noise.
         gamma = np.zeros_like(y) + 0.5 / np.square(self.scale)
@@ -194,6 +197,9 @@ class StudentT(Site):
     def point(self, y: Array, f: Array) -> Expectation:
         value, alpha, gamma = _student_integrands((f - y) / self.scale, np.asarray(self.df))
         return Expectation(value, alpha / self.scale, gamma / np.square(self.scale))
+
+    def symmetry(self, y: Array) -> tuple[Array, Array]:
+        return np.zeros_like(y), y
 
     def start(self, y: Array) -> tuple[Array, Array]:
         # The curvature at the mode.

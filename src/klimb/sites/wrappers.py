@@ -62,6 +62,9 @@ class Wrapper(Site):
     def start(self, y: Array) -> tuple[Array, Array]:
         return self.inner.start(y)
 
+    def symmetry(self, y: Array) -> tuple[Array, Array]:
+        return self.inner.symmetry(y)
+
     def peak(self, y: Array) -> tuple[Array, Array]:
         return self.inner.peak(y)
 
@@ -141,6 +144,10 @@ class Weighted(Wrapper):
         slope, gamma = self.site.start(y)
         return self.weights * slope, self.weights * gamma
 
+    def symmetry(self, y: Array) -> tuple[Array, Array]:
+        slope, centre = self.site.symmetry(y)
+        return self.weights * slope, centre
+
     def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
         return self.site.tilted(y, m, v, self.weights * np.asarray(power))
 
@@ -165,7 +172,7 @@ class Offset(Wrapper):
     per_datum = ("offset",)
 
     def __post_init__(self) -> None:
-        self._adopt(super_gaussian=False)  # an even function of f + offset is not one of f
+        self._adopt()
         clean = parameter(self.offset, "offset", np.isfinite, "Offset needs finite offsets", "Drop rows without one.")
         object.__setattr__(self, "offset", clean)
 
@@ -186,6 +193,10 @@ class Offset(Wrapper):
         # slope (f + offset) - gamma (f + offset)^2 / 2, as a function of f
         slope, gamma = self.site.start(y)
         return slope - gamma * self.offset, gamma
+
+    def symmetry(self, y: Array) -> tuple[Array, Array]:
+        slope, centre = self.site.symmetry(y)
+        return slope, centre - self.offset
 
     def peak(self, y: Array) -> tuple[Array, Array]:
         centre, width = self.site.peak(y)
