@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, final
 from klimb.errors import InputError
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import History, Iteration, Result, Status
-from klimb.latents.base import Latent
+from klimb.latents.base import Latent, Posterior
 from klimb.numerics.threads import threads_for
 from klimb.sites.base import Site
 
@@ -88,6 +88,7 @@ def infer(
     tol: float = 1e-6,
     max_iter: int = 500,
     callback: Callback | None = None,
+    start: Posterior | None = None,
 ) -> Result:
     """Fit the Gaussian q that maximises the bound on the log evidence.
 
@@ -108,6 +109,8 @@ def infer(
         Most steps to take.
     callback : callable
         Called with each `Iteration`; return False to stop.
+    start : Posterior
+        Begin at the sites of this posterior, say of a fit with slightly different hyperparameters.
 
     Returns
     -------
@@ -129,6 +132,6 @@ def infer(
         raise InputError("tol must be positive", f"{tol}", "The default is 1e-6.")
     if max_iter < 0:
         raise InputError("max_iter must not be negative", f"{max_iter}", "The default is 500.")
-    problem = Problem(latent, site, y)
+    problem = Problem(latent, site, y, start)
     state, status, history, notes = run(problem, step or Natural(), tol, max_iter, callback)
     return Result(problem.posterior(state), state.bound, status, history, tuple(notes))

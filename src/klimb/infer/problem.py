@@ -69,7 +69,7 @@ class State:
 class Problem:
     """A latent, a site and clean data; counts factorisations and oracle calls."""
 
-    def __init__(self, latent: Latent, site: Site, y: Any) -> None:
+    def __init__(self, latent: Latent, site: Site, y: Any, start: Posterior | None = None) -> None:
         if not isinstance(latent, Latent):
             raise InputError("latent must be a klimb latent", type(latent).__name__, "Use klimb.latents.Weights(X).")
         if not isinstance(site, Site):
@@ -80,6 +80,11 @@ class Problem:
             raise InputError(
                 f"y must have one entry per site ({latent.n_sites})", f"{len(self.y)}", "Check that X or K and y match."
             )
+        if start is not None and len(start.a) != latent.n_sites:
+            raise InputError(
+                f"start must be a posterior of {latent.n_sites} sites", f"{len(start.a)}", "Start from a fit to this y."
+            )
+        self.start = start
         self.constant = float(np.sum(np.broadcast_to(site.constant(self.y), self.y.shape)))
         self.n_factor = 0
         self.n_oracle = 0

@@ -9,6 +9,7 @@ import numpy as np
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.infer.loop import Step, run
 from klimb.infer.problem import Problem, State
+from klimb.latents.base import Posterior
 from klimb.numerics.arrays import Array
 
 INFORMATIVE = 2.0  # gamma k_ii from which a datum matters more to its site than the prior does
@@ -30,6 +31,10 @@ def first_state(problem: Problem, coarse_step: Step | None = None) -> State:
     are about as many weights as sites, and informative data. Sites that are not log-concave may have several optima,
     typically where data contradict each other: there two more starts each believe the data on one side of the first.
     """
+    if problem.start is not None:
+        state = _warm_state(problem, problem.start)
+        if state is not None:
+            return state
     coarse = None if coarse_step is None else _coarse_state(problem, coarse_step)
     if coarse is not None and coarse.stationarity < CLOSE:
         return coarse
@@ -46,6 +51,15 @@ def first_state(problem: Problem, coarse_step: Step | None = None) -> State:
         with suppress(NotPositiveDefiniteError):
             best = _better(best, local_sites(problem, latent.mean, latent.prior_variances, first))
     return best if coarse is None else _better(best, coarse)
+
+
+def _warm_state(problem: Problem, start: Posterior) -> State | None:
+    """The sites of ``start`` under the present prior; None where they make no proper or finite posterior there."""
+    with suppress(NotPositiveDefiniteError):
+        state = problem.at_sites(start.a + start.gamma * start.m, start.gamma)
+        if np.isfinite(state.objective):
+            return state
+    return None
 
 
 def _coarse_state(problem: Problem, step: Step) -> State | None:

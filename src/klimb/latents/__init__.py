@@ -1,8 +1,9 @@
 """Latent Gaussian models: priors and their maps to the sites."""
 
 from klimb.latents.base import Factor, Latent, Posterior
+from klimb.latents.inducing import Inducing
 from klimb.latents.kernel import Kernel
 from klimb.latents.meanfield import MeanField
 from klimb.latents.weights import Weights
 
-__all__ = ["Factor", "Kernel", "Latent", "MeanField", "Posterior", "Weights"]
+__all__ = ["Factor", "Inducing", "Kernel", "Latent", "MeanField", "Posterior", "Weights"]

@@ -1,0 +1,165 @@
+"""A Gaussian process seen through M inducing points: [S] Eq. (4)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb.errors import InputError
+from klimb.latents.base import Factor, Latent, Posterior, mean_at, variances_at
+from klimb.latents.weights import PrimalFactor, Weights
+from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.dense import check_symmetric, psd_square_root, row_blocks, triangular_solve
+from klimb.numerics.threads import threads_for
+
+
+@final
+class Inducing(Latent):
+    """f_i = k_u(x_i)' Kuu^-1 u + e_i with u ~ N(0, Kuu) at the inducing points and e_i what they leave unexplained.
+
+    In whitened coordinates this is `Weights` with one row L^-1 k_u(x_i) per site, L L' = Kuu, and the unexplained
+    variance as slack: Kuu is never inverted, and duplicate inducing points (a singular Kuu) are ordinary. The weights
+    are the whitened values; with the inducing points at the inputs the model is the full Gaussian process.
+
+    Parameters
+    ----------
+    Kuu : (M, M) array
+        Covariance of f at the inducing points.
+    Kuf : (M, N) array
+        Covariance of f at the inducing points with f at the sites.
+    kff_diag : number or (N,) array
+        Prior variance of f at the sites.
+    mean : number or (N,) array
+        Prior mean of f at the sites.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> x, z = np.linspace(0, 3, 50), np.linspace(0, 3, 6)
+    >>> k = lambda a, b: np.exp(-0.5 * (a[:, None] - b) ** 2)
+    >>> latent = klimb.latents.Inducing(k(z, z), k(z, x), 1.0)
+    >>> result = klimb.infer(latent, klimb.sites.Poisson(), np.round(np.exp(np.sin(x))))
+    >>> bool(result.bound <= klimb.infer(klimb.latents.Kernel(k(x, x)), klimb.sites.Poisson(),
+    ...                                  np.round(np.exp(np.sin(x)))).bound)
+    True
+    """
+
+    def __init__(self, Kuu: Any, Kuf: Any, kff_diag: Any, mean: Any = 0.0) -> None:
+        inner = as_float(Kuu, "Kuu", ndim=2)
+        check_symmetric(inner, "Kuu")
+        cross = as_float(Kuf, "Kuf", ndim=2)
+        if cross.shape[0] != inner.shape[0] or 0 in cross.shape:
+            raise InputError(
+                f"Kuf must have one row per inducing point ({inner.shape[0]}) and one column per site",
+                f"shape {cross.shape}",
+                "Pass k(Z, X).",
+            )
+        self.n_sites = cross.shape[1]
+        total = variances_at(kff_diag, (self.n_sites,), "kff_diag")
+        with threads_for(inner.shape[0]):
+            self._root = psd_square_root(inner, "Kuu")
+            rows = self._whiten(cross.T)
+        explained = np.einsum("ij,ij->i", rows, rows)
+        excess = explained - total
+        if (excess > 1e-6 * np.maximum(total, 1e-300)).any():
+            i = int(excess.argmax())
+            raise InputError(
+                "the inducing points can not explain more than the prior variance",
+                f"kff_diag {total[i]:.6g} but k_u'Kuu^-1 k_u {explained[i]:.6g} at index {i}",
+                "Check that Kuu, Kuf and kff_diag come from one kernel (White noise belongs to none of Kuf).",
+            )
+        self._weights = Weights(rows, slack=np.maximum(total - explained, 0.0), form="primal")
+        self.n_weights = self.dense_size = self._weights.n_weights
+        self.mean = mean_at(mean, (self.n_sites,), "mean")
+        self.slack = self._weights.slack
+
+    def _whiten(self, cross: Array) -> Array:
+        """Rows L^-1 k_u for rows k_u; for a singular Kuu (a rectangular root) the least-squares solution."""
+        if self._root.shape[0] == self._root.shape[1]:
+            return np.ascontiguousarray(triangular_solve(self._root, cross.T).T)
+        norms = np.einsum("ij,ij->j", self._root, self._root)  # columns are orthogonal: scaled eigenvectors
+        return np.asarray(cross @ (self._root / norms))
+
+    @cached_property
+    def prior_variances(self) -> Array:
+        return self._weights.prior_variances
+
+    @property
+    def rows(self) -> Array:
+        """The whitened design, one row per site."""
+        return self._weights.X.dense()
+
+    @property
+    def root(self) -> Array:
+        """L with L L' = Kuu."""
+        return self._root
+
+    def mvm(self, a: Array) -> Array:
+        return self._weights.mvm(a)
+
+    def factor(self, gamma: Array) -> Factor:
+        return self._weights.factor(gamma)
+
+    def thin(self, rows: npt.NDArray[np.intp]) -> Latent | None:
+        weights = self._weights.thin(rows)
+        if weights is None:
+            return None
+        thinned = Inducing.__new__(Inducing)
+        thinned._root, thinned._weights = self._root, weights
+        thinned.n_sites, thinned.n_weights, thinned.dense_size = len(rows), self.n_weights, self.dense_size
+        thinned.mean, thinned.slack = self.mean[rows], weights.slack
+        return thinned
+
+    def marginals(self, posterior: Posterior) -> tuple[Array, Array]:
+        m, v = self._weights.marginals(self._inner(posterior))
+        return self.mean + m, v
+
+    def design(self) -> Array:
+        return self._weights.design()
+
+    @staticmethod
+    def _inner(posterior: Posterior) -> Posterior:
+        """The same posterior, seen by the whitened weights of the latent it belongs to."""
+        latent = posterior.latent
+        assert isinstance(latent, Inducing)
+        return Posterior(latent._weights, posterior.a, posterior.gamma, posterior.m, posterior.v, posterior.kl,
+                         posterior.spread)  # fmt: skip
+
+    def weight_mean(self, posterior: Posterior) -> Array:
+        return self._weights.weight_mean(posterior)
+
+    def weight_covariance(self, posterior: Posterior) -> Array:
+        return self._weights.weight_covariance(posterior)
+
+    def weight_root(self, posterior: Posterior) -> Array:
+        """A matrix whose outer square is the posterior covariance of the whitened weights."""
+        return PrimalFactor(self._weights.X, self._weights.prior, posterior.gamma).weight_root()
+
+    def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
+        return self._weights.weight_sample(self._inner(posterior), n, rng)
+
+    def predict(self, posterior: Posterior, K_new: Any, k_new_diag: Any, mean: Any = 0.0) -> tuple[Array, Array]:
+        """Mean and variance of f at new inputs; ``K_new`` is (n_new, M), their covariance with the inducing points."""
+        cross = as_float(K_new, "K_new", ndim=2)
+        if cross.shape[1] != self._root.shape[0]:
+            raise InputError(
+                f"K_new must have one column per inducing point ({self._root.shape[0]})",
+                f"shape {cross.shape}",
+                "Pass k(X_new, Z).",
+            )
+        total = variances_at(k_new_diag, (cross.shape[0],), "k_new_diag")
+        m, v = np.array(mean_at(mean, (cross.shape[0],), "mean")), np.zeros(cross.shape[0])
+        with threads_for(self.dense_size):
+            weights = self.weight_mean(posterior)
+            spread = self.weight_root(posterior) if posterior.spread else None
+            for block in row_blocks(len(m), self.n_weights):
+                rows = self._whiten(cross[block])
+                m[block] += rows @ weights
+                if spread is not None:
+                    within = rows @ spread
+                    unexplained = total[block] - np.einsum("ij,ij->i", rows, rows)
+                    v[block] = np.maximum(unexplained, 0.0) + np.einsum("ij,ij->i", within, within)
+        return m, v
