@@ -174,7 +174,7 @@ def interval_moments(low: Array, high: Array, m: Array, v: Array) -> Triple:
         return value, -slope, curvature
 
     def step(f: Array, rows: Index) -> Array:
-        # Outside the interval g is nearly quadratic; inside, at depth t, it is small like exp(-t^2/2), and 0 from 39 on.
+        # Outside the interval g is nearly quadratic; inside, at depth t, it is small like exp(-t^2/2), and 0 from 39.
         depth = 0.5 * width[rows] - np.abs(f - middle[rows])
         within = np.where(depth > 40.0, depth - 39.0, np.clip(16.0 / np.maximum(depth, 1.0), 1.0, 2.0))
         return np.where(depth > 1.0, within, 0.6 * np.hypot(depth - 1.9, 2.8))
