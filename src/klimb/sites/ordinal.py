@@ -69,7 +69,10 @@ class Ordinal(Site):
         if self.link == "probit":
             return np.zeros(())
         low, high = self.edges(y)
-        return np.log(-np.expm1(low - high))  # 0 at the ends, where the width is infinite
+        # log(1 - e^-width), which is 0 at the ends, where the width is infinite.
+        width = high - low
+        wide = width > 0.7
+        return np.where(wide, np.log1p(-np.exp(-np.maximum(width, 0.7))), np.log(-np.expm1(-np.minimum(width, 0.7))))
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return self._split(y, m, v)
