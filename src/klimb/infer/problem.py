@@ -126,7 +126,7 @@ class Problem:
 
     def posterior(self, state: State, *, spread: bool = True) -> Posterior:
         v = state.v if spread else np.zeros_like(state.v)
-        return Posterior(self.latent, state.a, state.gamma, state.m, v, state.kl, spread)
+        return Posterior(self.latent, state.a, state.gamma, state.m, v, state.kl, spread, state.factor)
 
 
 def _stationarity(a: Array, gamma: Array, v: Array, e: Expectation) -> float:

@@ -11,7 +11,7 @@ A latent knows nothing of likelihoods. Whatever the model, a Gaussian q of inter
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -68,6 +68,11 @@ class Posterior:
     v: Array
     kl: float
     spread: bool = True
+    factor: Factor | None = field(default=None, repr=False)  # at ``gamma``, if the fit has left one
+
+    def factorised(self) -> Factor:
+        """The factor at ``gamma``: the one of the fit, or a new one."""
+        return self.factor if self.factor is not None else self.latent.factor(self.gamma)
 
     @property
     def mean(self) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -14,6 +15,16 @@ from klimb.latents.weights import PrimalFactor, Weights
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import check_symmetric, psd_square_root, row_blocks, triangular_solve
 from klimb.numerics.threads import threads_for
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class InducingGradient:
+    """Gradients of the bound in Kuu (symmetric), Kuf and the diagonal of Kff."""
+
+    Kuu: Array
+    Kuf: Array
+    kff_diag: Array
 
 
 @final
@@ -125,8 +136,7 @@ class Inducing(Latent):
         """The same posterior, seen by the whitened weights of the latent it belongs to."""
         latent = posterior.latent
         assert isinstance(latent, Inducing)
-        return Posterior(latent._weights, posterior.a, posterior.gamma, posterior.m, posterior.v, posterior.kl,
-                         posterior.spread)  # fmt: skip
+        return replace(posterior, latent=latent._weights)
 
     def weight_mean(self, posterior: Posterior) -> Array:
         return self._weights.weight_mean(posterior)
@@ -136,7 +146,33 @@ class Inducing(Latent):
 
     def weight_root(self, posterior: Posterior) -> Array:
         """A matrix whose outer square is the posterior covariance of the whitened weights."""
-        return PrimalFactor(self._weights.X, self._weights.prior, posterior.gamma).weight_root()
+        factor = posterior.factorised()
+        assert isinstance(factor, PrimalFactor)
+        return factor.weight_root()
+
+    def bound_gradient(self, posterior: Posterior) -> InducingGradient:
+        """d bound / d(Kuu, Kuf, kff_diag) at a converged posterior; d bound / d mean is ``posterior.a``.
+
+        The bound depends on them only through the whitened rows x = L^-1 k_u and the slack c = k_ff - |x|^2, since the
+        whitened prior is N(0, I). With q(u) = N(m_u, V_u): d/dx_i = a_i m_u - gamma_i V_u x_i + gamma_i x_i.
+        """
+        L = self._root
+        if L.shape[0] != L.shape[1]:
+            raise InputError(
+                "gradients need inducing points whose Kuu has full rank", f"rank {L.shape[1]} of {L.shape[0]}",
+                "Drop inducing points that repeat each other.",
+            )  # fmt: skip
+        gamma, rows, spread = posterior.gamma, self.rows, self.weight_root(posterior)
+        with threads_for(self.dense_size):
+            d_rows = np.outer(posterior.a, self.weight_mean(posterior))
+            d_rows += gamma[:, None] * (rows - (rows @ spread) @ spread.T)
+            d_cross = triangular_solve(L, d_rows.T, transpose=True)  # L^-T d_rows': x' = k_u' L^-T
+            d_L = -np.tril(triangular_solve(L, d_rows.T @ rows, transpose=True))
+            half = np.tril(L.T @ d_L)  # Cholesky backwards: Kuu-bar = L^-T sym(Phi(L' L-bar)) L^-1
+            half.flat[:: len(half) + 1] *= 0.5
+            inner = triangular_solve(L, 0.5 * (half + half.T), transpose=True)
+            d_inner = triangular_solve(L, inner.T, transpose=True)
+        return InducingGradient(0.5 * (d_inner + d_inner.T), d_cross, -0.5 * gamma)
 
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
         return self._weights.weight_sample(self._inner(posterior), n, rng)

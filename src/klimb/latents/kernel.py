@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -109,6 +109,23 @@ class KernelFactor(Factor):
         x = self._root * dtrmv(self._inverse, half, lower=1, trans=1)
         return np.where(silent, b, x)
 
+    def marginal_precision(self) -> Array:
+        """(K + G^-1)^-1 = G^1/2 B^-1 G^1/2, of which only the lower triangle counts."""
+        from scipy.linalg.lapack import dlauum
+
+        P, _ = dlauum(self._inverse, lower=1)
+        P *= self._root[:, None]
+        P *= self._root
+        return np.asarray(P)
+
+    def explained(self, cross: Array) -> Array:
+        """k_*' (K + G^-1)^-1 k_* for each row k_* of ``cross``."""
+        from scipy.linalg.blas import dtrmm
+
+        columns = np.asfortranarray((cross * self._root).T)
+        W = dtrmm(1.0, self._inverse, columns, lower=1, overwrite_b=1)
+        return np.asarray(np.einsum("ij,ij->j", W, W))
+
     def covariance(self) -> Array:
         from scipy.linalg.blas import dsyrk
         from scipy.linalg.lapack import dlauum
@@ -160,8 +177,24 @@ class SignedKernelFactor(Factor):
     def covariance(self) -> Array:
         return np.asarray(self._base.covariance() + self._U.T @ self._U)
 
+    def marginal_precision(self) -> Array:
+        """G - G V G."""
+        P = self.covariance()
+        P *= -self.gamma[:, None]
+        P *= self.gamma
+        P.flat[:: len(P) + 1] += self.gamma
+        return P
 
-def kernel_factor(K: Array, gamma: Array) -> Factor:
+    def explained(self, cross: Array) -> Array:
+        """k_*' (K + G^-1)^-1 k_* for each row k_* of ``cross``."""
+        inner = symmetric_from_lower(self.marginal_precision())
+        return np.asarray(np.einsum("ij,ij->i", cross @ inner, cross))
+
+
+DenseFactor: TypeAlias = KernelFactor | SignedKernelFactor
+
+
+def kernel_factor(K: Array, gamma: Array) -> DenseFactor:
     """The cheapest factor for these signs of gamma."""
     if gamma.size and gamma.min() < 0:
         return SignedKernelFactor(K, gamma)
@@ -210,7 +243,7 @@ class Kernel(Latent):
     def mvm(self, a: Array) -> Array:
         return np.asarray(self.K @ a)
 
-    def factor(self, gamma: Array) -> Factor:
+    def factor(self, gamma: Array) -> DenseFactor:
         return kernel_factor(self.K, gamma)
 
     def design(self) -> Array:
@@ -222,9 +255,7 @@ class Kernel(Latent):
     def weight_covariance(self, posterior: Posterior) -> Array:
         if not posterior.spread:
             return np.zeros_like(self.K)
-        V = self.factor(posterior.gamma).covariance()
-        assert V is not None
-        return symmetric_from_lower(V)
+        return symmetric_from_lower(self._factor_of(posterior).covariance())
 
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
         return draws_from(posterior.m, psd_square_root(posterior.covariance(), "the posterior covariance"), n, rng)
@@ -244,39 +275,21 @@ class Kernel(Latent):
         prior_mean = mean_at(mean, (cross.shape[0],), "mean")
         v = np.empty(cross.shape[0])
         with threads_for(self.dense_size):
-            predictor = KernelPredictor(self.K, posterior)
+            factor = self._factor_of(posterior)
             for rows in row_blocks(len(v), self.n_sites):
-                v[rows] = predictor.variances(cross[rows], prior[rows])
+                v[rows] = prior[rows] - factor.explained(cross[rows])
+            v = np.maximum(v, 0.0) if posterior.spread else np.zeros_like(v)
             return prior_mean + cross @ posterior.a, v
 
+    def _factor_of(self, posterior: Posterior) -> DenseFactor:
+        factor = posterior.factorised()
+        assert isinstance(factor, KernelFactor | SignedKernelFactor)
+        return factor
 
-@final
-class KernelPredictor:
-    """Predictive variances k_** - k_*' (K + G^-1)^-1 k_*, factorised once.
-
-    (K + G^-1)^-1 is G^1/2 B^-1 G^1/2 for gamma >= 0 and G - G V G in general, so no gamma is inverted.
-    """
-
-    def __init__(self, K: Array, posterior: Posterior) -> None:
-        self._spread = posterior.spread
-        gamma = posterior.gamma
-        self._signed = bool(gamma.min() < 0)
-        if not self._spread:
-            return
-        if self._signed:
-            V = symmetric_from_lower(SignedKernelFactor(K, gamma).covariance())
-            self._inner = np.diag(gamma) - gamma[:, None] * V * gamma
-        else:
-            self._root = np.sqrt(gamma)
-            self._lower = cholesky(identity_plus(K, self._root))
-
-    def variances(self, cross: Array, prior: Array) -> Array:
-        """For one block of new points: ``cross`` is (block, n), ``prior`` their prior variances."""
-        if not self._spread:
-            return np.zeros_like(prior)
-        if self._signed:
-            explained = np.einsum("ij,ij->i", cross @ self._inner, cross)
-        else:
-            W = triangular_solve(self._lower, (cross * self._root).T)
-            explained = np.einsum("ij,ij->j", W, W)
-        return np.asarray(np.maximum(prior - explained, 0.0))
+    def bound_gradient(self, posterior: Posterior) -> Array:
+        """d bound / dK at a converged posterior, 1/2 [a a' - (K + G^-1)^-1]; d bound / d mean is ``posterior.a``."""
+        with threads_for(self.dense_size):
+            gradient = symmetric_from_lower(self._factor_of(posterior).marginal_precision())
+        gradient -= np.outer(posterior.a, posterior.a)
+        gradient *= -0.5
+        return gradient

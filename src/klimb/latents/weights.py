@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, draws_from, variances_at
-from klimb.latents.kernel import KernelPredictor, kernel_factor
+from klimb.latents.kernel import kernel_factor
 from klimb.latents.prior import WeightPrior
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, row_blocks, triangular_inverse
@@ -152,6 +152,8 @@ class Weights(Latent):
         return draws_from(posterior.mean, self._posterior_root(posterior), n, rng)
 
     def _posterior_root(self, posterior: Posterior) -> Array:
+        if isinstance(posterior.factor, PrimalFactor):
+            return posterior.factor.weight_root()
         return PrimalFactor(self.X, self.prior, posterior.gamma).weight_root()
 
     def predict(self, posterior: Posterior, X_new: Any, slack: Any = 0.0) -> tuple[Array, Array]:
@@ -172,8 +174,9 @@ class Weights(Latent):
             return v
         if self._K is None:
             return design.row_norms_squared(self._posterior_root(posterior))[0]
-        predictor, prior_variances = KernelPredictor(self._K, posterior), design.row_norms_squared(self.prior.root)[0]
+        factor = kernel_factor(self._K, posterior.gamma)
+        prior_variances, _ = design.row_norms_squared(self.prior.root)
         for rows in row_blocks(len(v), max(self.n_sites, self.n_weights)):
             pushed = self.prior.covariance_times(design.dense_rows(rows).T)  # Sigma_w x_*, one column each
-            v[rows] = predictor.variances(self.X.times(pushed).T, prior_variances[rows])
-        return v
+            v[rows] = prior_variances[rows] - factor.explained(self.X.times(pushed).T)
+        return np.maximum(v, 0.0)
