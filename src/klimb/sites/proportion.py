@@ -41,7 +41,7 @@ class Beta(Site):
                           "Use Binomial for counts, or shrink exact 0 and 1 inwards.")
 
     def constant(self, y: Array) -> Array:
-        return -np.log(y) - np.log1p(-y)
+        return np.zeros(())  # all of log p is in ``point``: near the uniform density its terms in y cancel
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         def integrands(f: Array, rows: Index) -> Triple:
@@ -75,7 +75,8 @@ class Beta(Site):
             log_pq = 2.0 * np.log(precision) - np.abs(f) - 2.0 * np.log1p(e)
             log_p, digamma_p, trigamma_p = gamma_family(1.0 + p)
             log_q, digamma_q, trigamma_q = gamma_family(1.0 + q)
-            value = gammaln(precision) - log_p - log_q + log_pq + p * np.log(y) + q * np.log1p(-y)
+            value = gammaln(precision) - log_p - log_q + log_pq
+            value += (p - 1.0) * np.log(y) + (q - 1.0) * np.log1p(-y)
             pull = digamma_q - digamma_p + logit
             tilt, spread = nu - mu, precision * w
             slope = tilt + spread * pull
