@@ -173,7 +173,7 @@ class Weights(Latent):
         if not posterior.spread:
             return v
         if self._K is None:
-            return design.row_norms_squared(self._posterior_root(posterior))[0]
+            return design.row_norms_squared(self._posterior_root(posterior), upper=self.prior.root.ndim == 1)[0]
         factor = kernel_factor(self._K, posterior.gamma)
         prior_variances, _ = design.row_norms_squared(self.prior.root)
         for rows in row_blocks(len(v), max(self.n_sites, self.n_weights)):
