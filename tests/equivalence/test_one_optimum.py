@@ -7,6 +7,7 @@ import pytest
 
 import klimb
 from klimb import latents, methods, sites, steps
+from klimb.errors import InputError
 
 RNG = np.random.default_rng(20)
 N, D = 60, 4
@@ -100,8 +101,20 @@ def test_gaussian_sites_are_exact_at_once(form):
 
 def test_point_sites_are_laplace(problem):
     site, y, _ = problem
-    if isinstance(site, sites.Laplace):
-        pytest.skip("a Laplace likelihood has no curvature at its mode")
+    if isinstance(site, sites.Laplace):  # no curvature at its mode, but a mode
+        with pytest.raises(InputError, match=r"curvature at its mode; got Laplace, which has a kink\. Use klimb.infer"):
+            methods.laplace(latents.Weights(X), site, y)
+        mode = methods.map_estimate(latents.Weights(X, MEAN, SIGMA), site, y)
+        assert mode.converged
+        best = site.log_density(y, X @ mode.posterior.mean).sum()
+        gap = mode.posterior.mean - MEAN
+        best -= 0.5 * gap @ np.linalg.solve(SIGMA, gap)
+        rng = np.random.default_rng(0)
+        for size in (1e-1, 1e-2, 1e-3):
+            for step in size * rng.standard_normal((20, D)):
+                moved = site.log_density(y, X @ (mode.posterior.mean + step)).sum()
+                assert moved - 0.5 * (gap + step) @ np.linalg.solve(SIGMA, gap + step) < best + 1e-6
+        return
     by_site = klimb.infer(latents.Weights(X, MEAN, SIGMA), sites.Point(site), y, tol=TIGHT)
     by_name = methods.laplace(latents.Kernel(X @ SIGMA @ X.T, X @ MEAN), site, y, tol=TIGHT)
     mode = methods.map_estimate(latents.Weights(X, MEAN, SIGMA), site, y, tol=TIGHT)

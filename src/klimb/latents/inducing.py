@@ -136,13 +136,13 @@ class Inducing(Latent):
         """The same posterior, seen by the whitened weights of the latent it belongs to."""
         latent = posterior.latent
         assert isinstance(latent, Inducing)
-        return replace(posterior, latent=latent._weights)
+        return replace(posterior, latent=latent._weights, m=posterior.m - latent.mean)
 
     def weight_mean(self, posterior: Posterior) -> Array:
-        return self._weights.weight_mean(posterior)
+        return self._weights.weight_mean(self._inner(posterior))
 
     def weight_covariance(self, posterior: Posterior) -> Array:
-        return self._weights.weight_covariance(posterior)
+        return self._weights.weight_covariance(self._inner(posterior))
 
     def weight_root(self, posterior: Posterior) -> Array:
         """A matrix whose outer square is the posterior covariance of the whitened weights."""

@@ -138,7 +138,12 @@ class Weights(Latent):
         return np.concatenate([block for _, block in self.X.scaled_blocks(self.prior.root)])
 
     def weight_mean(self, posterior: Posterior) -> Array:
-        return self.prior.mean + self.prior.covariance_times(self.X.transpose_times(posterior.a))
+        """mu_w + V_w X'(a + G (m - mu)), which is mu_w + Sigma_w X'a without the factor Sigma_w on rounding errors of a."""
+        if self._K is not None:
+            return self.prior.mean + self.prior.covariance_times(self.X.transpose_times(posterior.a))
+        root = self._posterior_root(posterior)
+        pull = posterior.a + posterior.gamma * (posterior.m - self.mean)
+        return np.asarray(self.prior.mean + root @ (root.T @ self.X.transpose_times(pull)))
 
     def weight_covariance(self, posterior: Posterior) -> Array:
         if not posterior.spread:
