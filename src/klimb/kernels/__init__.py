@@ -1,0 +1,27 @@
+"""Covariance functions of Gaussian processes, their priors, and mean functions (``klimb.kernels.means``).
+
+    kernel = 2.0 * RBF(lengthscale=[1.0, 3.0]) + White(0.1)
+    klimb.latents.Kernel(kernel.gram(X))
+"""
+
+from __future__ import annotations
+
+from klimb.kernels import means
+from klimb.kernels.algebra import Product, Sum
+from klimb.kernels.base import Kernel
+from klimb.kernels.dot import Constant, Cosine, Linear, Polynomial, White
+from klimb.kernels.periodic import Periodic
+from klimb.kernels.priors import LogNormal, PCLengthscale, PCVariance, Prior
+from klimb.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
+
+# One parametrised test suite and the table in the documentation run over this registry.
+KERNELS: dict[str, type[Kernel]] = {
+    kernel.__name__: kernel
+    for kernel in (RBF, Matern12, Matern32, Matern52, RationalQuadratic, Periodic, Linear, Polynomial, Constant, White,
+                   Cosine)
+}
+
+# Spelled out, because type checkers do not read a computed list.
+__all__ = ["KERNELS", "RBF", "Constant", "Cosine", "Kernel", "Linear", "LogNormal", "Matern12", "Matern32", "Matern52",
+           "PCLengthscale", "PCVariance", "Periodic", "Polynomial", "Prior", "Product", "RationalQuadratic", "Sum",
+           "White", "means"]

@@ -1,0 +1,172 @@
+"""Sums and products of kernels. They are flat: (a + b) + c is one sum of three, whose parts are 0, 1 and 2."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self, final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.kernels.base import Kernel
+from klimb.kernels.parameters import Entry
+from klimb.kernels.tiles import Pairs
+from klimb.numerics.arrays import Array
+
+
+@dataclass(frozen=True, repr=False)
+class Composite(Kernel):
+    """A kernel made of parts; the parameters of part i are named ``i.name``."""
+
+    parts: tuple[Kernel, ...]
+
+    def __post_init__(self) -> None:
+        flat: list[Kernel] = []
+        for part in self.parts:
+            if not isinstance(part, Kernel):
+                raise InputError(f"{type(self).__name__} takes kernels", f"{part!r}", "Wrap numbers in Constant().")
+            flat.extend(part.parts if isinstance(part, type(self)) else [part])
+        if len(flat) < 2:
+            raise InputError(f"{type(self).__name__} takes at least two kernels", f"{len(flat)}", "Use the one itself.")
+        object.__setattr__(self, "parts", tuple(flat))
+
+    def _entries(self) -> tuple[Entry, ...]:
+        return tuple(replace(entry, name=f"{i}.{entry.name}")
+                     for i, part in enumerate(self.parts) for entry in part._entries())
+
+    def _rebuilt(self, entries: Sequence[Entry]) -> Self:
+        parts, begin = [], 0
+        for part in self.parts:
+            end = begin + len(part._entries())
+            own = [replace(entry, name=entry.name.partition(".")[2]) for entry in entries[begin:end]]
+            parts.append(part._rebuilt(own))
+            begin = end
+        return replace(self, parts=tuple(parts))
+
+    def _check_width(self, width: int) -> None:
+        for part in self.parts:
+            part._check_width(width)
+
+    def _pairs(self, X: Array, Z: Array | None, *, inputs: bool = False) -> Pairs:
+        return self._joined([part._pairs(X, Z, inputs=inputs) for part in self.parts])
+
+    @abstractmethod
+    def _joined(self, parts: list[Pairs]) -> Pairs: ...
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Sum(Composite):
+    """The covariance of independent effects that add up; made by ``+``.
+
+    >>> from klimb.kernels import RBF, White
+    >>> kernel = RBF() + 0.1 * White()
+    >>> kernel.parameters
+    {'0.variance': 1.0, '0.lengthscale': 1.0, '1.variance': 0.1}
+    """
+
+    def _diag(self, X: Array) -> Array:
+        return np.asarray(np.sum([part._diag(X) for part in self.parts], axis=0))
+
+    def _diag_pull(self, X: Array, g: Array) -> Array:
+        return np.concatenate([part._diag_pull(X, g) for part in self.parts])
+
+    def _scaled(self, factor: float) -> Kernel:
+        return replace(self, parts=tuple(part._scaled(factor) for part in self.parts))
+
+    def _joined(self, parts: list[Pairs]) -> Pairs:
+        return SumPairs(parts)
+
+    def __repr__(self) -> str:
+        return " + ".join(map(repr, self.parts))
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Product(Composite):
+    """An effect that is modulated by another; made by ``*``. Only the product of the variances can be learnt from data.
+
+    >>> from klimb.kernels import RBF, Periodic
+    >>> 2.0 * (RBF(lengthscale=5.0) * Periodic().fixed("variance"))
+    RBF(variance=2.0, lengthscale=5.0) * Periodic(variance=1.0, lengthscale=1.0, period=1.0).fixed('variance')
+    """
+
+    def _diag(self, X: Array) -> Array:
+        return np.asarray(np.prod([part._diag(X) for part in self.parts], axis=0))
+
+    def _diag_pull(self, X: Array, g: Array) -> Array:
+        values = [part._diag(X) for part in self.parts]
+        return np.concatenate([part._diag_pull(X, g * others)
+                               for part, others in zip(self.parts, products_of_others(values), strict=True)])
+
+    def _scaled(self, factor: float) -> Kernel:
+        return replace(self, parts=(self.parts[0]._scaled(factor), *self.parts[1:]))
+
+    def _joined(self, parts: list[Pairs]) -> Pairs:
+        return ProductPairs(parts)
+
+    def __repr__(self) -> str:
+        return " * ".join(f"({part!r})" if isinstance(part, Sum) else repr(part) for part in self.parts)
+
+
+class JoinedPairs(Pairs):
+    """Several kernels bound to the same inputs."""
+
+    def __init__(self, parts: list[Pairs]) -> None:
+        self._parts = parts
+
+    def gradient(self) -> Array:
+        return np.concatenate([part.gradient() for part in self._parts])
+
+    def right_gradient(self) -> Array:
+        return np.asarray(np.sum([part.right_gradient() for part in self._parts], axis=0))
+
+
+@final
+class SumPairs(JoinedPairs):
+    """The sum of several kernels bound to the same inputs."""
+
+    def fill(self, rows: slice, columns: slice, out: Array) -> None:
+        self._parts[0].fill(rows, columns, out)
+        term = np.empty(out.shape)
+        for part in self._parts[1:]:
+            part.fill(rows, columns, term)
+            out += term
+
+    def pull(self, rows: slice, columns: slice, G: Array) -> None:
+        for part in self._parts[:-1]:
+            part.pull(rows, columns, G.copy())
+        self._parts[-1].pull(rows, columns, G)
+
+
+@final
+class ProductPairs(JoinedPairs):
+    """The product of several kernels bound to the same inputs."""
+
+    def fill(self, rows: slice, columns: slice, out: Array) -> None:
+        self._parts[0].fill(rows, columns, out)
+        factor = np.empty(out.shape)
+        for part in self._parts[1:]:
+            part.fill(rows, columns, factor)
+            out *= factor
+
+    def pull(self, rows: slice, columns: slice, G: Array) -> None:
+        values = [np.empty(G.shape) for _ in self._parts]
+        for part, value in zip(self._parts, values, strict=True):
+            part.fill(rows, columns, value)
+        for part, others in zip(self._parts, products_of_others(values), strict=True):
+            part.pull(rows, columns, G * others)
+
+
+def products_of_others(values: Sequence[Array]) -> list[Array]:
+    """For each array the product of all the others: running products from both ends, since values may be zero."""
+    before = [np.ones_like(values[0])]
+    for value in values[:-1]:
+        before.append(before[-1] * value)
+    after = np.ones_like(values[0])
+    for i in range(len(values) - 1, -1, -1):
+        before[i] = before[i] * after
+        after = after * values[i]
+    return before

@@ -1,0 +1,341 @@
+"""The contract of a kernel: covariance functions k(x, z) with named positive parameters.
+
+Parameters are searched by their logarithms; every flat vector (``log_parameters``, gradients, bounds) has the order of
+``kernel.free``. Kernels are frozen: methods that change something return a new kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.kernels.parameters import MOST, Leaf, Parametric, positive
+from klimb.kernels.priors import Prior
+from klimb.kernels.tiles import Pairs, fill_rectangle, fill_square, pull_rectangle, pull_square
+from klimb.numerics.arrays import Array, ArrayLike, as_float
+
+DEFAULT_BOUNDS = (1e-8, 1e8)  # what a search keeps where the user set no bounds
+
+
+class Kernel(Parametric):
+    """A covariance function. Inputs are arrays with one row per point; a 1-d array is one column."""
+
+    __array_ufunc__: ClassVar[None] = None  # numpy scalars leave `scalar * kernel` to the kernel
+
+    # -- what a kernel must offer; arguments are clean
+    @abstractmethod
+    def _pairs(self, X: Array, Z: Array | None, *, inputs: bool = False) -> Pairs:
+        """The kernel bound to its inputs (Z None: K(X, X)); ``inputs`` asks for the gradient in the right ones."""
+
+    @abstractmethod
+    def _diag(self, X: Array) -> Array:
+        """k(x, x) for each row."""
+
+    @abstractmethod
+    def _diag_pull(self, X: Array, g: Array) -> Array:
+        """The gradient of sum_i g_i k(x_i, x_i) in the logarithm of every parameter, fixed ones included."""
+
+    @abstractmethod
+    def _scaled(self, factor: float) -> Kernel:
+        """``factor`` times this kernel, without a new parameter."""
+
+    @abstractmethod
+    def _check_width(self, width: int) -> None:
+        """Raise an `InputError` if inputs with this many columns do not fit."""
+
+    # -- matrices
+    def gram(self, X: ArrayLike, Z: ArrayLike | None = None, *, out: Array | None = None) -> Array:
+        """K(X, X), exactly symmetric, or K(X, Z); written to ``out`` if it is given.
+
+        White noise lives on the diagonal of K(X, X) only: ``gram(X, X)`` has none.
+
+        >>> from klimb.kernels import RBF
+        >>> RBF(lengthscale=2.0).gram([0.0, 2.0]).round(3)
+        array([[1.   , 0.607],
+               [0.607, 1.   ]])
+        """
+        left = self._inputs(X, "X")
+        right = None if Z is None else self._inputs(Z, "Z", left.shape[1])
+        shape = (len(left), len(left if right is None else right))
+        K = np.empty(shape) if out is None else _checked_out(out, shape)
+        pairs = self._pairs(left, right)
+        if right is None:
+            fill_square(pairs, self._diag(left), K)
+        else:
+            fill_rectangle(pairs, K)
+        return K
+
+    def diag(self, X: ArrayLike) -> Array:
+        """The diagonal of ``gram(X)`` without the rest.
+
+        >>> from klimb.kernels import Linear, White
+        >>> (Linear() + White(0.5)).diag([1.0, 2.0])
+        array([1.5, 4.5])
+        """
+        return self._diag(self._inputs(X, "X"))
+
+    # -- gradients
+    def gram_vjp(self, X: ArrayLike, G: ArrayLike) -> Array:
+        """The gradient of sum_ij G_ij K(X, X)_ij in ``log_parameters``. No n x n temporary is made.
+
+        >>> from klimb.kernels import RBF
+        >>> RBF(variance=3.0).gram_vjp([0.0, 1.0], [[1.0, 0.0], [0.0, 1.0]])  # the trace: 2 variance
+        array([6., 0.])
+        """
+        left = self._inputs(X, "X")
+        G = _checked_cotangent(G, (len(left), len(left)))
+        pairs = self._pairs(left, None)
+        pull_square(pairs, G)
+        return (pairs.gradient() + self._diag_pull(left, np.diagonal(G)))[self._free_places()]
+
+    def cross_vjp(self, X: ArrayLike, Z: ArrayLike, G: ArrayLike) -> tuple[Array, Array]:
+        """The gradients of sum_ij G_ij K(X, Z)_ij in ``log_parameters`` and in ``Z`` (in the shape of Z).
+
+        A Matern12 kernel has no derivative in Z where x = z; it counts as zero there.
+        """
+        left = self._inputs(X, "X")
+        right = self._inputs(Z, "Z", left.shape[1])
+        G = _checked_cotangent(G, (len(left), len(right)))
+        pairs = self._pairs(left, right, inputs=True)
+        pull_rectangle(pairs, G)
+        return pairs.gradient()[self._free_places()], pairs.right_gradient().reshape(np.shape(Z))
+
+    def gram_input_vjp(self, X: ArrayLike, G: ArrayLike) -> Array:
+        """The gradient of sum_ij G_ij K(X, X)_ij in ``X`` (in the shape of X)."""
+        left = self._inputs(X, "X")
+        G = _checked_cotangent(G, (len(left), len(left)))
+        pairs = self._pairs(left, left, inputs=True)  # k is symmetric, so both slots are served by the right one
+        pull_rectangle(pairs, G + G.T)
+        return pairs.right_gradient().reshape(np.shape(X))
+
+    def diag_vjp(self, X: ArrayLike, g: ArrayLike) -> Array:
+        """The gradient of sum_i g_i k(x_i, x_i) in ``log_parameters``."""
+        left = self._inputs(X, "X")
+        weights = as_float(g, "g", ndim=1)
+        if len(weights) != len(left):
+            raise InputError(f"g must have one entry per row of X ({len(left)})", f"{len(weights)}", "Check both.")
+        return self._diag_pull(left, weights)[self._free_places()]
+
+    # -- parameters
+    @property
+    def log_parameters(self) -> Array:
+        """The logarithms of the free parameters.
+
+        >>> from klimb.kernels import RBF
+        >>> kernel = RBF(lengthscale=[1.0, 2.0]).fixed("variance")
+        >>> kernel.free
+        ('lengthscale[0]', 'lengthscale[1]')
+        >>> kernel.with_log_parameters(kernel.log_parameters + 1.0).parameters["variance"]
+        1.0
+        """
+        return np.log([entry.value for entry in self._entries() if not entry.rule.fixed])
+
+    def with_log_parameters(self, theta: ArrayLike) -> Self:
+        """The same kernel with other values of its free parameters, given by their logarithms."""
+        limit = math.log(MOST)
+        numbers = as_float(theta, "theta", ndim=1)
+        far = np.flatnonzero(np.abs(numbers) > limit)
+        if len(far):
+            raise InputError(f"log-parameters must lie within {-limit:.0f} and {limit:.0f}",
+                             f"{numbers[far[0]]} at index {far[0]}", "Bound the search: see log_bounds.")
+        # A logarithm that did not change gives back the very same value: exp(log(x)) is not always x.
+        return self._with_free(numbers, "theta", lambda log, old: old if log == np.log(old) else
+                               min(max(math.exp(log), 1.0 / MOST), MOST))
+
+    @property
+    def log_bounds(self) -> Array:
+        """One row (lower, upper) per free parameter, in logarithms; `DEFAULT_BOUNDS` where none were set."""
+        rows = []
+        for entry in self._entries():
+            if not entry.rule.fixed:
+                lower, upper = entry.rule.bounds or (min(DEFAULT_BOUNDS[0], entry.value),
+                                                     max(DEFAULT_BOUNDS[1], entry.value))
+                rows.append((math.log(max(lower, 1.0 / MOST)), math.log(min(upper, MOST))))
+        return np.array(rows).reshape(-1, 2)
+
+    def with_priors(self, priors: Mapping[str, Prior | None] | None = None, /, **more: Prior | None) -> Self:
+        """The same kernel with priors for some parameters, by name (None removes one).
+
+        >>> from klimb.kernels import RBF, LogNormal
+        >>> RBF().with_priors(lengthscale=LogNormal(median=0.5))
+        RBF(variance=1.0, lengthscale=1.0).with_priors({'lengthscale': LogNormal(median=0.5, sd=1.0)})
+        """
+        wanted = {**(priors or {}), **more}
+        for name, prior in wanted.items():
+            if prior is not None and not isinstance(prior, Prior):
+                raise InputError(f"the prior of {name} must be a Prior", f"{prior!r}",
+                                 "Use LogNormal, PCVariance or PCLengthscale.")
+        return self._changed(wanted, lambda entry, prior: replace(entry.rule, prior=prior))
+
+    def log_prior(self) -> tuple[float, Array]:
+        """The log prior density of the free log-parameters (Jacobian included), and its gradient in them."""
+        total, slopes = 0.0, []
+        for entry in self._entries():
+            if entry.rule.fixed:
+                continue
+            prior = entry.rule.prior
+            slopes.append(0.0 if prior is None else prior.slope(entry.value) + 1.0)
+            total += 0.0 if prior is None else prior.log_density(entry.value) + math.log(entry.value)
+        return total, np.array(slopes)
+
+    # -- algebra
+    def __add__(self, other: Kernel | float) -> Kernel:
+        part = _as_kernel(other)
+        return NotImplemented if part is None else _sum_of(self, part)
+
+    def __radd__(self, other: Kernel | float) -> Kernel:
+        if _is_number(other) and other == 0:
+            return self  # sum() begins with 0
+        part = _as_kernel(other)
+        return NotImplemented if part is None else _sum_of(part, self)
+
+    def __mul__(self, other: Kernel | float) -> Kernel:
+        if isinstance(other, Kernel):
+            return _product_of(self, other)
+        return self._scaled(_clean_factor(other)) if _is_number(other) else NotImplemented
+
+    def __rmul__(self, other: float) -> Kernel:
+        return self * other
+
+    # -- inputs
+    def _inputs(self, X: ArrayLike, name: str, width: int | None = None) -> Array:
+        array = as_float(X, name)
+        if array.ndim == 1:
+            array = array[:, None]
+        if array.ndim != 2 or array.shape[1] == 0:
+            raise InputError(f"{name} must have one row per point and at least one column", f"shape {array.shape}",
+                             "Reshape it; a 1-d array counts as one column.")
+        if width is not None and array.shape[1] != width:
+            raise InputError(f"{name} must have as many columns as X ({width})", f"{array.shape[1]}",
+                             "Pass points of the same kind.")
+        largest = max(array.max(initial=0.0), -array.min(initial=0.0))
+        if largest > MOST:
+            raise InputError(f"{name} must lie within -{MOST:g} and {MOST:g}", f"{largest} in magnitude",
+                             "Change the units.")
+        self._check_width(array.shape[1])
+        return array
+
+
+@dataclass(frozen=True, repr=False)
+class LeafKernel(Leaf, Kernel):
+    """A kernel that is not built of others. Its first parameter is its variance, which scales it."""
+
+    vector_fields: ClassVar[tuple[str, ...]] = ()  # parameters that may be one per column
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        for name in self.parameter_fields:
+            clean = positive(getattr(self, name), name, owner, vector=name in self.vector_fields)
+            object.__setattr__(self, name, clean)
+        if hasattr(self, "active_dims"):
+            object.__setattr__(self, "active_dims", _clean_dims(self.active_dims, owner))
+            if self.active_dims is not None:
+                self._check_vectors(len(self.active_dims), f"{owner} with active_dims={self.active_dims}")
+
+    def _check_vectors(self, width: int, what: str) -> None:
+        for name in self.vector_fields:
+            value = getattr(self, name)
+            if isinstance(value, tuple) and len(value) != width:
+                raise InputError(f"{what} takes one {name} or {width}", f"{len(value)} values",
+                                 f"Pass a single {name}, or one per column that the kernel sees.")
+
+    def _check_width(self, width: int) -> None:
+        dims = getattr(self, "active_dims", None)
+        if dims is None:
+            self._check_vectors(width, f"{type(self).__name__} on inputs with {width} column{'s' * (width != 1)}")
+        elif max(dims) >= width:
+            raise InputError(f"active_dims must lie within 0 and {width - 1}, the columns of X", f"{max(dims)}",
+                             "Columns are counted from 0.")
+
+    def _columns(self, X: Array) -> Array:
+        """The columns that the kernel sees."""
+        dims = getattr(self, "active_dims", None)
+        return X if dims is None else X[:, dims]
+
+    def _spread(self, gradient: Array, width: int) -> Array:
+        """A gradient in the columns that the kernel sees, as one in all ``width`` columns."""
+        dims = getattr(self, "active_dims", None)
+        if dims is None:
+            return gradient
+        full = np.zeros((len(gradient), width))
+        full[:, dims] = gradient
+        return full
+
+    def _vector(self, name: str, width: int) -> Array:
+        """A parameter as one number per column."""
+        return np.broadcast_to(np.asarray(getattr(self, name), dtype=np.float64), width)
+
+    def _collected(self, name: str, per_column: Array) -> Array:
+        """A gradient per column as one per entry of the parameter."""
+        return per_column if isinstance(getattr(self, name), tuple) else per_column.sum(keepdims=True)
+
+    def _scaled(self, factor: float) -> Kernel:
+        return self.with_parameters(variance=factor * np.asarray(getattr(self, "variance")))  # noqa: B009  in subclasses
+
+
+def _clean_dims(dims: Any, owner: str) -> tuple[int, ...] | None:
+    if dims is None:
+        return None
+    array = np.atleast_1d(np.asarray(dims))
+    if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
+        raise InputError(f"{owner} needs active_dims to be column numbers", f"{dims!r}", "Pass a list such as [0, 2].")
+    clean = tuple(int(d) for d in array)
+    if min(clean) < 0 or len(set(clean)) < len(clean):
+        raise InputError(f"{owner} needs active_dims to be distinct and not negative", f"{clean}",
+                         "Name each column once, counted from 0.")
+    return clean
+
+
+def _checked_out(out: Any, shape: tuple[int, int]) -> Array:
+    if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != np.float64 or not out.flags.c_contiguous:
+        raise InputError(f"out must be a C-ordered float64 array of shape {shape}",
+                         f"shape {np.shape(out)} of {getattr(out, 'dtype', type(out).__name__)}",
+                         "Make it by np.empty(shape), or leave it out.")
+    return np.asarray(out)
+
+
+def _checked_cotangent(G: ArrayLike, shape: tuple[int, int]) -> Array:
+    array = as_float(G, "G", ndim=2)
+    if array.shape != shape:
+        raise InputError(f"G must have the shape of the kernel matrix, {shape}", f"shape {array.shape}",
+                         "Pass one entry per pair of points.")
+    return array
+
+
+# -- what + and * accept; anything else is left to the other operand
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating))
+
+
+def _as_kernel(value: Any) -> Kernel | None:
+    """A kernel, or a number as a constant kernel."""
+    from klimb.kernels.dot import Constant
+
+    if isinstance(value, Kernel):
+        return value
+    return Constant(float(value)) if _is_number(value) else None
+
+
+def _sum_of(first: Kernel, second: Kernel) -> Kernel:
+    from klimb.kernels.algebra import Sum
+
+    return Sum((first, second))
+
+
+def _product_of(first: Kernel, second: Kernel) -> Kernel:
+    from klimb.kernels.algebra import Product
+
+    return Product((first, second))
+
+
+def _clean_factor(value: float) -> float:
+    positive(value, "a factor", "a kernel")
+    return float(value)

@@ -1,0 +1,141 @@
+"""Mean functions m(x) of a process. Their parameters have the view of the kernels', by value instead of logarithm.
+
+    latent = klimb.latents.Kernel(kernel.gram(X), mean=mean(X))
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Self, final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.kernels.parameters import Leaf, Value, real
+from klimb.numerics.arrays import Array, ArrayLike, as_float
+
+__all__ = ["Constant", "Linear", "Mean", "Zero"]
+
+
+@dataclass(frozen=True, repr=False)
+class Mean(Leaf):
+    """A mean function: call it with inputs, one row per point (a 1-d array is one column)."""
+
+    parameter_fields: ClassVar[tuple[str, ...]] = ()
+    vector_fields: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.parameter_fields:
+            clean = real(getattr(self, name), name, type(self).__name__, vector=name in self.vector_fields)
+            object.__setattr__(self, name, clean)
+
+    def __call__(self, X: ArrayLike) -> Array:
+        """m(x) for each row of ``X``."""
+        return self._at(self._inputs(X))
+
+    def vjp(self, X: ArrayLike, g: ArrayLike) -> Array:
+        """The gradient of sum_i g_i m(x_i) in ``values``."""
+        inputs = self._inputs(X)
+        weights = as_float(g, "g", ndim=1)
+        if len(weights) != len(inputs):
+            raise InputError(f"g must have one entry per row of X ({len(inputs)})", f"{len(weights)}", "Check both.")
+        return self._pull(inputs, weights)[self._free_places()]
+
+    @property
+    def values(self) -> Array:
+        """The values of the free parameters, in the order of ``free``."""
+        return np.array([entry.value for entry in self._entries() if not entry.rule.fixed], dtype=np.float64)
+
+    def with_values(self, values: ArrayLike) -> Self:
+        """The same mean function with other values of its free parameters."""
+        return self._with_free(values, "values", lambda number, _: number)
+
+    @property
+    def bounds(self) -> Array:
+        """One row (lower, upper) per free parameter; infinite where none were set."""
+        rows = [entry.rule.bounds or (-np.inf, np.inf) for entry in self._entries() if not entry.rule.fixed]
+        return np.array(rows, dtype=np.float64).reshape(-1, 2)
+
+    @abstractmethod
+    def _at(self, X: Array) -> Array: ...
+
+    @abstractmethod
+    def _pull(self, X: Array, g: Array) -> Array: ...
+
+    def _inputs(self, X: ArrayLike) -> Array:
+        array = as_float(X, "X")
+        if array.ndim == 1:
+            array = array[:, None]
+        if array.ndim != 2:
+            raise InputError("X must have one row per point", f"shape {array.shape}",
+                             "Reshape it; a 1-d array counts as one column.")
+        return array
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Zero(Mean):
+    """m(x) = 0.
+
+    >>> Zero()([1.0, 2.0])
+    array([0., 0.])
+    """
+
+    def _at(self, X: Array) -> Array:
+        return np.zeros(len(X))
+
+    def _pull(self, X: Array, g: Array) -> Array:
+        return np.zeros(0)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Constant(Mean):
+    """m(x) = value.
+
+    >>> Constant(3.0)([1.0, 2.0])
+    array([3., 3.])
+    """
+
+    parameter_fields: ClassVar[tuple[str, ...]] = ("value",)
+
+    value: float = 0.0
+
+    def _at(self, X: Array) -> Array:
+        return np.full(len(X), self.value)
+
+    def _pull(self, X: Array, g: Array) -> Array:
+        return np.array([g.sum()])
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Linear(Mean):
+    """m(x) = intercept + slope'x; one slope for all columns, or one per column.
+
+    >>> mean = Linear(slope=[1.0, -1.0], intercept=0.5)
+    >>> mean([[2.0, 1.0]]), mean.free
+    (array([1.5]), ('slope[0]', 'slope[1]', 'intercept'))
+    """
+
+    parameter_fields: ClassVar[tuple[str, ...]] = ("slope", "intercept")
+    vector_fields: ClassVar[tuple[str, ...]] = ("slope",)
+
+    slope: Value = 0.0
+    intercept: float = 0.0
+
+    def _at(self, X: Array) -> Array:
+        return np.asarray(X @ self._slopes(X.shape[1]) + self.intercept)
+
+    def _pull(self, X: Array, g: Array) -> Array:
+        self._slopes(X.shape[1])
+        by_column = g @ X
+        slopes = by_column if isinstance(self.slope, tuple) else by_column.sum(keepdims=True)
+        return np.append(slopes, g.sum())
+
+    def _slopes(self, width: int) -> Array:
+        if isinstance(self.slope, tuple) and len(self.slope) != width:
+            raise InputError(f"Linear on inputs with {width} column{'s' * (width != 1)} takes one slope or {width}",
+                             f"{len(self.slope)} values", "Pass a single slope, or one per column.")
+        return np.broadcast_to(np.asarray(self.slope, dtype=np.float64), width)

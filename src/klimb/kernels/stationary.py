@@ -1,0 +1,221 @@
+"""Kernels of the distance r between two points, measured in lengthscales: k = variance * profile(r^2)."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar, final
+
+import numpy as np
+
+from klimb.kernels.base import LeafKernel
+from klimb.kernels.distances import HUGE, SquaredDistances
+from klimb.kernels.parameters import Columns, Value
+from klimb.kernels.tiles import Pairs
+from klimb.numerics.arrays import Array
+
+SQRT3, SQRT5 = math.sqrt(3.0), math.sqrt(5.0)
+
+
+@dataclass(frozen=True, repr=False)
+class Stationary(LeafKernel):
+    """What the kernels of a distance share. ``lengthscale`` is one number, or one per column (ARD)."""
+
+    parameter_fields: ClassVar[tuple[str, ...]] = ("variance", "lengthscale")
+    vector_fields: ClassVar[tuple[str, ...]] = ("lengthscale",)
+
+    variance: float = 1.0
+    lengthscale: Value = 1.0
+    active_dims: Columns | None = field(default=None, kw_only=True)
+
+    @abstractmethod
+    def _profile(self, r2: Array) -> None:
+        """Replace r^2 by the profile, in place."""
+
+    @abstractmethod
+    def _slope(self, r2: Array, value: Array) -> Array:
+        """The derivative of the profile in r^2, given its value; zero where it is infinite (r = 0)."""
+
+    def _shape_pull(self, G: Array, r2: Array, value: Array) -> float:
+        """sum G o (derivative of the profile in the logarithm of the shape parameter), where there is one."""
+        return 0.0
+
+    def _pairs(self, X: Array, Z: Array | None, *, inputs: bool = False) -> Pairs:
+        return StationaryPairs(self, X, Z, inputs=inputs)
+
+    def _diag(self, X: Array) -> Array:
+        return np.full(len(X), self.variance)
+
+    def _diag_pull(self, X: Array, g: Array) -> Array:
+        gradient = np.zeros(len(self._entries()))
+        gradient[0] = self.variance * g.sum()
+        return gradient
+
+
+class StationaryPairs(Pairs):
+    """A stationary kernel bound to its inputs; `PeriodicPairs` puts the inputs on circles first."""
+
+    def __init__(self, kernel: Stationary, X: Array, Z: Array | None, *, inputs: bool) -> None:
+        self._kernel = kernel
+        self._width = X.shape[1]
+        self._inputs = inputs
+        self._variance_pull = self._shape_pull = self._scale_pull = 0.0
+        left = kernel._columns(X)
+        right = None if Z is None else kernel._columns(Z)
+        self._distances = self._bind(left, right)
+        # One lengthscale needs sum M o r^2 only; several need the distances column by column.
+        self._one_scale = not isinstance(kernel.lengthscale, tuple)
+
+    def _bind(self, left: Array, right: Array | None) -> SquaredDistances:
+        lengthscale = self._kernel._vector("lengthscale", left.shape[1])
+        return SquaredDistances(left, right, lengthscale, inputs=self._inputs)
+
+    def fill(self, rows: slice, columns: slice, out: Array) -> None:
+        self._distances.squared(rows, columns, out)
+        self._kernel._profile(out)
+        if self._kernel.variance != 1.0:
+            out *= self._kernel.variance
+
+    def pull(self, rows: slice, columns: slice, G: Array) -> None:
+        kernel = self._kernel
+        r2 = np.empty(G.shape)
+        close = self._distances.squared(rows, columns, r2)
+        value = r2.copy()
+        kernel._profile(value)
+        G *= kernel.variance
+        self._variance_pull += float(np.vdot(G, value))
+        self._shape_pull += kernel._shape_pull(G, r2, value)
+        M = kernel._slope(r2, value)
+        M *= G
+        if self._one_scale:
+            self._scale_pull += float(np.vdot(M, r2))
+        if self._inputs or not self._one_scale:
+            self._distances.pull(rows, columns, M, close)
+
+    def gradient(self) -> Array:
+        # d r^2 / d log l_d = -2 (x_d - z_d)^2 / l_d^2
+        scales = np.array([self._scale_pull]) if self._one_scale else self._squares()
+        shape = [self._shape_pull] * (len(self._kernel.parameter_fields) - 2)
+        return np.concatenate([[self._variance_pull], -2.0 * scales, shape])
+
+    def _squares(self) -> Array:
+        return self._distances.squares
+
+    def right_gradient(self) -> Array:
+        lengthscale = self._kernel._vector("lengthscale", self._distances.right_sums.shape[1])
+        return self._kernel._spread(2.0 * self._distances.right_sums / lengthscale, self._width)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class RBF(Stationary):
+    """variance * exp(-r^2 / 2): very smooth functions.
+
+    >>> RBF(variance=2.0, lengthscale=[1.0, 3.0]).gram([[0.0, 0.0], [1.0, 3.0]]).round(4)
+    array([[2.    , 0.7358],
+           [0.7358, 2.    ]])
+    """
+
+    def _profile(self, r2: Array) -> None:
+        r2 *= -0.5
+        np.exp(r2, out=r2)
+
+    def _slope(self, r2: Array, value: Array) -> Array:
+        return -0.5 * value
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Matern12(Stationary):
+    """variance * exp(-r): continuous, rough functions (Ornstein-Uhlenbeck).
+
+    >>> Matern12(lengthscale=2.0).gram([0.0, 2.0])[0, 1].round(4)
+    np.float64(0.3679)
+    """
+
+    def _profile(self, r2: Array) -> None:
+        np.sqrt(r2, out=r2)
+        np.negative(r2, out=r2)
+        np.exp(r2, out=r2)
+
+    def _slope(self, r2: Array, value: Array) -> Array:
+        r = np.sqrt(r2)
+        return np.divide(-0.5 * value, r, out=np.zeros_like(r), where=r > 0.0)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Matern32(Stationary):
+    """variance * (1 + s) exp(-s) with s = sqrt(3) r: functions with one derivative.
+
+    >>> Matern32().gram([0.0, 1.0])[0, 1].round(4)
+    np.float64(0.4834)
+    """
+
+    def _profile(self, r2: Array) -> None:
+        s = np.sqrt(r2, out=r2)
+        s *= SQRT3
+        decay = np.exp(-s)
+        s += 1.0
+        s *= decay
+
+    def _slope(self, r2: Array, value: Array) -> Array:
+        s = SQRT3 * np.sqrt(r2)
+        return -1.5 * value / (1.0 + s)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Matern52(Stationary):
+    """variance * (1 + s + s^2 / 3) exp(-s) with s = sqrt(5) r: functions with two derivatives.
+
+    >>> Matern52().gram([0.0, 1.0])[0, 1].round(4)
+    np.float64(0.524)
+    """
+
+    def _profile(self, r2: Array) -> None:
+        s = SQRT5 * np.sqrt(r2)
+        r2 *= 5.0 / 3.0
+        r2 += s
+        r2 += 1.0
+        np.negative(s, out=s)
+        r2 *= np.exp(s, out=s)
+
+    def _slope(self, r2: Array, value: Array) -> Array:
+        s = SQRT5 * np.sqrt(r2)
+        return (-5.0 / 6.0) * value * ((1.0 + s) / (1.0 + s + (5.0 / 3.0) * r2))
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class RationalQuadratic(Stationary):
+    """variance * (1 + r^2 / (2 alpha))^-alpha: a mixture of RBF kernels of many lengthscales; alpha -> inf is RBF.
+
+    >>> RationalQuadratic(alpha=0.5).gram([0.0, 1.0])[0, 1].round(4)
+    np.float64(0.7071)
+    """
+
+    parameter_fields: ClassVar[tuple[str, ...]] = ("variance", "lengthscale", "alpha")
+
+    alpha: float = 1.0
+
+    def _profile(self, r2: Array) -> None:
+        self._excess(r2, out=r2)
+        np.log1p(r2, out=r2)  # keeps its digits for large alpha, where a power of 1 + u would not
+        r2 *= -self.alpha
+        np.exp(r2, out=r2)
+
+    def _slope(self, r2: Array, value: Array) -> Array:
+        return -0.5 * value / (1.0 + self._excess(r2))
+
+    def _shape_pull(self, G: Array, r2: Array, value: Array) -> float:
+        u = self._excess(r2)
+        change = u / (1.0 + u) - np.log1p(u)
+        change *= value
+        return self.alpha * float(np.vdot(G, change))
+
+    def _excess(self, r2: Array, out: Array | None = None) -> Array:
+        """u = r^2 / (2 alpha)."""
+        u = np.multiply(r2, 0.5 / self.alpha, out=out)
+        return np.minimum(u, HUGE, out=u)
