@@ -212,6 +212,8 @@ class Kernel(Latent):
         No jitter is added.
     mean : number or (n,) array
         Prior mean of f.
+    check : bool
+        Whether to make sure that K is positive semi-definite, at about half the cost of an iteration.
 
     Examples
     --------
@@ -223,7 +225,7 @@ class Kernel(Latent):
     True
     """
 
-    def __init__(self, K: Any, mean: Any = 0.0) -> None:
+    def __init__(self, K: Any, mean: Any = 0.0, *, check: bool = True) -> None:
         matrix = as_float(K, "K", ndim=2)
         check_symmetric(matrix, "K")
         self.K = np.ascontiguousarray(matrix)
@@ -231,8 +233,9 @@ class Kernel(Latent):
         if self.n_sites == 0:
             raise InputError("K must have at least one row", "shape (0, 0)", "Pass at least one site.")
         variances_at(self.prior_variances, (self.n_sites,), "the diagonal of K")
-        with threads_for(self.dense_size):
-            check_psd(self.K, "K")
+        if check:
+            with threads_for(self.dense_size):
+                check_psd(self.K, "K")
         self.mean = mean_at(mean, (self.n_sites,), "mean")
         self.slack = np.zeros(self.n_sites)
 

@@ -138,7 +138,7 @@ class Weights(Latent):
         return np.concatenate([block for _, block in self.X.scaled_blocks(self.prior.root)])
 
     def weight_mean(self, posterior: Posterior) -> Array:
-        """mu_w + V_w X'(a + G (m - mu)), which is mu_w + Sigma_w X'a without the factor Sigma_w on rounding errors of a."""
+        """mu_w + V_w X'(a + G (m - mu)): it is mu_w + Sigma_w X'a, but V_w magnifies the rounding errors of a less."""
         if self._K is not None:
             return self.prior.mean + self.prior.covariance_times(self.X.transpose_times(posterior.a))
         root = self._posterior_root(posterior)

@@ -1,0 +1,237 @@
+"""Hyperparameters: gradients against refits, optimum, grid, integration, leave-one-out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import klimb
+from klimb import kernels, sites
+from klimb.errors import InputError
+from klimb.infer.evidence import grid, optimise
+from klimb.infer.integrate import integrate
+from klimb.infer.loo import loo
+from klimb.kernels.means import Constant, Linear
+from klimb.process import choose_inducing
+
+RNG = np.random.default_rng(7)
+N = 40
+X = RNG.random((N, 2)) * 4
+F = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
+KERNELS = {
+    "rbf": kernels.RBF(variance=2.0, lengthscale=[0.8, 1.5]),
+    "matern": kernels.Matern32(variance=1.5, lengthscale=1.2),
+    "sum": kernels.Matern52(lengthscale=1.0) + 0.5 * kernels.Linear() + kernels.White(0.1),
+    "product": kernels.RBF(lengthscale=2.0) * kernels.Periodic(period=1.7),
+}
+SITES = {
+    "logistic": (sites.Logistic(), (), np.where(F + 0.5 * RNG.standard_normal(N) > 0.5, 1, 0)),
+    "poisson": (sites.Poisson(), (), RNG.poisson(np.exp(F))),
+    "gaussian": (sites.Gaussian(0.3), ("scale",), F + 0.3 * RNG.standard_normal(N)),
+    "laplace": (sites.Laplace(0.3), ("scale",), F + 0.3 * RNG.laplace(size=N)),
+    "student-t": (sites.StudentT(4.0, 0.3), ("df", "scale"), F + 0.3 * RNG.standard_t(3, N)),
+    "negative binomial": (sites.NegativeBinomial(3.0), ("size",), RNG.poisson(np.exp(F))),
+    "gamma": (sites.Gamma(2.0), ("shape",), np.exp(F) * RNG.gamma(2.0, size=N) / 2),
+    "beta": (sites.Beta(6.0), ("precision",), RNG.beta(2.0, 3.0, N)),
+}
+
+
+def differences(model, y, step=1e-4):
+    out = []
+    for j in range(model.theta.size):
+        sides = []
+        for sign in (step, -step):
+            theta = model.theta.copy()
+            theta[j] += sign
+            sides.append(model.with_theta(theta).fit(y, tol=1e-10).bound)
+        out.append((sides[0] - sides[1]) / (2 * step))
+    return np.array(out)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("inducing", [None, 12])
+def test_gradient_in_every_kernel_parameter(kernel, inducing):
+    site, _, y = SITES["logistic"]
+    if inducing and kernel == "sum":
+        pytest.skip("white noise belongs to the full process")
+    model = klimb.gp(KERNELS[kernel], X, site, inducing=inducing, mean=Linear(slope=[0.1, 0.2], intercept=-0.3))
+    result = model.fit(y, tol=1e-10)
+    np.testing.assert_allclose(model.gradient(result.posterior, y), differences(model, y), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_gradient_in_every_site_parameter(name):
+    site, learn, y = SITES[name]
+    model = klimb.gp(KERNELS["matern"], X, site, learn=learn, mean=Constant(0.2))
+    result = model.fit(y, tol=1e-10)
+    assert len(model.names) == 3 + len(learn)
+    np.testing.assert_allclose(model.gradient(result.posterior, y), differences(model, y), rtol=1e-4, atol=1e-5)
+
+
+def test_gradient_in_the_inducing_points():
+    site, _, y = SITES["poisson"]
+    model = klimb.gp(KERNELS["rbf"], X, site, inducing=X[:6] + 0.1)
+    result = model.fit(y, tol=1e-10)
+    gradient = model.inducing_gradient(result.posterior)
+    direction = RNG.standard_normal(gradient.shape)
+    moved = [klimb.gp(KERNELS["rbf"], X, site, inducing=model.Z + t * direction) for t in (1e-4, -1e-4)]
+    up, down = (other.fit(y, tol=1e-10).bound for other in moved)
+    assert abs((gradient * direction).sum() - (up - down) / 2e-4) < 1e-4
+    with pytest.raises(InputError, match="only a model with inducing points"):
+        klimb.gp(KERNELS["rbf"], X, site).inducing_gradient(result.posterior)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "logistic", "student-t"])
+def test_optimise_finds_a_maximum(name):
+    site, learn, y = SITES[name]
+    model = klimb.gp(KERNELS["rbf"], X, site, learn=learn)
+    best = optimise(model, y)
+    assert best.converged, best
+    assert best.bound > model.fit(y).bound
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        near = best.model.with_theta(best.model.theta + 0.2 * rng.standard_normal(best.model.theta.size))
+        assert near.fit(y).bound < best.bound + 1e-6
+    assert "bound=" in repr(best)
+
+
+def test_gaussian_bound_is_the_exact_evidence_at_the_optimum():
+    site, learn, y = SITES["gaussian"]
+    best = optimise(klimb.gp(KERNELS["matern"], X, site, learn=learn), y)
+    K = best.model.kernel.gram(X) + best.model.site.scale**2 * np.eye(N)
+    evidence = -0.5 * (y @ np.linalg.solve(K, y) + np.linalg.slogdet(K)[1] + N * np.log(2 * np.pi))
+    assert abs(best.bound - evidence) < 1e-7
+
+
+def test_restarts_keep_the_best_and_are_reproducible():
+    site, learn, y = SITES["gaussian"]
+    poor = klimb.gp(kernels.RBF(variance=1e-3, lengthscale=50.0), X, site, learn=learn)
+    once, more = optimise(poor, y), optimise(poor, y, restarts=2, seed=1)
+    assert more.objective >= once.objective - 1e-9
+    assert optimise(poor, y, restarts=2, seed=1).objective == more.objective
+
+
+def test_priors_count():
+    site, _, y = SITES["logistic"]
+    kernel = kernels.RBF(variance=1.0, lengthscale=1.0)
+    free = optimise(klimb.gp(kernel, X, site), y)
+    held = optimise(klimb.gp(kernel.with_priors(variance=kernels.LogNormal(median=1.0, sd=0.05)), X, site), y)
+    assert abs(np.log(held.model.kernel.variance)) < abs(np.log(free.model.kernel.variance))
+    assert held.objective != held.bound
+
+
+def test_grid_walks_all_cells_and_agrees_with_cold_fits():
+    site, _, y = SITES["logistic"]
+    model = klimb.gp(kernels.RBF(), X, site)
+    table = grid(model, y, {"log variance": np.linspace(-2, 6, 5), "log lengthscale": np.linspace(-1, 2, 4)})
+    assert table.converged.all()
+    assert table.bound.shape == (5, 4)
+    for i, a in enumerate(table.axes[0]):
+        for j, b in enumerate(table.axes[1]):
+            cold = model.with_theta(np.array([a, b])).fit(y)
+            assert abs(cold.bound - table.bound[i, j]) < 1e-5
+    assert table.best_result.bound == table.bound.max()
+    assert len(table.table()) == 20
+    with pytest.raises(InputError, match=r"hyperparameters among log variance, log lengthscale; got \['l'\]"):
+        grid(model, y, {"l": [1.0]})
+
+
+def test_integration_over_one_and_two_hyperparameters_against_a_dense_grid():
+    site, _, y = SITES["gaussian"]
+    kernel = kernels.RBF(variance=1.0, lengthscale=1.0).with_priors(
+        variance=kernels.LogNormal(median=1.0, sd=1.0), lengthscale=kernels.LogNormal(median=1.0, sd=0.7))
+    for fixed in (("variance",), ()):
+        model = klimb.gp(kernel.fixed(*fixed) if fixed else kernel, X, site)
+        found = integrate(model, y)
+        d = model.theta.size
+        lines = [np.linspace(c - 5 * s, c + 5 * s, 25) for c, s in zip(found.mean(), found.sd(), strict=True)]
+        points = np.stack([axis.ravel() for axis in np.meshgrid(*lines, indexing="ij")], axis=1)
+        logs = np.array([(m := model.with_theta(t)).fit(y).bound + m.log_prior()[0] for t in points])
+        cell = np.prod([line[1] - line[0] for line in lines])
+        weights = np.exp(logs - logs.max())
+        evidence = logs.max() + np.log(weights.sum() * cell)
+        weights /= weights.sum()
+        mean = weights @ points
+        sd = np.sqrt(weights @ (points - mean) ** 2)
+        np.testing.assert_allclose(found.mean(), mean, atol=0.1 * sd.max())
+        np.testing.assert_allclose(found.sd(), sd, rtol=0.15)
+        assert abs(found.log_evidence - evidence) < 0.1, d
+        assert abs(found.weights.sum() - 1) < 1e-12
+        m, v = found.predict(X[:3] + 0.1)
+        assert m.shape == v.shape == (3,)
+        assert np.isfinite(found.log_density(y[:3], X[:3] + 0.1)).all()
+        assert (found.marginals()[1] > 0).all()
+
+
+def test_integration_over_more_hyperparameters_widens_predictions():
+    site, learn, y = SITES["gaussian"]
+    model = klimb.gp(KERNELS["rbf"], X, site, learn=learn)
+    best = optimise(model, y)
+    found = integrate(model, y, optimum=best)
+    assert found.theta.shape[1] == 4
+    assert abs(found.mean() - best.model.theta).max() < 3 * found.sd().max()
+    far = X.max(0) + np.array([[1.0, 1.0]])
+    assert found.predict(far)[1] > 0.5 * best.model.predict(best.result.posterior, far)[1]
+
+
+def test_loo_is_exact_for_gaussian_sites_and_close_to_refitting_for_others():
+    site, _, y = SITES["gaussian"]
+    model = klimb.gp(KERNELS["rbf"], X, site)
+    found = loo(model.fit(y).posterior, site, y)
+    for i in (0, 7, 23):
+        rest = np.arange(N) != i
+        part = klimb.gp(KERNELS["rbf"], X[rest], site)
+        m, v = part.predict(part.fit(y[rest]).posterior, X[i : i + 1])
+        np.testing.assert_allclose([found.m[i], found.v[i]], [m[0], v[0]], rtol=1e-6)
+        assert abs(found.log_density[i] - site.predict(m, v).log_density(y[i : i + 1])[0]) < 1e-6
+    for name in ("logistic", "poisson"):
+        site, _, y = SITES[name]
+        model = klimb.gp(KERNELS["rbf"], X, site)
+        found = loo(model.fit(y).posterior, site, y)
+        exact = []
+        for i in range(N):
+            rest = np.arange(N) != i
+            part = klimb.gp(KERNELS["rbf"], X[rest], site)
+            m, v = part.predict(part.fit(y[rest]).posterior, X[i : i + 1])
+            exact.append(site.predict(m, v).log_density(y[i : i + 1])[0])
+        assert np.abs(found.log_density - exact).max() < 0.15
+        assert abs(found.score - np.sum(exact)) < 0.5
+        pit = found.pit()
+        assert ((pit > 0) & (pit < 1)).all()
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_pit_values_are_uniform_under_the_model(name):
+    """Data drawn from the model itself: the mean of their PIT values is 1/2 within its error."""
+    site, _, y = SITES[name]
+    result = klimb.gp(KERNELS["rbf"], X, site).fit(y)
+    pit = loo(result.posterior, site, y).pit()
+    assert np.isfinite(pit).all()
+    assert abs(pit.mean() - 0.5) < 4 * 0.3 / np.sqrt(N)
+
+
+def test_choosing_inducing_points():
+    Z = choose_inducing(KERNELS["rbf"], X, 15)
+    assert len(np.unique(Z, axis=0)) == 15
+    site, _, y = SITES["logistic"]
+    greedy = klimb.gp(KERNELS["rbf"], X, site, inducing=15).fit(y).bound
+    first = klimb.gp(KERNELS["rbf"], X, site, inducing=X[:15]).fit(y).bound
+    full = klimb.gp(KERNELS["rbf"], X, site).fit(y).bound
+    assert first < greedy <= full + 1e-6
+    twice = np.vstack([X[:5], X[:5]])
+    assert len(choose_inducing(KERNELS["rbf"], twice, 10)) == 5  # the rest would repeat
+    with pytest.raises(InputError, match="between 1 and 40; got 41"):
+        choose_inducing(KERNELS["rbf"], X, 41)
+
+
+def test_errors_of_gp():
+    with pytest.raises(InputError, match="kernel must be a klimb kernel"):
+        klimb.gp("rbf", X)
+    with pytest.raises(InputError, match="learn must name positive scalar parameters of Logistic; got 'scale'"):
+        klimb.gp(KERNELS["rbf"], X, sites.Logistic(), learn="scale")
+    with pytest.raises(InputError, match="at most 40 points with 2 columns"):
+        klimb.gp(KERNELS["rbf"], X, sites.Logistic(), inducing=np.ones((3, 1)))
+    with pytest.raises(InputError, match="theta must have 3 entries"):
+        klimb.gp(KERNELS["rbf"], X, sites.Logistic()).with_theta([0.0])
+    with pytest.raises(InputError, match="free hyperparameters"):
+        optimise(klimb.gp(kernels.RBF().fixed(), X, sites.Logistic()), SITES["logistic"][2])
