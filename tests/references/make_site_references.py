@@ -231,7 +231,8 @@ def beta(y: float, precision: float) -> Density:
         p, q, w = phi * mu, phi * nu, larger * smaller
         # psi(p) = psi(1 + p) - 1/p and so on: the poles cancel exactly, which 36 digits would not do in the far tails.
         pull = mp.psi(0, 1 + q) - mp.psi(0, 1 + p) + log_y - log_rest
-        terms = (top, -mp.loggamma(p), -mp.loggamma(q), (p - 1) * log_y, (q - 1) * log_rest)
+        # Also what a rounding of y or of the precision changes: near the uniform density all of it cancels.
+        terms = (top, -mp.loggamma(p), -mp.loggamma(q), p * log_y, -log_y, q * log_rest, -log_rest)
         slope = nu - mu + phi * w * pull
         bend = phi * w * (nu - mu) * pull - (phi * w) ** 2 * (mp.psi(1, 1 + p) + mp.psi(1, 1 + q)) - 2 * w
         return mp.fsum(terms), slope, bend, mp.fsum(terms, absolute=True), abs(slope)
