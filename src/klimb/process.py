@@ -109,9 +109,10 @@ class GaussianProcess(Hypermodel):
 
     def _site_derivative(self, name: str, posterior: Posterior, y: Any) -> float:
         """d/d log parameter of sum_i E log p(y_i | f_i), by a central difference of the oracle."""
-        clean, site, sides = self.likelihood.validate(y), self.likelihood, []
+        site: Any = self.likelihood
+        clean, sides = site.validate(y), []
         for sign in (1.0, -1.0):
-            moved: Any = replace(site, **{name: getattr(site, name) * np.exp(sign * DIFFERENCE)})  # type: ignore[type-var]
+            moved = replace(site, **{name: getattr(site, name) * np.exp(sign * DIFFERENCE)})
             sides.append(moved.oracle(clean, posterior.m, posterior.v).value + moved.constant(clean))
         return float((sides[0] - sides[1]).sum()) / (2 * DIFFERENCE)
 
