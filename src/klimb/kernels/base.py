@@ -99,12 +99,19 @@ class Kernel(Parametric):
 
         A Matern12 kernel has no derivative in Z where x = z; it counts as zero there.
         """
+        pairs = self._pulled(X, Z, G, inputs=True)
+        return pairs.gradient()[self._free_places()], pairs.right_gradient().reshape(np.shape(Z))
+
+    def cross_parameter_vjp(self, X: ArrayLike, Z: ArrayLike, G: ArrayLike) -> Array:
+        """The first part of ``cross_vjp`` alone, which is cheaper."""
+        return self._pulled(X, Z, G, inputs=False).gradient()[self._free_places()]
+
+    def _pulled(self, X: ArrayLike, Z: ArrayLike, G: ArrayLike, *, inputs: bool) -> Pairs:
         left = self._inputs(X, "X")
         right = self._inputs(Z, "Z", left.shape[1])
-        G = _checked_cotangent(G, (len(left), len(right)))
-        pairs = self._pairs(left, right, inputs=True)
-        pull_rectangle(pairs, G)
-        return pairs.gradient()[self._free_places()], pairs.right_gradient().reshape(np.shape(Z))
+        pairs = self._pairs(left, right, inputs=inputs)
+        pull_rectangle(pairs, _checked_cotangent(G, (len(left), len(right))))
+        return pairs
 
     def gram_input_vjp(self, X: ArrayLike, G: ArrayLike) -> Array:
         """The gradient of sum_ij G_ij K(X, X)_ij in ``X`` (in the shape of X)."""
