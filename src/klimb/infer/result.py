@@ -16,7 +16,7 @@ from klimb.numerics.arrays import Array
 class Status(Enum):
     """How a fit ended; ``advice`` says what to do about it."""
 
-    CONVERGED = "The stationarity norm is below tol: this is the optimum of the bound."
+    CONVERGED = "The stationarity norm and the remaining gain are below tol: this is the optimum of the bound."
     MAX_ITER = "The iteration limit came first: raise max_iter, or loosen tol if the bound has settled."
     STALLED = (
         "No step raises the bound any more although the stationarity norm is above tol. Look at result.history: if the "
