@@ -164,3 +164,10 @@ def test_import_needs_no_scipy():
     code = "import sys, klimb.kernels; print([name for name in sys.modules if name.startswith('scipy')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_benchmark_runs():
+    from benchmarks.kernels import run
+
+    found = run(40, 4, repeats=1)
+    assert {"RBF", "RBF, two crowds far apart"} <= set(found["kernels"])

@@ -176,8 +176,9 @@ class Polynomial(LeafKernel):
 
     def _diag_pull(self, X: Array, g: Array) -> Array:
         base = self._base(X)
-        lower = self.variance * whole_power(base, self.degree - 1)
-        return np.array([g @ (lower * base), self.degree * self.offset * (g @ lower)])
+        with np.errstate(over="ignore"):
+            lower = self.variance * whole_power(base, self.degree - 1)
+            return np.array([g @ (lower * base), self.degree * self.offset * (g @ lower)])
 
     def _base(self, X: Array) -> Array:
         seen = self._columns(X)
