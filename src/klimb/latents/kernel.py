@@ -34,8 +34,10 @@ def positive(v: Array, prior: Array) -> Array:
 
 def identity_plus(K: Array, root: Array) -> Array:
     """I + diag(root) K diag(root) for a symmetric K, in Fortran order (the transpose of a C-ordered array)."""
-    B = np.multiply(K, root)
-    B *= root[:, None]
+    B = np.empty_like(K, order="C")
+    for rows in row_blocks(len(root), len(root)):  # both scalings while the block is in the cache
+        np.multiply(K[rows], root, out=B[rows])
+        B[rows] *= root[rows, None]
     B.flat[:: len(root) + 1] += 1.0
     return B.T
 
