@@ -22,6 +22,7 @@ from klimb.latents.inducing import Inducing
 from klimb.latents.kernel import Kernel
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.numerics.dense import row_blocks
+from klimb.scale.rows import inducing_latent
 from klimb.sites.base import Site
 
 DIFFERENCE = 1e-5  # in the log of a site's parameter, for the derivative of the expected log likelihood
@@ -81,14 +82,11 @@ class GaussianProcess(Hypermodel):
 
     @cached_property
     def latent(self) -> Kernel | Inducing:
-        mean = self.mean(self.X)
         if self.Z is None:
             K = self.kernel.gram(self.X)
             K.flat[:: len(K) + 1] += self.jitter * K.diagonal().mean()
-            return Kernel(K, mean, check=False)
-        Kuu = self.kernel.gram(self.Z)
-        Kuu.flat[:: len(Kuu) + 1] += self.jitter * Kuu.diagonal().mean()
-        return Inducing(Kuu, self.kernel.gram(self.Z, self.X), self.kernel.diag(self.X), mean)
+            return Kernel(K, self.mean(self.X), check=False)
+        return inducing_latent(self.kernel, self.X, self.Z, mean=self.mean, jitter=self.jitter)
 
     def gradient(self, posterior: Posterior, y: Any) -> Array:
         latent = posterior.latent
@@ -97,7 +95,7 @@ class GaussianProcess(Hypermodel):
             d = latent.bound_gradient(posterior)
             spread = d.Kuu.copy()
             spread.flat[:: len(spread) + 1] += self.jitter * np.trace(d.Kuu) / len(d.Kuu)  # a share of the diagonal
-            kernel = self.kernel.gram_vjp(self.Z, spread) + self.kernel.cross_vjp(self.Z, self.X, d.Kuf)[0]
+            kernel = self.kernel.gram_vjp(self.Z, spread) + self.kernel.cross_parameter_vjp(self.Z, self.X, d.Kuf)
             kernel = kernel + self.kernel.diag_vjp(self.X, d.kff_diag)
         else:
             assert isinstance(latent, Kernel)

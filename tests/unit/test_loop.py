@@ -153,6 +153,26 @@ def test_certificate_encloses_the_best_variances(variance):
         assert found.gap < 1e-6
 
 
+@pytest.mark.parametrize(("site", "y", "variance"), [
+    (sites.Poisson(), [0.0], 9.0), (sites.Laplace(0.1), [5.0, 1.3, 2.0], 4.0), (sites.Logistic(), [1, 1, 1], 100.0)])
+def test_a_cycle_of_two_is_named(site, y, variance):
+    """From the prior the incremental fixed point may jump between two states for ever."""
+    latent = latents.Weights(np.ones((len(y), 1)), cov=variance)
+    result = klimb.infer(latent, site, y, step=steps.FixedPoint())
+    assert result.status is Status.CYCLE, result
+    assert "Natural" in result.status.advice
+    assert klimb.infer(latent, site, y).converged
+
+
+def test_batch_fixed_point_notes_a_cycle_of_the_operator_and_leaves_it():
+    """At a fixed mean T(V) alternates; the step of the mean gets it out of that ([S] section 4)."""
+    latent = latents.Weights(np.ones((1, 1)), cov=25.0)
+    result = klimb.infer(latent, sites.Poisson(), [3.0], step=steps.FixedPoint(batch=True))
+    assert result.converged
+    assert any("cycle of two" in note for note in result.notes)
+    assert abs(result.bound - klimb.infer(latent, sites.Poisson(), [3.0]).bound) < 1e-6
+
+
 def test_clipping_changes_the_fixed_point_and_says_so():
     rng = np.random.default_rng(9)
     y = X @ [1.0, -1.0, 0.5] + 0.1 * rng.standard_normal(50)

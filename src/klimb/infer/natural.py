@@ -84,7 +84,7 @@ class Natural(Step):
                 return Status.STALLED
             after = move.state
             left = after.stationarity / state.stationarity
-            slow = left > FAST_ENOUGH
+            slow = slow or left > FAST_ENOUGH
             hard = hard or left * before > VERY_SLOW**2
             before = left
             settled = after.objective - state.objective <= state.noise and after.stationarity >= 0.9 * best
