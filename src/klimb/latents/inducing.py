@@ -14,7 +14,9 @@ from klimb.latents.base import Factor, Latent, Posterior, mean_at, variances_at
 from klimb.latents.weights import PrimalFactor, Weights
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import check_symmetric, psd_square_root, row_blocks, triangular_solve
+from klimb.numerics.matrix import DenseDesign, DesignMatrix
 from klimb.numerics.threads import threads_for
+from klimb.numerics.whitening import Whitener
 
 
 @final
@@ -68,12 +70,23 @@ class Inducing(Latent):
                 f"shape {cross.shape}",
                 "Pass k(Z, X).",
             )
-        self.n_sites = cross.shape[1]
-        total = variances_at(kff_diag, (self.n_sites,), "kff_diag")
         with threads_for(inner.shape[0]):
-            self._root = psd_square_root(inner, "Kuu")
-            rows = self._whiten(cross.T)
-        explained = np.einsum("ij,ij->i", rows, rows)
+            whitener = Whitener(psd_square_root(inner, "Kuu"))
+            rows = DenseDesign(whitener.whitened(cross.T))
+            self._build(whitener, rows, kff_diag, mean)
+
+    @classmethod
+    def of_rows(cls, whitener: Whitener, rows: DesignMatrix, kff_diag: Any, mean: Any = 0.0) -> Inducing:
+        """From rows that are whitened already, stored or computed when they are asked for (`klimb.scale`)."""
+        latent = cls.__new__(cls)
+        with threads_for(whitener.width):
+            latent._build(whitener, rows, kff_diag, mean)
+        return latent
+
+    def _build(self, whitener: Whitener, rows: DesignMatrix, kff_diag: Any, mean: Any) -> None:
+        self._whitener, self.n_sites = whitener, rows.shape[0]
+        total = variances_at(kff_diag, (self.n_sites,), "kff_diag")
+        explained, _ = rows.row_norms_squared(np.ones(rows.shape[1]))
         excess = explained - total
         if (excess > 1e-6 * np.maximum(total, 1e-300)).any():
             i = int(excess.argmax())
@@ -87,26 +100,24 @@ class Inducing(Latent):
         self.mean = mean_at(mean, (self.n_sites,), "mean")
         self.slack = self._weights.slack
 
-    def _whiten(self, cross: Array) -> Array:
-        """Rows L^-1 k_u for rows k_u; for a singular Kuu (a rectangular root) the least-squares solution."""
-        if self._root.shape[0] == self._root.shape[1]:
-            return np.ascontiguousarray(triangular_solve(self._root, cross.T).T)
-        norms = np.einsum("ij,ij->j", self._root, self._root)  # columns are orthogonal: scaled eigenvectors
-        return np.asarray(cross @ (self._root / norms))
-
     @cached_property
     def prior_variances(self) -> Array:
         return self._weights.prior_variances
 
     @property
     def rows(self) -> Array:
-        """The whitened design, one row per site."""
+        """The whitened design, one row per site, as one array."""
         return self._weights.X.dense()
+
+    @property
+    def row_design(self) -> DesignMatrix:
+        """The same as it is kept: stored, or computed when it is asked for."""
+        return self._weights.X
 
     @property
     def root(self) -> Array:
         """L with L L' = Kuu."""
-        return self._root
+        return self._whitener.root
 
     def mvm(self, a: Array) -> Array:
         return self._weights.mvm(a)
@@ -119,7 +130,7 @@ class Inducing(Latent):
         if weights is None:
             return None
         thinned = Inducing.__new__(Inducing)
-        thinned._root, thinned._weights = self._root, weights
+        thinned._whitener, thinned._weights = self._whitener, weights
         thinned.n_sites, thinned.n_weights, thinned.dense_size = len(rows), self.n_weights, self.dense_size
         thinned.mean, thinned.slack = self.mean[rows], weights.slack
         return thinned
@@ -156,7 +167,7 @@ class Inducing(Latent):
         The bound depends on them only through the whitened rows x = L^-1 k_u and the slack c = k_ff - |x|^2, since the
         whitened prior is N(0, I). With q(u) = N(m_u, V_u): d/dx_i = a_i m_u - gamma_i V_u x_i + gamma_i x_i.
         """
-        L = self._root
+        L = self.root
         if L.shape[0] != L.shape[1]:
             raise InputError(
                 "gradients need inducing points whose Kuu has full rank", f"rank {L.shape[1]} of {L.shape[0]}",
@@ -180,9 +191,9 @@ class Inducing(Latent):
     def predict(self, posterior: Posterior, K_new: Any, k_new_diag: Any, mean: Any = 0.0) -> tuple[Array, Array]:
         """Mean and variance of f at new inputs; ``K_new`` is (n_new, M), their covariance with the inducing points."""
         cross = as_float(K_new, "K_new", ndim=2)
-        if cross.shape[1] != self._root.shape[0]:
+        if cross.shape[1] != self.root.shape[0]:
             raise InputError(
-                f"K_new must have one column per inducing point ({self._root.shape[0]})",
+                f"K_new must have one column per inducing point ({self.root.shape[0]})",
                 f"shape {cross.shape}",
                 "Pass k(X_new, Z).",
             )
@@ -192,7 +203,7 @@ class Inducing(Latent):
             weights = self.weight_mean(posterior)
             spread = self.weight_root(posterior) if posterior.spread else None
             for block in row_blocks(len(m), self.n_weights):
-                rows = self._whiten(cross[block])
+                rows = self._whitener.whitened(cross[block])
                 m[block] += rows @ weights
                 if spread is not None:
                     within = rows @ spread

@@ -74,30 +74,37 @@ class DesignMatrix(ABC):
         return np.asarray(scaled @ scaled.T)
 
 
-@final
-class DenseDesign(DesignMatrix):
-    """Rows contiguous in memory."""
+class BlockedDesign(DesignMatrix):
+    """A dense design read in blocks of rows that fit the cache: the sums are the same wherever the blocks come from."""
 
-    def __init__(self, values: Array) -> None:
-        self.values = np.ascontiguousarray(values)
-        self.shape = (values.shape[0], values.shape[1])
+    @abstractmethod
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        """All rows in order, in contiguous blocks as `row_blocks` cuts them; a block is not to be written to."""
 
     def times(self, vector: Array) -> Array:
-        return np.asarray(self.values @ vector)
+        product = np.empty(self.shape[0])
+        for rows, block in self.blocks():
+            np.dot(block, vector, out=product[rows])
+        return product
 
     def _transpose_times(self, vector: Array) -> Array:
-        return np.asarray(vector @ self.values)
+        total = np.zeros(self.shape[1])
+        for rows, block in self.blocks():
+            total += vector[rows] @ block
+        return total
 
     def weighted_gram(self, gamma: Array) -> Array:
         from scipy.linalg.blas import dsyrk
 
-        N, D = self.shape
+        D = self.shape[1]
         gram = np.zeros((D, D), order="F")
         signed = bool(gamma.min() < 0)
         weight = gamma if signed else np.sqrt(gamma)
-        for rows in row_blocks(N, D):
-            block = self.values[rows]
-            scaled = block * weight[rows, None]
+        scratch = np.empty(0)
+        for rows, block in self.blocks():
+            if scratch.size < block.size:
+                scratch = np.empty(block.size)
+            scaled = np.multiply(block, weight[rows, None], out=scratch[: block.size].reshape(block.shape))
             if signed:
                 gram += block.T @ scaled
             else:  # half the flops of a general product
@@ -111,19 +118,47 @@ class DenseDesign(DesignMatrix):
 
         norms, product = np.empty(self.shape[0]), np.zeros(self.shape[0])
         factor = np.asfortranarray(root) if root.ndim == 2 else root
-        for rows in row_blocks(*self.shape):
-            values = self.values[rows]
+        scratch = np.empty(0)
+        for rows, block in self.blocks():
             if times is not None:
-                np.dot(values, times, out=product[rows])
+                np.dot(block, times, out=product[rows])
             if root.ndim == 1:
-                block = values * root
+                scaled = block * root
             elif upper:  # in place on a copy: (S' x_i) for every row, seen as the columns of the transpose
-                block = values.copy()
-                dtrmm(1.0, factor, block.T, lower=0, trans_a=1, overwrite_b=1)
+                if scratch.size < block.size:
+                    scratch = np.empty(block.size)
+                scaled = scratch[: block.size].reshape(block.shape)
+                np.copyto(scaled, block)
+                dtrmm(1.0, factor, scaled.T, lower=0, trans_a=1, overwrite_b=1)
             else:
-                block = values @ root
-            np.einsum("ij,ij->i", block, block, out=norms[rows])
+                scaled = block @ root
+            np.einsum("ij,ij->i", scaled, scaled, out=norms[rows])
         return norms, product
+
+    def dense(self) -> Array:
+        values = np.empty(self.shape)
+        for rows, block in self.blocks():
+            values[rows] = block
+        return values
+
+
+@final
+class DenseDesign(BlockedDesign):
+    """All rows in memory, contiguous."""
+
+    def __init__(self, values: Array) -> None:
+        self.values = np.ascontiguousarray(values)
+        self.shape = (values.shape[0], values.shape[1])
+
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        for rows in row_blocks(*self.shape):
+            yield rows, self.values[rows]
+
+    def times(self, vector: Array) -> Array:
+        return np.asarray(self.values @ vector)
+
+    def _transpose_times(self, vector: Array) -> Array:
+        return np.asarray(vector @ self.values)
 
     def subset(self, rows: npt.NDArray[np.intp]) -> DenseDesign:
         return DenseDesign(self.values[rows])
