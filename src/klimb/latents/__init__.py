@@ -3,7 +3,8 @@
 from klimb.latents.base import Factor, Latent, Posterior
 from klimb.latents.inducing import Inducing
 from klimb.latents.kernel import Kernel
+from klimb.latents.markov import Markov
 from klimb.latents.meanfield import MeanField
 from klimb.latents.weights import Weights
 
-__all__ = ["Factor", "Inducing", "Kernel", "Latent", "MeanField", "Posterior", "Weights"]
+__all__ = ["Factor", "Inducing", "Kernel", "Latent", "Markov", "MeanField", "Posterior", "Weights"]

@@ -1,0 +1,342 @@
+"""A Gaussian process over time with a Matern kernel, or a sum of them, in time and memory linear in the data.
+
+f(t) = h'x(t) with x the process and its derivatives: a Gauss-Markov chain over the sorted times. Equal to `Kernel` with
+the Gram matrix of the same kernel.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.latents.base import Factor, Latent, Posterior, mean_at
+from klimb.numerics import matern
+from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.batches import congruence, congruence_t, product
+from klimb.numerics.chains import Chain, Conditioned, condition, inserted, pushed
+from klimb.numerics.dense import psd_square_root, row_blocks
+
+LARGEST_DENSE = 5000  # sites up to which an N x N matrix is formed where one is asked for
+LARGEST_NEWTON = 300  # and up to which the loop may have one: beyond, many plain steps cost less than forming it
+
+
+@final
+class MarkovFactor(Factor):
+    """The chain given its sites; those with gamma < 0 come after all the others, so that every step stays proper."""
+
+    def __init__(self, latent: Markov, gamma: Array) -> None:
+        self.gamma = gamma
+        self._latent = latent
+        ordered = gamma[latent.order]
+        passes = [condition(latent.chain, np.maximum(ordered, 0.0), latent.h)]
+        if ordered.min() < 0.0:
+            passes.append(condition(passes[0].after, np.minimum(ordered, 0.0), latent.h))
+        self.passes: tuple[Conditioned, ...] = tuple(passes)
+        self.logdet = sum(one.logdet for one in passes)
+
+    @property
+    def chain(self) -> Chain:
+        """The posterior over the states, centred."""
+        return self.passes[-1].after
+
+    def variances(self) -> Array:
+        return self._latent.unsorted(np.einsum("i,ijn,j->n", self._latent.h, self.chain.covariances, self._latent.h))
+
+    def smooth(self, b: Array) -> Array:
+        return self._latent.through(self.chain, b)
+
+    def solve(self, b: Array) -> tuple[Array, Array]:
+        """x = b - gamma V b and K x, with one step of refinement: for precise sites the difference cancels."""
+        x = b - self.gamma * self.smooth(b)
+        left = b - x - self.gamma * self._latent.mvm(x)
+        x += left - self.gamma * self.smooth(left)
+        return x, self._latent.mvm(x)
+
+    def energy(self, b: Array) -> float:
+        """|root' D^-T h b|^2, a sum of squares."""
+        r = self.chain.costates(self._latent.pull(b))
+        half = np.einsum("ijn,ni->nj", self.chain.root, r)
+        return float(np.vdot(half, half))
+
+    def covariance(self) -> Array | None:
+        return self.dense() if len(self.gamma) <= LARGEST_NEWTON else None
+
+    def dense(self) -> Array:
+        """V, N x N."""
+        V = self.smooth(np.eye(len(self.gamma)))
+        return np.asarray(0.5 * (V + V.T))
+
+
+@final
+class Markov(Latent):
+    """f ~ GP(mean, Matern kernel) at n times, which may come in any order and repeat.
+
+    Parameters
+    ----------
+    times : (n,) array
+    variance, lengthscale : number or sequence
+        Of the kernel, as in `klimb.kernels.Matern32`; sequences make a sum of kernels, one per entry.
+    smoothness : 0.5, 1.5 or 2.5, or a sequence of them
+        Which Matern kernel: Matern12, Matern32 or Matern52.
+    mean : number or (n,) array
+        Prior mean of f.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> t = np.linspace(0, 10, 2000)
+    >>> y = np.random.default_rng(0).poisson(np.exp(np.sin(t)))
+    >>> latent = klimb.latents.Markov(t, variance=1.0, lengthscale=2.0, smoothness=2.5)
+    >>> result = klimb.infer(latent, klimb.sites.Poisson(), y)
+    >>> m, v = latent.predict(result.posterior, [np.pi / 2, 12.0])
+    >>> result.converged, bool(abs(m[0] - 1.0) < 0.2), bool(v[1] > v[0])
+    (True, True, True)
+    """
+
+    def __init__(
+        self, times: Any, variance: Any = 1.0, lengthscale: Any = 1.0, smoothness: Any = 1.5, mean: Any = 0.0
+    ) -> None:
+        self.times = _times(times, "times")
+        if len(self.times) == 0:
+            raise InputError("times must have at least one entry", "none", "Pass one time per site.")
+        terms = _terms(variance, lengthscale, smoothness)
+        self.variance, self.lengthscale, self.smoothness = terms
+        self.n_sites = self.n_weights = len(self.times)
+        self.mean = mean_at(mean, (self.n_sites,), "mean")
+        self.slack = np.zeros(self.n_sites)
+        self._sizes = tuple(matern.STATES[nu] for nu in self.smoothness)
+        self.dense_size = sum(self._sizes)
+        self.h = np.concatenate([np.eye(1, size)[0] for size in self._sizes])
+        self.order = np.argsort(self.times, kind="stable")
+        self._sorted = self.times[self.order]
+        steps = self._steps(np.diff(self._sorted))
+        first = self._stationary
+        self.chain = Chain(*(np.concatenate([start[:, :, None], rest], axis=2) for start, rest in (
+            (np.zeros_like(first.noise[..., 0]), steps.transition), (first.noise[..., 0], steps.noise),
+            (first.root[..., 0], steps.root))))  # fmt: skip
+
+    # -- the chain of the prior
+
+    @cached_property
+    def _stationary(self) -> Chain:
+        """A step from nowhere: no transition, and the stationary covariance as noise."""
+        blocks = [sigma2 * matern.stationary(size)[:, :, None]
+                  for sigma2, size in zip(self.variance, self._sizes, strict=True)]  # fmt: skip
+        noise = self._block_diagonal(blocks)
+        return Chain.of(np.zeros_like(noise), noise)
+
+    def _steps(self, gaps: Array) -> Chain:
+        """The chain's steps over gaps of time."""
+        transitions, noises = [], []
+        for sigma2, size, x in zip(self.variance, self._sizes, self._unitless(gaps), strict=True):
+            transitions.append(matern.transition(size, x))
+            noises.append(sigma2 * matern.noise(size, x))
+        return Chain.of(self._block_diagonal(transitions), self._block_diagonal(noises))
+
+    def _unitless(self, gaps: Array) -> list[Array]:
+        with np.errstate(over="ignore"):  # an infinite gap is one over which everything is forgotten
+            return [gaps * matern.rate(nu, scale)
+                    for nu, scale in zip(self.smoothness, self.lengthscale, strict=True)]  # fmt: skip
+
+    def _block_diagonal(self, blocks: list[Array]) -> Array:
+        out = np.zeros((self.dense_size, self.dense_size, blocks[0].shape[2]))
+        begin = 0
+        for block in blocks:
+            end = begin + len(block)
+            out[begin:end, begin:end] = block
+            begin = end
+        return out
+
+    # -- between sites in the order they came and states in the order of time
+
+    def unsorted(self, values: Array) -> Array:
+        """Values in the order of time, put back to the order of the sites."""
+        out = np.empty_like(values)
+        out[self.order] = values
+        return out
+
+    def pull(self, b: Array) -> Array:
+        """h b_k at every state, for one vector (n,) or several (n, columns)."""
+        return np.asarray(np.einsum("i,n...->ni...", self.h, b[self.order]))
+
+    def through(self, chain: Chain, b: Array) -> Array:
+        """H D^-1 C D^-T H' b: the product of b with the covariance of f under ``chain``."""
+        x = chain.driven(chain.costates(self.pull(b)))
+        return self.unsorted(np.einsum("i,ni...->n...", self.h, x))
+
+    # -- the contract
+
+    @cached_property
+    def prior_variances(self) -> Array:
+        return np.full(self.n_sites, float(sum(self.variance)))
+
+    def mvm(self, a: Array) -> Array:
+        return self.through(self.chain, a)
+
+    def factor(self, gamma: Array) -> MarkovFactor:
+        return MarkovFactor(self, gamma)
+
+    def gram(self) -> Array:
+        """K as a dense matrix, for small n."""
+        self._check_small("a dense K")
+        K = self.mvm(np.eye(self.n_sites))
+        return np.asarray(0.5 * (K + K.T))
+
+    def design(self) -> Array:
+        return psd_square_root(self.gram(), "K")
+
+    def weight_mean(self, posterior: Posterior) -> Array:
+        return posterior.m
+
+    def weight_covariance(self, posterior: Posterior) -> Array:
+        self._check_small("the posterior covariance of all sites")
+        if not posterior.spread:
+            return np.zeros((self.n_sites, self.n_sites))
+        return self._factor_of(posterior).dense()
+
+    def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
+        """Draws of f at the sites: the posterior chain run forward with its own noise."""
+        draws = np.tile(posterior.m, (n, 1))
+        if not posterior.spread:
+            return draws
+        chain = self._factor_of(posterior).chain
+        for rows in row_blocks(n, self.n_sites * self.dense_size):
+            shocks = rng.standard_normal((self.n_sites, self.dense_size, len(draws[rows])))
+            x = chain.run(np.einsum("ijn,njc->nic", chain.root, shocks))
+            draws[rows] += self.unsorted(np.einsum("i,nic->nc", self.h, x)).T
+        return draws
+
+    def _check_small(self, what: str) -> None:
+        if self.n_sites > LARGEST_DENSE:
+            raise InputError(f"{what} is formed for at most {LARGEST_DENSE} sites", f"{self.n_sites} sites",
+                             "Use posterior.v, predict or sample, which never form it.")  # fmt: skip
+
+    def _factor_of(self, posterior: Posterior) -> MarkovFactor:
+        factor = posterior.factorised()
+        assert isinstance(factor, MarkovFactor)
+        return factor
+
+    # -- prediction
+
+    def predict(self, posterior: Posterior, times_new: Any, mean: Any = 0.0) -> tuple[Array, Array]:
+        """Mean and variance of f at new times, anywhere, in any order, repeated or not; ``mean`` is the prior's there.
+
+        Each new time lies between two states (or before the first, or after the last) and is inserted there: the cost is
+        that of the new times, and they do not see each other.
+        """
+        new = _times(times_new, "times_new")
+        m, v = np.array(mean_at(mean, new.shape, "mean")), np.zeros(len(new))
+        r = self.chain.costates(self.pull(posterior.a))
+        x = self.chain.driven(r)
+        factor = self._factor_of(posterior) if posterior.spread else None
+        for rows in row_blocks(len(new), self.dense_size**2):
+            before = np.searchsorted(self._sorted, new[rows], side="right") - 1  # -1 where there is none
+            after = before + 1  # n where there is none
+            first, second = self._around(new[rows], before, after)
+            ahead = np.einsum("jin,nj->ni", second.transition, _padded(r.T, after).T)
+            here = np.einsum("ijn,nj->ni", first.transition, x[np.maximum(before, 0)])
+            m[rows] += (here + np.einsum("ijn,nj->ni", first.noise, ahead)) @ self.h
+            if factor is not None:
+                for one in factor.passes:
+                    first, second = inserted(first, second, _padded(one.B, after))
+                P = pushed(first, factor.chain.covariances[..., np.maximum(before, 0)])
+                v[rows] = np.einsum("i,ijn,j->n", self.h, P, self.h)
+        return m, v
+
+    def _around(self, new: Array, before: Any, after: Any) -> tuple[Chain, Chain]:
+        """The steps to the new times from the states before them, and from there to the states after."""
+        last = self.n_sites - 1
+        first = self._steps(new - self._sorted[np.maximum(before, 0)])
+        none = before < 0
+        for own, start in zip((first.transition, first.noise, first.root),
+                              (self._stationary.transition, self._stationary.noise, self._stationary.root),
+                              strict=True):  # fmt: skip
+            own[..., none] = start
+        return first, self._steps(np.maximum(self._sorted[np.minimum(after, last)] - new, 0.0))
+
+    # -- hyperparameters
+
+    def bound_gradient(self, posterior: Posterior) -> Array:
+        """d bound / d (log variance, log lengthscale) at a converged posterior, one row per kernel of the sum.
+
+        By the envelope theorem q may be held fixed, and the gradient is that of E_q log p(x): with N as in `Conditioned`,
+        lambda = D^-T h a, x = D^-1 C lambda the mean and P the posterior covariances of the states,
+
+            d/dC_k = 1/2 [lambda_k lambda_k' - N_k + N_k A_k P_{k-1} A_k' N_k]      d/dA_k = lambda_k x_{k-1}' - N_k A_k P_{k-1}.
+
+        d bound / d mean is ``posterior.a``.
+        """
+        chain, factor = self.chain, self._factor_of(posterior)
+        r = chain.costates(self.pull(posterior.a))
+        x = chain.driven(r)[:-1].T
+        r = r.T
+        N = _seen_in_all(factor)
+        A, P = chain.transition[..., 1:], factor.chain.covariances[..., :-1]
+        d_noise = r[:, None] * r[None, :] - N
+        d_noise[..., 1:] += congruence(N[..., 1:], congruence(A, P))
+        d_noise *= 0.5
+        d_transition = r[:, None, 1:] * x[None, :] - product(N[..., 1:], product(A, P))
+        out, begin = np.empty((len(self._sizes), 2)), 0
+        gaps = self._unitless(np.diff(self._sorted))
+        for row, size, sigma2, gap in zip(out, self._sizes, self.variance, gaps, strict=True):
+            own = slice(begin, begin + size)
+            dA, dC = matern.derivatives(size, gap)
+            row[0] = np.vdot(d_noise[own, own], chain.noise[own, own])
+            row[1] = -np.vdot(d_transition[own, own], dA) - sigma2 * np.vdot(d_noise[own, own, 1:], dC)
+            begin += size
+        return out
+
+
+def _seen_in_all(factor: MarkovFactor) -> Array:
+    """N of all sites together: that of the first pass, and that of the second as the prior's noise sees it."""
+    first, *more = factor.passes
+    N = first.through
+    for second in more:
+        moved = -product(first.before.noise, N)
+        for i in range(len(moved)):
+            moved[i, i] += 1.0
+        N = N + congruence_t(moved, second.through)
+    return N
+
+
+def _padded(values: Array, index: Any) -> Array:
+    """values[..., index], zero where the index is past the end."""
+    n = values.shape[-1]
+    out = values[..., np.minimum(index, n - 1)]
+    out[..., index >= n] = 0.0
+    return np.asarray(out)
+
+
+def _times(times: Any, name: str) -> Array:
+    array = as_float(times, name)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise InputError(f"{name} must have one dimension", f"shape {array.shape}",
+                         "A process over several inputs is a Kernel, or Inducing.")  # fmt: skip
+    return array
+
+
+def _terms(variance: Any, lengthscale: Any, smoothness: Any) -> tuple[tuple[float, ...], ...]:
+    """One entry per kernel of the sum, from numbers or sequences of one length."""
+    arrays = [np.atleast_1d(as_float(value, name)) for value, name in
+              ((variance, "variance"), (lengthscale, "lengthscale"), (smoothness, "smoothness"))]  # fmt: skip
+    try:
+        sigma2, scale, nu = np.broadcast_arrays(*arrays)
+    except ValueError:
+        sigma2 = np.empty((0, 0))
+    if sigma2.ndim != 1 or sigma2.size == 0:
+        raise InputError("variance, lengthscale and smoothness must be numbers or sequences of one length",
+                         f"shapes {', '.join(str(a.shape) for a in arrays)}", "Pass one of each per kernel.")  # fmt: skip
+    for name, values in (("variance", sigma2), ("lengthscale", scale)):
+        if values.min() <= 0.0:
+            i = int(values.argmin())
+            raise InputError(f"{name} must be positive", f"{values[i]:.6g} at index {i}", "Drop a kernel that is zero.")
+    for i, value in enumerate(nu):
+        if value not in matern.STATES:
+            raise InputError("smoothness must be 0.5, 1.5 or 2.5", f"{value:.6g} at index {i}",
+                             "Those are Matern12, Matern32 and Matern52; use Kernel for others.")  # fmt: skip
+    return tuple(map(float, sigma2)), tuple(map(float, scale)), tuple(map(float, nu))

@@ -1,0 +1,126 @@
+"""Gauss-Markov chains x_k = A_k x_{k-1} + e_k: conditioning on sites, smoothing, sampling, inserting states.
+
+The posterior of a chain is a chain. With B_k all that the sites k, k+1, ... say of x_k,
+
+    A_k <- (I + C_k B_k)^-1 A_k        C_k <- (C_k^-1 + B_k)^-1        log det(I + K G) = sum_k log det(I + C_k B_k),
+
+and its covariance is V = D^-1 C D^-T with D the block bidiagonal matrix (I, -A). The first state has A = 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from klimb.numerics.arrays import Array
+from klimb.numerics.batches import congruence, congruence_t, product, semidefinite_root
+from klimb.numerics.scans import absorb, information, marginal_covariances, seen_through
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Transitions, noise (both (s, s, n)) and a root of the noise: root root' = noise."""
+
+    transition: Array
+    noise: Array
+    root: Array
+
+    @classmethod
+    def of(cls, transition: Array, noise: Array) -> Chain:
+        return cls(transition, noise, semidefinite_root(noise))
+
+    @property
+    def states(self) -> int:
+        return self.transition.shape[0]
+
+    @property
+    def length(self) -> int:
+        return self.transition.shape[2]
+
+    @cached_property
+    def _band(self) -> Array:
+        """D without its unit diagonal as LAPACK's lower band: row (i - j) of column j."""
+        s, n = self.states, self.length
+        band = np.zeros((n, s, 2 * s))
+        for i in range(s):
+            for j in range(s):
+                band[:-1, j, s + i - j] = -self.transition[i, j, 1:]
+        return band.reshape(n * s, 2 * s).T
+
+    def _bidiagonal_solve(self, rhs: Array, *, transpose: bool) -> Array:
+        """D^-1 or D^-T times the columns of ``rhs`` (n s, columns)."""
+        from scipy.linalg.lapack import dtbtrs
+
+        x, _ = dtbtrs(self._band, rhs, uplo="L", trans="T" if transpose else "N", diag="U")
+        return np.asarray(x)
+
+    def costates(self, pull: Array) -> Array:
+        """r_k = pull_k + A_{k+1}' r_{k+1} for pulls of shape (n, s) or (n, s, columns): what all later ones say."""
+        flat = self._bidiagonal_solve(pull.reshape(pull.shape[0] * pull.shape[1], -1), transpose=True)
+        return flat.reshape(pull.shape)
+
+    def run(self, push: Array) -> Array:
+        """x_k = A_k x_{k-1} + push_k for pushes of shape (n, s) or (n, s, columns)."""
+        flat = self._bidiagonal_solve(push.reshape(push.shape[0] * push.shape[1], -1), transpose=False)
+        return flat.reshape(push.shape)
+
+    def driven(self, costates: Array) -> Array:
+        """The means x = D^-1 C r that belong to costates r."""
+        return self.run(np.einsum("ijn,nj...->ni...", self.noise, costates))
+
+    @cached_property
+    def covariances(self) -> Array:
+        """The marginal covariance of every state."""
+        return marginal_covariances(self.transition, self.noise)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Conditioned:
+    """A chain given its sites: ``after``, the information B that made it so, and the log determinant."""
+
+    before: Chain
+    after: Chain
+    B: Array
+    logdet: float
+
+    @cached_property
+    def through(self) -> Array:
+        """N_k = (B_k^-1 + C_k)^-1 with C of the chain before, so that its transitions change by -C N A."""
+        return seen_through(self.B, self.after.noise)
+
+
+def condition(chain: Chain, gamma: Array, h: Array) -> Conditioned:
+    """The chain given sites exp(-gamma_k (h'x_k)^2 / 2), all gamma of one sign.
+
+    Negative ones raise `NotPositiveDefiniteError` where the result is improper. That one can tell from a pivot needs the
+    one sign: leaving out some of the later sites must not make what remains less proper.
+    """
+    sites = (h[:, None] * h)[:, :, None] * gamma
+    B = information(chain.transition[..., 1:], chain.noise[..., 1:], sites[..., :-1], sites[..., -1])
+    found = absorb(chain.root, B)
+    transition = chain.transition - product(found.covariance, product(B, chain.transition))
+    after = Chain(transition, found.covariance, found.root.transpose(1, 0, 2))
+    return Conditioned(chain, after, B, float(found.log_det.sum()))
+
+
+def inserted(first: Chain, second: Chain, B: Array) -> tuple[Chain, Chain]:
+    """A state between two others, the later of which has information ``B``: both steps given that information."""
+    last = absorb(second.root, B)
+    seen = congruence_t(second.transition, seen_through(B, last.covariance))
+    middle = absorb(first.root, seen)
+    return (
+        Chain(first.transition - product(middle.covariance, product(seen, first.transition)),
+              middle.covariance, middle.root.transpose(1, 0, 2)),
+        Chain(second.transition - product(last.covariance, product(B, second.transition)),
+              last.covariance, last.root.transpose(1, 0, 2)),
+    )  # fmt: skip
+
+
+def pushed(step: Chain, covariance: Array) -> Array:
+    """A P A' + C: the covariance after a step."""
+    return congruence(step.transition, covariance) + step.noise
