@@ -95,3 +95,12 @@ def test_weights_and_kernel_agree():
     other = methods.ep(latents.Kernel(2.0 * X @ X.T), sites.Poisson(), y, tol=1e-9)
     assert abs(one.bound - other.bound) < 1e-8
     np.testing.assert_allclose(one.posterior.m, other.posterior.m, atol=1e-7)
+
+
+def test_a_row_of_zeros_is_a_known_site():
+    X = np.vstack([RNG.standard_normal((20, 2)), np.zeros((1, 2))])
+    y = np.r_[RNG.integers(0, 2, 20), 1]
+    with_row = methods.ep(latents.Weights(X), sites.Logistic(), y, tol=1e-8)
+    without = methods.ep(latents.Weights(X[:-1]), sites.Logistic(), y[:-1], tol=1e-8)
+    assert with_row.converged
+    assert abs(with_row.bound - without.bound + np.log(2)) < 1e-7

@@ -46,6 +46,10 @@ HARD = {
     "far more weights than data": (
         lambda: latents.Weights(np.random.default_rng(0).standard_normal((30, 2000)), cov=10.0), sites.Logistic(),
         LABELS[:30]),
+    "an empty row": (lambda: latents.Weights(np.where(np.arange(100)[:, None] == 3, 0.0, X), cov=1e4), sites.Logistic(),
+                     SEPARABLE),
+    "a known site of a kernel": (
+        lambda: latents.Kernel(100 * K * np.outer(np.arange(100) != 3, np.arange(100) != 3)), sites.Logistic(), WAVE),
     "tiny variance": (lambda: latents.Weights(X, cov=1e-12), sites.Logistic(), LABELS),
     "prior mean far off": (lambda: latents.Weights(np.ones((3, 1)), mean=30.0), sites.Poisson(), [1, 2, 3]),
 }

@@ -70,8 +70,9 @@ class ExpectationPropagation(Step):
         """Cavities, tilted moments, matching sites, and the EP evidence of the present sites; None if improper."""
         latent, gamma = problem.latent, state.gamma
         spread = state.v - latent.slack
-        cavity_v = 1.0 / (1.0 / spread - gamma)
-        if not (np.isfinite(cavity_v) & (cavity_v > 0)).all():
+        with np.errstate(divide="ignore"):
+            cavity_v = 1.0 / (1.0 / spread - gamma)
+        if not (np.isfinite(cavity_v) & (cavity_v >= 0)).all():
             return None
         cavity_m = state.m - cavity_v * state.a
         problem.n_oracle += 1
@@ -82,7 +83,8 @@ class ExpectationPropagation(Step):
         new_gamma = tilted.gamma / shrink
         mean = cavity_m - cavity_v * tilted.alpha
         new_slope = (tilted.gamma * cavity_m - tilted.alpha) / shrink
-        misfit = np.maximum(np.abs(mean - state.m) / np.sqrt(spread), np.abs(cavity_v * shrink / spread - 1.0))
+        known = np.where(spread > 0, spread, 1.0)  # where f is known there is nothing to match
+        misfit = np.maximum(np.abs(mean - state.m) / np.sqrt(known), np.abs(cavity_v * shrink - spread) / known)
         # log Z_EP = sum_i [log Z_i - log int site_i N(f; cavity_i)] + log int prod_i site_i N(f; prior),
         # with site_i = exp(slope_i f - gamma_i f^2/2). The last integral is its integrand at m over a determinant.
         own = 1.0 + gamma * cavity_v

@@ -71,7 +71,7 @@ def loo(posterior: Posterior, site: Site, y: Any) -> LeaveOneOut:
     slack = posterior.latent.slack
     with np.errstate(divide="ignore", invalid="ignore"):
         cavity = 1.0 / (1.0 / (posterior.v - slack) - posterior.gamma)
-    proper = np.isfinite(cavity) & (cavity > 0)
+    proper = np.isfinite(cavity) & (cavity >= 0)
     v = np.where(proper, cavity + slack, np.nan)
     m = np.where(proper, posterior.m - cavity * posterior.a, np.nan)
     density = np.full(len(clean), np.nan)

@@ -162,7 +162,7 @@ def _local(problem: Problem, state: State) -> Move | None:
     """Every site at its own optimum against its cavity, N(m - v_c a, v_c) with 1/v_c = 1/V_ii - gamma."""
     with np.errstate(divide="ignore"):
         cavity_v = 1.0 / (1.0 / (state.v - problem.latent.slack) - state.gamma)
-    if not (np.isfinite(cavity_v) & (cavity_v > 0)).all():
+    if not (np.isfinite(cavity_v) & (cavity_v >= 0)).all():
         return None
     try:
         found = local_sites(problem, state.m - cavity_v * state.a, cavity_v, state)

@@ -48,7 +48,7 @@ def newton_direction(problem: Problem, state: State, V: Array) -> Direction | No
     from scipy.linalg.blas import dsymv, ssymv
 
     v, e, n = state.v, state.expectation, len(state.v)
-    sd = np.sqrt(v)
+    sd = np.sqrt(np.where(v > 0, v, 1.0))  # a site whose f is known (an empty row of X) has no share in V
     ahead = problem.oracle(state.m, v * (1 + DIFFERENCE))
     twist = 2 * sd * (ahead.alpha - e.alpha) / DIFFERENCE  # v^(3/2) d gamma/dm, as d alpha/dv = (d gamma/dm)/2
     bend = 2 * v * (ahead.gamma - e.gamma) / DIFFERENCE  # 2 v^2 d gamma/dv
@@ -72,7 +72,7 @@ def newton_direction(problem: Problem, state: State, V: Array) -> Direction | No
     if u is None:
         return None
     da, dm = state.factor.solve(size * u[:n] / sd)
-    return Direction(da, dm, size * u[n:] / v)
+    return Direction(da, dm, size * u[n:] / sd**2)
 
 
 def _correlations(V: Array, sd: Array) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:

@@ -1,6 +1,7 @@
-"""A design matrix, dense or sparse, with the few products that linear models need, each in cache-sized blocks.
+"""A design matrix with the few products that linear models need, each in cache-sized blocks.
 
-A ``root`` S is a vector (a diagonal matrix) or a matrix with one row per column of the design.
+Dense ones are here, sparse ones in `klimb.numerics.sparse`. A ``root`` S is a vector (a diagonal matrix) or a matrix with
+one row per column of the design.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array, as_float, check_finite
+from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import row_blocks, symmetric_from_lower
 
 DENSE_ENOUGH = 0.04  # share of nonzeros from which BLAS on the dense copy beats sparse products
+LARGE, WIDE, MOSTLY_ZERO = 1_000_000, 32, 0.2  # a dense array of this size, width and share of nonzeros may be sparse
 DENSE_LIMIT = 2**27  # entries (1 GiB) up to which a sparse matrix may be copied to a dense one
 
 
@@ -170,58 +172,30 @@ class DenseDesign(BlockedDesign):
         return self.values
 
 
-@final
-class SparseDesign(DesignMatrix):
-    """scipy.sparse CSR, with its transpose kept for the products that need it."""
-
-    def __init__(self, matrix: Any) -> None:
-        self.values = matrix
-        self._transpose = matrix.T.tocsr()
-        self.shape = (matrix.shape[0], matrix.shape[1])
-
-    def times(self, vector: Array) -> Array:
-        return np.asarray(self.values @ vector)
-
-    def _transpose_times(self, vector: Array) -> Array:
-        return np.asarray(self._transpose @ vector)
-
-    def weighted_gram(self, gamma: Array) -> Array:
-        scaled = self.values.copy()
-        scaled.data = scaled.data * np.repeat(gamma, np.diff(scaled.indptr))
-        return np.asfortranarray((self._transpose @ scaled).toarray())
-
-    def row_norms_squared(self, root: Array, *, upper: bool = False, times: Array | None = None) -> tuple[Array, Array]:
-        product = np.zeros(self.shape[0]) if times is None else self.times(times)
-        if root.ndim == 1:
-            squares = self.values.copy()
-            squares.data = squares.data**2
-            return np.asarray(squares @ root**2), product
-        norms = np.empty(self.shape[0])
-        for rows in row_blocks(self.shape[0], root.shape[1]):
-            block = self.values[rows] @ root
-            np.einsum("ij,ij->i", block, block, out=norms[rows])
-        return norms, product
-
-    def subset(self, rows: npt.NDArray[np.intp]) -> SparseDesign:
-        return SparseDesign(self.values[rows])
-
-    def dense_rows(self, rows: slice) -> Array:
-        return np.asarray(self.values[rows].toarray())
-
-    def dense(self) -> Array:
-        return np.asarray(self.values.toarray())
-
-
 def as_design(X: Any, name: str) -> DesignMatrix:
     """A checked design matrix from an array or a scipy.sparse matrix (or one that was checked before)."""
     if isinstance(X, DesignMatrix):
         return X
-    sparse = hasattr(X, "tocsr")
-    if not sparse:
-        values = as_float(X, name, ndim=2)
-        _check_not_empty(values.shape, name)
-        return DenseDesign(values)
+    if hasattr(X, "tocsr"):
+        return _sparse_design(X, name)
+    values = as_float(X, name, ndim=2)
+    _check_not_empty(values.shape, name)
+    if values.size >= LARGE and values.shape[1] >= WIDE and np.count_nonzero(values) <= MOSTLY_ZERO * values.size:
+        from scipy.sparse import csr_matrix
+
+        from klimb.numerics.sparse import PairedDesign, worth_pairing
+
+        matrix = csr_matrix(values)
+        if worth_pairing(matrix):
+            return PairedDesign(matrix)
+    return DenseDesign(values)
+
+
+def _sparse_design(X: Any, name: str) -> DesignMatrix:
+    from klimb.numerics.sparse import PairedDesign, SparseDesign, worth_pairing
+
     matrix = X.tocsr().astype(np.float64)
+    matrix.sum_duplicates()
     _check_not_empty(matrix.shape, name)
     if not np.isfinite(matrix.data.sum()):
         rows, columns = matrix.nonzero()
@@ -231,11 +205,10 @@ def as_design(X: Any, name: str) -> DesignMatrix:
                 f"{matrix.data[k]} at index ({rows[k]}, {columns[k]})",
                 "Drop or impute missing values first.",
             )
+    if worth_pairing(matrix):
+        return PairedDesign(matrix)
     if matrix.nnz > DENSE_ENOUGH * np.prod(matrix.shape) and np.prod(matrix.shape) <= DENSE_LIMIT:
-        dense = matrix.toarray()
-        check_finite(dense, name)
-        return DenseDesign(dense)
-    matrix.sum_duplicates()
+        return DenseDesign(matrix.toarray())
     return SparseDesign(matrix)
 
 
