@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError, NotPositiveDefiniteError
-from klimb.latents.base import Factor, Latent, Posterior, variances_at
-from klimb.latents.weights import Form, Weights
+from klimb.latents.base import Factor, Latent, Posterior
+from klimb.latents.weights import Form, Weights, new_design
 from klimb.numerics.arrays import Array
-from klimb.numerics.matrix import DenseDesign, DesignMatrix, as_design
+from klimb.numerics.matrix import DenseDesign, DesignMatrix
 
 
 @final
@@ -130,11 +130,6 @@ class MeanField(Latent):
 
     def predict(self, posterior: Posterior, X_new: Any, slack: Any = 0.0) -> tuple[Array, Array]:
         """Mean and variance of f at new rows; ``slack`` is the extra variance there."""
-        design = as_design(X_new, "X_new")
-        if design.shape[1] != self.n_weights:
-            raise InputError(
-                f"X_new must have {self.n_weights} columns", f"shape {design.shape}", "Use the columns of the fit."
-            )
-        extra = variances_at(slack, (design.shape[0],), "slack")
+        design, extra = new_design(X_new, slack, self.n_weights)
         v, _ = design.row_norms_squared(np.sqrt(self.weight_variances(posterior)))
         return design.times(self.weight_mean(posterior)), v + extra * posterior.spread

@@ -163,12 +163,7 @@ class Weights(Latent):
 
     def predict(self, posterior: Posterior, X_new: Any, slack: Any = 0.0) -> tuple[Array, Array]:
         """Mean and variance of f at new rows, in bounded memory; ``slack`` is the extra variance there."""
-        design = as_design(X_new, "X_new")
-        if design.shape[1] != self.n_weights:
-            raise InputError(
-                f"X_new must have {self.n_weights} columns", f"shape {design.shape}", "Use the columns of the fit."
-            )
-        extra = variances_at(slack, (design.shape[0],), "slack")
+        design, extra = new_design(X_new, slack, self.n_weights)
         with threads_for(self.dense_size):
             m = design.times(self.weight_mean(posterior))
             return m, extra * posterior.spread + self._predictive_variances(posterior, design)
@@ -185,3 +180,11 @@ class Weights(Latent):
             pushed = self.prior.covariance_times(design.dense_rows(rows).T)  # Sigma_w x_*, one column each
             v[rows] = prior_variances[rows] - factor.explained(self.X.times(pushed).T)
         return np.maximum(v, 0.0)
+
+
+def new_design(X_new: Any, slack: Any, n_weights: int) -> tuple[DesignMatrix, Array]:
+    """New rows and their slack, checked against the number of weights."""
+    design = as_design(X_new, "X_new")
+    if design.shape[1] != n_weights:
+        raise InputError(f"X_new must have {n_weights} columns", f"shape {design.shape}", "Use the columns of the fit.")
+    return design, variances_at(slack, (design.shape[0],), "slack")

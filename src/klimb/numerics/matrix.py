@@ -1,7 +1,7 @@
 """A design matrix with the few products that linear models need, each in cache-sized blocks.
 
-Dense ones are here, sparse ones in `klimb.numerics.sparse`. A ``root`` S is a vector (a diagonal matrix) or a matrix with
-one row per column of the design.
+Dense ones are here, sparse ones in `klimb.numerics.sparse`. A ``root`` S is a vector (a diagonal matrix) or a matrix
+with one row per column of the design.
 """
 
 from __future__ import annotations

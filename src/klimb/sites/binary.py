@@ -20,8 +20,25 @@ from klimb.sites.base import Expectation, Site, clean_labels
 _ADVICE = "Use Binomial or Ordinal for counts."
 
 
+class BinarySite(Site):
+    """What the links of a binary response share: labels, and no constant."""
+
+    discrete = True
+    support = "{-1, +1} or {0, 1}"
+    response = "classes"
+
+    def validate(self, y: ArrayLike) -> Array:
+        return clean_labels(self, y, _ADVICE)
+
+    def constant(self, y: Array) -> Array:
+        return np.zeros(())
+
+    def labels(self) -> Array:
+        return np.array([-1.0, 1.0])
+
+
 @dataclass(frozen=True)
-class Logistic(Site):
+class Logistic(BinarySite):
     """P(y = 1) = sigmoid(f).
 
     >>> e = Logistic().expect([1, 0], m=[0.5, 0.5], v=[2.0, 2.0])
@@ -32,15 +49,6 @@ class Logistic(Site):
     log_concave = True
     gamma_trend = "mixed"
     super_gaussian = True
-    discrete = True
-    support = "{-1, +1} or {0, 1}"
-    response = "classes"
-
-    def validate(self, y: ArrayLike) -> Array:
-        return clean_labels(self, y, _ADVICE)
-
-    def constant(self, y: Array) -> Array:
-        return np.zeros(())
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return self._signed(y, m, *folded_moments(m, v))
@@ -59,9 +67,6 @@ class Logistic(Site):
     def symmetry(self, y: Array) -> tuple[Array, Array]:
         return 0.5 * y, np.zeros_like(y)
 
-    def labels(self) -> Array:
-        return np.array([-1.0, 1.0])
-
     def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
         small = folded_moments(m, v)[1]  # the probability of the less likely label
         if np.any(small < 1e-290):
@@ -75,7 +80,7 @@ class Logistic(Site):
 
 
 @dataclass(frozen=True)
-class Probit(Site):
+class Probit(BinarySite):
     """P(y = 1) = Phi(f), the standard normal distribution function.
 
     >>> e = Probit().expect([1], m=[0.0], v=[1.0])  # the integral of log u over (0, 1)
@@ -85,15 +90,6 @@ class Probit(Site):
 
     log_concave = True
     gamma_trend = "mixed"
-    discrete = True
-    support = "{-1, +1} or {0, 1}"
-    response = "classes"
-
-    def validate(self, y: ArrayLike) -> Array:
-        return clean_labels(self, y, _ADVICE)
-
-    def constant(self, y: Array) -> Array:
-        return np.zeros(())
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         value, alpha, gamma = probit_moments(y * m, v)
@@ -107,9 +103,6 @@ class Probit(Site):
         # Value and slope at f = 0: r = sqrt(2 / pi) and curvature r^2.
         return y * np.sqrt(2.0 / np.pi), np.full_like(y, 2.0 / np.pi)
 
-    def labels(self) -> Array:
-        return np.array([-1.0, 1.0])
-
     def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
         if np.any(np.asarray(power) != 1.0):
             return super().tilted(y, m, v, power)
@@ -119,7 +112,7 @@ class Probit(Site):
 
 
 @dataclass(frozen=True)
-class CLogLog(Site):
+class CLogLog(BinarySite):
     """P(y = 1) = 1 - exp(-e^f), the complementary log-log link: an event in a Poisson process of log rate f.
 
     >>> e = CLogLog().expect([0], m=[0.0], v=[2.0])  # -E e^f
@@ -129,15 +122,6 @@ class CLogLog(Site):
 
     log_concave = True
     gamma_trend = "mixed"
-    discrete = True
-    support = "{-1, +1} or {0, 1}"
-    response = "classes"
-
-    def validate(self, y: ArrayLike) -> Array:
-        return clean_labels(self, y, _ADVICE)
-
-    def constant(self, y: Array) -> Array:
-        return np.zeros(())
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         with np.errstate(over="ignore", under="ignore"):
@@ -161,9 +145,6 @@ class CLogLog(Site):
         even = np.log(np.log(2.0))
         e = self.point(y, np.full_like(y, even))
         return -e.alpha + e.gamma * even, e.gamma
-
-    def labels(self) -> Array:
-        return np.array([-1.0, 1.0])
 
 
 # B_2k / (2k)! of the series x/(e^x - 1) = 1 - x/2 + x^2/12 - x^4/720 + ...

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Self, final
+from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike
-from klimb.sites.base import Expectation, Rows, Site
+from klimb.sites.base import Expectation, Site
 from klimb.sites.prediction import Prediction
 from klimb.sites.wrappers import Wrapper
 
@@ -39,13 +39,6 @@ class SuperGaussian(Wrapper):
                              "Logistic, Binomial, NegativeBinomial, Laplace and StudentT are.")
         # gamma = -2 g' is positive and falls as x = (m - c)^2 + v grows, since g is convex, whatever the site is.
         self._adopt(gamma_trend="falling", log_concave=True)
-
-    @property
-    def inner(self) -> Site:
-        return self.site
-
-    def rows(self, rows: Rows) -> Self:
-        return replace(self, site=self.site.rows(rows))
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         slope, centre = self.site.symmetry(y)

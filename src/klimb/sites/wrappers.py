@@ -6,7 +6,6 @@ far as wrapping keeps them; they are set on the instance.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, Self, final
 
@@ -31,10 +30,16 @@ def set_facts(wrapper: Site, **facts: Any) -> None:
 class Wrapper(Site):
     """What the wrappers of one site share: all but the oracle is asked of the ``site`` inside."""
 
+    site: Site
+
     @property
-    @abstractmethod
     def inner(self) -> Site:
         """The wrapped site."""
+        return self.site
+
+    def rows(self, rows: Rows) -> Self:
+        own = {name: _take(getattr(self, name), rows) for name in self.per_datum}
+        return replace(self, site=self.site.rows(rows), **own)  # type: ignore[type-var]
 
     def _adopt(self, **changed: Any) -> None:
         """Take the facts of the inner site, but for those ``changed``."""
@@ -117,13 +122,6 @@ class Weighted(Wrapper):
                           "A weight of 0 removes a datum.")
         object.__setattr__(self, "weights", clean)
 
-    @property
-    def inner(self) -> Site:
-        return self.site
-
-    def rows(self, rows: Rows) -> Self:
-        return replace(self, site=self.site.rows(rows), weights=_take(self.weights, rows))
-
     def constant(self, y: Array) -> Array:
         return self.weights * self.site.constant(y)
 
@@ -175,13 +173,6 @@ class Offset(Wrapper):
         self._adopt()
         clean = parameter(self.offset, "offset", np.isfinite, "Offset needs finite offsets", "Drop rows without one.")
         object.__setattr__(self, "offset", clean)
-
-    @property
-    def inner(self) -> Site:
-        return self.site
-
-    def rows(self, rows: Rows) -> Self:
-        return replace(self, site=self.site.rows(rows), offset=_take(self.offset, rows))
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return self.site.oracle(y, m + self.offset, v)
@@ -242,13 +233,6 @@ class Point(Wrapper):
     def __post_init__(self) -> None:
         self._adopt(gamma_trend="constant", uses_variance=False)
 
-    @property
-    def inner(self) -> Site:
-        return self.site
-
-    def rows(self, rows: Rows) -> Self:
-        return replace(self, site=self.site.rows(rows))
-
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return self.site.oracle(y, m, np.full_like(m, self.width**2)) if self.width else self.site.point(y, m)
 
@@ -273,13 +257,6 @@ class Cavity(Wrapper):
 
     def __post_init__(self) -> None:
         self._adopt(gamma_trend="mixed")
-
-    @property
-    def inner(self) -> Site:
-        return self.site
-
-    def rows(self, rows: Rows) -> Self:
-        return replace(self, site=self.site.rows(rows))
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         t = self.site.tilted(y, m, v)
