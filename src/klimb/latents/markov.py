@@ -1,12 +1,15 @@
 """A Gaussian process over time with a Matern kernel, or a sum of them, in time and memory linear in the data.
 
-f(t) = h'x(t) with x the process and its derivatives: a Gauss-Markov chain over the sorted times. Equal to `Kernel` with
-the Gram matrix of the same kernel.
+f and its derivatives are a Gauss-Markov chain x over the sorted times, with f the first entry of the state. Equal to
+`Kernel` with the Gram matrix of the same kernel.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from math import log
 from typing import Any, final
 
 import numpy as np
@@ -24,6 +27,75 @@ LARGEST_NEWTON = 300  # and up to which the loop may have one: beyond, many plai
 
 
 @final
+@dataclass(frozen=True)
+class Part:
+    """One kernel of the sum: its place in what the user gave, and the size of its state."""
+
+    place: int
+    variance: float
+    rate: float
+    size: int
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How the states of the kernels of a sum make one state, whose first entry is f = f_1 + f_2 + ...
+
+    The state is mix @ (z_1, z_2, ...). With f itself as a coordinate, and first in every triangular factor, sites that
+    know f far better than its parts cost no digits. The roughest kernel gives its own place to f: over short steps most
+    of the noise is its.
+    """
+
+    parts: tuple[Part, ...]
+    mix: Array
+    unmix: Array
+
+    @classmethod
+    def of(cls, variance: Sequence[float], lengthscale: Sequence[float], smoothness: Sequence[float]) -> Layout:
+        parts = [Part(place, sigma2, matern.rate(nu, scale), matern.STATES[nu])
+                 for place, (sigma2, scale, nu) in enumerate(zip(variance, lengthscale, smoothness, strict=True))]
+        parts.sort(key=lambda one: (one.size, -log(one.variance) - (2 * one.size - 1) * log(one.rate)))
+        starts = np.cumsum([0] + [one.size for one in parts])
+        mix, unmix = np.eye(starts[-1]), np.eye(starts[-1])
+        mix[0, starts[1:-1]], unmix[0, starts[1:-1]] = 1.0, -1.0
+        return cls(tuple(parts), mix, unmix)
+
+    def covariance(self, blocks: list[Array]) -> Array:
+        """mix C mix' of the block diagonal C."""
+        out = self._joined(blocks)
+        return out if len(blocks) == 1 else np.einsum("ij,jkn,lk->iln", self.mix, out, self.mix)
+
+    def transition(self, blocks: list[Array]) -> Array:
+        """mix A mix^-1 of the block diagonal A."""
+        out = self._joined(blocks)
+        return out if len(blocks) == 1 else np.einsum("ij,jkn,kl->iln", self.mix, out, self.unmix)
+
+    def pull_covariance(self, gradient: Array) -> list[Array]:
+        """A gradient in `covariance` as one in each block."""
+        return self._split(np.einsum("ji,jkn,kl->iln", self.mix, gradient, self.mix))
+
+    def pull_transition(self, gradient: Array) -> list[Array]:
+        """A gradient in `transition` as one in each block."""
+        return self._split(np.einsum("ji,jkn,lk->iln", self.mix, gradient, self.unmix))
+
+    def _joined(self, blocks: list[Array]) -> Array:
+        out = np.zeros((len(self.mix), len(self.mix), blocks[0].shape[2]))
+        for own, block in zip(self._slices(), blocks, strict=True):
+            out[own, own] = block
+        return out
+
+    def _split(self, whole: Array) -> list[Array]:
+        return [whole[own, own] for own in self._slices()]
+
+    def _slices(self) -> Iterator[slice]:
+        begin = 0
+        for one in self.parts:
+            yield slice(begin, begin + one.size)
+            begin += one.size
+
+
+@final
 class MarkovFactor(Factor):
     """The chain given its sites; those with gamma < 0 come after all the others, so that every step stays proper."""
 
@@ -31,9 +103,9 @@ class MarkovFactor(Factor):
         self.gamma = gamma
         self._latent = latent
         ordered = gamma[latent.order]
-        passes = [condition(latent.chain, np.maximum(ordered, 0.0), latent.h)]
+        passes = [condition(latent.chain, np.maximum(ordered, 0.0))]
         if ordered.min() < 0.0:
-            passes.append(condition(passes[0].after, np.minimum(ordered, 0.0), latent.h))
+            passes.append(condition(passes[0].after, np.minimum(ordered, 0.0)))
         self.passes: tuple[Conditioned, ...] = tuple(passes)
         self.logdet = sum(one.logdet for one in passes)
 
@@ -43,7 +115,7 @@ class MarkovFactor(Factor):
         return self.passes[-1].after
 
     def variances(self) -> Array:
-        return self._latent.unsorted(np.einsum("i,ijn,j->n", self._latent.h, self.chain.covariances, self._latent.h))
+        return self._latent.unsorted(self.chain.covariances[0, 0])
 
     def smooth(self, b: Array) -> Array:
         return self._latent.through(self.chain, b)
@@ -56,7 +128,7 @@ class MarkovFactor(Factor):
         return x, self._latent.mvm(x)
 
     def energy(self, b: Array) -> float:
-        """|root' D^-T h b|^2, a sum of squares."""
+        """|root' D^-T b|^2, a sum of squares."""
         r = self.chain.costates(self._latent.pull(b))
         half = np.einsum("ijn,ni->nj", self.chain.root, r)
         return float(np.vdot(half, half))
@@ -107,9 +179,8 @@ class Markov(Latent):
         self.n_sites = self.n_weights = len(self.times)
         self.mean = mean_at(mean, (self.n_sites,), "mean")
         self.slack = np.zeros(self.n_sites)
-        self._sizes = tuple(matern.STATES[nu] for nu in self.smoothness)
-        self.dense_size = sum(self._sizes)
-        self.h = np.concatenate([np.eye(1, size)[0] for size in self._sizes])
+        self._layout = Layout.of(*terms)
+        self.dense_size = len(self._layout.mix)
         self.order = np.argsort(self.times, kind="stable")
         self._sorted = self.times[self.order]
         steps = self._steps(np.diff(self._sorted))
@@ -123,32 +194,20 @@ class Markov(Latent):
     @cached_property
     def _stationary(self) -> Chain:
         """A step from nowhere: no transition, and the stationary covariance as noise."""
-        blocks = [sigma2 * matern.stationary(size)[:, :, None]
-                  for sigma2, size in zip(self.variance, self._sizes, strict=True)]  # fmt: skip
-        noise = self._block_diagonal(blocks)
+        noise = self._layout.covariance([one.variance * matern.stationary(one.size)[:, :, None] for one in self._parts])
         return Chain.of(np.zeros_like(noise), noise)
 
     def _steps(self, gaps: Array) -> Chain:
         """The chain's steps over gaps of time."""
-        transitions, noises = [], []
-        for sigma2, size, x in zip(self.variance, self._sizes, self._unitless(gaps), strict=True):
-            transitions.append(matern.transition(size, x))
-            noises.append(sigma2 * matern.noise(size, x))
-        return Chain.of(self._block_diagonal(transitions), self._block_diagonal(noises))
-
-    def _unitless(self, gaps: Array) -> list[Array]:
         with np.errstate(over="ignore"):  # an infinite gap is one over which everything is forgotten
-            return [gaps * matern.rate(nu, scale)
-                    for nu, scale in zip(self.smoothness, self.lengthscale, strict=True)]  # fmt: skip
+            x = [gaps * one.rate for one in self._parts]
+        transitions = [matern.transition(one.size, gap) for one, gap in zip(self._parts, x, strict=True)]
+        noises = [one.variance * matern.noise(one.size, gap) for one, gap in zip(self._parts, x, strict=True)]
+        return Chain.of(self._layout.transition(transitions), self._layout.covariance(noises))
 
-    def _block_diagonal(self, blocks: list[Array]) -> Array:
-        out = np.zeros((self.dense_size, self.dense_size, blocks[0].shape[2]))
-        begin = 0
-        for block in blocks:
-            end = begin + len(block)
-            out[begin:end, begin:end] = block
-            begin = end
-        return out
+    @property
+    def _parts(self) -> tuple[Part, ...]:
+        return self._layout.parts
 
     # -- between sites in the order they came and states in the order of time
 
@@ -159,13 +218,14 @@ class Markov(Latent):
         return out
 
     def pull(self, b: Array) -> Array:
-        """h b_k at every state, for one vector (n,) or several (n, columns)."""
-        return np.asarray(np.einsum("i,n...->ni...", self.h, b[self.order]))
+        """b_k on the first entry of every state, for one vector (n,) or several (n, columns)."""
+        out = np.zeros((self.n_sites, self.dense_size, *b.shape[1:]))
+        out[:, 0] = b[self.order]
+        return out
 
     def through(self, chain: Chain, b: Array) -> Array:
-        """H D^-1 C D^-T H' b: the product of b with the covariance of f under ``chain``."""
-        x = chain.driven(chain.costates(self.pull(b)))
-        return self.unsorted(np.einsum("i,ni...->n...", self.h, x))
+        """D^-1 C D^-T b, first entries: the product of b with the covariance of f under ``chain``."""
+        return self.unsorted(chain.driven(chain.costates(self.pull(b)))[:, 0])
 
     # -- the contract
 
@@ -206,7 +266,7 @@ class Markov(Latent):
         for rows in row_blocks(n, self.n_sites * self.dense_size):
             shocks = rng.standard_normal((self.n_sites, self.dense_size, len(draws[rows])))
             x = chain.run(np.einsum("ijn,njc->nic", chain.root, shocks))
-            draws[rows] += self.unsorted(np.einsum("i,nic->nc", self.h, x)).T
+            draws[rows] += self.unsorted(x[:, 0]).T
         return draws
 
     def _check_small(self, what: str) -> None:
@@ -237,13 +297,12 @@ class Markov(Latent):
             after = before + 1  # n where there is none
             first, second = self._around(new[rows], before, after)
             ahead = np.einsum("jin,nj->ni", second.transition, _padded(r.T, after).T)
-            here = np.einsum("ijn,nj->ni", first.transition, x[np.maximum(before, 0)])
-            m[rows] += (here + np.einsum("ijn,nj->ni", first.noise, ahead)) @ self.h
+            here = np.einsum("jn,nj->n", first.transition[0], x[np.maximum(before, 0)])
+            m[rows] += here + np.einsum("jn,nj->n", first.noise[0], ahead)
             if factor is not None:
                 for one in factor.passes:
                     first, second = inserted(first, second, _padded(one.B, after))
-                P = pushed(first, factor.chain.covariances[..., np.maximum(before, 0)])
-                v[rows] = np.einsum("i,ijn,j->n", self.h, P, self.h)
+                v[rows] = pushed(first, factor.chain.covariances[..., np.maximum(before, 0)])[0, 0]
         return m, v
 
     def _around(self, new: Array, before: Any, after: Any) -> tuple[Chain, Chain]:
@@ -263,7 +322,7 @@ class Markov(Latent):
         """d bound / d (log variance, log lengthscale) at a converged posterior, one row per kernel of the sum.
 
         By the envelope theorem q may be held fixed, and the gradient is that of E_q log p(x): with N as in `Conditioned`,
-        lambda = D^-T h a, x = D^-1 C lambda the mean and P the posterior covariances of the states,
+        lambda = D^-T a, x = D^-1 C lambda the mean and P the posterior covariances of the states,
 
             d/dC_k = 1/2 [lambda_k lambda_k' - N_k + N_k A_k P_{k-1} A_k' N_k]      d/dA_k = lambda_k x_{k-1}' - N_k A_k P_{k-1}.
 
@@ -279,14 +338,20 @@ class Markov(Latent):
         d_noise[..., 1:] += congruence(N[..., 1:], congruence(A, P))
         d_noise *= 0.5
         d_transition = r[:, None, 1:] * x[None, :] - product(N[..., 1:], product(A, P))
-        out, begin = np.empty((len(self._sizes), 2)), 0
-        gaps = self._unitless(np.diff(self._sorted))
-        for row, size, sigma2, gap in zip(out, self._sizes, self.variance, gaps, strict=True):
-            own = slice(begin, begin + size)
-            dA, dC = matern.derivatives(size, gap)
-            row[0] = np.vdot(d_noise[own, own], chain.noise[own, own])
-            row[1] = -np.vdot(d_transition[own, own], dA) - sigma2 * np.vdot(d_noise[own, own, 1:], dC)
-            begin += size
+        return self._pulled_back(d_noise, d_transition)
+
+    def _pulled_back(self, d_noise: Array, d_transition: Array) -> Array:
+        """From gradients in the noise (all states) and the transitions (all but the first) to those in the logs."""
+        out, gaps = np.empty((len(self._parts), 2)), np.diff(self._sorted)
+        noises, transitions = self._layout.pull_covariance(d_noise), self._layout.pull_transition(d_transition)
+        for one, g_noise, g_transition in zip(self._parts, noises, transitions, strict=True):
+            with np.errstate(over="ignore"):
+                x = gaps * one.rate
+            dA, dC = matern.derivatives(one.size, x)
+            scale = np.vdot(g_noise[..., 0], matern.stationary(one.size))
+            scale += np.vdot(g_noise[..., 1:], matern.noise(one.size, x))
+            stretch = -np.vdot(g_transition, dA) - one.variance * np.vdot(g_noise[..., 1:], dC)
+            out[one.place] = one.variance * scale, stretch
         return out
 
 

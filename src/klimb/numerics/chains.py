@@ -94,13 +94,14 @@ class Conditioned:
         return seen_through(self.B, self.after.noise)
 
 
-def condition(chain: Chain, gamma: Array, h: Array) -> Conditioned:
-    """The chain given sites exp(-gamma_k (h'x_k)^2 / 2), all gamma of one sign.
+def condition(chain: Chain, gamma: Array) -> Conditioned:
+    """The chain given sites exp(-gamma_k f_k^2 / 2), f the first entry of the state, all gamma of one sign.
 
     Negative ones raise `NotPositiveDefiniteError` where the result is improper. That one can tell from a pivot needs the
     one sign: leaving out some of the later sites must not make what remains less proper.
     """
-    sites = (h[:, None] * h)[:, :, None] * gamma
+    sites = np.zeros_like(chain.noise)
+    sites[0, 0] = gamma
     B = information(chain.transition[..., 1:], chain.noise[..., 1:], sites[..., :-1], sites[..., -1])
     found = absorb(chain.root, B)
     transition = chain.transition - product(found.covariance, product(B, chain.transition))
