@@ -6,10 +6,7 @@ f and its derivatives are a Gauss-Markov chain x over the sorted times, with f t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from math import log
 from typing import Any, final
 
 import numpy as np
@@ -21,78 +18,10 @@ from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.batches import congruence, congruence_t, product
 from klimb.numerics.chains import Chain, Conditioned, condition, inserted, pushed
 from klimb.numerics.dense import psd_square_root, row_blocks
+from klimb.numerics.matern_sum import MaternSum
 
 LARGEST_DENSE = 5000  # sites up to which an N x N matrix is formed where one is asked for
 LARGEST_NEWTON = 300  # and up to which the loop may have one: beyond, many plain steps cost less than forming it
-
-
-@final
-@dataclass(frozen=True)
-class Part:
-    """One kernel of the sum: its place in what the user gave, and the size of its state."""
-
-    place: int
-    variance: float
-    rate: float
-    size: int
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """How the states of the kernels of a sum make one state, whose first entry is f = f_1 + f_2 + ...
-
-    The state is mix @ (z_1, z_2, ...). With f itself as a coordinate, and first in every triangular factor, sites that
-    know f far better than its parts cost no digits. The roughest kernel gives its own place to f: over short steps most
-    of the noise is its.
-    """
-
-    parts: tuple[Part, ...]
-    mix: Array
-    unmix: Array
-
-    @classmethod
-    def of(cls, variance: Sequence[float], lengthscale: Sequence[float], smoothness: Sequence[float]) -> Layout:
-        parts = [Part(place, sigma2, matern.rate(nu, scale), matern.STATES[nu])
-                 for place, (sigma2, scale, nu) in enumerate(zip(variance, lengthscale, smoothness, strict=True))]
-        parts.sort(key=lambda one: (one.size, -log(one.variance) - (2 * one.size - 1) * log(one.rate)))
-        starts = np.cumsum([0] + [one.size for one in parts])
-        mix, unmix = np.eye(starts[-1]), np.eye(starts[-1])
-        mix[0, starts[1:-1]], unmix[0, starts[1:-1]] = 1.0, -1.0
-        return cls(tuple(parts), mix, unmix)
-
-    def covariance(self, blocks: list[Array]) -> Array:
-        """mix C mix' of the block diagonal C."""
-        out = self._joined(blocks)
-        return out if len(blocks) == 1 else np.einsum("ij,jkn,lk->iln", self.mix, out, self.mix)
-
-    def transition(self, blocks: list[Array]) -> Array:
-        """mix A mix^-1 of the block diagonal A."""
-        out = self._joined(blocks)
-        return out if len(blocks) == 1 else np.einsum("ij,jkn,kl->iln", self.mix, out, self.unmix)
-
-    def pull_covariance(self, gradient: Array) -> list[Array]:
-        """A gradient in `covariance` as one in each block."""
-        return self._split(np.einsum("ji,jkn,kl->iln", self.mix, gradient, self.mix))
-
-    def pull_transition(self, gradient: Array) -> list[Array]:
-        """A gradient in `transition` as one in each block."""
-        return self._split(np.einsum("ji,jkn,lk->iln", self.mix, gradient, self.unmix))
-
-    def _joined(self, blocks: list[Array]) -> Array:
-        out = np.zeros((len(self.mix), len(self.mix), blocks[0].shape[2]))
-        for own, block in zip(self._slices(), blocks, strict=True):
-            out[own, own] = block
-        return out
-
-    def _split(self, whole: Array) -> list[Array]:
-        return [whole[own, own] for own in self._slices()]
-
-    def _slices(self) -> Iterator[slice]:
-        begin = 0
-        for one in self.parts:
-            yield slice(begin, begin + one.size)
-            begin += one.size
 
 
 @final
@@ -174,40 +103,15 @@ class Markov(Latent):
         self.times = _times(times, "times")
         if len(self.times) == 0:
             raise InputError("times must have at least one entry", "none", "Pass one time per site.")
-        terms = _terms(variance, lengthscale, smoothness)
-        self.variance, self.lengthscale, self.smoothness = terms
+        self.variance, self.lengthscale, self.smoothness = _terms(variance, lengthscale, smoothness)
+        self._process = MaternSum.of(self.variance, self.lengthscale, self.smoothness)
         self.n_sites = self.n_weights = len(self.times)
+        self.dense_size = self._process.states
         self.mean = mean_at(mean, (self.n_sites,), "mean")
         self.slack = np.zeros(self.n_sites)
-        self._layout = Layout.of(*terms)
-        self.dense_size = len(self._layout.mix)
         self.order = np.argsort(self.times, kind="stable")
         self._sorted = self.times[self.order]
-        steps = self._steps(np.diff(self._sorted))
-        first = self._stationary
-        self.chain = Chain(*(np.concatenate([start[:, :, None], rest], axis=2) for start, rest in (
-            (np.zeros_like(first.noise[..., 0]), steps.transition), (first.noise[..., 0], steps.noise),
-            (first.root[..., 0], steps.root))))  # fmt: skip
-
-    # -- the chain of the prior
-
-    @cached_property
-    def _stationary(self) -> Chain:
-        """A step from nowhere: no transition, and the stationary covariance as noise."""
-        noise = self._layout.covariance([one.variance * matern.stationary(one.size)[:, :, None] for one in self._parts])
-        return Chain.of(np.zeros_like(noise), noise)
-
-    def _steps(self, gaps: Array) -> Chain:
-        """The chain's steps over gaps of time."""
-        with np.errstate(over="ignore"):  # an infinite gap is one over which everything is forgotten
-            x = [gaps * one.rate for one in self._parts]
-        transitions = [matern.transition(one.size, gap) for one, gap in zip(self._parts, x, strict=True)]
-        noises = [one.variance * matern.noise(one.size, gap) for one, gap in zip(self._parts, x, strict=True)]
-        return Chain.of(self._layout.transition(transitions), self._layout.covariance(noises))
-
-    @property
-    def _parts(self) -> tuple[Part, ...]:
-        return self._layout.parts
+        self.chain = self._process.chain(np.diff(self._sorted))
 
     # -- between sites in the order they came and states in the order of time
 
@@ -284,8 +188,8 @@ class Markov(Latent):
     def predict(self, posterior: Posterior, times_new: Any, mean: Any = 0.0) -> tuple[Array, Array]:
         """Mean and variance of f at new times, anywhere, in any order, repeated or not; ``mean`` is the prior's there.
 
-        Each new time lies between two states (or before the first, or after the last) and is inserted there: the cost is
-        that of the new times, and they do not see each other.
+        Each new time lies between two states (or before the first, or after the last) and is inserted there. The new
+        times do not see each other, and their number may be any.
         """
         new = _times(times_new, "times_new")
         m, v = np.array(mean_at(mean, new.shape, "mean")), np.zeros(len(new))
@@ -307,24 +211,23 @@ class Markov(Latent):
 
     def _around(self, new: Array, before: Any, after: Any) -> tuple[Chain, Chain]:
         """The steps to the new times from the states before them, and from there to the states after."""
-        last = self.n_sites - 1
-        first = self._steps(new - self._sorted[np.maximum(before, 0)])
+        first, start = self._process.steps(new - self._sorted[np.maximum(before, 0)]), self._process.stationary
         none = before < 0
-        for own, start in zip((first.transition, first.noise, first.root),
-                              (self._stationary.transition, self._stationary.noise, self._stationary.root),
-                              strict=True):  # fmt: skip
-            own[..., none] = start
-        return first, self._steps(np.maximum(self._sorted[np.minimum(after, last)] - new, 0.0))
+        for own, from_nowhere in ((first.transition, start.transition), (first.noise, start.noise),
+                                  (first.root, start.root)):  # fmt: skip
+            own[..., none] = from_nowhere
+        left = self._sorted[np.minimum(after, self.n_sites - 1)] - new
+        return first, self._process.steps(np.maximum(left, 0.0))
 
     # -- hyperparameters
 
     def bound_gradient(self, posterior: Posterior) -> Array:
         """d bound / d (log variance, log lengthscale) at a converged posterior, one row per kernel of the sum.
 
-        By the envelope theorem q may be held fixed, and the gradient is that of E_q log p(x): with N as in `Conditioned`,
-        lambda = D^-T a, x = D^-1 C lambda the mean and P the posterior covariances of the states,
+        By the envelope theorem q may be held fixed, and the gradient is that of E_q log p(x). With r = D^-T a, the mean
+        x = D^-1 C r, P the posterior covariances of the states and N as in `Conditioned`,
 
-            d/dC_k = 1/2 [lambda_k lambda_k' - N_k + N_k A_k P_{k-1} A_k' N_k]      d/dA_k = lambda_k x_{k-1}' - N_k A_k P_{k-1}.
+            d/dC_k = 1/2 [r_k r_k' - N_k + N_k A_k P_{k-1} A_k' N_k]      d/dA_k = r_k x_{k-1}' - N_k A_k P_{k-1}.
 
         d bound / d mean is ``posterior.a``.
         """
@@ -338,21 +241,7 @@ class Markov(Latent):
         d_noise[..., 1:] += congruence(N[..., 1:], congruence(A, P))
         d_noise *= 0.5
         d_transition = r[:, None, 1:] * x[None, :] - product(N[..., 1:], product(A, P))
-        return self._pulled_back(d_noise, d_transition)
-
-    def _pulled_back(self, d_noise: Array, d_transition: Array) -> Array:
-        """From gradients in the noise (all states) and the transitions (all but the first) to those in the logs."""
-        out, gaps = np.empty((len(self._parts), 2)), np.diff(self._sorted)
-        noises, transitions = self._layout.pull_covariance(d_noise), self._layout.pull_transition(d_transition)
-        for one, g_noise, g_transition in zip(self._parts, noises, transitions, strict=True):
-            with np.errstate(over="ignore"):
-                x = gaps * one.rate
-            dA, dC = matern.derivatives(one.size, x)
-            scale = np.vdot(g_noise[..., 0], matern.stationary(one.size))
-            scale += np.vdot(g_noise[..., 1:], matern.noise(one.size, x))
-            stretch = -np.vdot(g_transition, dA) - one.variance * np.vdot(g_noise[..., 1:], dC)
-            out[one.place] = one.variance * scale, stretch
-        return out
+        return self._process.pulled_back(np.diff(self._sorted), d_noise, d_transition)
 
 
 def _seen_in_all(factor: MarkovFactor) -> Array:
@@ -395,7 +284,8 @@ def _terms(variance: Any, lengthscale: Any, smoothness: Any) -> tuple[tuple[floa
         sigma2 = np.empty((0, 0))
     if sigma2.ndim != 1 or sigma2.size == 0:
         raise InputError("variance, lengthscale and smoothness must be numbers or sequences of one length",
-                         f"shapes {', '.join(str(a.shape) for a in arrays)}", "Pass one of each per kernel.")  # fmt: skip
+                         f"shapes {', '.join(str(one.shape) for one in arrays)}",
+                         "Pass one of each per kernel.")
     for name, values in (("variance", sigma2), ("lengthscale", scale)):
         if values.min() <= 0.0:
             i = int(values.argmin())

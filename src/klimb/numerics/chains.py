@@ -35,11 +35,11 @@ class Chain:
 
     @property
     def states(self) -> int:
-        return self.transition.shape[0]
+        return int(self.transition.shape[0])
 
     @property
     def length(self) -> int:
-        return self.transition.shape[2]
+        return int(self.transition.shape[2])
 
     @cached_property
     def _band(self) -> Array:
@@ -97,8 +97,8 @@ class Conditioned:
 def condition(chain: Chain, gamma: Array) -> Conditioned:
     """The chain given sites exp(-gamma_k f_k^2 / 2), f the first entry of the state, all gamma of one sign.
 
-    Negative ones raise `NotPositiveDefiniteError` where the result is improper. That one can tell from a pivot needs the
-    one sign: leaving out some of the later sites must not make what remains less proper.
+    Negative ones raise `NotPositiveDefiniteError` where the result is improper. Only with one sign does a pivot tell:
+    leaving out some of the later sites must not make what remains less proper.
     """
     sites = np.zeros_like(chain.noise)
     sites[0, 0] = gamma

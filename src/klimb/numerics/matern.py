@@ -1,7 +1,7 @@
 """Matern processes as Gauss-Markov chains: transitions and noise over a step of time, and their derivatives.
 
-With s = nu + 1/2, the process f and its first s - 1 derivatives (the j-th divided by rate^j, rate = sqrt(2 nu) / l) are a
-Markov process dz = F z dx + e_s dw in the unitless time x = rate * t. All eigenvalues of F are -1.
+With s = nu + 1/2, the process f and its first s - 1 derivatives (the j-th divided by rate^j, rate = sqrt(2 nu) / l)
+are a Markov process dz = F z dx + e_s dw in the unitless time x = rate * t. All eigenvalues of F are -1.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def transition(states: int, x: Array) -> Array:
 def noise(states: int, x: Array) -> Array:
     """Covariance of what a step adds at unit variance: q int_0^x p p' e^-2t dt, with p the polynomials of exp(F t) e_s.
 
-    int_0^x t^m e^-2t dt = m! / 2^(m+1) P(m + 1, 2x) with P the regularised incomplete gamma function, so that each entry
-    keeps its digits for every x; P_inf - A P_inf A' would lose all of them for small x.
+    int_0^x t^m e^-2t dt = m! / 2^(m+1) P(m + 1, 2x) with P the regularised incomplete gamma function, so that each
+    entry keeps its digits for every x; P_inf - A P_inf A' would lose all of them for small x.
     """
     x = np.minimum(x, FORGOTTEN)
     levels = [factorial(m) / 2.0 ** (m + 1) * gammainc(m + 1.0, 2.0 * x) for m in range(2 * states - 1)]

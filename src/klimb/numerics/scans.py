@@ -1,8 +1,8 @@
 """Recursions along a Gauss-Markov chain, solved in about log2(n) vectorised sweeps instead of n steps.
 
-A chain is x_k = A_k x_{k-1} + e_k with e_k ~ N(0, C_k). Nothing here divides by C: zero noise (equal times) is ordinary,
-and so is noise that is tiny beside the variance of the states (dense sampling), where working with the precision of the
-chain, C^-1, would lose every digit.
+A chain is x_k = A_k x_{k-1} + e_k with e_k ~ N(0, C_k). Nothing here divides by C: zero noise (equal times) is
+ordinary, and so is noise that is tiny beside the variance of the states (dense sampling), where working with the
+precision of the chain, C^-1, would lose every digit.
 """
 
 from __future__ import annotations
