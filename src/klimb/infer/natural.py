@@ -20,7 +20,7 @@ SMALLEST_STEP = 2.0**-20
 FAST_ENOUGH = 0.15  # a natural step that leaves less of the residual than this needs no help
 VERY_SLOW = 0.4  # what two steps in a row must leave on average before Newton directions are worth their price
 NEAR = 0.5  # stationarity below which a Newton direction is worth its products
-WAIT = 2  # iterations without Newton after a direction that failed
+WAIT = 3  # iterations until Newton is tried again after a direction that failed
 RESCUE_AFTER, RESCUE_SITES = 6, 2000  # when and up to which N Newton helps models with fewer weights than sites
 PATIENCE = 12  # iterations at the level of rounding without a better stationarity
 
@@ -60,39 +60,52 @@ class Natural(Step):
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
         state = first_state(problem, self)
         yield Move(state, "start")
-        mixer, wait, slow, hard, before = Mixer(self.memory), 0, False, False, 0.0
-        best, idle = state.stationarity, 0
+        mixer, pace = Mixer(self.memory), _Pace(state)
         helped = self.newton and problem.site.uses_variance
-        number, patience = 0, _patience(problem)
-        while True:
+        wait = _patience(problem)  # iterations until a Newton direction may be tried
+        while not pace.stalled:
             mixer.add(state)
-            number += 1
-            move = None
-            if slow and helped and state.stationarity >= NEAR:
+            move, wait = None, max(wait - 1, 0)
+            if helped and pace.slow and state.stationarity >= NEAR:
                 move = _local(problem, state)
-            elif hard and helped and number > patience and wait == 0:
+            elif helped and pace.hard and wait == 0:
                 move = _newton(problem, state)
-                wait = 0 if move is not None and _useful(state, move.state) else WAIT + 1
-            wait = max(wait - 1, 0)
-            if move is None and slow and len(mixer) > 1:
+                wait = 0 if move is not None and _useful(state, move.state) else WAIT
+            if move is None and pace.slow and len(mixer) > 1:
                 move = _anderson(problem, state, mixer)
                 if move is None:
                     mixer.restart()
             if move is None:
                 move = _natural(problem, state, notes)
             if move is None:
-                return Status.STALLED
-            after = move.state
-            left = after.stationarity / state.stationarity
-            slow = slow or left > FAST_ENOUGH
-            hard = hard or left * before > VERY_SLOW**2
-            before = left
-            settled = after.objective - state.objective <= state.noise and after.stationarity >= 0.9 * best
-            idle = idle + 1 if settled else 0
-            best, state = min(best, after.stationarity), after
+                break
+            pace.note(state, move.state)
+            state = move.state
             yield move
-            if idle >= PATIENCE:
-                return Status.STALLED
+        return Status.STALLED
+
+
+@final
+class _Pace:
+    """How fast the residual has been falling."""
+
+    def __init__(self, state: State) -> None:
+        self.slow = False  # some step left more than a little of it
+        self.hard = False  # two steps in a row left much of it
+        self._before, self._best, self._idle = 0.0, state.stationarity, 0
+
+    def note(self, state: State, after: State) -> None:
+        left = after.stationarity / state.stationarity
+        self.slow = self.slow or left > FAST_ENOUGH
+        self.hard = self.hard or left * self._before > VERY_SLOW**2
+        settled = after.objective - state.objective <= state.noise and after.stationarity >= 0.9 * self._best
+        self._idle = self._idle + 1 if settled else 0
+        self._before, self._best = left, min(self._best, after.stationarity)
+
+    @property
+    def stalled(self) -> bool:
+        """Nothing but rounding for a while."""
+        return self._idle >= PATIENCE
 
 
 def _patience(problem: Problem) -> float:
