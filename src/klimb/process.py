@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self, final
+from typing import Any, Literal, Self, final
 
 import numpy as np
 
@@ -18,10 +18,11 @@ from klimb.infer.hyper import Hypermodel
 from klimb.kernels import Kernel as Covariance
 from klimb.kernels.means import Mean, Zero
 from klimb.latents.base import Posterior
-from klimb.latents.inducing import Inducing
+from klimb.latents.inducing import Inducing, InducingGradient
 from klimb.latents.kernel import Kernel
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.numerics.dense import row_blocks
+from klimb.scale.choose import choose_inducing, explaining_points
 from klimb.scale.rows import inducing_latent
 from klimb.sites.base import Site
 
@@ -91,17 +92,27 @@ class GaussianProcess(Hypermodel):
     def gradient(self, posterior: Posterior, y: Any) -> Array:
         latent = posterior.latent
         if isinstance(latent, Inducing):
-            assert self.Z is not None
-            d = latent.bound_gradient(posterior)
-            spread = d.Kuu.copy()
-            spread.flat[:: len(spread) + 1] += self.jitter * np.trace(d.Kuu) / len(d.Kuu)  # a share of the diagonal
-            kernel = self.kernel.gram_vjp(self.Z, spread) + self.kernel.cross_parameter_vjp(self.Z, self.X, d.Kuf)
-            kernel = kernel + self.kernel.diag_vjp(self.X, d.kff_diag)
+            kernel, _ = self._pulled(latent.bound_gradient(posterior), points=False)
         else:
             assert isinstance(latent, Kernel)
             d_K = latent.bound_gradient(posterior)
             d_K.flat[:: len(d_K) + 1] += self.jitter * np.trace(d_K) / len(d_K)
             kernel = self.kernel.gram_vjp(self.X, d_K)
+        return self._with_rest(kernel, posterior, y)
+
+    def _pulled(self, d: InducingGradient, *, points: bool) -> tuple[Array, Array | None]:
+        """Gradients in Kuu, Kuf and diag(Kff) as gradients in the kernel's parameters and (``points``) in Z."""
+        assert self.Z is not None
+        spread = d.Kuu.copy()
+        spread.flat[:: len(spread) + 1] += self.jitter * np.trace(d.Kuu) / len(d.Kuu)  # a share of the diagonal
+        kernel = self.kernel.gram_vjp(self.Z, spread) + self.kernel.diag_vjp(self.X, d.kff_diag)
+        if not points:
+            return kernel + self.kernel.cross_parameter_vjp(self.Z, self.X, d.Kuf), None
+        cross, moved = self.kernel.cross_vjp(self.X, self.Z, d.Kuf.T)
+        return kernel + cross, self.kernel.gram_input_vjp(self.Z, spread) + moved
+
+    def _with_rest(self, kernel: Array, posterior: Posterior, y: Any) -> Array:
+        """A gradient in theta from its part for the kernel."""
         site = [self._site_derivative(name, posterior, y) for name in self.learn]
         return np.concatenate([kernel, site, self.mean.vjp(self.X, posterior.a)])
 
@@ -120,12 +131,21 @@ class GaussianProcess(Hypermodel):
 
     def inducing_gradient(self, posterior: Posterior) -> Array:
         """d bound / dZ at a converged posterior, in the shape of Z."""
-        latent = posterior.latent
-        if not isinstance(latent, Inducing) or self.Z is None:
+        points = self._pulled(self._inducing(posterior).bound_gradient(posterior), points=True)[1]
+        assert points is not None
+        return points
+
+    def joint_gradient(self, posterior: Posterior, y: Any) -> tuple[Array, Array]:
+        """``gradient`` and ``inducing_gradient`` for little more than the price of one."""
+        kernel, points = self._pulled(self._inducing(posterior).bound_gradient(posterior), points=True)
+        assert points is not None
+        return self._with_rest(kernel, posterior, y), points
+
+    def _inducing(self, posterior: Posterior) -> Inducing:
+        if not isinstance(posterior.latent, Inducing) or self.Z is None:
             raise InputError("only a model with inducing points has a gradient in them", "a full process",
                              "Pass inducing= to klimb.gp.")  # fmt: skip
-        d = latent.bound_gradient(posterior)
-        return self.kernel.gram_input_vjp(self.Z, d.Kuu) + self.kernel.cross_vjp(self.X, self.Z, d.Kuf.T)[1]
+        return posterior.latent
 
     def predict(self, posterior: Posterior, X_new: ArrayLike) -> tuple[Array, Array]:
         """Mean and variance of f at new inputs, in bounded memory: blocks of new rows."""
@@ -145,7 +165,7 @@ def gp(
     site: Site | None = None,
     *,
     mean: Mean | None = None,
-    inducing: int | ArrayLike | None = None,
+    inducing: int | Literal["auto"] | ArrayLike | None = None,
     learn: str | tuple[str, ...] = (),
     jitter: float | None = None,
 ) -> GaussianProcess:
@@ -160,8 +180,9 @@ def gp(
         The likelihood; ``klimb.sites.Gaussian(1.0)`` with its scale to be learnt if it is left out.
     mean : klimb.kernels.means.Mean
         Zero unless given.
-    inducing : int or (M, d) array
-        Inducing points, or how many to choose (`choose_inducing`); the full process if it is left out.
+    inducing : int, (M, d) array or "auto"
+        Inducing points, or how many to choose (`klimb.scale.choose_inducing`), or as many as explain all but a
+        thousandth of the prior variance; the full process if it is left out.
     learn : names of parameters of the site
         Those that `klimb.infer.evidence.optimise` may change, such as "scale".
     jitter : float
@@ -194,7 +215,11 @@ def gp(
             raise InputError(f"learn must name positive scalar parameters of {type(site).__name__}", repr(name),
                              "Look at repr(site) for its parameters.")  # fmt: skip
     points = None
-    if isinstance(inducing, int | np.integer):
+    if isinstance(inducing, str):
+        if inducing != "auto":
+            raise InputError('inducing must be a number, points or "auto"', repr(inducing), "Say how many, or where.")
+        points = explaining_points(kernel, inputs)
+    elif isinstance(inducing, int | np.integer):
         points = choose_inducing(kernel, inputs, int(inducing))
     elif inducing is not None:
         points = _inputs(inducing, "inducing")
@@ -203,29 +228,6 @@ def gp(
                          f"shape {points.shape}", "Leave it out for the full process.")  # fmt: skip
     share = jitter if jitter is not None else (0.0 if points is None else INDUCING_JITTER)
     return GaussianProcess(kernel, inputs, site, mean if mean is not None else Zero(), points, names, float(share))
-
-
-def choose_inducing(kernel: Covariance, X: ArrayLike, count: int) -> Array:
-    """``count`` rows of ``X``, each the one least explained by those before it: greedy conditional variance.
-
-    This is a pivoted Cholesky factorisation of the kernel matrix that is never formed: n x count numbers.
-    """
-    inputs = _inputs(X, "X")
-    if not 1 <= count <= len(inputs):
-        raise InputError(f"the number of inducing points must lie between 1 and {len(inputs)}", f"{count}",
-                         "Fewer points than data make it a sparse process.")  # fmt: skip
-    left, columns, chosen = kernel.diag(inputs).copy(), np.zeros((count, len(inputs))), []
-    largest = float(left.max())
-    for k in range(count):
-        pivot = int(left.argmax())
-        if left[pivot] <= 1e-10 * largest:  # everything is explained: more points would repeat each other
-            break
-        chosen.append(pivot)
-        column = kernel.gram(inputs, inputs[pivot : pivot + 1])[:, 0] - columns[:k, pivot] @ columns[:k]
-        columns[k] = column / np.sqrt(left[pivot])
-        left = np.maximum(left - columns[k] ** 2, 0.0)
-        left[pivot] = 0.0
-    return inputs[chosen]
 
 
 def _inputs(X: ArrayLike, name: str) -> Array:

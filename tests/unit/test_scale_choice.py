@@ -1,0 +1,146 @@
+"""Choosing and optimising inducing points."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import klimb
+from klimb import kernels, sites
+from klimb.errors import InputError
+from klimb.inducing import enough_inducing, optimise_inducing
+from klimb.infer.evidence import optimise
+from klimb.scale import choose_inducing
+from klimb.scale.choose import GreedyPoints, explaining_points
+
+RNG = np.random.default_rng(11)
+N = 300
+X = RNG.random((N, 2)) * 4
+F = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1]
+KERNEL = kernels.RBF(variance=1.5, lengthscale=[0.8, 1.6])
+DATA = {
+    "logistic": (sites.Logistic(), np.where(F + 0.5 * RNG.standard_normal(N) > 0.5, 1, 0)),
+    "poisson": (sites.Poisson(), RNG.poisson(np.exp(F))),
+    "student-t": (sites.StudentT(4.0, 0.3), F + 0.3 * RNG.standard_t(4, N)),
+}
+
+
+def test_greedy_points_minimise_what_is_unexplained_at_each_step():
+    pool = X[:50]
+    points = GreedyPoints(KERNEL, pool)
+    five = points.extend(5)
+    eight = points.extend(8)
+    np.testing.assert_array_equal(eight[:5], five)
+    np.testing.assert_array_equal(eight, GreedyPoints(KERNEL, pool).extend(8))
+    K, Kuu, Kuf = KERNEL.gram(pool), KERNEL.gram(eight), KERNEL.gram(eight, pool)
+    left = np.trace(K - Kuf.T @ np.linalg.solve(Kuu, Kuf)) / np.trace(K)
+    assert abs(points.unexplained - left) < 1e-8
+
+
+@pytest.mark.parametrize("method", ["greedy", "kmeans++"])
+def test_choices_are_distinct_rows_and_reproducible(method):
+    Z = choose_inducing(KERNEL, X, 20, method=method, seed=3)
+    assert len(np.unique(Z, axis=0)) == 20
+    assert all((z == X).all(axis=1).any() for z in Z)
+    np.testing.assert_array_equal(Z, choose_inducing(KERNEL, X, 20, method=method, seed=3))
+    assert len(choose_inducing(KERNEL, np.tile(X[:4], (3, 1)), 10, method=method)) == 4  # the rest would repeat
+
+
+def test_many_rows_are_thinned():
+    many = np.random.default_rng(0).random((30_000, 1))
+    Z = choose_inducing(kernels.RBF(lengthscale=0.2), many, 8)
+    assert Z.shape == (8, 1)
+    assert Z.min() < 0.01
+    assert Z.max() > 0.99
+
+
+def test_auto_explains_all_but_a_thousandth():
+    model = klimb.gp(KERNEL, X, sites.Logistic(), inducing="auto")
+    assert len(model.Z) < N
+    assert model.latent.slack.sum() <= 1e-3 * KERNEL.diag(X).sum()
+    assert len(explaining_points(KERNEL, X, most=7)) == 7
+    with pytest.raises(InputError, match="a number, points or \"auto\"; got 'many'"):
+        klimb.gp(KERNEL, X, sites.Logistic(), inducing="many")
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_enough_points_are_within_the_tolerance_of_the_full_process(name):
+    site, y = DATA[name]
+    model = klimb.gp(KERNEL, X, site)
+    full = model.fit(y).bound
+    for tol in (1.0, 0.1):
+        found = enough_inducing(model, y, tol=tol)
+        assert found.result.converged
+        assert found.reason in ("explained", "settled")
+        assert full - found.result.bound < 2 * tol
+        assert (np.diff(found.bounds) >= -1e-5).all()
+        assert found.model.Z.shape == (found.sizes[-1], 2)
+        assert found.sizes[-1] < N
+    assert "reason=" in repr(found)
+
+
+def test_enough_respects_limits():
+    site, y = DATA["logistic"]
+    rough = klimb.gp(kernels.Matern12(variance=4.0, lengthscale=0.1), X, site)
+    found = enough_inducing(rough, y, tol=1e-3, most=40)
+    assert (found.reason, found.sizes[-1]) == ("limit", 40)
+    smooth = klimb.gp(kernels.RBF(lengthscale=1e4), X, site)
+    assert enough_inducing(smooth, y).reason in ("explained", "exhausted")
+    for bad in ({"tol": 0.0}, {"most": 0}):
+        with pytest.raises(InputError, match=r"tol must be positive|most must be at least 1"):
+            enough_inducing(rough, y, **bad)
+
+
+@pytest.mark.parametrize("method", ["greedy", "kmeans++"])
+@pytest.mark.parametrize("name", DATA)
+def test_moving_points_raises_the_bound(name, method):
+    site, y = DATA[name]
+    Z = choose_inducing(KERNEL, X, 8, method=method)
+    model = klimb.gp(KERNEL, X, site, inducing=Z)
+    start = model.fit(y).bound
+    moved = optimise_inducing(model, y, hyperparameters=False)
+    assert moved.bound > start + 0.5
+    assert moved.bound <= klimb.gp(KERNEL, X, site).fit(y).bound + 1e-6
+    assert moved.model.Z.shape == Z.shape
+    assert moved.model.kernel == KERNEL
+    assert abs(moved.model.fit(y).bound - moved.bound) < 1e-5
+
+
+def test_points_and_hyperparameters_together():
+    site, y = DATA["poisson"]
+    model = klimb.gp(KERNEL, X, site, inducing=10)
+    alone, together = optimise(model, y), optimise_inducing(model, y)
+    assert together.bound > alone.bound
+    assert together.converged
+    assert together.model.names == model.names
+    assert len(together.gradient) == len(model.names) + 20
+
+
+def test_joint_gradient_is_both():
+    site, y = DATA["logistic"]
+    kernel = KERNEL + 0.5 * kernels.Linear(active_dims=[0])
+    model = klimb.gp(kernel, X, site, inducing=X[:9] + 0.01, jitter=1e-4)
+    result = model.fit(y, tol=1e-10)
+    theta, points = model.joint_gradient(result.posterior, y)
+    np.testing.assert_allclose(theta, model.gradient(result.posterior, y), rtol=1e-8, atol=1e-10)
+    direction = RNG.standard_normal(points.shape)
+    up, down = (klimb.gp(kernel, X, site, inducing=model.Z + t * direction, jitter=1e-4).fit(y, tol=1e-10).bound
+                for t in (1e-4, -1e-4))
+    assert abs((points * direction).sum() - (up - down) / 2e-4) < 1e-3 * np.abs(points).sum()
+
+
+def test_never_worse_than_the_start():
+    site, y = DATA["logistic"]
+    model = klimb.gp(KERNEL, X, site, inducing=8)
+    best = optimise_inducing(model, y, hyperparameters=False)
+    again = optimise_inducing(best.model, y, hyperparameters=False, max_iter=3)
+    assert again.bound >= best.bound - 1e-6
+    assert optimise_inducing(model, y, max_iter=0).bound >= model.fit(y).bound - 1e-6
+
+
+def test_errors():
+    site, y = DATA["logistic"]
+    with pytest.raises(InputError, match="the model needs inducing points to move"):
+        optimise_inducing(klimb.gp(KERNEL, X, site), y)
+    with pytest.raises(InputError, match=r'method must be "greedy" or "kmeans\+\+"; got \'random\''):
+        choose_inducing(KERNEL, X, 3, method="random")
