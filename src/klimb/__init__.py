@@ -1,9 +1,10 @@
 """Latent Gaussian models fitted by deterministic variational inference.
 
     klimb.infer(latent, site, y)    the engine
-    klimb.latents                   priors: Weights, Kernel, Inducing, MeanField
+    klimb.latents                   priors: Weights, Kernel, Inducing, Markov, MeanField
     klimb.sites                     likelihoods: Logistic, Poisson, StudentT, ...
     klimb.gp(kernel, X, site)       a Gaussian process by kernel (klimb.kernels), with its hyperparameters
+    klimb.series(kernel, t, site)   the same over time, at a cost linear in the data
     klimb.steps, klimb.methods      other step rules and baselines, same arguments, same Result
 
 The parts are imported when they are first used, so that ``import klimb`` costs next to nothing.
@@ -16,14 +17,17 @@ if TYPE_CHECKING:
     from klimb import errors, kernels, latents, methods, sites, steps
     from klimb.infer.loop import infer
     from klimb.process import gp
+    from klimb.temporal import series
 
 __version__ = "0.1.0"
-__all__ = ["errors", "gp", "infer", "kernels", "latents", "methods", "sites", "steps"]
+__all__ = ["errors", "gp", "infer", "kernels", "latents", "methods", "series", "sites", "steps"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "gp":
         return import_module("klimb.process").gp
+    if name == "series":
+        return import_module("klimb.temporal").series
     # klimb.infer is a package and can be called: see klimb/infer/__init__.py.
     if name in __all__:
         return import_module(f"klimb.{name}")

@@ -98,7 +98,7 @@ class GaussianProcess(Hypermodel):
             d_K = latent.bound_gradient(posterior)
             d_K.flat[:: len(d_K) + 1] += self.jitter * np.trace(d_K) / len(d_K)
             kernel = self.kernel.gram_vjp(self.X, d_K)
-        return self._with_rest(kernel, posterior, y)
+        return self.gradient_with_rest(kernel, posterior, y)
 
     def _pulled(self, d: InducingGradient, *, points: bool) -> tuple[Array, Array | None]:
         """Gradients in Kuu, Kuf and diag(Kff) as gradients in the kernel's parameters and (``points``) in Z."""
@@ -111,7 +111,7 @@ class GaussianProcess(Hypermodel):
         cross, moved = self.kernel.cross_vjp(self.X, self.Z, d.Kuf.T)
         return kernel + cross, self.kernel.gram_input_vjp(self.Z, spread) + moved
 
-    def _with_rest(self, kernel: Array, posterior: Posterior, y: Any) -> Array:
+    def gradient_with_rest(self, kernel: Array, posterior: Posterior, y: Any) -> Array:
         """A gradient in theta from its part for the kernel."""
         site = [self._site_derivative(name, posterior, y) for name in self.learn]
         return np.concatenate([kernel, site, self.mean.vjp(self.X, posterior.a)])
@@ -139,7 +139,7 @@ class GaussianProcess(Hypermodel):
         """``gradient`` and ``inducing_gradient`` for little more than the price of one."""
         kernel, points = self._pulled(self._inducing(posterior).bound_gradient(posterior), points=True)
         assert points is not None
-        return self._with_rest(kernel, posterior, y), points
+        return self.gradient_with_rest(kernel, posterior, y), points
 
     def _inducing(self, posterior: Posterior) -> Inducing:
         if not isinstance(posterior.latent, Inducing) or self.Z is None:

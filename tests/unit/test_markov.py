@@ -142,7 +142,7 @@ STEPS = {
 @pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("process", ["matern12", "matern32", "matern52", "rough last"])
 def test_digits_at_every_step_length(process, steps):
-    """Against 50 digits: variances to 1e-12 of their size, where dense algebra in double precision has 1e-6 to 1e-12."""
+    """Against 50 digits: variances to 1e-12 of their size, where dense algebra has 1e-6 to 1e-12."""
     times = STEPS[steps]
     latent = latents.Markov(times, *PROCESSES[process])
     n = len(times)
@@ -172,8 +172,9 @@ def test_noise_of_a_step_keeps_its_digits(states):
             F[states - 1, j] = -mpmath.binomial(states, j)
             if j:
                 F[j - 1, j] = 1
-        P = mpmath.matrix({1: [[1]], 2: [[1, 0], [0, 1]],
-                           3: [[1, 0, -mpmath.mpf(1) / 3], [0, mpmath.mpf(1) / 3, 0], [-mpmath.mpf(1) / 3, 0, 1]]}[states])
+        third = mpmath.mpf(1) / 3
+        stationary = {1: [[1]], 2: [[1, 0], [0, 1]], 3: [[1, 0, -third], [0, third, 0], [-third, 0, 1]]}
+        P = mpmath.matrix(stationary[states])
         for n, step in enumerate(x):
             A = mpmath.expm(F * mpmath.mpf(float(step)), method="taylor")
             Q = P - A * P * A.T
@@ -326,3 +327,46 @@ def test_problem_counts_are_those_of_any_latent():
     assert problem.n_factor == 1
     with pytest.raises(InputError, match="times_new must have one dimension"):
         latents.Markov(TIMES).predict(klimb.infer(latents.Markov(TIMES), *SITES["poisson"]).posterior, np.zeros((2, 2)))
+
+
+KERNEL = kernels.Matern12(variance=0.5, lengthscale=0.4) + kernels.Matern52(variance=1.0, lengthscale=2.0)
+PARTLY_FIXED = KERNEL.fixed("0.variance", "1.lengthscale")
+
+
+@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("kernel", [kernels.Matern32(variance=2.0), KERNEL, PARTLY_FIXED])
+def test_series_is_the_dense_process(kernel, site):
+    likelihood, y = SITES[site]
+    learn = ("scale",) if site in ("gaussian", "student-t") else ()
+    models = [make(kernel, TIMES, likelihood, mean=kernels.means.Constant(0.2), learn=learn)
+              for make in (klimb.series, klimb.gp)]
+    fits = [model.fit(y, tol=1e-9) for model in models]
+    np.testing.assert_allclose(fits[0].bound, fits[1].bound, atol=1e-8)
+    one, other = (model.gradient(fit.posterior, y) for model, fit in zip(models, fits, strict=True))
+    np.testing.assert_allclose(one, other, atol=1e-6)
+    assert models[0].names == models[1].names
+    predictions = [model.predict(fit.posterior, NEW) for model, fit in zip(models, fits, strict=True)]
+    np.testing.assert_allclose(*predictions, atol=1e-8)
+    assert models[0].with_theta(models[0].theta + 0.1).theta == pytest.approx(models[0].theta + 0.1)
+
+
+def test_series_learns_what_made_the_data():
+    from klimb.infer.evidence import optimise
+
+    rng = np.random.default_rng(5)
+    times = np.sort(rng.random(3000)) * 300
+    truth = latents.Markov(times, 2.0, 5.0, 1.5)
+    f = truth.chain.run(np.einsum("ijn,nj->ni", truth.chain.root, rng.standard_normal((3000, 2))))[:, 0]
+    model = klimb.series(kernels.Matern32(), times, sites.Poisson(), mean=kernels.means.Constant())
+    best = optimise(model, rng.poisson(np.exp(f - 0.5)))
+    assert best.converged
+    np.testing.assert_allclose(best.model.theta[:2], np.log([2.0, 5.0]), atol=0.5)
+
+
+def test_series_refuses_what_is_not_a_chain():
+    with pytest.raises(InputError, match=r"Matern12, Matern32, Matern52 or a sum.*RBF.*klimb\.gp"):
+        klimb.series(kernels.RBF(), TIMES)
+    with pytest.raises(InputError, match=r"or a sum.*White"):
+        klimb.series(KERNEL + kernels.White(0.1), TIMES)
+    with pytest.raises(InputError, match="times must have one dimension"):
+        klimb.series(KERNEL, np.zeros((4, 2)))
