@@ -64,7 +64,7 @@ def test_converges_by_itself_and_never_goes_down(name):
     rounding = 1e-10 * (1 + np.abs(result.history.bound).max())
     assert np.diff(result.history.bound).min(initial=0.0) >= -rounding
     assert (result.posterior.v >= 0).all()
-    assert result.history.n_factor.sum() <= 150
+    assert result.history.n_factor.sum() <= 100
 
 
 # Where L-BFGS on (mean, Cholesky factor) can get there at all, it finds the same optimum.

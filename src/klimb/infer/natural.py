@@ -20,6 +20,7 @@ SMALLEST_STEP = 2.0**-20
 FAST_ENOUGH = 0.15  # a natural step that leaves less of the residual than this needs no help
 VERY_SLOW = 0.4  # what two steps in a row must leave on average before Newton directions are worth their price
 NEAR = 0.5  # stationarity below which a Newton direction is worth its products
+FAR, STRETCH, PAUSE = 0.03, 4.0, 8  # stationarity above which to stretch, by how much, and how long to wait after a no
 WAIT = 3  # iterations until Newton is tried again after a direction that failed
 RESCUE_AFTER, RESCUE_SITES = 6, 2000  # when and up to which N Newton helps models with fewer weights than sites
 PATIENCE = 12  # iterations at the level of rounding without a better stationarity
@@ -30,11 +31,11 @@ PATIENCE = 12  # iterations at the level of rounding without a better stationari
 class Natural(Step):
     """Natural gradient with a line search on the bound; the default.
 
-    Where plain steps are fast they are all there is. Where they are slow, the bound judges one stronger proposal an
-    iteration: with a dense covariance at hand, far from the optimum each site's own optimum against its cavity, near it
-    a Newton direction; otherwise an Anderson combination of the last states. Whatever is refused falls back to the
-    natural step, shortened until the bound does not fall. gamma may be negative (likelihoods that are not log-concave)
-    as long as the posterior is proper; a proposal that is not is shortened too.
+    Where plain steps are fast they are all there is. Where they are slow, the bound judges stronger proposals: far from
+    the optimum each site's own optimum against its cavity, or the whole posterior stretched; near it a Newton direction
+    (with a dense covariance at hand); else an Anderson combination of the last states. Whatever is refused falls back to
+    the natural step, shortened until the bound does not fall. gamma may be negative (likelihoods that are not
+    log-concave) as long as the posterior is proper; a proposal that is not is shortened too.
 
     Parameters
     ----------
@@ -60,17 +61,11 @@ class Natural(Step):
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
         state = first_state(problem, self)
         yield Move(state, "start")
-        mixer, pace = Mixer(self.memory), _Pace(state)
+        mixer, pace = Mixer(self.memory), _Pace(state, _patience(problem))
         helped = self.newton and problem.site.uses_variance
-        wait = _patience(problem)  # iterations until a Newton direction may be tried
         while not pace.stalled:
             mixer.add(state)
-            move, wait = None, max(wait - 1, 0)
-            if helped and pace.slow and state.stationarity >= NEAR:
-                move = _local(problem, state)
-            elif helped and pace.hard and wait == 0:
-                move = _newton(problem, state)
-                wait = 0 if move is not None and _useful(state, move.state) else WAIT
+            move = _stronger(problem, state, pace) if helped and pace.slow else None
             if move is None and pace.slow and len(mixer) > 1:
                 move = _anderson(problem, state, mixer)
                 if move is None:
@@ -87,25 +82,46 @@ class Natural(Step):
 
 @final
 class _Pace:
-    """How fast the residual has been falling."""
+    """How fast the residual has been falling, and how long to leave the dearer proposals alone."""
 
-    def __init__(self, state: State) -> None:
-        self.slow = False  # some step left more than a little of it
+    def __init__(self, state: State, patience: float) -> None:
+        self.slow = False  # some step left more than a little of the residual
         self.hard = False  # two steps in a row left much of it
+        self.gain = 0.0  # of the objective in the last step
+        self.newton_in, self.stretch_in = patience, 0.0  # iterations until each may be tried (again)
         self._before, self._best, self._idle = 0.0, state.stationarity, 0
 
     def note(self, state: State, after: State) -> None:
         left = after.stationarity / state.stationarity
         self.slow = self.slow or left > FAST_ENOUGH
         self.hard = self.hard or left * self._before > VERY_SLOW**2
-        settled = after.objective - state.objective <= state.noise and after.stationarity >= 0.9 * self._best
+        self.gain = after.objective - state.objective
+        settled = self.gain <= state.noise and after.stationarity >= 0.9 * self._best
         self._idle = self._idle + 1 if settled else 0
         self._before, self._best = left, min(self._best, after.stationarity)
+        self.newton_in, self.stretch_in = max(self.newton_in - 1, 0), max(self.stretch_in - 1, 0)
 
     @property
     def stalled(self) -> bool:
         """Nothing but rounding for a while."""
         return self._idle >= PATIENCE
+
+
+def _stronger(problem: Problem, state: State, pace: _Pace) -> Move | None:
+    """What to try where plain steps are slow: a stretch, local optima while far from the optimum, Newton near it."""
+    if pace.hard and pace.stretch_in == 0 and state.stationarity > FAR:
+        move = _stretch(problem, state, pace.gain)
+        if move is not None:
+            return move
+        pace.stretch_in = PAUSE
+    if state.stationarity >= NEAR:
+        return _local(problem, state)
+    if pace.hard and pace.newton_in == 0:
+        move = _newton(problem, state)
+        if move is None or not _useful(state, move.state):
+            pace.newton_in = WAIT
+        return move
+    return None
 
 
 def _patience(problem: Problem) -> float:
@@ -182,6 +198,22 @@ def _local(problem: Problem, state: State) -> Move | None:
     except NotPositiveDefiniteError:
         return None
     return _accept(state, found, "local")
+
+
+def _stretch(problem: Problem, state: State, gain: float) -> Move | None:
+    """The same posterior four times as wide about the prior mean: slopes / 4, gamma / 16.
+
+    Under a wide prior, data that only bound f from one side (separable or single-class labels) push the scale of the
+    posterior out by orders of magnitude, a little at every ordinary step. It must gain more than the last of those did.
+    """
+    mean = problem.latent.mean
+    gamma = state.gamma / STRETCH**2
+    slope = (state.a + state.gamma * (state.m - mean)) / STRETCH
+    try:
+        found = problem.at_sites(slope + gamma * mean, gamma)
+    except NotPositiveDefiniteError:
+        return None
+    return Move(found, "stretch") if found.objective > state.objective + max(gain, state.noise) else None
 
 
 def _newton(problem: Problem, state: State) -> Move | None:
