@@ -5,6 +5,8 @@
     klimb.sites                     likelihoods: Logistic, Poisson, StudentT, ...
     klimb.gp(kernel, X, site)       a Gaussian process by kernel (klimb.kernels), with its hyperparameters
     klimb.series(kernel, t, site)   the same over time, at a cost linear in the data
+    klimb.inducing, klimb.scale     inducing points, how many and where; rows on demand, minibatches
+    klimb.streaming                 adding data to a fitted process
     klimb.steps, klimb.methods      other step rules and baselines, same arguments, same Result
 
 The parts are imported when they are first used, so that ``import klimb`` costs next to nothing.
@@ -14,13 +16,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from klimb import errors, kernels, latents, methods, sites, steps
+    from klimb import errors, inducing, kernels, latents, methods, scale, sites, steps, streaming
     from klimb.infer.loop import infer
     from klimb.process import gp
     from klimb.temporal import series
 
 __version__ = "0.1.0"
-__all__ = ["errors", "gp", "infer", "kernels", "latents", "methods", "series", "sites", "steps"]
+__all__ = ["errors", "gp", "inducing", "infer", "kernels", "latents", "methods", "scale", "series", "sites", "steps",
+           "streaming"]
 
 
 def __getattr__(name: str) -> Any:
