@@ -370,3 +370,24 @@ def test_series_refuses_what_is_not_a_chain():
         klimb.series(KERNEL + kernels.White(0.1), TIMES)
     with pytest.raises(InputError, match="times must have one dimension"):
         klimb.series(KERNEL, np.zeros((4, 2)))
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_products_with_the_covariance_and_its_square(process):
+    times = np.concatenate([TIMES, TIMES[:50] + 0.05])
+    factor = latents.Markov(times, *PROCESSES[process]).factor(np.where(np.arange(N + 50) % 9 == 0, -0.02, 1.0))
+    V, b = factor.dense(), np.random.default_rng(3).standard_normal(N + 50)
+    by_V, by_square = factor.products()
+    np.testing.assert_allclose(by_V(b), V @ b, atol=1e-12)
+    np.testing.assert_allclose(by_square(b), (V * V) @ b, atol=1e-12)
+
+
+def test_wide_rough_priors_converge_by_newton_directions():
+    """Without them Poisson counts under a rough prior of variance 400 stall after some 300 iterations."""
+    rng = np.random.default_rng(0)
+    times = np.sort(rng.random(2000)) * 20
+    y = rng.poisson(np.exp(np.sin(times)))
+    result = klimb.infer(latents.Markov(times, 400.0, 0.01, 0.5), sites.Poisson(), y)
+    assert result.converged
+    assert "newton" in result.history.rule
+    assert result.n_iter < 100

@@ -33,7 +33,7 @@ class Natural(Step):
 
     Where plain steps are fast they are all there is. Where they are slow, the bound judges stronger proposals: far from
     the optimum each site's own optimum against its cavity, or the whole posterior stretched; near it a Newton direction
-    (with a dense covariance at hand); else an Anderson combination of the last states. Whatever is refused falls back to
+    (with the covariance at hand); else an Anderson combination of the last states. Whatever is refused falls back to
     the natural step, shortened until the bound does not fall. gamma may be negative (likelihoods that are not
     log-concave) as long as the posterior is proper; a proposal that is not is shortened too.
 
@@ -218,8 +218,7 @@ def _stretch(problem: Problem, state: State, gain: float) -> Move | None:
 
 def _newton(problem: Problem, state: State) -> Move | None:
     """A full or half Newton step on (a, gamma)."""
-    V = state.factor.covariance()
-    direction = None if V is None else newton_direction(problem, state, V)
+    direction = newton_direction(problem, state)
     if direction is None:
         return None
     for step in (1.0, 0.5):

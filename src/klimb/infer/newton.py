@@ -1,4 +1,4 @@
-"""A Newton direction on (a, gamma) for latents that have their dense covariance V at hand.
+"""A Newton direction on (a, gamma) for latents that have their covariance V, or products with it, at hand.
 
 Let F = (a + alpha, q.gamma - e.gamma), the residuals that vanish at the optimum, and write the change of q as
 x = (I + G K) da and dgamma, so that dm = V x and dv = -(V o V) dgamma. Then
@@ -12,21 +12,20 @@ at negative curvature, give a direction of ascent with one product by V and one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
 
 from klimb.infer.problem import Problem, State
+from klimb.latents.base import Factor, Product
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
 
 DIFFERENCE = 1e-5  # relative step in v for the derivatives of gamma
 MOST_PRODUCTS = 60
 IN_CACHE = 400  # sites up to which both matrices fit the cache in double precision
-Product: TypeAlias = Callable[[Array], Array]
 
 
 @final
@@ -39,14 +38,11 @@ class Direction:
     gamma: Array
 
 
-def newton_direction(problem: Problem, state: State, V: Array) -> Direction | None:
+def newton_direction(problem: Problem, state: State) -> Direction | None:
     """The (truncated) Newton direction, or None where the derivatives of the oracle are not finite.
 
-    Everything is scaled by sd: u = (sd x, v dgamma), which makes P a correlation matrix and its entrywise square. Large
-    ones are kept in single precision: products are bound by memory, and a few digits of the direction are enough.
+    Everything is scaled by sd: u = (sd x, v dgamma), which makes P a correlation matrix and its entrywise square.
     """
-    from scipy.linalg.blas import dsymv, ssymv
-
     v, e, n = state.v, state.expectation, len(state.v)
     sd = np.sqrt(np.where(v > 0, v, 1.0))  # a site whose f is known (an empty row of X) has no share in V
     ahead = problem.oracle(state.m, v * (1 + DIFFERENCE))
@@ -55,11 +51,9 @@ def newton_direction(problem: Problem, state: State, V: Array) -> Direction | No
     gap = v * (e.gamma - state.gamma)
     if not (np.isfinite(twist).all() and np.isfinite(bend).all() and np.isfinite(gap).all()):
         return None
-    R, R_squared = _correlations(V, sd)
-    symv = dsymv if R.dtype == np.float64 else ssymv
-
-    def P(u: Array) -> Array:
-        return np.concatenate([symv(1.0, R, u[:n], lower=1), symv(0.5, R_squared, u[n:], lower=1)]).astype(float)
+    P = _scaled_products(state.factor, sd)
+    if P is None:
+        return None
 
     def C(u: Array) -> Array:
         return np.concatenate([gap * u[:n] - twist * u[n:], bend * u[n:] - twist * u[:n]])
@@ -73,6 +67,26 @@ def newton_direction(problem: Problem, state: State, V: Array) -> Direction | No
         return None
     da, dm = state.factor.solve(size * u[:n] / sd)
     return Direction(da, dm, size * u[n:] / sd**2)
+
+
+def _scaled_products(factor: Factor, sd: Array) -> Product | None:
+    """u -> (R u_1, (R o R) u_2 / 2) with R the posterior correlations; None where the latent has no V.
+
+    Large dense ones are kept in single precision: products are bound by memory, and a few digits are enough.
+    """
+    from scipy.linalg.blas import dsymv, ssymv
+
+    n, products = len(sd), factor.products()
+    if products is not None:
+        by_V, by_square = products
+        return lambda u: np.concatenate([by_V(u[:n] / sd) / sd, 0.5 * by_square(u[n:] / sd**2) / sd**2])
+    V = factor.covariance()
+    if V is None:
+        return None
+    R, R_squared = _correlations(V, sd)
+    symv = dsymv if R.dtype == np.float64 else ssymv
+    return lambda u: np.concatenate(
+        [symv(1.0, R, u[:n], lower=1), symv(0.5, R_squared, u[n:], lower=1)]).astype(float)  # fmt: skip
 
 
 def _correlations(V: Array, sd: Array) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:

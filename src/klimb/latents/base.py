@@ -11,15 +11,18 @@ A latent knows nothing of likelihoods. Whatever the model, a Gaussian q of inter
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
+
+Product: TypeAlias = Callable[[Array], Array]
 
 
 class Factor(ABC):
@@ -50,6 +53,10 @@ class Factor(ABC):
 
         None where mean and spread do not share one V (mean-field).
         """
+        return None
+
+    def products(self) -> tuple[Product, Product] | None:
+        """Products with V and with its entrywise square, where those are cheaper than a dense V; None elsewhere."""
         return None
 
 
@@ -108,6 +115,10 @@ class Latent(ABC):
     @abstractmethod
     def mvm(self, a: Array) -> Array:
         """K a."""
+
+    def cancelled(self, a: Array) -> float:
+        """Size of the terms that may cancel in a'K a, as far as K a is summed from entries of K; 0 where it is not."""
+        return 0.0
 
     @abstractmethod
     def factor(self, gamma: Array) -> Factor:

@@ -12,16 +12,17 @@ from typing import Any, final
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.latents.base import Factor, Latent, Posterior, mean_at
+from klimb.latents.base import Factor, Latent, Posterior, Product, mean_at
 from klimb.numerics import matern
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.batches import congruence, congruence_t, product
-from klimb.numerics.chains import Chain, Conditioned, condition, inserted, pushed
+from klimb.numerics.chains import Chain, Conditioned, SquaredCovariance, condition, inserted, pushed
 from klimb.numerics.dense import psd_square_root, row_blocks
 from klimb.numerics.matern_sum import MaternSum
 
 LARGEST_DENSE = 5000  # sites up to which an N x N matrix is formed where one is asked for
-LARGEST_NEWTON = 300  # and up to which the loop may have one: beyond, many plain steps cost less than forming it
+SMALL = 100  # sites up to which the loop works with one
+LARGEST_LIFT = 4e7  # numbers in the band of products of states, for products with the squares of V
 
 
 @final
@@ -63,7 +64,14 @@ class MarkovFactor(Factor):
         return float(np.vdot(half, half))
 
     def covariance(self) -> Array | None:
-        return self.dense() if len(self.gamma) <= LARGEST_NEWTON else None
+        return self.dense() if len(self.gamma) <= SMALL else None
+
+    def products(self) -> tuple[Product, Product] | None:
+        states = self.chain.transition.shape[0]
+        if len(self.gamma) <= SMALL or 0.5 * (states * (states + 1)) ** 2 * len(self.gamma) > LARGEST_LIFT:
+            return None
+        order, unsorted, squared = self._latent.order, self._latent.unsorted, SquaredCovariance(self.chain)
+        return self.smooth, lambda b: unsorted(squared.times(b[order]))
 
     def dense(self) -> Array:
         """V, N x N."""

@@ -21,6 +21,27 @@ from klimb.numerics.scans import absorb, information, marginal_covariances, seen
 
 
 @final
+class Bidiagonal:
+    """D, unit diagonal with -A_k below it, for transitions (s, s, n): solves are recursions along the chain."""
+
+    def __init__(self, transition: Array) -> None:
+        s, _, n = transition.shape
+        band = np.zeros((n, s, 2 * s))
+        for i in range(s):
+            for j in range(s):
+                band[:-1, j, s + i - j] = -transition[i, j, 1:]
+        self._band = band.reshape(n * s, 2 * s).T  # LAPACK's lower band: row (i - j) of column j
+
+    def solve(self, rhs: Array, *, transpose: bool = False) -> Array:
+        """D^-1 or D^-T times ``rhs`` of shape (n, s) or (n, s, columns)."""
+        from scipy.linalg.lapack import dtbtrs
+
+        flat = rhs.reshape(rhs.shape[0] * rhs.shape[1], -1)
+        x, _ = dtbtrs(self._band, flat, uplo="L", trans="T" if transpose else "N", diag="U")
+        return np.asarray(x).reshape(rhs.shape)
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Chain:
     """Transitions, noise (both (s, s, n)) and a root of the noise: root root' = noise."""
@@ -33,40 +54,17 @@ class Chain:
     def of(cls, transition: Array, noise: Array) -> Chain:
         return cls(transition, noise, semidefinite_root(noise))
 
-    @property
-    def states(self) -> int:
-        return int(self.transition.shape[0])
-
-    @property
-    def length(self) -> int:
-        return int(self.transition.shape[2])
-
     @cached_property
-    def _band(self) -> Array:
-        """D without its unit diagonal as LAPACK's lower band: row (i - j) of column j."""
-        s, n = self.states, self.length
-        band = np.zeros((n, s, 2 * s))
-        for i in range(s):
-            for j in range(s):
-                band[:-1, j, s + i - j] = -self.transition[i, j, 1:]
-        return band.reshape(n * s, 2 * s).T
-
-    def _bidiagonal_solve(self, rhs: Array, *, transpose: bool) -> Array:
-        """D^-1 or D^-T times the columns of ``rhs`` (n s, columns)."""
-        from scipy.linalg.lapack import dtbtrs
-
-        x, _ = dtbtrs(self._band, rhs, uplo="L", trans="T" if transpose else "N", diag="U")
-        return np.asarray(x)
+    def _recursion(self) -> Bidiagonal:
+        return Bidiagonal(self.transition)
 
     def costates(self, pull: Array) -> Array:
         """r_k = pull_k + A_{k+1}' r_{k+1} for pulls of shape (n, s) or (n, s, columns): what all later ones say."""
-        flat = self._bidiagonal_solve(pull.reshape(pull.shape[0] * pull.shape[1], -1), transpose=True)
-        return flat.reshape(pull.shape)
+        return self._recursion.solve(pull, transpose=True)
 
     def run(self, push: Array) -> Array:
         """x_k = A_k x_{k-1} + push_k for pushes of shape (n, s) or (n, s, columns)."""
-        flat = self._bidiagonal_solve(push.reshape(push.shape[0] * push.shape[1], -1), transpose=False)
-        return flat.reshape(push.shape)
+        return self._recursion.solve(push)
 
     def driven(self, costates: Array) -> Array:
         """The means x = D^-1 C r that belong to costates r."""
@@ -76,6 +74,32 @@ class Chain:
     def covariances(self) -> Array:
         """The marginal covariance of every state."""
         return marginal_covariances(self.transition, self.noise)
+
+
+@final
+class SquaredCovariance:
+    """Products with V o V, V the covariance of f: it belongs to a chain as well, that of the products of two states.
+
+    With p_k = Cov(x_k, f_k), Cov(f_i, f_k) = (A_i ... A_{k+1} p_k)_0 for i >= k, whose square is the first entry of
+    A_i ... A_{k+1} p_k p_k' A_{k+1}' ... A_i': a recursion for the s (s + 1) / 2 entries of a symmetric matrix.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        rows, columns = np.triu_indices(chain.transition.shape[0])
+        A, i, j = chain.transition, rows[:, None], columns[:, None]
+        lifted = A[i, rows] * A[j, columns]
+        lifted += np.where(rows == columns, 0.0, 1.0)[None, :, None] * A[i, columns] * A[j, rows]
+        self._recursion = Bidiagonal(lifted)
+        p = chain.covariances[0]
+        self._lifted = (p[rows] * p[columns]).T
+
+    def times(self, b: Array) -> Array:
+        """(V o V) b, in the order of time."""
+        later = np.zeros_like(self._lifted)
+        later[:, 0] = b
+        ahead = self._recursion.solve(later, transpose=True) - later  # sites after this one
+        behind = self._recursion.solve(self._lifted * b[:, None])[:, 0]  # this one and those before it
+        return np.asarray(behind + np.einsum("ni,ni->n", self._lifted, ahead))
 
 
 @final
