@@ -132,10 +132,23 @@ def test_wide_random_kernels_take_few_factorisations():
     y = np.where(Z[:, 0] * Z[:, 1] + 0.5 * rng.standard_normal(80) > 0, 1, 0)
     distance = ((Z[:, None] - Z) ** 2).sum(-1)
     worst = 0
-    for log_l in (-1.0, 0.0, 1.0, 2.0, 4.0):
+    for log_l in (-1.0, 0.0, 1.0, 2.0, 4.0, 6.0):
         for log_s in (0.0, 3.0, 6.0):
             kernel = np.exp(2 * log_s - 0.5 * distance / np.exp(2 * log_l))
             result = klimb.infer(latents.Kernel(kernel), sites.Logistic(), y)
             assert result.converged
             worst = max(worst, int(result.history.n_factor.sum()))
     assert worst <= 30
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nearly_constant_wide_kernels_converge_at_the_edge_of_rounding(seed):
+    """Amplitude e^12 and lengthscale e^6: K a cancels to eleven digits, and the line search must know that."""
+    rng = np.random.default_rng(seed)
+    Z = rng.standard_normal((120, 20))
+    y = np.where(Z[:, 0] + Z[:, 1] ** 2 - 1 + 0.5 * rng.standard_normal(120) > 0, 1, 0)
+    distance = np.maximum((Z**2).sum(1)[:, None] + (Z**2).sum(1) - 2 * Z @ Z.T, 0.0)
+    for log_l in (5.0, 5.5, 6.0):
+        K = np.exp(12.0 - 0.5 * distance / np.exp(2 * log_l))
+        result = klimb.infer(latents.Kernel((K + K.T) / 2), sites.Logistic(), y)
+        assert result.converged, (log_l, result)

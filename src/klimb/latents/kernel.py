@@ -248,6 +248,9 @@ class Kernel(Latent):
     def mvm(self, a: Array) -> Array:
         return np.asarray(self.K @ a)
 
+    def cancelled(self, a: Array) -> float:
+        return float(np.abs(a) @ np.sqrt(self.prior_variances)) ** 2  # as |k_ij| <= sqrt(k_ii k_jj)
+
     def factor(self, gamma: Array) -> DenseFactor:
         return kernel_factor(self.K, gamma)
 

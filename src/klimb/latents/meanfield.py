@@ -97,6 +97,9 @@ class MeanField(Latent):
     def mvm(self, a: Array) -> Array:
         return self.full.mvm(a)
 
+    def cancelled(self, a: Array) -> float:
+        return self.full.cancelled(a)
+
     def factor(self, gamma: Array) -> MeanFieldFactor:
         return MeanFieldFactor(self.full.factor(gamma), self._squares, self._precision, self._prior_logdet)
 

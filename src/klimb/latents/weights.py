@@ -118,6 +118,9 @@ class Weights(Latent):
             return np.asarray(self._K @ a)
         return self.X.times(self.prior.covariance_times(self.X.transpose_times(a)))
 
+    def cancelled(self, a: Array) -> float:
+        return 0.0 if self._K is None else float(np.abs(a) @ np.sqrt(np.diagonal(self._K))) ** 2
+
     def factor(self, gamma: Array) -> Factor:
         if self._K is not None:
             return kernel_factor(self._K, gamma)  # [A] Eq. (18)-(19)
