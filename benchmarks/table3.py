@@ -3,8 +3,8 @@
     python -m benchmarks.table3 [--sets sonar ...] [--methods default ep laplace proximal] [--splits N]
 
 Each random half of a data set is fitted at every cell of the 15 x 15 grid of (log l, log sigma) by each method; the
-cell is chosen by the method's own evidence, and the other half scores it. For robust regression (Laplace noise) the grid
-has the noise scale as a third axis. Splits are ours, seeded, so figures differ from the paper's by their spread. The
+cell is chosen by the method's own evidence, and the other half scores it. For robust regression (Laplace noise) the
+grid has the noise scale as a third axis. Splits are ours, seeded, so figures differ from the paper's by their spread. The
 literal proximal step takes minutes a split: most cells with wide kernels run into its iteration limit.
 """
 
@@ -104,7 +104,7 @@ def main() -> None:
                     "paper": dict(zip(("laplace", "ep", "proximal"), PAPER[name], strict=True)).get(method)}
                 print(name, method, found[f"{name}, {method}"], flush=True)
     table("[A] Table 3, test log-loss in bits",
-          ["set, method", "at best evidence", "+-", "least on grid", "paper", "not converged", "CPU s a split", "splits"],
+          ["set, method", "at best evidence", "+-", "least on grid", "paper", "not converged", "CPU s", "splits"],
           [(key, r["loss"], r["error"], r["least"], r["paper"] or "", r["failed"], r["seconds"], r["splits"])
            for key, r in found.items()])
     print("\nresults:", save("table3", found, options.json))

@@ -2,8 +2,8 @@
 
     python -m benchmarks.traces [--n 500] [--cap 30] [--picture docs/papers/traces.png]
 
-FPb, FPi and the proximal step start at the prior and have no safeguard, as in the papers; GRAD is L-BFGS on the mean and
-the Cholesky factor of V. A rule that diverges or leaves the cone ends where it does, and the legend says so.
+FPb, FPi and the proximal step start at the prior and have no safeguard, as in the papers; GRAD is L-BFGS on the mean
+and the Cholesky factor of V. A rule that diverges or leaves the cone ends where it does, and the legend says so.
 """
 
 from __future__ import annotations
