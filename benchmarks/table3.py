@@ -4,8 +4,8 @@
 
 Each random half of a data set is fitted at every cell of the 15 x 15 grid of (log l, log sigma) by each method; the
 cell is chosen by the method's own evidence, and the other half scores it. For robust regression (Laplace noise) the
-grid has the noise scale as a third axis. Splits are ours, seeded, so figures differ from the paper's by their spread. The
-literal proximal step takes minutes a split: most cells with wide kernels run into its iteration limit.
+grid has the noise scale as a third axis. Splits are ours, seeded, so figures differ from the paper's by their spread.
+The literal proximal step takes minutes a split: most cells with wide kernels run into its iteration limit.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def certificate(result: Result, site: Site, y: Any, *, tol: float = 1e-8, max_it
     >>> latent, y = klimb.latents.Weights(np.ones((4, 1))), [3, 1, 2, 4]
     >>> result = klimb.infer(latent, klimb.sites.Poisson(), y)
     >>> found = klimb.methods.certificate(result, klimb.sites.Poisson(), y)
-    >>> bool((found.lower <= result.posterior.v * (1 + 1e-6)).all() and found.gap < 1e-6)
+    >>> bool((found.lower <= result.posterior.v * (1 + 1e-5)).all() and found.gap < 1e-6)
     True
     """
     problem = Problem(result.posterior.latent, site, y)
