@@ -169,3 +169,12 @@ def test_prediction_works_in_blocks(monkeypatch):
     monkeypatch.setattr(dense, "CACHE_DOUBLES", 64 * N)
     pieces = latent.predict(posterior, cross, np.ones(len(cross)))[1]
     np.testing.assert_allclose(whole, pieces, atol=1e-14)
+
+
+@pytest.mark.parametrize("form", ["dual", "kernel"])
+def test_a_site_known_to_sixteen_digits_keeps_its_variance(form):
+    """gamma = 1e18 beside a prior variance of 1e4: V_ii is 1 / gamma, not the rounding error of the prior."""
+    design = 100.0 * RNG.standard_normal((6, 40))
+    latent = latents.Kernel(design @ design.T) if form == "kernel" else latents.Weights(design, form=form)
+    gamma = np.array([1e18, 0.5, 1e-12, 0.0, 3.0, 1e10])
+    np.testing.assert_allclose(latent.factor(gamma).variances()[[0, 5]], [1e-18, 1e-10], rtol=1e-3)

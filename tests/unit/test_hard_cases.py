@@ -39,6 +39,7 @@ HARD = {
     "GP, duplicates that disagree": (
         lambda: latents.Kernel(4 * K), sites.StudentT(3.0, 0.1), np.sin(INPUTS) + 5 * (np.arange(100) >= 50)),
     "wide Poisson GP": (lambda: latents.Kernel(400 * K), sites.Poisson(), RNG.poisson(np.exp(2 * np.sin(INPUTS)))),
+    "very wide Poisson GP": (lambda: latents.Kernel(1e4 * K), sites.Poisson(), RNG.poisson(np.exp(np.sin(INPUTS)))),
     "sharp Laplace GP": (lambda: latents.Kernel(100 * K), sites.Laplace(0.01), np.sin(INPUTS) + 0.1 * X[:, 0]),
     "one row": (lambda: latents.Weights([[2.0]]), sites.Logistic(), [1]),
     "one weight held": (lambda: latents.Weights(X, mean=1.0, cov=[0.0, 1.0, 1.0]), sites.Logistic(), LABELS),
@@ -152,3 +153,15 @@ def test_nearly_constant_wide_kernels_converge_at_the_edge_of_rounding(seed):
         K = np.exp(12.0 - 0.5 * distance / np.exp(2 * log_l))
         result = klimb.infer(latents.Kernel((K + K.T) / 2), sites.Logistic(), y)
         assert result.converged, (log_l, result)
+
+
+def test_a_very_wide_rough_poisson_process_stays_honest():
+    """Slow, and perhaps not there in time; but the bound only rises, and it is one: below the evidence of any q."""
+    rng = np.random.default_rng(0)
+    t = np.sort(rng.random(80) * 3)
+    y = rng.poisson(np.exp(np.sin(t)))
+    scaled = np.sqrt(3) * np.abs(t[:, None] - t) / 0.1
+    result = klimb.infer(latents.Kernel(1e4 * (1 + scaled) * np.exp(-scaled)), sites.Poisson(), y, max_iter=60)
+    assert result.bound < 0  # probabilities of counts
+    assert np.diff(result.history.bound).min() >= -1e-8
+    assert result.converged or result.status.name in ("MAX_ITER", "STALLED")

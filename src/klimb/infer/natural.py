@@ -141,8 +141,12 @@ def _useful(state: State, after: State) -> bool:
 
 
 def _accept(state: State, found: State, rule: str, step: float = 1.0) -> Move | None:
-    """The judge of every proposal: the objective must not fall by more than rounding (nor be NaN)."""
-    return Move(found, rule, step) if found.objective >= state.objective - state.noise else None
+    """The judge of every proposal: the objective must not fall by more than rounding (nor be NaN).
+
+    A proposal so extreme that rounding could have made its objective up must be better by as much.
+    """
+    doubt = max(found.noise - 2 * state.noise, 0.0)
+    return Move(found, rule, step) if found.objective - doubt >= state.objective - state.noise else None
 
 
 def _towards(
@@ -194,7 +198,7 @@ def _local(problem: Problem, state: State) -> Move | None:
     if not (np.isfinite(cavity_v) & (cavity_v >= 0)).all():
         return None
     try:
-        found = local_sites(problem, state.m - cavity_v * state.a, cavity_v, state)
+        found = problem.at_sites(*local_sites(problem, state.m - cavity_v * state.a, cavity_v, state))
     except NotPositiveDefiniteError:
         return None
     return _accept(state, found, "local")
@@ -213,7 +217,7 @@ def _stretch(problem: Problem, state: State, gain: float) -> Move | None:
         found = problem.at_sites(slope + gamma * mean, gamma)
     except NotPositiveDefiniteError:
         return None
-    return Move(found, "stretch") if found.objective > state.objective + max(gain, state.noise) else None
+    return _accept(state, found, "stretch") if found.objective > state.objective + gain else None
 
 
 def _newton(problem: Problem, state: State) -> Move | None:

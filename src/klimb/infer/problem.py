@@ -115,7 +115,9 @@ class Problem:
             objective = total - 0.5 * mean_term
             bound = objective - 0.5 * factor.logdet
         terms = (float(np.abs(e.value).sum()), self.constant, mean_term, variance_term, factor.logdet)
-        noise = ROUNDING * sum(abs(term) for term in terms) + np.finfo(float).eps * latent.cancelled(a)
+        # K a is a sum that may cancel, and a is known to about gamma times the rounding of m.
+        loose = latent.cancelled(a) + float(np.abs(factor.gamma) @ (m - latent.mean) ** 2)
+        noise = ROUNDING * sum(abs(term) for term in terms) + np.finfo(float).eps * loose
         return State(a, factor, m, v, e, kl, bound, objective, noise, _stationarity(a, factor.gamma, v, e))
 
     def at_sites(self, slope: Array, gamma: Array) -> State:

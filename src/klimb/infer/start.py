@@ -11,15 +11,15 @@ from klimb.infer.loop import Step, run
 from klimb.infer.problem import Problem, State
 from klimb.latents.base import Posterior
 from klimb.numerics.arrays import Array
+from klimb.sites.base import Expectation
 
 INFORMATIVE = 2.0  # gamma k_ii from which a datum matters more to its site than the prior does
 THINNING, SMALLEST_THINNED = 8, 1000  # a coarse fit takes every eighth row, if that leaves enough of them
 COARSE_TOL, COARSE_ITERATIONS = 1e-2, 30  # its posterior differs from the full one by several sd anyway
 CLOSE = 1.0  # stationarity of the coarse start above which the others are tried as well
 DIFFERENCE = 1e-5  # relative step in v for derivatives of the oracle
-TOO_WIDE = 1e3  # v gamma from which a site wants a far smaller variance than the one tried
 DISBELIEF = 1e-3  # what is left of the sites on the other side, in the starts for sites that are not log-concave
-LOCAL_STEPS = 12  # Newton steps on each site alone: the start need not be exact
+LOCAL_STEPS, LOCAL_TOL = 16, 1e-3  # Newton steps on each site alone, which need not be exact
 
 
 def first_state(problem: Problem, coarse_step: Step | None = None) -> State:
@@ -49,7 +49,7 @@ def first_state(problem: Problem, coarse_step: Step | None = None) -> State:
     weakly_coupled = latent.n_weights >= latent.n_sites
     if problem.site.uses_variance and weakly_coupled and np.median(gamma * latent.prior_variances) > INFORMATIVE:
         with suppress(NotPositiveDefiniteError):
-            best = _better(best, local_sites(problem, latent.mean, latent.prior_variances, first))
+            best = _better(best, problem.at_sites(*local_sites(problem, latent.mean, latent.prior_variances, first)))
     return best if coarse is None else _better(best, coarse)
 
 
@@ -105,44 +105,68 @@ def _finite_state(problem: Problem, slope: Array, gamma: Array) -> State:
     )
 
 
-def local_sites(problem: Problem, prior_m: Array, prior_v: Array, state: State) -> State:
-    """The state whose every site is the one of its own best marginal against N(prior_m, prior_v)."""
+def local_sites(problem: Problem, prior_m: Array, prior_v: Array, state: State) -> tuple[Array, Array]:
+    """(slope, gamma) of every site at its own best marginal against N(prior_m, prior_v)."""
     m, spread = local_optimum(problem, prior_m, prior_v, state)
     e = problem.oracle(m, spread + problem.latent.slack)
     gamma = np.maximum(e.gamma, 0.0) if problem.site.log_concave else e.gamma
     if not np.isfinite(gamma.sum() + e.alpha.sum()):
         raise NotPositiveDefiniteError("a local site is not finite")
-    return problem.at_sites(gamma * m - e.alpha, gamma)
+    return gamma * m - e.alpha, gamma
 
 
 def local_optimum(problem: Problem, prior_m: Array, prior_v: Array, state: State) -> tuple[Array, Array]:
     """Each site's own best (m, v) against N(prior_m, prior_v): Newton in (m / sd, log v), all sites at once.
 
-    Stationary where -alpha = (m - prior_m) / prior_v and 1 / v = 1 / prior_v + gamma. The missing derivatives of the
-    oracle come from one forward difference in v, because d alpha/dm = gamma and d alpha/dv = (d gamma/dm) / 2.
+    Stationary where -alpha = (m - prior_m) / prior_v and 1 / v = 1 / prior_v + gamma. A site whose own bound would fall
+    goes back and takes a quarter of its step. The search starts at a third of the prior variance or at the present
+    marginal, whichever is better for the site.
     """
     prior_v = np.maximum(prior_v, 1e-300)
     slack, reach = problem.latent.slack, 3 * np.sqrt(prior_v)
-    m, v = np.clip(state.m, prior_m - reach, prior_m + reach), 0.3 * prior_v
-    with np.errstate(invalid="ignore", over="ignore"):
-        fits = v * problem.oracle(m, v + slack).gamma < TOO_WIDE
-    v = np.where(fits, v, np.minimum(v, state.v))
-    for _ in range(LOCAL_STEPS):
-        e, ahead = problem.oracle(m, v + slack), problem.oracle(m, v * (1 + DIFFERENCE) + slack)
-        sd = np.sqrt(v)
-        g_m = -sd * (e.alpha + (m - prior_m) / prior_v)
-        g_v = 0.5 * (1 - v / prior_v - v * e.gamma)
-        h_mm = -v * (e.gamma + 1 / prior_v)
-        h_mv = -sd * (ahead.alpha - e.alpha) / DIFFERENCE
-        h_vv = -0.5 * v * (1 / prior_v + e.gamma + (ahead.gamma - e.gamma) / DIFFERENCE)
-        h_mm, h_vv = np.minimum(h_mm, -0.05), np.minimum(h_vv, -0.05)
-        h_mv = np.where(h_mv**2 < 0.9 * h_mm * h_vv, h_mv, 0.0)
-        det = h_mm * h_vv - h_mv**2
-        d_m = np.clip(-(h_vv * g_m - h_mv * g_v) / det, -2, 2)
-        d_v = np.clip(-(h_mm * g_v - h_mv * g_m) / det, -1.5, 1.5)
-        finite = np.isfinite(d_m) & np.isfinite(d_v)
-        m = np.where(finite, m + sd * d_m, m)
-        v = np.where(finite, v * np.exp(d_v), 0.1 * v)
-        if max(np.abs(g_m).max(), np.abs(g_v).max()) < 1e-3:
-            break
+
+    def own_bound(m: Array, v: Array) -> tuple[Array, Expectation]:
+        e = problem.oracle(m, v + slack)
+        divergence = 0.5 * (v / prior_v + (m - prior_m) ** 2 / prior_v - 1.0 - np.log(v / prior_v))
+        return np.nan_to_num(e.value - divergence, nan=-np.inf, posinf=-np.inf), e
+
+    with np.errstate(all="ignore"):  # what overflows is worse than what does not, and is left
+        m = np.clip(state.m, prior_m - reach, prior_m + reach)
+        v = np.clip(state.v - slack, 1e-3 * np.finfo(float).eps * prior_v, prior_v)
+        wide = own_bound(m, 0.3 * prior_v)[0] > own_bound(m, v)[0]
+        trial_m, trial_v = m, np.where(wide, 0.3 * prior_v, v)
+        best, step = np.full_like(m, -np.inf), np.ones_like(m)
+        d_m, d_v, left = np.zeros_like(m), np.zeros_like(m), np.ones_like(m)
+        for _ in range(LOCAL_STEPS):
+            value, e = own_bound(trial_m, trial_v)
+            better = value > best
+            m, v, best = np.where(better, trial_m, m), np.where(better, trial_v, v), np.where(better, value, best)
+            new_m, new_v, size = _local_direction(problem, e, trial_m, trial_v, prior_m, prior_v)
+            d_m, d_v, left = np.where(better, new_m, d_m), np.where(better, new_v, d_v), np.where(better, size, left)
+            step = np.where(better, 1.0, 0.25 * step)
+            if not (left * np.minimum(4 * step, 1.0) > LOCAL_TOL).any():
+                break
+            trial_m, trial_v = m + step * d_m * np.sqrt(v), v * np.exp(step * d_v)
     return m, v
+
+
+def _local_direction(
+    problem: Problem, e: Expectation, m: Array, v: Array, prior_m: Array, prior_v: Array
+) -> tuple[Array, Array, Array]:
+    """A Newton step in (m / sd, log v) for each site, cut to two sd and a factor of e^1.5, and its gradient's size.
+
+    The missing derivatives of the oracle come from one forward difference in v, because d alpha/dm = gamma and
+    d alpha/dv = (d gamma/dm) / 2.
+    """
+    ahead = problem.oracle(m, v * (1 + DIFFERENCE) + problem.latent.slack)
+    sd = np.sqrt(v)
+    g_m = -sd * (e.alpha + (m - prior_m) / prior_v)
+    g_v = 0.5 * (1 - v / prior_v - v * e.gamma)
+    h_mm = np.minimum(-v * (e.gamma + 1 / prior_v), -0.05)
+    h_vv = np.minimum(-0.5 * v * (1 / prior_v + e.gamma + (ahead.gamma - e.gamma) / DIFFERENCE), -0.05)
+    h_mv = -sd * (ahead.alpha - e.alpha) / DIFFERENCE
+    h_mv = np.where(h_mv**2 < 0.9 * h_mm * h_vv, h_mv, 0.0)
+    det = h_mm * h_vv - h_mv**2
+    d_m = np.nan_to_num(np.clip(-(h_vv * g_m - h_mv * g_v) / det, -2, 2), nan=0.0)
+    d_v = np.nan_to_num(np.clip(-(h_mm * g_v - h_mv * g_m) / det, -1.5, 1.5), nan=-1.5)
+    return d_m, d_v, np.maximum(np.abs(g_m), np.abs(g_v))

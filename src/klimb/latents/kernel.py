@@ -28,7 +28,7 @@ WEAK_SITE = 1e-4  # gamma_i k_ii below this: (1 - (B^-1)_ii) / gamma_i would can
 
 
 def positive(v: Array, prior: Array) -> Array:
-    """Variances that rounding may have taken below zero, held at the rounding error of ``prior``."""
+    """Differences from ``prior`` that rounding may have taken below zero, held at their rounding error."""
     return np.asarray(np.maximum(v, np.finfo(float).eps * prior))
 
 
@@ -65,14 +65,15 @@ class KernelFactor(Factor):
         v = np.divide(explained, self.gamma, out=np.zeros_like(explained), where=~weak)
         if weak.any():
             v[weak] = self._weak_variances(np.flatnonzero(weak))
-        return positive(v, prior)
+        return np.asarray(v)
 
     def _weak_variances(self, sites: npt.NDArray[np.intp]) -> Array:
         """k_ii - |L^-1 G^1/2 K e_i|^2, in blocks of columns."""
         out = np.empty(len(sites))
         for block in row_blocks(len(sites), len(self.gamma)):
             W = self.explained_root(sites[block])
-            out[block] = np.diagonal(self._K)[sites[block]] - np.einsum("ij,ij->j", W, W)
+            prior = np.diagonal(self._K)[sites[block]]
+            out[block] = positive(prior - np.einsum("ij,ij->j", W, W), prior)
         return out
 
     def explained_root(self, sites: npt.NDArray[np.intp] | slice) -> Array:
@@ -122,11 +123,15 @@ class KernelFactor(Factor):
 
     def explained(self, cross: Array) -> Array:
         """k_*' (K + G^-1)^-1 k_* for each row k_* of ``cross``."""
+        W = self.whitened(cross)
+        return np.asarray(np.einsum("ij,ij->j", W, W))
+
+    def whitened(self, cross: Array) -> Array:
+        """L^-1 G^1/2 k_* for each row k_* of ``cross``, as columns."""
         from scipy.linalg.blas import dtrmm
 
         columns = np.asfortranarray((cross * self._root).T)
-        W = dtrmm(1.0, self._inverse, columns, lower=1, overwrite_b=1)
-        return np.asarray(np.einsum("ij,ij->j", W, W))
+        return np.asarray(dtrmm(1.0, self._inverse, columns, lower=1, overwrite_b=1))
 
     def covariance(self) -> Array:
         from scipy.linalg.blas import dsyrk
@@ -157,13 +162,14 @@ class SignedKernelFactor(Factor):
         self._negative = np.flatnonzero(gamma < 0)
         self._root = np.sqrt(-gamma[self._negative])
         W = self._base.explained_root(slice(None))
-        V1 = K[self._negative] - W[:, self._negative].T @ W
+        self._W = W[:, self._negative]
+        V1 = K[self._negative] - self._W.T @ W
         self._lower = cholesky(identity_plus(-V1[:, self._negative], self._root))  # of C
         self.logdet = self._base.logdet + log_det_from_cholesky(self._lower)
         self._U = triangular_solve(self._lower, self._root[:, None] * V1)
 
     def variances(self) -> Array:
-        return positive(self._base.variances() + np.einsum("ij,ij->j", self._U, self._U), np.diagonal(self._K))
+        return np.asarray(self._base.variances() + np.einsum("ij,ij->j", self._U, self._U))
 
     def smooth(self, b: Array) -> Array:
         return self.solve(b)[1]
@@ -188,9 +194,11 @@ class SignedKernelFactor(Factor):
         return P
 
     def explained(self, cross: Array) -> Array:
-        """k_*' (K + G^-1)^-1 k_* for each row k_* of ``cross``."""
-        inner = symmetric_from_lower(self.marginal_precision())
-        return np.asarray(np.einsum("ij,ij->i", cross @ inner, cross))
+        """k_*' (K + G^-1)^-1 k_* for each row k_* of ``cross``: what the others explain, less what these take back."""
+        W = self._base.whitened(cross)
+        V1 = cross[:, self._negative].T - self._W.T @ W
+        U = triangular_solve(self._lower, self._root[:, None] * V1)
+        return np.asarray(np.einsum("ij,ij->j", W, W) - np.einsum("ij,ij->j", U, U))
 
 
 DenseFactor: TypeAlias = KernelFactor | SignedKernelFactor
