@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
 from klimb.infer.problem import State
 from klimb.numerics.arrays import Array
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Trace:
+    """What is needed of a past state: not its factor, which may be an n x n matrix."""
+
+    gamma: Array  # of the oracle: where the natural step would go
+    a: Array
+    m: Array
+    mean_residual: Array
+    gamma_residual: Array
 
 
 @final
@@ -20,23 +33,24 @@ class Mixer:
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
-        self._states: list[State] = []
+        self._traces: list[_Trace] = []
+        self._v: Array = np.zeros(0)  # of the last state: the scale of the residuals
 
     def add(self, state: State) -> None:
-        self._states = [*self._states, state][-self._memory :]
+        trace = _Trace(state.expectation.gamma, state.a, state.m, state.mean_residual, state.gamma_residual)
+        self._traces, self._v = [*self._traces, trace][-self._memory :], state.v
 
     def restart(self) -> None:
         """Forget all but the last state."""
-        self._states = self._states[-1:]
+        self._traces = self._traces[-1:]
 
     def __len__(self) -> int:
-        return len(self._states)
+        return len(self._traces)
 
     def combine(self) -> tuple[Array, Array, Array, Array]:
         """(target gamma, a, m, residual of a) of the best combination."""
-        last = self._states[-1]
-        sd, v = np.sqrt(last.v), last.v
-        residuals = np.stack([np.concatenate([sd * s.mean_residual, v * s.gamma_residual]) for s in self._states])
+        v, sd, traces = self._v, np.sqrt(self._v), self._traces
+        residuals = np.stack([np.concatenate([sd * t.mean_residual, v * t.gamma_residual]) for t in traces])
         differences = residuals[:-1] - residuals[-1]
         gram = differences @ differences.T
         gram.flat[:: len(gram) + 1] += 1e-14 * np.trace(gram) + 1e-300
@@ -44,6 +58,6 @@ class Mixer:
         weights = np.append(weights, 1.0 - weights.sum())
         mix = [
             sum(c * part for c, part in zip(weights, parts, strict=True))
-            for parts in zip(*((s.expectation.gamma, s.a, s.m, s.mean_residual) for s in self._states), strict=True)
+            for parts in zip(*((t.gamma, t.a, t.m, t.mean_residual) for t in traces), strict=True)
         ]
         return mix[0], mix[1], mix[2], mix[3]

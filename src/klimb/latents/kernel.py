@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import cached_property
 from typing import Any, TypeAlias, final
 
@@ -24,6 +25,7 @@ from klimb.numerics.dense import (
 )
 from klimb.numerics.threads import threads_for
 
+MOST_SPARE, LARGEST_SPARE = 2, 4000**2  # work arrays kept, and the entries from which they are not worth keeping
 WEAK_SITE = 1e-4  # gamma_i k_ii below this: (1 - (B^-1)_ii) / gamma_i would cancel, so V_ii comes from K - W'W
 
 
@@ -32,9 +34,32 @@ def positive(v: Array, prior: Array) -> Array:
     return np.asarray(np.maximum(v, np.finfo(float).eps * prior))
 
 
-def identity_plus(K: Array, root: Array) -> Array:
+@final
+class Buffers:
+    """n x n work arrays, handed from a factor that is gone to the next one.
+
+    Fresh memory has to be mapped page by page, which for n of some thousands can cost as much as a factorisation.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._shape = (n, n)
+        self._spare: list[Array] = []
+
+    def take(self) -> Array:
+        return self._spare.pop() if self._spare else np.empty(self._shape)
+
+    def lend(self, buffer: Array, borrower: object) -> None:
+        """Take ``buffer`` back when ``borrower`` is garbage."""
+        weakref.finalize(borrower, self._give_back, buffer).atexit = False
+
+    def _give_back(self, buffer: Array) -> None:
+        if len(self._spare) < MOST_SPARE and buffer.size <= LARGEST_SPARE:
+            self._spare.append(buffer)
+
+
+def identity_plus(K: Array, root: Array, out: Array | None = None) -> Array:
     """I + diag(root) K diag(root) for a symmetric K, in Fortran order (the transpose of a C-ordered array)."""
-    B = np.empty_like(K, order="C")
+    B = np.empty_like(K, order="C") if out is None else out
     for rows in row_blocks(len(root), len(root)):  # both scalings while the block is in the cache
         np.multiply(K[rows], root, out=B[rows])
         B[rows] *= root[rows, None]
@@ -46,11 +71,14 @@ def identity_plus(K: Array, root: Array) -> Array:
 class KernelFactor(Factor):
     """B = I + G^1/2 K G^1/2 for gamma >= 0: one dpotrf, one dtrtri (2/3 n^3 flops). [A] Eq. (18)-(19)."""
 
-    def __init__(self, K: Array, gamma: Array) -> None:
+    def __init__(self, K: Array, gamma: Array, buffers: Buffers | None = None) -> None:
         self.gamma = gamma
         self._K = K
         self._root = np.sqrt(gamma)
-        lower = cholesky(identity_plus(K, self._root))
+        work = None if buffers is None else buffers.take()
+        if buffers is not None and work is not None:
+            buffers.lend(work, self)
+        lower = cholesky(identity_plus(K, self._root, work))  # in place, and so is its inverse
         self.logdet = log_det_from_cholesky(lower)
         self._inverse = triangular_inverse(lower)  # L^-1
         largest = float(self._root.max())
@@ -204,11 +232,11 @@ class SignedKernelFactor(Factor):
 DenseFactor: TypeAlias = KernelFactor | SignedKernelFactor
 
 
-def kernel_factor(K: Array, gamma: Array) -> DenseFactor:
+def kernel_factor(K: Array, gamma: Array, buffers: Buffers | None = None) -> DenseFactor:
     """The cheapest factor for these signs of gamma."""
     if gamma.size and gamma.min() < 0:
         return SignedKernelFactor(K, gamma)
-    return KernelFactor(K, gamma)
+    return KernelFactor(K, gamma, buffers)
 
 
 @final
@@ -248,6 +276,7 @@ class Kernel(Latent):
                 check_psd(self.K, "K")
         self.mean = mean_at(mean, (self.n_sites,), "mean")
         self.slack = np.zeros(self.n_sites)
+        self._buffers = Buffers(self.n_sites)
 
     @cached_property
     def prior_variances(self) -> Array:
@@ -260,7 +289,7 @@ class Kernel(Latent):
         return float(np.abs(a) @ np.sqrt(self.prior_variances)) ** 2  # as |k_ij| <= sqrt(k_ii k_jj)
 
     def factor(self, gamma: Array) -> DenseFactor:
-        return kernel_factor(self.K, gamma)
+        return kernel_factor(self.K, gamma, self._buffers)
 
     def design(self) -> Array:
         return psd_square_root(self.K, "K")

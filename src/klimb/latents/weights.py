@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, draws_from, variances_at
-from klimb.latents.kernel import kernel_factor
+from klimb.latents.kernel import Buffers, kernel_factor
 from klimb.latents.prior import WeightPrior
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, row_blocks, triangular_inverse
@@ -108,6 +108,7 @@ class Weights(Latent):
         if self.form == "dual":
             with threads_for(self.dense_size):
                 self._K = design.outer_gram(prior.root)
+            self._buffers = Buffers(self.n_sites)
 
     @cached_property
     def prior_variances(self) -> Array:
@@ -123,7 +124,7 @@ class Weights(Latent):
 
     def factor(self, gamma: Array) -> Factor:
         if self._K is not None:
-            return kernel_factor(self._K, gamma)  # [A] Eq. (18)-(19)
+            return kernel_factor(self._K, gamma, self._buffers)  # [A] Eq. (18)-(19)
         return PrimalFactor(self.X, self.prior, gamma)
 
     def thin(self, rows: npt.NDArray[np.intp]) -> Weights | None:
