@@ -63,6 +63,8 @@ class Natural(Step):
         yield Move(state, "start")
         mixer, pace = Mixer(self.memory), _Pace(state, _patience(problem))
         helped = self.newton and problem.site.uses_variance
+        if problem.start is not None and state.stationarity < NEAR:
+            pace.begin_near()
         while not pace.stalled:
             mixer.add(state)
             move = _stronger(problem, state, pace) if helped and pace.slow else None
@@ -90,6 +92,11 @@ class _Pace:
         self.gain = 0.0  # of the objective in the last step
         self.newton_in, self.stretch_in = patience, 0.0  # iterations until each may be tried (again)
         self._before, self._best, self._idle = 0.0, state.stationarity, 0
+
+    def begin_near(self) -> None:
+        """A start close to the optimum, as from other hyperparameters: Newton directions pay at once."""
+        self.slow = self.hard = self.newton_in == 0
+        self.stretch_in = PAUSE
 
     def note(self, state: State, after: State) -> None:
         left = after.stationarity / state.stationarity
