@@ -183,3 +183,16 @@ def test_clipping_changes_the_fixed_point_and_says_so():
     assert clipped.bound < free.bound
     assert any("zero" in note for note in clipped.notes)
     assert not clipped.converged
+
+
+def test_one_latent_may_serve_several_threads():
+    from concurrent.futures import ThreadPoolExecutor
+
+    rng = np.random.default_rng(5)
+    Z = rng.standard_normal((120, 6))
+    labels = [rng.integers(0, 2, 120) for _ in range(12)]
+    for latent in (latents.Weights(Z), latents.Kernel(Z @ Z.T)):
+        alone = [klimb.infer(latent, sites.Logistic(), y).bound for y in labels]
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(lambda y, latent=latent: klimb.infer(latent, sites.Logistic(), y).bound, labels))
+        np.testing.assert_array_equal(alone, together)

@@ -46,7 +46,10 @@ class Buffers:
         self._spare: list[Array] = []
 
     def take(self) -> Array:
-        return self._spare.pop() if self._spare else np.empty(self._shape)
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return np.empty(self._shape)
 
     def lend(self, buffer: Array, borrower: object) -> None:
         """Take ``buffer`` back when ``borrower`` is garbage."""

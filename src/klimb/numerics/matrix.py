@@ -34,9 +34,10 @@ class DesignMatrix(ABC):
 
     def transpose_times(self, vector: Array) -> Array:
         """X' vector."""
-        if self._last is None or self._last[0] is not vector:
-            self._last = (vector, self._transpose_times(vector))
-        return self._last[1]
+        last = self._last  # read once: another thread may replace it
+        if last is None or last[0] is not vector:
+            last = self._last = (vector, self._transpose_times(vector))
+        return last[1]
 
     @abstractmethod
     def _transpose_times(self, vector: Array) -> Array: ...
