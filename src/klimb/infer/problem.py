@@ -105,7 +105,10 @@ class Problem:
         if not np.isfinite(m.sum() + v.sum()):
             raise NotPositiveDefiniteError("the marginals are not finite")
         e = self.oracle(m, v)
-        total = float(e.value.sum()) + self.constant
+        with np.errstate(over="ignore"):  # a hopeless proposal may be worse than float64 can say
+            total, size = float(e.value.sum()) + self.constant, float(np.abs(e.value).sum())
+            # K a is a sum that may cancel, and a is known to about gamma times the rounding of m.
+            loose = latent.cancelled(a) + float(np.abs(factor.gamma) @ (m - latent.mean) ** 2)
         mean_term = float(a @ (m - latent.mean))
         variance_term = float(factor.gamma @ spread)
         kl = 0.5 * (mean_term - variance_term + factor.logdet)
@@ -114,9 +117,7 @@ class Problem:
         else:  # Laplace: the mode first; its evidence lacks the -gamma'v/2 of a bound
             objective = total - 0.5 * mean_term
             bound = objective - 0.5 * factor.logdet
-        terms = (float(np.abs(e.value).sum()), self.constant, mean_term, variance_term, factor.logdet)
-        # K a is a sum that may cancel, and a is known to about gamma times the rounding of m.
-        loose = latent.cancelled(a) + float(np.abs(factor.gamma) @ (m - latent.mean) ** 2)
+        terms = (size, self.constant, mean_term, variance_term, factor.logdet)
         noise = ROUNDING * sum(abs(term) for term in terms) + np.finfo(float).eps * loose
         return State(a, factor, m, v, e, kl, bound, objective, noise, _stationarity(a, factor.gamma, v, e))
 

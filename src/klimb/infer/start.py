@@ -165,8 +165,11 @@ def _local_direction(
     h_mm = np.minimum(-v * (e.gamma + 1 / prior_v), -0.05)
     h_vv = np.minimum(-0.5 * v * (1 / prior_v + e.gamma + (ahead.gamma - e.gamma) / DIFFERENCE), -0.05)
     h_mv = -sd * (ahead.alpha - e.alpha) / DIFFERENCE
-    h_mv = np.where(h_mv**2 < 0.9 * h_mm * h_vv, h_mv, 0.0)
+    # Exponential sites are nearly singular along m + v/2 = const, which is where a wide prior lets them go: keep the
+    # cross term as long as the Hessian is definite, and the direction when it is cut.
+    h_mv = np.where(h_mv**2 < (1 - 1e-6) * h_mm * h_vv, h_mv, 0.0)
     det = h_mm * h_vv - h_mv**2
-    d_m = np.nan_to_num(np.clip(-(h_vv * g_m - h_mv * g_v) / det, -2, 2), nan=0.0)
-    d_v = np.nan_to_num(np.clip(-(h_mm * g_v - h_mv * g_m) / det, -1.5, 1.5), nan=-1.5)
-    return d_m, d_v, np.maximum(np.abs(g_m), np.abs(g_v))
+    d_m, d_v = -(h_vv * g_m - h_mv * g_v) / det, -(h_mm * g_v - h_mv * g_m) / det
+    cut = 1.0 / np.maximum(np.maximum(np.abs(d_m) / 2.0, np.abs(d_v) / 1.5), 1.0)
+    return (np.nan_to_num(cut * d_m, nan=0.0), np.nan_to_num(cut * d_v, nan=-1.5),
+            np.maximum(np.abs(g_m), np.abs(g_v)))  # fmt: skip
