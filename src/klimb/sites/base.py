@@ -140,7 +140,7 @@ class Site(ABC):
 
     def peak(self, y: Array) -> tuple[Array, Array]:
         """Where log p(y|f) is largest in f, and the width of that peak; asked of sites that are not log-concave."""
-        raise NotImplementedError(f"{type(self).__name__} is not log-concave and must say where its peak is")
+        raise self._lacks("peak(y)", "is not log-concave, so its integrals need to know where its peak is")
 
     def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
         """log int p(y|f) N(f; m, v) df, constants included, with relative accuracy also where it is nearly 0."""
@@ -150,7 +150,7 @@ class Site(ABC):
 
     def conditional_moments(self, f: Array) -> tuple[Array, Array]:
         """Mean and variance of y given f."""
-        raise NotImplementedError(f"{type(self).__name__} has neither conditional nor predictive moments of y")
+        raise self._lacks("conditional_moments(f)", "has neither conditional nor predictive moments of y")
 
     def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
         """Mean and variance of y where f ~ N(m, v)."""
@@ -160,13 +160,17 @@ class Site(ABC):
 
     def cdf(self, y: Array, f: Array) -> Array:
         """P(Y <= y | f); ``f`` may be (..., n) for n data."""
-        raise NotImplementedError(f"{type(self).__name__} has no distribution function")
+        raise self._lacks("cdf(y, f)", "has no distribution function")
 
     def response_quantile(self, p: float, m: Array, v: Array) -> Array:
         """The p-quantile of y where f ~ N(m, v)."""
         from klimb.sites.prediction import quantile_by_search
 
         return quantile_by_search(self, p, m, v)
+
+    def _lacks(self, hook: str, why: str) -> InputError:
+        return InputError(f"this prediction needs a site that defines {hook}", f"{type(self).__name__}, which {why}",
+                          "Define that method on the site.")
 
     def labels(self) -> Array:
         """The clean values of y, in order, of a site with classes."""
