@@ -41,17 +41,6 @@ def unfold(m: Array, value: Array, slope: Array) -> tuple[Array, Array]:
     return value + np.maximum(m, 0.0), np.where(m > 0.0, 1.0 - slope, slope)
 
 
-def softplus_moments(m: Array, v: Array) -> Triple:
-    """E log(1 + e^f), E sigmoid(f), E sigmoid'(f) under N(m, v).
-
-    >>> value, slope, curvature = softplus_moments(np.array([0.0]), np.array([0.0]))
-    >>> print(value.round(12), slope, curvature)
-    [0.69314718] [0.5] [0.25]
-    """
-    value, slope, curvature = folded_moments(m, v)
-    return *unfold(m, value, slope), curvature
-
-
 def folded_moments(m: Array, v: Array) -> Triple:
     """E softplus, E sigmoid and E sigmoid' under N(-|m|, v), each with relative accuracy."""
     out = (np.empty_like(m), np.empty_like(m), np.empty_like(m))

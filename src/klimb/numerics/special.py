@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import digamma, gammaln
+from scipy.special import gammaln
 
 from klimb.numerics.arrays import Array
 
@@ -41,15 +41,6 @@ def stirling_error(x: Array) -> Array:
     small = np.minimum(x, 12.0)
     direct = gammaln(small) - (small - 0.5) * np.log(small) + small - HALF_LOG_2PI
     return np.where(x >= 12.0, _odd_series(large, _STIRLING), direct)
-
-
-def digamma_minus_log(x: Array) -> Array:
-    """digamma(x) - log(x) for x > 0, without the cancellation of the two at large x."""
-    x = np.asarray(x, dtype=np.float64)
-    large = np.maximum(x, 12.0)
-    small = np.minimum(x, 12.0)
-    series = -0.5 / large + _odd_series(large, _DIGAMMA) / large
-    return np.where(x >= 12.0, series, digamma(small) - np.log(small))
 
 
 # Coefficients of x^-3, x^-5, ... in the series of trigamma(x) - 1/x - 1/(2x^2), B_2k.
