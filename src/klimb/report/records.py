@@ -1,0 +1,203 @@
+"""The records a report is drawn from: plain numbers and text, nothing of the engine.
+
+A fit fills them once; the terminal table, the JSON of the command line, the HTML page and the plots all read the same
+numbers. Numbers are floats and tuples of floats, so that a record can be compared, printed and written as JSON. A
+number that does not exist (the leave-one-out density of a datum whose site can not be taken out) is None, never NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal, final
+
+Verdict = Literal["trust", "corrected", "doubt", "unchecked"]
+RowKind = Literal["fixed", "group", "smooth", "process", "parameter", "level"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line of a two-column table: ``Fact("rows used", "398")``."""
+
+    label: str
+    value: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CoefficientRow:
+    """A quantity with its posterior mean, sd and central interval.
+
+    ``positive`` is the posterior probability of a value above zero; None for what can not be negative.
+    """
+
+    name: str
+    mean: float
+    sd: float
+    lower: float
+    upper: float
+    positive: float | None = None
+    kind: RowKind = "fixed"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GroupEffects:
+    """Deviations of the levels of one grouping factor, one row per level shown.
+
+    ``total`` is how many levels there are: with thousands of levels the caller keeps the most extreme.
+    """
+
+    name: str  # the grouping, "school"
+    column: str  # what deviates, "Intercept" or "x"
+    rows: tuple[CoefficientRow, ...]
+    total: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EffectCurve:
+    """The mean of y (or f) along one column, the others held where ``note`` says, with a band of mass ``level``."""
+
+    name: str  # the column or term, "x"
+    x: tuple[float, ...] | tuple[str, ...]  # numbers, or the levels of a factor
+    center: tuple[float, ...]
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    level: float
+    x_label: str
+    y_label: str
+    rug: tuple[float, ...] = ()  # where data are: for numbers a few hundred values at most
+    counts: tuple[int, ...] = ()  # for levels: rows of each
+    note: str = ""
+
+    @property
+    def categorical(self) -> bool:
+        return bool(self.x) and isinstance(self.x[0], str)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BoundTrace:
+    """The bound after every iteration of the last fit, and the stationarity norm beside it."""
+
+    bound: tuple[float, ...]
+    stationarity: tuple[float, ...] = ()
+    rule: tuple[str, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Predicted against observed means in bins of like predictions, each datum predicted from all the others.
+
+    ``lower`` and ``upper`` enclose where the observed mean of the bin falls with probability ``level`` if the model is
+    right.
+    """
+
+    predicted: tuple[float, ...]
+    observed: tuple[float, ...]
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    counts: tuple[int, ...]
+    level: float
+    label: str = "y"  # what is predicted: "P(y = 1)" or "mean of y"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PitHistogram:
+    """Probability integral transform: where each datum falls in its own predictive distribution; flat is right.
+
+    ``density`` is 1 in every bin for a calibrated model; ``lower`` and ``upper`` enclose what chance allows a bin with
+    probability ``level``. ``coverage`` pairs the nominal mass of central intervals with the share of data inside.
+    """
+
+    density: tuple[float, ...]
+    lower: float
+    upper: float
+    n: int
+    level: float
+    coverage: tuple[tuple[float, float], ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HardRow:
+    """A row the model finds hard to predict from the others."""
+
+    row: int  # counted from 1, as a spreadsheet without its header would
+    observed: str
+    predicted: str
+    log_density: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Loo:
+    """Leave-one-out log density, summed over the data, with the standard error of the sum."""
+
+    elpd: float
+    se: float
+    n: int
+    failed: int = 0  # data whose site could not be taken out
+    hardest: tuple[HardRow, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TrustSummary:
+    """Whether the Gaussian posterior can be believed: a verdict, why, and what to do."""
+
+    verdict: Verdict
+    headline: str
+    advice: str = ""
+    number: float | None = None
+    facts: tuple[Fact, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """All that is said of one fit."""
+
+    formula: str
+    family: str  # "bernoulli, logit link"
+    level: float  # mass of all intervals
+    n: int
+    dropped: int
+    bound: float
+    converged: bool
+    status: str
+    advice: str
+    coefficients: tuple[CoefficientRow, ...]
+    parameters: tuple[CoefficientRow, ...] = ()  # standard deviations of groups, dispersion, lengthscales
+    groups: tuple[GroupEffects, ...] = ()
+    effects: tuple[EffectCurve, ...] = ()
+    data: tuple[Fact, ...] = ()
+    priors: tuple[Fact, ...] = ()
+    trace: BoundTrace | None = None
+    calibration: Calibration | None = None
+    pit: PitHistogram | None = None
+    loo: Loo | None = None
+    trust: TrustSummary = field(default_factory=lambda: TrustSummary("unchecked", "This fit was not checked."))
+    notes: tuple[str, ...] = ()
+    reproduce: tuple[str, ...] = ()  # lines of a terminal or Python session
+    versions: tuple[Fact, ...] = ()
+    title: str = ""
+
+
+def to_json(record: Any) -> Any:
+    """A record as what ``json.dumps`` takes: dicts, lists, numbers, text; a number that is not finite becomes None.
+
+    >>> to_json(CoefficientRow("x", 1.0, 0.5, 0.2, float("inf")))["upper"] is None
+    True
+    """
+    if is_dataclass(record) and not isinstance(record, type):
+        return {part.name: to_json(getattr(record, part.name)) for part in fields(record)}
+    if isinstance(record, tuple | list):
+        return [to_json(entry) for entry in record]
+    if isinstance(record, float):
+        return record if math.isfinite(record) else None
+    return record
