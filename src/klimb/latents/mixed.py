@@ -1,0 +1,386 @@
+"""Linear models with one grouping factor of any number of levels: cost linear in rows and levels.
+
+    f_i = x_i'w + t_i'b_l(i),    w ~ N(mean, cov),    b_l ~ N(0, group_cov) for every level l
+
+The posterior precision of (w, b_1, ..., b_L) is an arrow: a dense border for w, and a block of its own for each level,
+because no row belongs to two levels. Levels are eliminated first, each by itself; what is left has the size of w.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.latents.base import Factor, Latent, Posterior, variances_at
+from klimb.latents.prior import WeightPrior
+from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.dense import (
+    check_symmetric,
+    cholesky,
+    log_det_from_cholesky,
+    psd_square_root,
+    row_blocks,
+    triangular_inverse,
+)
+from klimb.numerics.matrix import DenseDesign
+from klimb.numerics.threads import threads_for
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LevelRows:
+    """Rows sorted by level, so that sums over a level are sums over a run."""
+
+    order: npt.NDArray[np.intp]  # original position of each sorted row
+    level: npt.NDArray[np.intp]  # level of each sorted row
+    starts: npt.NDArray[np.intp]  # where the runs begin
+    present: npt.NDArray[np.intp]  # level of each run
+    n_levels: int
+
+    @classmethod
+    def sort(cls, codes: npt.NDArray[np.intp], n_levels: int) -> LevelRows:
+        order = np.argsort(codes, kind="stable")
+        level = codes[order]
+        starts = np.flatnonzero(np.diff(level, prepend=-1))
+        return cls(order, level, starts, level[starts], n_levels)
+
+    def sums(self, rows: Array) -> Array:
+        """Sums over levels of sorted rows, one entry per level; 0 for a level without rows."""
+        out = np.zeros((self.n_levels, *rows.shape[1:]))
+        out[self.present] = np.add.reduceat(rows, self.starts, axis=0)
+        return out
+
+    def unsort(self, values: Array) -> Array:
+        out = np.empty_like(values)
+        out[self.order] = values
+        return out
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ArrowPosterior:
+    """q of all weights: w = mean + root e, b_l = level_mean_l - pull_l e + noise of covariance level_cov_l, e ~ N(0, I).
+
+    ``mean`` (B,), ``root`` (B, B), ``level_mean`` (L, k), ``pull`` (L, k, B), ``level_cov`` (L, k, k).
+    """
+
+    mean: Array
+    root: Array
+    level_mean: Array
+    pull: Array
+    level_cov: Array
+
+
+@final
+class MixedFactor(Factor):
+    """The arrow I + Z' G Z in whitened coordinates: D_l for the levels, C_l beside the border, S after elimination."""
+
+    def __init__(self, latent: Mixed, gamma: Array) -> None:
+        self.gamma = gamma
+        self._latent = latent
+        self._variances: Array | None = None
+        rows, Z, t = latent.rows, latent.Z, latent.t
+        g = gamma[rows.order]
+        k = t.shape[1]
+        self._gamma = g
+        D = rows.sums((g[:, None] * t)[:, :, None] * t[:, None, :])
+        D[:, np.arange(k), np.arange(k)] += 1.0
+        self.D_inverse, log_det_levels = _inverse_blocks(D)
+        C = np.stack([rows.sums((g * t[:, j])[:, None] * Z.values) for j in range(k)], axis=1)  # (L, k, B)
+        self.T = np.matmul(self.D_inverse, C)
+        B = Z.shape[1]
+        S = Z.weighted_gram(g) - C.reshape(-1, B).T @ self.T.reshape(-1, B)
+        S.flat[:: B + 1] += 1.0
+        lower = cholesky(np.asfortranarray(0.5 * (S + S.T)))
+        self.logdet = log_det_levels + log_det_from_cholesky(lower)
+        self.root = triangular_inverse(lower).T  # S^-1 = root root'
+
+    def residual_rows(self, Z: Array, t: Array, level: npt.NDArray[np.intp]) -> Array:
+        """(z_i - T_l't_i)' root: what is left of whitened rows once their level's own coefficients are known."""
+        U = Z.copy()
+        for j in range(t.shape[1]):
+            U -= t[:, j, None] * self.T[level, j]
+        return np.asarray(U @ self.root)
+
+    def variances(self) -> Array:
+        if self._variances is None:
+            latent = self._latent
+            v = np.empty(latent.n_sites)
+            for block in row_blocks(latent.n_sites, 2 * latent.Z.shape[1]):
+                t, level = latent.t[block], latent.rows.level[block]
+                rest = self.residual_rows(latent.Z.values[block], t, level)
+                v[block] = np.einsum("ij,ij->i", rest, rest) + own_variances(t, self.D_inverse, level)
+            self._variances = latent.rows.unsort(v)
+        return self._variances
+
+    def solve_weights(self, b: Array) -> tuple[Array, Array]:
+        """A^-1 Z'b in whitened coordinates: the border's part and (L, k) for the levels."""
+        border, levels = self._latent.pulled(b)
+        x = self.root @ (self.root.T @ (border - np.einsum("lkb,lk->b", self.T, levels)))
+        own = np.einsum("ljk,lk->lj", self.D_inverse, levels) - self.T @ x
+        return x, own
+
+    def smooth(self, b: Array) -> Array:
+        return self._latent.pushed(*self.solve_weights(b))
+
+    def energy(self, b: Array) -> float:
+        border, levels = self._latent.pulled(b)
+        half = self.root.T @ (border - np.einsum("lkb,lk->b", self.T, levels))
+        return float(half @ half + np.einsum("lj,ljk,lk->", levels, self.D_inverse, levels))
+
+    def covariance(self) -> Array:
+        latent = self._latent
+        level, t = latent.rows.level, latent.t
+        rest = self.residual_rows(latent.Z.values, t, level)
+        V = rest @ rest.T
+        own = np.einsum("ij,ijk->ik", t, self.D_inverse[level])
+        for begin, end in zip(latent.rows.starts, [*latent.rows.starts[1:], len(level)], strict=True):
+            V[begin:end, begin:end] += own[begin:end] @ t[begin:end].T
+        out = np.empty_like(V)
+        out[np.ix_(latent.rows.order, latent.rows.order)] = V
+        return out
+
+
+@final
+class Mixed(Latent):
+    """f = x'w + t'b of the row's level: fixed effects, and random effects of one grouping factor.
+
+    Parameters
+    ----------
+    X : (N, B) array
+        Columns whose weights all rows share.
+    codes : (N,) integers
+        Level of each row, from 0.
+    values : (N, k) array
+        What multiplies the k coefficients of the level; ones for a random intercept.
+    n_levels : int
+        How many levels there are; one more than the largest code unless given.
+    mean, cov : prior of w, as in `Weights`
+    group_cov : number, (k,) array or (k, k) array
+        Prior covariance of a level's coefficients.
+    slack : number or (N,) array
+        Extra variance of f_i.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> latent = klimb.latents.Mixed(np.ones((6, 1)), [0, 0, 1, 1, 2, 2], cov=100.0, group_cov=1.0)
+    >>> y = np.array([1.0, 1.2, 3.0, 2.8, 5.0, 5.2])
+    >>> result = klimb.infer(latent, klimb.sites.Gaussian(0.5), y)
+    >>> result.posterior.mean.round(1)  # the shared intercept, then the deviation of each level
+    array([ 3. , -1.7, -0.1,  1.9])
+    """
+
+    def __init__(self, X: Any, codes: Any, values: Any = None, *, n_levels: int | None = None, mean: Any = 0.0,
+                 cov: Any = 1.0, group_cov: Any = 1.0, slack: Any = 0.0) -> None:
+        matrix = as_float(X, "X", ndim=2)
+        if matrix.shape[0] == 0:
+            raise InputError("X must have at least one row", f"shape {matrix.shape}", "Pass some data.")
+        N = len(matrix)
+        level, count = _checked_codes(codes, N, n_levels)
+        t = np.ones((N, 1)) if values is None else as_float(values, "values", ndim=2)
+        if len(t) != N or t.shape[1] == 0:
+            raise InputError(f"values must have {N} rows and at least one column", f"shape {t.shape}",
+                             "There is one row of values per row of X.")
+        rows = LevelRows.sort(level, count)
+        self._build(rows, matrix[rows.order], t[rows.order], mean, cov, group_cov,
+                    variances_at(slack, (N,), "slack"))
+
+    def _build(self, rows: LevelRows, X: Array, values: Array, mean: Any, cov: Any, group_cov: Any,
+               slack: Array) -> None:
+        """From rows sorted by level (``slack`` in the original order)."""
+        self.rows, self.X, self.values = rows, X, values
+        self.n_sites, self.slack = len(X), slack
+        k = values.shape[1]
+        self.prior = WeightPrior(mean, cov, X.shape[1])
+        self.group_root = _group_root(group_cov, k)
+        self.Z = DenseDesign(X * self.prior.root if self.prior.root.ndim == 1 else X @ self.prior.root)
+        self.t = values @ self.group_root
+        self.n_weights = X.shape[1] + rows.n_levels * k
+        self.dense_size = X.shape[1]
+        self.mean = rows.unsort(X @ self.prior.mean) if self.prior.mean.any() else np.zeros(self.n_sites)
+
+    def with_prior(self, mean: Any, cov: Any, group_cov: Any, *, X: Array | None = None,
+                   slack: Array | None = None) -> Mixed:
+        """The same rows under another prior; ``X`` (in the original order) and ``slack`` may change too."""
+        new = Mixed.__new__(Mixed)
+        new._build(self.rows, self.X if X is None else X[self.rows.order], self.values, mean, cov, group_cov,
+                   self.slack if slack is None else slack)
+        return new
+
+    def pulled(self, b: Array) -> tuple[Array, Array]:
+        """Z'b: the border's part and (L, k) for the levels."""
+        sorted_b = b[self.rows.order]
+        return self.Z.transpose_times(sorted_b), self.rows.sums(self.t * sorted_b[:, None])
+
+    def pushed(self, border: Array, levels: Array) -> Array:
+        """Z times weights in whitened coordinates."""
+        own = np.einsum("ik,ik->i", self.t, levels[self.rows.level])
+        return self.rows.unsort(self.Z.times(border) + own)
+
+    @cached_property
+    def prior_variances(self) -> Array:
+        Z = self.Z.values
+        return self.rows.unsort(np.einsum("ij,ij->i", Z, Z) + np.einsum("ij,ij->i", self.t, self.t))
+
+    def mvm(self, a: Array) -> Array:
+        return self.pushed(*self.pulled(a))
+
+    def factor(self, gamma: Array) -> MixedFactor:
+        return MixedFactor(self, gamma)
+
+    def thin(self, rows: npt.NDArray[np.intp]) -> Mixed | None:
+        place = np.empty(self.n_sites, dtype=np.intp)
+        place[self.rows.order] = np.arange(self.n_sites)
+        kept = place[rows]  # sorted positions of the rows, in the order they were asked for
+        part = LevelRows.sort(self.rows.level[kept], self.rows.n_levels)
+        kept = kept[part.order]
+        thinned = Mixed.__new__(Mixed)
+        root = self.prior.root
+        cov = root**2 if root.ndim == 1 else root @ root.T
+        thinned._build(part, self.X[kept], self.values[kept], self.prior.mean, cov,
+                       self.group_root @ self.group_root.T, self.slack[rows])
+        return thinned
+
+    def marginals(self, posterior: Posterior) -> tuple[Array, Array]:
+        level = self.rows.level
+        m, v = predict_rows(self.arrow(posterior), self.X, self.values, level)
+        return self.rows.unsort(m), self.rows.unsort(v) + self.slack
+
+    def arrow(self, posterior: Posterior) -> ArrowPosterior:
+        """The posterior of all weights, at a size linear in the number of levels."""
+        latent = posterior.latent
+        assert isinstance(latent, Mixed)
+        factor = posterior.factor if isinstance(posterior.factor, MixedFactor) else latent.factor(posterior.gamma)
+        pull = posterior.a + posterior.gamma * (posterior.m - latent.mean)
+        border, levels = factor.solve_weights(pull)
+        root = latent.prior.root_times(np.ascontiguousarray(factor.root))
+        R = latent.group_root
+        mean = latent.prior.mean + latent.prior.root_times(border[:, None])[:, 0]
+        return ArrowPosterior(mean, root, levels @ R.T, (R @ factor.T) @ factor.root, R @ factor.D_inverse @ R.T)
+
+    def predict(self, posterior: Posterior, X_new: Any, codes: Any, values: Any = None) -> tuple[Array, Array]:
+        """Mean and variance of f at new rows; a level of -1 is one that was never seen, and gets the prior."""
+        matrix = as_float(X_new, "X_new", ndim=2)
+        t = np.ones((len(matrix), 1)) if values is None else as_float(values, "values", ndim=2)
+        level = np.asarray(codes, dtype=np.intp)
+        m, v = predict_rows(self.arrow(posterior), matrix, t, level)
+        prior = t @ self.group_root
+        return m, v + np.where(level < 0, np.einsum("ij,ij->i", prior, prior), 0.0)
+
+    def design(self) -> Array:
+        k = self.t.shape[1]
+        levels = np.zeros((self.n_sites, self.rows.n_levels * k))
+        for j in range(k):
+            levels[np.arange(self.n_sites), self.rows.level * k + j] = self.t[:, j]
+        return self.rows.unsort(np.hstack([self.Z.values, levels]))
+
+    def weight_mean(self, posterior: Posterior) -> Array:
+        """w, then the coefficients of each level in turn."""
+        arrow = self.arrow(posterior)
+        return np.concatenate([arrow.mean, arrow.level_mean.ravel()])
+
+    def weight_covariance(self, posterior: Posterior) -> Array:
+        if not posterior.spread:
+            return np.zeros((self.n_weights, self.n_weights))
+        arrow = self.arrow(posterior)
+        B, (L, k) = len(arrow.mean), arrow.level_mean.shape
+        root = np.vstack([arrow.root, -arrow.pull.reshape(L * k, B)])
+        cov = root @ root.T
+        for j in range(k):
+            for i in range(k):
+                cov[B + np.arange(L) * k + i, B + np.arange(L) * k + j] += arrow.level_cov[:, i, j]
+        return np.asarray(cov)
+
+    def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
+        if not posterior.spread:
+            return np.tile(posterior.mean, (n, 1))
+        return sample_arrow(self.arrow(posterior), n, rng)
+
+
+def predict_rows(q: ArrowPosterior, X: Array, t: Array, level: npt.NDArray[np.intp]) -> tuple[Array, Array]:
+    """Mean and variance of x'w + t'b_level for rows in bounded memory; a level of -1 takes no part."""
+    m, v = np.empty(len(X)), np.empty(len(X))
+    with threads_for(len(q.mean)):
+        for block in row_blocks(len(X), 2 * max(len(q.mean), 1)):
+            x, own, at = X[block], t[block], level[block]
+            seen = at >= 0
+            own = np.where(seen[:, None], own, 0.0)
+            at = np.where(seen, at, 0)
+            rest = x @ q.root
+            m[block] = x @ q.mean
+            if len(q.level_mean):
+                m[block] += np.einsum("ik,ik->i", own, q.level_mean[at])
+                for j in range(own.shape[1]):
+                    rest -= own[:, j, None] * q.pull[at, j]
+            v[block] = np.einsum("ij,ij->i", rest, rest)
+            if len(q.level_mean):
+                v[block] += own_variances(own, q.level_cov, at)
+    return m, v
+
+
+def own_variances(t: Array, blocks: Array, level: npt.NDArray[np.intp]) -> Array:
+    """t_i' blocks_l t_i."""
+    if t.shape[1] == 1:
+        return np.asarray(t[:, 0] ** 2 * blocks[level, 0, 0])
+    return np.asarray(np.einsum("ij,ijk,ik->i", t, blocks[level], t))
+
+
+def sample_arrow(q: ArrowPosterior, n: int, rng: np.random.Generator) -> Array:
+    """``n`` draws of (w, levels in turn), one a row."""
+    e = rng.standard_normal((n, q.root.shape[1]))
+    L, k = q.level_mean.shape
+    own = rng.standard_normal((n, L, k))
+    values, vectors = np.linalg.eigh(q.level_cov)  # a Cholesky factor would refuse an sd of zero
+    roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+    levels = q.level_mean - np.einsum("lkb,nb->nlk", q.pull, e) + np.einsum("ljk,nlk->nlj", roots, own)
+    return np.hstack([q.mean + e @ q.root.T, levels.reshape(n, L * k)])
+
+
+def _inverse_blocks(D: Array) -> tuple[Array, float]:
+    """Inverses of positive definite k x k blocks and the sum of their log determinants."""
+    if D.shape[1] == 1:
+        if not D.min(initial=1.0) > 0.0:
+            raise NotPositiveDefiniteError("a level has no proper posterior")
+        return 1.0 / D, float(np.log(D).sum())
+    try:
+        lower = np.linalg.cholesky(D)
+    except np.linalg.LinAlgError as error:
+        raise NotPositiveDefiniteError("a level has no proper posterior") from error
+    half = np.linalg.inv(lower)
+    return np.swapaxes(half, 1, 2) @ half, 2.0 * float(np.log(np.diagonal(lower, axis1=1, axis2=2)).sum())
+
+
+def _group_root(group_cov: Any, k: int) -> Array:
+    """R (k x r) with R R' = group_cov."""
+    values = as_float(group_cov, "group_cov")
+    if values.ndim <= 1:
+        return np.diag(np.sqrt(variances_at(values, (k,), "group_cov")))
+    if values.shape != (k, k):
+        raise InputError(f"group_cov must be a number, {k} variances or a {k} x {k} matrix", f"shape {values.shape}",
+                         "There is one variance per column of values.")
+    check_symmetric(values, "group_cov")
+    root = psd_square_root(values, "group_cov")
+    return root if root.shape[1] else np.zeros((k, 1))
+
+
+def _checked_codes(codes: Any, n: int, n_levels: int | None) -> tuple[npt.NDArray[np.intp], int]:
+    array = np.asarray(codes)
+    if array.shape != (n,) or array.dtype.kind not in "iu":
+        raise InputError(f"codes must be {n} whole numbers", f"shape {array.shape}, type {array.dtype}",
+                         "Number the levels from 0.")
+    level = array.astype(np.intp)
+    count = int(level.max()) + 1 if n_levels is None else int(n_levels)
+    bad = np.flatnonzero((level < 0) | (level >= count))
+    if bad.size:
+        raise InputError(f"codes must lie between 0 and {count - 1}", f"{level[bad[0]]} at index {bad[0]}",
+                         "Number the levels from 0.")
+    return level, count
+
+
+
