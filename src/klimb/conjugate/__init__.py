@@ -1,0 +1,1 @@
+"""Conditionally conjugate models by KL proximal-point."""

@@ -1,0 +1,198 @@
+"""Gamma and Wishart distributions: precisions, rates and precision matrices."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self, final
+
+import numpy as np
+from scipy.special import digamma, gammaln
+
+from klimb.conjugate.families.base import Family, Naturals, generator, positive
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array, as_float
+
+HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
+SERIES = 16.0  # from here on the asymptotic series of Stirling has full precision with the terms below
+
+
+def excess(x: Any) -> Array:
+    """x - 1 - log x >= 0 without cancellation near one."""
+    x = np.asarray(x, dtype=float)
+    t = x - 1.0
+    near = np.abs(t) < 0.05
+    # log1p(t) = 2 atanh(t / (2 + t)): t - log1p(t) = t^2/(2+t) - 2 (s^3/3 + s^5/5 + ...), s = t/(2+t)
+    s = np.where(near, t / (2.0 + t), 0.0)
+    s2 = s * s
+    tail = s * s2 * (2 / 3 + s2 * (2 / 5 + s2 * (2 / 7 + s2 * (2 / 9 + s2 * (2 / 11)))))
+    with np.errstate(divide="ignore"):
+        plain = t - np.log(x)
+    return np.asarray(np.where(near, t * s - tail, plain))
+
+
+def stirling_log_gamma(a: Array) -> Array:
+    """log Gamma(a) - [(a - 1/2) log a - a + log(2 pi)/2], by its series where the difference would cancel."""
+    large = np.maximum(a, SERIES)
+    u = 1.0 / (large * large)
+    series = (1 / 12 - u * (1 / 360 - u * (1 / 1260 - u * (1 / 1680 - u * (1 / 1188 - u * (691 / 360360)))))) / large
+    small = np.minimum(a, SERIES)
+    direct = gammaln(small) - ((small - 0.5) * np.log(small) - small + HALF_LOG_2PI)
+    return np.asarray(np.where(a >= SERIES, series, direct))
+
+
+def stirling_digamma(a: Array) -> Array:
+    """log a - 1/(2a) - digamma(a), by its series where the difference would cancel."""
+    large = np.maximum(a, SERIES)
+    u = 1.0 / (large * large)
+    series = u * (1 / 12 - u * (1 / 120 - u * (1 / 252 - u * (1 / 240 - u * (1 / 132 - u * (691 / 32760))))))
+    small = np.minimum(a, SERIES)
+    direct = np.log(small) - 0.5 / small - digamma(small)
+    return np.asarray(np.where(a >= SERIES, series, direct))
+
+
+def gamma_kl(shape_q: Array, shape_p: Array, ratio: Array | float = 1.0) -> Array:
+    """KL between Gamma distributions with these shapes and ``ratio`` = mean_q * rate_p / shape_p.
+
+    With Stirling's leading terms cancelled by hand every summand is small where the divergence is, so that shapes of
+    1e12 keep their digits.
+    """
+    return np.asarray(
+        shape_p * excess(ratio) + 0.5 * excess(shape_p / shape_q) - (shape_q - shape_p) * stirling_digamma(shape_q)
+        + stirling_log_gamma(shape_p) - stirling_log_gamma(shape_q)
+    )  # fmt: skip
+
+
+@final
+class Gamma(Family):
+    """Gamma(shape, rate): statistics (log x, x).
+
+    >>> import numpy as np
+    >>> q = Gamma(2.0, 4.0)
+    >>> print(q.mean, q.variance, np.round(q.kl(Gamma(1.0, 1.0)), 4))
+    0.5 0.125 0.3091
+    """
+
+    event_ndims: ClassVar[tuple[int, ...]] = (0, 0)
+
+    def __init__(self, shape: Any, rate: Any) -> None:
+        a, b = np.broadcast_arrays(positive(shape, "shape"), positive(rate, "rate"))
+        super().__init__((a, -b))
+
+    @property
+    def shape(self) -> Array:
+        return self.natural[0]
+
+    @property
+    def rate(self) -> Array:
+        return -self.natural[1]
+
+    def log_base(self, statistics: Naturals) -> Array:
+        return -statistics[0]
+
+    def log_partition(self) -> Array:
+        return np.asarray(gammaln(self.shape) - self.shape * np.log(self.rate))
+
+    def mean_parameters(self) -> Naturals:
+        return digamma(self.shape) - np.log(self.rate), self.shape / self.rate
+
+    def statistics(self, x: Array) -> Naturals:
+        return np.log(x), x
+
+    @property
+    def mean(self) -> Array:
+        return self.shape / self.rate
+
+    @property
+    def variance(self) -> Array:
+        return self.shape / self.rate**2
+
+    def entropy(self) -> Array:
+        a = self.shape
+        return np.asarray(0.5 * np.log(a) - np.log(self.rate) + HALF_LOG_2PI + stirling_log_gamma(a) + 0.5 - 0.5 / a
+                          - (1.0 - a) * stirling_digamma(a))  # fmt: skip
+
+    def kl(self, other: Self) -> Array:
+        ratio = (self.shape / other.shape) * (other.rate / self.rate)
+        return np.maximum(gamma_kl(self.shape, other.shape, ratio), 0.0)
+
+    def quantile(self, probability: Any) -> Array:
+        """The values below which x lies with these probabilities."""
+        from scipy.special import gammaincinv
+
+        return np.asarray(gammaincinv(self.shape, probability) / self.rate)
+
+    def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
+        return generator(rng).standard_gamma(self.shape, size=(n, *self.plates)) / self.rate
+
+
+@final
+class Wishart(Family):
+    """Wishart(dof, rate): of D x D precision matrices with mean dof * rate^-1; statistics (log det x, x).
+
+    ``rate`` is the inverse of the usual scale matrix, so that it adds up with scatter matrices.
+    """
+
+    event_ndims: ClassVar[tuple[int, ...]] = (0, 2)
+
+    def __init__(self, dof: Any, rate: Any) -> None:
+        matrix = as_float(rate, "rate")
+        if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
+            raise InputError("rate must be a square matrix per plate", f"shape {matrix.shape}", "Pass (..., D, D).")
+        degrees = positive(dof, "dof")
+        D = matrix.shape[-1]
+        if np.any(degrees <= D - 1):
+            raise InputError(f"dof must exceed D - 1 = {D - 1}", f"{degrees.min()}", "Use dof = D for a wide prior.")
+        degrees = np.broadcast_to(degrees, matrix.shape[:-2]).astype(float)
+        super().__init__((0.5 * (degrees - D - 1), -0.5 * matrix))
+
+    @property
+    def dimension(self) -> int:
+        return int(self.natural[1].shape[-1])
+
+    @property
+    def dof(self) -> Array:
+        return 2.0 * self.natural[0] + self.dimension + 1
+
+    @property
+    def rate(self) -> Array:
+        return -2.0 * self.natural[1]
+
+    def _halves(self) -> Array:
+        """(dof + 1 - j)/2 for j = 1..D: the shapes of the chi-squares in Bartlett's decomposition."""
+        return np.asarray(0.5 * (self.dof[..., None] - np.arange(self.dimension)))
+
+    def log_partition(self) -> Array:
+        D = self.dimension
+        log_det = np.linalg.slogdet(self.rate)[1]
+        return np.asarray(0.5 * self.dof * (D * np.log(2.0) - log_det) + 0.25 * D * (D - 1) * np.log(np.pi)
+                          + gammaln(self._halves()).sum(-1))  # fmt: skip
+
+    def mean_parameters(self) -> Naturals:
+        log_det = np.linalg.slogdet(self.rate)[1]
+        return digamma(self._halves()).sum(-1) + self.dimension * np.log(2.0) - log_det, self.mean
+
+    def statistics(self, x: Array) -> Naturals:
+        return np.linalg.slogdet(x)[1], x
+
+    @property
+    def mean(self) -> Array:
+        return self.dof[..., None, None] * np.linalg.inv(self.rate)
+
+    def kl(self, other: Self) -> Array:
+        # Eigenvalues of rate_q^-1 rate_p, from the whitened matrix so that they are real and positive.
+        root = np.linalg.cholesky(self.rate)
+        half = np.linalg.solve(root, other.rate)
+        values = np.linalg.eigvalsh(np.linalg.solve(root, np.swapaxes(half, -1, -2)))
+        c = (self.dof / other.dof)[..., None]
+        spread = (0.5 * other.dof[..., None] * excess(c * values)).sum(-1)
+        q, p = self._halves(), other._halves()
+        shapes = gamma_kl(q, p) - p * np.log(q / p) + 0.5 * other.dof[..., None] * np.log(c)
+        return np.asarray(np.maximum(spread + shapes.sum(-1), 0.0))
+
+    def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
+        # Bartlett: x = L T T' L' with L L' = rate^-1, T lower triangular.
+        rng, D = generator(rng), self.dimension
+        T = np.tril(rng.standard_normal((n, *self.plates, D, D)), -1)
+        diagonal = np.sqrt(2.0 * rng.standard_gamma(self._halves(), size=(n, *self.plates, D)))
+        T[..., np.arange(D), np.arange(D)] = diagonal
+        root = np.linalg.cholesky(np.linalg.inv(self.rate)) @ T
+        return np.asarray(root @ np.swapaxes(root, -1, -2))
