@@ -7,6 +7,8 @@
     klimb.series(kernel, t, site)   the same over time, at a cost linear in the data
     klimb.inducing, klimb.scale     inducing points, how many and where; rows on demand, minibatches
     klimb.streaming                 adding data to a fitted process
+    klimb.load(path)                what was saved to a file
+    klimb.sklearn                   estimators for scikit-learn (an extra)
     klimb.steps, klimb.methods      other step rules and baselines, same arguments, same Result
 
 The parts are imported when they are first used, so that ``import klimb`` costs next to nothing.
@@ -17,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from klimb import errors, inducing, kernels, latents, methods, scale, sites, steps, streaming
+    from klimb.frontend.files import load
     from klimb.infer.loop import infer
     from klimb.process import gp
     from klimb.temporal import series
 
 __version__ = "0.1.0"
-__all__ = ["errors", "gp", "inducing", "infer", "kernels", "latents", "methods", "scale", "series", "sites", "steps",
-           "streaming"]
+__all__ = ["errors", "gp", "inducing", "infer", "kernels", "latents", "load", "methods", "scale", "series", "sites",
+           "steps", "streaming"]
 
 
 def __getattr__(name: str) -> Any:
@@ -31,6 +34,8 @@ def __getattr__(name: str) -> Any:
         return import_module("klimb.process").gp
     if name == "series":
         return import_module("klimb.temporal").series
+    if name == "load":
+        return import_module("klimb.frontend.files").load
     # klimb.infer is a package and can be called: see klimb/infer/__init__.py.
     if name in __all__:
         return import_module(f"klimb.{name}")
