@@ -1,0 +1,95 @@
+"""Calibration from leave-one-out predictions: reliability in bins, and the probability integral transform."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array
+from klimb.report.records import Calibration, PitHistogram
+
+BINS = 10
+SMALLEST_BIN = 8  # rows: fewer say too little to draw
+
+
+def calibration(predicted: Any, variance: Any, y: Any, *, level: float = 0.9, label: str = "y") -> Calibration | None:
+    """Observed and predicted means in bins of rows with like predictions; None with too few rows.
+
+    ``predicted`` and ``variance`` are the predictive means and variances of each y without that y. The sum over a bin
+    then has a known variance if the model is right, which is where the expected interval comes from (central limit).
+
+    >>> curve = calibration(np.repeat([0.2, 0.8], 50), np.full(100, 0.16), np.tile([0.0, 0, 0, 0, 1], 20))
+    >>> curve.counts, [round(value, 2) for value in curve.observed]
+    ((50, 50), [0.2, 0.2])
+    """
+    mean, spread, seen = (np.asarray(values, dtype=float) for values in (predicted, variance, y))
+    if not mean.shape == spread.shape == seen.shape:
+        raise InputError("predictions, variances and y need one entry per row",
+                         f"shapes {mean.shape}, {spread.shape}, {seen.shape}", "Pass three vectors of one length.")
+    usable = np.isfinite(mean) & np.isfinite(spread) & np.isfinite(seen)
+    mean, spread, seen = mean[usable], spread[usable], seen[usable]
+    count = min(BINS, len(mean) // SMALLEST_BIN)
+    if count < 2:
+        return None
+    order = np.argsort(mean, kind="stable")
+    # Rows with the same prediction stay together: a bin ends where the prediction changes.
+    cuts = np.unique(np.searchsorted(mean[order], mean[order][len(mean) * np.arange(1, count) // count], side="left"))
+    bins = [part for part in np.split(order, cuts) if len(part)]
+    if len(bins) < 2:
+        return None
+    half = _normal_quantile(0.5 + 0.5 * level)
+    center = [float(mean[part].mean()) for part in bins]
+    sd = [float(np.sqrt(spread[part].sum())) / len(part) for part in bins]
+    # The interval can not leave the range that y itself can not leave (0 to 1 for yes or no).
+    floor, ceiling = (0.0, 1.0) if np.all((seen == 0) | (seen == 1)) else (-np.inf, np.inf)
+    return Calibration(tuple(center), tuple(float(seen[part].mean()) for part in bins),
+                       tuple(max(middle - half * scale, floor) for middle, scale in zip(center, sd, strict=True)),
+                       tuple(min(middle + half * scale, ceiling) for middle, scale in zip(center, sd, strict=True)),
+                       tuple(len(part) for part in bins), level, label)
+
+
+def pit_histogram(below: Any, at: Any, *, level: float = 0.9, bins: int = BINS) -> PitHistogram | None:
+    """The histogram of the probability integral transform; None with too few rows.
+
+    ``below`` is P(Y < y) and ``at`` P(Y <= y) for each datum; they are equal for continuous y. A discrete datum is
+    spread evenly over the jump between them, so that the histogram of a calibrated model is flat for counts as well.
+
+    >>> even = (np.arange(100) + 0.5) / 100
+    >>> pit_histogram(even, even, bins=4).density
+    (1.0, 1.0, 1.0, 1.0)
+    """
+    low, high = np.asarray(below, dtype=float), np.asarray(at, dtype=float)
+    usable = np.isfinite(low) & np.isfinite(high)
+    low, high = np.clip(low[usable], 0.0, 1.0), np.clip(high[usable], 0.0, 1.0)
+    n = len(low)
+    if n < 2 * SMALLEST_BIN:
+        return None
+    bins = min(bins, max(4, n // SMALLEST_BIN))
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    density = np.diff(_cdf_of_pit(edges, low, high)) * bins
+    # A bin of a calibrated model holds Binomial(n, 1 / bins) rows: by the normal approximation, never below nothing.
+    half = _normal_quantile(0.5 + 0.5 * level) * np.sqrt((bins - 1.0) / n)
+    coverage = []
+    for nominal in (0.5, level):
+        ends = np.array([0.5 - 0.5 * nominal, 0.5 + 0.5 * nominal])
+        inside = _cdf_of_pit(ends, low, high)
+        coverage.append((nominal, round(float(inside[1] - inside[0]), 6)))
+    return PitHistogram(tuple(float(value) for value in density), float(max(1.0 - half, 0.0)), float(1.0 + half), n,
+                        level, tuple(coverage))
+
+
+def _cdf_of_pit(points: Array, low: Array, high: Array) -> Array:
+    """Mean over data of the distribution function of U(low, high) at ``points``; a jump at ``low`` where they meet."""
+    jump = high - low > 1e-12
+    wide = np.where(jump, high - low, 1.0)
+    share = np.clip((points[:, None] - low) / wide, 0.0, 1.0)
+    share[:, ~jump] = (low[~jump] < points[:, None]) | (points[:, None] >= 1.0)
+    return np.asarray(share.mean(axis=1), dtype=float)
+
+
+def _normal_quantile(p: float) -> float:
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(p)

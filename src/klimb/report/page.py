@@ -1,0 +1,242 @@
+"""The report as one HTML page that needs nothing else: no script, no font, no picture from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from klimb.report.charts import (
+    axis_cell,
+    bound_chart,
+    calibration_chart,
+    coefficient_range,
+    effect_chart,
+    group_chart,
+    interval_cell,
+    pit_chart,
+)
+from klimb.report.numbers import fixed, percent, plain
+from klimb.report.records import CoefficientRow, Fact, FitReport, Loo, TrustSummary
+from klimb.report.style import PAGE_STYLE
+from klimb.report.svg import STYLE, escape
+from klimb.report.text import coefficient_cells
+
+LOGO = ('<svg viewBox="0 0 40 24" aria-hidden="true"><path d="M2 22 13 7l6 8L28 3l10 19" fill="none"'
+        ' stroke="currentColor" stroke-width="2.6" stroke-linejoin="round" stroke-linecap="round"/></svg>')
+
+# Verdicts differ in shape and word, not only in colour.
+SIGNS = {
+    "trust": ("Trust", '<circle cx="12" cy="12" r="10.5"/><path class="cut" d="m7 12.5 3.5 3.5L17.5 8.5"/>'),
+    "corrected": ("Corrected", '<rect x="1.5" y="1.5" width="21" height="21" rx="5"/>'
+                               '<path class="cut" d="M6.5 9.5h11m-11 5h11"/>'),
+    "doubt": ("Doubt", '<path d="M12 1.5 23.2 21.5H.8z"/><path class="cut" d="M12 8.5v6m0 3v.1"/>'),
+    "unchecked": ("Not checked", '<circle class="open" cx="12" cy="12" r="10"/><path class="line" d="M8 12h8"/>'),
+}
+
+
+def page(report: FitReport) -> str:
+    """The whole page as text.
+
+    >>> text = page(FitReport("y ~ <x>", "poisson", 0.9, 3, 0, -4.2, True, "converged", "Nothing to do.", ()))
+    >>> text.startswith("<!doctype html>"), "<x>" in text
+    (True, False)
+    """
+    title = report.title or report.formula
+    body = [
+        _header(report),
+        _verdict(report.trust, report),
+        _tiles(report),
+        _coefficients(report),
+        _effects(report),
+        _groups(report),
+        _predictions(report),
+        _climb(report),
+        _model(report),
+        _reproduce(report),
+    ]
+    return (f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            f'<title>{escape(title)} - klimb</title>\n'
+            f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            f'<meta name="color-scheme" content="light dark">\n<meta name="generator" content="klimb">\n'
+            f"<style>\n{PAGE_STYLE}\n{STYLE}\n</style>\n</head>\n<body>\n<main>\n"
+            f"{''.join(part for part in body if part)}</main>\n</body>\n</html>\n")
+
+
+# -- top ------------------------------------------------------------------------------------------------------------
+
+
+def _header(report: FitReport) -> str:
+    lead = f'<h1>{escape(report.title)}</h1>\n<p class="formula">{escape(report.formula)}</p>' if report.title else (
+        f'<h1 class="formula">{escape(report.formula)}</h1>')
+    dropped = f", {report.dropped:,} left out" if report.dropped else ""
+    return (f'<header>\n<p class="brand">{LOGO}<span>klimb</span> report</p>\n{lead}\n'
+            f'<p class="sub">{escape(report.family)} · {report.n:,} rows{dropped}'
+            f" · intervals hold {percent(report.level)}</p>\n</header>\n")
+
+
+def _verdict(trust: TrustSummary, report: FitReport) -> str:
+    kind = "doubt" if not report.converged and trust.verdict == "unchecked" else trust.verdict
+    word, drawing = SIGNS[kind]
+    headline = trust.headline if report.converged else f"{report.status}. {trust.headline}"
+    advice = " ".join(text for text in (trust.advice, "" if report.converged else report.advice) if text)
+    facts = _facts(trust.facts)
+    more = f"<details><summary>What was checked</summary>{facts}</details>" if facts else ""
+    return (f'<section class="verdict {kind}" aria-label="verdict">'
+            f'<svg class="sign" viewBox="0 0 24 24" aria-hidden="true">{drawing}</svg>'
+            f"<div><p><strong>{word}.</strong> {escape(headline)}</p>"
+            f'{f"<p class=soft>{escape(advice)}</p>" if advice else ""}{more}</div></section>\n')
+
+
+def _tiles(report: FitReport) -> str:
+    tiles = [("Log evidence, at least", plain(report.bound, 6), "the bound the fit climbed")]
+    if report.loo is not None:
+        tiles.append(("Leave-one-out", f"{plain(report.loo.elpd, 5)}", f"± {plain(report.loo.se, 2)} (log density)"))
+    if report.trace is not None:
+        count = len(report.trace.bound) - 1
+        tiles.append(("Iterations", f"{count}", "converged" if report.converged else report.status))
+    tiles.append(("Rows", f"{report.n:,}", f"{report.dropped:,} left out" if report.dropped else "all used"))
+    cells = "".join(f"<div><dt>{escape(name)}</dt><dd><b>{escape(value)}</b><span>{escape(note)}</span></dd></div>"
+                    for name, value, note in tiles)
+    return f'<dl class="tiles">{cells}</dl>\n'
+
+
+# -- what was found -------------------------------------------------------------------------------------------------
+
+
+def _coefficients(report: FitReport) -> str:
+    parts = []
+    if report.coefficients:
+        parts.append(_section("Coefficients", _forest(report.coefficients, report.level),
+                              "On the scale of the linear predictor. The dashed line is zero; an arrow points to what"
+                              " lies beyond the axis."))
+    if report.parameters:
+        heads, cells = coefficient_cells(report.parameters, report.level)
+        parts.append(_section("Other parameters", _table(heads, cells),
+                              "Learnt from the data together with the coefficients."))
+    return "".join(parts)
+
+
+def _forest(rows: Sequence[CoefficientRow], level: float) -> str:
+    """A table in which every row draws its interval."""
+    heads, cells = coefficient_cells(rows, level)
+    limits = coefficient_range(rows)
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads[1:])
+    body = "".join(f'<tr><th scope="row">{escape(line[0])}</th><td class="strip">{interval_cell(row, limits)}</td>'
+                   + "".join(f"<td>{escape(cell)}</td>" for cell in line[1:]) + "</tr>"
+                   for row, line in zip(rows, cells, strict=True))
+    return (f'<div class="scroll" tabindex="0"><table class="forest"><thead><tr><td></td>'
+            f'<th scope="col" class="strip">interval</th>{head}</tr></thead><tbody>{body}</tbody>'
+            f'<tfoot><tr><td></td><td class="strip">{axis_cell(limits)}</td>'
+            f"{'<td></td>' * (len(heads) - 1)}</tr></tfoot></table></div>")
+
+
+def _effects(report: FitReport) -> str:
+    if not report.effects:
+        return ""
+    figures = [_figure(effect_chart(curve), curve.note) for curve in report.effects]
+    return _section("Effects", _grid(figures),
+                    f"What the model says of y along one column. Bands and bars hold {percent(report.level)}; ticks at"
+                    " the foot are data.")
+
+
+def _groups(report: FitReport) -> str:
+    figures = []
+    for group in report.groups:
+        shown = len(group.rows)
+        few = f"the {shown} most extreme of {group.total:,}" if shown < group.total else f"all {group.total:,}"
+        figures.append(_figure(group_chart(group, report.level), f"{group.column} by {group.name}, {few} levels."
+                               " The less a level has been seen, the more it is drawn towards the average."))
+    return _section("Levels", _grid(figures), "How far each level lies from the average of all.") if figures else ""
+
+
+# -- how well it predicts -------------------------------------------------------------------------------------------
+
+
+def _predictions(report: FitReport) -> str:
+    figures = []
+    if report.calibration is not None:
+        figures.append(_figure(calibration_chart(report.calibration),
+                               "Rows in bins of like predictions. If the model is right,"
+                               f" {percent(report.calibration.level)} of the dots lie within their grey bars."))
+    if report.pit is not None:
+        covered = ", ".join(f"{percent(nominal)} intervals hold {100.0 * actual:.0f}% of the data"
+                            for nominal, actual in report.pit.coverage)
+        figures.append(_figure(pit_chart(report.pit), (f"{covered}. " if covered else "")
+                               + f"{percent(report.pit.level)} of flat bars end between the dashed lines."))
+    inside = (_grid(figures) if figures else "") + (_hardest(report.loo) if report.loo is not None else "")
+    return _section("Predictions", inside, "Each row is predicted from all the others, without refitting."
+                    ) if inside else ""
+
+
+def _hardest(loo: Loo) -> str:
+    text = (f"<p>Log density of a row given all others, summed: <b>{escape(plain(loo.elpd, 5))}</b>"
+            f" ± {escape(plain(loo.se, 2))} over {loo.n:,} rows"
+            f"{f'; {loo.failed} rows could not be left out' if loo.failed else ''}.</p>")
+    if not loo.hardest:
+        return text
+    cells = [[str(row.row), row.observed, row.predicted, fixed(row.log_density, 2)] for row in loo.hardest]
+    return text + "<h3>The rows it finds hardest</h3>" + _table(["row", "observed", "predicted", "log density"], cells)
+
+
+def _climb(report: FitReport) -> str:
+    chart = bound_chart(report.trace) if report.trace is not None else ""
+    words = f"{report.status}. {report.advice}".replace("..", ".")
+    return _section("The climb", _grid([_figure(chart, words)]),
+                    "How far below its final value the bound was after each iteration.") if chart else ""
+
+
+# -- what was asked -------------------------------------------------------------------------------------------------
+
+
+def _model(report: FitReport) -> str:
+    parts = []
+    if report.data:
+        parts.append(f"<div><h3>Data</h3>{_facts(report.data)}</div>")
+    if report.priors:
+        parts.append(f"<div><h3>Priors</h3>{_facts(report.priors)}</div>")
+    notes = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
+    if notes:
+        parts.append(f"<div><h3>Notes</h3><ul>{notes}</ul></div>")
+    return _section("Data and priors", f'<div class="columns">{"".join(parts)}</div>') if parts else ""
+
+
+def _reproduce(report: FitReport) -> str:
+    lines = escape_lines(report.reproduce)
+    code = f'<pre tabindex="0"><code>{lines}</code></pre>' if lines else ""
+    inside = code + (_facts(report.versions) if report.versions else "")
+    return _section("Reproduce", inside, "The fit has no random part: the same data give the same numbers."
+                    ) if inside else ""
+
+
+# -- pieces ---------------------------------------------------------------------------------------------------------
+
+
+def escape_lines(lines: Iterable[str]) -> str:
+    """Lines of code, each escaped; line ends inside a line stay."""
+    return "\n".join(escape(part) for line in lines for part in line.splitlines() or [""])
+
+
+def _section(title: str, inside: str, lead: str = "") -> str:
+    words = f'<p class="lead">{escape(lead)}</p>' if lead else ""
+    return f"<section>\n<h2>{escape(title)}</h2>\n{words}\n{inside}\n</section>\n"
+
+
+def _grid(figures: Sequence[str]) -> str:
+    return f'<div class="grid{" single" if len(figures) == 1 else ""}">{"".join(figures)}</div>'
+
+
+def _figure(chart: str, caption: str) -> str:
+    return f"<figure>{chart}{f'<figcaption>{escape(caption)}</figcaption>' if caption else ''}</figure>"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' if name else "<td></td>" for name in heads)
+    body = "".join(f'<tr><th scope="row">{escape(row[0])}</th>'
+                   + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>" for row in rows)
+    return f'<div class="scroll fit" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _facts(facts: Sequence[Fact]) -> str:
+    if not facts:
+        return ""
+    rows = "".join(f"<div><dt>{escape(fact.label)}</dt><dd>{escape(fact.value)}</dd></div>" for fact in facts)
+    return f'<dl class="facts">{rows}</dl>'

@@ -1,0 +1,192 @@
+"""A small chart kit: panels with axes, and the marks that go on them, as SVG.
+
+Marks carry classes, not colours: the page (or `standalone`) says what ``.line``, ``.band`` and ``.dot`` look like in
+light, in dark and on paper. What matters is never told by colour alone: reference lines are dashed, what lies beyond an
+axis is an arrow, and every dot has a tooltip with its numbers. Every text passes through `escape`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape as escape_html
+from typing import final
+
+from klimb.report.scales import Scale
+from klimb.report.text import visible, width
+
+CHARACTER = 6.3  # width of an average character at the font size of labels, with room
+
+STYLE = """
+.chart{display:block;width:100%;height:auto;overflow:visible;font:11px/1.2 var(--sans,system-ui,sans-serif)}
+.chart text{fill:var(--ink)} .chart text.soft{fill:var(--soft)} .chart text.name{font-size:11.5px}
+.chart .grid{stroke:var(--line);stroke-width:1} .chart .axis{stroke:var(--axis);stroke-width:1}
+.chart .ref{stroke:var(--soft);stroke-width:1.2;stroke-dasharray:4 3;fill:none}
+.chart .line{stroke:var(--mark);stroke-width:2.2;fill:none;stroke-linejoin:round;stroke-linecap:round}
+.chart .edge{stroke:var(--mark);stroke-width:.8;fill:none;opacity:.55;stroke-dasharray:1 2}
+.chart .band{fill:var(--mark);opacity:.16} .chart .whisker{stroke:var(--mark);stroke-width:2.2;stroke-linecap:round}
+.chart .dot{fill:var(--mark);stroke:var(--paper);stroke-width:1.2}
+.chart .arrow{fill:var(--mark)} .chart .rug{stroke:var(--ink);stroke-width:.7;opacity:.35}
+.chart .expect{stroke:var(--soft);stroke-width:7;opacity:.28;stroke-linecap:butt}
+.chart .bar{fill:var(--mark);opacity:.32;stroke:var(--mark);stroke-width:.8}
+""".strip()
+
+THEME = """
+:root,svg{--ink:#17242e;--soft:#5d6d79;--line:#e6ebee;--axis:#aab6be;--mark:#0c6a92;--paper:#ffffff}
+@media(prefers-color-scheme:dark){:root,svg{--ink:#e6edf1;--soft:#9aabb6;--line:#26333c;--axis:#51636f;--mark:#58b7dc;
+--paper:#10181d}}
+""".strip()
+
+
+def escape(text: str) -> str:
+    """Text made safe between tags and in attributes; control characters, which XML forbids, are shown as escapes.
+
+    >>> escape('<b a="1">'), escape("it's\\x00")
+    ('&lt;b a=&quot;1&quot;&gt;', 'it&#x27;s\\\\x00')
+    """
+    return escape_html(visible(text), quote=True)
+
+
+def shorten(text: str, columns: int) -> str:
+    """At most so many columns of text, the end replaced by an ellipsis.
+
+    >>> shorten("a long name", 7), shorten("short", 7)
+    ('a long…', 'short')
+    """
+    text = visible(text)
+    if width(text) <= columns:
+        return text
+    kept = ""
+    for letter in text:
+        if width(kept + letter) > columns - 1:
+            break
+        kept += letter
+    return kept + "…"
+
+
+@final
+class Panel:
+    """One chart under construction: two scales, and the marks drawn so far, from the bottom up."""
+
+    def __init__(self, x: Scale, y: Scale, size: tuple[float, float], title: str, description: str = "") -> None:
+        self.x = x
+        self.y = y
+        self.size = size
+        self.title = title
+        self.description = description
+        self.parts: list[str] = []
+
+    # -- axes --------------------------------------------------------------------------------------------------------
+
+    def x_axis(self, label: str = "", count: int = 5, grid: bool = True) -> None:
+        bottom, top = self.y.start, self.y.end
+        for value, text in self.x.ticks(count):
+            at = self.x(value)
+            if grid:
+                self.segment(at, bottom, at, top, "grid")
+            self.text(at, bottom + 15, text, "middle", "soft")
+        self.segment(self.x.start, bottom, self.x.end, bottom, "axis")
+        if label:
+            room = int((self.x.end - self.x.start) / CHARACTER)
+            self.text((self.x.start + self.x.end) / 2, bottom + 31, shorten(label, room), "middle", "name", full=label)
+
+    def y_axis(self, label: str = "", count: int = 4) -> None:
+        for value, text in self.y.ticks(count):
+            at = self.y(value)
+            self.segment(self.x.start, at, self.x.end, at, "grid")
+            self.text(self.x.start - 7, at + 3.8, text, "end", "soft")
+        if label:  # above the axis, not beside it: no turned text
+            room = int((self.size[0] - 4) / CHARACTER)
+            self.text(2, self.y.end - 11, shorten(label, room), "start", "name", full=label)
+
+    def levels(self, names: Sequence[str], label: str = "") -> None:
+        """An x axis of levels at 0, 1, 2, ...; crowded names are shortened, then thinned."""
+        bottom = self.y.start
+        step = abs(self.x(1.0) - self.x(0.0)) if len(names) > 1 else self.x.end - self.x.start
+        every = max(1, math.ceil(24.0 / step))
+        for index, name in enumerate(names):
+            if index % every == 0:
+                short = shorten(name, max(3, int(every * step / CHARACTER)))
+                self.text(self.x(float(index)), bottom + 15, short, "middle", "soft", full=name)
+        self.segment(self.x.start, bottom, self.x.end, bottom, "axis")
+        if label:
+            self.text((self.x.start + self.x.end) / 2, bottom + 31, shorten(label, 40), "middle", "name", full=label)
+
+    # -- marks, in units of the data ---------------------------------------------------------------------------------
+
+    def line(self, x: Sequence[float], y: Sequence[float], kind: str = "line") -> None:
+        for run in _finite_runs(x, y):
+            points = " ".join(f"{self.x(x[i]):.1f},{self.y.clip(y[i]):.1f}" for i in run)
+            self.parts.append(f'<polyline class="{kind}" points="{points}"/>')
+
+    def band(self, x: Sequence[float], lower: Sequence[float], upper: Sequence[float]) -> None:
+        for run in _finite_runs(x, lower, upper):
+            there = [f"{self.x(x[i]):.1f},{self.y.clip(upper[i]):.1f}" for i in run]
+            back = [f"{self.x(x[i]):.1f},{self.y.clip(lower[i]):.1f}" for i in reversed(run)]
+            self.parts.append(f'<polygon class="band" points="{" ".join(there + back)}"/>')
+            self.parts.append(f'<polyline class="edge" points="{" ".join(there)}"/>')
+            self.parts.append(f'<polyline class="edge" points="{" ".join(back)}"/>')
+
+    def dot(self, x: float, y: float, tip: str, radius: float = 4.0) -> None:
+        if math.isfinite(x) and math.isfinite(y):
+            self.parts.append(f'<circle class="dot" cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="{radius:.1f}">'
+                              f"<title>{escape(tip)}</title></circle>")
+
+    def across(self, y: float, low: float, high: float, mean: float, tip: str) -> None:
+        """A dot on a horizontal interval; ends beyond the axis become arrows."""
+        at = self.y(y)
+        self.segment(self.x.clip(low), at, self.x.clip(high), at, "whisker")
+        for end, beyond, turn in ((self.x.start, low < self.x.low, -1), (self.x.end, high > self.x.high, 1)):
+            if beyond:
+                self.parts.append(f'<path class="arrow" d="M{end + 5 * turn:.1f} {at:.1f}l{-6 * turn} -4.5v9z"/>')
+        if self.x.low <= mean <= self.x.high:
+            self.parts.append(f'<circle class="dot" cx="{self.x(mean):.1f}" cy="{at:.1f}" r="3.9">'
+                              f"<title>{escape(tip)}</title></circle>")
+
+    def upright(self, x: float, low: float, high: float, kind: str = "whisker") -> None:
+        self.segment(self.x(x), self.y.clip(low), self.x(x), self.y.clip(high), kind)
+
+    def rug(self, values: Sequence[float]) -> None:
+        """A tick for each value, as one path."""
+        places = sorted({round(self.x(value), 1) for value in values if self.x.low <= value <= self.x.high})
+        if places:
+            path = "".join(f"M{place:.1f} {self.y.start:.1f}v-6" for place in places)
+            self.parts.append(f'<path class="rug" d="{path}"/>')
+
+    # -- primitives, in units of the paper ---------------------------------------------------------------------------
+
+    def segment(self, x1: float, y1: float, x2: float, y2: float, kind: str) -> None:
+        self.parts.append(f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
+
+    def box(self, x: float, y: float, wide: float, high: float, tip: str, kind: str = "bar") -> None:
+        self.parts.append(f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{max(wide, 0):.1f}"'
+                          f' height="{max(high, 0):.1f}"><title>{escape(tip)}</title></rect>')
+
+    def text(self, x: float, y: float, text: str, anchor: str = "start", kind: str = "", full: str = "") -> None:
+        tip = f"<title>{escape(full)}</title>" if full and full != text else ""
+        self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{kind}">'
+                          f"{escape(text)}{tip}</text>")
+
+    def svg(self) -> str:
+        about = f"<desc>{escape(self.description)}</desc>" if self.description else ""
+        return (f'<svg class="chart" viewBox="0 0 {self.size[0]:g} {self.size[1]:g}" role="img" '
+                f'aria-label="{escape(self.title)}">{about}{"".join(self.parts)}</svg>')
+
+
+def standalone(chart: str) -> str:
+    """A chart as a file of its own: with its style inside, light or dark as the viewer is."""
+    style = f'<style>{THEME}{STYLE}svg{{background:var(--paper)}}</style>'
+    head, _, rest = chart.partition(">")
+    head = head.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{head}>{style}{rest}\n'
+
+
+def _finite_runs(*columns: Sequence[float]) -> list[list[int]]:
+    """Stretches of rows in which all columns are finite: a line has gaps where numbers are missing."""
+    runs: list[list[int]] = [[]]
+    for index, row in enumerate(zip(*columns, strict=True)):
+        if all(math.isfinite(value) for value in row):
+            runs[-1].append(index)
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]
