@@ -232,7 +232,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' if name else "<td></td>" for name in heads)
     body = "".join(f'<tr><th scope="row">{escape(row[0])}</th>'
                    + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>" for row in rows)
-    return f'<div class="scroll fit" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return (f'<div class="scroll fit" tabindex="0"><table><thead><tr>{head}</tr></thead>'
+            f"<tbody>{body}</tbody></table></div>")
 
 
 def _facts(facts: Sequence[Fact]) -> str:

@@ -63,8 +63,9 @@ ul{padding-left:1.1rem;margin:.2rem 0;font-size:.93rem}
 pre{margin:0 0 1rem;padding:1rem 1.2rem;overflow-x:auto;background:var(--paper);border:1px solid var(--line);
 border-radius:8px;font:.86rem/1.6 var(--mono)}
 :focus-visible{outline:2px solid var(--mark);outline-offset:2px}
-@media(max-width:36rem){main{padding:1.4rem .9rem 3rem} section{margin-top:2.3rem} .tiles>div{padding:.7rem .9rem}
-.verdict{padding:.9rem 1rem;gap:.8rem} th,td{padding:.36rem .55rem} .forest .strip{min-width:9rem}
+@media(max-width:36rem){main{padding:1.4rem .9rem 3rem} section{margin-top:2.3rem}
+.tiles{grid-template-columns:1fr 1fr} .tiles>div{padding:.7rem .9rem}
+.verdict{padding:.9rem 1rem;gap:.8rem} th,td{padding:.36rem .55rem} .forest .strip{min-width:11.5rem}
 .forest tbody th{position:sticky;left:0;background:var(--paper);max-width:8.5rem} .scroll{padding:.3rem 0}
 figure{padding:.8rem .7rem .7rem} .single figure{display:block}}
 @media print{:root{color-scheme:light;--ink:#000;--soft:#444;--line:#ccc;--axis:#888;--mark:#0b5273;--paper:#fff;
@@ -72,5 +73,7 @@ figure{padding:.8rem .7rem .7rem} .single figure{display:block}}
 @page{margin:16mm 15mm} body{font-size:10.5pt;background:#fff} main{max-width:none;padding:0}
 section{margin-top:1.5rem} h2,h3,.lead{break-after:avoid} tr,.verdict,.tiles{break-inside:avoid}
 .grid{grid-template-columns:1fr 1fr} .scroll{overflow:visible} pre{white-space:pre-wrap}
+details::details-content{content-visibility:visible}
+summary{display:none}
 *{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
 """.strip()

@@ -1,0 +1,133 @@
+"""The same charts in matplotlib, for notebooks and papers; needs the extra ``klimb[plot]``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from klimb.errors import KlimbError
+from klimb.report.charts import coefficient_range
+from klimb.report.numbers import percent
+from klimb.report.records import BoundTrace, Calibration, CoefficientRow, EffectCurve, PitHistogram
+
+MARK, SOFT = "#0c6a92", "#5a6a76"
+
+
+class PlotError(KlimbError, ImportError):
+    """Plots were asked for where matplotlib is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__("plots need matplotlib; got no such package. Run: python -m pip install 'klimb[plot]', or"
+                         " write a report, which needs none: klimb report.")
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib.pyplot as pyplot
+    except ImportError as missing:
+        raise PlotError from missing
+    return pyplot
+
+
+def _one(ax: Any, size: tuple[float, float]) -> Any:
+    if ax is not None:
+        return ax
+    _, ax = _pyplot().subplots(figsize=size, layout="constrained")
+    return ax
+
+
+def _tidy(ax: Any) -> None:
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def plot_effects(curves: Sequence[EffectCurve], axes: Any = None) -> Any:
+    """One panel per curve; returns the array of axes.
+
+    ``axes`` may be an array (or list) of axes to draw into, at least as many as there are curves.
+    """
+    import numpy as np
+
+    if axes is None:
+        across = min(3, max(1, len(curves)))
+        down = -(-max(1, len(curves)) // across)
+        _, axes = _pyplot().subplots(down, across, figsize=(3.6 * across, 2.9 * down), squeeze=False,
+                                     layout="constrained")
+    axes = np.asarray(axes, dtype=object)
+    for ax, curve in zip(axes.flat, curves, strict=False):
+        if curve.categorical:
+            places = range(len(curve.x))
+            ax.vlines(places, curve.lower, curve.upper, color=MARK, linewidth=2)
+            ax.plot(places, curve.center, "o", color=MARK)
+            ax.set_xticks(list(places), [_plain(str(name)) for name in curve.x])
+        else:
+            ax.fill_between(curve.x, curve.lower, curve.upper, color=MARK, alpha=0.18, linewidth=0)
+            ax.plot(curve.x, curve.center, color=MARK, linewidth=2)
+            if curve.rug:
+                ax.plot(curve.rug, [0.0] * len(curve.rug), "|", color=SOFT, alpha=0.5, clip_on=False,
+                        transform=ax.get_xaxis_transform())
+        ax.set_xlabel(_plain(curve.x_label))
+        ax.set_ylabel(_plain(curve.y_label))
+        _tidy(ax)
+    for ax in axes.flat[len(curves):]:
+        ax.set_visible(False)
+    return axes
+
+
+def plot_coefficients(rows: Sequence[CoefficientRow], level: float, ax: Any = None) -> Any:
+    """Dots with intervals, the first row on top; an interval beyond the axis ends at its edge."""
+    ax = _one(ax, (5.6, 0.6 + 0.32 * max(len(rows), 1)))
+    places = range(len(rows))
+    ax.axvline(0.0, color=SOFT, linestyle="--", linewidth=1)
+    ax.hlines(places, [row.lower for row in rows], [row.upper for row in rows], color=MARK, linewidth=2)
+    ax.plot([row.mean for row in rows], places, "o", color=MARK)
+    ax.set_yticks(list(places), [_plain(row.name) for row in rows])
+    ax.set_xlim(*coefficient_range(rows))
+    ax.invert_yaxis()
+    ax.set_xlabel(f"posterior mean and {percent(level)} interval")
+    _tidy(ax)
+    return ax
+
+
+def plot_bound(trace: BoundTrace, ax: Any = None) -> Any:
+    """How far below its last value the bound was after each iteration, on a logarithmic axis."""
+    ax = _one(ax, (4.6, 3.0))
+    gaps = [(index, trace.bound[-1] - value) for index, value in enumerate(trace.bound)]
+    gaps = [(index, gap) for index, gap in gaps if gap > 0.0]
+    ax.plot([index for index, _ in gaps], [gap for _, gap in gaps], "o-", color=MARK, markersize=4)
+    if gaps:
+        ax.set_yscale("log")
+    ax.set_xlabel("iteration")
+    ax.set_ylabel("nats below the final bound")
+    _tidy(ax)
+    return ax
+
+
+def plot_calibration(curve: Calibration, ax: Any = None) -> Any:
+    """Observed against predicted means, with the intervals in which a right model's dots lie."""
+    ax = _one(ax, (4.0, 3.6))
+    ends = (min(*curve.predicted, *curve.observed), max(*curve.predicted, *curve.observed))
+    ax.plot(ends, ends, linestyle="--", color=SOFT, linewidth=1)
+    ax.vlines(curve.predicted, curve.lower, curve.upper, color=SOFT, alpha=0.3, linewidth=6)
+    ax.plot(curve.predicted, curve.observed, "o", color=MARK)
+    ax.set_xlabel(_plain(f"predicted {curve.label}"))
+    ax.set_ylabel("observed")
+    _tidy(ax)
+    return ax
+
+
+def plot_pit(pit: PitHistogram, ax: Any = None) -> Any:
+    """The histogram of the probability integral transform; chance keeps flat bars between the dashed lines."""
+    ax = _one(ax, (4.0, 3.0))
+    count = len(pit.density)
+    ax.bar([(index + 0.5) / count for index in range(count)], pit.density, width=0.96 / count, color=MARK, alpha=0.4)
+    for height in (pit.lower, pit.upper):
+        ax.axhline(height, linestyle="--", color=SOFT, linewidth=1)
+    ax.set_xlabel("place of each datum in its own prediction")
+    ax.set_ylabel("density")
+    _tidy(ax)
+    return ax
+
+
+def _plain(text: str) -> str:
+    """A dollar sign in a name is a dollar sign, not mathematics."""
+    return text.replace("$", r"\$")
