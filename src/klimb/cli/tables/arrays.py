@@ -1,0 +1,92 @@
+"""Tables that are arrays already: npz files and Parquet."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from klimb.cli.tables.records import Choice, ReadOptions, Table
+from klimb.errors import InputError
+
+
+def read_npz(source: Any, choose: Choice) -> Table:
+    """Vectors are columns; a matrix X gives X1, X2, ...; all need the same number of rows."""
+    try:
+        stored = np.load(source, allow_pickle=False)
+        columns = _columns_of(stored)
+    except (zipfile.BadZipFile, EOFError, ValueError, OSError) as error:
+        if isinstance(error, FileNotFoundError | PermissionError | InputError):
+            raise
+        raise InputError("an npz file holds arrays of numbers or text", str(error).split("\n")[0],
+                         "Write it with numpy.savez(path, y=y, X=X).") from error
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise InputError("all arrays of an npz file need the same number of rows",
+                         ", ".join(f"{name}: {length}" for name, length in list(lengths.items())[:6]),
+                         "Save the arrays of one table in one file.")
+    wanted = choose(tuple(columns))
+    rows = next(iter(lengths.values()), 0)
+    return Table({name: columns[name] for name in wanted}, rows, tuple(columns))
+
+
+def _columns_of(stored: Any) -> dict[str, Any]:
+    if not hasattr(stored, "files"):
+        raise InputError("an npz file holds arrays by name", "a single array (npy)", "Write it with numpy.savez.")
+    columns: dict[str, Any] = {}
+    for name in stored.files:
+        array = stored[name]
+        if array.ndim == 1:
+            columns[name] = array
+        elif array.ndim == 2:
+            columns.update({f"{name}{index + 1}": array[:, index] for index in range(array.shape[1])})
+        elif array.ndim > 2:
+            raise InputError("arrays of a table have one or two axes", f"{name!r} of shape {array.shape}",
+                             "Save its slices under names of their own.")
+    return columns
+
+
+def stream_parquet(source: Any, choose: Choice, options: ReadOptions, *, whole: bool = False) -> Iterator[Table]:
+    """Row groups one after the other, the wanted columns alone."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as parquet
+    except ImportError as missing:
+        raise InputError("Parquet files are read by pyarrow", "no such package",
+                         "Run: python -m pip install 'klimb[parquet]', or write the table as CSV.") from missing
+    try:
+        file = parquet.ParquetFile(source)
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, FileNotFoundError | PermissionError):
+            raise
+        raise InputError("a Parquet file", str(error).split("\n")[0], "Check the file, or its --format.") from error
+    header = tuple(file.schema_arrow.names)
+    wanted = list(choose(header))
+    first = 0
+    parts: list[dict[str, Any]] = []
+    for batch in file.iter_batches(batch_size=max(256, options.cells // max(len(wanted), 1)), columns=wanted):
+        columns = {name: _from_arrow(batch.column(index), pa) for index, name in enumerate(batch.schema.names)}
+        if whole:
+            parts.append(columns)
+        else:
+            yield Table({name: columns[name] for name in wanted}, batch.num_rows, header, first)
+            first += batch.num_rows
+    if whole or first == 0:
+        joined = {name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0) for name in wanted}
+        yield Table(joined, sum(len(part[wanted[0]]) for part in parts) if wanted else file.metadata.num_rows, header)
+
+
+def _from_arrow(column: Any, pa: Any) -> Any:
+    """float64 with NaN, bool, or objects with None."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column, kind = column.dictionary_decode(), kind.value_type
+    if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+        return column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    if pa.types.is_boolean(kind) and column.null_count == 0:
+        return column.to_numpy(zero_copy_only=False)
+    if pa.types.is_temporal(kind):
+        return column.to_numpy(zero_copy_only=False)
+    return np.array(column.to_pylist(), dtype=object)

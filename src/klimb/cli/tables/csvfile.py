@@ -1,0 +1,118 @@
+"""CSV, in bounded memory: the rows pass by, and only the wanted columns are kept."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any, TextIO
+
+from klimb.cli.tables.columns import Column
+from klimb.cli.tables.records import Choice, ReadOptions, Table
+from klimb.errors import InputError
+
+DELIMITERS = (",", ";", "\t", "|")
+HEAD = 50  # lines from which the delimiter is guessed
+
+
+def guess_delimiter(lines: list[str]) -> str:
+    r"""The delimiter that cuts the first lines into most columns, all of one length; a comma if none does.
+
+    >>> guess_delimiter(["a;b\n", "1,5;2\n"]), guess_delimiter(["a\tb\n"]), guess_delimiter(["x\n", "1\n"])
+    (';', '\t', ',')
+    """
+    best, columns = ",", 1
+    for mark in DELIMITERS:
+        widths = {len(row) for row in csv.reader(lines, delimiter=mark, skipinitialspace=True) if row}
+        if len(widths) == 1 and (count := widths.pop()) > columns:
+            best, columns = mark, count
+    if columns > 1:
+        return best
+    # Ragged: the one that the header uses most.
+    head = next(csv.reader(lines), [])
+    return max(DELIMITERS, key=lambda mark: sum(cell.count(mark) for cell in head) + (mark == "," and len(head) - 1))
+
+
+def stream_csv(stream: TextIO, choose: Choice, options: ReadOptions, *, whole: bool = False) -> Iterator[Table]:
+    """Tables of some rows each; one of all rows if ``whole``. A file with a header alone gives one table of no rows."""
+    opening = list(islice(stream, HEAD))
+    mark = options.delimiter or guess_delimiter(opening)
+    reader = csv.reader(chain(opening, stream), delimiter=mark, skipinitialspace=mark != " ")
+    header = _header(reader)
+    wanted = list(dict.fromkeys(choose(header)))
+    _no_doubles(header, wanted)
+    places = [header.index(name) for name in wanted]
+    columns = [Column(name, options, semicolons=mark == ";") for name in wanted]
+    size = max(256, options.cells // max(len(header), 1))
+    first = rows = 0
+    for block in _blocks(reader, header, size):
+        for column, place in zip(columns, places, strict=True):
+            column.add([row[place] for row in block])
+        rows += len(block)
+        if not whole:
+            yield Table({name: column.take() for name, column in zip(wanted, columns, strict=True)}, len(block), header,
+                        first)
+            first = rows
+    if whole or rows == 0:
+        yield Table({name: column.take() for name, column in zip(wanted, columns, strict=True)}, rows, header)
+
+
+def _header(reader: Any) -> tuple[str, ...]:
+    row = next((row for row in _careful(reader) if row), None)
+    if row is None:
+        raise InputError("a table needs a line with the names of its columns", "an empty file", "Check the path.")
+    return tuple(name.strip() for name in row)
+
+
+def _no_doubles(header: tuple[str, ...], wanted: list[str]) -> None:
+    for name in wanted:
+        places = [index + 1 for index, other in enumerate(header) if other == name]
+        if len(places) > 1:
+            raise InputError("columns that are used need names of their own",
+                             f"{name!r} for the columns {', '.join(map(str, places))}", "Rename one of them.")
+
+
+def _blocks(reader: Any, header: tuple[str, ...], size: int) -> Iterator[list[list[str]]]:
+    """Lists of rows, each as long as the header; blank lines are left out."""
+    rows = _careful(reader)
+    seen = 0
+    while True:
+        block: list[list[str]] = []
+        for row in rows:
+            if len(row) != len(header):
+                if not row:
+                    continue
+                raise _ragged(row, header, seen + len(block) + 1, reader.line_num)
+            block.append(row)
+            if len(block) == size:
+                break
+        if not block:
+            return
+        seen += len(block)
+        yield block
+
+
+def _ragged(row: list[str], header: tuple[str, ...], number: int, line: int) -> InputError:
+    advice = "Check that line for a missing or unquoted delimiter, or name the delimiter with --delimiter."
+    if number == 1 and len(row) == len(header) + 1:
+        advice = ("If the first column holds row names without a heading (as R writes them), give the heading line a"
+                  " name for it.")
+    return InputError(f"every row needs the {len(header)} columns of the heading",
+                      f"{len(row)} in row {number} (line {line}), which begins {row[0]!r}", advice)
+
+
+def _careful(reader: Any) -> Iterator[list[str]]:
+    """The rows, with the errors of csv and of decoding in our words."""
+    while True:
+        try:
+            yield next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise InputError("a table of text needs closed quotes and no null bytes",
+                             f"{error} near line {reader.line_num}",
+                             "Check the quotes on that line, or say what the file is with --format.") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"the text should be {error.encoding}",
+                             f"byte 0x{error.object[error.start]:02x} after line {reader.line_num}",
+                             "Say --encoding latin-1 (or cp1252) if the file comes from an older program.") from error

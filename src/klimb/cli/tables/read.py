@@ -1,0 +1,115 @@
+"""Which reader for which file: by name, by the first bytes, or by what the user says; ``-`` is standard input."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from klimb.cli.tables.records import Choice, ReadOptions, Table, all_columns
+from klimb.errors import InputError
+
+FORMATS = ("csv", "parquet", "npz", "svmlight")
+ENDINGS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".dat": "csv", ".parquet": "parquet", ".pq": "parquet",
+           ".npz": "npz", ".svm": "svmlight", ".svmlight": "svmlight", ".libsvm": "svmlight"}
+GZIP, ZIP, PARQUET = b"\x1f\x8b", b"PK\x03\x04", b"PAR1"
+
+
+def read_table(path: str, choose: Choice = all_columns, options: ReadOptions | None = None) -> Table:
+    """The whole table, of which only the chosen columns are held."""
+    with closing(_tables(path, choose, options or ReadOptions(), whole=True)) as tables:
+        return next(tables)
+
+
+def stream_table(path: str, choose: Choice = all_columns, options: ReadOptions | None = None) -> Iterator[Table]:
+    """The table in pieces of some thousand rows; at least one piece, which may be empty."""
+    return _tables(path, choose, options or ReadOptions(), whole=False)
+
+
+def _tables(path: str, choose: Choice, options: ReadOptions, *, whole: bool) -> Generator[Table, None, None]:
+    with _open(path) as (stream, head):
+        kind = options.format or _kind(path, head)
+        if kind == "csv":
+            from klimb.cli.tables.csvfile import stream_csv
+
+            with _text(stream, options) as text:
+                yield from stream_csv(text, choose, options, whole=whole)
+        elif kind == "svmlight":
+            from klimb.cli.tables.svmlight import read_svmlight
+
+            with _text(stream, options) as text:
+                yield read_svmlight(text, choose)
+        else:
+            from klimb.cli.tables.arrays import read_npz, stream_parquet
+
+            source = stream if stream.seekable() else io.BytesIO(stream.read())
+            if kind == "npz":
+                yield read_npz(source, choose)
+            else:
+                yield from stream_parquet(source, choose, options, whole=whole)
+
+
+@contextmanager
+def _open(path: str) -> Iterator[tuple[Any, bytes]]:
+    """The bytes of a file or of standard input, unpacked if gzip packed them, and the first few of them."""
+    if path == "-":
+        stream: Any = getattr(sys.stdin, "buffer", sys.stdin)
+        if sys.stdin.isatty():
+            raise InputError("'-' reads a table from standard input", "a terminal", "Pipe a file in: ... < data.csv")
+    else:
+        if Path(path).is_dir():
+            raise InputError("a table to read", f"the directory {path}", "Name a file in it.")
+        stream = open(path, "rb")  # noqa: SIM115 (closed below)
+    try:
+        head = _peek(stream)
+        if head.startswith(GZIP):
+            stream = io.BufferedReader(gzip.GzipFile(fileobj=stream))
+            head = _peek(stream)
+        yield stream, head
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise InputError("a gzip file that is complete", str(error), "Copy or pack it again.") from error
+    finally:
+        if path != "-":
+            stream.close()
+
+
+def _peek(stream: Any) -> bytes:
+    if hasattr(stream, "peek"):
+        return bytes(stream.peek(8)[:8])
+    here = stream.tell()
+    head = stream.read(8)
+    stream.seek(here)
+    return bytes(head)
+
+
+def _kind(path: str, head: bytes) -> str:
+    if head.startswith(PARQUET):
+        return "parquet"
+    if head.startswith(ZIP):
+        return "npz"
+    name = path[:-3] if path.endswith(".gz") else path
+    kind = ENDINGS.get(Path(name).suffix.lower(), "csv")
+    if kind in ("parquet", "npz"):
+        raise InputError(f"{path} should be a {kind} file by its name", f"bytes that begin {head[:4]!r}",
+                         "Check the file, or say what it is with --format.")
+    return kind
+
+
+@contextmanager
+def _text(stream: IO[bytes], options: ReadOptions) -> Iterator[io.TextIOWrapper]:
+    encoding = options.encoding
+    head = _peek(stream)
+    if encoding == "utf-8":  # a byte order mark says it better
+        encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        text = io.TextIOWrapper(stream, encoding=encoding, newline="")
+    except LookupError as error:
+        raise InputError("an encoding that Python knows", repr(encoding), "Try utf-8, latin-1 or cp1252.") from error
+    try:
+        yield text
+    finally:
+        text.detach()  # standard input is not ours to close
