@@ -64,7 +64,7 @@ class LevelRows:
 @final
 @dataclass(frozen=True, eq=False)
 class ArrowPosterior:
-    """q of all weights: w = mean + root e, b_l = level_mean_l - pull_l e + noise of covariance level_cov_l, e ~ N(0, I).
+    """q of all weights: w = mean + root e, b_l = level_mean_l - pull_l e + noise with level_cov_l, e ~ N(0, I).
 
     ``mean`` (B,), ``root`` (B, B), ``level_mean`` (L, k), ``pull`` (L, k, B), ``level_cov`` (L, k, k).
     """
@@ -173,7 +173,7 @@ class Mixed(Latent):
     >>> y = np.array([1.0, 1.2, 3.0, 2.8, 5.0, 5.2])
     >>> result = klimb.infer(latent, klimb.sites.Gaussian(0.5), y)
     >>> result.posterior.mean.round(1)  # the shared intercept, then the deviation of each level
-    array([ 3. , -1.7, -0.1,  1.9])
+    array([ 3. , -1.7, -0.1,  1.8])
     """
 
     def __init__(self, X: Any, codes: Any, values: Any = None, *, n_levels: int | None = None, mean: Any = 0.0,

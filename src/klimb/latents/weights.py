@@ -145,22 +145,22 @@ class Weights(Latent):
         """mu_w + V_w X'(a + G (m - mu)): it is mu_w + Sigma_w X'a, but V_w magnifies the rounding errors of a less."""
         if self._K is not None:
             return self.prior.mean + self.prior.covariance_times(self.X.transpose_times(posterior.a))
-        root = self._posterior_root(posterior)
+        root = self.posterior_root(posterior)
         pull = posterior.a + posterior.gamma * (posterior.m - self.mean)
         return np.asarray(self.prior.mean + root @ (root.T @ self.X.transpose_times(pull)))
 
     def weight_covariance(self, posterior: Posterior) -> Array:
         if not posterior.spread:
             return np.zeros((self.n_weights, self.n_weights))
-        root = self._posterior_root(posterior)
+        root = self.posterior_root(posterior)
         return np.asarray(root @ root.T)
 
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
         if not posterior.spread:
             return np.tile(posterior.mean, (n, 1))
-        return draws_from(posterior.mean, self._posterior_root(posterior), n, rng)
+        return draws_from(posterior.mean, self.posterior_root(posterior), n, rng)
 
-    def _posterior_root(self, posterior: Posterior) -> Array:
+    def posterior_root(self, posterior: Posterior) -> Array:
         if isinstance(posterior.factor, PrimalFactor):
             return posterior.factor.weight_root()
         return PrimalFactor(self.X, self.prior, posterior.gamma).weight_root()
@@ -177,7 +177,7 @@ class Weights(Latent):
         if not posterior.spread:
             return v
         if self._K is None:
-            return design.row_norms_squared(self._posterior_root(posterior), upper=self.prior.root.ndim == 1)[0]
+            return design.row_norms_squared(self.posterior_root(posterior), upper=self.prior.root.ndim == 1)[0]
         factor = kernel_factor(self._K, posterior.gamma)
         prior_variances, _ = design.row_norms_squared(self.prior.root)
         for rows in row_blocks(len(v), max(self.n_sites, self.n_weights)):
