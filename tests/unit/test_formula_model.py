@@ -12,7 +12,7 @@ from klimb.frontend import priors
 from klimb.frontend.encoded import Encoded, FixedBlock, GroupBlock, ProcessBlock, SmoothBlock
 from klimb.frontend.families import resolve_family
 from klimb.frontend.hyper import Hyper, correlation_root, cut_prior, cut_theta, cutpoints
-from klimb.frontend.response import read_response
+from klimb.frontend.outcomes import read_response
 from klimb.frontend.setup import build
 from klimb.infer.loop import infer
 
