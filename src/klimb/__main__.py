@@ -1,0 +1,6 @@
+"""``python -m klimb`` is the command line."""
+
+from klimb.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The group of commands. Each lives in a module of its own, imported when it is called: --help stays fast."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import final
+
+import click
+
+import klimb
+
+COMMANDS = {  # name: (module, one line for --help)
+    "fit": ("klimb.cli.fit", "Fit a model given by a formula, print its table, save it."),
+    "predict": ("klimb.cli.predict", "Predict new rows with intervals."),
+    "report": ("klimb.cli.report", "Write a one-page HTML report of a saved fit."),
+    "compare": ("klimb.cli.compare", "Rank saved fits of the same data."),
+    "info": ("klimb.cli.info", "Say what a saved file holds."),
+    "calibrate": ("klimb.cli.calibrate", "Check by simulation that intervals hold what they promise."),
+    "demo": ("klimb.cli.demo", "Fit the bundled example and write its report."),
+    "completion": ("klimb.cli.completion", "Print the completion script for a shell."),
+}
+
+EPILOG = """\b
+Examples:
+  klimb fit "y ~ x + (1 | g)" data.csv --family bernoulli -o m.klimb
+  klimb predict m.klimb new.csv > predictions.csv
+  klimb report m.klimb -o report.html
+
+\b
+Exit codes:
+  0 converged    1 something about the input    2 usage
+  3 fitted, but not converged or in doubt       130 interrupted
+"""
+
+
+@final
+class Commands(click.Group):
+    """Finds commands by name without importing the others."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str],
+                        ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else f" The commands are: {', '.join(COMMANDS)}."
+            raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+
+@click.group(cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(klimb.__version__, message="klimb %(version)s")
+def app() -> None:
+    """Latent Gaussian models by formula: fitted deterministically, with a verdict on whether to trust the answer."""

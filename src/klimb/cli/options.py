@@ -1,0 +1,57 @@
+"""Options that several commands share: how to read a table, how much to say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def reading(function: F) -> F:
+    """The options of a command that reads a table; their values come as keywords of `read_options`."""
+    for option in reversed((
+        click.option("--format", "file_format", type=click.Choice(["csv", "parquet", "npz", "svmlight"]),
+                     help="What DATA is, where its name and first bytes do not say it."),
+        click.option("--delimiter", metavar="CHAR", help=r"Between columns of CSV: , ; | or \t. Guessed if not given."),
+        click.option("--decimal", type=click.Choice([".", ","]), default=".", show_default=True,
+                     help="The decimal sign in CSV."),
+        click.option("--missing", "missing_words", metavar="WORD", multiple=True,
+                     help="A word that stands for a missing value, beside NA, NaN, N/A, NULL, ? and nothing."
+                          " May be repeated."),
+        click.option("--text", "text_columns", metavar="COLUMN", multiple=True,
+                     help="Read this column as names, although it looks like numbers. May be repeated."),
+        click.option("--encoding", default="utf-8", show_default=True, help="Of CSV and svmlight."),
+    )):
+        function = option(function)
+    return function
+
+
+def read_options(*, file_format: str | None, delimiter: str | None, decimal: str, missing_words: tuple[str, ...],
+                 text_columns: tuple[str, ...], encoding: str) -> Any:
+    """What the reader takes, from the values of `reading`."""
+    from klimb.cli.tables.records import MISSING, ReadOptions
+
+    mark = {"\\t": "\t", "tab": "\t", "space": " "}.get(delimiter, delimiter) if delimiter else None
+    if mark is not None and len(mark) != 1:
+        raise click.BadParameter(f"{delimiter!r} is not one character", param_hint="--delimiter")
+    return ReadOptions(file_format, mark, decimal, MISSING | frozenset(missing_words),
+                       dict.fromkeys(text_columns, "text"), encoding)
+
+
+def output_option(help_text: str, **more: Any) -> Callable[[F], F]:
+    """``-o FILE``."""
+    return click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), help=help_text, **more)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="No messages and no progress on standard error.")
+
+
+def level_option(default: float | None = 0.9) -> Callable[[F], F]:
+    """``--interval 0.9``."""
+    return click.option("--interval", "level", type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
+                        default=default, show_default=default is not None, metavar="MASS",
+                        help="Mass of the intervals, between 0 and 1.")

@@ -1,0 +1,94 @@
+"""What commands share with the shell: messages, results, files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+ROW = re.compile(r"\brows? \d")
+
+
+def colour_wanted(stream: Any) -> bool:
+    """Colour in a terminal, unless NO_COLOR says no (https://no-color.org)."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and bool(
+        getattr(stream, "isatty", lambda: False)())
+
+
+def complain(message: str) -> None:
+    """An error, on standard error."""
+    head = "\x1b[1;31mklimb:\x1b[0m" if colour_wanted(sys.stderr) else "klimb:"
+    hint = "\n(Rows are counted from 0: row 0 is the line below the heading.)" if ROW.search(message) else ""
+    with contextlib.suppress(BrokenPipeError):
+        print(f"{head} {message}{hint}", file=sys.stderr)
+
+
+def say(message: str, quiet: bool = False) -> None:
+    """A message that is not a result, on standard error."""
+    if not quiet:
+        with contextlib.suppress(BrokenPipeError):
+            print(message, file=sys.stderr, flush=True)
+
+
+def emit(text: str) -> None:
+    """A result, on standard output; names the terminal can not show are escaped, not fatal."""
+    try:
+        print(text, flush=True)
+    except UnicodeEncodeError:
+        encoding = sys.stdout.encoding or "ascii"
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+
+
+def hush() -> None:
+    """The reader of our output has left: write what is still buffered to nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def whole_file(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """A file that is there in full, or, after an error or an interruption, as it was before."""
+    target = Path(path)
+    if target.is_dir():
+        from klimb.errors import InputError
+
+        raise InputError("a file to write", f"the directory {target}", "Name a file in it.")
+    text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+    if target.exists() and not target.is_file():  # a device or a pipe can not be replaced
+        with open(target, mode, **text) as stream:
+            yield stream
+        return
+    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with open(partial, mode, **text) as stream:
+            yield stream
+        os.replace(partial, target)
+    except FileNotFoundError as error:
+        error.filename = str(target)  # the user knows nothing of the partial file
+        raise
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def terminate_softly() -> Iterator[None]:
+    """A request to terminate ends the command as an error would, so that what must be cleaned up is."""
+
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, leave)
+    except ValueError:  # not in the main thread: nothing to install
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
