@@ -92,7 +92,7 @@ class Column:
         return "text"
 
     def _not_a_number(self, value: str, row: int, where: str) -> InputError:
-        return InputError(f"column {self.name!r} holds numbers {where}", f"{value!r} in row {row + 1}",
+        return InputError(f"column {self.name!r} holds numbers {where}", f"{value!r} in row {row}",
                           f"Correct it, say --missing {value!r} if it stands for a missing value, or --text"
                           f" {self.name!r} if the column holds names.")
 
@@ -124,7 +124,7 @@ class Column:
         for index, value in enumerate(out):
             if isinstance(value, str):
                 raise InputError(f"column {self.name!r} holds true and false in the first {self._rows + index} rows",
-                                 f"{value!r} in row {self._rows + index + 1}",
+                                 f"{value!r} in row {self._rows + index}",
                                  f"Correct it, or say --text {self.name!r} to read the column as names.")
         return np.array(out, dtype=bool) if None not in out else np.array(out, dtype=object)
 

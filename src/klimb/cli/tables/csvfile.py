@@ -82,7 +82,7 @@ def _blocks(reader: Any, header: tuple[str, ...], size: int) -> Iterator[list[li
             if len(row) != len(header):
                 if not row:
                     continue
-                raise _ragged(row, header, seen + len(block) + 1, reader.line_num)
+                raise _ragged(row, header, seen + len(block), reader.line_num)
             block.append(row)
             if len(block) == size:
                 break
@@ -94,7 +94,7 @@ def _blocks(reader: Any, header: tuple[str, ...], size: int) -> Iterator[list[li
 
 def _ragged(row: list[str], header: tuple[str, ...], number: int, line: int) -> InputError:
     advice = "Check that line for a missing or unquoted delimiter, or name the delimiter with --delimiter."
-    if number == 1 and len(row) == len(header) + 1:
+    if number == 0 and len(row) == len(header) + 1:
         advice = ("If the first column holds row names without a heading (as R writes them), give the heading line a"
                   " name for it.")
     return InputError(f"every row needs the {len(header)} columns of the heading",
@@ -102,7 +102,7 @@ def _ragged(row: list[str], header: tuple[str, ...], number: int, line: int) -> 
 
 
 def _careful(reader: Any) -> Iterator[list[str]]:
-    """The rows, with the errors of csv and of decoding in our words."""
+    """The rows, with the errors of csv in our words."""
     while True:
         try:
             yield next(reader)
@@ -112,7 +112,3 @@ def _careful(reader: Any) -> Iterator[list[str]]:
             raise InputError("a table of text needs closed quotes and no null bytes",
                              f"{error} near line {reader.line_num}",
                              "Check the quotes on that line, or say what the file is with --format.") from error
-        except UnicodeDecodeError as error:
-            raise InputError(f"the text should be {error.encoding}",
-                             f"byte 0x{error.object[error.start]:02x} after line {reader.line_num}",
-                             "Say --encoding latin-1 (or cp1252) if the file comes from an older program.") from error

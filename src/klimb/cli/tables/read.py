@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import sys
+import zlib
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -57,24 +58,22 @@ def _tables(path: str, choose: Choice, options: ReadOptions, *, whole: bool) -> 
 def _open(path: str) -> Iterator[tuple[Any, bytes]]:
     """The bytes of a file or of standard input, unpacked if gzip packed them, and the first few of them."""
     if path == "-":
-        stream: Any = getattr(sys.stdin, "buffer", sys.stdin)
         if sys.stdin.isatty():
             raise InputError("'-' reads a table from standard input", "a terminal", "Pipe a file in: ... < data.csv")
+        opened: Any = nullcontext(getattr(sys.stdin, "buffer", sys.stdin))
+    elif Path(path).is_dir():
+        raise InputError("a table to read", f"the directory {path}", "Name a file in it.")
     else:
-        if Path(path).is_dir():
-            raise InputError("a table to read", f"the directory {path}", "Name a file in it.")
-        stream = open(path, "rb")  # noqa: SIM115 (closed below)
-    try:
-        head = _peek(stream)
-        if head.startswith(GZIP):
-            stream = io.BufferedReader(gzip.GzipFile(fileobj=stream))
+        opened = open(path, "rb")  # noqa: SIM115 (the next line closes it)
+    with opened as stream:
+        try:
             head = _peek(stream)
-        yield stream, head
-    except (EOFError, gzip.BadGzipFile) as error:
-        raise InputError("a gzip file that is complete", str(error), "Copy or pack it again.") from error
-    finally:
-        if path != "-":
-            stream.close()
+            if head.startswith(GZIP):
+                stream = io.BufferedReader(gzip.GzipFile(fileobj=stream))
+                head = _peek(stream)
+            yield stream, head
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InputError("a gzip file that is complete", str(error), "Copy or pack it again.") from error
 
 
 def _peek(stream: Any) -> bytes:
@@ -111,5 +110,9 @@ def _text(stream: IO[bytes], options: ReadOptions) -> Iterator[io.TextIOWrapper]
         raise InputError("an encoding that Python knows", repr(encoding), "Try utf-8, latin-1 or cp1252.") from error
     try:
         yield text
+    except UnicodeError as error:
+        got = f"byte 0x{error.object[error.start]:02x}" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise InputError(f"the text should be {options.encoding}", got,
+                         "Say --encoding latin-1 (or cp1252) if the file comes from an older program.") from error
     finally:
         text.detach()  # standard input is not ours to close
