@@ -33,7 +33,7 @@ class Polynomial:
         if not self.centers:
             with np.errstate(over="ignore"):
                 powers: Array = np.power(x[:, None], np.arange(1, self.degree + 1))
-            source.check(np.isfinite(powers).all(axis=1), x, f"{name} must be finite", "Rescale the column.")
+            source.check(np.isfinite(powers[:, -1]), x, f"{name} must be finite", "Rescale the column.")
             return powers
         # p_{j+1} = (x - alpha_j) p_j - (|p_j|^2 / |p_{j-1}|^2) p_{j-1}
         t = (x - self.shift) / self.size_of_x
@@ -97,8 +97,8 @@ class BSpline:
     def evaluate(self, x: Array, name: str, source: Source) -> Array:
         source.check((x >= self.lower) & (x <= self.upper), x,
                      f"{name} needs values between {self.lower:g} and {self.upper:g}, where it was fitted",
-                     "Outside, a B-spline says nothing: give bs() lower= and upper= when fitting, or use s(x), which goes "
-                     "on as a straight line.")
+                     "Outside, a B-spline says nothing: give bs() lower= and upper= when fitting, or use s(x), which "
+                     "goes on as a straight line.")
         return bspline_basis(x, self.degree, self.knots, self.lower, self.upper)[:, 1:]
 
     def to_json(self) -> dict[str, Any]:
@@ -107,7 +107,8 @@ class BSpline:
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> BSpline:
-        return cls(int(state["degree"]), tuple(map(float, state["knots"])), float(state["lower"]), float(state["upper"]))
+        return cls(int(state["degree"]), tuple(map(float, state["knots"])), float(state["lower"]),
+                   float(state["upper"]))
 
 
 def bspline_basis(x: Array, degree: int, inner: tuple[float, ...], lower: float, upper: float) -> Array:
@@ -138,8 +139,8 @@ def learn_bspline(x: Array, arguments: dict[str, Any], node: Call, text: str) ->
     lower = float(x.min()) if arguments["lower"] is None else arguments["lower"]
     upper = float(x.max()) if arguments["upper"] is None else arguments["upper"]
     if knots is not None and df is not None and len(knots) + degree != df:
-        raise FormulaError("df or knots", "both, and they disagree", f"These knots make df={len(knots) + degree}.", text,
-                           node.span)
+        raise FormulaError("df or knots", "both, and they disagree", f"These knots make df={len(knots) + degree}.",
+                           text, node.span)
     if knots is None:
         df = degree if df is None else df
         inner = df - degree

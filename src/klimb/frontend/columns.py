@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import fractions
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,8 +88,7 @@ class Column:
         if self.kind == "flag":
             return self.values.astype(bool) if self.missing is None else self.number
         if self.kind == "category":
-            labels = np.array([*self.categories, None], dtype=object)
-            return labels[self.values]
+            return np.asarray(np.array([*self.categories, None], dtype=object)[self.values])
         return self.values
 
     def unusable(self, wanted: str) -> InputError:
@@ -172,7 +170,8 @@ def read_objects(name: str, array: npt.NDArray[Any], missing: Mask | None = None
     else:
         return Column(name, "other", array, lost)
     if kind == "number":
-        array = np.array([np.nan if gone else float(value) for value, gone in zip(values, missing.tolist(), strict=True)])
+        array = np.array([np.nan if gone else float(value)
+                          for value, gone in zip(values, missing.tolist(), strict=True)])
     return Column(name, kind, array, lost)
 
 
@@ -247,7 +246,9 @@ def _factor_text(values: list[Any], missing: Mask | None) -> tuple[Codes, tuple[
 
 
 def _date_label(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else value.isoformat() if hasattr(value, "isoformat") else str(value)
+    if value is None or isinstance(value, str):
+        return value
+    return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)
 
 
 def match_levels(codes: Codes, labels: Sequence[str], known: Sequence[str]) -> Codes:

@@ -29,7 +29,7 @@ def contrast(kind: str, levels: tuple[str, ...], reference: str | None) -> tuple
         matrix[last] = -1.0
         return matrix, tuple(f"S.{levels[j]}" for j in kept)
     if kind == "Helmert":
-        matrix = np.tril(np.full((k, k - 1), 0.0))
+        matrix = np.zeros((k, k - 1))
         for j in range(k - 1):
             matrix[: j + 1, j] = -1.0
             matrix[j + 1, j] = j + 1.0
@@ -44,9 +44,9 @@ def orthogonal(points: Array, degree: int) -> Array:
     """Orthonormal polynomials of degree 1 to ``degree`` at few points, each with a positive leading coefficient."""
     centred = (points - points.mean()) / max(float(np.abs(points - points.mean()).max()), 1e-300)
     columns = [np.full(len(points), 1.0 / np.sqrt(len(points)))]
-    for j in range(1, degree + 1):
+    for _ in range(degree):
         column = columns[-1] * centred
-        for _ in range(2):  # twice is enough
+        for _ in ("once", "twice"):  # Gram-Schmidt loses digits the first time
             for other in columns:
                 column = column - (other @ column) * other
         columns.append(column / np.linalg.norm(column))

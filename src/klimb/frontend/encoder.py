@@ -14,19 +14,21 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.frontend.coding import Product, full_rank
 from klimb.frontend.encoded import Encoded, FixedBlock
-from klimb.frontend.factors import Factor, LevelFactor, factor_from_json, learn_factor
+from klimb.frontend.factors import Factor, LevelFactor, NumberFactor, factor_from_json, learn_factor
 from klimb.frontend.formula import Formula, parse
 from klimb.frontend.formula.errors import listed
 from klimb.frontend.formula.functions import bind
-from klimb.frontend.formula.nodes import Call, Name
-from klimb.frontend.formula.terms import Term, expand, label, used_columns
-from klimb.frontend.frames import Frame, read_frame
+from klimb.frontend.formula.nodes import Call, Node
+from klimb.frontend.formula.terms import Term, Terms, expand, label, used_columns
+from klimb.frontend.frames import read_frame
 from klimb.frontend.groups import GroupCodec, learn_group, products_from_json
-from klimb.frontend.numeric import Numeric, learn_numeric
+from klimb.frontend.numeric import Numeric, Step, learn_numeric, moments
+from klimb.frontend.processes import Process, learn_process
 from klimb.frontend.products import design, design_names
 from klimb.frontend.response import Response, learn_response
+from klimb.frontend.smooths import Smooth, learn_smooth
 from klimb.frontend.source import Source, complete_rows
-from klimb.numerics.arrays import Array
+from klimb.frontend.variables import Variable, learn_variable
 
 VERSION = 1
 
@@ -39,9 +41,12 @@ class Encoder:
     formula: str
     missing: str
     response: Response | None
+    variables: tuple[Variable, ...]  # the columns of the right side, with their ranges and typical values
     factors: dict[str, Factor]  # by label
     fixed: tuple[Product, ...]
     groups: tuple[GroupCodec, ...]
+    smooths: tuple[Smooth, ...]
+    processes: tuple[Process, ...]
     offsets: tuple[Numeric, ...]
 
     def encode(self, frame: Any, *, response: bool = False, missing: str | None = None) -> Encoded:
@@ -64,7 +69,9 @@ class Encoder:
             offset += expression.evaluate(source)
         fixed = FixedBlock(design(self.fixed, self.factors, source), self.fixed_names)
         groups = tuple(group.block(source, self.factors) for group in self.groups)
-        return Encoded(target, fixed, groups, (), (), offset, source.rows, dropped)
+        smooths = tuple(block for smooth in self.smooths for block in smooth.blocks(source, self.factors))
+        processes = tuple(process.block(source) for process in self.processes)
+        return Encoded(target, fixed, groups, smooths, processes, offset, source.rows, dropped)
 
     @property
     def fixed_names(self) -> tuple[str, ...]:
@@ -74,39 +81,34 @@ class Encoder:
     @property
     def predictors(self) -> tuple[str, ...]:
         """The columns that a frame needs for prediction."""
-        found: dict[str, None] = {}
-        used = {key for product in [*self.fixed, *(p for g in self.groups for p in g.effects)] for key, _ in product}
-        for key, factor in self.factors.items():
-            if key in used:
-                found[factor.column if isinstance(factor, LevelFactor) else factor.expression.column] = None
-        for expression in self.offsets:
-            found[expression.column] = None
-        for group in self.groups:
-            found.update(dict.fromkeys(group.columns))
-        return tuple(found)
+        return tuple(variable.name for variable in self.variables)
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain JSON; floats survive exactly."""
         return {"version": VERSION, "formula": self.formula, "missing": self.missing,
                 "response": self.response.to_json() if self.response else None,
+                "variables": [variable.to_json() for variable in self.variables],
                 "factors": {key: factor.to_json() for key, factor in self.factors.items()},
                 "fixed": [[list(part) for part in product] for product in self.fixed],
                 "groups": [group.to_json() for group in self.groups],
+                "smooths": [smooth.to_json() for smooth in self.smooths],
+                "processes": [process.to_json() for process in self.processes],
                 "offsets": [expression.to_json() for expression in self.offsets]}
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> Encoder:
         """The encoder whose ``to_json`` gave ``state``."""
-        if not isinstance(state, dict) or state.get("version") != VERSION:
-            version = state.get("version") if isinstance(state, dict) else type(state).__name__
-            raise InputError(f"the state of an encoder, version {VERSION}", repr(version),
+        if state.get("version") != VERSION:
+            raise InputError(f"the state of an encoder, version {VERSION}", f"version {state.get('version')!r}",
                              "It was written by another version of klimb: use that one.")
         return cls(str(state["formula"]), str(state["missing"]),
                    Response.from_json(state["response"]) if state["response"] else None,
+                   tuple(map(Variable.from_json, state["variables"])),
                    {key: factor_from_json(factor) for key, factor in state["factors"].items()},
                    products_from_json(state["fixed"]),
-                   tuple(GroupCodec.from_json(group) for group in state["groups"]),
-                   tuple(Numeric.from_json(expression) for expression in state["offsets"]))
+                   tuple(map(GroupCodec.from_json, state["groups"])),
+                   tuple(map(Smooth.from_json, state["smooths"])), tuple(map(Process.from_json, state["processes"])),
+                   tuple(map(Numeric.from_json, state["offsets"])))
 
 
 def encode(formula: str | Formula, frame: Any, *, missing: str = "drop") -> tuple[Encoder, Encoded]:
@@ -120,26 +122,53 @@ def encode(formula: str | Formula, frame: Any, *, missing: str = "drop") -> tupl
     array([0, 1, 0, 1])
     """
     formula = parse(formula) if isinstance(formula, str) else formula
-    frame = read_frame(frame)
+    text, frame = formula.text, read_frame(frame)
     terms = expand(formula, frame.columns)
-    every: list[Term] = [*terms.fixed, *(term for group in terms.groups for term in group.effects)]
-    nodes: dict[str, Name | Call] = {label(factor): factor for term in every for factor in term}
-    text = formula.text
-    names = dict.fromkeys(name.name for side in (formula.response,) for name in used_columns(side, text))
-    for node in nodes.values():
-        names.update(dict.fromkeys(name.name for name in used_columns(node, text)))
-    for call in terms.offsets:
-        names.update(dict.fromkeys(name.name for name in used_columns(call, text)))
-    for group in terms.groups:
-        names.update(dict.fromkeys(name.name for factor in group.groups for name in used_columns(factor, text)))
-    source, dropped = complete_rows(frame, list(names), missing)
+    factors = dict.fromkeys(f for term in [*terms.fixed, *(t for g in terms.groups for t in g.effects)] for f in term)
+    nodes: list[Node] = [*factors, *terms.offsets, *terms.smooths, *terms.processes,
+                         *(factor for group in terms.groups for factor in group.groups)]
+    predictors = tuple(dict.fromkeys(name.name for node in nodes for name in used_columns(node, text)))
+    targets = [name.name for name in used_columns(formula.response, text)]
+    source, dropped = complete_rows(frame, [*targets, *predictors], missing)
     if not source.n:
         raise InputError("data with at least one row", "no rows", "Check how the data were read.")
-    response = learn_response(formula.response, source, text) if formula.response is not None else None
-    factors = {key: learn_factor(node, source, text) for key, node in nodes.items()}
-    fixed = full_rank([[label(factor) for factor in term] for term in terms.fixed],
-                      lambda key: isinstance(factors[key], LevelFactor))
-    encoder = Encoder(text, missing, response, factors, tuple(fixed),
-                      tuple(learn_group(group, source, factors, text) for group in terms.groups),
-                      tuple(learn_numeric(bind(call, text)["x"], source) for call in terms.offsets))
+    encoder = _learn(formula, terms, source, predictors, missing)
     return encoder, encoder._blocks(source, dropped, response=True)
+
+
+def _learn(formula: Formula, terms: Terms, source: Source, predictors: tuple[str, ...], missing: str) -> Encoder:
+    text = formula.text
+    every: list[Term] = [*terms.fixed, *(term for group in terms.groups for term in group.effects)]
+    factors = {label(node): learn_factor(node, source, text) for term in every for node in term}
+    smooths = tuple(learn_smooth(call, source, text) for call in terms.smooths)
+    keys = [[label(node) for node in term] for term in terms.fixed]
+    for call, smooth in zip(terms.smooths, smooths, strict=True):
+        keys += _straight(call, smooth, factors, source, text)
+    fixed = full_rank(sorted(keys, key=len), lambda key: isinstance(factors[key], LevelFactor))
+    groups = tuple(learn_group(group, source, factors, text) for group in terms.groups)
+    processes = tuple(learn_process(call, source, text) for call in terms.processes)
+    offsets = tuple(learn_numeric(bind(call, text)["x"], source) for call in terms.offsets)
+    levels = {factor.column for factor in factors.values() if isinstance(factor, LevelFactor)}
+    levels |= {column for group in groups for column in group.columns}
+    numbers = {factor.expression.column for factor in factors.values() if not isinstance(factor, LevelFactor)}
+    variables = tuple(learn_variable(name, source, name in levels - numbers) for name in predictors)
+    response = learn_response(formula.response, source, text) if formula.response is not None else None
+    return Encoder(text, missing, response, variables, factors, tuple(fixed), groups, smooths, processes, offsets)
+
+
+def _straight(call: Call, smooth: Smooth, factors: dict[str, Factor], source: Source, text: str) -> list[list[str]]:
+    """The fixed terms that a smooth leaves to its straight part: a slope, one per level of ``by``, or times ``by``."""
+    arguments = bind(call, text)
+    slope = label(arguments["x"])
+    if slope not in factors:  # the column itself may be a term already
+        slope = f"s({slope})[slope]"
+        x = smooth.expression.evaluate(source)
+        center = Step("center", (moments(x, "center")[0],))
+        expression = Numeric(smooth.expression.column, (*smooth.expression.steps, center))
+        factors.setdefault(slope, NumberFactor(slope, expression))
+    if smooth.by is None:
+        return [[slope]]
+    if smooth.by not in factors:
+        factors[smooth.by] = learn_factor(arguments["by"], source, text)
+    alone = [] if isinstance(factors[smooth.by], LevelFactor) else [[smooth.by]]
+    return [*alone, [smooth.by, slope]]

@@ -116,10 +116,12 @@ def factor_from_json(state: dict[str, Any]) -> Factor:
     if kind == "number":
         return NumberFactor(name, Numeric.from_json(state["expression"]))
     if kind == "basis":
-        basis = {"poly": Polynomial, "bs": BSpline}[state["basis"]["kind"]].from_json(state["basis"])
+        kinds: dict[str, type[Polynomial] | type[BSpline]] = {"poly": Polynomial, "bs": BSpline}
+        basis = kinds[state["basis"]["kind"]].from_json(state["basis"])
         return BasisFactor(name, Numeric.from_json(state["expression"]), basis)
     if kind == "levels":
-        return LevelFactor(name, str(state["column"]), tuple(state["levels"]), str(state["contrast"]), state["reference"])
+        return LevelFactor(name, str(state["column"]), tuple(state["levels"]), str(state["contrast"]),
+                           state["reference"])
     raise InputError("a kind of factor that this version knows", repr(kind), "Update klimb.")
 
 
@@ -142,7 +144,8 @@ def learn_factor(node: Name | Call, source: Source, text: str) -> Factor:
     return NumberFactor(name, learn_numeric(node, source))
 
 
-def learn_levels(node: Name, name: str, source: Source, text: str, options: dict[str, Any] | None = None) -> LevelFactor:
+def learn_levels(node: Name, name: str, source: Source, text: str,
+                 options: dict[str, Any] | None = None) -> LevelFactor:
     """The levels of a column and their coding."""
     _, found = source.factor(node.name)
     chosen = options or {"contrast": "Treatment", "reference": None, "levels": None}
@@ -150,8 +153,9 @@ def learn_levels(node: Name, name: str, source: Source, text: str, options: dict
     if chosen["levels"] is not None:
         unknown = [level for level in found if level not in chosen["levels"]]
         if unknown:
-            raise FormulaError(f"levels= with every level of {node.name!r}", f"{listed(map(repr, unknown), 5)} left out",
-                               f"The levels are: {listed(found)}.", text, node.span)
+            raise FormulaError(f"levels= with every level of {node.name!r}",
+                               f"{listed(map(repr, unknown), 5)} left out", f"The levels are: {listed(found)}.",
+                               text, node.span)
         levels = [level for level in chosen["levels"] if level in set(found)]
     reference = chosen["reference"]
     if reference is not None:

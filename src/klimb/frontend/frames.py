@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.frontend.columns import Codes, Column, number_label, read_column, read_objects
+from klimb.frontend.columns import Column, number_label, read_column, read_objects
 from klimb.frontend.formula.errors import listed, nearest
 
 
@@ -94,19 +94,20 @@ def _read_mapping(data: Mapping[Any, Any]) -> Frame:
     for name in data:
         if not isinstance(name, str):
             raise InputError("names of columns must be text", f"{name!r}", "Rename the column.")
-    read: dict[str, Column] = {}
-    for name, values in data.items():
-        read[name] = _read_values(name, values)
-    lengths = {name: len(column) for name, column in read.items()}
+        if not hasattr(data[name], "__len__") or isinstance(data[name], (str, bytes)):
+            raise InputError(f"column {name!r} must be a list or an array", f"{data[name]!r:.40}",
+                             "Repeat a constant for every row, or leave the column out.")
+    lengths = {name: len(values) for name, values in data.items()}
     if len(set(lengths.values())) > 1:
         raise InputError("columns must have the same length", listed(f"{name}: {n}" for name, n in lengths.items()),
                          "Cut or fill the columns that differ.")
     n = next(iter(lengths.values()), 0)
-    return Frame(data, "dict", tuple(data), n, read.__getitem__)
+    return Frame(data, "dict", tuple(data), n, lambda name: _read_values(name, data[name]))
 
 
 def _read_values(name: str, values: Any) -> Column:
-    if isinstance(values, (np.ndarray, list, tuple, range)) or not hasattr(values, "dtype") and not hasattr(values, "type"):
+    plain = isinstance(values, (np.ndarray, list, tuple, range))
+    if plain or not (hasattr(values, "dtype") or hasattr(values, "type")):
         return read_column(name, values)
     import narwhals as nw
 
@@ -119,7 +120,8 @@ def _read_values(name: str, values: Any) -> Column:
 
 def _read_structured(data: npt.NDArray[Any]) -> Frame:
     if data.dtype.names is None:
-        raise InputError("data must be a data frame or a dict of columns", f"an array of shape {data.shape} without names",
+        raise InputError("data must be a data frame or a dict of columns",
+                         f"an array of shape {data.shape} without names",
                          'Give the columns names: {"x": X[:, 0], "z": X[:, 1]}.')
     if data.ndim != 1:
         raise InputError("a structured array must have one dimension", f"shape {data.shape}", "Flatten it.")
@@ -129,7 +131,7 @@ def _read_structured(data: npt.NDArray[Any]) -> Frame:
 def _read_narwhals(data: Any) -> Frame:
     import narwhals as nw
 
-    _unique(getattr(data, "column_names", None) or getattr(data, "columns", None))
+    _unique(data)
     try:
         frame = nw.from_native(data, allow_series=False)
     except TypeError as error:
@@ -145,15 +147,14 @@ def _read_narwhals(data: Any) -> Frame:
                  lambda name: _read_series(name, frame.get_column(name)))
 
 
-def _unique(names: Any) -> None:
-    try:
-        every = list(names)
-        twice = [name for name in dict.fromkeys(every) if every.count(name) > 1]
-    except TypeError:
-        return
+def _unique(data: Any) -> None:
+    """pandas and arrow allow the same name twice; narwhals would fail later, and not say why."""
+    names = data.columns if hasattr(data, "iloc") else getattr(data, "column_names", ())
+    every = list(names) if isinstance(names, (list, tuple)) or hasattr(data, "iloc") else []
+    twice = [name for name in dict.fromkeys(every) if every.count(name) > 1]
     if twice:
-        raise InputError("every column must have a name of its own", f"more than one column called {listed(map(repr, twice))}",
-                         "Rename or drop the duplicates.")
+        raise InputError("every column must have a name of its own",
+                         f"more than one column called {listed(map(repr, twice))}", "Rename or drop the duplicates.")
 
 
 def _read_series(name: str, series: Any) -> Column:
@@ -191,7 +192,8 @@ def _read_categories(name: str, series: Any, missing: npt.NDArray[np.bool_] | No
         return Column(name, "category", np.asarray(native.cat.codes, dtype=np.intp), missing, labels,
                       bool(native.cat.ordered))
     labels = tuple(str(level) for level in series.cat.get_categories().to_list())
-    declared = isinstance(series.dtype, nw.Enum) or bool(getattr(getattr(series.to_native(), "type", None), "ordered", False))
+    arrow_type = getattr(series.to_native(), "type", None)
+    declared = isinstance(series.dtype, nw.Enum) or bool(getattr(arrow_type, "ordered", False))
     if not declared:  # these libraries number categories as they meet them: an order of no meaning
         labels = tuple(sorted(labels))
     place: dict[str | None, int] = {label: k for k, label in enumerate(labels)}
@@ -202,7 +204,8 @@ def _read_categories(name: str, series: Any, missing: npt.NDArray[np.bool_] | No
 
 
 def _labels(categories: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(number_label(value) if isinstance(value, (int, float, np.number)) else str(value) for value in categories)
+    return tuple(number_label(value) if isinstance(value, (int, float, np.number)) else str(value)
+                 for value in categories)
 
 
 def _objects(values: list[Any], missing: npt.NDArray[np.bool_] | None) -> npt.NDArray[Any]:

@@ -64,7 +64,7 @@ class GroupCodec:
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> GroupCodec:
         cells = None if state["cells"] is None else tuple(tuple(int(k) for k in cell) for cell in state["cells"])
-        return cls(str(state["name"]), tuple(state["columns"]), tuple(tuple(levels) for levels in state["levels"]), cells,
+        return cls(str(state["name"]), tuple(state["columns"]), tuple(map(tuple, state["levels"])), cells,
                    products_from_json(state["effects"]), bool(state["correlated"]))
 
 

@@ -42,7 +42,8 @@ def _width(product: Product, factors: dict[str, Factor]) -> int:
     return int(np.prod([len(factors[key].names(full)) for key, full in product], dtype=np.int64))
 
 
-def _columns(product: Product, factors: dict[str, Factor], source: Source, cache: dict[tuple[str, bool], Array]) -> Array:
+def _columns(product: Product, factors: dict[str, Factor], source: Source,
+             cache: dict[tuple[str, bool], Array]) -> Array:
     values = np.ones((source.n, 1))
     for key, full in product:
         if (key, full) not in cache:

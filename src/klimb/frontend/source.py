@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.frontend.columns import Codes, Column, count, rows_named, shown, used_levels
+from klimb.frontend.columns import Codes, Column, count, rows_named, used_levels
 from klimb.frontend.frames import Frame
 from klimb.numerics.arrays import Array
 

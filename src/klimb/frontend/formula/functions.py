@@ -83,8 +83,8 @@ FUNCTIONS: dict[str, Function] = {
                   Parameter("knots", "numbers", None)),
                  "smooth curve: penalised cubic spline with k knots; by= gives a curve per level"),
         Function("gp", "special",
-                 (Parameter("x", "numeric", many=True), Parameter("kernel", "word", "rbf"),
-                  Parameter("ard", "flag", True)),
+                 (Parameter("x", "numeric", many=True), Parameter("kernel", "word", "matern52"),
+                  Parameter("points", "whole", None)),
                  "Gaussian process over the columns, with a kernel of klimb.kernels"),
         Function("cbind", "response", (Parameter("successes", "column"), Parameter("failures", "column")),
                  "left of ~: successes and failures"),
@@ -94,7 +94,7 @@ FUNCTIONS: dict[str, Function] = {
 }
 RESERVED = {"rw1": "a random walk", "rw2": "a smooth random walk", "ar1": "an autoregression",
             "car": "a conditional autoregression over areas", "bym2": "a BYM2 model of areas"}
-_ADVICE = {"I": "Arithmetic is not evaluated: make the column in your data first (poly(x, 2, raw=True) gives x and x^2).",
+_ADVICE = {"I": "Arithmetic is not evaluated: make the column in your data first (poly(x, 2, raw=True): x and x^2).",
            "factor": "Write C(x).", "as.factor": "Write C(x).", "Treatment": "Write C(x, Treatment).",
            "ns": "Use s(x), or bs(x, df=5) without penalty.", "cr": "Use s(x).", "te": "Use gp(x, z).",
            "ti": "Use gp(x, z).", "t2": "Use gp(x, z).", "np.log": "Write log(x).", "np.sqrt": "Write sqrt(x).",

@@ -120,7 +120,8 @@ class _Parser:
             bar = self.take()
             name = self.token
             if not (name.kind == "name" and name.text == "trials"):
-                raise self.wrong("trials(n) behind the bar", "Write y | trials(n), p(y, n) or cbind(successes, failures).")
+                raise self.wrong("trials(n) behind the bar",
+                                 "Write y | trials(n), p(y, n) or cbind(successes, failures).")
             self.take()
             self.expect("(", "after trials")
             trials = self.argument()

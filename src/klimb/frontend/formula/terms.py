@@ -134,7 +134,8 @@ class _Expansion:
         if isinstance(node, Number):
             if node.value not in (0.0, 1.0):
                 raise FormulaError("0 or 1 among the terms", str(node),
-                                   "1 is the intercept, 0 leaves it out; other numbers are no terms.", self.text, node.span)
+                                   "1 is the intercept, 0 leaves it out; other numbers are no terms.", self.text,
+                                   node.span)
             return _ordered([INTERCEPT] if node.value == 1.0 else [_NO_INTERCEPT])
         if isinstance(node, Dot):
             return _ordered((Name(name, node.span),) for name in self.others)
@@ -200,7 +201,8 @@ class _Expansion:
                                    "0 and -1 can only be added to the other terms.", self.text, operation.operator_span)
             if isinstance(item, Grouping):
                 raise FormulaError("a grouping on its own", f"{operation.operator!r} beside (... | ...)",
-                                   "Join it with +; slopes that differ by group are (1 + x | g).", self.text, item.bar.span)
+                                   "Join it with +; slopes that differ by group are (1 + x | g).", self.text,
+                                   item.bar.span)
             if isinstance(item, Call):
                 more = {"s": "s(x, by=g) gives a curve per level of g.", "gp": "gp(x, z) is a joint surface.",
                         "offset": "Make the column in your data first."}[item.function]
@@ -214,19 +216,21 @@ class _Expansion:
             for item in items.values():
                 if isinstance(item, (Call, Grouping)):
                     span = item.bar.span if isinstance(item, Grouping) else item.span
-                    raise FormulaError(f"columns {where}", "a term that stands on its own", "Move it out of the parentheses.",
-                                       self.text, span)
+                    raise FormulaError(f"columns {where}", "a term that stands on its own",
+                                       "Move it out of the parentheses.", self.text, span)
         terms = tuple(sorted(_terms(effects), key=len))
         if not terms:
-            raise FormulaError("something that varies by group", "nothing left of the bar", "Write (1 | g) or (0 + x | g).",
-                               self.text, bar.effects.span)
+            raise FormulaError("something that varies by group", "nothing left of the bar",
+                               "Write (1 | g) or (0 + x | g).", self.text, bar.effects.span)
         found = [term for term in _terms(groups) if term != INTERCEPT]
         for factor in {factor: None for term in found for factor in term}:
             if isinstance(factor, Call) and FUNCTIONS[factor.function].role != "factor":
                 raise FormulaError("a column that says to which group a row belongs", str(factor),
-                                   "Write (1 | g); for numbers as groups the column itself will do.", self.text, factor.span)
+                                   "Write (1 | g); for numbers as groups the column itself will do.", self.text,
+                                   factor.span)
         if not found or _NO_INTERCEPT in groups:
-            raise FormulaError("a column right of the bar", str(bar.groups), "Write (1 | g).", self.text, bar.groups.span)
+            raise FormulaError("a column right of the bar", str(bar.groups), "Write (1 | g).", self.text,
+                               bar.groups.span)
         return [Grouping(terms, term, bar.correlated, bar) for term in found]
 
 
