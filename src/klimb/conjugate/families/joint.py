@@ -133,7 +133,7 @@ class NormalWishart(Family):
         gap = self.mean - other.mean
         distance = (gap * matvec(self.precision.mean, gap)).sum(-1)
         given = other.kappa * distance + self.dimension * excess(other.kappa / self.kappa)
-        return 0.5 * given + self.precision.kl(other.precision)
+        return np.asarray(0.5 * given + self.precision.kl(other.precision))
 
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
         """L and, as last column, mu: (n, ..., D, D + 1)."""
@@ -142,7 +142,7 @@ class NormalWishart(Family):
         root = np.linalg.cholesky(L)
         z = rng.standard_normal((n, *self.plates, self.dimension))
         shift = matvec(np.swapaxes(np.linalg.inv(root), -1, -2), z) / np.sqrt(self.kappa)[..., None]
-        return np.concatenate([L, (self.mean + shift)[..., None]], axis=-1)
+        return np.asarray(np.concatenate([L, (self.mean + shift)[..., None]], axis=-1))
 
 
 @final

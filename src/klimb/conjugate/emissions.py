@@ -1,0 +1,295 @@
+"""Observations whose class is unknown: mixtures and hidden Markov models with conjugate components.
+
+The log density of a datum in class k is linear in the datum's statistics, so that all N x K of them are one matrix
+product and the messages to all components another.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, final
+
+import numpy as np
+from scipy.special import gammaln
+
+from klimb.conjugate.families import (
+    Beta,
+    Dirichlet,
+    Family,
+    Gamma,
+    Naturals,
+    NormalGamma,
+    NormalWishart,
+    TiedNormalWishart,
+)
+from klimb.conjugate.families.gamma import HALF_LOG_2PI
+from klimb.conjugate.means import packed, unpacked
+from klimb.conjugate.variables import Evidence, State, Variable
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array, as_float
+
+
+class Emission(ABC):
+    """p(x | class k) for one kind of component."""
+
+    def __init__(self, component: Variable) -> None:
+        self.component = component
+
+    @property
+    def n_classes(self) -> int:
+        return self.component.plates[0]
+
+    def statistics(self, values: Any) -> tuple[Any, Array]:
+        """An N x S matrix and the part of the log density that no class changes."""
+        x = as_float(values, f"the data of {self.component.name}")
+        x = x[:, None] if x.ndim == 1 else x
+        if x.ndim != 2 or x.shape[1] != self.width:
+            raise InputError(f"the data of {self.component.name} must have {self.width} columns", f"shape {x.shape}",
+                             "One row per datum, one column per entry of a component.")  # fmt: skip
+        return self._statistics(x)
+
+    @property
+    def width(self) -> int:
+        """Columns of the data."""
+        plates = self.component.plates
+        return plates[1] if len(plates) > 1 else 1
+
+    @abstractmethod
+    def _statistics(self, x: Array) -> tuple[Array, Array]: ...
+
+    @abstractmethod
+    def coefficients(self, moments: Naturals) -> tuple[Array, Array]:
+        """K x S and K: the log density in class k is statistics @ first[k] + second[k]."""
+
+    @abstractmethod
+    def message(self, sums: Array, counts: Array) -> Naturals:
+        """From the sums of statistics (K x S) and the numbers of data (K) in each class."""
+
+
+@final
+class FullNormal(Emission):
+    """Vectors, each class with its own precision matrix."""
+
+    @property
+    def width(self) -> int:
+        return int(self.component.conditional.natural(State())[0].shape[-1])
+
+    def _statistics(self, x: Array) -> tuple[Array, Array]:
+        i, j = np.tril_indices(x.shape[1])
+        return np.hstack([x, x[:, i] * x[:, j]]), np.full(len(x), -x.shape[1] * HALF_LOG_2PI)
+
+    def coefficients(self, moments: Naturals) -> tuple[Array, Array]:
+        Lm, mLm, L, log_det = moments
+        return np.hstack([Lm, -0.5 * packed(L, twice=True)]), 0.5 * (log_det - mLm)
+
+    def message(self, sums: Array, counts: Array) -> Naturals:
+        D = self.width
+        return sums[:, :D], -0.5 * counts, -0.5 * unpacked(sums[:, D:], D), 0.5 * counts
+
+
+@final
+class TiedNormal(Emission):
+    """Vectors, all classes with one precision matrix."""
+
+    @property
+    def n_classes(self) -> int:
+        return int(self.component.conditional.natural(State())[0].shape[0])
+
+    @property
+    def width(self) -> int:
+        return int(self.component.conditional.natural(State())[0].shape[1])
+
+    def _statistics(self, x: Array) -> tuple[Array, Array]:
+        i, j = np.tril_indices(x.shape[1])
+        return np.hstack([x, x[:, i] * x[:, j]]), np.full(len(x), -x.shape[1] * HALF_LOG_2PI)
+
+    def coefficients(self, moments: Naturals) -> tuple[Array, Array]:
+        Lm, mLm, L, log_det = moments
+        shared = np.broadcast_to(-0.5 * packed(L, twice=True), (len(Lm), L.shape[0] * (L.shape[0] + 1) // 2))
+        return np.hstack([Lm, shared]), 0.5 * (log_det - mLm)
+
+    def message(self, sums: Array, counts: Array) -> Naturals:
+        D = self.width
+        return sums[:, :D], -0.5 * counts, -0.5 * unpacked(sums[:, D:].sum(0), D), np.asarray(0.5 * counts.sum())
+
+
+@final
+class DiagonalNormal(Emission):
+    """Numbers or vectors of independent entries."""
+
+    def _statistics(self, x: Array) -> tuple[Array, Array]:
+        return np.hstack([x, x * x]), np.full(len(x), -x.shape[1] * HALF_LOG_2PI)
+
+    def coefficients(self, moments: Naturals) -> tuple[Array, Array]:
+        tm, tm2, tau, log_tau = (part.reshape(self.n_classes, -1) for part in moments)
+        return np.hstack([tm, -0.5 * tau]), 0.5 * (log_tau - tm2).sum(1)
+
+    def message(self, sums: Array, counts: Array) -> Naturals:
+        shape, D = self.component.plates, self.width
+        n = np.broadcast_to(counts[:, None], (len(counts), D)).reshape(shape)
+        return sums[:, :D].reshape(shape), -0.5 * n, -0.5 * sums[:, D:].reshape(shape), 0.5 * n
+
+
+@final
+class PoissonCounts(Emission):
+    """Counts with gamma rates."""
+
+    def _statistics(self, x: Array) -> tuple[Array, Array]:
+        if np.any(x < 0) or np.any(x != np.floor(x)):
+            bad = tuple(int(i) for i in np.argwhere((x < 0) | (x != np.floor(x)))[0])
+            raise InputError("counts must be whole numbers from 0 on", f"{x[bad]} at index {bad}",
+                             "Use normal components for real numbers.")  # fmt: skip
+        return x, -gammaln(x + 1.0).sum(1)
+
+    def coefficients(self, moments: Naturals) -> tuple[Array, Array]:
+        log_rate, rate = (part.reshape(self.n_classes, -1) for part in moments)
+        return log_rate, -rate.sum(1)
+
+    def message(self, sums: Array, counts: Array) -> Naturals:
+        shape = self.component.plates
+        n = np.broadcast_to(counts[:, None], (len(counts), self.width)).reshape(shape)
+        return sums.reshape(shape), -n
+
+
+@final
+class ZeroOne(Emission):
+    """Vectors of zeros and ones with beta probabilities."""
+
+    def _statistics(self, x: Array) -> tuple[Array, Array]:
+        if np.any((x != 0) & (x != 1)):
+            bad = tuple(int(i) for i in np.argwhere((x != 0) & (x != 1))[0])
+            raise InputError("the data must be zeros and ones", f"{x[bad]} at index {bad}", "Use counts or normals.")
+        return x, np.zeros(len(x))
+
+    def coefficients(self, moments: Naturals) -> tuple[Array, Array]:
+        one, zero = (part.reshape(self.n_classes, -1) for part in moments)
+        return one - zero, zero.sum(1)
+
+    def message(self, sums: Array, counts: Array) -> Naturals:
+        shape = self.component.plates
+        n = np.broadcast_to(counts[:, None], (len(counts), self.width)).reshape(shape)
+        return sums.reshape(shape), n - sums.reshape(shape)
+
+
+@final
+class WordCounts(Emission):
+    """Rows of counts of V words (dense or sparse) with Dirichlet probabilities; without the multinomial coefficient."""
+
+    @property
+    def width(self) -> int:
+        return int(self.component.conditional.natural(State())[0].shape[-1])
+
+    def statistics(self, values: Any) -> tuple[Any, Array]:
+        if hasattr(values, "tocsr"):
+            return values.tocsr().astype(float), np.zeros(values.shape[0])
+        return super().statistics(values)
+
+    def _statistics(self, x: Array) -> tuple[Array, Array]:
+        return x, np.zeros(len(x))
+
+    def coefficients(self, moments: Naturals) -> tuple[Array, Array]:
+        return moments[0], np.zeros(len(moments[0]))
+
+    def message(self, sums: Array, counts: Array) -> Naturals:
+        return (sums,)
+
+
+EMISSIONS: dict[type[Family], type[Emission]] = {
+    NormalWishart: FullNormal,
+    TiedNormalWishart: TiedNormal,
+    NormalGamma: DiagonalNormal,
+    Gamma: PoissonCounts,
+    Beta: ZeroOne,
+    Dirichlet: WordCounts,
+}
+
+
+@final
+class Mixture:
+    """Data whose class is the unknown ``gate``: made by `mixture`."""
+
+    def __init__(self, gate: Variable, component: Variable) -> None:
+        kind = EMISSIONS.get(component.family)
+        if kind is None:
+            known = ", ".join(family.__name__ for family in EMISSIONS)
+            raise InputError(f"the components of a mixture must be one of {known}", f"{component!r}",
+                             "normal_gamma(...) for numbers, normal_wishart(...) for vectors.")  # fmt: skip
+        if component.family is not TiedNormalWishart and not component.plates:
+            raise InputError("the components of a mixture need a plate, one copy per class", f"{component!r}",
+                             "Give it plates=(K,).")  # fmt: skip
+        self.gate, self.emission = gate, kind(component)
+        classes = gate.conditional.natural(_prior_state(gate))[-1].shape[-1]
+        if classes != self.emission.n_classes:
+            raise InputError(f"{gate.name} and {component.name} must have the same number of classes",
+                             f"{classes} and {self.emission.n_classes}",
+                             "The first plate of the components is K.")  # fmt: skip
+
+    def observe(self, values: Any) -> MixtureData:
+        """The data, one row per plate of the gate; a row with NaN is missing."""
+        return MixtureData(self.gate, self.emission, values)
+
+
+@final
+class MixtureData(Evidence):
+    """Observed rows of a mixture."""
+
+    def __init__(self, gate: Variable, emission: Emission, values: Any) -> None:
+        self.gate, self.emission, self.variables = gate, emission, (gate, emission.component)
+        x, missing = without_missing(values)
+        self.statistics, base = emission.statistics(x)
+        if gate.plates != (self.statistics.shape[0],):
+            n = self.statistics.shape[0]
+            raise InputError(f"{gate.name} must have one plate with one class per row",
+                             f"plates {gate.plates} and {n} rows", f"Give it plates=({n},).")  # fmt: skip
+        if missing is not None:
+            self.statistics[missing], base[missing] = 0.0, 0.0
+        self.present = None if missing is None else 1.0 - missing
+        self._base = float(base.sum())
+        self._last: tuple[Family, Array] | None = None
+
+    def log_densities(self, state: State) -> Array:
+        """E log p(x_i | class k), N x K (without what no class changes)."""
+        factor = state[self.emission.component]
+        if self._last is None or self._last[0] is not factor:
+            slope, level = self.emission.coefficients(state.moments(self.emission.component))
+            values = np.asarray(self.statistics @ slope.T) + level
+            self._last = (factor, values if self.present is None else values * self.present[:, None])
+        return self._last[1]
+
+    def expected_log(self, state: State) -> float:
+        shares = state.moments(self.gate)[-1]
+        return float(np.einsum("nk,nk->", shares, self.log_densities(state))) + self._base
+
+    def message(self, to: Variable, state: State) -> Naturals:
+        if to is self.gate:
+            zeros = tuple(np.zeros(part.shape) for part in state[self.gate].natural[:-1])
+            return (*zeros, self.log_densities(state))
+        shares = state.moments(self.gate)[-1]
+        if self.present is not None:
+            shares = shares * self.present[:, None]
+        return self.emission.message(np.asarray((self.statistics.T @ shares).T), shares.sum(0))
+
+
+def mixture(gate: Variable, component: Variable) -> Mixture:
+    """Data whose class is ``gate`` (a `categorical` or a `chain`) and whose classes are the plates of ``component``."""
+    return Mixture(gate, component)
+
+
+def without_missing(values: Any) -> tuple[Any, Array | None]:
+    """Rows with a NaN set to zero, and which they were (None if there are none)."""
+    if hasattr(values, "tocsr"):
+        return values, None
+    x = np.asarray(values, dtype=float)
+    missing = np.isnan(x).any(axis=tuple(range(1, x.ndim))) if x.ndim > 1 else np.isnan(x)
+    if not missing.any():
+        return x, None
+    x = x.copy()
+    x[missing] = 0.0
+    return x, missing
+
+
+def _prior_state(variable: Variable) -> State:
+    """Every ancestor at its prior, enough to see the shapes of a variable's natural parameters."""
+    from klimb.conjugate.network import prior_state
+
+    return prior_state(variable.conditional.variables)

@@ -1,0 +1,278 @@
+"""Gaussian linear predictors: sums of variables, X w, and products of two variables.
+
+A predictor f offers the moments of f under the factors and turns a quadratic potential -J f^2 / 2 + h f (what a normal
+observation or a linearised site says) into messages for the variables inside it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+
+from klimb.conjugate.families import MultivariateNormal, Naturals, Normal
+from klimb.conjugate.variables import Plates, State, Variable, View, as_view, common_plates, sum_to
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.dense import row_blocks
+from klimb.numerics.matrix import as_design
+
+
+class Predictor(ABC):
+    """f, one per plate."""
+
+    plates: Plates
+    variables: tuple[Variable, ...]
+    gaussian: bool = True  # f is normal when its variables are; not so for products
+
+    @abstractmethod
+    def moments(self, state: State) -> tuple[Array, Array]:
+        """Mean and variance of f."""
+
+    @abstractmethod
+    def message(self, to: Variable, J: Array, h: Array, state: State) -> Naturals:
+        """The potential -J f^2 / 2 + h f as a message, all other variables at their factors."""
+
+    def __add__(self, other: Any) -> Sum:
+        return Sum((self, as_predictor(other)))
+
+    __radd__ = __add__
+
+
+@final
+class Known(Predictor):
+    """A number or array: an offset."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = as_float(value, "mean")
+        self.plates, self.variables = self.value.shape, ()
+
+    def moments(self, state: State) -> tuple[Array, Array]:
+        return self.value, np.zeros(())
+
+    def message(self, to: Variable, J: Array, h: Array, state: State) -> Naturals:
+        raise AssertionError("a constant has no variables")
+
+
+@final
+class Itself(Predictor):
+    """A normal variable, whole or through an index."""
+
+    def __init__(self, view: View) -> None:
+        self.view, self.plates, self.variables = view, view.plates, (view.variable,)
+
+    def moments(self, state: State) -> tuple[Array, Array]:
+        factor = state[self.view.variable]
+        assert isinstance(factor, Normal)
+        m, v = factor.mean, factor.variance
+        return (m, v) if self.view.index is None else (m[self.view.index], v[self.view.index])
+
+    def message(self, to: Variable, J: Array, h: Array, state: State) -> Naturals:
+        return self.view.collect((h, -0.5 * J))
+
+
+@final
+class Dot(Predictor):
+    """X w, one entry per row of X (dense or sparse), for a multivariate normal w without plates."""
+
+    def __init__(self, X: Any, w: Variable) -> None:
+        if w.family is not MultivariateNormal or w.plates:
+            raise InputError(f"dot(X, {w.name}) needs a multivariate_normal without plates", f"{w!r}",
+                             "Use inner(u[i], v[j]) for variables with plates.")  # fmt: skip
+        self.X, self.variables = as_design(X, "X"), (w,)
+        D = _dimension(w)
+        if self.X.shape[1] != D:
+            raise InputError(f"X must have one column per entry of {w.name} ({D})", f"shape {self.X.shape}",
+                             f"Declare {w.name} with dimension {self.X.shape[1]}.")  # fmt: skip
+        self.plates = (self.X.shape[0],)
+
+    def moments(self, state: State) -> tuple[Array, Array]:
+        factor = state[self.variables[0]]
+        assert isinstance(factor, MultivariateNormal)
+        root = np.asarray(np.linalg.inv(factor.root).T, dtype=float)  # covariance = root root'
+        variance, mean = self.X.row_norms_squared(root, upper=True, times=factor.mean)
+        return mean, variance
+
+    @cached_property
+    def _gram(self) -> Array:
+        return self.X.weighted_gram(np.ones(self.X.shape[0]))
+
+    def message(self, to: Variable, J: Array, h: Array, state: State) -> Naturals:
+        J, h = np.broadcast_to(J, self.plates), np.array(np.broadcast_to(h, self.plates))
+        if J.strides == (0,) or np.all(J[0] == J):  # one precision for all rows: X'X serves every sweep
+            return self.X.transpose_times(h), -0.5 * J[0] * self._gram
+        return self.X.transpose_times(h), -0.5 * self.X.weighted_gram(np.array(J))
+
+
+@final
+class Inner(Predictor):
+    """sum_k u_k v_k of two multivariate normals: rows and columns of a matrix factorisation.
+
+    ``inner(u[i], v[j])`` gives one f per pair (i, j); ``inner(u, v)`` of plates (N,) and (D,) all N x D of them.
+    """
+
+    gaussian = False
+
+    def __init__(self, u: View, v: View) -> None:
+        for view in (u, v):
+            if view.variable.family is not MultivariateNormal or len(view.variable.plates) != 1:
+                raise InputError("inner needs two multivariate_normal variables with one plate each",
+                                 f"{view.variable!r}", "Declare plates=(n_rows,).")  # fmt: skip
+        if u.variable is v.variable:
+            raise InputError("inner needs two different variables", f"{u.variable.name} twice",
+                             "A symmetric factorisation is not conditionally conjugate.")  # fmt: skip
+        if (u.index is None) != (v.index is None):
+            raise InputError("inner needs an index for both variables or for neither", "one of each",
+                             "Write inner(u[i], v[j]) for observed pairs, inner(u, v) for all pairs.")  # fmt: skip
+        if _dimension(u.variable) != _dimension(v.variable):
+            raise InputError("inner needs equal dimensions", f"{_dimension(u.variable)} and {_dimension(v.variable)}",
+                             "Both are the rank of the factorisation.")  # fmt: skip
+        self.u, self.v = u, v
+        self.variables = (u.variable, v.variable)
+        self.pairs = u.index is not None
+        self.plates = common_plates("inner", u.plates, v.plates) if self.pairs else (*u.plates, *v.plates)
+
+    def _covariances(self, state: State) -> tuple[Array, Array, Array, Array]:
+        out = []
+        for variable in self.variables:
+            factor = state[variable]
+            assert isinstance(factor, MultivariateNormal)
+            out += [factor.mean, factor.covariance]
+        return out[0], out[1], out[2], out[3]
+
+    def moments(self, state: State) -> tuple[Array, Array]:
+        mu, Vu, mv, Vv = self._covariances(state)
+        # Var(u'v) = mu'Vv mu + mv'Vu mv + tr(Vu Vv) = <Vu, Vv + mv mv'> + <mu mu', Vv>
+        second_u, second_v = packed(Vu + outer(mu)), packed(Vv + outer(mv))
+        spread_u, spread_v = packed(Vu, twice=True), packed(Vv, twice=True)
+        if not self.pairs:
+            mean = mu @ mv.T
+            return mean, spread_u @ second_v.T + (second_u - packed(Vu)) @ spread_v.T
+        assert self.u.index is not None
+        assert self.v.index is not None
+        mean, variance = np.empty(self.plates), np.empty(self.plates)
+        square = second_u - packed(Vu)
+        for rows in row_blocks(len(mean), 4 * second_u.shape[1]):
+            i, j = self.u.index[rows], self.v.index[rows]
+            mean[rows] = np.einsum("ek,ek->e", mu[i], mv[j])
+            variance[rows] = np.einsum("ek,ek->e", spread_u[i], second_v[j])
+            variance[rows] += np.einsum("ek,ek->e", square[i], spread_v[j])
+        return mean, variance
+
+    @cached_property
+    def _by_row(self) -> dict[Variable, Any]:
+        """For each side, the pattern that adds up entries over the other: (indices, indptr, order of the entries)."""
+        out: dict[Variable, Any] = {}
+        for this, other in ((self.u, self.v), (self.v, self.u)):
+            assert this.index is not None
+            assert other.index is not None
+            order = np.argsort(this.index, kind="stable")
+            counts = np.bincount(this.index, minlength=this.variable.plates[0])
+            out[this.variable] = (other.index[order], np.concatenate([[0], np.cumsum(counts)]), order)
+        return out
+
+    def message(self, to: Variable, J: Array, h: Array, state: State) -> Naturals:
+        first = to is self.u.variable
+        mu, Vu, mv, Vv = self._covariances(state)
+        mean, covariance = (mv, Vv) if first else (mu, Vu)
+        second = packed(covariance + outer(mean))
+        J, h = np.broadcast_to(J, self.plates), np.broadcast_to(h, self.plates)
+        if self.pairs:
+            from scipy.sparse import csr_array
+
+            indices, indptr, order = self._by_row[to]
+            shape = (to.plates[0], len(mean))
+            precision = csr_array((J[order], indices, indptr), shape=shape) @ second
+            linear = csr_array((h[order], indices, indptr), shape=shape) @ mean
+        else:
+            precision = (J if first else J.T) @ second
+            linear = (h if first else h.T) @ mean
+        return np.asarray(linear), -0.5 * unpacked(np.asarray(precision), mean.shape[1])
+
+
+@final
+class Sum(Predictor):
+    """Independent predictors added up."""
+
+    def __init__(self, terms: tuple[Predictor, ...]) -> None:
+        nested = (term.terms if isinstance(term, Sum) else (term,) for term in terms)
+        self.terms: tuple[Predictor, ...] = tuple(part for parts in nested for part in parts)
+        self.variables = tuple(variable for term in self.terms for variable in term.variables)
+        names = [variable.name for variable in self.variables]
+        if len(set(self.variables)) < len(self.variables):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError("a sum of predictors must use each variable once", f"{twice} twice",
+                             "Add the matrices first: dot(A + B, w).")  # fmt: skip
+        self.plates = common_plates("a sum", *(term.plates for term in self.terms))
+        self.gaussian = all(term.gaussian for term in self.terms)
+
+    def moments(self, state: State) -> tuple[Array, Array]:
+        mean, variance = np.zeros(self.plates), np.zeros(self.plates)
+        for term in self.terms:
+            m, v = term.moments(state)
+            mean += m
+            variance += v
+        return mean, variance
+
+    def message(self, to: Variable, J: Array, h: Array, state: State) -> Naturals:
+        rest: Any = 0.0
+        target: Predictor | None = None
+        for term in self.terms:
+            if to in term.variables:
+                target = term
+            else:
+                rest = rest + term.moments(state)[0]
+        assert target is not None
+        # f = target + rest: the linear part loses what the rest explains
+        J, h = np.broadcast_to(J, self.plates), np.broadcast_to(h - J * rest, self.plates)
+        return target.message(to, sum_to(J, target.plates, 0), sum_to(h, target.plates, 0), state)
+
+
+def dot(X: Any, w: Variable) -> Dot:
+    """The linear predictor X w."""
+    return Dot(X, w)
+
+
+def inner(u: Variable | View, v: Variable | View) -> Inner:
+    """The product u'v, for every pair of an index or for all pairs."""
+    return Inner(as_view(u), as_view(v))
+
+
+def as_predictor(value: Any) -> Predictor:
+    """Numbers, normal variables and predictors as a predictor."""
+    if isinstance(value, Predictor):
+        return value
+    if isinstance(value, Variable | View):
+        view = as_view(value)
+        if view.variable.family is not Normal:
+            raise InputError("a mean must be a number, a normal variable or a predictor", f"{view.variable!r}",
+                             "Use dot(X, w) for a multivariate normal w.")  # fmt: skip
+        return Itself(view)
+    return Known(value)
+
+
+def outer(mean: Array) -> Array:
+    """mean mean', plate by plate."""
+    return mean[..., :, None] * mean[..., None, :]
+
+
+def packed(matrix: Array, *, twice: bool = False) -> Array:
+    """The lower triangles of symmetric matrices, row by row; ``twice`` counts what stands off the diagonal twice."""
+    i, j = np.tril_indices(matrix.shape[-1])
+    values = matrix[..., i, j]
+    return values * np.where(i == j, 1.0, 2.0) if twice else values
+
+
+def unpacked(values: Array, D: int) -> Array:
+    """Symmetric matrices from their lower triangles."""
+    i, j = np.tril_indices(D)
+    full = np.empty((*values.shape[:-1], D, D))
+    full[..., i, j] = values
+    full[..., j, i] = values
+    return full
+
+
+def _dimension(variable: Variable) -> int:
+    return int(variable.conditional.dimension)  # type: ignore[attr-defined]

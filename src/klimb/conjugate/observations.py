@@ -1,0 +1,269 @@
+"""What data say: observed conjugate variables, counts and zero-ones, sites that are not conjugate, and word counts."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+from scipy.special import gammaln
+
+from klimb.conjugate.conditionals import CategoricalGiven, NormalGiven
+from klimb.conjugate.families import Beta, Categorical, Dirichlet, Gamma, Naturals
+from klimb.conjugate.means import Predictor, as_predictor
+from klimb.conjugate.variables import Evidence, State, Variable, View, as_view, common_plates
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array, as_float
+from klimb.sites.base import Site
+from klimb.sites.local import SuperGaussian
+
+
+@final
+class Observed(Evidence):
+    """Values of a variable that has unknown parents; NaN is missing."""
+
+    def __init__(self, variable: Variable, values: Any) -> None:
+        conditional = variable.conditional
+        if not isinstance(conditional, NormalGiven | CategoricalGiven):
+            raise InputError(f"{variable.name} must be normal or categorical to be observed", f"{variable!r}",
+                             "Use poisson(rate), bernoulli(p), mixture(gate, component) or potential(site, predictor).")
+        self.conditional, self.variables = conditional, conditional.variables
+        x = np.asarray(values, dtype=float)
+        plates = common_plates(f"the data of {variable.name}", x.shape, conditional.plates)
+        if plates != conditional.plates:
+            raise InputError(f"the data of {variable.name} must have its plates {conditional.plates}",
+                             f"shape {x.shape}", "Declare plates=data.shape.")  # fmt: skip
+        missing = np.isnan(x)
+        self.weight = np.broadcast_to((~missing).astype(float), plates) if missing.any() else np.ones(())
+        x = np.where(missing, 0.0, x)
+        as_float(x, f"the data of {variable.name}")
+        x = np.broadcast_to(x, plates)
+        if isinstance(conditional, NormalGiven):
+            self.x: Naturals = (x, x * x)
+        else:
+            self.x = (_indicators(x, conditional, variable.name),)
+
+    def expected_log(self, state: State) -> float:
+        if isinstance(self.conditional, NormalGiven):
+            return float((self.weight * np.broadcast_to(self.conditional.expected_log(self.x, state),
+                                                        self.conditional.plates)).sum())  # fmt: skip
+        return float((self.weight * (self.conditional.natural(state)[0] * self.x[0]).sum(-1)).sum())
+
+    def message(self, to: Variable, state: State) -> Naturals:
+        return self.conditional.message(to, self.x, self.weight, state)
+
+
+@final
+class PoissonData(Evidence):
+    """Counts with a gamma rate times a known exposure."""
+
+    def __init__(self, rate: View, exposure: Array, values: Any) -> None:
+        y = np.asarray(values, dtype=float)
+        missing = np.isnan(y)
+        self.y, self.weight = as_float(np.where(missing, 0.0, y), "counts"), (~missing).astype(float)
+        if np.any(self.y < 0) or np.any(self.y != np.floor(self.y)):
+            bad = tuple(int(i) for i in np.argwhere((self.y < 0) | (self.y != np.floor(self.y)))[0])
+            raise InputError("counts must be whole numbers from 0 on", f"{self.y[bad]} at index {bad}", "Round them.")
+        self.rate, self.exposure, self.variables = rate, exposure, (rate.variable,)
+        self.plates = common_plates(rate.variable.name, y.shape, rate.plates, exposure.shape)
+
+    def expected_log(self, state: State) -> float:
+        log_rate, rate = self.rate.moments(state)
+        terms = self.y * (log_rate + np.log(self.exposure)) - self.exposure * rate - gammaln(self.y + 1.0)
+        return float((self.weight * np.broadcast_to(terms, self.plates)).sum())
+
+    def message(self, to: Variable, state: State) -> Naturals:
+        parts = np.broadcast_arrays(self.weight * self.y, -self.weight * self.exposure, np.empty(self.plates))
+        return self.rate.collect(tuple(parts[:2]))
+
+
+@final
+class BernoulliData(Evidence):
+    """Zeros and ones with a beta probability."""
+
+    def __init__(self, probability: View, values: Any) -> None:
+        y = np.asarray(values, dtype=float)
+        missing = np.isnan(y)
+        self.y, self.weight = np.where(missing, 0.0, y), (~missing).astype(float)
+        if np.any((self.y != 0) & (self.y != 1)):
+            bad = tuple(int(i) for i in np.argwhere((self.y != 0) & (self.y != 1))[0])
+            raise InputError("bernoulli data must be 0 or 1", f"{self.y[bad]} at index {bad}", "Code them as 0 and 1.")
+        self.probability, self.variables = probability, (probability.variable,)
+        self.plates = common_plates(probability.variable.name, y.shape, probability.plates)
+
+    def expected_log(self, state: State) -> float:
+        one, zero = self.probability.moments(state)
+        return float((self.weight * np.broadcast_to(self.y * one + (1 - self.y) * zero, self.plates)).sum())
+
+    def message(self, to: Variable, state: State) -> Naturals:
+        parts = np.broadcast_arrays(self.weight * self.y, self.weight * (1 - self.y), np.empty(self.plates))
+        return self.probability.collect(tuple(parts[:2]))
+
+
+@final
+class Potential(Evidence):
+    """A likelihood that is not conjugate, seen through its oracle at the present factors: [A] Eq. (6)-(7).
+
+    E log p(y|f) is linearised in the mean and variance of f, which makes it a normal observation of f with precision
+    gamma. Where f is a product of variables it is not normal, and the local bound of a super-Gaussian site takes the
+    oracle's place: it needs no more than the first two moments of f, so that the bound stays a bound.
+    """
+
+    def __init__(self, site: Site, predictor: Predictor, values: Any) -> None:
+        self.predictor, self.variables = predictor, predictor.variables
+        if not predictor.gaussian:
+            if not site.super_gaussian:
+                raise InputError(f"{type(site).__name__} on a product of variables needs a super-Gaussian site",
+                                 "a site without a local bound",
+                                 "Use Logistic, Binomial, NegativeBinomial, Laplace or StudentT.")  # fmt: skip
+            site = SuperGaussian(site)
+        y = np.asarray(values, dtype=float)
+        missing = np.isnan(y)
+        self.kept = np.flatnonzero(~missing.ravel())
+        if y.shape != predictor.plates:
+            raise InputError(f"the data must have the shape of the predictor, {predictor.plates}", f"{y.shape}",
+                             "One value per row of X or per pair of an index.")  # fmt: skip
+        self.site = site
+        self.y = site.validate(y.ravel()[self.kept])
+        self.constant = float(np.broadcast_to(site.constant(self.y), self.y.shape).sum())
+
+    @property
+    def exact(self) -> bool:
+        return False
+
+    def _moments(self, state: State) -> tuple[Array, Array]:
+        m, v = self.predictor.moments(state)
+        shape = self.predictor.plates
+        mean, variance = (np.broadcast_to(part, shape).ravel()[self.kept] for part in (m, v))
+        return mean, np.maximum(variance, 0.0)
+
+    def expected_log(self, state: State) -> float:
+        return float(self.site.oracle(self.y, *self._moments(state)).value.sum()) + self.constant
+
+    def message(self, to: Variable, state: State) -> Naturals:
+        m, v = self._moments(state)
+        e = self.site.oracle(self.y, m, v)
+        J, h = np.zeros(self.predictor.plates), np.zeros(self.predictor.plates)
+        J.ravel()[self.kept] = e.gamma
+        h.ravel()[self.kept] = e.gamma * m - e.alpha  # -gamma f^2/2 + h f has the slope -alpha at m: [A] Eq. (16)
+        return self.predictor.message(to, J, h, state)
+
+
+@final
+class Topics(Evidence):
+    """Counts of words in documents, every word with an unknown topic that is summed out at its optimum.
+
+    The sum over topics inside the logarithm is the bound with the topics' own factors q(z) proportional to
+    exp(E log share + E log word), so that nothing of size words x topics is ever stored.
+    """
+
+    def __init__(self, shares: Variable, words: Variable, counts: Any) -> None:
+        from scipy.sparse import csr_array
+
+        matrix = csr_array(counts, dtype=float)
+        matrix.eliminate_zeros()
+        if np.any(matrix.data < 0) or not np.isfinite(matrix.data).all():
+            raise InputError("word counts must be finite and not negative", f"{matrix.data.min()}", "Check the matrix.")
+        for variable, role in ((shares, "shares"), (words, "words")):
+            if variable.family is not Dirichlet or len(variable.plates) != 1:
+                raise InputError(f"the {role} of topics must be a dirichlet with one plate", f"{variable!r}",
+                                 "dirichlet(numpy.full(K, a), plates=(n_documents,)) and "
+                                 "dirichlet(numpy.full(V, b), plates=(K,)).")  # fmt: skip
+        (D, V), K = matrix.shape, words.plates[0]
+        wanted = (D, K), (K, V)
+        got = tuple(v.conditional.natural(State())[0].shape for v in (shares, words))
+        if got != wanted:
+            raise InputError(f"shares and words must have shapes {wanted[0]} and {wanted[1]}", f"{got[0]} and {got[1]}",
+                             "Documents x topics and topics x words.")  # fmt: skip
+        self.shares, self.words, self.variables = shares, words, (shares, words)
+        self.counts = matrix
+        self._rows = np.repeat(np.arange(D), np.diff(matrix.indptr))
+        self._seen: tuple[Any, Any, Any] | None = None
+
+    def _ratios(self, state: State) -> tuple[Array, Array, Any, float]:
+        """exp E log of both sides, counts / sum over topics as a sparse matrix, and the expected log itself."""
+        now = (state[self.shares], state[self.words])
+        if self._seen is None or self._seen[0] is not now[0] or self._seen[1] is not now[1]:
+            (log_share,), (log_word,) = state.moments(self.shares), state.moments(self.words)
+            share_top, word_top = log_share.max(1), log_word.max(0)
+            share = np.exp(log_share - share_top[:, None])
+            word = np.ascontiguousarray(np.exp(log_word - word_top).T)
+            total = sampled_product(share, word, self._rows, self.counts.indices)
+            np.maximum(total, np.finfo(float).tiny, out=total)
+            value = float(self.counts.data @ np.log(total))
+            value += float(self.counts.sum(1) @ share_top + self.counts.sum(0) @ word_top)
+            ratio = self.counts.copy()
+            ratio.data = self.counts.data / total
+            self._seen = (*now, (share, word, ratio, value))
+        return self._seen[2]
+
+    def expected_log(self, state: State) -> float:
+        return self._ratios(state)[3]
+
+    def message(self, to: Variable, state: State) -> Naturals:
+        share, word, ratio, _ = self._ratios(state)
+        if to is self.shares:
+            return (share * (ratio @ word),)
+        return (np.ascontiguousarray((word * (ratio.T @ share)).T),)
+
+
+def sampled_product(left: Array, right: Array, rows: Any, columns: Any) -> Array:
+    """left[rows] . right[columns], in blocks that stay in cache."""
+    out = np.empty(len(rows))
+    size = max(256, 65_536 // left.shape[1])
+    for begin in range(0, len(rows), size):
+        part = slice(begin, begin + size)
+        np.einsum("ek,ek->e", left[rows[part]], right[columns[part]], out=out[part])
+    return out
+
+
+@final
+class Observable:
+    """Something that only data can be: call ``observe(values)``."""
+
+    def __init__(self, make: Any) -> None:
+        self._make = make
+
+    def observe(self, values: Any) -> Evidence:
+        """The evidence of these values; NaN is missing."""
+        evidence: Evidence = self._make(values)
+        return evidence
+
+
+def poisson(rate: Variable | View, exposure: Any = 1.0) -> Observable:
+    """Counts with a gamma rate."""
+    view = as_view(rate)
+    _needs(view, Gamma, "the rate of poisson", "potential(sites.Poisson(), predictor) takes a linear predictor")
+    return Observable(lambda y: PoissonData(view, as_float(exposure, "exposure"), y))
+
+
+def bernoulli(probability: Variable | View) -> Observable:
+    """Zeros and ones with a beta probability."""
+    view = as_view(probability)
+    _needs(view, Beta, "the probability of bernoulli", "potential(sites.Logistic(), predictor) takes a predictor")
+    return Observable(lambda y: BernoulliData(view, y))
+
+
+def potential(site: Site, predictor: Any) -> Observable:
+    """Data with any site of `klimb.sites` on a linear predictor."""
+    if not isinstance(site, Site):
+        raise InputError("potential needs a site", f"{type(site).__name__}", "E.g. klimb.sites.Logistic().")
+    f = as_predictor(predictor)
+    return Observable(lambda y: Potential(site, f, y))
+
+
+def topics(shares: Variable, words: Variable) -> Observable:
+    """Counts of words (documents x words, sparse) from topics: ``shares`` of each document, ``words`` of each topic."""
+    return Observable(lambda counts: Topics(shares, words, counts))
+
+
+def _needs(view: View, family: type, what: str, instead: str) -> None:
+    if view.variable.family is not family:
+        raise InputError(f"{what} must be a {family.__name__.lower()} variable", f"{view.variable!r}", instead + ".")
+
+
+def _indicators(x: Array, conditional: CategoricalGiven, name: str) -> Array:
+    K = int(conditional.probabilities.variable.conditional.natural(State())[0].shape[-1])
+    if np.any((x < 0) | (x >= K) | (x != np.floor(x))):
+        bad = tuple(int(i) for i in np.argwhere((x < 0) | (x >= K) | (x != np.floor(x)))[0])
+        raise InputError(f"{name} must be a class in 0..{K - 1}", f"{x[bad]} at index {bad}", "Number the classes.")
+    return Categorical.from_natural((np.zeros(K),)).statistics(x)[0]

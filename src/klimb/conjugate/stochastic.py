@@ -1,0 +1,165 @@
+"""Batches of data one after the other, with no learning rate: every batch keeps what it last said.
+
+A batch's message to the shared variables replaces the one it gave at its last visit, so that after the first pass each
+visit is a step of coordinate ascent on the bound of all data: it can not fall, and nothing is tuned. This is the
+natural-gradient step of stochastic variational inference with the noise taken out; the price is one message of the size
+of the shared factors per batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, final
+
+import numpy as np
+
+from klimb.conjugate.families import Family, Naturals
+from klimb.conjugate.loop import Fitted, check_start, remaining, sweep
+from klimb.conjugate.network import Network, add, ancestors, divergence, prior_state
+from klimb.conjugate.variables import Evidence, State, Variable
+from klimb.errors import InputError
+from klimb.infer.result import History, Iteration, Status
+
+
+@final
+@dataclass(frozen=True)
+class Stochastic:
+    """How batches are visited: sweeps over a batch's own variables, and whether their factors wait for the next visit."""
+
+    local_sweeps: int = 20
+    local_tol: float = 1e-4  # of a batch's own part of the bound, per unit of it
+    remember: bool = True  # keep the local factors in memory between visits
+
+    def __post_init__(self) -> None:
+        if self.local_sweeps < 1:
+            raise InputError("local_sweeps must be at least 1", f"{self.local_sweeps}", "20 is the default.")
+
+
+@final
+@dataclass
+class _Batch:
+    """What a batch said last, and its own part of the bound with the shared moments taken out."""
+
+    said: dict[Variable, Naturals] = field(default_factory=dict)
+    own: float = 0.0
+    local: State | None = None
+
+
+def fit_batches(
+    make: Callable[[Any], Evidence | Sequence[Evidence]],
+    batches: Iterable[Any],
+    *,
+    shared: Sequence[Variable],
+    step: Stochastic | None = None,
+    start: Mapping[Variable, Family] | None = None,
+    tol: float = 1e-6,
+    max_iter: int = 50,
+    callback: Callable[[Iteration], Any] | None = None,
+) -> Fitted:
+    """Fit the ``shared`` variables to data that come in batches.
+
+    ``batches`` is gone through again and again (a list of row indices, a reader of files, ...); ``make(batch)`` declares
+    the local part of the network for one batch, with the shared variables in it, and returns its evidence. The history
+    has one row per pass. The result holds the factors of the shared variables.
+
+    >>> import numpy as np
+    >>> from klimb.conjugate import fit_batches, gamma, normal
+    >>> y = np.linspace(-1.0, 3.0, 1000)
+    >>> mu, tau = normal(0.0, 1e-4, name="mu"), gamma(1e-3, 1e-3, name="tau")
+    >>> batches = np.split(y, 10)
+    >>> result = fit_batches(lambda b: normal(mu, tau, plates=b.shape).observe(b), batches, shared=(mu, tau))
+    >>> print(result.status.name, float(np.round(result[mu].mean, 3)))
+    CONVERGED 1.0
+    """
+    step = step or Stochastic()
+    state = prior_state(shared)
+    for variable, factor in (start or {}).items():
+        check_start(variable, factor, state)
+        state.set(variable, factor)
+    family = ancestors(shared)
+    store: dict[int, _Batch] = {}
+    begin, bound, gain = perf_counter(), -np.inf, np.inf
+    rows: list[Iteration] = [Iteration(0, bound, np.inf, 1.0, "start", 0.0, 0, 0)]
+    status, network = Status.MAX_ITER, None
+    for number in range(1, max_iter + 1):
+        count = 0
+        for count, data in enumerate(batches, start=1):
+            network = _visit(make(data), store.setdefault(count - 1, _Batch()), family, state, step)
+            _update_shared(family, store, state)
+        if network is None:
+            raise InputError("batches must hold at least one batch", "none", "Pass a list or another re-iterable.")
+        if count != len(store):
+            raise InputError("batches must give the same batches at every pass", f"{count} after {len(store)}",
+                             "A generator ends after one pass: pass a list, or an object with __iter__.")  # fmt: skip
+        new = _bound(family, store, state)
+        before, gain, bound = gain, new - bound, new
+        left = remaining(gain, before) if number > 1 else np.inf
+        rows.append(Iteration(number, bound, left, 1.0, "pass", perf_counter() - begin, count, 0))
+        if callback is not None and callback(rows[-1]):
+            status = Status.STOPPED
+            break
+        if number > 1 and left <= tol * (1.0 + abs(bound)):
+            status = Status.CONVERGED
+            break
+    assert network is not None
+    return Fitted(network, state, bound, status, History(rows))
+
+
+def _visit(evidence: Any, batch: _Batch, shared: tuple[Variable, ...], state: State, step: Stochastic) -> Network:
+    """Fit the batch's own variables, then note what it says about the shared ones."""
+    network = Network([evidence] if isinstance(evidence, Evidence) else evidence)
+    local = tuple(v for v in network.variables if v not in shared)
+    known = state.copy()
+    _begin(local, batch.local, known)
+    order = local[::-1]
+    own = -np.inf
+    for _ in range(step.local_sweeps if local else 0):
+        sweep(network, order, known, 0.0)
+        before, own = own, _own(network, local, known)
+        if own - before <= step.local_tol * abs(own):
+            break
+    own = _own(network, local, known)
+    batch.said = {}
+    for variable in shared:
+        if variable in network.variables:
+            children = [child for child in network.children(variable) if child not in shared]
+            said = network.messages(variable, known, children)
+            if said:
+                batch.said[variable] = add(said[0], *said[1:])
+    # The expected log is linear in the moments of each shared variable: what is left over does not move with them.
+    batch.own = own - sum(float(known[v].inner(m, known.moments(v)).sum()) for v, m in batch.said.items())
+    batch.local = State({v: known[v] for v in local}) if step.remember else None
+    return network
+
+
+def _begin(local: tuple[Variable, ...], remembered: State | None, known: State) -> None:
+    """The batch's variables at their last factors (declared anew at every visit, so found by order), or at the prior."""
+    old = [] if remembered is None else remembered.factors()
+    for k, variable in enumerate(local):
+        prior = variable.conditional.member(variable.conditional.natural(known))
+        same = len(old) == len(local) and [p.shape for p in old[k].natural] == [p.shape for p in prior.natural]
+        known.set(variable, old[k] if same else prior)
+
+
+def _own(network: Network, local: tuple[Variable, ...], state: State) -> float:
+    """Expected log of the batch's data less the divergences of its own variables."""
+    return sum(item.expected_log(state) for item in network.evidence) - sum(divergence(v, state) for v in local)
+
+
+def _update_shared(shared: tuple[Variable, ...], store: dict[int, _Batch], state: State) -> None:
+    for variable in shared[::-1]:
+        said = [batch.said[variable] for batch in store.values() if variable in batch.said]
+        for child in shared:
+            if variable in child.conditional.variables:
+                said.append(child.conditional.message(variable, state.moments(child), np.ones(()), state))
+        state.set(variable, variable.conditional.member(add(variable.conditional.natural(state), *said)))
+
+
+def _bound(shared: tuple[Variable, ...], store: dict[int, _Batch], state: State) -> float:
+    """The bound on all data seen, from what the batches left."""
+    total = 0.0
+    for batch in store.values():
+        total += batch.own + sum(float(state[v].inner(m, state.moments(v)).sum()) for v, m in batch.said.items())
+    return total - sum(divergence(variable, state) for variable in shared)

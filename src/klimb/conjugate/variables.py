@@ -1,0 +1,223 @@
+"""Unknowns of a network, the views others have of them, and the state of knowledge about them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from klimb.conjugate.families import Family, Naturals
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array
+
+Plates: TypeAlias = tuple[int, ...]
+
+
+class Evidence(ABC):
+    """A term of the bound, E log p(something | variables), that sends each of its variables a message.
+
+    The message is the gradient of the term in the variable's mean parameters: in a conditionally conjugate model the
+    natural parameters that the term contributes to the variable's optimal factor, [A] Eq. (4)-(5).
+    """
+
+    variables: tuple[Variable, ...]
+
+    @abstractmethod
+    def expected_log(self, state: State) -> float:
+        """The term itself."""
+
+    @abstractmethod
+    def message(self, to: Variable, state: State) -> Naturals:
+        """Its gradient in the mean parameters of ``to``."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether the message does not depend on the variable's own factor, so that a full step can not overshoot."""
+        return True
+
+
+class Conditional(ABC):
+    """p(x | parents), conjugate: its natural parameter is linear in every parent's statistics."""
+
+    family: type[Family]
+    plates: Plates
+    variables: tuple[Variable, ...]  # unknown parents
+
+    def member(self, natural: Naturals) -> Family:
+        """The factor of x with these natural parameters."""
+        return self.family.from_natural(natural)
+
+    @abstractmethod
+    def natural(self, state: State) -> Naturals:
+        """Expected natural parameters of x."""
+
+    @abstractmethod
+    def log_partition(self, state: State) -> Array:
+        """Expected log-partition, one per plate."""
+
+    @abstractmethod
+    def message(self, to: Variable, x: Naturals, weight: Array, state: State) -> Naturals:
+        """What x, known by its mean parameters, says about a parent."""
+
+
+@final
+class Variable:
+    """An unknown with its conditional distribution; made by `gamma`, `normal`, ... of `klimb.conjugate`."""
+
+    def __init__(self, conditional: Conditional, name: str) -> None:
+        self.conditional, self.name = conditional, name
+
+    @property
+    def family(self) -> type[Family]:
+        return self.conditional.family
+
+    @property
+    def plates(self) -> Plates:
+        return self.conditional.plates
+
+    def observe(self, values: Any) -> Evidence:
+        """The evidence of having seen these values; NaN is missing."""
+        from klimb.conjugate.observations import Observed
+
+        return Observed(self, values)
+
+    def __getitem__(self, index: Any) -> View:
+        """The copies at these positions of the first plate, one per entry of ``index``."""
+        return View(self, index)
+
+    def __add__(self, other: Any) -> Any:
+        """A sum of normal variables, predictors and numbers."""
+        from klimb.conjugate.means import as_predictor
+
+        return as_predictor(self) + other
+
+    __radd__ = __add__
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.family.__name__}, plates {self.plates}"
+
+
+@final
+class View:
+    """A variable as a child sees it: whole, or row by row through an index."""
+
+    def __init__(self, variable: Variable, index: Any = None) -> None:
+        self.variable, self.index = variable, None
+        if index is None:
+            return
+        rows = np.asarray(index)
+        if not variable.plates:
+            raise InputError(f"{variable.name} must have a plate to be indexed", "a variable without plates",
+                             f"Give it plates, e.g. plates=({int(rows.max(initial=0)) + 1},).")  # fmt: skip
+        if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
+            raise InputError(f"the index of {variable.name} must be a vector of integers",
+                             f"{rows.dtype} of shape {rows.shape}", "Number the groups 0, 1, ... first.")  # fmt: skip
+        size = variable.plates[0]
+        wrong = (rows < 0) | (rows >= size)
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            raise InputError(f"the index of {variable.name} must lie in 0..{size - 1}", f"{rows[i]} at index {i}",
+                             "Its first plate has that many copies: give it more, or renumber.")  # fmt: skip
+        self.index = rows.astype(np.intp)
+
+    @property
+    def plates(self) -> Plates:
+        if self.index is None:
+            return self.variable.plates
+        return (len(self.index), *self.variable.plates[1:])
+
+    def __add__(self, other: Any) -> Any:
+        from klimb.conjugate.means import as_predictor
+
+        return as_predictor(self) + other
+
+    __radd__ = __add__
+
+    @cached_property
+    def _scatter(self) -> Any:
+        from scipy.sparse import csr_array
+
+        assert self.index is not None
+        E = len(self.index)
+        return csr_array((np.ones(E), (self.index, np.arange(E))), shape=(self.variable.plates[0], E))
+
+    def moments(self, state: State) -> Naturals:
+        """Mean parameters, one per plate of the view."""
+        known = state.moments(self.variable)
+        return known if self.index is None else tuple(part[self.index] for part in known)
+
+    def collect(self, message: Naturals) -> Naturals:
+        """A message with the plates of a child, summed over what the variable shares among them."""
+        parts = []
+        for part, ndim in zip(message, self.variable.family.event_ndims, strict=True):
+            total = sum_to(part, self.plates, ndim)
+            if self.index is not None:
+                rows = np.broadcast_to(total, (*self.plates, *total.shape[total.ndim - ndim :]))
+                flat = self._scatter @ rows.reshape(len(self.index), -1)
+                total = flat.reshape(self.variable.plates[0], *rows.shape[1:])
+            parts.append(total)
+        return tuple(parts)
+
+
+@final
+class State:
+    """The factor of every variable, and its mean parameters (computed once per change)."""
+
+    def __init__(self, factors: dict[Variable, Family] | None = None) -> None:
+        self._factors: dict[Variable, Family] = dict(factors or {})
+        self._moments: dict[Variable, Naturals] = {}
+
+    def __getitem__(self, variable: Variable) -> Family:
+        return self._factors[variable]
+
+    def __contains__(self, variable: Variable) -> bool:
+        return variable in self._factors
+
+    def set(self, variable: Variable, factor: Family) -> None:
+        self._factors[variable] = factor
+        self._moments.pop(variable, None)
+
+    def moments(self, variable: Variable) -> Naturals:
+        if variable not in self._moments:
+            self._moments[variable] = self._factors[variable].mean_parameters()
+        return self._moments[variable]
+
+    def factors(self) -> list[Family]:
+        """All factors, in the order they were set."""
+        return list(self._factors.values())
+
+    def copy(self) -> State:
+        other = State(self._factors)
+        other._moments = dict(self._moments)
+        return other
+
+
+def as_view(value: Variable | View) -> View:
+    """A variable as a view of the whole of it."""
+    return value if isinstance(value, View) else View(value)
+
+
+def sum_to(array: Array, plates: Plates, event_ndim: int) -> Array:
+    """Sum over the leading axes that ``plates`` lacks or has as one; spread where the array itself has one."""
+    lead = array.ndim - event_ndim - len(plates)
+    if lead > 0:
+        array = array.sum(axis=tuple(range(lead)))
+    if lead < 0:
+        array = array.reshape((1,) * -lead + array.shape)
+    event = array.shape[len(plates) :]
+    axes = tuple(i for i, size in enumerate(plates) if size == 1 and array.shape[i] != 1)
+    if axes:
+        array = array.sum(axis=axes, keepdims=True)
+    return np.broadcast_to(array, (*plates, *event))
+
+
+def common_plates(name: str, *shapes: Plates) -> Plates:
+    """The plates that all of these broadcast to, or an `InputError` that names the node."""
+    try:
+        return tuple(int(n) for n in np.broadcast_shapes(*shapes))
+    except ValueError as error:
+        raise InputError(f"the plates of {name} and of its parents must broadcast", f"{', '.join(map(str, shapes))}",
+                         "Plates match from the right as NumPy shapes do: (N, D) goes with (D,), (N, 1) and (). Use "
+                         "variable[index] to give each row its own copy.") from error  # fmt: skip
