@@ -37,19 +37,23 @@ class LeaveOneOut:
 
     def pit(self) -> Array:
         """P(y_new <= y_i | others): uniform where the model is calibrated. For counts the mid-point of the jump."""
-        out = np.full(len(self.y), np.nan)
+        below, at = self.pit_ends()
+        return 0.5 * (below + at)
+
+    def pit_ends(self) -> tuple[Array, Array]:
+        """P(y_new < y_i | others) and P(y_new <= y_i | others): equal where y is continuous."""
+        below, at = np.full((2, len(self.y)), np.nan)
         rows = np.flatnonzero(np.isfinite(self.v))
         site, y, m, v = self.site.rows(rows), self.y[rows], self.m[rows], self.v[rows]
         if site.response == "classes":
             upto = np.cumsum(site.class_probabilities(m, v), axis=1)
             place = np.searchsorted(site.labels(), y)
-            at = upto[np.arange(len(y)), place]
-            below = np.where(place > 0, upto[np.arange(len(y)), np.maximum(place - 1, 0)], 0.0)
-            out[rows] = 0.5 * (at + below)
+            at[rows] = upto[np.arange(len(y)), place]
+            below[rows] = np.where(place > 0, upto[np.arange(len(y)), np.maximum(place - 1, 0)], 0.0)
         else:
-            at = _predictive_cdf(site, y, m, v)
-            out[rows] = 0.5 * (at + _predictive_cdf(site, y - 1.0, m, v)) if site.discrete else at
-        return out
+            at[rows] = _predictive_cdf(site, y, m, v)
+            below[rows] = _predictive_cdf(site, y - 1.0, m, v) if site.discrete else at[rows]
+        return below, at
 
 
 def loo(posterior: Posterior, site: Site, y: Any) -> LeaveOneOut:
