@@ -81,7 +81,7 @@ def map_estimate(
     if widths[-1] > 0:
         notes.append(f"the kink of the density was smoothed to a width of {widths[-1]:.1e}")
     posterior = replace(problem.posterior(state, spread=False), kl=float("inf"))
-    return Result(posterior, state.objective, status, history, tuple(notes))
+    return Result(posterior, state.objective, status, history, tuple(notes), problem)
 
 
 def ep(
@@ -97,7 +97,7 @@ def ep(
     problem = Problem(latent, site, y)
     step = ExpectationPropagation(Cavity(site), damping)
     state, status, history, notes = run(problem, step, tol, max_iter, callback)
-    return Result(problem.posterior(state), state.bound, status, history, tuple(notes))
+    return Result(problem.posterior(state), state.bound, status, history, tuple(notes), problem)
 
 
 def cholesky_gradient(
@@ -106,7 +106,7 @@ def cholesky_gradient(
     """L-BFGS on the mean and the Cholesky factor of the covariance: the baseline of [A] and [S]; slow."""
     problem = Problem(latent, site, y)
     state, status, history = cholesky_gradient_path(problem, tol, max_iter, callback)
-    return Result(problem.posterior(state), state.bound, status, history)
+    return Result(problem.posterior(state), state.bound, status, history, (), problem)
 
 
 def mean_field(

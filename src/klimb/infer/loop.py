@@ -115,7 +115,8 @@ def infer(
     Returns
     -------
     Result
-        ``result.posterior``, ``result.bound``, ``result.status`` (with ``.advice``), ``result.history``.
+        ``result.posterior``, ``result.bound``, ``result.status`` (with ``.advice``), ``result.history``,
+        ``result.trust`` (whether to believe it).
 
     Examples
     --------
@@ -134,4 +135,4 @@ def infer(
         raise InputError("max_iter must not be negative", f"{max_iter}", "The default is 500.")
     problem = Problem(latent, site, y, start)
     state, status, history, notes = run(problem, step or Natural(), tol, max_iter, callback)
-    return Result(problem.posterior(state), state.bound, status, history, tuple(notes))
+    return Result(problem.posterior(state), state.bound, status, history, tuple(notes), problem)

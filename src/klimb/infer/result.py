@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import final
+from functools import cached_property
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from klimb.latents.base import Posterior
 from klimb.numerics.arrays import Array
+
+if TYPE_CHECKING:
+    from klimb.infer.problem import Problem
+    from klimb.infer.trust import Corrected, Trust
 
 
 @final
@@ -98,7 +103,8 @@ class Result:
     """The posterior, the bound on the log evidence, how the fit ended and how it went there.
 
     ``bound`` is a lower bound on the log evidence for the variational methods; Laplace's, EP's and the point estimate's
-    numbers are not bounds, and their docstrings say what they are.
+    numbers are not bounds, and their docstrings say what they are. ``trust`` says whether the fit can be believed, and
+    ``corrected`` holds mean, sd and skewness of the exact posterior's marginals; both are computed when first asked.
     """
 
     posterior: Posterior
@@ -106,6 +112,19 @@ class Result:
     status: Status
     history: History
     notes: tuple[str, ...] = ()
+    problem: Problem | None = field(default=None, repr=False)  # what was fitted, for questions asked later
+
+    @cached_property
+    def trust(self) -> Trust:
+        """The trust report (`klimb.infer.trust.Trust`): a verdict, k-hat, the log evidence, the marginals' errors."""
+        from klimb.infer.trust import trust_report
+
+        return trust_report(self)
+
+    @property
+    def corrected(self) -> Corrected:
+        """Mean, sd, skewness and quantiles of the marginals under the exact posterior, as far as weights can tell."""
+        return self.trust.corrected
 
     @property
     def converged(self) -> bool:

@@ -276,7 +276,7 @@ def minibatch(
     size = batch or max(SMALLEST_BATCH, BATCH_PER_WEIGHT * _width(latent))
     with threads_for(_width(latent)):
         state, status, rows = _passed(problem, _Passes(problem, size, seed), tol, max_passes)
-    return Result(problem.posterior(state), state.bound, status, History(rows))
+    return Result(problem.posterior(state), state.bound, status, History(rows), problem=problem)
 
 
 def _passed(problem: Problem, passes: _Passes, tol: float, most: int) -> tuple[State, Status, list[Iteration]]:

@@ -1,0 +1,142 @@
+"""The verdict: can this fit be believed, can it be corrected, or is it in doubt? One word, one number, one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final
+
+import numpy as np
+
+from klimb.infer.result import Status
+from klimb.infer.trust.importance import Moments, Sample
+from klimb.infer.trust.modes import Mode
+from klimb.numerics.pareto import khat_threshold
+
+Word: TypeAlias = Literal["trust", "corrected", "doubt"]
+
+SD_ERROR = 0.05  # of a reported sd, relative: what still counts as right
+MEAN_ERROR = 0.1  # of a reported mean, in sd
+SKEWNESS = 0.5  # up to which a symmetric interval is a fair one: its ends are off by at most 0.15 sd
+BEYOND = 0.5  # error of an sd above which no correction of a Gaussian is to be believed
+FEWEST_EFFECTIVE = 16.0  # effective draws below which weights say nothing
+MINOR = 0.1  # share of the weight in the tail's own variance below which a heavy tail does not matter
+SIGNIFICANT = 2.0  # standard errors
+MODE_ODDS = 0.01  # mass of another optimum, relative to the reported one, from which it matters
+
+
+@final
+@dataclass(frozen=True)
+class Verdict:
+    """``word``, the ``number`` behind it, what that number ``measures``, and one sentence of ``advice``."""
+
+    word: Word
+    number: float
+    measures: str
+    advice: str
+
+
+@final
+@dataclass(frozen=True)
+class Evidence:
+    """What a verdict is made of."""
+
+    status: Status
+    stationarity: float
+    sample: Sample
+    moments: Moments
+    method: str
+    kind: str
+    modes: tuple[Mode, ...]
+    direction_khat: float | None
+
+
+def judge(found: Evidence) -> Verdict:
+    """Reasons for doubt first, then reasons to correct; what is left can be trusted."""
+    return _doubt(found) or _correct(found) or _trust(found)
+
+
+def _doubt(found: Evidence) -> Verdict | None:
+    if found.status in (Status.DIVERGED, Status.IMPROPER, Status.CYCLE) or (
+        found.status is not Status.CONVERGED and found.stationarity > 0.1
+    ):
+        return Verdict("doubt", found.stationarity, "stationarity",
+                       f"The fit did not converge ({found.status.name}). {found.status.advice}")  # fmt: skip
+    if found.modes and found.modes[0].odds > MODE_ODDS:
+        mode = found.modes[0]
+        share = mode.odds / (1.0 + mode.odds)
+        better = " (a better one)" if mode.odds > 1.0 else ""
+        return Verdict("doubt", share, "mass of another mode",
+                       f"Another mode{better} lies {mode.distance:.0f} sd away and holds about {share:.0%} of the "
+                       "mass: use klimb.boost for a mixture, or a sampler.")  # fmt: skip
+    return _unreliable(found)
+
+
+def _unreliable(found: Evidence) -> Verdict | None:
+    sample, moments = found.sample, found.moments
+    khat, worst = sample.smoothed.khat, _largest_sd_error(moments)
+    if worst > BEYOND:
+        return Verdict("doubt", worst, "relative error of an sd",
+                       f"The posterior is far from Gaussian: the sd of a {_name(found.kind)} is off by {worst:.0%} or "
+                       "more. Use a narrower prior, klimb.boost, or a sampler.")  # fmt: skip
+    if found.method == "second order":
+        if found.direction_khat is not None and found.direction_khat > 0.7:
+            return Verdict("doubt", found.direction_khat, "k-hat of the most influential directions",
+                           f"Importance weights have too heavy a tail (k-hat {found.direction_khat:.2f}) in the few "
+                           "most influential directions: use klimb.boost, or a sampler.")  # fmt: skip
+        return None
+    heavy = khat > khat_threshold(sample.n_draws)
+    matters = 1.0 - sample.efficiency > MINOR
+    if (heavy and matters) or sample.smoothed.effective < FEWEST_EFFECTIVE:
+        return Verdict("doubt", khat, "k-hat",
+                       f"Importance weights have too heavy a tail (k-hat {khat:.2f}, {sample.smoothed.effective:.0f} "
+                       f"effective draws of {sample.n_draws}): neither q nor its correction is reliable. "
+                       "Use klimb.boost, or a sampler.")  # fmt: skip
+    return None
+
+
+def _correct(found: Evidence) -> Verdict | None:
+    moments, name = found.moments, _name(found.kind)
+    excess = np.abs(moments.ratio - 1.0)
+    sure = excess - SIGNIFICANT * moments.ratio_error > SD_ERROR
+    if sure.any():
+        worst = int(np.argmax(np.where(sure, excess, 0.0)))
+        direction = "understated" if moments.ratio[worst] > 1.0 else "overstated"
+        error = abs(1.0 - 1.0 / float(moments.ratio[worst]))
+        return Verdict("corrected", error, "relative error of an sd",
+                       f"sd of {_count(sure, name)} {direction} by up to {error:.0%}; use result.corrected or "
+                       "klimb.boost.")  # fmt: skip
+    moved = np.abs(moments.shift) - SIGNIFICANT * moments.shift_error > MEAN_ERROR
+    if moved.any():
+        size = float(np.abs(moments.shift[moved]).max())
+        return Verdict("corrected", size, "error of a mean in sd",
+                       f"mean of {_count(moved, name)} off by up to {size:.2f} sd; use result.corrected or "
+                       "klimb.boost.")  # fmt: skip
+    skewed = np.abs(moments.skewness) > SKEWNESS
+    if skewed.any():
+        size = float(np.abs(moments.skewness).max())
+        return Verdict("corrected", size, "skewness",
+                       f"{_count(skewed, name)} skewed (up to {size:.2f}): for one-sided statements use "
+                       "result.corrected.")  # fmt: skip
+    return None
+
+
+def _trust(found: Evidence) -> Verdict:
+    moments = found.moments
+    size = float(np.maximum(np.abs(moments.ratio - 1.0), 0.0).max(initial=0.0))
+    return Verdict("trust", size, "relative error of an sd",
+                   f"Means, sds and intervals can be used as they are (largest error of an sd: {size:.1%}).")  # fmt: skip
+
+
+def _largest_sd_error(moments: Moments) -> float:
+    """As a share of q's sd, no larger than the standard errors vouch for."""
+    sure = np.maximum(np.abs(moments.ratio - 1.0) - SIGNIFICANT * moments.ratio_error, 0.0)
+    return float(sure.max(initial=0.0))
+
+
+def _name(kind: str) -> str:
+    return "weight" if kind == "weight" else "latent value"
+
+
+def _count(mask: np.ndarray[tuple[int], np.dtype[np.bool_]], name: str) -> str:
+    n = int(mask.sum())
+    return f"{n} {name}{'s' * (n != 1)}"
