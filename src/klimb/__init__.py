@@ -1,5 +1,6 @@
 """Latent Gaussian models fitted by deterministic variational inference.
 
+    klimb.fit(formula, data)        the front door: klimb.fit("y ~ x + (1 | g)", df, family="bernoulli")
     klimb.infer(latent, site, y)    the engine
     klimb.latents                   priors: Weights, Kernel, Inducing, Markov, MeanField
     klimb.sites                     likelihoods: Logistic, Poisson, StudentT, ...
@@ -19,14 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from klimb import errors, inducing, kernels, latents, methods, scale, sites, steps, streaming
+    from klimb.frontend import priors
     from klimb.frontend.files import load
+    from klimb.frontend.fit import fit
     from klimb.infer.loop import infer
     from klimb.process import gp
     from klimb.temporal import series
 
 __version__ = "0.1.0"
-__all__ = ["errors", "gp", "inducing", "infer", "kernels", "latents", "load", "methods", "scale", "series", "sites",
-           "steps", "streaming"]
+__all__ = ["errors", "fit", "gp", "inducing", "infer", "kernels", "latents", "load", "methods", "priors", "scale",
+           "series", "sites", "steps", "streaming"]
 
 
 def __getattr__(name: str) -> Any:
@@ -34,6 +37,10 @@ def __getattr__(name: str) -> Any:
         return import_module("klimb.process").gp
     if name == "series":
         return import_module("klimb.temporal").series
+    if name == "fit":
+        return import_module("klimb.frontend.fit").fit
+    if name == "priors":
+        return import_module("klimb.frontend.priors")
     if name == "load":
         return import_module("klimb.frontend.files").load
     # klimb.infer is a package and can be called: see klimb/infer/__init__.py.

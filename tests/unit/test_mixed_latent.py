@@ -137,3 +137,32 @@ def test_bad_input_is_named():
         Mixed(X, CODES, SLOPES, group_cov=np.eye(3))
     with pytest.raises(NotPositiveDefiniteError):
         Mixed(X, CODES, group_cov=4.0).factor(np.full(N, -1.0))
+
+
+def test_the_trust_report_is_that_of_the_model_written_out():
+    from klimb.infer.trust.geometry import geometry_of
+
+    values, group_cov = PRIORS["slopes"]
+    y = RNG.poisson(np.exp(0.3 * X[:, 0]))
+    design, cov = written_out(values, group_cov)
+    found = []
+    for latent in (Mixed(X, CODES, values, n_levels=L, cov=COV, group_cov=group_cov),
+                   Weights(design, cov=cov, form="primal")):
+        result = klimb.infer(latent, klimb.sites.Poisson(), y, tol=1e-10)
+        geometry = geometry_of(result.posterior)
+        z = np.eye(geometry.dim)
+        columns = []
+
+        def visit(rows, deviations, columns=columns):
+            columns.append(deviations)
+            return deviations
+
+        gram = geometry.sweep(z, visit)  # Z'Z, row by row
+        Z = np.hstack(columns).T
+        np.testing.assert_allclose(Z @ Z.T, result.posterior.factorised().covariance(), atol=1e-8)
+        np.testing.assert_allclose(gram, Z.T @ Z, atol=1e-9)
+        report = geometry.report(z, slice(None))
+        np.testing.assert_allclose(np.sqrt((report**2).sum(axis=0)), geometry.sd, atol=1e-10)
+        found.append(result.trust)
+    assert found[0].verdict == found[1].verdict
+    assert found[0].log_evidence == pytest.approx(found[1].log_evidence, abs=0.05)

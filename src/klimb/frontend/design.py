@@ -72,7 +72,7 @@ class Rows:
     """The rows of one frame in the columns of a `Layout`; processes are inputs, because their features move."""
 
     X: Array  # (n, B), zeros where processes have their features
-    codes: npt.NDArray[np.intp]  # (n,) levels of the factor that keeps its codes, -1 where unseen or where there is none
+    codes: npt.NDArray[np.intp]  # (n,) levels of the factor that keeps its codes, -1 where unseen
     values: Array  # (n, k), k = 0 without such a factor
     inputs: tuple[Array, ...]  # one (n, d) array per process
     unseen: tuple[tuple[int, Array], ...]  # (which group, its values where the level is unseen, else 0)

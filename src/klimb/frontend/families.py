@@ -185,7 +185,7 @@ def _kind(name: str, link: str | None) -> tuple[Kind, str | None]:
     known = [n for kind in FAMILIES.values() for n in (kind.name, *kind.aliases)]
     near = get_close_matches(plain, known, n=1)
     raise InputError(f"family must be one of {', '.join(FAMILIES)}", repr(name),
-                     f"Did you mean {near[0]!r}?" if near else "Pass a site of klimb.sites, or likelihood=, for others.")
+                     f"Did you mean {near[0]!r}?" if near else "Pass a klimb site, or likelihood=, for others.")
 
 
 def _parameter(kind: Kind, key: str) -> SiteParameter:
@@ -200,14 +200,14 @@ def _from_site(site: Site) -> Family:
     """All parameters as the instance has them."""
     for kind in FAMILIES.values():
         for link, build in kind.sites.items():
-            if build is type(site) and not (kind.response == "trials"):
+            if build is type(site) and kind.response != "trials":
                 known = {p.field: getattr(site, p.field) for p in kind.parameters}
                 return Family(kind.name, LINKS[link], kind.response, build, known, (), kind.about)
     if isinstance(site, sites.Custom):
         return Family("custom", LINKS["identity"], "any", lambda: site)
     name = type(site).__name__
-    inverse = "log" if name in ("Exponential", "Poisson") else "logit" if name in ("Binomial", "Ordinal") else "identity"
-    return Family(name, LINKS[inverse], "any", lambda: site)
+    link = {"Exponential": "log", "Poisson": "log", "Binomial": "logit", "Ordinal": "logit"}.get(name, "identity")
+    return Family(name, LINKS[link], "any", lambda: site)
 
 
 def _custom(likelihood: Any) -> Family:

@@ -48,7 +48,7 @@ class Hyper:
             value = math.exp(theta)
             return self.prior.log_density(value) + theta, self.prior.slope(value) + 1.0
         if isinstance(self.prior, LKJ):
-            # A partial correlation r on this level has density (1 - r^2)^(b - 1), b = eta + depth; dr = (1 - r^2) dtheta.
+            # A partial correlation r has density (1 - r^2)^(b - 1), b = eta + depth; dr = (1 - r^2) dtheta.
             b = self.prior.eta + self.depth
             constant = (2.0 * b - 1.0) * math.log(2.0) + float(betaln(b, b))
             return -2.0 * b * _log_cosh(theta) - constant, -2.0 * b * math.tanh(theta)
@@ -65,8 +65,9 @@ def correlation_root(theta: Array, k: int) -> tuple[Array, Array]:
     Row i holds partial correlations with the columns before it: L_ij = r_ij prod_{c < j} sqrt(1 - r_ic^2). The
     derivatives are (number of theta, k, k).
     """
-    L, d = np.zeros((k, k)), np.zeros((len(theta), k, k))
-    L[0, 0] = 1.0
+    L, d = np.eye(k), np.zeros((len(theta), k, k))
+    if not len(theta):  # independent
+        return L, d
     place = 0
     for i in range(1, k):
         left = 1.0

@@ -93,7 +93,7 @@ class FormulaModel(Hypermodel):
 
     @property
     def theta(self) -> Array:
-        return self.full[self.shared.free]
+        return np.asarray(self.full[self.shared.free])
 
     @property
     def bounds(self) -> tuple[Array, Array]:
@@ -116,7 +116,7 @@ class FormulaModel(Hypermodel):
         """R of every grouping factor: a level's coefficients are N(0, R R')."""
         roots = []
         for sds, correlations in self.shared.parts.groups:
-            L, _ = correlation_root(self.full[list(correlations)], len(sds)) if correlations else (np.eye(len(sds)), 0)
+            L, _ = correlation_root(self.full[list(correlations)], len(sds))
             roots.append(np.exp(self.full[list(sds)])[:, None] * L)
         return tuple(roots)
 
@@ -231,13 +231,13 @@ class FormulaModel(Hypermodel):
         for number in range(len(shared.layout.processes)):
             self._add_process(full, number, posterior, q)
         self._add_site(full, posterior, y)
-        return full[shared.free]
+        return np.asarray(full[shared.free])
 
     def _add_group(self, full: Array, number: int, M: Array, copies: int, sds: tuple[int, ...],
                    correlations: tuple[int, ...]) -> None:
         R, k = self.group_roots[number], len(sds)
         inner = np.linalg.solve(R, np.linalg.solve(R, M).T).T - copies * np.eye(k)  # W - L I
-        L, d_L = correlation_root(self.full[list(correlations)], k) if correlations else (np.eye(k), np.zeros((0, k, k)))
+        L, d_L = correlation_root(self.full[list(correlations)], k)
         sd = np.exp(self.full[list(sds)])
         for i, place in enumerate(sds):
             d_R = np.zeros((k, k))
@@ -270,7 +270,8 @@ class FormulaModel(Hypermodel):
             P = np.outer(posterior.a[block], u) - posterior.gamma[block, None] * (rest @ E.T)
             # slack = kff - |phi|^2, with the same Phi
             P -= 2.0 * d_slack[block, None] * x[:, at]
-            pulled += kernel.cross_parameter_vjp(term.points, inputs[block], triangular_solve(root, P.T, transpose=True))
+            d_cross = triangular_solve(root, P.T, transpose=True)
+            pulled += kernel.cross_parameter_vjp(term.points, inputs[block], d_cross)
             pulled += kernel.diag_vjp(inputs[block], d_slack[block])
             phi = triangular_solve(root, x[:, at].T, transpose=True)
             d_points += (phi * d_slack[block]) @ phi.T
@@ -327,7 +328,7 @@ def process_kernel(term: ProcessTerm, values: Mapping[str, float]) -> Any:
     names = {name.lower(): name for name in KERNELS}
     key = term.kernel.lower().replace("_", "")
     if key not in names:
-        raise InputError(f"gp() has the kernels {', '.join(names)}", repr(term.kernel), "Leave kernel out for matern52.")
+        raise InputError(f"gp() has the kernels {', '.join(names)}", repr(term.kernel), "Leave it out for matern52.")
     kernel = KERNELS[names[key]]()
     changed = {name: value**2 if name == "variance" else value for name, value in values.items()}
     return kernel.with_parameters(changed) if changed else kernel

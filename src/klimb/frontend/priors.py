@@ -65,10 +65,11 @@ class Exponential(PositivePrior):
 
     def log_density(self, value: float) -> float:
         p = self.power
-        return -(value**p) / self.mean - math.log(self.mean) + math.log(abs(p)) + (p - 1.0) * math.log(value)
+        size = math.exp(p * math.log(value))
+        return -size / self.mean - math.log(self.mean) + math.log(abs(p)) + (p - 1.0) * math.log(value)
 
     def slope(self, value: float) -> float:
-        return -self.power * value**self.power / self.mean + self.power - 1.0
+        return -self.power * math.exp(self.power * math.log(value)) / self.mean + self.power - 1.0
 
     def typical(self) -> float:
         return float((0.7 * self.mean) ** (1.0 / self.power))

@@ -15,8 +15,8 @@ from klimb.frontend.encoded import Encoded
 from klimb.frontend.families import Family
 from klimb.frontend.hyper import Hyper, cut_theta
 from klimb.frontend.model import FormulaModel, Parts, Shared, process_kernel
-from klimb.frontend.priors import LKJ, Dirichlet, Exponential, Fixed, LogNormal, Normal, PositivePrior, Prior, as_prior
 from klimb.frontend.outcomes import Response
+from klimb.frontend.priors import LKJ, Dirichlet, Exponential, Fixed, LogNormal, Normal, PositivePrior, Prior, as_prior
 from klimb.numerics.arrays import Array
 
 WIDTH = 2.5  # prior sd of a coefficient, for a change of one sd in its column and in units of the response's scale

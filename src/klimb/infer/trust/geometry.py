@@ -20,6 +20,7 @@ from klimb.latents.inducing import Inducing
 from klimb.latents.kernel import Kernel
 from klimb.latents.markov import Markov, MarkovFactor
 from klimb.latents.meanfield import MeanField
+from klimb.latents.mixed import Mixed
 from klimb.latents.weights import PrimalFactor, Weights
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import symmetric_from_lower, triangular_solve
@@ -204,6 +205,10 @@ def geometry_of(posterior: Posterior) -> Geometry:
     latent, factor = posterior.latent, posterior.factorised()
     if isinstance(latent, MeanField):
         return MeanFieldGeometry(latent, posterior)
+    if isinstance(latent, Mixed):
+        from klimb.infer.trust.grouped import MixedGeometry  # it is built on this module
+
+        return MixedGeometry(latent, posterior)
     if isinstance(factor, PrimalFactor):
         kind: Kind = "weight" if isinstance(latent, Weights) else "f"
         design = latent.X if isinstance(latent, Weights) else _rows_of(latent)

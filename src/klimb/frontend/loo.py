@@ -1,0 +1,109 @@
+"""Leave-one-out predictions of a fit, averaged over the parameters behind it; nothing is fitted again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from klimb.frontend.solve import Solution
+from klimb.infer.loo import loo
+from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
+from klimb.sites.base import Site
+
+NODES = 64
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LeaveOneOut:
+    """Predictions of each row from all the others.
+
+    ``log_density`` is log p(y_i | others), ``mean`` and ``variance`` are those of y_i before it was seen; ``below`` and
+    ``at`` are P(Y < y_i) and P(Y <= y_i). Rows whose own part can not be taken out are NaN.
+    """
+
+    log_density: Array
+    mean: Array
+    variance: Array
+    below: Array
+    at: Array
+    weights: Array | None = None
+
+    @property
+    def elpd(self) -> float:
+        """Sum of the log densities: larger is better."""
+        return float(np.nansum(self._weighed()))
+
+    @property
+    def se(self) -> float:
+        """Standard error of ``elpd``, from the spread of its terms."""
+        terms = self._weighed()
+        terms = terms[np.isfinite(terms)]
+        return float(np.sqrt(len(terms)) * np.std(terms, ddof=1)) if len(terms) > 1 else 0.0
+
+    @property
+    def failed(self) -> int:
+        return int(np.sum(~np.isfinite(self.log_density)))
+
+    def _weighed(self) -> Array:
+        return self.log_density if self.weights is None else self.log_density * self.weights
+
+    def __repr__(self) -> str:
+        failed = f", failed={self.failed}" if self.failed else ""
+        return f"LeaveOneOut(elpd={self.elpd:.4g}, se={self.se:.2g}, n={len(self.log_density)}{failed})"
+
+
+def leave_one_out(solution: Solution, y: Array, weights: Array | None) -> LeaveOneOut:
+    """p(y_i | others) = 1 / sum_k w_k / p_k(y_i | others): leaving i out also changes how likely each theta is."""
+    parts = [loo(result.posterior, model.site, y) for model, result in
+             zip(solution.models, solution.results, strict=True)]  # fmt: skip
+    log_p = np.array([part.log_density for part in parts])
+    log_w = np.log(solution.weights)[:, None] - log_p
+    total = np.logaddexp.reduce(log_w, axis=0)
+    with np.errstate(invalid="ignore"):
+        w = np.exp(log_w - total)
+    good = np.flatnonzero(np.isfinite(total))
+    n = len(y)
+    mean, variance, below, at = (np.full(n, np.nan) for _ in range(4))
+    means, squares = np.zeros(len(good)), np.zeros(len(good))
+    lows, highs = np.zeros(len(good)), np.zeros(len(good))
+    for part, weight in zip(parts, w[:, good], strict=True):
+        site, m, v = part.site.rows(good), part.m[good], part.v[good]
+        own_mean, own_variance = site.response_moments(m, v)
+        means += weight * own_mean
+        squares += weight * (own_variance + own_mean**2)
+        low, high = _distribution(site, part.y[good], m, v)
+        lows += weight * low
+        highs += weight * high
+    mean[good], below[good], at[good] = means, lows, highs
+    with np.errstate(invalid="ignore"):
+        variance[good] = np.maximum(squares - means**2, 0.0)
+    return LeaveOneOut(-total, mean, variance, below, at, weights)
+
+
+def log_densities(solution: Solution, y: Array) -> Array:
+    """The log densities alone, which cost less."""
+    parts = [loo(result.posterior, model.site, y).log_density for model, result in
+             zip(solution.models, solution.results, strict=True)]  # fmt: skip
+    return np.asarray(-np.logaddexp.reduce(np.log(solution.weights)[:, None] - np.array(parts), axis=0))
+
+
+def _distribution(site: Site, y: Array, m: Array, v: Array) -> tuple[Array, Array]:
+    """P(Y < y) and P(Y <= y) where f ~ N(m, v)."""
+    if site.response == "classes":
+        upto = np.cumsum(site.class_probabilities(m, v), axis=1)
+        place = np.searchsorted(site.labels(), y)
+        rows = np.arange(len(y))
+        return np.where(place > 0, upto[rows, np.maximum(place - 1, 0)], 0.0), np.minimum(upto[rows, place], 1.0)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    weights = weights / weights.sum()
+    low, high = np.empty_like(m), np.empty_like(m)
+    for block in row_blocks(len(m), NODES):
+        f = m[block] + np.sqrt(v[block]) * nodes[:, None]
+        part = site.rows(np.arange(len(m))[block])
+        high[block] = weights @ part.cdf(y[block], f)
+        low[block] = weights @ part.cdf(y[block] - 1.0, f) if site.discrete else high[block]
+    return low, high

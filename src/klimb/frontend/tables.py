@@ -1,0 +1,141 @@
+"""Rows of the tables of a fit: coefficients, parameters behind them, levels of groups; mixtures become numbers here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import ndtri
+
+from klimb.frontend.design import INTERCEPT, GroupTerm
+from klimb.frontend.hyper import correlation_root, cutpoints
+from klimb.frontend.mixtures import mixture_above, mixture_moments, mixture_quantile
+from klimb.frontend.model import Shared
+from klimb.frontend.predict import Component
+from klimb.numerics.arrays import Array
+from klimb.report.records import CoefficientRow, RowKind
+
+SMOOTHING = 0.5  # width, in their sd, of the normals that stand for the points of a grid over one or two parameters
+
+
+def mixture_rows(names: Sequence[str], weights: Array, means: Array, sds: Array, tail: float,
+                 kind: RowKind) -> list[CoefficientRow]:
+    """A row per name; parts along the first axis of ``means`` and ``sds``."""
+    if not len(names):
+        return []
+    mean, variance = mixture_moments(weights, means, sds**2)
+    low, high = (mixture_quantile(weights, means, sds, p) for p in (tail, 1.0 - tail))
+    above = mixture_above(weights, means, sds)
+    return [CoefficientRow(name, float(mean[j]), float(math.sqrt(variance[j])), float(low[j]), float(high[j]),
+                           float(above[j]), kind) for j, name in enumerate(names)]  # fmt: skip
+
+
+def _weights(components: Sequence[Component]) -> Array:
+    return np.array([part.weight for part in components])
+
+
+def fixed_map(shared: Shared) -> Array:
+    """From the weights of centred columns to the coefficients of the columns as they are."""
+    p = len(shared.layout.fixed)
+    T = np.eye(p, max(shared.layout.width, 1))
+    at = shared.layout.intercept
+    if at is not None:
+        T[at, :p] -= shared.layout.centre
+    return T
+
+
+def fixed_rows(shared: Shared, components: Sequence[Component], tail: float) -> list[CoefficientRow]:
+    """The coefficients, the intercept where all columns are 0."""
+    T = fixed_map(shared)
+    means = np.array([T @ part.q.mean for part in components])
+    sds = np.array([np.sqrt(((T @ part.q.root) ** 2).sum(axis=1)) for part in components])
+    return mixture_rows(shared.layout.fixed, _weights(components), means, sds, tail, "fixed")
+
+
+def cut_rows(shared: Shared, components: Sequence[Component], tail: float, spread: Array) -> list[CoefficientRow]:
+    """Cut points of an ordinal response for columns as they are."""
+    places = list(shared.parts.cuts)
+    if not places:
+        return []
+    p = len(shared.layout.fixed)
+    shift = np.append(shared.layout.centre, np.zeros(max(shared.layout.width, 1) - p))
+    means = np.array([cutpoints(part.full[places]) + shift @ part.q.mean for part in components])
+    sds = np.array([np.full(len(places), np.linalg.norm(shift @ part.q.root)) for part in components])
+    if len(components) == 1:  # chosen, not averaged over: their own curvature, as far as it goes
+        sds = np.hypot(sds, spread[places])
+    names = [shared.hypers[i].name for i in places]
+    return mixture_rows(names, _weights(components), means, sds, tail, "parameter")
+
+
+def hyper_rows(shared: Shared, components: Sequence[Component], tail: float, spread: Array) -> list[CoefficientRow]:
+    """Standard deviations, correlations, lengthscales, dispersions; ``spread`` is their sd in theta where chosen."""
+    weights = _weights(components)
+    theta = np.array([part.full for part in components])
+    rows: list[CoefficientRow] = []
+    kinds = _kinds(shared)
+    for i, hyper in enumerate(shared.hypers):
+        if not hyper.free or hyper.shape == "cut":
+            continue
+        values = theta[:, i] if hyper.shape == "positive" else np.arctanh(_correlations(shared, theta, i))
+        back = np.exp if hyper.shape == "positive" else np.tanh
+        if len(components) == 1:
+            centre, sd = float(values[0]), float(spread[i])
+            slope = math.exp(centre) if hyper.shape == "positive" else 1.0 - math.tanh(centre) ** 2
+            mean, deviation = float(back(centre)), slope * sd
+            ends = [back(centre + sign * sd * abs(ndtri(tail))) for sign in (-1.0, 1.0)]
+            above = 0.5 * math.erfc(-centre / (sd * math.sqrt(2.0))) if sd > 0 else float(centre > 0)
+        else:
+            natural = back(values)
+            mean = float(weights @ natural)
+            deviation = math.sqrt(float(weights @ (natural - mean) ** 2))
+            middle = float(weights @ values)
+            sd = math.sqrt(float(weights @ (values - middle) ** 2))
+            width = SMOOTHING if len(shared.free) <= 2 else 0.999
+            points = (middle + math.sqrt(1.0 - width**2) * (values - middle))[:, None]
+            widths = np.full_like(points, max(width * sd, 1e-12))
+            ends = [back(mixture_quantile(weights, points, widths, p)[0]) for p in (tail, 1.0 - tail)]
+            above = float(mixture_above(weights, points, widths)[0])
+        positive = above if hyper.shape == "correlation" else None
+        rows.append(CoefficientRow(hyper.name, mean, deviation, float(ends[0]), float(ends[1]), positive, kinds[i]))
+    return rows
+
+
+def _kinds(shared: Shared) -> dict[int, RowKind]:
+    found: dict[int, RowKind] = {}
+    for sds, correlations in shared.parts.groups:
+        found.update(dict.fromkeys((*sds, *correlations), "group"))
+    found.update(dict.fromkeys(shared.parts.smooths, "smooth"))
+    for places in shared.parts.processes:
+        found.update(dict.fromkeys(places.values(), "process"))
+    return {i: found.get(i, "parameter") for i in range(len(shared.hypers))}
+
+
+def _correlations(shared: Shared, theta: Array, place: int) -> Array:
+    """The correlation (not the partial one) that entry ``place`` is named after, for every row of theta."""
+    for sds, correlations in shared.parts.groups:
+        if place in correlations:
+            k = len(sds)
+            i, j = np.tril_indices(k, -1)
+            at = correlations.index(place)
+            roots = [correlation_root(row[list(correlations)], k)[0] for row in theta]
+            return np.array([np.clip((L @ L.T)[i[at], j[at]], -1 + 1e-12, 1 - 1e-12) for L in roots])
+    raise AssertionError("no such correlation")
+
+
+def level_rows(shared: Shared, components: Sequence[Component], term: GroupTerm, tail: float) -> list[CoefficientRow]:
+    """Deviations of the levels of a group, one row per level and column."""
+    means, sds = [], []
+    for part in components:
+        q = part.q
+        if term.begin < 0:
+            means.append(q.level_mean.ravel())
+            own = np.diagonal(q.level_cov, axis1=1, axis2=2)
+            sds.append(np.sqrt(own + (q.pull**2).sum(axis=2)).ravel())
+        else:
+            at = slice(term.begin, term.begin + term.size * len(term.levels))
+            means.append(q.mean[at])
+            sds.append(np.sqrt((q.root[at] ** 2).sum(axis=1)))
+    names = [f"{level}" if column == INTERCEPT else f"{level}, {column}"
+             for level in term.levels for column in term.columns]
+    return mixture_rows(names, _weights(components), np.array(means), np.array(sds), tail, "level")
