@@ -122,7 +122,7 @@ def _stronger(problem: Problem, state: State, pace: _Pace) -> Move | None:
             return move
         pace.stretch_in = PAUSE
     if state.stationarity >= NEAR:
-        return _local(problem, state)
+        return _local(problem, state) if problem.site.separable else None
     if pace.hard and pace.newton_in == 0:
         move = _newton(problem, state)
         if move is None or not _useful(state, move.state):
@@ -139,7 +139,7 @@ def _patience(problem: Problem) -> float:
     latent = problem.latent
     if latent.n_weights >= latent.n_sites:
         return 0
-    return RESCUE_AFTER if latent.n_sites <= RESCUE_SITES else float("inf")
+    return RESCUE_AFTER if latent.n_sites <= RESCUE_SITES * latent.n_outputs else float("inf")
 
 
 def _useful(state: State, after: State) -> bool:

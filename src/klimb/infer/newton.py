@@ -8,6 +8,9 @@ x = (I + G K) da and dgamma, so that dm = V x and dv = -(V o V) dgamma. Then
 with t = d gamma/dm and u = d gamma/dv of the oracle. P is positive definite, and I + C P is self-adjoint in the inner
 product of P, in which the gradient of the bound is -F. So conjugate gradients in that inner product, stopped early or
 at negative curvature, give a direction of ascent with one product by V and one by V o V an iteration: no factorisation.
+
+For a site that couples several latent values per datum, C has a block per datum: C (dm, -dv / 2) is the change of
+(alpha - q.gamma m, -gamma) along (dm, dv), and comes from a difference of the oracle along that direction.
 """
 
 from __future__ import annotations
@@ -43,21 +46,12 @@ def newton_direction(problem: Problem, state: State) -> Direction | None:
 
     Everything is scaled by sd: u = (sd x, v dgamma), which makes P a correlation matrix and its entrywise square.
     """
-    v, e, n = state.v, state.expectation, len(state.v)
+    v, n = state.v, len(state.v)
     sd = np.sqrt(np.where(v > 0, v, 1.0))  # a site whose f is known (an empty row of X) has no share in V
-    ahead = problem.oracle(state.m, v * (1 + DIFFERENCE))
-    twist = 2 * sd * (ahead.alpha - e.alpha) / DIFFERENCE  # v^(3/2) d gamma/dm, as d alpha/dv = (d gamma/dm)/2
-    bend = 2 * v * (ahead.gamma - e.gamma) / DIFFERENCE  # 2 v^2 d gamma/dv
-    gap = v * (e.gamma - state.gamma)
-    if not (np.isfinite(twist).all() and np.isfinite(bend).all() and np.isfinite(gap).all()):
-        return None
     P = _scaled_products(state.factor, sd)
-    if P is None:
+    C = _site_by_site(problem, state, sd) if problem.site.separable else _along(problem, state, sd)
+    if P is None or C is None:
         return None
-
-    def C(u: Array) -> Array:
-        return np.concatenate([gap * u[:n] - twist * u[n:], bend * u[n:] - twist * u[:n]])
-
     residual = np.concatenate([sd * state.mean_residual, v * state.gamma_residual])
     size = float(np.abs(residual).max())  # single precision has no room for 1e-40
     if size == 0.0:
@@ -69,6 +63,38 @@ def newton_direction(problem: Problem, state: State) -> Direction | None:
     return Direction(da, dm, size * u[n:] / sd**2)
 
 
+def _site_by_site(problem: Problem, state: State, sd: Array) -> Product | None:
+    """u -> C u, where each site has its own 2 x 2 block: one oracle call in all."""
+    v, e, n = state.v, state.expectation, len(state.v)
+    ahead = problem.oracle(state.m, v * (1 + DIFFERENCE))
+    twist = 2 * sd * (ahead.alpha - e.alpha) / DIFFERENCE  # v^(3/2) d gamma/dm, as d alpha/dv = (d gamma/dm)/2
+    bend = 2 * v * (ahead.gamma - e.gamma) / DIFFERENCE  # 2 v^2 d gamma/dv
+    gap = v * (e.gamma - state.gamma)
+    if not (np.isfinite(twist).all() and np.isfinite(bend).all() and np.isfinite(gap).all()):
+        return None
+
+    def C(u: Array) -> Array:
+        return np.concatenate([gap * u[:n] - twist * u[n:], bend * u[n:] - twist * u[:n]])
+
+    return C
+
+
+def _along(problem: Problem, state: State, sd: Array) -> Product:
+    """u -> C u by a difference of the oracle along u: one oracle call each time."""
+    v, e, n = state.v, state.expectation, len(state.v)
+
+    def C(u: Array) -> Array:
+        largest = float(np.abs(u).max())
+        if largest == 0.0:
+            return np.zeros_like(u)
+        small = DIFFERENCE / largest  # so that no mean moves by more than that in sd, and no variance by twice that
+        ahead = problem.oracle(state.m + small * sd * u[:n], v * (1.0 - 2.0 * small * u[n:]))
+        d_alpha, d_gamma = (ahead.alpha - e.alpha) / small, (ahead.gamma - e.gamma) / small
+        return np.concatenate([sd * d_alpha - v * state.gamma * u[:n], -v * d_gamma])
+
+    return C
+
+
 def _scaled_products(factor: Factor, sd: Array) -> Product | None:
     """u -> (R u_1, (R o R) u_2 / 2) with R the posterior correlations; None where the latent has no V.
 
@@ -76,6 +102,10 @@ def _scaled_products(factor: Factor, sd: Array) -> Product | None:
     """
     from scipy.linalg.blas import dsymv, ssymv
 
+    blocks = factor.blocks()
+    if len(blocks) > 1:
+        parts = [_scaled_products(block, s) for block, s in zip(blocks, np.split(sd, len(blocks)), strict=True)]
+        return _side_by_side([part for part in parts if part is not None], len(sd)) if all(parts) else None
     n, products = len(sd), factor.products()
     if products is not None:
         by_V, by_square = products
@@ -89,11 +119,24 @@ def _scaled_products(factor: Factor, sd: Array) -> Product | None:
         [symv(1.0, R, u[:n], lower=1), symv(0.5, R_squared, u[n:], lower=1)]).astype(float)  # fmt: skip
 
 
+def _side_by_side(parts: list[Product], n: int) -> Product:
+    """The same for independent blocks of sites."""
+    def product(u: Array) -> Array:
+        first, second = np.split(u[:n], len(parts)), np.split(u[n:], len(parts))
+        found = [part(np.concatenate(pair)) for part, *pair in zip(parts, first, second, strict=True)]
+        size = n // len(parts)
+        return np.concatenate([one[:size] for one in found] + [one[size:] for one in found])
+
+    return product
+
+
 def _correlations(V: Array, sd: Array) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
     """V scaled to unit variances and its entrywise square; only the lower triangles count, in Fortran order."""
     R = np.empty(V.shape, dtype=np.float32 if len(sd) > IN_CACHE else np.float64, order="F")
+    scale = 1.0 / sd
     for columns in row_blocks(len(sd), len(sd)):
-        R.T[columns] = V.T[columns] / sd / sd[columns, None]
+        part = V.T[columns] * scale
+        R.T[columns] = np.multiply(part, scale[columns, None], out=part)
     return R, R * R
 
 

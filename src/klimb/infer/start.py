@@ -47,7 +47,9 @@ def first_state(problem: Problem, coarse_step: Step | None = None) -> State:
             best = _better(best, _finite_state(problem, trust * slope, trust * gamma))
     latent = problem.latent
     weakly_coupled = latent.n_weights >= latent.n_sites
-    if problem.site.uses_variance and weakly_coupled and np.median(gamma * latent.prior_variances) > INFORMATIVE:
+    site = problem.site
+    local = site.uses_variance and site.separable and weakly_coupled
+    if local and np.median(gamma * latent.prior_variances) > INFORMATIVE:
         with suppress(NotPositiveDefiniteError):
             best = _better(best, problem.at_sites(*local_sites(problem, latent.mean, latent.prior_variances, first)))
     return best if coarse is None else _better(best, coarse)
@@ -65,10 +67,11 @@ def _warm_state(problem: Problem, start: Posterior) -> State | None:
 def _coarse_state(problem: Problem, step: Step) -> State | None:
     """The sites of a fit to every few rows, seen from all of them; None where data are too few to spare any."""
     latent, site = problem.latent, problem.site
-    size = latent.n_sites // THINNING
-    if size < max(SMALLEST_THINNED, THINNING * latent.n_weights) or not site.log_concave:
+    n_data = len(problem.y)
+    size = n_data // THINNING
+    if size < max(SMALLEST_THINNED, THINNING * latent.n_weights // site.n_outputs) or not site.log_concave:
         return None
-    rows = np.sort(np.random.default_rng(0).choice(latent.n_sites, size, replace=False))
+    rows = np.sort(np.random.default_rng(0).choice(n_data, size, replace=False))
     thinned = latent.thin(rows)
     if thinned is None:
         return None

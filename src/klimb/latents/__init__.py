@@ -6,6 +6,7 @@ from klimb.latents.kernel import Kernel
 from klimb.latents.markov import Markov
 from klimb.latents.meanfield import MeanField
 from klimb.latents.mixed import Mixed
+from klimb.latents.outputs import Outputs
 from klimb.latents.weights import Weights
 
-__all__ = ["Factor", "Inducing", "Kernel", "Latent", "Markov", "MeanField", "Mixed", "Posterior", "Weights"]
+__all__ = ["Factor", "Inducing", "Kernel", "Latent", "Markov", "MeanField", "Mixed", "Outputs", "Posterior", "Weights"]

@@ -59,6 +59,10 @@ class Factor(ABC):
         """Products with V and with its entrywise square, where those are cheaper than a dense V; None elsewhere."""
         return None
 
+    def blocks(self) -> tuple[Factor, ...]:
+        """The factors of equally large, independent blocks of sites, where the posterior has such."""
+        return (self,)
+
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
@@ -106,6 +110,7 @@ class Latent(ABC):
     slack: Array  # c at the sites
     n_weights: int  # rank of the map at most; the size of the smallest system it can solve
     dense_size: int  # rows of the dense matrices it factorises
+    n_outputs: int = 1  # latent values per datum (`Outputs`); sites are numbered output by output
 
     @cached_property
     @abstractmethod
@@ -125,7 +130,7 @@ class Latent(ABC):
         """Factorise the posterior precision, or raise `NotPositiveDefiniteError` where q would be improper."""
 
     def thin(self, rows: npt.NDArray[np.intp]) -> Latent | None:
-        """The same prior seen by some of the sites only, for a cheap first fit; None where that would not be cheap."""
+        """The same prior seen by some of the data only, for a cheap first fit; None where that would not be cheap."""
         return None
 
     def marginals(self, posterior: Posterior) -> tuple[Array, Array]:

@@ -12,6 +12,7 @@ from klimb.sites.positive import Exponential, Gamma
 from klimb.sites.prediction import Prediction
 from klimb.sites.proportion import Beta
 from klimb.sites.real import Gaussian, Laplace, StochasticVolatility, StudentT
+from klimb.sites.softmax import Softmax
 from klimb.sites.stack import Stack
 from klimb.sites.wrappers import Cavity, Offset, Point, Weighted
 
@@ -25,5 +26,5 @@ SITES: dict[str, type[Site]] = {
 # Spelled out, because type checkers do not read a computed list.
 __all__ = ["SITES", "Beta", "Binomial", "CLogLog", "Cavity", "Custom", "Expectation", "Exponential", "Gamma",
            "Gaussian", "Laplace", "Logistic", "NegativeBinomial", "Offset", "Ordinal", "Point", "Poisson",
-           "Prediction", "Probit", "Site", "Stack", "StochasticVolatility", "StudentT",
+           "Prediction", "Probit", "Site", "Softmax", "Stack", "StochasticVolatility", "StudentT",
            "SuperGaussian", "Weighted"]

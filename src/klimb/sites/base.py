@@ -47,7 +47,13 @@ class Site(ABC):
     uses_variance: ClassVar[bool] = True  # False where the oracle ignores v (`Point`): the loop then seeks the mode
     response: ClassVar[Response]  # the same as a kind, which decides how predictions find their quantiles
     smooth: ClassVar[bool] = True  # log p(y|f) has two continuous derivatives in f
+    separable: ClassVar[bool] = True  # a datum sees one latent value; else its oracle couples ``n_outputs`` of them
     per_datum: ClassVar[tuple[str, ...]] = ()  # the parameters that may be arrays with one entry per datum
+
+    @property
+    def n_outputs(self) -> int:
+        """Latent values per datum. With more than one, ``m``, ``v``, ``alpha`` and ``gamma`` go output by output."""
+        return 1
 
     # -- data
     @abstractmethod

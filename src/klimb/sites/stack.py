@@ -12,7 +12,7 @@ from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import Expectation, Rows, Site
-from klimb.sites.wrappers import set_facts
+from klimb.sites.wrappers import needs_one_output, set_facts
 
 
 @final
@@ -151,5 +151,6 @@ def _checked_part(index: int, part: Any) -> tuple[Site, int]:
     if not isinstance(site, Site) or not whole or int(count) < 1:  # type: ignore[arg-type]
         raise InputError("Stack needs (site, count) pairs with count >= 1", f"{part!r} at index {index}",
                          "Write Stack([(Logistic(), 100), (Poisson(), 50)]).")
+    needs_one_output(site, "Stack")
     site.check_length(int(count))  # type: ignore[arg-type]
     return site, int(count)  # type: ignore[arg-type]

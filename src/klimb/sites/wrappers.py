@@ -18,7 +18,7 @@ from klimb.sites.base import Expectation, Rows, Site, parameter
 from klimb.sites.prediction import Prediction
 
 _FACTS = ("log_concave", "gamma_trend", "super_gaussian", "discrete", "support", "response", "smooth",
-          "uses_variance")
+          "uses_variance", "separable")
 
 
 def set_facts(wrapper: Site, **facts: Any) -> None:
@@ -47,6 +47,13 @@ class Wrapper(Site):
             raise InputError(f"{type(self).__name__} needs a site to wrap", type(self.inner).__name__,
                              "Pass an instance, such as Logistic().")
         set_facts(self, **({name: getattr(self.inner, name) for name in _FACTS} | changed))
+
+    @property
+    def n_outputs(self) -> int:
+        return self.inner.n_outputs
+
+    def checked(self, y: ArrayLike, m: ArrayLike, v: ArrayLike) -> tuple[Array, Array, Array]:
+        return super().checked(y, m, v) if self.separable else self.inner.checked(y, m, v)
 
     def validate(self, y: ArrayLike) -> Array:
         clean = self.inner.validate(y)
@@ -132,15 +139,22 @@ class Weighted(Wrapper):
         return self._weigh(self.site.point(y, f))
 
     def _weigh(self, e: Expectation) -> Expectation:
-        w = self.weights
+        w, each = self.weights, self._per_output()
         if np.all(np.asarray(w) > 0.0):
-            return Expectation(w * e.value, w * e.alpha, w * e.gamma)
+            return Expectation(w * e.value, each * e.alpha, each * e.gamma)
         used = np.asarray(w) > 0.0  # a removed datum may be infinitely unlikely
-        return Expectation(*(w * np.where(used, part, 0.0) for part in (e.value, e.alpha, e.gamma)))
+        used_each = np.asarray(each) > 0.0
+        return Expectation(w * np.where(used, e.value, 0.0), each * np.where(used_each, e.alpha, 0.0),
+                           each * np.where(used_each, e.gamma, 0.0))
+
+    def _per_output(self) -> Array | float:
+        """The weights of all latent values, output by output."""
+        return np.tile(self.weights, self.n_outputs) if np.ndim(self.weights) and not self.separable else self.weights
 
     def start(self, y: Array) -> tuple[Array, Array]:
         slope, gamma = self.site.start(y)
-        return self.weights * slope, self.weights * gamma
+        each = self._per_output()
+        return each * slope, each * gamma
 
     def symmetry(self, y: Array) -> tuple[Array, Array]:
         slope, centre = self.site.symmetry(y)
@@ -171,6 +185,7 @@ class Offset(Wrapper):
 
     def __post_init__(self) -> None:
         self._adopt()
+        needs_one_output(self.site, "Offset")
         clean = parameter(self.offset, "offset", np.isfinite, "Offset needs finite offsets", "Drop rows without one.")
         object.__setattr__(self, "offset", clean)
 
@@ -257,6 +272,7 @@ class Cavity(Wrapper):
 
     def __post_init__(self) -> None:
         self._adopt(gamma_trend="mixed")
+        needs_one_output(self.site, "Cavity")
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         t = self.site.tilted(y, m, v)
@@ -264,6 +280,13 @@ class Cavity(Wrapper):
 
     def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
         return self.site.predict(m, v)
+
+
+def needs_one_output(site: Site, what: str) -> None:
+    """Raise an `InputError` for a site that couples several latent values per datum."""
+    if not site.separable:
+        raise InputError(f"{what} needs a site with one latent value per datum",
+                         f"{type(site).__name__} with {site.n_outputs}", "Use klimb.infer with the site itself.")
 
 
 def _take(parameter: Array | float, rows: Rows) -> Array | float:

@@ -1,0 +1,161 @@
+"""Several latent values per datum: independent priors side by side, one for each output (say, each class)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb.errors import InputError
+from klimb.latents.base import Factor, Latent, Posterior
+from klimb.numerics.arrays import Array
+
+
+@final
+class OutputsFactor(Factor):
+    """The factors of the parts: the posterior precision is block-diagonal."""
+
+    def __init__(self, parts: Sequence[Factor]) -> None:
+        self.parts = tuple(parts)
+        self.gamma = np.concatenate([part.gamma for part in parts])
+        self.logdet = sum(part.logdet for part in parts)
+
+    def _split(self, b: Array) -> list[Array]:
+        return np.split(b, len(self.parts))
+
+    def variances(self) -> Array:
+        return np.concatenate([part.variances() for part in self.parts])
+
+    def smooth(self, b: Array) -> Array:
+        return np.concatenate([part.smooth(x) for part, x in zip(self.parts, self._split(b), strict=True)])
+
+    def solve(self, b: Array) -> tuple[Array, Array]:
+        solved = [part.solve(x) for part, x in zip(self.parts, self._split(b), strict=True)]
+        return np.concatenate([x for x, _ in solved]), np.concatenate([Kx for _, Kx in solved])
+
+    def energy(self, b: Array) -> float:
+        return sum(part.energy(x) for part, x in zip(self.parts, self._split(b), strict=True))
+
+    def blocks(self) -> tuple[Factor, ...]:
+        return self.parts
+
+
+@final
+class Outputs(Latent):
+    """C latents with the same data as the C latent values of each datum: f_1 .. f_C, independent in the prior.
+
+    For sites with several latent values per datum, such as `klimb.sites.Softmax`. Sites are numbered output by output:
+    first all data of the first output, then all of the second. ``parts`` may be any latents over the same number of
+    data, also different ones; a kernel or design that serves all outputs is passed as ``Outputs.shared(latent, C)``
+    and kept once.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> x = np.array([-2.0, -1.5, -0.2, 0.1, 1.4, 2.0])
+    >>> X, y = np.column_stack([np.ones(6), x]), [0, 0, 1, 1, 2, 2]
+    >>> latent = klimb.latents.Outputs.shared(klimb.latents.Weights(X, cov=4.0), 3)
+    >>> result = klimb.infer(latent, klimb.sites.Softmax(3), y)
+    >>> m, v = latent.predict(result.posterior, [[1.0, -1.8], [1.0, 1.8]])     # one column per class
+    >>> klimb.sites.Softmax(3).predict(m, v).probabilities().argmax(axis=1)
+    array([0, 2])
+    >>> [part.mean.round(1).tolist() for part in latent.split(result.posterior)[::2]]  # weights of classes 0 and 2
+    [[-0.5, -2.5], [-0.4, 2.6]]
+    """
+
+    def __init__(self, parts: Sequence[Latent]) -> None:
+        self.parts = tuple(parts)
+        if not self.parts:
+            raise InputError("Outputs needs at least one latent", "none", "Pass one latent per class.")
+        for index, part in enumerate(self.parts):
+            given: Any = part
+            if not isinstance(given, Latent) or isinstance(given, Outputs):
+                raise InputError("Outputs needs latents", f"{type(part).__name__} at index {index}",
+                                 "Pass klimb.latents.Weights(X), say, one per class.")  # fmt: skip
+            if part.n_sites != self.parts[0].n_sites:
+                raise InputError(f"the parts of Outputs must have the same number of data ({self.parts[0].n_sites})",
+                                 f"{part.n_sites} at index {index}", "Use the same rows for every part.")  # fmt: skip
+        self.n_outputs = len(self.parts)
+        self.n_data = self.parts[0].n_sites
+        self.n_sites = self.n_outputs * self.n_data
+        self.n_weights = sum(part.n_weights for part in self.parts)
+        self.dense_size = max(part.dense_size for part in self.parts)
+        self.mean = np.concatenate([part.mean for part in self.parts])
+        self.slack = np.concatenate([part.slack for part in self.parts])
+
+    @classmethod
+    def shared(cls, latent: Latent, n_outputs: int) -> Outputs:
+        """The same prior for each of ``n_outputs`` outputs."""
+        if n_outputs < 1:
+            raise InputError("Outputs needs at least one output", f"{n_outputs}", "Pass the number of classes.")
+        return cls([latent] * n_outputs)
+
+    @cached_property
+    def prior_variances(self) -> Array:
+        return np.concatenate([part.prior_variances for part in self.parts])
+
+    def mvm(self, a: Array) -> Array:
+        return np.concatenate([part.mvm(x) for part, x in zip(self.parts, self._split(a), strict=True)])
+
+    def _split(self, values: Array) -> list[Array]:
+        return np.split(values, self.n_outputs)
+
+    def cancelled(self, a: Array) -> float:
+        return sum(part.cancelled(x) for part, x in zip(self.parts, self._split(a), strict=True))
+
+    def factor(self, gamma: Array) -> OutputsFactor:
+        return OutputsFactor([part.factor(g) for part, g in zip(self.parts, self._split(gamma), strict=True)])
+
+    def thin(self, rows: npt.NDArray[np.intp]) -> Outputs | None:
+        """The same with some of the data; ``rows`` are data, not sites."""
+        thinned = [part.thin(rows) for part in self.parts]
+        return None if any(part is None for part in thinned) else Outputs([part for part in thinned if part])
+
+    def marginals(self, posterior: Posterior) -> tuple[Array, Array]:
+        latent = posterior.latent
+        assert isinstance(latent, Outputs)
+        pairs = [part.marginals(q) for part, q in zip(self.parts, latent.split(posterior), strict=True)]
+        return np.concatenate([m for m, _ in pairs]), np.concatenate([v for _, v in pairs])
+
+    def design(self) -> Array:
+        from scipy.linalg import block_diag
+
+        return np.asarray(block_diag(*(part.design() for part in self.parts)))
+
+    def split(self, posterior: Posterior) -> tuple[Posterior, ...]:
+        """The posterior of each output by itself: ``.mean``, ``.covariance()``, ``.m``, ``.v`` and so on.
+
+        Their ``kl`` is nan: only the sum over all outputs is known, as ``posterior.kl``.
+        """
+        latent, factor = posterior.latent, posterior.factorised()
+        assert isinstance(latent, Outputs)
+        assert isinstance(factor, OutputsFactor)
+        columns = (latent._split(x) for x in (posterior.a, posterior.gamma, posterior.m, posterior.v))
+        return tuple(
+            replace(posterior, latent=part, a=a, gamma=gamma, m=m, v=v, kl=float("nan"), factor=one)
+            for part, one, a, gamma, m, v in zip(latent.parts, factor.parts, *columns, strict=True)
+        )
+
+    def weight_mean(self, posterior: Posterior) -> Array:
+        """The weights of all outputs, one output after the other."""
+        return np.concatenate([part.mean for part in self.split(posterior)])
+
+    def weight_covariance(self, posterior: Posterior) -> Array:
+        from scipy.linalg import block_diag
+
+        return np.asarray(block_diag(*(part.covariance() for part in self.split(posterior))))
+
+    def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
+        return np.concatenate([part.sample(n, rng) for part in self.split(posterior)], axis=1)
+
+    def predict(self, posterior: Posterior, *inputs: Any) -> tuple[Array, Array]:
+        """Means and variances at new inputs, one column per output; arguments as for the ``predict`` of the parts."""
+        latent = posterior.latent
+        assert isinstance(latent, Outputs)
+        parts: Any = latent.parts
+        pairs = [part.predict(q, *inputs) for part, q in zip(parts, latent.split(posterior), strict=True)]
+        return np.column_stack([m for m, _ in pairs]), np.column_stack([v for _, v in pairs])

@@ -1,0 +1,225 @@
+"""Expectations of logsumexp(f) and its derivatives for independent normal f_1 .. f_C, as one-dimensional integrals.
+
+With independent standard Gumbel G_c, max_c (f_c + G_c) = logsumexp(f) + a Gumbel variable, and the index of the maximum
+is c with probability softmax_c(f). So with F_c the distribution function of f_c + G_c (see `gumbel`), P = prod_c F_c
+and r_c = F_c' / F_c,
+
+    E logsumexp(f) = int x dP - 0.577...                    E softmax_c = int P r_c dx
+    E softmax_c softmax_d = int P r_c r_d dx (c != d)       E softmax_c (1 - softmax_c) = int P r_c (sum_d r_d - r_c) dx
+
+Nothing is approximated: whatever C is, there is one smooth, log-concave integrand per class, on the nodes
+x = left + unit sinh(y), equally spaced in y. ``left`` is where P is negligible; its finest feature is there, and what
+lies at a distance D to the right of it can not be narrower than about D / 9, because otherwise P would still vanish. So
+nodes whose distance grows in proportion to D resolve everything, be the normals equally wide or wide and narrow.
+
+Arrays are C x n, one row per class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from scipy.special import ndtr, wrightomega
+
+from klimb.numerics.adaptive import Rows
+from klimb.numerics.arrays import Array
+from klimb.numerics.gumbel import EULER, gumbel_normal
+from klimb.numerics.rules import Index
+from klimb.numerics.tilted import tilted
+
+NEGLIGIBLE = 39.0  # exp of minus this
+HALF = 0.7  # minus the logarithm of P near its median
+STEP, UNEVEN_STEP, UNEVEN = 1 / 20, 1 / 26, 12.0  # in y; the second where the nodes span more than UNEVEN units
+POINTS_PER_CHUNK = 1 << 14
+SMALLEST_VARIANCE = 1e-14  # below which the left end is found as if it were this
+ROUNDING = 4e-15  # of the table: what is nearer to 0 or 1 is there
+NORMAL_REACH = 8.7  # standard deviations from the middle at which a normal distribution function is negligible
+RARE, RELATIVE = 1e-3, 1e-3  # probabilities and values of F below which the table has too few digits
+LOWEST, MARGIN = 900.0, 45.0  # logarithms: of the smallest probability that is told from 0, and of what is negligible
+SCAN = np.linspace(0.0, 1.0, 200)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SoftmaxMoments:
+    """Under independent normals."""
+
+    value: Array  # E log softmax_label, n
+    probabilities: Array  # E softmax_c, C x n
+    curvature: Array  # E softmax_c (1 - softmax_c), C x n
+
+
+def softmax_moments(label: Array, m: Array, v: Array) -> SoftmaxMoments:
+    """Expectations of log softmax_label, and of softmax and its derivatives, to 1e-12.
+
+    >>> moments = softmax_moments(np.array([0]), np.zeros((3, 1)), np.zeros((3, 1)))
+    >>> moments.value.round(9).tolist(), moments.probabilities[:, 0].round(12).tolist()
+    ([-1.098612289], [0.333333333333, 0.333333333333, 0.333333333333])
+    """
+    n_classes, n = m.shape
+    out = SoftmaxMoments(np.empty(n), np.empty((n_classes, n)), np.empty((n_classes, n)))
+    shift = m.max(axis=0)
+    centred = m - shift
+    left, unit, nodes, step = _frames(centred, v)
+    order = np.argsort(nodes, kind="stable")
+    begin = 0
+    while begin < n:
+        # Rows with about as many nodes as each other, all of the same step.
+        first = order[begin]
+        size = max(1, POINTS_PER_CHUNK // (n_classes * int(nodes[first])))
+        rows = order[begin : begin + size]
+        rows = rows[(nodes[rows] <= 1.25 * nodes[first]) & (step[rows] == step[first])]
+        y = step[first] * np.arange(int(nodes[rows].max()))
+        part = _integrals(label[rows], centred[:, rows], v[:, rows], left[rows], unit[rows], y, float(step[first]))
+        out.value[rows], out.probabilities[:, rows], out.curvature[:, rows] = part
+        begin += len(rows)
+    return out
+
+
+def _integrals(label: Array, m: Array, v: Array, left: Array, unit: Array, y: Array, step: float
+               ) -> tuple[Array, Array, Array]:
+    n_classes, n = m.shape
+    x = left[:, None] + unit[:, None] * np.sinh(y)
+    weight = (step * unit)[:, None] * np.cosh(y)
+    t = (x - m[:, :, None]).reshape(n_classes * n, len(y))
+    F, density = (array.reshape(n_classes, n, len(y)) for array in gumbel_normal().evaluate(t, v.ravel()))
+    np.clip(F, 0.0, 1.0, out=F)
+    seen = (F > ROUNDING) & (F < 1.0 - ROUNDING)
+    ratio = np.divide(density, F, out=np.zeros_like(F), where=seen)
+    P = np.multiply.reduce(F, axis=0)
+    weighted = weight * P
+    probabilities = np.einsum("cnj,nj->cn", ratio, weighted)
+    total = ratio.sum(axis=0)
+    total *= weighted
+    curvature = np.einsum("cnj,nj->cn", ratio, total) - np.einsum("cnj,cnj,nj->cn", ratio, ratio, weighted)
+    # E max = middle + int (H - P) dx for any distribution function H of that mean: a normal one, on the same nodes.
+    middle, spread = left + unit, unit / NORMAL_REACH
+    gap = ndtr((x - middle[:, None]) / spread[:, None]) - P
+    value = (m[label.astype(np.intp), np.arange(n)] + EULER - middle) - np.einsum("nj,nj->n", weight, gap)
+    return np.minimum(value, 0.0), probabilities, np.maximum(curvature, 0.0)
+
+
+def _frames(m: Array, v: Array) -> tuple[Array, Array, Array, Array]:
+    """Left end, unit, number of nodes and step of each row."""
+    soft = np.maximum(v, SMALLEST_VARIANCE)
+    log_v = np.log(soft)
+    # Where one of the factors alone is negligible: with w^2 + 2 w = 2 * NEGLIGIBLE * v in (1) below.
+    root = 1.0 + np.sqrt(1.0 + 2.0 * NEGLIGIBLE * v)
+    alone = np.log(2.0 * NEGLIGIBLE / root) + 2.0 * NEGLIGIBLE * v / root
+    # log P is concave and rises, so Newton's method from the left hardly oversteps.
+    left, slopes = _raise((m - alone).max(axis=0), NEGLIGIBLE, m, soft, log_v, 3)
+    middle, _ = _raise(left, HALF, m, soft, log_v, 5)
+    # The unit is the distance over which P rises, or that of the factors that make it steep at the left end.
+    unit = np.minimum(middle - left, slopes.sum(axis=0) / (slopes / alone).sum(axis=0))
+    # To the right 1 - F falls like a normal tail up to t = v, and like exp(-t) from there on.
+    reach = np.where(v > 2.0 * NEGLIGIBLE, np.sqrt(2.0 * NEGLIGIBLE * v), 0.5 * v + NEGLIGIBLE)
+    span = ((m + reach).max(axis=0) - left) / unit
+    step = np.where(span < UNEVEN, STEP, UNEVEN_STEP)
+    return left, unit, np.ceil(np.arcsinh(span) / step) + 1.0, step
+
+
+def _raise(x: Array, level: float, m: Array, v: Array, log_v: Array, steps: int) -> tuple[Array, Array]:
+    """Towards the x with log P = -``level``, from the left, and the slopes of the log F_c there.
+
+    By Laplace's method log F = -(w^2 + 2 w) / 2 v - log(1 + w) / 2 with w e^w = v e^-t (1), which is close enough.
+    """
+    slopes = np.ones_like(m)
+    for step in range(steps + 1):
+        w = wrightomega(log_v - (x - m))
+        rest = 1.0 + w
+        slopes = w / v + 0.5 * w / (rest * rest) + 1e-300
+        if step < steps:
+            height = (-0.5 * w * (w + 2.0) / v - 0.5 * np.log(rest)).sum(axis=0)
+            x = x + np.maximum(-level - height, 0.0) / slopes.sum(axis=0)
+    return x, slopes
+
+
+# -- improbable labels ------------------------------------------------------------------------------------------------
+
+
+def log_probabilities(label: Array, m: Array, v: Array) -> Array:
+    """log E softmax_label, n, to 9 digits or more, however improbable the label is."""
+    own, rows = label.astype(np.intp), np.arange(m.shape[1])
+    p = softmax_moments(label, m, v).probabilities
+    others = p.copy()
+    others[own, rows] = 0.0
+    likely = p[own, rows] > 0.5
+    with np.errstate(divide="ignore"):
+        out = np.where(likely, np.log1p(-np.minimum(others.sum(axis=0), 0.5)), np.log(np.maximum(p[own, rows], 0.0)))
+    rare = np.flatnonzero(p[own, rows] < RARE)
+    size = max(1, POINTS_PER_CHUNK // (128 * len(m)))
+    for begin in range(0, rare.size, size):
+        part = rare[begin : begin + size]
+        out[part] = _log_rare(own[part], m[:, part], v[:, part])
+    return np.asarray(out)
+
+
+def _log_rare(own: Index, m: Array, v: Array) -> Array:
+    """log int F_own' prod of the other F_c dx, the integrand in logarithms: it is log-concave."""
+    rows = np.arange(m.shape[1])
+    m = m - m.max(axis=0)
+    soft = np.maximum(v, SMALLEST_VARIANCE)
+    log_v = np.log(soft)
+
+    def rough(x: Array) -> Array:
+        """The logarithm of the integrand at x (n x J) by Laplace's method, as in `_raise`."""
+        t = x - m[:, :, None]
+        w = wrightomega(log_v[:, :, None] - t)
+        log_F = -0.5 * w * (w + 2.0) / soft[:, :, None] - 0.5 * np.log1p(w)
+        log_F[own, rows] = 0.0
+        v_own, log_v_own = soft[own, rows][:, None], log_v[own, rows][:, None]
+        # For the density w e^w = v e^(v - t).
+        w = np.maximum(wrightomega(v_own + log_v_own - t[own, rows]), 1e-300)
+        density = np.log(w) - log_v_own - w / v_own - 0.5 * (v_own - w) ** 2 / v_own - 0.5 * np.log1p(w)
+        return np.asarray(log_F.sum(axis=0) + density)
+
+    # Find the mode on a wide scan, then where the integrand has become negligible either side of it.
+    low = (m - np.sqrt(2.0 * LOWEST * v) - np.log(LOWEST)).max(axis=0)
+    high = (m + np.sqrt(2.0 * LOWEST * v)).max(axis=0) + LOWEST
+    for _ in range(3):
+        x = low[:, None] + (high - low)[:, None] * SCAN
+        height = rough(x)
+        top = height.argmax(axis=1)
+        alive = height > height.max(axis=1, keepdims=True) - MARGIN
+        first, last = alive.argmax(axis=1), len(SCAN) - 1 - alive[:, ::-1].argmax(axis=1)
+        middle = x[rows, top]
+        low, high = x[rows, np.maximum(first - 1, 0)], x[rows, np.minimum(last + 1, len(SCAN) - 1)]
+    unit = middle - low
+    y = UNEVEN_STEP * np.arange(int(np.ceil(np.arcsinh(((high - low) / unit).max()) / UNEVEN_STEP)) + 1)
+    x = low[:, None] + unit[:, None] * np.sinh(y)
+    log_weight = np.log(UNEVEN_STEP * unit)[:, None] + np.log(np.cosh(y))
+    terms = log_weight + _log_factors(own, x, m, v)
+    peak = terms.max(axis=1)
+    return np.asarray(peak + np.log(np.exp(terms - peak[:, None]).sum(axis=1)))
+
+
+def _log_factors(own: Index, x: Array, m: Array, v: Array) -> Array:
+    """log F_own' + the other log F_c at the nodes x (n x J), with relative accuracy."""
+    n_classes, n = m.shape
+    t = (x - m[:, :, None]).reshape(n_classes * n, -1)
+    F, _ = gumbel_normal().evaluate(t.copy(), v.ravel())
+    spread = np.broadcast_to(v.reshape(-1, 1), t.shape)
+    log_F = np.log(np.maximum(F, ROUNDING))
+    tail = F < RELATIVE
+    log_F[tail] = tilted(_log_cdf, -t[tail], spread[tail], log_concave=True, derivatives=False).log_z
+    log_F = log_F.reshape(n_classes, n, -1)
+    rows = np.arange(n)
+    log_F[own, rows] = 0.0
+    t_own = t.reshape(n_classes, n, -1)[own, rows]
+    v_own = np.broadcast_to(v[own, rows][:, None], t_own.shape)
+    log_density = tilted(_log_density, -t_own.ravel(), v_own.ravel(), log_concave=True, derivatives=False).log_z
+    return np.asarray(log_F.sum(axis=0) + log_density.reshape(t_own.shape))
+
+
+def _log_cdf(rows: Rows, f: Array) -> tuple[Array, Array, Array]:
+    """log of the Gumbel distribution function at -f, and its derivatives in f."""
+    rate = -np.exp(np.minimum(f, 700.0))
+    return rate, rate, rate
+
+
+def _log_density(rows: Rows, f: Array) -> tuple[Array, Array, Array]:
+    """The same for the density."""
+    rate = -np.exp(np.minimum(f, 700.0))
+    return f + rate, 1.0 + rate, rate

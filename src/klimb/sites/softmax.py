@@ -1,0 +1,155 @@
+"""The site of unordered classes: several latent values per datum, one for each class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array, ArrayLike, as_float
+from klimb.numerics.softmax import log_probabilities, softmax_moments
+from klimb.sites.base import Expectation, Rows, Site, clean_data, refuse
+from klimb.sites.prediction import Prediction
+
+
+@dataclass(frozen=True)
+class Softmax(Site):
+    """P(y = c) = e^(f_c) / sum_d e^(f_d) for labels 0 .. C-1, with one latent value f_c per class.
+
+    The latent is `klimb.latents.Outputs`, one part per class. q is independent between the classes (not between the
+    data), and the expectations under such a q are exact, to 1e-12: see `klimb.numerics.softmax`.
+
+    With ``baseline=True`` class 0 has f = 0, as in regression tables: C - 1 latent values, each the log odds of its
+    class against class 0. `Softmax(2, baseline=True)` is `Logistic`.
+
+    Wherever several latent values per datum are passed (``m``, ``v``, ``f``), they are an n x C array, one row per
+    datum, or that array as a vector, class after class.
+
+    >>> site = Softmax(3)
+    >>> e = site.expect([2], m=[[0.0, 0.0, 1.0]], v=[[0.5, 0.5, 2.0]])
+    >>> e.value.round(6).tolist(), e.gamma.round(6).tolist()
+    ([-0.833298], [0.146621, 0.146621, 0.175635])
+    >>> site.predict(m=[[0.0, 0.0, 1.0]], v=[[0.5, 0.5, 2.0]]).probabilities().round(6).tolist()
+    [[0.232902, 0.232902, 0.534196]]
+    """
+
+    n_classes: int
+    baseline: bool = False
+
+    log_concave = True
+    gamma_trend = "mixed"
+    discrete = True
+    support = "{0, 1, ..., C-1} for C classes"
+    response = "classes"
+    separable = False
+
+    def __post_init__(self) -> None:
+        count: Any = self.n_classes
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 2:
+            raise InputError("Softmax needs at least 2 classes", repr(count), "Pass the number of classes.")
+        object.__setattr__(self, "n_classes", int(count))
+
+    @property
+    def n_outputs(self) -> int:
+        return self.n_classes - self.baseline
+
+    # -- data and shapes
+
+    def validate(self, y: ArrayLike) -> Array:
+        return clean_data(self, y, lambda x: (x >= 0.0) & (x < self.n_classes) & (x == np.floor(x)),
+                          f"With {self.n_classes} classes the labels are 0 to {self.n_classes - 1}; recode y, for "
+                          "instance by numpy.unique(y, return_inverse=True).")
+
+    def constant(self, y: Array) -> Array:
+        return np.zeros(())
+
+    def rows(self, rows: Rows) -> Softmax:
+        return self
+
+    def labels(self) -> Array:
+        return np.arange(self.n_classes, dtype=np.float64)
+
+    def flat(self, values: ArrayLike, name: str) -> Array:
+        """Values at an n x C array of latents, or at one that is flat already, as one vector, class after class."""
+        array = as_float(values, name)
+        outputs = self.n_outputs
+        if array.ndim == 2 and array.shape[1] == outputs:
+            return np.ascontiguousarray(array.T).ravel()
+        if array.ndim == 1 and array.size % outputs == 0:
+            return np.ascontiguousarray(array)
+        raise InputError(f"{name} must have one row per datum and one column per latent value ({outputs})",
+                         f"shape {array.shape}", "Pass what klimb.latents.Outputs.predict returns.")
+
+    def checked(self, y: ArrayLike, m: ArrayLike, v: ArrayLike) -> tuple[Array, Array, Array]:
+        clean, mean, variance = self.validate(y), self.flat(m, "m"), self.flat(v, "v")
+        refuse(variance < 0.0, variance, "The variance v must be at least 0", "Check how v was computed.")
+        n = mean.size // self.n_outputs
+        if variance.shape != mean.shape or clean.size not in (1, n):
+            raise InputError("y, m and v must belong to the same data", f"{clean.size} labels, {mean.size} means and "
+                             f"{variance.size} variances", f"Pass n labels and n x {self.n_outputs} arrays.")
+        return np.ascontiguousarray(np.broadcast_to(clean, (n,))), mean, variance
+
+    def _by_class(self, values: Array) -> Array:
+        """One row per class, the baseline's included, from values that are one per latent."""
+        by_class = values.reshape(*values.shape[:-1], self.n_outputs, -1)
+        if not self.baseline:
+            return by_class
+        return np.concatenate([np.zeros_like(by_class[..., :1, :]), by_class], axis=-2)
+
+    def _flat_again(self, by_class: Array) -> Array:
+        free = by_class[..., int(self.baseline) :, :]
+        return np.ascontiguousarray(free).reshape(*free.shape[:-2], -1)
+
+    def _hits(self, y: Array) -> Array:
+        """1 where the class is that of the datum, else 0; one row per class."""
+        return np.asarray(np.arange(self.n_classes)[:, None] == y, dtype=np.float64)
+
+    # -- the oracle
+
+    def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
+        moments = softmax_moments(y, self._by_class(m), self._by_class(v))
+        alpha = moments.probabilities - self._hits(y)
+        return Expectation(moments.value, self._flat_again(alpha), self._flat_again(moments.curvature))
+
+    def point(self, y: Array, f: Array) -> Expectation:
+        by_class = self._by_class(f)
+        shifted = by_class - by_class.max(axis=-2, keepdims=True)
+        with np.errstate(under="ignore"):
+            e = np.exp(shifted)
+            total = e.sum(axis=-2, keepdims=True)
+            p = e / total
+        own = np.take_along_axis(shifted, np.broadcast_to(y.astype(np.intp), total.shape), axis=-2)
+        value = (own - np.log(total))[..., 0, :]
+        rest = (total - e) / total  # 1 - p without cancellation for all but the largest
+        return Expectation(value, self._flat_again(p - self._hits(y)), self._flat_again(p * rest))
+
+    def log_density(self, y: ArrayLike, f: ArrayLike) -> Array:
+        """log p(y | f) for an n x C array ``f``."""
+        clean, latent, _ = self.checked(y, f, np.zeros(np.shape(f)))
+        return self.point(clean, latent).value
+
+    def start(self, y: Array) -> tuple[Array, Array]:
+        # The tangent parabola at f = 0, where all classes are equally likely.
+        share = 1.0 / self.n_classes
+        slope = self._flat_again(self._hits(y) - share)
+        return slope, np.full_like(slope, share * (1.0 - share))
+
+    # -- predictions
+
+    def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
+        _, mean, variance = self.checked([0], m, v)
+        return Prediction(self, mean, variance)
+
+    def class_probabilities(self, m: Array, v: Array) -> Array:
+        label = np.zeros(m.size // self.n_outputs)
+        p = softmax_moments(label, self._by_class(m), self._by_class(v)).probabilities.T.copy()
+        p = np.maximum(p, 0.0)
+        rows, top = np.arange(len(p)), p.argmax(axis=1)
+        p[rows, top] = 0.0
+        p[rows, top] = 1.0 - p.sum(axis=1)
+        return p
+
+    def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
+        return log_probabilities(y, self._by_class(m), self._by_class(v))
