@@ -28,7 +28,6 @@ from klimb.conjugate.means import dot, inner
 from klimb.conjugate.observations import bernoulli, poisson, potential, topics
 from klimb.conjugate.stochastic import Stochastic, fit_batches
 
-__all__ = ["Fitted", "ProximalPoint", "Stochastic", "bernoulli", "beta", "categorical", "chain", "dirichlet", "dot", "fit",
-           "fit_batches", "gamma",
-           "inner", "mixture", "multivariate_normal", "normal", "normal_gamma", "normal_wishart", "poisson",
-           "potential", "tied_normal_wishart", "topics", "wishart"]
+__all__ = ["Fitted", "ProximalPoint", "Stochastic", "bernoulli", "beta", "categorical", "chain", "dirichlet", "dot",
+           "fit", "fit_batches", "gamma", "inner", "mixture", "multivariate_normal", "normal", "normal_gamma",
+           "normal_wishart", "poisson", "potential", "tied_normal_wishart", "topics", "wishart"]

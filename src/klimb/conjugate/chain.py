@@ -105,6 +105,10 @@ class ChainGiven(Conditional):
     def log_partition(self, state: State) -> Array:
         return np.zeros(())
 
+    @property
+    def separate(self) -> bool:
+        return True
+
     def message(self, to: Variable, x: Naturals, weight: Array, state: State) -> Naturals:
         return (x[0],) if to is self.first else (x[1],)
 

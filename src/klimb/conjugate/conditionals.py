@@ -111,9 +111,7 @@ class NormalGiven(Conditional):
                              "no conjugate factor.")  # fmt: skip
 
     def natural(self, state: State) -> Naturals:
-        tau = self.precision.moments(state)[1]
-        m = self.mean.moments(state)[0]
-        shape = self.plates
+        tau, m, shape = self.precision.moments(state)[1], self.mean.mean(state), self.plates
         return np.broadcast_to(tau * m, shape), np.broadcast_to(-0.5 * tau, shape)
 
     def log_partition(self, state: State) -> Array:

@@ -76,12 +76,14 @@ def fit(
     tol: float = 1e-6,
     max_iter: int = 1000,
     callback: Callable[[Iteration], Any] | None = None,
+    improve: Callable[[State], State | None] | None = None,
 ) -> Fitted:
     """Fit all unknowns behind some evidence.
 
     ``start`` gives factors to begin with (mixtures and factorisations need some asymmetry); the others begin at their
     priors. The fit has converged when what the bound may still gain, extrapolated from the last sweeps, is below
-    ``tol`` (1 + |bound|).
+    ``tol`` (1 + |bound|). ``improve`` may propose another state after each sweep, kept if its bound is higher: a model
+    that knows its own symmetries jumps along them.
 
     >>> import numpy as np
     >>> from klimb.conjugate import fit, gamma, normal
@@ -114,6 +116,8 @@ def fit(
         if rule == "sweep":
             sweep(network, order, state, step.keep)
             new = network.bound(state)
+        if improve is not None and (other := improve(state)) is not None and (height := network.bound(other)) > new:
+            state, new = other, height
         stretch.seen(state)
         before, gain, bound = gain, new - bound, new
         left = remaining(gain, before)

@@ -31,6 +31,10 @@ class Predictor(ABC):
     def moments(self, state: State) -> tuple[Array, Array]:
         """Mean and variance of f."""
 
+    def mean(self, state: State) -> Array:
+        """Mean of f alone."""
+        return self.moments(state)[0]
+
     @abstractmethod
     def message(self, to: Variable, J: Array, h: Array, state: State) -> Naturals:
         """The potential -J f^2 / 2 + h f as a message, all other variables at their factors."""
@@ -130,6 +134,7 @@ class Inner(Predictor):
             raise InputError("inner needs equal dimensions", f"{_dimension(u.variable)} and {_dimension(v.variable)}",
                              "Both are the rank of the factorisation.")  # fmt: skip
         self.u, self.v = u, v
+        self._seen: tuple[tuple[Any, Any], tuple[Array, Array]] | None = None
         self.variables = (u.variable, v.variable)
         self.pairs = u.index is not None
         self.plates = common_plates("inner", u.plates, v.plates) if self.pairs else (*u.plates, *v.plates)
@@ -142,24 +147,37 @@ class Inner(Predictor):
             out += [factor.mean, factor.covariance]
         return out[0], out[1], out[2], out[3]
 
-    def moments(self, state: State) -> tuple[Array, Array]:
-        mu, Vu, mv, Vv = self._covariances(state)
-        # Var(u'v) = mu'Vv mu + mv'Vu mv + tr(Vu Vv) = <Vu, Vv + mv mv'> + <mu mu', Vv>
-        second_u, second_v = packed(Vu + outer(mu)), packed(Vv + outer(mv))
-        spread_u, spread_v = packed(Vu, twice=True), packed(Vv, twice=True)
+    def mean(self, state: State) -> Array:
+        means = [state[variable].mean for variable in self.variables]
         if not self.pairs:
-            mean = mu @ mv.T
-            return mean, spread_u @ second_v.T + (second_u - packed(Vu)) @ spread_v.T
+            return np.asarray(means[0] @ means[1].T)
+        out = np.empty(self.plates)
+        for rows in row_blocks(len(out), 2 * means[0].shape[1]):
+            np.einsum("ek,ek->e", *self._sides(means[0], means[1], rows), out=out[rows])
+        return out
+
+    def _sides(self, left: Array, right: Array, rows: slice) -> tuple[Array, Array]:
         assert self.u.index is not None
         assert self.v.index is not None
-        mean, variance = np.empty(self.plates), np.empty(self.plates)
-        square = second_u - packed(Vu)
-        for rows in row_blocks(len(mean), 4 * second_u.shape[1]):
-            i, j = self.u.index[rows], self.v.index[rows]
-            mean[rows] = np.einsum("ek,ek->e", mu[i], mv[j])
-            variance[rows] = np.einsum("ek,ek->e", spread_u[i], second_v[j])
-            variance[rows] += np.einsum("ek,ek->e", square[i], spread_v[j])
-        return mean, variance
+        return left[self.u.index[rows]], right[self.v.index[rows]]
+
+    def moments(self, state: State) -> tuple[Array, Array]:
+        now = (state[self.variables[0]], state[self.variables[1]])
+        if self._seen is None or self._seen[0][0] is not now[0] or self._seen[0][1] is not now[1]:
+            self._seen = (now, self._moments(state))
+        return self._seen[1]
+
+    def _moments(self, state: State) -> tuple[Array, Array]:
+        mu, Vu, mv, Vv = self._covariances(state)
+        # Var(u'v) = mu'Vv mu + mv'Vu mv + tr(Vu Vv) = <Vu, Vv + mv mv'> + <mu mu', Vv>
+        second_v, spread_u, spread_v = packed(Vv + outer(mv)), packed(Vu, twice=True), packed(Vv, twice=True)
+        if not self.pairs:
+            return mu @ mv.T, spread_u @ second_v.T + packed(outer(mu)) @ spread_v.T
+        left, right = np.hstack([spread_u, packed(outer(mu))]), np.hstack([second_v, spread_v])
+        variance = np.empty(self.plates)
+        for rows in row_blocks(len(variance), 2 * left.shape[1]):
+            np.einsum("ek,ek->e", *self._sides(left, right, rows), out=variance[rows])
+        return self.mean(state), variance
 
     @cached_property
     def _by_row(self) -> dict[Variable, Any]:
@@ -223,7 +241,7 @@ class Sum(Predictor):
             if to in term.variables:
                 target = term
             else:
-                rest = rest + term.moments(state)[0]
+                rest = rest + term.mean(state)
         assert target is not None
         # f = target + rest: the linear part loses what the rest explains
         J, h = np.broadcast_to(J, self.plates), np.broadcast_to(h - J * rest, self.plates)

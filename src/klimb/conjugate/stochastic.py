@@ -26,7 +26,7 @@ from klimb.infer.result import History, Iteration, Status
 @final
 @dataclass(frozen=True)
 class Stochastic:
-    """How batches are visited: sweeps over a batch's own variables, and whether their factors wait for the next visit."""
+    """How batches are visited: sweeps over a batch's own variables, and whether these are kept for the next visit."""
 
     local_sweeps: int = 20
     local_tol: float = 1e-4  # of a batch's own part of the bound, per unit of it
@@ -60,18 +60,17 @@ def fit_batches(
 ) -> Fitted:
     """Fit the ``shared`` variables to data that come in batches.
 
-    ``batches`` is gone through again and again (a list of row indices, a reader of files, ...); ``make(batch)`` declares
-    the local part of the network for one batch, with the shared variables in it, and returns its evidence. The history
-    has one row per pass. The result holds the factors of the shared variables.
+    ``batches`` is gone through again and again (a list of row indices, a reader of files, ...); ``make(batch)``
+    declares the local part of the network for one batch, with the shared variables in it, and returns its evidence.
+    The history has one row per pass. The result holds the factors of the shared variables.
 
     >>> import numpy as np
-    >>> from klimb.conjugate import fit_batches, gamma, normal
-    >>> y = np.linspace(-1.0, 3.0, 1000)
-    >>> mu, tau = normal(0.0, 1e-4, name="mu"), gamma(1e-3, 1e-3, name="tau")
-    >>> batches = np.split(y, 10)
-    >>> result = fit_batches(lambda b: normal(mu, tau, plates=b.shape).observe(b), batches, shared=(mu, tau))
-    >>> print(result.status.name, float(np.round(result[mu].mean, 3)))
-    CONVERGED 1.0
+    >>> from klimb.conjugate import fit_batches, gamma, poisson
+    >>> batches = np.split(np.arange(1000) % 7, 10)
+    >>> rate = gamma(1.0, 1.0, name="rate")
+    >>> result = fit_batches(lambda b: poisson(rate).observe(b), batches, shared=(rate,))
+    >>> print(result.status.name, float(np.round(result[rate].mean, 3)))
+    CONVERGED 2.995
     """
     step = step or Stochastic()
     state = prior_state(shared)
@@ -111,6 +110,7 @@ def _visit(evidence: Any, batch: _Batch, shared: tuple[Variable, ...], state: St
     """Fit the batch's own variables, then note what it says about the shared ones."""
     network = Network([evidence] if isinstance(evidence, Evidence) else evidence)
     local = tuple(v for v in network.variables if v not in shared)
+    _check_separate(network, local, shared)
     known = state.copy()
     _begin(local, batch.local, known)
     order = local[::-1]
@@ -134,8 +134,20 @@ def _visit(evidence: Any, batch: _Batch, shared: tuple[Variable, ...], state: St
     return network
 
 
+def _check_separate(network: Network, local: tuple[Variable, ...], shared: tuple[Variable, ...]) -> None:
+    """A message that is kept must stay right while other shared variables move."""
+    terms = [(item.variables, item.separate, item.exact) for item in network.evidence]
+    terms += [(v.conditional.variables, v.conditional.separate, True) for v in local]
+    for variables, separate, exact in terms:
+        names = [v.name for v in variables if v in shared]
+        if names and (not exact or (len(names) > 1 and not separate)):
+            raise InputError("a batch may tie at most one shared variable into each term, and that one conjugately",
+                             f"a term with {' and '.join(names)}",
+                             "Use a joint variable such as normal_gamma, or fit(...) on all data.")  # fmt: skip
+
+
 def _begin(local: tuple[Variable, ...], remembered: State | None, known: State) -> None:
-    """The batch's variables at their last factors (declared anew at every visit, so found by order), or at the prior."""
+    """The batch's variables at their last factors (declared anew each time, so found by order), or at the prior."""
     old = [] if remembered is None else remembered.factors()
     for k, variable in enumerate(local):
         prior = variable.conditional.member(variable.conditional.natural(known))

@@ -37,6 +37,11 @@ class Evidence(ABC):
         """Whether the message does not depend on the variable's own factor, so that a full step can not overshoot."""
         return True
 
+    @property
+    def separate(self) -> bool:
+        """Whether the term is a sum of one part per variable's moments, so that messages stay good as others move."""
+        return False
+
 
 class Conditional(ABC):
     """p(x | parents), conjugate: its natural parameter is linear in every parent's statistics."""
@@ -60,6 +65,11 @@ class Conditional(ABC):
     @abstractmethod
     def message(self, to: Variable, x: Naturals, weight: Array, state: State) -> Naturals:
         """What x, known by its mean parameters, says about a parent."""
+
+    @property
+    def separate(self) -> bool:
+        """Whether the message to one parent does not depend on the others."""
+        return len(self.variables) < 2
 
 
 @final

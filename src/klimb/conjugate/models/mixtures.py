@@ -1,0 +1,133 @@
+"""Gaussian mixtures whose unused components vanish."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+
+from klimb.conjugate.declare import categorical, dirichlet, normal_gamma, normal_wishart, tied_normal_wishart
+from klimb.conjugate.emissions import EMISSIONS, mixture
+from klimb.conjugate.families import Categorical, Dirichlet, Family, NormalGamma, NormalWishart, TiedNormalWishart
+from klimb.conjugate.loop import Fitted, fit
+from klimb.conjugate.stochastic import fit_batches
+from klimb.conjugate.variables import State, Variable
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.clusters import kmeans
+
+Shape = Literal["full", "tied", "diagonal"]
+Component = NormalWishart | TiedNormalWishart | NormalGamma
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class GaussianMixture:
+    """A fitted mixture. Components are in order of weight, the heaviest first."""
+
+    fit: Fitted
+    weights: Array  # expected weights
+    means: Array  # K x D
+    concentration: Dirichlet
+    components: Family
+    shift: Array
+    _component: Variable
+    _order: Any
+
+    def log_densities(self, X: Any) -> Array:
+        """E log of weight times density of each row in each component, N x K."""
+        x = as_float(X, "X", ndim=2) - self.shift
+        emission = EMISSIONS[self._component.family](self._component)
+        statistics, base = emission.statistics(x)
+        slope, level = emission.coefficients(self.fit.state.moments(self._component))
+        (log_weights,) = self.concentration.mean_parameters()
+        values = np.asarray(statistics @ slope.T) + level + base[:, None] + log_weights
+        return np.asarray(values[:, self._order])
+
+    def shares(self, X: Any) -> Array:
+        """Probability of each component for each row."""
+        return Categorical.from_natural((self.log_densities(X),)).probabilities
+
+    def predict(self, X: Any) -> Array:
+        """The most probable component of each row."""
+        return np.asarray(self.log_densities(X).argmax(1))
+
+
+def gaussian_mixture(
+    X: Any,
+    n_components: int,
+    *,
+    covariance: Shape = "full",
+    concentration: float | None = None,
+    mean_precision: float = 1.0,
+    dof: float | None = None,
+    rate: Any = None,
+    batch: int | None = None,
+    seed: int = 0,
+    tol: float = 1e-6,
+    max_iter: int = 500,
+    start: Any = None,
+) -> GaussianMixture:
+    """A mixture of at most ``n_components`` normals; a small ``concentration`` (default 1/K) empties the needless ones.
+
+    The prior of a component is centred at the data's mean with ``mean_precision`` prior observations, and expects the
+    data's own covariance with ``dof`` (default D) degrees of freedom. ``batch`` rows at a time for data past the cache
+    or memory: same optimum, no learning rate. ``start`` may give the first shares (N x K); otherwise k-means++.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.vstack([rng.normal(size=(200, 2)), rng.normal(size=(100, 2)) + 6.0])
+    >>> model = gaussian_mixture(X, 6, concentration=0.01)
+    >>> print(np.round(model.weights, 2) + 0.0)
+    [0.67 0.33 0.   0.   0.   0.  ]
+    """
+    data = as_float(X, "X", ndim=2)
+    (N, D), K = data.shape, int(n_components)
+    if not 1 <= K <= N:
+        raise InputError(f"n_components must lie in 1..{N}, the number of rows", f"{n_components}", "Use fewer.")
+    shift = data.mean(0)
+    x = data - shift
+    spread = x.T @ x / max(N - 1, 1) if rate is None else as_float(rate, "rate", ndim=2)
+    spread = spread + (1e-10 * np.trace(spread) / D + 1e-300) * np.eye(D)  # constant columns keep a proper prior
+    weights = dirichlet(np.full(K, 1.0 / K if concentration is None else concentration), name="weights")
+    component = _declare(covariance, K, D, mean_precision, float(D if dof is None else dof), spread)
+    shares = as_float(start, "start", ndim=2) if start is not None else np.eye(K)[kmeans(x, K, seed)]
+    if shares.shape != (N, K):
+        raise InputError(f"start must hold shares of shape {(N, K)}", f"{shares.shape}", "One column per component.")
+
+    def evidence(rows: Any) -> Any:
+        gate = categorical(weights, plates=(len(rows),), name="class")
+        return gate, mixture(gate, component).observe(rows)
+
+    first = State({component: component.conditional.member(component.conditional.natural(State()))})
+    gate, seen = evidence(x)
+    first.set(gate, Categorical(shares))
+    begin = {component: component.conditional.member(_added(first[component].natural, seen.message(component, first))),
+             weights: Dirichlet(weights.conditional.natural(first)[0] + shares.sum(0))}  # fmt: skip
+    if batch is None:
+        fitted = fit(seen, start=begin, tol=tol, max_iter=max_iter)
+    else:
+        blocks = [x[i : i + batch] for i in range(0, N, batch)]
+        fitted = fit_batches(lambda rows: evidence(rows)[1], blocks, shared=(weights, component), start=begin, tol=tol,
+                             max_iter=max_iter)  # fmt: skip
+    mixing, parts = fitted[weights], fitted[component]
+    assert isinstance(mixing, Dirichlet)
+    assert isinstance(parts, Component)
+    order = np.argsort(-mixing.mean, kind="stable")
+    means = (parts.mean + shift)[order]
+    return GaussianMixture(fitted, mixing.mean[order], means, mixing, parts, shift, component, order)
+
+
+def _declare(covariance: Shape, K: int, D: int, kappa: float, dof: float, spread: Array) -> Variable:
+    if covariance == "full":
+        return normal_wishart(np.zeros(D), kappa, dof, dof * spread, plates=(K,), name="components")
+    if covariance == "tied":
+        return tied_normal_wishart(np.zeros((K, D)), kappa, dof, dof * spread, name="components")
+    if covariance == "diagonal":
+        return normal_gamma(0.0, kappa, 0.5 * dof, 0.5 * dof * np.diag(spread), plates=(K, D), name="components")
+    raise InputError('covariance must be "full", "tied" or "diagonal"', f"{covariance!r}", 'Start with "full".')
+
+
+def _added(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Array, ...]:
+    return tuple(a + b for a, b in zip(first, second, strict=True))

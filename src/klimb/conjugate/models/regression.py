@@ -1,0 +1,88 @@
+"""Regression with unknown noise and unknown scale of the weights, for numbers, labels and counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+
+from klimb.conjugate.declare import gamma, multivariate_normal, normal
+from klimb.conjugate.families import Gamma, MultivariateNormal
+from klimb.conjugate.loop import Fitted, ProximalPoint, fit
+from klimb.conjugate.means import dot
+from klimb.conjugate.observations import potential
+from klimb.conjugate.variables import Variable
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.matrix import as_design
+from klimb.sites.base import Site
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """A fitted regression: ``weights`` and their ``relevance`` (prior precisions) as distributions."""
+
+    fit: Fitted
+    weights: MultivariateNormal
+    relevance: Gamma
+    noise: Gamma | None  # precision of the noise; None where a site took its place
+
+    def predict(self, X_new: Any) -> tuple[Array, Array]:
+        """Mean and variance of the linear predictor; add ``1 / noise.mean`` for the variance of a new y."""
+        design = as_design(X_new, "X_new")
+        D = self.weights.dimension
+        if design.shape[1] != D:
+            raise InputError(f"X_new must have {D} columns", f"shape {design.shape}", "Use the columns of the fit.")
+        root = np.asarray(np.linalg.inv(self.weights.root).T, dtype=float)
+        variance, mean = design.row_norms_squared(root, upper=True, times=self.weights.mean)
+        return mean, variance
+
+
+def regression(
+    X: Any,
+    y: Any,
+    site: Site | None = None,
+    *,
+    relevance: Literal["one", "each"] = "one",
+    weight_prior: tuple[float, float] = (1e-6, 1e-6),
+    noise_prior: tuple[float, float] = (1e-6, 1e-6),
+    step: ProximalPoint | None = None,
+    tol: float = 1e-8,
+    max_iter: int = 1000,
+) -> Regression:
+    """y = X w + noise, or y ~ site(X w), with gamma priors on the precision of the weights and of the noise.
+
+    ``relevance="each"`` gives every weight a precision of its own (automatic relevance determination): weights that the
+    data do not need go to zero. Priors are (shape, rate) pairs.
+
+    >>> import numpy as np
+    >>> X = np.column_stack([np.linspace(-1, 1, 50), np.cos(np.arange(50.0))])
+    >>> model = regression(X, 2.0 * X[:, 0] + 0.01 * np.sin(np.arange(50.0) ** 2), relevance="each")
+    >>> print(np.abs(np.round(model.weights.mean, 2)))
+    [2. 0.]
+    """
+    design = as_design(X, "X")
+    D = design.shape[1]
+    if relevance not in ("one", "each"):
+        raise InputError('relevance must be "one" or "each"', f"{relevance!r}", "One precision, or one per column.")
+    alpha = gamma(*weight_prior, plates=(D,) if relevance == "each" else (), name="relevance")
+    w = multivariate_normal(0.0, alpha, dimension=D, name="weights")
+    tau: Variable | None = None
+    if site is None:
+        target = as_float(y, "y", ndim=1)
+        tau = gamma(*noise_prior, name="noise")
+        variance = max(float(target.var()), np.finfo(float).tiny * len(target))
+        start = {tau: Gamma(1.0, variance), alpha: Gamma(np.ones(alpha.plates), 1.0)}
+        evidence = normal(dot(design, w), tau, name="y").observe(target)
+    else:
+        start = {alpha: Gamma(np.ones(alpha.plates), 1.0)}
+        evidence = potential(site, dot(design, w)).observe(y)
+    fitted = fit(evidence, step=step, start=start, tol=tol, max_iter=max_iter)
+    weights, precision = fitted[w], fitted[alpha]
+    noise = None if tau is None else fitted[tau]
+    assert isinstance(weights, MultivariateNormal)
+    assert isinstance(precision, Gamma)
+    assert noise is None or isinstance(noise, Gamma)
+    return Regression(fitted, weights, precision, noise)
