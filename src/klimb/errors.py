@@ -12,6 +12,10 @@ class InputError(KlimbError, ValueError):
 
     def __init__(self, expected: str, got: str, advice: str) -> None:
         super().__init__(f"{expected}; got {got}. {advice}")
+        self.expected, self.got, self.advice = expected, got, advice
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.expected, self.got, self.advice)
 
 
 class NotPositiveDefiniteError(KlimbError, ArithmeticError):

@@ -59,12 +59,13 @@ def learn_polynomial(x: Array, arguments: dict[str, Any], node: Call, text: str)
     """Orthogonalise 1, x, x^2, ... over the data (Stieltjes' procedure)."""
     degree = arguments["degree"]
     if not 1 <= degree <= 50:
-        raise FormulaError("a degree from 1 to 50", str(degree), "Use s(x) for flexible curves.", text, node.span)
+        raise FormulaError("expected a degree from 1 to 50", str(degree), "Use s(x) for flexible curves.", text,
+                           node.span)
     if arguments["raw"]:
         return Polynomial(degree, (), ())
     distinct = len(np.unique(x))
     if distinct <= degree:
-        raise FormulaError(f"at least {degree + 1} different values for degree {degree}", f"{distinct}",
+        raise FormulaError(f"expected at least {degree + 1} different values for degree {degree}", f"{distinct}",
                            "Lower the degree.", text, node.span)
     low, high = float(x.min()), float(x.max())
     shift, size = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
@@ -135,26 +136,29 @@ def learn_bspline(x: Array, arguments: dict[str, Any], node: Call, text: str) ->
     """Inner knots at quantiles, unless they are given."""
     degree, df, knots = arguments["degree"], arguments["df"], arguments["knots"]
     if not 0 <= degree <= 10:
-        raise FormulaError("a degree from 0 to 10", str(degree), "3 is the usual one.", text, node.span)
+        raise FormulaError("expected a degree from 0 to 10", str(degree), "3 is the usual one.", text, node.span)
     lower = float(x.min()) if arguments["lower"] is None else arguments["lower"]
     upper = float(x.max()) if arguments["upper"] is None else arguments["upper"]
     if knots is not None and df is not None and len(knots) + degree != df:
-        raise FormulaError("df or knots", "both, and they disagree", f"These knots make df={len(knots) + degree}.",
+        raise FormulaError("expected df or knots", "both, and they disagree",
+                           f"These knots make df={len(knots) + degree}.",
                            text, node.span)
     if knots is None:
         df = degree if df is None else df
         inner = df - degree
         if inner < 0:
-            raise FormulaError(f"df of at least the degree, {degree}", str(df), "Raise df or lower the degree.", text,
+            raise FormulaError(f"expected df of at least the degree, {degree}", str(df),
+                               "Raise df or lower the degree.", text,
                                node.span)
         if df > 1000:
-            raise FormulaError("df of at most 1000", str(df), "Use s(x) or gp(x).", text, node.span)
+            raise FormulaError("expected df of at most 1000", str(df), "Use s(x) or gp(x).", text, node.span)
         inside = x[(x >= lower) & (x <= upper)]
         knots = np.quantile(inside, np.linspace(0, 1, inner + 2)[1:-1]) if inner and len(inside) else ()
     inner_knots = tuple(sorted(float(knot) for knot in knots))
     if not lower < upper:
         raise InputError(f"{node} needs a column that varies", f"{lower:g} in every row", "Leave it out.")
     if inner_knots and not lower < inner_knots[0] <= inner_knots[-1] < upper:
-        raise FormulaError(f"inner knots between {lower:g} and {upper:g}", ", ".join(f"{k:g}" for k in inner_knots),
+        raise FormulaError(f"expected inner knots between {lower:g} and {upper:g}",
+                           ", ".join(f"{k:g}" for k in inner_knots),
                            "Use fewer columns, or knots inside the range.", text, node.span)
     return BSpline(degree, inner_knots, lower, upper)

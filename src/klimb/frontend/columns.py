@@ -112,7 +112,7 @@ class Column:
 
     def _not_numbers(self) -> list[int]:
         """Rows whose text is not the name of a number (all rows, where every one is)."""
-        found = [i for i, value in enumerate(self.plain().tolist()) if value is not None and not _is_number(value)]
+        found = [i for i, value in enumerate(self.plain().tolist()) if value is not None and not is_number(value)]
         return found or list(range(len(self)))
 
 
@@ -287,7 +287,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether text, or anything else, reads as a number."""
     try:
         float(value)
     except (TypeError, ValueError):

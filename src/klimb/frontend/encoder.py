@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from klimb.frontend.coding import Product, full_rank
 from klimb.frontend.encoded import Encoded, FixedBlock
 from klimb.frontend.factors import Factor, LevelFactor, NumberFactor, factor_from_json, learn_factor
 from klimb.frontend.formula import Formula, parse
-from klimb.frontend.formula.errors import listed
+from klimb.frontend.formula.errors import FormulaError, listed
 from klimb.frontend.formula.functions import bind
 from klimb.frontend.formula.nodes import Call, Node
 from klimb.frontend.formula.terms import Term, Terms, expand, label, used_columns
@@ -31,6 +32,7 @@ from klimb.frontend.source import Source, complete_rows
 from klimb.frontend.variables import Variable, learn_variable
 
 VERSION = 1
+_Learnt = TypeVar("_Learnt")
 
 
 @final
@@ -139,21 +141,34 @@ def encode(formula: str | Formula, frame: Any, *, missing: str = "drop") -> tupl
 def _learn(formula: Formula, terms: Terms, source: Source, predictors: tuple[str, ...], missing: str) -> Encoder:
     text = formula.text
     every: list[Term] = [*terms.fixed, *(term for group in terms.groups for term in group.effects)]
-    factors = {label(node): learn_factor(node, source, text) for term in every for node in term}
-    smooths = tuple(learn_smooth(call, source, text) for call in terms.smooths)
+    factors = {label(node): _pointing(learn_factor, node, source, text) for term in every for node in term}
+    smooths = tuple(_pointing(learn_smooth, call, source, text) for call in terms.smooths)
     keys = [[label(node) for node in term] for term in terms.fixed]
     for call, smooth in zip(terms.smooths, smooths, strict=True):
         keys += _straight(call, smooth, factors, source, text)
     fixed = full_rank(sorted(keys, key=len), lambda key: isinstance(factors[key], LevelFactor))
     groups = tuple(learn_group(group, source, factors, text) for group in terms.groups)
-    processes = tuple(learn_process(call, source, text) for call in terms.processes)
-    offsets = tuple(learn_numeric(bind(call, text)["x"], source) for call in terms.offsets)
+    processes = tuple(_pointing(learn_process, call, source, text) for call in terms.processes)
+    offsets = tuple(_pointing(learn_offset, call, source, text) for call in terms.offsets)
     levels = {factor.column for factor in factors.values() if isinstance(factor, LevelFactor)}
     levels |= {column for group in groups for column in group.columns}
     numbers = {factor.expression.column for factor in factors.values() if not isinstance(factor, LevelFactor)}
     variables = tuple(learn_variable(name, source, name in levels - numbers) for name in predictors)
-    response = learn_response(formula.response, source, text) if formula.response is not None else None
+    response = None if formula.response is None else _pointing(learn_response, formula.response, source, text)
     return Encoder(text, missing, response, variables, factors, tuple(fixed), groups, smooths, processes, offsets)
+
+
+def learn_offset(call: Call, source: Source, text: str) -> Numeric:
+    """The numbers that are added to the linear predictor."""
+    return learn_numeric(bind(call, text)["x"], source)
+
+
+def _pointing(learn: Callable[[Any, Source, str], _Learnt], node: Node, source: Source, text: str) -> _Learnt:
+    """What ``node`` learns; where the data are no good for it, an error that shows its place in the formula."""
+    try:
+        return learn(node, source, text)
+    except InputError as error:
+        raise FormulaError.pointing(error, text, node.span) from error
 
 
 def _straight(call: Call, smooth: Smooth, factors: dict[str, Factor], source: Source, text: str) -> list[list[str]]:
@@ -169,6 +184,6 @@ def _straight(call: Call, smooth: Smooth, factors: dict[str, Factor], source: So
     if smooth.by is None:
         return [[slope]]
     if smooth.by not in factors:
-        factors[smooth.by] = learn_factor(arguments["by"], source, text)
+        factors[smooth.by] = _pointing(learn_factor, arguments["by"], source, text)
     alone = [] if isinstance(factors[smooth.by], LevelFactor) else [[smooth.by]]
     return [*alone, [smooth.by, slope]]

@@ -15,14 +15,14 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.frontend.bases import BSpline, Polynomial, learn_bspline, learn_polynomial
-from klimb.frontend.columns import Codes, match_levels, rows_named
+from klimb.frontend.columns import Codes, Column, is_number, match_levels, rows_named
 from klimb.frontend.contrasts import contrast
 from klimb.frontend.formula.errors import FormulaError, listed
 from klimb.frontend.formula.functions import FUNCTIONS, bind
 from klimb.frontend.formula.nodes import Call, Name
 from klimb.frontend.formula.terms import label
 from klimb.frontend.numeric import Numeric, learn_numeric
-from klimb.frontend.source import Source
+from klimb.frontend.source import Source, shown_values
 from klimb.numerics.arrays import Array
 
 
@@ -131,6 +131,7 @@ def learn_factor(node: Name | Call, source: Source, text: str) -> Factor:
     if isinstance(node, Name):
         column = source.column(node.name)
         if column.is_factor:
+            check_not_numbers(column, source)
             return learn_levels(node, name, source, text)
         return NumberFactor(name, learn_numeric(node, source))
     role = FUNCTIONS[node.function].role
@@ -144,6 +145,20 @@ def learn_factor(node: Name | Call, source: Source, text: str) -> Factor:
     return NumberFactor(name, learn_numeric(node, source))
 
 
+def check_not_numbers(column: Column, source: Source) -> None:
+    """Text that is nearly always a number is a numeric column with a flaw, not a factor with hundreds of levels."""
+    if column.kind != "text":
+        return
+    codes, levels = source.factor(column.name)
+    odd = [k for k, level in enumerate(levels) if not is_number(level)]
+    if len(levels) > 20 and 0 < len(odd) < 0.1 * len(levels):
+        rows = np.flatnonzero(np.isin(codes, odd))
+        labels = np.array(levels, dtype=object)[codes[rows[:3]]]
+        raise InputError(f"column {column.name!r} must hold numbers only or text only",
+                         f"text that is mostly numbers, and {shown_values(labels, source.rows[rows])}",
+                         f"Correct these rows and turn the column into numbers; C({column.name}) takes it as a factor.")
+
+
 def learn_levels(node: Name, name: str, source: Source, text: str,
                  options: dict[str, Any] | None = None) -> LevelFactor:
     """The levels of a column and their coding."""
@@ -153,18 +168,19 @@ def learn_levels(node: Name, name: str, source: Source, text: str,
     if chosen["levels"] is not None:
         unknown = [level for level in found if level not in chosen["levels"]]
         if unknown:
-            raise FormulaError(f"levels= with every level of {node.name!r}",
+            raise FormulaError(f"expected levels= with every level of {node.name!r}",
                                f"{listed(map(repr, unknown), 5)} left out", f"The levels are: {listed(found)}.",
                                text, node.span)
         levels = [level for level in chosen["levels"] if level in set(found)]
     reference = chosen["reference"]
     if reference is not None:
         if reference not in levels:
-            raise FormulaError(f"a level of {node.name!r} as reference", repr(reference),
+            raise FormulaError(f"expected a level of {node.name!r} as reference", repr(reference),
                                f"The levels are: {listed(levels)}.", text, node.span)
         if chosen["contrast"] not in ("Treatment", "Sum"):
-            raise FormulaError("reference= with Treatment or Sum", chosen["contrast"],
+            raise FormulaError("expected reference= with Treatment or Sum", chosen["contrast"],
                                "The other contrasts have no reference level.", text, node.span)
     if chosen["contrast"] == "Poly" and len(levels) > 40:
-        raise FormulaError("at most 40 levels for Poly", f"{len(levels)}", "Use s(x) or poly(x, 3).", text, node.span)
+        raise FormulaError("expected at most 40 levels for Poly", f"{len(levels)}", "Use s(x) or poly(x, 3).", text,
+                           node.span)
     return LevelFactor(name, node.name, tuple(levels), chosen["contrast"], reference)

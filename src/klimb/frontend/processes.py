@@ -54,10 +54,11 @@ def learn_process(call: Call, source: Source, text: str) -> Process:
     names = {name.lower(): name for name in KERNELS}
     key = arguments["kernel"].lower().replace("_", "")
     if key not in names:
-        raise FormulaError("a kernel of klimb.kernels", repr(arguments["kernel"]),
+        raise FormulaError("expected a kernel of klimb.kernels", repr(arguments["kernel"]),
                            f"{nearest(key, names)}They are {listed(names)}.", text, call.span)
     if arguments["points"] is not None and not 2 <= arguments["points"] <= 5000:
-        raise FormulaError("points from 2 to 5000", str(arguments["points"]), "Leave it out for a good number.", text,
+        raise FormulaError("expected points from 2 to 5000", str(arguments["points"]),
+                           "Leave it out for a good number.", text,
                            call.span)
     expressions = tuple(learn_numeric(node, source) for node in arguments["x"])
     learnt = [moments(expression.evaluate(source), f"gp({expression})") for expression in expressions]

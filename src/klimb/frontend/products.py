@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from klimb.errors import InputError
 from klimb.frontend.coding import Product
 from klimb.frontend.factors import Factor
 from klimb.frontend.source import Source
 from klimb.numerics.arrays import Array
 
 INTERCEPT = "Intercept"
+MOST_ENTRIES = 2**28  # 2 GiB
 
 
 def design_names(products: Sequence[Product], factors: dict[str, Factor]) -> tuple[str, ...]:
@@ -29,6 +31,12 @@ def design_names(products: Sequence[Product], factors: dict[str, Factor]) -> tup
 def design(products: Sequence[Product], factors: dict[str, Factor], source: Source) -> Any:
     """All columns of ``products``, one matrix."""
     sizes = [_width(product, factors) for product in products]
+    if source.n * sum(sizes) > MOST_ENTRIES:
+        widest = products[int(np.argmax(sizes))]
+        raise InputError(f"at most {MOST_ENTRIES:.0e} numbers in the fixed columns",
+                         f"{source.n} rows and {sum(sizes)} columns, {max(sizes)} of them from "
+                         f"{':'.join(key for key, _ in widest)!r}",
+                         "Many levels are better as groups: (1 | g) keeps one number per row.")
     matrix = np.empty((source.n, sum(sizes)))
     cache: dict[tuple[str, bool], Array] = {}
     start = 0

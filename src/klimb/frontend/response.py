@@ -92,6 +92,6 @@ def learn_response(node: Node, source: Source, text: str) -> Response:
             expression = learn_numeric(node, source)
             if all(step.function not in ("standardize", "scale", "center") for step in expression.steps):
                 return Response(label(node), "number", (expression.column,), expression)
-    raise FormulaError("one response left of ~", str(node),
+    raise FormulaError("expected one response left of ~", str(node),
                        "Write y, log(y) or another function of one column, cbind(successes, failures), p(y, n) or "
                        "y | trials(n).", text, node.span)

@@ -27,6 +27,7 @@ from klimb.frontend.numeric import Numeric, learn_numeric
 from klimb.frontend.source import Source
 from klimb.numerics.arrays import Array
 
+_ROWS = 2048
 FEWEST = 4  # different values of x that make a curve worth the name
 
 
@@ -47,10 +48,7 @@ class Smooth:
     def evaluate(self, x: Array) -> Array:
         """The wiggly basis at ``x``, (n, k - 2)."""
         u = (x - self.shift) / self.size
-        basis: Array = hats_integrated_twice(u, np.array(self.knots)) @ np.array(self.transform)
-        basis -= np.array(self.line[0])
-        basis -= u[:, None] * np.array(self.line[1])
-        return basis
+        return without_line(raw_basis(u, np.array(self.knots), np.array(self.transform)), u, np.array(self.line))
 
     def blocks(self, source: Source, factors: dict[str, Factor]) -> list[SmoothBlock]:
         basis = self.evaluate(self.expression.evaluate(source))
@@ -80,14 +78,32 @@ class Smooth:
                    float(state["size"]), tuple(map(float, state["knots"])), transform, line, state["by"])
 
 
+def raw_basis(u: Array, knots: Array, transform: Array) -> Array:
+    """Columns whose coefficients are independent; each with some straight part of no meaning."""
+    out = np.empty((len(u), len(knots) - 2))
+    for start in range(0, len(u), _ROWS):  # in pieces that stay in the processor's cache
+        rows = slice(start, start + _ROWS)
+        np.matmul(hats_integrated_twice(u[rows], knots), transform, out=out[rows])
+    return out
+
+
+def without_line(basis: Array, u: Array, line: Array) -> Array:
+    """``basis`` less a straight line of every column, in place."""
+    for start in range(0, len(u), _ROWS):
+        rows = slice(start, start + _ROWS)
+        basis[rows] -= line[0] + u[rows, None] * line[1]
+    return basis
+
+
 def hats_integrated_twice(u: Array, knots: Array) -> Array:
     """The functions N_j: zero left of t_{j-1}, second derivative the hat at t_j, straight right of t_{j+1}."""
     left, middle, right = knots[:-2], knots[1:-1], knots[2:]
     area, centroid = 0.5 * (right - left), (left + middle + right) / 3.0
     x = u[:, None]
     # Each piece in the form that does not cancel, so that knots may be very close to each other.
-    rising = np.maximum(x - left, 0.0) ** 3 / (6.0 * (middle - left))
-    falling = area * (x - centroid) + np.maximum(right - x, 0.0) ** 3 / (6.0 * (right - middle))
+    after, before = np.maximum(x - left, 0.0), np.maximum(right - x, 0.0)
+    rising = after * after * after / (6.0 * (middle - left))
+    falling = area * (x - centroid) + before * before * before / (6.0 * (right - middle))
     return np.where(x <= middle, rising, falling)
 
 
@@ -106,14 +122,16 @@ def learn_smooth(call: Call, source: Source, text: str) -> Smooth:
     x = expression.evaluate(source)
     distinct = np.unique(x)
     if len(distinct) < FEWEST:
-        raise FormulaError(f"at least {FEWEST} different values for a curve", f"{len(distinct)} in {expression}",
+        raise FormulaError(f"expected at least {FEWEST} different values for a curve",
+                           f"{len(distinct)} in {expression}",
                            f"Use {expression} itself, or C({expression.column}).", text, call.span)
     if not 3 <= arguments["k"] <= 1000:
-        raise FormulaError("k from 3 to 1000", str(arguments["k"]), "10 is the usual one; raise it for wavier curves.",
+        raise FormulaError("expected k from 3 to 1000", str(arguments["k"]),
+                           "10 is the usual one; raise it for wavier curves.",
                            text, call.span)
     shift, size = float(distinct[0]), float(distinct[-1] - distinct[0])
     if not np.isfinite(size):
-        raise FormulaError("a range that floating point can hold", f"{distinct[0]:g} to {distinct[-1]:g}",
+        raise FormulaError("expected a range that floating point can hold", f"{distinct[0]:g} to {distinct[-1]:g}",
                            "Rescale the column.", text, call.span)
     u = (distinct - shift) / size
     if arguments["knots"] is None:
@@ -121,21 +139,22 @@ def learn_smooth(call: Call, source: Source, text: str) -> Smooth:
     else:
         inner = (np.array(sorted(set(arguments["knots"]))) - shift) / size
         if inner[0] <= 0.0 or inner[-1] >= 1.0:
-            raise FormulaError(f"inner knots between {distinct[0]:g} and {distinct[-1]:g}", str(arguments["knots"]),
+            raise FormulaError(f"expected inner knots between {distinct[0]:g} and {distinct[-1]:g}",
+                               str(arguments["knots"]),
                                "The ends are knots by themselves.", text, call.span)
         knots = np.concatenate([[0.0], inner, [1.0]])
     knots = np.unique(knots)
     transform = np.linalg.inv(np.linalg.cholesky(roughness(knots)).T)
     u = (x - shift) / size
-    basis = hats_integrated_twice(u, knots) @ transform
+    basis = raw_basis(u, knots, transform)
     # The line is another term's business: take its least-squares fit out of every column.
     middle = u.mean()
     deviation = u - middle
     slope = (deviation @ basis) / (deviation @ deviation)
     level = basis.mean(axis=0) - slope * middle
-    basis -= level + u[:, None] * slope
-    scale = float(np.sqrt(np.mean(np.sum(basis**2, axis=1)))) or 1.0
-    line = np.vstack([level, slope]) / scale
+    line = np.vstack([level, slope])
+    scale = float(np.linalg.norm(without_line(basis, u, line)) / np.sqrt(len(u))) or 1.0
+    line = line / scale
     by = None if arguments["by"] is None else label(arguments["by"])
     return Smooth(label(call), expression, shift, size, tuple(knots.tolist()),
                   tuple(map(tuple, (transform / scale).tolist())), tuple(map(tuple, line.tolist())), by)

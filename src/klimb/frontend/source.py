@@ -60,7 +60,7 @@ class Source:
 
 def shown_values(values: npt.NDArray[Any], rows: npt.NDArray[np.intp]) -> str:
     """``-1.0 at row 3, -2.0 at row 9, ... (12 in all)``: the first values, and how many rows there are."""
-    parts = [f"{value.item() if isinstance(value, np.generic) else value!r} at row {int(row)}"
+    parts = [f"{(value.item() if isinstance(value, np.generic) else value)!r} at row {int(row)}"
              for value, row in zip(values, rows[: len(values)], strict=True)]
     return ", ".join(parts) + (f", ... ({len(rows)} in all)" if len(rows) > len(parts) else "")
 

@@ -16,7 +16,7 @@ Span: TypeAlias = tuple[int, int]  # first character and one past the last
 class FormulaError(InputError):
     """A formula that can not be read, or that does not fit the data.
 
-    >>> print(FormulaError("a column of the data", "'agee'", "Did you mean 'age'?", "y ~ agee", (4, 8)))
+    >>> print(FormulaError("expected a column of the data", "'agee'", "Did you mean 'age'?", "y ~ agee", (4, 8)))
     expected a column of the data; got 'agee'.
         y ~ agee
             ^^^^
@@ -25,16 +25,21 @@ class FormulaError(InputError):
 
     def __init__(self, expected: str, got: str, advice: str, formula: str = "", span: Span | None = None) -> None:
         super().__init__(expected, got, advice)
-        self.expected, self.got, self.advice, self.formula, self.span = expected, got, advice, formula, span
+        self.formula, self.span = formula, span
+
+    @classmethod
+    def pointing(cls, error: InputError, formula: str, span: Span) -> FormulaError:
+        """An error about the data, now with the place in the formula that asked for them."""
+        return error if isinstance(error, cls) else cls(error.expected, error.got, error.advice, formula, span)
 
     def __str__(self) -> str:
-        head = f"expected {self.expected}; got {self.got}."
+        head = f"{self.expected}; got {self.got}."
         if self.span is None:
             return f"{head} {self.advice}"
         return "\n".join([head, *("    " + line for line in pointed(self.formula, self.span)), self.advice])
 
-    def __reduce__(self) -> tuple[type[FormulaError], tuple[object, ...]]:
-        return FormulaError, (self.expected, self.got, self.advice, self.formula, self.span)
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.expected, self.got, self.advice, self.formula, self.span)
 
 
 def pointed(text: str, span: Span) -> tuple[str, str]:

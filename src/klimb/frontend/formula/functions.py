@@ -108,14 +108,14 @@ def lookup(call: Call, text: str) -> Function:
     if function is not None:
         return function
     if call.function in RESERVED:
-        raise FormulaError("a function that is there already", f"{call.function}()",
+        raise FormulaError("expected a function that is there already", f"{call.function}()",
                            f"{call.function}() will be {RESERVED[call.function]}; it is not there yet. "
                            "Until then gp(time) or s(time) and (1 | area) may serve.", text, call.name_span)
     advice = _ADVICE.get(call.function, "")
     if call.function.startswith("contr."):
         advice = "Write C(x, Treatment), C(x, Sum), C(x, Helmert) or C(x, Poly)."
     advice = advice or nearest(call.function, FUNCTIONS)
-    raise FormulaError("one of the functions that formulas know", f"{call.function}()",
+    raise FormulaError("expected one of the functions that formulas know", f"{call.function}()",
                        f"{advice.strip()} They are {listed(FUNCTIONS, 99)}. Nothing is evaluated as Python: make other "
                        "columns in your data first.".strip(), text, call.name_span)
 
@@ -131,25 +131,27 @@ def bind(call: Call, text: str) -> dict[str, Any]:
             first = function.parameters[0]
             parameter = first if first.many else next(positional, None)
             if parameter is None:
-                raise FormulaError(f"at most {len(known)} arguments: {usage(function)}", f"{len(call.arguments)}",
+                raise FormulaError(f"expected at most {len(known)} arguments: {usage(function)}",
+                                   f"{len(call.arguments)}",
                                    "Take some out.", text, value.span)
         else:
             parameter = known.get(key)
             if parameter is None:
-                raise FormulaError(f"an argument of {usage(function)}", f"{key}=",
+                raise FormulaError(f"expected an argument of {usage(function)}", f"{key}=",
                                    nearest(key, known) + f"Its arguments are {listed(known)}.", text, value.span)
         converted = _convert(value, parameter, function, text)
         if parameter.many:
             given.setdefault(parameter.name, []).append(converted)
         elif parameter.name in given:
-            raise FormulaError(f"{parameter.name} once", f"{parameter.name} twice", f"Write {usage(function)}.", text,
+            raise FormulaError(f"expected {parameter.name} once", f"{parameter.name} twice",
+                               f"Write {usage(function)}.", text,
                                value.span)
         else:
             given[parameter.name] = converted
     for parameter in function.parameters:
         if parameter.name not in given:
             if parameter.default is REQUIRED:
-                raise FormulaError(f"{KINDS[parameter.kind]} as {parameter.name}", f"{call}",
+                raise FormulaError(f"expected {KINDS[parameter.kind]} as {parameter.name}", f"{call}",
                                    f"Write {usage(function)}.", text, call.span)
             given[parameter.name] = parameter.default
     return given
@@ -187,13 +189,13 @@ def columns_of(node: Node, text: str) -> list[Name]:
 def _convert(value: Node, parameter: Parameter, function: Function, text: str) -> Any:
     converted = _CONVERTERS[parameter.kind](value)
     if converted is _UNFIT:
-        raise FormulaError(f"{KINDS[parameter.kind]} as {parameter.name} of {function.name}()", str(value),
+        raise FormulaError(f"expected {KINDS[parameter.kind]} as {parameter.name} of {function.name}()", str(value),
                            f"Write {usage(function)}.", text, _span(value))
     if parameter.kind == "numeric" and isinstance(value, Call):
         inner = lookup(value, text)
         bind(value, text)
         if inner.role not in ("elementwise", "stateful"):
-            raise FormulaError(f"{KINDS['numeric']} inside {function.name}()", f"{value}",
+            raise FormulaError(f"expected {KINDS['numeric']} inside {function.name}()", f"{value}",
                                f"{inner.name}() can not stand inside {function.name}().", text, value.span)
     return converted
 

@@ -59,9 +59,10 @@ def parse(text: str) -> Formula:
     Write a column, a function of one, or something in parentheses.
     """
     if not isinstance(text, str):
-        raise FormulaError('a formula as text, such as "y ~ x + (1 | g)"', type(text).__name__, "Put it in quotes.")
+        raise FormulaError('expected a formula as text, such as "y ~ x + (1 | g)"', type(text).__name__,
+                           "Put it in quotes.")
     if len(text) > LONGEST:
-        raise FormulaError(f"a formula of at most {LONGEST} characters", f"{len(text)}",
+        raise FormulaError(f"expected a formula of at most {LONGEST} characters", f"{len(text)}",
                            "Write . for all other columns.")
     return _Parser(text).formula()
 
@@ -93,7 +94,7 @@ class _Parser:
     def wrong(self, expected: str, advice: str, token: Token | None = None) -> FormulaError:
         token = token or self.token
         got = "the end of the formula" if token.kind == "end" else repr(self.text[slice(*token.span)])
-        return FormulaError(expected, got, advice, self.text, token.span)
+        return FormulaError(f"expected {expected}", got, advice, self.text, token.span)
 
     # -- the grammar --
 
@@ -127,7 +128,7 @@ class _Parser:
             trials = self.argument()
             end = self.expect(")", "after the column with the trials")
             if not isinstance(left, Name):
-                raise FormulaError("a column of successes left of the bar", str(left),
+                raise FormulaError("expected a column of successes left of the bar", str(left),
                                    "Write y | trials(n).", self.text, left.span)
             span = (left.span[0], end.span[1])
             left = Call("p", ((None, left), (None, trials)), span, bar.span)
@@ -300,7 +301,8 @@ class _Parser:
 
     def finite(self, number: Number) -> Number:
         if number.value in (float("inf"), float("-inf")):
-            raise FormulaError("a finite number", self.text[slice(*number.span)], "Use a smaller one.", self.text,
+            raise FormulaError("expected a finite number", self.text[slice(*number.span)], "Use a smaller one.",
+                               self.text,
                                number.span)
         return number
 

@@ -84,7 +84,7 @@ def check_columns(formula: Formula, columns: Sequence[str]) -> None:
     for side in (formula.response, formula.right):
         for name in used_columns(side, formula.text):
             if name.name not in known:
-                raise FormulaError("a column of the data", repr(name.name),
+                raise FormulaError("expected a column of the data", repr(name.name),
                                    f"{nearest(name.name, columns)}The columns are: {listed(columns)}.", formula.text,
                                    name.span)
 
@@ -133,7 +133,7 @@ class _Expansion:
             return items if node.operator == "+" else subtract({}, items)
         if isinstance(node, Number):
             if node.value not in (0.0, 1.0):
-                raise FormulaError("0 or 1 among the terms", str(node),
+                raise FormulaError("expected 0 or 1 among the terms", str(node),
                                    "1 is the intercept, 0 leaves it out; other numbers are no terms.", self.text,
                                    node.span)
             return _ordered([INTERCEPT] if node.value == 1.0 else [_NO_INTERCEPT])
@@ -146,7 +146,8 @@ class _Expansion:
         assert isinstance(node, Call)  # the grammar lets nothing else through
         role = FUNCTIONS[node.function].role
         if role == "response":
-            raise FormulaError("a term", f"{node.function}()", f"{node.function}() goes to the left of ~.", self.text,
+            raise FormulaError("expected a term", f"{node.function}()", f"{node.function}() goes to the left of ~.",
+                               self.text,
                                node.span)
         return _ordered([node if role == "special" else (node,)])
 
@@ -190,23 +191,24 @@ class _Expansion:
         return products
 
     def too_many(self, operation: Operation) -> FormulaError:
-        return FormulaError(f"at most {MOST_TERMS} terms", "more", "Choose the interactions that you need.", self.text,
+        return FormulaError(f"expected at most {MOST_TERMS} terms", "more", "Choose the interactions that you need.",
+                            self.text,
                             operation.operator_span)
 
     def only_products(self, items: _Items, operation: Operation) -> None:
         """s(), gp(), offset() and groupings stand on their own; so does 0."""
         for item in items.values():
             if item == _NO_INTERCEPT:
-                raise FormulaError("columns on both sides", f"0 or -1 beside {operation.operator!r}",
+                raise FormulaError("expected columns on both sides", f"0 or -1 beside {operation.operator!r}",
                                    "0 and -1 can only be added to the other terms.", self.text, operation.operator_span)
             if isinstance(item, Grouping):
-                raise FormulaError("a grouping on its own", f"{operation.operator!r} beside (... | ...)",
+                raise FormulaError("expected a grouping on its own", f"{operation.operator!r} beside (... | ...)",
                                    "Join it with +; slopes that differ by group are (1 + x | g).", self.text,
                                    item.bar.span)
             if isinstance(item, Call):
                 more = {"s": "s(x, by=g) gives a curve per level of g.", "gp": "gp(x, z) is a joint surface.",
                         "offset": "Make the column in your data first."}[item.function]
-                raise FormulaError(f"{item.function}() on its own", f"{operation.operator!r} beside it",
+                raise FormulaError(f"expected {item.function}() on its own", f"{operation.operator!r} beside it",
                                    f"Join it with +. {more}", self.text, item.span)
 
     def groupings(self, bar: Bar) -> list[Grouping]:
@@ -216,20 +218,20 @@ class _Expansion:
             for item in items.values():
                 if isinstance(item, (Call, Grouping)):
                     span = item.bar.span if isinstance(item, Grouping) else item.span
-                    raise FormulaError(f"columns {where}", "a term that stands on its own",
+                    raise FormulaError(f"expected columns {where}", "a term that stands on its own",
                                        "Move it out of the parentheses.", self.text, span)
         terms = tuple(sorted(_terms(effects), key=len))
         if not terms:
-            raise FormulaError("something that varies by group", "nothing left of the bar",
+            raise FormulaError("expected something that varies by group", "nothing left of the bar",
                                "Write (1 | g) or (0 + x | g).", self.text, bar.effects.span)
         found = [term for term in _terms(groups) if term != INTERCEPT]
         for factor in {factor: None for term in found for factor in term}:
             if isinstance(factor, Call) and FUNCTIONS[factor.function].role != "factor":
-                raise FormulaError("a column that says to which group a row belongs", str(factor),
+                raise FormulaError("expected a column that says to which group a row belongs", str(factor),
                                    "Write (1 | g); for numbers as groups the column itself will do.", self.text,
                                    factor.span)
         if not found or _NO_INTERCEPT in groups:
-            raise FormulaError("a column right of the bar", str(bar.groups), "Write (1 | g).", self.text,
+            raise FormulaError("expected a column right of the bar", str(bar.groups), "Write (1 | g).", self.text,
                                bar.groups.span)
         return [Grouping(terms, term, bar.correlated, bar) for term in found]
 

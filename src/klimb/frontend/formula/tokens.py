@@ -50,7 +50,8 @@ def tokenize(text: str) -> list[Token]:
         position = match.end()
         if kind == "quoted":
             if len(word) == 2:
-                raise FormulaError("a column name between the back-quotes", "nothing", "Write `column name`.", text,
+                raise FormulaError("expected a column name between the back-quotes", "nothing",
+                                   "Write `column name`.", text,
                                    span)
             tokens.append(Token("name", word[1:-1].replace("``", "`"), span, quoted=True))
         elif kind == "string":
@@ -64,16 +65,17 @@ def tokenize(text: str) -> list[Token]:
 def _unknown(text: str, position: int) -> FormulaError:
     character, span = text[position], (position, position + 1)
     if character in _UNCLOSED:
-        return FormulaError(f"a closing {_UNCLOSED[character]}", "the end of the formula",
+        return FormulaError(f"expected a closing {_UNCLOSED[character]}", "the end of the formula",
                             f"Close what begins here with another {character}", text, span)
     if character == "%":
-        return FormulaError("%in%, the only operator with percent signs", repr(text[position : position + 6]),
+        return FormulaError("expected %in%, the only operator with percent signs", repr(text[position : position + 6]),
                             "a %in% b means b:a.", text, span)
     advice = {"<": "Comparisons are not evaluated: make the column in your data first.",
               ">": "Comparisons are not evaluated: make the column in your data first.",
               "!": "Only '- term' takes a term out."}.get(
         character, "Names with other characters go between back-quotes: `name`.")
-    return FormulaError("names, numbers and the operators ~ + - : * / ^ . | ( )", repr(character), advice, text, span)
+    return FormulaError("expected names, numbers and the operators ~ + - : * / ^ . | ( )", repr(character), advice,
+                        text, span)
 
 
 def quote(name: str) -> str:
