@@ -10,7 +10,7 @@ product of P, in which the gradient of the bound is -F. So conjugate gradients i
 at negative curvature, give a direction of ascent with one product by V and one by V o V an iteration: no factorisation.
 
 For a site that couples several latent values per datum, C has a block per datum: C (dm, -dv / 2) is the change of
-(alpha - q.gamma m, -gamma) along (dm, dv), and comes from a difference of the oracle along that direction.
+(alpha - q.gamma m, -gamma) along (dm, dv). The site knows the block, or a difference of the oracle stands in for it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def newton_direction(problem: Problem, state: State) -> Direction | None:
     v, n = state.v, len(state.v)
     sd = np.sqrt(np.where(v > 0, v, 1.0))  # a site whose f is known (an empty row of X) has no share in V
     P = _scaled_products(state.factor, sd)
-    C = _site_by_site(problem, state, sd) if problem.site.separable else _along(problem, state, sd)
+    C = _site_by_site(problem, state, sd) if problem.site.separable else _datum_by_datum(problem, state, sd)
     if P is None or C is None:
         return None
     residual = np.concatenate([sd * state.mean_residual, v * state.gamma_residual])
@@ -79,11 +79,18 @@ def _site_by_site(problem: Problem, state: State, sd: Array) -> Product | None:
     return C
 
 
-def _along(problem: Problem, state: State, sd: Array) -> Product:
-    """u -> C u by a difference of the oracle along u: one oracle call each time."""
+def _datum_by_datum(problem: Problem, state: State, sd: Array) -> Product:
+    """u -> C u, where each datum has a block; without ``couplings`` at the price of an oracle call each time."""
     v, e, n = state.v, state.expectation, len(state.v)
+    blocks = problem.site.couplings(problem.y, state.m, v)
 
-    def C(u: Array) -> Array:
+    def by_blocks(u: Array) -> Array:
+        change = np.concatenate([sd * u[:n], -2.0 * v * u[n:]]).reshape(-1, len(problem.y))  # dm, then dv
+        assert blocks is not None
+        moved = np.einsum("nij,jn->in", blocks, change).ravel()
+        return np.concatenate([sd * moved[:n] - v * state.gamma * u[:n], -v * moved[n:]])
+
+    def by_differences(u: Array) -> Array:
         largest = float(np.abs(u).max())
         if largest == 0.0:
             return np.zeros_like(u)
@@ -92,7 +99,10 @@ def _along(problem: Problem, state: State, sd: Array) -> Product:
         d_alpha, d_gamma = (ahead.alpha - e.alpha) / small, (ahead.gamma - e.gamma) / small
         return np.concatenate([sd * d_alpha - v * state.gamma * u[:n], -v * d_gamma])
 
-    return C
+    if blocks is not None:
+        problem.n_oracle += 1
+        return by_blocks
+    return by_differences
 
 
 def _scaled_products(factor: Factor, sd: Array) -> Product | None:

@@ -42,7 +42,15 @@ class GumbelNormal:
     n_bins: int
 
     def evaluate(self, t: Array, v: Array) -> tuple[Array, Array]:
-        """F and its derivative at ``t`` (M x J) for M variances ``v``; may overwrite ``t``."""
+        """F and its derivative at ``t`` (M x J) for M variances ``v``; overwrites ``t``."""
+        F, slope, _ = self._horner(t, v, bend=False)
+        return F, slope
+
+    def curved(self, t: Array, v: Array) -> tuple[Array, Array, Array]:
+        """F, its derivative and its second derivative; overwrites ``t``."""
+        return self._horner(t, v, bend=True)
+
+    def _horner(self, t: Array, v: Array, *, bend: bool) -> tuple[Array, Array, Array]:
         scale = np.sqrt(v + SOFTENING)[:, None]
         t /= scale
         far = np.maximum(t, BEND)
@@ -59,16 +67,23 @@ class GumbelNormal:
         index += (np.arange(len(v)) * ((DEGREE + 1) * self.n_bins) + DEGREE * self.n_bins)[:, None]
         F = np.take(coefficients, index)
         slope, next_one = np.zeros_like(F), np.empty_like(F)
+        half = np.zeros_like(F) if bend else F  # of the second derivative
         for _ in range(DEGREE):
+            if bend:
+                half *= u
+                half += slope
             slope *= u
             slope += F
             index -= self.n_bins
             np.take(coefficients, index, out=next_one, mode="clip")
             F *= u
             F += next_one
-        slope *= (2.0 * BEND / WIDTH) / scale
-        slope /= far
-        return F, slope
+        rate = (2.0 / WIDTH) * (BEND / far) / scale  # du/dt, which beyond BEND falls as 1/t
+        slope *= rate
+        if bend:
+            half *= 2.0 * rate * rate
+            half -= np.where(far > BEND, slope / (far * scale), 0.0)
+        return F, slope, half
 
     def _coefficients(self, v: Array) -> Array:
         """The polynomials in t of every distribution, one after the other."""

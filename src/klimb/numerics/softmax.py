@@ -17,6 +17,7 @@ Arrays are C x n, one row per class.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
@@ -60,31 +61,76 @@ def softmax_moments(label: Array, m: Array, v: Array) -> SoftmaxMoments:
     """
     n_classes, n = m.shape
     out = SoftmaxMoments(np.empty(n), np.empty((n_classes, n)), np.empty((n_classes, n)))
-    shift = m.max(axis=0)
-    centred = m - shift
-    left, unit, nodes, step = _frames(centred, v)
-    order = np.argsort(nodes, kind="stable")
-    begin = 0
-    while begin < n:
-        # Rows with about as many nodes as each other, all of the same step.
-        first = order[begin]
-        size = max(1, POINTS_PER_CHUNK // (n_classes * int(nodes[first])))
-        rows = order[begin : begin + size]
-        rows = rows[(nodes[rows] <= 1.25 * nodes[first]) & (step[rows] == step[first])]
-        y = step[first] * np.arange(int(nodes[rows].max()))
-        part = _integrals(label[rows], centred[:, rows], v[:, rows], left[rows], unit[rows], y, float(step[first]))
+    centred = m - m.max(axis=0)
+    for rows, x, weight, left, unit in _chunks(centred, v):
+        part = _integrals(label[rows], centred[:, rows], v[:, rows], x, weight, left, unit)
         out.value[rows], out.probabilities[:, rows], out.curvature[:, rows] = part
-        begin += len(rows)
     return out
 
 
-def _integrals(label: Array, m: Array, v: Array, left: Array, unit: Array, y: Array, step: float
+def softmax_couplings(m: Array, v: Array) -> Array:
+    """d(p, gamma) / d(m, v), n x 2C x 2C, for p = E softmax and gamma = E softmax (1 - softmax) of each class.
+
+    A derivative of -int prod_c F_c dx = E logsumexp + ... in m_c replaces F_c by -F_c', one in v_c by F_c'' / 2. With
+    r = F' / F and b = F'' / F, off the diagonals
+
+        dp_c/dm_d = -int P r_c r_d      dgamma_c/dm_d = 2 dp_d/dv_c = int P b_c r_d      dgamma_c/dv_d = -int P b_c b_d / 2
+
+    On the diagonals the first two follow from the others, as logsumexp moves with a common shift of all f, and the last
+    by parts.
+    """
+    n_classes, n = m.shape
+    out = np.empty((n, 2 * n_classes, 2 * n_classes))
+    by_mean, by_variance = slice(0, n_classes), slice(n_classes, 2 * n_classes)
+    centred, diagonal = m - m.max(axis=0), np.arange(n_classes)
+    for rows, x, weight, _, _ in _chunks(centred, v):
+        t = (x - centred[:, rows, None]).reshape(n_classes * len(rows), -1)
+        parts = gumbel_normal().curved(t, v[:, rows].ravel())
+        F, r, b = (part.reshape(n_classes, len(rows), -1) for part in parts)
+        np.clip(F, 0.0, 1.0, out=F)
+        seen = (F > ROUNDING) & (F < 1.0 - ROUNDING)
+        r, b = (np.divide(part, F, out=np.zeros_like(F), where=seen) for part in (r, b))
+        weight = weight * np.multiply.reduce(F, axis=0)
+        rr, rb, bb = (_pairs(one, other, weight) for one, other in ((r, r), (b, r), (b, b)))
+        others, excess = r.sum(axis=0) - r, (b - r * r).sum(axis=0) - (b - r * r)
+        bb[:, diagonal, diagonal] = np.einsum("cnj,cnj,nj->nc", b, others**2 + excess, weight)
+        for pairs in (rr, rb):
+            pairs[:, diagonal, diagonal] -= pairs.sum(axis=2)
+        block = np.empty((len(rows), 2 * n_classes, 2 * n_classes))
+        block[:, by_mean, by_mean] = -rr
+        block[:, by_variance, by_mean] = rb
+        block[:, by_mean, by_variance] = 0.5 * np.swapaxes(rb, 1, 2)
+        block[:, by_variance, by_variance] = -0.5 * bb
+        out[rows] = block
+    return out
+
+
+def _pairs(one: Array, other: Array, weight: Array) -> Array:
+    """sum_j weight_j one_c other_d for each row, n x C x C."""
+    return np.asarray(np.matmul(np.swapaxes(one * weight, 0, 1), np.moveaxis(other, 0, 2)))
+
+
+def _chunks(m: Array, v: Array) -> Iterator[tuple[Index, Array, Array, Array, Array]]:
+    """Rows with about as many nodes as each other: (rows, x, weights, left, unit), nodes along the last axis."""
+    n_classes, n = m.shape
+    left, unit, nodes, step = _frames(m, v)
+    order = np.argsort(nodes, kind="stable")
+    begin = 0
+    while begin < n:
+        first = order[begin]
+        rows = order[begin : begin + max(1, POINTS_PER_CHUNK // (n_classes * int(nodes[first])))]
+        rows = rows[(nodes[rows] <= 1.25 * nodes[first]) & (step[rows] == step[first])]
+        y = step[first] * np.arange(int(nodes[rows].max()))
+        x = left[rows, None] + unit[rows, None] * np.sinh(y)
+        yield rows, x, (step[first] * unit[rows])[:, None] * np.cosh(y), left[rows], unit[rows]
+        begin += len(rows)
+
+
+def _integrals(label: Array, m: Array, v: Array, x: Array, weight: Array, left: Array, unit: Array
                ) -> tuple[Array, Array, Array]:
     n_classes, n = m.shape
-    x = left[:, None] + unit[:, None] * np.sinh(y)
-    weight = (step * unit)[:, None] * np.cosh(y)
-    t = (x - m[:, :, None]).reshape(n_classes * n, len(y))
-    F, density = (array.reshape(n_classes, n, len(y)) for array in gumbel_normal().evaluate(t, v.ravel()))
+    t = (x - m[:, :, None]).reshape(n_classes * n, -1)
+    F, density = (array.reshape(n_classes, n, -1) for array in gumbel_normal().evaluate(t, v.ravel()))
     np.clip(F, 0.0, 1.0, out=F)
     seen = (F > ROUNDING) & (F < 1.0 - ROUNDING)
     ratio = np.divide(density, F, out=np.zeros_like(F), where=seen)

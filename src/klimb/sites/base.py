@@ -82,6 +82,13 @@ class Site(ABC):
         Broadcasts over leading axes: ``f`` may be (..., n) for n data, whose parameters lie along the last axis.
         """
 
+    def couplings(self, y: Array, m: Array, v: Array) -> Array | None:
+        """Derivatives of (alpha, gamma) in (m, v) of the K = ``n_outputs`` latents of each datum, n x 2K x 2K.
+
+        Asked of sites that are not separable; None leaves it to differences of the oracle.
+        """
+        return None
+
     def expect(self, y: ArrayLike, m: ArrayLike, v: ArrayLike) -> Expectation:
         """The checked front of ``oracle``, normalising constant included."""
         clean, mean, variance = self.checked(y, m, v)

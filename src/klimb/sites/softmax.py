@@ -9,9 +9,11 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike, as_float
-from klimb.numerics.softmax import log_probabilities, softmax_moments
+from klimb.numerics.softmax import log_probabilities, softmax_couplings, softmax_moments
 from klimb.sites.base import Expectation, Rows, Site, clean_data, refuse
 from klimb.sites.prediction import Prediction
+
+MOST_COUPLED = 24  # classes up to which a matrix of derivatives per datum is worth its memory
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,15 @@ class Softmax(Site):
         moments = softmax_moments(y, self._by_class(m), self._by_class(v))
         alpha = moments.probabilities - self._hits(y)
         return Expectation(moments.value, self._flat_again(alpha), self._flat_again(moments.curvature))
+
+    def couplings(self, y: Array, m: Array, v: Array) -> Array | None:
+        if self.n_classes > MOST_COUPLED:
+            return None
+        blocks = softmax_couplings(self._by_class(m), self._by_class(v))
+        if not self.baseline:
+            return blocks
+        free = np.flatnonzero(np.arange(2 * self.n_classes) % self.n_classes)
+        return blocks[:, free[:, None], free]
 
     def point(self, y: Array, f: Array) -> Expectation:
         by_class = self._by_class(f)

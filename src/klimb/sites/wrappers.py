@@ -156,6 +156,10 @@ class Weighted(Wrapper):
         each = self._per_output()
         return each * slope, each * gamma
 
+    def couplings(self, y: Array, m: Array, v: Array) -> Array | None:
+        blocks = self.site.couplings(y, m, v)
+        return None if blocks is None else np.reshape(self.weights, (-1, 1, 1)) * blocks
+
     def symmetry(self, y: Array) -> tuple[Array, Array]:
         slope, centre = self.site.symmetry(y)
         return self.weights * slope, centre
