@@ -1,0 +1,23 @@
+"""Estimators in the shape of scikit-learn; an extra: ``pip install 'klimb[sklearn]'``.
+
+    GLMClassifier, GLMRegressor(family)        generalised linear models
+    SparseLinearRegressor                      a linear model in which few columns matter
+    GPClassifier, GPRegressor(likelihood)      Gaussian processes
+
+Hyperparameters are "auto" by default: they are chosen by the bound on the evidence, from one fit to all data, so that
+there is no grid to search. See docs/scikit-learn.md.
+"""
+
+from __future__ import annotations
+
+try:
+    import sklearn as _sklearn
+except ImportError as error:
+    raise ImportError("klimb.sklearn needs scikit-learn; got no such package. Run: pip install 'klimb[sklearn]'",
+                      name="sklearn") from error
+
+from klimb.sklearn.glm import GLMClassifier, GLMRegressor
+from klimb.sklearn.processes import GPClassifier, GPRegressor
+from klimb.sklearn.sparse import SparseLinearRegressor
+
+__all__ = ["GLMClassifier", "GLMRegressor", "GPClassifier", "GPRegressor", "SparseLinearRegressor"]

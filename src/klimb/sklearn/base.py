@@ -1,0 +1,147 @@
+"""What the estimators share: checked input, classes, the units of regressors, and probabilities that can be trusted."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array, ArrayLike, as_float
+from klimb.sites.base import Site
+from klimb.sites.prediction import Prediction
+from klimb.sklearn.likelihood import Likelihood
+
+
+class Estimator(BaseEstimator):
+    """Checked input for all estimators; sparse matrices are CSR from here on."""
+
+    def _checked_rows(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64)
+
+    def _checked_data(
+        self, X: Any, y: Any, sample_weight: Any, *, numeric: bool, reset: bool = True
+    ) -> tuple[Any, Any, Array | None]:
+        X, y = validate_data(self, X, y, reset=reset, accept_sparse="csr", dtype=np.float64, y_numeric=numeric)
+        if sample_weight is None:
+            return X, y, None
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        return X, y, np.asarray(weights)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def save(self, path: Any) -> None:
+        """Write the fitted estimator to a file that ``klimb.load`` reads, without pickle: see docs/files.md."""
+        from klimb.sklearn.files import save
+
+        save(self, path)
+
+
+class Regressor(RegressorMixin, Estimator):
+    """Predictions of numbers, in the units of y. What is fitted is ``_predict_latent`` and ``likelihood_``."""
+
+    @abstractmethod
+    def _predict_latent(self, X: Any) -> tuple[Array, Array]:
+        """Mean and variance of f at checked rows, in the units of the fit."""
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mean of y at the rows of X; with ``return_std`` also its standard deviation, noise included."""
+        prediction, centre, spread = self._prediction(X)
+        mean = centre + spread * prediction.mean
+        return (mean, spread * np.sqrt(prediction.var)) if return_std else mean
+
+    def predict_quantiles(self, X: Any, q: ArrayLike = (0.05, 0.5, 0.95)) -> Array:
+        """Quantiles of y, one column per level; (0.05, 0.95) are the ends of a 90 % interval."""
+        prediction, centre, spread = self._prediction(X)
+        return centre + spread * prediction.quantile(q)
+
+    def predict_log_density(self, X: Any, y: ArrayLike) -> Array:
+        """log p(y | X, training data) of each row: the score that sees the whole distribution."""
+        prediction, centre, spread = self._prediction(X)
+        return np.asarray(prediction.log_density((as_float(y, "y", ndim=1) - centre) / spread) - np.log(spread))
+
+    def predict_latent(self, X: Any) -> tuple[Array, Array]:
+        """Mean and standard deviation of f, the response on the scale of the link, without noise."""
+        m, v = self._predict_latent(self._checked_rows(X))
+        return self._centre + self._spread * m, self._spread * np.sqrt(v)
+
+    def _prediction(self, X: Any) -> tuple[Prediction, float, float]:
+        m, v = self._predict_latent(self._checked_rows(X))
+        return self._site.predict(m, v), self._centre, self._spread
+
+    def _keep(self, likelihood: Likelihood) -> None:
+        """What is left of the likelihood after the fit: plain values, which any pickle can hold."""
+        self._site = likelihood.plain
+        self._centre, self._spread = likelihood.centre, likelihood.spread
+        self.dispersion_ = likelihood.parameters
+
+
+class Classifier(ClassifierMixin, Estimator):
+    """Predictions of classes. What is fitted is ``_predict_log_proba`` for two or more classes."""
+
+    @abstractmethod
+    def _predict_log_proba(self, X: Any) -> Array:
+        """Log probabilities of all classes at checked rows."""
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Log probabilities of the classes, one column each, accurate also where they are tiny."""
+        return self._predict_log_proba(self._checked_rows(X))
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities of the classes, one column each, averaged over the posterior."""
+        p = np.exp(self.predict_log_proba(X))
+        return np.asarray(p / p.sum(axis=1, keepdims=True))
+
+    def decision_function(self, X: Any) -> Array:
+        """Two classes: log odds of the second; more: log probabilities, one column each."""
+        logs = self.predict_log_proba(X)
+        return np.asarray(logs[:, 1] - logs[:, 0]) if logs.shape[1] == 2 else logs
+
+    def predict(self, X: Any) -> Any:
+        """The most probable class of each row."""
+        scores = self.decision_function(X)
+        return self.classes_[(scores > 0.0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+
+    def _checked_classes(
+        self, X: Any, y: Any, sample_weight: Any, classes: Any = None, *, reset: bool = True
+    ) -> tuple[Any, Array, Array | None]:
+        """Clean data with class numbers for y; sets ``classes_`` (of the data that count) when ``reset``."""
+        X, y, weights = self._checked_data(X, y, sample_weight, numeric=False, reset=reset)
+        check_classification_targets(y)
+        counted = y if weights is None else y[weights > 0.0]
+        if reset:
+            self.classes_ = np.unique(counted if classes is None else classes)
+            if len(self.classes_) < 2:
+                raise InputError(f"{type(self).__name__} needs at least two classes", f"{len(self.classes_)} class "
+                                 f"{self.classes_.tolist()} where sample_weight is positive",
+                                 "Check y and sample_weight.")
+        code = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
+        known = self.classes_[code] == y
+        if weights is not None:
+            known |= weights <= 0.0
+        if not np.all(known):
+            first = int(np.flatnonzero(~known)[0])
+            raise InputError(f"y must be one of the classes {self.classes_.tolist()}", f"{y[first]!r} at index {first}",
+                             "Name all classes in the first call of partial_fit.")
+        return X, code.astype(np.float64), weights
+
+
+def binary_log_proba(site: Site, m: Array, v: Array) -> Array:
+    """Log probabilities of the first and the second class, n x 2."""
+    prediction = site.predict(m, v)
+    return np.column_stack([prediction.log_density(np.zeros_like(m)), prediction.log_density(np.ones_like(m))])
+
+
+def one_against_rest(log_odds_parts: list[Array]) -> Array:
+    """Class probabilities from the chances of each class against the others, n x 2 each, normalised to sum to one."""
+    logs = np.column_stack([part[:, 1] for part in log_odds_parts])
+    return np.asarray(logs - logsumexp(logs, axis=1, keepdims=True))

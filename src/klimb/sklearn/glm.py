@@ -1,0 +1,304 @@
+"""Generalised linear models with the prior scale and the dispersion found by the bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self, final
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from klimb.errors import InputError
+from klimb.frontend.families import resolve_family
+from klimb.infer.loop import infer
+from klimb.infer.result import Result
+from klimb.latents.weights import Weights
+from klimb.numerics.arrays import Array
+from klimb.sklearn.base import Classifier, Regressor, binary_log_proba, one_against_rest
+from klimb.sklearn.likelihood import Likelihood, intercept_centre, likelihood_for, positive_or_auto
+from klimb.sklearn.linear import LinearModel, fit_linear, weight_deviations
+from klimb.sklearn.rows import Rows, distinct_rows
+from klimb.sklearn.scaling import Scaling
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LinearFit:
+    """One fitted linear predictor, with what it needs to speak in the user's units."""
+
+    result: Result
+    scaling: Scaling
+    intercept: bool
+    prior_scale: float
+    bound: float
+    n_fits: int
+
+    def predict(self, X: Any) -> tuple[Array, Array]:
+        """Mean and variance of f."""
+        latent = self.result.posterior.latent
+        assert isinstance(latent, Weights)
+        return latent.predict(self.result.posterior, self.scaling.design(X, intercept=self.intercept))
+
+    def coefficients(self) -> tuple[Array, Array]:
+        """Means and standard deviations of the coefficients, per unit of X."""
+        skip = int(self.intercept)
+        mean, deviation = self.result.posterior.mean[skip:], weight_deviations(self.result.posterior)[skip:]
+        return mean / self.scaling.scale, deviation / self.scaling.scale
+
+    def at_zero(self) -> tuple[float, float]:
+        """Mean and standard deviation of the intercept: f where X = 0."""
+        if not self.intercept:
+            return 0.0, 0.0
+        m, v = self.predict(np.zeros((1, len(self.scaling.centre))))
+        return float(m[0]), float(np.sqrt(v[0]))
+
+    def absorb(self, rows: Rows, likelihood: Likelihood, y: Array, tol: float) -> LinearFit:
+        """The fit after more data, the posterior so far being the prior."""
+        posterior = self.result.posterior
+        design = self.scaling.design(rows.X, intercept=self.intercept)
+        latent = Weights(design, posterior.mean, posterior.covariance())
+        result = infer(latent, likelihood.site, y, tol=tol)
+        return replace(self, result=result, bound=self.bound + result.bound + rows.total * likelihood.log_jacobian)
+
+
+def fit_rows(rows: Rows, likelihood: Likelihood, estimator: Any) -> tuple[LinearFit, Likelihood]:
+    """Fit one linear predictor to distinct rows, hyperparameters included."""
+    with_intercept = bool(estimator.fit_intercept)
+    scaling = Scaling.of(rows.X, rows.weights, centred=with_intercept)
+    y = likelihood.scaled(rows.y)
+    centre = intercept_centre(likelihood, rows.y) if with_intercept else None
+    scale = positive_or_auto(estimator.prior_scale, "prior_scale")
+    design = scaling.design(rows.X, intercept=with_intercept)
+    model = LinearModel(design, centre, likelihood, scale or 1.0, scale is None)
+    model, result, n_fits = fit_linear(model, model.site.validate(y), tol=estimator.tol, max_iter=estimator.max_iter)
+    bound = result.bound + rows.total * likelihood.log_jacobian
+    return LinearFit(result, scaling, with_intercept, model.scale, bound, n_fits), model.likelihood
+
+
+@final
+class GLMRegressor(Regressor):
+    """A generalised linear model: y depends on f = intercept + X coef through a likelihood.
+
+    Parameters
+    ----------
+    family : str or klimb site
+        "gaussian", "student_t", "laplace", "poisson", "negative_binomial", "gamma", "exponential", "beta"; parameters
+        may be fixed in the name, as in "student_t(df=4)", or by a site such as ``klimb.sites.Gamma(2.0)``.
+    prior_scale : "auto" or float
+        Standard deviation of the coefficients' prior, for columns at unit variance (and, with an identity link, y at
+        unit variance). "auto" takes the best bound.
+    dispersion : "auto" or float
+        The family's parameter (sigma, size, shape, ...), in the units of y.
+    fit_intercept : bool
+        Whether f has an intercept, whose prior is wide: N(link of the mean response, 10^2). Without one, columns and y
+        are scaled but not centred.
+    tol : float
+        Of the final fit, as in `klimb.infer`.
+    max_iter : int
+        Most steps of the search for hyperparameters.
+
+    Attributes
+    ----------
+    coef_, intercept_, coef_std_, intercept_std_ : arrays and floats
+        Posterior means and standard deviations, per unit of X.
+    prior_scale_ : float
+    dispersion_ : dict
+        The family's parameters by name.
+    bound_ : float
+        Lower bound on the log evidence of y.
+    result_, posterior_ : klimb Result and Posterior
+        Of the standardised, distinct rows.
+    converged_ : bool
+    n_iter_ : int
+        How many fits the search took.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from klimb.sklearn import GLMRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((200, 2))
+    >>> y = rng.poisson(np.exp(0.5 + X @ [1.0, 0.0]))
+    >>> model = GLMRegressor(family="poisson").fit(X, y)
+    >>> model.coef_.round(1), model.coef_std_.round(1)
+    (array([1., 0.]), array([0., 0.]))
+    >>> mean, sd = model.predict(X[:2], return_std=True)
+    """
+
+    def __init__(
+        self,
+        family: Any = "gaussian",
+        *,
+        prior_scale: Any = "auto",
+        dispersion: Any = "auto",
+        fit_intercept: bool = True,
+        tol: float = 1e-6,
+        max_iter: int = 100,
+    ) -> None:
+        self.family = family
+        self.prior_scale = prior_scale
+        self.dispersion = dispersion
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the model; a row of weight k counts like k rows."""
+        X, y, weights = self._checked_data(X, y, sample_weight, numeric=True)
+        rows = distinct_rows(X, np.asarray(y, dtype=np.float64), weights)
+        centred = bool(self.fit_intercept)
+        likelihood = likelihood_for(self.family, self.dispersion, rows.y, rows.weights, centred=centred)
+        fitted, likelihood = fit_rows(rows, likelihood, self)
+        self._keep(likelihood)
+        return self._set(fitted)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from more rows, the posterior so far being the prior; the first call is ``fit``.
+
+        The first rows decide the scaling of the columns, the prior scale and the dispersion, so let them be typical.
+        Exact for a Gaussian likelihood; for others earlier rows stay as they were approximated when they came.
+        """
+        if not hasattr(self, "result_"):
+            return self.fit(X, y, sample_weight)
+        X, y, weights = self._checked_data(X, y, sample_weight, numeric=True, reset=False)
+        rows = distinct_rows(X, np.asarray(y, dtype=np.float64), weights)
+        likelihood = self._fixed_likelihood(rows.weights)
+        target = likelihood.site.validate(likelihood.scaled(rows.y))
+        return self._set(self._fit.absorb(rows, likelihood, target, self.tol))
+
+    def _fixed_likelihood(self, weights: Array | None) -> Likelihood:
+        return Likelihood(resolve_family(self._site), {}, (), weights, self._centre, self._spread)
+
+    def _set(self, fitted: LinearFit) -> Self:
+        coef, deviation = fitted.coefficients()
+        intercept, intercept_deviation = fitted.at_zero()
+        self._fit = fitted
+        self.coef_, self.coef_std_ = self._spread * coef, self._spread * deviation
+        self.intercept_ = self._spread * intercept + self._centre
+        self.intercept_std_ = self._spread * intercept_deviation
+        self.prior_scale_, self.bound_ = fitted.prior_scale, fitted.bound
+        self.result_, self.posterior_ = fitted.result, fitted.result.posterior
+        self.converged_, self.n_iter_ = fitted.result.converged, fitted.n_fits
+        return self
+
+    def _predict_latent(self, X: Any) -> tuple[Array, Array]:
+        return self._fit.predict(X)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = self.family in ("gamma", "exponential")
+        return tags
+
+
+@final
+class GLMClassifier(Classifier):
+    """Bayesian logistic (or probit) regression for two or more classes.
+
+    Parameters
+    ----------
+    link : "logit" or "probit"
+    prior_scale : "auto" or float
+        Standard deviation of the coefficients' prior, for columns at unit variance. "auto" takes the best bound.
+    fit_intercept : bool
+        Whether there is an intercept, whose prior is wide: N(link of the share of the class, 10^2).
+    tol, max_iter
+        As in `GLMRegressor`.
+
+    Attributes
+    ----------
+    classes_ : array
+    coef_, coef_std_ : (1, D) arrays for two classes, (K, D) for more
+    intercept_, intercept_std_ : (1,) or (K,) arrays
+    prior_scale_, bound_, converged_, n_iter_ : numbers, or arrays with one entry per class
+    result_, posterior_ : klimb Result and Posterior, or a list of them
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from klimb.sklearn import GLMClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((300, 2))
+    >>> y = np.where(X @ [2.0, 0.0] + rng.logistic(size=300) > 0, "up", "down")
+    >>> model = GLMClassifier().fit(X, y)
+    >>> model.predict([[2.0, 0.0], [-2.0, 0.0]])
+    array(['up', 'down'], dtype='<U4')
+    >>> model.predict_proba([[0.5, 0.0]]).round(1)
+    array([[0.3, 0.7]])
+    """
+
+    def __init__(
+        self,
+        link: str = "logit",
+        *,
+        prior_scale: Any = "auto",
+        fit_intercept: bool = True,
+        tol: float = 1e-6,
+        max_iter: int = 100,
+    ) -> None:
+        self.link = link
+        self.prior_scale = prior_scale
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the model; a row of weight k counts like k rows."""
+        X, code, weights = self._checked_classes(X, y, sample_weight)
+        return self._fit_classes(X, code, weights)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from more rows, the posterior so far being the prior; see `GLMRegressor.partial_fit`.
+
+        ``classes`` names all classes there will be; it is needed in the first call if that does not see them all.
+        """
+        if not hasattr(self, "result_"):
+            return self._fit_classes(*self._checked_classes(X, y, sample_weight, classes))
+        X, code, weights = self._checked_classes(X, y, sample_weight, reset=False)
+        rows = distinct_rows(X, code, weights)
+        likelihood = self._likelihood(rows.weights)
+        return self._set([fit.absorb(rows, likelihood, likelihood.site.validate(target), self.tol)
+                          for fit, target in zip(self._fits, self._targets(rows.y), strict=True)])
+
+    def _fit_classes(self, X: Any, code: Array, weights: Array | None) -> Self:
+        rows = distinct_rows(X, code, weights)
+        likelihood = self._likelihood(rows.weights)
+        return self._set([fit_rows(replace(rows, y=target), likelihood, self)[0] for target in self._targets(rows.y)])
+
+    def _likelihood(self, weights: Array | None) -> Likelihood:
+        if self.link not in ("logit", "probit"):
+            raise InputError('link must be "logit" or "probit"', repr(self.link), "Leave it out for logit.")
+        return Likelihood(resolve_family("bernoulli", link=self.link), {}, (), weights, 0.0, 1.0)
+
+    def _targets(self, code: Array) -> list[Array]:
+        """0/1 responses: of the second of two classes, or of each of several against the rest."""
+        if len(self.classes_) == 2:
+            return [code]
+        return [(code == k).astype(np.float64) for k in range(len(self.classes_))]
+
+    def _set(self, fits: list[LinearFit]) -> Self:
+        pairs = [fit.coefficients() for fit in fits]
+        zeros = np.array([fit.at_zero() for fit in fits])
+        self._fits = fits
+        self.coef_, self.coef_std_ = np.array([mean for mean, _ in pairs]), np.array([sd for _, sd in pairs])
+        self.intercept_, self.intercept_std_ = zeros[:, 0], zeros[:, 1]
+        single = len(fits) == 1
+        self.prior_scale_ = fits[0].prior_scale if single else np.array([fit.prior_scale for fit in fits])
+        self.bound_ = fits[0].bound if single else np.array([fit.bound for fit in fits])
+        self.result_ = fits[0].result if single else [fit.result for fit in fits]
+        self.posterior_ = fits[0].result.posterior if single else [fit.result.posterior for fit in fits]
+        self.converged_ = all(fit.result.converged for fit in fits)
+        self.n_iter_ = max(fit.n_fits for fit in fits)
+        return self
+
+    def _predict_log_proba(self, X: Any) -> Array:
+        site = self._likelihood(None).plain
+        parts = [binary_log_proba(site, *fit.predict(X)) for fit in self._fits]
+        return parts[0] if len(parts) == 1 else one_against_rest(parts)
+
+    def predict_latent(self, X: Any) -> tuple[Array, Array]:
+        """Mean and standard deviation of the linear predictor, (n,) for two classes, (n, K) for more."""
+        check_is_fitted(self)
+        rows = self._checked_rows(X)
+        pairs = [fit.predict(rows) for fit in self._fits]
+        m, v = (np.column_stack(part) for part in zip(*pairs, strict=True))
+        return (m[:, 0], np.sqrt(v[:, 0])) if len(pairs) == 1 else (m, np.sqrt(v))

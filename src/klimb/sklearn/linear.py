@@ -1,0 +1,150 @@
+"""The linear model behind the estimators: coefficients with one prior scale, found by the bound.
+
+    w_0 ~ N(centre, INTERCEPT^2)      w_j ~ N(0, scale^2)      f = w_0 + x'w      x standardised
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self, final
+
+import numpy as np
+
+from klimb.infer.evidence import optimise
+from klimb.infer.hyper import Hypermodel
+from klimb.infer.loop import infer
+from klimb.infer.result import Result
+from klimb.kernels.priors import LogNormal
+from klimb.latents.base import Latent, Posterior
+from klimb.latents.kernel import Kernel
+from klimb.latents.weights import Weights
+from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
+from klimb.numerics.matrix import DenseDesign, DesignMatrix
+from klimb.sites.base import Site
+from klimb.sklearn.likelihood import BOUNDS, Likelihood
+
+INTERCEPT = 10.0  # prior standard deviation of the intercept, in units of the link (of y's spread)
+SCALE_PRIOR = LogNormal(median=1.0, sd=2.0)  # of the prior scale: says little, but that it is neither 0 nor infinite
+SCALE_BOUNDS = (np.log(1e-6), np.log(1e4))
+WIDE = 1.5  # columns over rows from which N x N matrices are cheaper than D x D ones (klimb.latents.Weights)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LinearModel(Hypermodel):
+    """Standardised rows, a likelihood and the scale of the prior; ``learn_scale`` frees it."""
+
+    design: DesignMatrix  # with a column of ones in front where ``intercept`` is not None
+    intercept: float | None  # prior mean of the intercept
+    likelihood: Likelihood
+    scale: float
+    learn_scale: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("log prior scale",) * self.learn_scale + self.likelihood.names
+
+    @property
+    def theta(self) -> Array:
+        return np.concatenate([np.log([self.scale])[: int(self.learn_scale)], self.likelihood.theta])
+
+    @property
+    def bounds(self) -> tuple[Array, Array]:
+        both: Array = np.array([SCALE_BOUNDS] * self.learn_scale + [BOUNDS] * len(self.likelihood.learn)).reshape(-1, 2)
+        return both[:, 0], both[:, 1]
+
+    def with_theta(self, theta: Array) -> Self:
+        k = int(self.learn_scale)
+        scale = float(np.exp(theta[0])) if k else self.scale
+        other = replace(self, scale=scale, likelihood=self.likelihood.with_theta(theta[k:]))
+        for name in ("gram", "_prior_mean"):  # depend on the rows alone
+            if name in self.__dict__:
+                other.__dict__[name] = self.__dict__[name]
+        return other
+
+    @property
+    def site(self) -> Site:
+        return self.likelihood.site
+
+    @property
+    def wide(self) -> bool:
+        """Whether the search works with N x N matrices."""
+        return self.design.shape[0] < WIDE * self.design.shape[1]
+
+    @cached_property
+    def gram(self) -> Array:
+        """X X' without the intercept: what the kernel matrix is a multiple of, whatever the scale."""
+        slopes = np.ones(self.design.shape[1])
+        slopes[: int(self.intercept is not None)] = 0.0
+        return self.design.outer_gram(slopes)
+
+    @property
+    def latent(self) -> Latent:
+        if not self.wide:
+            return self.weights
+        K = self.scale**2 * self.gram
+        if self.intercept is None:
+            return Kernel(K, check=False)
+        return Kernel(K + INTERCEPT**2, self.intercept, check=False)
+
+    @property
+    def weights(self) -> Weights:
+        """The same prior with its weights at hand."""
+        D = self.design.shape[1]
+        mean, variances = np.zeros(D), np.full(D, self.scale**2)
+        if self.intercept is not None:
+            mean[0], variances[0] = self.intercept, INTERCEPT**2
+        return Weights(self.design, mean, variances, form="dual" if self.wide else "primal")
+
+    def gradient(self, posterior: Posterior, y: Any) -> Array:
+        site = self.likelihood.gradient(posterior, y)
+        return np.concatenate([[self._scale_gradient(posterior)], site]) if self.learn_scale else site
+
+    def _scale_gradient(self, posterior: Posterior) -> float:
+        """d bound / d log scale = |m_w|^2 / scale^2 + tr V_w / scale^2 - D over the slopes.
+
+        From V_w^-1 = Sigma_w^-1 + X'GX the trace over all weights is D minus gamma'v; the intercept's share is its own.
+        """
+        latent = posterior.latent
+        if isinstance(latent, Kernel):
+            return 2.0 * self.scale**2 * float(np.vdot(latent.bound_gradient(posterior), self.gram))
+        assert isinstance(latent, Weights)
+        mean, known = posterior.mean, 0.0
+        if self.intercept is not None:
+            first = np.zeros((1, len(mean)))
+            first[0, 0] = 1.0
+            known = 1.0 - float(latent.predict(posterior, first)[1][0]) / INTERCEPT**2
+            mean = mean[1:]
+        return float(mean @ mean) / self.scale**2 + known - float(posterior.gamma @ posterior.v)
+
+    def log_prior(self) -> tuple[float, Array]:
+        value, slope = self.likelihood.log_prior()
+        if not self.learn_scale:
+            return value, slope
+        own = SCALE_PRIOR.log_density(self.scale) + float(np.log(self.scale))
+        return value + own, np.concatenate([[SCALE_PRIOR.slope(self.scale) + 1.0], slope])
+
+
+def fit_linear(model: LinearModel, y: Array, *, tol: float, max_iter: int) -> tuple[LinearModel, Result, int]:
+    """The model at its best hyperparameters, the fit there with weights, and the number of fits it took."""
+    n_fits, start = 1, None
+    if model.theta.size:
+        best = optimise(model, y, max_iter=max_iter)
+        model, start, n_fits = best.model, best.result.posterior, best.n_fits
+    return model, infer(model.weights, model.site, y, start=start, tol=tol), n_fits
+
+
+def weight_deviations(posterior: Posterior) -> Array:
+    """Posterior standard deviation of each weight, without a D x D matrix where there are more weights than data."""
+    latent = posterior.latent
+    assert isinstance(latent, Weights)
+    if latent.form == "primal":
+        return np.sqrt(np.diag(posterior.covariance()))
+    deviations = np.empty(latent.n_weights)
+    for rows in row_blocks(latent.n_weights, latent.n_weights):
+        block = np.zeros((rows.stop - rows.start, latent.n_weights))
+        block[np.arange(len(block)), np.arange(rows.start, rows.stop)] = 1.0
+        deviations[rows] = np.sqrt(latent.predict(posterior, DenseDesign(block))[1])
+    return deviations
