@@ -196,6 +196,8 @@ def to_json(record: Any) -> Any:
     """
     if is_dataclass(record) and not isinstance(record, type):
         return {part.name: to_json(getattr(record, part.name)) for part in fields(record)}
+    if isinstance(record, dict):
+        return {str(name): to_json(value) for name, value in record.items()}
     if isinstance(record, tuple | list):
         return [to_json(entry) for entry in record]
     if isinstance(record, float):

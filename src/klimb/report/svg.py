@@ -181,6 +181,23 @@ def standalone(chart: str) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{head}>{style}{rest}\n'
 
 
+def side_by_side(charts: Sequence[str], across: int = 2, gap: float = 18.0) -> str:
+    """Several charts in one file, ``across`` in a row, each keeping its size."""
+    sizes = [tuple(float(part) for part in chart.split('viewBox="', 1)[1].split('"', 1)[0].split()[2:])
+             for chart in charts]
+    wide, high = (max((size[axis] for size in sizes), default=1.0) for axis in (0, 1))
+    columns = max(1, min(across, len(charts)))
+    rows = -(-max(len(charts), 1) // columns)
+    placed = []
+    for i, chart in enumerate(charts):
+        x, y = gap + (i % columns) * (wide + gap), gap + (i // columns) * (high + gap)
+        frame = f'<svg x="{x:g}" y="{y:g}" width="{sizes[i][0]:g}" height="{sizes[i][1]:g}"'
+        placed.append(chart.replace("<svg", frame, 1))
+    total = (gap + columns * (wide + gap), gap + rows * (high + gap))
+    return standalone(f'<svg viewBox="0 0 {total[0]:g} {total[1]:g}" width="{total[0]:g}" height="{total[1]:g}">'
+                      f"{''.join(placed)}</svg>")
+
+
 def _finite_runs(*columns: Sequence[float]) -> list[list[int]]:
     """Stretches of rows in which all columns are finite: a line has gaps where numbers are missing."""
     runs: list[list[int]] = [[]]

@@ -90,3 +90,15 @@ def _from_arrow(column: Any, pa: Any) -> Any:
     if pa.types.is_temporal(kind):
         return column.to_numpy(zero_copy_only=False)
     return np.array(column.to_pylist(), dtype=object)
+
+
+def write_parquet(stream: Any, columns: dict[str, Any]) -> None:
+    """Columns as a Parquet file."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as parquet
+    except ImportError as missing:
+        raise InputError("Parquet files are written by pyarrow", "no such package",
+                         "Run: python -m pip install 'klimb[parquet]', or write .csv.") from missing
+    arrays = {name: pa.array(values, from_pandas=True) for name, values in columns.items()}
+    parquet.write_table(pa.table(arrays), stream)

@@ -1,0 +1,173 @@
+"""``klimb predict``: a saved fit and new rows in, means with intervals out, a piece of the table at a time."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import IO, Any
+
+import click
+
+from klimb.cli.options import level_option, output_option, quiet_option, read_options, reading
+
+KINDS = ("mean", "latent", "response", "all")
+
+
+@click.command("predict", no_args_is_help=True)
+@click.argument("model", metavar="MODEL")
+@click.argument("data", metavar="DATA")
+@output_option("Write here instead of standard output: .csv, .jsonl, .npz or .parquet.")
+@click.option("--kind", type=click.Choice(KINDS), default="mean", show_default=True,
+              help="The mean of y, the linear predictor, y itself with its noise, or all three.")
+@click.option("--keep", metavar="COLUMN", multiple=True, help="Copy this column of DATA in front. May be repeated.")
+@click.option("--keep-all", is_flag=True, help="Copy every column of DATA in front.")
+@level_option(None)
+@click.option("--json", "as_json", is_flag=True, help="Write JSON lines instead of CSV: one object per row.")
+@quiet_option
+@reading
+def command(model: str, data: str, output: str | None, kind: str, keep: tuple[str, ...], keep_all: bool,
+            level: float | None, as_json: bool, quiet: bool, **how_to_read: Any) -> int:
+    """Predict the rows of DATA (- is standard input) with the fit saved in MODEL.
+
+    Columns: mean, sd, lower, upper, one row for each row of DATA; empty where a value that is needed is missing.
+
+    \b
+    Examples:
+      klimb predict m.klimb new.csv > predictions.csv
+      klimb predict m.klimb new.csv --kind response --interval 0.5 --keep id
+      klimb predict m.klimb new.parquet --keep-all -o predictions.parquet
+      cut -d, -f2- big.csv | klimb predict m.klimb - --json | jq .mean
+    """
+    from klimb.cli.shell import say
+    from klimb.frontend.files import load
+
+    fit = load_fit(model, load)
+    options = read_options(**how_to_read)
+    options = replace(options, kinds={**kinds_of(fit), **options.kinds})
+    pieces = predicted(fit, data, options, kind, level, keep, keep_all)
+    suffix = output.rpartition(".")[2].lower() if output else ""
+    if suffix in ("npz", "parquet"):
+        rows = write_arrays(pieces, str(output), suffix)
+    else:
+        rows = write_lines(pieces, output, as_json or suffix == "jsonl")
+    if output:
+        say(f"predicted {rows:,} rows: {output}", quiet)
+    return 0
+
+
+def load_fit(path: str, load: Any) -> Any:
+    """The fit in a file; an error if the file holds something else."""
+    from klimb.errors import InputError
+
+    found = load(path)
+    if not hasattr(found, "coefficient_rows"):
+        raise InputError("a file saved by klimb fit", f"{path}, which holds a {type(found).__name__}",
+                         "Predict with it in Python: klimb.load(path).")
+    return found
+
+
+def kinds_of(fit: Any) -> dict[str, Any]:
+    """Columns to be read as text because they hold levels: "007" is not 7 where the fit had text."""
+    from klimb.cli.tables.columns import number
+    from klimb.frontend.columns import number_label
+
+    def plain_number(label: str) -> bool:
+        value = number(label)
+        return value is not None and value == value and number_label(value) == label
+
+    return {variable.name: "text" for variable in fit.encoder.variables
+            if variable.kind == "levels" and not all(map(plain_number, variable.levels))
+            and not set(variable.levels) <= {"True", "False"}}
+
+
+def predicted(fit: Any, data: str, options: Any, kind: str, level: float | None, keep: tuple[str, ...],
+              keep_all: bool) -> Iterator[dict[str, Any]]:
+    """Columns of predictions (after the kept ones), piece by piece."""
+    from klimb.cli.tables.read import stream_table
+    from klimb.errors import InputError
+    from klimb.frontend.formula.errors import listed, nearest
+
+    needed = {*fit.encoder.predictors, *(fit.encoder.response.columns if fit.training.trials is not None else ())}
+
+    def choose(header: tuple[str, ...]) -> list[str]:
+        for name in keep:
+            if name not in header:
+                raise InputError("--keep needs a column of the data", repr(name),
+                                 f"{nearest(name, header)}The columns are: {listed(header)}.")
+        absent = [name for name in fit.encoder.predictors if name not in header]
+        if absent:
+            raise InputError(f"the data must have the columns of {fit.formula!r}", f"no column {absent[0]!r}",
+                             f"{nearest(absent[0], header)}The columns are: {listed(header)}.")
+        return [name for name in header if keep_all or name in needed or name in keep]
+
+    for piece in stream_table(data, choose, options):
+        kept = list(piece.columns) if keep_all else list(keep)
+        frame = {name: values for name, values in piece.columns.items() if name in needed}
+        if piece.n:
+            columns = fit.predict(frame, interval=level, kind=kind)
+        else:
+            columns = {}
+        clash = set(kept) & set(columns)
+        yield {**{f"data_{name}" if name in clash else name: piece.columns[name] for name in kept}, **columns}
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def write_lines(pieces: Iterator[dict[str, Any]], output: str | None, as_json: bool) -> int:
+    """CSV with a heading, or a JSON object per row; the number of rows."""
+    from klimb.cli.shell import whole_file
+
+    rows = 0
+    place: Any = whole_file(output) if output else nullcontext(_standard_output())
+    with place as stream:
+        for columns in pieces:
+            names = list(columns)
+            cells = [_plain(values) for values in columns.values()]
+            if as_json:
+                stream.writelines(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n"
+                                  for row in zip(*cells, strict=True))
+            else:
+                writer = csv.writer(stream, lineterminator="\n")
+                if rows == 0 and names:
+                    writer.writerow(names)
+                writer.writerows(["" if cell is None else cell for cell in row] for row in zip(*cells, strict=True))
+            rows += len(cells[0]) if cells else 0
+        stream.flush()
+    return rows
+
+
+def _standard_output() -> IO[str]:
+    """Standard output as UTF-8, whatever the locale: column names are data."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    return sys.stdout
+
+
+def _plain(values: Any) -> list[Any]:
+    """Python's own numbers, which print with all their digits; None where there is none."""
+    return [None if value != value else value for value in values.tolist()]
+
+
+def write_arrays(pieces: Iterator[dict[str, Any]], output: str, suffix: str) -> int:
+    """All rows in one file of arrays."""
+    import numpy as np
+
+    from klimb.cli.shell import whole_file
+
+    parts = list(pieces)
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+    with whole_file(output, "wb") as stream:
+        if suffix == "npz":
+            plain = {name: values.astype(str) if values.dtype == object else values for name, values in joined.items()}
+            np.savez(stream, **plain)  # type: ignore[arg-type]
+        else:
+            from klimb.cli.tables.arrays import write_parquet
+
+            write_parquet(stream, joined)
+    return len(next(iter(joined.values()))) if joined else 0
