@@ -191,16 +191,19 @@ def _read_categories(name: str, series: Any, missing: npt.NDArray[np.bool_] | No
         labels = _labels(native.cat.categories.tolist())
         return Column(name, "category", np.asarray(native.cat.codes, dtype=np.intp), missing, labels,
                       bool(native.cat.ordered))
-    labels = tuple(str(level) for level in series.cat.get_categories().to_list())
-    arrow_type = getattr(series.to_native(), "type", None)
-    declared = isinstance(series.dtype, nw.Enum) or bool(getattr(arrow_type, "ordered", False))
-    if not declared:  # these libraries number categories as they meet them: an order of no meaning
-        labels = tuple(sorted(labels))
+    values = series.cast(nw.String()).to_list()
+    native_type = getattr(series.to_native(), "type", None)
+    ordered = True
+    if isinstance(series.dtype, nw.Enum):
+        labels = tuple(str(level) for level in series.dtype.categories)
+    elif getattr(native_type, "ordered", False):  # an ordered dictionary of arrow
+        labels = tuple(str(level) for level in series.to_native().combine_chunks().dictionary.to_pylist())
+    else:  # these libraries number categories as they meet them: an order of no meaning
+        labels, ordered = tuple(sorted(set(values) - {None})), False
     place: dict[str | None, int] = {label: k for k, label in enumerate(labels)}
     place[None] = -1
-    values = series.cast(nw.String()).to_list()
     codes = np.fromiter(map(place.__getitem__, values), np.intp, len(values))
-    return Column(name, "category", codes, missing, labels, declared)
+    return Column(name, "category", codes, missing, labels, ordered)
 
 
 def _labels(categories: Sequence[Any]) -> tuple[str, ...]:

@@ -209,7 +209,7 @@ class _Parser:
             return Name(token.text, token.span)
         if token.kind == "number":
             self.take()
-            return Number(float(token.text), token.span)
+            return self.finite(Number(float(token.text), token.span))
         if token.kind == "string":
             raise self.wrong("a term", f"Names of columns go between back-quotes: `{token.text}`.")
         if token.is_operator("."):
@@ -281,7 +281,7 @@ class _Parser:
             if self.token.kind != "number":
                 raise self.wrong("a number after the sign", _ARITHMETIC)
             number = self.take()
-            return Number(float(sign.text + number.text), (sign.span[0], number.span[1]))
+            return self.finite(Number(float(sign.text + number.text), (sign.span[0], number.span[1])))
         if token.kind == "number":
             self.take()
             return self.finite(Number(float(token.text), token.span))
