@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from klimb import errors, inducing, kernels, latents, methods, scale, sites, steps, streaming
     from klimb.frontend import priors
+    from klimb.frontend.compare import compare
     from klimb.frontend.files import load
-    from klimb.frontend.fit import fit
+    from klimb.frontend.fitting import fit
     from klimb.infer.loop import infer
     from klimb.process import gp
     from klimb.temporal import series
 
 __version__ = "0.1.0"
-__all__ = ["errors", "fit", "gp", "inducing", "infer", "kernels", "latents", "load", "methods", "priors", "scale",
-           "series", "sites", "steps", "streaming"]
+__all__ = ["compare", "errors", "fit", "gp", "inducing", "infer", "kernels", "latents", "load", "methods", "priors",
+           "scale", "series", "sites", "steps", "streaming"]
 
 
 def __getattr__(name: str) -> Any:
@@ -38,7 +39,9 @@ def __getattr__(name: str) -> Any:
     if name == "series":
         return import_module("klimb.temporal").series
     if name == "fit":
-        return import_module("klimb.frontend.fit").fit
+        return import_module("klimb.frontend.fitting").fit
+    if name == "compare":
+        return import_module("klimb.frontend.compare").compare
     if name == "priors":
         return import_module("klimb.frontend.priors")
     if name == "load":

@@ -39,6 +39,7 @@ def _exp(f: Array) -> Array:
 LINKS: dict[str, Link] = {
     "identity": Link("identity", np.asarray, np.asarray),
     "log": Link("log", np.log, _exp),
+    "minus log": Link("minus log", lambda mean: -np.log(mean), lambda f: _exp(-f)),
     "logit": Link("logit", lambda p: np.log(p) - np.log1p(-p), expit),
     "probit": Link("probit", lambda p: np.sqrt(2.0) * erfinv(2.0 * p - 1.0), ndtr),
     "cloglog": Link("cloglog", lambda p: np.log(-np.log1p(-p)), lambda f: -np.expm1(-_exp(f))),
@@ -120,7 +121,7 @@ class Family:
     link: Link
     response: ResponseKind
     build: Callable[..., Site]
-    known: Mapping[str, float] = field(default_factory=dict)  # by field of the site
+    known: Mapping[str, Any] = field(default_factory=dict)  # by field of the site
     free: tuple[SiteParameter, ...] = ()
     about: str = ""
 
@@ -136,8 +137,12 @@ class Family:
     @property
     def label(self) -> str:
         """What the output says."""
-        known = ", ".join(f"{name} = {value:g}" for name, value in self.known.items())
+        known = ", ".join(f"{name} = {_shown(value)}" for name, value in self.known.items())
         return f"{self.name}, {self.link.name} link" + (f", {known}" if known else "")
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if np.ndim(value) == 0 else "[" + ", ".join(f"{v:g}" for v in value) + "]"
 
 
 def resolve_family(family: Any, link: str | None = None, likelihood: Any = None) -> Family:
@@ -198,16 +203,28 @@ def _parameter(kind: Kind, key: str) -> SiteParameter:
 
 def _from_site(site: Site) -> Family:
     """All parameters as the instance has them."""
+    if isinstance(site, sites.Custom):
+        return Family("custom", LINKS["identity"], "any", lambda: site, about="the likelihood you gave")
+    if isinstance(site, sites.Poisson) and np.any(np.asarray(site.exposure) != 1.0):
+        raise InputError("an exposure belongs into the formula", "Poisson(exposure=...)",
+                         "Write offset(log(exposure)), and family=\"poisson\".")
+    if isinstance(site, sites.Binomial):
+        raise InputError("trials belong into the formula", "Binomial(trials=...)",
+                         "Write p(successes, trials) ~ ..., and family=\"binomial\".")
+    if isinstance(site, sites.Exponential) and not site.mean:
+        return Family("exponential", LINKS["minus log"], "nonnegative", lambda: site, about="waiting times, log rate")
+    if isinstance(site, sites.Ordinal):
+        kind, known = FAMILIES["ordinal"], {"cutpoints": site.cutpoints}
+        return Family(kind.name, LINKS[site.link], kind.response, kind.sites[site.link], known, (), kind.about)
     for kind in FAMILIES.values():
         for link, build in kind.sites.items():
-            if build is type(site) and kind.response != "trials":
+            if build is type(site):
                 known = {p.field: getattr(site, p.field) for p in kind.parameters}
+                if any(np.ndim(value) for value in known.values()):
+                    raise InputError("a site in a formula needs scalar parameters", type(site).__name__,
+                                     "New rows have no parameter of their own: pass a number, or use klimb.infer.")
                 return Family(kind.name, LINKS[link], kind.response, build, known, (), kind.about)
-    if isinstance(site, sites.Custom):
-        return Family("custom", LINKS["identity"], "any", lambda: site)
-    name = type(site).__name__
-    link = {"Exponential": "log", "Poisson": "log", "Binomial": "logit", "Ordinal": "logit"}.get(name, "identity")
-    return Family(name, LINKS[link], "any", lambda: site)
+    return Family(type(site).__name__, LINKS["identity"], "any", lambda: site, about="the site you gave")
 
 
 def _custom(likelihood: Any) -> Family:

@@ -1,4 +1,4 @@
-"""The front door: ``klimb.fit(formula, data, family)`` and what it returns.
+"""`Fit`: what ``klimb.fit`` returns. It answers from what it keeps, and is thin: the work is in its neighbours.
 
     fit = klimb.fit("y ~ x + (1 | g)", df, family="bernoulli")
     print(fit)
@@ -18,21 +18,15 @@ from klimb.errors import InputError
 from klimb.frontend import predict as predictions
 from klimb.frontend import tables
 from klimb.frontend.design import GroupTerm
-from klimb.frontend.encoder import Encoder, encode
-from klimb.frontend.families import resolve_family
+from klimb.frontend.encoder import Encoder
 from klimb.frontend.frames import Frame, make_frame, read_frame
 from klimb.frontend.loo import LeaveOneOut, leave_one_out
 from klimb.frontend.model import Shared
-from klimb.frontend.outcomes import read_response
 from klimb.frontend.predict import Component, Latents, PredictionKind, checked_interval
-from klimb.frontend.setup import Setup, build
-from klimb.frontend.solve import HyperMode, Solution, solve
+from klimb.frontend.solve import Solution
 from klimb.infer.result import Result, Status
-from klimb.latents.mixed import sample_arrow
-from klimb.numerics.arrays import Array, as_float
-from klimb.report.records import BoundTrace, CoefficientRow
-
-MOST_CHECKED = 300  # columns up to which collinear ones are looked for
+from klimb.numerics.arrays import Array
+from klimb.report.records import BoundTrace, CoefficientRow, EffectCurve, FitReport, TrustSummary
 
 
 @final
@@ -74,6 +68,7 @@ class Fit:
     frame: Frame | None = None  # the data it was fitted to, where they are at hand
     solution: Solution | None = None  # the engine's results, where they are at hand
     kept_loo: LeaveOneOut | None = None  # of a fit that was loaded
+    kept_trust: TrustSummary | None = None
 
     # -- numbers
 
@@ -102,7 +97,14 @@ class Fit:
     @cached_property
     def trust(self) -> Any:
         """Whether the Gaussian posterior can be believed; None where that was not looked at."""
-        return getattr(self.result, "trust", None) if self.solution is not None else None
+        return self.result.trust if self.solution is not None else None
+
+    @cached_property
+    def trust_summary(self) -> TrustSummary:
+        """The verdict in words and numbers, of a fit from a file too."""
+        from klimb.frontend.reporting import trust_record
+
+        return self.kept_trust if self.kept_trust is not None else trust_record(self.trust)
 
     def coefficient_rows(self, interval: float | None = None) -> list[CoefficientRow]:
         """The coefficients as records: fixed effects, and the cut points of an ordinal response."""
@@ -207,20 +209,86 @@ class Fit:
 
     def sample(self, n: int = 1000, new: Any = None, *, seed: int = 0) -> Array:
         """``n`` draws of f at the rows of a frame (complete ones), one draw a row; the same for the same seed."""
+        from klimb.frontend.draws import draw_latents
+
         encoded = self.encoder.encode(self._new_frame(new), missing="drop")
         rows = self.shared.layout.rows(encoded)
-        return predictions.draw_latents(self.shared, self.components, rows, n, np.random.default_rng(seed))
+        return draw_latents(self.shared, self.components, rows, n, np.random.default_rng(seed))
 
-    def sample_coefficients(self, n: int = 1000, *, seed: int = 0) -> dict[str, Array]:
-        """``n`` joint draws of the coefficients, by name."""
-        rng = np.random.default_rng(seed)
-        T = tables.fixed_map(self.shared)
-        counts = rng.multinomial(n, np.array([part.weight for part in self.components]))
-        width = T.shape[1]
-        draws = [sample_arrow(part.q, int(count), rng)[:, :width] @ T.T
-                 for part, count in zip(self.components, counts, strict=True) if count]
-        values = rng.permutation(np.concatenate(draws)) if draws else np.zeros((0, len(T)))
-        return {name: values[:, j] for j, name in enumerate(self.shared.layout.fixed)}
+    def draws(self, n: int = 1000, *, seed: int = 0) -> dict[str, Array]:
+        """``n`` joint draws of coefficients, parameters and levels, by name; the same for the same seed."""
+        from klimb.frontend.draws import draw_posterior
+
+        return draw_posterior(self.shared, self.components, self.spread, n, np.random.default_rng(seed))
+
+    # -- pictures and files
+
+    def effects(self, columns: Sequence[str] | str | None = None, interval: float | None = None) -> list[EffectCurve]:
+        """The mean of y along each column, the others held at typical values: the numbers behind ``plot_effects``."""
+        from klimb.frontend.effects import effect_curves
+
+        return effect_curves(self, columns, interval)
+
+    def report(self, *, title: str = "", reproduce: tuple[str, ...] = ()) -> FitReport:
+        """Everything that is said of the fit, as records: what the HTML page is drawn from."""
+        from klimb.frontend.reporting import fit_report
+
+        return fit_report(self, title=title, reproduce=reproduce)
+
+    def plot_effects(self, columns: Sequence[str] | str | None = None, axes: Any = None) -> Any:
+        """The effect curves with their bands; needs matplotlib."""
+        from klimb.report.plots import plot_effects
+
+        return plot_effects(self.effects(columns), axes)
+
+    def plot_coefficients(self, ax: Any = None) -> Any:
+        """Coefficients with their intervals; needs matplotlib."""
+        from klimb.report.plots import plot_coefficients
+
+        return plot_coefficients(self.coefficient_rows(), self.interval, ax)
+
+    def plot_bound(self, ax: Any = None) -> Any:
+        """How the bound rose during the last fit; needs matplotlib."""
+        from klimb.report.plots import plot_bound
+
+        return plot_bound(self.trace, ax)
+
+    def plot_calibration(self, ax: Any = None) -> Any:
+        """Predicted against observed means, each row predicted from the others; needs matplotlib."""
+        from klimb.frontend.reporting import calibration_curve
+        from klimb.report.plots import plot_calibration
+
+        curve = calibration_curve(self)
+        if curve is None:
+            raise InputError("a calibration curve needs a few dozen rows", f"{self.n}", "Look at fit.loo() instead.")
+        return plot_calibration(curve, ax)
+
+    def to_arviz(self, draws: int = 1000, chains: int = 4, seed: int = 0) -> Any:
+        """An ArviZ InferenceData of independent draws; needs arviz."""
+        from klimb.frontend.arviz import to_arviz
+
+        return to_arviz(self, draws, chains, seed)
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """The fit as a JSON header and named arrays."""
+        from klimb.frontend.state import to_state
+
+        return to_state(self)
+
+    @classmethod
+    def from_state(cls, header: dict[str, Any], arrays: Mapping[str, Any]) -> Fit:
+        """The fit whose ``to_state`` gave these."""
+        from klimb.frontend.state import from_state
+
+        return from_state(header, dict(arrays))
+
+    def save(self, path: Any) -> None:
+        """Write the fit to a file that ``klimb.load`` reads; it holds the response, not the other columns."""
+        from klimb.frontend.files import write_container
+        from klimb.frontend.state import holds
+
+        header, arrays = self.to_state()
+        write_container(path, "fit", header, arrays, holds=holds(self))
 
     # -- words
 
@@ -269,108 +337,3 @@ def _numbers(rows: Sequence[CoefficientRow]) -> dict[str, Array]:
 
 def _prefixed(prefix: str, columns: Mapping[str, Array]) -> dict[str, Array]:
     return {prefix + name: values for name, values in columns.items()}
-
-
-def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None = None, likelihood: Any = None,
-        priors: Mapping[str, Any] | None = None, hyper: HyperMode = "auto", weights: Any = None,
-        missing: str = "drop", interval: float = 0.9, progress: bool | None = None) -> Fit:
-    """Fit a Bayesian model by formula.
-
-    Parameters
-    ----------
-    formula : str
-        Such as ``"y ~ x + z + (1 | g)"``: see docs/formula.md.
-    data : data frame or dict of columns
-        pandas, polars, pyarrow, or a dict of arrays.
-    family : str, dict or klimb.sites.Site
-        ``"gaussian"``, ``"bernoulli"``, ``"poisson"``, ...; ``"student_t(df=4)"`` holds a parameter.
-    link : str
-        Where a family has several: ``"logit"``, ``"probit"``, ``"cloglog"``.
-    likelihood : callable
-        Instead of a family: the log density of y given f, ``lambda y, f: -abs(y - f)``.
-    priors : dict
-        By name, for what shall not have its default: ``{"x": klimb.priors.normal(0, 1), "sd(g)": "half_normal(1)"}``;
-        ``"fixed"`` stands for all coefficients but the intercept.
-    hyper : "auto", "optimise" or "integrate"
-        Whether standard deviations, dispersions and the like are chosen by the evidence or averaged over.
-    weights : column name or array
-        How often each row counts.
-    missing : "drop" or "error"
-    interval : float
-        Mass of the intervals in tables and predictions.
-    progress : bool
-        Whether to show progress on stderr; by default where that is a terminal and the work takes over a second.
-
-    Returns
-    -------
-    Fit
-
-    Examples
-    --------
-    >>> import numpy as np, klimb
-    >>> rng = np.random.default_rng(1)
-    >>> x = rng.standard_normal(100)
-    >>> fit = klimb.fit("y ~ x", {"x": x, "y": rng.poisson(np.exp(1 + 0.5 * x))}, family="poisson")
-    >>> fit.coefficients["mean"].round(1).tolist()
-    [0.9, 0.6]
-    >>> fit.predict({"x": [0.0, 1.0]})["mean"].round(1).tolist()
-    [2.5, 4.6]
-    """
-    checked_interval(interval)
-    resolved = resolve_family(family, link, likelihood)
-    frame = read_frame(data)
-    encoder, encoded = encode(formula, frame, missing=missing)
-    if encoder.response is None:
-        raise InputError("a fit needs a response on the left of ~", repr(formula), "Write y ~ ..., say.")
-    response = read_response(encoded.response, resolved, encoded.rows, encoder.response.levels)
-    row_weights = _row_weights(weights, frame, encoded.rows)
-    setup = build(encoded, response, resolved, priors=priors, weights=row_weights)
-    notes = _collinear_notes(encoded)
-    from klimb.frontend.progress import reporter
-
-    with reporter(progress, setup.model.theta.size) as heard:
-        solution = solve(setup.model, setup.y, hyper=hyper, callback=heard)
-    training = Training(response.y, encoded.rows, encoded.dropped, response.levels, response.trials, row_weights)
-    return _assemble(encoder, setup, solution, training, float(interval), notes, frame)
-
-
-def _assemble(encoder: Encoder, setup: Setup, solution: Solution, training: Training, interval: float,
-              notes: tuple[str, ...], frame: Frame) -> Fit:
-    components = tuple(
-        Component(float(weight), model.full, model.weights_of(result.posterior))
-        for weight, model, result in zip(solution.weights, solution.models, solution.results, strict=True)
-    )
-    history = solution.results[solution.best].history
-    trace = BoundTrace(tuple(history.bound.tolist()), tuple(history.stationarity.tolist()), history.rule)
-    return Fit(encoder.formula, encoder, setup.model.shared, components, training, setup.priors, solution.bound,
-               solution.mode, solution.status, trace, solution.n_fits, interval,
-               (*notes, *solution.results[solution.best].notes), solution.spread, frame, solution)
-
-
-def _row_weights(weights: Any, frame: Frame, rows: Any) -> Array | None:
-    if weights is None:
-        return None
-    values = frame.column(weights) if isinstance(weights, str) else weights
-    array = as_float(values, "weights", ndim=1)
-    if len(array) != frame.n:
-        raise InputError(f"weights must have one entry per row ({frame.n})", f"{len(array)}", "Pass one per row.")
-    kept: Array = array[rows]
-    if (kept < 0).any():
-        i = int(np.argmin(kept))
-        raise InputError("weights must not be negative", f"{kept[i]:g} at row {int(rows[i])}", "0 leaves a row out.")
-    if not kept.any():
-        raise InputError("some weight must be positive", "none", "Rows with weight 0 are left out.")
-    return kept
-
-
-def _collinear_notes(encoded: Any) -> tuple[str, ...]:
-    """Columns that the data can not tell apart: their coefficients rest on the prior."""
-    matrix, names = encoded.fixed.matrix, encoded.fixed.names
-    if not 0 < len(names) <= MOST_CHECKED:
-        return ()
-    from klimb.frontend.collinear import collinear
-
-    found = collinear(matrix, names)
-    more = [f"{len(found) - 3} more columns are not identified either."] if len(found) > 3 else []
-    return (*found[:3], *more)
-

@@ -11,7 +11,7 @@ from klimb.errors import InputError
 from klimb.frontend.design import Rows
 from klimb.frontend.mixtures import mixture_moments, mixture_quantile
 from klimb.frontend.model import FormulaModel, Shared
-from klimb.latents.mixed import ArrowPosterior, predict_rows, sample_arrow
+from klimb.latents.mixed import ArrowPosterior, predict_rows
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Site
 from klimb.sites.prediction import predictive_cdf
@@ -158,31 +158,3 @@ def checked_interval(interval: Any) -> float:
     if not isinstance(interval, int | float) or isinstance(interval, bool) or not 0.0 < interval < 1.0:
         raise InputError("interval must be between 0 and 1", repr(interval), "0.9 is the default: from 5% to 95%.")
     return 0.5 * (1.0 - float(interval))
-
-
-def draw_latents(shared: Shared, components: tuple[Component, ...], rows: Rows, n: int,
-                 rng: np.random.Generator) -> Array:
-    """``n`` joint draws of f at ``rows``, one a row."""
-    if n < 0:
-        raise InputError("the number of draws must not be negative", f"{n}", "Ask for n >= 0 draws.")
-    counts = rng.multinomial(n, np.array([part.weight for part in components]))
-    draws = []
-    for part, count in zip(components, counts, strict=True):
-        model = FormulaModel(shared, part.full)
-        X, slack = model.with_features(rows) if shared.layout.processes else (rows.X, np.zeros(rows.n))
-        w = sample_arrow(part.q, int(count), rng)
-        B, (L, k) = len(part.q.mean), part.q.level_mean.shape
-        f = w[:, :B] @ X.T + rows.offset
-        if L:
-            levels = w[:, B:].reshape(count, L, k)
-            f += np.einsum("nik,ik->ni", levels[:, np.maximum(rows.codes, 0)], rows.values)
-        for number, values in rows.unseen:
-            f += _new_level_draws(model.group_roots[number], values, int(count), rng)
-        draws.append(f + rng.standard_normal(f.shape) * np.sqrt(slack))
-    return np.asarray(rng.permutation(np.concatenate(draws)))
-
-
-def _new_level_draws(root: Array, values: Array, count: int, rng: np.random.Generator) -> Array:
-    """Every row with an unseen level is taken for a level of its own."""
-    t = values @ root
-    return np.asarray(np.einsum("nik,ik->ni", rng.standard_normal((count, *t.shape)), t))

@@ -68,7 +68,11 @@ class Setup:
 def build(encoded: Encoded, response: Response, family: Family, *, priors: Mapping[str, Any] | None = None,
           weights: Array | None = None) -> Setup:
     """The model of a formula's blocks."""
-    layout = make_layout(encoded, intercept=family.response != "ordered")
+    cut = family.response == "ordered" and "cutpoints" not in family.known  # free cut points are the intercept
+    if family.response == "ordered" and not cut and len(response.levels) != len(family.known["cutpoints"]) + 1:
+        raise InputError(f"the response must have {len(family.known['cutpoints']) + 1} levels",
+                         f"{len(response.levels)}", "There is one cut point less than levels.")
+    layout = make_layout(encoded, intercept=not cut)
     rows = layout.rows(encoded)
     choices = Choices(priors)
     scale = response_scale(response, family)
@@ -94,9 +98,11 @@ def _with_trials(family: Family, response: Response) -> Family:
 
 def response_scale(response: Response, family: Family) -> float:
     """The unit of f: the sd of y where f has its unit, else 1."""
+    sd = float(np.std(response.y))
+    if family.response == "any":  # nobody knows what f is to y: wide enough for a location, and for a logarithm
+        return max(sd, 1.0)
     if not family.scaled:
         return 1.0
-    sd = float(np.std(response.y))
     size = float(np.abs(response.y).max(initial=0.0))
     return sd if sd > 1e-12 * size and sd > 0 else (size or 1.0)
 
@@ -105,6 +111,10 @@ def _level(response: Response, family: Family) -> float:
     """Where the intercept's prior is centred: the link of the mean response, moderated."""
     y = response.y
     n = len(y)
+    if family.response in ("ordered", "any"):
+        return 0.0
+    if family.link.name == "minus log":
+        return -float(np.log(y.mean() or 1.0))
     if family.name in ("bernoulli", "binomial"):
         trials = float(np.sum(response.trials)) if response.trials is not None else float(n)
         share = (float(y.sum()) + 0.5) / (trials + 1.0)
@@ -128,8 +138,10 @@ def _fixed_priors(layout: Layout, rows: Rows, response: Response, family: Family
     spread = rows.X[:, : len(layout.fixed)].std(axis=0)
     for j, name in enumerate(layout.fixed):
         if name == INTERCEPT:
-            level = _level(response, family) - float(rows.offset.mean()) if family.response != "any" else 0.0
-            default, note, kin = Normal(level, WIDTH * scale), " (where other columns are at their means)", None
+            level = _level(response, family) - float(rows.offset.mean())
+            reach = float(np.sqrt(np.mean(response.y**2))) if family.response == "any" else scale
+            default, kin = Normal(level, WIDTH * max(reach, scale)), None
+            note = " (where other columns are at their means)"
         else:
             size = float(np.abs(rows.X[:, j]).max(initial=0.0))
             unit = float(spread[j]) if spread[j] > 1e-12 * size else size
@@ -170,7 +182,8 @@ def _hypers(encoded: Encoded, layout: Layout, response: Response, family: Family
         unit = scale if parameter.scaled else 1.0
         start = 0.7 * unit if parameter.scaled else None
         site[parameter.field] = positive(parameter.name, parameter.prior(scale), unit, start)
-    cuts = _cuts(response, family, choices, add) if family.response == "ordered" else ()
+    free_cuts = family.response == "ordered" and "cutpoints" not in family.known
+    cuts = _cuts(response, family, choices, add) if free_cuts else ()
     return hypers, Parts(tuple(groups), smooths, processes, site, cuts)
 
 

@@ -64,8 +64,9 @@ def _quality(fit: Fit) -> str:
     lines = [line, f"{fit.status.name.lower()}" + ("" if fit.converged else f": {fit.status.advice}")]
     if fit.mode in TREATED:
         lines[1] += f"; parameters {TREATED[fit.mode]}"
-    trust = fit.trust
-    if trust is not None:
-        lines.append(f"trust: {str(trust).splitlines()[0]}")
+    trust = fit.trust_summary
+    if trust.verdict != "unchecked":
+        word = {"trust": "trust it", "corrected": "needs correction", "doubt": "in doubt"}[trust.verdict]
+        lines.append(f"{word}: {trust.advice}")
     lines += [f"note: {note}" for note in fit.notes]
     return "\n".join(lines)
