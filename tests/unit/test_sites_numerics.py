@@ -110,3 +110,18 @@ def test_softplus_tiers_meet() -> None:
         above = folded_moments(m, np.full_like(m, np.nextafter(boundary, 7.0)))
         for x, y in zip(below, above, strict=True):
             np.testing.assert_allclose(x, y, rtol=3e-13)
+
+
+@pytest.mark.parametrize("v", [6.5, 30.0, 250.0])
+def test_softplus_in_the_far_tail(v: float) -> None:
+    """m far below -v/2, where e^f N(f; m, v) peaks away from m: against the trapezoid rule in extended precision."""
+    for m in -v * np.array([0.51, 0.8, 1.0, 1.3, 2.0, 3.0]):
+        sd = np.sqrt(v)
+        low, high = min(m + v - 15 * sd, -50.0), max(m + v + 15 * sd, 50.0)
+        f = np.arange(np.floor(low), np.ceil(high), 1 / 16).astype(np.longdouble)  # exact numbers
+        density = 1 / 16 / np.sqrt(2 * np.longdouble(np.pi) * v) * np.exp(-((f - m) ** 2) / (2 * np.longdouble(v)))
+        e = np.exp(-np.abs(f))
+        softplus, sigmoid = np.maximum(f, 0) + np.log1p(e), np.where(f > 0, 1, e) / (1 + e)
+        got = folded_moments(np.array([m]), np.array([v]))
+        for value, h in zip(got, (softplus, sigmoid, e / (1 + e) ** 2), strict=True):
+            np.testing.assert_allclose(value[0], float((h * density).sum()), rtol=3e-13)

@@ -2,7 +2,7 @@
 
 All three are computed at -|m|, where they are small like e^f and keep their relative accuracy; `unfold` mirrors them.
 The rule is chosen by v: a series in v with one exponential per datum; the trapezoid rule, two mirrored nodes at a time;
-for wide Gaussians a closed form and a remainder on fixed nodes; and panels for what is left, the far tails.
+for wide Gaussians a closed form and a remainder on fixed nodes, in the far tails after tilting by e^f.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from scipy.special import ndtr
 
 from klimb.numerics.arrays import Array
 from klimb.numerics.normal import half_normal_loss
-from klimb.numerics.quadrature import Landscape, gaussian_expectation
-from klimb.numerics.rules import SPAN, SQRT_2PI, Index, Triple, legendre
+from klimb.numerics.rules import SQRT_2PI, Index, Triple, legendre
 
 CHUNK = 4096
 # Largest v that is served by so many terms of the series in v, for a relative error of some 1e-15 in all three.
@@ -59,7 +58,7 @@ def folded_moments(m: Array, v: Array) -> Triple:
     if largest > _TRAPEZOID_END:
         wide = v > _TRAPEZOID_END
         tilted = np.abs(m) > 0.5 * v
-        tiers += [(_wide, wide & ~tilted), (_panels, wide & tilted)]
+        tiers += [(_wide, wide & ~tilted), (_tilted, wide & tilted)]
     for rule, chosen in tiers:
         rows = np.flatnonzero(chosen)
         if rows.size == m.size:
@@ -214,21 +213,48 @@ def _wide(m: Array, v: Array) -> Triple:
     return s * half_normal_loss(a) + results[0], ndtr(-a) + results[1], results[2]
 
 
-# -- the rest: panels ------------------------------------------------------------------------------------------------
+# -- large v and a mean far out: the same after tilting by e^f ---------------------------------------------------------
 
 
-def _panels(m: Array, v: Array) -> Triple:
-    """The far tail of a wide Gaussian, m < -v/2, where e^f N(f; m, v) peaks away from m."""
+@lru_cache(maxsize=1)
+def _tilted_remainders() -> tuple[Array, Array]:
+    """Nodes f in (-42, 78), ascending, and weights times e^-f (softplus, sigmoid, sigmoid')(f) - [f < 0] as rows."""
+    node, weight = legendre(16)
+    edges = (-42.0, -32.0, -16.0, -7.0, -2.5, 0.0, 2.5, 7.0, 16.0, 32.0, 52.0, 78.0)
+    f = np.concatenate([a + (b - a) * node for a, b in zip(edges[:-1], edges[1:], strict=True)])
+    weights = np.concatenate([(b - a) * weight for a, b in zip(edges[:-1], edges[1:], strict=True)])
+    e = np.exp(-np.abs(f))
+    share = 1.0 / (1.0 + e)
+    # f > 0: e^-f (f + log1p(e)), e share, (e share)^2. f < 0: what is missing to 1, as far as float64 can tell.
+    above = np.stack(((f + np.log1p(e)) * e, e * share, np.square(e * share)))
+    below = np.stack((np.log1p(e) / e - 1.0, -e * share, share * share - 1.0))
+    return f, weights * np.where(f > 0.0, above, below)
 
-    def integrands(f: Array, rows: Index) -> Triple:
-        value, slope, curvature = folded_point(f)
-        return *unfold(f, value, slope), curvature
 
-    s = np.sqrt(v)
-    peak = m + v  # of e^f N(f; m, v)
-    inside = peak <= 0.0
-    low = np.where(inside, peak - SPAN * s, peak - np.sqrt(peak * peak + SPAN * SPAN * v))
-    high = np.where(inside, peak + SPAN * s, m + np.sqrt(m * m + SPAN * SPAN * v))
-    landscape = Landscape(offset=m, height=np.full_like(m, pi), tilt=np.ones_like(m), low=low, high=high,
-                          centre=np.zeros_like(m), step=lambda f, rows: 0.75 * np.hypot(f, pi))
-    return gaussian_expectation(integrands, m, v, landscape)
+def _tilted(m: Array, v: Array) -> Triple:
+    """The far tail of a wide Gaussian, m < -v/2: E h = e^(m + v/2) E' e^-f h, where E' is under N(m + v, v).
+
+    There e^-f h falls from 1 to 0 around f = 0, so that E' is no tail: P'(f < 0) plus a remainder on nodes that do not
+    move.
+    """
+    f, weights = _tilted_remainders()
+    s, centre = np.sqrt(v), m + v
+    with np.errstate(under="ignore"):
+        scale = np.exp(m + 0.5 * v)
+        results = np.empty((3, m.size))
+        size = 256
+        for begin in range(0, m.size, size):
+            piece = slice(begin, begin + size)
+            # Above 0 the remainders fall like e^-f, against which the Gaussian rises like e^(drift f), drift <= 1/2.
+            drift = max(float((centre[piece] / v[piece]).max()), 0.0)
+            last = int(np.searchsorted(f, 43.0 / (1.0 - drift)))
+            z = np.subtract.outer(f[:last], centre[piece])
+            z /= s[piece]
+            np.multiply(z, z, out=z)
+            z *= -0.5
+            np.exp(z, out=z)
+            results[:, piece] = weights[:, :last] @ z
+        results /= s * SQRT_2PI
+        results += ndtr(-centre / s)
+        results *= scale
+    return results[0], results[1], results[2]
