@@ -104,3 +104,15 @@ def test_a_row_of_zeros_is_a_known_site():
     without = methods.ep(latents.Weights(X[:-1]), sites.Logistic(), y[:-1], tol=1e-8)
     assert with_row.converged
     assert abs(with_row.bound - without.bound + np.log(2)) < 1e-7
+
+
+def test_precise_data_that_contradict_each_other():
+    """Repeated inputs with different outcomes, next to no noise: sweeps from the data alone wander for hundreds."""
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.standard_normal((12, 2)), 2, axis=0)
+    y = rng.standard_normal(24)
+    squared = ((X[:, None] - X) ** 2).sum(-1)
+    for lengthscale, variance in ((0.4, 9.0), (2.0, 1.0)):
+        result = methods.ep(latents.Kernel(variance * np.exp(-0.5 * squared / lengthscale**2)), sites.Laplace(0.007), y)
+        assert result.converged
+        assert result.n_iter < 60

@@ -9,14 +9,17 @@ from typing import final
 import numpy as np
 
 from klimb.errors import NotPositiveDefiniteError
-from klimb.infer.loop import Move, Moves, Step
+from klimb.infer.loop import Move, Moves, Step, run
+from klimb.infer.natural import Natural
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import Status
-from klimb.infer.start import first_state
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Expectation, Site
 
 SMALLEST_DAMPING = 1e-3
+NEARBY_TOL, NEARBY_ITERATIONS = 0.1, 50  # of the variational fit to start from
+PATIENCE = 40  # sweeps without a better fit: what is left is rounding, or a cycle
+GOOD_SHARE = 0.5  # of what a damped step promises, from which the next may be longer
 
 
 @final
@@ -41,13 +44,16 @@ class ExpectationPropagation(Step):
     damping: float = 1.0
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
-        start = first_state(problem)
+        # The best q in the sense of the bound is next to EP's, and safe to reach: from sites that match each datum
+        # alone, parallel sweeps may wander for long where data contradict each other.
+        start, *_ = run(problem, Natural(), NEARBY_TOL, NEARBY_ITERATIONS, None)
         sweep = self._sweep(problem, start, _slope(start))
         if sweep is None:
             return Status.IMPROPER
         slope, step = _slope(start), self.damping
+        best, idle = sweep.state.stationarity, 0
         yield Move(sweep.state, "start")
-        while True:
+        while idle < PATIENCE:
             new_slope = (1 - step) * slope + step * sweep.slope
             new_gamma = (1 - step) * sweep.state.gamma + step * sweep.gamma
             found = None
@@ -57,14 +63,17 @@ class ExpectationPropagation(Step):
                 step *= 0.5
                 if step < SMALLEST_DAMPING:
                     return Status.STALLED
-                if found is None:
-                    continue
-            elif found.state.stationarity < 0.9 * sweep.state.stationarity:
-                step = min(self.damping, 1.2 * step)
-            else:
-                step = max(0.7 * step, SMALLEST_DAMPING)
+                continue
+            left = found.state.stationarity / sweep.state.stationarity
+            if left <= 1.0 - GOOD_SHARE * step:  # a damped step of t that does what it should leaves 1 - t
+                step = min(self.damping, 1.5 * step)
+            elif left > 1.0:
+                step = max(0.5 * step, SMALLEST_DAMPING)
             sweep, slope = found, new_slope
+            idle = 0 if sweep.state.stationarity < best else idle + 1
+            best = min(best, sweep.state.stationarity)
             yield Move(sweep.state, "ep", step)
+        return Status.STALLED
 
     def _sweep(self, problem: Problem, state: State, slope: Array) -> Sweep | None:
         """Cavities, tilted moments, matching sites, and the EP evidence of the present sites; None if improper."""
