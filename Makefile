@@ -1,4 +1,4 @@
-# make demo   fit the bundled example, print its summary, write report.html
+# make demo   fit the bundled example, print its table, predict, write report.html and effects.svg
 # make test   everything that must pass before a change is merged: style, types, layers, tests
 # Both create the virtual environment they need; a second run finds it ready.
 
@@ -34,7 +34,7 @@ $(VENV)/.installed-bench: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.installed
 
 demo: $(VENV)/.installed
-	$(BIN)/python -m klimb.demo --report report.html
+	$(BIN)/klimb demo
 
 test: lint types layers check
 
@@ -54,4 +54,4 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.engine
 
 clean:
-	rm -rf $(VENV) build dist report.html .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist report.html effects.svg .pytest_cache .mypy_cache .ruff_cache .hypothesis

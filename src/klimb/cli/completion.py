@@ -14,7 +14,7 @@ def command(shell: str) -> None:
 
     \b
     Examples:
-      eval "$(klimb completion bash)"                       # this session; put it in ~/.bashrc for all
+      eval "$(klimb completion bash)"       # put this line into ~/.bashrc
       klimb completion zsh > ~/.zfunc/_klimb
       klimb completion fish > ~/.config/fish/completions/klimb.fish
     """

@@ -30,7 +30,7 @@ def fit_json(fit: Any) -> dict[str, Any]:
         "status": fit.status.name.lower(),
         "advice": fit.status.advice,
         "loo": to_json({"elpd": loo.elpd, "se": loo.se, "failed": loo.failed}),
-        "trust": to_json({"verdict": trust.verdict, "number": trust.number,
-                          "advice": " ".join(text for text in (trust.headline, trust.advice) if text)}),
+        "trust": to_json({"verdict": trust.verdict, "number": trust.number, "measures": trust.headline,
+                          "advice": trust.advice}),
         "notes": list(fit.notes),
     }

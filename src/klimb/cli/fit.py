@@ -31,7 +31,7 @@ from klimb.cli.options import json_option, level_option, output_option, quiet_op
 @quiet_option
 @reading
 def command(formula: str, data: str, family: str, link: str | None, priors: tuple[str, ...], weights: str | None,
-            on_missing: str, hyper: str, output: str | None, report_path: str | None, level: float, as_json: bool,
+            on_missing: str, hyper: Any, output: str | None, report_path: str | None, level: float, as_json: bool,
             quiet: bool, **how_to_read: Any) -> int:
     """Fit FORMULA to the table DATA (CSV, Parquet, npz, svmlight; - is standard input) and print the table.
 

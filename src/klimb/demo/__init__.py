@@ -1,4 +1,4 @@
-"""The bundled example: who reaches the summit? Run it with ``python -m klimb.demo``."""
+"""The bundled example: who reaches the summit? ``klimb demo`` or ``python -m klimb.demo`` runs it."""
 
 from klimb.demo.data import load_summit
 

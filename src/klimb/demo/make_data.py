@@ -1,7 +1,8 @@
 """Makes summit.csv, the bundled example: ``python -m klimb.demo.make_data > summit.csv``.
 
-The attempts are invented. Wind and a late start keep a party from the top, days of acclimatisation help, the size of
-the party matters little. The standard library draws the numbers: its streams are the same on every machine.
+The attempts are invented. Wind and a late start keep a party from the top, days of acclimatisation help, some routes
+are harder than others, the size of the party matters little, and guides differ. A few winds were not written down. The
+standard library draws the numbers: its streams are the same on every machine.
 """
 
 from __future__ import annotations
@@ -11,27 +12,35 @@ import random
 from collections.abc import Iterator
 
 SEED = 8848
-ROWS = 200
-HEADER = ("wind", "acclimatised", "party", "start")
+ROWS = 400
+HEADER = ("summit", "wind", "days", "party", "start", "route", "guide")
+ROUTES = {"ridge": 0.0, "couloir": -0.7, "north face": -1.4}
+NAMES = ("Ama", "Bruno", "Chhiring", "Dawa", "Elin", "Farid", "Gesine", "Hiro", "Ines", "Jonas", "Kaji", "Lhakpa",
+         "Mirela", "Nima", "Olaf", "Pasang", "Quentin", "Rosa", "Sonam", "Tenzing")
+GUIDE_SD = 0.8
 
 
-def attempts() -> Iterator[tuple[float, int, int, float, int]]:
-    """The rows: wind (m/s), days acclimatised, people in the party, hour of the start, and 1 for a summit reached."""
+def attempts() -> Iterator[tuple[int | float | str, ...]]:
+    """The rows: 1 for a summit reached, wind (m/s), days acclimatised, people, hour of the start, route, guide."""
     draw = random.Random(SEED)
+    skill = {name: draw.gauss(0.0, GUIDE_SD) for name in NAMES}
     for _ in range(ROWS):
         wind = round(draw.gammavariate(4.0, 2.5), 1)
-        acclimatised = draw.randint(0, 14)
+        days = draw.randint(0, 14)
         party = 1 + min(draw.randint(0, 7), draw.randint(0, 7))
         start = round(draw.gauss(4.5, 1.5), 1)
-        log_odds = 0.4 - 0.22 * (wind - 10.0) + 0.20 * (acclimatised - 7) + 0.05 * (party - 3) - 0.45 * (start - 4.5)
+        route = draw.choices(tuple(ROUTES), weights=(5, 3, 2))[0]
+        guide = draw.choice(NAMES)
+        log_odds = (0.9 - 0.20 * (wind - 10.0) + 0.18 * (days - 7) + 0.03 * (party - 3) - 0.40 * (start - 4.5)
+                    + ROUTES[route] + skill[guide])
         reached = int(draw.random() < 1.0 / (1.0 + math.exp(-log_odds)))
-        yield wind, acclimatised, party, start, reached
+        noted = wind if draw.random() > 0.015 else "NA"
+        yield reached, noted, days, party, start, route, guide
 
 
 def as_csv() -> str:
     """The whole file as text."""
-    lines = [",".join((*HEADER, "summit"))]
-    lines += [",".join(str(entry) for entry in row) for row in attempts()]
+    lines = [",".join(HEADER), *(",".join(str(entry) for entry in row) for row in attempts())]
     return "\n".join(lines) + "\n"
 
 

@@ -229,11 +229,12 @@ class Fit:
 
         return effect_curves(self, columns, interval)
 
-    def report(self, *, title: str = "", reproduce: tuple[str, ...] = ()) -> FitReport:
+    def report(self, *, title: str = "", reproduce: Sequence[str] = (), source: str = "",
+               interval: float | None = None) -> FitReport:
         """Everything that is said of the fit, as records: what the HTML page is drawn from."""
         from klimb.frontend.reporting import fit_report
 
-        return fit_report(self, title=title, reproduce=reproduce)
+        return fit_report(self, title=title, reproduce=reproduce, source=source, interval=interval)
 
     def plot_effects(self, columns: Sequence[str] | str | None = None, axes: Any = None) -> Any:
         """The effect curves with their bands; needs matplotlib."""

@@ -80,13 +80,13 @@ def _header(report: FitReport) -> str:
 def _verdict(trust: TrustSummary, report: FitReport) -> str:
     kind = "doubt" if not report.converged and trust.verdict == "unchecked" else trust.verdict
     word, drawing = SIGNS[kind]
-    headline = trust.headline if report.converged else f"{report.status}. {trust.headline}"
-    advice = " ".join(text for text in (trust.advice, "" if report.converged else report.advice) if text)
+    words = trust.advice or trust.headline
+    advice = "" if report.converged else f"{report.status}: {report.advice}"
     facts = _facts(trust.facts)
     more = f"<details><summary>What was checked</summary>{facts}</details>" if facts else ""
     return (f'<section class="verdict {kind}" aria-label="verdict">'
             f'<svg class="sign" viewBox="0 0 24 24" aria-hidden="true">{drawing}</svg>'
-            f"<div><p><strong>{word}.</strong> {escape(headline)}</p>"
+            f"<div><p><strong>{word}.</strong> {escape(words)}</p>"
             f'{f"<p class=soft>{escape(advice)}</p>" if advice else ""}{more}</div></section>\n')
 
 

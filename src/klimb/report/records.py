@@ -151,8 +151,8 @@ class TrustSummary:
     """Whether the Gaussian posterior can be believed: a verdict, why, and what to do."""
 
     verdict: Verdict
-    headline: str
-    advice: str = ""
+    headline: str  # what the number measures, or why there is none
+    advice: str = ""  # one sentence: what to do with the numbers of the fit
     number: float | None = None
     facts: tuple[Fact, ...] = ()
 
