@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
@@ -14,7 +15,7 @@ from klimb.latents.base import Factor, Latent, Posterior, mean_at, variances_at
 from klimb.latents.weights import PrimalFactor, Weights
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import check_symmetric, psd_square_root, row_blocks, triangular_solve
-from klimb.numerics.matrix import DenseDesign, DesignMatrix
+from klimb.numerics.matrix import BlockedDesign, DenseDesign, DesignMatrix
 from klimb.numerics.threads import threads_for
 from klimb.numerics.whitening import Whitener
 
@@ -162,28 +163,48 @@ class Inducing(Latent):
         return factor.weight_root()
 
     def bound_gradient(self, posterior: Posterior) -> InducingGradient:
-        """d bound / d(Kuu, Kuf, kff_diag) at a converged posterior; d bound / d mean is ``posterior.a``.
+        """d bound / d(Kuu, Kuf, kff_diag) at a converged posterior; d bound / d mean is ``posterior.a``."""
+        cross = np.empty((self.root.shape[0], self.n_sites))
 
-        The bound depends on them only through the whitened rows x = L^-1 k_u and the slack c = k_ff - |x|^2, since the
-        whitened prior is N(0, I). With q(u) = N(m_u, V_u): d/dx_i = a_i m_u - gamma_i V_u x_i + gamma_i x_i.
+        def keep(block: slice, part: Array) -> None:
+            cross[:, block] = part
+
+        inner, diagonal = self.pull_back([posterior], keep)
+        return InducingGradient(inner, cross, diagonal)
+
+    def pull_back(
+        self, posteriors: Sequence[Posterior], take: Callable[[slice, Array], None]
+    ) -> tuple[Array, Array]:
+        """The same in bounded memory, summed over ``posteriors`` that share this prior.
+
+        d bound / dKuf goes to ``take(block of sites, part of M rows)``, block by block; those in Kuu and the
+        diagonal of Kff are returned. The bound depends on all three only through the whitened rows x = L^-1 k_u and the slack
+        c = k_ff - |x|^2, since the whitened prior is N(0, I). With q(u) = N(m_u, V_u):
+        d/dx_i = a_i m_u - gamma_i V_u x_i + gamma_i x_i.
         """
-        L = self.root
+        L, design = self.root, self.row_design
         if L.shape[0] != L.shape[1]:
             raise InputError(
                 "gradients need inducing points whose Kuu has full rank", f"rank {L.shape[1]} of {L.shape[0]}",
                 "Drop inducing points that repeat each other.",
             )  # fmt: skip
-        gamma, rows, spread = posterior.gamma, self.rows, self.weight_root(posterior)
+        assert isinstance(design, BlockedDesign)
         with threads_for(self.dense_size):
-            d_rows = np.outer(posterior.a, self.weight_mean(posterior))
-            d_rows += gamma[:, None] * (rows - (rows @ spread) @ spread.T)
-            d_cross = triangular_solve(L, d_rows.T, transpose=True)  # L^-T d_rows': x' = k_u' L^-T
-            d_L = -np.tril(triangular_solve(L, d_rows.T @ rows, transpose=True))
+            states = [(q.a, q.gamma, self.weight_mean(q), self.weight_root(q)) for q in posteriors]
+            product = np.zeros_like(L)
+            for block, rows in design.blocks():
+                d_rows = np.zeros_like(rows)
+                for a, gamma, mean, spread in states:
+                    d_rows += np.multiply.outer(a[block], mean)
+                    d_rows += gamma[block, None] * (rows - (rows @ spread) @ spread.T)
+                product += d_rows.T @ rows
+                take(block, triangular_solve(L, d_rows.T, transpose=True))  # L^-T d_rows': x' = k_u' L^-T
+            d_L = -np.tril(triangular_solve(L, product, transpose=True))
             half = np.tril(L.T @ d_L)  # Cholesky backwards: Kuu-bar = L^-T sym(Phi(L' L-bar)) L^-1
             half.flat[:: len(half) + 1] *= 0.5
             inner = triangular_solve(L, 0.5 * (half + half.T), transpose=True)
             d_inner = triangular_solve(L, inner.T, transpose=True)
-        return InducingGradient(0.5 * (d_inner + d_inner.T), d_cross, -0.5 * gamma)
+        return 0.5 * (d_inner + d_inner.T), -0.5 * np.sum([q.gamma for q in posteriors], axis=0)
 
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
         return self._weights.weight_sample(self._inner(posterior), n, rng)
@@ -210,3 +231,10 @@ class Inducing(Latent):
                     unexplained = total[block] - np.einsum("ij,ij->i", rows, rows)
                     v[block] = np.maximum(unexplained, 0.0) + np.einsum("ij,ij->i", within, within)
         return m, v
+
+    def predict_covariance(self, posterior: Posterior, K_new: Array, K_new_new: Array) -> Array:
+        """The posterior covariance of f between new inputs: n_new x n_new, from that of the prior ``K_new_new``."""
+        with threads_for(self.dense_size):
+            rows = self._whitener.whitened(K_new)
+            within = rows @ self.weight_root(posterior)
+            return np.asarray(K_new_new - rows @ rows.T + within @ within.T)

@@ -164,6 +164,11 @@ class KernelFactor(Factor):
         columns = np.asfortranarray((cross * self._root).T)
         return np.asarray(dtrmm(1.0, self._inverse, columns, lower=1, overwrite_b=1))
 
+    def explained_matrix(self, cross: Array) -> Array:
+        """k_*' (K + G^-1)^-1 k_+ for all pairs of rows of ``cross``."""
+        W = self.whitened(cross)
+        return np.asarray(W.T @ W)
+
     def covariance(self) -> Array:
         from scipy.linalg.blas import dsyrk
         from scipy.linalg.lapack import dlauum
@@ -226,10 +231,18 @@ class SignedKernelFactor(Factor):
 
     def explained(self, cross: Array) -> Array:
         """k_*' (K + G^-1)^-1 k_* for each row k_* of ``cross``: what the others explain, less what these take back."""
+        W, U = self._explained_and_returned(cross)
+        return np.asarray(np.einsum("ij,ij->j", W, W) - np.einsum("ij,ij->j", U, U))
+
+    def explained_matrix(self, cross: Array) -> Array:
+        """k_*' (K + G^-1)^-1 k_+ for all pairs of rows of ``cross``."""
+        W, U = self._explained_and_returned(cross)
+        return np.asarray(W.T @ W - U.T @ U)
+
+    def _explained_and_returned(self, cross: Array) -> tuple[Array, Array]:
         W = self._base.whitened(cross)
         V1 = cross[:, self._negative].T - self._W.T @ W
-        U = triangular_solve(self._lower, self._root[:, None] * V1)
-        return np.asarray(np.einsum("ij,ij->j", W, W) - np.einsum("ij,ij->j", U, U))
+        return W, triangular_solve(self._lower, self._root[:, None] * V1)
 
 
 DenseFactor: TypeAlias = KernelFactor | SignedKernelFactor
@@ -328,6 +341,11 @@ class Kernel(Latent):
                 v[rows] = prior[rows] - factor.explained(cross[rows])
             v = np.maximum(v, 0.0) if posterior.spread else np.zeros_like(v)
             return prior_mean + cross @ posterior.a, v
+
+    def predict_covariance(self, posterior: Posterior, K_new: Array, K_new_new: Array) -> Array:
+        """The posterior covariance of f between new inputs: n_new x n_new, from that of the prior ``K_new_new``."""
+        with threads_for(self.dense_size):
+            return np.asarray(K_new_new - self._factor_of(posterior).explained_matrix(K_new))
 
     def _factor_of(self, posterior: Posterior) -> DenseFactor:
         factor = posterior.factorised()

@@ -74,7 +74,7 @@ def softmax_couplings(m: Array, v: Array) -> Array:
     A derivative of -int prod_c F_c dx = E logsumexp + ... in m_c replaces F_c by -F_c', one in v_c by F_c'' / 2. With
     r = F' / F and b = F'' / F, off the diagonals
 
-        dp_c/dm_d = -int P r_c r_d      dgamma_c/dm_d = 2 dp_d/dv_c = int P b_c r_d      dgamma_c/dv_d = -int P b_c b_d / 2
+        dp_c/dm_d = -int P r_c r_d    dgamma_c/dm_d = 2 dp_d/dv_c = int P b_c r_d    dgamma_c/dv_d = -int P b_c b_d / 2
 
     On the diagonals the first two follow from the others, as logsumexp moves with a common shift of all f, and the last
     by parts.

@@ -67,8 +67,19 @@ class Prediction:
         return found[0] if levels.ndim == 0 else np.column_stack(found)
 
     def probabilities(self) -> Array:
-        """P(y = class), n x K: [P(y = 0 or -1), P(y = 1)] for binary sites, one column per level for Ordinal."""
+        """P(y = class), n x K: [P(y = 0 or -1), P(y = 1)] for binary sites, one column per class or level else."""
         return self.site.class_probabilities(self.m, self.v)
+
+    def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
+        """``n`` draws of y, one a row; data are drawn one by one, without what they share.
+
+        >>> from klimb.sites.counts import Poisson
+        >>> Poisson().predict(m=[0.0, 3.0], v=[0.1, 0.1]).sample(1000, rng=0).mean(axis=0).round(0).tolist()
+        [1.0, 21.0]
+        """
+        generator = np.random.default_rng(rng)
+        f = self.m + np.sqrt(self.v) * generator.standard_normal((n, self.m.size))
+        return draw_response(self.site, f, generator)
 
 
 def predict(site: Site, m: ArrayLike, v: ArrayLike) -> Prediction:
@@ -84,6 +95,37 @@ def predict(site: Site, m: ArrayLike, v: ArrayLike) -> Prediction:
         raise InputError("m and v must have 1 dimension", f"shape {mean.shape}", "Pass one entry per prediction.")
     site.check_length(mean.size)
     return Prediction(site, np.ascontiguousarray(mean), np.ascontiguousarray(variance))
+
+
+# -- draws
+
+
+def draw_response(site: Site, f: Array, rng: np.random.Generator) -> Array:
+    """One y for each latent value: ``f`` is (draws, n), or (draws, outputs x n) for a site with several per datum."""
+    n_data = f.shape[1] // site.n_outputs
+    out = np.empty((len(f), n_data))
+    for row, latent in zip(out, f, strict=True):
+        row[:] = _draw(site, latent, rng.random(n_data))
+    return out
+
+
+def _draw(site: Site, f: Array, level: Array) -> Array:
+    """The ``level`` quantile of y given f, each datum with its own level."""
+    if site.response == "classes":
+        cumulative = np.cumsum(site.class_probabilities(f, np.zeros_like(f)), axis=1)
+        cumulative[:, -1] = 1.0
+        return np.asarray(site.labels()[np.argmax(cumulative >= level[:, None], axis=1)])
+
+    def excess(rows: Rows, y: Array) -> Array:
+        return site.rows(rows).cdf(y, f[rows]) - level[rows]
+
+    with np.errstate(all="ignore"):
+        if site.response == "counts":
+            return smallest_integer(excess, f.size)
+        to_response = _FROM_LINE[site.response]
+        middle = f if site.response == "real" else np.zeros_like(f)
+        found: Array = to_response(monotone_root(lambda rows, t: excess(rows, to_response(t)), middle, np.ones_like(f)))
+        return found
 
 
 # -- log density
