@@ -28,8 +28,7 @@ def direction_khat(log_weights: LogWeights, sample: Sample, allowed: int | None,
     n = DRAWS if allowed is None else min(DRAWS, allowed)
     if n < FEWEST or sample.z.shape[1] == 0 or log_weights.geometry.excess(sample.z[:1]) is not None:
         return None
-    basis = leading_directions(sample.gradient, DIRECTIONS)
-    C = _deviations(log_weights, basis)  # sites x directions
+    C = leading_directions(log_weights, sample, DIRECTIONS)
     q, site, y = log_weights.posterior, log_weights.site, log_weights.y
     rest = np.maximum(q.v - np.einsum("ij,ij->i", C, C), 0.0)
     u = matched_draws(n, C.shape[1], seed=seed)
@@ -42,14 +41,15 @@ def direction_khat(log_weights: LogWeights, sample: Sample, allowed: int | None,
     return smooth_log_weights(values).khat
 
 
-def leading_directions(gradient: Array, k: int) -> Array:
-    """Orthonormal rows: the leading right singular vectors of the gradients."""
-    _, _, rows = np.linalg.svd(gradient, full_matrices=False)
-    return np.asarray(rows[:k])
-
-
-def _deviations(log_weights: LogWeights, basis: Array) -> Array:
-    """Z basis', one row per site."""
+def leading_directions(log_weights: LogWeights, sample: Sample, k: int) -> Array:
+    """How f at the sites moves along the ``k`` directions in which log w varies most: sites x directions."""
+    gradient = sample.gradient
+    if gradient.shape[0] > gradient.shape[1]:
+        _, vectors = np.linalg.eigh(gradient.T @ gradient)
+        basis = vectors[:, ::-1][:, :k].T
+    else:
+        _, _, rows = np.linalg.svd(gradient, full_matrices=False)
+        basis = rows[:k]
     out = np.empty((len(log_weights.y), len(basis)))
 
     def visit(rows: slice, d: Array) -> Array:

@@ -52,7 +52,7 @@ class Geometry(ABC):
         """R z for some of the reported marginals: draws x marginals."""
 
     def excess(self, z: Array) -> tuple[Array, Array] | None:
-        """What log prior - log q has instead of the sites' quadratic terms, and its gradient; None where it has these."""
+        """What log prior - log q has instead of the sites' quadratic terms, and its gradient; None if it has these."""
         return None
 
 
@@ -212,9 +212,8 @@ def geometry_of(posterior: Posterior) -> Geometry:
     if isinstance(factor, PrimalFactor):
         kind: Kind = "weight" if isinstance(latent, Weights) else "f"
         design = latent.X if isinstance(latent, Weights) else _rows_of(latent)
-        spread = posterior.v - latent.slack
         mean = posterior.mean if kind == "weight" else posterior.m
-        return PrimalGeometry(design, factor.weight_root(), mean, kind, posterior.m, spread)
+        return PrimalGeometry(design, factor.weight_root(), mean, kind, posterior.m, posterior.v)
     if isinstance(latent, Markov) and isinstance(factor, MarkovFactor) and latent.n_sites > LARGEST_DENSE // 10:
         return MarkovGeometry(latent, posterior, factor)
     if isinstance(latent, Kernel | Weights | Markov):

@@ -68,7 +68,7 @@ class Corrected:
     def density(self, index: int, x: Any) -> Array:
         """Density of one marginal at the points ``x``."""
         points = (as_float(x, "x") - self.mean[index]) / self.sd[index]
-        return _standard_density(points, float(self.skewness[index])) / self.sd[index]
+        return np.asarray(_standard_density(points, float(self.skewness[index])) / self.sd[index])
 
 
 def _shape(skewness: Array | float) -> Any:

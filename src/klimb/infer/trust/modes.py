@@ -18,6 +18,7 @@ from klimb.numerics.arrays import Array
 DISBELIEF = 1e-3  # what is left of the sites that a start does not believe
 OUTLIER = 0.1  # gamma over the site's own starting precision below which q has given a datum up
 TOL, ITERATIONS = 1e-3, 60
+ASIDE = 3.0  # sd of q
 APART = 2.0  # distance in sd from which two optima are two
 FALLEN = 9.0  # nats below the best bound at which an optimum no longer matters
 LARGEST = 20_000  # sites up to which other optima are looked for without being asked
@@ -30,15 +31,16 @@ class Mode:
 
     bound: float
     odds: float  # exp(its bound - the reported bound)
-    distance: float  # largest distance of marginal means, in sd of the wider of the two
+    distance: float  # largest distance of marginal means, in sd of the narrower of the two
     posterior: Posterior
 
 
-def other_modes(problem: Problem, posterior: Posterior, bound: float) -> tuple[Mode, ...]:
+def other_modes(problem: Problem, posterior: Posterior, bound: float, direction: Array) -> tuple[Mode, ...]:
     """Optima found from starts that believe other data than the fit did; none where the likelihood is log-concave.
 
     One start believes the data above the first guess, one those below, one the data that the fit has given up
-    (their sites carry little or negative precision), and one begins at the prior.
+    (their sites carry little or negative precision), and one begins at the prior. Two more begin a few sd to either
+    side along ``direction`` (one entry per site), where q is least Gaussian.
     """
     site = exact_site(problem.site)
     if site.log_concave:
@@ -47,12 +49,18 @@ def other_modes(problem: Problem, posterior: Posterior, bound: float) -> tuple[M
     own = Problem(problem.latent, site, problem.y)
     pull = site.oracle(problem.y, posterior.m, posterior.v).alpha
     given_up = posterior.gamma < OUTLIER * gamma
-    found: list[Mode] = []
+    starts = []
     for believed in (pull > 0, pull < 0, given_up, np.zeros(len(pull), dtype=bool)):
-        if believed.all():
-            continue
         trust = np.where(believed, 1.0, DISBELIEF)
-        mode = _climb(own, trust * slope, trust * gamma, posterior, bound)
+        starts.append((trust * slope, trust * gamma))
+    for step in (ASIDE, -ASIDE):
+        aside = posterior.m + step * direction
+        e = site.oracle(problem.y, aside, 0.25 * posterior.v)
+        precision = np.maximum(e.gamma, DISBELIEF * gamma)
+        starts.append((precision * aside - e.alpha, precision))
+    found: list[Mode] = []
+    for start in starts:
+        mode = _climb(own, *start, posterior, bound)
         if mode is not None and all(_distance(mode.posterior, known.posterior) > APART for known in found):
             found.append(mode)
     return tuple(sorted(found, key=lambda mode: -mode.bound))
@@ -74,4 +82,4 @@ def _climb(problem: Problem, slope: Array, gamma: Array, posterior: Posterior, b
 
 
 def _distance(one: Posterior, other: Posterior) -> float:
-    return float((np.abs(one.m - other.m) / np.sqrt(np.maximum(np.maximum(one.v, other.v), 1e-300))).max())
+    return float((np.abs(one.m - other.m) / np.sqrt(np.maximum(np.minimum(one.v, other.v), 1e-300))).max())

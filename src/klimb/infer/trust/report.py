@@ -12,17 +12,18 @@ from klimb.errors import InputError
 from klimb.infer.literal import Certificate, variance_certificate
 from klimb.infer.problem import Problem
 from klimb.infer.result import Result, Status
-from klimb.infer.trust.directions import direction_khat
+from klimb.infer.trust.directions import direction_khat, leading_directions
 from klimb.infer.trust.geometry import Geometry, geometry_of
 from klimb.infer.trust.importance import Moments, Sample, default_draws, draw, redraw
 from klimb.infer.trust.ladder import Ladder, climb_ladder
 from klimb.infer.trust.marginals import Corrected
 from klimb.infer.trust.modes import LARGEST, Mode, other_modes
 from klimb.infer.trust.sites import SiteReport, site_report
-from klimb.infer.trust.verdict import Evidence, Verdict, Word, judge
+from klimb.infer.trust.verdict import Evidence, Verdict, Word, judge, tail_matters
 from klimb.infer.trust.weights import LogWeights, exact_site
 from klimb.latents.base import Posterior
 from klimb.numerics.arrays import Array
+from klimb.numerics.pareto import khat_threshold
 from klimb.numerics.threads import threads_for
 
 REDRAW_DIM = 12  # coordinates up to which a wider proposal is worth its draws
@@ -49,7 +50,7 @@ class Trust:
     >>> X = np.column_stack([np.ones(40), np.linspace(-1, 1, 40)])
     >>> y = np.arange(40) % 3 > 0
     >>> result = klimb.infer(klimb.latents.Weights(X, cov=4.0), klimb.sites.Logistic(), y)
-    >>> result.trust.verdict, bool(result.trust.khat < 0.7), bool(result.trust.log_evidence >= result.bound)
+    >>> result.trust.verdict, bool(result.trust.efficiency > 0.98), bool(result.trust.log_evidence >= result.bound)
     ('trust', True, True)
     """
 
@@ -73,6 +74,11 @@ class Trust:
     @property
     def verdict(self) -> Word:
         return self.judgement.word
+
+    @property
+    def khat_matters(self) -> bool:
+        """Whether the tail that k-hat describes carries weight: it does not where nearly all draws are effective."""
+        return tail_matters(self.efficiency)
 
     @property
     def number(self) -> float:
@@ -129,9 +135,11 @@ class Trust:
     # -- to read
 
     def __str__(self) -> str:
+        heavy = self.khat > khat_threshold(self.n_draws) and not self.khat_matters
+        harmless = ": the tail is heavy but carries next to nothing" if heavy else ""
         lines = [
             f"verdict       {self.verdict}: {self.advice}",
-            f"k-hat         {self.khat:.2f}  ({self.n_draws} draws, {self.efficiency:.0%} effective)",
+            f"k-hat         {self.khat:.2f}  ({self.n_draws} draws, {self.efficiency:.0%} effective{harmless})",
             f"log evidence  {self.log_evidence:.4f} +- {self.log_evidence_error:.2g}  (bound {self.bound:.4f})",
             self._marginal_line(),
         ]
@@ -158,9 +166,9 @@ class Trust:
         moments = self.marginals
         return {
             "verdict": self.verdict, "number": self.number, "measures": self.measures, "advice": self.advice,
-            "khat": self.khat, "direction_khat": self.direction_khat, "n_draws": self.n_draws,
-            "efficiency": self.efficiency, "bound": self.bound, "log_evidence": self.log_evidence,
-            "log_evidence_error": self.log_evidence_error, "method": self.method, "kind": self.kind,
+            "khat": self.khat, "khat_matters": self.khat_matters, "direction_khat": self.direction_khat,
+            "n_draws": self.n_draws, "efficiency": self.efficiency, "bound": self.bound,
+            "log_evidence": self.log_evidence, "log_evidence_error": self.log_evidence_error, "method": self.method, "kind": self.kind,
             "largest_shift": float(np.abs(moments.shift).max(initial=0.0)),
             "smallest_sd_ratio": float(moments.ratio.min(initial=1.0)),
             "largest_sd_ratio": float(moments.ratio.max(initial=1.0)),
@@ -221,8 +229,8 @@ def trust_report(result: Result, *, draws: int | None = None, seed: int = 0, com
             directions = direction_khat(log_weights, own, allowed, seed)
         modes: tuple[Mode, ...] = ()
         if complete or problem.latent.n_sites <= LARGEST:
-            modes = other_modes(problem, posterior, log_weights.mean)
-    found = Evidence(result.status, log_weights.stationarity if own.stationary else 0.0, own, moments, method,
+            modes = _modes(log_weights, own, problem)
+    found = Evidence(result.status, log_weights.stationarity if own.stationary else 0.0, best, moments, method,
                      geometry.kind, modes, directions)  # fmt: skip
     evidence, error = (own if best is own else min((own, best), key=lambda s: s.log_evidence()[1])).log_evidence()
     evidence = max(evidence, log_weights.mean)
@@ -239,6 +247,13 @@ def _better_draws(log_weights: LogWeights, own: Sample, n: int, seed: int) -> Sa
         return own
     wider = redraw(log_weights, own, n, seed=seed)
     return wider if wider.smoothed.effective > 0.5 * own.smoothed.effective else own
+
+
+def _modes(log_weights: LogWeights, own: Sample, problem: Problem) -> tuple[Mode, ...]:
+    if log_weights.site.log_concave or log_weights.geometry.dim == 0:
+        return ()
+    direction = leading_directions(log_weights, own, 1)[:, 0]
+    return other_modes(problem, log_weights.posterior, log_weights.mean, direction)
 
 
 def _noisy(moments: Moments) -> bool:

@@ -19,9 +19,9 @@ MEAN_ERROR = 0.1  # of a reported mean, in sd
 SKEWNESS = 0.5  # up to which a symmetric interval is a fair one: its ends are off by at most 0.15 sd
 BEYOND = 0.5  # error of an sd above which no correction of a Gaussian is to be believed
 FEWEST_EFFECTIVE = 16.0  # effective draws below which weights say nothing
-MINOR = 0.1  # share of the weight in the tail's own variance below which a heavy tail does not matter
+MINOR = 0.1  # share of the draws that weighting costs below which a heavy tail does not matter
 SIGNIFICANT = 2.0  # standard errors
-MODE_ODDS = 0.01  # mass of another optimum, relative to the reported one, from which it matters
+MODE_ODDS = 0.001  # mass of another optimum, relative to the reported one, from which it matters
 
 
 @final
@@ -42,7 +42,7 @@ class Evidence:
 
     status: Status
     stationarity: float
-    sample: Sample
+    sample: Sample  # the draws that the moments come from
     moments: Moments
     method: str
     kind: str
@@ -64,10 +64,10 @@ def _doubt(found: Evidence) -> Verdict | None:
     if found.modes and found.modes[0].odds > MODE_ODDS:
         mode = found.modes[0]
         share = mode.odds / (1.0 + mode.odds)
-        better = " (a better one)" if mode.odds > 1.0 else ""
+        amount = f"{share:.0%}" if share >= 0.01 else f"{share:.1%}"
         return Verdict("doubt", share, "mass of another mode",
-                       f"Another mode{better} lies {mode.distance:.0f} sd away and holds about {share:.0%} of the "
-                       "mass: use klimb.boost for a mixture, or a sampler.")  # fmt: skip
+                       f"Another mode lies {mode.distance:.0f} sd away and holds about {amount} of the mass: use "
+                       "klimb.boost for a mixture, or a sampler.")  # fmt: skip
     return _unreliable(found)
 
 
@@ -85,13 +85,17 @@ def _unreliable(found: Evidence) -> Verdict | None:
                            "most influential directions: use klimb.boost, or a sampler.")  # fmt: skip
         return None
     heavy = khat > khat_threshold(sample.n_draws)
-    matters = 1.0 - sample.efficiency > MINOR
-    if (heavy and matters) or sample.smoothed.effective < FEWEST_EFFECTIVE:
+    if (heavy and tail_matters(sample.efficiency)) or sample.smoothed.effective < FEWEST_EFFECTIVE:
         return Verdict("doubt", khat, "k-hat",
                        f"Importance weights have too heavy a tail (k-hat {khat:.2f}, {sample.smoothed.effective:.0f} "
                        f"effective draws of {sample.n_draws}): neither q nor its correction is reliable. "
                        "Use klimb.boost, or a sampler.")  # fmt: skip
     return None
+
+
+def tail_matters(efficiency: float) -> bool:
+    """Nearly equal weights may have a heavy tail in shape (a large k-hat) that carries next to nothing."""
+    return 1.0 - efficiency > MINOR
 
 
 def _correct(found: Evidence) -> Verdict | None:
@@ -124,7 +128,7 @@ def _trust(found: Evidence) -> Verdict:
     moments = found.moments
     size = float(np.maximum(np.abs(moments.ratio - 1.0), 0.0).max(initial=0.0))
     return Verdict("trust", size, "relative error of an sd",
-                   f"Means, sds and intervals can be used as they are (largest error of an sd: {size:.1%}).")  # fmt: skip
+                   f"Means, sds and intervals can be used as they are (sd right to {size:.1%}).")  # fmt: skip
 
 
 def _largest_sd_error(moments: Moments) -> float:

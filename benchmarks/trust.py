@@ -1,0 +1,171 @@
+"""How good is the verdict? Random log-concave problems (false alarms), planted bad fits (misses), and what it costs.
+
+    python -m benchmarks.trust alarms [500]     verdicts over random log-concave problems
+    python -m benchmarks.trust planted          verdicts over fits that are bad on purpose
+    python -m benchmarks.trust cost             what a default report adds to a fit (a9a needs KLIMB_DATA)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import klimb
+
+SITES = ("logistic", "probit", "poisson", "binomial", "laplace", "exponential", "gaussian", "negative binomial")
+
+
+def draw_response(name: str, f: np.ndarray, rng: np.random.Generator) -> tuple[Any, np.ndarray]:
+    """A log-concave site and data that it would give for these latent values."""
+    from scipy.special import expit, ndtr
+
+    if name == "logistic":
+        return klimb.sites.Logistic(), rng.random(len(f)) < expit(f)
+    if name == "probit":
+        return klimb.sites.Probit(), rng.random(len(f)) < ndtr(f)
+    if name == "poisson":
+        return klimb.sites.Poisson(), rng.poisson(np.exp(np.clip(f, -6, 6)))
+    if name == "binomial":
+        return klimb.sites.Binomial(trials=8), rng.binomial(8, expit(f))
+    if name == "laplace":
+        return klimb.sites.Laplace(scale=0.5), f + rng.laplace(0.0, 0.5, len(f))
+    if name == "exponential":
+        return klimb.sites.Exponential(), rng.exponential(np.exp(-np.clip(f, -6, 6)))
+    if name == "negative binomial":
+        mean = np.exp(np.clip(f, -6, 6))
+        return klimb.sites.NegativeBinomial(size=2.0), rng.negative_binomial(2.0, 2.0 / (2.0 + mean))
+    return klimb.sites.Gaussian(0.5), f + 0.5 * rng.standard_normal(len(f))
+
+
+def random_problem(seed: int) -> tuple[str, Any, Any, np.ndarray]:
+    """A regression or a Gaussian process with a log-concave likelihood, data drawn from the model itself."""
+    rng = np.random.default_rng([2024, seed])
+    name = SITES[seed % len(SITES)]
+    n = int(rng.integers(15, 150))
+    if rng.random() < 0.6:
+        d = int(rng.integers(1, 9))
+        sd = float(np.exp(rng.uniform(np.log(0.3), np.log(2.0))))
+        X = np.column_stack([np.ones(n), rng.standard_normal((n, d - 1))])
+        latent: Any = klimb.latents.Weights(X, cov=sd**2)
+        f = X @ (sd * rng.standard_normal(d))
+        label = f"weights {d}"
+    else:
+        x = np.sort(rng.uniform(0, 5, n))
+        variance, lengthscale = float(np.exp(rng.uniform(-1, 1.4))), float(np.exp(rng.uniform(-1.2, 0.7)))
+        K = variance * np.exp(-0.5 * ((x[:, None] - x) / lengthscale) ** 2) + 1e-6 * np.eye(n)
+        latent = klimb.latents.Kernel(K)
+        f = np.linalg.cholesky(K) @ rng.standard_normal(n)
+        label = f"gp {n}"
+    site, y = draw_response(name, f, rng)
+    return f"{name} {label}", latent, site, y
+
+
+def planted_problems() -> Iterator[tuple[str, Any, Any, np.ndarray]]:
+    """Fits that no Gaussian can do justice to."""
+    for seed in range(8):  # two groups of data that contradict each other under heavy tails
+        rng = np.random.default_rng([7, seed])
+        n, gap = int(rng.integers(6, 20)), float(rng.uniform(4.0, 12.0))
+        noise = 0.3 * rng.standard_normal(n)
+        y = np.concatenate([noise, gap + noise])
+        yield (f"bimodal Student-t, gap {gap:.1f}", klimb.latents.Weights(np.ones((2 * n, 1)), cov=100.0),
+               klimb.sites.StudentT(df=2.0, scale=0.3), y)  # fmt: skip
+    for seed in range(8):  # the same in a regression: two slopes
+        rng = np.random.default_rng([8, seed])
+        x, noise = np.tile(rng.standard_normal(20), 2), np.tile(0.1 * rng.standard_normal(20), 2)
+        X = np.column_stack([np.ones(40), x])
+        y = np.repeat([1.0, -1.0], 20) * (rng.uniform(2.0, 4.0) * x + noise)
+        yield "bimodal regression", klimb.latents.Weights(X, cov=25.0), klimb.sites.StudentT(df=2.0, scale=0.1), y
+    for seed in range(8):  # labels that a plane separates, nothing but a nearly flat prior to hold the weights
+        rng = np.random.default_rng([9, seed])
+        d = int(rng.integers(2, 6))
+        X = np.column_stack([np.ones(30), rng.standard_normal((30, d - 1))])
+        y = X @ rng.standard_normal(d) > 0
+        sd = float(10.0 ** rng.uniform(2.0, 4.0))
+        yield f"separable, prior sd {sd:.0f}", klimb.latents.Weights(X, cov=sd**2), klimb.sites.Logistic(), y
+    for seed in range(4):  # labels of one class only
+        rng = np.random.default_rng([10, seed])
+        sd = float(10.0 ** rng.uniform(2.0, 4.0))
+        yield (f"one class, prior sd {sd:.0f}", klimb.latents.Weights(np.ones((12, 1)), cov=sd**2),
+               klimb.sites.Logistic(), np.ones(12))  # fmt: skip
+    for seed in range(6):  # a log scale with hardly any data behind it: a wall on one side, a long slope on the other
+        rng = np.random.default_rng([11, seed])
+        sd = float(rng.uniform(8.0, 30.0))
+        yield (f"funnel of a log variance, prior sd {sd:.0f}", klimb.latents.Weights(np.ones((2, 1)), cov=sd**2),
+               klimb.sites.StochasticVolatility(), 0.01 * rng.standard_normal(2))  # fmt: skip
+
+
+def alarms(n: int) -> None:
+    counts: Counter[str] = Counter()
+    seconds = [0.0, 0.0]
+    for seed in range(n):
+        label, latent, site, y = random_problem(seed)
+        begin = time.process_time()
+        result = klimb.infer(latent, site, y)
+        middle = time.process_time()
+        report = result.trust
+        seconds[0] += middle - begin
+        seconds[1] += time.process_time() - middle
+        counts[report.verdict] += 1
+        if report.verdict == "doubt":
+            print(f"{seed:4d} {label:28s} {report.advice}")
+    print(dict(counts), f"fits {seconds[0]:.1f} s, reports {seconds[1]:.1f} s")
+
+
+def planted() -> None:
+    for label, latent, site, y in planted_problems():
+        report = klimb.infer(latent, site, y).trust
+        print(f"{label:36s} {report.verdict:10s} {report.number:6.2f} {report.measures:30s} k-hat {report.khat:.2f} "
+              f"effective {report.efficiency:.2f}")  # fmt: skip
+
+
+def cost() -> None:
+    rng = np.random.default_rng(0)
+    problems: list[tuple[str, Any, Any, np.ndarray]] = []
+    path = Path(os.environ.get("KLIMB_DATA", "")) / "a9a.npz"
+    if path.is_file():
+        from scipy.sparse import csr_matrix
+
+        with np.load(path) as stored:
+            X = csr_matrix((stored["data"].astype(float), stored["indices"], stored["indptr"]),
+                           shape=tuple(stored["shape"]))  # fmt: skip
+            y = stored["y"]
+        problems.append(("a9a, logistic", klimb.latents.Weights(X, cov=1.0), klimb.sites.Logistic(), y))
+    for lengthscale in (0.1, 1.0):
+        x = np.sort(rng.uniform(0, 10, 1000))
+        K = 2.0 * np.exp(-0.5 * ((x[:, None] - x) / lengthscale) ** 2) + 1e-6 * np.eye(1000)
+        f = np.linalg.cholesky(K) @ rng.standard_normal(1000)
+        for name in ("logistic", "poisson"):
+            site, y = draw_response(name, f, rng)
+            problems.append((f"GP n = 1000, {name}, lengthscale {lengthscale}", klimb.latents.Kernel(K), site, y))
+    for label, latent, site, y in problems:
+        ratios, fits = [], []
+        for _ in range(7):
+            begin = time.process_time()
+            result = klimb.infer(latent, site, y)
+            middle = time.process_time()
+            report = result.trust
+            ratios.append((time.process_time() - middle) / (middle - begin))
+            fits.append(middle - begin)
+        print(f"{label:42s} fit {np.median(fits):.3f} s, report +{np.median(ratios):.0%}, {report.n_draws} draws, "
+              f"verdict {report.verdict}")  # fmt: skip
+
+
+def main(arguments: list[str]) -> None:
+    what = arguments[0] if arguments else "planted"
+    if what == "alarms":
+        alarms(int(arguments[1]) if len(arguments) > 1 else 500)
+    elif what == "cost":
+        cost()
+    else:
+        planted()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
