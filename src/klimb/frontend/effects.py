@@ -80,7 +80,8 @@ def mean_label(fit: Fit) -> str:
     if family.response == "ordered":
         return f"linear predictor of {name}"
     if family.response in ("binary", "trials"):
-        return f"P({name} = {levels[1]})" if len(levels) == 2 else f"chance of {name}"
+        return f"P({name} = {levels[1]})" if len(levels) == 2 else (
+            f"P({name} = 1)" if family.response == "binary" else f"chance of {name}")
     if family.name == "stochastic_volatility":
         return f"variance of {name}"
     return f"mean of {name}"

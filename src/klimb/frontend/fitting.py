@@ -18,7 +18,7 @@ from klimb.frontend.progress import reporter
 from klimb.frontend.setup import Setup, build
 from klimb.frontend.solve import HyperMode, Solution, solve
 from klimb.numerics.arrays import Array, as_float
-from klimb.report.records import BoundTrace
+from klimb.report.records import PARAMETERS, BoundTrace
 
 MOST_CHECKED = 300  # columns up to which collinear ones are looked for
 
@@ -79,7 +79,7 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     setup = build(encoded, response, resolved, priors=priors, weights=row_weights)
     notes = _collinear_notes(encoded)
     with reporter(progress, setup.model.theta.size) as heard:
-        solution = solve(setup.model, setup.y, hyper=hyper, callback=heard)
+        solution = solve(setup.model, setup.y, hyper=hyper, hear=heard)
     training = Training(response.y, encoded.rows, encoded.dropped, response.levels, response.trials, row_weights)
     return _assemble(encoder, setup, solution, training, float(interval), notes, frame)
 
@@ -91,10 +91,13 @@ def _assemble(encoder: Encoder, setup: Setup, solution: Solution, training: Trai
         for weight, model, result in zip(solution.weights, solution.models, solution.results, strict=True)
     )
     history = solution.results[solution.best].history
-    trace = BoundTrace(tuple(history.bound.tolist()), tuple(history.stationarity.tolist()), history.rule)
+    if len(solution.path) > 1:  # the last fit began where the one before ended: the climb was that of the parameters
+        trace = BoundTrace(solution.path, (), (PARAMETERS,) * len(solution.path))
+    else:
+        trace = BoundTrace(tuple(history.bound.tolist()), tuple(history.stationarity.tolist()), history.rule)
     return Fit(encoder.formula, encoder, setup.model.shared, components, training, setup.priors, solution.bound,
                solution.mode, solution.status, trace, solution.n_fits, interval,
-               (*notes, *solution.results[solution.best].notes), solution.spread, frame, solution)
+               (*notes, *solution.results[solution.best].notes), solution.quantiles, frame, solution)
 
 
 def _row_weights(weights: Any, frame: Frame, rows: Any) -> Array | None:

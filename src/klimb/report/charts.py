@@ -119,14 +119,15 @@ def bound_chart(trace: BoundTrace) -> str:
         return ""
     x, y = span([0.0, float(len(gaps) - 1)], pad=0.02), span([height for _, height in points], pad=0.06)
     words = (f"The bound rose from {plain(trace.bound[0], 5)} to {plain(trace.bound[-1], 5)} in {len(gaps) - 1}"
-             f" iterations.")
-    panel = _panel(x, y, "Distance below the final bound, by iteration", words, log=True)
+             f" {trace.unit}s.")
+    panel = _panel(x, y, f"Distance below the final bound, by {trace.unit}", words, log=True)
     panel.y_axis("nats below the final bound", 5)
-    panel.x_axis("iteration", min(6, len(gaps)), grid=False)
+    panel.x_axis(trace.unit, min(6, len(gaps)), grid=False)
     panel.line([float(index) for index, _ in points], [height for _, height in points])
     rules = trace.rule or ("",) * len(gaps)
     for index, height in points:
-        panel.dot(float(index), height, f"iteration {index}: {plain(10.0**height)} below {rules[index]}".rstrip(), 3.2)
+        note = f" ({rules[index]})" if rules[index] and trace.unit == "iteration" else ""
+        panel.dot(float(index), height, f"{trace.unit} {index}: {plain(10.0**height)} below{note}", 3.2)
     return panel.svg()
 
 

@@ -96,7 +96,8 @@ def _tiles(report: FitReport) -> str:
         tiles.append(("Leave-one-out", f"{plain(report.loo.elpd, 5)}", f"± {plain(report.loo.se, 2)} (log density)"))
     if report.trace is not None:
         count = len(report.trace.bound) - 1
-        tiles.append(("Iterations", f"{count}", "converged" if report.converged else report.status))
+        tiles.append((f"{report.trace.unit}s".capitalize(), f"{count}",
+                      "converged" if report.converged else report.status))
     tiles.append(("Rows", f"{report.n:,}", f"{report.dropped:,} left out" if report.dropped else "all used"))
     cells = "".join(f"<div><dt>{escape(name)}</dt><dd><b>{escape(value)}</b><span>{escape(note)}</span></dd></div>"
                     for name, value, note in tiles)
@@ -166,26 +167,30 @@ def _predictions(report: FitReport) -> str:
                             for nominal, actual in report.pit.coverage)
         figures.append(_figure(pit_chart(report.pit), (f"{covered}. " if covered else "")
                                + f"{percent(report.pit.level)} of flat bars end between the dashed lines."))
-    inside = (_grid(figures) if figures else "") + (_hardest(report.loo) if report.loo is not None else "")
-    return _section("Predictions", inside, "Each row is predicted from all the others, without refitting."
-                    ) if inside else ""
+    if report.loo is not None:
+        figures.append(_hardest(report.loo))
+    return _section("Predictions", _grid(figures), "Each row is predicted from all the others, without refitting."
+                    ) if figures else ""
 
 
 def _hardest(loo: Loo) -> str:
-    text = (f"<p>Log density of a row given all others, summed: <b>{escape(plain(loo.elpd, 5))}</b>"
-            f" ± {escape(plain(loo.se, 2))} over {loo.n:,} rows"
-            f"{f'; {loo.failed} rows could not be left out' if loo.failed else ''}.</p>")
-    if not loo.hardest:
-        return text
+    """The rows that the others predict worst, and the sum over all."""
     cells = [[str(row.row), row.observed, row.predicted, fixed(row.log_density, 2)] for row in loo.hardest]
-    return text + "<h3>The rows it finds hardest</h3>" + _table(["row", "observed", "predicted", "log density"], cells)
+    rows = _rows(["row", "observed", "predicted", "log density"], cells) if cells else ""
+    failed = f" {loo.failed:,} rows could not be left out." if loo.failed else ""
+    return (f"<figure><h3>The rows it finds hardest</h3>{rows}<figcaption>Rows count from 0. The log density of a row"
+            f" given all the others, summed over {loo.n:,} rows, is {escape(plain(loo.elpd, 5))}"
+            f" ± {escape(plain(loo.se, 2))}.{failed}</figcaption></figure>")
 
 
 def _climb(report: FitReport) -> str:
     chart = bound_chart(report.trace) if report.trace is not None else ""
     words = f"{report.status}. {report.advice}".replace("..", ".")
+    if not chart or report.trace is None:
+        return ""
+    each = "each iteration." if report.trace.unit == "iteration" else "each fit, at better and better parameters."
     return _section("The climb", _grid([_figure(chart, words)]),
-                    "How far below its final value the bound was after each iteration.") if chart else ""
+                    f"How far below its final value the bound was after {each}")
 
 
 # -- what was asked -------------------------------------------------------------------------------------------------
@@ -206,7 +211,7 @@ def _model(report: FitReport) -> str:
 def _reproduce(report: FitReport) -> str:
     lines = escape_lines(report.reproduce)
     code = f'<pre tabindex="0"><code>{lines}</code></pre>' if lines else ""
-    inside = code + (_facts(report.versions) if report.versions else "")
+    inside = code + (f'<div class="short">{_facts(report.versions)}</div>' if report.versions else "")
     return _section("Reproduce", inside, "The fit has no random part: the same data give the same numbers."
                     ) if inside else ""
 
@@ -233,11 +238,14 @@ def _figure(chart: str, caption: str) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return f'<div class="scroll fit" tabindex="0">{_rows(heads, rows)}</div>'
+
+
+def _rows(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' if name else "<td></td>" for name in heads)
     body = "".join(f'<tr><th scope="row">{escape(row[0])}</th>'
                    + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>" for row in rows)
-    return (f'<div class="scroll fit" tabindex="0"><table><thead><tr>{head}</tr></thead>'
-            f"<tbody>{body}</tbody></table></div>")
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _facts(facts: Sequence[Fact]) -> str:

@@ -96,7 +96,7 @@ def plot_bound(trace: BoundTrace, ax: Any = None) -> Any:
     ax.plot([index for index, _ in gaps], [gap for _, gap in gaps], "o-", color=MARK, markersize=4)
     if gaps:
         ax.set_yscale("log")
-    ax.set_xlabel("iteration")
+    ax.set_xlabel(trace.unit)
     ax.set_ylabel("nats below the final bound")
     _tidy(ax)
     return ax

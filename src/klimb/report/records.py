@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, final
 
 Verdict = Literal["trust", "corrected", "doubt", "unchecked"]
+PARAMETERS = "parameters"
 RowKind = Literal["fixed", "group", "smooth", "process", "parameter", "level"]
 
 
@@ -80,11 +81,20 @@ class EffectCurve:
 @final
 @dataclass(frozen=True, slots=True)
 class BoundTrace:
-    """The bound after every iteration of the last fit, and the stationarity norm beside it."""
+    """The bound after every iteration of the fit, and the stationarity norm beside it.
+
+    Where other parameters were learnt too, each entry is a whole fit at better values of them: the rule is then
+    `PARAMETERS` throughout.
+    """
 
     bound: tuple[float, ...]
     stationarity: tuple[float, ...] = ()
     rule: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """What is counted along the trace."""
+        return "fit" if self.rule and set(self.rule) == {PARAMETERS} else "iteration"
 
 
 @final

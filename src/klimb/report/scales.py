@@ -58,7 +58,9 @@ def round_numbers(low: float, high: float, count: int = 5) -> list[float]:
     rough = (high - low) / max(count, 1)
     power = math.floor(math.log10(rough))
     scale = 10.0**power
-    step = min((factor * scale for factor in (1.0, 2.0, 2.5, 5.0, 10.0)), key=lambda size: abs(math.log(size / rough)))
+    # Quarters read well, but between whole numbers (steps of 2.5) they do not.
+    factors = (1.0, 2.0, 5.0, 10.0) if power == 0 else (1.0, 2.0, 2.5, 5.0, 10.0)
+    step = min((factor * scale for factor in factors), key=lambda size: abs(math.log(size / rough)))
     slack = 1e-9 * step
     first, last = math.ceil((low - slack) / step), math.floor((high + slack) / step)
     places = max(2 - power, 0)

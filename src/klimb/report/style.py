@@ -23,7 +23,7 @@ h1{font-size:clamp(1.7rem,1.2rem + 2.2vw,2.5rem);margin:0 0 .5rem;overflow-wrap:
 h2{font-size:1.42rem;margin:0 0 .2rem} h3{font-size:.95rem;font-weight:650;margin:1.4rem 0 .4rem}
 .formula{font-family:var(--mono);letter-spacing:-.01em;overflow-wrap:anywhere;margin:0 0 .5rem}
 h1.formula{font-weight:550;font-size:clamp(1.2rem,.9rem + 1.7vw,1.8rem);line-height:1.35}
-.sub,.lead,.soft,figcaption{color:var(--soft)} .sub{margin:0} .lead{margin:0 0 1rem;max-width:42rem}
+.sub,.lead,.soft,figcaption{color:var(--soft)} .sub{margin:0} .lead{margin:0 0 1rem;max-width:50rem}
 section{margin-top:2.9rem}
 .verdict{display:flex;gap:1rem;margin:0 0 1.2rem;padding:1rem 1.2rem;background:var(--paper);
 border:1px solid var(--line);border-left:5px solid var(--tone,var(--axis));border-radius:8px}
@@ -59,6 +59,8 @@ figcaption{font-size:.84rem;margin-top:.55rem;line-height:1.4}
 border-top:1px solid var(--line)} .facts>div:first-child{border-top:0}
 .facts dt{font-size:.93rem} .facts dd{text-align:right;font-size:.93rem;overflow-wrap:anywhere;
 font-variant-numeric:tabular-nums}
+.short{max-width:28rem} figure h3{margin:.1rem 0 .6rem} figure table{margin:0 -.5rem;width:calc(100% + 1rem)}
+figure th,figure td{padding-left:.5rem;padding-right:.5rem}
 ul{padding-left:1.1rem;margin:.2rem 0;font-size:.93rem}
 pre{margin:0 0 1rem;padding:1rem 1.2rem;overflow-x:auto;background:var(--paper);border:1px solid var(--line);
 border-radius:8px;font:.86rem/1.6 var(--mono)}
