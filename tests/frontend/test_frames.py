@@ -89,7 +89,8 @@ def test_results_have_the_make_of_the_data() -> None:
 
 
 @pytest.mark.parametrize("like", [{"x": []}, pd.DataFrame({"x": []}), pl.DataFrame({"x": []}), pa.table({"x": []}),
-                                  np.zeros(0, dtype=[("x", float)])], ids=["dict", "pandas", "polars", "pyarrow", "numpy"])
+                                  np.zeros(0, dtype=[("x", float)])], ids=["dict", "pandas", "polars", "pyarrow",
+                                                                           "numpy"])
 def test_no_rows(like: Any) -> None:
     frame = read_frame(like)
     assert frame.n == 0
@@ -124,7 +125,8 @@ def test_categories_of_numbers() -> None:
 
 
 def test_labels_do_not_depend_on_the_type() -> None:
-    for values in ([3, 1, 2], [3.0, 1.0, 2.0], np.array([3, 1, 2], dtype=np.int8), np.array([3, 1, 2], dtype=np.float32)):
+    for values in ([3, 1, 2], [3.0, 1.0, 2.0], np.array([3, 1, 2], dtype=np.int8),
+                   np.array([3, 1, 2], dtype=np.float32)):
         assert read_column("i", values).factor[1] == ("1", "2", "3")
     assert read_column("i", ["3", "1", "2"]).factor[1] == ("1", "2", "3")
     assert number_label(1e300) == "1e+300"
@@ -155,7 +157,8 @@ def test_dates_of_frames() -> None:
 
 def test_other_numbers() -> None:
     assert read_column("x", [decimal.Decimal("1.5"), None]).number.tolist()[0] == 1.5
-    assert read_column("x", np.ma.masked_array([1, 2, 3], mask=[False, True, False])).missing.tolist() == [0, 1, 0]  # type: ignore[union-attr]
+    assert read_column("x", np.ma.masked_array([1, 2, 3], mask=[False, True, False])).missing.tolist() == [0, 1,
+                                                                                                           0]  # type: ignore[union-attr]
     assert read_column("x", np.array([b"a", b"b"])).factor[1] == ("a", "b")
     assert read_column("x", [None, None]).missing.all()  # type: ignore[union-attr]
     assert read_column("x", np.arange(10)[::3]).number.tolist() == [0.0, 3.0, 6.0, 9.0]
@@ -203,6 +206,6 @@ def test_unused_columns_may_hold_anything() -> None:
 def test_a_dict_needs_no_narwhals() -> None:
     code = ("import sys; from klimb.frontend.encoder import encode; "
             "encode('y ~ x + (1|g)', {'y': [1.0, 2.0], 'x': [0.0, 1.0], 'g': ['a', 'b']}); "
-            "print([m for m in ('narwhals', 'pandas', 'scipy.stats', 'scipy.sparse', 'klimb.kernels') if m in sys.modules])")
+            "print([m for m in ('narwhals', 'pandas', 'scipy', 'klimb.kernels') if m in sys.modules])")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"

@@ -91,6 +91,6 @@ def _sentence(name: str, others: list[str], weights: Array, sizes: Array) -> str
 def _plain(weight: float) -> str:
     """A weight as a short fraction where it is one, else with six digits."""
     simple = Fraction(weight).limit_denominator(12)
-    if simple and abs(float(simple) - weight) < 1e-8 * weight:
+    if 0 < simple < 10_000 and abs(float(simple) - weight) < 1e-8 * weight:
         return str(simple)
     return f"{weight:.6g}"

@@ -7,34 +7,47 @@ import numpy as np
 from klimb.numerics.arrays import Array
 
 
-def contrast(kind: str, levels: tuple[str, ...], reference: str | None) -> tuple[Array, tuple[str, ...]]:
-    """The (k, k - 1) matrix of a contrast and the labels of its columns.
+def contrast_labels(kind: str, levels: tuple[str, ...], reference: str | None) -> tuple[str, ...]:
+    """What the k - 1 columns of a contrast are called.
 
-    >>> contrast("Treatment", ("a", "b", "c"), "b")[1]
+    >>> contrast_labels("Treatment", ("a", "b", "c"), "b")
     ('T.a', 'T.c')
-    >>> contrast("Sum", ("a", "b", "c"), None)[0]
+    """
+    if kind == "Poly":
+        return tuple(_ORDERS.get(j, f"^{j}") for j in range(1, len(levels)))
+    left_out = left_out_level(kind, levels, reference)
+    return tuple(f"{kind[0]}.{level}" for k, level in enumerate(levels) if k != left_out)
+
+
+def left_out_level(kind: str, levels: tuple[str, ...], reference: str | None) -> int:
+    """The level without a column of its own."""
+    if reference is not None:
+        return levels.index(reference)
+    return len(levels) - 1 if kind == "Sum" else 0
+
+
+def contrast(kind: str, levels: tuple[str, ...], reference: str | None) -> Array:
+    """The (k, k - 1) matrix of a contrast: row by row, what a level puts into the columns.
+
+    >>> contrast("Sum", ("a", "b", "c"), None)
     array([[ 1.,  0.],
            [ 0.,  1.],
            [-1., -1.]])
     """
     k = len(levels)
-    if kind == "Treatment":
-        base = levels.index(reference) if reference is not None else 0
-        kept = [j for j in range(k) if j != base]
-        return np.eye(k)[:, kept], tuple(f"T.{levels[j]}" for j in kept)
-    if kind == "Sum":
-        last = levels.index(reference) if reference is not None else k - 1
-        kept = [j for j in range(k) if j != last]
-        matrix = np.eye(k)[:, kept]
-        matrix[last] = -1.0
-        return matrix, tuple(f"S.{levels[j]}" for j in kept)
+    if kind == "Poly":
+        return orthogonal(np.arange(1.0, k + 1.0), k - 1)
     if kind == "Helmert":
         matrix = np.zeros((k, k - 1))
         for j in range(k - 1):
             matrix[: j + 1, j] = -1.0
             matrix[j + 1, j] = j + 1.0
-        return matrix, tuple(f"H.{level}" for level in levels[1:])
-    return orthogonal(np.arange(1.0, k + 1.0), k - 1), tuple(_ORDERS.get(j, f"^{j}") for j in range(1, k))
+        return matrix
+    left_out = left_out_level(kind, levels, reference)
+    matrix = np.delete(np.eye(k), left_out, axis=1)
+    if kind == "Sum":
+        matrix[left_out] = -1.0
+    return matrix
 
 
 _ORDERS = {1: ".L", 2: ".Q", 3: ".C"}

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
@@ -20,7 +20,7 @@ from klimb.frontend.formula import Formula, parse
 from klimb.frontend.formula.errors import FormulaError, listed
 from klimb.frontend.formula.functions import bind
 from klimb.frontend.formula.nodes import Call, Node
-from klimb.frontend.formula.terms import Term, Terms, expand, label, used_columns
+from klimb.frontend.formula.terms import Grouping, Term, Terms, expand, label, used_columns
 from klimb.frontend.frames import read_frame
 from klimb.frontend.groups import GroupCodec, learn_group, products_from_json
 from klimb.frontend.numeric import Numeric, Step, learn_numeric, moments
@@ -32,6 +32,8 @@ from klimb.frontend.source import Source, complete_rows
 from klimb.frontend.variables import Variable, learn_variable
 
 VERSION = 1
+_KEYS = {"version", "formula", "missing", "response", "variables", "factors", "fixed", "groups", "smooths", "processes",
+         "offsets"}
 _Learnt = TypeVar("_Learnt")
 
 
@@ -98,19 +100,40 @@ class Encoder:
                 "offsets": [expression.to_json() for expression in self.offsets]}
 
     @classmethod
-    def from_json(cls, state: dict[str, Any]) -> Encoder:
-        """The encoder whose ``to_json`` gave ``state``."""
-        if state.get("version") != VERSION:
-            raise InputError(f"the state of an encoder, version {VERSION}", f"version {state.get('version')!r}",
+    def from_json(cls, state: Any) -> Encoder:
+        """The encoder whose ``to_json`` gave ``state``; anything else is refused."""
+        version = state.get("version") if isinstance(state, Mapping) else None
+        if version != VERSION:
+            raise InputError(f"the state of an encoder, version {VERSION}", f"version {version!r}",
                              "It was written by another version of klimb: use that one.")
-        return cls(str(state["formula"]), str(state["missing"]),
-                   Response.from_json(state["response"]) if state["response"] else None,
-                   tuple(map(Variable.from_json, state["variables"])),
-                   {key: factor_from_json(factor) for key, factor in state["factors"].items()},
-                   products_from_json(state["fixed"]),
-                   tuple(map(GroupCodec.from_json, state["groups"])),
-                   tuple(map(Smooth.from_json, state["smooths"])), tuple(map(Process.from_json, state["processes"])),
-                   tuple(map(Numeric.from_json, state["offsets"])))
+        if set(state) != _KEYS:
+            raise InputError("the parts of an encoder's state",
+                             listed(sorted(set(state) ^ _KEYS)) + " missing or unknown",
+                             "The file may be damaged, or from another version of klimb.")
+        try:
+            encoder = cls(str(state["formula"]), str(state["missing"]),
+                          Response.from_json(state["response"]) if state["response"] else None,
+                          tuple(map(Variable.from_json, state["variables"])),
+                          {key: factor_from_json(factor) for key, factor in state["factors"].items()},
+                          products_from_json(state["fixed"]), tuple(map(GroupCodec.from_json, state["groups"])),
+                          tuple(map(Smooth.from_json, state["smooths"])),
+                          tuple(map(Process.from_json, state["processes"])),
+                          tuple(map(Numeric.from_json, state["offsets"])))
+            encoder._check()
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError("the state of an encoder", f"something else ({type(error).__name__}: {error})",
+                             "The file may be damaged.") from error
+        return encoder
+
+    def _check(self) -> None:
+        """Everything that is named is there."""
+        parse(self.formula)
+        products = [*self.fixed, *(product for group in self.groups for product in group.effects)]
+        for key in [*(key for product in products for key, _ in product), *(s.by for s in self.smooths if s.by)]:
+            if key not in self.factors:
+                raise KeyError(key)
 
 
 def encode(formula: str | Formula, frame: Any, *, missing: str = "drop") -> tuple[Encoder, Encoded]:
@@ -147,7 +170,7 @@ def _learn(formula: Formula, terms: Terms, source: Source, predictors: tuple[str
     for call, smooth in zip(terms.smooths, smooths, strict=True):
         keys += _straight(call, smooth, factors, source, text)
     fixed = full_rank(sorted(keys, key=len), lambda key: isinstance(factors[key], LevelFactor))
-    groups = tuple(learn_group(group, source, factors, text) for group in terms.groups)
+    groups = tuple(_pointing(learn_group, group, source, text, factors) for group in terms.groups)
     processes = tuple(_pointing(learn_process, call, source, text) for call in terms.processes)
     offsets = tuple(_pointing(learn_offset, call, source, text) for call in terms.offsets)
     levels = {factor.column for factor in factors.values() if isinstance(factor, LevelFactor)}
@@ -160,15 +183,17 @@ def _learn(formula: Formula, terms: Terms, source: Source, predictors: tuple[str
 
 def learn_offset(call: Call, source: Source, text: str) -> Numeric:
     """The numbers that are added to the linear predictor."""
-    return learn_numeric(bind(call, text)["x"], source)
+    expression = learn_numeric(bind(call, text)["x"], source)
+    expression.evaluate(source)
+    return expression
 
 
-def _pointing(learn: Callable[[Any, Source, str], _Learnt], node: Node, source: Source, text: str) -> _Learnt:
-    """What ``node`` learns; where the data are no good for it, an error that shows its place in the formula."""
+def _pointing(learn: Callable[..., _Learnt], part: Node | Grouping, source: Source, text: str, *more: Any) -> _Learnt:
+    """What ``part`` learns; where the data are no good for it, an error that shows its place in the formula."""
     try:
-        return learn(node, source, text)
+        return learn(part, source, text, *more)
     except InputError as error:
-        raise FormulaError.pointing(error, text, node.span) from error
+        raise FormulaError.pointing(error, text, part.span) from error
 
 
 def _straight(call: Call, smooth: Smooth, factors: dict[str, Factor], source: Source, text: str) -> list[list[str]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.frontend.bases import BSpline, Polynomial, learn_bspline, learn_polynomial
 from klimb.frontend.columns import Codes, Column, is_number, match_levels, rows_named
-from klimb.frontend.contrasts import contrast
+from klimb.frontend.contrasts import contrast, contrast_labels, left_out_level
 from klimb.frontend.formula.errors import FormulaError, listed
 from klimb.frontend.formula.functions import FUNCTIONS, bind
 from klimb.frontend.formula.nodes import Call, Name
@@ -77,12 +76,8 @@ class LevelFactor:
     contrast: str = "Treatment"
     reference: str | None = None
 
-    @cached_property
-    def coding(self) -> tuple[Array, tuple[str, ...]]:
-        return contrast(self.contrast, self.levels, self.reference)
-
     def names(self, full: bool) -> tuple[str, ...]:
-        labels = self.levels if full else self.coding[1]
+        labels = self.levels if full else contrast_labels(self.contrast, self.levels, self.reference)
         return tuple(f"{self.name}[{text}]" for text in labels)
 
     def codes(self, source: Source) -> Codes:
@@ -99,8 +94,13 @@ class LevelFactor:
         return known
 
     def block(self, source: Source, full: bool) -> Array:
-        matrix = np.eye(len(self.levels)) if full else self.coding[0]
-        return matrix[self.codes(source)]
+        codes = self.codes(source)
+        if not full and self.contrast != "Treatment":
+            return contrast(self.contrast, self.levels, self.reference)[codes]
+        # Ones in zeros: no k x k matrix, which for many levels is larger than the data.
+        ones = np.zeros((source.n, len(self.levels)))
+        ones[np.arange(source.n), codes] = 1.0
+        return ones if full else np.delete(ones, left_out_level("Treatment", self.levels, self.reference), axis=1)
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "levels", "name": self.name, "column": self.column, "levels": list(self.levels),
@@ -133,7 +133,7 @@ def learn_factor(node: Name | Call, source: Source, text: str) -> Factor:
         if column.is_factor:
             check_not_numbers(column, source)
             return learn_levels(node, name, source, text)
-        return NumberFactor(name, learn_numeric(node, source))
+        return _number(name, node, source)
     role = FUNCTIONS[node.function].role
     arguments = bind(node, text)
     if role == "factor":
@@ -141,8 +141,16 @@ def learn_factor(node: Name | Call, source: Source, text: str) -> Factor:
     if role == "basis":
         expression = learn_numeric(arguments["x"], source)
         learn = learn_polynomial if node.function == "poly" else learn_bspline
-        return BasisFactor(name, expression, learn(expression.evaluate(source), arguments, node, text))
-    return NumberFactor(name, learn_numeric(node, source))
+        basis = learn(expression.evaluate(source), arguments, node, text)
+        basis.evaluate(expression.evaluate(source), name, source)  # may refuse values
+        return BasisFactor(name, expression, basis)
+    return _number(name, node, source)
+
+
+def _number(name: str, node: Name | Call, source: Source) -> NumberFactor:
+    expression = learn_numeric(node, source)
+    expression.evaluate(source)  # may refuse values: better now, when the place in the formula is known
+    return NumberFactor(name, expression)
 
 
 def check_not_numbers(column: Column, source: Source) -> None:

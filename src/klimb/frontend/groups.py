@@ -83,7 +83,7 @@ def _flatten(parts: list[Codes], sizes: list[int]) -> Codes:
     return np.where(bad, -1, total).astype(np.intp)
 
 
-def learn_group(grouping: Grouping, source: Source, factors: dict[str, Factor], text: str) -> GroupCodec:
+def learn_group(grouping: Grouping, source: Source, text: str, factors: dict[str, Factor]) -> GroupCodec:
     """The groups that occur in the data."""
     columns = tuple(node.name if isinstance(node, Name) else bind(node, text)["x"].name for node in grouping.groups)
     coded = [source.factor(column) for column in columns]

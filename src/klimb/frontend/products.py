@@ -60,5 +60,5 @@ def _columns(product: Product, factors: dict[str, Factor], source: Source,
         if values.shape[1] == 1:
             values = values * block
         else:
-            values = (block[:, :, None] * values[:, None, :]).reshape(source.n, -1)
+            values = (block[:, :, None] * values[:, None, :]).reshape(source.n, block.shape[1] * values.shape[1])
     return values

@@ -81,17 +81,23 @@ def learn_response(node: Node, source: Source, text: str) -> Response:
             if column.kind == "flag":
                 levels = ("False", "True")
             return Response(node.name, "levels", (node.name,), levels=levels)
-        return Response(node.name, "number", (node.name,), learn_numeric(node, source))
+        return _checked(Response(node.name, "number", (node.name,), learn_numeric(node, source)), source)
     if isinstance(node, Call):
         role = FUNCTIONS[node.function].role
         arguments = bind(node, text)
         if role == "response":
             columns = tuple(column.name for column in arguments.values())
-            return Response(label(node), "trials", columns, failures=node.function == "cbind")
+            return _checked(Response(label(node), "trials", columns, failures=node.function == "cbind"), source)
         if role == "elementwise":
             expression = learn_numeric(node, source)
             if all(step.function not in ("standardize", "scale", "center") for step in expression.steps):
-                return Response(label(node), "number", (expression.column,), expression)
+                return _checked(Response(label(node), "number", (expression.column,), expression), source)
     raise FormulaError("expected one response left of ~", str(node),
                        "Write y, log(y) or another function of one column, cbind(successes, failures), p(y, n) or "
                        "y | trials(n).", text, node.span)
+
+
+def _checked(response: Response, source: Source) -> Response:
+    """Look at all values now, when the place in the formula is known."""
+    response.encode(source)
+    return response

@@ -45,6 +45,11 @@ class Smooth:
     line: tuple[tuple[float, ...], ...]  # the straight part that is taken out, (2, k - 2)
     by: str | None = None  # key of a factor: a curve per level, or times a number
 
+    @property
+    def basis_size(self) -> int:
+        """Number of wiggly columns."""
+        return len(self.knots) - 2
+
     def evaluate(self, x: Array) -> Array:
         """The wiggly basis at ``x``, (n, k - 2)."""
         u = (x - self.shift) / self.size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -21,6 +21,7 @@ class Source:
 
     frame: Frame
     kept: npt.NDArray[np.intp] | None = None
+    _numbers: dict[str, Array] = field(default_factory=dict)  # columns that were asked for already
 
     @property
     def n(self) -> int:
@@ -36,12 +37,14 @@ class Source:
 
     def number(self, name: str) -> Array:
         """A column as finite float64."""
-        values = self.frame.read(name).number
-        if self.kept is not None:
-            values = values[self.kept]
-        self.check(np.isfinite(values), values, f"column {name!r} must hold finite numbers",
-                   "Drop these rows or correct them.")
-        return values
+        if name not in self._numbers:
+            values = self.frame.read(name).number
+            if self.kept is not None:
+                values = values[self.kept]
+            self.check(np.isfinite(values), values, f"column {name!r} must hold finite numbers",
+                       "Drop these rows or correct them.")
+            self._numbers[name] = values
+        return self._numbers[name]
 
     def factor(self, name: str) -> tuple[Codes, tuple[str, ...]]:
         """A column as codes and the labels of the levels that occur in the kept rows."""

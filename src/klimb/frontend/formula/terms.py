@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
-from klimb.frontend.formula.errors import FormulaError, listed, nearest
+from klimb.frontend.formula.errors import FormulaError, Span, listed, nearest
 from klimb.frontend.formula.functions import FUNCTIONS, columns_of
 from klimb.frontend.formula.grammar import Formula
 from klimb.frontend.formula.nodes import Bar, Call, Dot, Name, Node, Number, Operation, children
@@ -34,6 +34,10 @@ class Grouping:
     groups: Term
     correlated: bool
     bar: Bar
+
+    @property
+    def span(self) -> Span:
+        return self.bar.span
 
     @property
     def name(self) -> str:
