@@ -12,18 +12,19 @@ from klimb.inducing import enough_inducing
 from klimb.infer.evidence import optimise
 from klimb.infer.hyper import Hypermodel
 from klimb.infer.result import Result
-from klimb.kernels import KERNELS, Kernel, LogNormal, White
-from klimb.kernels.means import Constant
+from klimb.kernels import KERNELS, Constant, Kernel, LogNormal, White
+from klimb.kernels.means import Constant as Level
 from klimb.latents.base import Latent, Posterior
 from klimb.numerics.arrays import Array, as_float
 from klimb.process import INDUCING_JITTER, GaussianProcess, gp
 from klimb.scale.choose import choose_inducing
 from klimb.sites.base import Site
-from klimb.sklearn.likelihood import BOUNDS, Likelihood, positive_or_auto
+from klimb.sklearn.likelihood import Likelihood, positive_or_auto
 
 FULL = 800  # rows up to which "auto" keeps the full process
 FIRST_POINTS, MOST_POINTS = 50, 300  # inducing points for the first search, and most in the end
 ENOUGH = 1e-3  # nats per datum that further inducing points would have to promise
+LEVEL = 3.0  # prior standard deviation of the level of f around the link of the mean response
 PER_COLUMN = 20  # columns up to which "auto" gives each its own lengthscale
 
 
@@ -97,9 +98,9 @@ class ProcessModel(Hypermodel):
 
     @property
     def bounds(self) -> tuple[Array, Array]:
-        s = len(self.likelihood.learn)
         lower, upper = self.process.bounds
-        return self._join(lower, np.full(s, BOUNDS[0])), self._join(upper, np.full(s, BOUNDS[1]))
+        own = np.array(self.likelihood.bounds).reshape(-1, 2)
+        return self._join(lower, own[:, 0]), self._join(upper, own[:, 1])
 
     def with_theta(self, theta: Array) -> Self:
         process, likelihood = self._split(theta)
@@ -133,8 +134,9 @@ def fit_process(
         inducing = None if len(X) <= FULL else FIRST_POINTS
     if isinstance(inducing, int | np.integer):
         inducing = min(int(inducing), len(X))
-    mean = Constant(centre)
-    model = ProcessModel(gp(kernel, X, likelihood.site, mean=mean, inducing=inducing), likelihood)
+    whole = kernel + Constant(LEVEL**2).fixed()
+    process = gp(whole, X, likelihood.site, mean=Level(centre).fixed(), inducing=inducing)
+    model = ProcessModel(process, likelihood)
     model, result, n_fits = _search(model, y, estimator.max_iter)
     if _own_lengthscales(estimator, model.process):
         model, result, more = _search(_with_lengthscales(model), y, estimator.max_iter, result.posterior)
@@ -157,21 +159,20 @@ def _search(
 def _own_lengthscales(estimator: Any, process: GaussianProcess) -> bool:
     """Whether each column shall have a lengthscale of its own: after one for all is known, and if there are data."""
     n, D = process.X.shape
-    if D == 1 or "lengthscale" not in process.kernel.free or isinstance(estimator.kernel, Kernel):
+    if D == 1 or "0.lengthscale" not in process.kernel.free or isinstance(estimator.kernel, Kernel):
         return False
     return bool(2 <= D <= PER_COLUMN and n >= 5 * D) if estimator.ard == "auto" else bool(estimator.ard)
 
 
 def _with_lengthscales(model: ProcessModel) -> ProcessModel:
     """One lengthscale per column, starting at the common one, around which they vary a priori."""
-    kernel: Any = model.process.kernel
-    common, D = float(kernel.lengthscale), model.process.X.shape[1]
-    wider: Any = replace(kernel, lengthscale=(common,) * D, rules=())
-    for name, rule in kernel.rules:
-        if name == "variance":
-            wider = replace(wider, rules=((name, rule),))
+    whole: Any = model.process.kernel
+    kernel, level = whole.parts
+    common = float(kernel.lengthscale)
+    rules = tuple((name, rule) for name, rule in kernel.rules if name != "lengthscale")
+    wider = replace(kernel, lengthscale=(common,) * model.process.X.shape[1], rules=rules)
     wider = wider.with_priors({"lengthscale": LogNormal(median=common, sd=1.0)})
-    return replace(model, process=replace(model.process, kernel=wider))
+    return replace(model, process=replace(model.process, kernel=wider + level))
 
 
 def _refine_points(

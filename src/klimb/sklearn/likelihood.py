@@ -17,7 +17,8 @@ from klimb.sites.wrappers import Weighted
 AutoFloat: TypeAlias = float | Literal["auto"]
 
 DIFFERENCE = 1e-5  # in the log of a parameter, for the derivative of the expected log likelihood
-BOUNDS = (np.log(1e-6), np.log(1e6))  # of parameters, in units of y's spread where they have its unit
+BOUNDS = (np.log(1e-6), np.log(1e6))  # of positive parameters
+SCALE_BOUNDS = (np.log(1e-4), np.log(1e4))  # of those in units of y's spread: less noise can not be told from none
 SCALED = "scale"  # the field of sites whose parameter has the unit of y
 EDGE = 0.5  # counts as half a datum against a mean response at the end of its range
 
@@ -55,6 +56,10 @@ class Likelihood:
     @property
     def theta(self) -> Array:
         return np.log([self.values[parameter.field] for parameter in self.learn])
+
+    @property
+    def bounds(self) -> list[tuple[float, float]]:
+        return [SCALE_BOUNDS if parameter.field == SCALED else BOUNDS for parameter in self.learn]
 
     def with_theta(self, theta: Array) -> Likelihood:
         fields = (parameter.field for parameter in self.learn)

@@ -23,7 +23,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
 from klimb.numerics.matrix import DenseDesign, DesignMatrix
 from klimb.sites.base import Site
-from klimb.sklearn.likelihood import BOUNDS, Likelihood
+from klimb.sklearn.likelihood import Likelihood
 
 INTERCEPT = 10.0  # prior standard deviation of the intercept, in units of the link (of y's spread)
 SCALE_PRIOR = LogNormal(median=1.0, sd=2.0)  # of the prior scale: says little, but that it is neither 0 nor infinite
@@ -52,7 +52,7 @@ class LinearModel(Hypermodel):
 
     @property
     def bounds(self) -> tuple[Array, Array]:
-        both: Array = np.array([SCALE_BOUNDS] * self.learn_scale + [BOUNDS] * len(self.likelihood.learn)).reshape(-1, 2)
+        both: Array = np.array([SCALE_BOUNDS] * self.learn_scale + self.likelihood.bounds).reshape(-1, 2)
         return both[:, 0], both[:, 1]
 
     def with_theta(self, theta: Array) -> Self:

@@ -107,7 +107,7 @@ class SparseModel(Hypermodel):
 
     @property
     def bounds(self) -> tuple[Array, Array]:
-        both = np.array([BOUNDS] * len(self.names)).reshape(-1, 2)
+        both: Array = np.array([BOUNDS] * self.learn_scale + self.likelihood.bounds).reshape(-1, 2)
         return both[:, 0], both[:, 1]
 
     def with_theta(self, theta: Array) -> Self:
