@@ -8,6 +8,7 @@
     klimb.series(kernel, t, site)   the same over time, at a cost linear in the data
     klimb.inducing, klimb.scale     inducing points, how many and where; rows on demand, minibatches
     klimb.streaming                 adding data to a fitted process
+    klimb.multiclass                one class against the rest (a softmax is klimb.sites.Softmax)
     klimb.load(path)                what was saved to a file
     klimb.sklearn                   estimators for scikit-learn (an extra)
     klimb.steps, klimb.methods      other step rules and baselines, same arguments, same Result
@@ -19,7 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from klimb import errors, inducing, kernels, latents, methods, scale, sites, steps, streaming
+    from klimb import errors, inducing, kernels, latents, methods, multiclass, scale, sites, steps, streaming
     from klimb.frontend import priors
     from klimb.frontend.compare import compare
     from klimb.frontend.files import load
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from klimb.temporal import series
 
 __version__ = "0.1.0"
-__all__ = ["compare", "errors", "fit", "gp", "inducing", "infer", "kernels", "latents", "load", "methods", "priors",
-           "scale", "series", "sites", "steps", "streaming"]
+__all__ = ["compare", "errors", "fit", "gp", "inducing", "infer", "kernels", "latents", "load", "methods", "multiclass",
+           "priors", "scale", "series", "sites", "steps", "streaming"]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,6 +21,7 @@ from klimb.infer.result import Result
 from klimb.latents.base import Latent, Posterior
 from klimb.latents.kernel import Kernel
 from klimb.latents.meanfield import MeanField
+from klimb.latents.outputs import Outputs
 from klimb.latents.weights import Weights
 from klimb.sites.base import Site
 from klimb.sites.wrappers import Cavity, Point
@@ -44,6 +45,12 @@ def laplace(
     1.5
     """
     pointlike = Point(site)
+    if not site.separable:
+        raise InputError(
+            "Laplace's approximation needs a site with one latent value per datum",
+            f"{type(site).__name__} with {site.n_outputs}, whose curvature couples them",
+            "Use klimb.infer, or klimb.methods.map_estimate for the mode.",
+        )
     if not site.smooth:
         raise InputError(
             "Laplace's approximation needs a site with a curvature at its mode",
@@ -113,15 +120,19 @@ def mean_field(
     latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 500, callback: Callback | None = None
 ) -> Result:
     """The best q with a diagonal covariance over the weights (over f at the sites for a kernel latent)."""
+    return infer(_diagonal(latent), site, y, tol=tol, max_iter=max_iter, callback=callback)
+
+
+def _diagonal(latent: Latent) -> Latent:
     if isinstance(latent, Weights):
-        diagonal = MeanField.of(latent)
-    elif isinstance(latent, Kernel):
-        diagonal = MeanField(np.eye(latent.n_sites), mean=latent.mean, cov=latent.K, form="dual")
-    elif isinstance(latent, MeanField):
-        diagonal = latent
-    else:
-        raise InputError("mean_field needs a Weights or Kernel latent", type(latent).__name__, "Use klimb.infer.")
-    return infer(diagonal, site, y, tol=tol, max_iter=max_iter, callback=callback)
+        return MeanField.of(latent)
+    if isinstance(latent, Kernel):
+        return MeanField(np.eye(latent.n_sites), mean=latent.mean, cov=latent.K, form="dual")
+    if isinstance(latent, Outputs):
+        return Outputs([_diagonal(part) for part in latent.parts])
+    if isinstance(latent, MeanField):
+        return latent
+    raise InputError("mean_field needs a Weights or Kernel latent", type(latent).__name__, "Use klimb.infer.")
 
 
 def certificate(result: Result, site: Site, y: Any, *, tol: float = 1e-8, max_iter: int = 100) -> Certificate:

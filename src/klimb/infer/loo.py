@@ -20,8 +20,9 @@ NODES = 64
 class LeaveOneOut:
     """Predictions of each datum from all the others, as far as one Gaussian q can say.
 
-    ``m`` and ``v`` are the marginals of f without the datum's own site, ``log_density`` is log p(y_i | others).
-    A datum whose site can not be taken out (an improper cavity, possible with negative gamma) has NaN.
+    ``m`` and ``v`` are the marginals of f without the datum's own site (output by output where a datum has several f),
+    ``log_density`` is log p(y_i | others). A datum whose site can not be taken out (an improper cavity, possible with
+    negative gamma) has NaN.
     """
 
     m: Array
@@ -43,8 +44,9 @@ class LeaveOneOut:
     def pit_ends(self) -> tuple[Array, Array]:
         """P(y_new < y_i | others) and P(y_new <= y_i | others): equal where y is continuous."""
         below, at = np.full((2, len(self.y)), np.nan)
-        rows = np.flatnonzero(np.isfinite(self.v))
-        site, y, m, v = self.site.rows(rows), self.y[rows], self.m[rows], self.v[rows]
+        rows = _proper_data(np.isfinite(self.v), self.site)
+        places = _places(rows, self.site, len(self.y))
+        site, y, m, v = self.site.rows(rows), self.y[rows], self.m[places], self.v[places]
         if site.response == "classes":
             upto = np.cumsum(site.class_probabilities(m, v), axis=1)
             place = np.searchsorted(site.labels(), y)
@@ -79,9 +81,20 @@ def loo(posterior: Posterior, site: Site, y: Any) -> LeaveOneOut:
     v = np.where(proper, cavity + slack, np.nan)
     m = np.where(proper, posterior.m - cavity * posterior.a, np.nan)
     density = np.full(len(clean), np.nan)
-    rows = np.flatnonzero(proper)
-    density[rows] = site.rows(rows).log_predictive(clean[rows], m[rows], v[rows])
+    rows = _proper_data(proper, site)
+    places = _places(rows, site, len(clean))
+    density[rows] = site.rows(rows).log_predictive(clean[rows], m[places], v[places])
     return LeaveOneOut(m, v, density, site, clean)
+
+
+def _proper_data(proper: Any, site: Site) -> Any:
+    """The data all of whose latent values have a proper cavity."""
+    return np.flatnonzero(proper.reshape(site.n_outputs, -1).all(axis=0))
+
+
+def _places(rows: Any, site: Site, n: int) -> Any:
+    """Where the latent values of these data are: output by output."""
+    return (np.arange(site.n_outputs)[:, None] * n + rows).ravel()
 
 
 def _predictive_cdf(site: Site, y: Array, m: Array, v: Array) -> Array:
