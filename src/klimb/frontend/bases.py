@@ -29,12 +29,17 @@ class Polynomial:
     def size(self) -> int:
         return self.degree
 
-    def evaluate(self, x: Array, name: str, source: Source) -> Array:
+    def check(self, x: Array, name: str, source: Source) -> None:
+        """An error for values whose powers are too large."""
         if not self.centers:
             with np.errstate(over="ignore"):
-                powers: Array = np.power(x[:, None], np.arange(1, self.degree + 1))
-            source.check(np.isfinite(powers[:, -1]), x, f"{name} must be finite", "Rescale the column.")
-            return powers
+                highest = np.power(x, self.degree)
+            source.check(np.isfinite(highest), x, f"{name} must be finite", "Rescale the column.")
+
+    def evaluate(self, x: Array, name: str, source: Source) -> Array:
+        self.check(x, name, source)
+        if not self.centers:
+            return np.asarray(np.power(x[:, None], np.arange(1, self.degree + 1)))
         # p_{j+1} = (x - alpha_j) p_j - (|p_j|^2 / |p_{j-1}|^2) p_{j-1}
         t = (x - self.shift) / self.size_of_x
         before, now = np.zeros_like(t), np.ones_like(t)
@@ -95,11 +100,15 @@ class BSpline:
     def size(self) -> int:
         return len(self.knots) + self.degree
 
-    def evaluate(self, x: Array, name: str, source: Source) -> Array:
+    def check(self, x: Array, name: str, source: Source) -> None:
+        """An error for values beyond the ends."""
         source.check((x >= self.lower) & (x <= self.upper), x,
                      f"{name} needs values between {self.lower:g} and {self.upper:g}, where it was fitted",
                      "Outside, a B-spline says nothing: give bs() lower= and upper= when fitting, or use s(x), which "
                      "goes on as a straight line.")
+
+    def evaluate(self, x: Array, name: str, source: Source) -> Array:
+        self.check(x, name, source)
         return bspline_basis(x, self.degree, self.knots, self.lower, self.upper)[:, 1:]
 
     def to_json(self) -> dict[str, Any]:

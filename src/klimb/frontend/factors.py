@@ -141,8 +141,9 @@ def learn_factor(node: Name | Call, source: Source, text: str) -> Factor:
     if role == "basis":
         expression = learn_numeric(arguments["x"], source)
         learn = learn_polynomial if node.function == "poly" else learn_bspline
-        basis = learn(expression.evaluate(source), arguments, node, text)
-        basis.evaluate(expression.evaluate(source), name, source)  # may refuse values
+        x = expression.evaluate(source)
+        basis = learn(x, arguments, node, text)
+        basis.check(x, name, source)
         return BasisFactor(name, expression, basis)
     return _number(name, node, source)
 
