@@ -24,6 +24,7 @@ class MixedGeometry(Geometry):
         self._levels, self._k = q.level_mean.shape
         self._width = q.root.shape[1]
         self.dim = self._width + self._levels * self._k
+        self.n_sites = latent.n_sites
         rows = latent.rows
         self._X, self._t = rows.unsort(latent.X), rows.unsort(latent.values)
         self._level = np.empty(latent.n_sites, dtype=np.intp)
