@@ -86,7 +86,7 @@ def test_a_whole_file_or_none(tmp_path: Path) -> None:
         stream.write("after\n")
     assert target.read_text() == "after\n"
     assert os.listdir(tmp_path) == ["a.txt"]
-    with pytest.raises(FileNotFoundError, match="absent/a.txt"), whole_file(tmp_path / "absent" / "a.txt"):
+    with pytest.raises(FileNotFoundError, match=r"absent/a\.txt"), whole_file(tmp_path / "absent" / "a.txt"):
         pass
 
 

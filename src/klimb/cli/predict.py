@@ -9,12 +9,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import click
 
 from klimb.cli.options import level_option, output_option, quiet_option, read_options, reading
 
+Piece: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 KINDS = ("mean", "latent", "response", "all")
 
 
@@ -43,7 +44,7 @@ def command(model: str, data: str, output: str | None, kind: str, keep: tuple[st
       klimb predict m.klimb new.parquet --keep-all -o predictions.parquet
       cut -d, -f2- big.csv | klimb predict m.klimb - --json | jq .mean
     """
-    from klimb.cli.shell import say
+    from klimb.cli.shell import hush, say
     from klimb.frontend.files import load
 
     fit = load_fit(model, load)
@@ -54,7 +55,11 @@ def command(model: str, data: str, output: str | None, kind: str, keep: tuple[st
     if suffix in ("npz", "parquet"):
         rows = write_arrays(pieces, str(output), suffix)
     else:
-        rows = write_lines(pieces, output, as_json or suffix == "jsonl")
+        try:
+            rows = write_lines(pieces, output, as_json or suffix == "jsonl")
+        except BrokenPipeError:  # the reader has seen enough
+            hush()
+            return 0
     if output:
         say(f"predicted {rows:,} rows: {output}", quiet)
     return 0
@@ -86,8 +91,8 @@ def kinds_of(fit: Any) -> dict[str, Any]:
 
 
 def predicted(fit: Any, data: str, options: Any, kind: str, level: float | None, keep: tuple[str, ...],
-              keep_all: bool) -> Iterator[dict[str, Any]]:
-    """Columns of predictions (after the kept ones), piece by piece."""
+              keep_all: bool) -> Iterator[Piece]:
+    """The kept columns and the predictions, piece by piece."""
     from klimb.cli.tables.read import stream_table
     from klimb.errors import InputError
     from klimb.frontend.formula.errors import listed, nearest
@@ -112,23 +117,23 @@ def predicted(fit: Any, data: str, options: Any, kind: str, level: float | None,
             columns = fit.predict(frame, interval=level, kind=kind)
         else:
             columns = {}
-        clash = set(kept) & set(columns)
-        yield {**{f"data_{name}" if name in clash else name: piece.columns[name] for name in kept}, **columns}
+        # A kept column that has the name of a prediction is renamed.
+        yield {f"data_{name}" if name in columns else name: piece.columns[name] for name in kept}, columns
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def write_lines(pieces: Iterator[dict[str, Any]], output: str | None, as_json: bool) -> int:
+def write_lines(pieces: Iterator[Piece], output: str | None, as_json: bool) -> int:
     """CSV with a heading, or a JSON object per row; the number of rows."""
     from klimb.cli.shell import whole_file
 
     rows = 0
     place: Any = whole_file(output) if output else nullcontext(_standard_output())
     with place as stream:
-        for columns in pieces:
-            names = list(columns)
-            cells = [_plain(values) for values in columns.values()]
+        for kept, columns in pieces:
+            names = [*kept, *columns]
+            cells = [*(_plain(values, whole=True) for values in kept.values()), *map(_plain, columns.values())]
             if as_json:
                 stream.writelines(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n"
                                   for row in zip(*cells, strict=True))
@@ -149,18 +154,24 @@ def _standard_output() -> IO[str]:
     return sys.stdout
 
 
-def _plain(values: Any) -> list[Any]:
-    """Python's own numbers, which print with all their digits; None where there is none."""
-    return [None if value != value else value for value in values.tolist()]
+def _plain(values: Any, whole: bool = False) -> list[Any]:
+    """Python's own numbers, which print with all their digits; None where there is none.
+
+    With ``whole``, whole numbers lose their point, as they had none in most tables they were read from.
+    """
+    found = [None if value != value else value for value in values.tolist()]
+    if whole and values.dtype.kind == "f" and all(value is None or value.is_integer() for value in found):
+        return [None if value is None else int(value) for value in found]
+    return found
 
 
-def write_arrays(pieces: Iterator[dict[str, Any]], output: str, suffix: str) -> int:
+def write_arrays(pieces: Iterator[Piece], output: str, suffix: str) -> int:
     """All rows in one file of arrays."""
     import numpy as np
 
     from klimb.cli.shell import whole_file
 
-    parts = list(pieces)
+    parts = [{**kept, **columns} for kept, columns in pieces]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
     with whole_file(output, "wb") as stream:
         if suffix == "npz":

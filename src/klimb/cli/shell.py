@@ -36,12 +36,17 @@ def say(message: str, quiet: bool = False) -> None:
 
 
 def emit(text: str) -> None:
-    """A result, on standard output; names the terminal can not show are escaped, not fatal."""
+    """A result, on standard output; names the terminal can not show are escaped, not fatal.
+
+    A reader that leaves early (``klimb fit ... | head``) is no error: files are still to be written.
+    """
     try:
         print(text, flush=True)
     except UnicodeEncodeError:
         encoding = sys.stdout.encoding or "ascii"
-        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+        emit(text.encode(encoding, "backslashreplace").decode(encoding))
+    except BrokenPipeError:
+        hush()
 
 
 def hush() -> None:
