@@ -64,7 +64,7 @@ class Fit:
     n_fits: int
     interval: float = 0.9
     notes: tuple[str, ...] = ()
-    spread: Array = field(default_factory=lambda: np.zeros(0))  # sd of each parameter in theta, where it was chosen
+    quantiles: Array = field(default_factory=lambda: np.zeros((0, 0)))  # of theta, at the scores of `explore`
     frame: Frame | None = None  # the data it was fitted to, where they are at hand
     solution: Solution | None = None  # the engine's results, where they are at hand
     kept_loo: LeaveOneOut | None = None  # of a fit that was loaded
@@ -110,12 +110,12 @@ class Fit:
         """The coefficients as records: fixed effects, and the cut points of an ordinal response."""
         tail = checked_interval(self.interval if interval is None else interval)
         return [*tables.fixed_rows(self.shared, self.components, tail),
-                *tables.cut_rows(self.shared, self.components, tail, self.spread)]
+                *tables.cut_rows(self.shared, self.components, tail, self.quantiles)]
 
     def parameter_rows(self, interval: float | None = None) -> list[CoefficientRow]:
         """Standard deviations, correlations, lengthscales and dispersions as records."""
         tail = checked_interval(self.interval if interval is None else interval)
-        return tables.hyper_rows(self.shared, self.components, tail, self.spread)
+        return tables.hyper_rows(self.shared, self.components, tail, self.quantiles)
 
     @property
     def coefficients(self) -> Any:
@@ -219,7 +219,7 @@ class Fit:
         """``n`` joint draws of coefficients, parameters and levels, by name; the same for the same seed."""
         from klimb.frontend.draws import draw_posterior
 
-        return draw_posterior(self.shared, self.components, self.spread, n, np.random.default_rng(seed))
+        return draw_posterior(self.shared, self.components, self.quantiles, n, np.random.default_rng(seed))
 
     # -- pictures and files
 

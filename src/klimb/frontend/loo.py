@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import numpy as np
 
 from klimb.frontend.solve import Solution
+from klimb.infer.loo import LeaveOneOut as Part
 from klimb.infer.loo import loo
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
@@ -18,19 +21,49 @@ NODES = 64
 
 @final
 @dataclass(frozen=True, eq=False)
-class LeaveOneOut:
-    """Predictions of each row from all the others.
+class Moments:
+    """Of each y_i before it was seen: ``mean``, ``variance``, P(Y < y_i) as ``below`` and P(Y <= y_i) as ``at``."""
 
-    ``log_density`` is log p(y_i | others), ``mean`` and ``variance`` are those of y_i before it was seen; ``below`` and
-    ``at`` are P(Y < y_i) and P(Y <= y_i). Rows whose own part can not be taken out are NaN.
-    """
-
-    log_density: Array
     mean: Array
     variance: Array
     below: Array
     at: Array
-    weights: Array | None = None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LeaveOneOut:
+    """Predictions of each row from all the others: ``log_density`` is log p(y_i | others).
+
+    ``mean``, ``variance``, ``below`` and ``at`` describe y_i before it was seen, and are worked out when they are asked
+    for. Rows whose own part can not be taken out are NaN.
+    """
+
+    log_density: Array
+    weights: Array | None
+    details: Callable[[], Moments]
+
+    @cached_property
+    def _moments(self) -> Moments:
+        return self.details()
+
+    @property
+    def mean(self) -> Array:
+        return self._moments.mean
+
+    @property
+    def variance(self) -> Array:
+        return self._moments.variance
+
+    @property
+    def below(self) -> Array:
+        """P(Y < y_i)."""
+        return self._moments.below
+
+    @property
+    def at(self) -> Array:
+        """P(Y <= y_i)."""
+        return self._moments.at
 
     @property
     def elpd(self) -> float:
@@ -46,6 +79,7 @@ class LeaveOneOut:
 
     @property
     def failed(self) -> int:
+        """Rows whose own part could not be taken out."""
         return int(np.sum(~np.isfinite(self.log_density)))
 
     def _weighed(self) -> Array:
@@ -60,16 +94,17 @@ def leave_one_out(solution: Solution, y: Array, weights: Array | None) -> LeaveO
     """p(y_i | others) = 1 / sum_k w_k / p_k(y_i | others): leaving i out also changes how likely each theta is."""
     parts = [loo(result.posterior, model.site, y) for model, result in
              zip(solution.models, solution.results, strict=True)]  # fmt: skip
-    log_p = np.array([part.log_density for part in parts])
-    log_w = np.log(solution.weights)[:, None] - log_p
+    log_w = np.log(solution.weights)[:, None] - np.array([part.log_density for part in parts])
     total = np.logaddexp.reduce(log_w, axis=0)
+    return LeaveOneOut(-total, weights, lambda: _details(parts, log_w, total))
+
+
+def _details(parts: list[Part], log_w: Array, total: Array) -> Moments:
     with np.errstate(invalid="ignore"):
         w = np.exp(log_w - total)
     good = np.flatnonzero(np.isfinite(total))
-    n = len(y)
-    mean, variance, below, at = (np.full(n, np.nan) for _ in range(4))
-    means, squares = np.zeros(len(good)), np.zeros(len(good))
-    lows, highs = np.zeros(len(good)), np.zeros(len(good))
+    out = [np.full(len(total), np.nan) for _ in range(4)]
+    means, squares, lows, highs = (np.zeros(len(good)) for _ in range(4))
     for part, weight in zip(parts, w[:, good], strict=True):
         site, m, v = part.site.rows(good), part.m[good], part.v[good]
         own_mean, own_variance = site.response_moments(m, v)
@@ -78,17 +113,11 @@ def leave_one_out(solution: Solution, y: Array, weights: Array | None) -> LeaveO
         low, high = _distribution(site, part.y[good], m, v)
         lows += weight * low
         highs += weight * high
-    mean[good], below[good], at[good] = means, lows, highs
     with np.errstate(invalid="ignore"):
-        variance[good] = np.maximum(squares - means**2, 0.0)
-    return LeaveOneOut(-total, mean, variance, below, at, weights)
-
-
-def log_densities(solution: Solution, y: Array) -> Array:
-    """The log densities alone, which cost less."""
-    parts = [loo(result.posterior, model.site, y).log_density for model, result in
-             zip(solution.models, solution.results, strict=True)]  # fmt: skip
-    return np.asarray(-np.logaddexp.reduce(np.log(solution.weights)[:, None] - np.array(parts), axis=0))
+        variances = np.maximum(squares - means**2, 0.0)
+    for column, values in zip(out, (means, variances, lows, highs), strict=True):
+        column[good] = values
+    return Moments(*out)
 
 
 def _distribution(site: Site, y: Array, m: Array, v: Array) -> tuple[Array, Array]:

@@ -32,6 +32,7 @@ class Solution:
     quantiles: Array  # of each entry of theta, at the normal scores `SCORES`
     status: Status
     n_fits: int
+    path: tuple[float, ...] = ()  # the objective in theta, as it was climbed
 
 
 def solve(model: FormulaModel, y: Array, *, hyper: HyperMode = "auto", hear: Heard = lambda *_: None) -> Solution:
@@ -50,12 +51,12 @@ def solve(model: FormulaModel, y: Array, *, hyper: HyperMode = "auto", hear: Hea
         if status is Status.CONVERGED:
             status = next((r.status for r in found.results if not r.converged), status)
         return Solution(found.models, found.results, found.weights, best, found.log_evidence, "integrate",
-                        found.quantiles, status, peak.n_fits + found.n_fits)
+                        found.quantiles, status, peak.n_fits + found.n_fits, peak.path)
     values, vectors = np.linalg.eigh(curvature(peak, y, hear))
     spread = np.sqrt((vectors**2 / np.maximum(values, FLATTEST)).sum(axis=1))
     quantiles = peak.model.theta[:, None] + spread[:, None] * SCORES
     return Solution((peak.model,), (peak.result,), np.ones(1), 0, peak.result.bound, "optimise", quantiles, status,
-                    peak.n_fits + 2 * len(spread))
+                    peak.n_fits + 2 * len(spread), peak.path)
 
 
 def worth_integrating(model: FormulaModel) -> bool:

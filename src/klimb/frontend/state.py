@@ -12,7 +12,7 @@ from klimb.frontend.design import GroupTerm, Layout, ProcessTerm, Rows, SmoothTe
 from klimb.frontend.encoder import Encoder
 from klimb.frontend.families import FAMILIES, Family, resolve_family
 from klimb.frontend.hyper import Hyper
-from klimb.frontend.loo import LeaveOneOut
+from klimb.frontend.loo import LeaveOneOut, Moments
 from klimb.frontend.model import Parts, Shared
 from klimb.frontend.predict import Component
 from klimb.frontend.priors import as_prior
@@ -43,14 +43,15 @@ def to_state(fit: Fit) -> tuple[dict[str, Any], dict[str, Array]]:
         "parts": {"groups": [[list(a), list(b)] for a, b in shared.parts.groups],
                   "smooths": list(shared.parts.smooths), "processes": list(shared.parts.processes),
                   "site": shared.parts.site, "cuts": list(shared.parts.cuts)},
-        "trials": "trials" in shared.constants, "priors": list(map(list, fit.priors.items())), "bound": fit.bound, "mode": fit.mode,
-        "status": fit.status.name, "n_fits": fit.n_fits, "interval": fit.interval, "notes": list(fit.notes),
+        "trials": "trials" in shared.constants, "priors": [list(pair) for pair in fit.priors.items()],
+        "bound": fit.bound, "mode": fit.mode, "status": fit.status.name, "n_fits": fit.n_fits,
+        "interval": fit.interval, "notes": list(fit.notes),
         "trace": [list(fit.trace.bound), list(fit.trace.stationarity), list(fit.trace.rule)],
         "dropped": fit.training.dropped, "levels": list(fit.training.levels), "trust": _trust_state(fit.trust_summary),
     }  # fmt: skip
     loo = fit.loo()
     arrays: dict[str, Any] = {
-        "centre": layout.centre, "prior_mean": shared.mean, "prior_sd": shared.sd, "spread": fit.spread,
+        "centre": layout.centre, "prior_mean": shared.mean, "prior_sd": shared.sd, "quantiles": fit.quantiles,
         "y": fit.training.y, "rows": np.asarray(fit.training.rows, dtype=np.int64),
         **{f"points.{i}": p.points for i, p in enumerate(layout.processes)},
         **{f"loo.{name}": getattr(loo, name) for name in LOO},
@@ -82,12 +83,13 @@ def from_state(header: dict[str, Any], arrays: dict[str, Any]) -> Fit:
     weights = np.asarray(arrays["weights"]) if "weights" in arrays else None
     training = Training(np.asarray(arrays["y"]), np.asarray(arrays["rows"], dtype=np.intp), int(header["dropped"]),
                         tuple(header["levels"]), np.asarray(arrays["trials"]) if "trials" in arrays else None, weights)
-    loo = LeaveOneOut(**{name: np.asarray(arrays[f"loo.{name}"]) for name in LOO}, weights=weights)
+    moments = Moments(*(np.asarray(arrays[f"loo.{name}"]) for name in LOO[1:]))
+    loo = LeaveOneOut(np.asarray(arrays["loo.log_density"]), weights, lambda: moments)
     bound, stationarity, rule = header["trace"]
     return Fit(header["formula"], encoder, shared, components, training, dict(header["priors"]), float(header["bound"]),
                header["mode"], Status[header["status"]], BoundTrace(tuple(bound), tuple(stationarity), tuple(rule)),
-               int(header["n_fits"]), float(header["interval"]), tuple(header["notes"]), np.asarray(arrays["spread"]),
-               kept_loo=loo, kept_trust=_trust(header["trust"]))  # fmt: skip
+               int(header["n_fits"]), float(header["interval"]), tuple(header["notes"]),
+               np.asarray(arrays["quantiles"]), kept_loo=loo, kept_trust=_trust(header["trust"]))  # fmt: skip
 
 
 def holds(fit: Fit) -> tuple[str, ...]:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from klimb.frontend.design import INTERCEPT, GroupTerm
+from klimb.frontend.explore import SCORES
 from klimb.frontend.hyper import correlation_root, cutpoints
 from klimb.frontend.mixtures import mixture_above, mixture_moments, mixture_quantile
 from klimb.frontend.model import Shared
 from klimb.frontend.predict import Component
 from klimb.numerics.arrays import Array
 from klimb.report.records import CoefficientRow, RowKind
-
-SMOOTHING = 0.5  # width, in their sd, of the normals that stand for the points of a grid over one or two parameters
 
 
 def mixture_rows(names: Sequence[str], weights: Array, means: Array, sds: Array, tail: float,
@@ -53,7 +52,7 @@ def fixed_rows(shared: Shared, components: Sequence[Component], tail: float) -> 
     return mixture_rows(shared.layout.fixed, _weights(components), means, sds, tail, "fixed")
 
 
-def cut_rows(shared: Shared, components: Sequence[Component], tail: float, spread: Array) -> list[CoefficientRow]:
+def cut_rows(shared: Shared, components: Sequence[Component], tail: float, quantiles: Array) -> list[CoefficientRow]:
     """Cut points of an ordinal response for columns as they are."""
     places = list(shared.parts.cuts)
     if not places:
@@ -63,42 +62,51 @@ def cut_rows(shared: Shared, components: Sequence[Component], tail: float, sprea
     means = np.array([cutpoints(part.full[places]) + shift @ part.q.mean for part in components])
     sds = np.array([np.full(len(places), np.linalg.norm(shift @ part.q.root)) for part in components])
     if len(components) == 1:  # chosen, not averaged over: their own curvature, as far as it goes
-        sds = np.hypot(sds, spread[places])
+        at = np.searchsorted(shared.free, places)
+        steps = np.gradient(quantiles[at], SCORES, axis=1)[:, len(SCORES) // 2]  # of the first, and of log gaps
+        slopes = np.append(1.0, np.exp(components[0].full[places[1:]]))
+        sds = np.hypot(sds, np.sqrt(np.cumsum((steps * slopes) ** 2)))
     names = [shared.hypers[i].name for i in places]
     return mixture_rows(names, _weights(components), means, sds, tail, "parameter")
 
 
-def hyper_rows(shared: Shared, components: Sequence[Component], tail: float, spread: Array) -> list[CoefficientRow]:
-    """Standard deviations, correlations, lengthscales, dispersions; ``spread`` is their sd in theta where chosen."""
+def hyper_rows(shared: Shared, components: Sequence[Component], tail: float, quantiles: Array) -> list[CoefficientRow]:
+    """Standard deviations, correlations, lengthscales, dispersions; ``quantiles`` are those of free theta."""
     weights = _weights(components)
-    theta = np.array([part.full for part in components])
+    theta = np.array([part.full for part in components]).reshape(len(components), -1)
     rows: list[CoefficientRow] = []
     kinds = _kinds(shared)
-    for i, hyper in enumerate(shared.hypers):
-        if not hyper.free or hyper.shape == "cut":
+    for i, own in zip(shared.free, quantiles, strict=True):
+        hyper = shared.hypers[i]
+        if hyper.shape == "cut":
             continue
-        values = theta[:, i] if hyper.shape == "positive" else np.arctanh(_correlations(shared, theta, i))
-        back = np.exp if hyper.shape == "positive" else np.tanh
-        if len(components) == 1:
-            centre, sd = float(values[0]), float(spread[i])
-            slope = math.exp(centre) if hyper.shape == "positive" else 1.0 - math.tanh(centre) ** 2
-            mean, deviation = float(back(centre)), slope * sd
-            ends = [back(centre + sign * sd * abs(ndtri(tail))) for sign in (-1.0, 1.0)]
-            above = 0.5 * math.erfc(-centre / (sd * math.sqrt(2.0))) if sd > 0 else float(centre > 0)
-        else:
-            natural = back(values)
-            mean = float(weights @ natural)
-            deviation = math.sqrt(float(weights @ (natural - mean) ** 2))
-            middle = float(weights @ values)
-            sd = math.sqrt(float(weights @ (values - middle) ** 2))
-            width = SMOOTHING if len(shared.free) <= 2 else 0.999
-            points = (middle + math.sqrt(1.0 - width**2) * (values - middle))[:, None]
-            widths = np.full_like(points, max(width * sd, 1e-12))
-            ends = [back(mixture_quantile(weights, points, widths, p)[0]) for p in (tail, 1.0 - tail)]
-            above = float(mixture_above(weights, points, widths)[0])
-        positive = above if hyper.shape == "correlation" else None
-        rows.append(CoefficientRow(hyper.name, mean, deviation, float(ends[0]), float(ends[1]), positive, kinds[i]))
+        back: Callable[[Array], Array] = np.exp if hyper.shape == "positive" else np.tanh
+        if hyper.shape == "correlation" and hyper.depth != _first_depth(shared, int(i)):
+            own = _normal_scores(weights, np.arctanh(_correlations(shared, theta, int(i))), own)
+        values = back(theta[:, i]) if hyper.shape == "positive" else _correlations(shared, theta, int(i))
+        mean = float(weights @ values)
+        deviation = math.sqrt(float(weights @ (values - mean) ** 2))
+        if len(components) == 1:  # chosen: the sd that the curvature gives, by the slope of the transformation
+            slope = values[0] if hyper.shape == "positive" else 1.0 - values[0] ** 2
+            deviation = float(slope * (own[-1] - own[0]) / (SCORES[-1] - SCORES[0]))
+        ends = back(np.interp(ndtri([tail, 1.0 - tail]), SCORES, own))
+        above = 1.0 - float(ndtr(np.interp(0.0, own, SCORES))) if hyper.shape == "correlation" else None
+        rows.append(CoefficientRow(hyper.name, mean, deviation, float(ends[0]), float(ends[1]), above, kinds[int(i)]))
     return rows
+
+
+def _first_depth(shared: Shared, place: int) -> float:
+    """Of the partial correlations that are correlations: those with the first column."""
+    return next(0.5 * (len(sds) - 2) for sds, correlations in shared.parts.groups if place in correlations)
+
+
+def _normal_scores(weights: Array, values: Array, own: Array) -> Array:
+    """Quantiles of a normal with the moments of ``values``, or the width of ``own`` around a single one."""
+    middle = float(weights @ values)
+    sd = math.sqrt(float(weights @ (values - middle) ** 2))
+    if len(weights) == 1:
+        sd = float((own[-1] - own[0]) / (SCORES[-1] - SCORES[0]))
+    return middle + sd * SCORES
 
 
 def _kinds(shared: Shared) -> dict[int, RowKind]:

@@ -84,7 +84,7 @@ def integrate(model: Hypermodel, y: Any, *, optimum: Optimum | None = None) -> I
         raise InputError("the model needs free hyperparameters", "none", "Free a parameter, or call model.fit(y).")
     values, vectors = np.linalg.eigh(_curvature(best, y))
     axes = vectors / np.sqrt(np.maximum(values, FLATTEST))  # theta = mode + axes z
-    z, mass = _grid(theta.size) if theta.size <= 2 else _central_composite(theta.size)
+    z, mass = _grid(theta.size) if theta.size <= 2 else central_composite(theta.size)
     points = np.clip(theta + z @ axes.T, lower, upper)
     models, results, logs = [], [], []
     for point, log_mass, distance in zip(points, np.log(mass), 0.5 * (z**2).sum(1), strict=True):
@@ -134,7 +134,7 @@ def _grid(d: int) -> tuple[Array, Array]:
     return z, mass / mass.sum()
 
 
-def _central_composite(d: int) -> tuple[Array, Array]:
+def central_composite(d: int) -> tuple[Array, Array]:
     """A centre, 2 d axial points and corners, all on a sphere; masses that match E 1 and E |z|^2 under N(0, I)."""
     radius = SPHERE * np.sqrt(d)
     axial = radius * np.vstack([np.eye(d), -np.eye(d)])

@@ -1,0 +1,92 @@
+"""A small quasi-Newton maximiser for few parameters and dear functions: BFGS with short, checked steps in a box."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+import numpy as np
+
+from klimb.numerics.arrays import Array
+
+Objective: TypeAlias = Callable[[Array], tuple[float, Array]]
+
+LONGEST = 1.5  # of a step, in any parameter: objectives here are functions of logarithms
+SUFFICIENT = 1e-4  # share of the predicted gain that a step must bring
+MOST_HALVINGS = 12
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Climbed:
+    """Where the climb ended: the point, the value and gradient there, how many evaluations it took."""
+
+    x: Array
+    value: float
+    gradient: Array
+    converged: bool
+    evaluations: int
+
+
+def climb(objective: Objective, x: Array, lower: Array, upper: Array, *, tol: float, max_iter: int = 100) -> Climbed:
+    """Maximise ``objective`` (value and gradient; -inf where it can not be computed) from ``x`` inside a box.
+
+    Stops when no entry of the gradient that points into the box exceeds ``tol``, or when no step gains anything.
+
+    >>> def hill(x):
+    ...     return -float((x - 1) @ (x - 1)), -2 * (x - 1)
+    >>> found = climb(hill, np.zeros(2), np.full(2, -5.0), np.full(2, 5.0), tol=1e-6)
+    >>> found.converged, found.x.round(6).tolist()
+    (True, [1.0, 1.0])
+    """
+    x = np.clip(x, lower, upper)
+    value, gradient = objective(x)
+    count = 1
+    H = np.eye(len(x))  # inverse of minus the Hessian
+    fresh = True
+    for _ in range(max_iter):
+        free = ~(((x <= lower) & (gradient < 0)) | ((x >= upper) & (gradient > 0)))
+        if not free.any() or np.abs(gradient[free]).max() <= tol:
+            return Climbed(x, value, gradient, True, count)
+        step = np.zeros_like(x)
+        step[free] = H[np.ix_(free, free)] @ gradient[free]
+        if step @ gradient <= 0:  # curvature gone wrong: start it afresh
+            H, fresh = np.eye(len(x)), True
+            step = np.where(free, gradient, 0.0)
+        if fresh:  # no curvature yet: half a unit in the steepest direction, or less near the top
+            step *= min(1.0, 0.5 / np.abs(step).max())
+        step *= min(1.0, LONGEST / np.abs(step).max())
+        found, tried = _line(objective, x, value, gradient, step, lower, upper)
+        count += tried
+        if found is None:
+            if fresh:
+                return Climbed(x, value, gradient, False, count)
+            H, fresh = np.eye(len(x)), True
+            continue
+        moved, new_value, new_gradient = found
+        s, g = moved - x, gradient - new_gradient
+        if s @ g > 1e-10 * np.linalg.norm(s) * np.linalg.norm(g):
+            if fresh:
+                H = np.eye(len(x)) * float(s @ g / (g @ g))
+            rho = 1.0 / float(s @ g)
+            left = np.eye(len(x)) - rho * np.outer(s, g)
+            H = left @ H @ left.T + rho * np.outer(s, s)
+            fresh = False
+        x, value, gradient = moved, new_value, new_gradient
+    return Climbed(x, value, gradient, False, count)
+
+
+def _line(objective: Objective, x: Array, value: float, gradient: Array, step: Array, lower: Array,
+          upper: Array) -> tuple[tuple[Array, float, Array] | None, int]:
+    """The first of ever shorter steps that gains enough."""
+    for tried in range(1, MOST_HALVINGS + 1):
+        moved = np.clip(x + step, lower, upper)
+        new_value, new_gradient = objective(moved)
+        gain = float(gradient @ (moved - x))
+        if np.isfinite(new_value) and new_value >= value + SUFFICIENT * gain and np.isfinite(new_gradient).all():
+            return (moved, new_value, new_gradient), tried
+        step = step * (0.5 if np.isfinite(new_value) else 0.2)
+        if np.abs(step).max() < 1e-10:
+            break
+    return None, tried
