@@ -73,7 +73,7 @@ def regression(
     if site is None:
         target = as_float(y, "y", ndim=1)
         tau = gamma(*noise_prior, name="noise")
-        variance = max(float(target.var()), np.finfo(float).tiny * len(target))
+        variance = float(target.var()) or float(np.square(target).mean()) or 1.0
         start = {tau: Gamma(1.0, variance), alpha: Gamma(np.ones(alpha.plates), 1.0)}
         evidence = normal(dot(design, w), tau, name="y").observe(target)
     else:

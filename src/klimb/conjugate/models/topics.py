@@ -57,7 +57,7 @@ def latent_dirichlet(
     *,
     share_prior: float | None = None,
     word_prior: float | None = None,
-    batch: int | None = None,
+    batch: int | None = 1024,
     seed: int = 0,
     start: Any = None,
     tol: float = 1e-6,
@@ -66,8 +66,8 @@ def latent_dirichlet(
 ) -> LatentDirichlet:
     """Topics of a documents x words matrix of counts (dense or sparse).
 
-    Priors default to 1/``n_topics`` for shares and words. ``batch`` documents at a time: same kind of optimum, usually
-    in fewer passes over the data, no learning rate.
+    Priors default to 1/``n_topics`` for shares and words. ``batch`` documents at a time are fitted before the topics
+    move: fewer passes over the data than sweeps over all of it (``batch=None``), and no learning rate either way.
 
     >>> import numpy as np
     >>> counts = np.kron(np.eye(2), np.full((5, 4), 3.0))     # two sets of documents with words of their own
