@@ -9,6 +9,9 @@
     klimb.inducing, klimb.scale     inducing points, how many and where; rows on demand, minibatches
     klimb.streaming                 adding data to a fitted process
     klimb.multiclass                one class against the rest (a softmax is klimb.sites.Softmax)
+    klimb.trust(result)             can this fit be believed? The complete report (result.trust is the quick one)
+    klimb.calibrate(latent, site)   do intervals cover the truth? Simulate, fit, count
+    klimb.conjugate                 mixtures, topics, factorisations, hidden Markov models: declared networks
     klimb.load(path)                what was saved to a file
     klimb.sklearn                   estimators for scikit-learn (an extra)
     klimb.steps, klimb.methods      other step rules and baselines, same arguments, same Result
@@ -20,33 +23,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from klimb import errors, inducing, kernels, latents, methods, multiclass, scale, sites, steps, streaming
+    from klimb import conjugate, errors, inducing, kernels, latents, methods, multiclass, scale, sites, steps, streaming
+    from klimb.calibration import calibrate
     from klimb.frontend import priors
     from klimb.frontend.compare import compare
     from klimb.frontend.files import load
     from klimb.frontend.fitting import fit
     from klimb.infer.loop import infer
+    from klimb.infer.trust import trust
     from klimb.process import gp
     from klimb.temporal import series
 
 __version__ = "0.1.0"
-__all__ = ["compare", "errors", "fit", "gp", "inducing", "infer", "kernels", "latents", "load", "methods", "multiclass",
-           "priors", "scale", "series", "sites", "steps", "streaming"]
+
+# Functions that live in a module of another name; everything else in __all__ is a module of its own.
+_HOME = {
+    "calibrate": "klimb.calibration",
+    "compare": "klimb.frontend.compare",
+    "fit": "klimb.frontend.fitting",
+    "gp": "klimb.process",
+    "load": "klimb.frontend.files",
+    "series": "klimb.temporal",
+    "trust": "klimb.infer.trust",
+}
+__all__ = ["calibrate", "compare", "conjugate", "errors", "fit", "gp", "inducing", "infer", "kernels", "latents", "load",
+           "methods", "multiclass", "priors", "scale", "series", "sites", "steps", "streaming", "trust"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "gp":
-        return import_module("klimb.process").gp
-    if name == "series":
-        return import_module("klimb.temporal").series
-    if name == "fit":
-        return import_module("klimb.frontend.fitting").fit
-    if name == "compare":
-        return import_module("klimb.frontend.compare").compare
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
     if name == "priors":
         return import_module("klimb.frontend.priors")
-    if name == "load":
-        return import_module("klimb.frontend.files").load
     # klimb.infer is a package and can be called: see klimb/infer/__init__.py.
     if name in __all__:
         return import_module(f"klimb.{name}")
