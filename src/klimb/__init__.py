@@ -46,8 +46,8 @@ _HOME = {
     "series": "klimb.temporal",
     "trust": "klimb.infer.trust",
 }
-__all__ = ["calibrate", "compare", "conjugate", "errors", "fit", "gp", "inducing", "infer", "kernels", "latents", "load",
-           "methods", "multiclass", "priors", "scale", "series", "sites", "steps", "streaming", "trust"]
+__all__ = ["calibrate", "compare", "conjugate", "errors", "fit", "gp", "inducing", "infer", "kernels", "latents",
+           "load", "methods", "multiclass", "priors", "scale", "series", "sites", "steps", "streaming", "trust"]
 
 
 def __getattr__(name: str) -> Any:
