@@ -112,37 +112,25 @@ def _scaled_products(factor: Factor, sd: Array) -> Product | None:
     """
     from scipy.linalg.blas import dsymv, ssymv
 
-    blocks = factor.blocks()
-    if len(blocks) > 1:
-        parts = [_scaled_products(block, s) for block, s in zip(blocks, np.split(sd, len(blocks)), strict=True)]
-        return _side_by_side([part for part in parts if part is not None], len(sd)) if all(parts) else None
     n, products = len(sd), factor.products()
-    if products is not None:
-        by_V, by_square = products
-        return lambda u: np.concatenate([by_V(u[:n] / sd) / sd, 0.5 * by_square(u[n:] / sd**2) / sd**2])
-    V = factor.covariance()
-    if V is None:
-        return None
-    R, R_squared = _correlations(V, sd)
-    symv = dsymv if R.dtype == np.float64 else ssymv
-    return lambda u: np.concatenate(
-        [symv(1.0, R, u[:n], lower=1), symv(0.5, R_squared, u[n:], lower=1)]).astype(float)  # fmt: skip
-
-
-def _side_by_side(parts: list[Product], n: int) -> Product:
-    """The same for independent blocks of sites."""
-    def product(u: Array) -> Array:
-        first, second = np.split(u[:n], len(parts)), np.split(u[n:], len(parts))
-        found = [part(np.concatenate(pair)) for part, *pair in zip(parts, first, second, strict=True)]
-        size = n // len(parts)
-        return np.concatenate([one[:size] for one in found] + [one[size:] for one in found])
-
-    return product
+    if products is None:
+        V = factor.covariance()
+        if V is None:
+            return None
+        if n > IN_CACHE:
+            R, R_squared = _correlations(V, sd)
+            return lambda u: np.concatenate(
+                [ssymv(1.0, R, u[:n], lower=1), ssymv(0.5, R_squared, u[n:], lower=1)]).astype(float)  # fmt: skip
+        V_squared = np.square(V)  # scaling vectors is cheaper than scaling matrices
+        products = (lambda x: dsymv(1.0, V, x, lower=1)), (lambda x: dsymv(1.0, V_squared, x, lower=1))
+    by_V, by_square = products
+    scale, square = 1.0 / sd, 1.0 / sd**2
+    return lambda u: np.concatenate([scale * by_V(scale * u[:n]), 0.5 * square * by_square(square * u[n:])])
 
 
 def _correlations(V: Array, sd: Array) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
     """V scaled to unit variances and its entrywise square; only the lower triangles count, in Fortran order."""
-    R = np.empty(V.shape, dtype=np.float32 if len(sd) > IN_CACHE else np.float64, order="F")
+    R = np.empty(V.shape, dtype=np.float32, order="F")
     scale = 1.0 / sd
     for columns in row_blocks(len(sd), len(sd)):
         part = V.T[columns] * scale

@@ -61,11 +61,12 @@ class Buffers:
 
 
 def identity_plus(K: Array, root: Array, out: Array | None = None) -> Array:
-    """I + diag(root) K diag(root) for a symmetric K, in Fortran order (the transpose of a C-ordered array)."""
+    """The lower triangle of I + diag(root) K diag(root) for a symmetric K, in Fortran order."""
     B = np.empty_like(K, order="C") if out is None else out
-    for rows in row_blocks(len(root), len(root)):  # both scalings while the block is in the cache
-        np.multiply(K[rows], root, out=B[rows])
-        B[rows] *= root[rows, None]
+    for rows in row_blocks(len(root), 4 * len(root)):  # both scalings while the block is in the cache
+        part = B[rows, rows.start :]
+        np.multiply(K[rows, rows.start :], root[rows.start :], out=part)
+        part *= root[rows, None]
     B.flat[:: len(root) + 1] += 1.0
     return B.T
 
@@ -177,8 +178,9 @@ class KernelFactor(Factor):
             W = self.explained_root(slice(None))
             return np.asarray(dsyrk(-1.0, W, beta=1.0, c=self._K.T, trans=1, lower=1))
         V, _ = dlauum(self._inverse, lower=1)  # B^-1 = L^-T L^-1
-        V /= -self._root[:, None]
-        V /= self._root
+        scale = 1.0 / self._root
+        V *= -scale[:, None]
+        V *= scale
         V.flat[:: len(V) + 1] += 1.0 / self.gamma
         return np.asarray(V)
 
