@@ -458,3 +458,38 @@ def test_one_row() -> None:
     _, blocks = encode("y ~ x + a + (1 | g)", {"y": [1.0], "x": [2.0], "a": ["p"], "g": ["q"]})
     assert blocks.fixed.matrix.tolist() == [[1.0, 2.0]]
     assert blocks.n == 1
+
+
+def test_names_stay_apart() -> None:
+    """A column may be called like a function of another, but two terms must not have one name."""
+    data = {"y": [1.0, 2.0, 3.0], "x": [1.0, 2.0, 3.0], "log(x)": [5.0, 6.0, 8.0], "Intercept": [0.0, 1.0, 0.0],
+            "x:z": [1.0, 0.0, 0.0], "z": [2.0, 3.0, 9.0]}
+    _, blocks = encode("y ~ 0 + `log(x)`", data)
+    assert blocks.fixed.matrix[:, 0].tolist() == [5.0, 6.0, 8.0]
+    for text in ("y ~ log(x) + `log(x)`", "y ~ Intercept", "y ~ x:z + `x:z`"):
+        with pytest.raises(FormulaError, match="two that are called"):
+            encode(text, data)
+
+
+def test_response_on_both_sides() -> None:
+    with pytest.raises(FormulaError, match="y on both sides"):
+        encode("y ~ x + y", DATA)
+    with pytest.raises(FormulaError, match="both sides"):
+        encode("log(z) ~ log(z):x", DATA)
+    encode("p(k, n) ~ n", DATA)  # the number of trials may matter
+
+
+def test_effects_twice_by_one_group() -> None:
+    with pytest.raises(FormulaError, match="the intercept by g once"):
+        encode("y ~ (1 | g) + (x | g)", DATA)
+    with pytest.raises(FormulaError, match="expected x by h:g once"):
+        encode("y ~ (0 + x | g:h) + (0 + x | h:g)", DATA)
+    _, blocks = encode("y ~ (1 | g) + (0 + x | g)", DATA)
+    assert [block.columns for block in blocks.groups] == [(INTERCEPT,), ("x",)]
+
+
+def test_integers_beyond_floats_and_scalars() -> None:
+    with pytest.raises(InputError, match="finite numbers; got inf at row 0"):
+        encode("y ~ x", {"y": [1.0, 2.0], "x": [10**400, 1]})
+    with pytest.raises(InputError, match="list or an array"):
+        encode("y ~ x", {"y": np.array(3.0), "x": np.array(2.0)})

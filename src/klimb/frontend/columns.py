@@ -170,8 +170,8 @@ def read_objects(name: str, array: npt.NDArray[Any], missing: Mask | None = None
     else:
         return Column(name, "other", array, lost)
     if kind == "number":
-        array = np.array([np.nan if gone else float(value)
-                          for value, gone in zip(values, missing.tolist(), strict=True)])
+        array = np.array([np.nan if gone else _as_float(value)
+                          for value, gone in zip(values, missing.tolist(), strict=True)], dtype=np.float64)
     return Column(name, kind, array, lost)
 
 
@@ -187,6 +187,13 @@ def _as_array(values: Any) -> npt.NDArray[Any]:
         array = np.empty(len(values), dtype=object)  # numpy turns [1.0, "a"] into text: keep what came
         array[:] = list(values)
     return array
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond all floats
+        return float("inf") if value > 0 else float("-inf")
 
 
 def _is_nan(value: Any) -> bool:

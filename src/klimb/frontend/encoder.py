@@ -20,7 +20,7 @@ from klimb.frontend.formula import Formula, parse
 from klimb.frontend.formula.errors import FormulaError, listed
 from klimb.frontend.formula.functions import bind
 from klimb.frontend.formula.nodes import Call, Node
-from klimb.frontend.formula.terms import Grouping, Term, Terms, expand, label, used_columns
+from klimb.frontend.formula.terms import Grouping, Term, Terms, expand, used_columns
 from klimb.frontend.frames import read_frame
 from klimb.frontend.groups import GroupCodec, learn_group, products_from_json
 from klimb.frontend.numeric import Numeric, Step, learn_numeric, moments
@@ -46,7 +46,7 @@ class Encoder:
     missing: str
     response: Response | None
     variables: tuple[Variable, ...]  # the columns of the right side, with their ranges and typical values
-    factors: dict[str, Factor]  # by label
+    factors: dict[str, Factor]  # as the formula writes them
     fixed: tuple[Product, ...]
     groups: tuple[GroupCodec, ...]
     smooths: tuple[Smooth, ...]
@@ -164,12 +164,13 @@ def encode(formula: str | Formula, frame: Any, *, missing: str = "drop") -> tupl
 def _learn(formula: Formula, terms: Terms, source: Source, predictors: tuple[str, ...], missing: str) -> Encoder:
     text = formula.text
     every: list[Term] = [*terms.fixed, *(term for group in terms.groups for term in group.effects)]
-    factors = {label(node): _pointing(learn_factor, node, source, text) for term in every for node in term}
+    factors = {str(node): _pointing(learn_factor, node, source, text) for term in every for node in term}
     smooths = tuple(_pointing(learn_smooth, call, source, text) for call in terms.smooths)
-    keys = [[label(node) for node in term] for term in terms.fixed]
+    keys = [[str(node) for node in term] for term in terms.fixed]
     for call, smooth in zip(terms.smooths, smooths, strict=True):
         keys += _straight(call, smooth, factors, source, text)
     fixed = full_rank(sorted(keys, key=len), lambda key: isinstance(factors[key], LevelFactor))
+    _check_names(design_names(fixed, factors), text)
     groups = tuple(_pointing(learn_group, group, source, text, factors) for group in terms.groups)
     processes = tuple(_pointing(learn_process, call, source, text) for call in terms.processes)
     offsets = tuple(_pointing(learn_offset, call, source, text) for call in terms.offsets)
@@ -179,6 +180,14 @@ def _learn(formula: Formula, terms: Terms, source: Source, predictors: tuple[str
     variables = tuple(learn_variable(name, source, name in levels - numbers) for name in predictors)
     response = None if formula.response is None else _pointing(learn_response, formula.response, source, text)
     return Encoder(text, missing, response, variables, factors, tuple(fixed), groups, smooths, processes, offsets)
+
+
+def _check_names(names: tuple[str, ...], text: str) -> None:
+    """Two columns must not have one name: tables and predictions go by names."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise FormulaError("terms with different names", f"two that are called {twice!r}",
+                           "Rename a column of the data.", text, (0, len(text)))
 
 
 def learn_offset(call: Call, source: Source, text: str) -> Numeric:
@@ -199,7 +208,7 @@ def _pointing(learn: Callable[..., _Learnt], part: Node | Grouping, source: Sour
 def _straight(call: Call, smooth: Smooth, factors: dict[str, Factor], source: Source, text: str) -> list[list[str]]:
     """The fixed terms that a smooth leaves to its straight part: a slope, one per level of ``by``, or times ``by``."""
     arguments = bind(call, text)
-    slope = label(arguments["x"])
+    slope = str(arguments["x"])
     if slope not in factors:  # the column itself may be a term already
         slope = f"s({slope})[slope]"
         x = smooth.expression.evaluate(source)

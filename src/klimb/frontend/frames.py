@@ -94,7 +94,8 @@ def _read_mapping(data: Mapping[Any, Any]) -> Frame:
     for name in data:
         if not isinstance(name, str):
             raise InputError("names of columns must be text", f"{name!r}", "Rename the column.")
-        if not hasattr(data[name], "__len__") or isinstance(data[name], (str, bytes)):
+        scalar = isinstance(data[name], (str, bytes)) or not hasattr(data[name], "__len__")
+        if scalar or getattr(data[name], "ndim", 1) == 0:
             raise InputError(f"column {name!r} must be a list or an array", f"{data[name]!r:.40}",
                              "Repeat a constant for every row, or leave the column out.")
     lengths = {name: len(values) for name, values in data.items()}
@@ -149,7 +150,7 @@ def _read_narwhals(data: Any) -> Frame:
 
 def _unique(data: Any) -> None:
     """pandas and arrow allow the same name twice; narwhals would fail later, and not say why."""
-    names = data.columns if hasattr(data, "iloc") else getattr(data, "column_names", ())
+    names = getattr(data, "columns", ()) if hasattr(data, "iloc") else getattr(data, "column_names", ())
     every = list(names) if isinstance(names, (list, tuple)) or hasattr(data, "iloc") else []
     twice = [name for name in dict.fromkeys(every) if every.count(name) > 1]
     if twice:

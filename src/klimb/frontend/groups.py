@@ -13,7 +13,7 @@ from klimb.frontend.encoded import UNSEEN, GroupBlock
 from klimb.frontend.factors import Factor, LevelFactor
 from klimb.frontend.formula.functions import bind
 from klimb.frontend.formula.nodes import Name
-from klimb.frontend.formula.terms import Grouping, label
+from klimb.frontend.formula.terms import Grouping
 from klimb.frontend.products import design, design_names
 from klimb.frontend.source import Source
 
@@ -93,6 +93,6 @@ def learn_group(grouping: Grouping, source: Source, text: str, factors: dict[str
         sizes = [len(labels) for labels in levels]
         flat = np.unique(_flatten([codes for codes, _ in coded], sizes))
         cells = tuple(tuple(int(k) for k in np.unravel_index(cell, sizes)) for cell in flat.tolist())
-    terms = [[label(factor) for factor in term] for term in grouping.effects]
+    terms = [[str(factor) for factor in term] for term in grouping.effects]
     effects = tuple(full_rank(terms, lambda key: isinstance(factors[key], LevelFactor)))
     return GroupCodec(grouping.name, columns, levels, cells, effects, grouping.correlated)

@@ -160,6 +160,6 @@ def learn_smooth(call: Call, source: Source, text: str) -> Smooth:
     line = np.vstack([level, slope])
     scale = float(np.linalg.norm(without_line(basis, u, line)) / np.sqrt(len(u))) or 1.0
     line = line / scale
-    by = None if arguments["by"] is None else label(arguments["by"])
+    by = None if arguments["by"] is None else str(arguments["by"])
     return Smooth(label(call), expression, shift, size, tuple(knots.tolist()),
                   tuple(map(tuple, (transform / scale).tolist())), tuple(map(tuple, line.tolist())), by)

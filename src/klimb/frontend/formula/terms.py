@@ -72,14 +72,29 @@ def expand(formula: Formula, columns: Sequence[str]) -> Terms:
     check_columns(formula, columns)
     found = add(_ordered([INTERCEPT]), _Expansion(formula, columns).value(formula.right))
     fixed = sorted(_terms(found), key=len)
+    for factor in (factor for term in fixed for factor in term):
+        if factor == formula.response:
+            raise FormulaError("expected other columns than the response", f"{factor} on both sides",
+                               "Take it out on the right.", formula.text, factor.span)
     special: dict[str, list[Call]] = {"offset": [], "s": [], "gp": []}
     groups: list[Grouping] = []
     for item in found.values():
         if isinstance(item, Grouping):
+            _check_twice(item, groups, formula.text)
             groups.append(item)
         elif isinstance(item, Call):
             special[item.function].append(item)
     return Terms(tuple(fixed), tuple(groups), tuple(special["offset"]), tuple(special["s"]), tuple(special["gp"]))
+
+
+def _check_twice(grouping: Grouping, others: list[Grouping], text: str) -> None:
+    """``(1 | g) + (0 + x | g)`` is a way to write ``(x || g)``; ``(1 | g) + (x | g)`` has two intercepts per group."""
+    for other in others:
+        twice = set(map(frozenset, other.effects)) & set(map(frozenset, grouping.effects))
+        if frozenset(other.groups) == frozenset(grouping.groups) and twice:
+            what = ":".join(label(factor) for factor in min(twice, key=len)) or "the intercept"
+            raise FormulaError(f"expected {what} by {grouping.name} once", "it twice",
+                               f"Leave one out, or write (0 + ... | {grouping.name}) there.", text, grouping.span)
 
 
 def check_columns(formula: Formula, columns: Sequence[str]) -> None:
