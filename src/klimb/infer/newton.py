@@ -112,6 +112,10 @@ def _scaled_products(factor: Factor, sd: Array) -> Product | None:
     """
     from scipy.linalg.blas import dsymv, ssymv
 
+    blocks = factor.blocks()
+    if len(blocks) > 1:
+        parts = [_scaled_products(block, s) for block, s in zip(blocks, np.split(sd, len(blocks)), strict=True)]
+        return _side_by_side([part for part in parts if part is not None], len(sd)) if all(parts) else None
     n, products = len(sd), factor.products()
     if products is None:
         V = factor.covariance()
@@ -126,6 +130,17 @@ def _scaled_products(factor: Factor, sd: Array) -> Product | None:
     by_V, by_square = products
     scale, square = 1.0 / sd, 1.0 / sd**2
     return lambda u: np.concatenate([scale * by_V(scale * u[:n]), 0.5 * square * by_square(square * u[n:])])
+
+
+def _side_by_side(parts: list[Product], n: int) -> Product:
+    """The same for independent blocks of sites."""
+    def product(u: Array) -> Array:
+        first, second = np.split(u[:n], len(parts)), np.split(u[n:], len(parts))
+        found = [part(np.concatenate(pair)) for part, *pair in zip(parts, first, second, strict=True)]
+        size = n // len(parts)
+        return np.concatenate([one[:size] for one in found] + [one[size:] for one in found])
+
+    return product
 
 
 def _correlations(V: Array, sd: Array) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
