@@ -12,12 +12,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import klimb
+from klimb.infer.evidence import optimise
+from klimb.infer.hyper import Hypermodel
 
 SITES = ("logistic", "probit", "poisson", "binomial", "laplace", "exponential", "gaussian", "negative binomial")
 
@@ -94,11 +97,69 @@ def planted_problems() -> Iterator[tuple[str, Any, Any, np.ndarray]]:
         sd = float(10.0 ** rng.uniform(2.0, 4.0))
         yield (f"one class, prior sd {sd:.0f}", klimb.latents.Weights(np.ones((12, 1)), cov=sd**2),
                klimb.sites.Logistic(), np.ones(12))  # fmt: skip
-    for seed in range(6):  # a log scale with hardly any data behind it: a wall on one side, a long slope on the other
-        rng = np.random.default_rng([11, seed])
-        sd = float(rng.uniform(8.0, 30.0))
-        yield (f"funnel of a log variance, prior sd {sd:.0f}", klimb.latents.Weights(np.ones((2, 1)), cov=sd**2),
-               klimb.sites.StochasticVolatility(), 0.01 * rng.standard_normal(2))  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Groups(Hypermodel):
+    """Group means around a common one, y_j ~ N(mu + w_j, noise), w_j ~ N(0, scale^2), with the scale to be found.
+
+    Jointly over (w, log scale) the posterior is a funnel: the smaller the scale, the narrower the w.
+    """
+
+    noise: np.ndarray
+    scale: float = 1.0
+    half_cauchy: float = 5.0  # of the prior of the scale
+    mean_sd: float = 5.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("log scale",)
+
+    @property
+    def theta(self) -> np.ndarray:
+        return np.log([self.scale])
+
+    @property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.log([1e-3]), np.log([1e3])
+
+    def with_theta(self, theta: Any) -> Groups:
+        return replace(self, scale=float(np.exp(np.asarray(theta)[0])))
+
+    @property
+    def latent(self) -> Any:
+        n = len(self.noise)
+        variances = np.append(self.mean_sd**2, np.full(n, self.scale**2))
+        return klimb.latents.Weights(np.column_stack([np.ones(n), np.eye(n)]), cov=variances, form="primal")
+
+    @property
+    def site(self) -> Any:
+        return klimb.sites.Gaussian(self.noise)
+
+    def gradient(self, posterior: Any, y: Any) -> np.ndarray:
+        """Of -KL: sum_j E w_j^2 / scale^2 - 1 per unit of log scale."""
+        second = posterior.mean[1:] ** 2 + np.diag(posterior.covariance())[1:]
+        return np.array([float((second / self.scale**2 - 1.0).sum())])
+
+    def log_prior(self) -> tuple[float, Any]:
+        r = (self.scale / self.half_cauchy) ** 2
+        constant = np.log(2.0 / (np.pi * self.half_cauchy))
+        return float(constant - np.log1p(r) + np.log(self.scale)), np.array([1.0 - 2.0 * r / (1.0 + r)])
+
+
+EIGHT_SCHOOLS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+
+
+def planted_funnels() -> Iterator[tuple[str, Groups, np.ndarray]]:
+    """Hierarchies whose scale the data hardly know."""
+    y, noise = EIGHT_SCHOOLS
+    yield "eight schools", Groups(noise), y
+    for seed in range(7):
+        rng = np.random.default_rng([12, seed])
+        n = int(rng.integers(4, 10))
+        noise = np.exp(rng.uniform(np.log(3.0), np.log(15.0), n))
+        yield f"{n} groups, true scale {noise.mean() / 4:.1f}", Groups(noise), noise / 4 * rng.standard_normal(n) + (
+            noise * rng.standard_normal(n))
 
 
 def alarms(n: int) -> None:
@@ -123,6 +184,9 @@ def planted() -> None:
         report = klimb.infer(latent, site, y).trust
         print(f"{label:36s} {report.verdict:10s} {report.number:6.2f} {report.measures:30s} k-hat {report.khat:.2f} "
               f"effective {report.efficiency:.2f}")  # fmt: skip
+    for label, model, y in planted_funnels():
+        found = klimb.trust(optimise(model, y))
+        print(f"{label:36s} {found.verdict:10s} {found.number:6.2f} {found.measures}")
 
 
 def cost() -> None:
