@@ -7,7 +7,6 @@ levels are. Levels are known by their label, so that 3, 3.0 and "3" are one leve
 from __future__ import annotations
 
 import datetime
-import decimal
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -151,6 +150,8 @@ def read_column(name: str, values: Any) -> Column:
 
 def read_objects(name: str, array: npt.NDArray[Any], missing: Mask | None = None) -> Column:
     """A column of Python objects, by the types that occur among them."""
+    from decimal import Decimal
+
     values = array.tolist()
     if missing is None:
         missing = np.fromiter((value is None or (value is not True and _is_nan(value)) for value in values), bool,
@@ -161,9 +162,9 @@ def read_objects(name: str, array: npt.NDArray[Any], missing: Mask | None = None
         kind = "text" if types else "number"  # nothing but missing values: any kind would do
     elif all(issubclass(t, (bool, np.bool_)) for t in types):
         kind = "flag"
-    elif all(issubclass(t, (numbers.Real, decimal.Decimal, np.number, np.bool_)) for t in types):
+    elif all(issubclass(t, (numbers.Real, Decimal, np.number, np.bool_)) for t in types):
         kind = "number"
-    elif all(issubclass(t, (str, numbers.Real, decimal.Decimal, np.number)) for t in types):
+    elif all(issubclass(t, (str, numbers.Real, Decimal, np.number)) for t in types):
         return Column(name, "mixed", array, lost)
     elif all(issubclass(t, (datetime.date, datetime.time, datetime.timedelta, np.datetime64)) for t in types):
         kind = "date"

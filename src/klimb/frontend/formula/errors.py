@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import TypeAlias, final
 
 from klimb.errors import InputError
@@ -58,6 +56,8 @@ def pointed(text: str, span: Span) -> tuple[str, str]:
 
 def _width(character: str) -> int:
     """Columns of a terminal that a character takes."""
+    import unicodedata  # only when there is an error to show
+
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
@@ -65,6 +65,8 @@ def _width(character: str) -> int:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """``"Did you mean 'age'? "`` where a known word is near, or nothing."""
+    from difflib import get_close_matches  # only when there is an error to show
+
     names = list(known)
     folded = {name.casefold(): name for name in reversed(names)}
     close = get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
