@@ -4,8 +4,8 @@
     python -m benchmarks.formula_rivals --report
 
 ``PYTHON`` is the interpreter of a virtual environment with bambi and statsmodels. klimb runs with its default priors and
-Bambi with the same ones, so that the two have one posterior; statsmodels has none (maximum likelihood, REML for the mixed
-model). Numbers are kept in ``results/formula_rivals.json``; ``--report`` prints the tables of docs/benchmarks-formula.md.
+Bambi with the same ones, so that the two have one posterior; statsmodels has none (maximum likelihood, REML for the
+mixed model). Numbers are kept in ``results/formula_rivals.json``; ``--report`` prints the tables of docs/formula.md.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def nodal(python: str) -> dict[str, Any]:
 
 
 def grunfeld(python: str) -> dict[str, Any]:
-    return {"formula": "invest ~ value + capital + (1 | firm)", "fixed": "invest ~ value + capital", "family": "gaussian",
-            "group": "firm", "data": ask(python, "grunfeld", None)}
+    return {"formula": "invest ~ value + capital + (1 | firm)", "fixed": "invest ~ value + capital",
+            "family": "gaussian", "group": "firm", "data": ask(python, "grunfeld", None)}
 
 
 def coal(python: str) -> dict[str, Any]:
