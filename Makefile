@@ -1,4 +1,4 @@
-# make demo   fit the bundled example, print its table, predict, write report.html and effects.svg
+# make demo   fit the bundled example, print its table, predict, write report.html, effects.svg, summit.csv
 # make test   everything that must pass before a change is merged: style, types, layers, tests
 # Both create the virtual environment they need; a second run finds it ready.
 
@@ -54,4 +54,4 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.engine
 
 clean:
-	rm -rf $(VENV) build dist report.html effects.svg .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist report.html effects.svg summit.csv .pytest_cache .mypy_cache .ruff_cache .hypothesis

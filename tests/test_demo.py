@@ -51,5 +51,6 @@ def test_demo_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[st
                  str(tmp_path / "report.html"), str(tmp_path / "effects.svg")):
         assert word in printed, word
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert (tmp_path / "summit.csv").read_text(encoding="utf-8") == as_csv()
     picture = ElementTree.parse(tmp_path / "effects.svg").getroot()
     assert len(picture.findall("{http://www.w3.org/2000/svg}svg")) == 5  # wind, days, party, start, route

@@ -206,7 +206,7 @@ def test_predict_in_pieces_is_predict_at_once(work: Path) -> None:
     parts = list(predicted(fit, data, ReadOptions(cells=1), "all", 0.8, ("guide",), False))
     assert len(parts) == 2
     for name, values in whole[1].items():
-        np.testing.assert_allclose(np.concatenate([columns[name] for _, columns in parts]), values, rtol=1e-10)
+        np.testing.assert_allclose(np.concatenate([columns[name] for _, columns in parts]), values, rtol=1e-7, atol=1e-9)
     assert np.concatenate([kept["guide"] for kept, _ in parts]).tolist() == whole[0]["guide"].tolist()
 
 
@@ -315,4 +315,4 @@ def test_info(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, "demo", "-o", tmp_path / "new" / "folder")
     assert "trust it" in out
-    assert sorted(os.listdir(tmp_path / "new" / "folder")) == ["effects.svg", "report.html"]
+    assert sorted(os.listdir(tmp_path / "new" / "folder")) == ["effects.svg", "report.html", "summit.csv"]

@@ -9,9 +9,9 @@ import click
 
 @click.command("demo")
 @click.option("-o", "--output", "folder", metavar="DIRECTORY", default=".", show_default=True,
-              type=click.Path(file_okay=False, path_type=Path), help="Where report.html and effects.svg go.")
+              type=click.Path(file_okay=False, path_type=Path), help="Where the three files go.")
 def command(folder: Path) -> int:
-    """Fit the bundled example (a mixed logistic regression), predict, and write its report and a picture.
+    """Fit the bundled example (a mixed logistic regression), predict, and write report, picture and table.
 
     \b
     Examples:

@@ -31,9 +31,10 @@ def command(model: str, as_json: bool) -> int:
         return 0
     arrays = facts.pop("arrays")
     holds = facts.pop("holds")
+    facts["size"] = f"{facts['size'] / 1000:.0f} kB"
     lines = [[name, str(value)] for name, value in facts.items() if value not in (None, "")]
     lines.append(["holds data", ", ".join(holds) if holds else "no"])
-    lines.append(["arrays", f"{len(arrays)}, {sum(part['bytes'] for part in arrays):,} bytes"])
+    lines.append(["arrays", f"{len(arrays)}, {sum(part['bytes'] for part in arrays) / 1000:.0f} kB"])
     emit(table(["file", model], lines, left=2))
     return 0
 

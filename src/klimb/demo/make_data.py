@@ -28,7 +28,7 @@ def attempts() -> Iterator[tuple[int | float | str, ...]]:
         wind = round(draw.gammavariate(4.0, 2.5), 1)
         days = draw.randint(0, 14)
         party = 1 + min(draw.randint(0, 7), draw.randint(0, 7))
-        start = round(draw.gauss(4.5, 1.5), 1)
+        start = round(max(draw.gauss(4.5, 1.5), 0.0), 1)
         route = draw.choices(tuple(ROUTES), weights=(5, 3, 2))[0]
         guide = draw.choice(NAMES)
         log_odds = (0.9 - 0.20 * (wind - 10.0) + 0.18 * (days - 7) + 0.03 * (party - 3) - 0.40 * (start - 4.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ def fit_summit() -> Fit:
 
 
 def run(folder: Path, tell: Callable[[str], None] = print) -> Fit:
-    """Fit the example, tell what it found, and write ``report.html`` and ``effects.svg`` into ``folder``."""
+    """Fit the example, tell what it found, and write report, picture and the table itself into ``folder``."""
     from klimb.report.charts import effect_chart
     from klimb.report.page import page
     from klimb.report.svg import side_by_side
@@ -40,9 +41,10 @@ def run(folder: Path, tell: Callable[[str], None] = print) -> Fit:
     fit = fit_summit()
     tell(f"{TITLE}\n\n{fit}\n\n{predictions(fit)}\n")
     report = fit.report(title=TITLE, source="summit.csv, which comes with klimb (invented)", reproduce=LINES)
-    places = {"report": folder / "report.html", "picture": folder / "effects.svg"}
+    places = {"report": folder / "report.html", "picture": folder / "effects.svg", "data": folder / "summit.csv"}
     places["report"].write_text(page(report), encoding="utf-8")
     places["picture"].write_text(side_by_side([effect_chart(curve) for curve in report.effects]), encoding="utf-8")
+    places["data"].write_bytes(files("klimb.demo").joinpath("summit.csv").read_bytes())
     tell("\n".join(f"{name + ':':9} {place}" for name, place in places.items()))
     return fit
 

@@ -67,8 +67,9 @@ border-radius:8px;font:.86rem/1.6 var(--mono)}
 :focus-visible{outline:2px solid var(--mark);outline-offset:2px}
 @media(max-width:36rem){main{padding:1.4rem .9rem 3rem} section{margin-top:2.3rem}
 .tiles{grid-template-columns:1fr 1fr} .tiles>div{padding:.7rem .9rem}
-.verdict{padding:.9rem 1rem;gap:.8rem} th,td{padding:.36rem .55rem} .forest .strip{min-width:11.5rem}
-.forest tbody th{position:sticky;left:0;background:var(--paper);max-width:8.5rem} .scroll{padding:.3rem 0}
+.verdict{padding:.9rem 1rem;gap:.8rem} th,td{padding:.36rem .55rem} .forest .strip{min-width:9.5rem}
+.forest .chart{font-size:16px}
+.forest tbody th{position:sticky;left:0;background:var(--paper);max-width:7.2rem} .scroll{padding:.3rem 0}
 figure{padding:.8rem .7rem .7rem} .single figure{display:block}}
 @media print{:root{color-scheme:light;--ink:#000;--soft:#444;--line:#ccc;--axis:#888;--mark:#0b5273;--paper:#fff;
 --ground:#fff;--good:#0d5a38;--warn:#6b4500;--bad:#8c2413}

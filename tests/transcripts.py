@@ -1,0 +1,125 @@
+"""Outputs shown in the documentation are true: runs the blocks of a page and compares, or writes what came out.
+
+A ``python`` block that is followed by a ``text`` block must print it; a ``console`` block holds commands after ``$``
+and what they say. ``python -m tests.transcripts`` brings all pages up to date.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = (ROOT / "README.md", ROOT / "docs" / "quickstart.md", ROOT / "docs" / "command-line.md")
+BLOCK = re.compile(r"^```(python|text|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NUMBER = re.compile(r"(?<![\w.])-?\d+\.?\d*(?:e[-+]?\d+)?(?![\w])")
+NOT_RUN = ("python3 -m venv", "python -m pip", "make ", "git clone", "klimb demo", "eval ")  # shown, not run
+
+
+def corrected(text: str) -> str:
+    """The page with every output as it really is; runs in the current directory."""
+    names: dict[str, object] = {"__name__": "__docs__"}
+    printed = ""
+    pieces, end = [], 0
+    for block in BLOCK.finditer(text):
+        kind, inside = block.groups()
+        pieces.append(text[end : block.start(2)])
+        end = block.end(2)
+        if kind == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as stream:
+                exec(compile(inside, "page", "exec"), names)
+            printed = stream.getvalue()
+        elif kind == "text" and printed:
+            inside = tidy(printed)
+        elif kind == "console":
+            inside = "".join(shown(command) for command in commands(inside))
+        pieces.append(inside)
+    return "".join([*pieces, text[end:]])
+
+
+def commands(inside: str) -> Iterator[str]:
+    """The lines after ``$``, with those that a backslash continues."""
+    lines = iter(inside.splitlines())
+    for line in lines:
+        if line.startswith("$ "):
+            while line.endswith("\\"):
+                line += "\n" + next(lines)
+            yield line[2:]
+
+
+def shown(command: str) -> str:
+    """A command and its output, standard error included."""
+    if command.startswith(NOT_RUN):
+        return f"$ {command}\n"
+    return f"$ {command}\n{tidy(output(command))}"
+
+
+def output(command: str) -> str:
+    words = shlex.split(command.replace("\\\n", " "), comments=True)
+    simple = words[0] == "klimb" and not any(word in ("|", ">", "<", "&&") or word.startswith("$?") for word in words)
+    if simple:  # without the price of a new interpreter
+        from klimb.cli import run
+
+        with contextlib.redirect_stdout(io.StringIO()) as stream, contextlib.redirect_stderr(stream):
+            run(words[1:])
+        return stream.getvalue()
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "klimb"
+        script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m klimb "$@"\n')
+        script.chmod(0o755)
+        paths = {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
+        return subprocess.run(["bash", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              check=False, timeout=60, env={**os.environ, **paths}).stdout
+
+
+def tidy(printed: str) -> str:
+    """Without blanks at the ends of lines, and with one line end at the end."""
+    lines = "\n".join(line.rstrip() for line in printed.splitlines()).rstrip()
+    return lines + "\n" if lines else ""
+
+
+def same(one: str, other: str) -> bool:
+    """Equal but for the last digits of numbers, which differ between processors."""
+    words, others = NUMBER.split(one), NUMBER.split(other)
+    numbers, more = NUMBER.findall(one), NUMBER.findall(other)
+    return words == others and all(close(a, b) for a, b in zip(numbers, more, strict=True))
+
+
+def close(one: str, other: str) -> bool:
+    a, b = float(one), float(other)
+    digit = 10.0 ** -len(one.partition(".")[2]) if "." in one and "e" not in one else 0.0
+    return abs(a - b) <= max(1.01 * digit if digit > 1e-7 else 0.0, 1e-6 * abs(a))
+
+
+@contextlib.contextmanager
+def workplace() -> Iterator[None]:
+    """An empty directory with the bundled table in it."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        data = (ROOT / "src" / "klimb" / "demo" / "summit.csv").read_bytes()
+        (Path(folder) / "summit.csv").write_bytes(data)
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
+
+
+def main() -> None:
+    for page in PAGES:
+        if page.exists():
+            with workplace():
+                text = corrected(page.read_text(encoding="utf-8"))
+            page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
