@@ -3,8 +3,8 @@
     python -m benchmarks.formula_rivals --python PYTHON [--only nodal ...]
     python -m benchmarks.formula_rivals --report
 
-``PYTHON`` is the interpreter of a virtual environment with bambi and statsmodels. klimb runs with its default priors and
-Bambi with the same ones, so that the two have one posterior; statsmodels has none (maximum likelihood, REML for the
+``PYTHON`` is the interpreter of a virtual environment with bambi and statsmodels. klimb runs with its default priors
+and Bambi with the same ones, so that the two have one posterior; statsmodels has none (maximum likelihood, REML for the
 mixed model). Numbers are kept in ``results/formula_rivals.json``; ``--report`` prints the tables of docs/formula.md.
 """
 
