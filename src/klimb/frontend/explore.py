@@ -8,8 +8,9 @@ whose axes are stretched to either side as the objective asks (Rue, Martino and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias, final
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NoReturn, TypeAlias, final
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -17,8 +18,9 @@ from scipy.special import ndtr, ndtri
 from klimb.errors import KlimbError
 from klimb.frontend.model import FormulaModel
 from klimb.infer.integrate import central_composite
-from klimb.infer.result import Result
-from klimb.latents.base import Posterior
+from klimb.infer.result import Result, Status
+from klimb.latents.base import Factor, Latent, Posterior
+from klimb.latents.mixed import ArrowPosterior
 from klimb.numerics.arrays import Array
 from klimb.numerics.quasi_newton import climb
 
@@ -51,12 +53,59 @@ class Peak:
 
 
 @final
+class Footprint(Latent):
+    """What is left of a latent when only its posterior at the sites is still of interest: the slack."""
+
+    def __init__(self, latent: Latent) -> None:
+        self.n_sites, self.n_weights, self.dense_size = latent.n_sites, latent.n_weights, latent.dense_size
+        self.slack, self.mean = latent.slack, np.broadcast_to(0.0, latent.n_sites)
+
+    prior_variances = cached_property(lambda self: self._gone())
+
+    def mvm(self, a: Array) -> Array:
+        return self._gone()
+
+    def factor(self, gamma: Array) -> Factor:
+        return self._gone()
+
+    def design(self) -> Array:
+        return self._gone()
+
+    def weight_mean(self, posterior: Posterior) -> Array:
+        return self._gone()
+
+    def weight_covariance(self, posterior: Posterior) -> Array:
+        return self._gone()
+
+    def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
+        return self._gone()
+
+    def _gone(self) -> NoReturn:
+        raise TypeError("only the marginals at the sites were kept of this fit")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A fit at one theta, without the matrices that made it: dozens of these are kept."""
+
+    full: Array
+    q: ArrowPosterior
+    posterior: Posterior  # at the sites; its latent is a `Footprint`
+    status: Status
+
+    @classmethod
+    def of(cls, model: FormulaModel, result: Result) -> Point:
+        posterior = replace(result.posterior, latent=Footprint(result.posterior.latent), factor=None)
+        return cls(model.full, model.weights_of(result.posterior), posterior, result.status)
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Explored:
     """Fits around the peak with weights that sum to one, and quantiles of every entry of theta at ``SCORES``."""
 
-    models: tuple[FormulaModel, ...]
-    results: tuple[Result, ...]
+    points: tuple[Point, ...]
     weights: Array
     log_evidence: float
     quantiles: Array  # (d, scores), of theta
@@ -123,28 +172,27 @@ def axes_of(hessian: Array) -> Array:
 
 @final
 class _Fitter:
-    """Fits at z, remembered; a point that can not be fitted counts as impossible."""
+    """Fits at z, counted; a point that can not be fitted counts as impossible."""
 
     def __init__(self, peak: Peak, A: Array, y: Array, hear: Heard, expected: int) -> None:
         self.peak, self.A, self._y, self._hear, self._expected = peak, A, y, hear, expected
         self.lower, self.upper = peak.model.bounds
-        self.found: list[tuple[FormulaModel, Result]] = []
+        self.count = 0
 
-    def __call__(self, z: Array, start: Result | None = None) -> tuple[float, FormulaModel, Result]:
+    def __call__(self, z: Array, start: Posterior | None = None) -> tuple[float, FormulaModel, Result]:
         """Objective relative to the peak, the model and its fit."""
         peak = self.peak
         if not z.any():
-            self.found.append((peak.model, peak.result))
             return 0.0, peak.model, peak.result
         theta = peak.model.theta + self.A @ z
         inside = np.clip(theta, self.lower, self.upper)
         here = peak.model.with_theta(inside)
         try:
-            result = here.fit(self._y, start=(start or peak.result).posterior, tol=FIT_TOL)
+            result = here.fit(self._y, start=start or peak.result.posterior, tol=FIT_TOL)
         except KlimbError:
             return -np.inf, here, peak.result
-        self.found.append((here, result))
-        self._hear("averaging", len(self.found), max(self._expected, len(self.found)), peak.result.bound)
+        self.count += 1
+        self._hear("averaging", self.count, max(self._expected, self.count), peak.result.bound)
         value = result.bound + here.log_prior()[0] - peak.objective
         # Beyond the box nothing is known: let it fall off there.
         outside = float(np.abs(theta - inside).max())
@@ -165,30 +213,29 @@ def _lattice(peak: Peak, A: Array, y: Array, hear: Heard) -> Explored:
     fitter = _Fitter(peak, A, y, hear, 12 if d == 1 else 60)
     origin = (0,) * d
     values: dict[tuple[int, ...], float] = {}
-    fits: dict[tuple[int, ...], tuple[FormulaModel, Result]] = {}
+    fits: dict[tuple[int, ...], Point] = {}
     queue: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(origin, origin)]
     asked = {origin}
     while queue and len(values) < MOST_NODES[d]:
         node, parent = queue.pop(0)
-        start = fits[parent][1] if parent in fits else None
+        start = fits[parent].posterior if parent in fits else None
         values[node], model, result = fitter(spacing * np.array(node, dtype=float), start)
-        fits[node] = (model, result)
         if values[node] < -DROP:
             continue
+        fits[node] = Point.of(model, result)
         for axis in range(d):
             for sign in (1, -1):
                 near = tuple(k + (sign if i == axis else 0) for i, k in enumerate(node))
                 if near not in asked:
                     asked.add(near)
                     queue.append((near, node))
-    nodes = [node for node in values if values[node] >= -DROP]
+    nodes = list(fits)
     log_w = np.array([values[node] for node in nodes])
     total = float(np.logaddexp.reduce(log_w))
     cell = d * np.log(spacing) + float(np.linalg.slogdet(A)[1])
     quantiles = _lattice_quantiles(peak, A, spacing, values)
-    return Explored(tuple(fits[node][0] for node in nodes), tuple(fits[node][1] for node in nodes),
-                    np.exp(log_w - total), peak.objective + total + cell, quantiles,
-                    len(fitter.found) + 2 * d)
+    return Explored(tuple(fits.values()), np.exp(log_w - total), peak.objective + total + cell, quantiles,
+                    fitter.count + 2 * d)
 
 
 def _lattice_quantiles(peak: Peak, A: Array, spacing: float, values: dict[tuple[int, ...], float]) -> Array:
@@ -219,21 +266,19 @@ def _composite(peak: Peak, A: Array, y: Array, hear: Heard) -> Explored:
         for side, sign in enumerate((-1.0, 1.0)):
             fall = -fitter(sign * PROBE * np.eye(d)[k])[0]
             stretch[k, side] = np.clip(PROBE / np.sqrt(2.0 * max(fall, 1e-3)), *STRETCH)
-    models, results, logs = [], [], []
+    points, logs = [], []
     for point, share in zip(z, mass, strict=True):
         scale = np.where(point > 0, stretch[:, 1], np.where(point < 0, stretch[:, 0], stretch.mean(axis=1)))
         value, model, result = fitter(scale * point)
         logs.append(value + 0.5 * float(point @ point) + np.log(share) + float(np.log(scale).sum()))
-        models.append(model)
-        results.append(result)
+        points.append(Point.of(model, result))
     log_w = np.array(logs)
     total = float(np.logaddexp.reduce(log_w))
     weights = np.exp(log_w - total)
     keep = np.flatnonzero(weights > 1e-4 * weights.max())
     evidence = peak.objective + total + 0.5 * d * np.log(2 * np.pi) + float(np.linalg.slogdet(A)[1])
-    return Explored(tuple(models[i] for i in keep), tuple(results[i] for i in keep),
-                    weights[keep] / weights[keep].sum(), evidence, _split_quantiles(peak, A, stretch),
-                    len(fitter.found) + 2 * d)
+    return Explored(tuple(points[i] for i in keep), weights[keep] / weights[keep].sum(), evidence,
+                    _split_quantiles(peak, A, stretch), fitter.count + 2 * d)
 
 
 def _split_quantiles(peak: Peak, A: Array, stretch: Array) -> Array:

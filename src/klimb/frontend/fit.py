@@ -92,7 +92,7 @@ class Fit:
         if self.solution is None:
             raise InputError("the engine's result is kept only in the session of the fit", "a fit from a file",
                              "Fit again to look at the engine's own records.")
-        return self.solution.results[self.solution.best]
+        return self.solution.result
 
     @cached_property
     def trust(self) -> Any:

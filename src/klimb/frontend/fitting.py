@@ -86,18 +86,16 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
 
 def _assemble(encoder: Encoder, setup: Setup, solution: Solution, training: Training, interval: float,
               notes: tuple[str, ...], frame: Frame) -> Fit:
-    components = tuple(
-        Component(float(weight), model.full, model.weights_of(result.posterior))
-        for weight, model, result in zip(solution.weights, solution.models, solution.results, strict=True)
-    )
-    history = solution.results[solution.best].history
+    components = tuple(Component(float(weight), point.full, point.q)
+                       for weight, point in zip(solution.weights, solution.points, strict=True))
+    history = solution.result.history
     if len(solution.path) > 1:  # the last fit began where the one before ended: the climb was that of the parameters
         trace = BoundTrace(solution.path, (), (PARAMETERS,) * len(solution.path))
     else:
         trace = BoundTrace(tuple(history.bound.tolist()), tuple(history.stationarity.tolist()), history.rule)
     return Fit(encoder.formula, encoder, setup.model.shared, components, training, setup.priors, solution.bound,
                solution.mode, solution.status, trace, solution.n_fits, interval,
-               (*notes, *solution.results[solution.best].notes), solution.quantiles, frame, solution)
+               (*notes, *solution.result.notes), solution.quantiles, frame, solution)
 
 
 def _row_weights(weights: Any, frame: Frame, rows: Any) -> Array | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
@@ -17,6 +17,7 @@ from klimb.numerics.dense import row_blocks
 from klimb.sites.base import Site
 
 NODES = 64
+MOST_TERMS = 400_000  # rows times fits
 
 
 @final
@@ -92,11 +93,19 @@ class LeaveOneOut:
 
 def leave_one_out(solution: Solution, y: Array, weights: Array | None) -> LeaveOneOut:
     """p(y_i | others) = 1 / sum_k w_k / p_k(y_i | others): leaving i out also changes how likely each theta is."""
-    parts = [loo(result.posterior, model.site, y) for model, result in
-             zip(solution.models, solution.results, strict=True)]  # fmt: skip
-    log_w = np.log(solution.weights)[:, None] - np.array([part.log_density for part in parts])
+    keep = _affordable(solution.weights, len(y))
+    models = [replace(solution.model, full=solution.points[k].full) for k in keep]
+    parts = [loo(solution.points[k].posterior, model.site, y) for k, model in zip(keep, models, strict=True)]
+    shares = solution.weights[keep] / solution.weights[keep].sum()
+    log_w = np.log(shares)[:, None] - np.array([part.log_density for part in parts])
     total = np.logaddexp.reduce(log_w, axis=0)
     return LeaveOneOut(-total, weights, lambda: _details(parts, log_w, total))
+
+
+def _affordable(weights: Array, n: int) -> Array:
+    """The heaviest fits, as many as `MOST_TERMS` allows: with many rows the others hardly differ."""
+    order = np.argsort(-weights, kind="stable")
+    return np.sort(order[: max(MOST_TERMS // max(n, 1), 1)])
 
 
 def _details(parts: list[Part], log_w: Array, total: Array) -> Moments:

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, final
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.frontend.explore import FLATTEST, SCORES, Heard, curvature, explore, find_peak
+from klimb.frontend.explore import FLATTEST, SCORES, Heard, Point, curvature, explore, find_peak
 from klimb.frontend.model import FormulaModel
 from klimb.infer.result import Result, Status
 from klimb.numerics.arrays import Array
@@ -23,10 +23,10 @@ MOST_WORK = 3e10  # multiplications that "auto" spends on the averaging, roughly
 class Solution:
     """Fits at one or several theta, with weights that sum to one."""
 
-    models: tuple[FormulaModel, ...]
-    results: tuple[Result, ...]
+    points: tuple[Point, ...]
     weights: Array
-    best: int  # index of the fit at the best theta
+    model: FormulaModel  # at the best theta
+    result: Result  # the fit there, with all its matrices
     bound: float  # on the log evidence; averaged over theta where that was done
     mode: str  # "none" (no free parameters), "optimise" or "integrate"
     quantiles: Array  # of each entry of theta, at the normal scores `SCORES`
@@ -41,22 +41,21 @@ def solve(model: FormulaModel, y: Array, *, hyper: HyperMode = "auto", hear: Hea
         raise InputError('hyper must be "auto", "optimise" or "integrate"', repr(hyper), "Leave it out for auto.")
     if not model.theta.size:
         result = model.fit(y)
-        return Solution((model,), (result,), np.ones(1), 0, result.bound, "none", np.zeros((0, len(SCORES))),
-                        result.status, 1)
+        return Solution((Point.of(model, result),), np.ones(1), model, result, result.bound, "none",
+                        np.zeros((0, len(SCORES))), result.status, 1)
     peak = find_peak(model, y, hear)
     status = peak.result.status if peak.converged else Status.STALLED
     if hyper == "integrate" or (hyper == "auto" and worth_integrating(model)):
         found = explore(peak, y, hear)
-        best = int(np.argmax([m is peak.model for m in found.models]))
         if status is Status.CONVERGED:
-            status = next((r.status for r in found.results if not r.converged), status)
-        return Solution(found.models, found.results, found.weights, best, found.log_evidence, "integrate",
+            status = next((p.status for p in found.points if p.status is not Status.CONVERGED), status)
+        return Solution(found.points, found.weights, peak.model, peak.result, found.log_evidence, "integrate",
                         found.quantiles, status, peak.n_fits + found.n_fits, peak.path)
     values, vectors = np.linalg.eigh(curvature(peak, y, hear))
     spread = np.sqrt((vectors**2 / np.maximum(values, FLATTEST)).sum(axis=1))
     quantiles = peak.model.theta[:, None] + spread[:, None] * SCORES
-    return Solution((peak.model,), (peak.result,), np.ones(1), 0, peak.result.bound, "optimise", quantiles, status,
-                    peak.n_fits + 2 * len(spread), peak.path)
+    return Solution((Point.of(peak.model, peak.result),), np.ones(1), peak.model, peak.result, peak.result.bound,
+                    "optimise", quantiles, status, peak.n_fits + 2 * len(spread), peak.path)
 
 
 def worth_integrating(model: FormulaModel) -> bool:

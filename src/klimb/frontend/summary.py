@@ -12,7 +12,6 @@ from klimb.report.text import coefficient_cells, table, visible
 if TYPE_CHECKING:
     from klimb.frontend.fit import Fit
 
-MOST_TERMS = 2_000_000  # rows times fits up to which the leave-one-out sum is part of the print-out
 MOST_PRIORS = 30
 TREATED = {"optimise": "chosen by the evidence", "integrate": "averaged over"}
 
@@ -57,10 +56,9 @@ def _priors(fit: Fit) -> str:
 
 def _quality(fit: Fit) -> str:
     line = f"bound {plain(fit.bound, 6)}"
-    if fit.kept_loo is not None or (fit.solution is not None and len(fit.components) * fit.n <= MOST_TERMS):
-        loo = fit.loo()
-        if np.isfinite(loo.elpd):
-            line += f"; leave-one-out {plain(loo.elpd, 6)} (se {plain(loo.se, 2)})"
+    loo = fit.loo()
+    if np.isfinite(loo.elpd):
+        line += f"; leave-one-out {plain(loo.elpd, 6)} (se {plain(loo.se, 2)})"
     lines = [line, f"{fit.status.name.lower()}" + ("" if fit.converged else f": {fit.status.advice}")]
     if fit.mode in TREATED:
         lines[1] += f"; parameters {TREATED[fit.mode]}"
