@@ -102,6 +102,14 @@ def diagonal_mixture():
     return mixture(gate, normal_gamma(centre, 1.0, 2.0, 1.0, name="c")).observe(X)
 
 
+def robust_mixture():
+    gate = categorical(dirichlet([1.0, 2.0], name="p"), plates=(30,), name="k")
+    part = normal_wishart(np.zeros(3), 1.0, 4.0, np.eye(3), plates=(2,), name="c")
+    data = X.copy()
+    data[4, 1] = np.nan
+    return mixture(gate, part, scale=gamma(2.0, 2.0, plates=(30,), name="s")).observe(data)
+
+
 def bits_mixture():
     gate = categorical(dirichlet([1.0, 2.0], name="p"), plates=(30,), name="k")
     return mixture(gate, beta([[1.0, 2, 1], [2, 1, 2]], 1.0, name="c")).observe((X > 0) * 1.0)
@@ -120,7 +128,7 @@ def words():
 
 
 CONJUGATE = [regression, random_slopes, dense_product, counts, coins, labels, full_mixture, tied_mixture,
-             diagonal_mixture, bits_mixture, hidden_counts, words]  # fmt: skip
+             diagonal_mixture, robust_mixture, bits_mixture, hidden_counts, words]  # fmt: skip
 
 
 def perturbed(network: Network):
@@ -291,6 +299,21 @@ def test_a_site_on_a_product_keeps_a_bound():
     assert result.network.evidence[0].expected_log(result.state) <= exact.mean() + 4 * exact.std() / 141
 
 
+def test_a_robust_mixture_shrugs_off_an_outlier():
+    rng = np.random.default_rng(0)
+    data = np.vstack([rng.normal(size=(60, 2)), rng.normal(size=(40, 2)) + 6.0, [[300.0, -300.0]]])
+    n = len(data)
+    start = NormalWishart(np.array([[0.0, 0], [6, 6]]), 1.0, 3.0, np.ones((2, 1, 1)) * np.eye(2))
+    means = []
+    for scale in (None, gamma(1.5, 1.5, plates=(n,), name="scale")):
+        parts = normal_wishart(np.zeros(2), 0.01, 3.0, np.eye(2), plates=(2,), name="parts")
+        gate = categorical(dirichlet(np.ones(2), name="w"), plates=(n,), name="k")
+        result = fit(mixture(gate, parts, scale=scale).observe(data), start={parts: start})
+        means.append(result[parts].mean)
+    assert np.abs(means[1] - [[0, 0], [6, 6]]).max() < 0.5
+    assert np.abs(means[0] - [[0, 0], [6, 6]]).max() > 2.0
+
+
 def test_batches_reach_the_bound_of_all_data():
     rng = np.random.default_rng(0)
     Z = np.vstack([rng.normal(size=(90, 2)), rng.normal(size=(60, 2)) + 4])[rng.permutation(150)]
@@ -361,6 +384,7 @@ def product(n, d):
     (lambda: mixture(categorical(d2, plates=(5,)), w3), "components of a mixture must be one of"),
     (lambda: mixture(categorical(d2, plates=(5,)), gamma(1.0, 1.0, plates=(3,), name="g")), "same number of classes"),
     (lambda: mixture(categorical(d2, plates=(5,)), gamma(1.0, 1.0, plates=(2,))).observe(np.ones(6)), r"plates=\(6,\)"),
+    (lambda: mixture(categorical(d2, plates=(5,)), gamma(1.0, 1.0, plates=(2,)), scale=t1), "for normal components"),
     (lambda: chain(d2, d2, lengths=3), r"one with plates \(K,\)"),
     (lambda: topics(d2, d2).observe(np.ones((2, 2))), "dirichlet with one plate"),
     (lambda: potential("logit", dot(X, w3)), "needs a site"),

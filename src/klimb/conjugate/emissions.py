@@ -58,12 +58,15 @@ class Emission(ABC):
     def _statistics(self, x: Array) -> tuple[Array, Array]: ...
 
     @abstractmethod
-    def coefficients(self, moments: Naturals) -> tuple[Array, Array]:
-        """K x S and K: the log density in class k is statistics @ first[k] + second[k]."""
+    def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
+        """K x S, K and K: the log density in class k is statistics @ first[k] + second[k] + third[k].
+
+        A precision that is scaled by a datum multiplies the first two (the squared distance), not the third.
+        """
 
     @abstractmethod
-    def message(self, sums: Array, counts: Array) -> Naturals:
-        """From the sums of statistics (K x S) and the numbers of data (K) in each class."""
+    def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
+        """From the sums of statistics (K x S), of scales and of ones (K) over the data in each class."""
 
 
 @final
@@ -78,13 +81,13 @@ class FullNormal(Emission):
         i, j = np.tril_indices(x.shape[1])
         return np.hstack([x, x[:, i] * x[:, j]]), np.full(len(x), -x.shape[1] * HALF_LOG_2PI)
 
-    def coefficients(self, moments: Naturals) -> tuple[Array, Array]:
+    def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
         Lm, mLm, L, log_det = moments
-        return np.hstack([Lm, -0.5 * packed(L, twice=True)]), 0.5 * (log_det - mLm)
+        return np.hstack([Lm, -0.5 * packed(L, twice=True)]), -0.5 * mLm, 0.5 * log_det
 
-    def message(self, sums: Array, counts: Array) -> Naturals:
+    def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
         D = self.width
-        return sums[:, :D], -0.5 * counts, -0.5 * unpacked(sums[:, D:], D), 0.5 * counts
+        return sums[:, :D], -0.5 * scaled, -0.5 * unpacked(sums[:, D:], D), 0.5 * counts
 
 
 @final
@@ -103,14 +106,14 @@ class TiedNormal(Emission):
         i, j = np.tril_indices(x.shape[1])
         return np.hstack([x, x[:, i] * x[:, j]]), np.full(len(x), -x.shape[1] * HALF_LOG_2PI)
 
-    def coefficients(self, moments: Naturals) -> tuple[Array, Array]:
+    def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
         Lm, mLm, L, log_det = moments
         shared = np.broadcast_to(-0.5 * packed(L, twice=True), (len(Lm), L.shape[0] * (L.shape[0] + 1) // 2))
-        return np.hstack([Lm, shared]), 0.5 * (log_det - mLm)
+        return np.hstack([Lm, shared]), -0.5 * mLm, np.full(len(Lm), 0.5 * log_det)
 
-    def message(self, sums: Array, counts: Array) -> Naturals:
+    def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
         D = self.width
-        return sums[:, :D], -0.5 * counts, -0.5 * unpacked(sums[:, D:].sum(0), D), np.asarray(0.5 * counts.sum())
+        return sums[:, :D], -0.5 * scaled, -0.5 * unpacked(sums[:, D:].sum(0), D), np.asarray(0.5 * counts.sum())
 
 
 @final
@@ -120,14 +123,14 @@ class DiagonalNormal(Emission):
     def _statistics(self, x: Array) -> tuple[Array, Array]:
         return np.hstack([x, x * x]), np.full(len(x), -x.shape[1] * HALF_LOG_2PI)
 
-    def coefficients(self, moments: Naturals) -> tuple[Array, Array]:
+    def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
         tm, tm2, tau, log_tau = (part.reshape(self.n_classes, -1) for part in moments)
-        return np.hstack([tm, -0.5 * tau]), 0.5 * (log_tau - tm2).sum(1)
+        return np.hstack([tm, -0.5 * tau]), -0.5 * tm2.sum(1), 0.5 * log_tau.sum(1)
 
-    def message(self, sums: Array, counts: Array) -> Naturals:
+    def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
         shape, D = self.component.plates, self.width
-        n = np.broadcast_to(counts[:, None], (len(counts), D)).reshape(shape)
-        return sums[:, :D].reshape(shape), -0.5 * n, -0.5 * sums[:, D:].reshape(shape), 0.5 * n
+        s, n = (np.broadcast_to(part[:, None], (len(part), D)).reshape(shape) for part in (scaled, counts))
+        return sums[:, :D].reshape(shape), -0.5 * s, -0.5 * sums[:, D:].reshape(shape), 0.5 * n
 
 
 @final
@@ -141,11 +144,11 @@ class PoissonCounts(Emission):
                              "Use normal components for real numbers.")  # fmt: skip
         return x, -gammaln(x + 1.0).sum(1)
 
-    def coefficients(self, moments: Naturals) -> tuple[Array, Array]:
+    def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
         log_rate, rate = (part.reshape(self.n_classes, -1) for part in moments)
-        return log_rate, -rate.sum(1)
+        return log_rate, np.zeros(len(rate)), -rate.sum(1)
 
-    def message(self, sums: Array, counts: Array) -> Naturals:
+    def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
         shape = self.component.plates
         n = np.broadcast_to(counts[:, None], (len(counts), self.width)).reshape(shape)
         return sums.reshape(shape), -n
@@ -161,11 +164,11 @@ class ZeroOne(Emission):
             raise InputError("the data must be zeros and ones", f"{x[bad]} at index {bad}", "Use counts or normals.")
         return x, np.zeros(len(x))
 
-    def coefficients(self, moments: Naturals) -> tuple[Array, Array]:
+    def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
         one, zero = (part.reshape(self.n_classes, -1) for part in moments)
-        return one - zero, zero.sum(1)
+        return one - zero, np.zeros(len(zero)), zero.sum(1)
 
-    def message(self, sums: Array, counts: Array) -> Naturals:
+    def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
         shape = self.component.plates
         n = np.broadcast_to(counts[:, None], (len(counts), self.width)).reshape(shape)
         return sums.reshape(shape), n - sums.reshape(shape)
@@ -187,10 +190,10 @@ class WordCounts(Emission):
     def _statistics(self, x: Array) -> tuple[Array, Array]:
         return x, np.zeros(len(x))
 
-    def coefficients(self, moments: Naturals) -> tuple[Array, Array]:
-        return moments[0], np.zeros(len(moments[0]))
+    def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
+        return moments[0], np.zeros(len(moments[0])), np.zeros(len(moments[0]))
 
-    def message(self, sums: Array, counts: Array) -> Naturals:
+    def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
         return (sums,)
 
 
@@ -208,7 +211,7 @@ EMISSIONS: dict[type[Family], type[Emission]] = {
 class Mixture:
     """Data whose class is the unknown ``gate``: made by `mixture`."""
 
-    def __init__(self, gate: Variable, component: Variable) -> None:
+    def __init__(self, gate: Variable, component: Variable, scale: Variable | None = None) -> None:
         kind = EMISSIONS.get(component.family)
         if kind is None:
             known = ", ".join(family.__name__ for family in EMISSIONS)
@@ -217,7 +220,10 @@ class Mixture:
         if component.family is not TiedNormalWishart and not component.plates:
             raise InputError("the components of a mixture need a plate, one copy per class", f"{component!r}",
                              "Give it plates=(K,).")  # fmt: skip
-        self.gate, self.emission = gate, kind(component)
+        self.gate, self.emission, self.scale = gate, kind(component), scale
+        if scale is not None and (scale.family is not Gamma or kind not in (FullNormal, TiedNormal, DiagonalNormal)):
+            raise InputError("scale must be a gamma variable, for normal components", f"{scale!r} with {component!r}",
+                             "gamma(df / 2, df / 2, plates=(N,)) makes the components Student-t.")  # fmt: skip
         classes = gate.conditional.natural(_prior_state(gate))[-1].shape[-1]
         if classes != self.emission.n_classes:
             raise InputError(f"{gate.name} and {component.name} must have the same number of classes",
@@ -226,35 +232,48 @@ class Mixture:
 
     def observe(self, values: Any) -> MixtureData:
         """The data, one row per plate of the gate; a row with NaN is missing."""
-        return MixtureData(self.gate, self.emission, values)
+        return MixtureData(self.gate, self.emission, self.scale, values)
 
 
 @final
 class MixtureData(Evidence):
     """Observed rows of a mixture."""
 
-    def __init__(self, gate: Variable, emission: Emission, values: Any) -> None:
-        self.gate, self.emission, self.variables = gate, emission, (gate, emission.component)
+    def __init__(self, gate: Variable, emission: Emission, scale: Variable | None, values: Any) -> None:
+        self.gate, self.emission, self.scale = gate, emission, scale
+        self.variables = (gate, emission.component) if scale is None else (gate, emission.component, scale)
         x, missing = without_missing(values)
         self.statistics, base = emission.statistics(x)
         if gate.plates != (self.statistics.shape[0],):
             n = self.statistics.shape[0]
             raise InputError(f"{gate.name} must have one plate with one class per row",
                              f"plates {gate.plates} and {n} rows", f"Give it plates=({n},).")  # fmt: skip
+        if scale is not None and scale.plates != gate.plates:
+            raise InputError(f"{scale.name} must have one copy per row, plates {gate.plates}", f"{scale!r}",
+                             "Every datum has a scale of its own.")  # fmt: skip
         if missing is not None:
             self.statistics[missing], base[missing] = 0.0, 0.0
         self.present = None if missing is None else 1.0 - missing
         self._base = float(base.sum())
-        self._last: tuple[Family, Array] | None = None
+        self._last: tuple[Family, Array, Array] | None = None
+
+    def _parts(self, state: State) -> tuple[Array, Array]:
+        """The log densities N x K in two parts, of which a datum's scale multiplies the first."""
+        factor = state[self.emission.component]
+        if self._last is None or self._last[0] is not factor:
+            slope, near, free = self.emission.coefficients(state.moments(self.emission.component))
+            distance = np.asarray(self.statistics @ slope.T)
+            distance += near if self.scale is not None else near + free
+            self._last = (factor, distance, free)
+        return self._last[1], self._last[2]
 
     def log_densities(self, state: State) -> Array:
         """E log p(x_i | class k), N x K (without what no class changes)."""
-        factor = state[self.emission.component]
-        if self._last is None or self._last[0] is not factor:
-            slope, level = self.emission.coefficients(state.moments(self.emission.component))
-            values = np.asarray(self.statistics @ slope.T) + level
-            self._last = (factor, values if self.present is None else values * self.present[:, None])
-        return self._last[1]
+        values, free = self._parts(state)
+        if self.scale is not None:
+            log_scale, scale = state.moments(self.scale)
+            values = values * scale[:, None] + free + 0.5 * self.emission.width * log_scale[:, None]
+        return values if self.present is None else values * self.present[:, None]
 
     def expected_log(self, state: State) -> float:
         shares = state.moments(self.gate)[-1]
@@ -267,12 +286,19 @@ class MixtureData(Evidence):
         shares = state.moments(self.gate)[-1]
         if self.present is not None:
             shares = shares * self.present[:, None]
-        return self.emission.message(np.asarray((self.statistics.T @ shares).T), shares.sum(0))
+        if to is self.scale:
+            count = shares.sum(1)
+            return 0.5 * self.emission.width * count, np.einsum("nk,nk->n", shares, self._parts(state)[0])
+        heavy = shares if self.scale is None else shares * state.moments(self.scale)[1][:, None]
+        return self.emission.message(np.asarray((self.statistics.T @ heavy).T), heavy.sum(0), shares.sum(0))
 
 
-def mixture(gate: Variable, component: Variable) -> Mixture:
-    """Data whose class is ``gate`` (a `categorical` or a `chain`) and whose classes are the plates of ``component``."""
-    return Mixture(gate, component)
+def mixture(gate: Variable, component: Variable, *, scale: Variable | None = None) -> Mixture:
+    """Data whose class is ``gate`` (a `categorical` or a `chain`) and whose classes are the plates of ``component``.
+
+    ``scale``, one gamma per row, multiplies the precision of normal components: gamma(df/2, df/2) makes them Student-t.
+    """
+    return Mixture(gate, component, scale)
 
 
 def without_missing(values: Any) -> tuple[Any, Array | None]:

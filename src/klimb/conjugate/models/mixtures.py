@@ -40,9 +40,9 @@ class GaussianMixture:
         x = as_float(X, "X", ndim=2) - self.shift
         emission = EMISSIONS[self._component.family](self._component)
         statistics, base = emission.statistics(x)
-        slope, level = emission.coefficients(self.fit.state.moments(self._component))
+        slope, near, free = emission.coefficients(self.fit.state.moments(self._component))
         (log_weights,) = self.concentration.mean_parameters()
-        values = np.asarray(statistics @ slope.T) + level + base[:, None] + log_weights
+        values = np.asarray(statistics @ slope.T) + near + free + base[:, None] + log_weights
         return np.asarray(values[:, self._order])
 
     def shares(self, X: Any) -> Array:
