@@ -23,7 +23,10 @@ from benchmarks.measure import table
 
 HEAVY = ("pandas", "matplotlib", "sklearn", "scipy.stats", "arviz", "polars", "pyarrow", "scipy.optimize", "rich",
          "narwhals")
-ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+# Byte code is written and found again, as on a user's machine, whatever this shell says about it.
+ENVIRONMENT = {**{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+               "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
+               "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "klimb-startup-bytecode")}
 FORMULA = "summit ~ wind + days + party + start + route + (1 | guide)"
 
 

@@ -205,8 +205,9 @@ def test_predict_in_pieces_is_predict_at_once(work: Path) -> None:
     (whole,) = predicted(fit, data, ReadOptions(), "all", 0.8, ("guide",), False)
     parts = list(predicted(fit, data, ReadOptions(cells=1), "all", 0.8, ("guide",), False))
     assert len(parts) == 2
-    for name, values in whole[1].items():
-        np.testing.assert_allclose(np.concatenate([columns[name] for _, columns in parts]), values, rtol=1e-7, atol=1e-9)
+    for name, expected in whole[1].items():
+        found = np.concatenate([columns[name] for _, columns in parts])
+        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
     assert np.concatenate([kept["guide"] for kept, _ in parts]).tolist() == whole[0]["guide"].tolist()
 
 
