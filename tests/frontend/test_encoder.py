@@ -92,13 +92,24 @@ def test_rows_do_not_depend_on_each_other() -> None:
 @pytest.mark.parametrize("change", [
     {"version": 2}, {"version": None}, {"extra": 1}, {"formula": "y ~ ("}, {"fixed": [[["nobody", True]]]},
     {"factors": {"x": {"kind": "magic", "name": "x"}}}, {"groups": [{}]}, {"smooths": 3},
-    {"offsets": [{"column": "x", "steps": [["eval", 1.0]]}]}, {"response": {"kind": "magic"}}, {"variables": [[]]},
+    {"offsets": [{"column": "x", "steps": [["eval", 1.0]]}]}, {"offsets": [{"column": "x", "steps": [["scale", 1.0]]}]},
+    {"offsets": [{"column": "x", "steps": [["center", float("nan")]]}]}, {"missing": object()},
+    {"response": {"kind": "magic"}}, {"variables": [[]]},
 ])
 def test_unknown_states_are_refused(change: dict[str, Any]) -> None:
     encoder, _ = encode("y ~ x + (1 | g)", DATA)
     state = {**encoder.to_json(), **change}
     with pytest.raises(InputError):
         Encoder.from_json(state)
+
+
+def test_damaged_smooths_are_refused() -> None:
+    encoder, _ = encode("y ~ s(x)", DATA)
+    for change in ({"knots": [0.0, 1.0, 0.5]}, {"transform": [[1.0]]}, {"line": []}, {"knots": "abc"}):
+        state = encoder.to_json()
+        state["smooths"] = [{**state["smooths"][0], **change}]
+        with pytest.raises(InputError):
+            Encoder.from_json(state)
 
 
 @pytest.mark.parametrize("state", [None, 3, [], {}, "state"])
@@ -333,6 +344,12 @@ def test_nothing_left() -> None:
         encode("y ~ x", {"y": [1.0, None], "x": [None, 2.0]})
     with pytest.raises(InputError, match="no rows"):
         encode("y ~ x", {"y": [], "x": []})
+
+
+def test_nothing_left_to_predict() -> None:
+    encoder, _ = encode("y ~ x + poly(z, 2) + (1 | g) + s(x)", DATA)
+    blocks = encoder.encode({"x": [np.nan], "z": [1.0], "g": [10]})
+    assert (blocks.n, blocks.dropped, len(blocks.fixed.matrix)) == (0, 1, 0)
 
 
 def test_missing_values_of_every_make_agree() -> None:

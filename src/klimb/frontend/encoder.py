@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
@@ -111,6 +112,7 @@ class Encoder:
                              listed(sorted(set(state) ^ _KEYS)) + " missing or unknown",
                              "The file may be damaged, or from another version of klimb.")
         try:
+            json.dumps(state, allow_nan=False)  # what is not finite, or not JSON, did not come from us
             encoder = cls(str(state["formula"]), str(state["missing"]),
                           Response.from_json(state["response"]) if state["response"] else None,
                           tuple(map(Variable.from_json, state["variables"])),
@@ -154,9 +156,7 @@ def encode(formula: str | Formula, frame: Any, *, missing: str = "drop") -> tupl
                          *(factor for group in terms.groups for factor in group.groups)]
     predictors = tuple(dict.fromkeys(name.name for node in nodes for name in used_columns(node, text)))
     targets = [name.name for name in used_columns(formula.response, text)]
-    source, dropped = complete_rows(frame, [*targets, *predictors], missing)
-    if not source.n:
-        raise InputError("data with at least one row", "no rows", "Check how the data were read.")
+    source, dropped = complete_rows(frame, [*targets, *predictors], missing, learning=True)
     encoder = _learn(formula, terms, source, predictors, missing)
     return encoder, encoder._blocks(source, dropped, response=True)
 

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.frontend.formula.functions import FUNCTIONS, bind
+from klimb.frontend.formula.functions import bind
 from klimb.frontend.formula.nodes import Call, Name
 from klimb.frontend.source import Source
 from klimb.numerics.arrays import Array
@@ -23,6 +23,7 @@ _ELEMENTWISE = {
     "exp": (np.exp, -np.inf, False),
     "abs": (np.abs, -np.inf, False),
 }
+_LEARNS = {"standardize": 2, "scale": 2, "center": 1}  # numbers that a function keeps
 
 
 @final
@@ -86,8 +87,9 @@ class Numeric:
     def from_json(cls, state: dict[str, Any]) -> Numeric:
         steps = tuple(Step(str(name), tuple(float(x) for x in learnt)) for name, *learnt in state["steps"])
         for step in steps:
-            if step.function not in FUNCTIONS:
-                raise InputError("a function that this version knows", repr(step.function), "Update klimb.")
+            learns = 0 if step.function in _ELEMENTWISE else _LEARNS.get(step.function)
+            if learns != len(step.learnt) or 0.0 in step.learnt[1:]:
+                raise InputError("a function that this version knows, and what it learnt", f"{step}", "Update klimb.")
         return cls(str(state["column"]), steps)
 
 

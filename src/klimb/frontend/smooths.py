@@ -78,9 +78,13 @@ class Smooth:
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> Smooth:
+        knots = tuple(map(float, state["knots"]))
         transform, line = (tuple(tuple(map(float, row)) for row in state[key]) for key in ("transform", "line"))
+        k = len(knots) - 2
+        if np.shape(transform) != (k, k) or np.shape(line) != (2, k) or np.any(np.diff(knots) <= 0.0):
+            raise ValueError(f"the parts of {state['name']} do not fit together")
         return cls(str(state["name"]), Numeric.from_json(state["expression"]), float(state["shift"]),
-                   float(state["size"]), tuple(map(float, state["knots"])), transform, line, state["by"])
+                   float(state["size"]), knots, transform, line, state["by"])
 
 
 def raw_basis(u: Array, knots: Array, transform: Array) -> Array:

@@ -68,11 +68,13 @@ def shown_values(values: npt.NDArray[Any], rows: npt.NDArray[np.intp]) -> str:
     return ", ".join(parts) + (f", ... ({len(rows)} in all)" if len(rows) > len(parts) else "")
 
 
-def complete_rows(frame: Frame, names: list[str], missing: str) -> tuple[Source, int]:
+def complete_rows(frame: Frame, names: list[str], missing: str, *, learning: bool = False) -> tuple[Source, int]:
     """The rows without a missing value in the columns ``names``, and how many were left out.
 
-    ``missing`` is "drop" or "error".
+    ``missing`` is "drop" or "error". No rows at all are an error when there is something to learn from them.
     """
+    if learning and not frame.n:
+        raise InputError("data with at least one row", "no rows", "Check how the data were read.")
     if missing not in ("drop", "error"):
         raise InputError('missing must be "drop" or "error"', repr(missing), "Choose one of the two.")
     lost: npt.NDArray[np.bool_] | None = None
@@ -88,7 +90,7 @@ def complete_rows(frame: Frame, names: list[str], missing: str) -> tuple[Source,
         raise InputError("no value may be missing", "missing values in " + "; ".join(holes),
                          'Fill them in, or pass missing="drop" to leave these rows out.')
     kept = np.flatnonzero(~lost)
-    if not len(kept):
+    if not len(kept) and learning:
         raise InputError("at least one complete row", f"{count(frame.n, 'row')}, all with a missing value in "
                          + "; ".join(holes), "Fill values in, or leave the column with most gaps out of the formula.")
     return Source(frame, kept), int(lost.sum())
