@@ -12,10 +12,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from klimb.errors import InputError
+from klimb.frontend.families import resolve_family
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.sites.base import Site
 from klimb.sites.prediction import Prediction
-from klimb.sklearn.likelihood import Likelihood
+from klimb.sites.softmax import Softmax
+from klimb.sklearn.likelihood import Likelihood, class_likelihood
+
+TINY = 1e-6  # probabilities below this have few digits left as what others leave of one
 
 
 class Estimator(BaseEstimator):
@@ -86,15 +90,44 @@ class Regressor(RegressorMixin, Estimator):
 
 
 class Classifier(ClassifierMixin, Estimator):
-    """Predictions of classes. What is fitted is ``_predict_log_proba`` for two or more classes."""
+    """Predictions of classes from latent values: one for two classes, one per class for more."""
 
     @abstractmethod
-    def _predict_log_proba(self, X: Any) -> Array:
-        """Log probabilities of all classes at checked rows."""
+    def _latents(self, X: Any) -> tuple[Array, Array]:
+        """Means and variances of f at checked rows, one column per latent value."""
 
     def predict_log_proba(self, X: Any) -> Array:
         """Log probabilities of the classes, one column each, accurate also where they are tiny."""
-        return self._predict_log_proba(self._checked_rows(X))
+        m, v = self._latents(self._checked_rows(X))
+        if m.shape[1] > 1 and self._together:
+            return _log_probabilities(Softmax(m.shape[1]), m, v, m.shape[1])
+        site = resolve_family("bernoulli", link=self.link).site({})
+        parts = [_log_probabilities(site, m[:, k], v[:, k], 2) for k in range(m.shape[1])]
+        return parts[0] if len(parts) == 1 else _one_against_rest(parts)
+
+    def predict_latent(self, X: Any) -> tuple[Array, Array]:
+        """Mean and standard deviation of f, the log odds: (n,) for two classes, (n, K) for more."""
+        m, v = self._latents(self._checked_rows(X))
+        return (m[:, 0], np.sqrt(v[:, 0])) if m.shape[1] == 1 else (m, np.sqrt(v))
+
+    @property
+    def _together(self) -> bool:
+        """Whether more than two classes are one model."""
+        return self.multi_class == "softmax" and len(self.classes_) > 2
+
+    def _likelihood(self, weights: Array | None) -> Likelihood:
+        """Of all classes together, or of one against the rest."""
+        for name, known in (("link", ("logit", "probit")), ("multi_class", ("softmax", "ovr"))):
+            if getattr(self, name) not in known:
+                raise InputError(f'{name} must be "{known[0]}" or "{known[1]}"', repr(getattr(self, name)),
+                                 f"Leave it out for {known[0]}.")
+        return class_likelihood(self.link, len(self.classes_) if self._together else 2, weights)
+
+    def _targets(self, code: Array) -> list[Array]:
+        """Class numbers for each fit: as they are, or 1 for each of several against 0 for the rest."""
+        if self._together or len(self.classes_) == 2:
+            return [code]
+        return [(code == k).astype(np.float64) for k in range(len(self.classes_))]
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, one column each, averaged over the posterior."""
@@ -135,13 +168,29 @@ class Classifier(ClassifierMixin, Estimator):
         return X, code.astype(np.float64), weights
 
 
-def binary_log_proba(site: Site, m: Array, v: Array) -> Array:
-    """Log probabilities of the first and the second class, n x 2."""
+def _log_probabilities(site: Site, m: Array, v: Array, n_classes: int) -> Array:
+    """Logarithms of the probabilities, where those are tiny from the logarithmic form, which costs more."""
     prediction = site.predict(m, v)
-    return np.column_stack([prediction.log_density(np.zeros_like(m)), prediction.log_density(np.ones_like(m))])
+    p = prediction.probabilities()
+    logs = np.log(np.maximum(p, TINY))
+    for k in range(n_classes):
+        rows = np.flatnonzero(p[:, k] <= TINY)
+        if rows.size:
+            logs[rows, k] = site.predict(m[rows], v[rows]).log_density(np.full(len(rows), float(k)))
+    return logs
 
 
-def one_against_rest(log_odds_parts: list[Array]) -> Array:
+def _one_against_rest(parts: list[Array]) -> Array:
     """Class probabilities from the chances of each class against the others, n x 2 each, normalised to sum to one."""
-    logs = np.column_stack([part[:, 1] for part in log_odds_parts])
+    logs = np.column_stack([part[:, 1] for part in parts])
     return np.asarray(logs - logsumexp(logs, axis=1, keepdims=True))
+
+
+def one_or_array(values: list[float]) -> Any:
+    """A number, or an array of several."""
+    return values[0] if len(values) == 1 else np.array(values)
+
+
+def one_or_list(values: list[Any]) -> Any:
+    """A thing, or the list of several."""
+    return values[0] if len(values) == 1 else values

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self, final
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
-from klimb.errors import InputError
 from klimb.frontend.families import resolve_family
 from klimb.infer.loop import infer
 from klimb.infer.result import Result
+from klimb.latents.base import Posterior
 from klimb.latents.weights import Weights
 from klimb.numerics.arrays import Array
-from klimb.sklearn.base import Classifier, Regressor, binary_log_proba, one_against_rest
-from klimb.sklearn.likelihood import Likelihood, intercept_centre, likelihood_for, positive_or_auto
-from klimb.sklearn.linear import LinearModel, fit_linear, weight_deviations
+from klimb.sklearn.base import Classifier, Regressor, one_or_array, one_or_list
+from klimb.sklearn.likelihood import Likelihood, intercept_centres, likelihood_for, positive_or_auto
+from klimb.sklearn.linear import LinearModel, fit_linear, parts_of, side_by_side, weight_deviations
 from klimb.sklearn.rows import Rows, distinct_rows
 from klimb.sklearn.scaling import Scaling
 
@@ -24,7 +24,7 @@ from klimb.sklearn.scaling import Scaling
 @final
 @dataclass(frozen=True, eq=False)
 class LinearFit:
-    """One fitted linear predictor, with what it needs to speak in the user's units."""
+    """Fitted linear predictors, one or one per class, with what they need to speak in the user's units."""
 
     result: Result
     scaling: Scaling
@@ -33,40 +33,45 @@ class LinearFit:
     bound: float
     n_fits: int
 
+    @cached_property
+    def parts(self) -> tuple[Posterior, ...]:
+        return parts_of(self.result.posterior)
+
     def predict(self, X: Any) -> tuple[Array, Array]:
-        """Mean and variance of f."""
-        latent = self.result.posterior.latent
-        assert isinstance(latent, Weights)
-        return latent.predict(self.result.posterior, self.scaling.design(X, intercept=self.intercept))
+        """Means and variances of f, one column per predictor."""
+        design = self.scaling.design(X, intercept=self.intercept)
+        latents = [(part, part.latent) for part in self.parts]
+        pairs = [latent.predict(part, design) for part, latent in latents if isinstance(latent, Weights)]
+        return np.column_stack([m for m, _ in pairs]), np.column_stack([v for _, v in pairs])
 
     def coefficients(self) -> tuple[Array, Array]:
-        """Means and standard deviations of the coefficients, per unit of X."""
+        """Means and standard deviations of the coefficients, per unit of X, one row per predictor."""
         skip = int(self.intercept)
-        mean, deviation = self.result.posterior.mean[skip:], weight_deviations(self.result.posterior)[skip:]
-        return mean / self.scaling.scale, deviation / self.scaling.scale
+        means = np.array([part.mean[skip:] for part in self.parts])
+        deviations = np.array([weight_deviations(part)[skip:] for part in self.parts])
+        return means / self.scaling.scale, deviations / self.scaling.scale
 
-    def at_zero(self) -> tuple[float, float]:
-        """Mean and standard deviation of the intercept: f where X = 0."""
+    def at_zero(self) -> tuple[Array, Array]:
+        """Means and standard deviations of the intercepts: f where X = 0."""
         if not self.intercept:
-            return 0.0, 0.0
+            return np.zeros(len(self.parts)), np.zeros(len(self.parts))
         m, v = self.predict(np.zeros((1, len(self.scaling.centre))))
-        return float(m[0]), float(np.sqrt(v[0]))
+        return m[0], np.sqrt(v[0])
 
     def absorb(self, rows: Rows, likelihood: Likelihood, y: Array, tol: float) -> LinearFit:
         """The fit after more data, the posterior so far being the prior."""
-        posterior = self.result.posterior
         design = self.scaling.design(rows.X, intercept=self.intercept)
-        latent = Weights(design, posterior.mean, posterior.covariance())
-        result = infer(latent, likelihood.site, y, tol=tol)
+        latents = [Weights(design, part.mean, part.covariance()) for part in self.parts]
+        result = infer(side_by_side(latents), likelihood.site, y, tol=tol)
         return replace(self, result=result, bound=self.bound + result.bound + rows.total * likelihood.log_jacobian)
 
 
 def fit_rows(rows: Rows, likelihood: Likelihood, estimator: Any) -> tuple[LinearFit, Likelihood]:
-    """Fit one linear predictor to distinct rows, hyperparameters included."""
+    """Fit one site's linear predictors to distinct rows, hyperparameters included."""
     with_intercept = bool(estimator.fit_intercept)
     scaling = Scaling.of(rows.X, rows.weights, centred=with_intercept)
     y = likelihood.scaled(rows.y)
-    centre = intercept_centre(likelihood, rows.y) if with_intercept else None
+    centre = intercept_centres(likelihood, rows.y) if with_intercept else None
     scale = positive_or_auto(estimator.prior_scale, "prior_scale")
     design = scaling.design(rows.X, intercept=with_intercept)
     model = LinearModel(design, centre, likelihood, scale or 1.0, scale is None)
@@ -170,19 +175,20 @@ class GLMRegressor(Regressor):
         return Likelihood(resolve_family(self._site), {}, (), weights, self._centre, self._spread)
 
     def _set(self, fitted: LinearFit) -> Self:
-        coef, deviation = fitted.coefficients()
-        intercept, intercept_deviation = fitted.at_zero()
+        (coef,), (deviation,) = fitted.coefficients()
+        (intercept,), (intercept_deviation,) = fitted.at_zero()
         self._fit = fitted
         self.coef_, self.coef_std_ = self._spread * coef, self._spread * deviation
-        self.intercept_ = self._spread * intercept + self._centre
-        self.intercept_std_ = self._spread * intercept_deviation
+        self.intercept_ = float(self._spread * intercept + self._centre)
+        self.intercept_std_ = float(self._spread * intercept_deviation)
         self.prior_scale_, self.bound_ = fitted.prior_scale, fitted.bound
         self.result_, self.posterior_ = fitted.result, fitted.result.posterior
         self.converged_, self.n_iter_ = fitted.result.converged, fitted.n_fits
         return self
 
     def _predict_latent(self, X: Any) -> tuple[Array, Array]:
-        return self._fit.predict(X)
+        m, v = self._fit.predict(X)
+        return m[:, 0], v[:, 0]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -197,6 +203,9 @@ class GLMClassifier(Classifier):
     Parameters
     ----------
     link : "logit" or "probit"
+        For two classes, and for several with ``multi_class="ovr"``.
+    multi_class : "softmax" or "ovr"
+        More than two classes: one model with a linear predictor per class, or one model per class against the rest.
     prior_scale : "auto" or float
         Standard deviation of the coefficients' prior, for columns at unit variance. "auto" takes the best bound.
     fit_intercept : bool
@@ -209,8 +218,9 @@ class GLMClassifier(Classifier):
     classes_ : array
     coef_, coef_std_ : (1, D) arrays for two classes, (K, D) for more
     intercept_, intercept_std_ : (1,) or (K,) arrays
-    prior_scale_, bound_, converged_, n_iter_ : numbers, or arrays with one entry per class
-    result_, posterior_ : klimb Result and Posterior, or a list of them
+    prior_scale_, bound_ : floats; with "ovr" and several classes, arrays with one entry each
+    result_, posterior_ : klimb Result and Posterior; with "ovr" and several classes, lists
+    converged_, n_iter_
 
     Examples
     --------
@@ -230,12 +240,14 @@ class GLMClassifier(Classifier):
         self,
         link: str = "logit",
         *,
+        multi_class: str = "softmax",
         prior_scale: Any = "auto",
         fit_intercept: bool = True,
         tol: float = 1e-6,
         max_iter: int = 100,
     ) -> None:
         self.link = link
+        self.multi_class = multi_class
         self.prior_scale = prior_scale
         self.fit_intercept = fit_intercept
         self.tol = tol
@@ -243,8 +255,7 @@ class GLMClassifier(Classifier):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the model; a row of weight k counts like k rows."""
-        X, code, weights = self._checked_classes(X, y, sample_weight)
-        return self._fit_classes(X, code, weights)
+        return self._fit_classes(*self._checked_classes(X, y, sample_weight))
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn from more rows, the posterior so far being the prior; see `GLMRegressor.partial_fit`.
@@ -264,41 +275,20 @@ class GLMClassifier(Classifier):
         likelihood = self._likelihood(rows.weights)
         return self._set([fit_rows(replace(rows, y=target), likelihood, self)[0] for target in self._targets(rows.y)])
 
-    def _likelihood(self, weights: Array | None) -> Likelihood:
-        if self.link not in ("logit", "probit"):
-            raise InputError('link must be "logit" or "probit"', repr(self.link), "Leave it out for logit.")
-        return Likelihood(resolve_family("bernoulli", link=self.link), {}, (), weights, 0.0, 1.0)
-
-    def _targets(self, code: Array) -> list[Array]:
-        """0/1 responses: of the second of two classes, or of each of several against the rest."""
-        if len(self.classes_) == 2:
-            return [code]
-        return [(code == k).astype(np.float64) for k in range(len(self.classes_))]
-
     def _set(self, fits: list[LinearFit]) -> Self:
-        pairs = [fit.coefficients() for fit in fits]
-        zeros = np.array([fit.at_zero() for fit in fits])
         self._fits = fits
-        self.coef_, self.coef_std_ = np.array([mean for mean, _ in pairs]), np.array([sd for _, sd in pairs])
-        self.intercept_, self.intercept_std_ = zeros[:, 0], zeros[:, 1]
-        single = len(fits) == 1
-        self.prior_scale_ = fits[0].prior_scale if single else np.array([fit.prior_scale for fit in fits])
-        self.bound_ = fits[0].bound if single else np.array([fit.bound for fit in fits])
-        self.result_ = fits[0].result if single else [fit.result for fit in fits]
-        self.posterior_ = fits[0].result.posterior if single else [fit.result.posterior for fit in fits]
+        coefficients, intercepts = (zip(*pairs, strict=True) for pairs in
+                                    ([fit.coefficients() for fit in fits], [fit.at_zero() for fit in fits]))
+        self.coef_, self.coef_std_ = (np.concatenate(part) for part in coefficients)
+        self.intercept_, self.intercept_std_ = (np.concatenate(part) for part in intercepts)
+        self.prior_scale_ = one_or_array([fit.prior_scale for fit in fits])
+        self.bound_ = one_or_array([fit.bound for fit in fits])
+        self.result_ = one_or_list([fit.result for fit in fits])
+        self.posterior_ = one_or_list([fit.result.posterior for fit in fits])
         self.converged_ = all(fit.result.converged for fit in fits)
         self.n_iter_ = max(fit.n_fits for fit in fits)
         return self
 
-    def _predict_log_proba(self, X: Any) -> Array:
-        site = self._likelihood(None).plain
-        parts = [binary_log_proba(site, *fit.predict(X)) for fit in self._fits]
-        return parts[0] if len(parts) == 1 else one_against_rest(parts)
-
-    def predict_latent(self, X: Any) -> tuple[Array, Array]:
-        """Mean and standard deviation of the linear predictor, (n,) for two classes, (n, K) for more."""
-        check_is_fitted(self)
-        rows = self._checked_rows(X)
-        pairs = [fit.predict(rows) for fit in self._fits]
-        m, v = (np.column_stack(part) for part in zip(*pairs, strict=True))
-        return (m[:, 0], np.sqrt(v[:, 0])) if len(pairs) == 1 else (m, np.sqrt(v))
+    def _latents(self, X: Any) -> tuple[Array, Array]:
+        pairs = [fit.predict(X) for fit in self._fits]
+        return np.hstack([m for m, _ in pairs]), np.hstack([v for _, v in pairs])

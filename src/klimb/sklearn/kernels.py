@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self, final
 
 import numpy as np
+import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.inducing import enough_inducing
@@ -19,12 +21,16 @@ from klimb.numerics.arrays import Array, as_float
 from klimb.process import INDUCING_JITTER, GaussianProcess, gp
 from klimb.scale.choose import choose_inducing
 from klimb.sites.base import Site
+from klimb.sites.real import Gaussian
 from klimb.sklearn.likelihood import Likelihood, positive_or_auto
+from klimb.sklearn.linear import parts_of, side_by_side
 
 FULL = 800  # rows up to which "auto" keeps the full process
-FIRST_POINTS, MOST_POINTS = 50, 300  # inducing points for the first search, and most in the end
+SOME = 400  # rows for a first search of the kernel, where there are more than that
+FIRST_POINTS, MOST_POINTS = 50, 300  # inducing points
 ENOUGH = 1e-3  # nats per datum that further inducing points would have to promise
 LEVEL = 3.0  # prior standard deviation of the level of f around the link of the mean response
+NO_SITE = Gaussian(1.0)  # stands in a process whose likelihood is elsewhere
 PER_COLUMN = 20  # columns up to which "auto" gives each its own lengthscale
 
 
@@ -70,58 +76,46 @@ def _lengthscale(value: Any, n_columns: int) -> Any:
 @final
 @dataclass(frozen=True, eq=False)
 class ProcessModel(Hypermodel):
-    """A process and a likelihood with weights; theta is the kernel's, then the likelihood's, then the mean's."""
+    """A process (for several classes, the same for each) and a likelihood with weights."""
 
     process: GaussianProcess  # its own likelihood is not used
     likelihood: Likelihood
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*self._kernel_names, *self.likelihood.names, *self.process.names[len(self._kernel_names) :])
-
-    @property
-    def _kernel_names(self) -> tuple[str, ...]:
-        return tuple(f"log {name}" for name in self.process.kernel.free)
-
-    def _split(self, theta: Array) -> tuple[Array, Array]:
-        """The part of the process and that of the likelihood."""
-        k, s = len(self._kernel_names), len(self.likelihood.learn)
-        return np.concatenate([theta[:k], theta[k + s :]]), theta[k : k + s]
-
-    def _join(self, process: Array, likelihood: Array) -> Array:
-        k = len(self._kernel_names)
-        return np.concatenate([process[:k], likelihood, process[k:]])
+        return (*self.process.names, *self.likelihood.names)
 
     @property
     def theta(self) -> Array:
-        return self._join(self.process.theta, self.likelihood.theta)
+        return np.concatenate([self.process.theta, self.likelihood.theta])
 
     @property
     def bounds(self) -> tuple[Array, Array]:
         lower, upper = self.process.bounds
         own = np.array(self.likelihood.bounds).reshape(-1, 2)
-        return self._join(lower, own[:, 0]), self._join(upper, own[:, 1])
+        return np.concatenate([lower, own[:, 0]]), np.concatenate([upper, own[:, 1]])
 
     def with_theta(self, theta: Array) -> Self:
-        process, likelihood = self._split(theta)
-        return replace(self, process=self.process.with_theta(process),
-                       likelihood=self.likelihood.with_theta(likelihood))
+        k = len(self.process.names)
+        process, likelihood = self.process.with_theta(theta[:k]), self.likelihood.with_theta(theta[k:])
+        return replace(self, process=process, likelihood=likelihood)
 
-    @property
+    @cached_property
     def latent(self) -> Latent:
-        return self.process.latent
+        return side_by_side([self.process.latent] * self.site.n_outputs)
 
     @property
     def site(self) -> Site:
         return self.likelihood.site
 
     def gradient(self, posterior: Posterior, y: Any) -> Array:
-        return self._join(self.process.gradient(posterior, y), self.likelihood.gradient(posterior, y))
+        kernel, _ = self.process.kernel_gradient(parts_of(posterior))
+        return np.concatenate([kernel, self.likelihood.gradient(posterior, y)])
 
     def log_prior(self) -> tuple[float, Array]:
         process, process_slope = self.process.log_prior()
         likelihood, likelihood_slope = self.likelihood.log_prior()
-        return process + likelihood, self._join(np.asarray(process_slope), likelihood_slope)
+        return process + likelihood, np.concatenate([np.asarray(process_slope), likelihood_slope])
 
 
 def fit_process(
@@ -130,19 +124,42 @@ def fit_process(
     """The process at its best hyperparameters and inducing points, the fit there, and the number of fits it took."""
     inducing = estimator.inducing
     automatic = isinstance(inducing, str) and inducing == "auto"
-    if automatic:
-        inducing = None if len(X) <= FULL else FIRST_POINTS
-    if isinstance(inducing, int | np.integer):
-        inducing = min(int(inducing), len(X))
-    whole = kernel + Constant(LEVEL**2).fixed()
-    process = gp(whole, X, likelihood.site, mean=Level(centre).fixed(), inducing=inducing)
-    model = ProcessModel(process, likelihood)
+    count = isinstance(inducing, int | np.integer) and not isinstance(inducing, bool)
+    if not (automatic or count or inducing is None or np.ndim(inducing) == 2):
+        raise InputError('inducing must be "auto", None, a number or an array of points', repr(inducing),
+                         'Leave it at "auto".')
+    whole, mean = kernel + Constant(LEVEL**2).fixed(), Level(centre).fixed()
+    if (automatic and len(X) <= FULL) or (count and int(inducing) >= len(X)):
+        inducing, automatic, count = None, False, False
+    if not (automatic or count):
+        process = gp(whole, X, NO_SITE, mean=mean, inducing=inducing)
+        return _search_all(ProcessModel(process, likelihood), y, estimator)
+    # A kernel from some of the rows, points for that kernel, then both for all rows.
+    some = _some_rows(y, likelihood)
+    first = ProcessModel(gp(whole, X[some], NO_SITE, mean=mean), likelihood.rows(some))
+    first, _, n_first = _search_all(first, y[some], estimator)
+    process = replace(first.process, X=X, jitter=INDUCING_JITTER)
+    model = ProcessModel(process, replace(first.likelihood, weights=likelihood.weights))
+    model, start = _with_points(model, y, None if automatic else int(inducing))
+    model, result, n_fits = _search(model, y, estimator.max_iter, start)
+    return model, result, n_first + n_fits
+
+
+def _some_rows(y: Array, likelihood: Likelihood) -> npt.NDArray[np.intp]:
+    """The first rows (their order is random), with as many of each class as there are, up to an equal share."""
+    if likelihood.plain.response != "classes":
+        return np.arange(SOME)
+    labels = np.unique(y)
+    chosen = np.concatenate([np.flatnonzero(y == label)[: SOME // len(labels)] for label in labels])
+    others = np.setdiff1d(np.arange(len(y)), chosen)[: SOME - len(chosen)]
+    return np.sort(np.concatenate([chosen, others]))
+
+
+def _search_all(model: ProcessModel, y: Array, estimator: Any) -> tuple[ProcessModel, Result, int]:
+    """One lengthscale for all columns first, then one for each."""
     model, result, n_fits = _search(model, y, estimator.max_iter)
     if _own_lengthscales(estimator, model.process):
-        model, result, more = _search(_with_lengthscales(model), y, estimator.max_iter, result.posterior)
-        n_fits += more
-    if model.process.Z is not None and isinstance(estimator.inducing, str | int | np.integer):
-        model, result, more = _refine_points(model, result, y, estimator, automatic=automatic)
+        model, result, more = _search(_with_lengthscales(model), y, estimator.max_iter)
         n_fits += more
     return model, result, n_fits
 
@@ -175,20 +192,23 @@ def _with_lengthscales(model: ProcessModel) -> ProcessModel:
     return replace(model, process=replace(model.process, kernel=wider + level))
 
 
-def _refine_points(
-    model: ProcessModel, result: Result, y: Array, estimator: Any, *, automatic: bool
-) -> tuple[ProcessModel, Result, int]:
-    """Choose the inducing points again for the kernel that was found, as many as the bound asks for; search again."""
-    process = replace(model.process, likelihood=model.likelihood.site)
-    if automatic:
-        tol = max(0.1, ENOUGH * model.likelihood.total(len(y)))
-        chosen = enough_inducing(process, y, tol=tol, most=min(MOST_POINTS, len(y)))
-        points, start = chosen.model.Z, chosen.result.posterior
-    else:
-        assert process.Z is not None
-        points, start = choose_inducing(process.kernel, process.X, len(process.Z)), result.posterior
-    moved = replace(model, process=replace(process, Z=points, jitter=INDUCING_JITTER))
-    return _search(moved, y, estimator.max_iter, start)
+def _with_points(model: ProcessModel, y: Array, count: int | None) -> tuple[ProcessModel, Posterior | None]:
+    """The model with inducing points for its kernel, as many as the bound asks for unless told, and a first fit."""
+    process = replace(model.process, likelihood=model.site)
+    tol, most = max(0.1, ENOUGH * model.likelihood.total(len(y))), min(MOST_POINTS, len(y))
+    if count is not None:
+        return replace(model, process=replace(process, Z=choose_inducing(process.kernel, process.X, count))), None
+    if model.site.separable:
+        chosen = enough_inducing(process, y, tol=tol, most=most)
+        return replace(model, process=chosen.model), chosen.result.posterior
+    size, result = FIRST_POINTS, None
+    while True:  # as in enough_inducing, for several latent values per datum
+        here = replace(model, process=replace(process, Z=choose_inducing(process.kernel, process.X, size)))
+        result = here.fit(y, start=None if result is None else result.posterior, tol=1e-3)
+        price = 0.5 * float(np.maximum(result.posterior.gamma, 0.0) @ here.latent.slack)
+        if price <= tol or size >= most:
+            return here, result.posterior
+        size = min(2 * size, most)
 
 
 def has_noise(kernel: Any) -> bool:

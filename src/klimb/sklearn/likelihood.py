@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
+import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.frontend.families import Family, SiteParameter, resolve_family
+from klimb.frontend.families import LINKS, Family, SiteParameter, resolve_family
 from klimb.latents.base import Posterior
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Site
+from klimb.sites.softmax import Softmax
 from klimb.sites.wrappers import Weighted
 
 AutoFloat: TypeAlias = float | Literal["auto"]
@@ -92,6 +95,10 @@ class Likelihood:
         """The sum of the weights of ``n`` rows."""
         return float(n if self.weights is None else self.weights.sum())
 
+    def rows(self, rows: npt.NDArray[np.intp]) -> Likelihood:
+        """The likelihood of some of the data."""
+        return self if self.weights is None else replace(self, weights=self.weights[rows])
+
     # -- between the units of the user and those of the fit
     def scaled(self, y: Array) -> Array:
         return (y - self.centre) / self.spread
@@ -134,11 +141,26 @@ def likelihood_for(
     return Likelihood(found, values, learn, weights, centre, spread)
 
 
-def intercept_centre(likelihood: Likelihood, y: Array) -> float:
-    """The link of the mean response, pulled a little inwards where that is infinite."""
+def class_likelihood(link: str, n_classes: int, weights: Array | None) -> Likelihood:
+    """Two classes by a link, or several at once."""
+    if n_classes == 2:
+        return Likelihood(resolve_family("bernoulli", link=link), {}, (), weights, 0.0, 1.0)
+    return Likelihood(Family("classes", LINKS["logit"], "any", partial(Softmax, n_classes)), {}, (), weights, 0.0, 1.0)
+
+
+def intercept_centres(likelihood: Likelihood, y: Array) -> tuple[float, ...]:
+    """The link of the mean response, pulled a little inwards where that is infinite; one for each latent value."""
+    share = np.ones_like(y) if likelihood.weights is None else likelihood.weights
+    site = likelihood.plain
+    if isinstance(site, Softmax):
+        logs = np.log(np.bincount(y.astype(np.intp), share, site.n_classes) + EDGE)
+        return tuple((logs - logs.mean()).tolist())
+    return (_centre(likelihood, y, share),)
+
+
+def _centre(likelihood: Likelihood, y: Array, share: Array) -> float:
     if likelihood.family.scaled or likelihood.family.response == "any":
         return 0.0
-    share = np.ones_like(y) if likelihood.weights is None else likelihood.weights
     total, size = float(share @ y), float(share.sum())
     name = likelihood.family.link.name
     if name == "log":

@@ -1,10 +1,13 @@
 """The linear model behind the estimators: coefficients with one prior scale, found by the bound.
 
     w_0 ~ N(centre, INTERCEPT^2)      w_j ~ N(0, scale^2)      f = w_0 + x'w      x standardised
+
+With several classes there is one such f for each, all with the same scale.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self, final
@@ -18,6 +21,7 @@ from klimb.infer.result import Result
 from klimb.kernels.priors import LogNormal
 from klimb.latents.base import Latent, Posterior
 from klimb.latents.kernel import Kernel
+from klimb.latents.outputs import Outputs
 from klimb.latents.weights import Weights
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
@@ -37,7 +41,7 @@ class LinearModel(Hypermodel):
     """Standardised rows, a likelihood and the scale of the prior; ``learn_scale`` frees it."""
 
     design: DesignMatrix  # with a column of ones in front where ``intercept`` is not None
-    intercept: float | None  # prior mean of the intercept
+    intercept: tuple[float, ...] | None  # prior means of the intercepts, one per output of the site
     likelihood: Likelihood
     scale: float
     learn_scale: bool
@@ -59,9 +63,8 @@ class LinearModel(Hypermodel):
         k = int(self.learn_scale)
         scale = float(np.exp(theta[0])) if k else self.scale
         other = replace(self, scale=scale, likelihood=self.likelihood.with_theta(theta[k:]))
-        for name in ("gram", "_prior_mean"):  # depend on the rows alone
-            if name in self.__dict__:
-                other.__dict__[name] = self.__dict__[name]
+        if "gram" in self.__dict__:  # depends on the rows alone
+            other.__dict__["gram"] = self.gram
         return other
 
     @property
@@ -85,22 +88,31 @@ class LinearModel(Hypermodel):
         if not self.wide:
             return self.weights
         K = self.scale**2 * self.gram
-        if self.intercept is None:
-            return Kernel(K, check=False)
-        return Kernel(K + INTERCEPT**2, self.intercept, check=False)
+        if self.intercept is not None:
+            K += INTERCEPT**2
+        return side_by_side([Kernel(K, mean, check=False) for mean in self._centres])
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> Latent:
         """The same prior with its weights at hand."""
+        return side_by_side([self._weights(mean) for mean in self._centres])
+
+    @property
+    def _centres(self) -> tuple[float, ...]:
+        return self.intercept or (0.0,) * self.site.n_outputs
+
+    def _weights(self, centre: float) -> Weights:
         D = self.design.shape[1]
         mean, variances = np.zeros(D), np.full(D, self.scale**2)
         if self.intercept is not None:
-            mean[0], variances[0] = self.intercept, INTERCEPT**2
+            mean[0], variances[0] = centre, INTERCEPT**2
         return Weights(self.design, mean, variances, form="dual" if self.wide else "primal")
 
     def gradient(self, posterior: Posterior, y: Any) -> Array:
         site = self.likelihood.gradient(posterior, y)
-        return np.concatenate([[self._scale_gradient(posterior)], site]) if self.learn_scale else site
+        if not self.learn_scale:
+            return site
+        return np.concatenate([[sum(self._scale_gradient(part) for part in parts_of(posterior))], site])
 
     def _scale_gradient(self, posterior: Posterior) -> float:
         """d bound / d log scale = |m_w|^2 / scale^2 + tr V_w / scale^2 - D over the slopes.
@@ -134,6 +146,16 @@ def fit_linear(model: LinearModel, y: Array, *, tol: float, max_iter: int) -> tu
         best = optimise(model, y, max_iter=max_iter)
         model, start, n_fits = best.model, best.result.posterior, best.n_fits
     return model, infer(model.weights, model.site, y, start=start, tol=tol), n_fits
+
+
+def side_by_side(parts: Sequence[Latent]) -> Latent:
+    """The latent of all latent values of a datum."""
+    return parts[0] if len(parts) == 1 else Outputs(parts)
+
+
+def parts_of(posterior: Posterior) -> tuple[Posterior, ...]:
+    """The posterior of each latent value of a datum: itself, where there is one."""
+    return posterior.latent.split(posterior) if isinstance(posterior.latent, Outputs) else (posterior,)
 
 
 def weight_deviations(posterior: Posterior) -> Array:

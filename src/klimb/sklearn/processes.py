@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self, final
 
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.frontend.families import resolve_family
+from klimb.infer.loop import infer
 from klimb.infer.result import Result
+from klimb.latents.base import Latent, Posterior
 from klimb.numerics.arrays import Array
 from klimb.process import GaussianProcess
+from klimb.process.single import new_blocks
 from klimb.sites.base import Site
 from klimb.sites.wrappers import Weighted
-from klimb.sklearn.base import Classifier, Regressor, binary_log_proba, one_against_rest
+from klimb.sklearn.base import Classifier, Regressor, one_or_array, one_or_list
 from klimb.sklearn.kernels import fit_process, has_noise, make_kernel
-from klimb.sklearn.likelihood import Likelihood, intercept_centre, likelihood_for
+from klimb.sklearn.likelihood import Likelihood, intercept_centres, likelihood_for
+from klimb.sklearn.linear import parts_of, side_by_side
 from klimb.sklearn.rows import Rows, distinct_rows
 from klimb.sklearn.scaling import Scaling
 from klimb.streaming import update
@@ -36,9 +40,20 @@ class ProcessFit:
     bound: float
     n_fits: int
 
+    @cached_property
+    def parts(self) -> tuple[Posterior, ...]:
+        return parts_of(self.result.posterior)
+
     def predict(self, X: Array) -> tuple[Array, Array]:
-        """Mean and variance of f at scaled inputs."""
-        return self.process.predict(self.result.posterior, X)
+        """Means and variances of f at scaled inputs, one column per latent value."""
+        process, parts = self.process, self.parts
+        m, v = np.empty((len(X), len(parts))), np.empty((len(X), len(parts)))
+        for rows in new_blocks(X, process.anchors):  # their covariances serve all latent values
+            cross, diagonal = process.kernel.gram(X[rows], process.anchors), process.kernel.diag(X[rows])
+            for k, part in enumerate(parts):
+                latent: Any = part.latent
+                m[rows, k], v[rows, k] = latent.predict(part, cross, diagonal, process.mean(X[rows]))
+        return m, v
 
     def extend(
         self, X: Array, y: Array, weights: Array | None, plain: Site, log_jacobian: float, tol: float
@@ -46,10 +61,24 @@ class ProcessFit:
         """The fit to all data, these included, at the same hyperparameters and inducing points."""
         everything = _joined(self.weights, len(self.y), weights, len(y))
         site = plain if everything is None else Weighted(plain, everything)
-        process, result = update(self.process, self.result, self.y, X, y, site=site, tol=tol)
-        size = float(len(process.X) if everything is None else everything.sum())
-        return ProcessFit(process, result, np.concatenate([self.y, y]), everything, result.bound + size * log_jacobian,
-                          self.n_fits)
+        size = float(len(self.y) + len(y) if everything is None else everything.sum())
+        together = np.concatenate([self.y, y])
+        if plain.separable:
+            process, result = update(self.process, self.result, self.y, X, y, site=site, tol=tol)
+        else:
+            process = replace(self.process, X=np.vstack([self.process.X, X]))
+            latent = side_by_side([process.latent] * plain.n_outputs)
+            result = infer(latent, site, together, start=self._with_new_sites(latent, plain, y), tol=tol)
+        return ProcessFit(process, result, together, everything, result.bound + size * log_jacobian, self.n_fits)
+
+    def _with_new_sites(self, latent: Latent, plain: Site, y: Array) -> Posterior:
+        """A start from the sites so far and those that new data suggest, latent value by latent value."""
+        old, count = self.result.posterior, plain.n_outputs
+        slope, gamma = plain.start(y)
+        pairs = ((old.a + old.gamma * old.m, slope), (old.gamma, gamma))
+        slopes, gammas = (np.hstack([one.reshape(count, -1), two.reshape(count, -1)]).ravel() for one, two in pairs)
+        nothing = np.zeros_like(slopes)
+        return Posterior(latent, slopes, gammas, nothing, nothing, 0.0)  # the loop takes a + gamma m and gamma
 
 
 def _joined(first: Array | None, n_first: int, second: Array | None, n_second: int) -> Array | None:
@@ -84,9 +113,9 @@ class _Process:
     def _fit_one(self, X: Array, y: Array, likelihood: Likelihood) -> tuple[ProcessFit, Likelihood]:
         kernel = make_kernel(self, X.shape[1])
         clean = likelihood.site.validate(likelihood.scaled(y))
-        centre = intercept_centre(likelihood, y)
+        centre = intercept_centres(likelihood, y)[0] if likelihood.site.separable else 0.0
         model, result, n_fits = fit_process(kernel, X, likelihood, clean, centre, self)
-        process = replace(model.process, likelihood=model.likelihood.site)
+        process = replace(model.process, likelihood=model.site) if model.site.separable else model.process
         bound = result.bound + likelihood.total(len(y)) * likelihood.log_jacobian
         return ProcessFit(process, result, clean, likelihood.weights, bound, n_fits), model.likelihood
 
@@ -196,7 +225,8 @@ class GPRegressor(Regressor, _Process):
         return self
 
     def _predict_latent(self, X: Any) -> tuple[Array, Array]:
-        return self._fit.predict(self._inputs(X))
+        m, v = self._fit.predict(self._inputs(X))
+        return m[:, 0], v[:, 0]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -211,6 +241,10 @@ class GPClassifier(Classifier, _Process):
     Parameters
     ----------
     link : "logit" or "probit"
+        For two classes, and for several with ``multi_class="ovr"``.
+    multi_class : "softmax" or "ovr"
+        More than two classes: one model with a process per class, all with the same kernel; or one model per class
+        against the rest, each with its own.
     kernel, variance, lengthscale, ard, inducing, standardize, tol, max_iter
         As in `GPRegressor`.
 
@@ -218,7 +252,7 @@ class GPClassifier(Classifier, _Process):
     ----------
     classes_ : array
     kernel_, inducing_, bound_, result_, posterior_
-        As in `GPRegressor`; lists with one entry per class where there are more than two.
+        As in `GPRegressor`; with "ovr" and several classes, lists with one entry each.
     converged_, n_iter_
 
     Examples
@@ -237,6 +271,7 @@ class GPClassifier(Classifier, _Process):
         self,
         link: str = "logit",
         *,
+        multi_class: str = "softmax",
         kernel: Any = "Matern52",
         variance: Any = "auto",
         lengthscale: Any = "auto",
@@ -247,6 +282,7 @@ class GPClassifier(Classifier, _Process):
         max_iter: int = 100,
     ) -> None:
         self.link = link
+        self.multi_class = multi_class
         self.kernel = kernel
         self.variance = variance
         self.lengthscale = lengthscale
@@ -279,37 +315,18 @@ class GPClassifier(Classifier, _Process):
         inputs, likelihood = self._inputs(rows.X), self._likelihood(rows.weights)
         return self._set([self._fit_one(inputs, target, likelihood)[0] for target in self._targets(rows.y)])
 
-    def _likelihood(self, weights: Array | None) -> Likelihood:
-        if self.link not in ("logit", "probit"):
-            raise InputError('link must be "logit" or "probit"', repr(self.link), "Leave it out for logit.")
-        return Likelihood(resolve_family("bernoulli", link=self.link), {}, (), weights, 0.0, 1.0)
-
-    def _targets(self, code: Array) -> list[Array]:
-        """0/1 responses: of the second of two classes, or of each of several against the rest."""
-        if len(self.classes_) == 2:
-            return [code]
-        return [(code == k).astype(np.float64) for k in range(len(self.classes_))]
-
     def _set(self, fits: list[ProcessFit]) -> Self:
         self._fits = fits
-        single = len(fits) == 1
-        self.kernel_ = fits[0].process.kernel if single else [fit.process.kernel for fit in fits]
-        self.inducing_ = fits[0].process.Z if single else [fit.process.Z for fit in fits]
-        self.bound_ = fits[0].bound if single else np.array([fit.bound for fit in fits])
-        self.result_ = fits[0].result if single else [fit.result for fit in fits]
-        self.posterior_ = fits[0].result.posterior if single else [fit.result.posterior for fit in fits]
+        self.kernel_ = one_or_list([fit.process.kernel for fit in fits])
+        self.inducing_ = one_or_list([fit.process.Z for fit in fits])
+        self.bound_ = one_or_array([fit.bound for fit in fits])
+        self.result_ = one_or_list([fit.result for fit in fits])
+        self.posterior_ = one_or_list([fit.result.posterior for fit in fits])
         self.converged_ = all(fit.result.converged for fit in fits)
         self.n_iter_ = max(fit.n_fits for fit in fits)
         return self
 
-    def _predict_log_proba(self, X: Any) -> Array:
-        site, inputs = self._likelihood(None).plain, self._inputs(X)
-        parts = [binary_log_proba(site, *fit.predict(inputs)) for fit in self._fits]
-        return parts[0] if len(parts) == 1 else one_against_rest(parts)
-
-    def predict_latent(self, X: Any) -> tuple[Array, Array]:
-        """Mean and standard deviation of f, (n,) for two classes, (n, K) for more."""
-        inputs = self._inputs(self._checked_rows(X))
+    def _latents(self, X: Any) -> tuple[Array, Array]:
+        inputs = self._inputs(X)
         pairs = [fit.predict(inputs) for fit in self._fits]
-        m, v = (np.column_stack(part) for part in zip(*pairs, strict=True))
-        return (m[:, 0], np.sqrt(v[:, 0])) if len(pairs) == 1 else (m, np.sqrt(v))
+        return np.hstack([m for m, _ in pairs]), np.hstack([v for _, v in pairs])
