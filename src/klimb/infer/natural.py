@@ -21,8 +21,10 @@ FAST_ENOUGH = 0.15  # a natural step that leaves less of the residual than this 
 VERY_SLOW = 0.4  # what two steps in a row must leave on average before Newton directions are worth their price
 NEAR = 0.5  # stationarity below which a Newton direction is worth its products
 FAR, STRETCH, PAUSE = 0.03, 4.0, 8  # stationarity above which to stretch, by how much, and how long to wait after a no
-WAIT = 3  # iterations until Newton is tried again after a direction that failed
+WORTH = 1e-3  # nats that local optima must gain, while far from the optimum, to be tried again at once
+WAIT = 3  # iterations until Newton directions or local optima are tried again after a failure
 RESCUE_AFTER, RESCUE_SITES = 6, 2000  # when and up to which N Newton helps models with fewer weights than sites
+COUPLED_AFTER = 2  # when Newton helps sites that couple several latent values, if data are many and weights few
 PATIENCE = 12  # iterations at the level of rounding without a better stationarity
 
 
@@ -90,7 +92,7 @@ class _Pace:
         self.slow = False  # some step left more than a little of the residual
         self.hard = False  # two steps in a row left much of it
         self.gain = 0.0  # of the objective in the last step
-        self.newton_in, self.stretch_in = patience, 0.0  # iterations until each may be tried (again)
+        self.newton_in, self.stretch_in, self.local_in = patience, 0.0, 0  # iterations until each may be tried (again)
         self._before, self._best, self._idle = 0.0, state.stationarity, 0
 
     def begin_near(self) -> None:
@@ -107,6 +109,7 @@ class _Pace:
         self._idle = self._idle + 1 if settled else 0
         self._before, self._best = left, min(self._best, after.stationarity)
         self.newton_in, self.stretch_in = max(self.newton_in - 1, 0), max(self.stretch_in - 1, 0)
+        self.local_in = max(self.local_in - 1, 0)
 
     @property
     def stalled(self) -> bool:
@@ -122,7 +125,13 @@ def _stronger(problem: Problem, state: State, pace: _Pace) -> Move | None:
             return move
         pace.stretch_in = PAUSE
     if state.stationarity >= NEAR:
-        return _local(problem, state) if problem.site.separable else None
+        if not problem.site.separable or pace.local_in > 0:
+            return None
+        move = _local(problem, state)
+        if move is not None and _useful(state, move.state, WORTH):
+            return move
+        pace.local_in = WAIT + 1  # sites that are content one by one may still be far from it together
+        return None
     if pace.hard and pace.newton_in == 0:
         move = _newton(problem, state)
         if move is None or not _useful(state, move.state):
@@ -134,17 +143,22 @@ def _stronger(problem: Problem, state: State, pace: _Pace) -> Move | None:
 def _patience(problem: Problem) -> float:
     """How many iterations to do without Newton directions: they cost N x N products.
 
-    Those are cheap beside a factor of that size; beside a smaller one they are a rescue, and for many data too dear.
+    Those are cheap beside a factor of that size; beside a smaller one they are a rescue, and for many data too dear. A
+    site that couples latent values makes plain steps slow, and its oracle is dear: with few weights, whose products are
+    cheap, Newton comes early.
     """
     latent = problem.latent
     if latent.n_weights >= latent.n_sites:
         return 0
+    if not problem.site.separable and 2 * (latent.n_weights // latent.n_outputs) ** 2 <= len(problem.y):
+        return COUPLED_AFTER
     return RESCUE_AFTER if latent.n_sites <= RESCUE_SITES * latent.n_outputs else float("inf")
 
 
-def _useful(state: State, after: State) -> bool:
-    """Whether a move got somewhere: a gain above rounding, or near the optimum a clearly smaller residual."""
-    return after.objective - state.objective > 10 * state.noise or after.stationarity < 0.5 * state.stationarity
+def _useful(state: State, after: State, least: float = 0.0) -> bool:
+    """Whether a move got somewhere: a gain above rounding (and ``least``), or a clearly smaller residual."""
+    gained = after.objective - state.objective > max(10 * state.noise, least)
+    return gained or after.stationarity < 0.5 * state.stationarity
 
 
 def _accept(state: State, found: State, rule: str, step: float = 1.0) -> Move | None:
