@@ -140,15 +140,17 @@ def summary(cell: Cell) -> dict[str, Any]:
             "log_sigma": float(problems.GRID[s_index]), "noise": shape}
 
 
-def by_grid(name: str, method: str, seed: int, chosen: tuple[int, int, int] | None) -> dict[str, Any]:
+def by_grid(name: str, method: str, seed: int, chosen: tuple[int, int, int] | None, every: int) -> dict[str, Any]:
     """One method on one split: the chosen cell, the least loss of the grid, and what did not converge."""
     half = split(name, seed)
-    every = list(product(range(len(problems.GRID)), range(len(problems.GRID)), range(len(shapes(name)))))
+    axis = range(0, len(problems.GRID), every)
     begin = time.process_time()
-    cells = walk(name, method, half, every if chosen is None else [chosen])
+    places = list(product(axis, axis, range(len(shapes(name))))) if chosen is None else [chosen]
+    cells = walk(name, method, half, places)
     seconds = time.process_time() - begin
     failed = [[*cell.where, cell.status, cell.stationarity] for cell in cells if cell.status != "converged"]
-    found = {**summary(best_of(cells, method)), "seconds": seconds, "cells": len(cells), "failed": len(failed),
+    found = {**summary(best_of(cells, method)), "seconds": seconds, "cells": len(cells), "every": every,
+             "failed": len(failed),
              "rounding": sum(row[-1] <= ROUNDING for row in failed),
              "least": min(cell.loss for cell in cells if np.isfinite(cell.loss)),
              "most_factorisations": max(cell.n_factor for cell in cells),
@@ -192,7 +194,7 @@ def chosen_cell(record: dict[str, Any]) -> tuple[int, int, int]:
     return place[0], place[1], int(record["noise"])
 
 
-def measure(name: str, method: str, seed: int) -> None:
+def measure(name: str, method: str, seed: int, every: int) -> None:
     """One record, unless it is there."""
     found = stored(name)
     if str(seed) in found.get(method, {}):
@@ -200,9 +202,9 @@ def measure(name: str, method: str, seed: int) -> None:
     if method == "gradient":
         record = by_gradient(name, seed)
     elif method == "proximal-chosen":
-        record = by_grid(name, method, seed, chosen_cell(found["default"][str(seed)]))
+        record = by_grid(name, method, seed, chosen_cell(found["default"][str(seed)]), every)
     else:
-        record = by_grid(name, method, seed, None)
+        record = by_grid(name, method, seed, None, every)
     found = stored(name)
     found.setdefault(method, {})[str(seed)] = record
     store(name).write_text(json.dumps({"environment": environment(), "found": found}, indent=1) + "\n")
@@ -236,6 +238,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", choices=list(SETS), default=list(SETS))
     parser.add_argument("--methods", nargs="*", choices=METHODS, default=["laplace", "default", "ep", "gradient"])
     parser.add_argument("--splits", type=int, default=99, help="at most this many (default: as the paper)")
+    parser.add_argument("--every", type=int, default=1, help="only every so many values of log l and log sigma")
     parser.add_argument("--report", action="store_true", help="only show what was measured")
     options = parser.parse_args()
     if not options.report:
@@ -244,7 +247,7 @@ def main() -> None:
                 if method == "laplace" and name in REGRESSION:
                     continue  # the curvature at the mode is zero or infinite: there is no such approximation
                 for seed in range(min(SETS[name].splits, options.splits)):
-                    measure(name, method, seed)
+                    measure(name, method, seed, options.every)
     report()
 
 
