@@ -50,11 +50,4 @@ def leading_directions(log_weights: LogWeights, sample: Sample, k: int) -> Array
     else:
         _, _, rows = np.linalg.svd(gradient, full_matrices=False)
         basis = rows[:k]
-    out = np.empty((len(log_weights.y), len(basis)))
-
-    def visit(rows: slice, d: Array) -> Array:
-        out[rows] = d.T
-        return np.zeros_like(d)
-
-    log_weights.geometry.sweep(basis, visit)
-    return out
+    return np.ascontiguousarray(log_weights.geometry.deviations(basis).T)

@@ -21,6 +21,7 @@ from klimb.latents.kernel import Kernel
 from klimb.latents.markov import Markov, MarkovFactor
 from klimb.latents.meanfield import MeanField
 from klimb.latents.mixed import Mixed
+from klimb.latents.outputs import Outputs
 from klimb.latents.weights import PrimalFactor, Weights
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import symmetric_from_lower, triangular_solve
@@ -43,9 +44,26 @@ class Geometry(ABC):
     mean: Array  # of the reported marginals
     sd: Array
 
+    n_sites: int
+
     @abstractmethod
     def sweep(self, z: Array, visit: Visit) -> Array:
         """Show the deviations Z z of every draw (a row of z) to ``visit``, block by block; Z' slopes, draws x dim."""
+
+    def deviations(self, z: Array) -> Array:
+        """Z z for every row of z: draws x sites."""
+        out = np.empty((len(z), self.n_sites))
+
+        def copy(rows: slice, d: Array) -> Array:
+            out[:, rows] = d
+            return np.zeros_like(d)
+
+        self.sweep(z, copy)
+        return out
+
+    def pull(self, slopes: Array) -> Array:
+        """Z' slopes for every row of ``slopes``: draws x dim."""
+        return self.sweep(np.zeros((len(slopes), self.dim)), lambda rows, d: slopes[:, rows])
 
     @abstractmethod
     def report(self, z: Array, which: Any) -> Array:
@@ -82,7 +100,7 @@ class PrimalGeometry(MatrixGeometry):
     """Few weights: M = X and C a root of their posterior covariance."""
 
     def __init__(self, X: DesignMatrix, root: Array, mean: Array, kind: Kind, m: Array, v: Array) -> None:
-        self.X, self.C, self.kind = X, root, kind
+        self.X, self.C, self.kind, self.n_sites = X, root, kind, X.shape[0]
         self.dim = root.shape[1]
         if kind == "weight":
             self.mean, self.sd = mean, np.sqrt(np.einsum("ij,ij->i", root, root))
@@ -111,7 +129,7 @@ class DenseGeometry(MatrixGeometry):
         if covariance is None and isinstance(factor, MarkovFactor):
             covariance = factor.dense()
         assert covariance is not None
-        self.C = None
+        self.C, self.n_sites = None, latent.n_sites
         self.Z = pivoted_root(covariance)
         self.dim = self.Z.shape[1]
         self._rest: Array | float = 0.0
@@ -143,7 +161,7 @@ class MeanFieldGeometry(MatrixGeometry):
     """A diagonal q over weights: log prior - log q is not a sum over the sites."""
 
     def __init__(self, latent: MeanField, posterior: Posterior) -> None:
-        self._full = latent.full
+        self._full, self.n_sites = latent.full, latent.n_sites
         self.kind: Kind = "weight"
         self.mean, self.sd = posterior.mean, np.sqrt(latent.weight_variances(posterior))
         self._free = np.flatnonzero(self.sd > 0)
@@ -177,25 +195,57 @@ class MarkovGeometry(Geometry):
     """A chain over time: z are the shocks that drive it, a few per site, and no matrix is formed."""
 
     def __init__(self, latent: Markov, posterior: Posterior, factor: MarkovFactor) -> None:
-        self._latent, self._chain = latent, factor.chain
+        self._latent, self._chain, self.n_sites = latent, factor.chain, latent.n_sites
         self._states = latent.dense_size
         self.dim = latent.n_sites * self._states
         self.kind: Kind = "f"
         self.mean, self.sd = posterior.m, np.sqrt(posterior.v)
 
-    def _deviations(self, z: Array) -> Array:
+    def deviations(self, z: Array) -> Array:
         shocks = z.T.reshape(self._latent.n_sites, self._states, len(z))
         x = self._chain.run(np.einsum("ijn,njc->nic", self._chain.root, shocks))
         return np.ascontiguousarray(self._latent.unsorted(x[:, 0]).T)
 
-    def sweep(self, z: Array, visit: Visit) -> Array:
-        slopes = visit(slice(0, self._latent.n_sites), self._deviations(z))
-        costates = self._chain.costates(self._latent.pull(slopes.T))
+    def pull(self, slopes: Array) -> Array:
+        costates = self._chain.costates(self._latent.pull(np.ascontiguousarray(slopes.T)))
         pulled = np.einsum("ijn,nic->njc", self._chain.root, costates)
-        return np.asarray(pulled.reshape(self.dim, len(z)).T)
+        return np.asarray(pulled.reshape(self.dim, len(slopes)).T)
+
+    def sweep(self, z: Array, visit: Visit) -> Array:
+        return self.pull(visit(slice(0, self.n_sites), self.deviations(z)))
 
     def report(self, z: Array, which: Any) -> Array:
-        return np.asarray(self._deviations(z)[:, which])
+        return np.asarray(self.deviations(z)[:, which])
+
+
+@final
+class OutputsGeometry(Geometry):
+    """Several latent values per datum: the coordinates of the parts side by side."""
+
+    def __init__(self, parts: list[Geometry]) -> None:
+        self.parts = parts
+        self.n_sites = sum(part.n_sites for part in parts)
+        self._edges = np.cumsum([part.dim for part in parts])[:-1]
+        self.dim = sum(part.dim for part in parts)
+        self.kind = parts[0].kind
+        self.mean = np.concatenate([part.mean for part in parts])
+        self.sd = np.concatenate([part.sd for part in parts])
+
+    def deviations(self, z: Array) -> Array:
+        split = np.split(z, self._edges, axis=1)
+        return np.hstack([part.deviations(one) for part, one in zip(self.parts, split, strict=True)])
+
+    def pull(self, slopes: Array) -> Array:
+        split = np.split(slopes, np.cumsum([part.n_sites for part in self.parts])[:-1], axis=1)
+        return np.hstack([part.pull(np.ascontiguousarray(one)) for part, one in zip(self.parts, split, strict=True)])
+
+    def sweep(self, z: Array, visit: Visit) -> Array:
+        return self.pull(visit(slice(0, self.n_sites), self.deviations(z)))
+
+    def report(self, z: Array, which: Any) -> Array:
+        split = np.split(z, self._edges, axis=1)
+        both = [part.report(one, slice(None)) for part, one in zip(self.parts, split, strict=True)]
+        return np.hstack(both)[:, which]
 
 
 def geometry_of(posterior: Posterior) -> Geometry:
@@ -203,6 +253,8 @@ def geometry_of(posterior: Posterior) -> Geometry:
     if not posterior.spread:
         raise InputError("trust needs a posterior with a spread", "a point estimate", "Use klimb.infer, not a mode.")
     latent, factor = posterior.latent, posterior.factorised()
+    if isinstance(latent, Outputs):
+        return OutputsGeometry([geometry_of(part) for part in latent.split(posterior)])
     if isinstance(latent, MeanField):
         return MeanFieldGeometry(latent, posterior)
     if isinstance(latent, Mixed):

@@ -23,7 +23,7 @@ from klimb.numerics.lowdiscrepancy import matched_draws, normal_draws
 from klimb.numerics.pareto import SmoothedWeights, smooth_log_weights
 
 FLOPS, SITE_VALUES = 2.6e8, 1.5e6  # of the products with Z, and values of log p: what a default report may cost
-MOST_DRAWS, FEWEST_DRAWS = 4096, 40
+MOST_DRAWS, FEWEST_DRAWS = 2048, 40
 STATIONARY = 1e-3  # norm up to which q counts as an optimum of the bound
 TAIL_DF = 6.0  # degrees of freedom of the wider proposal
 WIDER = 1.1  # and its scale, over the sd of the target as first seen

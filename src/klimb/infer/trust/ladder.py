@@ -83,6 +83,8 @@ def _fitted(problem: Problem, site: Any) -> float | None:
 
 def _ep(problem: Problem) -> float | None:
     site = exact_site(problem.site)
+    if not site.separable:
+        return None
     own = Problem(problem.latent, site, problem.y)
     try:
         with threads_for(problem.latent.dense_size):

@@ -30,6 +30,7 @@ REDRAW_DIM = 12  # coordinates up to which a wider proposal is worth its draws
 REDRAW_KHAT, REDRAW_EFFICIENCY = 0.5, 0.9  # when q's own draws call for it
 USABLE = 0.2  # efficiency from which weights are used for moments
 PRECISE = 0.03  # standard error of an sd ratio up to which weights are used for moments
+PRECISE_SHARE = 0.3  # the same, as a share of the correction
 CHECKED = 2048  # marginals that a default report looks at
 DIRECTION_VALUES = 400_000  # sites x draws that k-hat of the influential directions may cost by default
 FULL_DRAWS = 16_384
@@ -168,7 +169,8 @@ class Trust:
             "verdict": self.verdict, "number": self.number, "measures": self.measures, "advice": self.advice,
             "khat": self.khat, "khat_matters": self.khat_matters, "direction_khat": self.direction_khat,
             "n_draws": self.n_draws, "efficiency": self.efficiency, "bound": self.bound,
-            "log_evidence": self.log_evidence, "log_evidence_error": self.log_evidence_error, "method": self.method, "kind": self.kind,
+            "log_evidence": self.log_evidence, "log_evidence_error": self.log_evidence_error,
+            "method": self.method, "kind": self.kind,
             "largest_shift": float(np.abs(moments.shift).max(initial=0.0)),
             "smallest_sd_ratio": float(moments.ratio.min(initial=1.0)),
             "largest_sd_ratio": float(moments.ratio.max(initial=1.0)),
@@ -257,7 +259,9 @@ def _modes(log_weights: LogWeights, own: Sample, problem: Problem) -> tuple[Mode
 
 
 def _noisy(moments: Moments) -> bool:
-    return bool(moments.ratio_error.max(initial=0.0) > PRECISE)
+    """Whether some standard error is too large, both as it is and beside the correction itself."""
+    allowed = np.maximum(PRECISE, PRECISE_SHARE * np.abs(moments.ratio - 1.0))
+    return bool((moments.ratio_error > allowed).any())
 
 
 def _moments(sample: Sample, geometry: Geometry, which: Any, method: str) -> Moments:

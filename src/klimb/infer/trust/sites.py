@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from klimb.errors import InputError
 from klimb.infer.problem import Problem
 from klimb.infer.trust.weights import exact_site
 from klimb.latents.base import Posterior
@@ -63,6 +64,8 @@ def site_report(problem: Problem, posterior: Posterior) -> SiteReport:
         quartic = -2.0 * (near.gamma - here.gamma) / DIFFERENCE * v
         pull_change = np.sqrt(v) * np.abs(here.alpha - site.point(y, m).alpha)
     cubic, quartic = np.nan_to_num(cubic), np.nan_to_num(quartic)
+    if not site.separable:
+        y = np.tile(y, site.n_outputs)
     return SiteReport(y, m, v, here.gamma, cubic, cubic**2 / 6.0 + quartic**2 / 24.0, np.nan_to_num(pull_change))
 
 
@@ -94,6 +97,9 @@ def sign_map(site: Site, y: float, m: Array, v: Array, at: int = 0) -> SignMap:
 def maps_of(problem: Problem, posterior: Posterior, most: int = 3) -> list[tuple[SignMap, Any]]:
     """Maps for the most frequent values of y (or its median), each with the data that have it, over their own range."""
     site, y = exact_site(problem.site), problem.y
+    if not site.separable:
+        raise InputError("a map over (m, v) needs one latent value per datum", f"{site.n_outputs} of {site!r}",
+                         "Look at trust.sites instead.")  # fmt: skip
     values, counts = np.unique(y, return_counts=True)
     if len(values) > 12:  # real data: one map around the median, and all data on it relative to y
         chosen = [float(values[np.argmin(np.abs(values - np.median(y)))])]

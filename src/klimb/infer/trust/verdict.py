@@ -18,6 +18,7 @@ SD_ERROR = 0.05  # of a reported sd, relative: what still counts as right
 MEAN_ERROR = 0.1  # of a reported mean, in sd
 SKEWNESS = 0.5  # up to which a symmetric interval is a fair one: its ends are off by at most 0.15 sd
 BEYOND = 0.5  # error of an sd above which no correction of a Gaussian is to be believed
+THEORY = 0.22  # the same where only second-order theory speaks: a gain of 1 in its expansion
 FEWEST_EFFECTIVE = 16.0  # effective draws below which weights say nothing
 MINOR = 0.1  # share of the draws that weighting costs below which a heavy tail does not matter
 SIGNIFICANT = 2.0  # standard errors
@@ -79,6 +80,11 @@ def _unreliable(found: Evidence) -> Verdict | None:
                        f"The posterior is far from Gaussian: the sd of a {_name(found.kind)} is off by {worst:.0%} or "
                        "more. Use a narrower prior, klimb.boost, or a sampler.")  # fmt: skip
     if found.method == "second order":
+        if worst > THEORY:
+            return Verdict("doubt", worst, "relative error of an sd",
+                           f"Too many directions are far from Gaussian for weights or second-order theory (k-hat "
+                           f"{khat:.2f}): the sd of a {_name(found.kind)} is off by {worst:.0%} or more. Use a narrower "
+                           "prior, or a sampler.")  # fmt: skip
         if found.direction_khat is not None and found.direction_khat > 0.7:
             return Verdict("doubt", found.direction_khat, "k-hat of the most influential directions",
                            f"Importance weights have too heavy a tail (k-hat {found.direction_khat:.2f}) in the few "
@@ -126,9 +132,9 @@ def _correct(found: Evidence) -> Verdict | None:
 
 def _trust(found: Evidence) -> Verdict:
     moments = found.moments
-    size = float(np.maximum(np.abs(moments.ratio - 1.0), 0.0).max(initial=0.0))
+    size = float((np.abs(moments.ratio - 1.0) - moments.ratio_error).max(initial=0.0))
     return Verdict("trust", size, "relative error of an sd",
-                   f"Means, sds and intervals can be used as they are (sd right to {size:.1%}).")  # fmt: skip
+                   f"Means, sds and intervals can be used as they are (sds right to about {size:.1%}).")  # fmt: skip
 
 
 def _largest_sd_error(moments: Moments) -> float:

@@ -61,7 +61,10 @@ class LogWeights:
             np.add(total, value, out=total)
             return slope
 
-        gradient = self.geometry.sweep(z, visit)
+        if self.site.separable:
+            gradient = self.geometry.sweep(z, visit)
+        else:  # a datum's latent values lie far apart in the order of the sites
+            gradient = self.geometry.pull(visit(slice(0, self.geometry.n_sites), self.geometry.deviations(z)))
         if quadratic is not None:
             total += quadratic[0]
             gradient += quadratic[1]
@@ -85,7 +88,7 @@ class LogWeights:
 
     def _log_density(self, rows: slice, f: Array) -> tuple[Array, Array]:
         """log p(y|f) and minus its slope; where f has unexplained variance, their expectation over that."""
-        site, y = self.site.rows(rows), self.y[rows]
+        site, y = (self.site.rows(rows), self.y[rows]) if self.site.separable else (self.site, self.y)
         if self._slack is None:
             e = site.point(y, f)
             return e.value, e.alpha
