@@ -58,6 +58,7 @@ class SiteParameter:
     field: str
     prior: Callable[[float], PositivePrior]
     scaled: bool = False
+    least: float = 0.0  # a search stays above
 
 
 @final
@@ -92,7 +93,7 @@ FAMILIES: dict[str, Kind] = {
         Kind("negative_binomial", {"log": sites.NegativeBinomial}, "counts", (_dispersion("size", "size"),),
              ("negbinomial", "nbinom", "nb"), "counts that vary more than Poisson counts do"),
         Kind("student_t", {"identity": sites.StudentT}, "real",
-             (_SCALE, SiteParameter("df", "df", lambda _: priors.Gamma(2.0, 0.1))), ("student", "t"),
+             (_SCALE, SiteParameter("df", "df", lambda _: priors.Gamma(2.0, 0.1), least=1.001)), ("student", "t"),
              "measurements with outliers"),
         Kind("laplace", {"identity": sites.Laplace}, "real", (_SCALE,), ("double_exponential",),
              "measurements around a median"),
@@ -124,6 +125,7 @@ class Family:
     known: Mapping[str, Any] = field(default_factory=dict)  # by field of the site
     free: tuple[SiteParameter, ...] = ()
     about: str = ""
+    levels: tuple[str, ...] = ()  # of an ordered response, if the user named them
 
     def site(self, values: Mapping[str, Any]) -> Site:
         """The site with these values of the free parameters (and ``trials`` or ``cutpoints``), by field."""
@@ -173,11 +175,14 @@ def resolve_family(family: Any, link: str | None = None, likelihood: Any = None)
     if chosen not in kind.sites:
         raise InputError(f"{kind.name} has the link {' or '.join(kind.sites)}", repr(chosen),
                          "Leave link out for the first.")
+    levels = tuple(str(level) for level in options.pop("levels", ()))
+    if levels and kind.response != "ordered":
+        raise InputError("only an ordinal response has levels in order", f"levels for {kind.name}", "Leave them out.")
     known: dict[str, float] = {}
     for key, value in options.items():
         known[_parameter(kind, key).field] = float(value)
     free = tuple(p for p in kind.parameters if p.field not in known)
-    return Family(kind.name, LINKS[chosen], kind.response, kind.sites[chosen], known, free, kind.about)
+    return Family(kind.name, LINKS[chosen], kind.response, kind.sites[chosen], known, free, kind.about, levels)
 
 
 def _kind(name: str, link: str | None) -> tuple[Kind, str | None]:

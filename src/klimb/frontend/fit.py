@@ -191,7 +191,7 @@ class Fit:
             ordered = self.shared.family.response == "ordered"
             columns |= (predictions.level_columns(f, self.training.levels) if ordered
                         else predictions.mean_columns(f, self.shared, tail))
-        if kind in ("response", "all"):
+        if kind == "response" or (kind == "all" and predictions.has_moments(f)):
             columns |= _prefixed("y_" if kind == "all" else "", predictions.response_columns(f, tail))
         full = {name: np.full(frame.n, np.nan) for name in columns}
         for name, values in columns.items():

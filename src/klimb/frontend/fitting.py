@@ -9,7 +9,7 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.frontend.encoder import Encoder, encode
-from klimb.frontend.families import resolve_family
+from klimb.frontend.families import Family, resolve_family
 from klimb.frontend.fit import Fit, Training
 from klimb.frontend.frames import Frame, read_frame
 from klimb.frontend.outcomes import read_response
@@ -77,8 +77,8 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     response = read_response(encoded.response, resolved, encoded.rows, encoder.response.levels)
     row_weights = _row_weights(weights, frame, encoded.rows)
     setup = build(encoded, response, resolved, priors=priors, weights=row_weights)
-    notes = _collinear_notes(encoded)
-    with reporter(progress, setup.model.theta.size) as heard:
+    notes = (*_order_notes(response.levels, resolved, frame, encoder), *_collinear_notes(encoded))
+    with reporter(progress) as heard:
         solution = solve(setup.model, setup.y, hyper=hyper, hear=heard)
     training = Training(response.y, encoded.rows, encoded.dropped, response.levels, response.trials, row_weights)
     return _assemble(encoder, setup, solution, training, float(interval), notes, frame)
@@ -112,6 +112,17 @@ def _row_weights(weights: Any, frame: Frame, rows: Any) -> Array | None:
     if not kept.any():
         raise InputError("some weight must be positive", "none", "Rows with weight 0 are left out.")
     return kept
+
+
+def _order_notes(levels: tuple[str, ...], family: Family, frame: Frame, encoder: Encoder) -> tuple[str, ...]:
+    """Ordered levels that nobody has put in order."""
+    response = encoder.response
+    if family.response != "ordered" or family.levels or response is None or response.kind != "levels":
+        return ()
+    if frame.read(response.columns[0]).kind != "text":
+        return ()
+    return (f"levels of {response.name} are in alphabetical order, {' < '.join(levels)}: pass an ordered category, or "
+            'family={"name": "ordinal", "levels": [...]}, for another one.',)
 
 
 def _collinear_notes(encoded: Any) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ class Hyper:
     prior: Prior
     start: float
     unit: float = 1.0  # of a positive one: limits of a search are in this unit
+    least: float = 0.0  # of a positive one: a search stays above
     depth: float = 0.0  # of a correlation: (k - 2 - column) / 2, which LKJ adds to eta
 
     @property
@@ -40,7 +41,7 @@ class Hyper:
     def limits(self) -> tuple[float, float]:
         low, high = LIMITS[self.shape]
         shift = math.log(self.unit) if self.shape == "positive" else 0.0
-        return low + shift, high + shift
+        return max(low + shift, math.log(self.least) if self.least > 0 else -math.inf), high + shift
 
     def log_prior(self, theta: float) -> tuple[float, float]:
         """Log density per unit of theta, and its slope. Cut points have theirs together: `cut_prior`."""

@@ -9,6 +9,7 @@ from typing import final
 
 import numpy as np
 
+from klimb.errors import InputError
 from klimb.frontend.solve import Solution
 from klimb.infer.loo import LeaveOneOut as Part
 from klimb.infer.loo import loo
@@ -116,10 +117,13 @@ def _details(parts: list[Part], log_w: Array, total: Array) -> Moments:
     means, squares, lows, highs = (np.zeros(len(good)) for _ in range(4))
     for part, weight in zip(parts, w[:, good], strict=True):
         site, m, v = part.site.rows(good), part.m[good], part.v[good]
-        own_mean, own_variance = site.response_moments(m, v)
+        try:
+            own_mean, own_variance = site.response_moments(m, v)
+            low, high = _distribution(site, part.y[good], m, v)
+        except InputError:  # a likelihood of the user's that has no moments and no distribution function
+            return Moments(*out)
         means += weight * own_mean
         squares += weight * (own_variance + own_mean**2)
-        low, high = _distribution(site, part.y[good], m, v)
         lows += weight * low
         highs += weight * high
     with np.errstate(invalid="ignore"):

@@ -44,7 +44,7 @@ def read_response(raw: Any, family: Family, rows: Any, levels: tuple[str, ...] =
     if kind == "binary":
         return _read_binary(array, rows, levels)
     if kind == "ordered":
-        return _read_ordered(array, rows, levels)
+        return _read_ordered(array, rows, levels, family.levels)
     if levels and levels != ("False", "True"):
         raise InputError(f"{family.name} needs a numeric response", f"text with the levels {_some(levels)}",
                          'Use family="bernoulli" for two names, "ordinal" for ordered ones.')
@@ -90,12 +90,19 @@ def _read_trials(array: Array, rows: Any, levels: tuple[str, ...]) -> Response:
     return Response(array[:, 0].copy(), array[:, 1].copy())
 
 
-def _read_ordered(y: Array, rows: Any, levels: tuple[str, ...]) -> Response:
+def _read_ordered(y: Array, rows: Any, levels: tuple[str, ...], wanted: tuple[str, ...]) -> Response:
     if levels:
         names, index = levels, y
     else:
         values, found = np.unique(y, return_inverse=True)
         names, index = tuple(f"{value:g}" for value in values), found.astype(np.float64)
+    if wanted:
+        unknown = [name for name in names if name not in wanted]
+        if unknown:
+            raise InputError(f"the response must have the levels {_some(wanted)}", f"{_some(tuple(unknown))} as well",
+                             "Name all levels, lowest first.")
+        place = np.array([wanted.index(name) for name in names], dtype=np.float64)
+        names, index = wanted, place[index.astype(np.intp)]
     if len(names) > MOST_LEVELS:
         raise InputError(f"ordinal is for up to {MOST_LEVELS} levels", f"{len(names)}",
                          'Use family="gaussian", or cut the response into levels first.')

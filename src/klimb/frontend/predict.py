@@ -14,9 +14,11 @@ from klimb.frontend.model import FormulaModel, Shared
 from klimb.latents.mixed import ArrowPosterior, predict_rows
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Site
+from klimb.sites.custom import Custom
 from klimb.sites.prediction import predictive_cdf
 
 PredictionKind: TypeAlias = Literal["mean", "latent", "response", "all"]
+SECANT_STEPS, SECANT_TOL = 15, 1e-6  # on the distribution function of y; the last step leaves less
 NODES = 48  # of Gauss-Hermite quadrature over f, for the sd of the mean of y
 
 
@@ -103,6 +105,12 @@ def level_columns(f: Latents, levels: tuple[str, ...]) -> dict[str, Array]:
     return {f"P({level})": np.asarray(chances)[:, k] for k, level in enumerate(levels)}
 
 
+def has_moments(f: Latents) -> bool:
+    """Whether the likelihood can say more of y than its density: one of the user's own may not."""
+    site = f.sites[0]
+    return not isinstance(site, Custom) or (site.moments is not None and site.conditional_cdf is not None)
+
+
 def response_columns(f: Latents, tail: float) -> dict[str, Array]:
     """y itself: mean, sd and quantiles of the predictive distribution."""
     moments = [site.response_moments(m, v) for site, m, v in zip(f.sites, f.m, f.v, strict=True)]
@@ -112,45 +120,74 @@ def response_columns(f: Latents, tail: float) -> dict[str, Array]:
 
 
 def response_quantile(f: Latents, p: float) -> Array:
-    """The p-quantile of y under the mixture: between those of the parts, by the mixture's distribution function."""
+    """The p-quantile of y under the mixture.
+
+    From that of one normal f with the moments of all, secant steps on the mixture's own distribution function; steps
+    to neighbouring numbers where y is a count.
+    """
     sites = f.sites
     if sites[0].response == "classes":
         chances = sum(w * s.class_probabilities(m, v) for w, s, m, v in zip(f.weights, sites, f.m, f.v, strict=True))
         upto = np.cumsum(np.asarray(chances), axis=1)
         return np.asarray(np.argmax(upto >= min(p, 1.0 - 1e-12), axis=1), dtype=np.float64)
-    parts = np.array([site.predict(m, v).quantile(p) for site, m, v in zip(sites, f.m, f.v, strict=True)])
-    if len(parts) == 1:
-        return np.asarray(parts[0])
+    y = sites[int(np.argmax(f.weights))].predict(*f.moments()).quantile(p)
+    if len(sites) == 1:
+        return np.asarray(y)
+    parts = list(zip(f.weights, sites, f.m, f.v, strict=True))
 
-    def below(rows: Any, y: Array) -> Array:
-        total = sum(w * predictive_cdf(site.rows(rows), y, m[rows], v[rows])
-                    for w, site, m, v in zip(f.weights, sites, f.m, f.v, strict=True))
-        return np.asarray(total)
+    def below(rows: Any, at: Array) -> Array:
+        return np.asarray(sum(w * predictive_cdf(site.rows(rows), at, m[rows], v[rows]) for w, site, m, v in parts))
 
-    low, high = parts.min(axis=0), parts.max(axis=0)
     if sites[0].discrete:
-        return _smallest_between(below, low, high, p)
-    for _ in range(30):
-        open_rows = np.flatnonzero(high - low > 1e-9 * np.maximum(np.abs(low), np.abs(high)))
-        if not open_rows.size:
+        return _whole_quantile(below, y, p)
+    with np.errstate(under="ignore"):
+        slope = np.exp(sites[int(np.argmax(f.weights))].predict(*f.moments()).log_density(y))
+    return _secant_quantile(below, slope, y, p, sites[0].response)
+
+
+def _secant_quantile(below: Any, slope: Array, y: Array, p: float, support: str) -> Array:
+    """Where the distribution function is p, from a close guess ``y`` and the density there."""
+    rows = np.arange(len(y))
+    gap = below(rows, y) - p
+    for _ in range(SECANT_STEPS):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            step = np.clip(-gap / slope, -0.2 / slope, 0.2 / slope)  # over a fifth of the mass at this density
+        step = np.where(np.isfinite(step), step, 0.0)
+        moved = y[rows] + step
+        if support in ("positive", "unit"):  # stay inside
+            moved = np.where(moved <= 0, 0.5 * y[rows], moved)
+        if support == "unit":
+            moved = np.where(moved >= 1, 0.5 * (1.0 + y[rows]), moved)
+        step, y[rows] = moved - y[rows], moved
+        found = np.abs(gap) <= SECANT_TOL
+        if found.all():
             break
-        middle = 0.5 * (low[open_rows] + high[open_rows])
-        short = below(open_rows, middle) < p
-        low[open_rows] = np.where(short, middle, low[open_rows])
-        high[open_rows] = np.where(short, high[open_rows], middle)
-    return np.asarray(0.5 * (low + high))
+        rows, gap, slope, step = (part[~found] for part in (rows, gap, slope, step))
+        new_gap = below(rows, y[rows]) - p
+        with np.errstate(divide="ignore", invalid="ignore"):
+            secant = (new_gap - gap) / step
+        slope = np.where(np.isfinite(secant) & (secant > 0.1 * slope) & (secant < 10.0 * slope), secant, slope)
+        gap = new_gap
+    return y
 
 
-def _smallest_between(below: Any, low: Array, high: Array, p: float) -> Array:
-    """The smallest whole number with P(Y <= y) >= p, between two that enclose it."""
-    low, high = low.copy() - 1.0, high.copy()  # P(Y <= low) < p <= P(Y <= high)
-    while True:
+def _whole_quantile(below: Any, y: Array, p: float) -> Array:
+    """The smallest whole number with P(Y <= y) >= p, from a guess: ever longer steps, then halves of the last one."""
+    rows = np.arange(len(y))
+    enough = below(rows, y) >= p
+    low, high = np.where(enough, -1.0, y), np.where(enough, y, np.inf)
+    stride = np.ones(len(y))
+    while True:  # until P(Y <= low) < p <= P(Y <= high) are neighbours; P(Y <= -1) = 0
         rows = np.flatnonzero(high - low > 1.0)
         if not rows.size:
             return np.asarray(high)
-        middle = np.floor(0.5 * (low[rows] + high[rows]))
-        enough = below(rows, middle) >= p
-        high[rows], low[rows] = np.where(enough, middle, high[rows]), np.where(enough, low[rows], middle)
+        known = np.isfinite(high[rows])
+        down = np.maximum(high[rows] - stride[rows], np.floor(0.5 * (low[rows] + high[rows])), where=known,
+                          out=np.zeros(len(rows)))
+        trial = np.where(known, np.maximum(down, low[rows] + 1.0), low[rows] + stride[rows])
+        enough = below(rows, trial) >= p
+        high[rows], low[rows] = np.where(enough, trial, high[rows]), np.where(enough, low[rows], trial)
+        stride[rows] *= 2.0
 
 
 def checked_interval(interval: Any) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,29 +13,45 @@ PATIENCE = 1.0  # seconds of work before anything is shown
 
 
 @contextmanager
-def reporter(wanted: bool | None, size: int) -> Iterator[Callable[[str, int, int, float], None]]:
+def reporter(wanted: bool | None) -> Iterator[Callable[[str, int, int, float], None]]:
     """A function (what, done, total, bound) to call after every fit.
 
-    ``wanted`` None means: where stderr is a terminal. rich is imported only when there is something to show.
+    ``wanted`` None means: where stderr is a terminal. There a bar is drawn by rich, which is imported only then; asked
+    for elsewhere, a line is written every now and then.
     """
-    show = sys.stderr.isatty() if wanted is None else bool(wanted)
-    begin, bar = time.monotonic(), list[Any]()
+    terminal = sys.stderr.isatty()
+    show = terminal if wanted is None else bool(wanted)
+    begin, bar, last = time.monotonic(), list[Any](), [-math.inf]
 
     def hear(what: str, done: int, total: int, bound: float) -> None:
-        if not show or (not bar and wanted is None and time.monotonic() - begin < PATIENCE):
+        now = time.monotonic()
+        if not show or (wanted is None and now - begin < PATIENCE):
             return
-        if not bar:
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            progress = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[bound]}"),
-                                TimeRemainingColumn(), console=Console(stderr=True), transient=True)
-            progress.start()
-            bar.extend([progress, progress.add_task(what, total=total or None, bound="")])
-        bar[0].update(bar[1], description=what, completed=done, total=total or None, bound=f"bound {bound:.4g}")
+        if terminal:
+            _draw(bar, what, done, total, bound)
+        elif now - last[0] >= PATIENCE:
+            last[0] = now
+            of = f" of about {total}" if total else ""
+            print(f"{what}: {done}{of}, bound {bound:.6g}, {now - begin:.1f} s", file=sys.stderr)
 
     try:
         yield hear
     finally:
         if bar:
             bar[0].stop()
+
+
+def _draw(bar: list[Any], what: str, done: int, total: int, bound: float) -> None:
+    if not bar:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        progress = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[bound]}"),
+                            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+                            console=Console(stderr=True), transient=True)
+        progress.start()
+        bar.extend([progress, progress.add_task(what, total=total or None, bound=""), what])
+    if bar[2] != what:
+        bar[0].reset(bar[1], total=total or None)
+        bar[2] = what
+    bar[0].update(bar[1], description=what, completed=done, total=total or None, bound=f"bound {bound:.5g}")

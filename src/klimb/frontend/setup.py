@@ -163,10 +163,11 @@ def _hypers(encoded: Encoded, layout: Layout, response: Response, family: Family
         hypers.append(hyper)
         return len(hypers) - 1
 
-    def positive(name: str, default: PositivePrior, unit: float, start: float | None = None) -> int:
+    def positive(name: str, default: PositivePrior, unit: float, start: float | None = None,
+                 least: float = 0.0) -> int:
         prior = choices.take(name, default, _POSITIVE)
         begin = start if start is not None else (prior.typical() if isinstance(prior, PositivePrior) else 1.0)
-        return add(Hyper(name, "positive", prior, float(np.log(begin)), unit))
+        return add(Hyper(name, "positive", prior, float(np.log(begin)), unit, least))
 
     groups = []
     for term, block in zip(layout.groups, encoded.groups, strict=True):
@@ -181,7 +182,7 @@ def _hypers(encoded: Encoded, layout: Layout, response: Response, family: Family
     for parameter in family.free:
         unit = scale if parameter.scaled else 1.0
         start = 0.7 * unit if parameter.scaled else None
-        site[parameter.field] = positive(parameter.name, parameter.prior(scale), unit, start)
+        site[parameter.field] = positive(parameter.name, parameter.prior(scale), unit, start, parameter.least)
     free_cuts = family.response == "ordered" and "cutpoints" not in family.known
     cuts = _cuts(response, family, choices, add) if free_cuts else ()
     return hypers, Parts(tuple(groups), smooths, processes, site, cuts)

@@ -10,6 +10,7 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.frontend.explore import FLATTEST, SCORES, Heard, Point, curvature, explore, find_peak
 from klimb.frontend.model import FormulaModel
+from klimb.infer.loop import infer
 from klimb.infer.result import Result, Status
 from klimb.numerics.arrays import Array
 
@@ -40,7 +41,7 @@ def solve(model: FormulaModel, y: Array, *, hyper: HyperMode = "auto", hear: Hea
     if hyper not in ("auto", "optimise", "integrate"):
         raise InputError('hyper must be "auto", "optimise" or "integrate"', repr(hyper), "Leave it out for auto.")
     if not model.theta.size:
-        result = model.fit(y)
+        result = infer(model.latent, model.site, y, callback=lambda row: hear("fit", row.number, 0, row.bound))
         return Solution((Point.of(model, result),), np.ones(1), model, result, result.bound, "none",
                         np.zeros((0, len(SCORES))), result.status, 1)
     peak = find_peak(model, y, hear)

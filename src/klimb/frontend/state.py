@@ -39,7 +39,7 @@ def to_state(fit: Fit) -> tuple[dict[str, Any], dict[str, Array]]:
             "smooths": [[s.name, s.begin, s.size, s.scale] for s in layout.smooths],
             "processes": [[p.name, p.kernel, list(p.columns), p.begin, p.options] for p in layout.processes],
         },
-        "hypers": [[h.name, h.shape, _exact(h.prior), h.start, h.unit, h.depth] for h in shared.hypers],
+        "hypers": [[h.name, h.shape, _exact(h.prior), h.start, h.unit, h.least, h.depth] for h in shared.hypers],
         "parts": {"groups": [[list(a), list(b)] for a, b in shared.parts.groups],
                   "smooths": list(shared.parts.smooths), "processes": list(shared.parts.processes),
                   "site": shared.parts.site, "cuts": list(shared.parts.cuts)},
@@ -132,8 +132,8 @@ def _shared(header: dict[str, Any], arrays: dict[str, Any], encoder: Encoder) ->
                       for i, (name, kernel, columns, begin, options) in enumerate(state["processes"]))
     layout = Layout(tuple(state["fixed"]), np.asarray(arrays["centre"]), groups, smooths, processes,
                     int(state["width"]))
-    hypers = tuple(Hyper(name, shape, as_prior(prior, name), float(start), float(unit), float(depth))
-                   for name, shape, prior, start, unit, depth in header["hypers"])
+    hypers = tuple(Hyper(name, shape, as_prior(prior, name), float(start), float(unit), float(least), float(depth))
+                   for name, shape, prior, start, unit, least, depth in header["hypers"])
     p = header["parts"]
     parts = Parts(tuple((tuple(a), tuple(b)) for a, b in p["groups"]), tuple(p["smooths"]), tuple(p["processes"]),
                   dict(p["site"]), tuple(p["cuts"]))

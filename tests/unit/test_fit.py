@@ -1,0 +1,422 @@
+"""klimb.fit from outside: tables, predictions, printing, states, comparison, odd data, messages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import klimb
+from klimb.errors import InputError
+from klimb.frontend.fit import Fit
+
+RNG = np.random.default_rng(2)
+N = 90
+X, Z = RNG.standard_normal(N), 5 + 2 * RNG.standard_normal(N)
+G = np.array([f"g{i}" for i in RNG.integers(0, 9, N)])
+EFFECT = dict(zip(sorted(set(G)), 0.8 * RNG.standard_normal(9), strict=True))
+F = 0.4 + 0.9 * X - 0.3 * (Z - 5) + np.array([EFFECT[g] for g in G])
+DATA = {
+    "x": X, "z": Z, "g": G, "real": F + 0.5 * RNG.standard_normal(N),
+    "label": np.where(RNG.random(N) < 1 / (1 + np.exp(-F)), "yes", "no"), "count": RNG.poisson(np.exp(0.5 * F)),
+    "size": RNG.gamma(3.0, np.exp(F) / 3.0), "share": RNG.beta(8 / (1 + np.exp(-F)), 8 / (1 + np.exp(F))),
+    "grade": np.array(["a low", "b middle", "c high"])[np.digitize(F + RNG.logistic(size=N), [-0.5, 1.0])],
+    "wins": RNG.binomial(7, 1 / (1 + np.exp(-F))), "trials": np.full(N, 7),
+}  # fmt: skip
+NEW = {"x": [0.0, 1.0, -0.5], "z": [5.0, 4.0, 6.0], "g": ["g1", "g1", "never seen"]}
+FAMILIES = {
+    "gaussian": "real", "student_t": "real", "laplace": "real", "bernoulli": "label", "poisson": "count",
+    "negative_binomial": "count", "gamma": "size", "exponential": "size", "beta": "share", "ordinal": "grade",
+    "stochastic_volatility": "real", "binomial": "p(wins, trials)",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def fits():
+    return {family: klimb.fit(f"{y} ~ x + z + (1 | g)", DATA, family=family) for family, y in FAMILIES.items()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_fits_prints_predicts_and_survives_its_state(fits, family):
+    fit = fits[family]
+    assert fit.converged
+    text = str(fit)
+    assert text == str(fit)
+    assert FAMILIES[family] in text
+    assert family in text
+    for row in [*fit.coefficient_rows(), *fit.parameter_rows()]:
+        assert row.lower < row.mean < row.upper
+        assert row.sd > 0
+    assert fit.shared.layout.fixed[-2:] == ("x", "z")
+    everything = fit.predict(NEW, kind="all")
+    assert all(np.isfinite(values).all() for values in everything.values())
+    header, arrays = fit.to_state()
+    back = Fit.from_state(header, arrays)
+    assert str(back) == text
+    again = back.predict(NEW, kind="all")
+    for name, values in everything.items():
+        np.testing.assert_array_equal(values, again[name])
+    np.testing.assert_array_equal(fit.sample(4, NEW, seed=1), back.sample(4, NEW, seed=1))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_reports_are_filled(fits, family):
+    report = fits[family].report()
+    assert report.n == N
+    assert len(report.effects) == 2  # x and z; g is averaged over
+    assert report.loo is not None
+    assert np.isfinite(report.loo.elpd)
+    assert report.trust.verdict in ("trust", "corrected", "doubt")
+    assert report.groups[0].total == 9
+    for curve in report.effects:
+        assert np.all(np.array(curve.lower) <= np.array(curve.upper))
+
+
+def test_a_row_of_the_table_is_what_draws_say(fits):
+    for family in ("bernoulli", "gaussian", "ordinal"):
+        fit = fits[family]
+        draws = fit.draws(40_000, seed=3)
+        for row in [*fit.coefficient_rows(), *fit.parameter_rows()]:
+            values = draws[row.name]
+            assert values.mean() == pytest.approx(row.mean, abs=0.05 * row.sd), (family, row.name)
+            assert values.std() == pytest.approx(row.sd, rel=0.1), (family, row.name)
+
+
+def test_predictions_of_f_are_what_draws_say(fits):
+    fit = fits["poisson"]
+    f = fit.predict(NEW, kind="latent")
+    draws = fit.sample(40_000, NEW, seed=5)
+    np.testing.assert_allclose(draws.mean(axis=0), f["mean"], atol=0.02 * f["sd"].max())
+    np.testing.assert_allclose(draws.std(axis=0), f["sd"], rtol=0.03)
+    np.testing.assert_allclose(np.quantile(draws, 0.05, axis=0), f["lower"], atol=0.05 * f["sd"].max())
+    mean = fit.predict(NEW)
+    np.testing.assert_allclose(np.exp(draws).mean(axis=0), mean["mean"], rtol=0.03)
+    np.testing.assert_allclose(np.exp(f["upper"]), mean["upper"])
+
+
+def test_predictions_of_y_are_what_draws_say(fits):
+    rng = np.random.default_rng(0)
+    fit = fits["gaussian"]
+    y = fit.predict(NEW, kind="response", interval=0.8)
+    draws = fit.sample(60_000, NEW, seed=5) + rng.standard_normal((60_000, 3)) * 0.0
+    sigma = next(row for row in fit.parameter_rows() if row.name == "sigma").mean
+    noisy = draws + sigma * rng.standard_normal(draws.shape)
+    np.testing.assert_allclose(noisy.std(axis=0), y["sd"], rtol=0.03)
+    np.testing.assert_allclose(np.quantile(noisy, 0.1, axis=0), y["lower"], atol=0.05)
+    counts = fits["poisson"].predict(NEW, kind="response", interval=0.8)
+    noisy = rng.poisson(np.exp(fits["poisson"].sample(60_000, NEW, seed=5)))
+    assert np.abs(np.quantile(noisy, 0.9, axis=0) - counts["upper"]).max() <= 1
+    np.testing.assert_allclose(noisy.mean(axis=0), counts["mean"], rtol=0.03)
+
+
+def test_an_unseen_level_has_the_spread_of_levels(fits):
+    fit = fits["bernoulli"]
+    f = fit.predict({"x": [0.0, 0.0], "z": [5.0, 5.0], "g": ["g1", "nobody"]}, kind="latent")
+    sd = next(row for row in fit.parameter_rows() if row.name == "sd(g)")
+    assert f["sd"][1] > 0.9 * sd.mean
+    assert f["sd"][1] > 1.3 * f["sd"][0]
+
+
+def test_the_success_level_is_named(fits):
+    assert "P(yes)" in str(fits["bernoulli"])
+    other = klimb.fit("y ~ x", {"x": X, "y": DATA["label"] == "yes"}, family="binary")
+    assert "P(True)" in str(other)
+    same = klimb.fit("y ~ x", {"x": X, "y": np.where(DATA["label"] == "yes", 1, -1)}, family="binary")
+    assert same.bound == pytest.approx(other.bound, abs=1e-9)
+
+
+def test_the_unit_of_a_column_changes_nothing_else():
+    one = klimb.fit("real ~ x + z + (1 + x | g)", DATA)
+    other = klimb.fit("real ~ x + z + (1 + x | g)", {**DATA, "x": 1e5 * X, "z": 1e-3 * Z + 700.0})
+    assert other.bound == pytest.approx(one.bound, abs=1e-5)
+    rows, moved = one.coefficient_rows(), other.coefficient_rows()
+    assert moved[1].mean == pytest.approx(rows[1].mean * 1e-5, rel=1e-5)
+    assert moved[2].sd == pytest.approx(rows[2].sd * 1e3, rel=1e-5)
+    scaled = klimb.fit("real ~ x + z + (1 + x | g)", {**DATA, "real": 1e6 * DATA["real"]})
+    assert scaled.bound + N * np.log(1e6) == pytest.approx(one.bound, abs=1e-5)
+
+
+def test_an_intercept_alone_has_its_closed_form():
+    y = np.array([1.0, 2.0, 4.0])
+    fit = klimb.fit("y ~ 1", {"y": y}, family="gaussian(sigma=2)", priors={"Intercept": klimb.priors.normal(1, 3)})
+    precision = 1 / 9 + 3 / 4
+    row = fit.coefficient_rows()[0]
+    assert row.mean == pytest.approx((1 / 9 + y.sum() / 4) / precision, abs=1e-10)
+    assert row.sd == pytest.approx(precision**-0.5, abs=1e-10)
+    K = 9 + 4 * np.eye(3)
+    exact = -0.5 * ((y - 1) @ np.linalg.solve(K, y - 1) + np.linalg.slogdet(2 * np.pi * K)[1])
+    assert fit.bound == pytest.approx(exact, abs=1e-9)
+
+
+def test_a_formula_is_the_engine_called_by_hand():
+    fit = klimb.fit("count ~ x + z", DATA, family="poisson")
+    design = np.column_stack([np.ones(N), X - X.mean(), Z - Z.mean()])
+    latent = klimb.latents.Weights(design, mean=[fit.shared.mean[0], 0, 0], cov=fit.shared.sd**2)
+    result = klimb.infer(latent, klimb.sites.Poisson(), DATA["count"])
+    assert fit.bound == pytest.approx(result.bound, abs=1e-8)
+    w, V = result.posterior.mean, result.posterior.covariance()
+    rows = fit.coefficient_rows()
+    assert [row.mean for row in rows[1:]] == pytest.approx(w[1:].tolist(), abs=1e-8)
+    back = np.array([1.0, -X.mean(), -Z.mean()])
+    assert rows[0].mean == pytest.approx(back @ w, abs=1e-8)
+    assert rows[0].sd == pytest.approx(np.sqrt(back @ V @ back), abs=1e-8)
+    m, v = latent.predict(result.posterior, np.array([[1.0, -X.mean(), 5.0 - Z.mean()]]))
+    found = fit.predict({"x": [0.0], "z": [5.0]}, kind="latent")
+    assert found["mean"][0] == pytest.approx(m[0], abs=1e-8)
+    assert found["sd"][0] == pytest.approx(np.sqrt(v[0]), abs=1e-8)
+
+
+def test_weights_repeat_rows():
+    times = np.random.default_rng(0).integers(0, 4, N)
+    weighted = klimb.fit("count ~ x", DATA, family="poisson", weights=times, priors={"Intercept": "normal(0, 3)",
+                                                                                      "x": "normal(0, 3)"})
+    many = {name: np.repeat(DATA[name], times) for name in ("count", "x")}
+    repeated = klimb.fit("count ~ x", many, family="poisson", priors={"x": "normal(0, 3)"} | {
+        "Intercept": "normal(0, 3)"})
+    # Centred at other means, the priors of the intercepts differ a little.
+    for one, two in zip(weighted.coefficient_rows(), repeated.coefficient_rows(), strict=True):
+        assert one.mean == pytest.approx(two.mean, abs=0.02 * two.sd)
+        assert one.sd == pytest.approx(two.sd, rel=0.01)
+    by_name = klimb.fit("count ~ x", {**DATA, "w": times}, family="poisson", weights="w",
+                        priors={"Intercept": "normal(0, 3)", "x": "normal(0, 3)"})
+    assert by_name.bound == weighted.bound
+
+
+def test_an_offset_shifts_the_intercept():
+    plain = klimb.fit("count ~ x", DATA, family="poisson")
+    shifted = klimb.fit("count ~ x + offset(log(e))", {**DATA, "e": np.full(N, 2.0)}, family="poisson")
+    assert shifted.bound == pytest.approx(plain.bound, abs=1e-8)
+    gap = plain.coefficient_rows()[0].mean - shifted.coefficient_rows()[0].mean
+    assert gap == pytest.approx(np.log(2.0), abs=1e-8)
+    both = shifted.predict({"x": [0.3], "e": [2.0]})["mean"][0]
+    assert both == pytest.approx(plain.predict({"x": [0.3]})["mean"][0], rel=1e-8)
+
+
+def test_missing_values_are_dropped_with_a_count_and_predicted_as_missing():
+    holes = {**DATA, "x": np.where(np.arange(N) < 4, np.nan, X)}
+    fit = klimb.fit("real ~ x", holes)
+    assert "86 rows, 4 dropped for missing values" in str(fit)
+    predicted = fit.predict()["mean"]
+    assert np.isnan(predicted[:4]).all()
+    assert np.isfinite(predicted[4:]).all()
+    with pytest.raises(InputError, match="rows 0, 1, 2, 3"):
+        klimb.fit("real ~ x", holes, missing="error")
+
+
+def test_loo_agrees_with_leaving_rows_out():
+    data = {name: DATA[name][:25] for name in ("real", "x", "g")}
+    priors = {"Intercept": "normal(0.5, 3)", "x": "normal(0, 2)", "sd(g)": "exponential(1)", "sigma": "exponential(1)"}
+    fit = klimb.fit("real ~ x + (1 | g)", data, priors=priors)
+    for row in (0, 7, 19):
+        rest = {name: np.delete(values, row) for name, values in data.items()}
+        alone = klimb.fit("real ~ x + (1 | g)", rest, priors=priors)
+        f, _ = alone.latents({"x": data["x"][row : row + 1], "g": data["g"][row : row + 1]})
+        density = sum(w * np.exp(site.predict(m, v).log_density(data["real"][row]))[0]
+                      for w, site, m, v in zip(f.weights, f.sites, f.m, f.v, strict=True))
+        # Centred columns move a little without the row, and with them the prior of the intercept.
+        assert fit.loo().log_density[row] == pytest.approx(np.log(density), abs=0.02)
+
+
+def test_compare_sorts_and_refuses_other_data(fits):
+    without = klimb.fit("real ~ 1", DATA)
+    with_all = fits["gaussian"]
+    found = klimb.compare({"without": without, "with": with_all})
+    assert [row.name for row in found.rows] == ["with", "without"]
+    gap = without.loo().log_density - with_all.loo().log_density
+    assert found.rows[1].difference == pytest.approx(gap.sum())
+    assert found.rows[1].difference_se == pytest.approx(np.sqrt(N) * gap.std(ddof=1))
+    assert "difference" in str(found)
+    with pytest.raises(InputError, match="one response"):
+        klimb.compare({"a": without, "b": fits["poisson"]})
+    half = klimb.fit("real ~ 1", {"real": DATA["real"][:50]})
+    with pytest.raises(InputError, match="same rows"):
+        klimb.compare({"a": without, "b": half})
+    with pytest.raises(InputError, match="dict of fits"):
+        klimb.compare([without])
+
+
+def test_own_likelihood():
+    fit = klimb.fit("real ~ x", DATA, likelihood=lambda y, f: -np.abs(y - f) / 0.5 - np.log(1.0))
+    named = klimb.fit("real ~ x", DATA, family="laplace(scale=0.5)",
+                      priors={"Intercept": fit.priors["Intercept"].split(" (")[0], "x": fit.priors["x"]})
+    for one, two in zip(fit.coefficient_rows(), named.coefficient_rows(), strict=True):
+        assert one.mean == pytest.approx(two.mean, abs=1e-3)
+        assert one.sd == pytest.approx(two.sd, rel=1e-2)
+    assert "f_mean" in fit.predict(kind="all")
+    assert "y_mean" not in fit.predict(kind="all")
+    with pytest.raises(InputError, match="can not be saved"):
+        fit.to_state()
+
+
+def test_a_site_with_its_parameters():
+    site = klimb.fit("real ~ x", DATA, family=klimb.sites.StudentT(df=4.0, scale=0.7))
+    named = klimb.fit("real ~ x", DATA, family="student_t(df=4, scale=0.7)")
+    assert site.bound == pytest.approx(named.bound, abs=1e-9)
+    assert site.mode == "none"
+    grades = np.digitize(F, [-0.5, 1.0])
+    fixed = klimb.fit("y ~ x", {"x": X, "y": grades}, family=klimb.sites.Ordinal([-0.5, 1.0]))
+    assert fixed.shared.layout.fixed == ("Intercept", "x")
+    np.testing.assert_allclose(sum(fixed.predict({"x": [0.1]}).values()), 1.0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"family": "poison"}, "Did you mean 'poisson'"),
+    ({"family": "poisson"}, "whole numbers from 0"),
+    ({"family": "bernoulli", "formula": "real ~ x"}, "0 and 1, -1 and \\+1"),
+    ({"family": "gaussian", "formula": "label ~ x"}, "numeric response"),
+    ({"family": "bernoulli", "formula": "grade ~ x"}, "two values; got 3"),
+    ({"family": "bernoulli", "formula": "label ~ x", "link": "log"}, "logit or probit or cloglog"),
+    ({"family": "student_t(dof=3)"}, "scale, df; got 'dof'"),
+    ({"family": "student_t(3)"}, "must have names"),
+    ({"family": 3}, "a name, a dict or a klimb site"),
+    ({"family": klimb.sites.Poisson(exposure=2.0), "formula": "count ~ x"}, "offset\\(log"),
+    ({"priors": {"w": "normal(0, 1)"}}, "The names are Intercept, x, fixed, sigma"),
+    ({"priors": {"x": "half_normal(1)"}}, "can not have this kind"),
+    ({"priors": {"x": "normal(0, 0)"}}, "sd > 0"),
+    ({"priors": {"x": "normal(0"}}, "Close the bracket"),
+    ({"priors": {"x": "normal(0, 1, 2)"}}, "arguments of klimb.priors.normal"),
+    ({"priors": {"x": "os.system(1)"}}, "must be one of"),
+    ({"hyper": "sample"}, '"auto", "optimise" or "integrate"'),
+    ({"interval": 90}, "between 0 and 1"),
+    ({"weights": np.ones(3)}, "one entry per row"),
+    ({"weights": -np.ones(N)}, "not be negative; got -1 at row 0"),
+    ({"weights": np.zeros(N)}, "some weight must be positive"),
+    ({"missing": "impute"}, '"drop" or "error"'),
+    ({"formula": "~ x"}, "response on the left"),
+])  # fmt: skip
+def test_messages(arguments, message):
+    with pytest.raises(InputError, match=message):
+        klimb.fit(**({"formula": "real ~ x", "data": DATA} | arguments))
+
+
+def test_bad_rows_are_numbered():
+    bad = DATA["count"].astype(float)
+    bad[[5, 17]] = -1.0, 2.5
+    bad = np.append(bad, 1.0)
+    data = {"y": bad, "x": np.append(np.where(np.arange(N) == 2, np.nan, X), 0.0)}
+    with pytest.raises(InputError, match=r"-1 at row 5, 2\.5 at row 17"):
+        klimb.fit("y ~ x", data, family="poisson")
+
+
+def test_notes_name_what_is_not_identified():
+    fit = klimb.fit("real ~ x + x2", {**DATA, "x2": 3 - 2 * X})
+    assert "note: 'x2' is 3 Intercept - 2 x: the data can not tell them apart." in str(fit)
+    graded = klimb.fit("y ~ x", {"x": X, "y": np.array(["low", "mid", "high"])[np.digitize(F, [-0.5, 1.0])]}, "ordinal")
+    assert "alphabetical order, high < low < mid" in str(graded)
+    named = klimb.fit("y ~ x", {"x": X, "y": np.array(["low", "mid", "high"])[np.digitize(F, [-0.5, 1.0])]},
+                      {"name": "ordinal", "levels": ["low", "mid", "high"]})
+    assert "alphabetical" not in str(named)
+    assert named.coefficient_rows()[0].mean > 0
+
+
+ODD = {
+    "separable": ("y ~ x + (1 | g)", {"y": (X > 0) * 1}, "bernoulli"),
+    "only successes": ("y ~ x + (1 | g)", {"y": np.ones(N)}, "bernoulli"),
+    "no counts": ("y ~ x + (1 | g)", {"y": np.zeros(N)}, "poisson"),
+    "constant": ("y ~ x + (1 | g)", {"y": np.full(N, 3.0)}, "gaussian"),
+    "one level": ("real ~ x + (1 | h)", {"h": np.array(["only"] * N)}, "gaussian"),
+    "a level per row": ("label ~ x + (1 | h)", {"h": np.arange(N).astype(str)}, "bernoulli"),
+    "no fixed effects": ("real ~ 0 + (1 | g)", {}, "gaussian"),
+    "more columns than rows": ("real ~ " + " + ".join(f"c{j}" for j in range(200)) + " + (1 | g)",
+                               {f"c{j}": RNG.standard_normal(N) for j in range(200)}, "gaussian"),
+    "far from zero": ("real ~ x + (1 | g)", {"x": X + 1e8, "real": DATA["real"] + 1e8}, "gaussian"),
+    "tiny": ("real ~ x + (1 | g)", {"x": 1e-12 * X, "real": 1e-12 * DATA["real"]}, "gaussian"),
+    "an outlier": ("real ~ x + (1 | g)", {"real": np.append(DATA["real"][1:], 1e5)}, "student_t"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_data_behave(name):
+    formula, changed, family = ODD[name]
+    fit = klimb.fit(formula, {**DATA, **changed}, family=family)
+    assert fit.converged
+    for row in [*fit.coefficient_rows(), *fit.parameter_rows()]:
+        assert np.isfinite([row.mean, row.sd, row.lower, row.upper]).all(), row
+        assert row.lower <= row.upper
+    predicted = fit.predict()
+    assert all(np.isfinite(predicted[column]).all() for column in ("mean", "lower", "upper"))
+    assert str(fit)
+
+
+def test_one_row_is_enough():
+    fit = klimb.fit("y ~ x + (1 | g)", {"y": [1.0], "x": [2.0], "g": ["a"]})
+    assert fit.n == 1
+    assert np.isfinite(fit.predict()["mean"]).all()
+
+
+def test_choosing_and_averaging_differ_only_in_width():
+    chosen = klimb.fit("real ~ x + (1 | g)", DATA, hyper="optimise")
+    averaged = klimb.fit("real ~ x + (1 | g)", DATA, hyper="integrate")
+    assert len(chosen.components) == 1
+    assert len(averaged.components) > 10
+    one, two = chosen.coefficient_rows()[0], averaged.coefficient_rows()[0]
+    assert one.mean == pytest.approx(two.mean, abs=0.1 * two.sd)
+    assert one.sd < two.sd < 1.3 * one.sd
+    assert chosen.parameter_rows()[0].sd > 0
+
+
+def test_frames_come_back_as_they_went_in():
+    pandas = pytest.importorskip("pandas")
+    polars = pytest.importorskip("polars")
+    columns = {name: DATA[name] for name in ("real", "x", "g")}
+    frame = pandas.DataFrame(columns, index=np.arange(N) + 100)
+    fit = klimb.fit("real ~ x + (1 | g)", frame)
+    assert isinstance(fit.predict(), pandas.DataFrame)
+    assert fit.predict().index[0] == 100
+    assert isinstance(fit.coefficients, pandas.DataFrame)
+    assert list(fit.random_effects("g").columns) == ["level", "column", "mean", "sd", "lower", "upper"]
+    assert len(fit.random_effects()) == 9
+    assert isinstance(fit.summary(), pandas.DataFrame)
+    other = klimb.fit("real ~ x + (1 | g)", polars.DataFrame(columns))
+    assert isinstance(other.predict(), polars.DataFrame)
+    assert isinstance(other.summary(), polars.DataFrame)
+    assert other.bound == pytest.approx(fit.bound, abs=1e-9)
+    with pytest.raises(InputError, match="The model has g"):
+        fit.random_effects("h")
+
+
+def test_nothing_is_written_while_fitting(capfd):
+    klimb.fit("real ~ x + (1 | g)", DATA)
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err == ""
+
+
+def test_progress_goes_to_stderr_when_asked(capfd):
+    klimb.fit("real ~ x + (1 | g)", DATA, progress=True)
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert "bound" in captured.err
+
+
+def test_arviz_is_asked_for_when_missing(fits):
+    try:
+        import arviz
+    except ImportError:
+        with pytest.raises(InputError, match="pip install arviz"):
+            fits["gaussian"].to_arviz()
+    else:
+        assert arviz.summary(fits["gaussian"].to_arviz(draws=50)) is not None
+
+
+def test_plots_are_drawn(fits):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    fit = fits["bernoulli"]
+    for plot in (fit.plot_effects, fit.plot_coefficients, fit.plot_bound, fit.plot_calibration):
+        assert plot() is not None
+    plt.close("all")
+
+
+def test_a_fit_from_a_file_answers_without_its_data(tmp_path, fits):
+    path = tmp_path / "m.klimb"
+    fits["gaussian"].save(path)
+    back = klimb.load(path)
+    assert str(back) == str(fits["gaussian"])
+    assert back.loo().elpd == fits["gaussian"].loo().elpd
+    assert back.report().loo == fits["gaussian"].report().loo
+    with pytest.raises(InputError, match="does not hold its data"):
+        back.predict()
+    with pytest.raises(InputError, match="session of the fit"):
+        back.result

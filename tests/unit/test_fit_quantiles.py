@@ -1,0 +1,75 @@
+"""Quantiles of mixtures: of normals, and of predictive distributions, against their own distribution functions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+from klimb import sites
+from klimb.frontend.mixtures import mixture_above, mixture_moments, mixture_quantile
+from klimb.frontend.predict import Latents, response_quantile
+from klimb.sites.prediction import predictive_cdf
+
+RNG = np.random.default_rng(4)
+WEIGHTS = RNG.dirichlet(np.ones(6))
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0, 50.0])
+@pytest.mark.parametrize("p", [0.001, 0.05, 0.5, 0.975])
+def test_quantiles_of_normals(scale, p):
+    means, sds = scale * RNG.standard_normal((6, 40)), np.exp(RNG.standard_normal((6, 40)))
+    found = mixture_quantile(WEIGHTS, means, sds, p)
+    np.testing.assert_allclose(WEIGHTS @ ndtr((found - means) / sds), p, atol=1e-9)
+
+
+def test_parts_without_width():
+    means, sds = np.array([[0.0], [1.0]]), np.zeros((2, 1))
+    found = mixture_quantile(np.array([0.4, 0.6]), means, sds, 0.5)
+    assert found[0] == pytest.approx(1.0, abs=1e-6)
+    assert mixture_above(np.array([0.4, 0.6]), means, sds)[0] == pytest.approx(0.8)  # a point at 0 counts half
+    mean, variance = mixture_moments(np.array([0.4, 0.6]), means, sds)
+    assert (mean[0], variance[0]) == (pytest.approx(0.6), pytest.approx(0.24))
+
+
+SITES = {
+    "gaussian": [sites.Gaussian(s) for s in (0.4, 0.5, 0.6, 0.7, 0.9, 1.2)],
+    "laplace": [sites.Laplace(s) for s in (0.4, 0.5, 0.6, 0.7, 0.9, 1.2)],
+    "student": [sites.StudentT(df, 0.5) for df in (2.0, 3.0, 4.0, 6.0, 9.0, 20.0)],
+    "gamma": [sites.Gamma(s) for s in (0.5, 0.8, 1.0, 2.0, 5.0, 9.0)],
+    "beta": [sites.Beta(s) for s in (1.0, 2.0, 3.0, 5.0, 8.0, 20.0)],
+    "exponential": [sites.Exponential(mean=True)] * 6,
+}
+COUNTS = {
+    "poisson": [sites.Poisson()] * 6,
+    "negative binomial": [sites.NegativeBinomial(s) for s in (0.2, 0.5, 1.0, 2.0, 9.0, 50.0)],
+    "binomial": [sites.Binomial(30.0)] * 6,
+}
+
+
+def latents(parts, spread):
+    m = 0.5 + spread * RNG.standard_normal((6, 5))
+    return Latents(WEIGHTS, m, 0.3 * np.exp(spread * RNG.standard_normal((6, 5))), tuple(parts))
+
+
+def distribution(f, y):
+    return sum(w * predictive_cdf(s, y, m, v) for w, s, m, v in zip(f.weights, f.sites, f.m, f.v, strict=True))
+
+
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.95])
+@pytest.mark.parametrize("spread", [0.05, 0.8])
+@pytest.mark.parametrize("name", SITES)
+def test_quantiles_of_measurements(name, spread, p):
+    f = latents(SITES[name], spread)
+    np.testing.assert_allclose(distribution(f, response_quantile(f, p)), p, atol=2e-6)
+
+
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.95])
+@pytest.mark.parametrize("spread", [0.05, 0.8])
+@pytest.mark.parametrize("name", COUNTS)
+def test_quantiles_of_counts(name, spread, p):
+    f = latents(COUNTS[name], spread)
+    found = response_quantile(f, p)
+    assert (distribution(f, found) >= p).all()
+    below = found - 1.0
+    assert (np.where(below >= 0, distribution(f, np.maximum(below, 0.0)), 0.0) < p).all()
