@@ -183,6 +183,24 @@ def test_npz_and_parquet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert other["bound"] == one["bound"]
 
 
+def test_targets_are_checked_before_the_work(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = str(work / "summit.csv")
+    assert run(["fit", "nonsense", data, "-o", str(work / "absent" / "m.klimb")]) == 1
+    assert "absent, which does not exist" in capsys.readouterr().err
+    before = (work / "summit.csv").read_bytes()
+    assert run(["fit", "summit ~ wind", data, "-o", data]) == 1
+    assert run(["predict", str(work / "mixed.klimb"), data, "-o", data]) == 1
+    assert "another file" in capsys.readouterr().err
+    assert (work / "summit.csv").read_bytes() == before
+
+
+def test_advice_speaks_of_options(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fit", "wind ~ days", str(work / "summit.csv"), "--family", "poisson"]) == 1
+    message = capsys.readouterr().err
+    assert "--family gamma" in message
+    assert "family=" not in message
+
+
 # -- predict ----------------------------------------------------------------------------------------------------------
 
 
@@ -311,6 +329,15 @@ def test_info(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     facts = json.loads(said(capsys, "info", work / "mixed.klimb", "--json"))
     assert facts["kind"] == "fit"
     assert {"name", "shape", "dtype", "bytes"} == set(facts["arrays"][0])
+
+
+def test_calibrate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "".join(f"{int(i % 3 == 0)},{i % 10}\n" for i in range(30))
+    (tmp_path / "a.csv").write_text("y,x\n" + rows)
+    command = ["calibrate", "y ~ x", tmp_path / "a.csv", "--family", "bernoulli", "-n", "20"]
+    found = json.loads(said(capsys, *command, "--prior", "x=normal(0, 1)", "--json"))
+    assert (found["schema"], found["n"], found["calibrated"]) == ("klimb.calibrate/1", 20, True)
+    assert said(capsys, *command, "--prior", "x=normal(0, 1)").endswith("calibrated\n")
 
 
 def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ COMMANDS = {  # name: (module, one line for --help)
     "report": ("klimb.cli.report", "Write a one-page HTML report of a saved fit."),
     "compare": ("klimb.cli.compare", "Rank saved fits of the same data."),
     "info": ("klimb.cli.info", "Say what a saved file holds."),
+    "calibrate": ("klimb.cli.calibrate", "Check by simulation that intervals hold what they promise."),
     "demo": ("klimb.cli.demo", "Fit the bundled example and write its report."),
     "completion": ("klimb.cli.completion", "Print the completion script for a shell."),
 }

@@ -7,22 +7,21 @@ from typing import Any
 
 import click
 
-from klimb.cli.options import json_option, level_option, output_option, quiet_option, read_options, reading
+from klimb.cli.options import (
+    json_option,
+    level_option,
+    modelling,
+    output_option,
+    quiet_option,
+    read_options,
+    reading,
+)
 
 
 @click.command("fit", no_args_is_help=True)
 @click.argument("formula")
 @click.argument("data", metavar="DATA")
-@click.option("--family", default="gaussian", show_default=True, metavar="NAME",
-              help="What y is: gaussian, bernoulli, binomial, poisson, negative_binomial, gamma, student_t(df=4), ...")
-@click.option("--link", metavar="NAME", help="Of the family: logit, probit, cloglog, ...")
-@click.option("--prior", "priors", metavar="NAME=PRIOR", multiple=True,
-              help='Change a prior: "x=normal(0, 1)". The table lists the names. May be repeated.')
-@click.option("--weights", metavar="COLUMN", help="Count each row as often as this column says.")
-@click.option("--on-missing", type=click.Choice(["drop", "error"]), default="drop", show_default=True,
-              help="What to do about rows with missing values.")
-@click.option("--hyper", type=click.Choice(["auto", "optimise", "integrate"]), default="auto", show_default=True,
-              help="Standard deviations of groups and other parameters: at their best, or averaged over.")
+@modelling
 @output_option("Save the fit here (for predict, report, compare).")
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(dir_okay=False),
               help="Write the HTML report as well.")
@@ -30,9 +29,8 @@ from klimb.cli.options import json_option, level_option, output_option, quiet_op
 @json_option
 @quiet_option
 @reading
-def command(formula: str, data: str, family: str, link: str | None, priors: tuple[str, ...], weights: str | None,
-            on_missing: str, hyper: Any, output: str | None, report_path: str | None, level: float, as_json: bool,
-            quiet: bool, **how_to_read: Any) -> int:
+def command(formula: str, data: str, output: str | None, report_path: str | None, level: float, as_json: bool,
+            quiet: bool, **how: Any) -> int:
     """Fit FORMULA to the table DATA (CSV, Parquet, npz, svmlight; - is standard input) and print the table.
 
     \b
@@ -44,17 +42,10 @@ def command(formula: str, data: str, family: str, link: str | None, priors: tupl
       zcat big.csv.gz | klimb fit "y ~ ." - --json --quiet > fit.json
       klimb fit '`blood pressure` ~ age' survey.csv --prior "age=normal(0, 1)"
     """
-    from klimb.cli.choose import columns_of
-    from klimb.cli.shell import emit, say
-    from klimb.cli.tables.read import read_table
+    from klimb.cli.shell import check_targets, emit, say
 
-    options = read_options(**how_to_read)
-    given = prior_texts(priors)
-    table = read_table(data, columns_of(formula, weights), options)
-    import klimb
-
-    fit = klimb.fit(formula, table.columns, family=family, link=link, priors=given, weights=weights, missing=on_missing,
-                    hyper=hyper, interval=level, progress=False if quiet else None)
+    check_targets(output, report_path, data=data)
+    fit = fit_table(formula, data, level=level, quiet=quiet, **how)
     if as_json:
         from klimb.cli.facts import fit_json
 
@@ -67,13 +58,28 @@ def command(formula: str, data: str, family: str, link: str | None, priors: tupl
     if report_path is not None:
         from klimb.cli.report import write_report
 
-        write_report(fit, report_path, source=data, command=again(formula, data, family, link, priors, weights, output))
+        write_report(fit, report_path, source=data, command=again(formula, data, output, **how))
         say(f"report: {report_path}", quiet)
     return exit_code(fit)
 
 
-def again(formula: str, data: str, family: str, link: str | None, priors: tuple[str, ...], weights: str | None,
-          output: str | None) -> str:
+def fit_table(formula: str, data: str, *, family: str, link: str | None, priors: tuple[str, ...], weights: str | None,
+              on_missing: str, hyper: Any, level: float, quiet: bool, **how_to_read: Any) -> Any:
+    """Read the columns that the formula needs, and fit."""
+    from klimb.cli.choose import columns_of
+    from klimb.cli.tables.read import read_table
+
+    options = read_options(**how_to_read)
+    given = prior_texts(priors)
+    table = read_table(data, columns_of(formula, weights), options)
+    import klimb
+
+    return klimb.fit(formula, table.columns, family=family, link=link, priors=given, weights=weights,
+                     missing=on_missing, hyper=hyper, interval=level, progress=False if quiet else None)
+
+
+def again(formula: str, data: str, output: str | None, *, family: str, link: str | None, priors: tuple[str, ...],
+          weights: str | None, hyper: str, **_: Any) -> str:
     """The command that makes the fit again, ready to be pasted into a shell."""
     from shlex import quote
 
@@ -81,6 +87,7 @@ def again(formula: str, data: str, family: str, link: str | None, priors: tuple[
     parts += ["--link", quote(link)] if link else []
     parts += [part for prior in priors for part in ("--prior", quote(prior))]
     parts += ["--weights", quote(weights)] if weights else []
+    parts += ["--hyper", hyper] if hyper != "auto" else []
     parts += ["-o", quote(output)] if output else []
     return " ".join(parts)
 

@@ -29,6 +29,25 @@ def reading(function: F) -> F:
     return function
 
 
+def modelling(function: F) -> F:
+    """The options of a command that fits a formula to a table; `fit_table` takes their values as keywords."""
+    for option in reversed((
+        click.option("--family", default="gaussian", show_default=True, metavar="NAME",
+                     help="What y is: gaussian, bernoulli, binomial, poisson, negative_binomial, gamma,"
+                          " student_t(df=4), ..."),
+        click.option("--link", metavar="NAME", help="Of the family: logit, probit, cloglog, ..."),
+        click.option("--prior", "priors", metavar="NAME=PRIOR", multiple=True,
+                     help='Change a prior: "x=normal(0, 1)". The table lists the names. May be repeated.'),
+        click.option("--weights", metavar="COLUMN", help="Count each row as often as this column says."),
+        click.option("--on-missing", type=click.Choice(["drop", "error"]), default="drop", show_default=True,
+                     help="What to do about rows with missing values."),
+        click.option("--hyper", type=click.Choice(["auto", "optimise", "integrate"]), default="auto", show_default=True,
+                     help="Standard deviations of groups and other parameters: at their best, or averaged over."),
+    )):
+        function = option(function)
+    return function
+
+
 def read_options(*, file_format: str | None, delimiter: str | None, decimal: str, missing_words: tuple[str, ...],
                  text_columns: tuple[str, ...], encoding: str) -> Any:
     """What the reader takes, from the values of `reading`."""

@@ -44,9 +44,10 @@ def command(model: str, data: str, output: str | None, kind: str, keep: tuple[st
       klimb predict m.klimb new.parquet --keep-all -o predictions.parquet
       cut -d, -f2- big.csv | klimb predict m.klimb - --json | jq .mean
     """
-    from klimb.cli.shell import hush, say
+    from klimb.cli.shell import check_targets, hush, say
     from klimb.frontend.files import load
 
+    check_targets(output, data=data)
     fit = load_fit(model, load)
     options = read_options(**how_to_read)
     options = replace(options, kinds={**kinds_of(fit), **options.kinds})

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+# Advice is written for Python; at the shell the same is said by options.
+SPOKEN = ((re.compile(r'family="([^"]+)"'), r"--family \1"), (re.compile(r'link="([^"]+)"'), r"--link \1"),
+          (re.compile(r'pass missing="drop"'), "say --on-missing drop"), (re.compile(r"weights="), "--weights "))
 ROW = re.compile(r"\brows? \d")
 
 
@@ -23,6 +26,8 @@ def colour_wanted(stream: Any) -> bool:
 def complain(message: str) -> None:
     """An error, on standard error."""
     head = "\x1b[1;31mklimb:\x1b[0m" if colour_wanted(sys.stderr) else "klimb:"
+    for python, option in SPOKEN:
+        message = python.sub(option, message)
     hint = "\n(Rows are counted from 0: row 0 is the line below the heading.)" if ROW.search(message) else ""
     with contextlib.suppress(BrokenPipeError):
         print(f"{head} {message}{hint}", file=sys.stderr)
@@ -54,6 +59,20 @@ def hush() -> None:
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
+
+
+def check_targets(*targets: str | None, data: str = "-") -> None:
+    """Before long work: can these files be written, and is none of them the data?"""
+    from klimb.errors import InputError
+
+    for target in targets:
+        if target is None or target == "-":
+            continue
+        place = Path(target)
+        if not place.parent.is_dir():
+            raise InputError(f"a directory for {place}", f"{place.parent}, which does not exist", "Make it first.")
+        if data != "-" and place.exists() and Path(data).exists() and place.samefile(data):
+            raise InputError("results go to another file than the data", f"{place} for both", "Name another file.")
 
 
 @contextlib.contextmanager
