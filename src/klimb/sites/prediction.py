@@ -99,13 +99,19 @@ def predict(site: Site, m: ArrayLike, v: ArrayLike) -> Prediction:
 
 # -- draws
 
+_DRAWS_AT_ONCE = 1 << 15
+
 
 def draw_response(site: Site, f: Array, rng: np.random.Generator) -> Array:
     """One y for each latent value: ``f`` is (draws, n), or (draws, outputs x n) for a site with several per datum."""
     n_data = f.shape[1] // site.n_outputs
     out = np.empty((len(f), n_data))
-    for row, latent in zip(out, f, strict=True):
-        row[:] = _draw(site, latent, rng.random(n_data))
+    size = max(1, _DRAWS_AT_ONCE // f.shape[1])
+    for begin in range(0, len(f), size):
+        part = f[begin : begin + size]
+        latent = np.moveaxis(part.reshape(len(part), site.n_outputs, n_data), 1, 0).ravel()  # output by output
+        each = site.rows(np.tile(np.arange(n_data), len(part)))
+        out[begin : begin + size] = _draw(each, latent, rng.random(len(part) * n_data)).reshape(len(part), n_data)
     return out
 
 

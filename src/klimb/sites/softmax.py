@@ -13,7 +13,7 @@ from klimb.numerics.softmax import log_probabilities, softmax_couplings, softmax
 from klimb.sites.base import Expectation, Rows, Site, clean_data, refuse
 from klimb.sites.prediction import Prediction
 
-MOST_COUPLED = 24  # classes up to which a matrix of derivatives per datum is worth its memory
+MOST_COUPLED, MOST_ENTRIES = 24, 2**24  # classes, and entries in all, up to which a matrix per datum is kept
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Softmax(Site):
         return Expectation(moments.value, self._flat_again(alpha), self._flat_again(moments.curvature))
 
     def couplings(self, y: Array, m: Array, v: Array) -> Array | None:
-        if self.n_classes > MOST_COUPLED:
+        if self.n_classes > MOST_COUPLED or len(y) * (2 * self.n_classes) ** 2 > MOST_ENTRIES:
             return None
         blocks = softmax_couplings(self._by_class(m), self._by_class(v))
         if not self.baseline:
@@ -155,8 +155,13 @@ class Softmax(Site):
 
     def class_probabilities(self, m: Array, v: Array) -> Array:
         label = np.zeros(m.size // self.n_outputs)
-        p = softmax_moments(label, self._by_class(m), self._by_class(v)).probabilities.T.copy()
-        p = np.maximum(p, 0.0)
+        if v.any():
+            p = np.maximum(softmax_moments(label, self._by_class(m), self._by_class(v)).probabilities.T, 0.0)
+        else:
+            by_class = self._by_class(m)
+            with np.errstate(under="ignore"):
+                p = np.exp(by_class - by_class.max(axis=0)).T
+            p /= p.sum(axis=1, keepdims=True)
         rows, top = np.arange(len(p)), p.argmax(axis=1)
         p[rows, top] = 0.0
         p[rows, top] = 1.0 - p.sum(axis=1)
