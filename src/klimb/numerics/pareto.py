@@ -20,6 +20,7 @@ from klimb.numerics.arrays import Array
 
 RELIABLE = 0.7  # k up to which averages can be relied on, whatever the number of draws
 FEWEST_TAIL = 5  # weights that a fit of the tail needs
+DEEP_ENOUGH = 100  # tail weights of which a quarter is enough for a fit of its own
 PRIOR_SIZE, PRIOR_SHAPE = 10, 0.5  # the weakly informative prior of k: ten draws' worth of 1/2
 SPREAD_GRID = 3.0  # how far Zhang and Stephens' grid of the scale reaches
 
@@ -92,11 +93,11 @@ def fit_generalised_pareto(excess: Array) -> tuple[float, float]:
     return shape, -shape / centre
 
 
-def smooth_log_weights(log_weights: Array) -> SmoothedWeights:
+def smooth_log_weights(log_weights: Array, *, tail_share: float = 1.0) -> SmoothedWeights:
     """Pareto-smoothed importance weights from raw log ratios of target to proposal.
 
-    The largest min(S / 5, 3 sqrt(S)) weights are replaced by the quantiles of the fitted tail, never beyond the largest
-    raw weight. With fewer than 5 of them, or equal weights, nothing is smoothed.
+    The largest min(S / 5, 3 sqrt(S)) weights (``tail_share`` of them) are replaced by the quantiles of the fitted tail,
+    never beyond the largest raw weight. With fewer than 5 of them, or equal weights, nothing is smoothed.
 
     >>> draws = -np.log1p(-(np.arange(4000) + 0.5) / 4000) / 3.0  # of an exponential with rate 3
     >>> found = smooth_log_weights(2.0 * draws)  # for a target with rate 1: the tail has k = 2/3
@@ -114,14 +115,14 @@ def smooth_log_weights(log_weights: Array) -> SmoothedWeights:
     if top == -np.inf:
         raise InputError("some log weight must be above minus infinity", "none", "Target and proposal never overlap.")
     n = len(raw)
-    n_tail = int(np.ceil(min(n / 5, 3 * np.sqrt(n))))
+    n_tail = int(np.ceil(tail_share * min(n / 5, 3 * np.sqrt(n))))
     if n_tail < FEWEST_TAIL:
         return SmoothedWeights(raw.copy(), np.inf, 0)
     order = np.argsort(raw, kind="stable")
-    tail = order[-n_tail:]
+    chosen = order[-n_tail:]
     cut = max(float(raw[order[-n_tail - 1]]) - top, np.log(np.finfo(float).tiny))
     threshold = np.exp(cut)
-    excess = np.exp(raw[tail] - top) - threshold
+    excess = np.exp(raw[chosen] - top) - threshold
     if excess[-1] <= 4 * np.finfo(float).eps:  # equal to rounding: a perfect proposal
         return SmoothedWeights(raw.copy(), -np.inf, 0)
     shape, scale = fit_generalised_pareto(np.maximum(excess, 0.0))
@@ -131,8 +132,21 @@ def smooth_log_weights(log_weights: Array) -> SmoothedWeights:
     smoothed = raw.copy()
     probability = (np.arange(n_tail) + 0.5) / n_tail
     quantiles = threshold + pareto_quantile(probability, khat, scale)
-    smoothed[tail] = top + np.minimum(np.log(quantiles), 0.0)
+    smoothed[chosen] = top + np.minimum(np.log(quantiles), 0.0)
     return SmoothedWeights(smoothed, float(khat), n_tail)
+
+
+def smooth_deeper(log_weights: Array) -> SmoothedWeights:
+    """The same; where the tail seems heavy, once more with a quarter of it, and the lighter of the two counts.
+
+    A tail index is a statement about the far tail. In few dimensions many nearly equal weights may lie just above the
+    threshold with few larger ones beyond, which looks like an enormous k and is gone further out.
+    """
+    first = smooth_log_weights(log_weights)
+    if not first.khat > RELIABLE or first.n_tail < DEEP_ENOUGH:
+        return first
+    deeper = smooth_log_weights(log_weights, tail_share=0.25)
+    return deeper if deeper.khat < first.khat else first
 
 
 def pareto_quantile(probability: Array, shape: float, scale: float) -> Array:

@@ -24,7 +24,7 @@ def trust(fitted: Result | Optimum, *, draws: int = FULL_DRAWS, seed: int = 0) -
     Examples
     --------
     >>> import numpy as np, klimb
-    >>> y = np.array([0, 0, 1, 0, 3, 0, 1])
+    >>> y = np.array([0, 0, 1, 0, 0, 0, 0])
     >>> result = klimb.infer(klimb.latents.Weights(np.ones((7, 1)), cov=4.0), klimb.sites.Poisson(), y)
     >>> report = klimb.trust(result)
     >>> report.verdict, report.n_draws

@@ -17,10 +17,10 @@ from klimb.infer.trust.importance import Sample
 from klimb.infer.trust.weights import LogWeights
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import matched_draws
-from klimb.numerics.pareto import smooth_log_weights
+from klimb.numerics.pareto import smooth_deeper
 
 DIRECTIONS = 4
-DRAWS, FEWEST = 256, 64
+DRAWS, FEWEST = 1200, 64
 
 
 def direction_khat(log_weights: LogWeights, sample: Sample, allowed: int | None, seed: int = 0) -> float | None:
@@ -38,7 +38,7 @@ def direction_khat(log_weights: LogWeights, sample: Sample, allowed: int | None,
             expected = float(site.oracle(y, q.m + d, rest).value.sum())
             values[k] = expected - float(q.a @ d) + 0.5 * float(q.gamma @ (d * d))
     values = np.where(np.isfinite(values), values, -np.inf)
-    return smooth_log_weights(values).khat
+    return smooth_deeper(values).khat
 
 
 def leading_directions(log_weights: LogWeights, sample: Sample, k: int) -> Array:

@@ -12,7 +12,7 @@ E_q x G are zero, so what the draws say they are is taken off as well.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from klimb.infer.trust.geometry import Geometry
 from klimb.infer.trust.weights import LogWeights
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import matched_draws, normal_draws
-from klimb.numerics.pareto import SmoothedWeights, smooth_log_weights
+from klimb.numerics.pareto import SmoothedWeights, smooth_deeper, smooth_log_weights
+
+Marginals: TypeAlias = tuple[Array, Array]  # draws x marginals in units of q's sd, and the slopes G along them
 
 FLOPS, SITE_VALUES = 2.6e8, 1.5e6  # of the products with Z, and values of log p: what a default report may cost
 MOST_DRAWS, FEWEST_DRAWS = 2048, 40
@@ -86,9 +88,14 @@ class Sample:
         mean = max(float(terms.mean()), 1.0)
         return self.bound + float(np.log(mean)), float(_pair_error(terms) / mean)
 
-    def moments(self, geometry: Geometry, which: Any) -> Moments:
-        """Mean, sd and skewness of some reported marginals."""
-        x, G = self._marginals(geometry, which)
+    def marginals(self, geometry: Geometry, which: Any) -> Marginals:
+        """Some reported marginals at the draws, and the slopes of log p/q along them."""
+        sd = np.where(geometry.sd[which] > 0, geometry.sd[which], 1.0)
+        return geometry.report(self.z, which) / sd, geometry.report(self.gradient, which) / sd
+
+    def moments(self, marginals: Marginals) -> Moments:
+        """Mean, sd and skewness of marginals by weighting."""
+        x, G = marginals
         w, n = self.smoothed.normalised[:, None], self.n_draws
         control = 1.0 / n if self.stationary else 0.0
         product = x * G
@@ -104,22 +111,18 @@ class Sample:
         ratio = np.sqrt(variance)
         return Moments(shift, ratio, skewness, shift_error, 0.5 * second_error / ratio)
 
-    def second_order(self, geometry: Geometry, which: Any) -> Moments:
+    def second_order(self, marginals: Marginals) -> Moments:
         """The same without weights, to second order in log w, for draws of an optimal q: no dimension is too high.
 
         The variance grows by a = E_q G^2 to leading order, too much where a is not small; a / (1 + a) is close.
         Skewness is E_q (x^2 - 1) G to first order. Means do not move to first order, and here not at all.
         """
-        x, G = self._marginals(geometry, which)
+        x, G = marginals
         gain = (G * G).mean(0)
         ratio = np.sqrt(1.0 + gain / (1.0 + gain))
         skewness = ((x * x - 1.0) * G).mean(0) / ratio**3
         error = _pair_error(G * G) / (2.0 * ratio * (1.0 + gain) ** 2)
         return Moments(np.zeros_like(gain), ratio, skewness, np.sqrt(gain / self.n_draws), error)
-
-    def _marginals(self, geometry: Geometry, which: Any) -> tuple[Array, Array]:
-        sd = np.where(geometry.sd[which] > 0, geometry.sd[which], 1.0)
-        return geometry.report(self.z, which) / sd, geometry.report(self.gradient, which) / sd
 
 
 def _pair_error(terms: Array) -> Any:
@@ -140,7 +143,7 @@ def draw(log_weights: LogWeights, n: int, *, seed: int = 0) -> Sample:
     z = matched_draws(n, log_weights.geometry.dim, seed=seed)
     values, gradient = log_weights(z)
     stationary = log_weights.stationarity <= STATIONARY
-    return Sample(z, values, gradient, smooth_log_weights(values), log_weights.mean, stationary)
+    return Sample(z, values, gradient, smooth_deeper(values), log_weights.mean, stationary)
 
 
 def redraw(log_weights: LogWeights, first: Sample, n: int, *, seed: int = 0) -> Sample:

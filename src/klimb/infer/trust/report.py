@@ -32,7 +32,7 @@ USABLE = 0.2  # efficiency from which weights are used for moments
 PRECISE = 0.03  # standard error of an sd ratio up to which weights are used for moments
 PRECISE_SHARE = 0.3  # the same, as a share of the correction
 CHECKED = 2048  # marginals that a default report looks at
-DIRECTION_VALUES = 400_000  # sites x draws that k-hat of the influential directions may cost by default
+DIRECTION_VALUES = 130_000  # sites x draws that k-hat of the influential directions may cost by default
 FULL_DRAWS = 16_384
 
 
@@ -167,7 +167,8 @@ class Trust:
         moments = self.marginals
         return {
             "verdict": self.verdict, "number": self.number, "measures": self.measures, "advice": self.advice,
-            "khat": self.khat, "khat_matters": self.khat_matters, "direction_khat": self.direction_khat,
+            "khat": _plain(self.khat), "khat_matters": self.khat_matters,
+            "direction_khat": _plain(self.direction_khat),
             "n_draws": self.n_draws, "efficiency": self.efficiency, "bound": self.bound,
             "log_evidence": self.log_evidence, "log_evidence_error": self.log_evidence_error,
             "method": self.method, "kind": self.kind,
@@ -222,11 +223,12 @@ def trust_report(result: Result, *, draws: int | None = None, seed: int = 0, com
         checked = _checked(geometry, complete)
         which: Any = slice(None) if len(checked) == len(geometry.mean) else checked
         method = "importance"
-        moments = best.moments(geometry, which)
+        marginals = best.marginals(geometry, which)
+        moments = best.moments(marginals)
         if own.stationary and best is own and (own.efficiency < USABLE or _noisy(moments)):
-            method, moments = "second order", own.second_order(geometry, which)
+            method, moments = "second order", own.second_order(marginals)
         directions = None
-        if method == "second order" or complete:
+        if own.efficiency < USABLE or complete:
             allowed = None if complete else DIRECTION_VALUES // problem.latent.n_sites
             directions = direction_khat(log_weights, own, allowed, seed)
         modes: tuple[Mode, ...] = ()
@@ -265,7 +267,13 @@ def _noisy(moments: Moments) -> bool:
 
 
 def _moments(sample: Sample, geometry: Geometry, which: Any, method: str) -> Moments:
-    return sample.moments(geometry, which) if method == "importance" else sample.second_order(geometry, which)
+    marginals = sample.marginals(geometry, which)
+    return sample.moments(marginals) if method == "importance" else sample.second_order(marginals)
+
+
+def _plain(value: float | None) -> float | None:
+    """A number that JSON knows: None for the infinite k-hat of weights that are all equal, or only one."""
+    return value if value is not None and np.isfinite(value) else None
 
 
 def _checked(geometry: Geometry, complete: bool) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from klimb.infer.result import Status
 from klimb.infer.trust.importance import Moments, Sample
 from klimb.infer.trust.modes import Mode
-from klimb.numerics.pareto import khat_threshold
+from klimb.numerics.pareto import RELIABLE, khat_threshold
 
 Word: TypeAlias = Literal["trust", "corrected", "doubt"]
 
@@ -82,15 +82,17 @@ def _unreliable(found: Evidence) -> Verdict | None:
     if found.method == "second order":
         if worst > THEORY:
             return Verdict("doubt", worst, "relative error of an sd",
-                           f"Too many directions are far from Gaussian for weights or second-order theory (k-hat "
-                           f"{khat:.2f}): the sd of a {_name(found.kind)} is off by {worst:.0%} or more. Use a narrower "
-                           "prior, or a sampler.")  # fmt: skip
-        if found.direction_khat is not None and found.direction_khat > 0.7:
+                           "Too many directions are far from Gaussian for weights or second-order theory (k-hat "
+                           f"{khat:.2f}): the sd of a {_name(found.kind)} is off by {worst:.0%} or more. Narrow the "
+                           "prior, or sample.")  # fmt: skip
+        if found.direction_khat is not None and found.direction_khat > RELIABLE:
             return Verdict("doubt", found.direction_khat, "k-hat of the most influential directions",
                            f"Importance weights have too heavy a tail (k-hat {found.direction_khat:.2f}) in the few "
                            "most influential directions: use klimb.boost, or a sampler.")  # fmt: skip
-        return None
-    heavy = khat > khat_threshold(sample.n_draws)
+        if found.direction_khat is not None:
+            return None
+    # Weights that are not used may be few; those that are must carry averages with their number of draws.
+    heavy = khat > (RELIABLE if found.method == "second order" else khat_threshold(sample.n_draws))
     if (heavy and tail_matters(sample.efficiency)) or sample.smoothed.effective < FEWEST_EFFECTIVE:
         return Verdict("doubt", khat, "k-hat",
                        f"Importance weights have too heavy a tail (k-hat {khat:.2f}, {sample.smoothed.effective:.0f} "
