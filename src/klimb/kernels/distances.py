@@ -83,7 +83,7 @@ class SquaredDistances:
             self._by_differences(rows, columns, out)
             return None
         np.matmul(self._A[rows], self._B[columns].T, out=out)
-        i, j = np.nonzero(out <= self._close_below[rows])
+        i, j = np.divmod(np.flatnonzero(out <= self._close_below[rows]), out.shape[1])  # nonzero is slow on matrices
         if len(i) > CROWDED * out.size:
             self._crowded(rows, columns, out)
             return None
