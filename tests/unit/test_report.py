@@ -126,6 +126,22 @@ def test_page_without_optional_parts() -> None:
     assert "<h2>Effects" not in text
 
 
+def test_pages_of_thousands_stay_small() -> None:
+    rows = tuple(CoefficientRow(f"x{i}", math.sin(i), 0.1, math.sin(i) - 0.16, math.sin(i) + 0.16, 0.5)
+                 for i in range(3000))
+    curve = example().effects[0]
+    curves = tuple(replace(curve, name=f"x{i}", x_label=f"x{i}",
+                           center=tuple((1.0 + i) * value for value in curve.center)) for i in range(80))
+    text = page(replace(example(), coefficients=rows, effects=curves,
+                        priors=tuple(Fact(row.name, "normal(0, 1)") for row in rows)))
+    assert len(text) < 400_000
+    assert "the 100 that stand out most from zero, of 3,000" in text
+    assert "the 24 largest of 80" in text
+    assert "Effect of x79" in text
+    assert "Effect of x55" not in text
+    assert "and 2,900 more" in text
+
+
 @pytest.mark.parametrize("verdict", ["trust", "corrected", "doubt", "unchecked"])
 def test_verdicts_differ_in_word_and_shape(verdict: str) -> None:
     report = replace(example(), trust=TrustSummary(verdict, "Why."))  # type: ignore[arg-type]
@@ -171,6 +187,12 @@ def test_effect_chart_draws_every_point_in_place() -> None:
     assert y[1] < y[2] < y[0]  # larger values are higher up
     assert math.isclose((y[0] - y[2]) / (y[0] - y[1]), 0.5, abs_tol=0.01)
     assert marks(root, "rug")[0].get("d", "").count("M") == 1  # 9.0 lies outside
+
+
+def test_a_column_that_never_changes_is_a_dot() -> None:
+    root = drawn(charts.effect_chart(EffectCurve("x", (1.0,), (2.0,), (1.0,), (3.0,), 0.9, "x", "y")))
+    assert len(marks(root, "dot")) == 1
+    assert marks(root, "line") == []
 
 
 def test_gaps_where_numbers_are_missing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,7 +114,7 @@ def group_effects(fit: Fit, name: str, interval: float | None = None) -> list[Gr
     rows = tables.level_rows(fit.shared, fit.components, term, tail)
     found = []
     for j, column in enumerate(term.columns):
-        own = rows[j :: term.size]
+        own = [replace(row, name=level) for row, level in zip(rows[j :: term.size], term.levels, strict=True)]
         extreme = sorted(own, key=lambda row: -abs(row.mean))[:MOST_LEVELS]
         found.append(GroupEffects(term.name, column, tuple(sorted(extreme, key=lambda row: row.mean)), len(own)))
     return found

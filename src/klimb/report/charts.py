@@ -47,6 +47,10 @@ def effect_chart(curve: EffectCurve) -> str:
     panel.y_axis(curve.y_label)
     panel.x_axis(curve.x_label, grid=False)
     panel.rug(curve.rug)
+    if len(x) == 1:  # a column that never changes
+        panel.upright(x[0], curve.lower[0], curve.upper[0])
+        panel.dot(x[0], curve.center[0], f"{plain(x[0])}: {plain(curve.center[0])}", 4.5)
+        return panel.svg()
     panel.band(x, curve.lower, curve.upper)
     panel.line(x, curve.center)
     return panel.svg()
@@ -122,7 +126,7 @@ def bound_chart(trace: BoundTrace) -> str:
              f" {trace.unit}s.")
     panel = _panel(x, y, f"Distance below the final bound, by {trace.unit}", words, log=True)
     panel.y_axis("nats below the final bound", 5)
-    panel.x_axis(trace.unit, min(6, len(gaps)), grid=False)
+    panel.x_axis(trace.unit, min(6, len(gaps)), grid=False, whole=True)
     panel.line([float(index) for index, _ in points], [height for _, height in points])
     rules = trace.rule or ("",) * len(gaps)
     for index, height in points:

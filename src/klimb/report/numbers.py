@@ -30,14 +30,14 @@ def decimals(scales: Sequence[float], digits: int = 2) -> int | None:
 
     None where no fixed number of places is readable, because the numbers are tiny, huge or too unlike each other.
 
-    >>> decimals([0.52, 0.031]), decimals([120.0, 35.0]), decimals([1e-9]), decimals([1e-6, 1e4]) is None
+    >>> decimals([0.52, 0.031]), decimals([120.0, 35.0]), decimals([1e-9]), decimals([0.001, 40.0]) is None
     (3, 0, None, True)
     """
     useful = [abs(scale) for scale in scales if math.isfinite(scale) and scale != 0.0]
     if not useful:
         return 3
     small, large = math.floor(math.log10(min(useful))), math.floor(math.log10(max(useful)))
-    if small < -5 or large > 6 or large - small > 4:
+    if small < -5 or large > 6 or large - small > 2:
         return None
     return max(digits - 1 - small, 0)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from klimb.report.charts import (
     axis_cell,
@@ -22,6 +24,9 @@ from klimb.report.text import coefficient_cells
 
 LOGO = ('<svg viewBox="0 0 40 24" aria-hidden="true"><path d="M2 22 13 7l6 8L28 3l10 19" fill="none"'
         ' stroke="currentColor" stroke-width="2.6" stroke-linejoin="round" stroke-linecap="round"/></svg>')
+
+MOST_ROWS, MOST_EFFECTS = 100, 24
+T = TypeVar("T")
 
 # Nothing is loaded and nothing runs, whatever a column is called.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -110,9 +115,12 @@ def _tiles(report: FitReport) -> str:
 def _coefficients(report: FitReport) -> str:
     parts = []
     if report.coefficients:
-        parts.append(_section("Coefficients", _forest(report.coefficients, report.level),
+        rows = _most(report.coefficients, MOST_ROWS, lambda row: abs(row.mean) / row.sd if row.sd > 0 else math.inf)
+        some = "" if len(rows) == len(report.coefficients) else (
+            f" These are the {len(rows)} that stand out most from zero, of {len(report.coefficients):,}.")
+        parts.append(_section("Coefficients", _forest(rows, report.level),
                               "On the scale of the linear predictor. The dashed line is zero; an arrow points to what"
-                              " lies beyond the axis."))
+                              f" lies beyond the axis.{some}"))
     if report.parameters:
         heads, cells = coefficient_cells(report.parameters, report.level)
         parts.append(_section("Other parameters", _table(heads, cells),
@@ -137,10 +145,13 @@ def _forest(rows: Sequence[CoefficientRow], level: float) -> str:
 def _effects(report: FitReport) -> str:
     if not report.effects:
         return ""
-    figures = [_figure(effect_chart(curve), curve.note) for curve in report.effects]
+    curves = _most(report.effects, MOST_EFFECTS, lambda curve: max(curve.center) - min(curve.center))
+    some = "" if len(curves) == len(report.effects) else (
+        f" These are the {len(curves)} largest of {len(report.effects):,}.")
+    figures = [_figure(effect_chart(curve), curve.note) for curve in curves]
     return _section("Effects", _grid(figures),
                     f"What the model says of y along one column. Bands and bars hold {percent(report.level)}; ticks at"
-                    " the foot are data.")
+                    f" the foot are data.{some}")
 
 
 def _groups(report: FitReport) -> str:
@@ -201,7 +212,9 @@ def _model(report: FitReport) -> str:
     if report.data:
         parts.append(f"<div><h3>Data</h3>{_facts(report.data)}</div>")
     if report.priors:
-        parts.append(f"<div><h3>Priors</h3>{_facts(report.priors)}</div>")
+        more = len(report.priors) - MOST_ROWS
+        rest = (Fact(f"and {more:,} more", ""),) if more > 0 else ()
+        parts.append(f"<div><h3>Priors</h3>{_facts((*report.priors[:MOST_ROWS], *rest))}</div>")
     notes = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
     if notes:
         parts.append(f"<div><h3>Notes</h3><ul>{notes}</ul></div>")
@@ -214,6 +227,14 @@ def _reproduce(report: FitReport) -> str:
     inside = code + (f'<div class="short">{_facts(report.versions)}</div>' if report.versions else "")
     return _section("Reproduce", inside, "The fit has no random part: the same data give the same numbers."
                     ) if inside else ""
+
+
+def _most(items: Sequence[T], limit: int, size: Callable[[T], float]) -> Sequence[T]:
+    """The ``limit`` largest items, in the order they came: a page of thousands helps nobody."""
+    if len(items) <= limit:
+        return items
+    keep = sorted(sorted(range(len(items)), key=lambda i: -size(items[i]))[:limit])
+    return [items[i] for i in keep]
 
 
 # -- pieces ---------------------------------------------------------------------------------------------------------

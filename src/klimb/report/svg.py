@@ -78,9 +78,12 @@ class Panel:
 
     # -- axes --------------------------------------------------------------------------------------------------------
 
-    def x_axis(self, label: str = "", count: int = 5, grid: bool = True) -> None:
+    def x_axis(self, label: str = "", count: int = 5, grid: bool = True, whole: bool = False) -> None:
         bottom, top = self.y.start, self.y.end
-        for value, text in self.x.ticks(count):
+        ticks = self.x.ticks(count)
+        if whole:  # things that are counted have no halves
+            ticks = [(value, f"{value:.0f}") for value, _ in ticks if value == round(value)]
+        for value, text in ticks:
             at = self.x(value)
             if grid:
                 self.segment(at, bottom, at, top, "grid")
