@@ -106,8 +106,9 @@ def report(results: dict[str, Any]) -> None:
             gap = f"{(mean - other[0]) / sd:+.2f}" if other else ""
             print(f"| {row} | {cell(found['klimb'], row)} | {cell(found['bambi'], row)} "
                   f"| {cell(found['statsmodels'], row)} | {gap} |")
-        seconds = ", ".join(f"{who} {found[who]['seconds']:.2f}" for who in ("klimb", "bambi", "statsmodels"))
-        print(f"\nCPU seconds without imports: {seconds}; largest R-hat of Bambi {found['bambi']['rhat']:.4f}.")
+        bambi = found["bambi"]
+        noise = max(bambi["errors"][row] / sd for row, (_, sd) in bambi["table"].items())
+        print(f"\nBambi: R-hat at most {bambi['rhat']:.4f}, Monte Carlo error of a mean at most {noise:.3f} sd.")
 
 
 def main() -> None:

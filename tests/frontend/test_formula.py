@@ -156,6 +156,8 @@ def test_calls_print_as_they_read() -> None:
         ("y ~ C(x, Tretment)", "Tretment", "Treatment, Sum, Helmert or Poly"),
         ("y ~ C(log(x))", "log(x)", "a column"),
         ("y ~ log(poly(x, 2))", "poly(x, 2)", "can not stand inside"),
+        ("y ~ s(x, z)", "z", "gp(x, z)"),
+        ('y ~ C(a, Treatment("p"))', "Treatment", "reference="),
         ("y ~ s(x):a", "s(x)", "by=g"),
         ("y ~ gp(x)*a", "gp(x)", "on its own"),
         ("y ~ offset(x)/a", "offset(x)", "on its own"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, final
 
-from klimb.frontend.formula.errors import FormulaError, Span, listed, nearest
+from klimb.frontend.formula.errors import FormulaError, listed, nearest
 from klimb.frontend.formula.nodes import Call, Items, Name, Node, Number, Text, Word
 
 REQUIRED = object()
@@ -95,11 +95,14 @@ FUNCTIONS: dict[str, Function] = {
 RESERVED = {"rw1": "a random walk", "rw2": "a smooth random walk", "ar1": "an autoregression",
             "car": "a conditional autoregression over areas", "bym2": "a BYM2 model of areas"}
 _ADVICE = {"I": "Arithmetic is not evaluated: make the column in your data first (poly(x, 2, raw=True): x and x^2).",
-           "factor": "Write C(x).", "as.factor": "Write C(x).", "Treatment": "Write C(x, Treatment).",
+           "factor": "Write C(x).", "as.factor": "Write C(x).", "Treatment": 'Write C(x, Treatment, reference="a").',
            "ns": "Use s(x), or bs(x, df=5) without penalty.", "cr": "Use s(x).", "te": "Use gp(x, z).",
            "ti": "Use gp(x, z).", "t2": "Use gp(x, z).", "np.log": "Write log(x).", "np.sqrt": "Write sqrt(x).",
            "np.exp": "Write exp(x).", "np.log1p": "Write log1p(x).", "Q": "Write the name between back-quotes.",
            "proportion": "Write p(successes, trials).", "prop": "Write p(successes, trials)."}
+
+_HINTS = {("s", "k"): " A surface over two columns is gp(x, z).",
+          ("gp", "x"): " A factor may group it: gp(x) + (1 | g)."}
 
 
 def lookup(call: Call, text: str) -> Function:
@@ -190,7 +193,8 @@ def _convert(value: Node, parameter: Parameter, function: Function, text: str) -
     converted = _CONVERTERS[parameter.kind](value)
     if converted is _UNFIT:
         raise FormulaError(f"expected {KINDS[parameter.kind]} as {parameter.name} of {function.name}()", str(value),
-                           f"Write {usage(function)}.", text, _span(value))
+                           f"Write {usage(function)}.{_HINTS.get((function.name, parameter.name), '')}", text,
+                           value.span)
     if parameter.kind == "numeric" and isinstance(value, Call):
         inner = lookup(value, text)
         bind(value, text)
@@ -198,10 +202,6 @@ def _convert(value: Node, parameter: Parameter, function: Function, text: str) -
             raise FormulaError(f"expected {KINDS['numeric']} inside {function.name}()", f"{value}",
                                f"{inner.name}() can not stand inside {function.name}().", text, value.span)
     return converted
-
-
-def _span(value: Node) -> Span:
-    return value.span
 
 
 _UNFIT = object()
