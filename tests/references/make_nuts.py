@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
-from nuts_problems import DF, NAMES, SCALE, problem
-from numpyro.infer import MCMC, NUTS
 
 CHAINS, WARMUP, DRAWS = 8, 2000, 25_000
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
-jax.config.update("jax_enable_x64", True)
 
+def model(Z: Any, y: Any, site: str) -> None:
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+    from nuts_problems import DF, SCALE
 
-def model(Z: jax.Array, y: jax.Array, site: str) -> None:
     u = numpyro.sample("u", dist.Normal(0.0, 1.0).expand([Z.shape[1]]).to_event(1))
     f = Z @ u
     if site == "logistic":
@@ -37,6 +35,8 @@ def model(Z: jax.Array, y: jax.Array, site: str) -> None:
 
 def summarise(draws: np.ndarray) -> dict[str, np.ndarray]:
     """``draws``: chains x draws x parameters."""
+    import numpyro
+
     flat = draws.reshape(-1, draws.shape[-1])
     mean, sd = flat.mean(0), flat.std(0)
     cube = (((flat - mean) / sd) ** 3).mean(0)
@@ -47,6 +47,12 @@ def summarise(draws: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
+    import jax
+    import jax.numpy as jnp
+    from nuts_problems import NAMES, problem
+    from numpyro.infer import MCMC, NUTS
+
+    jax.config.update("jax_enable_x64", True)
     path = Path(__file__).parent / "nuts.npz"
     stored = dict(np.load(path)) if path.is_file() else {}
     for name in sys.argv[1:] or NAMES:

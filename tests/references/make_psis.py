@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import arviz
 import numpy as np
 
 CASES = [(100, 1.0, 1), (1000, 1.0, 1), (1000, 3.0, 1), (4000, 0.3, 2), (4000, 0.05, 3), (500, 1e-4, 1)]
 
 
 def main() -> None:
+    import arviz
+
     rows = []
     for seed, (n, factor, power) in enumerate(CASES):
         raw = factor * np.random.default_rng(seed).standard_normal(n) ** power

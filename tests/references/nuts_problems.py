@@ -1,7 +1,7 @@
 """The six models whose posteriors were sampled at length (`make_nuts.py`), as plain arrays.
 
-Each problem is a dict with a design ``Z`` such that f = Z u with u ~ N(0, I) a priori, data ``y``, a likelihood name, and
-``map``, the matrix from u to what is reported: weights, or f at the sites.
+Each problem is a dict with a design ``Z`` such that f = Z u with u ~ N(0, I) a priori, data ``y``, the name of a
+likelihood, and ``map``, the matrix from u to what is reported: weights, or f at the sites.
 """
 
 from __future__ import annotations
