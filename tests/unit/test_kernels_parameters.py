@@ -74,7 +74,7 @@ def test_names_are_readable():
     kernel = RBF(2.0, [1.0, 3.0]) + Periodic() * Linear()
     assert kernel.parameters == {"0.variance": 2.0, "0.lengthscale[0]": 1.0, "0.lengthscale[1]": 3.0,
                                  "1.0.variance": 1.0, "1.0.lengthscale": 1.0, "1.0.period": 1.0, "1.1.variance": 1.0}
-    assert kernel.free == tuple(kernel.parameters)
+    assert kernel.free == tuple(kernel.parameters)[:-1]  # the second variance of a product is fixed
     assert kernel.fixed("0", "1.1").free == ("1.0.variance", "1.0.lengthscale", "1.0.period")
     assert kernel.fixed("0").freed("0.lengthscale[1]").free[0] == "0.lengthscale[1]"
 
@@ -88,6 +88,24 @@ def test_fixed_parameters_are_left_out_of_gradients():
     assert kernel.fixed().log_parameters.dtype == np.float64
 
 
+def test_a_product_has_one_free_scale():
+    a, b, c = RBF(), Matern12(), Linear()
+    assert (a * b).free == ("0.variance", "0.lengthscale", "1.lengthscale")
+    assert (a.fixed("variance") * b).free == ("0.lengthscale", "1.variance", "1.lengthscale")
+    assert ((a + b) * c).free == ("0.0.variance", "0.0.lengthscale", "0.1.variance", "0.1.lengthscale")
+    assert "1.0.variance" not in (c * (a + b)).free
+    assert "1.1.variance" in (c * (a + b)).free
+    assert "1.0.variance" in (c * (a + b.fixed("variance"))).free  # a sum with a known term has a scale of its own
+    assert "1.variance" in (a * b.with_priors(variance=PCVariance(1.0))).free
+    assert "1.variance" in (a * b.bounded(variance=(0.1, 1.0))).free
+    freed = (a * b).freed("1.variance")
+    assert freed.free == ("0.variance", "0.lengthscale", "1.variance", "1.lengthscale")
+    assert freed == Product((a, b))
+    assert freed.with_log_parameters(freed.log_parameters + 1.0).free == freed.free
+    assert eval(repr(freed), vars(klimb.kernels).copy()) == freed
+    assert eval(repr(freed + c), vars(klimb.kernels).copy()) == freed + c
+
+
 def test_parameters_by_name():
     kernel = RBF(lengthscale=[1.0, 2.0]) + White()
     assert kernel.with_parameters({"0.lengthscale": 3.0}).parameters["0.lengthscale[1]"] == 3.0
@@ -99,7 +117,7 @@ def test_parameters_by_name():
 def test_algebra_is_flat_and_scaling_brings_no_parameter():
     a, b, c = RBF(), Matern12(), Linear([1.0, 2.0, 3.0])
     assert a + (b + c) == (a + b) + c == Sum((a, b, c)) == sum([a, b, c])
-    assert a * (b * c) == (a * b) * c == Product((a, b, c))
+    assert a * (b * c) == (a * b) * c == Product((a, b.fixed("variance"), c.fixed("variance[0]")))
     assert 2.0 * a == a * 2 == np.float64(2.0) * a == RBF(variance=2.0)
     assert 3 * (a + c) == RBF(3.0) + Linear([3.0, 6.0, 9.0])
     assert 3 * (a * b) == RBF(3.0) * b

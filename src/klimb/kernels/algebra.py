@@ -86,10 +86,13 @@ class Sum(Composite):
 @final
 @dataclass(frozen=True, repr=False)
 class Product(Composite):
-    """An effect that is modulated by another; made by ``*``. Only the product of the variances can be learnt from data.
+    """An effect that is modulated by another; made by ``*``, which leaves one variance free.
+
+    Only the product of the variances can be learnt from data, so ``*`` fixes that of all factors but the first that has
+    a free one. A variance with bounds or a prior stays free, and ``freed("1.variance")`` frees one again.
 
     >>> from klimb.kernels import RBF, Periodic
-    >>> 2.0 * (RBF(lengthscale=5.0) * Periodic().fixed("variance"))
+    >>> 2.0 * (RBF(lengthscale=5.0) * Periodic())
     RBF(variance=2.0, lengthscale=5.0) * Periodic(variance=1.0, lengthscale=1.0, period=1.0).fixed('variance')
     """
 
@@ -108,7 +111,32 @@ class Product(Composite):
         return ProductPairs(parts)
 
     def __repr__(self) -> str:
-        return " * ".join(f"({part!r})" if isinstance(part, Sum) else repr(part) for part in self.parts)
+        text = " * ".join(f"({part!r})" if isinstance(part, Sum) else repr(part) for part in self.parts)
+        again = set(self.free) - set(with_one_scale(self).free)  # what * would fix
+        return f"({text}).freed({', '.join(map(repr, sorted(again)))})" if again else text
+
+
+def with_one_scale(product: Product) -> Product:
+    """The same with the scale of every factor fixed but for the first one that is free."""
+    scales = [_scale(part) for part in product.parts]
+    spare = [f"{i}.{name}" for i, name in enumerate(scales) if name is not None][1:]
+    return product.fixed(*spare) if spare else product
+
+
+def _scale(kernel: Kernel) -> str | None:
+    """The name of a free parameter that takes the scale of the whole kernel with it, if the others may follow.
+
+    That is the variance (the first of several), unless bounds or a prior say where it is. A sum has one only if each
+    of its terms has.
+    """
+    if isinstance(kernel, Composite):
+        names = [_scale(part) for part in kernel.parts]
+        found = [f"{i}.{name}" for i, name in enumerate(names) if name is not None]
+        every = isinstance(kernel, Product) or len(found) == len(names)
+        return found[0] if found and every else None
+    entries = [entry for entry in kernel._entries() if entry.name.partition("[")[0] == "variance"]
+    held = any(entry.rule.fixed or entry.rule.bounds is not None or entry.rule.prior is not None for entry in entries)
+    return None if held or not entries else entries[0].name
 
 
 class JoinedPairs(Pairs):

@@ -338,9 +338,9 @@ def _sum_of(first: Kernel, second: Kernel) -> Kernel:
 
 
 def _product_of(first: Kernel, second: Kernel) -> Kernel:
-    from klimb.kernels.algebra import Product
+    from klimb.kernels.algebra import Product, with_one_scale
 
-    return Product((first, second))
+    return with_one_scale(Product((first, second)))
 
 
 def _clean_factor(value: float) -> float:
