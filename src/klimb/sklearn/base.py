@@ -163,7 +163,8 @@ class Classifier(ClassifierMixin, Estimator):
             known |= weights <= 0.0
         if not np.all(known):
             first = int(np.flatnonzero(~known)[0])
-            raise InputError(f"y must be one of the classes {self.classes_.tolist()}", f"{y[first]!r} at index {first}",
+            raise InputError(f"y must be one of the classes {self.classes_.tolist()}",
+                             f"{np.asarray(y)[first].item()!r} at index {first}",
                              "Name all classes in the first call of partial_fit.")
         return X, code.astype(np.float64), weights
 

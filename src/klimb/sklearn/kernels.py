@@ -136,8 +136,9 @@ def fit_process(
         return _search_all(ProcessModel(process, likelihood), y, estimator)
     # A kernel from some of the rows, points for that kernel, then both for all rows.
     some = _some_rows(y, likelihood)
-    first = ProcessModel(gp(whole, X[some], NO_SITE, mean=mean), likelihood.rows(some))
-    first, _, n_first = _search_all(first, y[some], estimator)
+    first, n_first = ProcessModel(gp(whole, X[some], NO_SITE, mean=mean), likelihood.rows(some)), 0
+    if first.theta.size:
+        first, _, n_first = _search_all(first, y[some], estimator)
     process = replace(first.process, X=X, jitter=INDUCING_JITTER)
     model = ProcessModel(process, replace(first.likelihood, weights=likelihood.weights))
     model, start = _with_points(model, y, None if automatic else int(inducing))
@@ -148,7 +149,7 @@ def fit_process(
 def _some_rows(y: Array, likelihood: Likelihood) -> npt.NDArray[np.intp]:
     """The first rows (their order is random), with as many of each class as there are, up to an equal share."""
     if likelihood.plain.response != "classes":
-        return np.arange(SOME)
+        return np.arange(min(SOME, len(y)))
     labels = np.unique(y)
     chosen = np.concatenate([np.flatnonzero(y == label)[: SOME // len(labels)] for label in labels])
     others = np.setdiff1d(np.arange(len(y)), chosen)[: SOME - len(chosen)]

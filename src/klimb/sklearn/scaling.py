@@ -90,7 +90,9 @@ def _variance(X: Any, share: Array, unit: Array, mean: Array) -> Array:
         there, away = X.copy(), X.copy()
         there.data = np.ones_like(X.data)
         away.data = (X.data / unit[X.indices] - mean[X.indices]) ** 2
-        return np.asarray(away.T @ share + (1.0 - there.T @ share) * mean**2)
+        full = np.bincount(X.indices, minlength=X.shape[1]) == X.shape[0]  # there the difference is not 0 but rounding
+        absent = np.where(full, 0.0, np.maximum(1.0 - there.T @ share, 0.0))
+        return np.asarray(away.T @ share + absent * mean**2)
     variance = np.zeros(X.shape[1])
     for rows in row_blocks(*X.shape):
         variance += share[rows] @ (X[rows] / unit - mean) ** 2
