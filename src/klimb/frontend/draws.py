@@ -6,7 +6,6 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.frontend.design import INTERCEPT, GroupTerm, Rows
-from klimb.frontend.explore import SCORES
 from klimb.frontend.hyper import correlation_root, cutpoints
 from klimb.frontend.model import FormulaModel, Shared
 from klimb.frontend.predict import Component
@@ -48,7 +47,7 @@ def group_name(term: GroupTerm, column: str) -> str:
     return term.name if column == INTERCEPT else f"{term.name}[{column}]"
 
 
-def draw_posterior(shared: Shared, components: tuple[Component, ...], quantiles: Array, n: int,
+def draw_posterior(shared: Shared, components: tuple[Component, ...], covariance: Array, n: int,
                    rng: np.random.Generator) -> dict[str, Array]:
     """``n`` joint draws: coefficients and parameters (n,), levels of groups (n, L), by name.
 
@@ -62,8 +61,8 @@ def draw_posterior(shared: Shared, components: tuple[Component, ...], quantiles:
     w = np.concatenate([sample_arrow(part.q, int(count), rng) for part, count in zip(components, counts, strict=True)])
     theta = np.repeat(np.array([part.full for part in components]).reshape(len(components), -1), counts, axis=0)
     if len(components) == 1:
-        for i, own in zip(shared.free, quantiles, strict=True):
-            theta[:, i] = np.interp(rng.standard_normal(n), SCORES, own)
+        values, vectors = np.linalg.eigh(covariance)
+        theta[:, shared.free] += rng.standard_normal((n, len(values))) @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
     order = rng.permutation(n)
     w, theta = w[order], theta[order]
     B, layout = max(shared.layout.width, 1), shared.layout

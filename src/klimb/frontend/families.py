@@ -192,6 +192,10 @@ def _kind(name: str, link: str | None) -> tuple[Kind, str | None]:
     for kind in FAMILIES.values():
         if plain == kind.name or plain in kind.aliases:
             return kind, link
+    if plain in ("categorical", "multinomial", "softmax"):
+        raise InputError("a formula models one linear predictor", f"family {name!r}, which has one per class",
+                         'Use family="ordinal" if the levels are ordered; for others klimb.sites.Softmax with '
+                         "klimb.infer, or klimb.sklearn.GLMClassifier.")
     known = [n for kind in FAMILIES.values() for n in (kind.name, *kind.aliases)]
     near = get_close_matches(plain, known, n=1)
     raise InputError(f"family must be one of {', '.join(FAMILIES)}", repr(name),

@@ -65,6 +65,7 @@ class Fit:
     interval: float = 0.9
     notes: tuple[str, ...] = ()
     quantiles: Array = field(default_factory=lambda: np.zeros((0, 0)))  # of theta, at the scores of `explore`
+    covariance: Array = field(default_factory=lambda: np.zeros((0, 0)))  # of theta, where it was chosen
     frame: Frame | None = None  # the data it was fitted to, where they are at hand
     solution: Solution | None = None  # the engine's results, where they are at hand
     kept_loo: LeaveOneOut | None = None  # of a fit that was loaded
@@ -110,7 +111,7 @@ class Fit:
         """The coefficients as records: fixed effects, and the cut points of an ordinal response."""
         tail = checked_interval(self.interval if interval is None else interval)
         return [*tables.fixed_rows(self.shared, self.components, tail),
-                *tables.cut_rows(self.shared, self.components, tail, self.quantiles)]
+                *tables.cut_rows(self.shared, self.components, tail, self.covariance)]
 
     def parameter_rows(self, interval: float | None = None) -> list[CoefficientRow]:
         """Standard deviations, correlations, lengthscales and dispersions as records."""
@@ -219,7 +220,7 @@ class Fit:
         """``n`` joint draws of coefficients, parameters and levels, by name; the same for the same seed."""
         from klimb.frontend.draws import draw_posterior
 
-        return draw_posterior(self.shared, self.components, self.quantiles, n, np.random.default_rng(seed))
+        return draw_posterior(self.shared, self.components, self.covariance, n, np.random.default_rng(seed))
 
     # -- pictures and files
 

@@ -95,7 +95,7 @@ def _assemble(encoder: Encoder, setup: Setup, solution: Solution, training: Trai
         trace = BoundTrace(tuple(history.bound.tolist()), tuple(history.stationarity.tolist()), history.rule)
     return Fit(encoder.formula, encoder, setup.model.shared, components, training, setup.priors, solution.bound,
                solution.mode, solution.status, trace, solution.n_fits, interval,
-               (*notes, *solution.result.notes), solution.quantiles, frame, solution)
+               (*notes, *solution.result.notes), solution.quantiles, solution.covariance, frame, solution)
 
 
 def _row_weights(weights: Any, frame: Frame, rows: Any) -> Array | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, final
 
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.frontend.explore import FLATTEST, SCORES, Heard, Point, curvature, explore, find_peak
+from klimb.frontend.explore import SCORES, Heard, Point, axes_of, curvature, explore, find_peak
 from klimb.frontend.model import FormulaModel
 from klimb.infer.loop import infer
 from klimb.infer.result import Result, Status
@@ -34,6 +34,7 @@ class Solution:
     status: Status
     n_fits: int
     path: tuple[float, ...] = ()  # the objective in theta, as it was climbed
+    covariance: Array = field(default_factory=lambda: np.zeros((0, 0)))  # of theta, where it was chosen
 
 
 def solve(model: FormulaModel, y: Array, *, hyper: HyperMode = "auto", hear: Heard = lambda *_: None) -> Solution:
@@ -52,11 +53,12 @@ def solve(model: FormulaModel, y: Array, *, hyper: HyperMode = "auto", hear: Hea
             status = next((p.status for p in found.points if p.status is not Status.CONVERGED), status)
         return Solution(found.points, found.weights, peak.model, peak.result, found.log_evidence, "integrate",
                         found.quantiles, status, peak.n_fits + found.n_fits, peak.path)
-    values, vectors = np.linalg.eigh(curvature(peak, y, hear))
-    spread = np.sqrt((vectors**2 / np.maximum(values, FLATTEST)).sum(axis=1))
+    A = axes_of(curvature(peak, y, hear))
+    covariance = A @ A.T
+    spread = np.sqrt(np.diagonal(covariance))
     quantiles = peak.model.theta[:, None] + spread[:, None] * SCORES
     return Solution((Point.of(peak.model, peak.result),), np.ones(1), peak.model, peak.result, peak.result.bound,
-                    "optimise", quantiles, status, peak.n_fits + 2 * len(spread), peak.path)
+                    "optimise", quantiles, status, peak.n_fits + 2 * len(spread), peak.path, covariance)
 
 
 def worth_integrating(model: FormulaModel) -> bool:

@@ -52,6 +52,7 @@ def to_state(fit: Fit) -> tuple[dict[str, Any], dict[str, Array]]:
     loo = fit.loo()
     arrays: dict[str, Any] = {
         "centre": layout.centre, "prior_mean": shared.mean, "prior_sd": shared.sd, "quantiles": fit.quantiles,
+        "covariance": fit.covariance,
         "y": fit.training.y, "rows": np.asarray(fit.training.rows, dtype=np.int64),
         **{f"points.{i}": p.points for i, p in enumerate(layout.processes)},
         **{f"loo.{name}": getattr(loo, name) for name in LOO},
@@ -89,7 +90,8 @@ def from_state(header: dict[str, Any], arrays: dict[str, Any]) -> Fit:
     return Fit(header["formula"], encoder, shared, components, training, dict(header["priors"]), float(header["bound"]),
                header["mode"], Status[header["status"]], BoundTrace(tuple(bound), tuple(stationarity), tuple(rule)),
                int(header["n_fits"]), float(header["interval"]), tuple(header["notes"]),
-               np.asarray(arrays["quantiles"]), kept_loo=loo, kept_trust=_trust(header["trust"]))  # fmt: skip
+               np.asarray(arrays["quantiles"]), np.asarray(arrays["covariance"]),
+               kept_loo=loo, kept_trust=_trust(header["trust"]))  # fmt: skip
 
 
 def holds(fit: Fit) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ def fixed_rows(shared: Shared, components: Sequence[Component], tail: float) -> 
     return mixture_rows(shared.layout.fixed, _weights(components), means, sds, tail, "fixed")
 
 
-def cut_rows(shared: Shared, components: Sequence[Component], tail: float, quantiles: Array) -> list[CoefficientRow]:
+def cut_rows(shared: Shared, components: Sequence[Component], tail: float, covariance: Array) -> list[CoefficientRow]:
     """Cut points of an ordinal response for columns as they are."""
     places = list(shared.parts.cuts)
     if not places:
@@ -63,11 +63,13 @@ def cut_rows(shared: Shared, components: Sequence[Component], tail: float, quant
     sds = np.array([np.full(len(places), np.linalg.norm(shift @ part.q.root)) for part in components])
     if len(components) == 1:  # chosen, not averaged over: their own curvature, as far as it goes
         at = np.searchsorted(shared.free, places)
-        steps = np.gradient(quantiles[at], SCORES, axis=1)[:, len(SCORES) // 2]  # of the first, and of log gaps
-        slopes = np.append(1.0, np.exp(components[0].full[places[1:]]))
-        sds = np.hypot(sds, np.sqrt(np.cumsum((steps * slopes) ** 2)))
+        slopes = np.append(1.0, np.exp(components[0].full[places[1:]]))  # of the first, and of log gaps
+        J = np.tril(np.ones((len(places), len(places)))) * slopes
+        sds = np.hypot(sds, np.sqrt(np.diagonal(J @ covariance[np.ix_(at, at)] @ J.T)))
+    # Parts are narrow and few: their mixture would be a comb, so a normal with its moments stands for it.
+    mean, variance = mixture_moments(_weights(components), means, sds**2)
     names = [shared.hypers[i].name for i in places]
-    return mixture_rows(names, _weights(components), means, sds, tail, "parameter")
+    return mixture_rows(names, np.ones(1), mean[None], np.sqrt(variance)[None], tail, "parameter")
 
 
 def hyper_rows(shared: Shared, components: Sequence[Component], tail: float, quantiles: Array) -> list[CoefficientRow]:
