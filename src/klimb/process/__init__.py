@@ -134,6 +134,9 @@ def _likelihood(site: Site | None, learn: str | tuple[str, ...]) -> tuple[Site, 
         from klimb.sites.real import Gaussian
 
         site, learn = Gaussian(1.0), learn or ("scale",)
+    given: Any = site
+    if not isinstance(given, Site):
+        raise InputError("site must be a klimb site", repr(given), "Use an instance such as klimb.sites.Logistic().")
     names = (learn,) if isinstance(learn, str) else tuple(learn)
     for name in names:
         if not isinstance(getattr(site, name, None), float):
@@ -148,12 +151,17 @@ def _process(
 ) -> GaussianProcess:  # fmt: skip
     if not isinstance(kernel, Covariance):
         raise InputError("kernel must be a klimb kernel", repr(kernel), "Use klimb.kernels.RBF(), say.")
+    kernel.diag(inputs[:1])  # refuses inputs of the wrong width
+    function: Any = Zero() if mean is None else mean
+    if not isinstance(function, Mean):
+        raise InputError("mean must be a klimb mean function", repr(mean), "Use klimb.kernels.means.Constant(), say.")
+    function(inputs[:1])
     points = None
     if isinstance(inducing, str):
         if inducing != "auto":
             raise InputError('inducing must be a number, points or "auto"', repr(inducing), "Say how many, or where.")
         points = explaining_points(kernel, inputs)
-    elif isinstance(inducing, int | np.integer):
+    elif isinstance(inducing, int | np.integer) and not isinstance(inducing, bool):
         points = choose_inducing(kernel, inputs, int(inducing))
     elif inducing is not None:
         points = as_inputs(inducing, "inducing")
@@ -161,4 +169,6 @@ def _process(
         raise InputError(f"inducing must be at most {len(inputs)} points with {inputs.shape[1]} columns",
                          f"shape {points.shape}", "Leave it out for the full process.")  # fmt: skip
     share = jitter if jitter is not None else (0.0 if points is None else INDUCING_JITTER)
-    return GaussianProcess(kernel, inputs, site, mean if mean is not None else Zero(), points, names, float(share))
+    if not 0.0 <= share < np.inf:
+        raise InputError("jitter must be at least 0", f"{share}", "It is a share of the prior variance, such as 1e-8.")
+    return GaussianProcess(kernel, inputs, site, function, points, names, float(share))

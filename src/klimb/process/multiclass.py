@@ -84,7 +84,8 @@ class MulticlassProcess(Hypermodel):
         if len(self.processes) > 1:
             pairs = [process.predict(part, X_new) for process, part in zip(self.outputs, parts, strict=True)]
             return np.column_stack([m for m, _ in pairs]), np.column_stack([v for _, v in pairs])
-        process, new = self.processes[0], as_inputs(X_new, "X_new")
+        process = self.processes[0]
+        new = as_inputs(X_new, "X_new", process.X.shape[1])
         m, v = np.empty((len(new), len(parts))), np.empty((len(new), len(parts)))
         for rows in new_blocks(new, process.anchors):  # their covariances serve all outputs
             cross, diagonal = process.kernel.gram(new[rows], process.anchors), process.kernel.diag(new[rows])

@@ -44,6 +44,11 @@ class GaussianProcess(Hypermodel):
     learn: tuple[str, ...]
     jitter: float
 
+    def __repr__(self) -> str:
+        rows, columns = self.X.shape
+        points = "" if self.Z is None else f", {len(self.Z)} inducing points"
+        return f"GaussianProcess({self.kernel!r}, {self.likelihood!r}, {rows} x {columns} inputs{points})"
+
     @property
     def names(self) -> tuple[str, ...]:
         kernel = (f"log {name}" for name in self.kernel.free)
@@ -168,7 +173,7 @@ class GaussianProcess(Hypermodel):
 
     def predict(self, posterior: Posterior, X_new: ArrayLike) -> tuple[Array, Array]:
         """Mean and variance of f at new inputs, in bounded memory: blocks of new rows."""
-        new = as_inputs(X_new, "X_new")
+        new = as_inputs(X_new, "X_new", self.X.shape[1])
         latent: Any = posterior.latent
         m, v = np.empty(len(new)), np.empty(len(new))
         for rows in new_blocks(new, self.anchors):
@@ -195,7 +200,9 @@ class GaussianProcess(Hypermodel):
         >>> model.sample(posterior, [1.0, 1.01], 2, rng=0, observed=True).shape
         (2, 2)
         """
-        new = as_inputs(X_new, "X_new")
+        new = as_inputs(X_new, "X_new", self.X.shape[1])
+        if n < 0:
+            raise InputError("the number of draws must not be negative", f"{n}", "Ask for n >= 0 draws.")
         generator = np.random.default_rng(rng)
         latent: Any = posterior.latent
         cross = self.kernel.gram(new, self.anchors)
@@ -212,11 +219,13 @@ def new_blocks(new: Array, anchors: Array) -> Iterator[slice]:
     return row_blocks(len(new), max(len(anchors) // 16, 1))
 
 
-def as_inputs(X: ArrayLike, name: str) -> Array:
-    """``X`` as a matrix with one row per input; a 1-d array is one column."""
+def as_inputs(X: ArrayLike, name: str, width: int | None = None) -> Array:
+    """``X`` as a matrix with one row per input (and ``width`` columns); a 1-d array is one column."""
     array = as_float(X, name)
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2 or 0 in array.shape:
         raise InputError(f"{name} must have at least one row and one column", f"shape {array.shape}", "Pass some data.")
+    if width is not None and array.shape[1] != width:
+        raise InputError(f"{name} must have {width} columns", f"shape {array.shape}", "Use the columns of the fit.")
     return array
