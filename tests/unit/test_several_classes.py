@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.sparse
 
 import klimb
@@ -177,6 +178,34 @@ def test_posteriors_by_class_and_together():
     np.testing.assert_allclose(v.T.ravel(), q.v, atol=1e-8)
     q_again = klimb.infer(latent, SITE, Y, start=q)
     assert q_again.n_iter <= 1
+
+
+def test_the_factor_is_that_of_a_block_diagonal_kernel():
+    rng = np.random.default_rng(6)
+    A, B = rng.standard_normal((12, 4)), rng.standard_normal((12, 20))
+    latent = latents.Outputs([latents.Weights(A, cov=2.0), latents.Kernel(B @ B.T)])
+    K, gamma, b = scipy.linalg.block_diag(2.0 * A @ A.T, B @ B.T), rng.gamma(1.0, size=24), rng.standard_normal(24)
+    V = np.linalg.solve(np.eye(24) + K * gamma, K)
+    factor = latent.factor(gamma)
+    np.testing.assert_allclose(factor.variances(), np.diag(V), atol=1e-10)
+    np.testing.assert_allclose(factor.smooth(b), V @ b, atol=1e-10)
+    np.testing.assert_allclose(factor.solve(b)[0], b - gamma * (V @ b), atol=1e-9)
+    assert factor.energy(b) == pytest.approx(b @ V @ b, rel=1e-10)
+    assert factor.logdet == pytest.approx(np.linalg.slogdet(np.eye(24) + K * gamma)[1], rel=1e-10)
+    np.testing.assert_allclose(latent.mvm(b), K @ b, atol=1e-10)
+    np.testing.assert_allclose(latent.prior_variances, np.diag(K))
+    Z = latent.design()
+    np.testing.assert_allclose(Z @ Z.T, K, atol=1e-7)
+
+
+def test_products_of_long_designs_are_those_of_their_covariance():
+    for X_ in (X, scipy.sparse.csr_matrix(np.where(np.abs(X) < 1, 0.0, X))):
+        factor = latents.Weights(X_, cov=4.0).factor(RNG.gamma(1.0, size=N))
+        by_V, by_square = factor.products()
+        V, b = factor.covariance(), np.linspace(-1.0, 1.0, N)
+        np.testing.assert_allclose(by_V(b), V @ b, atol=1e-10)
+        np.testing.assert_allclose(by_square(b), V**2 @ b, atol=1e-10)
+    assert latents.Weights(X[:10]).factor(np.ones(10)).products() is None
 
 
 def test_leave_one_out_is_close_to_refitting():
