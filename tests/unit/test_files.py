@@ -296,3 +296,83 @@ def test_golden_file() -> None:
     assert np.array_equal(found.arrays["codes"], [-1, 0, 2**40])
     assert found.arrays["flags"].dtype == bool
     assert found.arrays["empty"].shape == (0, 4)
+
+
+# -- what klimb.load brings back
+
+
+def test_a_fit_comes_back(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    data = {"x": rng.standard_normal(60), "g": np.array(list("abc") * 20), "y": rng.poisson(2.0, 60)}
+    fit = klimb.fit("y ~ x + (1|g)", data, family="poisson")
+    fit.save(tmp_path / "m.klimb")
+    back = klimb.load(tmp_path / "m.klimb")
+    assert str(back) == str(fit)
+    expected, found = fit.predict(data), back.predict(data)
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    assert read_container(tmp_path / "m.klimb").holds == ("the response",)
+
+
+ESTIMATORS = [
+    "GLMRegressor('negative_binomial')", "GLMRegressor('student_t(df=4)', fit_intercept=False)", "GLMClassifier()",
+    "GLMClassifier(multi_class='ovr', link='probit')", "SparseLinearRegressor()", "GPRegressor('poisson', ard=True)",
+    "GPRegressor(kernel=kernels.RBF(1.0, 0.5).bounded(lengthscale=(0.1, 9.0)) * kernels.Linear(), inducing=9)",
+    "GPClassifier(multi_class='ovr')", "GPClassifier(max_iter=2)",
+]
+
+
+@pytest.mark.parametrize(("text", "n_classes"), [
+    (text, n_classes) for text in ESTIMATORS for n_classes in ((2, 3) if "Classifier" in text else (0,))
+])  # fmt: skip
+def test_estimators_come_back(tmp_path: Path, text: str, n_classes: int) -> None:
+    import pandas as pd
+
+    from klimb import kernels, sklearn
+
+    estimator: Any = eval(text, {**vars(sklearn), "kernels": kernels})
+    rng = np.random.default_rng(1)
+    X = pd.DataFrame(rng.standard_normal((40, 2)), columns=["a", "b"])
+    y: Any = rng.poisson(np.exp(X["a"]))
+    if "Classifier" in text:
+        y = np.array(["x", "y", "z"])[np.minimum(y, n_classes - 1)]
+    estimator.fit(X, y)
+    estimator.save(tmp_path / "e.klimb")
+    back = klimb.load(tmp_path / "e.klimb")
+    assert type(back) is type(estimator)
+    assert str(back) == str(estimator)
+    for name in ("bound_", "n_features_in_", "converged_", "n_iter_"):
+        assert np.array_equal(getattr(back, name), getattr(estimator, name)), name
+    assert back.feature_names_in_.tolist() == ["a", "b"]
+    if hasattr(estimator, "predict_proba"):
+        assert np.array_equal(back.predict(X), estimator.predict(X))
+        assert np.allclose(back.predict_proba(X), estimator.predict_proba(X), rtol=1e-9)
+    else:
+        assert np.allclose(back.predict(X, return_std=True), estimator.predict(X, return_std=True), rtol=1e-9)
+    if hasattr(estimator, "coef_"):
+        assert np.allclose(back.coef_std_, estimator.coef_std_)
+        assert read_container(tmp_path / "e.klimb").holds == ()
+    else:
+        assert read_container(tmp_path / "e.klimb").holds == ("training inputs", "responses")
+        assert str(back.kernel_) == str(estimator.kernel_)
+    if hasattr(estimator, "partial_fit"):
+        more = [one.partial_fit(X[:5], y[:5]).bound_ for one in (back, estimator)]
+        assert np.allclose(more[0], more[1], rtol=1e-6)
+
+
+def test_estimators_that_do_not_fit_a_file(tmp_path: Path) -> None:
+    from sklearn.exceptions import NotFittedError
+
+    from klimb.sklearn import GLMClassifier, GLMRegressor
+
+    X, y = np.arange(6.0)[:, None], np.arange(6.0)
+    with pytest.raises(NotFittedError):
+        GLMRegressor().save(tmp_path / "e.klimb")
+    own = klimb.sites.Custom(lambda y, f: -((y - f) ** 2))
+    with pytest.raises(InputError, match="of your own"):
+        GLMRegressor(own).fit(X, y).save(tmp_path / "e.klimb")
+    wide = np.random.default_rng(0).standard_normal((3, 2001))
+    with pytest.raises(InputError, match="2,000 coefficients"):
+        GLMRegressor(prior_scale=1.0, dispersion=1.0).fit(wide, y[:3]).save(tmp_path / "e.klimb")
+    GLMClassifier().fit(X, y > 2).save(tmp_path / "e.klimb")
+    assert klimb.load(tmp_path / "e.klimb").classes_.tolist() == [False, True]
+    assert not list(tmp_path.glob(".*"))

@@ -14,10 +14,18 @@ from scipy.stats import multivariate_normal, norm, poisson
 import klimb
 from klimb.infer.hyper import Hypermodel
 from klimb.numerics.matrix import DenseDesign
-from klimb.sklearn import GLMClassifier, GLMRegressor, GPClassifier, GPRegressor, SparseLinearRegressor, kernels, sparse
-from klimb.sklearn.kernels import LEVEL, ProcessModel
+from klimb.sklearn import (
+    GLMClassifier,
+    GLMRegressor,
+    GPClassifier,
+    GPRegressor,
+    SparseLinearRegressor,
+    process_model,
+    sparse,
+)
 from klimb.sklearn.likelihood import class_likelihood, likelihood_for
 from klimb.sklearn.linear import INTERCEPT, LinearModel
+from klimb.sklearn.process_model import LEVEL, ProcessModel
 from klimb.sklearn.rows import distinct_rows
 from klimb.sklearn.scaling import CentredDesign, Scaling
 from klimb.sklearn.sparse import SparseModel, WithIdentity
@@ -347,8 +355,8 @@ def test_several_classes(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_many_rows_use_inducing_points(n_classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(6)
-    monkeypatch.setattr(kernels, "FULL", 100)
-    monkeypatch.setattr(kernels, "SOME", 60)
+    monkeypatch.setattr(process_model, "FULL", 100)
+    monkeypatch.setattr(process_model, "SOME", 60)
     X = rng.uniform(-2.0, 2.0, (150, 1))
     code = np.digitize(np.sin(2 * X[:, 0]) + 0.2 * rng.standard_normal(150), [-0.5, 0.5][: n_classes - 1])
     auto, full = GPClassifier().fit(X, code), GPClassifier(inducing=None).fit(X, code)
@@ -362,10 +370,10 @@ def test_many_rows_use_inducing_points(n_classes: int, monkeypatch: pytest.Monke
 
 
 def test_rare_classes_reach_the_first_search(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "SOME", 20)
+    monkeypatch.setattr(process_model, "SOME", 20)
     y = np.zeros(500)
     y[[250, 450]] = 1.0
-    some = kernels._some_rows(y, class_likelihood("logit", 2, None))
+    some = process_model._some_rows(y, class_likelihood("logit", 2, None))
     assert len(some) == 20
     assert y[some].sum() == 2
     assert np.array_equal(some, np.unique(some))

@@ -18,9 +18,9 @@ from klimb.process.single import new_blocks
 from klimb.sites.base import Site
 from klimb.sites.wrappers import Weighted
 from klimb.sklearn.base import Classifier, Regressor, one_or_array, one_or_list
-from klimb.sklearn.kernels import fit_process, has_noise, make_kernel
 from klimb.sklearn.likelihood import Likelihood, intercept_centres, likelihood_for
 from klimb.sklearn.linear import parts_of, side_by_side
+from klimb.sklearn.process_model import fit_process, has_noise, make_kernel
 from klimb.sklearn.rows import Rows, distinct_rows
 from klimb.sklearn.scaling import Scaling
 from klimb.streaming import update
