@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from klimb.errors import InputError
@@ -22,5 +23,6 @@ def to_arviz(fit: Fit, draws: int = 1000, chains: int = 4, seed: int = 0) -> Any
     coordinates = {f"{term.name}_level": list(term.levels) for term in fit.shared.layout.groups}
     dimensions = {group_name(term, column): [f"{term.name}_level"]
                   for term in fit.shared.layout.groups for column in term.columns}  # fmt: skip
-    return arviz.from_dict(posterior=shaped, coords=coordinates, dims=dimensions,
-                           attrs={"inference_library": "klimb", "formula": fit.formula})
+    if "posterior" in signature(arviz.from_dict).parameters:
+        return arviz.from_dict(posterior=shaped, coords=coordinates, dims=dimensions)
+    return arviz.from_dict({"posterior": shaped}, coords=coordinates, dims=dimensions)  # from version 1 on

@@ -19,6 +19,7 @@ from klimb.sites.base import Site
 
 NODES = 64
 MOST_TERMS = 400_000  # rows times fits
+LEAST_WEIGHT = 0.02  # of a fit, over that of the heaviest
 
 
 @final
@@ -104,9 +105,10 @@ def leave_one_out(solution: Solution, y: Array, weights: Array | None) -> LeaveO
 
 
 def _affordable(weights: Array, n: int) -> Array:
-    """The heaviest fits, as many as `MOST_TERMS` allows: with many rows the others hardly differ."""
+    """The fits that weigh something, as many as `MOST_TERMS` allows: with many rows the others hardly differ."""
     order = np.argsort(-weights, kind="stable")
-    return np.sort(order[: max(MOST_TERMS // max(n, 1), 1)])
+    some = order[weights[order] >= LEAST_WEIGHT * weights.max()]
+    return np.sort(some[: max(MOST_TERMS // max(n, 1), 1)])
 
 
 def _details(parts: list[Part], log_w: Array, total: Array) -> Moments:
