@@ -56,7 +56,9 @@ def times(repeats: int) -> None:
     fit = f"from klimb.cli import run; run(['fit', {FORMULA!r}, {data!r}, '--family', 'bernoulli'])"
     cases = {
         "python": "pass", "import numpy": "import numpy", "import scipy.special": "import scipy.special",
-        "import klimb": "import klimb", "klimb --help": "from klimb.cli import run; run(['--help'])",
+        "import scipy.stats": "import scipy.stats", "import klimb": "import klimb",
+        "the engine: klimb.infer, sites, latents": "import klimb; klimb.infer; klimb.sites; klimb.latents",
+        "klimb --help": "from klimb.cli import run; run(['--help'])",
         "klimb fit --help": "from klimb.cli import run; run(['fit', '--help'])",
         "klimb fit: 400 rows, one random effect": fit,
     }

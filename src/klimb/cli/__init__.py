@@ -14,7 +14,11 @@ USER_ERROR, USAGE, IN_DOUBT, INTERRUPTED = 1, 2, 3, 130
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
-    sys.exit(run(arguments))
+    try:
+        code = run(arguments)
+    except KeyboardInterrupt:  # before click could catch it
+        code = INTERRUPTED
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
