@@ -116,9 +116,11 @@ def workplace() -> Iterator[None]:
 def main() -> None:
     for page in PAGES:
         if page.exists():
+            before = page.read_text(encoding="utf-8")
             with workplace():
-                text = corrected(page.read_text(encoding="utf-8"))
-            page.write_text(text, encoding="utf-8")
+                after = corrected(before)
+            if not same(before, after):
+                page.write_text(after, encoding="utf-8")
 
 
 if __name__ == "__main__":
