@@ -12,6 +12,7 @@
     klimb.trust(result)             can this fit be believed? The complete report (result.trust is the quick one)
     klimb.calibrate(latent, site)   do intervals cover the truth? Simulate, fit, count
     klimb.conjugate                 mixtures, topics, factorisations, hidden Markov models: declared networks
+    klimb.boost(log_density, dim)   a mixture of Gaussians for any log density; klimb.bridges: from other packages
     klimb.load(path)                what was saved to a file
     klimb.sklearn                   estimators for scikit-learn (an extra)
     klimb.steps, klimb.methods      other step rules and baselines, same arguments, same Result
@@ -23,7 +24,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from klimb import conjugate, errors, inducing, kernels, latents, methods, multiclass, scale, sites, steps, streaming
+    from klimb import boosting, bridges, conjugate, errors, inducing, kernels, latents, methods, multiclass, scale
+    from klimb import sites as sites
+    from klimb import steps as steps
+    from klimb import streaming as streaming
+    from klimb.boosting import boost
     from klimb.calibration import calibrate
     from klimb.frontend import priors
     from klimb.frontend.compare import compare
@@ -38,6 +43,7 @@ __version__ = "0.1.0"
 
 # Functions that live in a module of another name; everything else in __all__ is a module of its own.
 _HOME = {
+    "boost": "klimb.boosting",
     "calibrate": "klimb.calibration",
     "compare": "klimb.frontend.compare",
     "fit": "klimb.frontend.fitting",
@@ -46,8 +52,9 @@ _HOME = {
     "series": "klimb.temporal",
     "trust": "klimb.infer.trust",
 }
-__all__ = ["calibrate", "compare", "conjugate", "errors", "fit", "gp", "inducing", "infer", "kernels", "latents",
-           "load", "methods", "multiclass", "priors", "scale", "series", "sites", "steps", "streaming", "trust"]
+__all__ = ["boost", "boosting", "bridges", "calibrate", "compare", "conjugate", "errors", "fit", "gp", "inducing",
+           "infer", "kernels", "latents", "load", "methods", "multiclass", "priors", "scale", "series", "sites",
+           "steps", "streaming", "trust"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,152 @@
+"""`klimb.boost`: a mixture of Gaussians for any log density."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from klimb.boosting.edge import cut_boosted
+from klimb.boosting.gaussians import Gaussians, one_gaussian
+from klimb.boosting.inclusive import inclusive_refined
+from klimb.boosting.loop import Booster, first_gaussian, with_modes
+from klimb.boosting.lowrank import low_rank_gaussian
+from klimb.boosting.mixture import Ended, Mixture
+from klimb.boosting.nodes import node_count, nodes
+from klimb.boosting.paper import laplacian_boosted
+from klimb.boosting.record import Step
+from klimb.boosting.refine import Fitted
+from klimb.boosting.support import check_proper, starting_points
+from klimb.boosting.target import LogDensity, Target
+from klimb.boosting.transforms import Coordinates
+from klimb.errors import InputError
+from klimb.numerics.arrays import as_float
+
+LOW_RANK_FROM = 100  # dimensions from which component="auto" means "lowrank"
+WIDE = 10.0  # standard deviation, in units of ``scale``, of the first Gaussian of the paper's algorithm
+
+
+def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = None, hessian: LogDensity | None = None,
+          init: Any = None, scale: Any = 1.0, transform: Any = None, n_components: int = 20,
+          divergence: Literal["exclusive", "inclusive"] = "exclusive",
+          component: Literal["auto", "full", "lowrank", "laplacian"] = "auto",
+          weights: Literal["joint", "corrective", "newton"] | None = None, tol: float = 0.01,
+          max_evaluations: int = 200_000, names: Sequence[str] | None = None,
+          callback: Callable[[Step], None] | None = None, seed: int = 0) -> Mixture:  # fmt: skip
+    """Approximate the density exp(log_density) / its integral by a mixture of Gaussians.
+
+    ``log_density`` takes a point (length ``dim``) or a batch (n x dim); which, is found out. It may return -inf outside
+    the support. ``gradient`` likewise; without it finite differences are used, and functions written with JAX are
+    differentiated. ``init`` is a point to start from, or rows of them; ``scale`` a rough guess of the size of the
+    parameters' uncertainty, used until the first Gaussian is found. ``transform`` declares constraints, block by block
+    (`klimb.boosting.Positive` and friends).
+
+    Components are added while they raise the bound by more than ``tol`` nats and the estimated divergence exceeds
+    ``tol``, at most ``n_components``. The bound never falls. Everything is deterministic for a given ``seed``.
+
+    ``component="laplacian"`` runs [G]'s algorithm instead, with ``n_components`` components and its weights
+    (``weights="newton"``, or "corrective" to refit all of them); ``divergence="inclusive"`` lowers KL(p || q): there by
+    [G] Alg. 3, in the default by importance-weighted EM after the exclusive fit.
+
+    >>> def two_modes(x):  # weights 0.3 and 0.7, forty standard deviations apart
+    ...     return np.logaddexp(np.log(0.3) - 0.5 * x[:, 0] ** 2, np.log(0.7) - 0.5 * (x[:, 0] - 40.0) ** 2)
+    >>> q = boost(two_modes, 1)
+    >>> print(q.means.ravel().round(2) + 0.0, q.weights.round(3), q.mean.round(2))
+    [ 0. 40.] [0.3 0.7] [28.]
+    >>> print(abs(q.bound - 0.5 * np.log(2 * np.pi)) < 1e-3, q.probability(lambda x: x[:, 0] > 20))
+    True 0.699951171875
+    """
+    _check_options(divergence, component, weights, n_components, tol, max_evaluations)
+    if not _is_count(dim):
+        raise InputError("dim must be a positive integer", repr(dim), "It is the number of parameters.")
+    coordinates = Coordinates.of(transform, int(dim))
+    labels = tuple(names) if names is not None else tuple(f"x{j}" for j in range(dim))
+    if len(labels) != dim:
+        raise InputError(f"names must have dim = {dim} entries", f"{len(labels)}", "One per parameter.")
+    spread = _scales(scale, coordinates.n_free)
+    starts, near = starting_points(init, coordinates)
+    target = Target(log_density, int(dim), gradient=gradient, hessian=hessian, coordinates=coordinates, near=near)
+    starts = starts if init is not None else near[None]
+    watch = callback or (lambda step: None)
+    if component == "laplacian":
+        return _paper(target, starts, spread, n_components, divergence, weights or "newton", labels, seed, watch)
+    return _default(target, starts, spread, n_components, divergence, component, weights or "joint", tol,
+                    max_evaluations, labels, seed, watch)
+
+
+def _default(target: Target, starts: Any, spread: Any, n_components: int, divergence: str, component: str, weights: str,
+             tol: float, max_evaluations: int, labels: tuple[str, ...], seed: int,
+             watch: Callable[[Step], None]) -> Mixture:  # fmt: skip
+    from klimb.boosting.support import finite_starts, meets_edge
+
+    starts = finite_starts(target, starts, spread, seed)
+    if component == "lowrank" or (component == "auto" and target.dim > LOW_RANK_FROM):
+        fit = low_rank_gaussian(target, starts, np.diag(spread), tol, seed)
+    else:
+        fit = first_gaussian(target, starts, np.diag(spread), tol, seed)
+    check_proper(target, fit.parts)
+    if meets_edge(target, fit):
+        cut, steps, why = cut_boosted(target, fit.parts, n_components, tol, seed, watch)
+        return Mixture(cut.weights, cut.parts, cut.bound, cut.error, Ended[why.upper()], tuple(steps), target, labels,
+                       cut.inside, seed)
+    if n_components > 1:
+        fit = with_modes(target, fit, n_components, tol, seed)
+    booster = Booster(target, fit, tol, seed, watch, joint=weights == "joint", max_evaluations=max_evaluations)
+    why = booster.grow(n_components)
+    booster.polish()
+    fit = booster.fit
+    found, parts, bound, error = fit.weights, fit.parts, booster.steps[-1].bound, booster.steps[-1].bound_error
+    if divergence == "inclusive":
+        found, parts = inclusive_refined(target, fit.weights, fit.parts, seed)
+        bound, error = _bound_of(target, found, parts, seed)
+    return Mixture(found, parts, bound, error, Ended[why.upper()], tuple(booster.steps), target, labels, 1.0, seed)
+
+
+def _paper(target: Target, starts: Any, spread: Any, n_components: int, divergence: str, rule: str,
+           labels: tuple[str, ...], seed: int, watch: Callable[[Step], None]) -> Mixture:  # fmt: skip
+    if rule == "joint":
+        raise InputError("component='laplacian' takes weights 'newton' or 'corrective'", "'joint'",
+                         "Leave component out for joint refinement.")
+    first = one_gaussian(starts[0], np.diag(WIDE * spread))
+    found, parts, steps = laplacian_boosted(target, first, n_components, divergence, rule, seed, watch)
+    keep = np.flatnonzero(found > 0)
+    return Mixture(found[keep] / found[keep].sum(), parts.take(keep), steps[-1].bound, steps[-1].bound_error,
+                   Ended.COMPONENTS, tuple(steps), target, labels, 1.0, seed)
+
+
+def _bound_of(target: Target, weights: Any, parts: Gaussians, seed: int) -> tuple[float, float]:
+    """The bound and its error at fresh nodes."""
+    Z = nodes(4 * node_count(parts.dim), parts.dim, seed + 5)
+    values = target.values(parts.at(Z).reshape(-1, parts.dim)).reshape(len(parts), len(Z))
+    fit = Fitted(weights, parts, values, np.zeros((len(parts), len(Z), 0)), Z, np.ones(len(parts)))
+    return fit.bound, float(np.sqrt(weights**2 @ fit.residual.var(axis=1) / len(Z)))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 1
+
+
+def _scales(scale: Any, n: int) -> Any:
+    values = as_float(scale, "scale")
+    if values.ndim > 1 or (values.ndim == 1 and values.shape != (n,)) or not (values > 0).all():
+        raise InputError(f"scale must be a positive number or {n} of them", f"{scale!r}",
+                         "A rough guess of standard deviations (of free coordinates, after transforms).")
+    return np.broadcast_to(values, (n,)).copy()
+
+
+def _check_options(divergence: str, component: str, weights: str | None, n_components: int, tol: float,
+                   max_evaluations: int) -> None:  # fmt: skip
+    for name, value, allowed in (("divergence", divergence, ("exclusive", "inclusive")),
+                                 ("component", component, ("auto", "full", "lowrank", "laplacian")),
+                                 ("weights", weights, (None, "joint", "corrective", "newton"))):  # fmt: skip
+        if value not in allowed:
+            raise InputError(f"{name} must be one of {', '.join(str(a) for a in allowed)}", repr(value),
+                             "See help(klimb.boost).")
+    if weights == "newton" and component != "laplacian":
+        raise InputError("weights='newton' belongs to component='laplacian'", repr(component),
+                         "Leave weights out, or choose component='laplacian'.")
+    if not _is_count(n_components):
+        raise InputError("n_components must be a positive integer", repr(n_components), "1 gives a single Gaussian.")
+    if not (np.isfinite(tol) and tol > 0) or not max_evaluations > 0:
+        raise InputError("tol and max_evaluations must be positive", f"{tol!r}, {max_evaluations!r}", "tol is in nats.")

@@ -1,0 +1,129 @@
+"""Climbing log p from several points at once (BFGS, all starts in one batch), and scouting for modes far away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from klimb.boosting.gaussians import Gaussians
+from klimb.boosting.target import Target
+from klimb.numerics.arrays import Array
+from klimb.numerics.lowdiscrepancy import normal_draws
+
+FLAT = 1e-4  # nats still to be gained, by the quadratic model, at which a climb has arrived
+LONGEST = 8.0  # first step of a climb, in units of its scale; may double at every step
+RADII = (4.0, 12.0, 50.0)  # of the scouts, in standard deviations per coordinate of the first Gaussian
+SCOUTS = 8  # per radius
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Climb:
+    """Where the climbs ended (rows), log p there, inverse Hessians, whether they arrived, and the first one's path."""
+
+    points: Array
+    values: Array
+    inverses: Array
+    arrived: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    path: tuple[tuple[Array, Array], ...]
+
+
+def climb(target: Target, starts: Array, root: Array, *, iterations: int = 60, far: bool = False,
+          within: Gaussians | None = None) -> Climb:  # fmt: skip
+    """BFGS with backtracking from every row of ``starts``, in coordinates whitened by ``root``.
+
+    Starts where log p is -inf stay there; climbs that come ``within`` the bulk of a known Gaussian stop. Each iteration
+    is one batch of evaluations of the climbs still under way.
+    """
+    n, D = starts.shape
+    scale = np.sqrt(np.einsum("de,de->d", root, root))
+    x = starts.copy()
+    f, g = target.with_slopes(x, scale, far=far)
+    g = g @ root
+    B = np.tile(np.eye(D), (n, 1, 1))  # inverse Hessians of -log p in whitened coordinates
+    fresh = np.ones(n, dtype=bool)
+    step, longest = np.ones(n), np.full(n, LONGEST * np.sqrt(D))
+    arrived = np.zeros(n, dtype=bool)
+    active = np.isfinite(f)
+    path = [(x[0].copy(), np.eye(D))]
+    for _ in range(iterations):
+        i = np.flatnonzero(active)
+        if len(i) == 0:
+            break
+        if within is not None:
+            home = np.linalg.norm(within.whitened(x[i])[0], axis=1) < 2.0 + np.sqrt(D)
+            active[i[home]] = False
+            i = i[~home]
+            if len(i) == 0:
+                break
+        d = np.einsum("nde,ne->nd", B[i], g[i])
+        slope = np.einsum("nd,nd->n", g[i], d)
+        done = 0.5 * slope < FLAT
+        arrived[i[done]] = True
+        active[i[done]] = False
+        i, d, slope = i[~done], d[~done], slope[~done]
+        if len(i) == 0:
+            break
+        length = np.linalg.norm(d, axis=1)
+        t = step[i] * np.minimum(1.0, longest[i] / length)
+        tried = x[i] + (t[:, None] * d) @ root.T
+        f_new, g_new = target.with_slopes(tried, scale, far=far)
+        g_new = g_new @ root
+        rounding = 1e-13 * np.abs(f[i])
+        good = f_new > f[i] + 1e-4 * t * slope - rounding
+        _update(B, fresh, i[good], t[good, None] * d[good], g[i[good]] - g_new[good])
+        x[i[good]], f[i[good]], g[i[good]] = tried[good], f_new[good], g_new[good]
+        step[i[good]] = 1.0
+        longest[i[good]] *= 2.0
+        poor = i[~good]
+        step[poor] *= 0.2
+        stuck = poor[step[poor] < 1e-9]
+        arrived[stuck] = True  # a kink or rounding: no step goes up
+        active[stuck] = False
+        if good.any() and i[good][0] == 0:
+            path.append((x[0].copy(), B[0].copy()))
+    inverses = np.matmul(np.matmul(root, B), root.T)
+    unwhitened = tuple((point, root @ inverse @ root.T) for point, inverse in path)
+    return Climb(x, f, inverses, arrived, unwhitened)
+
+
+def _update(B: Array, fresh: np.ndarray[tuple[int], np.dtype[np.bool_]], index: Array, s: Array, y: Array) -> None:
+    """The BFGS update of the inverse Hessians ``index``, skipped where curvature is not positive."""
+    sy = np.einsum("nd,nd->n", s, y)
+    yy = np.einsum("nd,nd->n", y, y)
+    ok = sy > 1e-10 * np.sqrt(yy * np.einsum("nd,nd->n", s, s))
+    index, s, y, sy, yy = index[ok], s[ok], y[ok], sy[ok], yy[ok]
+    first = fresh[index]
+    B[index[first]] *= (sy[first] / yy[first])[:, None, None]
+    fresh[index] = False
+    By = np.einsum("nde,ne->nd", B[index], y)
+    yBy = np.einsum("nd,nd->n", y, By)
+    outer = np.einsum("nd,ne->nde", By, s)
+    B[index] += (1.0 + yBy / sy)[:, None, None] * np.einsum("nd,ne->nde", s, s) / sy[:, None, None] \
+        - (outer + outer.transpose(0, 2, 1)) / sy[:, None, None]
+
+
+def scouted_modes(target: Target, first: Gaussians, seed: int) -> tuple[Array, Array]:
+    """Modes found by climbing from points far outside ``first``: points and inverse Hessians, new ones only."""
+    D = first.dim
+    directions = normal_draws(SCOUTS, D, seed=seed + 11)
+    if D == 1:
+        directions = np.sign(directions[:2]) if directions[0] != directions[1] else np.array([[1.0], [-1.0]])
+    starts = np.concatenate([first.means[0] + radius * directions @ first.roots[0].T for radius in RADII])
+    found = climb(target, starts, first.roots[0], iterations=30, far=True, within=first)
+    usable = found.arrived & np.isfinite(found.values)
+    order = np.flatnonzero(usable)[np.argsort(-found.values[usable], kind="stable")]
+    kept: list[int] = []
+    for i in order:
+        near_first = np.linalg.norm(first.whitened(found.points[i : i + 1])[0, 0]) < 2.0 + np.sqrt(D)
+        if not near_first and not any(_same(found, i, j) for j in kept):
+            kept.append(int(i))
+    return found.points[kept], found.inverses[kept]
+
+
+def _same(found: Climb, i: int, j: int) -> bool:
+    """Whether two ends are one mode: closer than 1 in the metric of either."""
+    gap = found.points[i] - found.points[j]
+    return any(float(gap @ np.linalg.lstsq(found.inverses[k], gap, rcond=None)[0]) < 1.0 for k in (i, j))

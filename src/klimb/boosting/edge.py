@@ -1,0 +1,195 @@
+"""Targets with an edge inside their bulk: a mixture cut off at the edge, fitted by reweighting.
+
+Nodes that cross an edge make the bound jump, so nothing can be moved along slopes. Instead the points stay and their
+weights move: with draws x_n of the current mixture q0, b_n their probabilities and omega_n = b_n q(x_n)/q0(x_n),
+
+    KL(q cut off || p) = sum_in omega (log q - log p) / A - log(A / T) + const,     A = sum_in omega, T = sum_all omega,
+
+is a smooth function of the parameters of q, which needs values of log p only. Each round draws anew from the mixture
+found, so the bound of every round is judged at points that its fit has not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from klimb.boosting.gaussians import Gaussians, log_mixture
+from klimb.boosting.nodes import nodes
+from klimb.boosting.record import Step
+from klimb.boosting.target import Target
+from klimb.numerics.arrays import Array
+
+RHO = 0.02  # how strongly a round is held back, per nat of divergence
+ROUNDS, POINTS = 6, 384  # per component count; points of a round (at least)
+LEAST_INSIDE = 0.3  # share of the mixture that should stay in the support: an exponential needs no mean far outside
+PENALTY = 20.0  # for less, times the squared logarithm
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """A mixture, points drawn from it with the target's values, and the bound there."""
+
+    weights: Array
+    parts: Gaussians
+    X: Array
+    share: Array
+    values: Array
+    log_q: Array
+
+    @property
+    def inner(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        return np.isfinite(self.values)
+
+    @property
+    def inside(self) -> float:
+        return float(self.share[self.inner].sum())
+
+    @property
+    def residual(self) -> Array:
+        """log p - log q of the points inside, q cut off."""
+        return np.asarray(self.values[self.inner] - self.log_q[self.inner] + np.log(self.inside))
+
+    @property
+    def bound(self) -> float:
+        if self.inside < 0.25 * LEAST_INSIDE:
+            return -np.inf
+        share = self.share[self.inner] / self.inside
+        return float(share @ self.residual)
+
+    @property
+    def error(self) -> float:
+        return float(self.residual.std() / np.sqrt(len(self.residual)))
+
+
+def drawn(target: Target, weights: Array, parts: Gaussians, seed: int) -> Cut:
+    """Fresh points of the mixture, with values."""
+    per_part = max(POINTS // len(parts), 32 + 8 * parts.dim)
+    Z = nodes(per_part, parts.dim, seed)
+    X = parts.at(Z).reshape(-1, parts.dim)
+    share = np.repeat(weights / len(Z), len(Z))
+    return Cut(weights, parts, X, share, target.values(X), log_mixture(weights, parts.log_densities(X)))
+
+
+def cut_boosted(target: Target, first: Gaussians, n_components: int, tol: float, seed: int,
+                watch: Callable[[Step], None]) -> tuple[Cut, list[Step], str]:  # fmt: skip
+    """Add and refine cut-off components until they gain less than ``tol``."""
+    counter = seed + 1000
+    best = refined(target, drawn(target, np.ones(1), first, counter), counter)
+    steps = [_step(target, best, watch)]
+    while len(best.weights) < n_components:
+        counter += 100
+        grown = refined(target, drawn(target, *_with_excess(best), counter), counter)
+        won = grown.bound - best.bound
+        if won > 0:
+            best = grown
+            steps.append(_step(target, best, watch))
+        if not won > max(tol, 2.0 * best.error):
+            return best, steps, "gain"
+    return best, steps, "components"
+
+
+def _step(target: Target, cut: Cut, watch: Callable[[Step], None]) -> Step:
+    step = Step(len(cut.weights), cut.weights, cut.bound, cut.error, target.n_values, target.n_gradients, cut.parts)
+    watch(step)
+    return step
+
+
+def refined(target: Target, start: Cut, seed: int) -> Cut:
+    """The best of a few rounds of fitting and drawing anew."""
+    best = current = start
+    for round_ in range(ROUNDS):
+        weights, parts = _fitted(current)
+        current = drawn(target, weights, parts, seed + 1 + round_)
+        if current.bound > best.bound:
+            settled = current.bound - best.bound < current.error
+            best = current
+            if settled and round_ > 1:
+                break
+    return best
+
+
+def _fitted(cut: Cut) -> tuple[Array, Gaussians]:
+    from scipy.optimize import minimize
+
+    K, D = cut.parts.means.shape
+    rows, columns = np.tril_indices(D)
+    diagonal = rows == columns
+    inner = cut.inner
+
+    def unpacked(x: Array) -> tuple[Array, Array, Array]:
+        weights = np.exp(x[:K] - x[:K].max())
+        rest = x[K:].reshape(K, -1)
+        entries = rest[:, D:].copy()
+        entries[:, diagonal] = np.exp(entries[:, diagonal])
+        T = np.zeros((K, D, D))
+        T[:, rows, columns] = entries
+        return weights / weights.sum(), rest[:, :D], T
+
+    def parts_of(a: Array, T: Array) -> Gaussians:
+        old = cut.parts
+        return Gaussians(old.means + np.einsum("kde,ke->kd", old.roots, a), np.matmul(old.roots, T))
+
+    def objective(x: Array) -> tuple[float, Array]:
+        weights, a, T = unpacked(x)
+        parts = parts_of(a, T)
+        white = parts.whitened(cut.X)
+        terms = parts.log_peaks[:, None] - 0.5 * np.einsum("knd,knd->kn", white, white)
+        log_q = log_mixture(weights, terms)
+        with np.errstate(divide="ignore", over="ignore"):
+            omega = cut.share * np.exp(np.clip(log_q - cut.log_q, -700.0, 50.0))
+            responsibility = np.exp(terms + np.log(weights)[:, None] - log_q)
+        A, total = omega[inner].sum(), omega.sum()
+        if 1e-3 * total >= A or not np.isfinite(total):
+            return 1e10, np.zeros_like(x)
+        gap = np.where(inner, log_q - np.where(inner, cut.values, 0.0), 0.0)
+        mean_gap = float(omega @ gap) / A
+        c = np.where(inner, omega * (gap - mean_gap) / A, 0.0) + omega / total  # derivative in log q at each point
+        short = max(0.0, float(np.log(LEAST_INSIDE * total / A)))
+        c -= 2.0 * PENALTY * short * (np.where(inner, omega / A, 0.0) - omega / total)
+        spread = np.einsum("kde,kde->k", T, T) - D - 2 * np.log(np.einsum("kdd->kd", T)).sum(axis=1)
+        held = RHO * np.maximum(cut.weights, 1.0 / (4 * K))
+        value = mean_gap - np.log(A / total) + PENALTY * short**2 + 0.5 * float(held @ (spread + (a**2).sum(axis=1)))
+        pull = c * responsibility
+        inverse = parts.inverse_roots
+        old = cut.parts.roots.transpose(0, 2, 1)
+        d_mu = np.einsum("kn,knd->kd", pull, np.matmul(white, inverse))
+        outer = np.matmul(pull[:, None, :] * white.transpose(0, 2, 1), white)
+        outer -= pull.sum(axis=1)[:, None, None] * np.eye(D)
+        d_T = np.matmul(old, np.matmul(inverse.transpose(0, 2, 1), outer)) + held[:, None, None] * T
+        d_a = np.einsum("kde,ke->kd", old, d_mu) + held[:, None] * a
+        entries = d_T[:, rows, columns]
+        entries[:, diagonal] = entries[:, diagonal] * np.einsum("kdd->kd", T) - held[:, None]
+        logits = pull.sum(axis=1) - weights * c.sum()
+        return value, np.concatenate([logits, np.concatenate([d_a, entries], axis=1).ravel()])
+
+    start = np.zeros(K + K * (D + len(rows)))
+    start[:K] = np.log(np.maximum(cut.weights, 1e-12))
+    box = [(None, None)] * K + ([(-3.0, 3.0)] * D + [(-1.2, 1.2) if d else (-3.0, 3.0) for d in diagonal]) * K
+    found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=box, options={"maxiter": 60})
+    weights, a, T = unpacked(found.x)
+    keep = weights > 1e-4
+    return weights[keep] / weights[keep].sum(), parts_of(a, T).take(np.flatnonzero(keep))
+
+
+def _with_excess(cut: Cut) -> tuple[Array, Gaussians]:
+    """The mixture with one more component at the moments of (p/q - 1)+ around the point with the largest weight."""
+    X, residual = cut.X[cut.inner], cut.residual
+    share = cut.share[cut.inner] / cut.inside
+    mass = share * np.exp(residual - residual.max())
+    excess = np.maximum(mass / mass.sum() - share, 1e-300)
+    top = int(np.argmax(mass))
+    owner = int(np.argmax(cut.parts.log_densities(X[top : top + 1])[:, 0] + np.log(cut.weights)))
+    root = cut.parts.roots[owner]
+    white = np.linalg.norm((X - X[top]) @ cut.parts.inverse_roots[owner].T, axis=1)
+    pull = excess * np.exp(-0.5 * white**2)
+    pull /= pull.sum()
+    mean = pull @ X
+    centred = X - mean
+    cov = 0.7 * (centred * pull[:, None]).T @ centred + 0.15 * root @ root.T
+    parts = cut.parts.joined(Gaussians(mean[None], np.linalg.cholesky(cov)[None]))
+    return np.append(0.9 * cut.weights, 0.1), parts

@@ -1,0 +1,99 @@
+"""Several Gaussians side by side, and mixtures of them: log densities, responsibilities, derivatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+
+from klimb.numerics.arrays import Array
+
+LOG_2PI = float(np.log(2.0 * np.pi))
+CHUNK = 1 << 22  # numbers in one block of work
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Gaussians:
+    """N(means[k], roots[k] roots[k]'), k = 1..K; a root is any invertible square matrix."""
+
+    means: Array  # K x D
+    roots: Array  # K x D x D
+
+    def __len__(self) -> int:
+        return len(self.means)
+
+    @property
+    def dim(self) -> int:
+        return int(self.means.shape[1])
+
+    @cached_property
+    def inverse_roots(self) -> Array:
+        return np.asarray(np.linalg.inv(self.roots))
+
+    @cached_property
+    def log_peaks(self) -> Array:
+        """Log densities at the means."""
+        return np.asarray(-np.linalg.slogdet(self.roots)[1] - 0.5 * self.dim * LOG_2PI)
+
+    @property
+    def covariances(self) -> Array:
+        return np.asarray(self.roots @ self.roots.transpose(0, 2, 1))
+
+    @property
+    def deviations(self) -> Array:
+        """Standard deviations, K x D."""
+        return np.asarray(np.sqrt(np.einsum("kde,kde->kd", self.roots, self.roots)))
+
+    def whitened(self, X: Array) -> Array:
+        """roots[k]^-1 (x_n - means[k]), K x N x D."""
+        return np.asarray(np.matmul(X[None] - self.means[:, None], self.inverse_roots.transpose(0, 2, 1)))
+
+    def log_densities(self, X: Array) -> Array:
+        """log N_k(x_n), K x N."""
+        step = max(1, CHUNK // max(1, len(self) * self.dim))
+        parts = []
+        for begin in range(0, len(X), step):
+            white = self.whitened(X[begin : begin + step])
+            parts.append(self.log_peaks[:, None] - 0.5 * np.einsum("knd,knd->kn", white, white))
+        return np.concatenate(parts, axis=1) if parts else np.zeros((len(self), 0))
+
+    def at(self, Z: Array) -> Array:
+        """means[k] + roots[k] z_s, K x S x D."""
+        return np.asarray(self.means[:, None] + np.matmul(Z, self.roots.transpose(0, 2, 1)))
+
+    def take(self, index: Any) -> Gaussians:
+        return Gaussians(self.means[index], self.roots[index])
+
+    def joined(self, other: Gaussians) -> Gaussians:
+        return Gaussians(np.concatenate([self.means, other.means]), np.concatenate([self.roots, other.roots]))
+
+    def replaced(self, index: Any, other: Gaussians) -> Gaussians:
+        means, roots = self.means.copy(), self.roots.copy()
+        means[index], roots[index] = other.means, other.roots
+        return Gaussians(means, roots)
+
+
+def one_gaussian(mean: Array, root: Array) -> Gaussians:
+    """N(mean, root root')."""
+    return Gaussians(mean[None], root[None])
+
+
+def log_mixture(weights: Array, log_densities: Array) -> Array:
+    """log sum_k w_k N_k from K x N log densities; weights may be zero."""
+    with np.errstate(divide="ignore"):
+        terms = log_densities + np.log(weights)[:, None]
+    top = terms.max(axis=0)
+    safe = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        return np.asarray(safe + np.log(np.exp(terms - safe).sum(axis=0)))
+
+
+def divergence(new: Gaussians, old: Gaussians) -> Array:
+    """KL(new_k || old_k), one per pair."""
+    T = np.matmul(old.inverse_roots, new.roots)
+    shift = np.einsum("kde,ke->kd", old.inverse_roots, new.means - old.means)
+    spread = np.einsum("kde,kde->k", T, T) - new.dim - 2 * np.linalg.slogdet(T)[1]
+    return np.asarray(0.5 * (spread + (shift**2).sum(axis=1)))

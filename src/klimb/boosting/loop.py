@@ -1,0 +1,248 @@
+"""The default algorithm: a first Gaussian, scouts for other modes, then add, refine together, check, prune, stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+
+from klimb.boosting.ascent import climb, scouted_modes
+from klimb.boosting.gaussians import Gaussians, one_gaussian
+from klimb.boosting.nodes import node_count, nodes
+from klimb.boosting.proposals import Pool, best_share, candidates, steep_count, steepest
+from klimb.boosting.record import Step
+from klimb.boosting.refine import Fitted, at_nodes, evaluated, improve
+from klimb.boosting.target import Target
+from klimb.numerics.arrays import Array
+
+FIRST_ROUNDS, ROUNDS, LAST_ROUNDS = 25, 6, 5  # evaluations of all nodes in a refinement
+POLISHES = 6  # refinements after the last component
+NEGLIGIBLE = 1e-5  # weights below this are dropped
+FREE_BELOW = 3  # up to this dimension components move along every axis; beyond, along those that matter
+MOST_NODES = 4  # times the nodes at the start
+TRIED = 2  # candidates evaluated beside the one at the largest weight
+LEAST_SHARE = 0.01  # with which a new component begins
+
+
+@final
+@dataclass
+class Check:
+    """Values at a second set of nodes, which the fit has not seen: what the bound is judged by."""
+
+    target: Target
+    nodes: Array
+    parts: Gaussians | None = None
+    values: Array = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def evaluate(self, fit: Fitted) -> Fitted:
+        """``fit`` at the check's nodes; components that have not moved are not evaluated again."""
+        K, S = len(fit.parts), len(self.nodes)
+        values = np.empty((K, S))
+        fresh = []
+        for k in range(K):
+            known = self._known(fit.parts, k)
+            if known is None:
+                fresh.append(k)
+            else:
+                values[k] = known
+        if fresh:
+            X = fit.parts.take(fresh).at(self.nodes).reshape(-1, fit.parts.dim)
+            values[fresh] = self.target.values(X).reshape(len(fresh), S)
+        self.parts, self.values = fit.parts, values
+        return Fitted(fit.weights, fit.parts, values, np.zeros((K, S, 0)), self.nodes, fit.rho)
+
+    def _known(self, parts: Gaussians, k: int) -> Array | None:
+        if self.parts is None:
+            return None
+        same = (self.parts.means == parts.means[k]).all(axis=1) & (self.parts.roots == parts.roots[k]).all(axis=(1, 2))
+        return np.asarray(self.values[int(np.argmax(same))]) if same.any() else None
+
+
+@final
+class Booster:
+    """One run: the target, the nodes, the current mixture and the record of how it grew."""
+
+    def __init__(self, target: Target, first: Fitted, tol: float, seed: int, watch: Callable[[Step], None], *,
+                 joint: bool = True, max_evaluations: int = 1 << 62) -> None:  # fmt: skip
+        self.joint, self.max_evaluations = joint, max_evaluations
+        self.target, self.tol, self.seed, self.watch = target, tol, seed, watch
+        self.factor = 1  # of the number of nodes
+        self.fit = first
+        self.check = self._new_check()
+        self.seen = self.check.evaluate(first)
+        self.steps: list[Step] = []
+        self._record()
+
+    def _new_check(self) -> Check:
+        dim = self.target.dim
+        return Check(self.target, nodes(2 * self.factor * node_count(dim), dim, self.seed + 1))
+
+    def _record(self) -> None:
+        pool = Pool.of(self.seen)
+        spread = float(np.sqrt(pool.share @ (pool.residual - pool.share @ pool.residual) ** 2 / len(pool.residual)))
+        step = Step(len(self.fit.parts), self.fit.weights, self.seen.bound, spread, self.target.n_values,
+                    self.target.n_gradients, self.fit.parts)
+        self.steps.append(step)
+        self.watch(step)
+
+    def accept(self, grown: Fitted) -> float:
+        """Take ``grown`` if the check says it is better; return what it won."""
+        grown = pruned(grown)
+        seen = self.check.evaluate(grown)
+        won = seen.bound - self.seen.bound
+        if won > 0:
+            self.fit, self.seen = grown, seen
+            self._record()
+        else:
+            self.check.parts, self.check.values = self.fit.parts, self.seen.values
+        return won
+
+    def more_nodes(self) -> bool:
+        """Twice the nodes, and the mixture refined at them; False if there are enough."""
+        if self.factor >= MOST_NODES:
+            return False
+        self.factor *= 2
+        dim = self.target.dim
+        self.check = self._new_check()
+        self.seen = self.check.evaluate(self.fit)
+        Z = nodes(self.factor * node_count(dim), dim, self.seed)
+        fit = evaluated(self.target, self.fit.weights, self.fit.parts, Z)
+        self.fit = fit
+        self.accept(improve(self.target, fit, rounds=2, gain=0.1 * self.tol, free=self.free()))
+        return True
+
+    def free(self) -> int:
+        """Along how many axes the components may move together."""
+        fit = self.fit
+        if not self.joint:
+            return 0
+        return fit.parts.dim if len(fit.parts) == 1 else max(free_axes(fit, k) for k in range(len(fit.parts)))
+
+    def grow(self, n_components: int) -> str:
+        """Add components until there are enough, or until they stop being worth it; returns why it ended."""
+        failures, won = 0, 0.0
+        while len(self.fit.parts) < n_components:
+            pool = Pool.of(self.fit, self.seen)
+            if self.target.n_values > self.max_evaluations:
+                return "evaluations"
+            if pool.remaining < self.tol and won < 10 * self.tol:
+                return "gap"
+            if failures == 2:
+                if not self.more_nodes():
+                    return "gain"
+                failures, won = 0, 0.0
+                continue
+            add = split if failures == 1 else added
+            won = self.accept(add(self.target, self.fit, pool, self.tol, self.joint))
+            failures = 0 if won > max(0.5 * self.tol, 0.05 * pool.remaining) else failures + 1
+        return "components"
+
+    def polish(self) -> None:
+        """Refine all components until that gains less than a tenth of the tolerance."""
+        for _ in range(POLISHES):
+            if len(self.fit.parts) == 1 or self.target.n_values > self.max_evaluations:
+                return
+            better = improve(self.target, self.fit, rounds=LAST_ROUNDS, gain=0.05 * self.tol, free=self.free())
+            if self.accept(better) < 0.25 * self.tol:
+                return
+
+
+# -- the steps of it -------------------------------------------------------------------------------------------------
+
+
+def first_gaussian(target: Target, starts: Array, root: Array, tol: float, seed: int) -> Fitted:
+    """The best single Gaussian: from the highest mode that the climbs find, or from a point along the climb."""
+    Z = nodes(node_count(target.dim), target.dim, seed)
+    found = climb(target, starts, root)
+    best = int(np.argmax(np.where(np.isfinite(found.values), found.values, -np.inf)))
+    options = [(found.points[best], found.inverses[best])]
+    if not found.arrived[best]:  # a density may rise without end and still be one: then a mode says nothing
+        options += [found.path[i] for i in sorted({0, len(found.path) // 4, len(found.path) // 2})]
+    fits = [inside(target, mean, inverse, Z) for mean, inverse in options]
+    return improve(target, max(fits, key=lambda one: one.bound), rounds=FIRST_ROUNDS, gain=0.1 * tol)
+
+
+def inside(target: Target, mean: Array, cov: Array, Z: Array) -> Fitted:
+    """N(mean, cov), shrunk until every node has a finite value (or nearly to a point)."""
+    root = np.linalg.cholesky(cov + 1e-14 * np.trace(cov) / len(cov) * np.eye(len(cov)))
+    for _ in range(12):
+        fit = evaluated(target, np.ones(1), one_gaussian(mean, root), Z)
+        if np.isfinite(fit.values).all():
+            break
+        root = 0.5 * root
+    return fit
+
+
+def with_modes(target: Target, fit: Fitted, n_components: int, tol: float, seed: int) -> Fitted:
+    """``fit`` with a Gaussian at every mode that scouts find and that raises the bound."""
+    joined = fit
+    for point, inverse in zip(*scouted_modes(target, fit.parts, seed), strict=True):
+        one = inside(target, point, inverse, fit.nodes)
+        if len(joined.parts) >= n_components or not np.isfinite(one.values).all():
+            continue
+        one = improve(target, one, rounds=ROUNDS, gain=tol)
+        share, gain = best_share(joined, one)
+        if gain > tol:
+            joined = joined.joined(one, share)
+    if joined is fit:
+        return fit
+    free = fit.parts.dim if fit.parts.dim <= FREE_BELOW else 0  # modes apart need no more than their weights
+    return pruned(improve(target, joined, rounds=ROUNDS, gain=0.1 * tol, free=free))
+
+
+def added(target: Target, fit: Fitted, pool: Pool, tol: float, joint: bool) -> Fitted:
+    """``fit`` with the best of a few candidates, all refined together."""
+    options, parents = candidates(fit, pool, TRIED)
+    trials = evaluated(target, np.full(len(options), 1.0 / len(options)), options, fit.nodes)
+    gains = []
+    for j in range(len(options)):
+        one = trials.take(np.array([j]))
+        gains.append(best_share(fit, one) if np.isfinite(one.values).all() else (0.0, -np.inf))
+    best = int(np.argmax([gain for _, gain in gains]))
+    if not np.isfinite(gains[best][1]):
+        return fit
+    parent = int(parents[best])
+    free = free_axes(fit, parent) if joint else 0
+    joined = turned(target, fit, parent, free).joined(trials.take(np.array([best])), max(gains[best][0], LEAST_SHARE))
+    return improve(target, joined, rounds=ROUNDS, gain=0.1 * tol, free=free)
+
+
+def split(target: Target, fit: Fitted, pool: Pool, tol: float, joint: bool) -> Fitted:
+    """``fit`` with the component that fits worst made two, along the direction in which it fits worst."""
+    k = int(np.argmax(fit.weights * fit.residual.var(axis=1)))
+    free = free_axes(fit, k) if joint else 0
+    half = fit.parts.roots[k] @ steepest(fit, k)
+    step = 0.6 * half[:, 0]
+    half[:, 0] *= 0.8  # 0.8^2 + 0.6^2 = 1: mean and covariance of the pair are those of the one
+    twins = Gaussians(fit.parts.means[k] + np.stack([step, -step]), np.stack([half, half]))
+    pair = evaluated(target, np.array([0.5, 0.5]), twins, fit.nodes)
+    if not np.isfinite(pair.values).all():
+        return fit
+    rest = np.flatnonzero(np.arange(len(fit.parts)) != k)
+    joined = pair if len(rest) == 0 else fit.take(rest).joined(pair, float(fit.weights[k]))
+    return improve(target, joined, rounds=ROUNDS, gain=0.1 * tol, free=free)
+
+
+def free_axes(fit: Fitted, k: int) -> int:
+    """Along how many of its axes component k may move together with others."""
+    return fit.parts.dim if fit.parts.dim <= FREE_BELOW else steep_count(fit, k)
+
+
+def turned(target: Target, fit: Fitted, k: int, free: int) -> Fitted:
+    """``fit`` with the nodes of component k turned so that their first axes are those along which it fits worst."""
+    if free == fit.parts.dim:
+        return fit
+    new = Gaussians(fit.parts.means[[k]], (fit.parts.roots[k] @ steepest(fit, k))[None])
+    values, slopes = fit.values.copy(), fit.slopes.copy()
+    values[[k]], slopes[[k]] = at_nodes(target, new, fit.nodes)
+    if not np.isfinite(values[k]).all():
+        return fit
+    return Fitted(fit.weights, fit.parts.replaced([k], new), values, slopes, fit.nodes, fit.rho)
+
+
+def pruned(fit: Fitted) -> Fitted:
+    """``fit`` without components of negligible weight."""
+    keep = np.flatnonzero(fit.weights > NEGLIGIBLE)
+    return fit if len(keep) == len(fit.parts) else fit.take(keep)

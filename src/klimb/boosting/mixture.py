@@ -1,0 +1,300 @@
+"""The answer of `klimb.boost`: a mixture of Gaussians, its moments and quantiles, and how far to trust it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+
+from klimb.boosting.gaussians import Gaussians, log_mixture
+from klimb.boosting.record import Step
+from klimb.boosting.target import Target
+from klimb.boosting.transforms import points
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.lowdiscrepancy import normal_draws
+from klimb.numerics.pareto import SmoothedWeights, smooth_log_weights
+
+DRAWS = 1 << 13  # for moments and quantiles without a closed form
+CHECKED = 1 << 11  # evaluations of the target for khat and corrected moments
+
+
+@final
+class Ended(Enum):
+    """Why a run ended; ``advice`` says what to do about it."""
+
+    GAP = "The estimated divergence from the target is below tol."
+    GAIN = "Another component, tried twice and with more nodes, gains less than tol."
+    COMPONENTS = "n_components was reached while components still gained: raise it for a closer fit."
+    EVALUATIONS = "max_evaluations was reached first: raise it for a closer fit."
+
+    @property
+    def advice(self) -> str:
+        return self.value
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Corrected:
+    """Moments of the target itself: draws of the mixture, reweighted by target over mixture.
+
+    Rely on them while ``khat`` is below 0.7. ``log_evidence`` is the log of the integral of the user's density.
+    """
+
+    mean: Array
+    cov: Array
+    log_evidence: float
+    log_evidence_error: float
+    khat: float
+    effective: float  # how many equally weighted draws they are worth
+    draws: Array = field(repr=False)
+    weights: Array = field(repr=False)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """sum_k w_k N(mean_k, cov_k) in free coordinates, mapped to the user's by the transforms (identical without any).
+
+    Where the target has an edge inside its bulk, the mixture is cut off there (``inside`` is the share it keeps), so
+    that it is a density on the support.
+    """
+
+    weights: Array
+    parts: Gaussians = field(repr=False)
+    bound: float  # lower bound of the log evidence, estimated at nodes that the fit has not seen
+    bound_error: float  # its standard error
+    ended: Ended
+    steps: tuple[Step, ...] = field(repr=False)
+    target: Target = field(repr=False)
+    names: tuple[str, ...] = field(repr=False)
+    inside: float = 1.0
+    seed: int = 0
+
+    # -- what it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def n_components(self) -> int:
+        return len(self.weights)
+
+    @property
+    def dim(self) -> int:
+        """The number of the user's parameters."""
+        return self.target.coordinates.n
+
+    @property
+    def means(self) -> Array:
+        """K x D means of the components, in free coordinates."""
+        return self.parts.means
+
+    @property
+    def covariances(self) -> Array:
+        """K x D x D covariances of the components, in free coordinates."""
+        return self.parts.covariances
+
+    @property
+    def n_values(self) -> int:
+        """Points at which the user's log density was evaluated."""
+        return self.target.n_values
+
+    @property
+    def n_gradients(self) -> int:
+        """Points at which the user's gradient was evaluated."""
+        return self.target.n_gradients
+
+    @property
+    def trace(self) -> dict[str, Any]:
+        """Components, bound, its error, evaluations and weights after every accepted step."""
+        return {"n_components": [step.n_components for step in self.steps],
+                "bound": [step.bound for step in self.steps],
+                "bound_error": [step.bound_error for step in self.steps],
+                "n_values": [step.n_values for step in self.steps],
+                "n_gradients": [step.n_gradients for step in self.steps],
+                "weights": [step.weights for step in self.steps]}
+
+    def __repr__(self) -> str:
+        return (f"Mixture({self.n_components} component{'s' * (self.n_components > 1)} in {self.dim} dimension"
+                f"{'s' * (self.dim > 1)}, bound {self.bound:.6g} +- {self.bound_error:.2g}, ended by "
+                f"{self.ended.name.lower()})")
+
+    # -- density and draws -------------------------------------------------------------------------------------------
+
+    def log_density(self, X: Any) -> Array:
+        """log q at a point or at the rows of ``X``; -inf outside the support."""
+        rows = points(X, "X", self.dim)
+        coordinates = self.target.coordinates
+        found = np.full(len(rows), -np.inf)
+        ok = coordinates.contains(rows)
+        if ok.any():
+            U = coordinates.to_free(rows[ok])
+            found[ok] = self._log_free(U) - coordinates.to_user(U)[1]
+            if self.inside < 1.0:
+                found[ok] = np.where(np.isfinite(self.target.values(U)), found[ok], -np.inf)
+        return np.asarray(found[0] if np.ndim(X) == 1 else found)
+
+    def _log_free(self, U: Array) -> Array:
+        return np.asarray(log_mixture(self.weights, self.parts.log_densities(U)) - np.log(self.inside))
+
+    def sample(self, n: int, seed: int | np.random.Generator = 0) -> Array:
+        """``n`` independent draws, in the user's coordinates."""
+        rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(seed)
+        return self.target.coordinates.to_user(self._free_draws(n, rng))[0]
+
+    def _free_draws(self, n: int, rng: np.random.Generator | None) -> Array:
+        """``n`` free draws; evenly spread ones (as many of each component as its weight says) without ``rng``."""
+        if n < 1:
+            raise InputError("n must be at least 1", f"{n}", "Ask for at least one draw.")
+        kept: list[Array] = []
+        found, round_ = 0, 0
+        while found < n:
+            U = self._raw_draws(n if self.inside == 1.0 else int(1.2 * (n - found) / self.inside) + 8, rng, round_)
+            if self.inside < 1.0:
+                U = U[np.isfinite(self.target.values(U))]
+            kept.append(U)
+            found += len(U)
+            round_ += 1
+        return np.asarray(np.concatenate(kept)[:n])
+
+    def _raw_draws(self, n: int, rng: np.random.Generator | None, round_: int) -> Array:
+        D = self.parts.dim
+        if rng is not None:
+            owner = rng.choice(len(self.weights), size=n, p=self.weights)
+            z = rng.standard_normal((n, D))
+            return np.asarray(self.parts.means[owner] + np.einsum("nde,ne->nd", self.parts.roots[owner], z))
+        counts = np.floor(n * np.cumsum(self.weights) + 0.5).astype(int)
+        counts = np.diff(np.concatenate([[0], counts]))
+        first = self.seed + 101 + 997 * round_
+        draws = [self.parts.means[k] + normal_draws(int(m), D, seed=first + k) @ self.parts.roots[k].T
+                 for k, m in enumerate(counts) if m > 0]
+        found = np.concatenate(draws)
+        # An even order over components, so that the first draws are as good as all.
+        return np.asarray(found[np.argsort((np.arange(len(found)) * 0.6180339887498949) % 1.0, kind="stable")])
+
+    # -- summaries ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _even(self) -> Array:
+        """Evenly spread draws in the user's coordinates, for what has no closed form."""
+        return self.target.coordinates.to_user(self._free_draws(DRAWS, None))[0]
+
+    @property
+    def _closed(self) -> bool:
+        return self.target.coordinates.plain and self.inside == 1.0
+
+    @property
+    def mean(self) -> Array:
+        """The mean of q."""
+        return np.asarray(self.weights @ self.parts.means if self._closed else self._even.mean(axis=0))
+
+    @property
+    def cov(self) -> Array:
+        """The covariance of q."""
+        if not self._closed:
+            return np.atleast_2d(np.cov(self._even.T))
+        centred = self.parts.means - self.mean
+        between = (centred * self.weights[:, None]).T @ centred
+        return np.asarray(np.einsum("k,kde->de", self.weights, self.parts.covariances) + between)
+
+    @property
+    def sd(self) -> Array:
+        """Standard deviations of q."""
+        return np.sqrt(np.diag(self.cov))
+
+    def quantiles(self, p: Any = (0.05, 0.5, 0.95)) -> Array:
+        """Marginal quantiles of q, one row per probability in ``p``, one column per parameter."""
+        levels = np.atleast_1d(as_float(p, "p"))
+        if ((levels <= 0) | (levels >= 1)).any():
+            raise InputError("p must lie between 0 and 1", f"{levels}", "Use 0.05 for 5%.")
+        if self.inside < 1.0 or not self.target.coordinates.elementwise:
+            return np.quantile(self._even, levels, axis=0)
+        free = np.stack([self._free_quantile(level) for level in levels])
+        return np.asarray(self.target.coordinates.to_user(free)[0])
+
+    def _free_quantile(self, level: float) -> Array:
+        from scipy.special import ndtr
+
+        from klimb.numerics.search import monotone_root
+
+        means, deviations = self.parts.means, self.parts.deviations
+
+        def rising(rows: Any, t: Array) -> Array:
+            return np.asarray(self.weights @ ndtr((t - means[:, rows]) / deviations[:, rows]) - level)
+
+        centre = self.weights @ means
+        return monotone_root(rising, centre, np.sqrt(self.weights @ (deviations**2 + (means - centre) ** 2)))
+
+    def probability(self, event: Callable[[Array], Any], n: int = DRAWS) -> float:
+        """P(event) under q: ``event`` takes an n x dim batch of draws and returns n truth values."""
+        draws = self._even if n == DRAWS else self.target.coordinates.to_user(self._free_draws(n, None))[0]
+        happened = np.asarray(event(draws))
+        if happened.shape != (len(draws),):
+            raise InputError(f"event must return {len(draws)} truth values for {len(draws)} draws",
+                             f"shape {happened.shape}", "Write it for a batch: lambda x: x[:, 0] > 0.")
+        return float(happened.astype(bool).mean())
+
+    # -- trust -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _weighted(self) -> tuple[Array, SmoothedWeights]:
+        U = self._free_draws(CHECKED, None)
+        with np.errstate(invalid="ignore"):
+            ratios = self.target.values(U) - self._log_free(U)
+        return U, smooth_log_weights(ratios)
+
+    @property
+    def khat(self) -> float:
+        """The tail of target over mixture: below 0.7, ``corrected`` can be relied on; evaluates the target once."""
+        return self._weighted[1].khat
+
+    @property
+    def corrected(self) -> Corrected:
+        """Moments and log evidence by Pareto-smoothed importance weights; evaluates the target once."""
+        U, smoothed = self._weighted
+        X, w = self.target.coordinates.to_user(U)[0], smoothed.normalised
+        mean = w @ X
+        centred = X - mean
+        return Corrected(mean, (centred * w[:, None]).T @ centred, smoothed.log_mean, smoothed.log_mean_error,
+                         smoothed.khat, smoothed.effective, X, w)
+
+    @property
+    def gap(self) -> float:
+        """An estimate of KL(q || target): the importance-sampled log evidence less the bound, at the same draws."""
+        smoothed = self._weighted[1]
+        residual = smoothed.log_weights
+        return max(0.0, smoothed.log_mean - float(np.mean(residual[np.isfinite(residual)])))
+
+    # -- pictures and friends ----------------------------------------------------------------------------------------
+
+    def plot_marginals(self, truth: Array | None = None, *, axes: Any = None) -> Any:
+        """Marginal densities, one panel per parameter; ``truth`` draws are shown as histograms."""
+        from klimb.boosting.plots import marginals
+
+        return marginals(self, truth, axes)
+
+    def plot_contours(self, pair: Sequence[int] = (0, 1), *, ax: Any = None) -> Any:
+        """Contours of q for two parameters, over those of the target where it has just two."""
+        from klimb.boosting.plots import contours
+
+        return contours(self, pair, ax)
+
+    def to_arviz(self, n: int = 4000, *, corrected: bool = False) -> Any:
+        """An ArviZ InferenceData of ``n`` draws (resampled by importance if ``corrected``); needs the extra arviz."""
+        try:
+            import arviz
+        except ImportError as error:
+            raise ImportError("to_arviz needs the package arviz: pip install 'klimb[arviz]'") from error
+        draws = self.sample(n, self.seed)
+        if corrected:
+            found = self.corrected
+            draws = found.draws[np.random.default_rng(self.seed).choice(len(found.draws), size=n, p=found.weights)]
+        return arviz.from_dict({"posterior": {name: draws[None, :, j] for j, name in enumerate(self.names)}}) \
+            if _takes_groups(arviz) else arviz.from_dict({name: draws[None, :, j] for j, name in enumerate(self.names)})
+
+
+def _takes_groups(arviz: Any) -> bool:
+    """ArviZ 1 wants a dictionary of groups, earlier versions that of the posterior."""
+    return int(str(getattr(arviz, "__version__", "0")).split(".")[0]) >= 1

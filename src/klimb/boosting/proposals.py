@@ -1,0 +1,214 @@
+"""Where the next component might go: many candidates, screened at points that are already paid for.
+
+The points of the pool come from q itself, so that reweighting them by h/q gives expectations under a candidate h, and
+with them the bound of (1 - alpha) q + alpha h, without asking the target again. Only the best few are evaluated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from klimb.boosting.gaussians import Gaussians, log_mixture
+from klimb.boosting.refine import Fitted
+from klimb.numerics.arrays import Array
+
+SHARES = np.exp(np.linspace(np.log(1e-3), np.log(0.6), 14))  # weights tried in the screening
+# Candidates along a direction u of a component: centre moved by s L u, spread along u scaled by c.
+ALONG = ((0.0, 2.5), (0.0, 0.4), (1.0, 0.6), (-1.0, 0.6), (2.0, 0.7), (-2.0, 0.7), (1.5, 1.2), (-1.5, 1.2))
+SMALL = 0.5  # root of a candidate at a node, relative to the component that the node belongs to
+MATTERS = 0.04  # share of the steepest direction's variance from which another direction matters
+FLOOR = 0.05  # least variance of a candidate fitted to the excess, relative to that component
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Points drawn from q: probability of each, owner, log p - log q and log q."""
+
+    X: Array
+    share: Array
+    owner: Array
+    residual: Array
+    log_q: Array
+
+    @classmethod
+    def of(cls, *fits: Fitted) -> Pool:
+        """The nodes of several evaluations of one mixture."""
+        D = fits[0].parts.dim
+        X = np.concatenate([fit.points.reshape(-1, D) for fit in fits])
+        owner = np.concatenate([np.repeat(np.arange(len(fit.parts)), fit.values.shape[1]) for fit in fits])
+        residual = np.concatenate([fit.residual.ravel() for fit in fits])
+        log_q = np.concatenate([fit.log_q.ravel() for fit in fits])
+        share = fits[0].weights[owner] / np.bincount(owner)[owner]
+        inside = np.isfinite(residual)
+        return cls(X[inside], share[inside] / share[inside].sum(), owner[inside], residual[inside], log_q[inside])
+
+    @property
+    def remaining(self) -> float:
+        """An estimate of KL(q || p): log E exp(r) - E r of the residuals r. Blind to what no point has seen."""
+        top = float(self.residual.max())
+        return top + float(np.log(self.share @ np.exp(self.residual - top))) - float(self.share @ self.residual)
+
+    @property
+    def excess(self) -> Array:
+        """(p/q - 1)+ times q, as shares: where q has too little mass."""
+        weight = self.share * np.exp(self.residual - self.residual.max())
+        return np.asarray(np.maximum(weight / weight.sum() - self.share, 0.0))
+
+
+def candidates(fit: Fitted, pool: Pool, n: int) -> tuple[Gaussians, Array]:
+    """The ``n`` most promising of many candidates, by screening, and one at the point with the largest p/q mass.
+
+    Beside them, the component that each came from.
+    """
+    options, parents = _around_nodes(fit, pool)
+    n_sure = 1  # the first is evaluated whatever the screening says: the pool is thin where it sits
+    misfit = fit.weights * fit.residual.var(axis=1)
+    for k in np.argsort(-misfit)[:3]:
+        along = _along_directions(fit, int(k))
+        options += along
+        parents += [int(k)] * len(along)
+    parts = Gaussians(np.stack([mean for mean, _ in options]), np.stack([root for _, root in options]))
+    gains = screened(pool, parts)
+    order = [i for i in np.argsort(-gains) if i >= n_sure][:n]
+    kept = [*range(n_sure), *order]
+    return parts.take(kept), np.array(parents)[kept]
+
+
+def screened(pool: Pool, parts: Gaussians) -> Array:
+    """For each candidate the estimated gain of the bound at its best weight, less its standard error."""
+    values = pool.residual + pool.log_q
+    current = float(pool.share @ pool.residual)
+    found = np.empty(len(parts))
+    for j, log_h in enumerate(parts.log_densities(pool.X)):
+        ratio = pool.share * np.exp(np.minimum(log_h - pool.log_q, 600.0))
+        total = ratio.sum()
+        if not total > 0:
+            found[j] = -np.inf
+            continue
+        ratio = ratio / total
+        best = -np.inf
+        for a in SHARES:
+            log_mixed = np.logaddexp(np.log1p(-a) + pool.log_q, np.log(a) + log_h)
+            weight = (1.0 - a) * pool.share + a * ratio
+            term = values - log_mixed
+            centre = float(weight @ term)
+            # what the self-normalised part adds to the error of the average
+            error = a * float(np.sqrt(np.sum((ratio * (term - centre)) ** 2)))
+            best = max(best, centre - current - error)
+        found[j] = best
+    return found
+
+
+def _around_nodes(fit: Fitted, pool: Pool) -> tuple[list[tuple[Array, Array]], list[int]]:
+    """Small ones at the two points that carry most of the importance weight, and the moments of the excess there."""
+    D = fit.parts.dim
+    with np.errstate(divide="ignore"):
+        mass = np.log(pool.share) + pool.residual
+    excess = pool.excess
+    left = np.ones(len(pool.X), dtype=bool)
+    nodes, moments, owners, moment_owners = [], [], [], []
+    for _ in range(2):
+        if not left.any():
+            break
+        top = int(np.flatnonzero(left)[np.argmax(mass[left])])
+        near = fit.parts.take([pool.owner[top]])
+        white = np.linalg.norm((pool.X - pool.X[top]) @ near.inverse_roots[0].T, axis=1)
+        owners.append(int(pool.owner[top]))
+        nodes.append((pool.X[top], SMALL ** (1.0 if D <= 4 else 4.0 / D) * near.roots[0]))
+        for reach in (1.0, 0.5):
+            pull = excess * np.exp(-0.5 * (white / reach) ** 2 / max(1.0, 0.5 * D))
+            if pull.sum() > 0:
+                moment_owners.append(int(pool.owner[top]))
+                moments.append(_moments(pool.X, pull / pull.sum(), near.roots[0]))
+        left &= white > 1.5 * np.sqrt(D)
+    return nodes + moments, owners + moment_owners
+
+
+def _moments(X: Array, share: Array, root: Array) -> tuple[Array, Array]:
+    mean = share @ X
+    centred = X - mean
+    # Few points carry the excess: shrink towards the owner's covariance by what they are worth.
+    worth = 1.0 / float(share @ share)
+    trust = worth / (worth + X.shape[1] + 1.0)
+    cov = trust * (centred * share[:, None]).T @ centred + ((1.0 - trust) * 0.5 + FLOOR) * root @ root.T
+    return mean, np.linalg.cholesky(cov)
+
+
+def _along_directions(fit: Fitted, k: int) -> list[tuple[Array, Array]]:
+    """Component k moved and stretched along the directions in which the slope of log p - log q varies most."""
+    mean, root = fit.parts.means[k], fit.parts.roots[k]
+    basis = steepest(fit, k)
+    found = []
+    for first in ([0], [1])[: len(mean)]:
+        turned = root @ np.concatenate([basis[:, first], np.delete(basis, first, axis=1)], axis=1)
+        for shift, stretch in ALONG:
+            stretched = turned.copy()
+            stretched[:, 0] *= stretch
+            found.append((mean + shift * turned[:, 0], stretched))
+    D = len(mean)
+    for factor in (2.0, 0.5):
+        found.append((mean, factor ** (1.0 if D <= 4 else 4.0 / D) * root))
+    return found
+
+
+def steepest(fit: Fitted, k: int) -> Array:
+    """Whitened directions of component k, as columns, by how much the slope of log p - log q varies along them."""
+    return _directions(fit, k)[0]
+
+
+def steep_count(fit: Fitted, k: int) -> int:
+    """How many of those directions matter.
+
+    Where the slope of the residual lies in a subspace, p/q depends on that subspace alone: the rest needs no mixture.
+    """
+    variances = _directions(fit, k)[1]
+    return int(np.count_nonzero(variances > MATTERS * variances[0]))
+
+
+def _directions(fit: Fitted, k: int) -> tuple[Array, Array]:
+    slope = fit.slopes[k] - fit.log_q_slopes(k)
+    variances, basis = np.linalg.eigh(slope.T @ slope)
+    return np.asarray(basis[:, ::-1]), np.asarray(variances[::-1])
+
+
+def best_share(fit: Fitted, new: Fitted) -> tuple[float, float]:
+    """The share alpha of ``new`` that maximises the bound of (1 - alpha) fit + alpha new, and the bound gained.
+
+    [G] Eq. (7): the bound is concave in alpha. Golden sections in the logit of alpha, so that small shares count.
+    """
+    K, S = fit.values.shape
+    at_old = fit.points.reshape(K * S, -1)
+    at_new = new.points.reshape(-1, fit.parts.dim)
+    q_old, q_new = fit.log_q.ravel(), fit.log_mixture(at_new)
+    h_old = log_mixture(new.weights, new.parts.log_densities(at_old))
+    h_new = new.log_q.ravel()
+    weight_old = np.repeat(fit.weights / S, S)
+    weight_new = np.repeat(new.weights / new.values.shape[1], new.values.shape[1])
+    values_old, values_new = fit.values.ravel(), new.values.ravel()
+
+    def bound(logit: float) -> float:
+        log_a, log_b = -np.logaddexp(0.0, -logit), -np.logaddexp(0.0, logit)
+        a = float(np.exp(log_a))
+        old = values_old - np.logaddexp(log_b + q_old, log_a + h_old)
+        fresh = values_new - np.logaddexp(log_b + q_new, log_a + h_new)
+        return (1.0 - a) * float(weight_old @ old) + a * float(weight_new @ fresh)
+
+    low, high = -14.0, 8.0
+    golden = 0.5 * (np.sqrt(5.0) - 1.0)
+    left, right = high - golden * (high - low), low + golden * (high - low)
+    f_left, f_right = bound(left), bound(right)
+    for _ in range(24):
+        if f_left < f_right:
+            low, left, f_left = left, right, f_right
+            right = low + golden * (high - low)
+            f_right = bound(right)
+        else:
+            high, right, f_right = right, left, f_left
+            left = high - golden * (high - low)
+            f_left = bound(left)
+    logit, best = (left, f_left) if f_left > f_right else (right, f_right)
+    return float(1.0 / (1.0 + np.exp(-logit))), best - fit.bound

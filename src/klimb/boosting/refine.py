@@ -1,0 +1,336 @@
+"""Moving all weights, means and covariances of a mixture uphill together, with few evaluations of the target.
+
+The bound of a mixture q = sum_k w_k N(mu_k, L_k L_k') over fixed nodes z_s is
+
+    B = sum_k w_k / S sum_s [ log p(x_ks) - log q(x_ks) ],      x_ks = mu_k + L_k z_s.
+
+log q is ours and costs nothing, log p is the user's and costs. So between two evaluations we let log p be its
+second-order expansion around every node (value and slope of the node itself, one Hessian per component from the
+regression of slopes on nodes, which Stein's identity makes the average Hessian) and maximise the model over everything,
+less rho times the divergence from where the expansions were made. Then the target is evaluated at the new nodes, the
+true B judges the step, and rho falls or grows. For a Gaussian target one step is the whole way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from klimb.boosting.gaussians import Gaussians, divergence, log_mixture
+from klimb.boosting.target import Target
+from klimb.numerics.arrays import Array
+
+STILL = 2e-4  # a component whose proposed move is less than this (in nats, times its weight) is left where it is
+IDLE = 0.02  # ... or less than this share of the largest move
+WRONG, RIGHT = 1.0, 0.3  # errors of the expansion, relative to the move, at which rho grows and falls
+RISE, FALL = 6.0, 4.0  # factors of rho after a poor and after a good step
+LEAST_RHO, MOST_RHO, FRESH, CALM = 0.03, 1e6, 0.3, 3.0
+HELD = 0.02  # how strongly the weights are held back
+FARTHEST, NEAR = (20.0, 2.5), (2.0, 0.8)  # limits of one step, for a single Gaussian and for components of several
+
+
+Index: TypeAlias = np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
+Natural: TypeAlias = tuple[Array, Array, Array]  # in weights, moves and factors
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A mixture with the target's values and (whitened) slopes at the nodes of each component."""
+
+    weights: Array  # K
+    parts: Gaussians
+    values: Array  # K x S, log p at the nodes
+    slopes: Array  # K x S x D, L_k' grad log p
+    nodes: Array  # S x D
+    rho: Array  # K, how strongly each component is held back in the next step
+
+    @cached_property
+    def log_q(self) -> Array:
+        """log q at the nodes of each component, K x S."""
+        K, S = self.values.shape
+        return self.log_mixture(self.points.reshape(K * S, -1)).reshape(K, S)
+
+    @cached_property
+    def points(self) -> Array:
+        return self.parts.at(self.nodes)
+
+    def log_mixture(self, X: Array) -> Array:
+        return log_mixture(self.weights, self.parts.log_densities(X))
+
+    @cached_property
+    def residual(self) -> Array:
+        """log p - log q at the nodes, K x S: constant where the fit is perfect."""
+        return np.asarray(self.values - self.log_q)
+
+    @cached_property
+    def bound(self) -> float:
+        return float(self.weights @ self.residual.mean(axis=1))
+
+    def log_q_slopes(self, k: int) -> Array:
+        """L_k' grad log q at the nodes of component k, S x D."""
+        X = self.points[k]
+        white = self.parts.whitened(X)
+        terms = self.parts.log_densities(X)
+        share = self.weights[:, None] * np.exp(terms - self.log_q[k])
+        slopes = -np.matmul(share[:, :, None] * white, self.parts.inverse_roots).sum(axis=0)
+        return np.asarray(slopes @ self.parts.roots[k])
+
+    def take(self, index: Index) -> Fitted:
+        """The components ``index``, their weights normalised."""
+        weights = self.weights[index]
+        return Fitted(weights / weights.sum(), self.parts.take(index), self.values[index], self.slopes[index],
+                      self.nodes, self.rho[index])
+
+    def joined(self, other: Fitted, share: float) -> Fitted:
+        """(1 - share) of this and ``share`` of ``other``."""
+        weights = np.concatenate([(1.0 - share) * self.weights, share * other.weights])
+        return Fitted(weights, self.parts.joined(other.parts), np.concatenate([self.values, other.values]),
+                      np.concatenate([self.slopes, other.slopes]), self.nodes, np.concatenate([self.rho, other.rho]))
+
+
+def evaluated(target: Target, weights: Array, parts: Gaussians, nodes: Array, rho: float = FRESH) -> Fitted:
+    """The mixture with the target evaluated at the nodes of every component."""
+    values, slopes = at_nodes(target, parts, nodes)
+    return Fitted(weights, parts, values, slopes, nodes, np.full(len(parts), rho))
+
+
+def at_nodes(target: Target, parts: Gaussians, nodes: Array) -> tuple[Array, Array]:
+    """Values and whitened slopes of the target, K x S and K x S x D."""
+    K, S, D = len(parts), *nodes.shape
+    X = parts.at(nodes).reshape(K * S, D)
+    scale = np.repeat(parts.deviations, S, axis=0)
+    values, slopes = target.with_slopes(X, scale)
+    return values.reshape(K, S), np.matmul(slopes.reshape(K, S, D), parts.roots)
+
+
+def improve(target: Target, fit: Fitted, *, rounds: int, gain: float, free: int | None = None) -> Fitted:
+    """Up to ``rounds`` evaluations uphill; ends early when a step gains less than ``gain`` nats.
+
+    Components move along their first ``free`` axes (all if None). Each is held back by its own rho, which grows where
+    the expansion was wrong and falls where it was right; a component that spoils a step stays behind.
+    """
+    failures = 0
+    fit = replace(fit, rho=np.clip(fit.rho, LEAST_RHO, CALM))
+    for _ in range(rounds):
+        model = Model(fit, fit.parts.dim if free is None else free)
+        x = model.minimiser()
+        proposal = model.mixture(x)
+        moves = divergence(proposal.parts, fit.parts)
+        distance = fit.weights * moves
+        moved = np.flatnonzero(distance > max(STILL * min(1.0, gain / 1e-3), IDLE * float(distance.max())))
+        trial = _trial(target, fit, proposal, moved)
+        # How wrong the expansion was, relative to how far the component went: a good step gains about its divergence.
+        error = np.zeros(len(fit.parts))
+        with np.errstate(invalid="ignore"):
+            error[moved] = np.abs((proposal.values[moved] - trial.values[moved]).mean(axis=1)) / moves[moved]
+        error[~np.isfinite(error)] = np.inf
+        won = trial.bound - fit.bound + model.correction(x, moved)
+        spoilers = error > WRONG
+        if spoilers.any() and not won > 0:
+            kept = moved[~spoilers[moved]]
+            trial = _kept(fit, trial, kept)
+            weighing = Model(trial, 0)
+            y = weighing.minimiser()
+            trial = weighing.mixture(y)
+            won = trial.bound - fit.bound + model.correction(x, kept)
+        rho = fit.rho.copy()
+        rho[spoilers] = np.minimum(rho[spoilers] * RISE, MOST_RHO)
+        if won > 0:
+            calm = np.isin(np.arange(len(rho)), moved) & (error < RIGHT)
+            rho[calm] = np.maximum(rho[calm] / FALL, LEAST_RHO)
+            fit, failures = replace(trial, rho=rho), 0
+            if won < gain and not spoilers.any():
+                break
+        else:
+            if not spoilers.any():
+                rho = np.minimum(rho * RISE, MOST_RHO)
+            fit, failures = replace(fit, rho=rho), failures + 1
+            if failures >= 4:
+                break
+        if len(moved) == 0:
+            break
+    return fit
+
+
+def _kept(fit: Fitted, trial: Fitted, kept: Index) -> Fitted:
+    """``trial`` with only the components ``kept`` moved; the others are where they were, so nothing is evaluated."""
+    values, slopes = fit.values.copy(), fit.slopes.copy()
+    values[kept], slopes[kept] = trial.values[kept], trial.slopes[kept]
+    return replace(trial, parts=fit.parts.replaced(kept, trial.parts.take(kept)), values=values, slopes=slopes)
+
+
+def _trial(target: Target, fit: Fitted, proposal: Fitted, moved: Index) -> Fitted:
+    """``proposal`` with true values for the components ``moved``; the others stay where they were."""
+    if len(moved) == 0:
+        return replace(fit, weights=proposal.weights)
+    parts = fit.parts.replaced(moved, proposal.parts.take(moved))
+    values, slopes = fit.values.copy(), fit.slopes.copy()
+    values[moved], slopes[moved] = at_nodes(target, parts.take(moved), fit.nodes)
+    return replace(fit, weights=proposal.weights, parts=parts, values=values, slopes=slopes)
+
+
+# -- the model and its maximiser -------------------------------------------------------------------------------------
+
+
+@final
+class Model:
+    """Minus the modelled bound plus the proximal term, as a function of logits and of moves in whitened coordinates.
+
+    Component k moves to mu = mu0 + L0 a, L = L0 T with T lower triangular, its diagonal positive by exponentials. Its
+    nodes move by L0 y, y = a + (T - I) z, and log p at a node becomes value + slope'y + y'Hy/2.
+    """
+
+    def __init__(self, fit: Fitted, free: int) -> None:
+        self.fit = fit
+        D = fit.parts.dim
+        self.K, self.D = len(fit.parts), D
+        self.free = free  # components move along their first ``free`` axes only
+        self.rows, self.columns = np.tril_indices(free)
+        self.on_diagonal = self.rows == self.columns
+        self.nodes = fit.nodes
+        self.slopes = fit.slopes
+        self.hessians = average_hessians(self.slopes, self.nodes)
+        self.start = np.zeros(self.K + self.K * (free + len(self.rows)))
+        with np.errstate(divide="ignore"):
+            self.start[: self.K] = np.maximum(np.log(fit.weights), -30.0)
+        self.score: Natural | None = None
+        self.score = self._objective(self.start)[2]
+
+    def minimiser(self, iterations: int = 40) -> Array:
+        """Where the model is best, by L-BFGS."""
+        from scipy.optimize import minimize
+
+        found = minimize(self.objective, self.start, jac=True, method="L-BFGS-B", bounds=self.bounds,
+                         options={"maxiter": iterations, "maxcor": 20, "ftol": 1e-10, "gtol": 1e-7})
+        return np.asarray(found.x)
+
+    def correction(self, x: Array, moved: Index) -> float:
+        """What the score adds to the bound gained on the way to ``x``, if only the components ``moved`` go there."""
+        weights, a, T = self.unpacked(x)
+        stay = ~np.isin(np.arange(self.K), moved)
+        a, T = a.copy(), T.copy()
+        a[stay], T[stay] = 0.0, np.eye(self.D)
+        assert self.score is not None
+        later = self._objective(x)[2]
+        return 0.5 * (self._along(self.score, weights, a, T) + self._along(later, weights, a, T))
+
+    def _along(self, score: Natural, weights: Array, a: Array, T: Array) -> float:
+        d_weights, d_a, d_T = score
+        return float(d_weights @ (weights - self.fit.weights) + (d_a * a).sum() + (d_T * (T - np.eye(self.D))).sum())
+
+    @property
+    def bounds(self) -> list[tuple[float | None, float | None]]:
+        """How far one step may move a mean (in standard deviations) and the logarithm of a scale."""
+        far, large = FARTHEST if self.K == 1 else NEAR
+        moves: list[tuple[float | None, float | None]] = [(-far, far)] * self.free
+        scales = [(-large, large) if diagonal else (-far, far) for diagonal in self.on_diagonal]
+        return [(None, None)] * self.K + (moves + scales) * self.K
+
+    def unpacked(self, x: Array) -> tuple[Array, Array, Array]:
+        """Weights, moves a (M x D) and factors T (M x D x D)."""
+        logits = x[: self.K] - x[: self.K].max()
+        weights = np.exp(logits)
+        weights /= weights.sum()
+        rest = x[self.K :].reshape(self.K, -1)
+        T = np.tile(np.eye(self.D), (self.K, 1, 1))
+        a = np.zeros((self.K, self.D))
+        a[:, : self.free] = rest[:, : self.free]
+        entries = rest[:, self.free :].copy()
+        entries[:, self.on_diagonal] = np.exp(np.clip(entries[:, self.on_diagonal], -20.0, 20.0))
+        T[:, self.rows, self.columns] = entries
+        return weights, a, T
+
+    def parts(self, a: Array, T: Array) -> Gaussians:
+        old = self.fit.parts
+        return Gaussians(old.means + np.einsum("kde,ke->kd", old.roots, a), np.matmul(old.roots, T))
+
+    def values(self, a: Array, T: Array) -> tuple[Array, Array]:
+        """The modelled log p at the moved nodes, and its slope in y."""
+        y = a[:, None] + np.matmul(self.nodes, (T - np.eye(self.D)).transpose(0, 2, 1))
+        Hy = np.matmul(y, self.hessians)
+        values = self.fit.values + np.einsum("ksd,ksd->ks", self.slopes + 0.5 * Hy, y)
+        return values, self.slopes + Hy
+
+    def mixture(self, x: Array) -> Fitted:
+        weights, a, T = self.unpacked(x)
+        return replace(self.fit, weights=weights, parts=self.parts(a, T), values=self.values(a, T)[0])
+
+    def objective(self, x: Array) -> tuple[float, Array]:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            value, gradient, _ = self._objective(x)
+            return value, gradient
+
+    def _objective(self, x: Array) -> tuple[float, Array, Natural]:
+        weights, a, T = self.unpacked(x)
+        parts = self.parts(a, T)
+        K, S, D = self.K, len(self.nodes), self.D
+        N = K * S
+        X = parts.at(self.nodes).reshape(N, D)
+        white = parts.whitened(X)
+        terms = parts.log_peaks[:, None] - 0.5 * np.einsum("knd,knd->kn", white, white)
+        log_w = np.log(weights)
+        terms_w = terms + log_w[:, None]
+        top = terms_w.max(axis=0)
+        share = np.exp(terms_w - top)
+        total = share.sum(axis=0)
+        share /= total  # responsibilities
+        log_q = (top + np.log(total)).reshape(K, S)
+        values, steep = self.values(a, T)
+        residual = log_q - values
+        old_weights = self.fit.weights
+        move = self.fit.rho * old_weights  # proximal term: sum_k rho_k w0_k KL(new_k || old_k), and KL(w0 || w)
+        spread = np.einsum("kde,kde->k", T, T) - D - 2 * np.log(np.einsum("kdd->kd", T)).sum(axis=1)
+        log_old = np.log(np.maximum(old_weights, 1e-300))
+        proximal = 0.5 * float(move @ (spread + (a**2).sum(axis=1))) \
+            + HELD * float(old_weights @ (log_old - log_w))
+        value = float(weights @ residual.mean(axis=1)) + proximal
+        if not np.isfinite(value):
+            return 1e300, np.zeros_like(x), (weights, a, T)
+        # -- derivatives
+        c = np.repeat(weights / S, S)  # of log q at each node
+        # in the weights: through the average, and through log q (the score)
+        mass = share @ c
+        d_w = residual.mean(axis=1) - HELD * old_weights / weights
+        score_w = mass / np.maximum(weights, 1e-300)
+        # in means and roots: explicit in log q (the score), and through the nodes
+        inverse = parts.inverse_roots
+        pulled = np.matmul(share[:, :, None] * white, inverse)  # r_jn Lambda_j (x_n - mu_j), K x N x D
+        along = (-pulled.sum(axis=0)).reshape(K, S, D)  # grad log q at the nodes
+        outer = np.matmul((c * share)[:, None, :] * white.transpose(0, 2, 1), white)
+        score_mu = np.einsum("n,knd->kd", c, pulled)
+        score_L = np.matmul(inverse.transpose(0, 2, 1), outer - mass[:, None, None] * np.eye(D))
+        through = (weights / S)[:, None, None] * along
+        d_mu, d_L = through.sum(axis=1), np.matmul(through.transpose(0, 2, 1), self.nodes)
+        old = self.fit.parts.roots.transpose(0, 2, 1)
+        d_a, score_a = np.einsum("kde,ke->kd", old, d_mu), np.einsum("kde,ke->kd", old, score_mu)
+        d_T, score_T = np.matmul(old, d_L), np.matmul(old, score_L)
+        modelled_slope = (weights / S)[:, None, None] * steep
+        d_a += move[:, None] * a - modelled_slope.sum(axis=1)
+        d_T += move[:, None, None] * T - np.matmul(modelled_slope.transpose(0, 2, 1), self.nodes)
+        score = (score_w, score_a, score_T)
+        if self.score is not None:  # score less what it was at the start
+            value -= self._along(self.score, weights, a, T)
+            score_w, score_a, score_T = (now - then for now, then in zip(score, self.score, strict=True))
+        d_w, d_a, d_T = d_w + score_w, d_a + score_a, d_T + score_T
+        entries = d_T[:, self.rows, self.columns]
+        diagonal = T[:, self.rows[self.on_diagonal], self.columns[self.on_diagonal]]
+        entries[:, self.on_diagonal] = entries[:, self.on_diagonal] * diagonal - move[:, None]
+        logits = weights * (d_w - float(weights @ d_w))
+        return value, np.concatenate([logits, np.concatenate([d_a[:, : self.free], entries], axis=1).ravel()]), score
+
+
+def average_hessians(slopes: Array, nodes: Array) -> Array:
+    """Average Hessians of log p in whitened coordinates: Stein's identity E[H] = E[slope z'], from the nodes.
+
+    The nodes average zz' to I, so this is also the least-squares regression of slopes on nodes. Curvature upwards is
+    left out (the linear part stays): the model must not promise gains without end.
+    """
+    H = np.matmul(slopes.transpose(0, 2, 1), nodes) / len(nodes)
+    H = 0.5 * (H + H.transpose(0, 2, 1))
+    found, basis = np.linalg.eigh(H)
+    return np.asarray(np.matmul(basis * np.minimum(found, 0.0)[:, None, :], basis.transpose(0, 2, 1)))
+

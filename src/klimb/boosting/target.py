@@ -1,0 +1,245 @@
+"""The target: a log density that a user wrote, made safe to call with many points at once.
+
+`Target` finds out whether the function takes one point or a batch, counts evaluations, differentiates by finite
+differences where no gradient is given, and turns every bad answer (NaN, +inf, a wrong shape, an exception) into an
+error that names the point. -inf is a good answer: it marks a point outside the support.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+
+from klimb.boosting import autodiff
+from klimb.boosting.transforms import Coordinates
+from klimb.errors import InputError, KlimbError
+from klimb.numerics.arrays import Array
+
+LogDensity = Callable[[Any], Any]
+STEP = 1e-6  # of a forward difference, in units of the scale of a coordinate
+SHOWN = 6  # coordinates of a point that a message shows
+
+
+class TargetError(KlimbError, RuntimeError):
+    """The user's function raised an exception; the message names the point, the cause is chained."""
+
+
+@final
+class Target:
+    """log p in the unconstrained coordinates u that the mixture lives in: log f(x(u)) + log |dx/du|.
+
+    ``n_values`` counts points at which the log density was asked for, differences included; ``n_gradients`` counts
+    points at which the user's own gradient was asked for.
+
+    >>> target = Target(lambda x: -0.5 * x @ x, 2)
+    >>> value, slope = target.with_slopes(np.array([[1.0, 2.0]]), scale=np.ones(2))
+    >>> print(value, slope.round(5), target.batched, target.n_values)
+    [-2.5] [[-1. -2.]] False 9
+    """
+
+    def __init__(self, log_density: LogDensity, dim: int, *, gradient: LogDensity | None = None,
+                 hessian: LogDensity | None = None, coordinates: Coordinates | None = None,
+                 near: Array | None = None) -> None:  # fmt: skip
+        given: dict[str, Any] = {"log_density": log_density, "gradient": gradient, "hessian": hessian}
+        for name, function in given.items():
+            if not callable(function) and (function is not None or name == "log_density"):
+                raise InputError(f"{name} must be a function", type(function).__name__,
+                                 "Pass a callable that takes a point of length dim or an n x dim batch.")
+        self.coordinates = coordinates or Coordinates.real(dim)
+        self.n_values = self.n_gradients = 0
+        self.dim = self.coordinates.n_free  # of u
+        self.has_gradient = gradient is not None
+        self.has_hessian = hessian is not None
+        point = np.zeros(self.dim) if near is None else np.asarray(near, dtype=np.float64)
+        probes = self._probes(point)
+        if gradient is None:
+            found = autodiff.recognise(log_density, probes[0])
+            if found is not None:
+                log_density, gradient = found
+                self.has_gradient = True
+        self._value, self._gradient, self._hessian = log_density, gradient, hessian
+        self.batched = self._takes_batches(log_density, probes, (), "log_density")
+        self._slopes_batched = gradient is not None and self._takes_batches(gradient, probes, (dim,), "gradient")
+
+    # -- what the algorithms ask -------------------------------------------------------------------------------------
+
+    def values(self, U: Array, *, far: bool = False) -> Array:
+        """log p at the rows of ``U``; -inf outside the support, never NaN or +inf.
+
+        ``far`` points are scouts, many standard deviations out, where a NaN (an overflow) counts as -inf.
+        """
+        X, log_jacobian = self.coordinates.to_user(U)
+        raw = self._call(self._value, X, self.batched, (), "log_density")
+        self.n_values += len(X)
+        if far:
+            raw = np.where(np.isnan(raw), -np.inf, raw)
+        bad = np.isnan(raw) | (raw == np.inf)
+        if bad.any():
+            i = int(np.argmax(bad))
+            raise InputError("log_density must be a number below infinity at every point (or -inf outside the support)",
+                             f"{raw[i]} at {show(X[i])}",
+                             "Return -inf outside the support; work with logs to avoid overflow.")
+        found = raw + log_jacobian
+        return np.asarray(found)
+
+    def with_slopes(self, U: Array, scale: Array, *, far: bool = False) -> tuple[Array, Array]:
+        """log p and its gradient at the rows of ``U``; ``scale`` sets the steps of differences (one per coordinate).
+
+        The gradient is zero where log p is -inf.
+        """
+        value = self.values(U, far=far)
+        inside = np.isfinite(value)
+        slope = np.zeros_like(U)
+        if self._gradient is None:
+            slope[inside] = self._differences(U[inside], value[inside], np.broadcast_to(scale, U.shape)[inside])
+            return value, slope
+        X, _ = self.coordinates.to_user(U[inside])
+        raw = self._call(self._gradient, X, self._slopes_batched, (X.shape[1],), "gradient")
+        self.n_gradients += len(X)
+        bad = ~np.isfinite(raw).all(axis=1)
+        if bad.any():
+            i = int(np.argmax(bad))
+            raise InputError("gradient must be finite wherever log_density is", f"{raw[i]} at {show(X[i])}",
+                             "Check the gradient, or leave it out: finite differences are used then.")
+        slope[inside] = self.coordinates.pull_back(U[inside], raw)
+        return value, slope
+
+    def hessian_at(self, u: Array, scale: Array) -> Array:
+        """The Hessian of log p at one point: the user's own where coordinates are plain, else differences of slopes."""
+        if self._hessian is not None and self.coordinates.plain:
+            raw = np.asarray(self._guarded(self._hessian, u, "hessian"), dtype=np.float64)
+            if raw.shape != (self.dim, self.dim) or not np.isfinite(raw).all():
+                raise InputError(f"hessian must be a finite {self.dim} x {self.dim} matrix at a point",
+                                 f"shape {raw.shape} at {show(u)}", "Leave it out: differences are used then.")
+            return 0.5 * (raw + raw.T)
+        exact = self._gradient is not None
+        h = np.maximum((1e-5 if exact else 3e-4) * scale, 1e-12 * np.abs(u))
+        steps = np.diag(h)
+        if exact:
+            _, slopes = self.with_slopes(np.concatenate([u + steps, u - steps]), scale)
+            H = (slopes[: self.dim] - slopes[self.dim :]) / (2 * h[:, None])
+            return np.asarray(0.5 * (H + H.T))
+        return self._second_differences(u, steps, h)
+
+    # -- differences -------------------------------------------------------------------------------------------------
+
+    def _differences(self, U: Array, value: Array, scale: Array) -> Array:
+        """Forward differences; backwards where a step leaves the support."""
+        n, dim = U.shape
+        if n == 0:
+            return np.zeros((0, dim))
+        h = np.maximum(STEP * scale, 4e-9 * np.abs(U))
+        moved = U[:, None, :] + h[:, :, None] * np.eye(dim)
+        h = np.einsum("ndd->nd", moved) - U  # what was really added
+        ahead = self.values(moved.reshape(-1, dim)).reshape(n, dim)
+        slope = (ahead - value[:, None]) / h
+        row, column = np.nonzero(~np.isfinite(slope))
+        if len(row):
+            back = U[row].copy()
+            back[np.arange(len(row)), column] -= h[row, column]
+            behind = self.values(back)
+            one_sided = (value[row] - behind) / h[row, column]
+            slope[row, column] = np.where(np.isfinite(one_sided), one_sided, 0.0)
+        return np.asarray(slope)
+
+    def _second_differences(self, u: Array, steps: Array, h: Array) -> Array:
+        i, j = np.tril_indices(self.dim)
+        corners = [u + a * steps[i] + b * steps[j] for a, b in ((1, 1), (1, -1), (-1, 1), (-1, -1))]
+        pp, pm, mp, mm = self.values(np.concatenate(corners)).reshape(4, -1)
+        with np.errstate(invalid="ignore"):
+            entries = (pp - pm - mp + mm) / (4 * h[i] * h[j])
+        H = np.zeros((self.dim, self.dim))
+        H[i, j] = np.where(np.isfinite(entries), entries, 0.0)
+        return H + np.tril(H, -1).T
+
+    # -- calling -----------------------------------------------------------------------------------------------------
+
+    def _probes(self, point: Array) -> Array:
+        """Points near the start, in the user's coordinates, more of them than dimensions so that shapes tell apart."""
+        n = self.dim + 3
+        nudge = 1e-3 * (1.0 + np.abs(point)) * np.cos(np.outer(np.arange(n), 1.0 + np.arange(self.dim)))
+        nudge[0] = 0.0
+        return self.coordinates.to_user(point + nudge)[0]
+
+    def _takes_batches(self, function: LogDensity, probes: Array, tail: tuple[int, ...], name: str) -> bool:
+        """Whether ``function`` of an n x dim array gives n answers that are those of the points one by one."""
+        n = len(probes)
+        self.n_values += n + 1 if not tail else 0
+        self.n_gradients += n + 1 if tail else 0
+        try:
+            with np.errstate(all="ignore"):
+                many = np.asarray(function(probes), dtype=np.float64)
+        except Exception:  # a function of one point may stumble over a batch in any way
+            many = np.empty(0)
+        batch = many.shape == (n, *tail) or (not tail and many.shape == (n, 1))
+        try:
+            with np.errstate(all="ignore"):
+                one = np.asarray(function(probes[1].copy()), dtype=np.float64)
+        except Exception as error:
+            if batch:  # a function of batches only
+                return True
+            raise TargetError(f"{name} must take a point of length {probes.shape[1]} or a batch of shape (n, "
+                              f"{probes.shape[1]}); it raised {type(error).__name__}: {error} at {show(probes[1])}. "
+                              "Call it on such a point yourself to see where.") from error  # fmt: skip
+        single = one.size == int(np.prod(tail))
+        if batch and single:
+            return bool(np.allclose(many.reshape(n, -1)[1], one.ravel(), rtol=1e-6, atol=1e-9, equal_nan=True))
+        if batch:
+            return True
+        if single:
+            return False
+        wanted = "a number" if not tail else f"{tail[0]} numbers"
+        raise InputError(f"{name} must return {wanted} for a point, or one answer per row of a batch",
+                         f"shape {one.shape} for a point and {many.shape} for {n} points",
+                         "Sum over data inside the function.")
+
+    def _call(self, function: LogDensity, X: Array, batched: bool, tail: tuple[int, ...], name: str) -> Array:
+        n = len(X)
+        if n == 0:
+            return np.zeros((0, *tail))
+        if not batched:
+            answers = [np.asarray(self._guarded(function, x, name), dtype=np.float64) for x in X]
+            wrong = [i for i, answer in enumerate(answers) if answer.size != int(np.prod(tail))]
+            if wrong:
+                raise _wrong_shape(name, X[wrong[0]], answers[wrong[0]].shape)
+            return np.stack([answer.reshape(tail) for answer in answers])
+        answer = np.asarray(self._guarded(function, X, name), dtype=np.float64)
+        if answer.shape != (n, *tail) and answer.shape != (n, 1):
+            raise _wrong_shape(name, X[0], answer.shape)
+        return answer.reshape(n, *tail)
+
+    def _guarded(self, function: LogDensity, X: Array, name: str) -> Any:
+        given = X.copy()  # a function that writes into its argument must not move our points
+        try:
+            with np.errstate(all="ignore"):
+                return function(given)
+        except KlimbError:
+            raise
+        except Exception as error:
+            point = self._culprit(function, X) if X.ndim == 2 else X
+            raise TargetError(f"{name} must return a number at every point (-inf outside the support); it raised "
+                              f"{type(error).__name__}: {error} at {show(point)}. "
+                              "Return -inf where the density is zero.") from error  # fmt: skip
+
+    def _culprit(self, function: LogDensity, X: Array) -> Array:
+        """The first row of a batch at which ``function`` raises by itself, else the first row."""
+        for x in X:
+            try:
+                with np.errstate(all="ignore"):
+                    function(x[None].copy())
+            except Exception:
+                return np.asarray(x)
+        return np.asarray(X[0])
+
+
+def show(point: Array) -> str:
+    """A point for a message, shortened."""
+    shown = ", ".join(f"{value:.6g}" for value in np.ravel(point)[:SHOWN])
+    return f"x = [{shown}{', ...' if np.size(point) > SHOWN else ''}]"
+
+
+def _wrong_shape(name: str, x: Array, shape: tuple[int, ...]) -> InputError:
+    return InputError(f"{name} must return one answer per point", f"shape {shape} at {show(x)}",
+                      "Its shape must not depend on where it is called.")

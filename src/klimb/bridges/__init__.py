@@ -1,0 +1,19 @@
+"""Bridges to `klimb.boost`: models of other packages, and klimb's own, as log densities with gradients.
+
+    klimb.bridges.latent(result)            the exact posterior of a latent Gaussian model that klimb has fitted
+    klimb.bridges.hyperparameters(model, y) the hyperparameters of a process, by its bound and hyperprior
+    klimb.bridges.pymc(model)               a PyMC model
+    klimb.bridges.numpyro(model, *args)     a NumPyro model
+    klimb.bridges.stan(model)               a Stan model compiled by BridgeStan
+    klimb.bridges.emcee(log_prob, ndim)     a function as emcee takes it
+    klimb.bridges.dynesty(loglike, prior_transform, ndim)    a pair as dynesty takes it
+
+Each returns a `Bridge`; ``bridge.boost()`` fits the mixture, ``bridge.parameters(draws)`` names its draws.
+"""
+
+from klimb.bridges.base import Bridge
+from klimb.bridges.callables import dynesty, emcee
+from klimb.bridges.languages import numpyro, pymc, stan
+from klimb.bridges.own import hyperparameters, latent
+
+__all__ = ["Bridge", "dynesty", "emcee", "hyperparameters", "latent", "numpyro", "pymc", "stan"]

@@ -1,0 +1,102 @@
+"""Models of probabilistic programming languages: PyMC, NumPyro, Stan. Each package is imported when it is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from klimb.bridges.base import Bridge, missing
+from klimb.numerics.arrays import Array
+
+
+def pymc(model: Any) -> Bridge:
+    """A PyMC model: its joint log density and gradient over the free (transformed) variables."""
+    try:
+        import pymc  # noqa: F401
+    except ImportError as error:
+        raise missing("pymc", "pymc") from error
+    start = model.initial_point()
+    variables = model.value_vars
+    shapes = [np.shape(start[variable.name]) for variable in variables]
+    sizes = [int(np.prod(shape)) for shape in shapes]
+    edges = np.cumsum([0, *sizes])
+    value = model.compile_logp()
+    slope = model.compile_dlogp()
+
+    def as_point(theta: Array) -> dict[str, Array]:
+        pieces = (theta[a:b].reshape(shape) for a, b, shape in zip(edges, edges[1:], shapes, strict=False))
+        return {variable.name: piece for variable, piece in zip(variables, pieces, strict=True)}
+
+    back = model.compile_fn(model.unobserved_value_vars, inputs=variables, on_unused_input="ignore", point_fn=True)
+
+    def to_parameters(draws: Array) -> dict[str, Array]:
+        rows = [back(as_point(theta)) for theta in draws]
+        return {variable.name: np.stack([row[j] for row in rows])
+                for j, variable in enumerate(model.unobserved_value_vars)}
+
+    names = tuple(f"{variable.name}[{i}]" if size > 1 else variable.name
+                  for variable, size in zip(variables, sizes, strict=True) for i in range(size))
+    init = np.concatenate([np.ravel(start[variable.name]) for variable in variables]).astype(float)
+    return Bridge(lambda theta: float(value(as_point(np.asarray(theta)))), int(edges[-1]), names, to_parameters,
+                  lambda theta: np.asarray(slope(as_point(np.asarray(theta)))), init[None])
+
+
+def numpyro(model: Any, *args: Any, seed: int = 0, **kwargs: Any) -> Bridge:
+    """A NumPyro model called with ``args``: its joint log density over unconstrained latent variables."""
+    try:
+        import jax
+        from jax.flatten_util import ravel_pytree
+        from numpyro.infer.util import initialize_model
+    except ImportError as error:
+        raise missing("numpyro", "numpyro") from error
+    with _double(jax):
+        info = initialize_model(jax.random.PRNGKey(seed), model, model_args=args, model_kwargs=kwargs)
+        start, unravel = ravel_pytree(info.param_info.z)
+        value = jax.jit(jax.vmap(lambda theta: -info.potential_fn(unravel(theta))))
+        slope = jax.jit(jax.vmap(jax.grad(lambda theta: -info.potential_fn(unravel(theta)))))
+
+    def call(function: Any, theta: Any) -> Array:
+        rows = np.atleast_2d(theta)
+        n = len(rows)
+        padded = np.concatenate([rows, np.repeat(rows[:1], (1 << (n - 1).bit_length()) - n, axis=0)])
+        with _double(jax):
+            found = np.asarray(function(jax.numpy.asarray(padded)), dtype=np.float64)[:n]
+        return np.asarray(found if np.ndim(theta) == 2 else found[0])
+
+    def to_parameters(draws: Array) -> dict[str, Array]:
+        with _double(jax):
+            rows = [info.postprocess_fn(unravel(jax.numpy.asarray(theta))) for theta in draws]
+        return {name: np.stack([np.asarray(row[name]) for row in rows]) for name in rows[0]}
+
+    names = tuple(f"{name}[{i}]" if np.size(leaf) > 1 else name
+                  for name, leaf in sorted(info.param_info.z.items()) for i in range(int(np.size(leaf))))
+    return Bridge(lambda theta: call(value, theta), len(names), names, to_parameters, lambda theta: call(slope, theta),
+                  np.asarray(start, dtype=np.float64)[None])
+
+
+def stan(model: Any) -> Bridge:
+    """A Stan model with its data, as a `bridgestan.StanModel`: its log density over unconstrained parameters."""
+    dim = int(model.param_unc_num())
+    labels = tuple(model.param_unc_names())
+
+    def log_density(theta: Array) -> float:
+        try:
+            return float(model.log_density(np.ascontiguousarray(theta, dtype=np.float64)))
+        except RuntimeError:  # Stan rejects a point outside the support by an exception
+            return -np.inf
+
+    def gradient(theta: Array) -> Array:
+        return np.asarray(model.log_density_gradient(np.ascontiguousarray(theta, dtype=np.float64))[1])
+
+    def to_parameters(draws: Array) -> dict[str, Array]:
+        placed = np.stack([model.param_constrain(np.ascontiguousarray(theta)) for theta in draws])
+        return {name: placed[:, j] for j, name in enumerate(model.param_names())}
+
+    return Bridge(log_density, dim, labels, to_parameters, gradient)
+
+
+def _double(jax: Any) -> Any:
+    from klimb.boosting.autodiff import double_precision
+
+    return double_precision(jax)

@@ -1,0 +1,96 @@
+"""klimb's own models: past one Gaussian where one is not enough."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from klimb.bridges.base import Bridge
+from klimb.errors import InputError
+from klimb.infer.hyper import Hypermodel
+from klimb.infer.result import Result
+from klimb.latents.base import Posterior
+from klimb.latents.kernel import Kernel
+from klimb.latents.weights import Weights
+from klimb.numerics.arrays import Array
+from klimb.numerics.dense import psd_square_root
+
+
+def latent(result: Result) -> Bridge:
+    """The exact posterior of a model fitted by `klimb.infer`, where its prior is N(0, I), started at the fit's mean.
+
+    The parameters are the weights ``w`` of a `Weights` latent, or the values ``f`` of a `Kernel` latent, one mixture
+    dimension each: meant for tens of them, such as a robust regression whose posterior has two modes. The bound is of
+    the log evidence, as ``result.bound`` is, and at least as high where the mixture fits better than one Gaussian.
+    """
+    problem, posterior = result.problem, result.posterior
+    if problem is None:
+        raise InputError("latent needs a result that knows its model", "one without", "Fit it with klimb.infer.")
+    prior_mean, root, map_to_sites = _whitening(problem.latent)
+    site, y, constant, dim = problem.site, problem.y, problem.constant, root.shape[1]
+    design = map_to_sites @ root if map_to_sites is not None else root  # f = mean + design e, N x R
+
+    def log_density(E: Array) -> Array:
+        f = problem.latent.mean + E @ design.T
+        return np.asarray(site.point(y, f).value.sum(axis=-1) + constant
+                          - 0.5 * (E**2).sum(axis=-1) - 0.5 * dim * np.log(2.0 * np.pi))  # fmt: skip
+
+    def gradient(E: Array) -> Array:
+        f = problem.latent.mean + E @ design.T
+        return np.asarray(-site.point(y, f).alpha @ design - E)
+
+    name = "f" if map_to_sites is None else "w"
+    start = np.linalg.lstsq(design, posterior.m - problem.latent.mean, rcond=None)[0]
+    return Bridge(log_density, dim, tuple(f"e{j}" for j in range(dim)),
+                  lambda draws: {name: prior_mean + draws @ root.T}, gradient,
+                  np.asarray(start[None], dtype=np.float64))
+
+
+def _whitening(model: Any) -> tuple[Array, Array, Array | None]:
+    """Prior mean, a root of the prior covariance, and the map from parameters to sites (None for f itself)."""
+    if isinstance(model, Weights) and not np.any(model.slack):
+        root = model.prior.root
+        dense = np.diag(root) if root.ndim == 1 else root
+        kept = np.flatnonzero(np.abs(dense).sum(axis=0) > 0)
+        return model.prior.mean, dense[:, kept], model.X.dense_rows(slice(0, model.n_sites))
+    if isinstance(model, Kernel):
+        return np.asarray(model.mean), psd_square_root(np.asarray(model.K), "K"), None
+    raise InputError("latent bridges Weights without slack, and Kernel", type(model).__name__,
+                     "Use a Kernel or Weights latent of the same model.")
+
+
+def hyperparameters(model: Hypermodel, y: Any, *, tol: float = 1e-6) -> Bridge:
+    """theta -> bound + log hyperprior of a model such as `klimb.gp`'s, with its gradient, as a target.
+
+    Parameters keep the names and units of ``model.names`` (logs of positive ones). Outside ``model.bounds`` the density
+    is taken to be zero: give hyperpriors, or the bounds cut it off.
+    """
+    low, high = model.bounds
+    last: dict[str, Posterior | None] = {"posterior": None}
+    memory: dict[bytes, tuple[float, Array]] = {}
+
+    def both(theta: Array) -> tuple[float, Array]:
+        key = theta.tobytes()
+        if key not in memory:
+            memory[key] = _evaluate(theta)
+        return memory[key]
+
+    def _evaluate(theta: Array) -> tuple[float, Array]:
+        if (theta < low).any() or (theta > high).any():
+            return -np.inf, np.zeros_like(theta)
+        moved = model.with_theta(theta)
+        result = moved.fit(y, start=last["posterior"], tol=tol)
+        last["posterior"] = result.posterior
+        prior, prior_slope = moved.log_prior()
+        return result.bound + prior, np.asarray(moved.gradient(result.posterior, y) + prior_slope)
+
+    def log_density(theta: Array) -> float:
+        return both(np.asarray(theta))[0]
+
+    def gradient(theta: Array) -> Array:
+        return both(np.asarray(theta))[1]
+
+    names = tuple(model.names)
+    return Bridge(log_density, len(names), names, lambda draws: {name: draws[:, j] for j, name in enumerate(names)},
+                  gradient, np.asarray(model.theta)[None], 0.3)
