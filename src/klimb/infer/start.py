@@ -19,7 +19,7 @@ COARSE_TOL, COARSE_ITERATIONS = 1e-2, 30  # its posterior differs from the full 
 CLOSE = 1.0  # stationarity of the coarse start above which the others are tried as well
 DIFFERENCE = 1e-5  # relative step in v for derivatives of the oracle
 DISBELIEF = 1e-3  # what is left of the sites on the other side, in the starts for sites that are not log-concave
-LOCAL_STEPS, LOCAL_TOL = 16, 1e-3  # Newton steps on each site alone, which need not be exact
+LOCAL_STEPS, LOCAL_TOL = 16, 0.05  # Newton steps on each site alone, which need not be exact
 
 
 def first_state(problem: Problem, coarse_step: Step | None = None) -> State:
