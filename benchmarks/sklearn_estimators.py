@@ -1,6 +1,7 @@
 """klimb's estimators beside scikit-learn's on real data: accuracy, log loss and seconds, by five-fold cross-validation.
 
     python -m benchmarks.sklearn_estimators [--quick]
+    python -m benchmarks.sklearn_estimators --picture docs/sklearn.png
 
 Every rival is used as its documentation suggests: columns standardised in a pipeline, the penalty by its own
 cross-validation where it has one. Seconds are CPU seconds of one fit to four fifths of the data, on one thread.
@@ -98,7 +99,11 @@ def sparse_signal() -> tuple[np.ndarray, np.ndarray]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only the data that come with scikit-learn")
+    parser.add_argument("--picture", help="draw the documentation's picture to this file and stop")
     options = parser.parse_args()
+    if options.picture:
+        draw(options.picture)
+        return
     binary = {"breast cancer": load_breast_cancer(return_X_y=True)}
     several = {"wine": load_wine(return_X_y=True), "digits": load_digits(return_X_y=True)}
     numbers = {"diabetes": load_diabetes(return_X_y=True), "5 of 200 columns": sparse_signal()}
@@ -122,6 +127,40 @@ def main() -> None:
             show(name, X, found[name], ("error", "log_loss", "seconds"))
     if not options.quick:
         save("sklearn_estimators", {"folds": FOLDS, "results": found})
+
+
+def draw(path: str) -> None:
+    """Chances of a class over the plane, and counts with their intervals."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from sklearn.datasets import make_moons
+
+    X, y = make_moons(150, noise=0.25, random_state=0)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.0, 4.0), layout="constrained")
+    across, up = np.meshgrid(np.linspace(-3.0, 4.0, 140), np.linspace(-2.5, 3.0, 110))
+    p = GPClassifier().fit(X, y).predict_proba(np.column_stack([across.ravel(), up.ravel()]))[:, 1]
+    filled = left.contourf(across, up, p.reshape(across.shape), np.linspace(0, 1, 11), cmap="RdBu_r", alpha=0.85)
+    lines = left.contour(across, up, p.reshape(across.shape), [0.1, 0.5, 0.9], colors="black", linewidths=0.8)
+    left.clabel(lines, [0.5], fontsize=8)
+    for label, marker in ((0, "o"), (1, "s")):
+        left.plot(*X[y == label].T, marker, mfc=("#2166ac", "#b2182b")[label], mec="white", ms=5, mew=0.6)
+    left.set(title="GPClassifier: chance of the squares", xlabel="$x_1$", ylabel="$x_2$")
+    figure.colorbar(filled, ax=left)
+    rng = np.random.default_rng(0)
+    t = rng.uniform(0.0, 10.0, 80)
+    counts = rng.poisson(np.exp(1.5 + np.sin(t)))
+    model = GPRegressor("poisson").fit(t[:, None], counts)
+    grid = np.linspace(0.0, 13.0, 200)[:, None]
+    low, high = model.predict_quantiles(grid, (0.05, 0.95)).T
+    right.fill_between(grid[:, 0], low, high, step="mid", color="#92c5de", alpha=0.6, label="90 % of new counts")
+    right.plot(grid, model.predict(grid), color="#2166ac", label="mean")
+    right.plot(grid, np.exp(1.5 + np.sin(grid)), "--", color="black", lw=1, label="truth")
+    right.plot(t, counts, "o", mfc="#b2182b", mec="white", ms=5, mew=0.6, label="data")
+    right.set(title='GPRegressor("poisson")', xlabel="t", ylabel="count", ylim=(0, 35))
+    right.legend(frameon=False, fontsize=8, loc="upper left")
+    figure.savefig(path, dpi=110)
 
 
 def show(name: str, X: np.ndarray, rows: dict[str, dict[str, float]], columns: tuple[str, ...]) -> None:
