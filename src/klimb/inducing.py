@@ -17,7 +17,7 @@ from klimb.infer.hyper import Hypermodel, Optimum
 from klimb.infer.result import Result
 from klimb.latents.base import Latent, Posterior
 from klimb.numerics.arrays import Array, as_float
-from klimb.process import INDUCING_JITTER, GaussianProcess
+from klimb.process import INDUCING_JITTER, GaussianProcess, as_single
 from klimb.scale.choose import GreedyPoints, candidates
 from klimb.sites.base import Site
 
@@ -81,6 +81,7 @@ def enough_inducing(
     >>> found.reason, found.sizes[-1] < 30, bool(model.fit(y).bound - found.result.bound < 0.1)
     ('explained', True, True)
     """
+    as_single(model, "For several classes say how many: klimb.gp(..., inducing=100).")
     if not tol > 0:
         raise InputError("tol must be positive", f"{tol}", "It is in nats; the default is 0.1.")
     if most < 1:
@@ -156,6 +157,7 @@ def optimise_inducing(
     >>> bool(best.bound > model.fit(y).bound + 1)
     True
     """
+    as_single(model, "Several classes take the points of klimb.gp(..., inducing=100).")
     if model.Z is None:
         raise InputError("the model needs inducing points to move", "none", "Pass inducing= to klimb.gp.")
     spread = model.X.std(axis=0)

@@ -22,7 +22,7 @@ from klimb.latents.inducing import Inducing
 from klimb.latents.weights import Weights
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.numerics.dense import row_blocks
-from klimb.process import GaussianProcess
+from klimb.process import GaussianProcess, as_single
 from klimb.scale.rows import inducing_latent
 from klimb.sites.base import Site
 
@@ -74,6 +74,7 @@ def update(
     >>> bool(abs(result.bound - klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Logistic()).fit(y).bound) < 1e-6)
     True
     """
+    as_single(model, "Fit a model of several classes to all data.")
     posterior = result.posterior
     inputs = _new_inputs(X_new, model.X.shape[1])
     n_old, n_new = len(model.X), len(inputs)

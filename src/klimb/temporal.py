@@ -21,7 +21,7 @@ from klimb.kernels.means import Mean
 from klimb.latents.base import Posterior
 from klimb.latents.markov import Markov
 from klimb.numerics.arrays import Array, ArrayLike
-from klimb.process import GaussianProcess, gp
+from klimb.process import GaussianProcess, as_single, gp
 from klimb.sites.base import Site
 
 SMOOTHNESS: dict[type[Covariance], float] = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5}
@@ -109,7 +109,8 @@ def series(
     >>> bool(abs(m[0] - 1.0) < 3 * v[0] ** 0.5), bool(v[1] > 10 * v[0])
     (True, True)
     """
-    process = gp(kernel, times, site, mean=mean, learn=learn)
+    process = as_single(gp(kernel, times, site, mean=mean, learn=learn),
+                        "Use klimb.latents.Outputs.shared(klimb.latents.Markov(times), C) for several classes.")
     if process.X.shape[1] != 1:
         raise InputError("times must have one dimension", f"shape {process.X.shape}", "Use klimb.gp for more inputs.")
     for part in _parts(kernel):

@@ -309,6 +309,26 @@ def test_each_kernel_may_differ_and_equal_ones_are_the_shared_model():
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+def test_what_several_classes_can_not_do_is_said():
+    from klimb.inducing import enough_inducing, optimise_inducing
+    from klimb.infer.integrate import integrate
+    from klimb.scale import minibatch
+    from klimb.streaming import update
+
+    model = PROCESSES["inducing"]()
+    fit = model.fit(Y[:50])
+    for call in (
+        lambda: update(model, fit, Y[:50], X[50:55, 1:], Y[50:55]), lambda: enough_inducing(model, Y[:50]),
+        lambda: optimise_inducing(model, Y[:50]), lambda: minibatch(model.latent, SITE, Y[:50]),
+        lambda: klimb.series(kernels.Matern32(), np.arange(50.0), SITE),
+    ):  # fmt: skip
+        with pytest.raises(InputError):
+            call()
+    averaged = integrate(klimb.gp(kernels.RBF(variance=2.0), X[:30, 1:], SITE), Y[:30])  # this they can
+    assert averaged.predict(X[:4, 1:])[0].shape == (4, C)
+    assert averaged.log_density(Y[:4], X[:4, 1:]).shape == (4,)
+
+
 def test_one_vs_rest_is_normalised_and_close_to_softmax():
     latent = latents.Weights(X, cov=4.0)
     rest = one_vs_rest(latent, Y)

@@ -18,12 +18,12 @@ from klimb.kernels import Kernel as Covariance
 from klimb.kernels.means import Mean, Zero
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.process.multiclass import MulticlassProcess
-from klimb.process.single import GaussianProcess, as_inputs
+from klimb.process.single import GaussianProcess, as_inputs, as_single
 from klimb.scale.choose import choose_inducing, explaining_points
 from klimb.sites.base import Site
 from klimb.sites.softmax import Softmax
 
-__all__ = ["INDUCING_JITTER", "GaussianProcess", "MulticlassProcess", "gp"]
+__all__ = ["INDUCING_JITTER", "GaussianProcess", "MulticlassProcess", "as_single", "gp"]
 
 INDUCING_JITTER = 1e-8  # of the mean prior variance, on the diagonal of Kuu: noise on the inducing values themselves
 

@@ -214,6 +214,13 @@ class GaussianProcess(Hypermodel):
         return draw_response(self.site, f, generator) if observed else f
 
 
+def as_single(model: Any, advice: str) -> GaussianProcess:
+    """``model`` if it is a process with one latent value per datum, else an `InputError`."""
+    if not isinstance(model, GaussianProcess):
+        raise InputError("model must be a process with one latent value per datum", type(model).__name__, advice)
+    return model
+
+
 def new_blocks(new: Array, anchors: Array) -> Iterator[slice]:
     """Blocks of new rows whose covariances with the anchors take some 16 MB."""
     return row_blocks(len(new), max(len(anchors) // 16, 1))
