@@ -125,8 +125,8 @@ class GLMRegressor(Regressor):
     >>> X = rng.standard_normal((200, 2))
     >>> y = rng.poisson(np.exp(0.5 + X @ [1.0, 0.0]))
     >>> model = GLMRegressor(family="poisson").fit(X, y)
-    >>> model.coef_.round(1), model.coef_std_.round(1)
-    (array([1., 0.]), array([0., 0.]))
+    >>> bool(np.all(np.abs(model.coef_ - [1.0, 0.0]) < 3 * model.coef_std_))
+    True
     >>> mean, sd = model.predict(X[:2], return_std=True)
     """
 
