@@ -190,7 +190,9 @@ def test_targets_are_checked_before_the_work(work: Path, capsys: pytest.CaptureF
     before = (work / "summit.csv").read_bytes()
     assert run(["fit", "summit ~ wind", data, "-o", data]) == 1
     assert run(["predict", str(work / "mixed.klimb"), data, "-o", data]) == 1
-    assert "another file" in capsys.readouterr().err
+    assert run(["predict", str(work / "mixed.klimb"), data, "-o", str(work / "mixed.klimb")]) == 1
+    assert run(["report", str(work / "mixed.klimb"), "-o", str(work / "mixed.klimb")]) == 1
+    assert capsys.readouterr().err.count("another file") == 4 * 2
     assert (work / "summit.csv").read_bytes() == before
 
 

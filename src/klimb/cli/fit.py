@@ -44,7 +44,7 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
     """
     from klimb.cli.shell import check_targets, emit, say
 
-    check_targets(output, report_path, data=data)
+    check_targets(output, report_path, sources=(data,))
     fit = fit_table(formula, data, level=level, quiet=quiet, **how)
     if as_json:
         from klimb.cli.facts import fit_json

@@ -47,7 +47,7 @@ def command(model: str, data: str, output: str | None, kind: str, keep: tuple[st
     from klimb.cli.shell import check_targets, hush, say
     from klimb.frontend.files import load
 
-    check_targets(output, data=data)
+    check_targets(output, sources=(model, data))
     fit = load_fit(model, load)
     options = read_options(**how_to_read)
     options = replace(options, kinds={**kinds_of(fit), **options.kinds})

@@ -28,9 +28,10 @@ def command(model: str, output: str, title: str, level: float | None, quiet: boo
     """
     from klimb.cli.fit import exit_code
     from klimb.cli.predict import load_fit
-    from klimb.cli.shell import say
+    from klimb.cli.shell import check_targets, say
     from klimb.frontend.files import load
 
+    check_targets(output, sources=(model,))
     fit = load_fit(model, load)
     write_report(fit, output, title=title, level=level, command=f"klimb report {model} -o {output}")
     if output != "-":

@@ -61,8 +61,8 @@ def hush() -> None:
         os.dup2(nowhere, sys.stdout.fileno())
 
 
-def check_targets(*targets: str | None, data: str = "-") -> None:
-    """Before long work: can these files be written, and is none of them the data?"""
+def check_targets(*targets: str | None, sources: tuple[str, ...] = ()) -> None:
+    """Before long work: can these files be written, and is none of them one that is read?"""
     from klimb.errors import InputError
 
     for target in targets:
@@ -71,8 +71,8 @@ def check_targets(*targets: str | None, data: str = "-") -> None:
         place = Path(target)
         if not place.parent.is_dir():
             raise InputError(f"a directory for {place}", f"{place.parent}, which does not exist", "Make it first.")
-        if data != "-" and place.exists() and Path(data).exists() and place.samefile(data):
-            raise InputError("results go to another file than the data", f"{place} for both", "Name another file.")
+        if place.exists() and any(Path(source).exists() and place.samefile(source) for source in sources):
+            raise InputError("results go to another file than the one read", f"{place} for both", "Name another file.")
 
 
 @contextlib.contextmanager

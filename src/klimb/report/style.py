@@ -75,7 +75,10 @@ figure{padding:.8rem .7rem .7rem} .single figure{display:block}}
 --ground:#fff;--good:#0d5a38;--warn:#6b4500;--bad:#8c2413}
 @page{margin:16mm 15mm} body{font-size:10.5pt;background:#fff} main{max-width:none;padding:0}
 section{margin-top:1.5rem} h2,h3,.lead{break-after:avoid} tr,.verdict,.tiles{break-inside:avoid}
-.grid{grid-template-columns:1fr 1fr} .scroll{overflow:visible} pre{white-space:pre-wrap}
+.grid{grid-template-columns:1fr 1fr;gap:.6rem} pre{break-inside:avoid} figure{padding:.5rem .6rem}
+figcaption,figure table{font-size:.76rem} figure th,figure td{padding:.2rem .3rem}
+.single figure{grid-template-columns:minmax(0,22rem) 1fr} details .facts{columns:2;column-gap:2rem}
+th,td{padding-top:.22rem;padding-bottom:.22rem} .scroll{overflow:visible} pre{white-space:pre-wrap}
 details::details-content{content-visibility:visible}
 summary{display:none}
 *{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
