@@ -177,8 +177,8 @@ class Inducing(Latent):
     ) -> tuple[Array, Array]:
         """The same in bounded memory, summed over ``posteriors`` that share this prior.
 
-        d bound / dKuf goes to ``take(block of sites, part of M rows)``, block by block; those in Kuu and the
-        diagonal of Kff are returned. The bound depends on all three only through the whitened rows x = L^-1 k_u and the slack
+        d bound / dKuf goes to ``take(block of sites, part of M rows)``, block by block; those in Kuu and the diagonal
+        of Kff are returned. The bound depends on all three only through the whitened rows x = L^-1 k_u and the slack
         c = k_ff - |x|^2, since the whitened prior is N(0, I). With q(u) = N(m_u, V_u):
         d/dx_i = a_i m_u - gamma_i V_u x_i + gamma_i x_i.
         """
