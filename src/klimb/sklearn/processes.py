@@ -168,8 +168,8 @@ class GPRegressor(Regressor, _Process):
     >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(80)
     >>> model = GPRegressor().fit(X, y)
     >>> mean, sd = model.predict([[1.5], [20.0]], return_std=True)
-    >>> float(mean.round(1)[0]), float(sd.round(1)[0])
-    (1.0, 0.1)
+    >>> bool(abs(mean[0] - np.sin(1.5)) < 2 * sd[0])
+    True
     >>> bool(sd[1] > 10 * sd[0])  # far from the data
     True
     """
