@@ -49,8 +49,8 @@ def summarise(draws: np.ndarray) -> dict[str, np.ndarray]:
 def main() -> None:
     import jax
     import jax.numpy as jnp
-    from nuts_problems import NAMES, problem
     from numpyro.infer import MCMC, NUTS
+    from nuts_problems import NAMES, problem
 
     jax.config.update("jax_enable_x64", True)
     path = Path(__file__).parent / "nuts.npz"

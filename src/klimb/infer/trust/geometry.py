@@ -43,8 +43,12 @@ class Geometry(ABC):
     kind: Kind  # what the reported marginals are
     mean: Array  # of the reported marginals
     sd: Array
-
     n_sites: int
+
+    @property
+    def work(self) -> float:
+        """Numbers that a product of Z with one draw goes through."""
+        return float(self.n_sites * self.dim)
 
     @abstractmethod
     def sweep(self, z: Array, visit: Visit) -> Array:
@@ -106,6 +110,11 @@ class PrimalGeometry(MatrixGeometry):
             self.mean, self.sd = mean, np.sqrt(np.einsum("ij,ij->i", root, root))
         else:
             self.mean, self.sd = m, np.sqrt(v)
+
+    @property
+    def work(self) -> float:
+        values = getattr(self.X, "values", None)
+        return float(getattr(values, "nnz", self.n_sites * self.X.shape[1]) + self.dim**2)
 
     def blocks(self, size: int) -> Iterator[tuple[slice, Any]]:
         return design_blocks(self.X, size)
@@ -201,6 +210,10 @@ class MarkovGeometry(Geometry):
         self.kind: Kind = "f"
         self.mean, self.sd = posterior.m, np.sqrt(posterior.v)
 
+    @property
+    def work(self) -> float:
+        return float(40 * self.n_sites * self._states**2)  # two scans along the chain, by small matrices
+
     def deviations(self, z: Array) -> Array:
         shocks = z.T.reshape(self._latent.n_sites, self._states, len(z))
         x = self._chain.run(np.einsum("ijn,njc->nic", self._chain.root, shocks))
@@ -230,6 +243,10 @@ class OutputsGeometry(Geometry):
         self.kind = parts[0].kind
         self.mean = np.concatenate([part.mean for part in parts])
         self.sd = np.concatenate([part.sd for part in parts])
+
+    @property
+    def work(self) -> float:
+        return sum(part.work for part in self.parts)
 
     def deviations(self, z: Array) -> Array:
         split = np.split(z, self._edges, axis=1)

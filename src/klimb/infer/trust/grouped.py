@@ -34,6 +34,10 @@ class MixedGeometry(Geometry):
         self.mean = np.concatenate([q.mean, q.level_mean.ravel()])
         self.sd = np.sqrt(np.concatenate([(q.root**2).sum(axis=1), own.ravel()]))
 
+    @property
+    def work(self) -> float:
+        return float(self.n_sites * (len(self._q.mean) + 2 * self._k) + self._levels * self._k * self._width)
+
     def _deviations(self, z: Array) -> tuple[Array, Array]:
         """Of the shared weights (draws x B) and of the levels (draws x L x k)."""
         e, u = z[:, : self._width], z[:, self._width :].reshape(len(z), self._levels, self._k)

@@ -132,9 +132,9 @@ def _pair_error(terms: Array) -> Any:
     return pairs.std(axis=0) / np.sqrt(max(half, 1))
 
 
-def default_draws(dim: int, n_sites: int) -> int:
+def default_draws(geometry: Geometry) -> int:
     """How many draws a default report takes: products with Z within `FLOPS`, values of log p within `SITE_VALUES`."""
-    wanted = min(FLOPS / (4.0 * n_sites * max(dim, 1)), SITE_VALUES / n_sites)
+    wanted = min(FLOPS / (4.0 * max(geometry.work, 1.0)), SITE_VALUES / geometry.n_sites)
     return 2 * int(np.clip(wanted, FEWEST_DRAWS, MOST_DRAWS) // 2)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
 
+MOST_SKEWED = 1.9  # of the distribution: from 2 on the density of a gamma is infinite at its end
 GAUSSIAN = 1e-3  # skewness below which the gamma distribution is taken for its limit plus its first correction
 
 
@@ -23,7 +24,8 @@ GAUSSIAN = 1e-3  # skewness below which the gamma distribution is taken for its 
 class Corrected:
     """Marginals of the exact posterior, as far as importance weights (or second-order theory) can tell.
 
-    One entry per reported marginal: a weight, or f at a site. ``method`` says where the numbers come from.
+    One entry per reported marginal: a weight, or f at a site. ``method`` says where the numbers come from. The
+    distribution behind quantiles and densities has at most a skewness of 1.9.
 
     Examples
     --------
@@ -45,13 +47,17 @@ class Corrected:
     method: str  # "importance" or "second order"
     log_evidence: float
 
+    @property
+    def _bent(self) -> Array:
+        return np.clip(self.skewness, -MOST_SKEWED, MOST_SKEWED)
+
     def quantile(self, p: Any) -> Array:
         """The p-quantile of every marginal; for several p, one row each."""
         levels = as_float(p, "p")
         bad = (levels <= 0.0) | (levels >= 1.0)
         if bad.any():
             raise InputError("p must lie strictly between 0 and 1", f"{levels[bad].flat[0]:g}", "The median is 0.5.")
-        flat = np.array([_standard_quantile(float(level), self.skewness) for level in np.atleast_1d(levels).ravel()])
+        flat = np.array([_standard_quantile(float(level), self._bent) for level in np.atleast_1d(levels).ravel()])
         found = self.mean + self.sd * flat
         return np.asarray(found[0] if levels.ndim == 0 else found)
 
@@ -63,12 +69,12 @@ class Corrected:
 
     def cdf(self, x: Any) -> Array:
         """P(marginal <= x), one x per marginal (or one for all)."""
-        return _standard_cdf((as_float(x, "x") - self.mean) / self.sd, self.skewness)
+        return _standard_cdf((as_float(x, "x") - self.mean) / self.sd, self._bent)
 
     def density(self, index: int, x: Any) -> Array:
         """Density of one marginal at the points ``x``."""
         points = (as_float(x, "x") - self.mean[index]) / self.sd[index]
-        return np.asarray(_standard_density(points, float(self.skewness[index])) / self.sd[index])
+        return np.asarray(_standard_density(points, float(self._bent[index])) / self.sd[index])
 
 
 def _shape(skewness: Array | float) -> Any:

@@ -35,12 +35,15 @@ class Mode:
     posterior: Posterior
 
 
-def other_modes(problem: Problem, posterior: Posterior, bound: float, direction: Array) -> tuple[Mode, ...]:
+def other_modes(
+    problem: Problem, posterior: Posterior, bound: float, direction: Array, enough: float = np.inf
+) -> tuple[Mode, ...]:
     """Optima found from starts that believe other data than the fit did; none where the likelihood is log-concave.
 
     One start believes the data above the first guess, one those below, one the data that the fit has given up
     (their sites carry little or negative precision), and one begins at the prior. Two more begin a few sd to either
-    side along ``direction`` (one entry per site), where q is least Gaussian.
+    side along ``direction`` (one entry per site), where q is least Gaussian. The search ends at an optimum whose odds
+    are at least ``enough``.
     """
     site = exact_site(problem.site)
     if site.log_concave:
@@ -63,6 +66,8 @@ def other_modes(problem: Problem, posterior: Posterior, bound: float, direction:
         mode = _climb(own, *start, posterior, bound)
         if mode is not None and all(_distance(mode.posterior, known.posterior) > APART for known in found):
             found.append(mode)
+            if mode.odds >= enough:
+                break
     return tuple(sorted(found, key=lambda mode: -mode.bound))
 
 

@@ -19,7 +19,7 @@ from klimb.infer.trust.ladder import Ladder, climb_ladder
 from klimb.infer.trust.marginals import Corrected
 from klimb.infer.trust.modes import LARGEST, Mode, other_modes
 from klimb.infer.trust.sites import SiteReport, site_report
-from klimb.infer.trust.verdict import Evidence, Verdict, Word, judge, tail_matters
+from klimb.infer.trust.verdict import MODE_ODDS, Evidence, Verdict, Word, judge, tail_matters
 from klimb.infer.trust.weights import LogWeights, exact_site
 from klimb.latents.base import Posterior
 from klimb.numerics.arrays import Array
@@ -217,7 +217,7 @@ def trust_report(result: Result, *, draws: int | None = None, seed: int = 0, com
     with threads_for(problem.latent.dense_size):
         geometry = geometry_of(posterior)
         log_weights = LogWeights(problem, posterior, geometry)
-        n = default_draws(geometry.dim, problem.latent.n_sites) if draws is None else draws
+        n = default_draws(geometry) if draws is None else draws
         own = draw(log_weights, n, seed=seed)
         best = _better_draws(log_weights, own, n, seed)
         checked = _checked(geometry, complete)
@@ -233,8 +233,8 @@ def trust_report(result: Result, *, draws: int | None = None, seed: int = 0, com
             directions = direction_khat(log_weights, own, allowed, seed)
         modes: tuple[Mode, ...] = ()
         if complete or problem.latent.n_sites <= LARGEST:
-            modes = _modes(log_weights, own, problem)
-    found = Evidence(result.status, log_weights.stationarity if own.stationary else 0.0, best, moments, method,
+            modes = _modes(log_weights, own, problem, complete)
+    found = Evidence(result.status, result.history[-1].stationarity, best, moments, method,
                      geometry.kind, modes, directions)  # fmt: skip
     evidence, error = (own if best is own else min((own, best), key=lambda s: s.log_evidence()[1])).log_evidence()
     evidence = max(evidence, log_weights.mean)
@@ -253,11 +253,12 @@ def _better_draws(log_weights: LogWeights, own: Sample, n: int, seed: int) -> Sa
     return wider if wider.smoothed.effective > 0.5 * own.smoothed.effective else own
 
 
-def _modes(log_weights: LogWeights, own: Sample, problem: Problem) -> tuple[Mode, ...]:
+def _modes(log_weights: LogWeights, own: Sample, problem: Problem, complete: bool) -> tuple[Mode, ...]:
     if log_weights.site.log_concave or log_weights.geometry.dim == 0:
         return ()
     direction = leading_directions(log_weights, own, 1)[:, 0]
-    return other_modes(problem, log_weights.posterior, log_weights.mean, direction)
+    enough = np.inf if complete else MODE_ODDS  # one is enough for a verdict
+    return other_modes(problem, log_weights.posterior, log_weights.mean, direction, enough)
 
 
 def _noisy(moments: Moments) -> bool:
