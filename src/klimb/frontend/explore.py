@@ -27,13 +27,14 @@ from klimb.numerics.quasi_newton import climb
 Heard: TypeAlias = Callable[[str, int, int, float], None]
 
 TOL = 1e-2  # of the gradient, in nats per unit of theta
+GAIN = 1e-4  # nats that the next step promises, at most, where many data make the gradient's last digits noise
 FIT_TOL = 1e-5  # of fits on the way: what they leave must not mislead a line search
 STEP = 0.05  # in theta, for the Hessian as differences of gradients
 FLATTEST = 0.05  # smallest curvature taken at face value
 SPACING = {1: 0.8, 2: 1.2}  # of the lattice, in sd; sums over it are accurate to 1e-6 for a bowl
 DROP = 7.0  # nats below the best at which the lattice ends
 MOST_NODES = {1: 60, 2: 200}
-PROBE = 1.5  # where along an axis the stretch is measured, in sd
+PROBE = 2.2  # where along an axis the stretch is measured, in sd
 STRETCH = (0.3, 4.0)  # least and most of it
 SCORES = np.linspace(-3.6, 3.6, 73)  # normal scores of the quantiles that are kept
 KERNEL = 0.8  # width over spacing of the bumps that a density between lattice points is made of
@@ -138,7 +139,7 @@ def find_peak(model: FormulaModel, y: Array, hear: Heard) -> Peak:
         return value, here.gradient(result.posterior, y) + slope
 
     lower, upper = model.bounds
-    found = climb(objective, model.theta, lower, upper, tol=TOL)
+    found = climb(objective, model.theta, lower, upper, tol=TOL, gain=GAIN)
     _, here, result = best[0]
     result = here.fit(y, start=result.posterior)  # to the usual precision
     close = found.converged or bool(np.abs(found.gradient).max() <= 10 * TOL)

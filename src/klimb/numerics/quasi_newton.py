@@ -29,10 +29,12 @@ class Climbed:
     evaluations: int
 
 
-def climb(objective: Objective, x: Array, lower: Array, upper: Array, *, tol: float, max_iter: int = 100) -> Climbed:
+def climb(objective: Objective, x: Array, lower: Array, upper: Array, *, tol: float, gain: float = 0.0,
+          max_iter: int = 100) -> Climbed:
     """Maximise ``objective`` (value and gradient; -inf where it can not be computed) from ``x`` inside a box.
 
-    Stops when no entry of the gradient that points into the box exceeds ``tol``, or when no step gains anything.
+    Stops when no entry of the gradient that points into the box exceeds ``tol``, when the next step promises no more
+    than ``gain`` by the curvature learnt so far, or when no step gains anything.
 
     >>> def hill(x):
     ...     return -float((x - 1) @ (x - 1)), -2 * (x - 1)
@@ -54,6 +56,8 @@ def climb(objective: Objective, x: Array, lower: Array, upper: Array, *, tol: fl
         if step @ gradient <= 0:  # curvature gone wrong: start it afresh
             H, fresh = np.eye(len(x)), True
             step = np.where(free, gradient, 0.0)
+        elif not fresh and 0.5 * float(step @ gradient) <= gain:
+            return Climbed(x, value, gradient, True, count)
         if fresh:  # no curvature yet: half a unit in the steepest direction, or less near the top
             step *= min(1.0, 0.5 / np.abs(step).max())
         step *= min(1.0, LONGEST / np.abs(step).max())
