@@ -28,6 +28,7 @@ from klimb.numerics.adaptive import Rows
 from klimb.numerics.arrays import Array
 from klimb.numerics.gumbel import EULER, gumbel_normal
 from klimb.numerics.rules import Index
+from klimb.numerics.threads import threads_for
 from klimb.numerics.tilted import tilted
 
 NEGLIGIBLE = 39.0  # exp of minus this
@@ -62,9 +63,10 @@ def softmax_moments(label: Array, m: Array, v: Array) -> SoftmaxMoments:
     n_classes, n = m.shape
     out = SoftmaxMoments(np.empty(n), np.empty((n_classes, n)), np.empty((n_classes, n)))
     centred = m - m.max(axis=0)
-    for rows, x, weight, left, unit in _chunks(centred, v):
-        part = _integrals(label[rows], centred[:, rows], v[:, rows], x, weight, left, unit)
-        out.value[rows], out.probabilities[:, rows], out.curvature[:, rows] = part
+    with threads_for(1):  # many small products, which threads only slow down
+        for rows, x, weight, left, unit in _chunks(centred, v):
+            part = _integrals(label[rows], centred[:, rows], v[:, rows], x, weight, left, unit)
+            out.value[rows], out.probabilities[:, rows], out.curvature[:, rows] = part
     return out
 
 
