@@ -50,3 +50,14 @@ def test_counts_come_from_the_history() -> None:
     assert found["n_factor"] >= found["n_iter"] >= 1
     assert found["stationarity"] <= 1e-6
     assert set(engine.step_seconds(klimb.latents.Weights(data.X), data.y)) <= {"natural", "anderson", "newton", "local"}
+
+
+def test_startup_sees_what_is_imported_and_weighed(tmp_path: Path) -> None:
+    from benchmarks import startup
+
+    assert startup.imported("import csv") == []
+    assert startup.imported("import scipy.stats")[0] == "scipy.stats"
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "a.py").write_bytes(b"x" * 30)
+    (tmp_path / "b.py").write_bytes(b"x" * 5)
+    assert startup.weigh(tmp_path) == {"package": 30, "b.py": 5}
