@@ -23,6 +23,9 @@ DIFFERENCE = 1e-5  # in the log of a parameter, for the derivative of the expect
 BOUNDS = (np.log(1e-6), np.log(1e6))  # of positive parameters
 SCALE_BOUNDS = (np.log(1e-4), np.log(1e4))  # of those in units of y's spread: less noise can not be told from none
 SCALED = "scale"  # the field of sites whose parameter has the unit of y
+# L-BFGS-B takes the whole gradient as its first step where every parameter has two limits, and a step of length one
+# where some have not. Priors keep the searches here from running off, so the first parameter has no upper limit.
+OPEN = np.inf
 EDGE = 0.5  # counts as half a datum against a mean response at the end of its range
 
 

@@ -27,11 +27,11 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
 from klimb.numerics.matrix import DenseDesign, DesignMatrix
 from klimb.sites.base import Site
-from klimb.sklearn.likelihood import Likelihood
+from klimb.sklearn.likelihood import OPEN, Likelihood
 
 INTERCEPT = 10.0  # prior standard deviation of the intercept, in units of the link (of y's spread)
 SCALE_PRIOR = LogNormal(median=1.0, sd=2.0)  # of the prior scale: says little, but that it is neither 0 nor infinite
-SCALE_BOUNDS = (np.log(1e-6), np.log(1e4))
+SCALE_BOUNDS = (np.log(1e-6), OPEN)
 WIDE = 1.5  # columns over rows from which N x N matrices are cheaper than D x D ones (klimb.latents.Weights)
 
 

@@ -22,7 +22,7 @@ from klimb.process import INDUCING_JITTER, GaussianProcess, gp
 from klimb.scale.choose import choose_inducing
 from klimb.sites.base import Site
 from klimb.sites.real import Gaussian
-from klimb.sklearn.likelihood import Likelihood, positive_or_auto
+from klimb.sklearn.likelihood import OPEN, Likelihood, positive_or_auto
 from klimb.sklearn.linear import parts_of, side_by_side
 
 FULL = 800  # rows up to which "auto" keeps the full process
@@ -91,7 +91,8 @@ class ProcessModel(Hypermodel):
 
     @property
     def bounds(self) -> tuple[Array, Array]:
-        lower, upper = self.process.bounds
+        lower, upper = (limits.copy() for limits in self.process.bounds)
+        upper[:1] = OPEN
         own = np.array(self.likelihood.bounds).reshape(-1, 2)
         return np.concatenate([lower, own[:, 0]]), np.concatenate([upper, own[:, 1]])
 

@@ -28,7 +28,7 @@ from klimb.sites.base import Site
 from klimb.sites.real import Laplace, StudentT
 from klimb.sites.stack import Stack
 from klimb.sklearn.base import Regressor
-from klimb.sklearn.likelihood import BOUNDS, DIFFERENCE, Likelihood, likelihood_for, positive_or_auto
+from klimb.sklearn.likelihood import BOUNDS, DIFFERENCE, OPEN, Likelihood, likelihood_for, positive_or_auto
 from klimb.sklearn.linear import INTERCEPT
 from klimb.sklearn.rows import distinct_rows
 from klimb.sklearn.scaling import Scaling
@@ -107,7 +107,7 @@ class SparseModel(Hypermodel):
 
     @property
     def bounds(self) -> tuple[Array, Array]:
-        both: Array = np.array([BOUNDS] * self.learn_scale + self.likelihood.bounds).reshape(-1, 2)
+        both: Array = np.array([(BOUNDS[0], OPEN)] * self.learn_scale + self.likelihood.bounds).reshape(-1, 2)
         return both[:, 0], both[:, 1]
 
     def with_theta(self, theta: Array) -> Self:
