@@ -420,3 +420,40 @@ def test_a_fit_from_a_file_answers_without_its_data(tmp_path, fits):
         back.predict()
     with pytest.raises(InputError, match="session of the fit"):
         back.result
+
+
+def test_a_column_may_be_called_like_a_parameter():
+    fit = klimb.fit("real ~ sigma + (1 | g)", {**DATA, "sigma": X},
+                    priors={"sigma": "normal(0, 1)", "sigma (parameter)": "half_normal(2)"})
+    assert [row.name for row in fit.parameter_rows()] == ["sd(g)", "sigma (parameter)"]
+    assert fit.priors["sigma"] == "normal(0, 1)"
+    assert {"sigma", "sigma (parameter)", "1|g"} <= set(fit.draws(3))
+
+
+def test_names_of_any_kind():
+    odd = {"my y": DATA["real"], "a <b> & \"c\"": X, "größe:z": Z, "g | h": G}
+    fit = klimb.fit('`my y` ~ `a <b> & "c"` + `größe:z` + (1 | `g | h`)', odd)
+    plain = klimb.fit("real ~ x + z + (1 | g)", DATA)
+    assert fit.bound == pytest.approx(plain.bound, abs=1e-9)
+    assert str(fit)
+    assert len(fit.effects()) == 2
+
+
+def test_predict_refuses_what_it_does_not_know(fits):
+    with pytest.raises(InputError, match='"mean", "latent", "response" or "all"'):
+        fits["gaussian"].predict(NEW, kind="median")
+    with pytest.raises(InputError, match="no column 'z'"):
+        fits["gaussian"].predict({"x": [1.0], "g": ["g1"]})
+    with pytest.raises(InputError, match="between 0 and 1"):
+        fits["gaussian"].predict(NEW, interval=1.0)
+    with pytest.raises(InputError, match="columns that the formula uses"):
+        fits["gaussian"].effects("nothing")
+    with pytest.raises(InputError, match="must not be negative"):
+        fits["gaussian"].draws(-1)
+
+
+def test_two_fits_are_the_same_fit():
+    one, two = (klimb.fit("count ~ s(x) + (1 + x | g)", DATA, family="negative_binomial") for _ in range(2))
+    assert str(one) == str(two)
+    for a, b in zip(one.components, two.components, strict=True):
+        np.testing.assert_array_equal(a.q.mean, b.q.mean)

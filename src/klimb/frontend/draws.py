@@ -43,8 +43,8 @@ def _new_level_draws(root: Array, values: Array, count: int, rng: np.random.Gene
 
 
 def group_name(term: GroupTerm, column: str) -> str:
-    """Of the deviations of a grouping factor among other draws: ``g``, or ``g[x]`` for slopes."""
-    return term.name if column == INTERCEPT else f"{term.name}[{column}]"
+    """Of the deviations of a grouping factor among other draws: ``1|g``, or ``x|g`` for slopes."""
+    return f"{'1' if column == INTERCEPT else column}|{term.name}"
 
 
 def draw_posterior(shared: Shared, components: tuple[Component, ...], covariance: Array, n: int,

@@ -165,6 +165,8 @@ def _hypers(encoded: Encoded, layout: Layout, response: Response, family: Family
 
     def positive(name: str, default: PositivePrior, unit: float, start: float | None = None,
                  least: float = 0.0) -> int:
+        while name in choices.printed:  # a column of the data has this name
+            name += " (parameter)"
         prior = choices.take(name, default, _POSITIVE)
         begin = start if start is not None else (prior.typical() if isinstance(prior, PositivePrior) else 1.0)
         return add(Hyper(name, "positive", prior, float(np.log(begin)), unit, least))
