@@ -87,7 +87,7 @@ def tidy(printed: str) -> str:
 
 
 def same(one: str, other: str) -> bool:
-    """Equal but for the last digits of numbers, which differ between processors and with every tuning of a tolerance."""
+    """Equal but for the last digits of numbers, which differ between processors and move with tolerances."""
     words, others = NUMBER.split(one), NUMBER.split(other)
     numbers, more = NUMBER.findall(one), NUMBER.findall(other)
     return words == others and all(close(a, b) for a, b in zip(numbers, more, strict=True))
