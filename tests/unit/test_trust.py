@@ -188,7 +188,8 @@ def test_mean_field_is_corrected() -> None:
     full = klimb.infer(klimb.latents.Weights(Z, cov=4.0), klimb.sites.Logistic(), y)
     diagonal = klimb.methods.mean_field(klimb.latents.Weights(Z, cov=4.0), klimb.sites.Logistic(), y)
     report = klimb.trust(diagonal)
-    assert report.verdict != "trust"
+    assert report.verdict == "corrected"
+    assert "takes the weights for independent" in report.advice
     q_sd = np.sqrt(np.diag(diagonal.posterior.covariance()))
     assert np.all(klimb.trust(full).corrected.sd > 1.5 * q_sd)
     assert report.log_evidence > diagonal.bound
@@ -381,6 +382,8 @@ def test_several_outputs() -> None:
     result = klimb.infer(latent, klimb.sites.Softmax(3), np.arange(40) % 3)
     report = result.trust
     assert report.log_evidence >= result.bound
+    assert report.verdict == "corrected"
+    assert "classes for independent" in report.advice
     assert len(report.corrected.mean) == 6
     assert report.sites.y.shape == (120,)
     assert report.ladder.ordered

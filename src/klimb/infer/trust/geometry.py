@@ -44,6 +44,7 @@ class Geometry(ABC):
     mean: Array  # of the reported marginals
     sd: Array
     n_sites: int
+    independent: str = ""  # what q takes for independent though the posterior may not: weights, or classes
 
     @property
     def work(self) -> float:
@@ -169,6 +170,8 @@ class DenseGeometry(MatrixGeometry):
 class MeanFieldGeometry(MatrixGeometry):
     """A diagonal q over weights: log prior - log q is not a sum over the sites."""
 
+    independent = "weights"
+
     def __init__(self, latent: MeanField, posterior: Posterior) -> None:
         self._full, self.n_sites = latent.full, latent.n_sites
         self.kind: Kind = "weight"
@@ -234,6 +237,8 @@ class MarkovGeometry(Geometry):
 @final
 class OutputsGeometry(Geometry):
     """Several latent values per datum: the coordinates of the parts side by side."""
+
+    independent = "classes"
 
     def __init__(self, parts: list[Geometry]) -> None:
         self.parts = parts

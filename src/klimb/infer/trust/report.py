@@ -32,6 +32,7 @@ USABLE = 0.2  # efficiency from which weights are used for moments
 PRECISE = 0.03  # standard error of an sd ratio up to which weights are used for moments
 PRECISE_SHARE = 0.3  # the same, as a share of the correction
 CHECKED = 2048  # marginals that a default report looks at
+DIRECTION_DRAWS = 256  # of it, by default
 DIRECTION_VALUES = 130_000  # sites x draws that k-hat of the influential directions may cost by default
 FULL_DRAWS = 16_384
 
@@ -229,13 +230,13 @@ def trust_report(result: Result, *, draws: int | None = None, seed: int = 0, com
             method, moments = "second order", own.second_order(marginals)
         directions = None
         if own.efficiency < USABLE or complete:
-            allowed = None if complete else DIRECTION_VALUES // problem.latent.n_sites
+            allowed = None if complete else min(DIRECTION_VALUES // problem.latent.n_sites, DIRECTION_DRAWS)
             directions = direction_khat(log_weights, own, allowed, seed)
         modes: tuple[Mode, ...] = ()
         if complete or problem.latent.n_sites <= LARGEST:
             modes = _modes(log_weights, own, problem, complete)
     found = Evidence(result.status, result.history[-1].stationarity, best, moments, method,
-                     geometry.kind, modes, directions)  # fmt: skip
+                     geometry.kind, modes, directions, geometry.independent)  # fmt: skip
     evidence, error = (own if best is own else min((own, best), key=lambda s: s.log_evidence()[1])).log_evidence()
     evidence = max(evidence, log_weights.mean)
     return Trust(judge(found), log_weights.mean, evidence, error, own.smoothed.khat, directions, own.n_draws,

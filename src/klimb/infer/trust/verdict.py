@@ -49,6 +49,7 @@ class Evidence:
     kind: str
     modes: tuple[Mode, ...]
     direction_khat: float | None
+    independent: str  # what q takes for independent, or ""
 
 
 def judge(found: Evidence) -> Verdict:
@@ -75,7 +76,7 @@ def _doubt(found: Evidence) -> Verdict | None:
 def _unreliable(found: Evidence) -> Verdict | None:
     sample, moments = found.sample, found.moments
     khat, worst = sample.smoothed.khat, _largest_sd_error(moments)
-    if worst > BEYOND:
+    if worst > BEYOND and not found.independent:  # else it is the correlations that are missing, not the shape
         return Verdict("doubt", worst, "relative error of an sd",
                        f"The posterior is far from Gaussian: the sd of a {_name(found.kind)} is off by {worst:.0%} or "
                        "more. Use a narrower prior, klimb.boost, or a sampler.")  # fmt: skip
@@ -115,8 +116,8 @@ def _correct(found: Evidence) -> Verdict | None:
         direction = "understated" if moments.ratio[worst] > 1.0 else "overstated"
         error = abs(1.0 - 1.0 / float(moments.ratio[worst]))
         return Verdict("corrected", error, "relative error of an sd",
-                       f"sd of {_count(sure, name)} {direction} by up to {error:.0%}; use result.corrected or "
-                       "klimb.boost.")  # fmt: skip
+                       f"sd of {_count(sure, name)} {direction} by up to {error:.0%}{_why(found)}; use "
+                       "result.corrected or klimb.boost.")  # fmt: skip
     moved = np.abs(moments.shift) - SIGNIFICANT * moments.shift_error > MEAN_ERROR
     if moved.any():
         size = float(np.abs(moments.shift[moved]).max())
@@ -143,6 +144,10 @@ def _largest_sd_error(moments: Moments) -> float:
     """As a share of q's sd, no larger than the standard errors vouch for."""
     sure = np.maximum(np.abs(moments.ratio - 1.0) - SIGNIFICANT * moments.ratio_error, 0.0)
     return float(sure.max(initial=0.0))
+
+
+def _why(found: Evidence) -> str:
+    return f" (q takes the {found.independent} for independent)" if found.independent else ""
 
 
 def _name(kind: str) -> str:
