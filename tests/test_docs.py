@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.transcripts import PAGES as TRANSCRIPTS
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -17,9 +19,10 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))], ids=name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in TRANSCRIPTS
+                                  and BLOCK.search(page.read_text(encoding="utf-8"))], ids=name)
 def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a page run in order and share their names."""
+    """The blocks of a page run in order and share their names; those of the first pages in test_transcripts.py."""
     monkeypatch.chdir(tmp_path)
     text = page.read_text(encoding="utf-8")
     names: dict[str, object] = {"__name__": "__docs__"}
