@@ -105,7 +105,7 @@ def topics_part(names: tuple[str, ...] = ("reuters", "imdb")) -> Found:
                 rival.fit(counts)
                 rows.append([f"scikit-learn {method}, {limit} passes", process_time() - begin,
                              topics_bound(counts, Dirichlet(rival.components_), 1.0 / K)])  # fmt: skip
-        for label, batch in (("sweeps", None), ("batches of 1024", 1024)):
+        for label, batch in (("sweeps", None), ("batches of 4096", 4096)):
             marks = (10, 30, 100) if batch is None else (2, 4, 8, 16)
             for limit in marks if counts.nnz < 1e6 else marks[:2]:
                 begin = process_time()

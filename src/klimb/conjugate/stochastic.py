@@ -31,6 +31,7 @@ class Stochastic:
     local_sweeps: int = 20
     local_tol: float = 1e-4  # of a batch's own part of the bound, per unit of it
     remember: bool = True  # keep the local factors in memory between visits
+    fresh: int = 0  # passes at the start in which local factors begin anew: memories of a poor fit hold it there
 
     def __post_init__(self) -> None:
         if self.local_sweeps < 1:
@@ -85,7 +86,10 @@ def fit_batches(
     for number in range(1, max_iter + 1):
         count = 0
         for count, data in enumerate(batches, start=1):
-            network = _visit(make(data), store.setdefault(count - 1, _Batch()), family, state, step)
+            batch = store.setdefault(count - 1, _Batch())
+            if number <= step.fresh:
+                batch.local = None
+            network = _visit(make(data), batch, family, state, step)
             _update_shared(family, store, state)
         if network is None:
             raise InputError("batches must hold at least one batch", "none", "Pass a list or another re-iterable.")
@@ -99,7 +103,7 @@ def fit_batches(
         if callback is not None and callback(rows[-1]):
             status = Status.STOPPED
             break
-        if number > 1 and left <= tol * (1.0 + abs(bound)):
+        if number > 1 + step.fresh and left <= tol * (1.0 + abs(bound)):
             status = Status.CONVERGED
             break
     assert network is not None

@@ -18,6 +18,8 @@ from klimb.conjugate.variables import Variable
 from klimb.errors import InputError
 from klimb.infer.result import Iteration
 
+FRESH = 8  # passes in which documents are fitted from scratch
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -57,7 +59,7 @@ def latent_dirichlet(
     *,
     share_prior: float | None = None,
     word_prior: float | None = None,
-    batch: int | None = 1024,
+    batch: int | None = 4096,
     seed: int = 0,
     start: Any = None,
     tol: float = 1e-6,
@@ -67,7 +69,8 @@ def latent_dirichlet(
     """Topics of a documents x words matrix of counts (dense or sparse).
 
     Priors default to 1/``n_topics`` for shares and words. ``batch`` documents at a time are fitted before the topics
-    move: fewer passes over the data than sweeps over all of it (``batch=None``), and no learning rate either way.
+    move, from scratch in the first passes, so that early topics do not hold them: higher bounds, in fewer passes, than
+    sweeps over all data at once (``batch=None``). No learning rate either way.
 
     >>> import numpy as np
     >>> counts = np.kron(np.eye(2), np.full((5, 4), 3.0))     # two sets of documents with words of their own
@@ -94,8 +97,9 @@ def latent_dirichlet(
         fitted = fit(evidence(matrix), start={words: first}, tol=tol, max_iter=max_iter, callback=callback)
     else:
         blocks = [matrix[i : i + batch] for i in range(0, D, batch)]
-        fitted = fit_batches(evidence, blocks, shared=(words,), start={words: first}, tol=tol, max_iter=max_iter,
-                             step=Stochastic(local_sweeps=10), callback=callback)  # fmt: skip
+        step = Stochastic(local_sweeps=10, local_tol=1e-9, fresh=FRESH)
+        fitted = fit_batches(evidence, blocks, shared=(words,), step=step, start={words: first}, tol=tol,
+                             max_iter=max_iter, callback=callback)  # fmt: skip
     found = fitted[words]
     assert isinstance(found, Dirichlet)
     return LatentDirichlet(fitted, found, a, words)
