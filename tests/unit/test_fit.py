@@ -320,6 +320,7 @@ ODD = {
                                {f"c{j}": RNG.standard_normal(N) for j in range(200)}, "gaussian"),
     "far from zero": ("real ~ x + (1 | g)", {"x": X + 1e8, "real": DATA["real"] + 1e8}, "gaussian"),
     "tiny": ("real ~ x + (1 | g)", {"x": 1e-12 * X, "real": 1e-12 * DATA["real"]}, "gaussian"),
+    "shares of nearly 0 and 1": ("share ~ x", {"share": np.clip(1 / (1 + np.exp(-20 * X)), 1e-12, 1 - 1e-12)}, "beta"),
     "an outlier": ("real ~ x + (1 | g)", {"real": np.append(DATA["real"][1:], 1e5)}, "student_t"),
 }  # fmt: skip
 
@@ -332,8 +333,8 @@ def test_odd_data_behave(name):
     for row in [*fit.coefficient_rows(), *fit.parameter_rows()]:
         assert np.isfinite([row.mean, row.sd, row.lower, row.upper]).all(), row
         assert row.lower <= row.upper
-    predicted = fit.predict()
-    assert all(np.isfinite(predicted[column]).all() for column in ("mean", "lower", "upper"))
+    predicted = fit.predict(kind="all")
+    assert all(np.isfinite(predicted[column]).all() for column in ("mean", "lower", "upper", "y_lower", "y_upper"))
     assert str(fit)
 
 

@@ -140,7 +140,9 @@ def response_quantile(f: Latents, p: float) -> Array:
 
     if sites[0].discrete:
         return _whole_quantile(below, y, p)
-    with np.errstate(under="ignore"):
+    if sites[0].response in ("positive", "unit"):  # a quantile may round to an end that has no density
+        y = np.clip(y, np.finfo(float).tiny, None if sites[0].response == "positive" else 1.0 - 2.0**-53)
+    with np.errstate(under="ignore", over="ignore"):
         slope = np.exp(sites[int(np.argmax(f.weights))].predict(*f.moments()).log_density(y))
     return _secant_quantile(below, slope, y, p, sites[0].response)
 
@@ -164,9 +166,10 @@ def _secant_quantile(below: Any, slope: Array, y: Array, p: float, support: str)
             break
         rows, gap, slope, step = (part[~found] for part in (rows, gap, slope, step))
         new_gap = below(rows, y[rows]) - p
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             secant = (new_gap - gap) / step
-        slope = np.where(np.isfinite(secant) & (secant > 0.1 * slope) & (secant < 10.0 * slope), secant, slope)
+            usable = np.isfinite(secant) & (secant > 0.1 * slope) & (secant < 10.0 * slope)
+        slope = np.where(usable, secant, slope)
         gap = new_gap
     return y
 
