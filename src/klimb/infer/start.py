@@ -15,7 +15,7 @@ from klimb.sites.base import Expectation
 
 INFORMATIVE = 2.0  # gamma k_ii from which a datum matters more to its site than the prior does
 THINNING, SMALLEST_THINNED = 8, 1000  # a coarse fit takes every eighth row, if that leaves enough of them
-COARSE_TOL, COARSE_ITERATIONS = 1e-2, 30  # its posterior differs from the full one by several sd anyway
+COARSE_TOL, COARSE_ITERATIONS = 1e-2, 3  # its posterior differs from the full one by several sd anyway
 CLOSE = 1.0  # stationarity of the coarse start above which the others are tried as well
 DIFFERENCE = 1e-5  # relative step in v for derivatives of the oracle
 DISBELIEF = 1e-3  # what is left of the sites on the other side, in the starts for sites that are not log-concave
