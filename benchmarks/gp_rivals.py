@@ -182,16 +182,28 @@ def hold(name: str, options: argparse.Namespace, found: dict[str, Arrays], save:
             if python is None:
                 found.setdefault(entrant, {"error": "not installed"})
                 continue
-            traced = run(entrant, python, problem, contest.cap)
-            record = dict(traced["about"])
-            if "cpu" in traced:
-                trace = zip(traced["cpu"], traced["wall"], bounds(made, traced), strict=True)
-                record["trace"] = thinned([[round(float(c), 4), round(float(w), 4), float(b)] for c, w, b in trace])
-                record["theta"] = np.round(traced["theta"][-1], 4).tolist() if len(traced["theta"]) else None
+            record = min((written(made, run(entrant, python, problem, contest.cap)) for _ in range(options.rounds)),
+                         key=pace)
             found[entrant] = record
             last = record["trace"][-1] if record.get("trace") else None
             print(f"{name}: {entrant}: {last} {record.get('error', '')}", flush=True)
             save()
+
+
+def written(made: Arrays, traced: Arrays) -> Arrays:
+    """What is kept of a run."""
+    record = dict(traced["about"])
+    if "cpu" in traced:
+        trace = zip(traced["cpu"], traced["wall"], bounds(made, traced), strict=True)
+        record["trace"] = thinned([[round(float(c), 4), round(float(w), 4), float(b)] for c, w, b in trace])
+        record["theta"] = np.round(traced["theta"][-1], 4).tolist() if len(traced["theta"]) else None
+    return record
+
+
+def pace(record: Arrays) -> float:
+    """CPU seconds a lap: of several runs of the same solver the least disturbed one has the least."""
+    trace = record.get("trace")
+    return trace[-1][0] / len(trace) if trace else float("inf")
 
 
 def thinned(trace: list[list[float]], most: int = 60) -> list[list[float]]:
@@ -235,8 +247,13 @@ def report(everything: dict[str, dict[str, Arrays]]) -> None:
             share, bar = ours / rivals[first], CONTESTS[name].bar
             summary.append((name, ours, f"{first}: {rivals[first]:.3g}", f"1/{1 / share:.1f}", f"1/{1 / bar:.0f}",
                             "yes" if share <= bar else "NO"))
-        elif ours is not None:
-            summary.append((name, ours, "none arrived", "", f"1/{1 / CONTESTS[name].bar:.0f}", "yes"))
+        elif ours is not None:  # the nearest rival, by the time it took to come to its own end
+            near = {who: max(b for _, _, b in trace if np.isfinite(b)) for who, trace in traces.items()
+                    if not who.startswith(("klimb", "sklearn")) and any(np.isfinite(b) for _, _, b in trace)}
+            first = max(near, key=lambda who: near[who])
+            end = arrival(traces[first], near[first]) or traces[first][-1][0]
+            summary.append((name, ours, f"none; {first} ends {best - near[first]:.1g} below at {end:.3g}",
+                            f"1/{end / ours:.1f}", f"1/{1 / CONTESTS[name].bar:.0f}", "yes"))
         point = found.get(POINT, {}).get("trace")
         if ours is not None and point:
             whole = traces["klimb default"][-1][0]
@@ -250,6 +267,7 @@ def main() -> None:
     parser.add_argument("--venvs", type=Path, default=os.environ.get("KLIMB_RIVALS"))
     parser.add_argument("--only", nargs="*", default=[""], help="parts of the names of contests")
     parser.add_argument("--rivals", nargs="*", help="klimb, gpflow, gpytorch, gpjax, bayesnewton, gpml, sklearn")
+    parser.add_argument("--rounds", type=int, default=1, help="run everyone so often and keep the fastest")
     parser.add_argument("--again", action="store_true", help="measure again what is there")
     parser.add_argument("--report", action="store_true", help="only show what was measured")
     options = parser.parse_args()
