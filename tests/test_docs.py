@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from tests.transcripts import PAGES as TRANSCRIPTS
 
 ROOT = Path(__file__).resolve().parent.parent
