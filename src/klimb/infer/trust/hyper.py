@@ -133,7 +133,7 @@ def _judge(names: tuple[str, ...], sd: Array, skewness: Array, at_bound: tuple[s
     wide = [f"{name} (sd {s:.1f})" for name, s, g in zip(names, sd, skewness, strict=True)
             if s > WIDE or (s > 0.5 * WIDE and abs(g) > SKEWED)]  # fmt: skip
     if unevenness > UNEVEN or (wide and error > SD_ERROR) or error > BEYOND:
-        what = f"hardly determined: {', '.join(wide)}. " if wide else ""
+        what = f"Hardly determined: {', '.join(wide)}. " if wide else ""
         return Verdict("doubt", unevenness, "ratio of a site's sd between likely hyperparameters",
                        f"The posterior is a funnel: the spread of f changes {unevenness:.1f}-fold between likely "
                        f"hyperparameters. {what}Average over them (klimb.infer.integrate), or sample.")  # fmt: skip

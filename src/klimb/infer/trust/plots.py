@@ -48,7 +48,8 @@ def plot_signs(problem: Problem, posterior: Posterior, axes: Any = None) -> Any:
     return axes
 
 
-def plot_marginals(trust: Trust, which: Any = None, axes: Any = None, names: Any = None, samples: Any = None) -> Any:
+def plot_marginals(trust: Trust, which: Any = None, axes: Any = None, names: Any = None, samples: Any = None,
+                   label: str = "sampler") -> Any:
     """Densities of q (grey) and of the corrected marginals (red).
 
     ``samples`` maps an index to (centres, heights), a histogram of a sampler's draws.
@@ -75,7 +76,8 @@ def plot_marginals(trust: Trust, which: Any = None, axes: Any = None, names: Any
         ax.plot(x, exact.density(int(i), x), color=EXACT, lw=1.8, label="corrected")
         if samples is not None:
             centres, heights = samples[int(i)]
-            ax.fill_between(centres, heights, step="mid", color="#c9d7e4", lw=0, label="NUTS", zorder=0)
+            ax.fill_between(centres, heights, step="mid", color="#c9d7e4", lw=0, label=label, zorder=0)
+        ax.set_xlim(x[0], x[-1])
         ax.set_yticks([])
         ax.set_title(names[place] if names is not None else f"{trust.kind} {int(i)}", fontsize=10)
         for side in ("top", "right", "left"):

@@ -26,7 +26,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import khat_threshold
 from klimb.numerics.threads import threads_for
 
-REDRAW_DIM = 12  # coordinates up to which a wider proposal is worth its draws
+REDRAW_DIM = 20  # coordinates up to which a wider proposal is worth its draws
 REDRAW_KHAT, REDRAW_EFFICIENCY = 0.5, 0.9  # when q's own draws call for it
 USABLE = 0.2  # efficiency from which weights are used for moments
 PRECISE = 0.03  # standard error of an sd ratio up to which weights are used for moments
@@ -156,11 +156,12 @@ class Trust:
         moments = self.marginals
         if not len(self.checked):
             return "marginals     none"
+        noun = "weight" if self.kind == "weight" else "latent value"
         low, high = float(moments.ratio.min()), float(moments.ratio.max())
         return (
             f"marginals     sd of p / sd of q {low:.3f} to {high:.3f}, means off by up to "
             f"{float(np.abs(moments.shift).max()):.3f} sd, skewness up to {float(np.abs(moments.skewness).max()):.2f} "
-            f"({self.method}, {len(self.checked)} {'weights' if self.kind == 'weight' else 'latent values'})"
+            f"({self.method}, {len(self.checked)} {noun}{'s' * (len(self.checked) != 1)})"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from klimb.numerics.arrays import Array
 from klimb.sites.base import Site
 
 DIFFERENCE = 1e-4  # relative step in v for derivatives of the oracle
-EDGES = 61  # of the sign map, in each direction
+EDGES = 121  # of the sign map, in each direction
 FLAT = 1e-9  # |v d gamma/dv| over |gamma| below which gamma counts as constant
 
 
@@ -106,7 +106,7 @@ def maps_of(problem: Problem, posterior: Posterior, most: int = 3) -> list[tuple
     else:
         chosen = [float(value) for value in values[np.argsort(-counts, kind="stable")][:most]]
     sd = np.sqrt(posterior.v)
-    reach = np.array([(posterior.m - 3 * sd).min(), (posterior.m + 3 * sd).max()])
+    reach = np.array([(posterior.m - sd).min(), (posterior.m + sd).max()])
     span = max(float(reach[1] - reach[0]), 1e-6)
     m = np.linspace(reach[0] - 0.1 * span, reach[1] + 0.1 * span, EDGES)
     low, high = float(posterior.v.min()), float(posterior.v.max())
