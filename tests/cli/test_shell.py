@@ -164,3 +164,13 @@ def test_json_is_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     (tmp_path / "a.csv").write_text("y,x\n" + "".join(f"{i % 3},{i}\n" for i in range(12)))
     assert run(["fit", "y ~ x", str(tmp_path / "a.csv"), "--json"]) in (0, 3)
     assert json.loads(capsys.readouterr().out)["schema"] == "klimb.fit/1"
+
+
+def test_only_columns_of_the_formula_are_read() -> None:
+    from klimb.cli.choose import columns_of
+
+    header = ("y", "w", *(f"x{i}" for i in range(3000)), "unused")
+    long = "y ~ " + " + ".join(header[2:-1])
+    assert columns_of(long, "w")(header) == list(header[:-1])
+    assert columns_of("y ~ . - x1")(header) == header
+    assert columns_of("y ~ log(x5) + (x7 | x9)")(header) == ["y", "x5", "x7", "x9"]

@@ -21,8 +21,14 @@ def columns_of(formula: str, *others: str | None) -> Callable[[tuple[str, ...]],
     parsed = parse(formula)
     extra = [name for name in others if name is not None]
 
-    def has_dot(node: Node | None) -> bool:
-        return node is not None and (isinstance(node, Dot) or any(has_dot(child) for child in children(node)))
+    def has_dot(node: Node) -> bool:
+        stack = [node]  # a long sum is a deep tree: no recursion
+        while stack:
+            top = stack.pop()
+            if isinstance(top, Dot):
+                return True
+            stack += children(top)
+        return False
 
     def choose(header: tuple[str, ...]) -> Sequence[str]:
         check_columns(parsed, header)
