@@ -50,7 +50,7 @@ def save(estimator: Any, path: Any) -> None:
         "class": type(estimator).__name__,
         "params": {name: _value(value, f"params.{name}", arrays) for name, value in estimator.get_params().items()},
         "learnt": {name: _value(getattr(estimator, name), name, arrays)
-                   for name in NUMBERS if hasattr(estimator, name)},
+                   for name in NUMBERS if name in vars(estimator)},
     }  # fmt: skip
     for name in ("classes_", "feature_names_in_"):
         if hasattr(estimator, name):

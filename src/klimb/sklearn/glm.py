@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Self, final
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from klimb.frontend.families import resolve_family
 from klimb.infer.loop import infer
@@ -44,12 +45,14 @@ class LinearFit:
         pairs = [latent.predict(part, design) for part, latent in latents if isinstance(latent, Weights)]
         return np.column_stack([m for m, _ in pairs]), np.column_stack([v for _, v in pairs])
 
-    def coefficients(self) -> tuple[Array, Array]:
-        """Means and standard deviations of the coefficients, per unit of X, one row per predictor."""
-        skip = int(self.intercept)
-        means = np.array([part.mean[skip:] for part in self.parts])
-        deviations = np.array([weight_deviations(part)[skip:] for part in self.parts])
-        return means / self.scaling.scale, deviations / self.scaling.scale
+    def coefficients(self) -> Array:
+        """Means of the coefficients, per unit of X, one row per predictor."""
+        return np.array([part.mean[int(self.intercept) :] for part in self.parts]) / self.scaling.scale
+
+    @cached_property
+    def deviations(self) -> Array:
+        """Their standard deviations; with many columns these cost more than the fit, so they wait to be asked for."""
+        return np.array([weight_deviations(part)[int(self.intercept) :] for part in self.parts]) / self.scaling.scale
 
     def at_zero(self) -> tuple[Array, Array]:
         """Means and standard deviations of the intercepts: f where X = 0."""
@@ -175,16 +178,21 @@ class GLMRegressor(Regressor):
         return Likelihood(resolve_family(self._site), {}, (), weights, self._centre, self._spread)
 
     def _set(self, fitted: LinearFit) -> Self:
-        (coef,), (deviation,) = fitted.coefficients()
         (intercept,), (intercept_deviation,) = fitted.at_zero()
         self._fit = fitted
-        self.coef_, self.coef_std_ = self._spread * coef, self._spread * deviation
+        self.coef_ = self._spread * fitted.coefficients()[0]
         self.intercept_ = float(self._spread * intercept + self._centre)
         self.intercept_std_ = float(self._spread * intercept_deviation)
         self.prior_scale_, self.bound_ = fitted.prior_scale, fitted.bound
         self.result_, self.posterior_ = fitted.result, fitted.result.posterior
         self.converged_, self.n_iter_ = fitted.result.converged, fitted.n_fits
         return self
+
+    @property
+    def coef_std_(self) -> Array:
+        """Posterior standard deviations of the coefficients."""
+        check_is_fitted(self)
+        return np.asarray(self._spread * self._fit.deviations[0])
 
     def _predict_latent(self, X: Any) -> tuple[Array, Array]:
         m, v = self._fit.predict(X)
@@ -277,9 +285,8 @@ class GLMClassifier(Classifier):
 
     def _set(self, fits: list[LinearFit]) -> Self:
         self._fits = fits
-        coefficients, intercepts = (zip(*pairs, strict=True) for pairs in
-                                    ([fit.coefficients() for fit in fits], [fit.at_zero() for fit in fits]))
-        self.coef_, self.coef_std_ = (np.concatenate(part) for part in coefficients)
+        intercepts = zip(*(fit.at_zero() for fit in fits), strict=True)
+        self.coef_ = np.concatenate([fit.coefficients() for fit in fits])
         self.intercept_, self.intercept_std_ = (np.concatenate(part) for part in intercepts)
         self.prior_scale_ = one_or_array([fit.prior_scale for fit in fits])
         self.bound_ = one_or_array([fit.bound for fit in fits])
@@ -288,6 +295,12 @@ class GLMClassifier(Classifier):
         self.converged_ = all(fit.result.converged for fit in fits)
         self.n_iter_ = max(fit.n_fits for fit in fits)
         return self
+
+    @property
+    def coef_std_(self) -> Array:
+        """Posterior standard deviations of the coefficients."""
+        check_is_fitted(self)
+        return np.concatenate([fit.deviations for fit in self._fits])
 
     def _latents(self, X: Any) -> tuple[Array, Array]:
         pairs = [fit.predict(X) for fit in self._fits]

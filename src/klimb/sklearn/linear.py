@@ -20,14 +20,15 @@ from klimb.infer.loop import infer
 from klimb.infer.result import Result
 from klimb.kernels.priors import LogNormal
 from klimb.latents.base import Latent, Posterior
-from klimb.latents.kernel import Kernel
+from klimb.latents.kernel import Kernel, kernel_factor
 from klimb.latents.outputs import Outputs
 from klimb.latents.weights import Weights
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
-from klimb.numerics.matrix import DenseDesign, DesignMatrix
+from klimb.numerics.matrix import DesignMatrix
 from klimb.sites.base import Site
 from klimb.sklearn.likelihood import OPEN, Likelihood
+from klimb.sklearn.scaling import CentredDesign
 
 INTERCEPT = 10.0  # prior standard deviation of the intercept, in units of the link (of y's spread)
 SCALE_PRIOR = LogNormal(median=1.0, sd=2.0)  # of the prior scale: says little, but that it is neither 0 nor infinite
@@ -159,14 +160,19 @@ def parts_of(posterior: Posterior) -> tuple[Posterior, ...]:
 
 
 def weight_deviations(posterior: Posterior) -> Array:
-    """Posterior standard deviation of each weight, without a D x D matrix where there are more weights than data."""
+    """Posterior standard deviation of each weight, without a D x D matrix where there are more weights than data.
+
+    There V_jj = s_j^2 - k_j'(K + G^-1)^-1 k_j with k_j = s_j^2 x_j the covariance of weight j with f, for column x_j.
+    """
     latent = posterior.latent
     assert isinstance(latent, Weights)
-    if latent.form == "primal":
+    if latent.form == "primal" or latent.prior.root.ndim == 2:
         return np.sqrt(np.diag(posterior.covariance()))
+    variances = latent.prior.root**2
+    factor = kernel_factor(latent.X.outer_gram(latent.prior.root), posterior.gamma)
     deviations = np.empty(latent.n_weights)
-    for rows in row_blocks(latent.n_weights, latent.n_weights):
-        block = np.zeros((rows.stop - rows.start, latent.n_weights))
-        block[np.arange(len(block)), np.arange(rows.start, rows.stop)] = 1.0
-        deviations[rows] = np.sqrt(latent.predict(posterior, DenseDesign(block))[1])
+    for some in row_blocks(latent.n_weights, latent.n_sites):
+        columns = latent.X.columns(some) if isinstance(latent.X, CentredDesign) else latent.X.dense()[:, some]
+        left = variances[some] - factor.explained((variances[some] * columns).T)
+        deviations[some] = np.sqrt(np.maximum(left, 0.0))
     return deviations

@@ -148,6 +148,10 @@ class CentredDesign(DesignMatrix):
         gram -= across - moved @ moved
         return gram
 
+    def columns(self, columns: slice) -> Array:
+        """Some columns as a dense array."""
+        return np.asarray(self._transpose[columns].toarray().T - self._shift[columns])
+
     def subset(self, rows: npt.NDArray[np.intp]) -> CentredDesign:
         return CentredDesign(self._Z[rows], self._shift)
 
