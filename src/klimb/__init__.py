@@ -63,7 +63,7 @@ def __getattr__(name: str) -> Any:
     if name == "priors":
         return import_module("klimb.frontend.priors")
     # klimb.infer is a package and can be called: see klimb/infer/__init__.py.
-    if name in __all__:
+    if name in __all__ or name == "sklearn":  # not in __all__: it is an extra, and * must not need it
         return import_module(f"klimb.{name}")
     raise AttributeError(f"module 'klimb' has no attribute {name!r}")
 
