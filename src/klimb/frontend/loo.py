@@ -18,7 +18,7 @@ from klimb.numerics.dense import row_blocks
 from klimb.sites.base import Site
 
 NODES = 64
-MOST_TERMS = 400_000  # rows times fits
+MOST_TERMS = 100_000  # rows times fits
 LEAST_WEIGHT = 0.02  # of a fit, over that of the heaviest
 
 
