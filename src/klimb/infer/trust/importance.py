@@ -25,6 +25,7 @@ from klimb.numerics.pareto import SmoothedWeights, smooth_deeper, smooth_log_wei
 Marginals: TypeAlias = tuple[Array, Array]  # draws x marginals in units of q's sd, and the slopes G along them
 
 FLOPS, SITE_VALUES = 2.6e8, 1.5e6  # of the products with Z, and values of log p: what a default report may cost
+MARGINAL_VALUES = 1.0e6  # draws x marginals
 MOST_DRAWS, FEWEST_DRAWS = 2048, 40
 STATIONARY = 1e-3  # norm up to which q counts as an optimum of the bound
 TAIL_DF = 6.0  # degrees of freedom of the wider proposal
@@ -134,7 +135,8 @@ def _pair_error(terms: Array) -> Any:
 
 def default_draws(geometry: Geometry) -> int:
     """How many draws a default report takes: products with Z within `FLOPS`, values of log p within `SITE_VALUES`."""
-    wanted = min(FLOPS / (4.0 * max(geometry.work, 1.0)), SITE_VALUES / geometry.n_sites)
+    wanted = min(FLOPS / (4.0 * max(geometry.work, 1.0)), SITE_VALUES / geometry.n_sites,
+                 MARGINAL_VALUES / max(len(geometry.mean), 1))  # fmt: skip
     return 2 * int(np.clip(wanted, FEWEST_DRAWS, MOST_DRAWS) // 2)
 
 
