@@ -108,9 +108,10 @@ def _update(B: Array, fresh: np.ndarray[tuple[int], np.dtype[np.bool_]], index: 
 def scouted_modes(target: Target, first: Gaussians, seed: int) -> tuple[Array, Array]:
     """Modes found by climbing from points far outside ``first``: points and inverse Hessians, new ones only."""
     D = first.dim
-    directions = normal_draws(SCOUTS, D, seed=seed + 11)
+    directions = normal_draws(SCOUTS, D, seed=seed + 11)  # in pairs, so that every half-space is looked into
+    directions *= np.sqrt(D) / np.linalg.norm(directions, axis=1, keepdims=True)
     if D == 1:
-        directions = np.sign(directions[:2]) if directions[0] != directions[1] else np.array([[1.0], [-1.0]])
+        directions = np.array([[1.0], [-1.0]])
     starts = np.concatenate([first.means[0] + radius * directions @ first.roots[0].T for radius in RADII])
     found = climb(target, starts, first.roots[0], iterations=30, far=True, within=first)
     usable = found.arrived & np.isfinite(found.values)

@@ -1,8 +1,9 @@
 """The algorithms of [G], corrected: Laplacian gradient boosting (Alg. 2), Newton for the weight (Alg. 1 and 3).
 
 Where we depart, and why (docs/papers/boosting.md has the whole list):
-- the residual log(f/q) has no maximum where q has lighter tails than f (Cauchy), so its search is kept to a box of
-  a few standard deviations of q, and the Hessian found there is made positive definite;
+- the residual log(f/q) has no maximum where q has lighter tails than f (Cauchy), so q is kept above
+  a floor in it (the theory of [G] asks for densities above some a > 0) and its search in the box where the run began;
+  the Hessian found there is made positive definite;
 - the estimate of the second derivative in Alg. 1 can be negative and is infinite at alpha = 0 for a wide h: we average
   ((h - q)/q_t)^2 over q_t itself, which is the same integral and never negative;
 - the sample of Alg. 1 and 3 is drawn once, so the objective is a fixed convex function: a bracketed Newton iteration
@@ -23,7 +24,8 @@ from klimb.boosting.weights import corrective, newton_exclusive, newton_inclusiv
 from klimb.numerics.arrays import Array
 
 SAMPLES = 512  # nodes of a component, for weights and bounds
-REACH = 4.0  # half width of the search box, in standard deviations of q
+REACH = 4.0  # half width of the search box, in standard deviations of the first Gaussian
+FLOOR = 12.0  # nats below its largest value at a mean at which q is cut off from below
 STARTS = 4  # of the search for the residual's peak
 
 
@@ -36,7 +38,7 @@ def laplacian_boosted(target: Target, first: Gaussians, n_components: int, diver
     values = target.values(parts.at(Z)[0])[None]
     steps = [_step(target, weights, parts, values, Z, watch)]
     for _ in range(1, n_components):
-        new = residual_peak(target, weights, parts, rng)
+        new = residual_peak(target, weights, parts, first, rng)
         X = parts.at(Z).reshape(-1, first.dim)
         new_values = target.values(new.at(Z)[0])
         if not np.isfinite(new_values).any():
@@ -54,32 +56,40 @@ def laplacian_boosted(target: Target, first: Gaussians, n_components: int, diver
     return weights, parts, steps
 
 
-def residual_peak(target: Target, weights: Array, parts: Gaussians, rng: np.random.Generator) -> Gaussians:
+def residual_peak(target: Target, weights: Array, parts: Gaussians, first: Gaussians,
+                  rng: np.random.Generator) -> Gaussians:  # fmt: skip
     """N(eta, H^-1 / 2) at a maximum eta of log(f/q) with Hessian -H: [G] Eq. (17)."""
     from scipy.optimize import minimize
 
     centre = weights @ parts.means
     spread = np.sqrt(weights @ (parts.deviations**2 + (parts.means - centre) ** 2))
-    low, high = centre - REACH * spread, centre + REACH * spread
+    low, high = first.means[0] - REACH * first.deviations[0], first.means[0] + REACH * first.deviations[0]
+    floor = float(log_mixture(weights, parts.log_densities(parts.means)).max()) - FLOOR
 
     def objective(u: Array) -> tuple[float, Array]:
         value, slope = target.with_slopes(u[None], spread)
         log_q, q_slope = _mixture_slope(weights, parts, u[None])
+        if log_q[0] < floor:
+            log_q, q_slope = np.array([floor]), np.zeros_like(q_slope)
         if not np.isfinite(value[0]):
             return 1e10, np.zeros_like(u)
         return float(log_q[0] - value[0]), (q_slope - slope)[0]
 
     best = None
-    for _ in range(STARTS):  # the paper starts at one draw of q; several cost little and miss less
+    for attempt in range(STARTS):  # the paper starts at one draw of q; several cost little and miss less
         k = rng.choice(len(weights), p=weights)
         start = parts.means[k] + parts.roots[k] @ rng.standard_normal(parts.dim)
+        if attempt % 2:  # the weight of the first Gaussian may have gone to zero, but not its view
+            start = first.means[0] + 0.5 * first.roots[0] @ rng.standard_normal(parts.dim)
         found = minimize(objective, np.clip(start, low, high), jac=True, method="L-BFGS-B",
                          bounds=list(zip(low, high, strict=True)), options={"maxiter": 60})
         if best is None or found.fun < best.fun:
             best = found
     assert best is not None
     eta = np.asarray(best.x)
-    H = _mixture_hessian(weights, parts, eta, spread) - target.hessian_at(eta, spread)
+    H = -target.hessian_at(eta, spread)
+    if log_mixture(weights, parts.log_densities(eta[None]))[0] > floor:
+        H = H + _mixture_hessian(weights, parts, eta, spread)
     found_values, basis = np.linalg.eigh(H * np.outer(spread, spread))  # in units of q's spread
     curvature = np.clip(np.abs(found_values), 1.0, 1e8)
     root = (spread[:, None] * basis) / np.sqrt(2.0 * curvature)

@@ -1,0 +1,393 @@
+"""klimb.boost: targets with known answers, never-falling bounds, determinism, edges, constraints, and bad input."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+
+import klimb
+from klimb.boosting import Interval, Ordered, Positive, Real, Simplex, TargetError
+from klimb.boosting.gaussians import Gaussians, divergence, log_mixture
+from klimb.boosting.nodes import nodes
+from klimb.boosting.refine import Model, evaluated
+from klimb.boosting.target import Target
+from klimb.boosting.transforms import Coordinates
+from klimb.boosting.weights import bracketed_newton, newton_exclusive, newton_inclusive
+from klimb.errors import InputError
+
+Batch = Callable[[np.ndarray], np.ndarray]
+
+
+def banana(x: np.ndarray) -> np.ndarray:
+    return -(x[:, 0] ** 2) / 8 - 0.5 * (x[:, 1] - 0.5 * (x[:, 0] ** 2 - 4)) ** 2 - np.log(4 * np.pi)
+
+
+def banana_slope(x: np.ndarray) -> np.ndarray:
+    gap = x[:, 1] - 0.5 * (x[:, 0] ** 2 - 4)
+    return np.stack([-x[:, 0] / 4 + gap * x[:, 0], -gap], axis=1)
+
+
+@pytest.fixture(scope="module")
+def boosted_banana() -> klimb.boosting.Mixture:
+    return klimb.boost(banana, 2, gradient=banana_slope, tol=0.02)
+
+
+def true_divergence(q: klimb.boosting.Mixture, log_p: Batch, log_evidence: float, n: int = 40_000) -> float:
+    X = q.sample(n, seed=5)
+    return float(np.mean(q.log_density(X) - log_p(X)) + log_evidence)
+
+
+# -- the default algorithm -------------------------------------------------------------------------------------------
+
+
+def test_gaussians_are_found_exactly_and_cheaply() -> None:
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((12, 12))
+    cov = A @ A.T + 0.1 * np.eye(12)
+    P, m = np.linalg.inv(cov), rng.standard_normal(12) * 5
+    q = klimb.boost(lambda x: -0.5 * np.einsum("nd,de,ne->n", x - m, P, x - m), 12, gradient=lambda x: -(x - m) @ P)
+    assert q.n_components == 1
+    np.testing.assert_allclose(q.mean, m, atol=0.02)
+    np.testing.assert_allclose(q.cov, cov, rtol=0.02, atol=0.02)
+    assert q.bound == pytest.approx(0.5 * np.linalg.slogdet(2 * np.pi * cov)[1], abs=0.01)
+    assert q.n_gradients < 1500
+
+
+def test_banana(boosted_banana: klimb.boosting.Mixture) -> None:
+    q = boosted_banana
+    assert true_divergence(q, banana, 0.0) < 0.03
+    np.testing.assert_allclose(q.mean, 0.0, atol=0.15)
+    np.testing.assert_allclose(q.sd, [2.0, 3.0], rtol=0.1)  # KL(q || p) forgives thin tails
+    assert abs(q.bound) < 5 * q.bound_error + 0.03
+    assert q.corrected.log_evidence == pytest.approx(0.0, abs=0.02)
+    np.testing.assert_allclose(np.diag(q.corrected.cov), [4.0, 9.0], rtol=0.08)
+    assert q.khat < 0.7
+
+
+def test_the_bound_never_falls(boosted_banana: klimb.boosting.Mixture) -> None:
+    bounds, sizes = np.array(boosted_banana.trace["bound"]), boosted_banana.trace["n_components"]
+    assert len(bounds) > 4
+    # Between two steps the nodes may have been doubled, so that a bound is known anew: to its standard error.
+    assert np.all(np.diff(bounds) > -3 * np.array(boosted_banana.trace["bound_error"])[1:])
+    assert sizes[-1] == boosted_banana.n_components
+
+
+def test_the_same_twice() -> None:
+    first, second = (klimb.boost(banana, 2, gradient=banana_slope, n_components=4) for _ in range(2))
+    np.testing.assert_array_equal(first.means, second.means)
+    np.testing.assert_array_equal(first.weights, second.weights)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 6])
+def test_modes_forty_deviations_apart(dim: int) -> None:
+    far = np.random.default_rng(dim).standard_normal(dim)
+    far *= 40.0 / np.linalg.norm(far)
+
+    def log_p(x: np.ndarray) -> np.ndarray:
+        return np.logaddexp(np.log(0.3) - 0.5 * (x**2).sum(1), np.log(0.7) - 0.5 * ((x - far) ** 2).sum(1))
+
+    q = klimb.boost(log_p, dim)
+    np.testing.assert_allclose(np.sort(q.weights), [0.3, 0.7], atol=0.01)
+    np.testing.assert_allclose(q.mean, 0.7 * far, atol=0.4)
+
+
+def test_four_modes_in_one_dimension() -> None:
+    m, s, w = np.array([-4.0, -1, 2, 6]), np.array([0.7, 0.5, 1.0, 0.8]), np.array([0.2, 0.3, 0.3, 0.2])
+
+    def log_p(x: np.ndarray) -> np.ndarray:
+        return logsumexp(-0.5 * ((x - m) / s) ** 2 - np.log(s) + np.log(w), axis=1) - 0.5 * np.log(2 * np.pi)
+
+    q = klimb.boost(log_p, 1)
+    assert true_divergence(q, log_p, 0.0) < 0.03
+    assert q.mean.item() == pytest.approx(w @ m, abs=0.15)
+
+
+def test_one_skewed_direction_of_twenty() -> None:
+    rng = np.random.default_rng(1)
+    B = np.linalg.inv(np.linalg.qr(rng.standard_normal((20, 20)))[0] * np.exp(rng.uniform(-1, 1, 20)))
+    constant = np.linalg.slogdet(B)[1] - 9.5 * np.log(2 * np.pi)
+
+    def log_p(x: np.ndarray) -> np.ndarray:
+        y = x @ B.T
+        return 2 * y[:, 0] - np.exp(y[:, 0]) - 0.5 * (y[:, 1:] ** 2).sum(1) + constant
+
+    def slope(x: np.ndarray) -> np.ndarray:
+        y = x @ B.T
+        d = -y
+        d[:, 0] = 2 - np.exp(y[:, 0])
+        return d @ B
+
+    one = klimb.boost(log_p, 20, gradient=slope, n_components=1)
+    several = klimb.boost(log_p, 20, gradient=slope)
+    assert several.n_components > 1
+    assert true_divergence(several, log_p, 0.0) < 0.6 * true_divergence(one, log_p, 0.0)
+
+
+def test_many_dimensions_are_low_rank_plus_diagonal() -> None:
+    rng = np.random.default_rng(0)
+    U, d = rng.standard_normal((120, 3)), np.exp(rng.uniform(-1, 1, 120))
+    cov = np.diag(d**2) + U @ U.T
+    P = np.linalg.inv(cov)
+    q = klimb.boost(lambda x: -0.5 * np.einsum("nd,nd->n", x @ P, x), 120, gradient=lambda x: -x @ P, n_components=1)
+    assert q.bound == pytest.approx(0.5 * np.linalg.slogdet(2 * np.pi * cov)[1], abs=0.1)
+
+
+def test_weights_alone_may_be_refitted() -> None:
+    q = klimb.boost(banana, 2, gradient=banana_slope, weights="corrective", n_components=4)
+    one = klimb.boost(banana, 2, gradient=banana_slope, n_components=1)
+    assert q.n_components > 1
+    assert q.bound > one.bound + 0.1
+
+
+def test_the_inclusive_direction_covers_more() -> None:
+    def cauchy(x: np.ndarray) -> np.ndarray:
+        return -np.log1p((x[:, 0] / 2) ** 2) - np.log(2 * np.pi)
+
+    exclusive, inclusive = (klimb.boost(cauchy, 1, divergence=way) for way in ("exclusive", "inclusive"))
+    assert inclusive.sd.item() > exclusive.sd.item()
+    grid = np.linspace(-200, 200, 400_001)[:, None]
+    cover = [np.trapezoid(np.exp(cauchy(grid)) * q.log_density(grid), dx=1e-3) for q in (exclusive, inclusive)]
+    assert cover[1] > cover[0]
+
+
+# -- its parts -------------------------------------------------------------------------------------------------------
+
+
+def test_the_gradient_of_the_model_is_its_gradient() -> None:
+    rng = np.random.default_rng(0)
+    parts = Gaussians(rng.standard_normal((3, 2)), np.tril(0.3 * rng.standard_normal((3, 2, 2))) + np.eye(2))
+    fit = evaluated(Target(banana, 2, gradient=banana_slope), np.array([0.2, 0.3, 0.5]), parts, nodes(20, 2))
+    for free in (0, 1, 2):
+        model = Model(fit, free)
+        x = model.start + 0.2 * rng.standard_normal(model.start.shape)
+        numeric = [(model.objective(x + 1e-6 * e)[0] - model.objective(x - 1e-6 * e)[0]) / 2e-6 for e in np.eye(len(x))]
+        np.testing.assert_allclose(model.objective(x)[1], numeric, atol=1e-7)
+
+
+def test_nodes_integrate_quadratics_exactly() -> None:
+    z = nodes(40, 5, 3)
+    np.testing.assert_allclose(z.mean(0), 0.0, atol=1e-14)
+    np.testing.assert_allclose(z.T @ z / len(z), np.eye(5), atol=1e-12)
+
+
+def test_divergence_of_gaussians() -> None:
+    old, new = Gaussians(np.zeros((1, 1)), np.full((1, 1, 1), 2.0)), Gaussians(np.ones((1, 1)), np.full((1, 1, 1), 3.0))
+    assert divergence(new, old).item() == pytest.approx(np.log(2 / 3) + (9 + 1) / 8 - 0.5)
+
+
+def test_newton_weights_recover_a_mixture() -> None:
+    """p = 0.75 q + 0.25 h: both directions must find 0.25, by Alg. 1 and Alg. 3 of [G]."""
+    q, h = Gaussians(np.zeros((1, 1)), np.ones((1, 1, 1))), Gaussians(np.full((1, 1), 2.0), np.full((1, 1, 1), 0.5))
+    Z = nodes(4000, 1)
+    X, X_h = q.at(Z)[0], h.at(Z)[0]
+
+    def log_p(x: np.ndarray) -> np.ndarray:
+        return log_mixture(np.array([0.75, 0.25]), q.joined(h).log_densities(x)) + 7.0
+
+    assert newton_exclusive(np.ones(1), q, h, X, log_p(X), X_h, log_p(X_h)) == pytest.approx(0.25, abs=1e-3)
+    assert newton_inclusive(np.ones(1), q, h, X, log_p(X), len(Z)) == pytest.approx(0.25, abs=5e-3)
+    assert bracketed_newton(lambda a: (1.0, 1.0)) == 0.0
+    assert bracketed_newton(lambda a: (-1.0, 1.0)) > 0.99
+
+
+# -- constraints and edges -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [Positive(3), Interval(-2.0, 5.0, 3), Ordered(4), Simplex(4), Real(2)],
+                         ids=lambda block: type(block).__name__)
+def test_transforms_and_their_jacobians(block: klimb.boosting.Transform) -> None:
+    rng = np.random.default_rng(0)
+    U = rng.standard_normal((5, block.n_free)) * 1.5
+    X, log_jacobian = block.forward(U)
+    assert block.inside(X).all()
+    np.testing.assert_allclose(block.inverse(X), U, atol=1e-9)
+    a = rng.standard_normal(block.n)
+
+    def f(u: np.ndarray) -> float:
+        x, log_j = block.forward(u[None])
+        return float(np.sin(x @ a)[0] + log_j[0])
+
+    slope = np.cos(X @ a)[:, None] * a
+    for u, found, log_j in zip(U, block.pull_back(U, slope), log_jacobian, strict=True):
+        steps = 1e-6 * np.eye(len(u))
+        np.testing.assert_allclose(found, [(f(u + e) - f(u - e)) / 2e-6 for e in steps], atol=1e-7)
+        J = np.array([(block.forward((u + e)[None])[0] - block.forward((u - e)[None])[0])[0] for e in steps]) / 2e-6
+        assert np.linalg.slogdet(J[:, : block.n_free])[1] == pytest.approx(log_j, abs=1e-6)
+
+
+def test_a_gamma_density_by_a_transform() -> None:
+    q = klimb.boost(lambda x: 2 * np.log(x[0]) - x[0], 1, transform="positive", init=[1.0])
+    assert q.mean.item() == pytest.approx(3.0, abs=0.06)
+    assert q.bound == pytest.approx(np.log(2), abs=0.02)
+    np.testing.assert_allclose(q.quantiles([0.05, 0.5, 0.95]).ravel(), [0.8177, 2.6741, 6.2958], rtol=0.05)
+    assert q.log_density([-1.0]) == -np.inf
+    grid = np.linspace(1e-6, 60, 200_001)[:, None]
+    assert np.trapezoid(np.exp(q.log_density(grid)), grid[:, 0]) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_dirichlet_by_a_simplex() -> None:
+    a = np.array([2.0, 3.0, 5.0])
+    q = klimb.boost(lambda x: ((a - 1) * np.log(x)).sum(1), 3, transform=[Simplex(3)], init=[[0.3, 0.3, 0.4]])
+    np.testing.assert_allclose(q.mean, a / 10, atol=0.01)
+    np.testing.assert_allclose(q.sample(50).sum(1), 1.0)
+
+
+def test_a_half_normal_is_cut_off_at_its_edge() -> None:
+    q = klimb.boost(lambda x: -0.5 * x[0] ** 2 if x[0] > 0 else -np.inf, 1, init=[1.0])
+    assert 0 < q.inside < 1
+    assert q.bound == pytest.approx(0.5 * np.log(np.pi / 2), abs=0.02)
+    assert q.mean.item() == pytest.approx(np.sqrt(2 / np.pi), abs=0.03)
+    assert (q.sample(200) > 0).all()
+    assert q.log_density([[-0.5]]).item() == -np.inf
+
+
+# -- what the mixture answers ----------------------------------------------------------------------------------------
+
+
+def test_answers_agree_with_draws(boosted_banana: klimb.boosting.Mixture) -> None:
+    X = boosted_banana.sample(200_000, seed=3)
+    np.testing.assert_allclose(boosted_banana.mean, X.mean(0), atol=0.03)
+    np.testing.assert_allclose(boosted_banana.cov, np.cov(X.T), rtol=0.03, atol=0.05)
+    np.testing.assert_allclose(boosted_banana.quantiles((0.1, 0.5, 0.9)), np.quantile(X, (0.1, 0.5, 0.9), axis=0), atol=0.05)
+    wanted = (X[:, 0] > X[:, 1]).mean()
+    assert boosted_banana.probability(lambda x: x[:, 0] > x[:, 1]) == pytest.approx(wanted, abs=0.01)
+    assert boosted_banana.log_density([0.0, -2.0]).shape == ()
+    assert "component" in repr(boosted_banana)
+
+
+def test_plots_draw(boosted_banana: klimb.boosting.Mixture) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    assert len(np.ravel(boosted_banana.plot_marginals(boosted_banana.sample(100)))) == 2
+    assert boosted_banana.plot_contours((0, 1)).collections
+    plt.close("all")
+    with pytest.raises(InputError, match="two different"):
+        boosted_banana.plot_contours((0, 0))
+
+
+def test_arviz_says_what_is_missing(boosted_banana: klimb.boosting.Mixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "arviz", None)
+    with pytest.raises(ImportError, match="klimb\\[arviz\\]"):
+        boosted_banana.to_arviz()
+
+
+def test_arviz_gets_named_draws(boosted_banana: klimb.boosting.Mixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = SimpleNamespace(__version__="0.21", from_dict=lambda posterior: posterior)
+    monkeypatch.setitem(sys.modules, "arviz", fake)
+    assert boosted_banana.to_arviz(10)["x1"].shape == (1, 10)
+
+
+# -- how functions are called ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("function", "dim", "batched"), [
+    (lambda x: -0.5 * x @ x, 3, False),
+    (lambda x: -0.5 * (x**2).sum(), 2, False),
+    (lambda x: -0.5 * (x**2).sum(axis=-1), 2, True),
+    (lambda x: -(x**2), 1, True),
+    (lambda x: -(x[0] ** 2) - x[1] ** 2, 2, False),
+    (lambda x: -(x[:, 0] ** 2) - x[:, 1] ** 2, 2, True),
+    (lambda x: [-float(x[0]) ** 2], 1, False),
+])  # fmt: skip
+def test_batches_are_recognised(function: Batch, dim: int, batched: bool) -> None:
+    target = Target(function, dim)
+    assert target.batched is batched
+    X = np.random.default_rng(0).standard_normal((4, dim))
+    assert target.values(X).shape == (4,)
+    _, slope = target.with_slopes(X, np.ones(dim))
+    numeric = np.array([[(target.values((x + e)[None]) - target.values((x - e)[None])).item() / 2e-5
+                         for e in 1e-5 * np.eye(dim)] for x in X])  # fmt: skip
+    np.testing.assert_allclose(slope, numeric, atol=1e-4)
+
+
+def test_a_function_that_writes_into_its_argument_moves_nothing() -> None:
+    def rude(x: np.ndarray) -> np.ndarray:
+        x *= 2
+        return -0.125 * (x**2).sum(1)
+
+    assert klimb.boost(rude, 2).bound == pytest.approx(np.log(2 * np.pi), abs=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e5])
+def test_scales(scale: float) -> None:
+    q = klimb.boost(lambda x: -0.5 * ((x / scale) ** 2).sum(1), 2, scale=1.0 if 1e-4 < scale < 1e4 else scale)
+    np.testing.assert_allclose(q.sd, scale, rtol=1e-2)
+
+
+# -- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("function", "error", "message"), [
+    (lambda x: np.nan, InputError, r"nan at x = \[0, 0\]"),
+    (lambda x: np.inf, InputError, r"inf at x = \[0, 0\]"),
+    (lambda x: np.nan if abs(x[0]) > 1 else -0.5 * x @ x, InputError, r"nan at x = "),
+    (lambda x: 1 / 0, TargetError, "ZeroDivisionError"),
+    (lambda x: [1.0, 2.0, 3.0], InputError, "must return a number"),
+    (lambda x: "text", TargetError, "could not convert"),
+    (lambda x: -np.inf, InputError, "finite somewhere near init"),
+    (lambda x: 0.0, InputError, "no finite integral"),
+    (lambda x: x[0], InputError, "no finite integral"),
+    (lambda x: -0.5 * x[0] ** 2, InputError, "no finite integral"),
+    (lambda x: -0.5 * np.log1p(x @ x) / 2, InputError, "no finite integral"),
+    ("not a function", InputError, "must be a function"),
+])  # fmt: skip
+def test_bad_targets_are_named_in_bounded_time(function: Batch, error: type, message: str) -> None:
+    start = time.process_time()
+    with pytest.raises(error, match=message):
+        klimb.boost(function, 2)
+    assert time.process_time() - start < 20.0
+
+
+def test_an_exception_names_the_point() -> None:
+    def fragile(x: np.ndarray) -> float:
+        if x[0] > 2:
+            raise ValueError("too large")
+        return -0.5 * float(x @ x)
+
+    with pytest.raises(TargetError, match=r"too large at x = \[[23]") as caught:
+        klimb.boost(fragile, 2)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize("options", [
+    {"n_components": 0}, {"tol": -1.0}, {"tol": np.nan}, {"divergence": "both"}, {"component": "blob"},
+    {"weights": "newton"}, {"init": [1.0, 2.0, 3.0]}, {"init": [np.nan, 0.0]}, {"scale": 0.0}, {"scale": [1.0] * 3},
+    {"transform": [Positive()]}, {"transform": ["wrong", "real"]}, {"names": ["a"]}, {"max_evaluations": 0},
+    {"transform": "positive", "init": [-1.0, 1.0]}, {"gradient": 3}, {"gradient": lambda x: np.zeros(5)},
+])  # fmt: skip
+def test_bad_options_are_refused(options: dict) -> None:
+    with pytest.raises(InputError):
+        klimb.boost(lambda x: -0.5 * float(x @ x), 2, **options)
+
+
+@pytest.mark.parametrize("dim", [0, -1, 1.5, "2", True])
+def test_bad_dimensions_are_refused(dim: object) -> None:
+    with pytest.raises(InputError, match="dim must be"):
+        klimb.boost(lambda x: -0.5 * x @ x, dim)
+
+
+def test_bad_gradients_are_named() -> None:
+    with pytest.raises(InputError, match="gradient must be finite"):
+        klimb.boost(lambda x: -0.5 * (x**2).sum(1), 2, gradient=lambda x: x * np.nan)
+
+
+def test_evaluations_are_bounded() -> None:
+    q = klimb.boost(banana, 2, gradient=banana_slope, max_evaluations=1500)
+    assert q.ended.name == "EVALUATIONS"
+    assert q.n_values < 6000
+    assert "max_evaluations" in q.ended.advice
+
+
+def test_coordinates_say_what_they_miss() -> None:
+    with pytest.raises(InputError, match="cover dim = 3"):
+        Coordinates.of([Simplex(2)], 3)
+    with pytest.raises(InputError, match="low < high"):
+        Interval(1.0, 1.0)
