@@ -64,7 +64,7 @@ def test_against_nuts(name: str, stored: dict[str, np.ndarray]) -> None:
     assert report.khat < 0.75
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["poisson", "gp_classes", "separable"])
 def test_the_default_report_agrees(name: str) -> None:
     """A few hundred draws say the same as sixteen thousand, within the errors they state."""
     result = fitted(name)

@@ -103,11 +103,11 @@ def test_ladder_notices_a_wrong_order() -> None:
 def test_no_false_alarms() -> None:
     """At most 5% of random log-concave problems; `python -m benchmarks.trust alarms` counts over 500."""
     words = []
-    for seed in range(80):
+    for seed in range(64):
         _, latent, site, y = random_problem(seed)
         words.append(klimb.infer(latent, site, y).trust.verdict)
-    assert words.count("doubt") <= 4
-    assert words.count("trust") >= 60
+    assert words.count("doubt") <= 3
+    assert words.count("trust") >= 48
 
 
 @pytest.mark.parametrize(("label", "latent", "site", "y"), [pytest.param(*p, id=f"{i} {p[0]}")
