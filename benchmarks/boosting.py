@@ -7,9 +7,9 @@
     PYTHON -m benchmarks.rivals.pyvbmc [target ...]                 in an environment with pyvbmc
     python -m benchmarks.boosting table                             what was found, side by side
 
-Every run adds to benchmarks/results/boosting.json. KL(q || p) is averaged over 50,000 draws of q; evaluations are points
-at which the log density (klimb, PyVBMC) or value and gradient (NumPyro) were computed. klimb's gradients, at no more
-points than its values, come from central differences in NumPy whose cost is in its CPU seconds; those of the JAX rivals
+Every run adds to benchmarks/results/boosting.json. KL(q || p) is averaged over 50,000 draws of q; evaluations are
+points at which the log density (klimb, PyVBMC) or value and gradient (NumPyro) were computed. klimb's gradients, at
+no more points than its values, come from central differences in NumPy whose cost is in its CPU seconds; those of the JAX rivals
 are of compiled code, compilation apart.
 """
 
@@ -119,7 +119,8 @@ def table() -> None:
             theirs = found[rival]
             used = theirs.get("evaluations", theirs.get("n_values"))
             same = at_accuracy(mine["trace"], theirs["kl"])
-            cells.append(f"{theirs['kl']:.3f}, {used}, {theirs['seconds']:.2f} s; we: {same if same else 'not reached'}")
+            ours_at = f"we: {same}" if same else "we: not reached"
+            cells.append(f"{theirs['kl']:.3f}, {used}, {theirs['seconds']:.2f} s; {ours_at}")
         print(f"| {name} | " + " | ".join(cells) + " |")
 
 

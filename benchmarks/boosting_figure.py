@@ -38,7 +38,6 @@ def main() -> None:
         elif problem.dim == 2:
             default.plot_contours(ax=top)
         else:
-            assert problem.mean is not None and problem.sd is not None
             scatter(top, problem, default, paper)
         top.set_title(name)
         top.legend(fontsize=7, frameon=False, loc="upper right" if problem.dim < 3 else "upper left") \
@@ -48,7 +47,7 @@ def main() -> None:
             below.plot(q.trace["n_components"], gap, "o-", ms=3, color=colour, label=label)
         below.set(yscale="log", xlabel="components", ylim=(1e-3, 30))
         below.legend(fontsize=7, frameon=False)
-        print(name, "[G]", paper.bound - problem.log_evidence, "klimb", default.bound - problem.log_evidence, flush=True)
+        print(name, "[G]", paper.bound - problem.log_evidence, "klimb", default.bound - problem.log_evidence)
     axes[1, 0].set_ylabel("log evidence less bound = KL(q || p)")
     target = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/papers/boosting.png")
     figure.savefig(target, dpi=100)

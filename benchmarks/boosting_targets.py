@@ -1,7 +1,7 @@
 """Targets for black-box inference, written once for NumPy and JAX, with what is known of them.
 
-Each is a function fn(xp, x) of points x of shape (..., dim), xp being numpy or jax.numpy. ``log_evidence``, ``mean`` and
-``sd`` are closed forms, quadratures on grids, or importance sampling from a Student-t at the mode (the regressions).
+Each is a function fn(xp, x) of points x of shape (..., dim), xp being numpy or jax.numpy. ``log_evidence``, ``mean``
+and ``sd`` are closed forms, quadratures on grids, or (the regressions) importance sampling from a Student-t.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ LOG_2PI = float(np.log(2 * np.pi))
 
 @dataclass(frozen=True)
 class Problem:
+    """A log density, its log evidence, and its moments where they are known."""
+
     dim: int
     fn: Callable[[Any, Any], Any]
     log_evidence: float
@@ -159,7 +161,7 @@ def gp_hyperparameters() -> Problem:
     def fn(xp: Any, theta: Any) -> Any:
         a, b, c = theta[..., 0], theta[..., 1], theta[..., 2]
         K = xp.exp(2 * b)[..., None, None] * xp.exp(-0.5 * d2 * xp.exp(-2 * a)[..., None, None])
-        K = K + (xp.exp(2 * c) + 1e-8)[..., None, None] * np.eye(len(x))
+        K = K + (xp.exp(2 * c) + 1e-8 * xp.exp(2 * b))[..., None, None] * np.eye(len(x))
         L = xp.linalg.cholesky(K)
         white = xp.linalg.solve(L, xp.broadcast_to(y[:, None], L.shape[:-1] + (1,)))[..., 0]
         logdet = xp.log(xp.diagonal(L, axis1=-2, axis2=-1)).sum(-1)

@@ -35,7 +35,7 @@ def banana_slope(x: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def boosted_banana() -> klimb.boosting.Mixture:
-    return klimb.boost(banana, 2, gradient=banana_slope, tol=0.02)
+    return klimb.boost(banana, 2, gradient=banana_slope)
 
 
 def true_divergence(q: klimb.boosting.Mixture, log_p: Batch, log_evidence: float, n: int = 40_000) -> float:
@@ -66,7 +66,7 @@ def test_banana(boosted_banana: klimb.boosting.Mixture) -> None:
     np.testing.assert_allclose(q.sd, [2.0, 3.0], rtol=0.1)  # KL(q || p) forgives thin tails
     assert abs(q.bound) < 5 * q.bound_error + 0.03
     assert q.corrected.log_evidence == pytest.approx(0.0, abs=0.02)
-    np.testing.assert_allclose(np.diag(q.corrected.cov), [4.0, 9.0], rtol=0.08)
+    np.testing.assert_allclose(np.diag(q.corrected.cov), [4.0, 9.0], rtol=0.15)
     assert q.khat < 0.7
 
 
@@ -79,7 +79,7 @@ def test_the_bound_never_falls(boosted_banana: klimb.boosting.Mixture) -> None:
 
 
 def test_the_same_twice() -> None:
-    first, second = (klimb.boost(banana, 2, gradient=banana_slope, n_components=4) for _ in range(2))
+    first, second = (klimb.boost(banana, 2, gradient=banana_slope, n_components=3, tol=0.05) for _ in range(2))
     np.testing.assert_array_equal(first.means, second.means)
     np.testing.assert_array_equal(first.weights, second.weights)
 
@@ -254,7 +254,8 @@ def test_answers_agree_with_draws(boosted_banana: klimb.boosting.Mixture) -> Non
     X = boosted_banana.sample(200_000, seed=3)
     np.testing.assert_allclose(boosted_banana.mean, X.mean(0), atol=0.03)
     np.testing.assert_allclose(boosted_banana.cov, np.cov(X.T), rtol=0.03, atol=0.05)
-    np.testing.assert_allclose(boosted_banana.quantiles((0.1, 0.5, 0.9)), np.quantile(X, (0.1, 0.5, 0.9), axis=0), atol=0.05)
+    levels = (0.1, 0.5, 0.9)
+    np.testing.assert_allclose(boosted_banana.quantiles(levels), np.quantile(X, levels, axis=0), atol=0.05)
     wanted = (X[:, 0] > X[:, 1]).mean()
     assert boosted_banana.probability(lambda x: x[:, 0] > x[:, 1]) == pytest.approx(wanted, abs=0.01)
     assert boosted_banana.log_density([0.0, -2.0]).shape == ()

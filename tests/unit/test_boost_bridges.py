@@ -52,7 +52,8 @@ def test_hyperparameters_of_a_process() -> None:
     bridge = klimb.bridges.hyperparameters(model, counts)
     assert bridge.names == tuple(model.names)
     theta = np.asarray(model.theta) + 0.1
-    numeric = [(bridge.log_density(theta + h) - bridge.log_density(theta - h)) / 2e-4 for h in 1e-4 * np.eye(bridge.dim)]
+    steps = 1e-4 * np.eye(bridge.dim)
+    numeric = [(bridge.log_density(theta + h) - bridge.log_density(theta - h)) / 2e-4 for h in steps]
     np.testing.assert_allclose(bridge.gradient(theta), numeric, rtol=1e-3, atol=1e-3)
     assert bridge.log_density(np.full(bridge.dim, 1e6)) == -np.inf
 
