@@ -91,7 +91,8 @@ class KernelFactor(Factor):
 
     def variances(self) -> Array:
         rows = self._inverse.T  # C order: row i is column i of L^-1
-        explained = 1.0 - np.einsum("ij,ij->i", rows, rows)  # 1 - (B^-1)_ii = gamma_i V_ii
+        # 1 - (B^-1)_ii = gamma_i V_ii; it cancels where other sites all but know f_i
+        explained = positive(1.0 - np.einsum("ij,ij->i", rows, rows), np.ones(len(rows)))
         prior = np.diagonal(self._K)
         weak = self.gamma * prior < WEAK_SITE
         v = np.divide(explained, self.gamma, out=np.zeros_like(explained), where=~weak)

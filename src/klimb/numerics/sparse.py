@@ -102,7 +102,8 @@ def worth_pairing(matrix: Any) -> bool:
     """Whether the rows of a CSR matrix are short enough for `PairedDesign`."""
     counts = np.diff(matrix.indptr).astype(np.int64)
     pairs = int((counts * (counts + 1) // 2).sum())
-    return bool(pairs <= min(WORTHWHILE * matrix.shape[0] * matrix.shape[1] ** 2, MOST_PAIRS))
+    D = matrix.shape[1]
+    return bool(D * D < 2**31 and pairs <= min(WORTHWHILE * matrix.shape[0] * D * D, MOST_PAIRS))
 
 
 def _row_norms(matrix: Any, root: Array) -> Array:
