@@ -8,9 +8,9 @@
     python -m benchmarks.boosting table                             what was found, side by side
 
 Every run adds to benchmarks/results/boosting.json. KL(q || p) is averaged over 50,000 draws of q; evaluations are
-points at which the log density (klimb, PyVBMC) or value and gradient (NumPyro) were computed. klimb's gradients, at
-no more points than its values, come from central differences in NumPy whose cost is in its CPU seconds; those of the JAX rivals
-are of compiled code, compilation apart.
+points at which the log density (klimb, PyVBMC) or value and gradient (NumPyro) were computed. klimb's gradients, at no
+more points than its values, come from central differences in NumPy whose cost is in its CPU seconds; those of the JAX
+rivals are of compiled code, compilation apart.
 """
 
 from __future__ import annotations

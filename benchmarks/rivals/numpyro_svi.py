@@ -15,7 +15,7 @@ from benchmarks.boosting import chosen, divergence, moment_errors, record
 from benchmarks.boosting_targets import PROBLEMS
 
 jax.config.update("jax_enable_x64", True)
-STEPS, CHUNK, PARTICLES = 5000, 250, 10
+STEPS, CHUNK, PARTICLES = 5000, 500, 10
 
 
 def main() -> None:
