@@ -131,7 +131,7 @@ def coupled_covariance(posterior: Posterior, site: Site, y: ArrayLike) -> Array:
 
     A fit with `Softmax` takes the classes as independent, and the difference of two classes' weights is then too
     uncertain, by up to 40% in the cases we measured. This is one step of the fixed point without that restriction,
-    (Sigma_w^-1 + sum_i W_i (x) x_i x_i')^-1 with W_i = E[diag(p) - p p'] under the fitted q: within 1% to 8% of the best
+    (Sigma_w^-1 + sum_i W_i (x) x_i x_i')^-1 with W_i = E[diag(p) - p p'] under q: within 1% to 8% of the best
     Gaussian's. The sum of all classes' weights is not in the data and keeps its prior.
 
     Parameters

@@ -1,4 +1,4 @@
-"""The model behind a formula: every derivative by finite differences, priors that integrate to one, dense references."""
+"""The model behind a formula: every derivative by finite differences, proper priors, dense references."""
 
 from __future__ import annotations
 

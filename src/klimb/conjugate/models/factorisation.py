@@ -19,6 +19,8 @@ from klimb.infer.result import Iteration
 from klimb.numerics.arrays import Array, as_float
 from klimb.sites.base import Site
 
+ALWAYS, SELDOM = 5, 5  # rows and columns are turned after each of the first sweeps, then after every fifth
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -82,6 +84,8 @@ def matrix_factorisation(
         raise InputError("i, j and values must be vectors of one length", f"{first.shape}, {second.shape}, {y.shape}",
                          "One entry of the matrix each.")  # fmt: skip
     N, D = shape or (int(first.max()) + 1, int(second.max()) + 1)
+    by_row = np.lexsort((second, first))  # entries of one row together: what they read stays in cache
+    first, second, y = first[by_row], second[by_row], y[by_row]
     return _fitted(N, D, rank, y, site, seed, tol, max_iter, callback, (first, second))
 
 
@@ -146,9 +150,12 @@ class _Turn:
     """
 
     def __init__(self, u: Variable, v: Variable, relevance: Variable) -> None:
-        self.u, self.v, self.relevance = u, v, relevance
+        self.u, self.v, self.relevance, self.sweeps = u, v, relevance, 0
 
     def __call__(self, state: State) -> State | None:
+        self.sweeps += 1
+        if self.sweeps > ALWAYS and self.sweeps % SELDOM:
+            return None
         rows = state.moments(self.u)[1].mean(0)
         columns = state.moments(self.v)[1].sum(0)
         try:
