@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import klimb
-from klimb.infer.trust.geometry import MarkovGeometry, geometry_of, pivoted_root
+from klimb.infer.trust.geometry import NEGLIGIBLE, MarkovGeometry, geometry_of, pivoted_root
 from klimb.infer.trust.importance import draw
 from klimb.infer.trust.weights import LogWeights
 
@@ -73,7 +73,7 @@ def test_coordinates(name: str, heavy: bool) -> None:
     result = fitted(name, heavy)
     q, geometry = result.posterior, geometry_of(result.posterior)
     unit = np.eye(geometry.dim)
-    assert np.allclose((geometry.deviations(unit) ** 2).sum(0) + q.latent.slack, q.v, rtol=1e-9)
+    assert np.allclose((geometry.deviations(unit) ** 2).sum(0) + q.latent.slack, q.v, rtol=NEGLIGIBLE)
     rng = np.random.default_rng(2)
     z, slopes = rng.standard_normal((4, geometry.dim)), rng.standard_normal((4, q.latent.n_sites))
     assert (geometry.deviations(z) * slopes).sum() == pytest.approx((z * geometry.pull(slopes)).sum())

@@ -32,7 +32,7 @@ Visit: TypeAlias = Callable[[slice, Array], Array]
 Kind: TypeAlias = Literal["weight", "f"]
 
 BLOCK_DOUBLES = 65_536  # draws x sites of a block: it stays in the cache while a site is evaluated there
-NEGLIGIBLE = 1e-12  # share of a site's variance that the root of V may leave out
+NEGLIGIBLE = 3e-5  # share of a site's variance that the root of V may leave out: fewer directions, better weights
 LARGEST_DENSE = 5000  # sites up to which an N x N matrix may be formed
 
 
@@ -146,7 +146,7 @@ class DenseGeometry(MatrixGeometry):
         self._R = self.Z
         self.kind = "f"
         self.mean = posterior.m
-        variances = np.einsum("ij,ij->i", self.Z, self.Z)
+        variances = np.maximum(np.diagonal(covariance), 0.0)
         if isinstance(latent, Weights):  # more weights than data: what the data do not see of a weight stays as it is
             V = symmetric_from_lower(covariance)
             seen = V * -posterior.gamma[:, None]
@@ -333,12 +333,14 @@ def pivoted_root(covariance: Array) -> Array:
 
     sd = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
     scale = np.where(sd > 0, sd, 1.0)
+    inverse = 1.0 / scale
     correlation = np.array(covariance, order="F")
-    correlation /= scale[:, None]
-    correlation /= scale
+    correlation *= inverse[:, None]
+    correlation *= inverse
     lower, pivots, rank, _ = dpstrf(correlation, lower=1, tol=NEGLIGIBLE, overwrite_a=1)
-    root = np.zeros((len(sd), int(rank)))
-    order = pivots - 1
-    root[order] = np.tril(lower)[:, : int(rank)]
+    columns = np.array(lower[:, : int(rank)])  # often few: the rest is not touched
+    columns[: int(rank)] = np.tril(columns[: int(rank)])
+    root = np.empty_like(columns)
+    root[pivots - 1] = columns
     root *= scale[:, None]
     return root
