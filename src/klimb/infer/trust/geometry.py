@@ -32,7 +32,7 @@ Visit: TypeAlias = Callable[[slice, Array], Array]
 Kind: TypeAlias = Literal["weight", "f"]
 
 BLOCK_DOUBLES = 65_536  # draws x sites of a block: it stays in the cache while a site is evaluated there
-NEGLIGIBLE = 3e-5  # share of a site's variance that the root of V may leave out: fewer directions, better weights
+NEGLIGIBLE = 1e-4  # share of a site's variance that the root of V may leave out: fewer directions, better weights
 LARGEST_DENSE = 5000  # sites up to which an N x N matrix may be formed
 
 

@@ -24,8 +24,8 @@ from klimb.numerics.pareto import SmoothedWeights, smooth_deeper, smooth_log_wei
 
 Marginals: TypeAlias = tuple[Array, Array]  # draws x marginals in units of q's sd, and the slopes G along them
 
-FLOPS, SITE_VALUES = 2.6e8, 1.5e6  # of the products with Z, and values of log p: what a default report may cost
-MARGINAL_VALUES = 1.0e6  # draws x marginals
+FLOPS, SITE_VALUES = 2.6e8, 1.3e6  # of the products with Z, and values of log p: what a default report may cost
+MARGINAL_VALUES = 4.0e5  # draws x marginals
 MOST_DRAWS, FEWEST_DRAWS = 2048, 40
 STATIONARY = 1e-3  # norm up to which q counts as an optimum of the bound
 TAIL_DF = 6.0  # degrees of freedom of the wider proposal
