@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from klimb import sites
 from klimb.conjugate import (
@@ -251,6 +252,10 @@ def test_a_chain_by_enumeration():
     np.testing.assert_allclose(q.log_partition(), np.log(total), rtol=1e-13)
     for ours, known in zip(q.mean_parameters(), (begin, moves, share), strict=True):
         np.testing.assert_allclose(ours, known / total, rtol=1e-11)
+    path = [0, 1, 1, 2, 0, 2, 2]
+    steps = step[0, 1] + step[1, 1] + step[1, 2] + step[2, 0] + step[2, 2]
+    log = local[np.arange(7), path].sum() + first[0] + first[2] + steps
+    np.testing.assert_allclose(q.log_density(path), log - np.log(total), rtol=1e-12)
     draws = q.sample(20_000, 1)
     np.testing.assert_allclose((draws[:, :, None] == np.arange(K)).mean(0), share / total, atol=0.02)
 
@@ -385,6 +390,8 @@ def product(n, d):
     (lambda: mixture(categorical(d2, plates=(5,)), gamma(1.0, 1.0, plates=(3,), name="g")), "same number of classes"),
     (lambda: mixture(categorical(d2, plates=(5,)), gamma(1.0, 1.0, plates=(2,))).observe(np.ones(6)), r"plates=\(6,\)"),
     (lambda: mixture(categorical(d2, plates=(5,)), gamma(1.0, 1.0, plates=(2,)), scale=t1), "for normal components"),
+    (lambda: mixture(categorical(d2, plates=(5,)), dirichlet(np.ones((2, 3)))).observe(csr_array(-np.eye(5, 3))),
+     "finite and not negative; got .*smallest -1"),
     (lambda: chain(d2, d2, lengths=3), r"one with plates \(K,\)"),
     (lambda: topics(d2, d2).observe(np.ones((2, 2))), "dirichlet with one plate"),
     (lambda: potential("logit", dot(X, w3)), "needs a site"),

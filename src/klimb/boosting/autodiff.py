@@ -25,7 +25,7 @@ def recognise(log_density: Function, point: Array) -> tuple[Function, Function] 
     with double_precision(jax):
         try:
             answer = log_density(jax.numpy.asarray(point))
-        except Exception:
+        except Exception:  # not a function of one JAX array; its own call reports what is wrong with it, if anything
             return None
         if not isinstance(answer, jax.Array) or answer.size != 1:
             return None

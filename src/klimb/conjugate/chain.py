@@ -47,7 +47,13 @@ class MarkovChain(Family):
         return shares[starts].sum(0), self._passes[1], shares
 
     def statistics(self, x: Array) -> Naturals:
-        raise NotImplementedError("the statistics of a chain are those of its factors")
+        """``x`` is one path: the class at each time, all sequences end to end."""
+        path, K = np.asarray(x, dtype=np.intp), len(self.natural[0])
+        begins = np.concatenate([[0], np.cumsum(self.lengths)[:-1]])
+        inside = np.setdiff1d(np.arange(1, len(path)), begins)  # times with a step before them
+        steps = np.zeros((K, K))
+        np.add.at(steps, (path[inside - 1], path[inside]), 1.0)
+        return np.bincount(path[begins], minlength=K).astype(float), steps, np.eye(K)[path]
 
     @property
     def mean(self) -> Array:

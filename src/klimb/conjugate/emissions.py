@@ -78,8 +78,7 @@ class FullNormal(Emission):
         return int(self.component.conditional.natural(State())[0].shape[-1])
 
     def _statistics(self, x: Array) -> tuple[Array, Array]:
-        i, j = np.tril_indices(x.shape[1])
-        return np.hstack([x, x[:, i] * x[:, j]]), np.full(len(x), -x.shape[1] * HALF_LOG_2PI)
+        return values_and_products(x)
 
     def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
         Lm, mLm, L, log_det = moments
@@ -103,8 +102,7 @@ class TiedNormal(Emission):
         return int(self.component.conditional.natural(State())[0].shape[1])
 
     def _statistics(self, x: Array) -> tuple[Array, Array]:
-        i, j = np.tril_indices(x.shape[1])
-        return np.hstack([x, x[:, i] * x[:, j]]), np.full(len(x), -x.shape[1] * HALF_LOG_2PI)
+        return values_and_products(x)
 
     def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
         Lm, mLm, L, log_det = moments
@@ -183,9 +181,13 @@ class WordCounts(Emission):
         return int(self.component.conditional.natural(State())[0].shape[-1])
 
     def statistics(self, values: Any) -> tuple[Any, Array]:
-        if hasattr(values, "tocsr"):
-            return values.tocsr().astype(float), np.zeros(values.shape[0])
-        return super().statistics(values)
+        if not hasattr(values, "tocsr"):
+            return super().statistics(values)
+        counts = values.tocsr().astype(float)
+        if counts.shape[1] != self.width or np.any(counts.data < 0) or not np.isfinite(counts.data).all():
+            raise InputError(f"word counts must have {self.width} columns, finite and not negative",
+                             f"shape {counts.shape}, smallest {counts.data.min(initial=0.0)}", "Check the matrix.")
+        return counts, np.zeros(counts.shape[0])
 
     def _statistics(self, x: Array) -> tuple[Array, Array]:
         return x, np.zeros(len(x))
@@ -291,6 +293,12 @@ class MixtureData(Evidence):
             return 0.5 * self.emission.width * count, np.einsum("nk,nk->n", shares, self._parts(state)[0])
         heavy = shares if self.scale is None else shares * state.moments(self.scale)[1][:, None]
         return self.emission.message(np.asarray((self.statistics.T @ heavy).T), heavy.sum(0), shares.sum(0))
+
+
+def values_and_products(x: Array) -> tuple[Array, Array]:
+    """Rows with the products of their entries behind them, and the constant of a normal density."""
+    i, j = np.tril_indices(x.shape[1])
+    return np.hstack([x, x[:, i] * x[:, j]]), np.full(len(x), -x.shape[1] * HALF_LOG_2PI)
 
 
 def mixture(gate: Variable, component: Variable, *, scale: Variable | None = None) -> Mixture:
