@@ -82,6 +82,13 @@ class Site(ABC):
         Broadcasts over leading axes: ``f`` may be (..., n) for n data, whose parameters lie along the last axis.
         """
 
+    def curvature(self, y: Array, m: Array, v: Array) -> Array:
+        """Minus the second derivative of the oracle's value in m with v held: the weights of a Newton step on the mean.
+
+        Under a Gaussian average it is gamma itself; an oracle that is no such average (`SuperGaussian`) overrides it.
+        """
+        return self.oracle(y, m, v).gamma
+
     def couplings(self, y: Array, m: Array, v: Array) -> Array | None:
         """Derivatives of (alpha, gamma) in (m, v) of the K = ``n_outputs`` latents of each datum, n x 2K x 2K.
 

@@ -53,5 +53,19 @@ class SuperGaussian(Wrapper):
         gamma = np.nan_to_num(gamma, nan=0.0, posinf=np.finfo(float).max)
         return Expectation(slope * (m - centre) + value, gamma * (m - centre) - slope, gamma)
 
+    def curvature(self, y: Array, m: Array, v: Array) -> Array:
+        """-d2 value/dm2 at fixed v: (h*)''(s) of [N], the weights of the inner loop; never negative if log-concave.
+
+        With d^2 = (m - c)^2 + v the second derivative -2 g'(d^2) - 4 (m - c)^2 g''(d^2) is an average of gamma, with
+        the weight v / d^2, and of the curvature of the site itself at c + d: no difference is taken.
+        """
+        _, centre = self.site.symmetry(y)
+        square = (m - centre) ** 2
+        distance = np.sqrt(square + v)
+        right, left = self.site.point(y, centre + distance), self.site.point(y, centre - distance)
+        share = np.divide(v, square + v, out=np.ones_like(distance), where=distance > 0.0)
+        gamma = self.oracle(y, m, v).gamma
+        return share * gamma + (1.0 - share) * 0.5 * (right.gamma + left.gamma)
+
     def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
         return self.site.predict(m, v)

@@ -91,6 +91,12 @@ class Stack(Site):
     def point(self, y: Array, f: Array) -> Expectation:
         return _joined_expectation([site.point(y[piece], f[..., piece]) for site, piece in self._pieces()])
 
+    def curvature(self, y: Array, m: Array, v: Array) -> Array:
+        return self._join(lambda site, piece: site.curvature(y[piece], m[piece], v[piece]))
+
+    def symmetry(self, y: Array) -> tuple[Array, Array]:
+        return self._join_pairs(lambda site, piece: site.symmetry(y[piece]))
+
     def start(self, y: Array) -> tuple[Array, Array]:
         return self._join_pairs(lambda site, piece: site.start(y[piece]))
 

@@ -138,6 +138,10 @@ class Weighted(Wrapper):
     def point(self, y: Array, f: Array) -> Expectation:
         return self._weigh(self.site.point(y, f))
 
+    def curvature(self, y: Array, m: Array, v: Array) -> Array:
+        each = np.asarray(self._per_output())
+        return np.asarray(each * np.where(each > 0.0, self.site.curvature(y, m, v), 0.0))
+
     def _weigh(self, e: Expectation) -> Expectation:
         w, each = self.weights, self._per_output()
         if np.all(np.asarray(w) > 0.0):
@@ -195,6 +199,9 @@ class Offset(Wrapper):
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return self.site.oracle(y, m + self.offset, v)
+
+    def curvature(self, y: Array, m: Array, v: Array) -> Array:
+        return self.site.curvature(y, m + self.offset, v)
 
     def point(self, y: Array, f: Array) -> Expectation:
         return self.site.point(y, f + self.offset)
