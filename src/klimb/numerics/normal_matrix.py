@@ -57,6 +57,8 @@ class NormalMatrix:
         """A U for a vector (D,) or for the columns of a matrix (D, k), in blocks of bounded memory."""
         if U.ndim == 1:
             return self._times(U)
+        if U.shape[1] == 1:  # a product with a vector is faster than one with a matrix of one column
+            return self._times(U[:, 0])[:, None]
         tallest = max((operator.shape[0] for operator in self.operators), default=0)
         blocks = list(column_blocks(U.shape[1], max(tallest, self.size)))
         if len(blocks) == 1:
