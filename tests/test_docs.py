@@ -1,4 +1,4 @@
-"""Every Python block of the README and the documentation runs, and every relative link leads somewhere."""
+"""Links of the README and the documentation lead somewhere, pictures are light, and every page can be found."""
 
 from __future__ import annotations
 
@@ -6,32 +6,38 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.transcripts import PAGES as TRANSCRIPTS
+from tests.links import anchors, broken, links, outside
+from tests.transcripts import PAGES, ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
-
-
-def name(page: Path) -> str:
-    return str(page.relative_to(ROOT))
+PICTURES = sorted([*(ROOT / "docs").rglob("*.png"), *(ROOT / "docs").rglob("*.svg")])
+HEAVY = {"traces.png": 230_000}  # six panels
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in TRANSCRIPTS
-                                  and BLOCK.search(page.read_text(encoding="utf-8"))], ids=name)
-def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a page run in order and share their names; those of the first pages in test_transcripts.py."""
-    monkeypatch.chdir(tmp_path)
-    text = page.read_text(encoding="utf-8")
-    names: dict[str, object] = {"__name__": "__docs__"}
-    for block in BLOCK.finditer(text):
-        first = text[: block.start(1)].count("\n")
-        exec(compile("\n" * first + block.group(1), name(page), "exec"), names)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    broken = [link for link in LINK.findall(text) if "://" not in link and not (page.parent / link).exists()]
-    assert broken == []
+    assert list(broken(page)) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_out_are_secure_and_whole(page: Path) -> None:
+    assert [link for link in links(page) if outside(link) and not re.match(r"https://[\w.-]+\.\w+(/|$)", link)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pictures_have_words(page: Path) -> None:
+    """Those who can not see a picture are told what is on it."""
+    assert re.findall(r"!\[\s*\]", page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
+def test_pictures_are_light_and_used(picture: Path) -> None:
+    assert picture.stat().st_size <= HEAVY.get(picture.name, 150_000)
+
+
+def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A *title*, twice\n\n## A `code` title\n\n[a](#a-title-twice) [b](#a-code-title) [c](#none) "
+                    "[d](other.md) ![e](none.png) <img src=\"gone.png\"> [f](https://example.org/) `[g](code.md)`\n\n"
+                    "```python\nx = [h](not.md)\n# no heading\n```\n")
+    assert anchors(page) == {"a-title-twice", "a-code-title"}
+    assert list(broken(page)) == ["#none", "other.md", "none.png", "gone.png"]

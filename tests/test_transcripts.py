@@ -1,18 +1,18 @@
-"""What the first pages show is what comes out; after a change, ``python -m tests.transcripts`` writes it anew."""
+"""The code in the documentation runs and prints what is shown; ``python -m tests.transcripts`` writes it anew."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from tests.transcripts import PAGES, corrected, same, workplace
+from tests.transcripts import COMMANDS, PAGES, ROOT, corrected, runs, same, workplace
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_outputs_are_true(page: Path) -> None:
+@pytest.mark.parametrize("page", [page for page in PAGES if runs(page)], ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_run_and_outputs_are_true(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     with workplace():
-        found = corrected(text)
+        found = corrected(text, commands_too=page in COMMANDS, name=str(page))
     if not same(found, text):
         assert found == text  # shows where
 
@@ -32,3 +32,26 @@ def test_a_false_output_is_noticed() -> None:
     with workplace():
         found = corrected("```console\n$ head -1 summit.csv | tr a-z A-Z\nnonsense\n```\n")
     assert found == "```console\n$ head -1 summit.csv | tr a-z A-Z\nSUMMIT,WIND,DAYS,PARTY,START,ROUTE,GUIDE\n```\n"
+
+
+def test_a_block_that_prints_nothing_may_not_show_anything() -> None:
+    text = "```python\nx = 1\n```\n\n```text\n1\n```\n"
+    assert corrected(text) == text.replace("text\n1\n", "text\n")
+
+
+def test_only_what_follows_at_once_is_an_output() -> None:
+    apart = "```python\nprint(2)\n```\n\nA file looks like this:\n\n```text\n3\n```\n"
+    assert corrected(apart) == apart
+
+
+def test_outputs_that_a_page_leaves_out_can_be_shown() -> None:
+    text = "```python\nprint(2)\n```\n\nMore.\n\n```python\nx = 1\n```\n"
+    assert corrected(text, show=True) == text.replace("print(2)\n```\n", "print(2)\n```\n\n```text\n2\n```\n")
+    assert corrected(text) == text
+
+
+def test_an_error_names_page_and_line() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        corrected("# Title\n\n```python\n1 / 0\n```\n", name="broken.md")
+    where = caught.traceback[-1]
+    assert (str(where.path), where.lineno + 1) == ("broken.md", 4) or where.path.name == "broken.md"

@@ -1,7 +1,9 @@
 """Outputs shown in the documentation are true: runs the blocks of a page and compares, or writes what came out.
 
-A ``python`` block that is followed by a ``text`` block must print it; a ``console`` block holds commands after ``$``
-and what they say. ``python -m tests.transcripts`` brings all pages up to date.
+A ``python`` block runs; one that a ``text`` block follows, with nothing between them, must print just that. On the pages
+of ``COMMANDS`` a ``console`` block holds commands after ``$`` and what they say. A ``py`` block is shown and not run: for
+recorded work that needs hours or data of its own, and the page has to say so. ``python -m tests.transcripts [PAGE ...]``
+brings pages up to date. The site (``docs/theme/hooks.py``) is built by the same rules.
 """
 
 from __future__ import annotations
@@ -18,31 +20,53 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "quickstart.md", ROOT / "docs" / "command-line.md")
+PAGES = tuple(sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]))
+COMMANDS = (ROOT / "README.md", ROOT / "docs" / "quickstart.md", ROOT / "docs" / "command-line.md")
 BLOCK = re.compile(r"^```(python|text|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"(?<![\w.])-?\d+\.?\d*(?:e[-+]?\d+)?(?![\w])")
 NOT_RUN = ("python3 -m venv", "python -m pip", "make ", "git clone", "klimb demo", "eval ")  # shown, not run
 
 
-def corrected(text: str) -> str:
-    """The page with every output as it really is; runs in the current directory."""
-    names: dict[str, object] = {"__name__": "__docs__"}
-    printed = ""
-    pieces, end = [], 0
-    for block in BLOCK.finditer(text):
+def runs(page: Path) -> bool:
+    """Whether there is anything on the page to run."""
+    kinds = {block.group(1) for block in BLOCK.finditer(page.read_text(encoding="utf-8"))}
+    return "python" in kinds or ("console" in kinds and page in COMMANDS)
+
+
+def corrected(text: str, *, commands_too: bool = True, show: bool = False, name: str = "page",
+              names: dict[str, object] | None = None) -> str:
+    """The page with every output as it really is; runs in the current directory, all blocks with the same names.
+
+    With ``show``, what a block prints is put after it even where the page has no ``text`` block for it.
+    """
+    names = {} if names is None else names
+    names["__name__"] = "__docs__"
+    blocks = list(BLOCK.finditer(text))
+    pieces, end, printed = [], 0, ""
+    for i, block in enumerate(blocks):
         kind, inside = block.groups()
         pieces.append(text[end : block.start(2)])
         end = block.end(2)
+        answered = i + 1 < len(blocks) and follows(block, blocks[i + 1], text)
         if kind == "python":
+            line = text[: block.start(2)].count("\n")
             with contextlib.redirect_stdout(io.StringIO()) as stream:
-                exec(compile(inside, "page", "exec"), names)
-            printed = stream.getvalue()
-        elif kind == "text" and printed:
-            inside = tidy(printed)
-        elif kind == "console":
+                exec(compile("\n" * line + inside, name, "exec"), names)
+            printed = tidy(stream.getvalue())
+            if show and printed and not answered:
+                pieces.append(f"{inside}```\n\n```text\n{printed}")
+                continue
+        elif kind == "text" and i > 0 and follows(blocks[i - 1], block, text):
+            inside = printed
+        elif kind == "console" and commands_too:
             inside = "".join(shown(command) for command in commands(inside))
         pieces.append(inside)
     return "".join([*pieces, text[end:]])
+
+
+def follows(first: re.Match[str], second: re.Match[str], text: str) -> bool:
+    """Whether the second block is there to show what the first one prints."""
+    return first.group(1) == "python" and second.group(1) == "text" and not text[first.end() : second.start()].strip()
 
 
 def commands(inside: str) -> Iterator[str]:
@@ -113,15 +137,16 @@ def workplace() -> Iterator[None]:
             os.chdir(before)
 
 
-def main() -> None:
-    for page in PAGES:
-        if page.exists():
-            before = page.read_text(encoding="utf-8")
-            with workplace():
-                after = corrected(before)
-            if not same(before, after):
-                page.write_text(after, encoding="utf-8")
+def main(arguments: list[str]) -> None:
+    chosen = [Path(argument).resolve() for argument in arguments] or [page for page in PAGES if runs(page)]
+    for page in chosen:
+        before = page.read_text(encoding="utf-8")
+        with workplace():
+            after = corrected(before, commands_too=page in COMMANDS, name=str(page))
+        if not same(before, after):
+            page.write_text(after, encoding="utf-8")
+            print("written anew:", page.relative_to(ROOT))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
