@@ -19,6 +19,7 @@ from klimb.numerics.arrays import Array, ArrayLike, as_float
 
 if TYPE_CHECKING:
     from klimb.numerics.tilted import Tilted
+    from klimb.sites.even import EvenPart
     from klimb.sites.prediction import Prediction
 
 GammaTrend: TypeAlias = Literal["rising", "falling", "constant", "mixed"]
@@ -144,6 +145,19 @@ class Site(ABC):
         """(slope, centre) of a super-Gaussian site: what is left of it is even around the centre."""
         raise InputError("The symmetric form needs a super-Gaussian site", type(self).__name__,
                          "Logistic, Binomial, NegativeBinomial, Laplace and StudentT are.")
+
+    def even_part(self, y: Array, x: Array) -> EvenPart:
+        """g(x) and its derivatives, of a super-Gaussian site, at the squares ``x`` of the distances from its centre."""
+        from klimb.sites.even import even_part_of_point
+
+        return even_part_of_point(self, y, x)
+
+    def touching(self, y: Array, variance: Array) -> Array | None:
+        """The square x > 0 where a Gaussian of that variance touches the site from below, -2 g'(x) variance = 1.
+
+        None where it is not known in closed form; it is then found by Newton's method (`klimb.sites.duals`).
+        """
+        return None
 
     def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
         """What the site says of a new y where f ~ N(m, v)."""

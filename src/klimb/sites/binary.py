@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import wrightomega
 
 from klimb.numerics.arrays import Array, ArrayLike
+from klimb.numerics.logcosh import log_cosh_even
 from klimb.numerics.normal import log_ndtr_derivatives, probit_moments
 from klimb.numerics.quadrature import Landscape, gaussian_expectation
 from klimb.numerics.rules import LARGEST_EXPONENT, SPAN, Index, Triple
@@ -16,6 +17,7 @@ from klimb.numerics.softplus import folded_moments, folded_point, unfold
 from klimb.numerics.tilted import Tilted
 from klimb.numerics.wide import WideTable, geometric_edges, tabulate
 from klimb.sites.base import Expectation, Site, clean_labels
+from klimb.sites.even import EvenPart
 
 _ADVICE = "Use Binomial or Ordinal for counts."
 
@@ -66,6 +68,9 @@ class Logistic(BinarySite):
 
     def symmetry(self, y: Array) -> tuple[Array, Array]:
         return 0.5 * y, np.zeros_like(y)
+
+    def even_part(self, y: Array, x: Array) -> EvenPart:
+        return EvenPart(*log_cosh_even(x))
 
     def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
         small = folded_moments(m, v)[1]  # the probability of the less likely label

@@ -8,10 +8,12 @@ import numpy as np
 from scipy.special import betainc, expit, gammaincc
 
 from klimb.numerics.arrays import Array, ArrayLike
+from klimb.numerics.logcosh import log_cosh_even
 from klimb.numerics.responses import lognormal_moments, sigmoid_moments
 from klimb.numerics.softplus import folded_moments, folded_point, unfold
 from klimb.numerics.special import HALF_LOG_2PI, expm1_minus, log_binomial, stirling_error
 from klimb.sites.base import Expectation, Site, clean_data, parameter, positive_parameter
+from klimb.sites.even import EvenPart
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,9 @@ class Binomial(Site):
 
     def symmetry(self, y: Array) -> tuple[Array, Array]:
         return y - 0.5 * self.trials, np.zeros_like(y)
+
+    def even_part(self, y: Array, x: Array) -> EvenPart:
+        return EvenPart(*log_cosh_even(x)).scaled(self.trials)
 
     def start(self, y: Array) -> tuple[Array, Array]:
         # Half a success and half a failure more, so that the mode is finite.
@@ -177,6 +182,9 @@ class NegativeBinomial(Site):
 
     def symmetry(self, y: Array) -> tuple[Array, Array]:
         return 0.5 * (y - self.size), np.log(self.size) + np.zeros_like(y)
+
+    def even_part(self, y: Array, x: Array) -> EvenPart:
+        return EvenPart(*log_cosh_even(x)).scaled(y + self.size)
 
     def start(self, y: Array) -> tuple[Array, Array]:
         count = y + 0.5

@@ -10,10 +10,11 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.sites.base import Expectation, Site
+from klimb.sites.duals import Height, Penalty, Threshold, height, penalty, threshold
 from klimb.sites.prediction import Prediction
 from klimb.sites.wrappers import Wrapper
 
-AT_THE_CENTRE = 1e-4  # distance from the centre below which alpha / distance is taken as the curvature there
+_LARGEST = np.finfo(float).max
 
 
 @final
@@ -29,6 +30,9 @@ class SuperGaussian(Wrapper):
     >>> local, full = SuperGaussian(Logistic()).expect([1], [0.5], [9.0]), Logistic().expect([1], [0.5], [9.0])
     >>> bool(local.value[0] < full.value[0])
     True
+
+    Any site works that declares ``super_gaussian = True`` and tells its ``symmetry(y)``; the duals of [N] are in
+    ``threshold``, ``height`` and ``penalty``.
     """
 
     site: Site
@@ -36,36 +40,58 @@ class SuperGaussian(Wrapper):
     def __post_init__(self) -> None:
         if not getattr(self.site, "super_gaussian", False):
             raise InputError("SuperGaussian needs a site that is super-Gaussian", type(self.site).__name__,
-                             "Logistic, Binomial, NegativeBinomial, Laplace and StudentT are.")
+                             "Logistic, Binomial, NegativeBinomial, Laplace, StudentT, ExponentialPower and Sech2 are.")
         # gamma = -2 g' is positive and falls as x = (m - c)^2 + v grows, since g is convex, whatever the site is.
         self._adopt(gamma_trend="falling", log_concave=True)
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         slope, centre = self.site.symmetry(y)
-        distance = np.sqrt((m - centre) ** 2 + v)
-        right, left = self.site.point(y, centre + distance), self.site.point(y, centre - distance)
-        value = 0.5 * (right.value + left.value)  # g(distance^2): the odd part cancels
-        with np.errstate(divide="ignore", invalid="ignore"):
-            gamma = 0.5 * (right.alpha - left.alpha) / distance  # -2 g'
-        near = distance < AT_THE_CENTRE
-        if near.any() and self.site.smooth:
-            gamma = np.where(near, self.site.point(y, centre + np.zeros_like(m)).gamma, gamma)
-        gamma = np.nan_to_num(gamma, nan=0.0, posinf=np.finfo(float).max)
-        return Expectation(slope * (m - centre) + value, gamma * (m - centre) - slope, gamma)
+        error = m - centre
+        even = self.site.even_part(y, error * error + v)
+        # At a kink (no distance, no variance) the precision is taken as 0, as the site itself does.
+        gamma = np.nan_to_num(np.where(np.isinf(even.slope), 0.0, even.gamma), nan=0.0, posinf=_LARGEST)
+        return Expectation(slope * error + even.value, gamma * error - slope, gamma)
 
     def curvature(self, y: Array, m: Array, v: Array) -> Array:
         """-d2 value/dm2 at fixed v: (h*)''(s) of [N], the weights of the inner loop; never negative if log-concave.
 
         With d^2 = (m - c)^2 + v the second derivative -2 g'(d^2) - 4 (m - c)^2 g''(d^2) is an average of gamma, with
         the weight v / d^2, and of the curvature of the site itself at c + d: no difference is taken.
+
+        >>> from klimb.sites.real import Laplace
+        >>> SuperGaussian(Laplace(1.0)).curvature(np.zeros(2), np.array([0.0, 3.0]), np.array([1.0, 16.0]))
+        array([1.   , 0.128])
         """
-        _, centre = self.site.symmetry(y)
-        square = (m - centre) ** 2
-        distance = np.sqrt(square + v)
-        right, left = self.site.point(y, centre + distance), self.site.point(y, centre - distance)
-        share = np.divide(v, square + v, out=np.ones_like(distance), where=distance > 0.0)
-        gamma = self.oracle(y, m, v).gamma
-        return share * gamma + (1.0 - share) * 0.5 * (right.gamma + left.gamma)
+        return penalty(self.site, y, m, v).curvature
+
+    # -- the duals, checked; ``variance`` is the paper's gamma, s is the distance from the centre
+
+    def threshold(self, y: ArrayLike) -> Threshold:
+        """gamma_0 and xi_0 of [N]: the variance up to which a Gaussian bound touches at the centre."""
+        return threshold(self.site, self.site.validate(y))
+
+    def height(self, y: ArrayLike, variance: ArrayLike, *, start: Array | None = None) -> Height:
+        """h(variance), h' and h'': the Gaussian exp(slope s - s^2 / (2 variance) - h / 2) touches the site from below.
+
+        >>> from klimb.sites.real import Laplace
+        >>> SuperGaussian(Laplace(scale=0.5)).height([0.0], [3.0]).value.tolist()  # variance / scale^2
+        [12.0]
+        """
+        clean, _, widths = self.site.checked(y, 0.0, variance)
+        if not (widths > 0.0).all():
+            raise InputError("The variance of a Gaussian bound must be positive", f"{float(widths.min())}",
+                             "Pass variances, one per datum.")
+        return height(self.site, clean, widths, start=start)
+
+    def penalty(self, y: ArrayLike, s: ArrayLike, v: ArrayLike) -> Penalty:
+        """h*(s; v), its two derivatives in s and the variance that attains it: what the inner loop minimises.
+
+        >>> from klimb.sites.binary import Logistic
+        >>> found = SuperGaussian(Logistic()).penalty([1], [0.7], [2.0])
+        >>> print(found.value.round(6), found.slope.round(6), found.curvature.round(6))
+        [0.626622] [-0.35409] [0.195331]
+        """
+        return penalty(self.site, *self.site.checked(y, s, v))
 
     def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
         return self.site.predict(m, v)

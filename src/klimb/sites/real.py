@@ -19,6 +19,7 @@ from klimb.numerics.special import HALF_LOG_2PI, SQRT_2, SQRT_2PI, expm1_minus, 
 from klimb.numerics.tilted import Tilted
 from klimb.numerics.wide import WideTable, geometric_edges, tabulate
 from klimb.sites.base import Expectation, Site, clean_data, positive_parameter
+from klimb.sites.even import EvenPart
 from klimb.sites.prediction import predictive_cdf
 
 _ADVICE = "Drop or impute missing values first."
@@ -129,6 +130,16 @@ class Laplace(Site):
     def symmetry(self, y: Array) -> tuple[Array, Array]:
         return np.zeros_like(y), y
 
+    def even_part(self, y: Array, x: Array) -> EvenPart:
+        # g = -sqrt(x) / scale; a kink at the centre, where the slope is infinite
+        d = np.sqrt(x)
+        with np.errstate(divide="ignore", over="ignore"):
+            slope = -0.5 / (d * self.scale)
+            return EvenPart(-d / self.scale, slope, -0.5 * slope / x, np.zeros_like(x))
+
+    def touching(self, y: Array, variance: Array) -> Array:
+        return np.square(variance / self.scale)
+
     def start(self, y: Array) -> tuple[Array, Array]:
         # A Gaussian with the variance of the noise.
         gamma = np.zeros_like(y) + 0.5 / np.square(self.scale)
@@ -200,6 +211,17 @@ class StudentT(Site):
 
     def symmetry(self, y: Array) -> tuple[Array, Array]:
         return np.zeros_like(y), y
+
+    def even_part(self, y: Array, x: Array) -> EvenPart:
+        # g = -(df + 1)/2 log(1 + x / width), width = df scale^2
+        width, half = self.df * np.square(self.scale), 0.5 * (np.asarray(self.df) + 1.0)
+        spread = width + x
+        slope = -half / spread
+        return EvenPart(-half * np.log1p(x / width), slope, -slope / spread, 2.0 * half * (width - x) / spread**2)
+
+    def touching(self, y: Array, variance: Array) -> Array:
+        df = np.asarray(self.df)
+        return np.asarray(np.maximum((df + 1.0) * variance - df * np.square(self.scale), 0.0))
 
     def start(self, y: Array) -> tuple[Array, Array]:
         # The curvature at the mode.

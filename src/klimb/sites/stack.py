@@ -12,6 +12,7 @@ from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import Expectation, Rows, Site
+from klimb.sites.even import EvenPart
 from klimb.sites.wrappers import needs_one_output, set_facts
 
 
@@ -96,6 +97,15 @@ class Stack(Site):
 
     def symmetry(self, y: Array) -> tuple[Array, Array]:
         return self._join_pairs(lambda site, piece: site.symmetry(y[piece]))
+
+    def even_part(self, y: Array, x: Array) -> EvenPart:
+        found = [site.even_part(y[piece], x[piece]) for site, piece in self._pieces()]
+        return EvenPart(*(np.concatenate([getattr(part, name) for part in found])
+                          for name in ("value", "slope", "curvature", "bend")))
+
+    def touching(self, y: Array, variance: Array) -> Array | None:
+        found = [site.touching(y[piece], variance[piece]) for site, piece in self._pieces()]
+        return None if any(part is None for part in found) else np.concatenate([p for p in found if p is not None])
 
     def start(self, y: Array) -> tuple[Array, Array]:
         return self._join_pairs(lambda site, piece: site.start(y[piece]))

@@ -15,6 +15,7 @@ from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import Expectation, Rows, Site, parameter
+from klimb.sites.even import EvenPart
 from klimb.sites.prediction import Prediction
 
 _FACTS = ("log_concave", "gamma_trend", "super_gaussian", "discrete", "support", "response", "smooth",
@@ -76,6 +77,12 @@ class Wrapper(Site):
 
     def symmetry(self, y: Array) -> tuple[Array, Array]:
         return self.inner.symmetry(y)
+
+    def even_part(self, y: Array, x: Array) -> EvenPart:
+        return self.inner.even_part(y, x)
+
+    def touching(self, y: Array, variance: Array) -> Array | None:
+        return self.inner.touching(y, variance)
 
     def peak(self, y: Array) -> tuple[Array, Array]:
         return self.inner.peak(y)
@@ -167,6 +174,12 @@ class Weighted(Wrapper):
     def symmetry(self, y: Array) -> tuple[Array, Array]:
         slope, centre = self.site.symmetry(y)
         return self.weights * slope, centre
+
+    def even_part(self, y: Array, x: Array) -> EvenPart:
+        return self.site.even_part(y, x).scaled(self.weights)
+
+    def touching(self, y: Array, variance: Array) -> Array | None:
+        return self.site.touching(y, self.weights * variance)
 
     def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
         return self.site.tilted(y, m, v, self.weights * np.asarray(power))
