@@ -53,6 +53,7 @@ def _run(
     begin, rows, notes = time.perf_counter(), list[Iteration](), list[str]()
     moves = step.moves(problem, notes)
     n_factor = n_oracle = 0
+    n_products = problem.n_products
     state: State | None = None
     while True:
         try:
@@ -63,9 +64,9 @@ def _run(
         state = move.state
         rows.append(
             Iteration(len(rows), state.bound, state.stationarity, move.step, move.rule, time.perf_counter() - begin,
-                      problem.n_factor - n_factor, problem.n_oracle - n_oracle)
+                      problem.n_factor - n_factor, problem.n_oracle - n_oracle, problem.n_products - n_products)
         )  # fmt: skip
-        n_factor, n_oracle = problem.n_factor, problem.n_oracle
+        n_factor, n_oracle, n_products = problem.n_factor, problem.n_oracle, problem.n_products
         if state.stationarity <= tol and state.remaining <= tol:
             status = Status.CONVERGED
             break
@@ -101,7 +102,8 @@ def infer(
     y : array
         One observation per site.
     step : Step
-        ``klimb.steps.Natural()`` unless given: safeguarded, no learning rate, the bound never falls.
+        ``klimb.steps.Natural()`` unless given: safeguarded, no learning rate, the bound never falls. For
+        ``klimb.latents.Implicit`` it is ``klimb.steps.DoubleLoop()``.
     tol : float
         Stop when both are at most this: the norm ``max(sqrt(v) |a + alpha|, v |q.gamma - e.gamma|)``, which has no unit
         and looks at every datum by itself, and an upper estimate of what the bound may still gain, in nats.
@@ -125,8 +127,6 @@ def infer(
     >>> result.status.name, round(result.bound, 4)
     ('CONVERGED', -1.2408)
     """
-    from klimb.infer.natural import Natural
-
     if step is not None and not isinstance(step, Step):
         raise InputError("step must be a klimb step", repr(step), "Use klimb.steps.Natural(), or leave it out.")
     if not tol > 0:
@@ -134,5 +134,15 @@ def infer(
     if max_iter < 0:
         raise InputError("max_iter must not be negative", f"{max_iter}", "The default is 500.")
     problem = Problem(latent, site, y, start)
-    state, status, history, notes = run(problem, step or Natural(), tol, max_iter, callback)
-    return Result(problem.posterior(state), state.bound, status, history, tuple(notes), problem)
+    state, status, history, notes = run(problem, step or _default_step(latent), tol, max_iter, callback)
+    return Result(problem.posterior(state), state.bound, status, history, tuple(notes), problem, state.bound_error)
+
+
+def _default_step(latent: Latent) -> Step:
+    if latent.by_products:
+        from klimb.infer.matrixfree.outer import DoubleLoop
+
+        return DoubleLoop()
+    from klimb.infer.natural import Natural
+
+    return Natural()

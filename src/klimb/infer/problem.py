@@ -36,6 +36,8 @@ class State:
     noise: float  # size of rounding errors in the objective
     stationarity: float  # max(sqrt(v) |a + alpha|, v |q.gamma - e.gamma|), site by site
     coupled: Latent | None = None  # the latent, where the site couples several latent values of a datum
+    mean_gain: float | None = None  # what the mean may still gain in nats, where the step knows it
+    bound_error: float = 0.0  # where the bound is an estimate
 
     @property
     def gamma(self) -> Array:
@@ -66,6 +68,8 @@ class State:
         relative = float(self.v @ distance)
         if self.gamma.min() > 0:
             relative = min(relative, float((distance / self.gamma).max()))
+        if self.mean_gain is not None:
+            return self.mean_gain + 0.5 * relative**2
         energy = self.factor.energy(self.mean_residual)
         if self.coupled is not None:
             by_output = self.mean_residual.reshape(self.coupled.n_outputs, -1)
@@ -102,6 +106,11 @@ class Problem:
         self.constant = float(np.sum(np.broadcast_to(site.constant(self.y), self.y.shape)))
         self.n_factor = 0
         self.n_oracle = 0
+
+    @property
+    def n_products(self) -> int:
+        """Products with matrices that are known only by them, so far."""
+        return self.latent.n_products
 
     def factor(self, gamma: Array) -> Factor:
         self.n_factor += 1

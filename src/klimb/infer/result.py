@@ -22,6 +22,14 @@ class Status(Enum):
     """How a fit ended; ``advice`` says what to do about it."""
 
     CONVERGED = "The stationarity norm and the remaining gain are below tol: this is the optimum of the bound."
+    ESTIMATED = (
+        "q and the sites agree to within the error of the estimated variances (result.variance_error): further "
+        "iterations would chase noise. For more digits lower the accuracy of klimb.steps.DoubleLoop."
+    )
+    UNSOLVED = (
+        "A linear system could not be solved to its tolerance, so the mean is not the best one: rescale the columns, "
+        "raise the noise, or give the weights a proper prior (result.notes has the residual)."
+    )
     MAX_ITER = "The iteration limit came first: raise max_iter, or loosen tol if the bound has settled."
     STALLED = (
         "No step raises the bound any more although the stationarity norm is above tol. Look at result.history: if the "
@@ -50,6 +58,7 @@ class Iteration:
     seconds: float  # since the fit began
     n_factor: int
     n_oracle: int
+    n_products: int = 0  # of a single vector with a matrix that is known by its products
 
 
 @final
@@ -93,6 +102,10 @@ class History:
         return self._column("n_oracle")
 
     @property
+    def n_products(self) -> Array:
+        return self._column("n_products")
+
+    @property
     def rule(self) -> tuple[str, ...]:
         return tuple(row.rule for row in self.iterations)
 
@@ -113,6 +126,7 @@ class Result:
     history: History
     notes: tuple[str, ...] = ()
     problem: Problem | None = field(default=None, repr=False)  # what was fitted, for questions asked later
+    bound_error: float = 0.0  # of an estimated bound (`klimb.steps.DoubleLoop`)
 
     @cached_property
     def trust(self) -> Trust:
@@ -128,7 +142,24 @@ class Result:
 
     @property
     def converged(self) -> bool:
-        return self.status is Status.CONVERGED
+        return self.status in (Status.CONVERGED, Status.ESTIMATED)
+
+    @property
+    def certified(self) -> bool:
+        """Whether variances and bound were computed, not estimated from random vectors."""
+        factor = self.posterior.factor
+        return factor is None or factor.exact
+
+    @property
+    def variance_error(self) -> Array:
+        """Standard errors of ``posterior.v`` where it was estimated, zeros where it was computed."""
+        factor = self.posterior.factor
+        return np.zeros_like(self.posterior.v) if factor is None else factor.variance_error()
+
+    @property
+    def n_products(self) -> int:
+        """Products of a single vector with a matrix that is known only by them, over the whole fit."""
+        return int(self.history.n_products.sum())
 
     @property
     def n_iter(self) -> int:

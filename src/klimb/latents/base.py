@@ -59,6 +59,15 @@ class Factor(ABC):
         """Products with V and with its entrywise square, where those are cheaper than a dense V; None elsewhere."""
         return None
 
+    @property
+    def exact(self) -> bool:
+        """Whether variances and log determinant are computed; False where they are estimated (`Implicit`)."""
+        return True
+
+    def variance_error(self) -> Array:
+        """Standard errors of ``variances()``; zeros where they are computed."""
+        return np.zeros_like(self.gamma)
+
     def blocks(self) -> tuple[Factor, ...]:
         """The factors of equally large, independent blocks of sites, where the posterior has such."""
         return (self,)
@@ -111,6 +120,12 @@ class Latent(ABC):
     n_weights: int  # rank of the map at most; the size of the smallest system it can solve
     dense_size: int  # rows of the dense matrices it factorises
     n_outputs: int = 1  # latent values per datum (`Outputs`); sites are numbered output by output
+    by_products: bool = False  # known by products alone (`Implicit`): the double loop is its default step
+
+    @property
+    def n_products(self) -> int:
+        """Single-vector products so far with a matrix that is known only by them (`Implicit`)."""
+        return 0
 
     @cached_property
     @abstractmethod
