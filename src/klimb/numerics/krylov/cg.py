@@ -73,7 +73,7 @@ def solve(A: NormalMatrix, rhs: Array, *, preconditioner: Preconditioner | None 
     return Solution(x.reshape(rhs.shape), residual, n_iter, converged, steps, ratios)
 
 
-_History: TypeAlias = list[tuple[npt.NDArray[np.intp], Array, Array]]  # of each iteration: which columns, their steps, their ratios
+_History: TypeAlias = list[tuple[npt.NDArray[np.intp], Array, Array]]  # of each iteration: columns, steps, ratios
 
 
 def _restarted(A: NormalMatrix, rhs: Array, start: Array | None, M: Preconditioner, tol: float,

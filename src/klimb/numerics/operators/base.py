@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
+
+Rows: TypeAlias = slice | npt.ArrayLike  # a slice, indices or a mask
 
 BLOCK_DOUBLES = 2**24  # 128 MiB: the most that a temporary with one row per site or per weight may hold
 WIDEST_BLOCK = 32  # columns in a block product: more of them leave the cache and gain nothing
@@ -57,7 +59,7 @@ class Operator(ABC):
         """sum_j B_ij^2 scale_j for each row, or None where the entries of B are not known."""
         return None
 
-    def take(self, rows: npt.ArrayLike) -> Operator:
+    def take(self, rows: Rows) -> Operator:
         """The operator of some rows: a slice, indices or a mask."""
         return SelectedRows(self, rows)
 
@@ -89,7 +91,7 @@ class Operator(ABC):
 class SelectedRows(Operator):
     """Some rows of an operator that does not store them: the whole product, of which some entries are used."""
 
-    def __init__(self, base: Operator, rows: npt.ArrayLike) -> None:
+    def __init__(self, base: Operator, rows: Rows) -> None:
         self.base = base
         self.rows = as_row_indices(rows, base.shape[0])
         self.shape = (len(self.rows), base.shape[1])
@@ -111,11 +113,11 @@ class SelectedRows(Operator):
         norms = self.base.row_norms_squared(scale)
         return None if norms is None else norms[self.rows]
 
-    def take(self, rows: npt.ArrayLike) -> Operator:
+    def take(self, rows: Rows) -> Operator:
         return SelectedRows(self.base, self.rows[as_row_indices(rows, len(self.rows))])
 
 
-def as_row_indices(rows: Any, n_rows: int) -> npt.NDArray[np.intp]:
+def as_row_indices(rows: Rows, n_rows: int) -> npt.NDArray[np.intp]:
     """Indices 0..n_rows - 1 from a slice, a mask or indices (negative ones count from the end)."""
     try:
         return np.arange(n_rows)[rows if isinstance(rows, slice) else np.atleast_1d(np.asarray(rows))]

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import symmetric_from_lower
-from klimb.numerics.operators.base import Operator, as_row_indices
+from klimb.numerics.operators.base import BLOCK_DOUBLES, Operator, Rows, as_row_indices
 
 ROWS_AT_A_TIME = 4096  # of a dense matrix, when it has to be scaled or squared
 
@@ -53,7 +52,7 @@ class DenseOperator(Operator):
             total = dsyrk(1.0, scaled.T, beta=1.0, c=total, lower=1, overwrite_c=1)
         return np.asfortranarray(symmetric_from_lower(total))
 
-    def take(self, rows: npt.ArrayLike) -> DenseOperator:
+    def take(self, rows: Rows) -> DenseOperator:
         return DenseOperator(self.values[as_row_indices(rows, self.shape[0])])
 
     @property
@@ -89,17 +88,25 @@ class SparseOperator(Operator):
         return np.asarray(_squared(self.matrix) @ scale)
 
     def gram(self, gamma: Array) -> Array:
-        return np.asfortranarray(self.sparse_gram(gamma).toarray())
+        D = self.shape[1]
+        total = np.empty((D, D), order="F")
+        scaled = self._scaled(gamma)
+        step = max(64, BLOCK_DOUBLES // D)
+        for begin in range(0, D, step):  # the matrix is symmetric: its columns are its rows
+            total[:, begin : begin + step] = (self.transpose[begin : begin + step] @ scaled).toarray().T
+        return total
 
     def sparse_gram(self, gamma: Array) -> Any:
         """B' diag(gamma) B as a scipy.sparse CSR matrix."""
+        return self.transpose @ self._scaled(gamma)
+
+    def _scaled(self, gamma: Array) -> Any:
         from scipy.sparse import csr_matrix
 
         weights = np.repeat(gamma, np.diff(self.matrix.indptr))
-        scaled = csr_matrix((self.matrix.data * weights, self.matrix.indices, self.matrix.indptr), self.shape)
-        return self.transpose @ scaled
+        return csr_matrix((self.matrix.data * weights, self.matrix.indices, self.matrix.indptr), self.shape)
 
-    def take(self, rows: npt.ArrayLike) -> SparseOperator:
+    def take(self, rows: Rows) -> SparseOperator:
         return SparseOperator(self.matrix[as_row_indices(rows, self.shape[0])])
 
     @property

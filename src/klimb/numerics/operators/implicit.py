@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
-from klimb.numerics.operators.base import Operator, as_row_indices
+from klimb.numerics.operators.base import Operator, Rows, as_row_indices
 from klimb.numerics.operators.explicit import stack_rows
 
 
@@ -88,7 +87,7 @@ class StackedOperator(Operator):
         known = [part for part in norms if part is not None]
         return np.concatenate(known) if len(known) == len(norms) else None
 
-    def take(self, rows: npt.ArrayLike) -> Operator:
+    def take(self, rows: Rows) -> Operator:
         """Each run of rows of one part is taken from that part; the order of the rows is kept."""
         wanted = as_row_indices(rows, self.shape[0])
         owner = np.searchsorted(self._ends, wanted, side="right")
