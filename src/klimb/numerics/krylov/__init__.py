@@ -1,6 +1,6 @@
 """Krylov methods for positive definite matrices that can only multiply: conjugate gradients and Lanczos."""
 
 from klimb.numerics.krylov.cg import Solution, solve
-from klimb.numerics.krylov.preconditioners import Identity, Jacobi, Preconditioner
+from klimb.numerics.krylov.preconditioners import Identity, Jacobi, Preconditioner, simplest_preconditioner
 
-__all__ = ["Identity", "Jacobi", "Preconditioner", "Solution", "solve"]
+__all__ = ["Identity", "Jacobi", "Preconditioner", "Solution", "simplest_preconditioner", "solve"]

@@ -1,0 +1,65 @@
+"""Perturb and solve: draws of N(0, A^-1), whose squares at the rows of B average to the variances.
+
+A draw costs one linear system: p ~ N(0, A), x = A^-1 p (Papandreou and Yuille, NIPS 2010). The average of k squares of
+a Gaussian is its variance times chi-squared / k, so the relative standard error is sqrt(2 / k) for every row, whatever
+A is: robust, and slow to become precise.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from klimb.numerics.arrays import Array
+from klimb.numerics.krylov import Preconditioner, simplest_preconditioner, solve
+from klimb.numerics.normal_matrix import NormalMatrix
+from klimb.numerics.operators.base import Operator, column_blocks
+from klimb.numerics.variances.result import MEDIAN_OF_NORMAL, ProductCount, Variances
+
+FEWEST_DRAWS = 8
+TOLERANCE = 1e-4  # of the systems: the error it leaves is far below that of any affordable number of draws
+
+
+class Draws(NamedTuple):
+    """What a later call can begin with: the solutions for the same random numbers."""
+
+    seed: int
+    x: Array
+
+
+def sample(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed: int, previous: object = None,
+           preconditioner: Preconditioner | None = None) -> Variances:
+    """Average squares of draws until the accuracy is reached or the budget of products is spent."""
+    count = ProductCount((*A.operators, B))
+    M = simplest_preconditioner(A) if preconditioner is None else preconditioner
+    rng = np.random.default_rng(seed)
+    wanted = int(np.ceil(2.0 * (MEDIAN_OF_NORMAL / accuracy) ** 2))
+    known = previous.x if isinstance(previous, Draws) and previous.seed == seed and len(previous.x) == A.size else None
+    total, drawn, kept = np.zeros(B.shape[0]), 0, []
+    converged = True
+    for block in column_blocks(wanted, max(*B.shape, *(operator.shape[0] for operator in A.operators), 1)):
+        width = block.stop - block.start
+        if drawn >= FEWEST_DRAWS:  # what the draws so far have cost says how many more there may be
+            width = min(width, int((budget - count.spent) * drawn / max(count.spent, 1)))
+            if width < 1:
+                break
+        perturbation = A.perturbation(width, rng)
+        start = None if known is None or known.shape[1] < drawn + width else known[:, drawn : drawn + width]
+        solution = solve(A, perturbation, preconditioner=M, tol=TOLERANCE, start=start)
+        converged &= solution.converged
+        at_rows = B.times(solution.x)
+        total += np.einsum("ij,ij->i", at_rows, at_rows)
+        drawn += width
+        kept.append(solution.x)
+    return _from_draws(total, drawn, accuracy, converged, count.spent, Draws(seed, np.concatenate(kept, axis=1)))
+
+
+def _from_draws(total: Array, k: int, accuracy: float, converged: bool, n_products: int, memory: Draws) -> Variances:
+    from scipy.special import chdtri
+
+    value = total / k
+    lower, upper = total / float(chdtri(k, 0.025)), total / float(chdtri(k, 0.975))
+    reached = converged and MEDIAN_OF_NORMAL * np.sqrt(2.0 / k) <= accuracy
+    return Variances(value, value * np.sqrt(2.0 / k), lower, upper, "sampling", False, False, bool(reached), n_products,
+                     memory)
