@@ -1,7 +1,11 @@
-"""Step rules: how far to go. ``Natural()`` is the default; the others are the papers' own, for comparison."""
+"""Step rules: how far to go. ``Natural()`` is the default, ``DoubleLoop()`` that of `klimb.latents.Implicit`.
+
+The others are the papers' own, for comparison.
+"""
 
 from klimb.infer.literal import FixedPoint, Proximal
 from klimb.infer.loop import Step
+from klimb.infer.matrixfree.outer import DoubleLoop
 from klimb.infer.natural import Natural
 
-__all__ = ["FixedPoint", "Natural", "Proximal", "Step"]
+__all__ = ["DoubleLoop", "FixedPoint", "Natural", "Proximal", "Step"]

@@ -1,0 +1,109 @@
+"""What the double loop asks of linear algebra: variances and a log determinant at gamma, and systems with A(e).
+
+Where A can be factorised in a moment, one factorisation gives both, and serves as the preconditioner of all systems
+until gamma changes: A(e) is close to A(gamma), so that these take a handful of iterations. Elsewhere everything is
+products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from klimb.latents.implicit import Implicit
+from klimb.numerics.arrays import Array
+from klimb.numerics.factors import Factorisation, Plan, cheapest_plan, factorise
+from klimb.numerics.krylov import Preconditioner, Solution, simplest_preconditioner, solve
+from klimb.numerics.normal_matrix import NormalMatrix
+from klimb.numerics.variances import LogDet, Variances, estimate, log_det
+
+ROUGH = 0.1  # relative error of the variances at the start, where gamma is a guess
+AFFORDABLE = 2.0  # seconds that a factorisation may take for variances to be exact
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """gamma, and what belongs to it: variances at the sites and the log determinant of A(gamma)."""
+
+    gamma: Array
+    variances: Variances
+    log_det: LogDet
+
+    @property
+    def v(self) -> Array:
+        return self.variances.value
+
+    @property
+    def exact(self) -> bool:
+        return self.variances.exact and self.log_det.exact
+
+
+@final
+class Factored(Preconditioner):
+    """A factorisation as a preconditioner: exact for the matrix it belongs to, close for its neighbours."""
+
+    def __init__(self, factor: Factorisation, size: int) -> None:
+        self._factor, self.size, self.log_det = factor, size, factor.log_det
+
+    def solve(self, R: Array) -> Array:
+        return self._factor.solve(R)
+
+    def factor_times(self, noise: Array) -> Array:
+        raise TypeError("a factorisation solves; draws of it come from its NormalMatrix")
+
+
+@final
+class Engine:
+    """Variances, determinants and solves for one latent; the preconditioner follows gamma."""
+
+    def __init__(self, latent: Implicit, method: Any, accuracy: float, seed: int) -> None:
+        self.latent, self.method, self.accuracy, self.seed = latent, method, accuracy, seed
+        self._plan: Plan | None = None
+        if method in ("auto", "exact"):
+            # The pattern of A does not depend on gamma, as long as no entry of gamma vanishes.
+            plan = cheapest_plan(latent.precision(np.ones(latent.n_sites)), latent.B)
+            self._plan = plan if method == "exact" or plan.seconds <= AFFORDABLE else None
+        self._preconditioner: Preconditioner | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether variances are computed rather than estimated."""
+        return self._plan is not None
+
+    def measure(self, gamma: Array, previous: Measured | None, *, rough: bool = False) -> Measured:
+        A = self.latent.precision(gamma)
+        if self._plan is not None:
+            return self._factorised(A, gamma, self._plan)
+        accuracy = max(ROUGH, self.accuracy) if rough else self.accuracy
+        variances = estimate(A, self.latent.B, method=self.method, accuracy=accuracy, seed=self.seed,
+                             previous=None if previous is None else previous.variances)  # fmt: skip
+        self._preconditioner = simplest_preconditioner(A)
+        return Measured(gamma, variances, self._log_det(A, gamma, variances, previous))
+
+    def _factorised(self, A: NormalMatrix, gamma: Array, plan: Plan) -> Measured:
+        if plan.kind == "dual" and not A.positive:  # gamma of both signs has no dual form
+            plan = Plan("primal", plan.seconds, plan.bytes)
+        factor = factorise(A, plan)
+        self._preconditioner = Factored(factor, A.size)
+        v = np.maximum(factor.variances(self.latent.B), 0.0)
+        known = Variances(v, np.zeros_like(v), v, v, "exact", True, True, True, 0)
+        return Measured(gamma, known, LogDet(factor.log_det, 0.0, True, 0))
+
+    def _log_det(self, A: NormalMatrix, gamma: Array, variances: Variances, previous: Measured | None) -> LogDet:
+        """Estimated once and carried along.
+
+        log det A is concave in gamma with derivative v, so it changes by something between v_new'd and v_old'd.
+        """
+        if previous is None:
+            return log_det(A, seed=self.seed)
+        change = gamma - previous.gamma
+        old, new = float(previous.v @ change), float(variances.value @ change)
+        error = float(np.hypot(previous.log_det.error, 0.5 * abs(old - new)))
+        return LogDet(previous.log_det.value + 0.5 * (old + new), error, False, previous.log_det.n_products)
+
+    def solve(self, weights: Array, rhs: Array, tol: float) -> Solution:
+        """A(weights)^-1 rhs to a relative residual of ``tol``."""
+        return solve(self.latent.precision(weights), rhs, preconditioner=self._preconditioner, tol=tol)

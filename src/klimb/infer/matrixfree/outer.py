@@ -1,0 +1,258 @@
+"""The double loop: means by an inner loop at fixed variances, variances by an estimator in the outer one.
+
+One outer iteration goes
+
+    gamma <- e.gamma at (m, v)        v <- diag(B A(gamma)^-1 B')        u <- best mean for this v
+
+For the local bound this is the algorithm of [N] section 2.2: log det A is concave in gamma, so its tangent at the last
+gamma turns the bound into the inner loop's objective from below, and no iteration can lower it. For the KL bound the
+same three lines are the batch fixed point of [S]; gamma moves along the natural gradient, so a shorter step always
+helps where a full one overshoots. Exact variances let the bound decide; estimated ones come from the same random
+vectors every time, so the iteration has a fixed point, and what decides is whether the sites and q come to agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.infer.loop import Move, Moves, Step
+from klimb.infer.matrixfree.engine import Engine, Measured
+from klimb.infer.matrixfree.mean import Found, best_mean
+from klimb.infer.matrixfree.target import Bound, Target
+from klimb.infer.problem import ROUNDING, Problem, State
+from klimb.infer.result import Status
+from klimb.latents.implicit import ImplicitFactor
+from klimb.numerics.arrays import Array
+
+METHODS = ("auto", "exact", "lanczos", "sampling", "diagonal", "bracket")
+FOLLOW = 0.1  # the mean is found to this share of the disagreement between q and the sites
+CLOSEST, LOOSEST = 1e-9, 0.1  # in posterior standard deviations: goals of the inner loop
+ENOUGH = 0.5  # of the accuracy of the variances: disagreement at which further iterations would chase noise
+SMALLEST_STEP = 2.0**-12
+SHARPEN, SHARPENINGS = 4.0, 60  # how a start whose bound overflows is made more precise
+LEVERAGE = 0.05  # gamma v of a site from which its own answer is anticipated
+REACH = 8.0  # of that anticipation, in log gamma
+PATIENCE = 6  # iterations at the level of rounding without a smaller stationarity
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A Gaussian q = N(u, A(gamma)^-1) with the variances and the log determinant that belong to it."""
+
+    measured: Measured
+    found: Found
+    state: State
+
+    @property
+    def disagreement(self) -> float:
+        """Precision that sites ask for and q does not have, or the reverse, as a share of all: sum v |d| / sum v g."""
+        state = self.state
+        total = float(state.v @ np.abs(state.expectation.gamma))
+        return float(state.v @ np.abs(state.gamma_residual)) / max(total, 1e-300)
+
+
+@final
+@dataclass(frozen=True)
+class DoubleLoop(Step):
+    """The step of `klimb.latents.Implicit`: nothing is factorised unless that is cheap.
+
+    Parameters
+    ----------
+    bound : "auto", "local" or "kl"
+        What to raise: the bound of the likelihood itself ("kl", the tighter one), or that of its best Gaussian lower
+        bounds ("local", [N]; super-Gaussian sites only, convex for log-concave ones). "auto" takes "kl" for every
+        likelihood that is log-concave and "local" for those that are not.
+    variances : "auto", "exact", "lanczos", "sampling", "diagonal" or "bracket"
+        How the variances at the sites are found; "auto" is exact where a factorisation is cheap.
+    accuracy : float
+        Relative error that estimates of them aim at.
+    max_outer : int
+        Most outer iterations.
+    seed : int
+        Of the estimates. The same seed gives the same numbers.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> X = np.random.default_rng(0).standard_normal((50, 3))
+    >>> latent, y = klimb.latents.Implicit(X, cov=1.0), X[:, 0] > 0
+    >>> result = klimb.infer(latent, klimb.sites.Logistic(), y, step=klimb.steps.DoubleLoop(bound="local"))
+    >>> result.status.name, bool((np.diff(result.history.bound) > -1e-9).all()), result.certified
+    ('CONVERGED', True, True)
+    """
+
+    bound: Bound = "auto"
+    variances: str = "auto"
+    accuracy: float = 0.01
+    max_outer: int = 200
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.bound not in ("auto", "local", "kl"):
+            raise InputError('bound must be "auto", "local" or "kl"', repr(self.bound), "Leave it out for the tighter.")
+        if self.variances not in METHODS:
+            raise InputError(f"variances must be one of {', '.join(METHODS)}", repr(self.variances), "Leave it out.")
+        if not 0.0 < self.accuracy < 1.0:
+            raise InputError("accuracy must lie between 0 and 1", f"{self.accuracy}", "The default is 0.01.")
+        if self.max_outer < 1:
+            raise InputError("max_outer must be at least 1", f"{self.max_outer}", "The default is 200.")
+
+    def moves(self, problem: Problem, notes: list[str]) -> Moves:
+        target = Target(problem, self.bound)
+        engine = Engine(target.latent, self.variances, self.accuracy, self.seed)
+        point = _start(target, engine)
+        yield Move(point.state, "start")
+        best, idle, step = point.state.stationarity, 0, 1.0
+        for _ in range(self.max_outer):
+            found = _outer(target, engine, point, step)
+            if found is None:
+                return Status.STALLED
+            after, rule, step = found
+            gained = after.state.objective - point.state.objective
+            settled = gained <= point.state.noise and after.state.stationarity >= 0.9 * best
+            idle, best = idle + 1 if settled else 0, min(best, after.state.stationarity)
+            grew = after.disagreement > point.disagreement
+            point = after
+            yield Move(point.state, rule, step)
+            if point.found.unsolved > 0.0:
+                notes.append(f"a linear system was left with a relative residual of {point.found.unsolved:.1e}")
+                return Status.UNSOLVED
+            if not point.measured.exact:
+                if point.disagreement <= ENOUGH * self.accuracy:
+                    return Status.ESTIMATED
+                step = 0.5 * step if grew else min(1.0, 2.0 * step)
+            if idle >= PATIENCE:
+                return Status.STALLED
+        return Status.MAX_ITER
+
+
+def _start(target: Target, engine: Engine) -> Point:
+    """Sites that match each datum (or those of an earlier fit), sharpened while the bound overflows."""
+    start = target.problem.start
+    gamma, slope = target.start_gamma, target.slope
+    if start is not None:
+        gamma, slope = np.maximum(start.gamma, 0.0), start.a + start.gamma * start.m
+    mode = np.divide(slope, gamma, out=np.zeros_like(gamma), where=gamma > 0)
+    B = target.latent.B
+    for _ in range(SHARPENINGS):
+        measured = _measure(target, engine, gamma, None, rough=True)
+        u = engine.solve(gamma, target.latent.gaussian.pull + B.transpose_times(slope), LOOSEST * 1e-2).x
+        mean = target.mean_at(u, measured.v)
+        if np.isfinite(mean.objective):
+            found = best_mean(target, measured.v, mean, engine.solve, LOOSEST)
+            return _point(target, measured, found)
+        gamma = SHARPEN * gamma + 1e-3
+        slope = gamma * mode
+    raise InputError("prior and data must have a finite bound somewhere near the data",
+                     "an infinite one at every start",
+                     "Check offsets, exposures and the prior mean for values that overflow under the link.")
+
+
+def _outer(target: Target, engine: Engine, point: Point, longest: float) -> tuple[Point, str, float] | None:
+    """The next point, the rule and the share of the step that was taken; None where nothing is better."""
+    wanted, goal, step = point.state.expectation.gamma, _goal(engine, point), longest
+    ahead = _anticipated(target, point) if longest == 1.0 else None
+    if ahead is not None:
+        after = _at_gamma(target, engine, point, ahead, goal)
+        if after is not None:
+            return after, "cavity", step
+    while step >= SMALLEST_STEP:
+        after = _at_gamma(target, engine, point, point.state.gamma + step * (wanted - point.state.gamma), goal)
+        if after is not None:
+            return after, "outer", step
+        step *= 0.5
+    return None
+
+
+def _at_gamma(target: Target, engine: Engine, point: Point, gamma: Array, goal: float) -> Point | None:
+    """The point at ``gamma``, or None where that is no proper q, or where exact bounds say that it is worse."""
+    try:
+        measured = _measure(target, engine, gamma, point.measured)
+    except NotPositiveDefiniteError:
+        return None
+    last = point.found.mean
+    mean = target.mean_of(last.u, last.s, last.fitted, measured.v)
+    after = _point(target, measured, best_mean(target, measured.v, mean, engine.solve, goal))
+    doubt = point.state.noise + after.state.noise
+    return after if not measured.exact or after.state.objective >= point.state.objective - doubt else None
+
+
+def _anticipated(target: Target, point: Point) -> Array | None:
+    """Where gamma goes if every site's own variance answers to it: v_i = 1 / (1 / v_i - q.gamma_i + gamma_i).
+
+    A site that holds most of the information about its f (a sparsity prior on a weight that the data hardly know) would
+    otherwise halve its distance at each iteration. Two more calls of the oracle and Aitken's extrapolation of log gamma
+    find the fixed point at such sites, exactly where gamma is a power of v. None where no site is of this kind.
+    """
+    state = point.state
+    first = state.expectation.gamma
+    leverage = state.gamma * state.v
+    alone = np.flatnonzero((leverage > LEVERAGE) & (first > 0.0) & (state.gamma > 0.0))
+    if not len(alone):
+        return None
+    site, y, m, q_gamma = target.site.rows(alone), target.y[alone], state.m[alone], state.gamma[alone]
+    others = np.maximum(1.0 / state.v[alone] - q_gamma, 0.0)
+    logs = [np.log(q_gamma), np.log(first[alone])]
+    with np.errstate(all="ignore"):
+        second = site.oracle(y, m, 1.0 / (others + first[alone])).gamma
+        logs.append(np.log(second))
+        target.problem.n_oracle += 1
+        bend = logs[2] - 2.0 * logs[1] + logs[0]
+        jump = np.where(bend == 0.0, 0.0, (logs[1] - logs[0]) ** 2 / bend)
+        ahead = np.exp(logs[0] - np.clip(jump, -REACH, REACH))
+    gamma = first.copy()
+    usable = np.isfinite(ahead) & (ahead > 0.0)
+    gamma[alone[usable]] = ahead[usable]
+    return gamma
+
+
+def _measure(
+    target: Target, engine: Engine, gamma: Array, previous: Measured | None, *, rough: bool = False
+) -> Measured:
+    target.problem.n_factor += engine.exact
+    return engine.measure(gamma, previous, rough=rough)
+
+
+def _goal(engine: Engine, point: Point) -> float:
+    """How close to the best mean the inner loop should come: somewhat closer than q is to its fixed point."""
+    least = CLOSEST if point.measured.exact else FOLLOW * engine.accuracy
+    apart = _apart(point.measured.gamma, point.measured.v, point.state.expectation.gamma)
+    return float(np.clip(FOLLOW * apart, least, LOOSEST))
+
+
+def _apart(gamma: Array, v: Array, wanted: Array) -> float:
+    """max v |q.gamma - e.gamma|, the part of the stationarity norm that belongs to the variances."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        worst = float((v * np.abs(gamma - wanted)).max())
+    return worst if np.isfinite(worst) else np.inf
+
+
+def _point(target: Target, measured: Measured, found: Found) -> Point:
+    mean, gamma, v = found.mean, measured.gamma, measured.v
+    kl = target.divergence(mean, gamma, v, measured.log_det.value)
+    bound = float(mean.e.value.sum()) + target.problem.constant - kl
+    terms = (mean.noise / ROUNDING, target.problem.constant, float(gamma @ v), measured.log_det.value, kl)
+    noise = ROUNDING * sum(abs(term) for term in terms)
+    stationarity = max(found.distance, _apart(gamma, v, mean.e.gamma))
+    factor = ImplicitFactor(target.latent, gamma, variances=measured.variances, log_det=measured.log_det,
+                            weights=mean.u)  # fmt: skip
+    state = State(-mean.e.alpha, factor, mean.s, v, mean.e, kl, bound, bound, noise, stationarity,
+                  mean_gain=0.5 * found.distance**2, bound_error=_bound_error(target, measured, mean.e.value, mean.s))
+    return Point(measured, found, state)
+
+
+def _bound_error(target: Target, measured: Measured, value: Array, m: Array) -> float:
+    """Half the error of the log determinant, and what the bound changes by if all variances are wrong at once.
+
+    At the fixed point the derivative in v, (gamma - e.gamma) / 2, vanishes: errors of v enter by their squares.
+    """
+    if measured.exact:
+        return 0.0
+    v, error = measured.v, measured.variances.error
+    shifted = target.oracle(m, v + error).value
+    return 0.5 * measured.log_det.error + float(np.abs(shifted - value + 0.5 * measured.gamma * error).sum())
