@@ -13,6 +13,7 @@
     klimb.calibrate(latent, site)   do intervals cover the truth? Simulate, fit, count
     klimb.conjugate                 mixtures, topics, factorisations, hidden Markov models: declared networks
     klimb.boost(log_density, dim)   a mixture of Gaussians for any log density; klimb.bridges: from other packages
+    klimb.design                    active learning: which data to label next, from the posterior itself
     klimb.load(path)                what was saved to a file
     klimb.sklearn                   estimators for scikit-learn (an extra)
     klimb.steps, klimb.methods      other step rules and baselines, same arguments, same Result
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from klimb import boosting, bridges, conjugate, errors, inducing, kernels, latents, methods, multiclass, scale
+    from klimb import design as design
     from klimb import sites as sites
     from klimb import steps as steps
     from klimb import streaming as streaming
@@ -52,9 +54,9 @@ _HOME = {
     "series": "klimb.temporal",
     "trust": "klimb.infer.trust",
 }
-__all__ = ["boost", "boosting", "bridges", "calibrate", "compare", "conjugate", "errors", "fit", "gp", "inducing",
-           "infer", "kernels", "latents", "load", "methods", "multiclass", "priors", "scale", "series", "sites",
-           "steps", "streaming", "trust"]
+__all__ = ["boost", "boosting", "bridges", "calibrate", "compare", "conjugate", "design", "errors", "fit", "gp",
+           "inducing", "infer", "kernels", "latents", "load", "methods", "multiclass", "priors", "scale", "series",
+           "sites", "steps", "streaming", "trust"]
 
 
 def __getattr__(name: str) -> Any:

@@ -46,6 +46,12 @@ class CsrDesign(DesignMatrix):
         """|x_i' S|^2 in blocks of rows."""
         return _row_norms(self.values, root)
 
+    def outer_gram(self, root: Array) -> Array:
+        if root.ndim == 2:
+            return super().outer_gram(root)
+        scaled = self.values.multiply(root).tocsr()
+        return np.asarray((scaled @ scaled.T).toarray())
+
     def dense_rows(self, rows: slice) -> Array:
         return np.asarray(self.values[rows].toarray())
 

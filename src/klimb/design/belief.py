@@ -1,0 +1,185 @@
+"""What a posterior says of the weights of a linear model: products with V_w, and marginals of many rows.
+
+    q(w) = N(mean, V_w)        s_i = x_i'w ~ N(m_i, v_i)        v_i = x_i' V_w x_i
+
+Exact in two forms: by a D x R root of V_w where columns are few, by the N x N factor of the labelled rows where labels
+are few; then a pool of any width costs (rows of the pool) x (labels). `klimb.design.krylov` has the form that knows V_w
+by products alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import final
+
+import numpy as np
+
+from klimb.design.pool import Index, take_rows, times_each
+from klimb.latents.base import Posterior
+from klimb.latents.kernel import DenseFactor, kernel_factor
+from klimb.latents.prior import WeightPrior
+from klimb.latents.weights import Weights
+from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
+from klimb.numerics.matrix import DesignMatrix
+from klimb.numerics.sparse import CsrDesign
+from klimb.numerics.threads import threads_for
+
+MOST_KEPT = 2**26  # numbers (512 MB) of products between pool and labelled rows that are kept from query to query
+
+
+class Belief(ABC):
+    """A Gaussian over the weights."""
+
+    mean: Array
+    exact: bool = True  # whether ``variances`` are exact, and not estimates from below
+
+    @abstractmethod
+    def times(self, vectors: Array) -> Array:
+        """V_w times one vector, or several as columns."""
+
+    @abstractmethod
+    def variances(self, pool: DesignMatrix) -> Array:
+        """x_i' V_w x_i for every row."""
+
+    def marginals(self, pool: DesignMatrix) -> tuple[Array, Array]:
+        """Mean and variance of s_i = x_i'w for every row."""
+        return pool.times(self.mean), self.variances(pool)
+
+    def covariances(self, pool: DesignMatrix, rows: Array) -> Array:
+        """x_i' V_w t_j for every row x_i of the pool and every row t_j of the dense ``rows``: N x len(rows)."""
+        return times_each(pool, self.times(np.ascontiguousarray(rows.T)))
+
+
+@final
+class PriorBelief(Belief):
+    """Nothing labelled yet."""
+
+    def __init__(self, prior: WeightPrior) -> None:
+        self._prior, self.mean = prior, np.array(prior.mean)
+
+    def times(self, vectors: Array) -> Array:
+        return self._prior.covariance_times(vectors)
+
+    def variances(self, pool: DesignMatrix) -> Array:
+        return pool.row_norms_squared(self._prior.root)[0]
+
+
+@final
+class PrimalBelief(Belief):
+    """V_w = R R', with R of few columns."""
+
+    def __init__(self, mean: Array, root: Array, *, upper: bool = False) -> None:
+        self.mean, self._root, self._upper = mean, root, upper
+
+    def times(self, vectors: Array) -> Array:
+        return np.asarray(self._root @ (self._root.T @ vectors))
+
+    def variances(self, pool: DesignMatrix) -> Array:
+        with threads_for(len(self._root)):
+            return pool.row_norms_squared(self._root, upper=self._upper)[0]
+
+
+@final
+class CrossProducts:
+    """K between the pool and rows of it that are labelled, one column per label, kept as long as memory allows.
+
+    A column costs one product with the pool and never changes, so that it is computed once.
+    """
+
+    def __init__(self, pool: DesignMatrix, prior: WeightPrior) -> None:
+        self.pool, self.prior = pool, prior
+        self._kept = np.empty((pool.shape[0], 0), order="F")
+        self._rows: list[int] = []
+        self.n_products = 0
+
+    def columns(self, rows: Index) -> Array | None:
+        """K[:, rows], or None where it would be too large to keep."""
+        if self.pool.shape[0] * len(rows) > MOST_KEPT:
+            self._kept, self._rows = np.empty((self.pool.shape[0], 0), order="F"), []
+            return None
+        wanted = rows.tolist()
+        place = {row: k for k, row in enumerate(self._rows)}
+        missing = [row for row in wanted if row not in place]
+        if missing:
+            self._extend(missing)
+            place = {row: k for k, row in enumerate(self._rows)}
+        order = [place[row] for row in wanted]
+        n = len(order)
+        return self._kept[:, :n] if order == list(range(n)) else self._kept[:, order]
+
+    def _extend(self, rows: list[int]) -> None:
+        used = len(self._rows)
+        if used + len(rows) > self._kept.shape[1]:
+            room = min(max(2 * used, used + len(rows), 64), max(MOST_KEPT // self.pool.shape[0], used + len(rows)))
+            larger = np.empty((self.pool.shape[0], room), order="F")
+            larger[:, :used] = self._kept[:, :used]
+            self._kept = larger
+        for part in row_blocks(len(rows), self.pool.shape[1]):
+            chosen = np.array(rows[part], dtype=np.intp)
+            pushed = self.prior.covariance_times(_dense(take_rows(self.pool, chosen)).T)
+            self._kept[:, used + part.start : used + part.stop] = times_each(self.pool, np.ascontiguousarray(pushed))
+            self.n_products += len(chosen)
+        self._rows += rows
+
+
+@final
+class DualBelief(Belief):
+    """V_w = Sigma - Sigma X'(K + G^-1)^-1 X Sigma over the N labelled rows X: [A] Eq. (19)."""
+
+    def __init__(self, latent: Weights, posterior: Posterior, kept: CrossProducts | None = None,
+                 rows: Index | None = None) -> None:
+        self.mean = posterior.mean
+        self._latent, self._kept, self._rows = latent, kept, rows
+        factor = posterior.factorised()
+        self._factor: DenseFactor = factor if hasattr(factor, "explained") else kernel_factor(  # type: ignore[assignment]
+            latent.X.outer_gram(latent.prior.root), posterior.gamma)
+        self._gamma = posterior.gamma
+
+    def times(self, vectors: Array) -> Array:
+        prior, X = self._latent.prior, self._latent.X
+        pushed = prior.covariance_times(vectors)
+        if vectors.ndim == 1:
+            return np.asarray(pushed - prior.covariance_times(X.transpose_times(self._weigh(X.times(pushed)))))
+        inner = times_each(X, pushed)
+        weighed = np.column_stack([self._weigh(column) for column in inner.T])
+        back = X.values.T @ weighed if isinstance(X, CsrDesign) else X.dense().T @ weighed
+        return np.asarray(pushed - prior.covariance_times(np.asarray(back)))
+
+    def _weigh(self, column: Array) -> Array:
+        """(K + G^-1)^-1 column = (I + G K)^-1 G column."""
+        return self._factor.solve(self._gamma * column)[0]
+
+    def variances(self, pool: DesignMatrix) -> Array:
+        prior = self._latent.prior
+        v, _ = pool.row_norms_squared(prior.root)
+        least = np.finfo(float).eps * v
+        known = None
+        if self._kept is not None and self._rows is not None and self._kept.pool is pool:
+            known = self._kept.columns(self._rows)
+        with threads_for(len(self._gamma)):
+            for rows in row_blocks(len(v), len(self._gamma)):
+                cross = self._cross(pool, rows) if known is None else known[rows]
+                v[rows] -= self._factor.explained(cross)
+        return np.maximum(v, least)
+
+    def _cross(self, pool: DesignMatrix, rows: slice) -> Array:
+        prior, X = self._latent.prior, self._latent.X
+        if isinstance(pool, CsrDesign) and isinstance(X, CsrDesign) and prior.root.ndim == 1:
+            scaled = pool.values[rows].multiply(prior.root**2).tocsr()
+            return np.asarray((scaled @ X.values.T).toarray())
+        pushed = prior.covariance_times(pool.dense_rows(rows).T)
+        return np.ascontiguousarray(times_each(X, np.ascontiguousarray(pushed)).T)
+
+
+def _dense(rows: object) -> Array:
+    return np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows)
+
+
+def belief_of(posterior: Posterior, kept: CrossProducts | None = None, rows: Index | None = None) -> Belief:
+    """The belief that a fit of `klimb.latents.Weights` left, in its own form."""
+    latent = posterior.latent
+    assert isinstance(latent, Weights)
+    if latent.form == "dual":
+        return DualBelief(latent, posterior, kept, rows)
+    return PrimalBelief(posterior.mean, latent.posterior_root(posterior), upper=latent.prior.root.ndim == 1)

@@ -1,0 +1,173 @@
+"""A new datum meets the marginal N(m, v) of its latent value: its own Gaussian site, and what one label teaches.
+
+The new marginal maximises the bound of one datum, E log p(y|s) - KL(q' || q), over Gaussians q' = N(m', v'); at the
+optimum q' is q times the site exp(slope s - gamma s^2 / 2), with
+
+    1/v' = 1/v + gamma        m' = m - v alpha        slope = gamma m' - alpha
+
+where alpha and gamma are the oracle's at (m', v'). Seen through `klimb.sites.SuperGaussian`, whose oracle is the local
+bound, this is the minimiser of phi_i of [N] (Appendix, "active learning scores"; the paper's gamma_i is 1/gamma).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from klimb.numerics.adaptive import Rows
+from klimb.numerics.arrays import Array
+from klimb.numerics.search import monotone_root
+from klimb.sites.base import Expectation, Site
+from klimb.sites.local import SuperGaussian
+
+ENOUGH = 1e-11  # size of the gradient in (m / sd, log v) at which a datum is done
+MOST_STEPS = 80
+DIFFERENCE = 1e-5  # relative step in v for derivatives of the oracle
+ROUNDING = 1e-13  # what the bound of one datum may lose to rounding, relative to its terms
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Inclusion:
+    """New sites, one per datum: ``gamma``, ``slope``, the new marginal (``m``, ``v``) and ``gain`` = KL(q' || q).
+
+    ``bound`` is the lower bound on log E_q p(y|s); log det of the precision gains ``log_kappa`` = log(1 + gamma v).
+    """
+
+    gamma: Array
+    slope: Array
+    m: Array
+    v: Array
+    gain: Array
+    bound: Array
+    log_kappa: Array
+
+
+def include(site: Site, y: Array, m: Array, v: Array) -> Inclusion:
+    """The best Gaussian site of each datum ``y`` (as ``site.validate`` gives it) against its marginal N(m, v).
+
+    >>> from klimb.sites import Gaussian
+    >>> new = include(Gaussian(scale=1.0), np.array([2.0]), np.zeros(1), np.array([3.0]))
+    >>> print(new.m.round(12), new.v.round(12), new.gamma.round(12))
+    [1.5] [0.75] [1.]
+    """
+    prior_v = np.maximum(v, np.finfo(float).tiny)
+    with np.errstate(all="ignore"):  # what overflows is worse than what does not, and is left
+        if isinstance(site, SuperGaussian):
+            gamma, slope = _local_site(site, y, m, prior_v)
+        else:
+            gamma, slope = _site(site, y, m, prior_v)
+        return _included(site, y, m, prior_v, gamma, slope)
+
+
+def _included(site: Site, y: Array, m: Array, v: Array, gamma: Array, slope: Array) -> Inclusion:
+    t = gamma * v
+    kappa = 1.0 + t
+    shift = v * (slope - gamma * m) / kappa
+    gain = 0.5 * (unexplained(t) + shift * (slope - gamma * m) / kappa)
+    e = site.oracle(y, m + shift, v / kappa)
+    bound = e.value + np.broadcast_to(site.constant(y), y.shape) - gain
+    return Inclusion(gamma, slope, m + shift, v / kappa, gain, bound, np.log1p(t))
+
+
+def unexplained(t: Array) -> Array:
+    """log(1 + t) - t/(1 + t), which is t^2/2 for small t, with relative accuracy."""
+    small = np.abs(t) < 0.02
+    near = np.where(small, t, 0.0)
+    series = np.zeros_like(near)
+    for k in range(10, 1, -1):
+        series = near * ((k - 1) / k - series)
+    with np.errstate(invalid="ignore"):
+        return np.where(small, near * series, np.log1p(t) - t / (1.0 + t))
+
+
+# -- the site's own oracle: Newton in two variables ------------------------------------------------------------------
+
+
+def _site(site: Site, y: Array, m: Array, v: Array) -> tuple[Array, Array]:
+    """(gamma, slope), by Newton in (m / sd, log v), data that are done leaving the field."""
+    new_m, new_v = _start(site, y, m, v)
+    active = np.arange(m.size)
+    best = np.full_like(m, -np.inf)
+    step, d_m, d_v = np.ones_like(m), np.zeros_like(m), np.zeros_like(m)
+    trial_m, trial_v = new_m.copy(), new_v.copy()
+    for _ in range(MOST_STEPS):
+        some, part = site.rows(active), active
+        e = some.oracle(y[part], trial_m, trial_v)
+        value, slack = _own_bound(e, trial_m, trial_v, m[part], v[part])
+        better = value >= best[part] - slack
+        kept = part[better]
+        new_m[kept], new_v[kept], best[kept] = trial_m[better], trial_v[better], value[better]
+        move_m, move_v, size = _direction(some, e, y[part], trial_m, trial_v, m[part], v[part])
+        d_m[kept], d_v[kept] = move_m[better], move_v[better]
+        step[part] = np.where(better, 1.0, 0.25 * step[part])
+        going = np.where(better, size > ENOUGH, step[part] > 1e-9)
+        active = part[going]
+        if not active.size:
+            break
+        trial_m = new_m[active] + step[active] * d_m[active] * np.sqrt(new_v[active])
+        trial_v = new_v[active] * np.exp(step[active] * d_v[active])
+    e = site.oracle(y, new_m, new_v)
+    gamma = np.maximum(e.gamma, 0.0) if site.log_concave else e.gamma
+    return gamma, gamma * new_m - e.alpha
+
+
+def _start(site: Site, y: Array, m: Array, v: Array) -> tuple[Array, Array]:
+    """The better of two guesses for each datum: Gaussian sites from the datum alone, and the marginal as it is."""
+    slope, gamma = site.start(y)
+    own_v = v / (1.0 + gamma * v)
+    own_m = m + own_v * (slope - gamma * m)
+    first, _ = _own_bound(site.oracle(y, own_m, own_v), own_m, own_v, m, v)
+    second, _ = _own_bound(site.oracle(y, m, v), m, v, m, v)
+    keep = np.nan_to_num(first, nan=-np.inf) >= np.nan_to_num(second, nan=-np.inf)
+    return np.where(keep, own_m, m), np.where(keep, own_v, v)
+
+
+def _own_bound(e: Expectation, m: Array, v: Array, prior_m: Array, prior_v: Array) -> tuple[Array, Array]:
+    ratio = v / prior_v
+    divergence = 0.5 * (ratio - 1.0 - np.log(ratio) + (m - prior_m) ** 2 / prior_v)
+    value = np.nan_to_num(e.value - divergence, nan=-np.inf, posinf=-np.inf)
+    return value, ROUNDING * (1.0 + np.abs(e.value) + np.abs(divergence))
+
+
+def _direction(site: Site, e: Expectation, y: Array, m: Array, v: Array, prior_m: Array, prior_v: Array
+               ) -> tuple[Array, Array, Array]:
+    """A Newton step in (m / sd, log v), cut to two sd and a factor of e^1.5, and the size of the gradient.
+
+    One forward difference in v is enough, because d alpha/dm = gamma and d alpha/dv = (d gamma/dm) / 2.
+    """
+    ahead = site.oracle(y, m, v * (1.0 + DIFFERENCE))
+    sd = np.sqrt(v)
+    g_m = -sd * (e.alpha + (m - prior_m) / prior_v)
+    g_v = 0.5 * (1.0 - v / prior_v - v * e.gamma)
+    h_mm = np.minimum(-v * (e.gamma + 1.0 / prior_v), -0.01)
+    h_vv = np.minimum(-0.5 * v * (1.0 / prior_v + e.gamma + (ahead.gamma - e.gamma) / DIFFERENCE), -0.01)
+    h_mv = -sd * (ahead.alpha - e.alpha) / DIFFERENCE
+    h_mv = np.where(h_mv**2 < (1.0 - 1e-6) * h_mm * h_vv, h_mv, 0.0)
+    det = h_mm * h_vv - h_mv**2
+    d_m, d_v = -(h_vv * g_m - h_mv * g_v) / det, -(h_mm * g_v - h_mv * g_m) / det
+    cut = 1.0 / np.maximum(np.maximum(np.abs(d_m) / 2.0, np.abs(d_v) / 1.5), 1.0)
+    return (np.nan_to_num(cut * d_m, nan=0.0), np.nan_to_num(cut * d_v, nan=-1.5),
+            np.maximum(np.abs(g_m), np.abs(g_v)))
+
+
+# -- the local bound: one variable -----------------------------------------------------------------------------------
+
+
+def _local_site(site: SuperGaussian, y: Array, m: Array, v: Array) -> tuple[Array, Array]:
+    """The minimiser of phi_i, convex in 1/gamma: there the bound that touches at E (s - c)^2 has this very gamma."""
+    odd, centre = site.site.symmetry(y)
+
+    def excess(rows: Rows, log_gamma: Array) -> Array:
+        """log gamma less the log of the gamma that the new marginal asks for: negative below the minimiser."""
+        gamma = np.exp(log_gamma)
+        new_v = v[rows] / (1.0 + gamma * v[rows])
+        new_m = m[rows] + new_v * (odd[rows] - gamma * (m[rows] - centre[rows]))
+        asked = site.rows(rows).oracle(y[rows], new_m, new_v).gamma
+        return log_gamma - np.log(np.maximum(asked, np.finfo(float).tiny))
+
+    first = site.oracle(y, m, v).gamma
+    gamma = np.exp(monotone_root(excess, np.log(np.maximum(first, np.finfo(float).tiny)), np.full_like(m, 0.5)))
+    return gamma, odd + gamma * centre

@@ -1,0 +1,322 @@
+"""The active learner: a pool, the labels so far, a posterior, and the rows whose labels would teach most."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, Self, final
+
+import numpy as np
+
+from klimb.design.batch import greedy_batch
+from klimb.design.belief import Belief, CrossProducts
+from klimb.design.inclusion import include
+from klimb.design.model import linear_model
+from klimb.design.pool import Index, as_pool, check_count, check_rows
+from klimb.design.scores import Candidates, Random, Score, as_score
+from klimb.errors import InputError
+from klimb.infer.result import Result
+from klimb.numerics.arrays import Array, as_float
+from klimb.sites.base import Site
+from klimb.sites.binary import Logistic
+from klimb.sites.local import SuperGaussian
+from klimb.sites.prediction import Prediction
+
+STATE_VERSION = 1
+FINGERPRINT_ROWS = 512
+
+
+@final
+class ActiveLearner:
+    """Chooses which rows of a pool to label next, from the posterior of a linear model.
+
+    Parameters
+    ----------
+    pool : (N, D) array, memory map or scipy.sparse matrix
+        The candidates. Dense pools are read in blocks, whatever their number type; up to a million rows and more.
+    site : Site
+        The likelihood of a label; ``klimb.sites.Logistic()`` unless given. Wrapped in ``klimb.sites.SuperGaussian`` the
+        fit and the information gain are those of [N].
+    cov : number, (D,) or (D, D) array
+        Prior covariance of the weights (for ``prior="gaussian"``).
+    prior : "gaussian" or "laplace"
+        A Laplace prior (of scale ``scale``) for weights of which few matter.
+    score : str or Score
+        "bald", "ig", "cu", "variance", "epig" or "random": see `klimb.design.scores`.
+    intercept : bool
+        Adds a column of ones with prior variance 25.
+    initial : int
+        The first so many rows are taken at random: scores of a posterior that knows nothing prefer outliers.
+    warm : bool
+        Start each fit from the last one (with new sites by the inclusion algebra): faster for many labels. Without it
+        a fit depends on the labels alone, not on how they were grouped.
+    seed : int
+        Decides the random order of rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from klimb.design import ActiveLearner
+    >>> rng = np.random.default_rng(0)
+    >>> pool = rng.standard_normal((500, 3))
+    >>> answer = pool @ [2.0, -1.0, 0.0] > 0  # what a person would say
+    >>> learner = ActiveLearner(pool)
+    >>> for _ in range(10):
+    ...     rows = learner.query(3)
+    ...     learner.teach(rows, answer[rows])
+    >>> right = np.mean((learner.predict_proba()[:, 1] > 0.5) == answer)
+    >>> bool(right > 0.95), len(learner.labelled)
+    (True, 30)
+    """
+
+    def __init__(self, pool: Any, *, site: Site | None = None, cov: Any = 1.0, prior: str = "gaussian",
+                 scale: float = 1.0, score: str | Score = "bald", intercept: bool = True, initial: int = 5,
+                 warm: bool = False, seed: int = 0, tol: float = 1e-6) -> None:
+        self._pool = as_pool(pool, intercept=bool(intercept))
+        n, columns = self._pool.shape
+        self._site = Logistic() if site is None else site
+        self._model = linear_model(self._site, columns - bool(intercept), prior=prior, cov=cov, scale=scale,
+                                   intercept=bool(intercept), tol=tol)
+        self._site.check_length(n)
+        self._score = as_score(score)
+        if initial < 0:
+            raise InputError("initial must not be negative", f"{initial}", "It is a number of rows.")
+        self._initial, self._warm, self._seed = int(initial), bool(warm), int(seed)
+        self._order = np.random.default_rng(seed).permutation(n)
+        self._rows: list[int] = []
+        self._given: list[float] = []  # labels as they came
+        self._clean: list[float] = []  # labels as the site has them
+        self._sites: tuple[Array, Array] | None = None  # slope and gamma of the last fit, for a warm start
+        self._kept = CrossProducts(self._pool, self._model.prior)
+        self._result: Result | None = None
+        self._belief: Belief | None = None
+        self._marginals: tuple[Array, Array] | None = None
+
+    # -- labels
+
+    @property
+    def n_pool(self) -> int:
+        """Rows of the pool."""
+        return self._pool.shape[0]
+
+    @property
+    def labelled(self) -> Index:
+        """The labelled rows, in the order in which they were taught."""
+        return np.array(self._rows, dtype=np.intp)
+
+    @property
+    def labels(self) -> Array:
+        """Their labels, as they were given."""
+        return np.array(self._given)
+
+    @property
+    def unlabelled(self) -> Index:
+        """The rows that ``query`` may still give."""
+        free = np.ones(self.n_pool, dtype=bool)
+        free[self._rows] = False
+        return np.flatnonzero(free)
+
+    def teach(self, rows: Any, labels: Any) -> None:
+        """Add the ``labels`` of ``rows``; the next question to the posterior fits it once for all of them."""
+        index = check_rows(rows, self.n_pool, "rows")
+        known = np.flatnonzero(np.isin(index, self._rows))
+        if known.size:
+            raise InputError("rows must not be labelled yet", f"row {index[known[0]]} at index {known[0]}",
+                             "Call forget(row) first to replace its label.")
+        given = np.atleast_1d(as_float(labels, "labels"))
+        if given.shape != index.shape:
+            raise InputError(f"there must be one label per row ({index.size})", f"shape {given.shape}",
+                             "Pass labels in the order of rows.")
+        clean = self._site.rows(index).validate(given)
+        if self._warm:
+            self._extend_sites(index, clean)
+        self._rows += index.tolist()
+        self._given += given.tolist()
+        self._clean += clean.tolist()
+        self._forget_fit()
+
+    def forget(self, rows: Any) -> None:
+        """Take the labels of ``rows`` back."""
+        index = check_rows(rows, self.n_pool, "rows")
+        unknown = np.flatnonzero(~np.isin(index, self._rows))
+        if unknown.size:
+            raise InputError("rows must be labelled", f"row {index[unknown[0]]} at index {unknown[0]}",
+                             "learner.labelled lists the rows that are.")
+        keep = [k for k, row in enumerate(self._rows) if row not in set(index.tolist())]
+        for name in ("_rows", "_given", "_clean"):
+            setattr(self, name, [getattr(self, name)[k] for k in keep])
+        self._sites = None
+        self._forget_fit()
+
+    # -- the posterior
+
+    @property
+    def fit_state(self) -> Result | None:
+        """The fit to the labels so far (`klimb.infer`'s Result), or None before the first one."""
+        if self._result is None and self._rows:
+            start = self._sites if self._warm else None
+            self._result = self._model.fit(self._pool, self.labelled, np.array(self._clean), start)
+            if self._warm:
+                q, n = self._result.posterior, len(self._rows)
+                self._sites = (q.a + q.gamma * q.m)[:n], q.gamma[:n]
+        return self._result
+
+    @property
+    def belief(self) -> Belief:
+        """The Gaussian over the weights: ``belief.mean``, and products with its covariance."""
+        if self._belief is None:
+            self._belief = self._model.belief(self.fit_state, self._kept, self.labelled)
+        return self._belief
+
+    @property
+    def weights(self) -> Array:
+        """Posterior mean of the weights, one per column of the pool."""
+        return self.belief.mean[:-1] if self._model.intercept else self.belief.mean
+
+    @property
+    def intercept(self) -> float:
+        """Posterior mean of the intercept, 0 where there is none."""
+        return float(self.belief.mean[-1]) if self._model.intercept else 0.0
+
+    def marginals(self, X: Any = None) -> tuple[Array, Array]:
+        """Mean and variance of the latent value of every row of the pool, or of new rows ``X``."""
+        if X is not None:
+            new = as_pool(X, intercept=self._model.intercept, name="X")
+            if new.shape[1] != self._pool.shape[1]:
+                columns = self._pool.shape[1] - self._model.intercept
+                raise InputError(f"X must have {columns} columns", f"{new.shape[1] - self._model.intercept}",
+                                 "Use the columns of the pool, in their order.")
+            return self.belief.marginals(new)
+        if self._marginals is None:
+            self._marginals = self.belief.marginals(self._pool)
+        return self._marginals
+
+    def predict(self, X: Any = None) -> Prediction:
+        """The predictive distribution of the labels of the pool, or of new rows."""
+        m, v = self.marginals(X)
+        plain = self._site.site if isinstance(self._site, SuperGaussian) else self._site
+        return plain.predict(m, v)
+
+    def predict_proba(self, X: Any = None) -> Array:
+        """Class probabilities, one row each: [P(y = 0 or -1), P(y = 1)] for binary sites."""
+        return self.predict(X).probabilities()
+
+    def uncertainty(self) -> float:
+        """What is left to learn: the error rate that the model expects of itself on the unlabelled rows.
+
+        For sites without classes, the mean variance of their latent values.
+        """
+        free = self.unlabelled
+        if free.size == 0:
+            return 0.0
+        m, v = (part[free] for part in self.marginals())
+        if self._site.response != "classes":
+            return float(v.mean())
+        plain = self._site.site if isinstance(self._site, SuperGaussian) else self._site
+        return float(np.mean(1.0 - plain.rows(free).class_probabilities(m, v).max(axis=1)))
+
+    # -- questions
+
+    def scores(self, strategy: str | Score | None = None) -> Array:
+        """The score of every row of the pool; minus infinity where it is labelled."""
+        score = self._score if strategy is None else as_score(strategy)
+        free = self.unlabelled
+        out = np.full(self.n_pool, -np.inf)
+        if isinstance(score, Random):
+            out[self._order] = -np.arange(self.n_pool) / self.n_pool
+            out[self._rows] = -np.inf
+        elif free.size:
+            m, v = self.marginals()
+            out[free] = score.of(Candidates(self._site.rows(free), m[free], v[free]))
+        return out
+
+    def query(self, k: int = 1, *, strategy: str | Score | None = None, exclude: Any = (), pending: Any = ()) -> Index:
+        """The ``k`` rows to label next, best first; never a labelled one, nor one of ``exclude`` or ``pending``.
+
+        A batch is greedy: each row is the best given that those before it will be labelled, and that rows of ``pending``
+        (which somebody is labelling now) will be. The same labels in the same order give the same rows.
+        """
+        score = self._score if strategy is None else as_score(strategy)
+        waiting = check_rows(pending, self.n_pool, "pending") if len(pending) else np.zeros(0, dtype=np.intp)
+        closed = check_rows(exclude, self.n_pool, "exclude") if len(exclude) else np.zeros(0, dtype=np.intp)
+        free = np.setdiff1d(self.unlabelled, np.concatenate([waiting, closed]))
+        check_count(k)
+        if k > free.size:
+            raise InputError(f"k must be at most the number of rows to choose from ({free.size})", f"{k}",
+                             "Everything else is labelled." if free.size else "The whole pool is labelled.")
+        at_random = int(k) if isinstance(score, Random) else min(max(self._initial - len(self._rows), 0), int(k))
+        order = self._order[np.isin(self._order, free)] if at_random else free
+        first = order[:at_random]
+        if at_random == k:
+            return first.astype(np.intp)
+        rest = np.setdiff1d(free, first)
+        chosen = greedy_batch(self._pool, self.belief, self._site, self.marginals(), score, rest, int(k) - at_random,
+                              waiting)
+        return np.concatenate([first, chosen]).astype(np.intp)
+
+    # -- keeping
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on later with the same pool and settings; plain values, ready for JSON."""
+        sites = None if self._sites is None else [part.tolist() for part in self._sites]
+        return {"version": STATE_VERSION, "pool": self._fingerprint(), "seed": self._seed, "warm": self._warm,
+                "site": repr(self._site), "rows": list(self._rows), "labels": list(self._given), "sites": sites}
+
+    def load_state(self, state: dict[str, Any]) -> Self:
+        """Take the labels of a ``state_dict`` of a learner like this one; the next query is the same as there."""
+        mine = self.state_dict()
+        for key in ("version", "pool", "seed", "warm", "site"):
+            if state.get(key) != mine[key]:
+                raise InputError(f"the state must come from a learner with the same {key}",
+                                 f"{state.get(key)!r} beside {mine[key]!r}", "Build the learner as it was, then load.")
+        self._rows, self._given, self._clean, self._sites = [], [], [], None
+        self._forget_fit()
+        if state["rows"]:
+            warm, self._warm = self._warm, False  # the sites are those of the state, not new ones
+            self.teach(state["rows"], state["labels"])
+            self._warm = warm
+        if state["sites"] is not None:
+            slope, gamma = state["sites"]
+            self._sites = np.array(slope, dtype=float), np.array(gamma, dtype=float)
+        return self
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write ``state_dict`` to a JSON file, whole or not at all."""
+        target = Path(path)
+        part = target.with_name(target.name + ".part")
+        with part.open("w", encoding="utf-8") as file:
+            json.dump(self.state_dict(), file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+
+    def load(self, path: str | os.PathLike[str]) -> Self:
+        """Go on from a file that ``save`` wrote."""
+        with Path(path).open(encoding="utf-8") as file:
+            return self.load_state(json.load(file))
+
+    def _fingerprint(self) -> str:
+        n, columns = self._pool.shape
+        rows = np.unique(np.linspace(0, n - 1, min(n, FINGERPRINT_ROWS)).astype(np.intp))
+        digest = hashlib.sha256(f"{n} x {columns}".encode())
+        for row in rows:
+            digest.update(self._pool.dense_rows(slice(int(row), int(row) + 1)).tobytes())
+        return digest.hexdigest()[:32]
+
+    def _extend_sites(self, rows: Index, y: Array) -> None:
+        """Sites of new labels from their present marginals, for a warm start."""
+        if not self._rows:
+            return
+        m, v = (part[rows] for part in self.marginals())
+        assert self._sites is not None
+        new = include(self._site.rows(rows), y, m, v)
+        self._sites = (np.concatenate([self._sites[0], new.slope]), np.concatenate([self._sites[1], new.gamma]))
+
+    def _forget_fit(self) -> None:
+        self._result, self._belief, self._marginals = None, None, None
+
+    def __repr__(self) -> str:
+        return (f"ActiveLearner({self.n_pool} rows, {len(self._rows)} labelled, site={self._site}, "
+                f"score={self._score.name!r})")

@@ -1,0 +1,131 @@
+"""The candidates: rows of a dense array, a memory map or a sparse matrix, read in blocks and never copied whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.dense import row_blocks
+from klimb.numerics.matrix import BlockedDesign, DenseDesign, DesignMatrix, as_design
+from klimb.numerics.sparse import CsrDesign
+
+Index: TypeAlias = npt.NDArray[np.intp]
+
+
+@final
+class DenseRows(BlockedDesign):
+    """Rows of an array of any number type, in memory or mapped from a file, with a column of ones behind them if asked.
+
+    A block becomes float64 when it is read, so that a pool of single precision on disk costs no memory.
+    """
+
+    def __init__(self, values: npt.NDArray[Any], *, intercept: bool) -> None:
+        self.values, self.intercept = values, intercept
+        self.shape = (values.shape[0], values.shape[1] + intercept)
+
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        for rows in row_blocks(*self.shape):
+            yield rows, self.dense_rows(rows)
+
+    def dense_rows(self, rows: slice | Index) -> Array:
+        part = np.asarray(self.values[rows], dtype=np.float64)
+        if self.intercept:
+            return np.concatenate([part, np.ones((len(part), 1))], axis=1)
+        return np.ascontiguousarray(part)
+
+    def subset(self, rows: Index) -> DenseDesign:
+        return DenseDesign(self.dense_rows(rows))
+
+
+def as_pool(X: Any, *, intercept: bool = False, name: str = "pool") -> DesignMatrix:
+    """Checked candidates, one a row: a design matrix whose last column is ones where ``intercept``.
+
+    >>> as_pool([[1.0, 2.0], [3.0, 4.0]], intercept=True).times(np.array([0.0, 0.0, 5.0])).tolist()
+    [5.0, 5.0]
+    """
+    if hasattr(X, "tocsr"):
+        return _sparse_pool(X, intercept, name)
+    values = X if isinstance(X, np.ndarray) and X.dtype.kind in "fiub" else as_float(X, name)
+    if values.ndim != 2 or 0 in values.shape:
+        raise InputError(f"{name} must have at least one row and one column", f"shape {values.shape}",
+                         "Pass one candidate per row.")
+    rows = DenseRows(values, intercept=intercept)
+    if values.dtype.kind == "f":
+        _check_finite_rows(rows, name)
+    return rows
+
+
+def _check_finite_rows(pool: DenseRows, name: str) -> None:
+    for rows, block in pool.blocks():
+        if not np.isfinite(block.sum()):
+            bad = np.argwhere(~np.isfinite(block))
+            if len(bad):
+                i, j = (int(k) for k in bad[0])
+                raise InputError(f"{name} must be finite", f"{block[i, j]} at index ({rows.start + i}, {j})",
+                                 "Drop or impute missing values first.")
+
+
+def _sparse_pool(X: Any, intercept: bool, name: str) -> DesignMatrix:
+    if intercept and X.shape[0] and X.shape[1]:
+        from scipy.sparse import csr_matrix, hstack
+
+        X = hstack([X, csr_matrix(np.ones((X.shape[0], 1)))], format="csr")
+    return as_design(X, name)
+
+
+def times_each(pool: DesignMatrix, vectors: Array) -> Array:
+    """X vectors for several columns at once: one pass over the pool."""
+    if isinstance(pool, CsrDesign):
+        return np.asarray(pool.values @ vectors)
+    if isinstance(pool, DenseDesign):
+        return np.asarray(pool.values @ vectors)
+    out = np.empty((pool.shape[0], vectors.shape[1]))
+    for rows in row_blocks(pool.shape[0], pool.shape[1]):
+        np.dot(pool.dense_rows(rows), vectors, out=out[rows])
+    return out
+
+
+def take_rows(pool: DesignMatrix, rows: Index) -> Any:
+    """Some rows as a dense array, or as CSR where the pool is sparse."""
+    if isinstance(pool, CsrDesign):
+        return pool.values[rows]
+    if isinstance(pool, DenseRows):
+        return pool.dense_rows(rows)
+    return pool.dense()[rows]
+
+
+def row_vector(pool: DesignMatrix, row: int) -> Array:
+    """One row as a dense vector."""
+    vector: Array = pool.dense_rows(slice(row, row + 1))[0]
+    return vector
+
+
+def check_count(k: Any) -> None:
+    """An `InputError` unless ``k`` is a whole number from 1."""
+    if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or k < 1:
+        raise InputError("k must be a positive number of rows", f"{k!r}", "Ask for one row or more.")
+
+
+def check_rows(rows: Any, n: int, what: str) -> Index:
+    """Distinct row numbers between 0 and n - 1, or an `InputError` that names the first bad one."""
+    given = np.atleast_1d(np.asarray(rows))
+    if given.ndim != 1 or given.size == 0 or given.dtype.kind not in "iu":
+        kind = "an empty list" if given.size == 0 else f"{given.dtype} of shape {given.shape}"
+        raise InputError(f"{what} must be row numbers of the pool", kind, "Pass the integers that query gave.")
+    index = given.astype(np.intp)
+    bad = np.flatnonzero((index < 0) | (index >= n))
+    if bad.size:
+        raise InputError(f"{what} must be row numbers from 0 to {n - 1}", f"{given[bad[0]]} at index {bad[0]}",
+                         "Rows are counted from 0, in the order of the pool.")
+    _, first = np.unique(index, return_index=True)
+    if first.size < index.size:
+        again = int(np.setdiff1d(np.arange(index.size), first)[0])
+        raise InputError(f"{what} must be distinct", f"row {index[again]} twice (index {again})", "Give each row once.")
+    return index
+
+

@@ -1,0 +1,30 @@
+"""The observations a candidate may have, as values with probabilities: exact for classes, a rule for all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from klimb.numerics.arrays import Array
+from klimb.sites.base import Site
+from klimb.sites.local import SuperGaussian
+
+LEVELS = 33  # quantiles of the predictive distribution that stand for counts and numbers
+
+
+def response_nodes(site: Site, m: Array, v: Array) -> Iterator[tuple[Array, Array]]:
+    """Pairs (weight, y), each one per candidate; weights of a candidate sum to 1.
+
+    Classes are listed with their probabilities. Of counts and numbers the predictive quantiles at the nodes of a
+    Gauss-Legendre rule are taken: means of smooth functions of y under the predictive distribution.
+    """
+    plain = site.site if isinstance(site, SuperGaussian) else site
+    if plain.response == "classes":
+        p = plain.class_probabilities(m, v)
+        for k, label in enumerate(plain.labels()):
+            yield p[:, k], np.full_like(m, label)
+        return
+    node, weight = np.polynomial.legendre.leggauss(LEVELS)
+    for level, share in zip(0.5 * (node + 1.0), 0.5 * weight, strict=True):
+        yield np.full_like(m, share), plain.response_quantile(float(level), m, v)

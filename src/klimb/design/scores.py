@@ -1,0 +1,152 @@
+"""Scores of candidates: how much their label is worth, from the marginals N(m_i, v_i) of their latent values."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar, final
+
+import numpy as np
+
+from klimb.design.bald import bald
+from klimb.design.inclusion import include
+from klimb.design.responses import response_nodes
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array
+from klimb.sites.base import Site
+from klimb.sites.local import SuperGaussian
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """What a score may ask: the site, the marginals, and on demand covariances with a set of target rows.
+
+    ``remaining`` is the share of each variance that is left after the picks made so far in the same batch.
+    """
+
+    site: Site
+    m: Array
+    v: Array
+    remaining: Array | float = 1.0
+    targets: Callable[[], tuple[Array, Array, Array]] | None = field(default=None, repr=False)
+
+    @cached_property
+    def target_moments(self) -> tuple[Array, Array, Array]:
+        """(m, v) of the targets and the n x T covariances between candidates and targets."""
+        if self.targets is None:
+            raise InputError("this score needs covariances with target rows", "marginals alone",
+                             "Ask an ActiveLearner, or use bald, ig or cu.")
+        return self.targets()
+
+
+class Score(ABC):
+    """A score is a frozen record of its settings; larger is better."""
+
+    name: ClassVar[str]
+    uses_targets: ClassVar[bool] = False
+
+    @abstractmethod
+    def of(self, candidates: Candidates) -> Array:
+        """One number per candidate."""
+
+
+@final
+@dataclass(frozen=True)
+class Bald(Score):
+    """Mutual information between label and latent value: what the label is expected to teach, in nats."""
+
+    name: ClassVar[str] = "bald"
+
+    def of(self, candidates: Candidates) -> Array:
+        return bald(candidates.site, candidates.m, candidates.v)
+
+
+@final
+@dataclass(frozen=True)
+class ClassifierUncertainty(Score):
+    """S_CU = -|P(y = 1) - 1/2| ([N] section 3); with more classes, minus the gap between the two likeliest over 2.
+
+    Within a batch the distance to a coin flip is weighted by the share of variance that earlier picks have left, so
+    that the second of two near-duplicates is passed over.
+    """
+
+    name: ClassVar[str] = "cu"
+
+    def of(self, candidates: Candidates) -> Array:
+        return classifier_uncertainty(candidates.site, candidates.m, candidates.v, candidates.remaining)
+
+
+@final
+@dataclass(frozen=True)
+class InformationGain(Score):
+    """S_IG: the divergence of the new marginal from the present one, averaged over the predictive label ([N] App.)."""
+
+    name: ClassVar[str] = "ig"
+
+    def of(self, candidates: Candidates) -> Array:
+        return information_gain(candidates.site, candidates.m, candidates.v)
+
+
+@final
+@dataclass(frozen=True)
+class Random(Score):
+    """No preference: the learner takes candidates in the order of its seed."""
+
+    name: ClassVar[str] = "random"
+
+    def of(self, candidates: Candidates) -> Array:
+        return np.zeros_like(candidates.m)
+
+
+def classifier_uncertainty(site: Site, m: Array, v: Array, remaining: Array | float = 1.0) -> Array:
+    """S_CU of each marginal; see `ClassifierUncertainty`.
+
+    >>> from klimb.sites import Logistic
+    >>> classifier_uncertainty(Logistic(), np.array([0.0, 2.0]), np.ones(2)).round(4).tolist()
+    [0.0, -0.3445]
+    """
+    plain = site.site if isinstance(site, SuperGaussian) else site
+    if plain.response != "classes" or not plain.separable:
+        raise InputError("classifier uncertainty needs a site with classes", f"{type(plain).__name__} with y in "
+                         f"{plain.support}", 'Use score="bald" or "ig".')
+    p = np.sort(plain.class_probabilities(m, v), axis=1)
+    unsure = 0.5 - 0.5 * (p[:, -1] - p[:, -2])
+    return np.asarray(unsure * remaining - 0.5)
+
+
+def information_gain(site: Site, m: Array, v: Array) -> Array:
+    """S_IG of each marginal: sum_y Q(y) KL(q'(s; y) || q(s)), with q' from the site's oracle (see `include`).
+
+    >>> from klimb.sites import Logistic, SuperGaussian
+    >>> information_gain(SuperGaussian(Logistic()), np.array([0.0, 4.0]), np.ones(2)).round(6).tolist()
+    [0.092549, 0.015821]
+    """
+    total = np.zeros_like(m)
+    for weight, y in response_nodes(site, m, v):
+        total += weight * np.nan_to_num(include(site, y, m, v).gain, nan=0.0, posinf=0.0)
+    return total
+
+
+def expected_gamma(site: Site, m: Array, v: Array) -> Array:
+    """The precision that a label of each candidate is expected to add to its latent value."""
+    total = np.zeros_like(m)
+    for weight, y in response_nodes(site, m, v):
+        total += weight * np.nan_to_num(include(site, y, m, v).gamma, nan=0.0)
+    return total
+
+
+SCORES: dict[str, Score] = {score.name: score for score in (Bald(), ClassifierUncertainty(), InformationGain(),
+                                                            Random())}
+
+
+def as_score(score: str | Score) -> Score:
+    """A score by name or as it is."""
+    if isinstance(score, Score):
+        return score
+    if score not in SCORES:
+        raise InputError(f"score must be one of {', '.join(SCORES)} or a klimb.design Score", repr(score),
+                         'The default is "bald".')
+    return SCORES[score]
