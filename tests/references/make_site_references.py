@@ -261,6 +261,28 @@ def laplace(y: float, m: float, v: float, scale: float) -> list[float]:
     return [float(x) for x in (value, slope / b, gamma, size, abs(slope) / b, gamma, gamma)]
 
 
+def exponential_power(y: float, m: float, v: float, scale: float, power: float) -> list[float]:
+    """E|x|^p by the confluent hypergeometric function, and its derivatives in the mean."""
+    b, p = mpf(scale), mpf(power)
+    mu, s = (mpf(m) - mpf(y)) / b, mp.sqrt(mpf(v)) / b
+    if v == 0.0:
+        mean, slope, bend = (abs(mu) ** p, p * abs(mu) ** (p - 1) * mp.sign(mu), p * (p - 1) * abs(mu) ** (p - 2)
+                             ) if mu else (mpf(0), mpf(0), mpf(0))
+        kink = abs(bend)
+    else:
+        z, unit = mu**2 / (2 * s * s), 2 * s * s
+        top = mp.gamma((p + 1) / 2) / mp.sqrt(mp.pi)
+        mean = top * unit ** (p / 2) * mp.hyp1f1(-p / 2, mpf(1) / 2, -z)
+        slope = 2 * p * mu * top * unit ** (p / 2 - 1) * mp.hyp1f1(1 - p / 2, mpf(3) / 2, -z)
+        bend = 2 * p * top * unit ** (p / 2 - 1) * mp.hyp1f1(1 - p / 2, mpf(1) / 2, -z)
+        kink = 2 * p * top * unit ** (p / 2 - 1) * mp.exp(-z)  # what the negative part is subtracted from, if any
+    constant = -mp.log(2 * b) - mp.loggamma(1 + 1 / p)
+    size = mean + abs(mp.log(2 * b)) + abs(mp.loggamma(1 + 1 / p))
+    gamma = bend / b**2
+    return [float(x) for x in (constant - mean, slope / b, gamma, size, abs(slope) / b, abs(gamma) + kink / b**2,
+                               abs(gamma) + kink / b**2)]
+
+
 def gaussian(y: float, m: float, v: float, scale: float) -> list[float]:
     error, b = mpf(m) - mpf(y), mpf(scale)
     value = -(error**2 + mpf(v)) / (2 * b * b) - mp.log(b) - mp.log(2 * mp.pi) / 2
@@ -385,6 +407,28 @@ def make_scale(closed: Callable[[float, float, float, float], list[float]]) -> M
     return make
 
 
+def make_power(rng: np.random.Generator, i: int) -> Row:
+    scale, power = float(10.0 ** rng.uniform(-3, 3)), float(rng.choice((0.5, 1.0, 1.5, rng.uniform(0.05, 1.99))))
+    y = float(rng.choice((0.0, rng.normal() * 10.0 ** rng.uniform(-2, 2))))
+    m, v = moments(rng, i, y)
+    return [scale, power], y, m, v, exponential_power(y, m, v, scale, power)
+
+
+def make_sech2(rng: np.random.Generator, i: int) -> Row:
+    scale = float(10.0 ** rng.uniform(-3, 3))
+    y = float(rng.choice((0.0, rng.normal() * 10.0 ** rng.uniform(-2, 2))))
+    m, v = moments(rng, i, y)
+    b = mpf(scale)
+
+    def density(f: mpf) -> tuple[mpf, ...]:
+        x = (f - mpf(y)) / b
+        up, down = softplus(x), softplus(-x)
+        return (-up[0] - down[0] - mp.log(b), (down[1] - up[1]) / b, -2 * up[2] / b**2,
+                up[0] + down[0] + abs(mp.log(b)), abs(down[1] - up[1]) / b)
+
+    return [scale], y, m, v, by_quadrature(density, m, v, [y, y - scale, y + scale])
+
+
 def make_student(rng: np.random.Generator, i: int) -> Row:
     df, scale = float(rng.choice((1.0, 2.0, 3.0, 10.0, 10.0 ** rng.uniform(0, 2)))), float(10.0 ** rng.uniform(-3, 3))
     y = float(rng.choice((0.0, rng.normal() * 10.0 ** rng.uniform(-2, 2))))
@@ -455,6 +499,8 @@ MAKERS: dict[str, Maker] = {
     "Gaussian": make_scale(gaussian),
     "Laplace": make_scale(laplace),
     "StudentT": make_student,
+    "ExponentialPower": make_power,
+    "Sech2": make_sech2,
     "StochasticVolatility": make_volatility,
     "Ordinal": make_ordinal("logit"),
     "OrdinalProbit": make_ordinal("probit"),

@@ -13,6 +13,7 @@ from klimb.sites.prediction import Prediction
 from klimb.sites.proportion import Beta
 from klimb.sites.real import Gaussian, Laplace, StochasticVolatility, StudentT
 from klimb.sites.softmax import Softmax
+from klimb.sites.sparsity import ExponentialPower, Sech2
 from klimb.sites.stack import Stack
 from klimb.sites.wrappers import Cavity, Offset, Point, Weighted
 
@@ -20,11 +21,11 @@ from klimb.sites.wrappers import Cavity, Offset, Point, Weighted
 SITES: dict[str, type[Site]] = {
     site.__name__: site
     for site in (Logistic, Probit, CLogLog, Binomial, Poisson, NegativeBinomial, Exponential, Gamma, Gaussian, Laplace,
-                 StudentT, StochasticVolatility, Ordinal, Beta)
+                 StudentT, ExponentialPower, Sech2, StochasticVolatility, Ordinal, Beta)
 }
 
 # Spelled out, because type checkers do not read a computed list.
-__all__ = ["SITES", "Beta", "Binomial", "CLogLog", "Cavity", "Custom", "Expectation", "Exponential", "Gamma",
-           "Gaussian", "Laplace", "Logistic", "NegativeBinomial", "Offset", "Ordinal", "Point", "Poisson",
-           "Prediction", "Probit", "Site", "Softmax", "Stack", "StochasticVolatility", "StudentT",
-           "SuperGaussian", "Weighted"]
+__all__ = ["SITES", "Beta", "Binomial", "CLogLog", "Cavity", "Custom", "Expectation", "Exponential",
+           "ExponentialPower", "Gamma", "Gaussian", "Laplace", "Logistic", "NegativeBinomial", "Offset", "Ordinal",
+           "Point", "Poisson", "Prediction", "Probit", "Sech2", "Site", "Softmax", "Stack", "StochasticVolatility",
+           "StudentT", "SuperGaussian", "Weighted"]

@@ -80,8 +80,9 @@ def _near_the_centre(site: Site, y: Array, centre: Array, x: Array) -> tuple[Arr
     coefficients = np.linalg.solve(np.vander(unit, increasing=True), at_nodes)
     k = np.arange(_NODES, dtype=np.float64)[:, None]
     ratio = x / (reach * reach)
-    gamma: Array = polyval(ratio, coefficients / (2.0 * k + 1.0), tensor=False)
-    curvature: Array = polyval(ratio, (-0.5 * k / (2.0 * k + 1.0) * coefficients)[1:], tensor=False)
+    gamma = np.asarray(polyval(ratio, coefficients / (2.0 * k + 1.0), tensor=False), dtype=np.float64)
+    bending = (-0.5 * k / (2.0 * k + 1.0) * coefficients)[1:]
+    curvature = np.asarray(polyval(ratio, bending, tensor=False), dtype=np.float64)
     return gamma, np.maximum(curvature / (reach * reach), 0.0)
 
 
