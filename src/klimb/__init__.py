@@ -8,6 +8,7 @@
     klimb.series(kernel, t, site)   the same over time, at a cost linear in the data
     klimb.inducing, klimb.scale     inducing points, how many and where; rows on demand, minibatches
     klimb.streaming                 adding data to a fitted process
+    klimb.sparse_glm(X, y)          large and sparse linear models; klimb.sparse_linear: sparsity priors, images
     klimb.multiclass                one class against the rest (a softmax is klimb.sites.Softmax)
     klimb.trust(result)             can this fit be believed? The complete report (result.trust is the quick one)
     klimb.calibrate(latent, site)   do intervals cover the truth? Simulate, fit, count
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from klimb.infer.loop import infer
     from klimb.infer.trust import trust
     from klimb.process import gp
+    from klimb.sparse import sparse_glm, sparse_linear
     from klimb.temporal import series
 
 __version__ = "0.1.0"
@@ -52,11 +54,13 @@ _HOME = {
     "gp": "klimb.process",
     "load": "klimb.frontend.files",
     "series": "klimb.temporal",
+    "sparse_glm": "klimb.sparse",
+    "sparse_linear": "klimb.sparse",
     "trust": "klimb.infer.trust",
 }
 __all__ = ["boost", "boosting", "bridges", "calibrate", "compare", "conjugate", "design", "errors", "fit", "gp",
            "inducing", "infer", "kernels", "latents", "load", "methods", "multiclass", "priors", "scale", "series",
-           "sites", "steps", "streaming", "trust"]
+           "sites", "sparse_glm", "sparse_linear", "steps", "streaming", "trust"]
 
 
 def __getattr__(name: str) -> Any:
