@@ -54,8 +54,7 @@ class GaussianPart:
     @cached_property
     def log_constant(self) -> float:
         """What the log density of the Gaussian factors has beside its quadratic forms."""
-        with np.errstate(divide="ignore"):
-            logs = np.log(self.prior_precision) if self.proper else np.zeros(0)
+        logs = np.log(self.prior_precision[self.prior_precision > 0.0])
         return 0.5 * float((logs - LOG_TWO_PI).sum() + (np.log(self.weights) - LOG_TWO_PI).sum())
 
     def fitted(self, u: Array) -> Array:
@@ -131,7 +130,7 @@ class Implicit(Latent):
     X, y, noise : operator, array, number or array
         Gaussian data y = X u + noise: the standard deviation is ``noise``. Complex ones become pairs of real ones.
     mean, cov : number or (D,) array
-        Gaussian prior of the weights; ``cov=None`` is a flat prior.
+        Gaussian prior of the weights; ``cov=None`` is a flat prior, an infinite variance a flat one of that weight.
 
     Notes
     -----
@@ -155,8 +154,7 @@ class Implicit(Latent):
         self.B = as_operator(B, "B")
         self.n_sites, self.n_weights = self.B.shape
         D = self.n_weights
-        advice = "Drop the columns of weights that are known."
-        precision = np.zeros(D) if cov is None else 1.0 / _positive(cov, (D,), "cov", advice)
+        precision = np.zeros(D) if cov is None else _prior_precision(cov, D)
         data, values, weights = _gaussian_data(X, y, noise, D)
         self.gaussian = GaussianPart(np.array(mean_at(mean, (D,), "mean")), precision, data, values, weights)
         self.slack = np.zeros(self.n_sites)
@@ -182,7 +180,7 @@ class Implicit(Latent):
         """The Gaussian factors alone: gamma = 0."""
         if not self.gaussian.proper:
             raise InputError(
-                "this step needs weights with a proper Gaussian prior", "a flat one (cov=None)",
+                "this step needs weights with a proper Gaussian prior", "a flat one (no or infinite cov)",
                 "Use klimb.steps.DoubleLoop() (what klimb.infer does by default), or give cov a value.",
             )  # fmt: skip
         return ImplicitFactor(self, np.zeros(self.n_sites))
@@ -303,6 +301,14 @@ class Implicit(Latent):
                 f"{size:,} bytes for {self.n_weights:,} weights",
                 "Ask for latent.weight_variances(posterior), posterior.sample(n) or latent.predict(posterior, X_new).",
             )  # fmt: skip
+
+
+def _prior_precision(cov: Any, n_weights: int) -> Array:
+    """1 / cov; zero where a variance is infinite."""
+    values = np.asarray(cov, dtype=np.float64) if np.ndim(cov) <= 1 else as_float(cov, "cov", ndim=1)
+    flat = np.isposinf(values)
+    precision = 1.0 / _positive(np.where(flat, 1.0, values), (n_weights,), "cov", "Drop the columns of known weights.")
+    return np.where(np.broadcast_to(flat, (n_weights,)), 0.0, precision)
 
 
 def _positive(value: Any, shape: tuple[int, ...], name: str, advice: str) -> Array:
