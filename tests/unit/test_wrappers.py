@@ -17,6 +17,7 @@ EVERY = [
     (sites.NegativeBinomial(1.5), [0.0, 3.0, 8.0]), (sites.Exponential(), [0.1, 1.0, 4.0]),
     (sites.Gamma([1.0, 2.0, 3.0]), [0.1, 1.0, 4.0]), (Gaussian([1.0, 0.1, 2.0]), [0.1, 1.0, 4.0]),
     (Laplace(0.5), [0.1, 1.0, -4.0]), (StudentT(3.0, [1.0, 0.2, 4.0]), [0.1, 1.0, -4.0]),
+    (sites.ExponentialPower(0.5, [1.5, 0.7, 1.0]), [0.1, 1.0, -4.0]), (sites.Sech2([0.5, 1.0, 2.0]), [0.1, 1.0, -4.0]),
     (sites.StochasticVolatility(), [0.1, 1.0, -4.0]), (sites.Ordinal([-1.0, 1.0]), [0.0, 1.0, 2.0]),
     (sites.Beta(3.0), [0.1, 0.5, 0.9]),
 ]
@@ -100,7 +101,9 @@ def test_weights_enter_the_cavity_as_powers(site, y):
     log_p2 = 2.0 * site.point(y, M + np.sqrt(V) * z).value - 0.5 * z * z
     top = log_p2.max(axis=0)
     direct = top + np.log(np.exp(log_p2 - top).sum(axis=0) * (z[1, 0] - z[0, 0]) / np.sqrt(2.0 * np.pi))
-    assert_allclose(squared.value, direct, rtol=1e-5 if isinstance(site, Laplace) else 1e-10, atol=1e-9)
+    # the rule itself is that good beside a kink and beside a cusp
+    rtol = {"Laplace": 1e-5, "ExponentialPower": 1e-4}.get(type(site).__name__, 1e-10)
+    assert_allclose(squared.value, direct, rtol=rtol, atol=1e-9)
 
 
 def test_a_stack_concatenates():
