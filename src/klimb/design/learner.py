@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, final
 
 import numpy as np
 
-from klimb.design.batch import greedy_batch
+from klimb.design.batch import best_candidate, candidates, greedy_batch
 from klimb.design.belief import Belief, CrossProducts
-from klimb.design.inclusion import include
+from klimb.design.inclusion import Inclusion, include
+from klimb.design.marginals import Marginals, Pending
 from klimb.design.model import linear_model
 from klimb.design.pool import Index, as_pool, check_count, check_rows
 from klimb.design.scores import Candidates, Random, Score, as_score
@@ -129,9 +131,12 @@ class ActiveLearner:
         if given.shape != index.shape:
             raise InputError(f"there must be one label per row ({index.size})", f"shape {given.shape}",
                              "Pass labels in the order of rows.")
-        clean = self._site.rows(index).validate(given)
         if self._warm:
-            self._extend_sites(index, clean)
+            self._extend_sites(index, self._site.rows(index).validate(given))
+        self._add(index, given)
+
+    def _add(self, index: Index, given: Array) -> None:
+        clean = self._site.rows(index).validate(given)
         self._rows += index.tolist()
         self._given += given.tolist()
         self._clean += clean.tolist()
@@ -235,26 +240,60 @@ class ActiveLearner:
     def query(self, k: int = 1, *, strategy: str | Score | None = None, exclude: Any = (), pending: Any = ()) -> Index:
         """The ``k`` rows to label next, best first; never a labelled one, nor one of ``exclude`` or ``pending``.
 
-        A batch is greedy: each row is the best given that those before it will be labelled, and that rows of ``pending``
-        (which somebody is labelling now) will be. The same labels in the same order give the same rows.
+        A batch is greedy: each row is the best given that those before it will be labelled, and that rows of
+        ``pending`` (which somebody is labelling now) will be. The same labels in the same order give the same rows.
         """
         score = self._score if strategy is None else as_score(strategy)
         waiting = check_rows(pending, self.n_pool, "pending") if len(pending) else np.zeros(0, dtype=np.intp)
         closed = check_rows(exclude, self.n_pool, "exclude") if len(exclude) else np.zeros(0, dtype=np.intp)
         free = np.setdiff1d(self.unlabelled, np.concatenate([waiting, closed]))
         check_count(k)
-        if k > free.size:
-            raise InputError(f"k must be at most the number of rows to choose from ({free.size})", f"{k}",
-                             "Everything else is labelled." if free.size else "The whole pool is labelled.")
+        self._check_enough(k, free)
         at_random = int(k) if isinstance(score, Random) else min(max(self._initial - len(self._rows), 0), int(k))
         order = self._order[np.isin(self._order, free)] if at_random else free
         first = order[:at_random]
         if at_random == k:
             return first.astype(np.intp)
         rest = np.setdiff1d(free, first)
-        chosen = greedy_batch(self._pool, self.belief, self._site, self.marginals(), score, rest, int(k) - at_random,
-                              waiting)
+        chosen = greedy_batch(self._now(), score, rest, int(k) - at_random, waiting)
         return np.concatenate([first, chosen]).astype(np.intp)
+
+    def block(self, k: int, ask: Callable[[int], Any], *, strategy: str | Score | None = None) -> Index:
+        """Query and teach ``k`` rows one by one, with one fit at the end: a block of [N] section 3.
+
+        ``ask(row)`` gives a label, which moves all marginals by the inclusion algebra before the next row is chosen:
+        one solve and one product with the pool each. Returns the rows.
+        """
+        score = self._score if strategy is None else as_score(strategy)
+        if isinstance(score, Random) or len(self._rows) < self._initial:
+            rows = self.query(k, strategy=strategy)
+            self.teach(rows, [float(ask(int(row))) for row in rows])
+            return rows
+        check_count(k)
+        now, free, sites = self._now(), self.unlabelled, self._sites
+        self._check_enough(k, free)
+        picks, labels, found = list[int](), list[float](), list[Inclusion]()
+        for _ in range(int(k)):
+            pick = best_candidate(score.of(candidates(now, free)), free)
+            label = float(ask(pick))
+            now, new = now.include(pick, float(self._site.rows(np.array([pick])).validate(np.array([label]))[0]))
+            picks, labels, found = [*picks, pick], [*labels, label], [*found, new]
+            free = free[free != pick]
+        self._add(np.array(picks, dtype=np.intp), np.array(labels))
+        if self._warm and sites is not None:
+            self._sites = (np.concatenate([sites[0], *(new.slope for new in found)]),
+                           np.concatenate([sites[1], *(new.gamma for new in found)]))
+        return np.array(picks, dtype=np.intp)
+
+    def _now(self) -> Marginals:
+        m, v = self.marginals()
+        return Marginals(self._pool, self._site, Pending(self.belief), self.belief.mean, m, v)
+
+    @staticmethod
+    def _check_enough(k: int, free: Index) -> None:
+        if k > free.size:
+            raise InputError(f"k must be at most the number of rows to choose from ({free.size})", f"{k}",
+                             "Everything else is labelled." if free.size else "The whole pool is labelled.")
 
     # -- keeping
 
