@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, final, overload
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 
@@ -39,7 +39,7 @@ INTERCEPT = 10.0  # prior standard deviation of the intercept, in units of the l
 SPARSITY = {"laplace": Laplace, "sech2": Sech2}  # priors with a scale and nothing else
 PRIORS = ("laplace", "student", "power", "sech2")
 
-__all__ = ["LinearFit", "Plan", "sparse_glm", "sparse_linear"]
+__all__ = ["LinearFit", "Plan", "plan_for", "sparse_glm", "sparse_linear"]
 
 
 @final
@@ -119,26 +119,12 @@ class LinearFit:
                 f"bound={self.bound:.6g} ({kind}), status={self.status.name})")  # fmt: skip
 
 
-@overload
-def sparse_glm(X: Any, y: Any, *, site: Site | None = ..., prior: Any = ..., scale: Any = ..., df: float = ...,
-               power: float = ..., intercept: bool = ..., bound: Bound = ..., engine: Engine = ..., variances: str = ...,
-               accuracy: float = ..., tol: float = ..., max_outer: int = ..., memory: float = ..., seed: int = ...,
-               explain: Literal[False] = ...) -> LinearFit: ...  # fmt: skip
-
-
-@overload
-def sparse_glm(X: Any, y: Any, *, site: Site | None = ..., prior: Any = ..., scale: Any = ..., df: float = ...,
-               power: float = ..., intercept: bool = ..., bound: Bound = ..., engine: Engine = ..., variances: str = ...,
-               accuracy: float = ..., tol: float = ..., max_outer: int = ..., memory: float = ..., seed: int = ...,
-               explain: Literal[True]) -> Plan: ...  # fmt: skip
-
-
 def sparse_glm(
     X: Any, y: Any, *, site: Site | None = None, prior: Any = "gaussian", scale: Any = 1.0, df: float = 3.0,
     power: float = 0.5, intercept: bool = True, bound: Bound = "auto", engine: Engine = "auto", variances: str = "auto",
     accuracy: float = 0.01, tol: float = 1e-6, max_outer: int = 200, memory: float = MEMORY, seed: int = 0,
     explain: bool = False,
-) -> LinearFit | Plan:  # fmt: skip
+) -> LinearFit:  # fmt: skip
     """Fit a generalised linear model with many rows or columns: y ~ site(intercept + X u).
 
     Parameters
@@ -165,7 +151,8 @@ def sparse_glm(
     memory : float
         Bytes that the fit may take. It is refused, with the number, where no engine fits.
     explain : bool
-        Return the `Plan` (costs in flops, seconds and bytes, and the choice) instead of fitting.
+        Print the `Plan` first: what each engine costs in flops, seconds and bytes, and the choice. `plan_for` makes
+        one without fitting.
 
     Examples
     --------
@@ -176,10 +163,8 @@ def sparse_glm(
     >>> fit = klimb.sparse_glm(X, y, prior="laplace", scale=0.5)
     >>> np.flatnonzero(np.abs(fit.coef) > 3 * fit.coef_sd)
     array([0, 1])
-    >>> fit.observe(X[:2]).probabilities.shape
+    >>> fit.observe(X[:2]).probabilities().shape
     (2, 2)
-    >>> klimb.sparse_glm(X, y, explain=True).choice
-    'primal'
     """
     design = _design(X, "X", intercept)
     D = design.shape[1] - intercept
@@ -189,7 +174,7 @@ def sparse_glm(
     gaussian = isinstance(prior, str) and prior == "gaussian"
     chosen = _planned(design, engine, memory, exact=gaussian)
     if explain:
-        return chosen
+        print(chosen)
     target = likelihood.validate(y)
     if gaussian:
         deviations = _positive(scale, D, "scale")
@@ -263,6 +248,17 @@ def sparse_linear(
     from klimb.sites.real import Gaussian
 
     return LinearFit(result, chosen, Gaussian(noise if np.ndim(noise) == 0 else float(np.mean(noise))), D, False)
+
+
+def plan_for(X: Any, *, prior: Any = "gaussian", engine: Engine = "auto", memory: float = MEMORY) -> Plan:
+    """What `sparse_glm` would do with this design: the engines, their flops, seconds and bytes, and the choice.
+
+    >>> import scipy.sparse
+    >>> X = scipy.sparse.random(20_000, 8_000, density=0.001, random_state=0, format="csr")
+    >>> plan_for(X).choice, plan_for(X[:500]).choice
+    ('double loop', 'dual')
+    """
+    return _planned(as_operator(X, "X"), engine, memory, exact=isinstance(prior, str) and prior == "gaussian")
 
 
 def _planned(design: Operator, engine: Engine, memory: float, *, exact: bool) -> Plan:
@@ -339,7 +335,7 @@ def _identity(n_columns: int, intercept: bool) -> Any:
     """[I 0]: one row for each coefficient but the intercept's."""
     from scipy.sparse import csr_matrix, eye
 
-    return csr_matrix(eye(n_columns, n_columns + intercept))
+    return csr_matrix(eye(n_columns, n_columns + int(intercept)))
 
 
 def _design(X: Any, name: str, intercept: bool) -> Operator:
@@ -367,7 +363,7 @@ class WithOnes(Operator):
         self.shape = (inner.shape[0], inner.shape[1] + 1)
 
     def _times(self, U: Array) -> Array:
-        return self._inner.times(np.ascontiguousarray(U[:-1])) + U[-1]
+        return np.asarray(self._inner.times(np.ascontiguousarray(U[:-1])) + U[-1])
 
     def _transpose_times(self, W: Array) -> Array:
         return np.concatenate([self._inner.transpose_times(W), W.sum(axis=0, keepdims=True)])
