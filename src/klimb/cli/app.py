@@ -16,6 +16,7 @@ COMMANDS = {  # name: (module, one line for --help)
     "compare": ("klimb.cli.compare", "Rank saved fits of the same data."),
     "info": ("klimb.cli.info", "Say what a saved file holds."),
     "calibrate": ("klimb.cli.calibrate", "Check by simulation that intervals hold what they promise."),
+    "label": ("klimb.cli.label", "Label a table on a local page; the model asks for what it learns most from."),
     "demo": ("klimb.cli.demo", "Fit the bundled example and write its report."),
     "completion": ("klimb.cli.completion", "Print the completion script for a shell."),
 }

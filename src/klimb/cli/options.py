@@ -12,6 +12,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def reading(function: F) -> F:
     """The options of a command that reads a table; their values come as keywords of `read_options`."""
+    return text_option(file_options(function))
+
+
+def file_options(function: F) -> F:
+    """How a file is read, whatever its columns mean."""
     for option in reversed((
         click.option("--format", "file_format", type=click.Choice(["csv", "parquet", "npz", "svmlight"]),
                      help="What DATA is, where its name and first bytes do not say it."),
@@ -21,12 +26,14 @@ def reading(function: F) -> F:
         click.option("--missing", "missing_words", metavar="WORD", multiple=True,
                      help="A word that stands for a missing value, beside NA, NaN, N/A, NULL, ? and nothing."
                           " May be repeated."),
-        click.option("--text", "text_columns", metavar="COLUMN", multiple=True,
-                     help="Read this column as names, although it looks like numbers. May be repeated."),
         click.option("--encoding", default="utf-8", show_default=True, help="Of CSV and svmlight."),
     )):
         function = option(function)
     return function
+
+
+text_option = click.option("--text", "text_columns", metavar="COLUMN", multiple=True,
+                           help="Read this column as names, although it looks like numbers. May be repeated.")
 
 
 def modelling(function: F) -> F:

@@ -1,0 +1,135 @@
+"""How the labelling goes, in figures: what the model foresaw, what it still expects to get wrong, and when to stop.
+
+Three kinds of evidence, none of which needs labels that are held back:
+
+- what the model expects: the mean over all unlabelled items of 1 - max p;
+- what it foresaw: every item was predicted before it was labelled. The items the model asked for are the hard ones, so
+  its success there says little; every few items one is drawn at random as a check, and those are a fair sample;
+- how much it still changes its mind: the share of items whose predicted label the last labels have changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+RECENT = 30  # random checks that count for the current error
+WINDOW = 20  # labels over which the predictions must have settled
+SETTLED = 0.01  # share of items whose predicted label may still change in a window
+ENOUGH = 5  # labels of each of two kinds before anything can be said
+SHOWN = 200  # points of a curve
+
+
+class Share(NamedTuple):
+    """So many of so many, with a 90% interval for the share."""
+
+    hits: int
+    total: int
+    low: float
+    high: float
+
+
+@final
+@dataclass(frozen=True)
+class Point:
+    """What the model thought of the pool when it had so many labels."""
+
+    labels: int
+    error: float  # the share of the unlabelled items it expects to get wrong
+    entropy: float  # bits per unlabelled item
+    changed: float | None  # share of items whose predicted label has changed over the last window
+
+
+@final
+@dataclass(frozen=True)
+class Foreseen:
+    """One label and what was predicted before it was given."""
+
+    right: bool
+    check: bool  # drawn at random
+
+
+def share(count: int, total: int, z: float = 1.6448536269514722) -> Share:
+    """A share with Wilson's interval, which is sound also for few and for extreme counts.
+
+    >>> share(9, 10)
+    Share(hits=9, total=10, low=0.652..., high=0.977...)
+    >>> share(0, 0)[2:]
+    (0.0, 1.0)
+    """
+    if total == 0:
+        return Share(0, 0, 0.0, 1.0)
+    rate, weight = count / total, z * z / total
+    centre = rate + weight / 2.0
+    half = z * math.sqrt(rate * (1.0 - rate) / total + weight / (4.0 * total))
+    return Share(count, total, max(0.0, (centre - half) / (1.0 + weight)), min(1.0, (centre + half) / (1.0 + weight)))
+
+
+def check_curve(foreseen: Sequence[Foreseen]) -> list[tuple[int, float, float, float]]:
+    """After each random check: labels so far, the error over the last `RECENT` checks, and its interval.
+
+    >>> [row[:2] for row in check_curve([Foreseen(False, True), Foreseen(True, False), Foreseen(True, True)])]
+    [(1, 1.0), (3, 0.5)]
+    """
+    curve, seen = [], []
+    for labels, one in enumerate(foreseen, start=1):
+        if one.check:
+            seen.append(not one.right)
+            wrong = share(sum(seen[-RECENT:]), len(seen[-RECENT:]))
+            curve.append((labels, wrong.hits / wrong.total, wrong.low, wrong.high))
+    return curve
+
+
+def thinned(points: Sequence[Point]) -> list[Point]:
+    """At most about `SHOWN` points, the last among them."""
+    step = max(1, -(-len(points) // SHOWN))
+    kept = list(points[::step])
+    return kept if not points or kept[-1] is points[-1] else [*kept, points[-1]]
+
+
+def advice(counts: Sequence[int], names: Sequence[str], points: Sequence[Point], foreseen: Sequence[Foreseen],
+           left: int) -> tuple[str, str]:
+    """A word (``go``, ``stop``, ``doubt`` or ``done``) and a sentence for the person who labels."""
+    labels = sum(counts)
+    if left == 0:
+        return "done", "Every item is labelled or skipped."
+    used = sorted(range(len(counts)), key=lambda k: -counts[k])
+    if labels >= WINDOW and counts[used[1]] == 0:
+        return "go", (f"Only {names[used[0]]!r} so far. If the others are rare, it takes a while until one turns up.")
+    if counts[used[1]] < ENOUGH or not points:
+        return "go", f"The model needs at least {ENOUGH} items of two labels before its figures mean something."
+    now = points[-1]
+    recent = [one for one in foreseen if one.check][-RECENT:]
+    wrong = share(sum(not one.right for one in recent), len(recent))
+    checks = f" It foresaw {wrong.total - wrong.hits} of the last {wrong.total} random checks." if recent else ""
+    if recent and wrong.low > now.error + 0.02:
+        return "doubt", (f"The model is too sure of itself: it expects to get {_percent(now.error)} wrong, but missed"
+                         f" {wrong.hits} of the last {wrong.total} random checks. Go on.")
+    if now.changed is not None and now.changed <= SETTLED and _flat(points):
+        return "stop", (f"You could stop now: the last {WINDOW} labels changed the predicted label of"
+                        f" {_percent(now.changed)} of the items, and the model expects to get {_percent(now.error)} of"
+                        f" the rest wrong.{checks}")
+    if now.changed is None:
+        return "go", f"The model expects to get {_percent(now.error)} of the unlabelled items wrong.{checks}"
+    return "go", (f"Worth going on: the last {WINDOW} labels changed the predicted label of {_percent(now.changed)} of"
+                  f" the items.{checks}")
+
+
+def _flat(points: Sequence[Point]) -> bool:
+    """Has the expected error stopped falling, over the last window?"""
+    now = points[-1]
+    before = next((point for point in reversed(points) if point.labels <= now.labels - WINDOW), None)
+    return before is not None and before.error - now.error <= max(0.005, 0.1 * before.error)
+
+
+def _percent(value: float) -> str:
+    """A share, with as many digits as it deserves.
+
+    >>> _percent(0.0623), _percent(0.0004), _percent(0.0), _percent(0.31)
+    ('6.2%', 'less than 0.1%', '0%', '31%')
+    """
+    if 0.0 < value < 0.001:
+        return "less than 0.1%"
+    return f"{100.0 * value:.1f}%" if 0.0 < value < 0.0995 else f"{100.0 * value:.0f}%"

@@ -1,0 +1,227 @@
+r"""The journal of a labelling session: a file to which lines are added, and from which everything can be told again.
+
+Each line is one JSON object that ends with a checksum of what stands before it. A label is acknowledged only after its
+line has reached the disk (``fsync``). A crash can therefore leave at most one incomplete line, at the end, which nobody
+was told was saved: it is cut off, kept aside and reported. A damaged line anywhere else is an error, never skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, final
+
+from klimb.errors import InputError, KlimbError
+
+Entry: TypeAlias = dict[str, Any]
+SCHEMA = "klimb.label/1"
+
+
+class NotSaved(KlimbError):
+    """A line could not be brought to the disk; the journal is as it was before."""
+
+
+class Contents(NamedTuple):
+    """What a journal holds: its first line, the lines after it, and the bytes of a line that was cut off."""
+
+    header: Entry
+    entries: tuple[Entry, ...]
+    torn: bytes
+
+
+def encode(entry: Entry) -> bytes:
+    r"""One line, with its checksum.
+
+    >>> encode({"kind": "skip", "row": 3})
+    b'{"kind":"skip","row":3,"crc":"22b5e402"}\n'
+    """
+    text = json.dumps(entry, ensure_ascii=True, allow_nan=False, separators=(",", ":"))[:-1]
+    return f'{text},"crc":"{zlib.crc32(text.encode()):08x}"}}\n'.encode()
+
+
+def decode(line: bytes) -> Entry | None:
+    r"""The entry of a line without its line end; None if the line is not whole.
+
+    >>> decode(encode({"row": 3}).rstrip()), decode(b'{"row":3,"crc":"0000')
+    ({'row': 3}, None)
+    """
+    text, mark, rest = line.rpartition(b',"crc":"')
+    if not mark or len(rest) != 10 or rest[8:] != b'"}' or rest[:8] != b"%08x" % zlib.crc32(text):
+        return None
+    found = json.loads(text + b"}")
+    return found if isinstance(found, dict) else None
+
+
+def read(path: str | Path) -> Contents:
+    """Everything a journal says. The file is not changed."""
+    content = Path(path).read_bytes()
+    lines = content.split(b"\n")
+    tail = lines.pop()  # what stands after the last line end: nothing, if the last line is whole
+    entries = [decode(line) for line in lines]
+    if entries and entries[-1] is None:  # a line end can reach the disk before what it ends
+        entries.pop()
+        tail = lines[-1] + b"\n" + tail
+    for number, entry in enumerate(entries, start=1):
+        if entry is None:
+            raise InputError(f"each line of the journal {path} carries a checksum that fits it",
+                             f"line {number}, which does not",
+                             "Something other than klimb changed it: restore a copy, or begin another with --journal.")
+    whole = [entry for entry in entries if entry is not None]
+    if not whole:
+        if not _may_begin_a_journal(tail):  # never cut off what is not ours
+            raise _not_a_journal(path, repr(content[:40]))
+        return Contents({}, (), tail)
+    if whole[0].get("schema") != SCHEMA:
+        raise _not_a_journal(path, str(whole[0])[:60])
+    return Contents(whole[0], tuple(whole[1:]), tail)
+
+
+def _may_begin_a_journal(tail: bytes) -> bool:
+    """Is this nothing, or the beginning of a first line, or zeros that a crash left in its place?"""
+    first = b'{"schema":"%s"' % SCHEMA.encode()
+    return tail[:len(first)] == first[:len(tail)] or not tail.strip(b"\0")
+
+
+def _not_a_journal(path: str | Path, begins: str) -> InputError:
+    return InputError(f"a journal of klimb label ({SCHEMA})", f"{path}, which begins with {begins}",
+                      "Name another file with --journal.")
+
+
+@final
+class Journal:
+    """A journal opened for writing. Only one process may have it open; the lock ends with the process, however it ends.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     with Journal(f"{folder}/a.jsonl") as journal:
+    ...         journal.begin({"labels": ["yes", "no"]})
+    ...         journal.append({"kind": "label", "row": 0, "label": "yes"})
+    ...     with Journal(f"{folder}/a.jsonl") as journal:
+    ...         journal.header["labels"], journal.entries
+    (['yes', 'no'], ({'kind': 'label', 'row': 0, 'label': 'yes'},))
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Open the journal and read it; an empty one still has to `begin`."""
+        self.path = Path(path)
+        self._size = -1
+        self._file = _open(self.path)
+        try:
+            _lock(self._file, self.path)
+            self.header, self.entries, self.torn = read(self.path)
+            self._size = os.path.getsize(self.path) - len(self.torn)
+            if self.torn:
+                self._set_aside()
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def begin(self, header: Entry) -> None:
+        """Write the first line."""
+        self.header = {"schema": SCHEMA, **header}
+        self.append(self.header)
+        _sync_directory(self.path.parent)
+
+    def append(self, *entries: Entry, durable: bool = True) -> None:
+        """Add lines. When this returns they are on the disk (or, if not ``durable``, will be with the next that is)."""
+        if self._file < 0:
+            raise NotSaved(f"{self.path} is closed")
+        line = b"".join(map(encode, entries))
+        try:
+            os.lseek(self._file, self._size, os.SEEK_SET)
+            _write(self._file, line)
+            if durable:
+                os.fsync(self._file)
+        except OSError as error:
+            self._cut()
+            raise NotSaved(f"{self.path}: {error.strerror or error}. Nothing was recorded; make room or check the disk,"
+                           " and answer again.") from error
+        self._size += len(line)
+
+    def close(self) -> None:
+        """Give the journal back. One that was never begun leaves no file behind."""
+        if self._file >= 0:
+            if self._size == 0:
+                self.path.unlink(missing_ok=True)
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _cut(self) -> None:
+        """Back to the last line that is whole. Should even this fail, the line is torn, and reading will say so."""
+        try:
+            os.ftruncate(self._file, self._size)
+        except OSError:
+            self.close()
+
+    def _set_aside(self) -> None:
+        """Keep the bytes of a torn line beside the journal before cutting them off."""
+        with open(self.torn_path, "ab") as stream:
+            stream.write(self.torn + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.ftruncate(self._file, self._size)
+        os.fsync(self._file)
+
+    @property
+    def torn_path(self) -> Path:
+        """Where torn lines are kept."""
+        return self.path.with_name(self.path.name + ".torn")
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+def _open(path: Path) -> int:
+    if path.is_dir():
+        raise InputError("a file for the journal", f"the directory {path}", "Name a file in it with --journal.")
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o600)
+    except OSError as error:
+        raise InputError(f"a journal that can be written at {path}", error.strerror or str(error),
+                         "Name a file in another directory with --journal.") from error
+
+
+def _lock(file: int, path: Path) -> None:
+    try:
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            import msvcrt
+
+            os.lseek(file, 1 << 30, os.SEEK_SET)  # a byte that is never written
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError) as error:
+        raise InputError(f"a journal that nobody else is writing at {path}", "one that another klimb label has open",
+                         "Use that page or stop it (Ctrl-C where it runs), or begin another with --journal.") from error
+
+
+def _write(file: int, line: bytes) -> None:
+    view: memoryview | bytes = memoryview(line)
+    while view:
+        view = view[os.write(file, view):]
+
+
+def _sync_directory(folder: Path) -> None:
+    """The name of a new file is on the disk only when its directory is."""
+    if os.name == "posix":
+        place = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(place)
+        finally:
+            os.close(place)
+
+
+def of_kind(entries: Iterable[Entry], *kinds: str) -> list[Entry]:
+    """The entries of some kinds, in their order."""
+    return [entry for entry in entries if entry.get("kind") in kinds]
