@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from klimb.bridges.base import Bridge, missing
+from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 
 
@@ -75,25 +76,60 @@ def numpyro(model: Any, *args: Any, seed: int = 0, **kwargs: Any) -> Bridge:
                   np.asarray(start, dtype=np.float64)[None])
 
 
-def stan(model: Any) -> Bridge:
-    """A Stan model with its data, as a `bridgestan.StanModel`: its log density over unconstrained parameters."""
+def stan(model: Any, *, transformed: bool = True) -> Bridge:
+    """A Stan model with its data, as a `bridgestan.StanModel`: its log density over unconstrained parameters.
+
+    Constants are kept, so that the bound is of the model's log evidence (as far as the program itself keeps them: a
+    ``~`` statement does, ``target +=`` of an ``_lupdf`` does not). ``parameters`` gives arrays by the names of the
+    program, with ``transformed`` parameters among them.
+    """
+    for method in ("param_unc_num", "log_density", "log_density_gradient", "param_constrain"):
+        if not hasattr(model, method):
+            raise InputError("stan needs a bridgestan.StanModel", type(model).__name__,
+                             "Make one by bridgestan.StanModel(path of the program, data).")
     dim = int(model.param_unc_num())
     labels = tuple(model.param_unc_names())
 
     def log_density(theta: Array) -> float:
         try:
-            return float(model.log_density(np.ascontiguousarray(theta, dtype=np.float64)))
+            return float(model.log_density(np.ascontiguousarray(theta, dtype=np.float64), propto=False))
         except RuntimeError:  # Stan rejects a point outside the support by an exception
             return -np.inf
 
     def gradient(theta: Array) -> Array:
-        return np.asarray(model.log_density_gradient(np.ascontiguousarray(theta, dtype=np.float64))[1])
+        point = np.ascontiguousarray(theta, dtype=np.float64)
+        return np.array(model.log_density_gradient(point, propto=False)[1])
 
     def to_parameters(draws: Array) -> dict[str, Array]:
-        placed = np.stack([model.param_constrain(np.ascontiguousarray(theta)) for theta in draws])
-        return {name: placed[:, j] for j, name in enumerate(model.param_names())}
+        names = list(model.param_names(include_tp=transformed))
+        placed = np.stack([model.param_constrain(np.ascontiguousarray(theta, dtype=np.float64), include_tp=transformed)
+                           for theta in draws])  # fmt: skip
+        return gathered(names, placed)
 
     return Bridge(log_density, dim, labels, to_parameters, gradient)
+
+
+def gathered(names: list[str], columns: Array) -> dict[str, Array]:
+    """Columns called a.1.1, a.2.1, ... as one array n x 2 x ... called a: Stan's names, with indices from 1.
+
+    >>> found = gathered(["mu", "a.1.1", "a.2.1", "a.1.2", "a.2.2"], np.arange(5.0)[None])
+    >>> print(found["mu"], found["a"].tolist())
+    [0.] [[[1.0, 3.0], [2.0, 4.0]]]
+    """
+    places: dict[str, list[tuple[tuple[int, ...], int]]] = {}
+    for column, full in enumerate(names):
+        name, *index = full.split(".")
+        if not all(part.isdigit() for part in index):  # a tuple or a complex number: left as it is called
+            name, index = full, []
+        places.setdefault(name, []).append((tuple(int(part) - 1 for part in index), column))
+    found = {}
+    for name, entries in places.items():
+        shape = tuple(1 + max(index[axis] for index, _ in entries) for axis in range(len(entries[0][0])))
+        array = np.empty((len(columns), *shape))
+        for index, column in entries:
+            array[(slice(None), *index)] = columns[:, column]
+        found[name] = array
+    return found
 
 
 def _double(jax: Any) -> Any:
