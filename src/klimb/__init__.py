@@ -9,6 +9,7 @@
     klimb.inducing, klimb.scale     inducing points, how many and where; rows on demand, minibatches
     klimb.streaming                 adding data to a fitted process
     klimb.sparse_glm(X, y)          large and sparse linear models; klimb.sparse_linear: sparsity priors, images
+    klimb.operators                 gradients, wavelets, partial Fourier, blur: for images in klimb.sparse_linear
     klimb.multiclass                one class against the rest (a softmax is klimb.sites.Softmax)
     klimb.trust(result)             can this fit be believed? The complete report (result.trust is the quick one)
     klimb.calibrate(latent, site)   do intervals cover the truth? Simulate, fit, count
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from klimb import boosting, bridges, conjugate, errors, inducing, kernels, latents, methods, multiclass, scale
     from klimb import design as design
+    from klimb import operators as operators
     from klimb import sites as sites
     from klimb import steps as steps
     from klimb import streaming as streaming
@@ -59,8 +61,8 @@ _HOME = {
     "trust": "klimb.infer.trust",
 }
 __all__ = ["boost", "boosting", "bridges", "calibrate", "compare", "conjugate", "design", "errors", "fit", "gp",
-           "inducing", "infer", "kernels", "latents", "load", "methods", "multiclass", "priors", "scale", "series",
-           "sites", "sparse_glm", "sparse_linear", "steps", "streaming", "trust"]
+           "inducing", "infer", "kernels", "latents", "load", "methods", "multiclass", "operators", "priors", "scale",
+           "series", "sites", "sparse_glm", "sparse_linear", "steps", "streaming", "trust"]
 
 
 def __getattr__(name: str) -> Any:
