@@ -134,7 +134,7 @@ class Problem:
             loose = latent.cancelled(a) + float(np.abs(factor.gamma) @ (m - latent.mean) ** 2)
         mean_term = float(a @ (m - latent.mean))
         variance_term = float(factor.gamma @ spread)
-        kl = 0.5 * (mean_term - variance_term + factor.logdet)
+        kl = 0.5 * (mean_term - variance_term + factor.logdet) - latent.log_evidence
         if self.site.uses_variance:
             bound = objective = total - kl
         else:  # Laplace: the mode first; its evidence lacks the -gamma'v/2 of a bound

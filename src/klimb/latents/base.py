@@ -120,6 +120,7 @@ class Latent(ABC):
     n_weights: int  # rank of the map at most; the size of the smallest system it can solve
     dense_size: int  # rows of the dense matrices it factorises
     n_outputs: int = 1  # latent values per datum (`Outputs`); sites are numbered output by output
+    log_evidence: float = 0.0  # of Gaussian data that the latent itself holds (`Implicit`)
     by_products: bool = False  # known by products alone (`Implicit`): the double loop is its default step
 
     @property

@@ -211,7 +211,7 @@ class Implicit(Latent):
         return log_det(NormalMatrix(self.gaussian.prior_precision, self._data_part())).value
 
     @cached_property
-    def log_evidence(self) -> float:
+    def log_evidence(self) -> float:  # type: ignore[override]
         """The log of the integral of the Gaussian factors: log p(y) of the Gaussian data, 0 without them."""
         if self.gaussian.X is None:
             return 0.0

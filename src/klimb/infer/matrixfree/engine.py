@@ -12,6 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
+from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.implicit import Implicit
 from klimb.numerics.arrays import Array
 from klimb.numerics.factors import Factorisation, Plan, cheapest_plan, factorise
@@ -20,6 +21,7 @@ from klimb.numerics.normal_matrix import NormalMatrix
 from klimb.numerics.variances import LogDet, Variances, estimate, log_det
 
 ROUGH = 0.1  # relative error of the variances at the start, where gamma is a guess
+RUNAWAY, MOST_CHECKS = 1e-12, 300  # curvature along a solution that counts as none; iterations spent on finding out
 AFFORDABLE = 2.0  # seconds that a factorisation may take for variances to be exact
 
 
@@ -55,6 +57,14 @@ class Factored(Preconditioner):
         raise TypeError("a factorisation solves; draws of it come from its NormalMatrix")
 
 
+def undetermined() -> InputError:
+    """The error for posteriors that are improper."""
+    return InputError(
+        "a flat prior needs sites and data that determine all weights", "a direction of weights that is undetermined",
+        "Give the weights a prior (cov), or add rows to the analysis operator that see every direction.",
+    )  # fmt: skip
+
+
 @final
 class Engine:
     """Variances, determinants and solves for one latent; the preconditioner follows gamma."""
@@ -82,6 +92,25 @@ class Engine:
                              previous=None if previous is None else previous.variances)  # fmt: skip
         self._preconditioner = simplest_preconditioner(A)
         return Measured(gamma, variances, self._log_det(A, gamma, variances, previous))
+
+    def check_determined(self, gamma: Array) -> None:
+        """An `InputError` where the posterior is improper: a direction of weights that nothing determines.
+
+        A system with a random right-hand side tells: its solution runs away along such a direction.
+        """
+        if self.latent.gaussian.proper:
+            return
+        A = self.latent.precision(gamma)
+        rhs = np.random.default_rng(self.seed).standard_normal(A.size)
+        try:
+            x = solve(A, rhs, preconditioner=self._preconditioner, tol=RUNAWAY, max_iter=MOST_CHECKS).x
+            scale = A.diagonal()
+            own = float(x**2 @ scale) if scale is not None else float(x @ x)
+            determined = float(x @ A.times(x)) > RUNAWAY * own
+        except NotPositiveDefiniteError:
+            determined = False
+        if not determined:
+            raise undetermined()
 
     def _factorised(self, A: NormalMatrix, gamma: Array, plan: Plan) -> Measured:
         if plan.kind == "dual" and not A.positive:  # gamma of both signs has no dual form

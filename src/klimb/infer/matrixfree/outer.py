@@ -20,7 +20,7 @@ import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.infer.loop import Move, Moves, Step
-from klimb.infer.matrixfree.engine import Engine, Measured
+from klimb.infer.matrixfree.engine import Engine, Measured, undetermined
 from klimb.infer.matrixfree.mean import Found, best_mean
 from klimb.infer.matrixfree.target import Bound, Target
 from klimb.infer.problem import ROUNDING, Problem, State
@@ -105,7 +105,12 @@ class DoubleLoop(Step):
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
         target = Target(problem, self.bound)
         engine = Engine(target.latent, self.variances, self.accuracy, self.seed)
-        point = _start(target, engine)
+        try:
+            point = _start(target, engine)
+        except NotPositiveDefiniteError as error:
+            if target.latent.gaussian.proper:
+                raise
+            raise undetermined() from error
         yield Move(point.state, "start")
         best, idle, step = point.state.stationarity, 0, 1.0
         for _ in range(self.max_outer):
@@ -141,6 +146,8 @@ def _start(target: Target, engine: Engine) -> Point:
     B = target.latent.B
     for _ in range(SHARPENINGS):
         measured = _measure(target, engine, gamma, None, rough=True)
+        if start is None:
+            engine.check_determined(gamma)
         u = engine.solve(gamma, target.latent.gaussian.pull + B.transpose_times(slope), LOOSEST * 1e-2).x
         mean = target.mean_at(u, measured.v)
         if np.isfinite(mean.objective):
