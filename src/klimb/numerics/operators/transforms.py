@@ -94,7 +94,7 @@ class PartialFourier(Operator):
         even, odd = 0.5 * (gamma[:n] + gamma[n:]), 0.5 * (gamma[:n] - gamma[n:])
         spread = np.zeros(self.grid)
         np.add.at(spread, self._doubled, odd)
-        return (even.sum() + np.fft.fftn(spread).real.ravel()) / self._size
+        return np.asarray((even.sum() + np.fft.fftn(spread).real.ravel()) / self._size)
 
     def row_norms_squared(self, scale: Array) -> Array:
         odd = 0.5 * np.fft.fftn(scale.reshape(self.grid)).real[self._doubled]
@@ -121,7 +121,7 @@ class Convolution(Operator):
 
     @cached_property
     def _squared_response(self) -> Spectrum:
-        return _spectrum(self._placed**2)[0]
+        return np.asarray(_spectrum(self._placed**2)[0])
 
     def _filtered(self, U: Array, response: Spectrum) -> Array:
         images = _as_images(U, self.grid)
@@ -211,9 +211,9 @@ class Wavelet(Operator):
         weights = gamma.reshape(self.grid)
         total: Any = 0.0
         for where, stride, squared in self._bands:
-            spread = np.zeros((1, *self.grid))
-            spread[(0, *(slice(None, None, stride),) * len(self.grid))] = weights[where]
-            total = total + _spectrum(spread)[0] * squared
+            spread = np.zeros(self.grid)
+            spread[(slice(None, None, stride),) * len(self.grid)] = weights[where]
+            total = total + _spectrum(spread[None])[0] * squared
         return np.maximum(_from_spectrum(total[None], self.grid).ravel(), 0.0)
 
     def row_norms_squared(self, scale: Array) -> Array:
