@@ -302,6 +302,23 @@ def _sparse_logistic():
     return sites.Stack([(sites.Logistic(), N), (sites.Laplace(0.4), D)]), np.r_[LABELS, np.zeros(D)]
 
 
+@pytest.mark.parametrize("cov", [1.0, None])
+def test_trust_reports_on_small_models_and_says_why_not_on_large_ones(cov):
+    site, y = _sparse_logistic()
+    result = klimb.infer(latents.Implicit([X, np.eye(D)], cov=cov), site, y)
+    assert abs(result.trust.bound - result.bound) < 1e-6
+    assert result.trust.log_evidence >= result.bound
+    if cov is not None:
+        same = klimb.infer(latents.Weights(np.vstack([X, np.eye(D)]), cov=cov), site, y)
+        assert abs(same.trust.log_evidence - result.trust.log_evidence) < 0.02
+    wide = scipy.sparse.csr_matrix((np.ones(6000), (np.zeros(6000, dtype=int), np.arange(6000))), shape=(2, 6000))
+    large = klimb.infer(latents.Implicit(wide, cov=1e-4), sites.Logistic(), [1, 0])
+    with pytest.raises(InputError, match="6000"):
+        large.trust.verdict  # noqa: B018
+    with pytest.raises(InputError, match="5,184,000,000 bytes"):
+        latents.Implicit(scipy.sparse.hstack([wide] * 3), cov=1e-4).weight_covariance(large.posterior)
+
+
 # -- extremes ----------------------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.latents.base import Factor, Posterior
+from klimb.latents.implicit import Implicit
 from klimb.latents.inducing import Inducing
 from klimb.latents.kernel import Kernel
 from klimb.latents.markov import Markov, MarkovFactor
@@ -24,8 +25,8 @@ from klimb.latents.mixed import Mixed
 from klimb.latents.outputs import Outputs
 from klimb.latents.weights import PrimalFactor, Weights
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import symmetric_from_lower, triangular_solve
-from klimb.numerics.matrix import BlockedDesign, DesignMatrix
+from klimb.numerics.dense import cholesky, symmetric_from_lower, triangular_inverse, triangular_solve
+from klimb.numerics.matrix import BlockedDesign, DesignMatrix, as_design
 
 # Deviations of some sites (draws x sites) in, slopes of the same shape out.
 Visit: TypeAlias = Callable[[slice, Array], Array]
@@ -287,6 +288,8 @@ def geometry_of(posterior: Posterior) -> Geometry:
         from klimb.infer.trust.grouped import MixedGeometry  # it is built on this module
 
         return MixedGeometry(latent, posterior)
+    if isinstance(latent, Implicit):
+        return _implicit_geometry(latent, posterior)
     if isinstance(factor, PrimalFactor):
         kind: Kind = "weight" if isinstance(latent, Weights) else "f"
         design = latent.X if isinstance(latent, Weights) else _rows_of(latent)
@@ -297,6 +300,19 @@ def geometry_of(posterior: Posterior) -> Geometry:
     if isinstance(latent, Kernel | Weights | Markov):
         return DenseGeometry(posterior, factor)
     raise InputError("trust knows the latents of klimb", type(latent).__name__, "Compare with a sampler instead.")
+
+
+def _implicit_geometry(latent: Implicit, posterior: Posterior) -> PrimalGeometry:
+    """The dense root of a posterior covariance that the fit had no need of."""
+    if latent.n_weights > LARGEST_DENSE:
+        raise InputError(f"trust needs a dense root of the covariance, for up to {LARGEST_DENSE} weights",
+                         f"{latent.n_weights}", "Look at result.variance_error and result.bound_error; or check a model "
+                         "of fewer columns.")  # fmt: skip
+    lower = cholesky(latent.factor_of(posterior).matrix.dense())
+    root = np.ascontiguousarray(triangular_inverse(lower).T)  # A = L L', so that L^-T is a root of A^-1
+    matrix = latent.B.explicit
+    design = as_design(latent.B.dense() if matrix is None else matrix, "B")
+    return PrimalGeometry(design, root, posterior.mean, "weight", posterior.m, posterior.v)
 
 
 def _rows_of(latent: Any) -> DesignMatrix:

@@ -256,7 +256,7 @@ def _better_draws(log_weights: LogWeights, own: Sample, n: int, seed: int) -> Sa
 
 
 def _modes(log_weights: LogWeights, own: Sample, problem: Problem, complete: bool) -> tuple[Mode, ...]:
-    if log_weights.site.log_concave or log_weights.geometry.dim == 0:
+    if log_weights.site.log_concave or log_weights.geometry.dim == 0 or problem.latent.by_products:
         return ()
     direction = leading_directions(log_weights, own, 1)[:, 0]
     enough = np.inf if complete else MODE_ODDS  # one is enough for a verdict

@@ -44,9 +44,12 @@ class LogWeights:
         latent = posterior.latent
         self._slack = latent.slack if np.any(latent.slack > 0) else None
         self.expectation = self.site.oracle(self.y, posterior.m, posterior.v)
-        mean_term = float(posterior.a @ (posterior.m - latent.mean))
-        self.offset = problem.constant - 0.5 * (mean_term + posterior.factorised().logdet)
         variance_term = float(posterior.gamma @ (posterior.v - latent.slack))
+        if latent.by_products:  # a flat prior has neither mean nor determinant, but its KL has what matters of both
+            self.offset = problem.constant - posterior.kl - 0.5 * variance_term
+        else:
+            mean_term = float(posterior.a @ (posterior.m - latent.mean))
+            self.offset = problem.constant - 0.5 * (mean_term + posterior.factorised().logdet)
         self.mean = float(self.expectation.value.sum()) + self.offset + 0.5 * variance_term
         self.stationarity = _stationarity(posterior, self.expectation.alpha, self.expectation.gamma)
 
