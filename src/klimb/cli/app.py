@@ -18,6 +18,7 @@ COMMANDS = {  # name: (module, one line for --help)
     "calibrate": ("klimb.cli.calibrate", "Check by simulation that intervals hold what they promise."),
     "label": ("klimb.cli.label", "Label a table on a local page; the model asks for what it learns most from."),
     "demo": ("klimb.cli.demo", "Fit the bundled example and write its report."),
+    "reproduce": ("klimb.cli.reproduce", "Reproduce tables and figures of the papers klimb stands on."),
     "completion": ("klimb.cli.completion", "Print the completion script for a shell."),
 }
 

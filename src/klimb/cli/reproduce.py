@@ -1,0 +1,90 @@
+"""``klimb reproduce``: the tables and figures of the papers, with the papers' figures beside ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from klimb.cli.options import json_option, quiet_option
+
+
+@click.command("reproduce", no_args_is_help=True)
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@click.option("--list", "listing", is_flag=True, help="Name every table and figure, its data and how long it takes.")
+@click.option("--quick", is_flag=True, help="A small version of each, within two minutes.")
+@click.option("--data", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+              help="Folder of the data sets; by default the one that KLIMB_DATA names.")
+@click.option("--out", metavar="DIR", type=click.Path(file_okay=False, path_type=Path), default=Path("reproduced"),
+              show_default=True, help="Where records, pages and pictures go.")
+@click.option("--fresh", is_flag=True, help="Forget what an earlier run found.")
+@json_option
+@quiet_option
+def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None, out: Path, fresh: bool,
+            as_json: bool, quiet: bool) -> int:
+    """Reproduce tables and figures of the papers: theirs beside ours, a picture, a record.
+
+    KEY is one of --list, or "all". Nothing is downloaded: docs/papers/data.md says where each data set is
+    published. Every piece is kept as soon as it is done, so a run that was interrupted goes on where it stopped.
+
+    \b
+    Examples:
+      klimb reproduce --list
+      klimb reproduce G-figure1 --quick
+      klimb reproduce A-table2 A-table3 --data ~/uci --out papers
+    """
+    from klimb.cli.shell import emit
+    from klimb.reproduce.registry import EXPERIMENTS, canonical
+
+    if listing:
+        emit(listed(as_json))
+        return 0
+    if not keys:
+        raise click.UsageError("name a table or figure, or say --list")
+    names = list(EXPERIMENTS) if keys == ("all",) else [canonical(key) for key in keys]
+    for name in dict.fromkeys(names):
+        code = _one(name, quick, data, out, fresh, as_json, quiet)
+        if code:
+            return code
+    return 0
+
+
+def _one(name: str, quick: bool, data: Path | None, out: Path, fresh: bool, as_json: bool, quiet: bool) -> int:
+    from klimb.cli import INTERRUPTED
+    from klimb.cli.shell import emit, say
+    from klimb.reproduce.experiment import Size
+    from klimb.reproduce.pictures import NEEDS_MATPLOTLIB, can_draw
+    from klimb.reproduce.progress import progress
+    from klimb.reproduce.registry import entry
+    from klimb.reproduce.runner import run, shown, stem
+
+    size: Size = "quick" if quick else "full"
+    try:
+        with progress(name, not quiet) as hear:
+            record = run(name, data=data, out=out, size=size, fresh=fresh, hear=hear)
+    except KeyboardInterrupt:
+        say(f"klimb: interrupted; what is done is kept in {out / stem(name, size)}.json: the same command goes on.")
+        return INTERRUPTED
+    if as_json:
+        emit(json.dumps({"experiment": name, "size": size, "record": str(record.path),
+                         "tables": record.extra["tables"]}, ensure_ascii=False, allow_nan=False))
+    else:
+        emit(shown(record))
+    if entry(name).experiment().draw is not None and not can_draw():
+        say(f"klimb: {NEEDS_MATPLOTLIB}", quiet)
+    return 0
+
+
+def listed(as_json: bool = False) -> str:
+    """All that can be reproduced, as a table or as JSON."""
+    from klimb.report.text import table
+    from klimb.reproduce.registry import EXPERIMENTS, PAPERS
+
+    if as_json:
+        return json.dumps([{"key": key, "title": one.title, "data": one.data, "full": one.full}
+                           for key, one in EXPERIMENTS.items()], ensure_ascii=False)
+    rows = [[key, one.title, one.full] for key, one in EXPERIMENTS.items()]
+    papers = "\n".join(f"[{letter}] {name}" for letter, name in PAPERS.items())
+    return (f"{table(['key', 'what it shows', 'full run'], rows, left=2)}\n\n{papers}\n\n"
+            "With --quick each takes less than two minutes. Data sets: docs/papers/data.md.")

@@ -1,0 +1,175 @@
+"""Readers of the files as they are published: LIBSVM, UCI's tables, CSV with a heading, ARFF, npz.
+
+Files may be compressed (gz, bz2, xz), as some archives ship them. Every reader says what is wrong with a line by its
+number.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import lzma
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array
+
+OPENERS: dict[str, Callable[..., Any]] = {"": open, ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+
+class Parts(NamedTuple):
+    """What a reader returns: a design (dense or CSR), a target, and which rows are the official training set."""
+
+    X: Any
+    y: Array
+    train: Any = None
+
+
+def opened(path: Path) -> TextIO:
+    """A text file, compressed or not."""
+    opener = OPENERS.get(path.suffix.lower(), open)
+    stream: TextIO = opener(path, "rt", encoding="utf-8", errors="replace")
+    return stream
+
+
+def wrong(path: Path, expected: str, line: int, text: str) -> InputError:
+    """An error that names file and line."""
+    return InputError(f"{path.name} to hold {expected}", f"{text.strip()[:60]!r} in line {line}",
+                      "Take the file as it is published, without changes.")
+
+
+def read_libsvm(path: Path, n_features: int | None = None) -> tuple[Any, Array]:
+    """A LIBSVM file ``label index:value ...`` as a CSR matrix and labels; indices count from 1."""
+    from scipy.sparse import csr_matrix
+
+    labels: list[float] = []
+    columns: list[int] = []
+    values: list[float] = []
+    ends = [0]
+    with opened(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            words = line.partition("#")[0].split()
+            if not words:
+                continue
+            try:
+                labels.append(float(words[0]))
+                for word in words[1:]:
+                    index, _, value = word.partition(":")
+                    columns.append(int(index) - 1)
+                    values.append(float(value))
+            except ValueError as error:
+                raise wrong(path, "lines label index:value index:value ...", number, line) from error
+            ends.append(len(columns))
+    if not labels:
+        raise wrong(path, "at least one row", 1, "")
+    width = max(columns, default=-1) + 1
+    if min(columns, default=0) < 0 or (n_features is not None and width > n_features):
+        raise InputError(f"{path.name} to number its features from 1 to {n_features or 'the last'}",
+                         f"feature {width if n_features is not None and width > n_features else 0}",
+                         "Take the file as it is published, without changes.")
+    X = csr_matrix((np.array(values), np.array(columns, dtype=np.int32), np.array(ends)),
+                   shape=(len(labels), n_features or width))
+    return X, np.array(labels)
+
+
+def rows_of(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = ()) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers and words of a table without a heading; ``skip`` starts lines that are not rows (comments)."""
+    with opened(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            text = line.strip()
+            if not text or text.startswith(skip):
+                continue
+            words = text.split(delimiter)
+            yield number, [word.strip().strip('"') for word in words]
+
+
+def numbers(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = ()) -> Array:
+    """A table of numbers alone, all rows of one length."""
+    found: list[list[float]] = []
+    for number, words in rows_of(path, delimiter, skip):
+        try:
+            found.append([float(word) for word in words])
+        except ValueError as error:
+            raise wrong(path, "numbers", number, " ".join(words)) from error
+        if len(found[-1]) != len(found[0]):
+            raise wrong(path, f"{len(found[0])} numbers in every line", number, " ".join(words))
+    if not found:
+        raise wrong(path, "at least one row", 1, "")
+    return np.array(found)
+
+
+def labelled(path: Path, labels: dict[str, float], delimiter: str | None = ",") -> Parts:
+    """A table of numbers whose last column is one of ``labels``."""
+    rows, y = [], []
+    for number, words in rows_of(path, delimiter):
+        if words[-1] not in labels:
+            raise wrong(path, f"one of {', '.join(labels)} at the end of each line", number, " ".join(words))
+        try:
+            rows.append([float(word) for word in words[:-1]])
+        except ValueError as error:
+            raise wrong(path, "numbers before the label", number, " ".join(words)) from error
+        y.append(labels[words[-1]])
+        if len(rows[-1]) != len(rows[0]):
+            raise wrong(path, f"{len(rows[0])} features in every line", number, " ".join(words))
+    if not rows:
+        raise wrong(path, "at least one row", 1, "")
+    return Parts(np.array(rows), np.array(y))
+
+
+def read_csv(path: Path, target: tuple[str, ...] = ("y",), drop: tuple[str, ...] = ()) -> Parts:
+    """A CSV file with a heading; the target is the first of ``target`` that the heading has."""
+    with opened(path) as stream:
+        reader = csv.reader(stream)
+        head = [name.strip() for name in next(reader, [])]
+        chosen = next((name for name in target if name in head), None)
+        if chosen is None:
+            raise InputError(f"{path.name} to have a heading with the column {' or '.join(target)}",
+                             f"{', '.join(head[:8]) or 'an empty file'}", "Name the column of the target so.")
+        places = [index for index, name in enumerate(head) if name and name != chosen and name not in drop]
+        rows = []
+        for words in reader:
+            if not words:
+                continue
+            try:
+                rows.append([float(words[index]) for index in [*places, head.index(chosen)]])
+            except (ValueError, IndexError) as error:
+                raise wrong(path, "numbers below the heading", reader.line_num, ",".join(words)) from error
+    if not rows:
+        raise wrong(path, "at least one row below the heading", 2, "")
+    table = np.array(rows)
+    return Parts(table[:, :-1], table[:, -1])
+
+
+def read_arff(path: Path) -> Parts:
+    """An ARFF file of numbers; the last attribute is the target."""
+    table = numbers(path, ",", skip=("@", "%"))
+    return Parts(table[:, :-1], table[:, -1])
+
+
+def read_npz(path: Path) -> Parts:
+    """``X`` or the CSR parts ``data, indices, indptr, shape``; ``y``; ``train`` where it is there."""
+    import zipfile
+
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {key: stored[key] for key in stored.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path.name} to be an npz file of plain arrays", str(error).split("\n")[0],
+                         "Write it with numpy.savez(path, X=X, y=y).") from error
+    if "y" not in arrays or not ("X" in arrays or {"data", "indices", "indptr", "shape"} <= set(arrays)):
+        raise InputError(f"{path.name} to hold y, and X or data, indices, indptr, shape",
+                         ", ".join(arrays) or "nothing", "Write it with numpy.savez(path, X=X, y=y).")
+    if "X" in arrays:
+        X: Any = arrays["X"].astype(np.float64)
+    else:
+        from scipy.sparse import csr_matrix
+
+        X = csr_matrix((arrays["data"].astype(np.float64), arrays["indices"], arrays["indptr"]),
+                       shape=tuple(arrays["shape"]))
+    train = arrays["train"].astype(bool) if "train" in arrays else None
+    return Parts(X, arrays["y"].astype(np.float64), train)
