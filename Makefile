@@ -1,6 +1,8 @@
 # make demo   fit the bundled example, print its table, predict, write report.html, effects.svg, summit.csv
 # make test   everything that must pass before a change is merged: style, types, layers, tests
-# Both create the virtual environment they need; a second run finds it ready.
+# make docs   the documentation site into site/, its code executed, warnings as errors: open site/index.html
+# make links  links of the documentation that lead outside (the tests check all others)
+# All create the virtual environment they need; a second run finds it ready.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,7 +14,7 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test lint types layers check bench clean
+.PHONY: help demo test lint types layers check docs links bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +29,10 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-bench: pyproject.toml | $(BIN)/python
@@ -50,8 +56,14 @@ layers: $(VENV)/.installed-dev
 check: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --clean
+
+links: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.links
+
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.engine
 
 clean:
-	rm -rf $(VENV) build dist report.html effects.svg summit.csv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site report.html effects.svg summit.csv .pytest_cache .mypy_cache .ruff_cache .hypothesis

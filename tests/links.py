@@ -48,9 +48,7 @@ def broken(page: Path) -> Iterator[str]:
             continue
         path, _, anchor = unquote(link).partition("#")
         target = (page.parent / path).resolve() if path else page
-        if not target.exists():
-            yield link
-        elif anchor and target.suffix == ".md" and anchor not in anchors(target):
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
             yield link
 
 

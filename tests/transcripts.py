@@ -1,9 +1,9 @@
 """Outputs shown in the documentation are true: runs the blocks of a page and compares, or writes what came out.
 
-A ``python`` block runs; one that a ``text`` block follows, with nothing between them, must print just that. On the pages
-of ``COMMANDS`` a ``console`` block holds commands after ``$`` and what they say. A ``py`` block is shown and not run: for
-recorded work that needs hours or data of its own, and the page has to say so. ``python -m tests.transcripts [PAGE ...]``
-brings pages up to date. The site (``docs/theme/hooks.py``) is built by the same rules.
+A ``python`` block runs; one that a ``text`` block follows, with nothing between them, must print just that. On the
+pages of ``COMMANDS`` a ``console`` block holds commands after ``$`` and what they say. A ``py`` block is shown and not
+run: for recorded work that needs hours or data of its own, and the page has to say so. ``python -m tests.transcripts
+[PAGE ...]`` brings pages up to date. The site (``docs/theme/hooks.py``) is built by the same rules.
 """
 
 from __future__ import annotations
