@@ -19,6 +19,7 @@ FLOPS_A_SECOND = 2e10  # of dense products on one core
 PAIRS_A_SECOND = 1.5e8  # of a sparse matrix times its transpose, and of gathering entries
 MEMORY = 4 * 2**30  # bytes that a factorisation may take unless told otherwise
 SPARSE_ENOUGH = 0.02  # share of nonzeros in A up to which levels of its graph are looked for
+SAMPLED_COLUMNS = 16  # of A, to see whether it is sparse at all
 WORTH_LEVELS = 200  # weights from which they may pay
 
 
@@ -101,11 +102,24 @@ def _levels(A: NormalMatrix) -> Plan | None:
     known = [count for count in pairs if count is not None]
     if A.size < WORTH_LEVELS or len(known) < len(pairs) or sum(known) > 50 * SPARSE_ENOUGH * A.size**2:
         return None
+    if max((_sampled_density(operator) for operator in A.operators), default=0.0) > 2 * SPARSE_ENOUGH:
+        return None  # the whole product would take minutes to say so
     pattern = sparse_pattern(A)
     if pattern is None or pattern.nnz > SPARSE_ENOUGH * A.size**2:
         return None
     levels = find_levels(pattern)
     return Plan("levels", levels.flops / FLOPS_A_SECOND + 1e-4 * len(levels.sizes), 8 * levels.doubles, levels)
+
+
+def _sampled_density(operator: Operator) -> float:
+    """Share of nonzeros in B'B, from some columns spread over it."""
+    if isinstance(operator, StackedOperator):
+        return max(_sampled_density(part) for part in operator.parts)
+    if not isinstance(operator, SparseOperator):
+        return 0.0
+    columns = np.linspace(0, operator.shape[1] - 1, min(operator.shape[1], SAMPLED_COLUMNS)).astype(np.intp)
+    sampled = operator.transpose[columns] @ operator.matrix
+    return float(sampled.nnz) / (len(columns) * operator.shape[1])
 
 
 def _gram_seconds(operator: Operator) -> float:
