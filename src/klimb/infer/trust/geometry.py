@@ -306,8 +306,8 @@ def _implicit_geometry(latent: Implicit, posterior: Posterior) -> PrimalGeometry
     """The dense root of a posterior covariance that the fit had no need of."""
     if latent.n_weights > LARGEST_DENSE:
         raise InputError(f"trust needs a dense root of the covariance, for up to {LARGEST_DENSE} weights",
-                         f"{latent.n_weights}", "Look at result.variance_error and result.bound_error; or check a model "
-                         "of fewer columns.")  # fmt: skip
+                         f"{latent.n_weights}",
+                         "Look at result.variance_error and result.bound_error, or check a model of fewer columns.")
     lower = cholesky(latent.factor_of(posterior).matrix.dense())
     root = np.ascontiguousarray(triangular_inverse(lower).T)  # A = L L', so that L^-T is a root of A^-1
     matrix = latent.B.explicit
