@@ -147,7 +147,7 @@ function element(name, words, kind) {
   return made;
 }
 
-const percent = (value) => (value > 0 && value < 0.0095 ? `${(100 * value).toFixed(1)}%` : `${Math.round(100 * value)}%`);
+const percent = (value) => (value > 0 && value < 0.005 ? "<1%" : value < 1 && value > 0.995 ? ">99%" : `${Math.round(100 * value)}%`);
 const count = (value) => value.toLocaleString("en");
 
 function say(words) { at("said").textContent = words; }
@@ -340,8 +340,8 @@ function tiles(news) {
   const rows = [
     ["Expected error", now ? percent(now[1]) : "-", "of unlabelled items"],
     ["Uncertainty left", now ? `${now[2].toFixed(2)} bits` : "-", "per item; 1 is a coin"],
-    ["Random checks foreseen", total ? `${right} of ${total}` : "-", total ? `${percent(low)} to ${percent(high)} right` : "a fair sample"],
-    ["Own questions foreseen", asked ? `${hits} of ${asked}` : "-", "it asks what it doubts"],
+    ["Checks foreseen", total ? `${right} of ${total}` : "-", total ? `fair sample: ${percent(low)} to ${percent(high)}` : "a fair sample"],
+    ["Questions foreseen", asked ? `${hits} of ${asked}` : "-", "it asks what it doubts"],
     ...news.labels.map((name, label) => [name, count(news.counts[label]), "labelled"]),
   ];
   at("tiles").replaceChildren(...rows.map(([name, value, remark]) => {
