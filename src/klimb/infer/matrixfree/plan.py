@@ -42,9 +42,9 @@ class Plan:
 
     >>> print(plan(50_000, 15_000, 4_000_000, memory=8e9))
     50,000 sites, 15,000 weights, 4,000,000 nonzeros; 8.0 GB allowed
-      primal       2.4e+13 flops    1,228 s      5.5 GB  exact
-      dual         8.7e+14 flops   43,544 s     86.1 GB  exact  too large
-    * double loop  1.4e+10 flops        5 s      0.1 GB
+      primal       2.4e+13 flops    1,227.7 s     5.5 GB  exact
+      dual         8.7e+14 flops   43,544.2 s    86.1 GB  exact  too large
+    * double loop  1.4e+10 flops        5.3 s   141.8 MB
     """
 
     n_sites: int
@@ -56,14 +56,26 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"{self.n_sites:,} sites, {self.n_weights:,} weights, {self.n_nonzeros:,} nonzeros; "
-                 f"{self.memory / 1e9:.1f} GB allowed"]  # fmt: skip
+                 f"{readable(self.memory)} allowed"]  # fmt: skip
         for option in self.options:
             mark = "*" if option.name == self.choice else " "
             notes = ["exact"] * option.exact + ["too large"] * (option.bytes > self.memory)
-            line = (f"{mark} {option.name:12s} {option.flops:.1e} flops {option.seconds:8,.0f} s "
-                    f"{option.bytes / 1e9:8.1f} GB  {'  '.join(notes)}")  # fmt: skip
+            line = (f"{mark} {option.name:12s} {option.flops:.1e} flops {option.seconds:10,.1f} s "
+                    f"{readable(option.bytes):>10s}  {'  '.join(notes)}")  # fmt: skip
             lines.append(line.rstrip())
         return "\n".join(lines)
+
+
+def readable(size: float) -> str:
+    """A number of bytes, as people write it.
+
+    >>> readable(8e9), readable(1234)
+    ('8.0 GB', '1.2 kB')
+    """
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= unit:
+            return f"{size / unit:,.1f} {name}"
+    return f"{size:.0f} B"
 
 
 def plan(
@@ -97,7 +109,7 @@ def plan(
     picked = next(option for option in options if option.name == chosen)
     if picked.bytes > memory:
         raise InputError(
-            f"the model must fit into {memory / 1e9:.1f} GB", f"{picked.bytes / 1e9:.1f} GB for the {chosen} engine "
+            f"the model must fit into {readable(memory)}", f"{readable(picked.bytes)} for the {chosen} engine "
             f"({n_sites:,} sites, {n_weights:,} weights, {n_nonzeros:,} nonzeros)",
             "Raise memory, drop rare columns, or fit a part of the rows.",
         )  # fmt: skip
