@@ -33,7 +33,7 @@ ROUNDING = 1e-13  # what the bound of one datum may lose to rounding, relative t
 class Inclusion:
     """New sites, one per datum: ``gamma``, ``slope``, the new marginal (``m``, ``v``) and ``gain`` = KL(q' || q).
 
-    ``bound`` is the lower bound on log E_q p(y|s); log det of the precision gains ``log_kappa`` = log(1 + gamma v).
+    log det of the precision gains ``log_kappa`` = log(1 + gamma v).
     """
 
     gamma: Array
@@ -41,12 +41,13 @@ class Inclusion:
     m: Array
     v: Array
     gain: Array
-    bound: Array
     log_kappa: Array
 
 
-def include(site: Site, y: Array, m: Array, v: Array) -> Inclusion:
+def include(site: Site, y: Array, m: Array, v: Array, *, tol: float = ENOUGH) -> Inclusion:
     """The best Gaussian site of each datum ``y`` (as ``site.validate`` gives it) against its marginal N(m, v).
+
+    ``tol`` bounds the gradient of the datum's bound in (m / sd, log v); scores of many candidates need little.
 
     >>> from klimb.sites import Gaussian
     >>> new = include(Gaussian(scale=1.0), np.array([2.0]), np.zeros(1), np.array([3.0]))
@@ -58,18 +59,12 @@ def include(site: Site, y: Array, m: Array, v: Array) -> Inclusion:
         if isinstance(site, SuperGaussian):
             gamma, slope = _local_site(site, y, m, prior_v)
         else:
-            gamma, slope = _site(site, y, m, prior_v)
-        return _included(site, y, m, prior_v, gamma, slope)
-
-
-def _included(site: Site, y: Array, m: Array, v: Array, gamma: Array, slope: Array) -> Inclusion:
-    t = gamma * v
-    kappa = 1.0 + t
-    shift = v * (slope - gamma * m) / kappa
-    gain = 0.5 * (unexplained(t) + shift * (slope - gamma * m) / kappa)
-    e = site.oracle(y, m + shift, v / kappa)
-    bound = e.value + np.broadcast_to(site.constant(y), y.shape) - gain
-    return Inclusion(gamma, slope, m + shift, v / kappa, gain, bound, np.log1p(t))
+            gamma, slope = _site(site, y, m, prior_v, tol)
+        t = gamma * prior_v
+        kappa = 1.0 + t
+        pull = (slope - gamma * m) / kappa
+        gain = 0.5 * (unexplained(t) + prior_v * pull * pull)
+        return Inclusion(gamma, slope, m + prior_v * pull, prior_v / kappa, gain, np.log1p(t))
 
 
 def unexplained(t: Array) -> Array:
@@ -86,12 +81,13 @@ def unexplained(t: Array) -> Array:
 # -- the site's own oracle: Newton in two variables ------------------------------------------------------------------
 
 
-def _site(site: Site, y: Array, m: Array, v: Array) -> tuple[Array, Array]:
+def _site(site: Site, y: Array, m: Array, v: Array, tol: float) -> tuple[Array, Array]:
     """(gamma, slope), by Newton in (m / sd, log v), data that are done leaving the field."""
     new_m, new_v = _start(site, y, m, v)
     active = np.arange(m.size)
     best = np.full_like(m, -np.inf)
     step, d_m, d_v = np.ones_like(m), np.zeros_like(m), np.zeros_like(m)
+    alpha, gamma = np.empty_like(m), np.empty_like(m)
     trial_m, trial_v = new_m.copy(), new_v.copy()
     for _ in range(MOST_STEPS):
         some, part = site.rows(active), active
@@ -100,29 +96,39 @@ def _site(site: Site, y: Array, m: Array, v: Array) -> tuple[Array, Array]:
         better = value >= best[part] - slack
         kept = part[better]
         new_m[kept], new_v[kept], best[kept] = trial_m[better], trial_v[better], value[better]
-        move_m, move_v, size = _direction(some, e, y[part], trial_m, trial_v, m[part], v[part])
-        d_m[kept], d_v[kept] = move_m[better], move_v[better]
+        alpha[kept], gamma[kept] = e.alpha[better], e.gamma[better]
         step[part] = np.where(better, 1.0, 0.25 * step[part])
-        going = np.where(better, size > ENOUGH, step[part] > 1e-9)
+        going = np.where(better, _gradient(e, trial_m, trial_v, m[part], v[part]) > tol, step[part] > 1e-9)
         active = part[going]
         if not active.size:
             break
+        ahead = going & better
+        kept = part[ahead]
+        now = Expectation(e.value[ahead], e.alpha[ahead], e.gamma[ahead])
+        d_m[kept], d_v[kept] = _direction(site.rows(kept), now, y[kept], new_m[kept], new_v[kept], m[kept], v[kept])
         trial_m = new_m[active] + step[active] * d_m[active] * np.sqrt(new_v[active])
         trial_v = new_v[active] * np.exp(step[active] * d_v[active])
-    e = site.oracle(y, new_m, new_v)
-    gamma = np.maximum(e.gamma, 0.0) if site.log_concave else e.gamma
-    return gamma, gamma * new_m - e.alpha
+    if site.log_concave:
+        gamma = np.maximum(gamma, 0.0)
+    return gamma, gamma * new_m - alpha
 
 
 def _start(site: Site, y: Array, m: Array, v: Array) -> tuple[Array, Array]:
-    """The better of two guesses for each datum: Gaussian sites from the datum alone, and the marginal as it is."""
+    """One natural step from the marginal where the site is tame; else where the site, seen alone, would put it."""
+    e = site.oracle(y, m, v)
+    step_v = v / (1.0 + np.maximum(e.gamma, 0.0) * v)
+    step_m = m - step_v * e.alpha
     slope, gamma = site.start(y)
     own_v = v / (1.0 + gamma * v)
     own_m = m + own_v * (slope - gamma * m)
-    first, _ = _own_bound(site.oracle(y, own_m, own_v), own_m, own_v, m, v)
-    second, _ = _own_bound(site.oracle(y, m, v), m, v, m, v)
-    keep = np.nan_to_num(first, nan=-np.inf) >= np.nan_to_num(second, nan=-np.inf)
-    return np.where(keep, own_m, m), np.where(keep, own_v, v)
+    tame = (np.abs(step_m - m) <= 2.0 * np.sqrt(v)) & (step_v >= 0.01 * own_v)  # False for NaN
+    return np.where(tame, step_m, own_m), np.where(tame, step_v, own_v)
+
+
+def _gradient(e: Expectation, m: Array, v: Array, prior_m: Array, prior_v: Array) -> Array:
+    """The larger of the two slopes of the datum's bound in (m / sd, log v)."""
+    in_mean, in_variance = np.sqrt(v) * (e.alpha + (m - prior_m) / prior_v), 0.5 * (1.0 - v / prior_v - v * e.gamma)
+    return np.asarray(np.maximum(np.abs(in_mean), np.abs(in_variance)))
 
 
 def _own_bound(e: Expectation, m: Array, v: Array, prior_m: Array, prior_v: Array) -> tuple[Array, Array]:
@@ -133,8 +139,8 @@ def _own_bound(e: Expectation, m: Array, v: Array, prior_m: Array, prior_v: Arra
 
 
 def _direction(site: Site, e: Expectation, y: Array, m: Array, v: Array, prior_m: Array, prior_v: Array
-               ) -> tuple[Array, Array, Array]:
-    """A Newton step in (m / sd, log v), cut to two sd and a factor of e^1.5, and the size of the gradient.
+               ) -> tuple[Array, Array]:
+    """A Newton step in (m / sd, log v), cut to two sd and a factor of e^1.5.
 
     One forward difference in v is enough, because d alpha/dm = gamma and d alpha/dv = (d gamma/dm) / 2.
     """
@@ -149,8 +155,7 @@ def _direction(site: Site, e: Expectation, y: Array, m: Array, v: Array, prior_m
     det = h_mm * h_vv - h_mv**2
     d_m, d_v = -(h_vv * g_m - h_mv * g_v) / det, -(h_mm * g_v - h_mv * g_m) / det
     cut = 1.0 / np.maximum(np.maximum(np.abs(d_m) / 2.0, np.abs(d_v) / 1.5), 1.0)
-    return (np.nan_to_num(cut * d_m, nan=0.0), np.nan_to_num(cut * d_v, nan=-1.5),
-            np.maximum(np.abs(g_m), np.abs(g_v)))
+    return np.nan_to_num(cut * d_m, nan=0.0), np.nan_to_num(cut * d_v, nan=-1.5)
 
 
 # -- the local bound: one variable -----------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ from klimb.numerics.arrays import Array
 from klimb.sites.base import Site
 from klimb.sites.local import SuperGaussian
 
+SCORE_TOL = 1e-6  # of the new sites behind a score, whose error is then smaller still
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -126,7 +128,7 @@ def information_gain(site: Site, m: Array, v: Array) -> Array:
     """
     total = np.zeros_like(m)
     for weight, y in response_nodes(site, m, v):
-        total += weight * np.nan_to_num(include(site, y, m, v).gain, nan=0.0, posinf=0.0)
+        total += weight * np.nan_to_num(include(site, y, m, v, tol=SCORE_TOL).gain, nan=0.0, posinf=0.0)
     return total
 
 
@@ -134,7 +136,7 @@ def expected_gamma(site: Site, m: Array, v: Array) -> Array:
     """The precision that a label of each candidate is expected to add to its latent value."""
     total = np.zeros_like(m)
     for weight, y in response_nodes(site, m, v):
-        total += weight * np.nan_to_num(include(site, y, m, v).gamma, nan=0.0)
+        total += weight * np.nan_to_num(include(site, y, m, v, tol=SCORE_TOL).gamma, nan=0.0)
     return total
 
 
