@@ -147,7 +147,8 @@ class Page:
             if found:
                 return found
             if time.monotonic() > end:
-                raise TimeoutError(f"never true: {expression}; the page says {self.run('document.body.innerText')[:800]}")
+                words = self.run("document.body.innerText")
+                raise TimeoutError(f"never true: {expression}; the page says {words[:800]}")
             time.sleep(0.02)
 
     def text(self, selector: str) -> str:

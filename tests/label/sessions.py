@@ -15,13 +15,13 @@ from klimb.label.journal import Journal
 from klimb.label.session import Session
 from klimb.label.settings import Settings
 
-GOOD = "wonderful moving brilliant superb charming funny delightful warm".split()
-BAD = "dull boring awful tedious clumsy lifeless weak bland".split()
-PLAIN = "the a film story actor plot scene music camera ending hero city night dialogue".split()
-HOSTILE = ['<script>window.hacked = true</script>', '"><img src=x onerror="window.hacked=true">',
-           "</div></main><h1>gone</h1>", "javascript:window.hacked=true", "\u202egnal si siht\u202c & \x07 bell \x00 nul",
-           "&lt;b&gt; {{constructor}} ${window.hacked=true}", "<svg/onload=window.hacked=true>", "\ud83d\ude00".encode(
-               "utf-16", "surrogatepass").decode("utf-16")]
+GOOD = ["wonderful", "moving", "brilliant", "superb", "charming", "funny", "delightful", "warm"]
+BAD = ["dull", "boring", "awful", "tedious", "clumsy", "lifeless", "weak", "bland"]
+PLAIN = ["the", "a", "film", "story", "actor", "plot", "scene", "music", "camera", "ending", "hero",
+         "city", "night", "dialogue"]
+HOSTILE = ["<script>window.hacked = true</script>", '"><img src=x onerror="window.hacked=true">',
+           "</div></main><h1>gone</h1>", "javascript:window.hacked=true", "\u202egnal si siht\u202c & \x07 bell nul",
+           "&lt;b&gt; {{constructor}} ${window.hacked=true}", "<svg/onload=window.hacked=true>", "😀\u200d💻"]
 
 
 def reviews(n: int = 80, seed: int = 0) -> tuple[list[str], list[int]]:

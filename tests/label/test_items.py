@@ -61,7 +61,8 @@ def test_the_fingerprint_is_of_what_is_learnt_from() -> None:
     assert items_of({**table, "t": ["a b", "a d"]}, text=["t"], columns=["x"]).fingerprint != one
     assert items_of({**table, "x": np.array([2.0, 1.0])}, text=["t"], columns=["x"]).fingerprint != one
     # Cells can not run into each other.
-    assert (items_of({"t": ["ab", "c"]}, text=["t"]).fingerprint != items_of({"t": ["a", "bc"]}, text=["t"]).fingerprint)
+    ab_c, a_bc = (items_of({"t": texts}, text=["t"]) for texts in (["ab", "c"], ["a", "bc"]))
+    assert ab_c.fingerprint != a_bc.fingerprint
 
 
 @pytest.mark.parametrize(("table", "how", "words"), [

@@ -143,8 +143,8 @@ def test_several_labels(tmp_path: Path) -> None:
     kinds = ("cats", "dogs", "birds")
     own = {"cats": "purr whisker meow", "dogs": "bark leash bone", "birds": "wing feather song"}
     truth = rng.integers(0, 3, 90).tolist()
-    texts = [" ".join([*rng.choice(own[kinds[k]].split(), 2), *rng.choice("a the pet house day food".split(), 5)])
-             for k in truth]
+    plain = ["a", "the", "pet", "house", "day", "food"]
+    texts = [" ".join([*rng.choice(own[kinds[k]].split(), 2), *rng.choice(plain, 5)]) for k in truth]
     items = items_of({"t": texts}, text=["t"])
     settings = Settings(kinds, text=("t",))
     session = open_session(tmp_path / "a.jsonl", items, settings)
@@ -321,8 +321,8 @@ def test_a_session_needs_its_own_journal(reviews: Any, tmp_path: Path) -> None:
     items, _ = reviews
     with Journal(tmp_path / "a.jsonl") as journal:
         journal.begin(Settings().header(items.fingerprint, items.n, "x", "t"))
-        journal.append({"kind": "chosen", "order": 0, "rows": [1, 2, 3], "why": ["model"] * 3, "labels": 0, "error": 0.5,
-                        "entropy": 1.0, "changed": None, "p": [[[0.5, 0.0, 1.0]] * 2] * 3})
+        journal.append({"kind": "chosen", "order": 0, "rows": [1, 2, 3], "why": ["model"] * 3, "labels": 0,
+                        "error": 0.5, "entropy": 1.0, "changed": None, "p": [[[0.5, 0.0, 1.0]] * 2] * 3})
         journal.append({"kind": "label", "turn": 0, "row": 9, "label": "yes", "time": "t", "p": 0.5, "why": "model"})
     with Journal(tmp_path / "a.jsonl") as journal, pytest.raises(InputError, match="row 9 instead of 1"):
         Session(items, Settings(), journal)

@@ -87,7 +87,7 @@ def beside(data: str, ending: str) -> Path:
 
 
 def serve(stack: contextlib.ExitStack, data: str, journal_path: Path, out: str, port: int, browser: bool, quiet: bool,
-          *, keys: tuple[str, ...] | None, blind: bool, **how: Any) -> None:
+          *, blind: bool, **how: Any) -> None:
     """Read, open, serve until somebody stops it, and write the table."""
     from klimb.cli.shell import say
     from klimb.label.journal import Journal
@@ -95,11 +95,10 @@ def serve(stack: contextlib.ExitStack, data: str, journal_path: Path, out: str, 
     from klimb.label.session import Session
 
     journal = stack.enter_context(Journal(journal_path))
-    items, settings = begin(journal, data, quiet, **how)
+    items, settings, keys = begin(journal, data, quiet, **how)
     for note in items.notes:
         say(note, quiet)
-    session = Session(items, settings, journal, source=Path(data).name, blind=blind,
-                      keys=check_keys(keys, len(settings.labels)))
+    session = Session(items, settings, journal, source=Path(data).name, blind=blind, keys=keys)
     stack.callback(session.close)
     server = LabelServer(session, port)
     stack.callback(server.server_close)
@@ -120,9 +119,9 @@ def serve(stack: contextlib.ExitStack, data: str, journal_path: Path, out: str, 
 
 def begin(journal: Any, data: str, quiet: bool, *, labels: tuple[str, ...] | None, positive: str | None,
           show: tuple[str, ...] | None, id_column: str | None, text: tuple[str, ...], columns: tuple[str, ...] | None,
-          score: str | None, batch: int | None, check: int | None, seed: int | None, **how_to_read: Any,
-          ) -> tuple[Any, Any]:
-    """The items and the settings: those of the journal, if there is one."""
+          score: str | None, batch: int | None, check: int | None, seed: int | None, keys: tuple[str, ...] | None,
+          **how_to_read: Any) -> tuple[Any, Any, str]:
+    """Items, settings and keys; the settings are those of the journal, if there is one. It is begun last of all."""
     from datetime import UTC, datetime
 
     from klimb.cli.shell import say
@@ -140,6 +139,7 @@ def begin(journal: Any, data: str, quiet: bool, *, labels: tuple[str, ...] | Non
     given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
     resumed = bool(journal.header)
     settings = agree(journal.header, given, journal.path) if resumed else Settings(**given)
+    pressed = check_keys(keys, len(settings.labels))
     table = read_columns(data, settings.text, settings.columns, show or (), id_column, **how_to_read)
     items = items_of(table, text=settings.text, columns=settings.columns, show=show or (), id_column=id_column,
                      tell=progress(quiet))
@@ -153,7 +153,7 @@ def begin(journal: Any, data: str, quiet: bool, *, labels: tuple[str, ...] | Non
         journal.begin(settings.header(items.fingerprint, items.n, Path(data).name,
                                       datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")))
         say(f"{journal.path}: labels are saved here", quiet)
-    return items, settings
+    return items, settings, pressed
 
 
 def read_columns(data: str, text: tuple[str, ...], columns: tuple[str, ...], show: tuple[str, ...],
