@@ -156,6 +156,45 @@ def test_the_inclusive_direction_covers_more() -> None:
     assert cover[1] > cover[0]
 
 
+# -- how far to trust it ---------------------------------------------------------------------------------------------
+
+
+def test_a_good_fit_is_trusted(boosted_banana: klimb.boosting.Mixture) -> None:
+    report = boosted_banana.trust
+    assert report.verdict == "trust"
+    assert report.missing < 0.02
+    assert report.gap == pytest.approx(boosted_banana.gap)
+    assert "verdict   trust" in str(report)
+
+
+def student(df: float) -> Batch:
+    return lambda x: -0.5 * (df + 1) * np.log1p(x[:, 0] ** 2 / df)
+
+
+def test_what_q_leaves_out_is_seen_and_corrected() -> None:
+    """A Gaussian for a Student-t with 6 degrees of freedom: its sd is too small, and draws around it say so."""
+    q = klimb.boost(student(6.0), 1, n_components=1)
+    assert q.sd.item() < 1.15
+    assert q.corrected.sd.item() == pytest.approx(np.sqrt(6 / 4), rel=0.03)
+    assert q.missing > 0.005
+    assert q.trust.verdict != "trust"
+
+
+def test_a_tail_without_variance_is_doubted() -> None:
+    q = klimb.boost(student(1.0), 1, names=["beta"])
+    assert q.khat < 0.7  # as far as draws of q can tell
+    assert q.trust.verdict == "doubt"
+    assert "sd of beta" in q.trust.measures
+    assert true_divergence(q, lambda x: student(1.0)(x), np.log(np.pi)) < 0.025  # twice tol, and draws
+
+
+def test_the_gaps_bound_the_divergence(boosted_banana: klimb.boosting.Mixture) -> None:
+    """KL <= Frank-Wolfe's duality gap, which is what the estimate may at most be."""
+    gap, dual = np.array(boosted_banana.trace["gap"]), np.array(boosted_banana.trace["duality_gap"])
+    assert np.all(gap <= dual + 1e-12)
+    assert gap[-1] < gap[0]
+
+
 # -- its parts -------------------------------------------------------------------------------------------------------
 
 

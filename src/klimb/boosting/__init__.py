@@ -1,10 +1,11 @@
 """Boosting variational inference: mixtures of Gaussians for any log density. The front door is `klimb.boost`."""
 
 from klimb.boosting.api import boost
-from klimb.boosting.mixture import Corrected, Ended, Mixture
+from klimb.boosting.mixture import Ended, Mixture
 from klimb.boosting.record import Step
 from klimb.boosting.target import TargetError
 from klimb.boosting.transforms import Interval, Ordered, Positive, Real, Simplex, Transform
+from klimb.boosting.trust import Corrected, MixtureTrust
 
-__all__ = ["Corrected", "Ended", "Interval", "Mixture", "Ordered", "Positive", "Real", "Simplex", "Step", "TargetError",
-           "Transform", "boost"]
+__all__ = ["Corrected", "Ended", "Interval", "Mixture", "MixtureTrust", "Ordered", "Positive", "Real", "Simplex",
+           "Step", "TargetError", "Transform", "boost"]

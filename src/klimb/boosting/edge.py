@@ -19,7 +19,7 @@ import numpy as np
 
 from klimb.boosting.gaussians import Gaussians, log_mixture
 from klimb.boosting.nodes import nodes
-from klimb.boosting.record import Step
+from klimb.boosting.record import Step, gaps
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 
@@ -94,7 +94,8 @@ def cut_boosted(target: Target, first: Gaussians, n_components: int, tol: float,
 
 
 def _step(target: Target, cut: Cut, watch: Callable[[Step], None]) -> Step:
-    step = Step(len(cut.weights), cut.weights, cut.bound, cut.error, target.n_values, target.n_gradients, cut.parts)
+    step = Step(len(cut.weights), cut.weights, cut.bound, cut.error, target.n_values, target.n_gradients,
+                *gaps(cut.residual, cut.share[cut.inner]), cut.parts)
     watch(step)
     return step
 

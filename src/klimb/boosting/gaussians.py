@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.numerics.arrays import Array
+from klimb.numerics.lowdiscrepancy import normal_draws
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 CHUNK = 1 << 22  # numbers in one block of work
@@ -79,6 +80,22 @@ class Gaussians:
 def one_gaussian(mean: Array, root: Array) -> Gaussians:
     """N(mean, root root')."""
     return Gaussians(mean[None], root[None])
+
+
+def widened(parts: Gaussians, far: float) -> Gaussians:
+    """The same Gaussians, wide enough that their mass lies ``far`` standard deviations outside its present shell.
+
+    In D dimensions a Gaussian's mass lies at about sqrt(D) standard deviations, so the factor is 1 + far / sqrt(D).
+    """
+    return Gaussians(parts.means, (1.0 + far / np.sqrt(parts.dim)) * parts.roots)
+
+
+def spread_draws(weights: Array, parts: Gaussians, n: int, seed: int) -> Array:
+    """``n`` evenly spread draws of a mixture, about as many of each component as its weight says."""
+    owner = np.searchsorted(np.cumsum(weights)[:-1], (np.arange(n) + 0.5) / n)
+    z = normal_draws(n, parts.dim, seed=seed)
+    mixed = np.argsort((np.arange(n) * 0.6180339887498949) % 1.0, kind="stable")  # no order left between z and owner
+    return np.asarray(parts.means[owner] + np.einsum("nde,ne->nd", parts.roots[owner], z[mixed]))
 
 
 def log_mixture(weights: Array, log_densities: Array) -> Array:

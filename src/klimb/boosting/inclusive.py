@@ -1,45 +1,74 @@
-"""The other direction: KL(p || q), lowered by importance-weighted expectation maximisation from an exclusive fit."""
+"""The other direction: KL(p || q), lowered by importance-weighted expectation maximisation from an exclusive fit.
+
+KL(p || q) asks that q be somewhere wherever p is. So the draws come from q and from wider mixtures around it, and where
+the target has mass that q has less than a third of, q gets a component of its own.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from klimb.boosting.gaussians import Gaussians, log_mixture
-from klimb.boosting.nodes import nodes
+from klimb.boosting.gaussians import Gaussians, log_mixture, one_gaussian, spread_draws, widened
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import smooth_log_weights
 
-DRAWS, ROUNDS, SWEEPS = 2048, 4, 10
+DRAWS, ROUNDS, SWEEPS = 2048, 5, 10
+AROUND = ((0.0, 0.5), (2.0, 0.25), (6.0, 0.25))  # how far outside q draws go, and how many of them
 PRIOR = 0.02  # share of a component's present covariance that stays: few draws must not make it collapse
+THIN, LEAST_MISSING = 3.0, 1e-3  # more than this share of p, where p is so many times q, gets a component
 
 
 def inclusive_refined(target: Target, weights: Array, parts: Gaussians, seed: int) -> tuple[Array, Gaussians]:
     """A mixture with a lower KL(p || q), as far as smoothed importance weights can tell.
 
-    Each round draws from the present mixture, a little widened so that tails are seen, weighs the draws by p over that,
-    and runs EM; it is kept if fresh draws agree that E_p log q has risen.
+    Each round draws around the present mixture, adds a component where mass is missing, and runs EM; the result is kept
+    if the draws around it, which its fit has not seen, agree that E_p log q has risen.
     """
     best = current = (weights, parts)
     for round_ in range(ROUNDS + 1):
-        X, share = _draws(target, *current, seed + 7 * round_)
-        score = float(share @ log_mixture(current[0], current[1].log_densities(X)))
-        previous = float(share @ log_mixture(best[0], best[1].log_densities(X)))
-        if round_ == 0 or score >= previous:
+        X, log_w = _draws(target, *current, seed + 7 * round_)
+        share = smooth_log_weights(log_w).normalised
+        if round_ == 0 or share @ _log_q(current, X) >= share @ _log_q(best, X):
             best = current
         if round_ < ROUNDS:
-            current = _em(*best, X, share)
+            current = _em(*_with_missing(best, X, log_w), X, share)
     return best
 
 
+def _log_q(mixture: tuple[Array, Gaussians], X: Array) -> Array:
+    return log_mixture(mixture[0], mixture[1].log_densities(X))
+
+
 def _draws(target: Target, weights: Array, parts: Gaussians, seed: int) -> tuple[Array, Array]:
-    wide = Gaussians(parts.means, 1.3 * parts.roots)
-    Z = nodes(max(DRAWS // len(parts), 64), parts.dim, seed)
-    X = wide.at(Z).reshape(-1, parts.dim)
-    proposal = log_mixture(weights, wide.log_densities(X))
-    with np.errstate(divide="ignore"):
-        ratio = target.values(X) - proposal + np.repeat(np.log(weights / len(Z)), len(Z))
-    return X, smooth_log_weights(ratio).normalised
+    """Points of the mixture and around it, with the log of p over the density of all of them."""
+    wide = [widened(parts, far) for far, _ in AROUND]
+    X = np.concatenate([spread_draws(weights, one, int(share * DRAWS), seed + j)
+                        for j, (one, (_, share)) in enumerate(zip(wide, AROUND, strict=True))])  # fmt: skip
+    terms = [np.log(share) + log_mixture(weights, one.log_densities(X))
+             for one, (_, share) in zip(wide, AROUND, strict=True)]  # fmt: skip
+    return X, target.values(X, far=True) - np.logaddexp.reduce(terms, axis=0)
+
+
+def _with_missing(mixture: tuple[Array, Gaussians], X: Array, log_w: Array) -> tuple[Array, Gaussians]:
+    """``mixture`` with a component at the moments of the mass it lacks, if that is worth one."""
+    weights, parts = mixture
+    smoothed = smooth_log_weights(log_w)
+    share = smoothed.normalised
+    log_r = np.logaddexp.reduce([np.log(a) + log_mixture(weights, widened(parts, far).log_densities(X))
+                                 for far, a in AROUND], axis=0)  # fmt: skip
+    ratio = log_w + log_r - _log_q(mixture, X) - smoothed.log_mean
+    lacking = np.where(ratio > np.log(THIN), share, 0.0)
+    missing = float(lacking.sum())
+    if missing < LEAST_MISSING or np.count_nonzero(lacking) < 2 * (parts.dim + 1):
+        return mixture
+    lacking /= missing
+    mean = lacking @ X
+    centred = X - mean
+    floor = parts.covariances[int(np.argmax(parts.log_densities(mean[None])[:, 0]))]
+    cov = (1.0 - PRIOR) * (centred * lacking[:, None]).T @ centred + PRIOR * floor
+    return (np.append((1.0 - missing) * weights, missing),
+            parts.joined(one_gaussian(mean, np.asarray(np.linalg.cholesky(cov)))))  # fmt: skip
 
 
 def _em(weights: Array, parts: Gaussians, X: Array, share: Array) -> tuple[Array, Gaussians]:

@@ -11,8 +11,8 @@ import numpy as np
 from klimb.boosting.ascent import climb, scouted_modes
 from klimb.boosting.gaussians import Gaussians, one_gaussian
 from klimb.boosting.nodes import node_count, nodes
-from klimb.boosting.proposals import Pool, best_share, candidates, steep_count, steepest
-from klimb.boosting.record import Step
+from klimb.boosting.proposals import Outlook, Pool, best_share, candidates, looked_out, steep_count, steepest
+from klimb.boosting.record import Step, gaps
 from klimb.boosting.refine import Fitted, at_nodes, evaluated, improve
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
@@ -23,6 +23,7 @@ NEGLIGIBLE = 1e-5  # weights below this are dropped
 FREE_BELOW = 3  # up to this dimension components move along every axis; beyond, along those that matter
 MOST_NODES = 4  # times the nodes at the start
 TRIED = 2  # candidates evaluated beside the one at the largest weight
+BEYOND_TOL = 2.0  # times tol: what may remain once points outside q are counted too
 LEAST_SHARE = 0.01  # with which a new component begins
 
 
@@ -70,6 +71,7 @@ class Booster:
         self.target, self.tol, self.seed, self.watch = target, tol, seed, watch
         self.factor = 1  # of the number of nodes
         self.fit = first
+        self.outlook: Outlook | None = None
         self.check = self._new_check()
         self.seen = self.check.evaluate(first)
         self.steps: list[Step] = []
@@ -83,7 +85,7 @@ class Booster:
         pool = Pool.of(self.seen)
         spread = float(np.sqrt(pool.share @ (pool.residual - pool.share @ pool.residual) ** 2 / len(pool.residual)))
         step = Step(len(self.fit.parts), self.fit.weights, self.seen.bound, spread, self.target.n_values,
-                    self.target.n_gradients, self.fit.parts)
+                    self.target.n_gradients, *gaps(pool.residual, pool.share), self.fit.parts)
         self.steps.append(step)
         self.watch(step)
 
@@ -123,12 +125,19 @@ class Booster:
     def grow(self, n_components: int) -> str:
         """Add components until there are enough, or until they stop being worth it; returns why it ended."""
         failures, won = 0, 0.0
+        looked_at: Fitted | None = None  # the mixture around which the last outlook was
         while len(self.fit.parts) < n_components:
-            pool = Pool.of(self.fit, self.seen)
             if self.target.n_values > self.max_evaluations:
                 return "evaluations"
-            if pool.remaining < self.tol and won < 10 * self.tol:
+            pool, beyond = Pool.of(self.fit, self.seen), Pool.of(self.fit, self.seen, outlook=self.outlook)
+            small = pool.remaining < self.tol and won < 10 * self.tol
+            if looked_at is self.fit and small and beyond.remaining < BEYOND_TOL * self.tol:
                 return "gap"
+            if looked_at is not self.fit and (small or failures == 2):
+                self.outlook, looked_at = looked_out(self.target, self.fit, self.seed + 17), self.fit
+                continue
+            if small or beyond.remaining > BEYOND_TOL * pool.remaining:
+                pool = beyond  # more is missing outside q than within
             if failures == 2:
                 if not self.more_nodes():
                     return "gain"

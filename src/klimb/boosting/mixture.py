@@ -14,20 +14,19 @@ from klimb.boosting.gaussians import Gaussians, log_mixture
 from klimb.boosting.record import Step
 from klimb.boosting.target import Target
 from klimb.boosting.transforms import points
+from klimb.boosting.trust import CHECKED, Corrected, MixtureTrust, Weighed, trust_of
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.lowdiscrepancy import normal_draws
-from klimb.numerics.pareto import SmoothedWeights, smooth_log_weights
 
 DRAWS = 1 << 13  # for moments and quantiles without a closed form
-CHECKED = 1 << 11  # evaluations of the target for khat and corrected moments
 
 
 @final
 class Ended(Enum):
     """Why a run ended; ``advice`` says what to do about it."""
 
-    GAP = "The estimated divergence from the target is below tol."
+    GAP = "The estimated divergence from the target is below tol (twice that with points outside the mixture)."
     GAIN = "Another component, tried twice and with more nodes, gains less than tol."
     COMPONENTS = "n_components was reached while components still gained: raise it for a closer fit."
     EVALUATIONS = "max_evaluations was reached first: raise it for a closer fit."
@@ -35,24 +34,6 @@ class Ended(Enum):
     @property
     def advice(self) -> str:
         return self.value
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Corrected:
-    """Moments of the target itself: draws of the mixture, reweighted by target over mixture.
-
-    Rely on them while ``khat`` is below 0.7. ``log_evidence`` is the log of the integral of the user's density.
-    """
-
-    mean: Array
-    cov: Array
-    log_evidence: float
-    log_evidence_error: float
-    khat: float
-    effective: float  # how many equally weighted draws they are worth
-    draws: Array = field(repr=False)
-    weights: Array = field(repr=False)
 
 
 @final
@@ -108,10 +89,12 @@ class Mixture:
 
     @property
     def trace(self) -> dict[str, Any]:
-        """Components, bound, its error, evaluations and weights after every accepted step."""
+        """Components, bound, its error, gaps, evaluations and weights after every accepted step."""
         return {"n_components": [step.n_components for step in self.steps],
                 "bound": [step.bound for step in self.steps],
                 "bound_error": [step.bound_error for step in self.steps],
+                "gap": [step.gap for step in self.steps],
+                "duality_gap": [step.duality_gap for step in self.steps],
                 "n_values": [step.n_values for step in self.steps],
                 "n_gradients": [step.n_gradients for step in self.steps],
                 "weights": [step.weights for step in self.steps]}
@@ -239,33 +222,33 @@ class Mixture:
     # -- trust -------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _weighted(self) -> tuple[Array, SmoothedWeights]:
-        U = self._free_draws(CHECKED, None)
-        with np.errstate(invalid="ignore"):
-            ratios = self.target.values(U) - self._log_free(U)
-        return U, smooth_log_weights(ratios)
+    def _weighed(self) -> Weighed:
+        return Weighed(self, self._free_draws(CHECKED, None))
+
+    @cached_property
+    def trust(self) -> MixtureTrust:
+        """A verdict (trust, corrected, doubt) with the figures behind it; evaluates the target once (3,072 points)."""
+        return trust_of(self, self._weighed)
 
     @property
     def khat(self) -> float:
-        """The tail of target over mixture: below 0.7, ``corrected`` can be relied on; evaluates the target once."""
-        return self._weighted[1].khat
+        """The tail of target over mixture at draws of the mixture: above 0.7, the two differ too much."""
+        return self._weighed.plain.khat
 
     @property
     def corrected(self) -> Corrected:
-        """Moments and log evidence by Pareto-smoothed importance weights; evaluates the target once."""
-        U, smoothed = self._weighted
-        X, w = self.target.coordinates.to_user(U)[0], smoothed.normalised
-        mean = w @ X
-        centred = X - mean
-        return Corrected(mean, (centred * w[:, None]).T @ centred, smoothed.log_mean, smoothed.log_mean_error,
-                         smoothed.khat, smoothed.effective, X, w)
+        """Moments and log evidence by Pareto-smoothed weights of draws from q and from around it."""
+        return self._weighed.corrected
 
     @property
     def gap(self) -> float:
         """An estimate of KL(q || target): the importance-sampled log evidence less the bound, at the same draws."""
-        smoothed = self._weighted[1]
-        residual = smoothed.log_weights
-        return max(0.0, smoothed.log_mean - float(np.mean(residual[np.isfinite(residual)])))
+        return self._weighed.gap
+
+    @property
+    def missing(self) -> float:
+        """The share of the target's mass where q has less than a third of it, as far as points around q can tell."""
+        return self._weighed.missing
 
     # -- pictures and friends ----------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from klimb.boosting.gaussians import Gaussians, log_mixture, one_gaussian
 from klimb.boosting.nodes import nodes
-from klimb.boosting.record import Step
+from klimb.boosting.record import Step, gaps
 from klimb.boosting.target import Target
 from klimb.boosting.weights import corrective, newton_exclusive, newton_inclusive
 from klimb.numerics.arrays import Array
@@ -122,6 +122,7 @@ def _step(target: Target, weights: Array, parts: Gaussians, values: Array, Z: Ar
         averages = residual.mean(axis=1)
         bound = float(weights[weights > 0] @ averages[weights > 0])
         error = float(np.sqrt(weights**2 @ residual.var(axis=1) / S))
-    step = Step(K, weights, bound, error, target.n_values, target.n_gradients, parts)
+    found = gaps(residual.ravel(), np.repeat(weights / S, S))
+    step = Step(K, weights, bound, error, target.n_values, target.n_gradients, *found, parts)
     watch(step)
     return step

@@ -11,9 +11,12 @@ from typing import final
 
 import numpy as np
 
-from klimb.boosting.gaussians import Gaussians, log_mixture
+from klimb.boosting.gaussians import Gaussians, log_mixture, widened
+from klimb.boosting.record import gaps
 from klimb.boosting.refine import Fitted
+from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
+from klimb.numerics.lowdiscrepancy import normal_draws
 
 SHARES = np.exp(np.linspace(np.log(1e-3), np.log(0.6), 14))  # weights tried in the screening
 # Candidates along a direction u of a component: centre moved by s L u, spread along u scaled by c.
@@ -21,6 +24,33 @@ ALONG = ((0.0, 2.5), (0.0, 0.4), (1.0, 0.6), (-1.0, 0.6), (2.0, 0.7), (-2.0, 0.7
 SMALL = 0.5  # root of a candidate at a node, relative to the component that the node belongs to
 MATTERS = 0.04  # share of the steepest direction's variance from which another direction matters
 FLOOR = 0.05  # least variance of a candidate fitted to the excess, relative to that component
+BEYOND = (2.0, 6.0)  # how far outside a component's shell an outlook goes, in its standard deviations
+OUTLOOK = 4  # points of an outlook, in nodes of a component (at least LOOKS per component)
+LOOKS = 8
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """Points drawn from a mixture made wider, with log p there: what q itself would never see.
+
+    ``parts`` are the Gaussians they came from, ``per_part`` points each. They stay useful when q moves: a `Pool` weighs
+    every point by q over the density of all draws, wherever those came from.
+    """
+
+    parts: Gaussians
+    per_part: int
+    X: Array
+    values: Array
+
+
+def looked_out(target: Target, fit: Fitted, seed: int) -> Outlook:
+    """Points around every component, two and six standard deviations outside the shell that holds its mass."""
+    K, D = len(fit.parts), fit.parts.dim
+    per_part = max(LOOKS, OUTLOOK * fit.values.shape[1] // (K * len(BEYOND)))
+    wide = widened(fit.parts, BEYOND[0]).joined(widened(fit.parts, BEYOND[1]))
+    X = wide.at(normal_draws(per_part, D, seed=seed)).reshape(-1, D)
+    return Outlook(wide, per_part, X, target.values(X, far=True))
 
 
 @final
@@ -35,22 +65,31 @@ class Pool:
     log_q: Array
 
     @classmethod
-    def of(cls, *fits: Fitted) -> Pool:
-        """The nodes of several evaluations of one mixture."""
+    def of(cls, *fits: Fitted, outlook: Outlook | None = None) -> Pool:
+        """The nodes of several evaluations of one mixture, and the points of an outlook."""
         D = fits[0].parts.dim
         X = np.concatenate([fit.points.reshape(-1, D) for fit in fits])
         owner = np.concatenate([np.repeat(np.arange(len(fit.parts)), fit.values.shape[1]) for fit in fits])
         residual = np.concatenate([fit.residual.ravel() for fit in fits])
         log_q = np.concatenate([fit.log_q.ravel() for fit in fits])
         share = fits[0].weights[owner] / np.bincount(owner)[owner]
+        if outlook is not None:
+            X = np.concatenate([X, outlook.X])
+            terms = fits[0].parts.log_densities(X)
+            log_q = log_mixture(fits[0].weights, terms)
+            residual = np.concatenate([residual, outlook.values - log_q[len(residual) :]])
+            owner = np.append(owner, np.argmax(terms[:, len(owner) :], axis=0))
+            counts = np.concatenate([np.full(len(terms), sum(fit.values.shape[1] for fit in fits)),
+                                     np.full(len(outlook.parts), outlook.per_part)])  # fmt: skip
+            drawn = log_mixture(counts.astype(float), np.concatenate([terms, outlook.parts.log_densities(X)]))
+            share = np.exp(log_q - drawn)
         inside = np.isfinite(residual)
         return cls(X[inside], share[inside] / share[inside].sum(), owner[inside], residual[inside], log_q[inside])
 
     @property
     def remaining(self) -> float:
-        """An estimate of KL(q || p): log E exp(r) - E r of the residuals r. Blind to what no point has seen."""
-        top = float(self.residual.max())
-        return top + float(np.log(self.share @ np.exp(self.residual - top))) - float(self.share @ self.residual)
+        """An estimate of KL(q || p). Blind to what no point has seen."""
+        return gaps(self.residual, self.share)[0]
 
     @property
     def excess(self) -> Array:

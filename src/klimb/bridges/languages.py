@@ -126,8 +126,8 @@ def gathered(names: list[str], columns: Array) -> dict[str, Array]:
     for name, entries in places.items():
         shape = tuple(1 + max(index[axis] for index, _ in entries) for axis in range(len(entries[0][0])))
         array = np.empty((len(columns), *shape))
-        for index, column in entries:
-            array[(slice(None), *index)] = columns[:, column]
+        for place, column in entries:
+            array[(..., *place)] = columns[:, column]
         found[name] = array
     return found
 

@@ -1,0 +1,190 @@
+"""How far a mixture can be trusted: importance weights of draws from q and from a q made wider.
+
+Draws of q alone are blind to what q leaves out: the mouth of a funnel, the tail of a Cauchy. So a third of the points
+come from the mixture with its components two and six standard deviations wider than the shell that holds their mass,
+and every point is weighed by p over the density r of all draws together. Those weights correct the moments; the tail
+of weight times squared deviation says whether that can be relied on, parameter by parameter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, final
+
+import numpy as np
+
+from klimb.boosting.gaussians import log_mixture, spread_draws, widened
+from klimb.numerics.arrays import Array
+from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_deeper, smooth_log_weights
+
+if TYPE_CHECKING:
+    from klimb.boosting.mixture import Mixture
+
+WIDER = (2.0, 6.0)  # standard deviations beyond the shell of a component
+CHECKED = 1 << 11  # draws of q; a quarter as many from each wider mixture
+THIN = 3.0  # q counts as missing what is more than this many times as dense under the target
+MISSING, SD_ERROR, SHIFT = 0.02, 0.1, 0.1  # from which q's own moments should not be used
+HEAVY = 10.0  # times the average: weights below it settle an average whatever their tail looks like
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Corrected:
+    """Moments of the target itself: draws of the mixture, and of a wider one, reweighted by the target.
+
+    Rely on them while ``khat`` is below 0.7. ``log_evidence`` is the log of the integral of the user's density.
+    """
+
+    mean: Array
+    cov: Array
+    log_evidence: float
+    log_evidence_error: float
+    khat: float
+    effective: float  # how many equally weighted draws they are worth
+    draws: Array = field(repr=False)
+    weights: Array = field(repr=False)
+
+    @property
+    def sd(self) -> Array:
+        """Standard deviations of the target."""
+        return np.asarray(np.sqrt(np.diag(self.cov)))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MixtureTrust:
+    """``verdict`` is "trust" (use q), "corrected" (use q.corrected) or "doubt" (neither).
+
+    ``number`` is the figure behind it, ``measures`` says what of, ``advice`` what to do. ``missing`` is the share of
+    the target's mass where q has less than a third of it, ``sd_ratio`` corrected over own standard deviations, and
+    ``sd_khat`` the tail of weight times squared deviation: above 0.7 that standard deviation is not known.
+    """
+
+    verdict: Literal["trust", "corrected", "doubt"]
+    number: float
+    measures: str
+    advice: str
+    khat: float
+    gap: float
+    missing: float
+    sd_ratio: Array
+    shift: Array
+    sd_khat: Array
+    names: tuple[str, ...] = field(repr=False)
+
+    def __str__(self) -> str:
+        worst = int(np.argmax(np.abs(np.log(self.sd_ratio))))
+        return "\n".join([
+            f"verdict   {self.verdict}: {self.advice}",
+            f"k-hat     {self.khat:.2f}",
+            f"gap       {self.gap:.3g} nats from the target, by estimate",
+            f"missing   {self.missing:.1%} of the target's mass lies where q has less than a third of it",
+            f"moments   sd of {self.names[worst]} corrected by a factor {self.sd_ratio[worst]:.3f}; means off by up to "
+            f"{float(np.abs(self.shift).max()):.3f} sd",
+        ])  # fmt: skip
+
+
+@final
+class Weighed:
+    """Points of q and around it with everything that their weights need; the target is evaluated once."""
+
+    def __init__(self, mixture: Mixture, own: Array) -> None:
+        self.mixture = mixture
+        per_scale = len(own) // (2 * len(WIDER))
+        wide = [widened(mixture.parts, far) for far in WIDER]
+        self.U = np.concatenate([own, *(spread_draws(mixture.weights, parts, per_scale, mixture.seed + 211 + j)
+                                        for j, parts in enumerate(wide))])  # fmt: skip
+        self.n_own = len(own)
+        self.log_p = mixture.target.values(self.U, far=True)
+        self.log_q = mixture._log_free(self.U)
+        terms = [np.log(self.n_own) + self.log_q]
+        terms += [np.log(per_scale) + log_mixture(mixture.weights, parts.log_densities(self.U)) for parts in wide]
+        self.log_r = np.logaddexp.reduce(terms, axis=0) - np.log(len(self.U))
+
+    @cached_property
+    def plain(self) -> SmoothedWeights:
+        """p/q at the draws of q: the usual k-hat."""
+        return smooth_log_weights(self.log_p[: self.n_own] - self.log_q[: self.n_own])
+
+    @cached_property
+    def defended(self) -> SmoothedWeights:
+        """p/r at all points."""
+        return smooth_deeper(self.log_p - self.log_r)
+
+    @cached_property
+    def X(self) -> Array:
+        return self.mixture.target.coordinates.to_user(self.U)[0]
+
+    @cached_property
+    def corrected(self) -> Corrected:
+        smoothed = self.defended
+        w = smoothed.normalised
+        mean = w @ self.X
+        centred = self.X - mean
+        return Corrected(mean, (centred * w[:, None]).T @ centred, smoothed.log_mean, smoothed.log_mean_error,
+                         smoothed.khat, smoothed.effective, self.X, w)
+
+    @property
+    def gap(self) -> float:
+        """An estimate of KL(q || p): the log evidence less the bound, at the same draws of q."""
+        residual = self.log_p[: self.n_own] - self.log_q[: self.n_own]
+        bound = float(np.mean(residual[np.isfinite(residual)]))
+        # The first has little noise and is blind outside q; the second sees more and has more noise.
+        return max(0.0, self.plain.log_mean - bound, self.defended.log_mean - bound)
+
+    @property
+    def missing(self) -> float:
+        """The share of the target's mass where q has less than a third of it."""
+        thin = self.log_p - self.log_q - self.defended.log_mean > np.log(THIN)
+        return float(self.defended.normalised[thin].sum())
+
+    def sd_khat(self) -> Array:
+        """Per parameter, the tail of weight times squared deviation."""
+        deviation = np.abs(self.X - self.corrected.mean)
+        with np.errstate(divide="ignore"):
+            terms = (self.log_p - self.log_r)[:, None] + 2.0 * np.log(deviation)
+        return np.array([_tail(smooth_deeper(column)) for column in terms.T])
+
+    @property
+    def khat(self) -> float:
+        """The worse of both tails, where a tail is felt."""
+        return max(_tail(self.plain), _tail(self.defended))
+
+
+def _tail(weights: SmoothedWeights) -> float:
+    """k-hat, held at its limit where no single weight is large enough to move an average."""
+    felt = float(weights.normalised.max()) * len(weights.log_weights) > HEAVY
+    return weights.khat if felt else min(weights.khat, RELIABLE)
+
+
+def trust_of(mixture: Mixture, found: Weighed) -> MixtureTrust:
+    """Reasons for doubt first, then reasons to correct; what is left can be trusted."""
+    corrected, own_sd = found.corrected, np.maximum(mixture.sd, np.finfo(float).tiny)
+    ratio = np.maximum(corrected.sd, np.finfo(float).tiny) / own_sd
+    shift = (corrected.mean - mixture.mean) / own_sd
+    sd_khat = found.sd_khat()
+    khat, missing = found.khat, found.missing
+    tail, off, moved = int(np.argmax(sd_khat)), int(np.argmax(np.abs(np.log(ratio)))), float(np.abs(shift).max())
+    error = float(np.abs(np.log(ratio[off])))
+    word: Literal["trust", "corrected", "doubt"]
+    if khat > RELIABLE:
+        word, number, measures, advice = "doubt", khat, "k-hat", (
+            "weights have too heavy a tail: q is far from the target in places. Raise n_components, try another "
+            "parametrisation (non-centred, or logs of scales), or sample.")  # fmt: skip
+    elif sd_khat[tail] > RELIABLE:
+        word, number, measures, advice = "doubt", float(sd_khat[tail]), f"k-hat of the sd of {mixture.names[tail]}", (
+            f"the tail of {mixture.names[tail]} is too heavy for its sd to be known from draws; means and quantiles of "
+            "the bulk can be used. Try divergence='inclusive', another parametrisation, or sample.")  # fmt: skip
+    elif error > SD_ERROR:
+        word, number, measures, advice = "corrected", error, f"relative error of the sd of {mixture.names[off]}", (
+            f"the sd of {mixture.names[off]} is off by {np.expm1(error):.0%}: use q.corrected, or "
+            "divergence='inclusive'.")  # fmt: skip
+    elif moved > SHIFT or missing > MISSING:
+        word, number = "corrected", moved if moved > SHIFT else missing
+        measures = "shift of a mean" if moved > SHIFT else "missing mass"
+        advice = "q leaves some of the target out: use q.corrected, raise n_components, or divergence='inclusive'."
+    else:
+        word, number, measures = "trust", found.gap, "gap"
+        advice = "q and the target agree as far as draws of q, and around it, can tell."
+    return MixtureTrust(word, number, measures, advice, khat, found.gap, missing, ratio, shift, sd_khat, mixture.names)
