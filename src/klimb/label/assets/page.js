@@ -111,7 +111,7 @@ function blind() {
   hiding = !hiding;
   at("blind").setAttribute("aria-pressed", String(hiding));
   at("blind").querySelector("span").textContent = hiding ? "show the prediction" : "hide the prediction";
-  if (state) show(state);
+  if (state) show(state, true);
 }
 
 at("more").addEventListener("click", async () => {
@@ -158,7 +158,7 @@ function trouble(words, passing) {
   if (passing) setTimeout(() => { if (at("trouble").textContent === words) trouble(""); }, passing);
 }
 
-function show(news) {
+function show(news, again = false) {
   const fresh = !state || state.item?.row !== news.item?.row || state.turn !== news.turn;
   const pushed = JSON.stringify(state?.item) !== JSON.stringify(news.item);
   if (news.trouble !== (state?.trouble ?? "")) trouble(news.trouble);
@@ -168,7 +168,7 @@ function show(news) {
   const labelled = news.counts.reduce((sum, one) => sum + one, 0);
   at("counts").textContent = `${count(labelled)} labelled, ${count(news.skipped)} skipped, ${count(news.left)} left`;
   buttons();
-  item(news.item, fresh || pushed);
+  item(news.item, fresh || pushed || again);
   if (fresh && news.item) { at("text").scrollTop = 0; }
   chances();
   at("advice").textContent = news.advice.text;
@@ -191,7 +191,7 @@ function buttons() {
   at("labels").replaceChildren(...state.labels.map((name, label) => {
     const made = element("button");
     made.type = "button";
-    made.append(element("kbd", state.keys[label]), name);
+    made.append(element("kbd", state.keys[label]), " ", name);
     made.setAttribute("aria-keyshortcuts", state.keys[label]);
     made.addEventListener("click", () => answer(label));
     return made;
