@@ -20,6 +20,7 @@ import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.infer.loop import Move, Moves, Step
+from klimb.infer.matrixfree.ahead import Trail, anticipated
 from klimb.infer.matrixfree.engine import Engine, Measured, undetermined
 from klimb.infer.matrixfree.mean import Found, best_mean
 from klimb.infer.matrixfree.target import Bound, Target
@@ -34,8 +35,6 @@ CLOSEST, LOOSEST = 1e-9, 0.1  # in posterior standard deviations: goals of the i
 ENOUGH = 0.5  # of the accuracy of the variances: disagreement at which further iterations would chase noise
 SMALLEST_STEP = 2.0**-12
 SHARPEN, SHARPENINGS = 4.0, 60  # how a start whose bound overflows is made more precise
-LEVERAGE = 0.05  # gamma v of a site from which its own answer is anticipated
-REACH = 8.0  # of that anticipation, in log gamma
 PATIENCE = 6  # iterations at the level of rounding without a smaller stationarity
 
 
@@ -112,9 +111,9 @@ class DoubleLoop(Step):
                 raise
             raise undetermined() from error
         yield Move(point.state, "start")
-        best, idle, step = point.state.stationarity, 0, 1.0
+        trail, best, idle, step = Trail(), point.state.stationarity, 0, 1.0
         for _ in range(self.max_outer):
-            found = _outer(target, engine, point, step)
+            found = _outer(target, engine, point, trail, step)
             if found is None:
                 return Status.STALLED
             after, rule, step = found
@@ -160,20 +159,31 @@ def _start(target: Target, engine: Engine) -> Point:
                      "Check offsets, exposures and the prior mean for values that overflow under the link.")
 
 
-def _outer(target: Target, engine: Engine, point: Point, longest: float) -> tuple[Point, str, float] | None:
+def _outer(
+    target: Target, engine: Engine, point: Point, trail: Trail, longest: float
+) -> tuple[Point, str, float] | None:
     """The next point, the rule and the share of the step that was taken; None where nothing is better."""
     wanted, goal, step = point.state.expectation.gamma, _goal(engine, point), longest
-    ahead = _anticipated(target, point) if longest == 1.0 else None
-    if ahead is not None:
-        after = _at_gamma(target, engine, point, ahead, goal)
-        if after is not None:
-            return after, "cavity", step
+    ahead = anticipated(target, point.state) if longest == 1.0 else None
+    trail.add(point.state, wanted if ahead is None else ahead)
+    proposals = {"anderson": trail.combined() if point.measured.exact else None, "cavity": ahead}
+    for rule, gamma in proposals.items():
+        after = None if gamma is None else _at_gamma(target, engine, point, gamma, goal)
+        if after is not None and (rule == "cavity" or _useful(point.state, after.state)):
+            return after, rule, step
+        if rule == "anderson" and gamma is not None:
+            trail.restart()
     while step >= SMALLEST_STEP:
         after = _at_gamma(target, engine, point, point.state.gamma + step * (wanted - point.state.gamma), goal)
         if after is not None:
             return after, "outer", step
         step *= 0.5
     return None
+
+
+def _useful(state: State, after: State) -> bool:
+    """Whether a combination of earlier steps got somewhere, though rounding may hide it."""
+    return after.objective > state.objective + state.noise or after.stationarity < 0.9 * state.stationarity
 
 
 def _at_gamma(target: Target, engine: Engine, point: Point, gamma: Array, goal: float) -> Point | None:
@@ -187,35 +197,6 @@ def _at_gamma(target: Target, engine: Engine, point: Point, gamma: Array, goal: 
     after = _point(target, measured, best_mean(target, measured.v, mean, engine.solve, goal))
     doubt = point.state.noise + after.state.noise
     return after if not measured.exact or after.state.objective >= point.state.objective - doubt else None
-
-
-def _anticipated(target: Target, point: Point) -> Array | None:
-    """Where gamma goes if every site's own variance answers to it: v_i = 1 / (1 / v_i - q.gamma_i + gamma_i).
-
-    A site that holds most of the information about its f (a sparsity prior on a weight that the data hardly know) would
-    otherwise halve its distance at each iteration. Two more calls of the oracle and Aitken's extrapolation of log gamma
-    find the fixed point at such sites, exactly where gamma is a power of v. None where no site is of this kind.
-    """
-    state = point.state
-    first = state.expectation.gamma
-    leverage = state.gamma * state.v
-    alone = np.flatnonzero((leverage > LEVERAGE) & (first > 0.0) & (state.gamma > 0.0))
-    if not len(alone):
-        return None
-    site, y, m, q_gamma = target.site.rows(alone), target.y[alone], state.m[alone], state.gamma[alone]
-    others = np.maximum(1.0 / state.v[alone] - q_gamma, 0.0)
-    logs = [np.log(q_gamma), np.log(first[alone])]
-    with np.errstate(all="ignore"):
-        second = site.oracle(y, m, 1.0 / (others + first[alone])).gamma
-        logs.append(np.log(second))
-        target.problem.n_oracle += 1
-        bend = logs[2] - 2.0 * logs[1] + logs[0]
-        jump = np.where(bend == 0.0, 0.0, (logs[1] - logs[0]) ** 2 / bend)
-        ahead = np.exp(logs[0] - np.clip(jump, -REACH, REACH))
-    gamma = first.copy()
-    usable = np.isfinite(ahead) & (ahead > 0.0)
-    gamma[alone[usable]] = ahead[usable]
-    return gamma
 
 
 def _measure(
