@@ -9,10 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from klimb.design.marginals import Marginals
-from klimb.design.pool import Index, row_vector
-from klimb.design.scores import Candidates, Score, expected_gamma
+from klimb.design.pool import Index, row_vector, take_rows
+from klimb.design.scores import Candidates, Score
+from klimb.design.sizes import expected_gamma
 from klimb.numerics.arrays import Array
 
+ROWS_AT_ONCE = 1 << 14  # whose covariances with the targets are in memory together
 TIE = 1e-9  # scores closer than this, relative to the largest, are equal: the first row wins
 
 
@@ -27,7 +29,19 @@ def candidates(now: Marginals, rows: Index, first: Marginals | None = None) -> C
     share: Array | float = 1.0
     if first is not None and first is not now:
         share = np.divide(now.v[rows], first.v[rows], out=np.ones(rows.size), where=first.v[rows] > 0.0)
-    return Candidates(now.site.rows(rows), now.m[rows], now.v[rows], share)
+    targets = now.targets
+    if targets is None:
+        return Candidates(now.site.rows(rows), now.m[rows], now.v[rows], share)
+    return Candidates(now.site.rows(rows), now.m[rows], now.v[rows], share, lambda: (
+        targets.m, targets.v, np.asarray(take_rows(now.pool, rows) @ targets.directions)))
+
+
+def score_rows(score: Score, now: Marginals, rows: Index, first: Marginals | None = None) -> Array:
+    """The scores of ``rows``, some at a time where they need covariances with targets."""
+    if not score.uses_targets:
+        return score.of(candidates(now, rows, first))
+    parts = [rows[begin : begin + ROWS_AT_ONCE] for begin in range(0, rows.size, ROWS_AT_ONCE)]
+    return np.concatenate([score.of(candidates(now, part, first)) for part in parts])
 
 
 def greedy_batch(marginals: Marginals, score: Score, free: Index, k: int, waiting: Index | None = None) -> Index:
@@ -36,7 +50,7 @@ def greedy_batch(marginals: Marginals, score: Score, free: Index, k: int, waitin
     for row in () if waiting is None else waiting.tolist():
         now = _pending_label(now, row)
     for number in range(k):
-        pick = best_candidate(score.of(candidates(now, rest, marginals)), rest)
+        pick = best_candidate(score_rows(score, now, rest, marginals), rest)
         picks.append(pick)
         rest = rest[rest != pick]
         if number + 1 < k:

@@ -11,16 +11,17 @@ from typing import Any, Self, final
 
 import numpy as np
 
-from klimb.design.batch import best_candidate, candidates, greedy_batch
+from klimb.design.batch import best_candidate, greedy_batch, score_rows
 from klimb.design.belief import Belief, CrossProducts
 from klimb.design.inclusion import Inclusion, include
-from klimb.design.marginals import Marginals, Pending
+from klimb.design.marginals import Marginals, Pending, Targets
 from klimb.design.model import linear_model
-from klimb.design.pool import Index, as_pool, check_count, check_rows
-from klimb.design.scores import Candidates, Random, Score, as_score
+from klimb.design.pool import Index, as_pool, check_count, check_rows, take_rows
+from klimb.design.scores import Random, Score, as_score
 from klimb.errors import InputError
 from klimb.infer.result import Result
 from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.matrix import DesignMatrix
 from klimb.sites.base import Site
 from klimb.sites.binary import Logistic
 from klimb.sites.local import SuperGaussian
@@ -28,6 +29,7 @@ from klimb.sites.prediction import Prediction
 
 STATE_VERSION = 1
 FINGERPRINT_ROWS = 512
+DEFAULT_TARGETS = 100
 
 
 @final
@@ -47,6 +49,8 @@ class ActiveLearner:
         A Laplace prior (of scale ``scale``) for weights of which few matter.
     score : str or Score
         "bald", "ig", "cu", "variance", "epig" or "random": see `klimb.design.scores`.
+    targets : (T, D) array or scipy.sparse matrix
+        Rows whose predictions matter, for "epig" and "variance"; unless given, 100 rows of the pool.
     intercept : bool
         Adds a column of ones with prior variance 25.
     initial : int
@@ -74,8 +78,8 @@ class ActiveLearner:
     """
 
     def __init__(self, pool: Any, *, site: Site | None = None, cov: Any = 1.0, prior: str = "gaussian",
-                 scale: float = 1.0, score: str | Score = "bald", intercept: bool = True, initial: int = 5,
-                 warm: bool = False, seed: int = 0, tol: float = 1e-6) -> None:
+                 scale: float = 1.0, score: str | Score = "bald", targets: Any = None, intercept: bool = True,
+                 initial: int = 5, warm: bool = False, seed: int = 0, tol: float = 1e-6) -> None:
         self._pool = as_pool(pool, intercept=bool(intercept))
         n, columns = self._pool.shape
         self._site = Logistic() if site is None else site
@@ -83,6 +87,7 @@ class ActiveLearner:
                                    intercept=bool(intercept), tol=tol)
         self._site.check_length(n)
         self._score = as_score(score)
+        self._targets = None if targets is None else self._new_rows(targets, "targets")
         if initial < 0:
             raise InputError("initial must not be negative", f"{initial}", "It is a number of rows.")
         self._initial, self._warm, self._seed = int(initial), bool(warm), int(seed)
@@ -188,15 +193,18 @@ class ActiveLearner:
     def marginals(self, X: Any = None) -> tuple[Array, Array]:
         """Mean and variance of the latent value of every row of the pool, or of new rows ``X``."""
         if X is not None:
-            new = as_pool(X, intercept=self._model.intercept, name="X")
-            if new.shape[1] != self._pool.shape[1]:
-                columns = self._pool.shape[1] - self._model.intercept
-                raise InputError(f"X must have {columns} columns", f"{new.shape[1] - self._model.intercept}",
-                                 "Use the columns of the pool, in their order.")
-            return self.belief.marginals(new)
+            return self.belief.marginals(self._new_rows(X, "X"))
         if self._marginals is None:
             self._marginals = self.belief.marginals(self._pool)
         return self._marginals
+
+    def _new_rows(self, X: Any, name: str) -> DesignMatrix:
+        new = as_pool(X, intercept=self._model.intercept, name=name)
+        if new.shape[1] != self._pool.shape[1]:
+            columns = self._pool.shape[1] - self._model.intercept
+            raise InputError(f"{name} must have {columns} columns", f"{new.shape[1] - self._model.intercept}",
+                             "Use the columns of the pool, in their order.")
+        return new
 
     def predict(self, X: Any = None) -> Prediction:
         """The predictive distribution of the labels of the pool, or of new rows."""
@@ -233,8 +241,7 @@ class ActiveLearner:
             out[self._order] = -np.arange(self.n_pool) / self.n_pool
             out[self._rows] = -np.inf
         elif free.size:
-            m, v = self.marginals()
-            out[free] = score.of(Candidates(self._site.rows(free), m[free], v[free]))
+            out[free] = score_rows(score, self._now(score), free)
         return out
 
     def query(self, k: int = 1, *, strategy: str | Score | None = None, exclude: Any = (), pending: Any = ()) -> Index:
@@ -255,7 +262,7 @@ class ActiveLearner:
         if at_random == k:
             return first.astype(np.intp)
         rest = np.setdiff1d(free, first)
-        chosen = greedy_batch(self._now(), score, rest, int(k) - at_random, waiting)
+        chosen = greedy_batch(self._now(score), score, rest, int(k) - at_random, waiting)
         return np.concatenate([first, chosen]).astype(np.intp)
 
     def block(self, k: int, ask: Callable[[int], Any], *, strategy: str | Score | None = None) -> Index:
@@ -270,11 +277,11 @@ class ActiveLearner:
             self.teach(rows, [float(ask(int(row))) for row in rows])
             return rows
         check_count(k)
-        now, free, sites = self._now(), self.unlabelled, self._sites
+        now, free, sites = self._now(score), self.unlabelled, self._sites
         self._check_enough(k, free)
         picks, labels, found = list[int](), list[float](), list[Inclusion]()
         for _ in range(int(k)):
-            pick = best_candidate(score.of(candidates(now, free)), free)
+            pick = best_candidate(score_rows(score, now, free), free)
             label = float(ask(pick))
             now, new = now.include(pick, float(self._site.rows(np.array([pick])).validate(np.array([label]))[0]))
             picks, labels, found = [*picks, pick], [*labels, label], [*found, new]
@@ -285,9 +292,19 @@ class ActiveLearner:
                            np.concatenate([sites[1], *(new.gamma for new in found)]))
         return np.array(picks, dtype=np.intp)
 
-    def _now(self) -> Marginals:
+    def _now(self, score: Score) -> Marginals:
         m, v = self.marginals()
-        return Marginals(self._pool, self._site, Pending(self.belief), self.belief.mean, m, v)
+        targets = Targets.of(self._target_rows(), self.belief) if score.uses_targets else None
+        return Marginals(self._pool, self._site, Pending(self.belief), self.belief.mean, m, v, targets=targets)
+
+    def _target_rows(self) -> Array:
+        """The rows whose predictions matter, dense: those given, or some of the pool by the seed."""
+        if self._targets is None:
+            chosen = np.sort(self._order[::-1][:DEFAULT_TARGETS])
+            rows = take_rows(self._pool, chosen)
+        else:
+            rows = take_rows(self._targets, np.arange(self._targets.shape[0]))
+        return np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows)
 
     @staticmethod
     def _check_enough(k: int, free: Index) -> None:

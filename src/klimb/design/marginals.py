@@ -71,6 +71,29 @@ class Counts:
 
 @final
 @dataclass(frozen=True, eq=False)
+class Targets:
+    """Rows whose predictions matter: ``rows`` (T x D), V rows' (D x T), and the marginals of their latent values."""
+
+    rows: Array = field(repr=False)
+    directions: Array = field(repr=False)
+    m: Array
+    v: Array
+
+    @staticmethod
+    def of(rows: Array, belief: Belief) -> Targets:
+        """Those of a fit: one solve per target."""
+        directions = belief.times(np.ascontiguousarray(rows.T))
+        return Targets(rows, directions, rows @ belief.mean, np.maximum(np.einsum("td,dt->t", rows, directions), 0.0))
+
+    def including(self, d: Array, c: float, e: float) -> Targets:
+        """After an inclusion."""
+        w = self.rows @ d
+        return Targets(self.rows, self.directions - np.multiply.outer(c * d, w), self.m + e * w,
+                       np.maximum(self.v - c * w * w, 0.0))
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class Marginals:
     """``m`` and ``v`` of every row of the pool, ``weights`` u, and ``log_det``: log|A| less that of the last fit."""
 
@@ -82,6 +105,7 @@ class Marginals:
     v: Array
     log_det: float = 0.0
     counts: Counts = field(default_factory=Counts)
+    targets: Targets | None = None
 
     @staticmethod
     def of(pool: DesignMatrix, site: Site, belief: Belief) -> Marginals:
@@ -112,7 +136,8 @@ class Marginals:
         counts = Counts(self.counts.products + 1, self.counts.solves + 1 + recomputed,
                         self.counts.recomputed + recomputed)
         return replace(self, pending=pending, weights=self.weights + e * d, m=self.m + e * w if known else self.m, v=v,
-                       log_det=self.log_det + float(np.log(kappa)), counts=counts)
+                       log_det=self.log_det + float(np.log(kappa)), counts=counts,
+                       targets=None if self.targets is None else self.targets.including(d, c, e))
 
     def _lowered(self, pending: Pending, explained: Array) -> tuple[Array, int]:
         """v - explained; what that leaves without digits, or without sense, is solved for."""

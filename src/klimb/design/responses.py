@@ -13,13 +13,18 @@ from klimb.sites.local import SuperGaussian
 LEVELS = 33  # quantiles of the predictive distribution that stand for counts and numbers
 
 
+def plain_site(site: Site) -> Site:
+    """The likelihood itself, where the site is its local bound."""
+    return site.site if isinstance(site, SuperGaussian) else site
+
+
 def response_nodes(site: Site, m: Array, v: Array) -> Iterator[tuple[Array, Array]]:
     """Pairs (weight, y), each one per candidate; weights of a candidate sum to 1.
 
     Classes are listed with their probabilities. Of counts and numbers the predictive quantiles at the nodes of a
     Gauss-Legendre rule are taken: means of smooth functions of y under the predictive distribution.
     """
-    plain = site.site if isinstance(site, SuperGaussian) else site
+    plain = plain_site(site)
     if plain.response == "classes":
         p = plain.class_probabilities(m, v)
         for k, label in enumerate(plain.labels()):

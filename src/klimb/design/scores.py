@@ -12,13 +12,12 @@ import numpy as np
 
 from klimb.design.bald import bald
 from klimb.design.inclusion import include
-from klimb.design.responses import response_nodes
+from klimb.design.pairs import epig
+from klimb.design.responses import plain_site, response_nodes
+from klimb.design.sizes import SCORE_TOL, expected_gamma
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Site
-from klimb.sites.local import SuperGaussian
-
-SCORE_TOL = 1e-6  # of the new sites behind a score, whose error is then smaller still
 
 
 @final
@@ -94,6 +93,31 @@ class InformationGain(Score):
 
 @final
 @dataclass(frozen=True)
+class VarianceReduction(Score):
+    """By how much a label is expected to lower the latent variances of the target rows, on average."""
+
+    name: ClassVar[str] = "variance"
+    uses_targets: ClassVar[bool] = True
+
+    def of(self, candidates: Candidates) -> Array:
+        _, _, covariance = candidates.target_moments
+        return variance_reduction(candidates.site, candidates.m, candidates.v, covariance)
+
+
+@final
+@dataclass(frozen=True)
+class Epig(Score):
+    """Mutual information between the label and those of the target rows, on average: what predictions gain."""
+
+    name: ClassVar[str] = "epig"
+    uses_targets: ClassVar[bool] = True
+
+    def of(self, candidates: Candidates) -> Array:
+        return epig(candidates.site, candidates.m, candidates.v, *candidates.target_moments)
+
+
+@final
+@dataclass(frozen=True)
 class Random(Score):
     """No preference: the learner takes candidates in the order of its seed."""
 
@@ -110,7 +134,7 @@ def classifier_uncertainty(site: Site, m: Array, v: Array, remaining: Array | fl
     >>> classifier_uncertainty(Logistic(), np.array([0.0, 2.0]), np.ones(2)).round(4).tolist()
     [0.0, -0.3445]
     """
-    plain = site.site if isinstance(site, SuperGaussian) else site
+    plain = plain_site(site)
     if plain.response != "classes" or not plain.separable:
         raise InputError("classifier uncertainty needs a site with classes", f"{type(plain).__name__} with y in "
                          f"{plain.support}", 'Use score="bald" or "ig".')
@@ -132,16 +156,21 @@ def information_gain(site: Site, m: Array, v: Array) -> Array:
     return total
 
 
-def expected_gamma(site: Site, m: Array, v: Array) -> Array:
-    """The precision that a label of each candidate is expected to add to its latent value."""
-    total = np.zeros_like(m)
-    for weight, y in response_nodes(site, m, v):
-        total += weight * np.nan_to_num(include(site, y, m, v, tol=SCORE_TOL).gamma, nan=0.0)
-    return total
+def variance_reduction(site: Site, m: Array, v: Array, covariance: Array) -> Array:
+    """By how much a label is expected to lower the latent variances of the targets, on average over them.
+
+    ``covariance`` is n x T, between candidates and targets.
+
+    >>> from klimb.sites import Gaussian
+    >>> variance_reduction(Gaussian(scale=1.0), np.zeros(1), np.ones(1), np.array([[0.5]])).round(9).tolist()
+    [0.125]
+    """
+    gamma = expected_gamma(site, m, v)
+    return np.asarray(gamma / (1.0 + gamma * v) * np.square(covariance).mean(axis=1))
 
 
-SCORES: dict[str, Score] = {score.name: score for score in (Bald(), ClassifierUncertainty(), InformationGain(),
-                                                            Random())}
+SCORES: dict[str, Score] = {score.name: score for score in (Bald(), InformationGain(), ClassifierUncertainty(),
+                                                            VarianceReduction(), Epig(), Random())}
 
 
 def as_score(score: str | Score) -> Score:
