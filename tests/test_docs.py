@@ -10,7 +10,6 @@ from tests.links import anchors, broken, links, outside
 from tests.transcripts import PAGES, ROOT
 
 PICTURES = sorted([*(ROOT / "docs").rglob("*.png"), *(ROOT / "docs").rglob("*.svg")])
-HEAVY = {"traces.png": 230_000}  # six panels
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -30,8 +29,9 @@ def test_pictures_have_words(page: Path) -> None:
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
-def test_pictures_are_light_and_used(picture: Path) -> None:
-    assert picture.stat().st_size <= HEAVY.get(picture.name, 150_000)
+def test_pictures_are_light(picture: Path) -> None:
+    """Those of the papers have many panels and may weigh a little more."""
+    assert picture.stat().st_size <= (250_000 if picture.parent.name == "papers" else 150_000)
 
 
 def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
