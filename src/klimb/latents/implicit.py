@@ -15,13 +15,14 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
+import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, mean_at
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.krylov import Preconditioner, simplest_preconditioner, solve
 from klimb.numerics.normal_matrix import NormalMatrix
-from klimb.numerics.operators import Operator, as_operator, as_real_pairs
+from klimb.numerics.operators import Operator, SparseOperator, StackedOperator, as_operator, as_real_pairs
 from klimb.numerics.variances import LogDet, Variances, estimate, log_det
 
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
@@ -151,7 +152,7 @@ class Implicit(Latent):
     def __init__(
         self, B: Any, *, X: Any = None, y: Any = None, noise: Any = 1.0, mean: Any = 0.0, cov: Any = 1.0
     ) -> None:
-        self.B = as_operator(B, "B")
+        self.B = _stack(B, "B")
         self.n_sites, self.n_weights = self.B.shape
         D = self.n_weights
         precision = np.zeros(D) if cov is None else _prior_precision(cov, D)
@@ -162,12 +163,26 @@ class Implicit(Latent):
 
     @property
     def n_products(self) -> int:
-        """Products of a single vector with B, X or their transposes, so far."""
-        return self.B.n_products + (0 if self.gaussian.X is None else self.gaussian.X.n_products)
+        """Products so far of a single vector with an operator of the model or its transpose; diagonal ones are free."""
+        operators = [*_parts(self.B), *([] if self.gaussian.X is None else _parts(self.gaussian.X))]
+        return sum(part.n_products for part in operators if not _diagonal(part))
 
     def precision(self, gamma: Array) -> NormalMatrix:
-        """A(gamma) = diag(1 / cov) + X' diag(noise^-2) X + B' diag(gamma) B."""
-        return NormalMatrix(self.gaussian.prior_precision, [(self.B, gamma), *self._data_part()])
+        """A(gamma) = diag(1 / cov) + X' diag(noise^-2) X + B' diag(gamma) B.
+
+        Rows of B that see one weight each (an identity, for a sparsity prior) belong to the diagonal.
+        """
+        shift, parts = self.gaussian.prior_precision, []
+        for part, weights in zip(_parts(self.B), np.split(gamma, self._edges), strict=True):
+            if not _diagonal(part):
+                parts.append((part, weights))
+            else:
+                shift = shift + np.asarray(part.gram_diagonal(weights))
+        return NormalMatrix(shift, [*parts, *self._data_part()])
+
+    @cached_property
+    def _edges(self) -> npt.NDArray[np.intp]:
+        return np.cumsum([part.shape[0] for part in _parts(self.B)])[:-1]
 
     def _data_part(self) -> list[tuple[Operator, Array]]:
         X = self.gaussian.X
@@ -301,6 +316,28 @@ class Implicit(Latent):
                 f"{size:,} bytes for {self.n_weights:,} weights",
                 "Ask for latent.weight_variances(posterior), posterior.sample(n) or latent.predict(posterior, X_new).",
             )  # fmt: skip
+
+
+def _stack(B: Any, name: str) -> Operator:
+    """B as an operator; a list stays apart where a part has rows that see one weight each."""
+    if not isinstance(B, (list, tuple)) or not any(hasattr(part, "shape") and np.ndim(part) != 1 for part in B):
+        return as_operator(B, name)
+    parts = [as_operator(part, f"{name}[{k}]") for k, part in enumerate(B)]
+    if len(parts) == 1 or len({part.shape[1] for part in parts}) > 1:
+        return as_operator(B, name)
+    return StackedOperator(parts) if any(_diagonal(part) for part in parts) else as_operator(B, name)
+
+
+def _parts(operator: Operator) -> tuple[Operator, ...]:
+    """The operators that a stack is made of."""
+    return operator.parts if isinstance(operator, StackedOperator) else (operator,)
+
+
+def _diagonal(operator: Operator) -> bool:
+    """Whether each row is known to have one nonzero at most, so that B' diag(gamma) B is diagonal."""
+    if not isinstance(operator, SparseOperator) or operator.matrix.nnz > operator.shape[0]:
+        return False
+    return int(np.diff(operator.matrix.indptr).max()) <= 1
 
 
 def _prior_precision(cov: Any, n_weights: int) -> Array:

@@ -18,6 +18,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.factors import Factorisation, Plan, cheapest_plan, factorise
 from klimb.numerics.krylov import Preconditioner, Solution, simplest_preconditioner, solve
 from klimb.numerics.normal_matrix import NormalMatrix
+from klimb.numerics.operators import StackedOperator
 from klimb.numerics.variances import LogDet, Variances, estimate, log_det
 
 ROUGH = 0.1  # relative error of the variances at the start, where gamma is a guess
@@ -113,11 +114,13 @@ class Engine:
             raise undetermined()
 
     def _factorised(self, A: NormalMatrix, gamma: Array, plan: Plan) -> Measured:
-        if plan.kind == "dual" and not A.positive:  # gamma of both signs has no dual form
+        if plan.kind == "dual" and not (A.positive and A.shift.min() > 0.0):  # gamma of both signs, or that vanishes
             plan = Plan("primal", plan.seconds, plan.bytes)
         factor = factorise(A, plan)
         self._preconditioner = Factored(factor, A.size)
-        v = np.maximum(factor.variances(self.latent.B), 0.0)
+        B = self.latent.B
+        parts = B.parts if isinstance(B, StackedOperator) else (B,)
+        v = np.maximum(np.concatenate([factor.variances(part) for part in parts]), 0.0)
         known = Variances(v, np.zeros_like(v), v, v, "exact", True, True, True, 0)
         return Measured(gamma, known, LogDet(factor.log_det, 0.0, True, 0))
 
