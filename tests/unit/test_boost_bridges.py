@@ -116,6 +116,46 @@ def test_numpyro_and_jax_functions() -> None:
     np.testing.assert_allclose(plain.mean, 1.0, atol=1e-4)
 
 
+def banana(theta: np.ndarray) -> float:
+    return float(-(theta[0] ** 2) / 8 - 0.5 * (theta[1] - 0.5 * (theta[0] ** 2 - 4)) ** 2)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_emcee_walks_the_same_density() -> None:
+    emcee = pytest.importorskip("emcee")
+    sampler = emcee.EnsembleSampler(40, 2, banana)
+    sampler.random_state = np.random.RandomState(0).get_state()
+    sampler.run_mcmc(np.random.default_rng(0).standard_normal((40, 2)), 3000)
+    chain = sampler.get_chain(discard=500, flat=True)
+    q = klimb.bridges.emcee(banana, 2).boost(tol=0.03)
+    levels = (0.05, 0.5, 0.95)
+    np.testing.assert_allclose(q.quantiles(levels), np.quantile(chain, levels, axis=0), atol=0.35)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_dynesty_finds_the_same_evidence() -> None:
+    dynesty = pytest.importorskip("dynesty")
+
+    def place(u: np.ndarray) -> np.ndarray:
+        return 20 * u - 10
+
+    sampler = dynesty.NestedSampler(banana, place, 2, nlive=200, rstate=np.random.default_rng(0))
+    sampler.run_nested(print_progress=False)
+    q = klimb.bridges.dynesty(banana, place, 2).boost(tol=0.03)
+    found = sampler.results
+    assert q.corrected.log_evidence == pytest.approx(found.logz[-1], abs=4 * found.logzerr[-1] + 0.02)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_arviz_reads_the_draws() -> None:
+    arviz = pytest.importorskip("arviz")
+    q = klimb.boost(lambda x: -0.5 * (x**2).sum(1), 2, names=["a", "b"])
+    for corrected in (False, True):
+        summary = arviz.summary(q.to_arviz(2000, corrected=corrected), round_to="none")
+        assert list(summary.index) == ["a", "b"]
+        assert summary["sd"].to_numpy(dtype=float) == pytest.approx(1.0, abs=0.06)
+
+
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

@@ -127,7 +127,7 @@ def gathered(names: list[str], columns: Array) -> dict[str, Array]:
         shape = tuple(1 + max(index[axis] for index, _ in entries) for axis in range(len(entries[0][0])))
         array = np.empty((len(columns), *shape))
         for place, column in entries:
-            array[(..., *place)] = columns[:, column]
+            np.moveaxis(array, 0, -1)[place] = columns[:, column]
         found[name] = array
     return found
 
