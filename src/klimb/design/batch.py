@@ -11,6 +11,7 @@ import numpy as np
 from klimb.design.marginals import Marginals
 from klimb.design.pool import Index, row_vector, take_rows
 from klimb.design.scores import Candidates, Score
+from klimb.design.shortlist import Shortlist
 from klimb.design.sizes import expected_gamma
 from klimb.numerics.arrays import Array
 
@@ -36,21 +37,27 @@ def candidates(now: Marginals, rows: Index, first: Marginals | None = None) -> C
         targets.m, targets.v, np.asarray(take_rows(now.pool, rows) @ targets.directions)))
 
 
-def score_rows(score: Score, now: Marginals, rows: Index, first: Marginals | None = None) -> Array:
-    """The scores of ``rows``, some at a time where they need covariances with targets."""
+def score_rows(score: Score, now: Marginals, rows: Index, first: Marginals | None = None,
+               shortlist: Shortlist | None = None) -> Array:
+    """The scores of ``rows``, some at a time where they need covariances with targets.
+
+    With a ``shortlist`` only those that may be the best are scored, and the others count as minus infinity.
+    """
     if not score.uses_targets:
-        return score.of(candidates(now, rows, first))
+        some = candidates(now, rows, first)
+        return score.of(some) if shortlist is None else shortlist.scores(score, some)
     parts = [rows[begin : begin + ROWS_AT_ONCE] for begin in range(0, rows.size, ROWS_AT_ONCE)]
     return np.concatenate([score.of(candidates(now, part, first)) for part in parts])
 
 
-def greedy_batch(marginals: Marginals, score: Score, free: Index, k: int, waiting: Index | None = None) -> Index:
+def greedy_batch(marginals: Marginals, score: Score, free: Index, k: int, waiting: Index | None = None,
+                 shortlist: Shortlist | None = None) -> Index:
     """``k`` rows of ``free``, each the best given those before it and those that are ``waiting`` for labels."""
     now, picks, rest = marginals, list[int](), free
     for row in () if waiting is None else waiting.tolist():
         now = _pending_label(now, row)
     for number in range(k):
-        pick = best_candidate(score_rows(score, now, rest, marginals), rest)
+        pick = best_candidate(score_rows(score, now, rest, marginals, shortlist), rest)
         picks.append(pick)
         rest = rest[rest != pick]
         if number + 1 < k:

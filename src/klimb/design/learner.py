@@ -18,6 +18,7 @@ from klimb.design.marginals import Marginals, Pending, Targets
 from klimb.design.model import linear_model
 from klimb.design.pool import Index, as_pool, check_count, check_rows, take_rows
 from klimb.design.scores import Random, Score, as_score
+from klimb.design.shortlist import Shortlist
 from klimb.errors import InputError
 from klimb.infer.result import Result
 from klimb.numerics.arrays import Array, as_float
@@ -97,6 +98,7 @@ class ActiveLearner:
         self._clean: list[float] = []  # labels as the site has them
         self._sites: tuple[Array, Array] | None = None  # slope and gamma of the last fit, for a warm start
         self._kept = CrossProducts(self._pool, self._model.prior)
+        self._shortlist = Shortlist()
         self._result: Result | None = None
         self._belief: Belief | None = None
         self._marginals: tuple[Array, Array] | None = None
@@ -262,7 +264,7 @@ class ActiveLearner:
         if at_random == k:
             return first.astype(np.intp)
         rest = np.setdiff1d(free, first)
-        chosen = greedy_batch(self._now(score), score, rest, int(k) - at_random, waiting)
+        chosen = greedy_batch(self._now(score), score, rest, int(k) - at_random, waiting, self._shortlist)
         return np.concatenate([first, chosen]).astype(np.intp)
 
     def block(self, k: int, ask: Callable[[int], Any], *, strategy: str | Score | None = None) -> Index:
@@ -281,7 +283,7 @@ class ActiveLearner:
         self._check_enough(k, free)
         picks, labels, found = list[int](), list[float](), list[Inclusion]()
         for _ in range(int(k)):
-            pick = best_candidate(score_rows(score, now, free), free)
+            pick = best_candidate(score_rows(score, now, free, shortlist=self._shortlist), free)
             label = float(ask(pick))
             now, new = now.include(pick, float(self._site.rows(np.array([pick])).validate(np.array([label]))[0]))
             picks, labels, found = [*picks, pick], [*labels, label], [*found, new]

@@ -48,6 +48,7 @@ class Score(ABC):
 
     name: ClassVar[str]
     uses_targets: ClassVar[bool] = False
+    smooth: ClassVar[bool] = False  # a positive, smooth function of (m, v) alone, and dear: worth a shortlist
 
     @abstractmethod
     def of(self, candidates: Candidates) -> Array:
@@ -60,6 +61,7 @@ class Bald(Score):
     """Mutual information between label and latent value: what the label is expected to teach, in nats."""
 
     name: ClassVar[str] = "bald"
+    smooth: ClassVar[bool] = True
 
     def of(self, candidates: Candidates) -> Array:
         return bald(candidates.site, candidates.m, candidates.v)
@@ -86,6 +88,7 @@ class InformationGain(Score):
     """S_IG: the divergence of the new marginal from the present one, averaged over the predictive label ([N] App.)."""
 
     name: ClassVar[str] = "ig"
+    smooth: ClassVar[bool] = True
 
     def of(self, candidates: Candidates) -> Array:
         return information_gain(candidates.site, candidates.m, candidates.v)

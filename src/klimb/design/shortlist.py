@@ -1,0 +1,96 @@
+"""The best of many candidates by a score that is dear to compute, without computing it for all.
+
+A score of the marginals alone is a smooth function of (m, log v), and so is its logarithm, which does not vanish where
+the score does. A spline of it over the box of the candidates costs a few thousand evaluations, once; it names the few
+that may be best, for which the score itself is computed. The error of the spline is measured at candidates, anew for
+each choice, and the shortlist is as long as four times that error demands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from klimb.design.responses import plain_site
+from klimb.design.scores import Bald, Candidates, Score
+from klimb.numerics.arrays import Array
+from klimb.sites.base import Site
+from klimb.sites.binary import Logistic
+from klimb.sites.real import Gaussian
+
+MANY = 6000  # candidates from which a spline pays
+GRID = 48  # points in either direction
+MARGIN = 0.25  # by which the box is wider than the candidates, so that the next ones fit it too
+PROBES = 64
+LONGEST = 0.25  # share of the candidates from which the spline is no help
+SMALLEST = 1e-280
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Box:
+    score: Score
+    site: Site
+    low: tuple[float, float]
+    high: tuple[float, float]
+    spline: Any
+
+    def covers(self, score: Score, site: Site, m: Array, log_v: Array) -> bool:
+        return bool(score == self.score and site is self.site and m.min() >= self.low[0] and m.max() <= self.high[0]
+                    and log_v.min() >= self.low[1] and log_v.max() <= self.high[1])
+
+
+@final
+class Shortlist:
+    """Keeps its spline from choice to choice."""
+
+    def __init__(self) -> None:
+        self._box: _Box | None = None
+        self.n_exact = 0  # scores computed, grid and probes included
+
+    def scores(self, score: Score, candidates: Candidates) -> Array:
+        """Scores of all candidates; minus infinity for those that can not be the best."""
+        site, m, v = candidates.site, candidates.m, candidates.v
+        closed_form = isinstance(score, Bald) and isinstance(plain_site(site), (Logistic, Gaussian))
+        if not (score.smooth and m.size >= MANY and _same_for_all(site)) or closed_form:
+            self.n_exact += m.size
+            return score.of(candidates)
+        log_v = np.log(np.maximum(v, SMALLEST))
+        if self._box is None or not self._box.covers(score, site, m, log_v):
+            self._box = self._new_box(score, site, m, log_v)
+        guess = self._box.spline(m, log_v, grid=False)
+        probes = np.unique(np.linspace(0, m.size - 1, PROBES).astype(np.intp))
+        best = np.argsort(-guess)[:PROBES]  # where the error counts
+        near = np.concatenate([probes, best])
+        exact = self._exact(score, site, m[near], v[near])
+        error = 4.0 * float(np.abs(np.log(np.maximum(exact, SMALLEST)) - guess[near]).max()) + 1e-9
+        chosen = np.flatnonzero(guess >= np.log(max(float(exact.max()), SMALLEST)) - error)
+        if chosen.size > LONGEST * m.size or not np.isfinite(error):
+            self.n_exact += m.size
+            return score.of(candidates)
+        out = np.full(m.size, -np.inf)
+        out[chosen] = self._exact(score, site, m[chosen], v[chosen])
+        return out
+
+    def _exact(self, score: Score, site: Site, m: Array, v: Array) -> Array:
+        self.n_exact += m.size
+        return score.of(Candidates(site, m, v))
+
+    def _new_box(self, score: Score, site: Site, m: Array, log_v: Array) -> _Box:
+        from scipy.interpolate import RectBivariateSpline
+
+        edges = []
+        for values in (m, log_v):
+            wide = MARGIN * max(float(np.ptp(values)), 1.0)
+            edges.append((float(values.min()) - wide, float(values.max()) + wide))
+        x, y = (np.linspace(low, high, GRID) for low, high in edges)
+        grid_m, grid_v = (part.ravel() for part in np.meshgrid(x, np.exp(y), indexing="ij"))
+        values = np.log(np.maximum(self._exact(score, site, grid_m, grid_v), SMALLEST)).reshape(GRID, GRID)
+        low, high = (edges[0][0], edges[1][0]), (edges[0][1], edges[1][1])
+        return _Box(score, site, low, high, RectBivariateSpline(x, y, values))
+
+
+def _same_for_all(site: Site) -> bool:
+    return all(np.ndim(getattr(site, name)) == 0 for name in site.per_datum)
