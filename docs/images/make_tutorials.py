@@ -184,7 +184,48 @@ def lynx() -> None:
     save(figure, "tutorial-lynx")
 
 
-PICTURES: dict[str, Callable[[], None]] = {"points": points, "inla": inla, "digits": digits, "lynx": lynx}
+def loop() -> None:
+    """The bound of a model with one datum as a landscape, and how four rules approach the optimum of a larger one."""
+    page = names_of("one-loop.md")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4.1), layout="constrained", width_ratios=(1.15, 1))
+    m, sd = np.meshgrid(np.linspace(-1.2, 5.2, 200), np.geomspace(0.07, 2.6, 200))
+    value = 6 * m - np.exp(m + sd**2 / 2) - (m**2 + sd**2) / 8 + np.log(sd)  # the bound, up to a constant
+    left.contour(
+        m,
+        sd,
+        value - value.max(),
+        levels=[-100, -30, -10, -3, -1, -0.3, -0.1, -0.03],
+        colors="#9aa7af",
+        linewidths=0.8,
+        linestyles="solid",
+    )
+    plain, guarded = np.array(page["plain"]), np.array(page["guarded"])
+    left.plot(plain[:, 0], plain[:, 1], "o-", color=ORANGE, ms=5, lw=1.4, label="plain rule, from the prior")
+    for k, (x, y, _) in enumerate(plain):
+        left.annotate(str(k), (x, y), textcoords="offset points", xytext=(6, 5), color=ORANGE, fontsize=10)
+    left.plot(guarded[:, 0], guarded[:, 1], "s-", color=BLUE, ms=6, label="klimb's default")
+    left.set(yscale="log", xlabel="mean of q", ylabel="sd of q", title="one count, y = 6: what steps do")
+    left.set_yticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
+    left.minorticks_off()
+    left.legend(loc="lower left", fontsize=9)
+    best = max(run.bound for run in page["runs"].values())
+    for (name, run), colour, mark in zip(page["runs"].items(), (BLUE, ORANGE, GREEN, PURPLE), "sod^", strict=True):
+        gap = np.maximum(best - np.asarray(run.history.bound), 1e-10)
+        right.semilogy(
+            gap[:80], mark + "-", color=colour, ms=3.5, lw=1.3, markevery=1 if len(gap) < 12 else 4, label=name
+        )
+    right.set(title="300 data: nats below the optimum", xlabel="iterations", ylim=(1e-9, 1e4))
+    right.legend(loc="upper right", fontsize=9)
+    save(figure, "one-loop")
+
+
+PICTURES: dict[str, Callable[[], None]] = {
+    "points": points,
+    "inla": inla,
+    "digits": digits,
+    "lynx": lynx,
+    "loop": loop,
+}
 
 
 if __name__ == "__main__":
