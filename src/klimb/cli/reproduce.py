@@ -19,10 +19,11 @@ from klimb.cli.options import json_option, quiet_option
 @click.option("--out", metavar="DIR", type=click.Path(file_okay=False, path_type=Path), default=Path("reproduced"),
               show_default=True, help="Where records, pages and pictures go.")
 @click.option("--fresh", is_flag=True, help="Forget what an earlier run found.")
+@click.option("--so-far", is_flag=True, help="Do nothing more: show what an earlier run has found so far.")
 @json_option
 @quiet_option
 def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None, out: Path, fresh: bool,
-            as_json: bool, quiet: bool) -> int:
+            so_far: bool, as_json: bool, quiet: bool) -> int:
     """Reproduce tables and figures of the papers: theirs beside ours, a picture, a record.
 
     KEY is one of --list, or "all". Nothing is downloaded: docs/papers/data.md says where each data set is
@@ -37,6 +38,8 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
     from klimb.cli.shell import emit
     from klimb.reproduce.registry import EXPERIMENTS, canonical
 
+    if fresh and so_far:
+        raise click.UsageError("--fresh forgets what --so-far would show: say one of them")
     if listing:
         emit(listed(as_json))
         return 0
@@ -44,13 +47,14 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
         raise click.UsageError("name a table or figure, or say --list")
     names = list(EXPERIMENTS) if keys == ("all",) else [canonical(key) for key in keys]
     for name in dict.fromkeys(names):
-        code = _one(name, quick, data, out, fresh, as_json, quiet)
+        code = _one(name, quick, data, out, fresh, so_far, as_json, quiet)
         if code:
             return code
     return 0
 
 
-def _one(name: str, quick: bool, data: Path | None, out: Path, fresh: bool, as_json: bool, quiet: bool) -> int:
+def _one(name: str, quick: bool, data: Path | None, out: Path, fresh: bool, so_far: bool, as_json: bool,
+         quiet: bool) -> int:
     from klimb.cli import INTERRUPTED
     from klimb.cli.shell import emit, say
     from klimb.reproduce.experiment import Size
@@ -62,7 +66,7 @@ def _one(name: str, quick: bool, data: Path | None, out: Path, fresh: bool, as_j
     size: Size = "quick" if quick else "full"
     try:
         with progress(name, not quiet) as hear:
-            record = run(name, data=data, out=out, size=size, fresh=fresh, hear=hear)
+            record = run(name, data=data, out=out, size=size, fresh=fresh, so_far=so_far, hear=hear)
     except KeyboardInterrupt:
         say(f"klimb: interrupted; what is done is kept in {out / stem(name, size)}.json: the same command goes on.")
         return INTERRUPTED

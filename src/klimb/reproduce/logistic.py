@@ -206,7 +206,8 @@ def plan_gisette(library: Library, size: Size) -> list[Job]:
     few = ("MAP", "mean-field", "proximal", "default")
     if library.has("gisette"):
         return jobs(library, "gisette", half_of, WIDE, 1, few, size)
-    names = ("4 against 9", "madelon", "arcene", "dexter") if size != "quick" else ("4 against 9", "arcene", "dexter")
+    names = {"full": ("4 against 9", "madelon", "arcene", "dexter"), "quick": ("4 against 9", "arcene", "dexter"),
+             "tiny": ("4 against 9", "dexter")}[size]
     return [job for name in names for job in jobs(library, name, half_of, WIDE, 1, few, size)]
 
 

@@ -27,7 +27,7 @@ Hear: TypeAlias = Callable[[str, int, int], None]  # job that begins, jobs done,
 
 
 def run(key: str, *, data: str | Path | None = None, out: str | Path = "reproduced", size: Size = "full",
-        fresh: bool = False, hear: Hear | None = None) -> Record:
+        fresh: bool = False, so_far: bool = False, hear: Hear | None = None) -> Record:
     """Reproduce a table or figure; go on where an earlier run stopped.
 
     Parameters
@@ -42,6 +42,8 @@ def run(key: str, *, data: str | Path | None = None, out: str | Path = "reproduc
         As the paper has it; within two minutes; within seconds, to see that everything runs.
     fresh : bool
         Forget what an earlier run found.
+    so_far : bool
+        Do nothing more; make tables, page and picture of what is there.
     hear : callable, optional
         Called with (job, done, total) before every job, and at the end.
 
@@ -69,7 +71,10 @@ def run(key: str, *, data: str | Path | None = None, out: str | Path = "reproduc
     record.data.update(facts)
     experiment = chosen.experiment()
     jobs = experiment.plan(library, size)
-    _work(record, jobs, hear)
+    if not so_far:
+        _work(record, jobs, hear)
+    elif not record.results:
+        raise InputError("an earlier run to show", f"nothing in {path}", "Run it without --so-far first.")
     _finish(record, chosen, experiment, jobs)
     return record
 
@@ -108,11 +113,11 @@ def _work(record: Record, jobs: Sequence[Job], hear: Hear | None) -> None:
 
 
 def _finish(record: Record, chosen: Entry, experiment: Experiment, jobs: Sequence[Job]) -> None:
-    results = {job.name: record.results[job.name] for job in jobs}  # in the order of the plan
+    results = {job.name: record.results[job.name] for job in jobs if job.name in record.results}  # in planned order
     tables = experiment.tables(results)
-    record.finished = True
+    record.finished = len(results) == len(jobs)
     record.extra = {"title": chosen.title, "paper": PAPERS[record.experiment[0]],
-                    "tables": [asdict(one) for one in tables],
+                    "jobs": len(jobs), "tables": [asdict(one) for one in tables],
                     "remarks": experiment.remarks}
     record.write()
     picture = draw(record, experiment, results)
@@ -131,8 +136,9 @@ def draw(record: Record, experiment: Experiment, results: Results) -> Path | Non
 def page(record: Record, experiment: Experiment, tables: Sequence[Table], picture: Path | None) -> str:
     """All of it in Markdown."""
     option = "" if record.size == "full" else f" --{record.size}"
-    made = (f"`klimb reproduce {record.experiment}{option}`, {seconds(sum(record.cpu_seconds.values()))} of CPU time on"
-            f" one core. [{record.experiment[0]}] is {record.extra['paper']}.")
+    part = "" if record.finished else f" ({len(record.results)} of {record.extra['jobs']} parts so far)"
+    made = (f"`klimb reproduce {record.experiment}{option}`{part}, {seconds(sum(record.cpu_seconds.values()))} of CPU"
+            f" time on one core. [{record.experiment[0]}] is {record.extra['paper']}.")
     parts = [f"# {record.experiment}: {record.extra['title']}", made, *map(as_markdown, tables)]
     if picture is not None:
         parts.append(f"![{experiment.caption}]({picture.name})\n\n*{experiment.caption}*")
