@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.numerics.factors import cheapest_plan, factorise
+from klimb.numerics.arrays import Array
+from klimb.numerics.factors import Plan, cheapest_plan, factorise
+from klimb.numerics.factors.choose import MEMORY
+from klimb.numerics.krylov.lowrank import ScaledLanczos
 from klimb.numerics.normal_matrix import NormalMatrix
-from klimb.numerics.operators.base import Operator
-from klimb.numerics.variances.result import LogDet, ProductCount, Variances
+from klimb.numerics.operators import Operator, SparseOperator, StackedOperator
+from klimb.numerics.variances.bounds import bracket_by_lanczos, by_lanczos, simple_upper
+from klimb.numerics.variances.result import LogDet, ProductCount, Variances, median_relative_error
 from klimb.numerics.variances.sampling import sample
+from klimb.numerics.variances.stochastic import Probes
 
-METHODS = ("auto", "exact", "sampling")
+METHODS = ("auto", "exact", "lanczos", "sampling", "diagonal", "bracket")
 BUDGET = 4000  # products, unless told otherwise
 AFFORDABLE = 2.0  # seconds that an exact answer may take before estimates are considered
+RANK = 64  # Lanczos directions in the surrogate
+PROBES_AT_A_TIME = 16
+LOG_DET_ACCURACY = 0.005  # of the systems behind a log-determinant: they share the accuracy of variances of 0.5%
+FLOPS_A_SECOND = 1e9  # of sparse products
+INTERVAL = 1.96
 
 
 def estimate(A: NormalMatrix, B: Operator, *, method: str = "auto", accuracy: float = 0.01, seed: int = 0,
@@ -21,7 +33,15 @@ def estimate(A: NormalMatrix, B: Operator, *, method: str = "auto", accuracy: fl
     """diag(B A^-1 B') with an error for each of its values.
 
     ``accuracy`` is the median relative error to aim for and ``budget`` the most single-vector products with the
-    operators to spend on it; the result says whether it was ``reached``. Equal seeds give equal answers.
+    operators to spend on it; the result says whether it was ``reached``. Equal seeds give equal answers, and with
+    ``previous`` the answer for a nearby A has the same noise, so that differences between them can be trusted.
+
+    - ``"exact"``: dense Cholesky in D or in N, or selected inversion of a sparse A.
+    - ``"diagonal"``: the diagonal of a surrogate and probes of the rest, pooled over the rows.
+    - ``"bracket"``: the same within certain bounds from Lanczos's iteration.
+    - ``"lanczos"``: those bounds alone, the value being the one from below.
+    - ``"sampling"``: perturb and solve. Needs nothing but products.
+    - ``"auto"``: exact where that takes a moment or less than an estimate would, "diagonal" elsewhere.
 
     >>> from klimb.numerics.operators import as_operator
     >>> B = as_operator([[1.0, 0.0], [1.0, 1.0]], "B")
@@ -32,22 +52,126 @@ def estimate(A: NormalMatrix, B: Operator, *, method: str = "auto", accuracy: fl
     _check(A, B, method, accuracy)
     limit = BUDGET if budget is None else budget
     memory = None if previous is None else previous.memory
-    if method == "exact" or (method == "auto" and cheapest_plan(A, B).seconds <= AFFORDABLE):
-        return _exact(A, B)
-    return sample(A, B, accuracy=accuracy, budget=limit, seed=seed, previous=memory)
+    if method == "exact":
+        return _exact(A, B, cheapest_plan(A, B))
+    if method == "lanczos":
+        return by_lanczos(A, B, accuracy=accuracy, budget=limit, seed=seed)
+    if method == "sampling":
+        return sample(A, B, accuracy=accuracy, budget=limit, seed=seed, previous=memory)
+    if method == "auto":
+        plan = cheapest_plan(A, B)
+        if plan.seconds <= AFFORDABLE and plan.bytes <= MEMORY:
+            return _exact(A, B, plan)
+        return _probed(A, B, accuracy=accuracy, budget=limit, seed=seed, memory=memory, plan=plan)
+    return _probed(A, B, accuracy=accuracy, budget=limit, seed=seed, memory=memory, bounded=method == "bracket")
 
 
-def log_det(A: NormalMatrix, *, seed: int = 0) -> LogDet:
-    """log det(A)."""
+def log_det(A: NormalMatrix, *, accuracy: float = LOG_DET_ACCURACY, probes: int = PROBES_AT_A_TIME,
+            seed: int = 0) -> LogDet:
+    """log det(A): exact where that takes a moment, else by stochastic Lanczos quadrature with ``probes`` probes.
+
+    ``accuracy`` is that of the systems behind it. An estimate of variances brings a log-determinant along
+    (``Variances.log_det``): use that where there is one.
+
+    >>> from klimb.numerics.operators import as_operator
+    >>> log_det(NormalMatrix(np.ones(2), [(as_operator([[1.0, 2.0]], "B"), 1.0)])).value.__round__(6)
+    1.791759
+    """
+    plan = cheapest_plan(A)
     count = ProductCount(A.operators)
-    return LogDet(factorise(A).log_det, 0.0, True, count.spent)
+    if plan.seconds <= AFFORDABLE and plan.bytes <= MEMORY:
+        return LogDet(factorise(A, plan).log_det, 0.0, True, count.spent)
+    found = Probes(A, None, ScaledLanczos(A, min(RANK, A.size), seed), accuracy=accuracy, seed=seed)
+    found.add(probes)
+    value, error = found.quadrature.result()
+    return LogDet(value, error, False, count.spent)
 
 
-def _exact(A: NormalMatrix, B: Operator) -> Variances:
+class Effort(NamedTuple):
+    """How much was spent: a later call with a nearby A spends the same, so that its noise is the same."""
+
+    seed: int
+    probes: int
+
+
+def _exact(A: NormalMatrix, B: Operator, plan: Plan) -> Variances:
     count = ProductCount((*A.operators, B))
-    factor = factorise(A, cheapest_plan(A, B))
+    factor = factorise(A, plan)
     value = np.maximum(factor.variances(B), 0.0)
-    return Variances(value, np.zeros_like(value), value, value, "exact", True, True, True, count.spent)
+    return Variances(value, np.zeros_like(value), value, value, "exact", True, True, True, count.spent,
+                     log_det=LogDet(factor.log_det, 0.0, True, 0))
+
+
+def _probed(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed: int, memory: object,
+            plan: Plan | None = None, bounded: bool = False) -> Variances:
+    """Probes until the accuracy is reached or the budget spent; or the exact ``plan``, once it looks cheaper."""
+    count = ProductCount((*A.operators, B))
+    if B.row_norms_squared(np.ones(A.size)) is None:  # the surrogate can not be compared with
+        found = sample(A, B, accuracy=accuracy, budget=budget, seed=seed, previous=memory)
+        return found if not bounded else _within_bounds(A, B, found, ScaledLanczos(A, min(RANK, A.size), seed), count)
+    krylov = ScaledLanczos(A, min(RANK, A.size), seed)
+    probes = Probes(A, B, krylov, accuracy=accuracy, seed=seed)
+    same = memory.probes if isinstance(memory, Effort) and memory.seed == seed else 0
+    probes.add(max(same, PROBES_AT_A_TIME))
+    value, error = probes.variances()
+    while median_relative_error(value, error, certain=False) > accuracy:
+        more = _more_probes(probes, accuracy, budget, count.spent)
+        if plan is not None and plan.bytes <= MEMORY:
+            ahead = _probes_needed(probes, accuracy) * count.spent / probes.n * _seconds_a_product(A)
+            if plan.seconds < ahead and plan.seconds < budget * _seconds_a_product(A):
+                return _exact(A, B, plan)
+        if more < 1:
+            break
+        probes.add(more)
+        value, error = probes.variances()
+    value = np.minimum(value, simple_upper(A, B))
+    reached = probes.converged and median_relative_error(value, error, certain=False) <= accuracy
+    log_value, log_error = probes.quadrature.result()
+    found = Variances(value, error, np.maximum(value - INTERVAL * error, 0.0), value + INTERVAL * error, "diagonal",
+                      False, False, bool(reached), count.spent, Effort(seed, probes.n),
+                      LogDet(log_value, log_error, False, 0), probes.M)
+    return _within_bounds(A, B, found, krylov, count) if bounded else found
+
+
+def _within_bounds(A: NormalMatrix, B: Operator, found: Variances, krylov: ScaledLanczos,
+                   count: ProductCount) -> Variances:
+    """The estimate, moved into certain bounds where it is outside of them."""
+    lower, upper = bracket_by_lanczos(A, B, krylov)
+    value: Array = np.clip(found.value, lower, upper)
+    error = np.minimum(found.error, np.maximum(upper - value, value - lower))
+    certain = bool(np.isfinite(upper).all())
+    return Variances(value, error, lower, upper, "bracket", False, certain, found.reached, count.spent, found.memory,
+                     found.log_det, found.preconditioner)
+
+
+def _probes_needed(probes: Probes, accuracy: float) -> int:
+    """How many probes there should be in total."""
+    n = probes.n
+    while probes.expected_error(n) > accuracy and n < 2**20:
+        n = int(1.25 * n) + 1
+    return n
+
+
+def _more_probes(probes: Probes, accuracy: float, budget: int, spent: int) -> int:
+    """As many as are needed, but no more than the budget allows, nor than three times those at hand."""
+    needed = min(_probes_needed(probes, accuracy), 4 * probes.n) - probes.n
+    allowed = int((budget - spent) * probes.n / max(spent, 1))
+    return min(max(needed, PROBES_AT_A_TIME // 2), allowed)
+
+
+def _seconds_a_product(A: NormalMatrix) -> float:
+    """Expected time of one single-vector product, as part of a block."""
+    return max((_flops(operator) for operator in A.operators), default=0.0) / FLOPS_A_SECOND
+
+
+def _flops(operator: Operator) -> float:
+    if isinstance(operator, StackedOperator):
+        return sum(_flops(part) for part in operator.parts)
+    if isinstance(operator, SparseOperator):
+        return 2.0 * float(operator.matrix.nnz)
+    if operator.explicit is not None:
+        return 0.2 * float(operator.shape[0]) * operator.shape[1]  # dense products run ten times faster
+    return 50.0 * sum(operator.shape)  # a transform
 
 
 def _check(A: NormalMatrix, B: Operator, method: str, accuracy: float) -> None:

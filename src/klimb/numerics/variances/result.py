@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.numerics.arrays import Array
+from klimb.numerics.krylov.preconditioners import Preconditioner
 from klimb.numerics.operators.base import Operator
 
 MEDIAN_OF_NORMAL = 0.6745  # |x| is below this half of the time, x standard normal
@@ -21,8 +22,9 @@ class Variances:
 
     ``error`` is the standard error of each value (zero where exact, half the width of the bracket for bounds).
     ``lower`` and ``upper`` are certain bounds where ``certain``, otherwise ends of a 95% interval. ``reached``: the
-    median relative error is believed to be within the accuracy that was asked for. ``memory`` is what a later call
-    with a nearby A may be given as ``previous``.
+    median relative error is believed to be within the accuracy that was asked for. What the estimate had to find out on
+    its way is kept where there is such: ``log_det`` of A, a good ``preconditioner`` of A, and ``memory``, which makes a
+    later call with a nearby A (``previous``) cheaper and its noise the same.
     """
 
     value: Array
@@ -35,6 +37,8 @@ class Variances:
     reached: bool
     n_products: int
     memory: Any = None
+    log_det: LogDet | None = None
+    preconditioner: Preconditioner | None = None
 
     @property
     def relative_error(self) -> float:

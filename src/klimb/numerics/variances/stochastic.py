@@ -1,0 +1,164 @@
+"""Variances as those of a surrogate M, exactly, plus an estimate of the small rest.
+
+For noise eta with independent entries +-1, z = F eta (M = F F'), y = M^-1 z and x = A^-1 z:
+
+    E (b'y)(b'x) = b'A^-1 b        E (b'y)^2 = b'M^-1 b, which is known
+
+so v_i = f v_i^M + E (b'y)(b'x - f b'y) for any f, and the closer f M^-1 is to A^-1 the less there is left to average:
+Hutchinson's estimator of a diagonal with the Krylov part taken out (Hutch++, XDiag), for rows of B instead of unit
+vectors. M is a few Lanczos steps plus a diagonal, and at the same time the preconditioner of the systems A x = z, whose
+coefficients give log det(M^-1 A) for nothing. What remains is pooled over the rows (`pooling`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb.numerics.arrays import Array
+from klimb.numerics.krylov import solve
+from klimb.numerics.krylov.lowrank import ScaledLanczos
+from klimb.numerics.normal_matrix import NormalMatrix
+from klimb.numerics.operators.base import Operator, column_blocks
+from klimb.numerics.variances.pooling import Pooled, fitted, pooled, standardised
+from klimb.numerics.variances.quadrature import Quadrature
+from klimb.numerics.variances.result import MEDIAN_OF_NORMAL
+
+SHARE_OF_SOLVES, COARSEST = 0.2, 0.01  # of the accuracy that the systems may use up, and their coarsest tolerance
+NOISE_PRIOR = 8.0  # probes' worth of the common noise level that a row's own is mixed with
+
+
+@final
+@dataclass(eq=False)
+class RowSums:
+    """Sums over probes of t = (b'y)(b'x) and w = (b'y)^2 per row: enough for mean and variance of t - f w, any f."""
+
+    rows: int
+    n: int = 0
+    t: Array = field(init=False)
+    w: Array = field(init=False)
+    tt: Array = field(init=False)
+    tw: Array = field(init=False)
+    ww: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.t, self.w, self.tt, self.tw, self.ww = (np.zeros(self.rows) for _ in range(5))
+
+    def add(self, at_y: Array, at_x: Array) -> None:
+        """B y and B x for a block of probes."""
+        t, w = at_y * at_x, at_y * at_y
+        self.n += t.shape[1]
+        self.t += t.sum(axis=1)
+        self.w += w.sum(axis=1)
+        self.tt += np.einsum("ij,ij->i", t, t)
+        self.tw += np.einsum("ij,ij->i", t, w)
+        self.ww += np.einsum("ij,ij->i", w, w)
+
+    def beyond(self, f: Array) -> tuple[Array, Array]:
+        """Mean of t - f w, and the variance of one probe's t - f w."""
+        mean = (self.t - f * self.w) / self.n
+        square = (self.tt - 2.0 * f * self.tw + f * f * self.ww) / self.n
+        return mean, np.maximum(square - mean**2, 0.0) * self.n / max(self.n - 1, 1)
+
+
+@final
+class Probes:
+    """Probes of A against its surrogate M, added until they are enough. Without B, for the log-determinant alone."""
+
+    def __init__(self, A: NormalMatrix, B: Operator | None, krylov: ScaledLanczos, *, accuracy: float,
+                 seed: int) -> None:
+        self.A, self.B, self.M = A, B, krylov.surrogate()
+        self._rng = np.random.default_rng([seed, 1])
+        self._tol = min(SHARE_OF_SOLVES * accuracy, COARSEST)
+        self._rows = None if B is None else _Rows(A, B, krylov)
+        self.quadrature = Quadrature(A, self.M, None if self._rows is None else (self._rows.B, self._rows.surrogate))
+        self.converged, self.n = True, 0
+
+    def add(self, k: int) -> None:
+        """``k`` more probes, in blocks."""
+        tallest = max(self.A.size, *(operator.shape[0] for operator in self.A.operators))
+        for block in column_blocks(k, max(tallest, 0 if self.B is None else self.B.shape[0])):
+            signs = self._rng.integers(0, 2, (self.A.size, block.stop - block.start))
+            z = self.M.factor_times(2.0 * signs.astype(np.float64) - 1.0)
+            solution = solve(self.A, z, preconditioner=self.M, tol=self._tol, record=True)
+            self.converged &= solution.converged
+            self.quadrature.add(solution.steps, solution.ratios)
+            self.n += z.shape[1]
+            if self._rows is not None:
+                self._rows.sums.add(self._rows.B.times(self.M.solve(z)), self._rows.B.times(solution.x))
+
+    def variances(self) -> tuple[Array, Array]:
+        """Values and standard errors."""
+        assert self._rows is not None
+        return self._rows.result()
+
+    def expected_error(self, n: int) -> float:
+        """Median relative error to be expected of ``n`` probes, from those at hand."""
+        assert self._rows is not None
+        return self._rows.expected_error(n)
+
+
+@final
+class _Rows:
+    """The rows of B: their variances under M, their features, and sums over the probes."""
+
+    def __init__(self, A: NormalMatrix, B: Operator, krylov: ScaledLanczos) -> None:
+        known = krylov.surrogate().variances(B)
+        assert known is not None, "probes need the entries of B"
+        self.B, (self.surrogate, base) = B, known
+        self.sums = RowSums(B.shape[0])
+        self._live = np.flatnonzero(self.surrogate > 0.0)
+        features = row_features(A, B, self.surrogate, base, krylov.diagonal, self._live)
+        self._features = standardised(features) if len(self._live) else np.empty((0, 1))
+
+    def result(self) -> tuple[Array, Array]:
+        value, error = np.zeros_like(self.surrogate), np.zeros_like(self.surrogate)
+        if len(self._live):
+            known, ratios = self.surrogate[self._live], self._ratios()[0]
+            value[self._live], error[self._live] = ratios.ratio * known, ratios.error * known
+        return value, error
+
+    def expected_error(self, n: int) -> float:
+        if not len(self._live):
+            return 0.0
+        ratios, noise = self._ratios()
+        variance = noise**2 * self.sums.n / n
+        total = np.maximum(ratios.spread**2 + variance, 1e-300)
+        return MEDIAN_OF_NORMAL * float(np.median(np.sqrt(ratios.spread**2 / total * variance) / ratios.ratio))
+
+    def _ratios(self) -> tuple[Pooled, Array]:
+        weight = max(float(self.sums.w[self._live].sum()), 1e-300)
+        ratio, noise = self._direct(np.full(len(self._live), float(self.sums.t[self._live].sum()) / weight))
+        f, _ = fitted(self._features, ratio, np.full_like(noise, float(np.sqrt(np.mean(noise**2)))))
+        ratio, noise = self._direct(f)  # with the fit as control there is less noise
+        f, spread = fitted(self._features, ratio, noise)
+        return pooled(f, spread, ratio, noise), noise
+
+    def _direct(self, f: Array) -> tuple[Array, Array]:
+        """Each row's own estimate of v_i / v_i^M with f as control, and its standard error."""
+        whole = np.zeros_like(self.surrogate)
+        whole[self._live] = f
+        mean, variance = self.sums.beyond(whole)
+        known, n = self.surrogate[self._live], self.sums.n
+        own = variance[self._live] / known**2
+        mixed = ((n - 1) * own + NOISE_PRIOR * float(np.mean(own))) / (n - 1 + NOISE_PRIOR)
+        return f + mean[self._live] / known, np.sqrt(mixed / n)
+
+
+def row_features(A: NormalMatrix, B: Operator, surrogate: Array, base: Array, diagonal: Array | None,
+                 live: npt.NDArray[np.intp]) -> list[Array]:
+    """What may tell by how much the surrogate is off: a row's leverage, its share in the low rank, its shrinkage."""
+    known = surrogate[live]
+    features = [np.log(np.maximum(base[live], known) / known), np.log(known)]
+    for operator, weights in A.parts:
+        if operator is B:
+            leverage = np.abs(weights[live] * known)
+            features += [leverage / (1.0 + leverage), np.log1p(leverage)]
+    if A.shift.min() > 0.0 and (prior := B.row_norms_squared(1.0 / A.shift)) is not None:
+        features.append(known / prior[live])
+    if diagonal is not None and (damped := B.row_norms_squared(A.shift / diagonal**2)) is not None:
+        features.append(damped[live] / known)
+    return features
