@@ -91,7 +91,7 @@ class Engine:
         accuracy = max(ROUGH, self.accuracy) if rough else self.accuracy
         variances = estimate(A, self.latent.B, method=self.method, accuracy=accuracy, seed=self.seed,
                              previous=None if previous is None else previous.variances)  # fmt: skip
-        self._preconditioner = simplest_preconditioner(A)
+        self._preconditioner = variances.preconditioner or simplest_preconditioner(A)
         return Measured(gamma, variances, self._log_det(A, gamma, variances, previous))
 
     def check_determined(self, gamma: Array) -> None:
@@ -125,16 +125,19 @@ class Engine:
         return Measured(gamma, known, LogDet(factor.log_det, 0.0, True, 0))
 
     def _log_det(self, A: NormalMatrix, gamma: Array, variances: Variances, previous: Measured | None) -> LogDet:
-        """Estimated once and carried along.
+        """What came with the variances; else estimated, and carried along while gamma hardly changes.
 
         log det A is concave in gamma with derivative v, so it changes by something between v_new'd and v_old'd.
         """
-        if previous is None:
-            return log_det(A, seed=self.seed)
-        change = gamma - previous.gamma
-        old, new = float(previous.v @ change), float(variances.value @ change)
-        error = float(np.hypot(previous.log_det.error, 0.5 * abs(old - new)))
-        return LogDet(previous.log_det.value + 0.5 * (old + new), error, False, previous.log_det.n_products)
+        if variances.log_det is not None:
+            return variances.log_det
+        if previous is not None:
+            change = gamma - previous.gamma
+            old, new = float(previous.v @ change), float(variances.value @ change)
+            if abs(old - new) <= previous.log_det.error:
+                error = float(np.hypot(previous.log_det.error, 0.5 * (old - new)))
+                return LogDet(previous.log_det.value + 0.5 * (old + new), error, False, previous.log_det.n_products)
+        return log_det(A, seed=self.seed)
 
     def solve(self, weights: Array, rhs: Array, tol: float) -> Solution:
         """A(weights)^-1 rhs to a relative residual of ``tol``."""
