@@ -54,7 +54,7 @@ def by_lanczos(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, se
         lower, upper = bracket_by_lanczos(A, B, krylov)
         certain = bool(np.isfinite(upper).all())
         error = upper - lower if certain else _missed(A, B, lower, seed)
-        reached = median_relative_error(lower, error, certain=certain) <= accuracy or krylov.found.k >= A.size
+        reached = median_relative_error(lower, error, normal=False) <= accuracy or krylov.found.k >= A.size
         rank = krylov.found.k
         if reached or rank >= most or count.spent * 2 > budget:
             break

@@ -21,11 +21,12 @@ from klimb.numerics.variances.stochastic import Probes
 METHODS = ("auto", "exact", "lanczos", "sampling", "diagonal", "bracket")
 BUDGET = 4000  # products, unless told otherwise
 AFFORDABLE = 2.0  # seconds that an exact answer may take before estimates are considered
-RANK = 64  # Lanczos directions in the surrogate
-PROBES_AT_A_TIME = 16
+RANKS = {0.1: 32, 0.03: 64, 0.0: 128}  # Lanczos directions in the surrogate, by the accuracy from which they are used
+PILOT, FEWEST_PROBES = 8, 16  # probes that show what a probe costs, and how few may be believed
 LOG_DET_ACCURACY = 0.005  # of the systems behind a log-determinant: they share the accuracy of variances of 0.5%
 FLOPS_A_SECOND = 1e9  # of sparse products
 INTERVAL = 1.96
+FEWEST_ITERATIONS = 50  # that a system may always take, whatever the budget
 
 
 def estimate(A: NormalMatrix, B: Operator, *, method: str = "auto", accuracy: float = 0.01, seed: int = 0,
@@ -66,7 +67,7 @@ def estimate(A: NormalMatrix, B: Operator, *, method: str = "auto", accuracy: fl
     return _probed(A, B, accuracy=accuracy, budget=limit, seed=seed, memory=memory, bounded=method == "bracket")
 
 
-def log_det(A: NormalMatrix, *, accuracy: float = LOG_DET_ACCURACY, probes: int = PROBES_AT_A_TIME,
+def log_det(A: NormalMatrix, *, accuracy: float = LOG_DET_ACCURACY, probes: int = FEWEST_PROBES,
             seed: int = 0) -> LogDet:
     """log det(A): exact where that takes a moment, else by stochastic Lanczos quadrature with ``probes`` probes.
 
@@ -81,7 +82,7 @@ def log_det(A: NormalMatrix, *, accuracy: float = LOG_DET_ACCURACY, probes: int 
     count = ProductCount(A.operators)
     if plan.seconds <= AFFORDABLE and plan.bytes <= MEMORY:
         return LogDet(factorise(A, plan).log_det, 0.0, True, count.spent)
-    found = Probes(A, None, ScaledLanczos(A, min(RANK, A.size), seed), accuracy=accuracy, seed=seed)
+    found = Probes(A, None, ScaledLanczos(A, _rank(A, 0.03), seed), accuracy=accuracy, seed=seed)
     found.add(probes)
     value, error = found.quadrature.result()
     return LogDet(value, error, False, count.spent)
@@ -108,13 +109,17 @@ def _probed(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed:
     count = ProductCount((*A.operators, B))
     if B.row_norms_squared(np.ones(A.size)) is None:  # the surrogate can not be compared with
         found = sample(A, B, accuracy=accuracy, budget=budget, seed=seed, previous=memory)
-        return found if not bounded else _within_bounds(A, B, found, ScaledLanczos(A, min(RANK, A.size), seed), count)
-    krylov = ScaledLanczos(A, min(RANK, A.size), seed)
+        return found if not bounded else _within_bounds(A, B, found, ScaledLanczos(A, _rank(A, accuracy), seed), count)
+    krylov = ScaledLanczos(A, _rank(A, accuracy), seed)
     probes = Probes(A, B, krylov, accuracy=accuracy, seed=seed)
+    limit = max(FEWEST_ITERATIONS, budget // (2 * len(A.parts) * PILOT))
+    probes.add(PILOT, limit)
     same = memory.probes if isinstance(memory, Effort) and memory.seed == seed else 0
-    probes.add(max(same, PROBES_AT_A_TIME))
+    allowed = probes.n + int((budget - count.spent) * probes.n / max(count.spent, 1))
+    if min(max(same, FEWEST_PROBES), allowed) > probes.n:
+        probes.add(min(max(same, FEWEST_PROBES), allowed) - probes.n, limit)
     value, error = probes.variances()
-    while median_relative_error(value, error, certain=False) > accuracy:
+    while median_relative_error(value, error) > accuracy:
         more = _more_probes(probes, accuracy, budget, count.spent)
         if plan is not None and plan.bytes <= MEMORY:
             ahead = _probes_needed(probes, accuracy) * count.spent / probes.n * _seconds_a_product(A)
@@ -122,10 +127,10 @@ def _probed(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed:
                 return _exact(A, B, plan)
         if more < 1:
             break
-        probes.add(more)
+        probes.add(more, limit)
         value, error = probes.variances()
     value = np.minimum(value, simple_upper(A, B))
-    reached = probes.converged and median_relative_error(value, error, certain=False) <= accuracy
+    reached = probes.converged and median_relative_error(value, error) <= accuracy
     log_value, log_error = probes.quadrature.result()
     found = Variances(value, error, np.maximum(value - INTERVAL * error, 0.0), value + INTERVAL * error, "diagonal",
                       False, False, bool(reached), count.spent, Effort(seed, probes.n),
@@ -144,6 +149,10 @@ def _within_bounds(A: NormalMatrix, B: Operator, found: Variances, krylov: Scale
                      found.log_det, found.preconditioner)
 
 
+def _rank(A: NormalMatrix, accuracy: float) -> int:
+    return min(next(rank for least, rank in RANKS.items() if accuracy >= least), A.size)
+
+
 def _probes_needed(probes: Probes, accuracy: float) -> int:
     """How many probes there should be in total."""
     n = probes.n
@@ -156,7 +165,7 @@ def _more_probes(probes: Probes, accuracy: float, budget: int, spent: int) -> in
     """As many as are needed, but no more than the budget allows, nor than three times those at hand."""
     needed = min(_probes_needed(probes, accuracy), 4 * probes.n) - probes.n
     allowed = int((budget - spent) * probes.n / max(spent, 1))
-    return min(max(needed, PROBES_AT_A_TIME // 2), allowed)
+    return min(max(needed, PILOT), allowed)
 
 
 def _seconds_a_product(A: NormalMatrix) -> float:

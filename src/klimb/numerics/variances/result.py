@@ -20,7 +20,7 @@ MEDIAN_OF_NORMAL = 0.6745  # |x| is below this half of the time, x standard norm
 class Variances:
     """diag(B A^-1 B'), one value per row of B, none of them negative.
 
-    ``error`` is the standard error of each value (zero where exact, half the width of the bracket for bounds).
+    ``error`` is the standard error of each value (zero where exact, the distance of the bounds for "lanczos").
     ``lower`` and ``upper`` are certain bounds where ``certain``, otherwise ends of a 95% interval. ``reached``: the
     median relative error is believed to be within the accuracy that was asked for. What the estimate had to find out on
     its way is kept where there is such: ``log_det`` of A, a good ``preconditioner`` of A, and ``memory``, which makes a
@@ -43,7 +43,7 @@ class Variances:
     @property
     def relative_error(self) -> float:
         """The median over the rows of the relative error, as far as it is known."""
-        return median_relative_error(self.value, self.error, certain=self.certain)
+        return median_relative_error(self.value, self.error, normal=self.method != "lanczos")
 
 
 @final
@@ -57,10 +57,10 @@ class LogDet:
     n_products: int
 
 
-def median_relative_error(value: Array, error: Array, *, certain: bool) -> float:
-    """Half of the rows have a smaller relative error: from standard errors, or from halves of brackets."""
+def median_relative_error(value: Array, error: Array, *, normal: bool = True) -> float:
+    """Half of the rows have a smaller relative error: from standard errors (``normal``) or from the widths of bounds."""
     ratio = np.divide(error, value, out=np.zeros_like(error), where=value > 0.0)
-    return float(np.median(ratio)) * (1.0 if certain else MEDIAN_OF_NORMAL)
+    return float(np.median(ratio)) * (MEDIAN_OF_NORMAL if normal else 1.0)
 
 
 @final

@@ -7,6 +7,7 @@ A is: robust, and slow to become precise.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -18,13 +19,15 @@ from klimb.numerics.operators.base import Operator, column_blocks
 from klimb.numerics.variances.result import MEDIAN_OF_NORMAL, ProductCount, Variances
 
 FEWEST_DRAWS = 8
+FEWEST_ITERATIONS = 50  # that a system may always take, whatever the budget
 TOLERANCE = 1e-4  # of the systems: the error it leaves is far below that of any affordable number of draws
 
 
 class Draws(NamedTuple):
-    """What a later call can begin with: the solutions for the same random numbers."""
+    """What a later call can begin with: the solutions for the same random numbers, drawn in the same blocks."""
 
     seed: int
+    widths: tuple[int, ...]
     x: Array
 
 
@@ -35,31 +38,42 @@ def sample(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed: 
     M = simplest_preconditioner(A) if preconditioner is None else preconditioner
     rng = np.random.default_rng(seed)
     wanted = int(np.ceil(2.0 * (MEDIAN_OF_NORMAL / accuracy) ** 2))
-    known = previous.x if isinstance(previous, Draws) and previous.seed == seed and len(previous.x) == A.size else None
-    total, drawn, kept = np.zeros(B.shape[0]), 0, []
+    limit = max(FEWEST_ITERATIONS, budget // (2 * max(len(A.parts), 1) * FEWEST_DRAWS))
+    known = previous if isinstance(previous, Draws) and previous.seed == seed and len(previous.x) == A.size else None
+    total, drawn, kept, taken = np.zeros(B.shape[0]), 0, [], []
     converged = True
-    for block in column_blocks(wanted, max(*B.shape, *(operator.shape[0] for operator in A.operators), 1)):
-        width = block.stop - block.start
-        if drawn >= FEWEST_DRAWS:  # what the draws so far have cost says how many more there may be
+    widths = _widths(wanted, max(*B.shape, *(operator.shape[0] for operator in A.operators), 1))
+    for width in widths if known is None else known.widths:
+        if known is None and drawn >= FEWEST_DRAWS:  # what the draws so far have cost says how many more there may be
             width = min(width, int((budget - count.spent) * drawn / max(count.spent, 1)))
             if width < 1:
                 break
         perturbation = A.perturbation(width, rng)
-        start = None if known is None or known.shape[1] < drawn + width else known[:, drawn : drawn + width]
-        solution = solve(A, perturbation, preconditioner=M, tol=TOLERANCE, start=start)
+        start = None if known is None else known.x[:, drawn : drawn + width]
+        solution = solve(A, perturbation, preconditioner=M, tol=TOLERANCE, start=start, max_iter=limit)
         converged &= solution.converged
         at_rows = B.times(solution.x)
         total += np.einsum("ij,ij->i", at_rows, at_rows)
         drawn += width
         kept.append(solution.x)
-    return _from_draws(total, drawn, accuracy, converged, count.spent, Draws(seed, np.concatenate(kept, axis=1)))
+        taken.append(width)
+    memory = Draws(seed, tuple(taken), np.concatenate(kept, axis=1))
+    return _from_draws(total, drawn, accuracy, converged, count.spent, memory, M)
 
 
-def _from_draws(total: Array, k: int, accuracy: float, converged: bool, n_products: int, memory: Draws) -> Variances:
+def _widths(wanted: int, tallest: int) -> Iterator[int]:
+    """Blocks of draws: a few first, to see what they cost."""
+    yield min(FEWEST_DRAWS, wanted)
+    for block in column_blocks(max(wanted - FEWEST_DRAWS, 0), tallest):
+        yield block.stop - block.start
+
+
+def _from_draws(total: Array, k: int, accuracy: float, converged: bool, n_products: int, memory: Draws,
+                M: Preconditioner) -> Variances:
     from scipy.special import chdtri
 
     value = total / k
     lower, upper = total / float(chdtri(k, 0.025)), total / float(chdtri(k, 0.975))
     reached = converged and MEDIAN_OF_NORMAL * np.sqrt(2.0 / k) <= accuracy
     return Variances(value, value * np.sqrt(2.0 / k), lower, upper, "sampling", False, False, bool(reached), n_products,
-                     memory)
+                     memory, preconditioner=M)

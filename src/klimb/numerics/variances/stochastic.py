@@ -27,7 +27,8 @@ from klimb.numerics.variances.pooling import Pooled, fitted, pooled, standardise
 from klimb.numerics.variances.quadrature import Quadrature
 from klimb.numerics.variances.result import MEDIAN_OF_NORMAL
 
-SHARE_OF_SOLVES, COARSEST = 0.2, 0.01  # of the accuracy that the systems may use up, and their coarsest tolerance
+SHARE_OF_SOLVES, COARSEST = 0.7, 0.03  # of the accuracy that the systems may use up, and their coarsest tolerance
+WATCHED_ROWS = 2048  # whose probes are kept one by one, to see how well the spread around the fit is known
 NOISE_PRIOR = 8.0  # probes' worth of the common noise level that a row's own is mixed with
 
 
@@ -77,18 +78,19 @@ class Probes:
         self.quadrature = Quadrature(A, self.M, None if self._rows is None else (self._rows.B, self._rows.surrogate))
         self.converged, self.n = True, 0
 
-    def add(self, k: int) -> None:
-        """``k`` more probes, in blocks."""
+    def add(self, k: int, max_iter: int | None = None) -> None:
+        """``k`` more probes, in blocks, with at most ``max_iter`` iterations each."""
         tallest = max(self.A.size, *(operator.shape[0] for operator in self.A.operators))
         for block in column_blocks(k, max(tallest, 0 if self.B is None else self.B.shape[0])):
             signs = self._rng.integers(0, 2, (self.A.size, block.stop - block.start))
             z = self.M.factor_times(2.0 * signs.astype(np.float64) - 1.0)
-            solution = solve(self.A, z, preconditioner=self.M, tol=self._tol, record=True)
+            solution = solve(self.A, z, preconditioner=self.M, tol=self._tol, max_iter=max_iter,
+                             record=True)
             self.converged &= solution.converged
             self.quadrature.add(solution.steps, solution.ratios)
             self.n += z.shape[1]
             if self._rows is not None:
-                self._rows.sums.add(self._rows.B.times(self.M.solve(z)), self._rows.B.times(solution.x))
+                self._rows.add(self.M.solve(z), solution.x)
 
     def variances(self) -> tuple[Array, Array]:
         """Values and standard errors."""
@@ -111,8 +113,16 @@ class _Rows:
         self.B, (self.surrogate, base) = B, known
         self.sums = RowSums(B.shape[0])
         self._live = np.flatnonzero(self.surrogate > 0.0)
+        self._watched = np.linspace(0, len(self._live) - 1, min(len(self._live), WATCHED_ROWS)).astype(np.intp)
+        self._kept: list[tuple[Array, Array]] = []
         features = row_features(A, B, self.surrogate, base, krylov.diagonal, self._live)
         self._features = standardised(features) if len(self._live) else np.empty((0, 1))
+
+    def add(self, y: Array, x: Array) -> None:
+        at_y, at_x = self.B.times(y), self.B.times(x)
+        self.sums.add(at_y, at_x)
+        rows = self._live[self._watched]
+        self._kept.append((at_y[rows] * at_x[rows], at_y[rows] ** 2))
 
     def result(self) -> tuple[Array, Array]:
         value, error = np.zeros_like(self.surrogate), np.zeros_like(self.surrogate)
@@ -135,7 +145,22 @@ class _Rows:
         f, _ = fitted(self._features, ratio, np.full_like(noise, float(np.sqrt(np.mean(noise**2)))))
         ratio, noise = self._direct(f)  # with the fit as control there is less noise
         f, spread = fitted(self._features, ratio, noise)
-        return pooled(f, spread, ratio, noise), noise
+        doubt = self._doubt(f)
+        return pooled(f, np.sqrt(spread**2 + doubt), ratio, noise), noise
+
+    def _doubt(self, f: Array) -> float:
+        """Standard error of the mean of tau^2, by leaving out each probe in turn.
+
+        The rows share the probes, so that many rows do not make a small spread visible under large noise.
+        """
+        t, w = (np.concatenate(blocks, axis=1) for blocks in zip(*self._kept, strict=True))
+        e = (t - f[self._watched, None] * w) / self.surrogate[self._live[self._watched], None]
+        n = e.shape[1]
+        if n < 3:
+            return float(np.mean(e**2))
+        total, squares = e.sum(axis=1, keepdims=True), np.einsum("ij,ij->i", e, e)[:, None]
+        without = ((total - e) ** 2 - (squares - e**2)).mean(axis=0) / ((n - 1) * (n - 2))
+        return float(np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum()))
 
     def _direct(self, f: Array) -> tuple[Array, Array]:
         """Each row's own estimate of v_i / v_i^M with f as control, and its standard error."""
