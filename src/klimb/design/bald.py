@@ -9,13 +9,14 @@ keeps its relative accuracy however small it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache, singledispatch
 
 import numpy as np
 
+from klimb.design.averages import certified_average, divergence_term
+from klimb.design.numbers import number_information
 from klimb.errors import InputError
-from klimb.numerics.adaptive import Rows, gaussian_average
+from klimb.numerics.adaptive import Rows
 from klimb.numerics.arrays import Array
 from klimb.numerics.softplus import folded_moments
 from klimb.sites.base import Site
@@ -25,9 +26,6 @@ from klimb.sites.real import Gaussian
 from klimb.sites.wrappers import Offset
 
 NARROW = 0.02  # v up to which a few nodes give every digit, and the closed form of the logistic begins to cancel
-STEPS, REACH = (0.75, 0.375, 0.1875, 0.09375), 9.0  # levels of the trapezoid rule, in standard deviations
-CERTIFIED = 1e-7  # relative: two levels that agree to this prove the finer one to about its square
-CUT_OFF = 1e-13
 POINTS = 1 << 15
 
 
@@ -49,11 +47,11 @@ def bald(site: Site, m: Array, v: Array) -> Array:
 
 @singledispatch
 def information(site: Site, m: Array, v: Array) -> Array:
-    """The rule for a kind of site; this one serves all classes, and asks `klimb.design.responses` for the rest."""
-    if site.response == "classes" and site.separable:
-        return _class_information(site, m, v)
-    raise InputError("BALD needs a site with classes, counts or numbers and one latent value per datum",
-                     type(site).__name__, "Use Logistic, Probit, Poisson, Gaussian or a Custom site.")
+    """The rule for a kind of site; this one serves all that have no closed form."""
+    if not site.separable or site.response == "mixed":
+        raise InputError("BALD needs a site with classes, counts or numbers and one latent value per datum",
+                         type(site).__name__, "Use Logistic, Probit, Poisson, Gaussian or a Custom site.")
+    return _class_information(site, m, v) if site.response == "classes" else number_information(site, m, v)
 
 
 @information.register
@@ -141,20 +139,6 @@ def _lift(m: Array, half: Array, p: Array, w: Array, average: Array) -> Array:
 # -- any site with classes -------------------------------------------------------------------------------------------
 
 
-def divergence_term(log_p: Array, log_mean: Array) -> Array:
-    """p log(p / q) - p + q >= 0 for p = exp(log_p), q = exp(log_mean), with relative accuracy where p is close to q."""
-    r = log_p - log_mean
-    small = np.abs(r) < 0.03
-    near = np.where(small, r, 0.0)
-    series = np.zeros_like(near)
-    for k in range(10, 2, -1):  # r + e^-r - 1 = r^2/2 (1 - r/3 (1 - r/4 (1 - ...)))
-        series = near / k * (1.0 - series)
-    with np.errstate(under="ignore", over="ignore", invalid="ignore"):
-        p, q = np.exp(log_p), np.exp(log_mean)
-        far = np.where(p > 0.0, p * r, 0.0) + (q - p)
-        return np.where(small, p * (0.5 * near * near) * (1.0 - series), far)
-
-
 def _class_information(site: Site, m: Array, v: Array) -> Array:
     labels = site.labels()
     marginal = [site.log_predictive(np.full_like(m, label), m, v) for label in labels]
@@ -169,42 +153,3 @@ def _class_information(site: Site, m: Array, v: Array) -> Array:
         return total[None]
 
     return certified_average(terms, m, v)
-
-
-def certified_average(function: Callable[[Rows, Array], Array], m: Array, v: Array) -> Array:
-    """E function(s) for an analytic function that is nowhere negative, with a relative accuracy of some 1e-10.
-
-    The error of the trapezoid rule at least squares when its step is halved, so that two levels which agree certify the
-    finer one; what is still open after the last level goes to adaptive quadrature.
-    """
-    sd = np.sqrt(v)
-    out = np.empty_like(m)
-    rest: list[Rows] = []
-    size = int(POINTS * STEPS[0] / (2.0 * REACH))
-    for begin in range(0, m.size, size):
-        rows = np.arange(begin, min(begin + size, m.size))
-        first = -REACH + STEPS[0] * np.arange(round(2 * REACH / STEPS[0]) + 1.0)
-        total, ends = _weighted_sum(function, rows, m, sd, first)
-        for step in STEPS:
-            between = -REACH + step * (0.5 + np.arange(float(round(2 * REACH / step))))
-            more, _ = _weighted_sum(function, rows, m, sd, between)
-            agree = np.abs(total - more) <= CERTIFIED * (total + more)
-            agree &= ends <= CUT_OFF * total  # a tail that reaches further out is left to adaptive quadrature
-            total = total + more
-            out[rows[agree]] = 0.5 * step * total[agree]
-            rows, total, ends = rows[~agree], total[~agree], ends[~agree]
-            if not rows.size:
-                break
-        rest.append(rows)
-    left = np.concatenate(rest) if rest else np.empty(0, dtype=np.intp)
-    if left.size:
-        out[left] = gaussian_average(lambda rows, s: function(left[rows], s), m[left], v[left], 1, tolerance=1e-11)[0]
-    return out
-
-
-def _weighted_sum(function: Callable[[Rows, Array], Array], rows: Rows, m: Array, sd: Array, nodes: Array
-                  ) -> tuple[Array, Array]:
-    """The sum over ``nodes`` of function times density, and the larger of its two outermost terms."""
-    values = np.exp(-0.5 * nodes * nodes)[:, None] / np.sqrt(2.0 * np.pi) * function(
-        rows, m[rows] + sd[rows] * nodes[:, None])[0]
-    return values.sum(axis=0), np.maximum(values[0], values[-1])

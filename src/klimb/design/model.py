@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.design.belief import Belief, CrossProducts, PriorBelief, belief_of
-from klimb.design.pool import Index, take_rows
+from klimb.design.pool import Index, labelled_rows, take_rows
 from klimb.errors import InputError
 from klimb.infer.loop import infer
 from klimb.infer.result import Result
@@ -42,7 +42,7 @@ class LinearModel:
 
     def fit(self, pool: DesignMatrix, rows: Index, y: Array, start: tuple[Array, Array] | None = None) -> Result:
         """The posterior of the labelled ``rows``; ``start`` holds slope and precision of a site per row."""
-        X, site = take_rows(pool, rows), self.site.rows(rows)
+        X, site = labelled_rows(pool, rows) if self.kind == "gaussian" else take_rows(pool, rows), self.site.rows(rows)
         if self.kind == "laplace":
             X, site, y = self._with_sparsity(X, site, y)
         latent = Weights(X, 0.0, self._engine_cov, form="primal" if self.kind == "laplace" else "auto")

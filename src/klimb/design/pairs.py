@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from klimb.design.bald import divergence_term
+from klimb.design.averages import divergence_term
 from klimb.design.pool import Index
 from klimb.design.responses import plain_site
 from klimb.design.sizes import expected_gamma

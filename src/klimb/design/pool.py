@@ -12,9 +12,11 @@ from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import row_blocks
 from klimb.numerics.matrix import BlockedDesign, DenseDesign, DesignMatrix, as_design
-from klimb.numerics.sparse import CsrDesign
+from klimb.numerics.sparse import CsrDesign, SparseDesign, worth_pairing
 
 Index: TypeAlias = npt.NDArray[np.intp]
+
+MOST_PAIRED = 1000  # columns up to which products of pairs are worth storing: beyond, labels are fewer than columns
 
 
 @final
@@ -75,7 +77,19 @@ def _sparse_pool(X: Any, intercept: bool, name: str) -> DesignMatrix:
         from scipy.sparse import csr_matrix, hstack
 
         X = hstack([X, csr_matrix(np.ones((X.shape[0], 1)))], format="csr")
+    if X.shape[1] > MOST_PAIRED:
+        matrix = X.tocsr().astype(np.float64)
+        matrix.sum_duplicates()
+        if worth_pairing(matrix) and np.isfinite(matrix.data.sum()):
+            return SparseDesign(matrix)
     return as_design(X, name)
+
+
+def labelled_rows(pool: DesignMatrix, rows: Index) -> DesignMatrix:
+    """Some rows as a design of their own, ready to be fitted."""
+    if isinstance(pool, CsrDesign) and pool.shape[1] > MOST_PAIRED:
+        return SparseDesign(pool.values[rows])
+    return as_design(take_rows(pool, rows), "the labelled rows")
 
 
 def times_each(pool: DesignMatrix, vectors: Array) -> Array:

@@ -31,5 +31,8 @@ def response_nodes(site: Site, m: Array, v: Array) -> Iterator[tuple[Array, Arra
             yield p[:, k], np.full_like(m, label)
         return
     node, weight = np.polynomial.legendre.leggauss(LEVELS)
-    for level, share in zip(0.5 * (node + 1.0), 0.5 * weight, strict=True):
-        yield np.full_like(m, share), plain.response_quantile(float(level), m, v)
+    values = np.stack([plain.response_quantile(float(level), m, v) for level in 0.5 * (node + 1.0)])
+    finite = np.isfinite(values)  # counts beyond the largest float are left out
+    shares = np.where(finite, weight[:, None], 0.0)
+    shares /= np.maximum(shares.sum(axis=0), 1e-300)
+    yield from zip(shares, np.where(finite, values, 0.0), strict=True)

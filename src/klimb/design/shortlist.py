@@ -13,12 +13,9 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.design.responses import plain_site
-from klimb.design.scores import Bald, Candidates, Score
+from klimb.design.scores import Candidates, Score
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Site
-from klimb.sites.binary import Logistic
-from klimb.sites.real import Gaussian
 
 MANY = 6000  # candidates from which a spline pays
 GRID = 48  # points in either direction
@@ -53,8 +50,7 @@ class Shortlist:
     def scores(self, score: Score, candidates: Candidates) -> Array:
         """Scores of all candidates; minus infinity for those that can not be the best."""
         site, m, v = candidates.site, candidates.m, candidates.v
-        closed_form = isinstance(score, Bald) and isinstance(plain_site(site), (Logistic, Gaussian))
-        if not (score.smooth and m.size >= MANY and _same_for_all(site)) or closed_form:
+        if not (score.smooth and m.size >= MANY and _same_for_all(site)):
             self.n_exact += m.size
             return score.of(candidates)
         log_v = np.log(np.maximum(v, SMALLEST))
@@ -62,7 +58,7 @@ class Shortlist:
             self._box = self._new_box(score, site, m, log_v)
         guess = self._box.spline(m, log_v, grid=False)
         probes = np.unique(np.linspace(0, m.size - 1, PROBES).astype(np.intp))
-        best = np.argsort(-guess)[:PROBES]  # where the error counts
+        best = np.argpartition(guess, -PROBES)[-PROBES:]  # where the error counts
         near = np.concatenate([probes, best])
         exact = self._exact(score, site, m[near], v[near])
         error = 4.0 * float(np.abs(np.log(np.maximum(exact, SMALLEST)) - guess[near]).max()) + 1e-9

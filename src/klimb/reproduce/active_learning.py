@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, final
 
@@ -49,15 +49,15 @@ class Panel:
 SEEDS: dict[Size, int] = {"full": 5, "quick": 2, "tiny": 1}
 PANELS = (
     Panel("a9a-gaussian", "a9a", "a9a, Gaussian prior", "gaussian", 1.0, 1.0, 100, 3,
-          {"full": 700, "quick": 190, "tiny": 40}, 16_000),
+          {"full": 550, "quick": 190, "tiny": 40}, 16_000),
     Panel("a9a-laplace", "a9a", "a9a, Laplace prior", "laplace", 1.0, 0.5, 100, 3,
-          {"full": 700, "quick": 160, "tiny": 40}, 16_000),
+          {"full": 550, "quick": 160, "tiny": 40}, 16_000),
     Panel("imdb", "imdb", "imdb (for real-sim)", "gaussian", 9.0, 1.0, 500, 20,
-          {"full": 1200, "quick": 540, "tiny": 60}, 10_000),
+          {"full": 1000, "quick": 540, "tiny": 60}, 10_000),
     Panel("farm_ads", "farm_ads", "farm ads (for rcv1)", "gaussian", 9.0, 1.0, 100, 20,
-          {"full": 800, "quick": 160, "tiny": 60}, 2900),
+          {"full": 600, "quick": 160, "tiny": 60}, 2900),
     Panel("reuters", "reuters", "Reuters (for rcv1)", "gaussian", 9.0, 1.0, 100, 20,
-          {"full": 700, "quick": 160, "tiny": 60}, None),
+          {"full": 600, "quick": 160, "tiny": 60}, None),
 )
 
 
@@ -82,10 +82,13 @@ def _rows(panel: Panel, library: Library, size: Size) -> tuple[Any, Array, Any]:
         X = (rng.random((260, 12)) < 0.4) * 1.0
         y = np.where(X @ rng.standard_normal(12) > 0.3, 1.0, -1.0)
         return X, y, np.arange(260) < 200
-    found = library.load(panel.data)
-    X = found.X
-    if panel.data in ("imdb", "farm_ads"):
-        X = tf_idf(X)
+    return _features(library, panel.data)
+
+
+@lru_cache(maxsize=4)
+def _features(library: Library, name: str) -> tuple[Any, Array, Any]:
+    found = library.load(name)
+    X = tf_idf(found.X) if name in ("imdb", "farm_ads") else found.X
     return X, np.where(found.y > 0, 1.0, -1.0), found.train
 
 
