@@ -58,7 +58,7 @@ class LogDet:
 
 
 def median_relative_error(value: Array, error: Array, *, normal: bool = True) -> float:
-    """Half of the rows have a smaller relative error: from standard errors (``normal``) or from the widths of bounds."""
+    """Half of the rows have a smaller relative error: from standard errors (``normal``) or from widths of bounds."""
     ratio = np.divide(error, value, out=np.zeros_like(error), where=value > 0.0)
     return float(np.median(ratio)) * (MEDIAN_OF_NORMAL if normal else 1.0)
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from klimb.numerics.arrays import Array
 from klimb.numerics.krylov import solve
-from klimb.numerics.krylov.lowrank import ScaledLanczos
+from klimb.numerics.krylov.lowrank import LowRankPlusDiagonal, ScaledLanczos
 from klimb.numerics.normal_matrix import NormalMatrix
 from klimb.numerics.operators.base import Operator, column_blocks
 from klimb.numerics.variances.pooling import Pooled, fitted, pooled, standardised
@@ -74,7 +74,7 @@ class Probes:
         self.A, self.B, self.M = A, B, krylov.surrogate()
         self._rng = np.random.default_rng([seed, 1])
         self._tol = min(SHARE_OF_SOLVES * accuracy, COARSEST)
-        self._rows = None if B is None else _Rows(A, B, krylov)
+        self._rows = None if B is None else _Rows(A, B, self.M, krylov.diagonal)
         self.quadrature = Quadrature(A, self.M, None if self._rows is None else (self._rows.B, self._rows.surrogate))
         self.converged, self.n = True, 0
 
@@ -107,20 +107,22 @@ class Probes:
 class _Rows:
     """The rows of B: their variances under M, their features, and sums over the probes."""
 
-    def __init__(self, A: NormalMatrix, B: Operator, krylov: ScaledLanczos) -> None:
-        known = krylov.surrogate().variances(B)
+    def __init__(self, A: NormalMatrix, B: Operator, M: LowRankPlusDiagonal, diagonal: Array | None) -> None:
+        known = M.variances(B)
         assert known is not None, "probes need the entries of B"
         self.B, (self.surrogate, base) = B, known
         self.sums = RowSums(B.shape[0])
         self._live = np.flatnonzero(self.surrogate > 0.0)
         self._watched = np.linspace(0, len(self._live) - 1, min(len(self._live), WATCHED_ROWS)).astype(np.intp)
+        self._latest: tuple[Pooled, Array] | None = None
         self._kept: list[tuple[Array, Array]] = []
-        features = row_features(A, B, self.surrogate, base, krylov.diagonal, self._live)
+        features = row_features(A, B, self.surrogate, base, diagonal, self._live)
         self._features = standardised(features) if len(self._live) else np.empty((0, 1))
 
     def add(self, y: Array, x: Array) -> None:
         at_y, at_x = self.B.times(y), self.B.times(x)
         self.sums.add(at_y, at_x)
+        self._latest = None
         rows = self._live[self._watched]
         self._kept.append((at_y[rows] * at_x[rows], at_y[rows] ** 2))
 
@@ -140,6 +142,12 @@ class _Rows:
         return MEDIAN_OF_NORMAL * float(np.median(np.sqrt(ratios.spread**2 / total * variance) / ratios.ratio))
 
     def _ratios(self) -> tuple[Pooled, Array]:
+        """Pooled ratios and the noise of the direct ones; kept until there are more probes."""
+        if self._latest is None:
+            self._latest = self._pool()
+        return self._latest
+
+    def _pool(self) -> tuple[Pooled, Array]:
         weight = max(float(self.sums.w[self._live].sum()), 1e-300)
         ratio, noise = self._direct(np.full(len(self._live), float(self.sums.t[self._live].sum()) / weight))
         f, _ = fitted(self._features, ratio, np.full_like(noise, float(np.sqrt(np.mean(noise**2)))))
