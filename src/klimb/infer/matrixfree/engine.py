@@ -16,12 +16,13 @@ from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.implicit import Implicit
 from klimb.numerics.arrays import Array
 from klimb.numerics.factors import Factorisation, Plan, cheapest_plan, factorise
-from klimb.numerics.krylov import Preconditioner, Solution, simplest_preconditioner, solve
+from klimb.numerics.krylov import Preconditioner, ScaledLanczos, Solution, simplest_preconditioner, solve
 from klimb.numerics.normal_matrix import NormalMatrix
 from klimb.numerics.operators import StackedOperator
 from klimb.numerics.variances import LogDet, Variances, estimate, log_det
 
 ROUGH = 0.1  # relative error of the variances at the start, where gamma is a guess
+RANK = 24  # Lanczos directions behind those variances
 RUNAWAY, MOST_CHECKS = 1e-12, 300  # curvature along a solution that counts as none; iterations spent on finding out
 AFFORDABLE = 2.0  # seconds that a factorisation may take for variances to be exact
 
@@ -78,21 +79,42 @@ class Engine:
             plan = cheapest_plan(latent.precision(np.ones(latent.n_sites)), latent.B)
             self._plan = plan if method == "exact" or plan.seconds <= AFFORDABLE else None
         self._preconditioner: Preconditioner | None = None
+        self.rough = self._plan is None  # while gamma is far from its fixed point, some percent are good enough
 
     @property
     def exact(self) -> bool:
         """Whether variances are computed rather than estimated."""
         return self._plan is not None
 
-    def measure(self, gamma: Array, previous: Measured | None, *, rough: bool = False) -> Measured:
+    def measure(self, gamma: Array, previous: Measured | None) -> Measured:
+        """Variances and log determinant at ``gamma``; ``previous`` is what came before."""
         A = self.latent.precision(gamma)
         if self._plan is not None:
             return self._factorised(A, gamma, self._plan)
-        accuracy = max(ROUGH, self.accuracy) if rough else self.accuracy
+        if self.rough and self.method in ("auto", "diagonal", "bracket"):
+            found = self._surrogate(A, gamma)
+            if found is not None:
+                return found
+        accuracy = max(ROUGH, self.accuracy) if self.rough else self.accuracy
         variances = estimate(A, self.latent.B, method=self.method, accuracy=accuracy, seed=self.seed,
                              previous=None if previous is None else previous.variances)  # fmt: skip
         self._preconditioner = variances.preconditioner or simplest_preconditioner(A)
         return Measured(gamma, variances, self._log_det(A, gamma, variances, previous))
+
+    def _surrogate(self, A: NormalMatrix, gamma: Array) -> Measured | None:
+        """The variances and the determinant of a few Lanczos steps plus a diagonal: no better than some percent.
+
+        That is enough for a start. None where the entries of B are not known.
+        """
+        M = ScaledLanczos(A, min(RANK, A.size), self.seed).surrogate()
+        known = M.variances(self.latent.B)
+        if known is None:
+            return None
+        self._preconditioner = M
+        v = known[0]
+        error = ROUGH * v
+        rough = Variances(v, error, np.maximum(v - 2 * error, 0.0), v + 2 * error, "surrogate", False, False, False, 0)
+        return Measured(gamma, rough, LogDet(M.log_det, ROUGH * float(gamma @ v), False, 0))
 
     def check_determined(self, gamma: Array) -> None:
         """An `InputError` where the posterior is improper: a direction of weights that nothing determines.

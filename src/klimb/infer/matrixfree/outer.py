@@ -32,7 +32,8 @@ from klimb.numerics.arrays import Array
 METHODS = ("auto", "exact", "lanczos", "sampling", "diagonal", "bracket")
 FOLLOW = 0.1  # the mean is found to this share of the disagreement between q and the sites
 CLOSEST, LOOSEST = 1e-9, 0.1  # in posterior standard deviations: goals of the inner loop
-ENOUGH = 0.5  # of the accuracy of the variances: disagreement at which further iterations would chase noise
+ENOUGH = 1.0  # of the accuracy of the variances: disagreement at which further iterations would chase noise
+NEAR, MOST_ROUGH = 0.1, 20  # disagreement from which on rough variances will not do, and most iterations with them
 SMALLEST_STEP = 2.0**-12
 SHARPEN, SHARPENINGS = 4.0, 60  # how a start whose bound overflows is made more precise
 PATIENCE = 6  # iterations at the level of rounding without a smaller stationarity
@@ -111,7 +112,8 @@ class DoubleLoop(Step):
                 raise
             raise undetermined() from error
         yield Move(point.state, "start")
-        trail, best, idle, step = Trail(), point.state.stationarity, 0, 1.0
+        engine.rough = engine.rough and point.disagreement > NEAR
+        trail, best, idle, step, n_rough = Trail(), point.state.stationarity, 0, 1.0, 0
         for _ in range(self.max_outer):
             found = _outer(target, engine, point, trail, step)
             if found is None:
@@ -126,7 +128,10 @@ class DoubleLoop(Step):
             if point.found.unsolved > 0.0:
                 notes.append(f"a linear system was left with a relative residual of {point.found.unsolved:.1e}")
                 return Status.UNSOLVED
-            if not point.measured.exact:
+            if engine.rough:
+                n_rough += 1
+                engine.rough = point.disagreement > NEAR and n_rough < MOST_ROUGH
+            elif not point.measured.exact:
                 if point.disagreement <= ENOUGH * self.accuracy:
                     return Status.ESTIMATED
                 step = 0.5 * step if grew else min(1.0, 2.0 * step)
@@ -144,7 +149,7 @@ def _start(target: Target, engine: Engine) -> Point:
     mode = np.divide(slope, gamma, out=np.zeros_like(gamma), where=gamma > 0)
     B = target.latent.B
     for _ in range(SHARPENINGS):
-        measured = _measure(target, engine, gamma, None, rough=True)
+        measured = _measure(target, engine, gamma, None)
         if start is None:
             engine.check_determined(gamma)
         u = engine.solve(gamma, target.latent.gaussian.pull + B.transpose_times(slope), LOOSEST * 1e-2).x
@@ -199,11 +204,9 @@ def _at_gamma(target: Target, engine: Engine, point: Point, gamma: Array, goal: 
     return after if not measured.exact or after.state.objective >= point.state.objective - doubt else None
 
 
-def _measure(
-    target: Target, engine: Engine, gamma: Array, previous: Measured | None, *, rough: bool = False
-) -> Measured:
+def _measure(target: Target, engine: Engine, gamma: Array, previous: Measured | None) -> Measured:
     target.problem.n_factor += engine.exact
-    return engine.measure(gamma, previous, rough=rough)
+    return engine.measure(gamma, previous)
 
 
 def _goal(engine: Engine, point: Point) -> float:
