@@ -13,6 +13,7 @@ from typing import final
 
 import numpy as np
 
+from klimb.errors import NotPositiveDefiniteError
 from klimb.numerics.arrays import Array
 from klimb.numerics.krylov.lanczos import Lanczos, lanczos
 from klimb.numerics.krylov.preconditioners import Preconditioner
@@ -83,6 +84,8 @@ class ScaledLanczos:
     def __init__(self, A: NormalMatrix, rank: int, seed: int) -> None:
         diagonal = A.diagonal()
         self.A, self.diagonal = A, diagonal
+        if diagonal is not None and not (diagonal > 0.0).all():
+            raise NotPositiveDefiniteError(f"the diagonal has {diagonal.min():.6g} at {int(diagonal.argmin())}")
         self.scale = np.ones(A.size) if diagonal is None else 1.0 / np.sqrt(diagonal)
         self._rng = np.random.default_rng(seed)
         self.found: Lanczos = lanczos(self._times, A.size, rank, rng=self._rng, block=BLOCK)

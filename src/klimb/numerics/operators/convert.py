@@ -89,10 +89,11 @@ def check_adjoint(operator: Operator, name: str, tolerance: float = ADJOINT_TOLE
     rng = np.random.default_rng(0)
     for _ in range(ADJOINT_TRIALS):
         u, w = rng.standard_normal(operator.shape[1]), rng.standard_normal(operator.shape[0])
+        forward = operator.times(u)
         try:
-            forward, back = operator.times(u), operator.transpose_times(w)
-        except NotImplementedError as error:
-            raise InputError(f"{name} must offer products with its transpose", f"no rmatvec ({error})",
+            back = operator.transpose_times(w)
+        except (NotImplementedError, TypeError) as error:  # scipy raises either where there is no rmatvec
+            raise InputError(f"{name} must offer products with its transpose", f"{type(error).__name__}: {error}",
                              "Define rmatvec (the adjoint) of the LinearOperator as well.") from error
         check_finite(forward, f"a product with {name}")
         check_finite(back, f"a product with the transpose of {name}")

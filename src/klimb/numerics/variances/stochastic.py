@@ -80,8 +80,8 @@ class Probes:
 
     def add(self, k: int, max_iter: int | None = None) -> None:
         """``k`` more probes, in blocks, with at most ``max_iter`` iterations each."""
-        tallest = max(self.A.size, *(operator.shape[0] for operator in self.A.operators))
-        for block in column_blocks(k, max(tallest, 0 if self.B is None else self.B.shape[0])):
+        operators = [operator for operator in (*self.A.operators, self.B) if operator is not None]
+        for block in column_blocks(k, max([self.A.size, *(operator.shape[0] for operator in operators)])):
             signs = self._rng.integers(0, 2, (self.A.size, block.stop - block.start))
             z = self.M.factor_times(2.0 * signs.astype(np.float64) - 1.0)
             solution = solve(self.A, z, preconditioner=self.M, tol=self._tol, max_iter=max_iter,
