@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from klimb.label.figures import WINDOW, Point
 from klimb.label.items import Index, Items
 from klimb.label.progress import Order
 from klimb.label.settings import Settings
+from klimb.label.topics import pool_of
 from klimb.label.view import Pushes
 from klimb.numerics.arrays import Array
 
@@ -29,7 +30,7 @@ Labels: TypeAlias = tuple[tuple[int, int], ...]  # (place in the pool, label), i
 Chance: TypeAlias = tuple[float, float, float]  # mean, lower, upper
 
 START_COV = 10.0  # rows have length one: a logit with a prior sd of about 3
-COVS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+COVS = (1.0, 3.0, 10.0, 30.0, 100.0)
 FIRST_LOOK = 10  # labels at which the scale of the prior is first looked for; then at twice as many, and so on
 INITIAL = 5  # items chosen at random before the model has a say
 Z = 1.6448536269514722  # 90% intervals
@@ -56,7 +57,7 @@ class Chooser:
         self.items, self.settings = items, settings
         self._rows: Index = items.askable
         self._place = {int(row): place for place, row in enumerate(self._rows)}
-        self._pool: Any = items.features if len(self._rows) == items.n else items.features[self._rows]
+        self._pool, self._per_name = pool_of(items)
         count = len(settings.labels)
         self._sides = 1 if count == 2 else count  # binary models
         self._learners: list[ActiveLearner] = []
@@ -211,8 +212,8 @@ class Chooser:
 
     def _pushes(self, place: int, leading: int) -> Pushes:
         """What each feature adds to the log odds: of the first of two labels, or of the leading one of several."""
-        weights = self._learners[0 if self._sides == 1 else leading].weights
-        row = self._pool[place]
+        weights = self._per_name(self._learners[0 if self._sides == 1 else leading].weights)
+        row = self.items.features[self._rows[place]]
         if hasattr(row, "indices"):
             return dict(zip(row.indices.tolist(), (row.data * weights[row.indices]).tolist(), strict=True))
         return dict(enumerate((row * weights).tolist()))
