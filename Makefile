@@ -13,6 +13,10 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Data sets for tests, benchmarks and reproductions, where they lie beside the repository.
+ifneq ($(wildcard ../shared/data),)
+export KLIMB_DATA ?= $(abspath ../shared/data)
+endif
 
 .PHONY: help demo test lint types layers check docs links bench clean
 .DEFAULT_GOAL := help

@@ -6,6 +6,7 @@ growing everywhere 2a. The sign comes from central differences of the site's own
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,25 @@ def sign_map(site: sites.Site, y: float, low: float, high: float, top: float, n:
     """The sign on a grid, rows of one v each."""
     m, v = np.meshgrid(np.linspace(low, high, n), top * np.arange(1, n + 1) / n)
     signs = slope_sign(site, np.full(m.size, y), m.ravel(), v.ravel()).reshape(m.shape)
-    return {"low": low, "high": high, "top": top,
-            "signs": ["".join("-0+"[int(sign) + 1] for sign in line) for line in signs]}  # compact, and legible
+    return {"low": low, "high": high, "top": top, "signs": [runs(line) for line in signs]}
+
+
+def runs(line: Array) -> str:
+    """Signs in short: how many of each come one after the other.
+
+    >>> runs(np.array([1.0, 1.0, -1.0, 0.0]))
+    '2+ 1- 1o'
+    """
+    return " ".join(f"{len(list(group))}{'-o+'[int(sign) + 1]}" for sign, group in groupby(line))
+
+
+def signs_of(short: str) -> list[int]:
+    """The signs again.
+
+    >>> signs_of("2+ 1- 1o")
+    [1, 1, -1, 0]
+    """
+    return [sign for run in short.split() for sign in ["-o+".index(run[-1]) - 1] * int(run[:-1])]
 
 
 def one_step(library: Library, model: str, rows: int, n: int) -> Found:
@@ -91,7 +109,7 @@ def draw(results: Results, path: Path) -> None:
                   *((f"map/{name}", None) for name in list(MAPS)[1:])]
         for index, (ax, (key, model)) in enumerate(zip(axes.flat, places, strict=True)):
             found = results[key] if model is None else results[f"data/{model}"]["map"]
-            signs = np.array([["-0+".index(sign) - 1 for sign in line] for line in found["signs"]])
+            signs = np.array([signs_of(line) for line in found["signs"]])
             ax.imshow(signs, origin="lower", extent=(found["low"], found["high"], 0.0, found["top"]), aspect="auto",
                       cmap=colours, vmin=-1, vmax=1, interpolation="nearest", rasterized=True)
             title = key.removeprefix("map/")

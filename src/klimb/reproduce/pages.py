@@ -16,29 +16,32 @@ from pathlib import Path
 from klimb.errors import InputError
 from klimb.reproduce.record import write_whole
 from klimb.reproduce.registry import entry
+from klimb.reproduce.runner import stem
 from klimb.reproduce.tables import as_markdown, seconds
 
-BLOCK = re.compile(r"(<!-- klimb reproduce ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- klimb reproduce ([\w-]+)( --quick)? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def filled(text: str, folder: Path) -> str:
     """The page with every block as its record has it."""
-    return BLOCK.sub(lambda block: f"{block[1]}\n{block_of(block[2], folder)}\n\n{block[4]}", text)
+    return BLOCK.sub(lambda block: f"{block[1]}\n{block_of(block[2], bool(block[3]), folder)}\n\n{block[5]}", text)
 
 
-def block_of(key: str, folder: Path) -> str:
+def block_of(key: str, quick: bool, folder: Path) -> str:
     """Tables, how they were made, the picture, and the remarks of one record."""
-    path = folder / f"{key}.json"
+    path = folder / f"{stem(key, 'quick' if quick else 'full')}.json"
+    command = f"klimb reproduce {key}{' --quick' * quick}"
     if not path.is_file():
-        raise InputError(f"the record of {key}", f"no file {path}", f"Run klimb reproduce {key} --out {folder}.")
+        raise InputError(f"the record of {key}", f"no file {path}", f"Run {command} --out {folder}.")
     stored = json.loads(path.read_text(encoding="utf-8"))
     experiment = entry(key).experiment()
     tables = experiment.tables(stored["results"])
     done = "" if stored["finished"] else f" ({len(stored['results'])} of {stored['jobs']} parts so far)"
-    made = f"`klimb reproduce {key}`{done}: {seconds(sum(stored['cpu_seconds'].values()))} of CPU time."
+    made = f"`{command}`{done}: {seconds(sum(stored['cpu_seconds'].values()))} of CPU time."
     parts = [*map(as_markdown, tables), made]
-    if experiment.draw is not None and (folder / f"{key}.png").is_file():
-        parts.append(f"![{experiment.caption}]({key}.png)\n\n*{experiment.caption}*")
+    picture = path.with_suffix(".png")
+    if experiment.draw is not None and picture.is_file():
+        parts.append(f"![{experiment.caption}]({picture.name})\n\n*{experiment.caption}*")
     if experiment.remarks:
         parts.append("\n".join(f"- {remark}" for remark in experiment.remarks))
     return "\n\n".join(parts)

@@ -63,6 +63,8 @@ EXPERIMENTS: dict[str, Entry] = {
                        ("stock", "space_ga"), "1 min"),
     "S-figure5": Entry("the bound against time: processes with Student-t noise", "traces:FIGURE5",
                        ("boston", "stock"), "2 min"),
+    "N-table1": Entry("products with the design that a fit takes (the table of section 2.4)", "products:TABLE",
+                      ("a9a", "reuters"), "5 min"),
     "N-figure2": Entry("active learning: error against labels, for scores and for chance", "active_learning:FIGURE2",
                        ("a9a", "imdb", "farm_ads", "reuters"), "1 h"),
     "G-figure1": Entry("boosted mixtures for a Cauchy density and for mixtures", "boosting:FIGURE1", (), "1 min"),
