@@ -1,8 +1,8 @@
 """The engine against its rivals and its floors: ``python -m benchmarks.engine [--only PART ...]``.
 
 Parts: ``a9a`` and ``large`` (the posterior beside scikit-learn's point estimate), ``iteration`` (cost of a step beside
-the BLAS calls it can not avoid), ``ordinary`` and ``grid`` (factorisations to stationarity 1e-6), ``a1a`` (a sweep over
-prior variances of [A] Table 2). One BLAS thread, CPU seconds, medians; a table per part and one JSON file for all.
+the BLAS calls it can not avoid), ``ordinary`` and ``grid`` (factorisations to stationarity 1e-6). One BLAS thread, CPU
+seconds, medians; a table per part and one JSON file for all.
 """
 
 from __future__ import annotations
@@ -173,32 +173,8 @@ def part_grid(repeats: int, size: int) -> Found:
     return found
 
 
-def part_a1a(repeats: int, size: int) -> Found:
-    """[A] Table 2: the best negative bound over prior variances, full covariance and mean field."""
-    data = problems.a1a()
-    variances = np.logspace(-3.0, 1.0, 30)
-
-    def sweep(fit: Callable[..., Any]) -> list[Any]:
-        return [fit(latents.Weights(data.X, cov=variance), sites.Logistic(), data.y, tol=TOL) for variance in variances]
-
-    found: Found = {"variance": variances}
-    rows = []
-    for name, method in (("full covariance", klimb.infer), ("mean field", klimb.methods.mean_field)):
-        fits = cpu(lambda method=method: sweep(method), 1)
-        negative = np.array([-result.bound for result in fits.value])
-        found[name] = {"negative_bound": negative, "seconds": fits.seconds, "fits": [counts(one) for one in fits.value]}
-        rows.append((name, float(negative.min()), float(variances[negative.argmin()]), fits.seconds,
-                     max(one["n_factor"] for one in found[name]["fits"]),
-                     sum(one["status"] != "converged" for one in found[name]["fits"])))
-    table("a1a, 30 prior variances from 1e-3 to 10",
-          ["posterior", "best negative bound", "at variance", "CPU s, all 30", "most factorisations", "not converged"],
-          rows)
-    return found
-
-
 PARTS: dict[str, Callable[[int, int], Found]] = {
-    "a9a": part_a9a, "large": part_large, "iteration": part_iteration, "ordinary": part_ordinary, "grid": part_grid,
-    "a1a": part_a1a}
+    "a9a": part_a9a, "large": part_large, "iteration": part_iteration, "ordinary": part_ordinary, "grid": part_grid}
 
 
 def main() -> None:

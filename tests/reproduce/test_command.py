@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from klimb.cli import run
+from klimb.errors import InputError
 from klimb.reproduce import EXPERIMENTS
 
 
@@ -65,6 +66,32 @@ def test_errors_are_one(arguments: list[str], words: str, tmp_path: Path, capsys
     assert run(["reproduce", *arguments, "--out", str(tmp_path / "out")]) == 1
     assert words.removeprefix("expected ") in capsys.readouterr().err
     assert not (tmp_path / "out").exists()  # nothing is begun that can not be ended
+
+
+def test_all_goes_on_without_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+
+    def noted(key: str, **_: Any) -> Any:
+        begun.append(key)
+        raise InputError(f"the data set of {key}", "no such file", "Put it there.")
+
+    monkeypatch.setattr("klimb.reproduce.runner.run", noted)
+    assert run(["reproduce", "all", "--quick", "--out", str(tmp_path)]) == 1
+    assert begun == list(EXPERIMENTS)
+    assert capsys.readouterr().err.count("no such file") == len(EXPERIMENTS)
+
+
+def test_so_far(small_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["reproduce", "S-figure1", "--quick", "--data", str(small_data), "--out", str(tmp_path), "-q"]
+    assert run([*command, "--so-far"]) == 1
+    assert "Run it without --so-far first" in capsys.readouterr().err
+    assert run(command) == 0
+    path = tmp_path / "S-figure1-quick.json"
+    before = json.loads(path.read_text())
+    assert run([*command, "--so-far"]) == 0
+    assert json.loads(path.read_text())["cpu_seconds"] == before["cpu_seconds"]
+    assert run([*command, "--so-far", "--fresh"]) == 2
 
 
 def test_no_key_is_a_question(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,9 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
       klimb reproduce G-figure1 --quick
       klimb reproduce A-table2 A-table3 --data ~/uci --out papers
     """
-    from klimb.cli.shell import emit
+    from klimb.cli import INTERRUPTED, USER_ERROR
+    from klimb.cli.shell import complain, emit
+    from klimb.errors import InputError
     from klimb.reproduce.registry import EXPERIMENTS, canonical
 
     if fresh and so_far:
@@ -45,12 +47,21 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
         return 0
     if not keys:
         raise click.UsageError("name a table or figure, or say --list")
-    names = list(EXPERIMENTS) if keys == ("all",) else [canonical(key) for key in keys]
+    everything = keys == ("all",)
+    names = list(EXPERIMENTS) if everything else [canonical(key) for key in keys]
+    worst = 0
     for name in dict.fromkeys(names):
-        code = _one(name, quick, data, out, fresh, so_far, as_json, quiet)
-        if code:
+        try:
+            code = _one(name, quick, data, out, fresh, so_far, as_json, quiet)
+        except InputError as error:
+            if not everything:
+                raise
+            complain(f"{name}: {error}")  # a data set that is not there must not keep the others from running
+            code = USER_ERROR
+        if code == INTERRUPTED:
             return code
-    return 0
+        worst = max(worst, code)
+    return worst
 
 
 def _one(name: str, quick: bool, data: Path | None, out: Path, fresh: bool, so_far: bool, as_json: bool,

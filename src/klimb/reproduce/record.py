@@ -12,6 +12,7 @@ import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, final
 
@@ -55,6 +56,7 @@ def write_whole(path: Path, text: str) -> None:
         partial.unlink(missing_ok=True)
 
 
+@cache
 def machine() -> dict[str, Any]:
     """What the figures depend on besides the code: versions, kind of machine, BLAS."""
     import scipy
