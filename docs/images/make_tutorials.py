@@ -219,12 +219,43 @@ def loop() -> None:
     save(figure, "one-loop")
 
 
+def labels() -> None:
+    """Errors against labels bought, and what was asked for."""
+    page = names_of("tutorials/labels-to-buy.md")
+    figure = plt.figure(figsize=(9.2, 3.9), layout="constrained")
+    grid = figure.add_gridspec(4, 5, width_ratios=(5.2, 1, 1, 1, 1))
+    axes = figure.add_subplot(grid[:, 0])
+    bought = 5 * np.arange(1, 25)
+    for score, colour, title in (("random", ORANGE, "drawn at random"), ("bald", BLUE, "chosen (bald)")):
+        curves = []
+        for heap in range(6):
+            order = np.random.default_rng(heap).permutation(len(page["X"]))
+            page["pool"], page["test"] = order[:1297], order[1297:]
+            curves.append(page["buy"](score, seed=heap)[1][:, 0])
+        mean, error = np.mean(curves, axis=0), np.std(curves, axis=0, ddof=1) / np.sqrt(6)
+        axes.fill_between(bought, 100 * (mean - error), 100 * (mean + error), color=colour, alpha=0.2, lw=0)
+        axes.plot(bought, 100 * mean, color=colour, label=title)
+        print(score, mean[[5, 11, 17, 23]].round(4))
+    axes.set(title="test digits wrong (%)", xlabel="labels bought", ylim=(0, 12), xlim=(5, 120))
+    axes.legend(loc="lower left", fontsize=9)
+    learner = page["asked"]
+    order = np.random.default_rng(0).permutation(len(page["X"]))[:1297]
+    for k, row in enumerate(learner.labelled[60:76]):
+        small = figure.add_subplot(grid[k // 4, 1 + k % 4])
+        small.imshow(page["X"][order[row]].reshape(8, 8), cmap="Greys")
+        small.set_axis_off()
+        if k == 0:
+            small.set_title("asked for: labels 61 to 76")
+    save(figure, "tutorial-labels")
+
+
 PICTURES: dict[str, Callable[[], None]] = {
     "points": points,
     "inla": inla,
     "digits": digits,
     "lynx": lynx,
     "loop": loop,
+    "labels": labels,
 }
 
 
