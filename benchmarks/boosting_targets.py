@@ -26,11 +26,12 @@ class Problem:
     log_evidence: float
     mean: np.ndarray | None = None
     sd: np.ndarray | None = None
+    smooth: bool = True  # False where differences across an edge would be no gradient
+    init: tuple[float, ...] | None = None
 
     def values(self, X: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
             return np.asarray(self.fn(np, np.atleast_2d(X)))
-
 
     def gradient(self, X: np.ndarray) -> np.ndarray:
         """By central differences: for runs in NumPy that should not pay for differences in evaluations."""
@@ -64,6 +65,23 @@ def banana() -> Problem:
         return -(a**2) / 8 - 0.5 * (b - 0.5 * (a**2 - 4)) ** 2 - np.log(4 * np.pi)
 
     return Problem(2, fn, 0.0, np.zeros(2), np.array([2.0, 3.0]))
+
+
+def half_normal() -> Problem:
+    """-inf below an edge that nobody declared."""
+    return Problem(1, lambda xp, x: xp.where(x[..., 0] > 0, -0.5 * x[..., 0] ** 2, -np.inf), 0.5 * np.log(np.pi / 2),
+                   np.array([np.sqrt(2 / np.pi)]), np.array([np.sqrt(1 - 2 / np.pi)]), smooth=False, init=(1.0,))
+
+
+def cut_gaussian() -> Problem:
+    """The half of two Gaussians correlated by 0.8 in which the first is positive."""
+    def fn(xp: Any, x: Any) -> Any:
+        a, b = x[..., 0], x[..., 1]
+        return xp.where(a > 0, -0.5 * (a**2 - 1.6 * a * b + b**2) / 0.36, -np.inf)
+
+    m = np.sqrt(2 / np.pi)
+    return Problem(2, fn, float(np.log(0.6 * np.pi)), np.array([m, 0.8 * m]),
+                   np.sqrt([1 - m**2, 1 - (0.8 * m) ** 2]), smooth=False, init=(1.0, 1.0))
 
 
 def cauchy() -> Problem:
@@ -230,6 +248,8 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "funnel, 10-D": lambda: funnel(10),
     "ring": ring,
     "40 sd apart": lambda: mixture([[0.0, 0], [24, 32]], [np.eye(2)] * 2, [0.3, 0.7]),
+    "half-normal": half_normal,
+    "half of a Gaussian": cut_gaussian,
     "skewed, 20-D": lambda: skewed(20),
     "skewed, 50-D": lambda: skewed(50),
     "Poisson": poisson,

@@ -38,6 +38,8 @@ def main() -> None:
         kl = float(np.mean(log_q - problem.values(X)) + problem.log_evidence)
         steps = int(np.isfinite(np.asarray(info.path.elbo)).sum())
         found = {"kl": kl, "evaluations": steps * (DRAWS + 1), "seconds": seconds}
+        if problem.dim <= 6:  # for the picture
+            found |= {"mean": X.mean(0).tolist(), "cov": np.atleast_2d(np.cov(X.T)).tolist()}
         record("Pathfinder", name, {**found, **moment_errors(problem, X.mean(0), X.std(0))})
 
 

@@ -12,8 +12,9 @@ import pytest
 from scipy.special import logsumexp
 
 import klimb
-from klimb.boosting import Interval, Ordered, Positive, Real, Simplex, TargetError
+from klimb.boosting import Above, Below, Interval, Ordered, Positive, Real, Simplex, TargetError
 from klimb.boosting.gaussians import Gaussians, divergence, log_mixture
+from klimb.boosting.hellinger import _overlaps, affinities, best_lengths, products
 from klimb.boosting.nodes import nodes
 from klimb.boosting.refine import Model, evaluated
 from klimb.boosting.target import Target
@@ -156,6 +157,44 @@ def test_the_inclusive_direction_covers_more() -> None:
     assert cover[1] > cover[0]
 
 
+# -- universal boosting ----------------------------------------------------------------------------------------------
+
+
+def test_roots_of_gaussians_multiply_to_a_mixture() -> None:
+    """g^2 of Campbell and Li, written out as a mixture, is g^2; and the overlap's gradient is its gradient."""
+    rng = np.random.default_rng(0)
+    parts = Gaussians(rng.standard_normal((3, 2)), np.tril(0.3 * rng.standard_normal((3, 2, 2))) + np.eye(2))
+    lengths = np.array([0.5, 0.4, 0.3])
+    lengths /= np.sqrt(lengths @ affinities(parts) @ lengths)
+    X = rng.standard_normal((20, 2))
+    weights, squared = products(lengths, parts)
+    g = lengths @ np.exp(0.5 * parts.log_densities(X))
+    np.testing.assert_allclose(log_mixture(weights, squared.log_densities(X)), 2 * np.log(g), atol=1e-12)
+    one = parts.take([0])
+    _, (slope, _) = _overlaps(one, parts.take([1, 2]), lengths[1:])
+    moved = [_overlaps(Gaussians(one.means + h, one.roots), parts.take([1, 2]), lengths[1:])[0]
+             for h in (1e-6 * np.eye(2)[0], -1e-6 * np.eye(2)[0])]  # fmt: skip
+    assert slope[0] == pytest.approx((moved[0] - moved[1]) / 2e-6, abs=1e-8)
+
+
+def test_the_best_lengths_are_the_best() -> None:
+    rng = np.random.default_rng(1)
+    Z = affinities(Gaussians(rng.standard_normal((4, 1)) * 2, np.ones((4, 1, 1))))
+    d = rng.uniform(0.2, 1.0, 4)
+    best = best_lengths(Z, d)
+    tried = rng.exponential(size=(2000, 4)) * rng.integers(0, 2, (2000, 4)) + 1e-9
+    assert best @ Z @ best == pytest.approx(1.0)
+    assert best @ d >= (tried @ d / np.sqrt(np.einsum("nj,jk,nk->n", tried, Z, tried))).max() - 1e-6
+
+
+def test_universal_boosting_closes_in() -> None:
+    one = klimb.boost(banana, 2, gradient=banana_slope, n_components=1)
+    q = klimb.boost(banana, 2, gradient=banana_slope, divergence="hellinger", n_components=6)
+    assert q.bound > one.bound + 0.2
+    with pytest.raises(InputError, match="weights of its own"):
+        klimb.boost(banana, 2, divergence="hellinger", weights="corrective")
+
+
 # -- how far to trust it ---------------------------------------------------------------------------------------------
 
 
@@ -238,8 +277,10 @@ def test_newton_weights_recover_a_mixture() -> None:
 # -- constraints and edges -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("block", [Positive(3), Interval(-2.0, 5.0, 3), Ordered(4), Simplex(4), Real(2)],
-                         ids=lambda block: type(block).__name__)
+BLOCKS = [Positive(3), Above(-1.0, 2), Below(4.0, 2), Interval(-2.0, 5.0, 3), Ordered(4), Simplex(4), Real(2)]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: type(block).__name__)
 def test_transforms_and_their_jacobians(block: klimb.boosting.Transform) -> None:
     rng = np.random.default_rng(0)
     U = rng.standard_normal((5, block.n_free)) * 1.5
@@ -277,13 +318,45 @@ def test_a_dirichlet_by_a_simplex() -> None:
     np.testing.assert_allclose(q.sample(50).sum(1), 1.0)
 
 
-def test_a_half_normal_is_cut_off_at_its_edge() -> None:
-    q = klimb.boost(lambda x: -0.5 * x[0] ** 2 if x[0] > 0 else -np.inf, 1, init=[1.0])
-    assert 0 < q.inside < 1
+def test_a_half_normal_finds_its_edge() -> None:
+    q = klimb.boost(lambda x: -0.5 * (x[0] - 3) ** 2 if x[0] > 3 else -np.inf, 1, init=[4.0])
+    assert isinstance(q.transforms[0], Above)
+    assert q.transforms[0].low == pytest.approx(3.0, abs=1e-12)
     assert q.bound == pytest.approx(0.5 * np.log(np.pi / 2), abs=0.02)
-    assert q.mean.item() == pytest.approx(np.sqrt(2 / np.pi), abs=0.03)
-    assert (q.sample(200) > 0).all()
-    assert q.log_density([[-0.5]]).item() == -np.inf
+    assert q.mean.item() == pytest.approx(3 + np.sqrt(2 / np.pi), abs=0.03)
+    assert (q.sample(200) > 3).all()
+    assert q.log_density([[2.5]]).item() == -np.inf
+
+
+def test_a_face_cuts_a_correlated_gaussian() -> None:
+    """x > 0 of two correlated by 0.8: half of a Gaussian, whose mean is known."""
+    def log_p(x: np.ndarray) -> np.ndarray:
+        quadratic = (x[:, 0] ** 2 - 1.6 * x[:, 0] * x[:, 1] + x[:, 1] ** 2) / 0.36
+        return np.where(x[:, 0] > 0, -0.5 * quadratic, -np.inf)
+
+    q = klimb.boost(log_p, 2, init=[1.0, 1.0])
+    assert [type(block).__name__ for block in q.transforms] == ["Above", "Real"]
+    assert q.bound == pytest.approx(np.log(0.6 * np.pi), abs=0.03)
+    np.testing.assert_allclose(q.mean, np.sqrt(2 / np.pi) * np.array([1.0, 0.8]), atol=0.03)
+
+
+def test_a_slanted_edge_cuts_the_mixture_off() -> None:
+    """A half-plane that is not parallel to an axis: half of a Gaussian again."""
+    def log_p(x: np.ndarray) -> np.ndarray:
+        return np.where(x[:, 0] + x[:, 1] > 0, -0.5 * (x**2).sum(1), -np.inf)
+
+    q = klimb.boost(log_p, 2, init=[1.0, 1.0])
+    assert 0 < q.inside < 1
+    assert q.bound == pytest.approx(np.log(np.pi), abs=0.04)
+    np.testing.assert_allclose(q.mean, 1 / np.sqrt(np.pi), atol=0.06)
+    X = q.sample(300)
+    assert (X.sum(axis=1) > 0).all()
+    assert q.log_density([-1.0, 0.5]) == -np.inf
+
+
+def test_a_flat_half_line_has_no_integral() -> None:
+    with pytest.raises(InputError, match="no finite integral"):
+        klimb.boost(lambda x: np.where(x[:, 0] > 0, 0.0, -np.inf), 1, init=[1.0])
 
 
 # -- what the mixture answers ----------------------------------------------------------------------------------------

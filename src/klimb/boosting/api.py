@@ -7,8 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from klimb.boosting.box import box_coordinates
 from klimb.boosting.edge import cut_boosted
 from klimb.boosting.gaussians import Gaussians, one_gaussian
+from klimb.boosting.hellinger import hellinger_boosted
 from klimb.boosting.inclusive import inclusive_refined
 from klimb.boosting.loop import Booster, first_gaussian, with_modes
 from klimb.boosting.lowrank import low_rank_gaussian
@@ -29,7 +31,7 @@ WIDE = 10.0  # standard deviation, in units of ``scale``, of the first Gaussian 
 
 def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = None, hessian: LogDensity | None = None,
           init: Any = None, scale: Any = 1.0, transform: Any = None, n_components: int = 20,
-          divergence: Literal["exclusive", "inclusive"] = "exclusive",
+          divergence: Literal["exclusive", "inclusive", "hellinger"] = "exclusive",
           component: Literal["auto", "full", "lowrank", "laplacian"] = "auto",
           weights: Literal["joint", "corrective", "newton"] | None = None, tol: float = 0.01,
           max_evaluations: int = 200_000, names: Sequence[str] | None = None,
@@ -47,7 +49,8 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
 
     ``component="laplacian"`` runs [G]'s algorithm instead, with ``n_components`` components and its weights
     (``weights="newton"``, or "corrective" to refit all of them); ``divergence="inclusive"`` lowers KL(p || q): there by
-    [G] Alg. 3, in the default by importance-weighted EM after the exclusive fit.
+    [G] Alg. 3, in the default by importance-weighted EM after the exclusive fit. ``divergence="hellinger"`` is
+    universal boosting (Campbell and Li 2019): components and weights by the Hellinger distance.
 
     >>> def two_modes(x):  # weights 0.3 and 0.7, forty standard deviations apart
     ...     return np.logaddexp(np.log(0.3) - 0.5 * x[:, 0] ** 2, np.log(0.7) - 0.5 * (x[:, 0] - 40.0) ** 2)
@@ -85,13 +88,25 @@ def _default(target: Target, starts: Any, spread: Any, n_components: int, diverg
         fit = low_rank_gaussian(target, starts, np.diag(spread), tol, seed)
     else:
         fit = first_gaussian(target, starts, np.diag(spread), tol, seed)
-    check_proper(target, fit.parts)
-    if meets_edge(target, fit):
+    edge = meets_edge(target, fit)
+    box = box_coordinates(target, fit, spread, seed) if edge else None
+    if box is not None:
+        target = target.within(box[0])
+        fit = first_gaussian(target, target.coordinates.to_free(box[1][None]), np.eye(target.dim), tol, seed)
+        edge = meets_edge(target, fit)
+    if not edge:
+        check_proper(target, fit.parts)
+    else:
         cut, steps, why = cut_boosted(target, fit.parts, n_components, tol, seed, watch)
+        check_proper(target, cut.overall)
         return Mixture(cut.weights, cut.parts, cut.bound, cut.error, Ended[why.upper()], tuple(steps), target, labels,
                        cut.inside, seed)
     if n_components > 1:
         fit = with_modes(target, fit, n_components, tol, seed)
+    if divergence == "hellinger":
+        found, parts, grown, why = hellinger_boosted(target, fit.parts, n_components, tol, seed, watch)
+        return Mixture(found, parts, *_bound_of(target, found, parts, seed), Ended[why.upper()], tuple(grown), target,
+                       labels, 1.0, seed)
     booster = Booster(target, fit, tol, seed, watch, joint=weights == "joint", max_evaluations=max_evaluations)
     why = booster.grow(n_components)
     booster.polish()
@@ -137,7 +152,7 @@ def _scales(scale: Any, n: int) -> Any:
 
 def _check_options(divergence: str, component: str, weights: str | None, n_components: int, tol: float,
                    max_evaluations: int) -> None:  # fmt: skip
-    for name, value, allowed in (("divergence", divergence, ("exclusive", "inclusive")),
+    for name, value, allowed in (("divergence", divergence, ("exclusive", "inclusive", "hellinger")),
                                  ("component", component, ("auto", "full", "lowrank", "laplacian")),
                                  ("weights", weights, (None, "joint", "corrective", "newton"))):  # fmt: skip
         if value not in allowed:
@@ -146,6 +161,9 @@ def _check_options(divergence: str, component: str, weights: str | None, n_compo
     if weights == "newton" and component != "laplacian":
         raise InputError("weights='newton' belongs to component='laplacian'", repr(component),
                          "Leave weights out, or choose component='laplacian'.")
+    if divergence == "hellinger" and (component == "laplacian" or weights is not None):
+        raise InputError("divergence='hellinger' has components and weights of its own", f"{component!r}, {weights!r}",
+                         "Leave component and weights out.")
     if not _is_count(n_components):
         raise InputError("n_components must be a positive integer", repr(n_components), "1 gives a single Gaussian.")
     if not (np.isfinite(tol) and tol > 0) or not max_evaluations > 0:

@@ -17,14 +17,16 @@ from typing import final
 
 import numpy as np
 
-from klimb.boosting.gaussians import Gaussians, log_mixture
+from klimb.boosting.gaussians import Gaussians, log_mixture, one_gaussian
 from klimb.boosting.nodes import nodes
 from klimb.boosting.record import Step, gaps
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 
 RHO = 0.02  # how strongly a round is held back, per nat of divergence
-ROUNDS, POINTS = 6, 384  # per component count; points of a round (at least)
+ROUNDS, POINTS = 8, 384  # per component count; points of a round (at least)
+FINAL = 4096  # points by which the bound, and the share inside, are known in the end
+WIDTHS = 7  # powers of four by which the first Gaussian is tried wider
 LEAST_INSIDE = 0.3  # share of the mixture that should stay in the support: an exponential needs no mean far outside
 PENALTY = 20.0  # for less, times the squared logarithm
 
@@ -62,13 +64,22 @@ class Cut:
         return float(share @ self.residual)
 
     @property
+    def overall(self) -> Gaussians:
+        """One Gaussian with the mean and covariance of the points inside."""
+        share = self.share[self.inner] / self.inside
+        mean = share @ self.X[self.inner]
+        centred = self.X[self.inner] - mean
+        cov = (centred * share[:, None]).T @ centred
+        return one_gaussian(mean, np.linalg.cholesky(cov + 1e-12 * np.trace(cov) * np.eye(len(cov))))
+
+    @property
     def error(self) -> float:
         return float(self.residual.std() / np.sqrt(len(self.residual)))
 
 
-def drawn(target: Target, weights: Array, parts: Gaussians, seed: int) -> Cut:
+def drawn(target: Target, weights: Array, parts: Gaussians, seed: int, n: int = POINTS) -> Cut:
     """Fresh points of the mixture, with values."""
-    per_part = max(POINTS // len(parts), 32 + 8 * parts.dim)
+    per_part = max(n // len(parts), 32 + 8 * parts.dim)
     Z = nodes(per_part, parts.dim, seed)
     X = parts.at(Z).reshape(-1, parts.dim)
     share = np.repeat(weights / len(Z), len(Z))
@@ -79,7 +90,10 @@ def cut_boosted(target: Target, first: Gaussians, n_components: int, tol: float,
                 watch: Callable[[Step], None]) -> tuple[Cut, list[Step], str]:  # fmt: skip
     """Add and refine cut-off components until they gain less than ``tol``."""
     counter = seed + 1000
-    best = refined(target, drawn(target, np.ones(1), first, counter), counter)
+    # A mode at an edge says little about the width: the first Gaussian is tried wider, in steps of four.
+    widths = [Gaussians(first.means, 4.0**k * first.roots) for k in range(WIDTHS)]
+    starts = [drawn(target, np.ones(1), parts, counter) for parts in widths]
+    best = refined(target, max(starts, key=lambda cut: cut.bound), counter)
     steps = [_step(target, best, watch)]
     while len(best.weights) < n_components:
         counter += 100
@@ -89,8 +103,13 @@ def cut_boosted(target: Target, first: Gaussians, n_components: int, tol: float,
             best = grown
             steps.append(_step(target, best, watch))
         if not won > max(tol, 2.0 * best.error):
-            return best, steps, "gain"
-    return best, steps, "components"
+            return _judged(target, best, counter), steps, "gain"
+    return _judged(target, best, counter), steps, "components"
+
+
+def _judged(target: Target, cut: Cut, seed: int) -> Cut:
+    """The same mixture at many fresh points: the best of several noisy rounds looks better than it is."""
+    return drawn(target, cut.weights, cut.parts, seed + 77, FINAL)
 
 
 def _step(target: Target, cut: Cut, watch: Callable[[Step], None]) -> Step:

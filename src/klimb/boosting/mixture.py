@@ -13,7 +13,7 @@ import numpy as np
 from klimb.boosting.gaussians import Gaussians, log_mixture
 from klimb.boosting.record import Step
 from klimb.boosting.target import Target
-from klimb.boosting.transforms import points
+from klimb.boosting.transforms import Transform, points
 from klimb.boosting.trust import CHECKED, Corrected, MixtureTrust, Weighed, trust_of
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
@@ -41,8 +41,8 @@ class Ended(Enum):
 class Mixture:
     """sum_k w_k N(mean_k, cov_k) in free coordinates, mapped to the user's by the transforms (identical without any).
 
-    Where the target has an edge inside its bulk, the mixture is cut off there (``inside`` is the share it keeps), so
-    that it is a density on the support.
+    Edges of the target's bulk that are parallel to the axes become transforms, declared or not. At others the mixture
+    is cut off (``inside`` is the share it keeps), so that it is a density on the support.
     """
 
     weights: Array
@@ -76,6 +76,11 @@ class Mixture:
     def covariances(self) -> Array:
         """K x D x D covariances of the components, in free coordinates."""
         return self.parts.covariances
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """The blocks of the map from free coordinates: as declared, or as found where edges showed themselves."""
+        return self.target.coordinates.blocks
 
     @property
     def n_values(self) -> int:

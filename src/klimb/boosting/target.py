@@ -7,6 +7,7 @@ error that names the point. -inf is a good answer: it marks a point outside the 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, final
 
@@ -122,6 +123,12 @@ class Target:
             H = (slopes[: self.dim] - slopes[self.dim :]) / (2 * h[:, None])
             return np.asarray(0.5 * (H + H.T))
         return self._second_differences(u, steps, h)
+
+    def within(self, coordinates: Coordinates) -> Target:
+        """The same function in other coordinates; evaluations go on being counted."""
+        moved = copy.copy(self)
+        moved.coordinates, moved.dim = coordinates, coordinates.n_free
+        return moved
 
     # -- differences -------------------------------------------------------------------------------------------------
 

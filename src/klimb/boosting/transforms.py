@@ -110,6 +110,76 @@ class Positive(Transform):
 
 @final
 @dataclass(frozen=True)
+class Above(Transform):
+    """x > low by x = low + exp(u); ``Above(0.0)`` is `Positive`.
+
+    >>> Above(2.0).forward(np.array([[0.0]]))[0].item()
+    3.0
+    """
+
+    low: float
+    size: int = 1
+    elementwise = True
+
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.low):
+            raise InputError("Above needs a finite low", f"{self.low}", "Use Real() where there is no edge.")
+
+    @property
+    def n(self) -> int:
+        return self.size
+
+    def forward(self, U: Array) -> tuple[Array, Array]:
+        X, log_jacobian = Positive(self.size).forward(U)
+        return np.maximum(self.low + X, np.nextafter(self.low, np.inf)), log_jacobian
+
+    def inverse(self, X: Array) -> Array:
+        return Positive(self.size).inverse(X - self.low)
+
+    def inside(self, X: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        return Positive(self.size).inside(X - self.low)
+
+    def pull_back(self, U: Array, slope: Array) -> Array:
+        return Positive(self.size).pull_back(U, slope)
+
+
+@final
+@dataclass(frozen=True)
+class Below(Transform):
+    """x < high by x = high - exp(-u), a rising function of u.
+
+    >>> Below(2.0).forward(np.array([[0.0]]))[0].item()
+    1.0
+    """
+
+    high: float
+    size: int = 1
+    elementwise = True
+
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.high):
+            raise InputError("Below needs a finite high", f"{self.high}", "Use Real() where there is no edge.")
+
+    @property
+    def n(self) -> int:
+        return self.size
+
+    def forward(self, U: Array) -> tuple[Array, Array]:
+        X, log_jacobian = Positive(self.size).forward(-U)
+        return np.minimum(self.high - X, np.nextafter(self.high, -np.inf)), log_jacobian
+
+    def inverse(self, X: Array) -> Array:
+        return -Positive(self.size).inverse(self.high - X)
+
+    def inside(self, X: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        return Positive(self.size).inside(self.high - X)
+
+    def pull_back(self, U: Array, slope: Array) -> Array:
+        return -Positive(self.size).pull_back(-U, -slope)
+
+
+@final
+@dataclass(frozen=True)
 class Interval(Transform):
     """low < x < high by a logistic curve.
 
@@ -125,7 +195,7 @@ class Interval(Transform):
     def __post_init__(self) -> None:
         if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
             raise InputError("Interval needs finite low < high", f"low = {self.low}, high = {self.high}",
-                             "Use Positive() for a half-line.")
+                             "Use Above(low) or Below(high) for a half-line.")
 
     @property
     def n(self) -> int:
@@ -269,8 +339,8 @@ class Coordinates:
         for entry in transform:
             block = names.get(entry) if isinstance(entry, str) else entry
             if not isinstance(block, Transform):
-                raise InputError("transform must be a list of Real, Positive, Interval, Ordered or Simplex (or of "
-                                 "'real' and 'positive')", repr(entry), "They are in klimb.boosting.")
+                raise InputError("transform must be a list of Real, Positive, Above, Below, Interval, Ordered or "
+                                 "Simplex (or of 'real' and 'positive')", repr(entry), "They are in klimb.boosting.")
             blocks.append(block)
         found = cls(blocks)
         if found.n != dim:

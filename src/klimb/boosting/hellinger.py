@@ -1,0 +1,206 @@
+"""Universal boosting (Campbell and Li 2019): the Hellinger distance instead of a divergence, weights in closed form.
+
+Root densities live on a sphere. With f = sqrt(p) and g = sum_k lambda_k g_k, g_k = sqrt(N_k), of unit length, the
+squared Hellinger distance is 1 - <f, g>. Inner products of Gaussian roots are known (Bhattacharyya's coefficients),
+those with f are averages over the component itself,
+
+    <g_j, g_k> = Z_jk,      <f, g_k> = d_k = E_{N_k} exp((log p - log N_k) / 2),
+
+so the best weights of given components maximise lambda'd under lambda'Z lambda = 1, lambda >= 0: a problem of
+non-negative least squares, in which the unknown constant of p is a mere factor. A new component h maximises the cosine
+between what f still lacks, f - <f, g> g, and what h has of its own, h - <h, g> g. q = g^2 is a mixture of all products
+g_j g_k, Gaussians again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from klimb.boosting.gaussians import Gaussians, log_mixture, one_gaussian
+from klimb.boosting.nodes import node_count, nodes
+from klimb.boosting.record import Step, gaps
+from klimb.boosting.target import Target
+from klimb.numerics.arrays import Array
+
+NODES = 4  # times the usual number of nodes per component: square roots of densities have heavier tails
+STARTS = 4  # places from which a component is sought
+PATIENCE = 3  # failed searches in a row after which it ends
+LARGEST = 0.9  # logarithm of a scale, either way, in one search
+ITERATIONS = 40  # of that search
+MOST_CROWDED = 8.0  # times the evenest average, beyond which a few nodes carry it
+NEGLIGIBLE = 1e-8  # weights of products that are dropped
+
+
+def hellinger_boosted(target: Target, first: Gaussians, n_components: int, tol: float, seed: int,
+                      watch: Callable[[Step], None]) -> tuple[Array, Gaussians, list[Step], str]:  # fmt: skip
+    """Grow a mixture from the Gaussians ``first`` while the cosine to the target rises by a quarter of ``tol``."""
+    Z = nodes(NODES * node_count(target.dim), target.dim, seed)
+    rng = np.random.default_rng(seed)
+    parts, log_d = first, np.array([_inner(target, first.take([k]), Z) for k in range(len(first))])
+    shift = float(log_d.max())  # inner products with f are kept relative to it
+    d = np.exp(log_d - shift)
+    lengths = best_lengths(affinities(parts), d)
+    steps = [_step(target, *products(lengths, parts), Z, watch)]
+    previous = float(lengths @ d)
+    checks = nodes(NODES * node_count(target.dim), target.dim, seed + 1)
+    failures = 0
+    while len(parts) < n_components:
+        new = _sought(target, lengths, parts, d, shift, Z, rng)
+        # Judged by nodes that the search has not seen: it would make one lucky node carry the whole average.
+        more, more_d = parts.joined(new), np.append(d, np.exp(_inner(target, new, checks) - shift))
+        more_lengths = best_lengths(affinities(more), more_d)
+        cosine = float(more_lengths @ more_d)
+        if cosine - previous < 0.25 * tol * cosine:
+            failures += 1
+            if failures == PATIENCE:
+                return *products(lengths, parts), steps, "gain"
+            continue
+        parts, d, lengths, previous, failures = more, more_d, more_lengths, cosine, 0
+        steps.append(_step(target, *products(lengths, parts), Z, watch))
+    return *products(lengths, parts), steps, "components"
+
+
+def affinities(parts: Gaussians) -> Array:
+    """Bhattacharyya's coefficients <g_j, g_k>, K x K, ones on the diagonal.
+
+    >>> print(affinities(Gaussians(np.array([[0.0], [2.0]]), np.ones((2, 1, 1)))).round(4)[0])
+    [1.     0.6065]
+    """
+    covariances = parts.covariances
+    middle = 0.5 * (covariances[:, None] + covariances[None])
+    gap = parts.means[:, None] - parts.means[None]
+    distance = np.einsum("jkd,jkd->jk", gap, np.linalg.solve(middle, gap[..., None])[..., 0])
+    logdet = np.linalg.slogdet(covariances)[1]
+    log_z = -0.125 * distance - 0.5 * (np.linalg.slogdet(middle)[1] - 0.5 * (logdet[:, None] + logdet[None]))
+    return np.asarray(np.exp(log_z))
+
+
+def best_lengths(Z: Array, d: Array) -> Array:
+    """lambda >= 0 with lambda'Z lambda = 1 and the largest lambda'd."""
+    from scipy.optimize import nnls
+
+    # min ||R lambda - R^-T d||^2 has the direction of the best lambda: its length is free.
+    R = np.linalg.cholesky(Z + 1e-10 * np.eye(len(Z))).T
+    found = nnls(R, np.linalg.solve(R.T, d))[0]
+    return np.asarray(found / np.sqrt(found @ Z @ found))
+
+
+def products(lengths: Array, parts: Gaussians) -> tuple[Array, Gaussians]:
+    """q = g^2 as a mixture: lambda_j lambda_k Z_jk of every normalised product g_j g_k."""
+    used = np.flatnonzero(lengths > 0)
+    lengths, parts = lengths[used], parts.take(used)
+    j, k = np.triu_indices(len(used))
+    weights = np.where(j == k, 1.0, 2.0) * lengths[j] * lengths[k] * affinities(parts)[j, k]
+    precisions = np.linalg.inv(parts.covariances)
+    covariances = np.linalg.inv(0.5 * (precisions[j] + precisions[k]))
+    pulled = np.einsum("kde,ke->kd", precisions, parts.means)
+    means = np.einsum("kde,ke->kd", covariances, 0.5 * (pulled[j] + pulled[k]))
+    keep = weights > NEGLIGIBLE * weights.max()
+    roots = np.linalg.cholesky(0.5 * (covariances + covariances.transpose(0, 2, 1))[keep])
+    return weights[keep] / weights[keep].sum(), Gaussians(means[keep], np.asarray(roots))
+
+
+def _inner(target: Target, one: Gaussians, Z: Array) -> float:
+    """log <f, g> of a single Gaussian, up to the constant of f."""
+    X = one.at(Z)[0]
+    terms = 0.5 * (target.values(X) - one.log_densities(X)[0])
+    top = float(terms.max())
+    return top + float(np.log(np.mean(np.exp(terms - top))))
+
+
+def _sought(target: Target, lengths: Array, parts: Gaussians, d: Array, shift: float, Z: Array,
+            rng: np.random.Generator) -> Gaussians:  # fmt: skip
+    """The Gaussian with the largest cosine, by L-BFGS from the best of several places (Campbell and Li, Eq. 8)."""
+    from scipy.optimize import minimize
+
+    D = parts.dim
+    weights, mixture = products(lengths, parts)
+    fg = float(lengths @ d)
+    rows, columns = np.tril_indices(D)
+    diagonal = rows == columns
+
+    def cosine(x: Array, origin: Gaussians) -> tuple[float, Array]:
+        """Minus the log of the cosine, and its gradient; the nodes move with h."""
+        T = np.zeros((D, D))
+        entries = x[D:].copy()
+        entries[diagonal] = np.exp(entries[diagonal])
+        T[rows, columns] = entries
+        one = one_gaussian(origin.means[0] + origin.roots[0] @ x[:D], origin.roots[0] @ T)
+        X = one.at(Z)[0]
+        values, slopes = target.with_slopes(X, one.deviations[0])
+        terms = 0.5 * (values - one.log_densities(X)[0]) - shift
+        if not np.isfinite(terms).any() or terms.max() > 300:
+            return 1e10, np.zeros_like(x)
+        e = np.exp(terms) / len(Z)
+        fh = float(e.sum())
+        crowd = float(e @ e) * len(Z) / fh**2  # 1 where all nodes count alike, as many as there are where one does
+        if crowd > MOST_CROWDED:
+            return 1e10, np.zeros_like(x)
+        overlap, d_overlap = _overlaps(one, parts, lengths)
+        lacks, own = fh - fg * overlap, 1.0 - overlap**2
+        if lacks <= 1e-300 or own <= 1e-12:
+            return 1e10, np.zeros_like(x)
+        slopes = np.where(np.isfinite(values)[:, None], slopes, 0.0) @ origin.roots[0]
+        # d fh: nodes move with mean and root; log h at its nodes falls by log det T
+        d_mean, d_T = 0.5 * e @ slopes, 0.5 * (e[:, None] * slopes).T @ Z
+        d_T[np.arange(D), np.arange(D)] += 0.5 * fh / np.diag(T)
+        o_mean, o_T = d_overlap[0] @ origin.roots[0], origin.roots[0].T @ d_overlap[1]
+        factor = -fg / lacks + overlap / own
+        g_mean, g_T = d_mean / lacks + factor * o_mean, d_T / lacks + factor * o_T
+        g_entries = g_T[rows, columns]
+        g_entries[diagonal] *= np.diag(T)
+        return -np.log(lacks) + 0.5 * np.log(own), -np.concatenate([g_mean, g_entries])
+
+    candidates = []
+    for _ in range(STARTS):
+        k = rng.choice(len(weights), p=weights)
+        mean = mixture.means[k] + 2.0 * mixture.roots[k] @ rng.standard_normal(D)
+        origin = one_gaussian(mean, mixture.roots[k])
+        start = np.zeros(D + len(rows))
+        candidates.append((cosine(start, origin)[0], start, origin))
+    best = None
+    for _, start, origin in sorted(candidates, key=lambda entry: entry[0])[:2]:
+        box = [(-4.0, 4.0)] * D + [(-LARGEST, LARGEST) if on else (-2.0, 2.0) for on in diagonal]
+        found = minimize(cosine, start, args=(origin,), jac=True, method="L-BFGS-B", bounds=box,
+                         options={"maxiter": ITERATIONS})
+        if best is None or found.fun < best[0]:
+            best = (found.fun, found.x, origin)
+    assert best is not None
+    _, x, origin = best
+    T = np.zeros((D, D))
+    entries = x[D:].copy()
+    entries[diagonal] = np.exp(entries[diagonal])
+    T[rows, columns] = entries
+    return one_gaussian(origin.means[0] + origin.roots[0] @ x[:D], origin.roots[0] @ T)
+
+
+def _overlaps(one: Gaussians, parts: Gaussians, lengths: Array) -> tuple[float, tuple[Array, Array]]:
+    """<h, g> of a Gaussian h, and its gradients in h's mean and root."""
+    together = one.joined(parts)
+    z = affinities(together)[0, 1:] * lengths
+    S, root = one.covariances[0], one.roots[0]
+    middle = np.linalg.inv(0.5 * (S + parts.covariances))
+    gap = one.means[0] - parts.means
+    pulled = np.einsum("kde,ke->kd", middle, gap)
+    d_mean = -0.25 * z @ pulled
+    # d log z / dS = 1/16 (A gap gap' A) - 1/4 A + 1/4 S^-1 with A the inverse of the average covariance
+    d_S = np.einsum("k,kd,ke->de", z, pulled, pulled) / 16.0 - 0.25 * np.einsum("k,kde->de", z, middle) \
+        + 0.25 * z.sum() * np.linalg.inv(S)
+    return float(z.sum()), (d_mean, 2.0 * d_S @ root)
+
+
+def _step(target: Target, weights: Array, parts: Gaussians, Z: Array, watch: Callable[[Step], None]) -> Step:
+    """The bound of q by nodes of all its products."""
+    X = parts.at(Z[: max(64, 2 * parts.dim + 2)])
+    K, S, D = X.shape
+    residual = target.values(X.reshape(-1, D)).reshape(K, S)
+    residual = residual - log_mixture(weights, parts.log_densities(X.reshape(-1, D))).reshape(K, S)
+    share = np.repeat(weights / S, S)
+    finite = np.isfinite(residual.ravel())
+    bound = float(share @ residual.ravel()) if finite.all() else -np.inf
+    error = float(np.sqrt(weights**2 @ residual.var(axis=1) / S)) if finite.all() else np.inf
+    step = Step(K, weights, bound, error, target.n_values, target.n_gradients, *gaps(residual.ravel(), share), parts)
+    watch(step)
+    return step
