@@ -34,6 +34,23 @@ def test_pictures_are_light(picture: Path) -> None:
     assert picture.stat().st_size <= (300_000 if picture.parent.name == "papers" else 150_000)
 
 
+SCRIPT = re.compile(r"python(?:3)?\s+(?:-m\s+([\w.]+)|(docs/[\w/.]+\.py|tests/[\w/.]+\.py))")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_scripts_that_are_named_exist(page: Path) -> None:
+    """Figures come with the script that measured them; a script that was renamed takes its pages along."""
+    missing = []
+    for module, path in SCRIPT.findall(page.read_text(encoding="utf-8")):
+        if module.startswith(("benchmarks.", "tests.", "klimb")):
+            place = ROOT / ("src" if module.startswith("klimb") else "") / module.replace(".", "/")
+            if not (place.with_suffix(".py").exists() or (place / "__init__.py").exists()):
+                missing.append(module)
+        elif path and not (ROOT / path).exists():
+            missing.append(path)
+    assert missing == []
+
+
 def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# A *title*, twice\n\n## A `code` title\n\n[a](#a-title-twice) [b](#a-code-title) [c](#none) "
