@@ -17,6 +17,7 @@ from klimb.latents.prior import WeightPrior
 from klimb.latents.weights import Weights
 from klimb.numerics.arrays import Array
 from klimb.numerics.matrix import DesignMatrix
+from klimb.numerics.sparse import PairedDesign
 from klimb.sites.base import Site
 from klimb.sites.local import SuperGaussian
 from klimb.sites.real import Laplace
@@ -45,7 +46,8 @@ class LinearModel:
         X, site = labelled_rows(pool, rows) if self.kind == "gaussian" else take_rows(pool, rows), self.site.rows(rows)
         if self.kind == "laplace":
             X, site, y = self._with_sparsity(X, site, y)
-        latent = Weights(X, 0.0, self._engine_cov, form="primal" if self.kind == "laplace" else "auto")
+        primal = self.kind == "laplace" or isinstance(pool, PairedDesign)  # whose variances cost next to nothing
+        latent = Weights(X, 0.0, self._engine_cov, form="primal" if primal else "auto")
         first = None if start is None else self._start(latent, start, len(y))
         return infer(latent, site, y, tol=self.tol, start=first)
 

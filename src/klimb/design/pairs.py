@@ -23,7 +23,7 @@ from klimb.sites.base import Site
 
 TERMS = 48
 NODES, REACH = 241, 9.0
-CLOSE_ENOUGH = 1e-9  # bound on what the terms beyond the last may add to a joint probability
+CLOSE_ENOUGH = 1e-7  # bound on what the terms beyond the last may add to a joint probability
 AT_ONCE = 1 << 15  # pairs
 DIRECT_AT_ONCE = 1 << 9
 LARGEST = 1.0 - 1e-12  # of a correlation: rows that equal a target

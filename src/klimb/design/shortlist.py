@@ -9,7 +9,7 @@ each choice, and the shortlist is as long as four times that error demands.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -32,7 +32,15 @@ class _Box:
     site: Site
     low: tuple[float, float]
     high: tuple[float, float]
-    spline: Any
+    coefficients: Array  # of a cubic spline, GRID x GRID
+
+    def at(self, m: Array, log_v: Array) -> Array:
+        """The spline at some points."""
+        from scipy.ndimage import map_coordinates
+
+        places = [(values - low) * ((GRID - 1) / (high - low))
+                  for values, low, high in zip((m, log_v), self.low, self.high, strict=True)]
+        return np.asarray(map_coordinates(self.coefficients, places, order=3, mode="mirror", prefilter=False))
 
     def covers(self, score: Score, site: Site, m: Array, log_v: Array) -> bool:
         return bool(score == self.score and site is self.site and m.min() >= self.low[0] and m.max() <= self.high[0]
@@ -56,7 +64,7 @@ class Shortlist:
         log_v = np.log(np.maximum(v, SMALLEST))
         if self._box is None or not self._box.covers(score, site, m, log_v):
             self._box = self._new_box(score, site, m, log_v)
-        guess = self._box.spline(m, log_v, grid=False)
+        guess = self._box.at(m, log_v)
         probes = np.unique(np.linspace(0, m.size - 1, PROBES).astype(np.intp))
         best = np.argpartition(guess, -PROBES)[-PROBES:]  # where the error counts
         near = np.concatenate([probes, best])
@@ -75,7 +83,7 @@ class Shortlist:
         return score.of(Candidates(site, m, v))
 
     def _new_box(self, score: Score, site: Site, m: Array, log_v: Array) -> _Box:
-        from scipy.interpolate import RectBivariateSpline
+        from scipy.ndimage import spline_filter
 
         edges = []
         for values in (m, log_v):
@@ -85,7 +93,7 @@ class Shortlist:
         grid_m, grid_v = (part.ravel() for part in np.meshgrid(x, np.exp(y), indexing="ij"))
         values = np.log(np.maximum(self._exact(score, site, grid_m, grid_v), SMALLEST)).reshape(GRID, GRID)
         low, high = (edges[0][0], edges[1][0]), (edges[0][1], edges[1][1])
-        return _Box(score, site, low, high, RectBivariateSpline(x, y, values))
+        return _Box(score, site, low, high, np.asarray(spline_filter(values, order=3)))
 
 
 def _same_for_all(site: Site) -> bool:
