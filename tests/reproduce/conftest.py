@@ -40,7 +40,7 @@ def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("ionosphere", 40, 4, "label"), ("sonar", 40, 4, "label"), ("usps_3vs5", 40, 4, "label"),
             ("german", 60, 4, "label"), ("boston", 40, 3, "real"), ("triazines", 40, 3, "real"),
             ("space_ga", 40, 3, "real"), ("stock", 60, 3, "real"), ("flares", 60, 3, "count"),
-            ("abalone", 60, 3, "count"), ("nodal", 53, 6, "label")):
+            ("abalone", 60, 3, "count"), ("nodal", 53, 2, "label")):
         dense(name, n, d, kind)
     np.savez(folder / "usps.npz", X=rng.uniform(-1, 1, (120, 8)), y=np.arange(120) % 10.0)
     return folder

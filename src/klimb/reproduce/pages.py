@@ -39,9 +39,9 @@ def block_of(key: str, quick: bool, folder: Path) -> str:
     done = "" if stored["finished"] else f" ({len(stored['results'])} of {stored['jobs']} parts so far)"
     made = f"`{command}`{done}: {seconds(sum(stored['cpu_seconds'].values()))} of CPU time."
     parts = [*map(as_markdown, tables), made]
-    picture = path.with_suffix(".png")
+    picture, title = path.with_suffix(".png"), entry(key).title
     if experiment.draw is not None and picture.is_file():
-        parts.append(f"![{experiment.caption}]({picture.name})\n\n*{experiment.caption}*")
+        parts.append(f"![{title[0].upper()}{title[1:]}]({picture.name})\n\n*{experiment.caption}*")
     if experiment.remarks:
         parts.append("\n".join(f"- {remark}" for remark in experiment.remarks))
     return "\n\n".join(parts)

@@ -51,7 +51,8 @@ PRINTED_NOISE = (0, 3)
 ROUNDING = 1e-4  # stationarity below which a fit that stalled did so for lack of digits
 STEP = {True: 0.25, False: 1.0}  # the paper's beta, for classification and regression
 COARSE = 2
-ORDER = ("laplace", "ep", "ep-coarse", "default", "default-coarse", "gradient", "proximal-coarse", "proximal-chosen")
+ORDER = ("laplace", "ep", "ep-coarse", "default", "default-coarse", "gradient", "proximal", "proximal-coarse",
+         "proximal-chosen")  # of the rows of the table
 NAMES = {"laplace": "Laplace", "ep": "EP", "default": "default", "gradient": "default, by gradient",
          "proximal": "proximal"}
 Cells = Sequence[tuple[int, int, int]]
@@ -240,7 +241,7 @@ def tables(results: Results) -> list[Table]:
     parts = by_parts(results)
     rows = []
     for name, paper in SETS.items():
-        for method in dict.fromkeys(key[1] for key in parts if key[0] == name):
+        for method in sorted({key[1] for key in parts if key[0] == name}, key=ORDER.index):
             records = [found for key, found in parts.items() if key[:2] == (name, method)]
             rows.append(_row(name, method, records, paper))
     heads = ("set", "method", "bits", "nats", "paper", "not converged", "CPU", "paper's time", "splits")

@@ -141,7 +141,7 @@ def page(record: Record, experiment: Experiment, tables: Sequence[Table], pictur
             f" time on one core. [{record.experiment[0]}] is {record.extra['paper']}.")
     parts = [f"# {record.experiment}: {record.extra['title']}", made, *map(as_markdown, tables)]
     if picture is not None:
-        parts.append(f"![{experiment.caption}]({picture.name})\n\n*{experiment.caption}*")
+        parts.append(f"![{record.extra['title']}]({picture.name})\n\n*{experiment.caption}*")
     elif experiment.draw is not None:
         parts.append(NEEDS_MATPLOTLIB)
     if experiment.remarks:
