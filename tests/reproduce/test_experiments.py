@@ -105,6 +105,18 @@ def test_a_run_goes_on_where_it_was_interrupted(counting: list[str], tmp_path: P
     assert not list(tmp_path.glob(".*"))  # no partial files are left
 
 
+def test_too_little_for_a_table(small_data: Path, tmp_path: Path) -> None:
+    def hear(job: str, number: int, total: int) -> None:
+        if number == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run("S-figure1", data=small_data, out=tmp_path, size="tiny", hear=hear)
+    with pytest.raises(InputError, match=r"enough of S-figure1 for its tables; got 1 of 6 parts"):
+        run("S-figure1", data=small_data, out=tmp_path, size="tiny", so_far=True)
+    assert len(json.loads((tmp_path / "S-figure1-tiny.json").read_text())["results"]) == 1
+
+
 def test_killed_in_the_middle(small_data: Path, tmp_path: Path) -> None:
     """A real process, killed without warning: what it had done is there, whole, and is not done again."""
     code = ("from klimb.reproduce import run\n"

@@ -75,7 +75,13 @@ def run(key: str, *, data: str | Path | None = None, out: str | Path = "reproduc
         _work(record, jobs, hear)
     elif not record.results:
         raise InputError("an earlier run to show", f"nothing in {path}", "Run it without --so-far first.")
-    _finish(record, chosen, experiment, jobs)
+    try:
+        _finish(record, chosen, experiment, jobs)
+    except (LookupError, ValueError):
+        if record.finished or not so_far:
+            raise
+        raise InputError(f"enough of {name} for its tables", f"{len(record.results)} of {len(jobs)} parts",
+                         "Let it run on: the same command without --so-far.") from None
     return record
 
 
@@ -114,8 +120,8 @@ def _work(record: Record, jobs: Sequence[Job], hear: Hear | None) -> None:
 
 def _finish(record: Record, chosen: Entry, experiment: Experiment, jobs: Sequence[Job]) -> None:
     results = {job.name: record.results[job.name] for job in jobs if job.name in record.results}  # in planned order
-    tables = experiment.tables(results)
     record.finished = len(results) == len(jobs)
+    tables = experiment.tables(results)
     record.extra = {"title": chosen.title, "paper": PAPERS[record.experiment[0]],
                     "jobs": len(jobs), "tables": [asdict(one) for one in tables],
                     "remarks": experiment.remarks}
