@@ -59,6 +59,9 @@ class ActiveLearner:
     warm : bool
         Start each fit from the last one (with new sites by the inclusion algebra): faster for many labels. Without it
         a fit depends on the labels alone, not on how they were grouped.
+    n_lanczos : int
+        Estimate variances by so many Lanczos vectors, as [N] does, instead of computing them exactly: cheaper per fit
+        where labels are many more than this. The variances of picks are corrected by a solve.
     seed : int
         Decides the random order of rows.
 
@@ -80,12 +83,13 @@ class ActiveLearner:
 
     def __init__(self, pool: Any, *, site: Site | None = None, cov: Any = 1.0, prior: str = "gaussian",
                  scale: float = 1.0, score: str | Score = "bald", targets: Any = None, intercept: bool = True,
-                 initial: int = 5, warm: bool = False, seed: int = 0, tol: float = 1e-6) -> None:
+                 initial: int = 5, warm: bool = False, n_lanczos: int | None = None, seed: int = 0,
+                 tol: float = 1e-6) -> None:
         self._pool = as_pool(pool, intercept=bool(intercept))
         n, columns = self._pool.shape
         self._site = Logistic() if site is None else site
         self._model = linear_model(self._site, columns - bool(intercept), prior=prior, cov=cov, scale=scale,
-                                   intercept=bool(intercept), tol=tol)
+                                   intercept=bool(intercept), tol=tol, n_lanczos=n_lanczos)
         self._site.check_length(n)
         self._score = as_score(score)
         self._targets = None if targets is None else self._new_rows(targets, "targets")

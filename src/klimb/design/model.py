@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.design.belief import Belief, CrossProducts, PriorBelief, belief_of
+from klimb.design.krylov import krylov_belief
 from klimb.design.pool import Index, labelled_rows, take_rows
 from klimb.errors import InputError
 from klimb.infer.loop import infer
@@ -40,6 +41,7 @@ class LinearModel:
     scale: float
     intercept: bool
     tol: float
+    n_lanczos: int | None = None  # None: variances are exact
 
     def fit(self, pool: DesignMatrix, rows: Index, y: Array, start: tuple[Array, Array] | None = None) -> Result:
         """The posterior of the labelled ``rows``; ``start`` holds slope and precision of a site per row."""
@@ -88,11 +90,13 @@ class LinearModel:
         """What is known of the weights; before the first label, the prior."""
         if result is None:
             return PriorBelief(self.prior)
+        if self.n_lanczos is not None:
+            return krylov_belief(result.posterior, rows, self.n_lanczos)
         return belief_of(result.posterior, kept, rows)
 
 
-def linear_model(site: Any, n_columns: int, *, prior: str, cov: Any, scale: float, intercept: bool, tol: float
-                 ) -> LinearModel:
+def linear_model(site: Any, n_columns: int, *, prior: str, cov: Any, scale: float, intercept: bool, tol: float,
+                 n_lanczos: int | None) -> LinearModel:
     """A checked model over ``n_columns`` columns, the intercept's not counted."""
     if not isinstance(site, Site) or not site.separable:
         raise InputError("site must be a klimb site with one latent value per datum", repr(site),
@@ -104,6 +108,8 @@ def linear_model(site: Any, n_columns: int, *, prior: str, cov: Any, scale: floa
     if prior == "laplace" and n_columns > MOST_COLUMNS:
         raise InputError(f"a Laplace prior needs at most {MOST_COLUMNS} columns here", f"{n_columns}",
                          'Use prior="gaussian", whose cost does not depend on the number of columns.')
+    if n_lanczos is not None and n_lanczos < 1:
+        raise InputError("n_lanczos must be at least 1", f"{n_lanczos}", "Leave it out for exact variances.")
     given = np.asarray(2.0 * scale**2 if prior == "laplace" else cov, dtype=float)
     if intercept:
         if given.ndim == 2:
@@ -113,4 +119,5 @@ def linear_model(site: Any, n_columns: int, *, prior: str, cov: Any, scale: floa
             given = whole
         else:
             given = np.append(WeightPrior(0.0, given, n_columns).root ** 2, INTERCEPT_COV)
-    return LinearModel(site, prior, WeightPrior(0.0, given, n_columns + intercept), float(scale), intercept, tol)
+    whole_prior = WeightPrior(0.0, given, n_columns + intercept)
+    return LinearModel(site, prior, whole_prior, float(scale), intercept, tol, n_lanczos)
