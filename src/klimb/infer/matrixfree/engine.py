@@ -24,6 +24,7 @@ from klimb.numerics.variances import LogDet, Variances, estimate, log_det
 ROUGH = 0.1  # relative error of the variances at the start, where gamma is a guess
 RANK = 24  # Lanczos directions behind those variances
 RUNAWAY, MOST_CHECKS = 1e-12, 300  # curvature along a solution that counts as none; iterations spent on finding out
+SEPARATED = 1e-8  # of diag(A): the least of its diagonal part that a dual form is given
 AFFORDABLE = 2.0  # seconds that a factorisation may take for variances to be exact
 
 
@@ -136,8 +137,11 @@ class Engine:
             raise undetermined()
 
     def _factorised(self, A: NormalMatrix, gamma: Array, plan: Plan) -> Measured:
-        if plan.kind == "dual" and not (A.positive and A.shift.min() > 0.0):  # gamma of both signs, or that vanishes
-            plan = Plan("primal", plan.seconds, plan.bytes)
+        if plan.kind == "dual":
+            if A.positive:
+                A = _separated(A)
+            else:  # gamma of both signs has no dual form
+                plan = Plan("primal", plan.seconds, plan.bytes)
         factor = factorise(A, plan)
         self._preconditioner = Factored(factor, A.size)
         B = self.latent.B
@@ -163,4 +167,16 @@ class Engine:
 
     def solve(self, weights: Array, rhs: Array, tol: float) -> Solution:
         """A(weights)^-1 rhs to a relative residual of ``tol``."""
-        return solve(self.latent.precision(weights), rhs, preconditioner=self._preconditioner, tol=tol)
+        A = self.latent.precision(weights)
+        try:
+            return solve(A, rhs, preconditioner=self._preconditioner, tol=tol)
+        except NotPositiveDefiniteError:
+            if not A.positive:
+                raise
+            return solve(A, rhs, tol=tol)  # rounding has spoilt the preconditioner, not A: its diagonal will do
+
+
+def _separated(A: NormalMatrix) -> NormalMatrix:
+    """A with a diagonal that the dual form can tell from zero: it moves no variance by more than a hundred-millionth."""
+    diagonal = A.diagonal()
+    return A if diagonal is None else NormalMatrix(np.maximum(A.shift, SEPARATED * diagonal), A.parts)
