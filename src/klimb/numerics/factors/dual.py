@@ -15,6 +15,9 @@ from klimb.numerics.operators import StackedOperator
 from klimb.numerics.operators.base import BLOCK_DOUBLES, Operator
 from klimb.numerics.threads import threads_for
 
+CANCELLED = 1e-6  # of the prior variance below which what is left after subtraction is computed in another way
+REFINEMENTS = 2
+
 
 @final
 class DualFactor(Factorisation):
@@ -85,8 +88,20 @@ class DualFactor(Factorisation):
             prior = np.asarray(squares @ (1.0 / self._A.shift)).ravel()
             cross = _product(self._matrix, 1.0 / self._A.shift, rows)
             taken = self._half_norms(np.asfortranarray(self._root[:, None] * cross))
-            values[block] = np.maximum(prior - taken, np.finfo(float).eps * prior)
+            left = np.maximum(prior - taken, np.finfo(float).eps * prior)
+            lost = np.flatnonzero(left < CANCELLED * prior)
+            if len(lost):
+                left[lost] = self._refined(rows[lost])
+            values[block] = left
         return values
+
+    def _refined(self, rows: Any) -> Array:
+        """b'A^-1 b by solving, with the residual solved for again: where a difference has lost its digits."""
+        b = np.ascontiguousarray((rows.toarray() if hasattr(rows, "toarray") else rows).T)
+        x = self.solve(b)
+        for _ in range(REFINEMENTS):
+            x += self.solve(b - self._A.times(x))
+        return np.asarray(np.maximum(np.einsum("ij,ij->j", b, x), 0.0))
 
     def _half_norms(self, columns: Array) -> Array:
         """|L^-1 c|^2 for each column c."""

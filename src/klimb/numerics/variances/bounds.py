@@ -18,6 +18,7 @@ from klimb.numerics.operators.base import BLOCK_DOUBLES, Operator
 from klimb.numerics.variances.result import ProductCount, Variances, median_relative_error
 
 FIRST_RANK = 64
+MOST_RANK = 512  # reorthogonalisation grows with its square
 MOST_DOUBLES = 4 * BLOCK_DOUBLES  # of the basis: 512 MiB
 CHECKED_ROWS = 16
 
@@ -49,7 +50,7 @@ def by_lanczos(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, se
     """Bounds from below, of a basis that grows until they are accurate enough or the budget is spent."""
     count = ProductCount((*A.operators, B))
     krylov = ScaledLanczos(A, min(FIRST_RANK, A.size), seed)
-    most = max(min(A.size, MOST_DOUBLES // A.size), FIRST_RANK)
+    most = max(min(A.size, MOST_RANK, MOST_DOUBLES // A.size), FIRST_RANK)
     while True:
         lower, upper = bracket_by_lanczos(A, B, krylov)
         certain = bool(np.isfinite(upper).all())
