@@ -27,8 +27,9 @@ from klimb.numerics.variances.pooling import Pooled, fitted, pooled, standardise
 from klimb.numerics.variances.quadrature import Quadrature
 from klimb.numerics.variances.result import MEDIAN_OF_NORMAL
 
-SHARE_OF_SOLVES, COARSEST = 0.7, 0.03  # of the accuracy that the systems may use up, and their coarsest tolerance
+SHARE_OF_SOLVES, COARSEST = 0.5, 0.01  # of the accuracy that the systems may use up, and their coarsest tolerance
 WATCHED_ROWS = 2048  # whose probes are kept one by one, to see how well the spread around the fit is known
+SOLVE_SHARE = 0.5  # of the relative residual of the systems, by which they may shift all values
 NOISE_PRIOR = 8.0  # probes' worth of the common noise level that a row's own is mixed with
 
 
@@ -76,7 +77,7 @@ class Probes:
         self._tol = min(SHARE_OF_SOLVES * accuracy, COARSEST)
         self._rows = None if B is None else _Rows(A, B, self.M, krylov.diagonal)
         self.quadrature = Quadrature(A, self.M, None if self._rows is None else (self._rows.B, self._rows.surrogate))
-        self.converged, self.n = True, 0
+        self.converged, self.n, self._squared_residuals = True, 0, 0.0
 
     def add(self, k: int, max_iter: int | None = None) -> None:
         """``k`` more probes, in blocks, with at most ``max_iter`` iterations each."""
@@ -87,15 +88,17 @@ class Probes:
             solution = solve(self.A, z, preconditioner=self.M, tol=self._tol, max_iter=max_iter,
                              record=True)
             self.converged &= solution.converged
-            self.quadrature.add(solution.steps, solution.ratios)
+            self._squared_residuals += float((solution.residual**2).sum())
+            self.quadrature.add(solution.steps, solution.ratios, solution.residual)
             self.n += z.shape[1]
             if self._rows is not None:
                 self._rows.add(self.M.solve(z), solution.x)
 
     def variances(self) -> tuple[Array, Array]:
-        """Values and standard errors."""
+        """Values and standard errors, what the residuals of the systems may do included."""
         assert self._rows is not None
-        return self._rows.result()
+        value, error = self._rows.result()
+        return value, np.hypot(error, SOLVE_SHARE * np.sqrt(self._squared_residuals / self.n) * value)
 
     def expected_error(self, n: int) -> float:
         """Median relative error to be expected of ``n`` probes, from those at hand."""

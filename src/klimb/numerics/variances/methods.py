@@ -50,7 +50,7 @@ def estimate(A: NormalMatrix, B: Operator, *, method: str = "auto", accuracy: fl
     >>> found.value, found.method, found.exact
     (array([0.4, 0.6]), 'exact', True)
     """
-    _check(A, B, method, accuracy)
+    _check(A, B, method, accuracy, budget)
     limit = BUDGET if budget is None else budget
     memory = None if previous is None else previous.memory
     if method == "exact":
@@ -183,7 +183,7 @@ def _flops(operator: Operator) -> float:
     return 50.0 * sum(operator.shape)  # a transform
 
 
-def _check(A: NormalMatrix, B: Operator, method: str, accuracy: float) -> None:
+def _check(A: NormalMatrix, B: Operator, method: str, accuracy: float, budget: int | None) -> None:
     if method not in METHODS:
         raise InputError(f"method must be one of {', '.join(METHODS)}", repr(method), "'auto' chooses by cost.")
     if B.shape[1] != A.size:
@@ -191,3 +191,5 @@ def _check(A: NormalMatrix, B: Operator, method: str, accuracy: float) -> None:
                          "Check that B multiplies the weights that A belongs to.")
     if not 0.0 < accuracy < 1.0:
         raise InputError("accuracy must be between 0 and 1", f"{accuracy}", "0.01 asks for 1% median relative error.")
+    if budget is not None and budget < 1:
+        raise InputError("budget must be a positive number of products", f"{budget}", "Leave it out, or allow some.")
