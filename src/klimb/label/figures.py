@@ -18,6 +18,7 @@ from typing import NamedTuple, final
 RECENT = 30  # random checks that count for the current error
 WINDOW = 20  # labels over which the predictions must have settled
 SETTLED = 0.01  # share of items whose predicted label may still change in a window
+LEAST = 40  # labels before anybody is told to stop
 ENOUGH = 5  # labels of each of two kinds before anything can be said
 SHOWN = 200  # points of a curve
 
@@ -64,7 +65,8 @@ def share(count: int, total: int, z: float = 1.6448536269514722) -> Share:
     rate, weight = count / total, z * z / total
     centre = rate + weight / 2.0
     half = z * math.sqrt(rate * (1.0 - rate) / total + weight / (4.0 * total))
-    return Share(count, total, max(0.0, (centre - half) / (1.0 + weight)), min(1.0, (centre + half) / (1.0 + weight)))
+    low, high = (centre - half) / (1.0 + weight), (centre + half) / (1.0 + weight)
+    return Share(count, total, max(0.0, min(low, rate)), min(1.0, max(high, rate)))  # rounding stays inside
 
 
 def check_curve(foreseen: Sequence[Foreseen]) -> list[tuple[int, float, float, float]]:
@@ -107,21 +109,21 @@ def advice(counts: Sequence[int], names: Sequence[str], points: Sequence[Point],
     if recent and wrong.low > now.error + 0.02:
         return "doubt", (f"The model is too sure of itself: it expects to get {_percent(now.error)} wrong, but missed"
                          f" {wrong.hits} of the last {wrong.total} random checks. Go on.")
-    if now.changed is not None and now.changed <= SETTLED and _flat(points):
+    if now.changed is None:
+        return "go", f"The model expects to get {_percent(now.error)} of the unlabelled items wrong.{checks}"
+    if labels >= LEAST and _settled(points):
         return "stop", (f"You could stop now: the last {WINDOW} labels changed the predicted label of"
                         f" {_percent(now.changed)} of the items, and the model expects to get {_percent(now.error)} of"
                         f" the rest wrong.{checks}")
-    if now.changed is None:
-        return "go", f"The model expects to get {_percent(now.error)} of the unlabelled items wrong.{checks}"
-    return "go", (f"Worth going on: the last {WINDOW} labels changed the predicted label of {_percent(now.changed)} of"
-                  f" the items.{checks}")
+    so_far = "It begins to settle" if now.changed <= SETTLED else "Worth going on"
+    return "go", (f"{so_far}: the last {WINDOW} labels changed the predicted label of {_percent(now.changed)} of the"
+                  f" items.{checks}")
 
 
-def _flat(points: Sequence[Point]) -> bool:
-    """Has the expected error stopped falling, over the last window?"""
-    now = points[-1]
-    before = next((point for point in reversed(points) if point.labels <= now.labels - WINDOW), None)
-    return before is not None and before.error - now.error <= max(0.005, 0.1 * before.error)
+def _settled(points: Sequence[Point]) -> bool:
+    """Have the predictions hardly changed over the last window, and is that not the first time?"""
+    recent = [point.changed for point in points if point.labels > points[-1].labels - WINDOW // 2]
+    return len(recent) > 1 and all(changed is not None and changed <= SETTLED for changed in recent)
 
 
 def _percent(value: float) -> str:

@@ -11,22 +11,26 @@ from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from klimb.label.items import Items
+from klimb.numerics.arrays import Array
 
 Pushes: TypeAlias = Mapping[int, float]  # feature -> what it adds to the log odds of the label it is about
 LONGEST = 12_000  # characters that are shown before somebody asks for more
-STRENGTHS = (0.04, 0.12, 0.3)  # log odds from which a push is shown as faint, clear, strong
+STRENGTHS = ((0.04, 0.15), (0.12, 0.35), (0.3, 0.7))  # faint, clear, strong: log odds, and share of the largest push
 
 
-def strength(push: float) -> int:
-    """-3 to 3: towards or away from the label, and how strongly.
+def levels(pushes: Array, largest: float) -> npt.NDArray[np.intp]:
+    """-3 to 3: towards or away from the label, and how strongly, in itself and beside the largest push of the item.
 
-    >>> [strength(push) for push in (0.0, 0.05, -0.2, 2.0)]
-    [0, 1, -2, 3]
+    >>> levels(np.array([0.0, 0.05, -0.2, 0.25]), 0.25), levels(np.array([0.2, 2.0]), 2.0)
+    (array([ 0,  1, -2,  2]), array([0, 3]))
     """
-    size = sum(abs(push) >= least for least in STRENGTHS)
-    return size if push > 0.0 else -size
+    sizes = np.zeros(len(pushes), dtype=np.intp)
+    for least, share in STRENGTHS:
+        sizes += np.abs(pushes) >= max(least, share * largest)
+    return np.where(pushes > 0.0, sizes, -sizes)
 
 
 def segments(items: Items, row: int, pushes: Pushes, longest: int | None = LONGEST,
@@ -37,20 +41,14 @@ def segments(items: Items, row: int, pushes: Pushes, longest: int | None = LONGE
     text = text[:longest]
     if not text:
         return [], False
-    strong = {column: push for column, push in pushes.items() if strength(push)} if items.vocabulary else {}
-    if not strong or items.vocabulary is None:
+    if not pushes or items.vocabulary is None:
         return [(text, 0)], more
     # A character may belong to two words (pairs of Chinese characters overlap): it takes the sum of its shares.
     pushed = np.zeros(len(text))
     for column, start, end in items.vocabulary.columns_of(text):
-        push = strong.get(column)
-        if push is not None:
-            pushed[start:end] += push
-    levels = np.zeros(len(text), dtype=np.int64)
-    for least in STRENGTHS:
-        levels += np.where(np.abs(pushed) >= least, np.sign(pushed), 0.0).astype(np.int64)
+        pushed[start:end] += pushes.get(column, 0.0)
     pieces, start = [], 0
-    for level, run in groupby(levels.tolist()):
+    for level, run in groupby(levels(pushed, _largest(pushes)).tolist()):
         end = start + sum(1 for _ in run)
         pieces.append((text[start:end], level))
         start = end
@@ -61,10 +59,15 @@ def columns_shown(items: Items, row: int, pushes: Pushes) -> list[tuple[str, str
     """Name, value and push of the columns beside the text."""
     words = len(items.vocabulary.words) if items.vocabulary else 0
     known = {items.names[column]: push for column, push in pushes.items() if column >= words}
-    return [(name, cells[row], strength(known.get(name, 0.0))) for name, cells in items.shown.items()]
+    sizes = levels(np.array([known.get(name, 0.0) for name in items.shown]), _largest(pushes)).tolist()
+    return [(name, cells[row], size) for (name, cells), size in zip(items.shown.items(), sizes, strict=True)]
 
 
-def preview(items: Items, row: int, longest: int = 70) -> str:
+def _largest(pushes: Pushes) -> float:
+    return max(map(abs, pushes.values()), default=0.0)
+
+
+def preview(items: Items, row: int, longest: int = 160) -> str:
     """The beginning of an item on one line."""
     text = items.texts[row] or ", ".join(f"{name} {cells[row]}" for name, cells in items.shown.items())
     line = " ".join(text[: 4 * longest].split())
