@@ -198,3 +198,16 @@ def test_one_latent_may_serve_several_threads():
         with ThreadPoolExecutor(4) as pool:
             together = list(pool.map(lambda y, latent=latent: klimb.infer(latent, sites.Logistic(), y).bound, labels))
         np.testing.assert_array_equal(alone, together)
+
+
+@pytest.mark.parametrize(("variance", "seed", "beta"), [(1.0, 4, 1.0), (10.0, 3, 0.25), (100.0, 0, 1.0)])
+def test_a_diverging_rule_ends_without_a_warning(variance, seed, beta):
+    """The proximal step on Poisson counts runs to infinity; that is a status, no overflow."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((60, 3))
+    K = klimb.kernels.RBF(variance=variance).gram(X)
+    y = rng.poisson(np.exp(X[:, 0]))
+    root = np.linalg.cholesky(K + 1e-9 * np.eye(60))
+    for latent in (klimb.latents.Kernel(K), klimb.latents.Weights(root, cov=variance, form="dual")):
+        result = klimb.infer(latent, klimb.sites.Poisson(), y, step=klimb.steps.Proximal(beta), max_iter=300)
+        assert result.status.name in ("DIVERGED", "IMPROPER", "CYCLE", "MAX_ITER")

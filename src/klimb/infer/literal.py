@@ -72,9 +72,11 @@ class Proximal(Step):
         while True:
             e = state.expectation
             try:
-                da, dm = problem.factor(r * state.gamma).solve(state.mean_residual)  # [A] Eq. (17): B_k(r_k gamma_k)
-                gamma = r * state.gamma + (1 - r) * e.gamma  # [A] Eq. (18)
-                state = problem.state(state.a - (1 - r) * da, state.m - (1 - r) * dm, problem.factor(gamma))
+                with np.errstate(over="ignore", invalid="ignore"):  # on its way to infinity it is judged, not warned of
+                    # [A] Eq. (17): B_k(r_k gamma_k)
+                    da, dm = problem.factor(r * state.gamma).solve(state.mean_residual)
+                    gamma = r * state.gamma + (1 - r) * e.gamma  # [A] Eq. (18)
+                    state = problem.state(state.a - (1 - r) * da, state.m - (1 - r) * dm, problem.factor(gamma))
             except NotPositiveDefiniteError:
                 return _failure(first, state)
             yield Move(state, "proximal", 1 - r)

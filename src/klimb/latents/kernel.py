@@ -305,7 +305,8 @@ class Kernel(Latent):
         return np.asarray(self.K @ a)
 
     def cancelled(self, a: Array) -> float:
-        return float(np.abs(a) @ np.sqrt(self.prior_variances)) ** 2  # as |k_ij| <= sqrt(k_ii k_jj)
+        reach = float(np.abs(a) @ np.sqrt(self.prior_variances))  # as |k_ij| <= sqrt(k_ii k_jj)
+        return reach * reach  # not ** 2, which raises where this is infinite
 
     def factor(self, gamma: Array) -> DenseFactor:
         return kernel_factor(self.K, gamma, self._buffers)

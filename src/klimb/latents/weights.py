@@ -134,7 +134,10 @@ class Weights(Latent):
         return self.X.times(self.prior.covariance_times(self.X.transpose_times(a)))
 
     def cancelled(self, a: Array) -> float:
-        return 0.0 if self._K is None else float(np.abs(a) @ np.sqrt(np.diagonal(self._K))) ** 2
+        if self._K is None:
+            return 0.0
+        reach = float(np.abs(a) @ np.sqrt(np.diagonal(self._K)))
+        return reach * reach  # not ** 2, which raises where this is infinite
 
     def factor(self, gamma: Array) -> Factor:
         if self._K is not None:
