@@ -54,6 +54,11 @@ def test_a_false_line_is_found_and_more_output_is_allowed(hooks: ModuleType) -> 
     assert hooks.first_false(page, "a\n\nx 1.50\nb\n") == 3
 
 
+def test_bars_in_tables_are_shown_without_backslash(hooks: ModuleType) -> None:
+    shown = hooks.for_the_site("| `(1 \\| g)` | a \\| b |\n\n`x \\| y`\n")
+    assert shown == "| `(1 | g)` | a \\| b |\n\n`x \\| y`\n"  # elsewhere it is what the author wrote
+
+
 @pytest.mark.parametrize(("html", "found"), [
     ('<script src="https://host.example/a.js"></script>', True),
     ('<link rel="stylesheet" href="//host.example/a.css">', True),

@@ -165,7 +165,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return markdown + module_table()
     source = Path(config.docs_dir) / name
     if not source.exists() or "```" not in markdown:
-        return markdown
+        return for_the_site(markdown)
     with workplace(), warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
@@ -177,7 +177,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if false is not None:
         log.warning("%s, line %d: this is not what comes out; if the change is meant, "
                     "`python -m tests.transcripts docs/%s` writes it anew", name, false, name)
-    return re.sub(r"^```text$", "``` { .text .output }", full, flags=re.MULTILINE)
+    return for_the_site(full)
+
+
+def for_the_site(markdown: str) -> str:
+    """Outputs get a look of their own, and bars in code within tables lose the backslash that GitHub needs there."""
+    def bars(row: re.Match[str]) -> str:
+        return re.sub(r"`[^`]+`", lambda code: code[0].replace("\\|", "|"), row[0])
+
+    markdown = re.sub(r"^```text$", "``` { .text .output }", markdown, flags=re.MULTILINE)
+    return re.sub(r"^\|.*\|$", bars, markdown, flags=re.MULTILINE)
 
 
 def line_of(error: BaseException, name: str) -> int | None:
