@@ -1,4 +1,4 @@
-"""The command line: ``klimb fit``, ``predict``, ``report``, ``compare``, ``info``, ``calibrate``, ``demo``.
+"""The command line: ``klimb fit``, ``predict``, ``report``, ``compare``, ``info``, ``calibrate``, ``label``, ...
 
 Results go to standard output, messages and progress to standard error. Exit codes: 0 fitted and converged, 1 something
 about the input is wrong, 2 the command was not understood, 3 fitted but not converged or in doubt, 130 interrupted.
