@@ -17,6 +17,8 @@ from klimb.numerics.arrays import Array
 ROWS_PER_FEATURE = 20  # fewer rows than this, and only the mean ratio is pooled
 EXTREME = 4.0  # standard deviations at which a feature is cut: one odd row shall not steer the others
 RIDGE = 1e-8
+FITS = 6  # steps of the fit: it is nearly linear
+LARGEST_LOG = 4.0  # of a fitted ratio over their mean
 ROWS_PER_BIN, MOST_BINS = 200, 10  # for the spread around f
 SMALLEST_SHARE = 0.1  # of what is expected that a prediction (or a spread) may shrink to
 
@@ -46,15 +48,18 @@ def standardised(features: list[Array]) -> Array:
 
 
 def fitted(F: Array, ratio: Array, noise: Array) -> tuple[Array, Array]:
-    """(f, tau): weighted least squares on the features, the weights and tau found in turn."""
-    spread = np.zeros_like(ratio)
-    f = np.full(len(ratio), float(np.mean(ratio)))
-    for _ in range(3):
+    """(f, tau): f = exp(F beta) by weighted least squares (Gauss and Newton), the weights and tau found in turn."""
+    level = max(float(np.mean(ratio)), SMALLEST_SHARE)
+    beta = np.zeros(F.shape[1])
+    beta[0] = np.log(level)
+    f, spread = np.full(len(ratio), level), np.zeros_like(ratio)
+    for _ in range(FITS):
         weight = 1.0 / (spread**2 + noise**2 + 1e-300)
-        gram = (F * weight[:, None]).T @ F
+        slope = F * f[:, None]
+        gram = (slope * weight[:, None]).T @ slope
         gram.flat[:: len(gram) + 1] *= 1.0 + RIDGE
-        f = np.asarray(F @ np.linalg.solve(gram, F.T @ (weight * ratio)))
-        f = np.maximum(f, SMALLEST_SHARE * max(float(np.median(f)), 0.0))
+        beta = beta + np.linalg.solve(gram, slope.T @ (weight * (ratio - f)))
+        f = np.exp(np.clip(F @ beta, np.log(level) - LARGEST_LOG, np.log(level) + LARGEST_LOG))
         spread = _spread(f, (ratio - f) ** 2 - noise**2)
     return f, spread
 
