@@ -334,3 +334,22 @@ def test_refused():
         sites.SuperGaussian(sites.Poisson())
     with pytest.raises(InputError, match="super-Gaussian"):
         sites.Poisson().symmetry(np.ones(1))
+
+
+@pytest.mark.parametrize("site", [
+    sites.Logistic(), sites.Laplace(1e-12), sites.Laplace(1e6), sites.StudentT(1e-3, 1e-9), sites.StudentT(1e8, 1e6),
+    sites.ExponentialPower(1e-9, 0.01), sites.ExponentialPower(1e6, 1.999), sites.ExponentialPower(1.0, 0.1),
+    sites.Sech2(1e-9), sites.Sech2(1e6), sites.Binomial(1e6), sites.NegativeBinomial(1e-6),
+    sites.Weighted(sites.Laplace(1.0), 0.0),
+], ids=str)
+def test_extremes_give_no_nan_and_no_warning(site):
+    means, variances = [0.0, 1e-300, 1e-12, 1.0, 1e6, 1e150, -1e6], [0.0, 1e-300, 1e-12, 1e-3, 1.0, 1e12, 1e200]
+    m, v = (part.ravel() for part in np.meshgrid(means, variances))
+    y = site.validate(np.zeros(m.size))
+    local = sites.SuperGaussian(site)
+    e, p, h = local.oracle(y, m, v), duals.penalty(site, y, m, v), local.height(y[0], np.geomspace(1e-30, 1e30, 61))
+    parts = (e.value, e.alpha, e.gamma, local.curvature(y, m, v), p.value, p.variance, h.value, h.slope, h.curvature)
+    for part in parts:
+        assert not np.isnan(part).any()
+    assert np.isfinite(e.gamma).all()
+    assert (e.gamma >= 0.0).all()

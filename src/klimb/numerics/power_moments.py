@@ -37,7 +37,7 @@ def power_moments(mu: Array, s: Array, p: Array) -> tuple[Array, Array, Array]:
         near = np.flatnonzero(~far & (s > 0.0))
         if near.size:
             out[:, near] = _near(size[near], s[near], p[near])
-        np.nan_to_num(out, copy=False)
+        np.nan_to_num(out, copy=False)  # what overflows becomes the largest number
     return out[0], np.sign(mu) * out[1], out[2]
 
 
@@ -77,7 +77,7 @@ def _far(size: Array, s: Array, p: Array) -> Array:
     power = size**p
     mean = power * _expansion(-0.5 * p, 0.5 * (1.0 - p), inverse)
     slope = p * power / size * _expansion(1.0 - 0.5 * p, 0.5 * (1.0 - p), inverse)
-    bend = p * (p - 1.0) * power / size**2 * _expansion(1.0 - 0.5 * p, 0.5 * (3.0 - p), inverse)
+    bend = p * (p - 1.0) * (power / size / size) * _expansion(1.0 - 0.5 * p, 0.5 * (3.0 - p), inverse)
     # What the expansion leaves out is smaller than rounding, but all there is of the second derivative at p = 1.
     with np.errstate(invalid="ignore"):
         kink = np.where(p == 1.0, 2.0 / np.sqrt(2.0 * np.pi) * np.exp(-0.5 / (ratio * ratio)) / s, 0.0)

@@ -217,7 +217,9 @@ class StudentT(Site):
         width, half = self.df * np.square(self.scale), 0.5 * (np.asarray(self.df) + 1.0)
         spread = width + x
         slope = -half / spread
-        return EvenPart(-half * np.log1p(x / width), slope, -slope / spread, 2.0 * half * (width - x) / spread**2)
+        with np.errstate(over="ignore"):
+            ratio = np.minimum(x / width, 1e300)
+        return EvenPart(-half * np.log1p(ratio), slope, -slope / spread, -2.0 * slope * ((width - x) / spread))
 
     def touching(self, y: Array, variance: Array) -> Array:
         df = np.asarray(self.df)

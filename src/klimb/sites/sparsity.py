@@ -61,7 +61,8 @@ class ExponentialPower(Site):
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         power = np.broadcast_to(self.power, m.shape)
         mean, slope, bend = power_moments((m - y) / self.scale, np.sqrt(v) / self.scale, power)
-        return Expectation(-mean, slope / self.scale, bend / np.square(self.scale))
+        with np.errstate(over="ignore"):
+            return Expectation(-mean, slope / self.scale, np.nan_to_num(bend / np.square(self.scale)))
 
     def point(self, y: Array, f: Array) -> Expectation:
         error, p = (f - y) / self.scale, np.asarray(self.power)
@@ -72,7 +73,8 @@ class ExponentialPower(Site):
             value = np.where(at_y, 0.0, safe**p)
             alpha = np.where(at_y, 0.0, np.sign(error) * (p * safe**p / safe))
             gamma = np.where(at_y, 0.0, p * (p - 1.0) * safe**p / safe**2)
-        return Expectation(-value, alpha / self.scale, np.nan_to_num(gamma) / np.square(self.scale))
+            alpha, gamma = alpha / self.scale, np.nan_to_num(np.nan_to_num(gamma) / np.square(self.scale))
+        return Expectation(-value, alpha, gamma)
 
     def symmetry(self, y: Array) -> tuple[Array, Array]:
         return np.zeros_like(y), y
@@ -171,7 +173,9 @@ class Sech2(Site):
         return np.zeros_like(y), y
 
     def even_part(self, y: Array, x: Array) -> EvenPart:
-        return EvenPart(*log_cosh_even(x / np.square(self.scale))).scaled(2.0, self.scale)
+        with np.errstate(over="ignore"):
+            in_units = np.minimum(x / np.square(self.scale), _LARGEST)
+        return EvenPart(*log_cosh_even(in_units)).scaled(2.0, self.scale)
 
     def start(self, y: Array) -> tuple[Array, Array]:
         # A Gaussian with the variance of the noise.

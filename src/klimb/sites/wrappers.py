@@ -176,7 +176,12 @@ class Weighted(Wrapper):
         return self.weights * slope, centre
 
     def even_part(self, y: Array, x: Array) -> EvenPart:
-        return self.site.even_part(y, x).scaled(self.weights)
+        with np.errstate(invalid="ignore"):
+            part = self.site.even_part(y, x).scaled(self.weights)
+        if np.all(np.asarray(self.weights) > 0.0):
+            return part
+        used = np.asarray(self.weights) > 0.0  # a removed datum may sit on a kink
+        return EvenPart(*(np.where(used, piece, 0.0) for piece in (part.value, part.slope, part.curvature, part.bend)))
 
     def touching(self, y: Array, variance: Array) -> Array | None:
         return self.site.touching(y, self.weights * variance)
