@@ -3,6 +3,7 @@
     GLMClassifier, GLMRegressor(family)        generalised linear models
     SparseLinearRegressor                      a linear model in which few columns matter
     GPClassifier, GPRegressor(likelihood)      Gaussian processes
+    ActiveLearner                              a classifier that says which rows to label next
 
 Hyperparameters are "auto" by default: they are chosen by the bound on the evidence, from one fit to all data, so that
 there is no grid to search. See docs/scikit-learn.md.
@@ -16,8 +17,9 @@ except ImportError as error:
     raise ImportError("klimb.sklearn needs scikit-learn; got no such package. Run: pip install 'klimb[sklearn]'",
                       name="sklearn") from error
 
+from klimb.sklearn.active import ActiveLearner
 from klimb.sklearn.glm import GLMClassifier, GLMRegressor
 from klimb.sklearn.processes import GPClassifier, GPRegressor
 from klimb.sklearn.sparse import SparseLinearRegressor
 
-__all__ = ["GLMClassifier", "GLMRegressor", "GPClassifier", "GPRegressor", "SparseLinearRegressor"]
+__all__ = ["ActiveLearner", "GLMClassifier", "GLMRegressor", "GPClassifier", "GPRegressor", "SparseLinearRegressor"]
