@@ -293,11 +293,18 @@ def test_the_browser_gets_an_address_for_one_use(table: tuple[Path, list[int]], 
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
     monkeypatch.setattr(threading.Thread, "join", _interrupted(threading.Thread.join))
+    monkeypatch.setenv("DISPLAY", ":0")
     path, _ = table
     words = said(capsys, path, "--text", "review", code=0)
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#code=\S+", opened[0])
     assert "#token=" in words
     assert opened[0].partition("=")[2] not in words
+    # Without a screen, nothing is started that could take over the terminal.
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(threading.Thread, "join", _interrupted(threading.Thread.join))
+    assert "open http://127.0.0.1" in said(capsys, path, code=0)
+    assert len(opened) == 1 or sys.platform != "linux"
 
 
 def _interrupted(join: Any) -> Any:

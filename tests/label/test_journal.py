@@ -137,6 +137,9 @@ def test_places_that_can_not_be_written(tmp_path: Path) -> None:
         Journal(tmp_path)
     with pytest.raises(InputError, match="No such file or directory"):
         Journal(tmp_path / "nowhere" / "a.jsonl")
+    if Path("/proc").is_dir():  # not even root can write there
+        with pytest.raises(InputError, match=r"a journal that can be written at /proc/klimb\.jsonl"):
+            Journal("/proc/klimb.jsonl")
     if os.geteuid() != 0:
         tmp_path.chmod(0o500)
         with pytest.raises(InputError, match="Permission denied"):

@@ -54,6 +54,27 @@ def server(tmp_path: Path) -> Iterator[LabelServer]:
         yield made
 
 
+# The contrast of texts with what is behind them, by class.
+CONTRASTS = """(() => {
+  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (colour) => parts(colour).slice(0, 3).map((c) => c / 255).map(
+    (c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)).reduce(
+    (sum, c, k) => sum + c * [0.2126, 0.7152, 0.0722][k], 0);
+  const behind = (place) => { for (let e = place; e; e = e.parentElement) {
+    const found = getComputedStyle(e).backgroundColor; const a = parts(found)[3];
+    if (a === undefined || a > 0) return found } return 'rgb(255, 255, 255)' };
+  const found = {};
+  for (const kind of ['for1', 'for2', 'for3', 'not1', 'not2', 'not3']) {
+    const made = Object.assign(document.createElement('mark'), {className: kind, textContent: 'x', id: kind});
+    document.getElementById('text').append(made) }
+  for (const place of ['#counts', '#where', '#advice', '#labels button', '#skip', '#said', '.soft', 'dt', '.tiles span',
+                       '#for1', '#for2', '#for3', '#not1', '#not2', '#not3']) {
+    const e = document.querySelector(place);
+    const [a, b] = [light(getComputedStyle(e).color), light(behind(e))].sort((x, y) => y - x);
+    found[place] = (a + 0.05) / (b + 0.05) }
+  return found })()"""
+
+
 def ready(page: Page, turn: int = 0) -> Any:
     """Wait for an item at this turn; what the page knows."""
     page.until(f"state !== null && state.turn === {turn} && state.item !== null && !busy")
@@ -231,6 +252,9 @@ def test_light_dark_and_narrow(browser: Browser, server: LabelServer) -> None:
                 ("body", "backgroundColor"), ("body", "color"))])
     assert colours[0][0] > 600 > 200 > colours[0][1]  # dark on light
     assert colours[1][0] < 120 < 600 < colours[1][1]  # light on dark
+    for scheme in ("light", "dark"):
+        page.scheme(scheme)
+        assert min(page.run(CONTRASTS).values()) >= 4.5  # WCAG AA, of marked words as of all others
     for turn in range(12):  # with a curve and a history
         ready(page, turn)
         page.press("12"[turn % 2])

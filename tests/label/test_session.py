@@ -326,3 +326,40 @@ def test_a_session_needs_its_own_journal(reviews: Any, tmp_path: Path) -> None:
         journal.append({"kind": "label", "turn": 0, "row": 9, "label": "yes", "time": "t", "p": 0.5, "why": "model"})
     with Journal(tmp_path / "a.jsonl") as journal, pytest.raises(InputError, match="row 9 instead of 1"):
         Session(items, Settings(), journal)
+
+
+ODD: dict[str, dict[str, Any]] = {
+    "all the same": {"t": ["one two three four five"] * 25},
+    "two rows": {"t": ["a", "b"]},
+    "one word": {"t": ["a"] * 12},
+    "no word in common": {"t": [f"w{k}" for k in range(15)]},
+    "doubles": {"t": ["good film", "bad film"] * 12},
+    "one long among short": {"t": ["word " * 50_000] + [f"x{k % 3} y" for k in range(24)]},
+    "one column": {"x": np.linspace(0.0, 1.0, 15)},
+    "tiny and huge": {"x": np.geomspace(1e-12, 1e6, 15), "y": np.geomspace(1e200, 1e-200, 15)},
+    "doubled columns": {"x": np.arange(15.0), "y": np.arange(15.0)},
+    "mostly missing": {"x": np.array([1.0, 2.0, *[np.nan] * 13])},
+    "one that differs": {"x": np.array([1e9] + [0.0] * 14)},
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_tables_are_labelled_to_the_end(tmp_path: Path, name: str) -> None:
+    """Nothing fails, every item is asked once, and all that is shown is a number."""
+    table = ODD[name]
+    text = ["t"] if "t" in table else []
+    columns = [] if text else list(table)
+    items = items_of(table, text=text, columns=columns)
+    session = open_session(tmp_path / "a.jsonl", items, Settings(text=tuple(text), columns=tuple(columns)))
+    seen = []
+    while (state := session.state())["left"]:
+        if state["item"] is None:
+            assert session.settle()
+            continue
+        assert state["trouble"] == ""
+        assert np.isfinite(np.array(state["item"]["chances"])).all()
+        assert np.isfinite(np.array(state["figures"]["curve"] or [[0.0]], dtype=float)).all()
+        seen.append(state["item"]["row"])
+        session.answer(state["turn"], seen[-1], seen[-1] % 2)
+    assert sorted(seen) == items.askable.tolist()
+    end(session)

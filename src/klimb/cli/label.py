@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import os
 import sys
 import threading
 from pathlib import Path
@@ -107,14 +108,26 @@ def serve(stack: contextlib.ExitStack, data: str, journal_path: Path, out: str, 
     stack.callback(server.shutdown)
     stack.callback(finish, session, out, quiet)
     stack.callback(session.close)  # first of all: pages that wait are told
-    print(f"open {server.url}" if not browser else f"The page is at {server.url}", file=sys.stderr, flush=True)
+    browser = browser and has_screen()
+    print(f"The page is at {server.url}" if browser else f"open {server.url}", file=sys.stderr, flush=True)
     say("Ctrl-C ends it. Every label is saved as it is given.", quiet)
     if browser:
-        import webbrowser
-
-        webbrowser.open(server.launch_url())
+        open_browser(server.launch_url())
     with contextlib.suppress(KeyboardInterrupt):
         thread.join()
+
+
+def has_screen() -> bool:
+    """Could a browser show anything here? Without a screen, one for terminals would take ours over."""
+    names = ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME")
+    return sys.platform in ("darwin", "win32") or any(map(os.environ.get, names))
+
+
+def open_browser(url: str) -> None:
+    """Ask the system for a browser, without waiting for it."""
+    import webbrowser
+
+    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
 
 def begin(journal: Any, data: str, quiet: bool, *, labels: tuple[str, ...] | None, positive: str | None,
