@@ -181,4 +181,6 @@ def growth() -> None:
 
 
 if __name__ == "__main__":
-    {"ours": ours, "paper": paper, "hellinger": hellinger, "inclusive": inclusive, "table": table, "growth": growth}[sys.argv[1] if len(sys.argv) > 1 else "table"]()
+    commands = {"ours": ours, "paper": paper, "hellinger": hellinger, "inclusive": inclusive, "table": table,
+                "growth": growth}  # fmt: skip
+    commands[sys.argv[1] if len(sys.argv) > 1 else "table"]()

@@ -22,6 +22,7 @@ from klimb.boosting.transforms import Coordinates
 from klimb.boosting.weights import bracketed_newton, newton_exclusive, newton_inclusive
 from klimb.errors import InputError
 
+RNG = np.random.default_rng(0)
 Batch = Callable[[np.ndarray], np.ndarray]
 
 
@@ -450,6 +451,12 @@ def test_scales(scale: float) -> None:
     (lambda x: x[0], InputError, "no finite integral"),
     (lambda x: -0.5 * x[0] ** 2, InputError, "no finite integral"),
     (lambda x: -0.5 * np.log1p(x @ x) / 2, InputError, "no finite integral"),
+    (lambda x: -np.log1p(abs(x[0])) - 0.5 * x[1] ** 2, InputError, "no finite integral"),
+    (lambda x: 0.1 * np.log1p(x[0] ** 2) - 0.5 * x[1] ** 2, InputError, "no finite integral|still rises"),
+    (lambda x: None, InputError, "return statement"),
+    (lambda x: -0.5 * (x @ x) + 0j, InputError, "real numbers"),
+    (lambda x: -0.5 * x @ x + RNG.normal(), InputError, "same number"),
+    (lambda x: -0.5 * x[0] ** 2 if x[0] == x[1] else -np.inf, InputError, "must have an inside"),
     ("not a function", InputError, "must be a function"),
 ])  # fmt: skip
 def test_bad_targets_are_named_in_bounded_time(function: Batch, error: type, message: str) -> None:
@@ -457,6 +464,31 @@ def test_bad_targets_are_named_in_bounded_time(function: Batch, error: type, mes
     with pytest.raises(error, match=message):
         klimb.boost(function, 2)
     assert time.process_time() - start < 20.0
+
+
+def test_single_precision_and_lists_are_numbers() -> None:
+    single = klimb.boost(lambda x: (-0.5 * (x**2).sum(1)).astype(np.float32), 2)
+    listed = klimb.boost(lambda x: [-0.5 * float(row @ row) for row in x], 2)
+    assert single.bound == pytest.approx(np.log(2 * np.pi), abs=1e-3)
+    assert listed.bound == pytest.approx(np.log(2 * np.pi), abs=1e-6)
+
+
+def test_a_batch_that_fails_at_one_point_names_it() -> None:
+    def fragile(x: np.ndarray) -> np.ndarray:
+        if (x[:, 0] > 1.5).any():
+            raise ValueError("boom")
+        return -0.5 * (x**2).sum(1)
+
+    with pytest.raises(TargetError, match=r"boom at x = \[(1\.[5-9]|[2-9])"):
+        klimb.boost(fragile, 2)
+
+
+@pytest.mark.parametrize("dim", [1, 100])
+def test_one_and_a_hundred_dimensions(dim: int) -> None:
+    q = klimb.boost(lambda x: 1e9 - 0.5 * ((x - 1) ** 2).sum(1), dim, gradient=lambda x: 1 - x)
+    assert q.n_components == 1
+    np.testing.assert_allclose(q.mean, 1.0, atol=1e-3)
+    assert q.bound - 1e9 == pytest.approx(0.5 * dim * np.log(2 * np.pi), abs=1e-2)
 
 
 def test_an_exception_names_the_point() -> None:

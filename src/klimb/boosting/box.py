@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from klimb.boosting.refine import Fitted
-from klimb.boosting.target import Target
+from klimb.boosting.target import Target, show
 from klimb.boosting.transforms import Above, Below, Coordinates, Interval, Real, Transform
+from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
 
@@ -29,7 +30,14 @@ def box_coordinates(target: Target, fit: Fitted, spread: Array, seed: int) -> tu
     centre = fit.points[best] if not np.isfinite(target.values(fit.parts.means[:1])[0]) else fit.parts.means[0]
     scale = np.maximum(fit.parts.deviations[0], 1e-3 * spread)
     low, high = (_edges(target, centre, scale, sign) for sign in (-1.0, 1.0))
-    if not (np.isfinite(low).any() or np.isfinite(high).any()) or not _holds(target, centre, scale, low, high, seed):
+    if not (np.isfinite(low).any() or np.isfinite(high).any()):
+        return None
+    thin = np.flatnonzero(high - low <= 1e-12 * np.maximum(np.abs(centre), scale))
+    if len(thin):
+        raise InputError("the support of log_density must have an inside",
+                         f"-inf on both sides of {show(centre)} along coordinate {thin[0]}",
+                         "Leave out parameters that others determine.")
+    if not _holds(target, centre, scale, low, high, seed):
         return None
     return Coordinates([_block(a, b) for a, b in zip(low, high, strict=True)]), centre
 

@@ -14,6 +14,7 @@ from klimb.boosting.nodes import node_count, nodes
 from klimb.boosting.proposals import Outlook, Pool, best_share, candidates, looked_out, steep_count, steepest
 from klimb.boosting.record import Step, gaps
 from klimb.boosting.refine import Fitted, at_nodes, evaluated, improve
+from klimb.boosting.support import check_arrived
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 
@@ -166,6 +167,7 @@ def first_gaussian(target: Target, starts: Array, root: Array, tol: float, seed:
     Z = nodes(node_count(target.dim), target.dim, seed)
     found = climb(target, starts, root)
     best = int(np.argmax(np.where(np.isfinite(found.values), found.values, -np.inf)))
+    check_arrived(target, found, best, starts, root)
     options = [(found.points[best], found.inverses[best])]
     if not found.arrived[best]:  # a density may rise without end and still be one: then a mode says nothing
         options += [found.path[i] for i in sorted({0, len(found.path) // 4, len(found.path) // 2})]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from klimb.boosting.ascent import Climb
 from klimb.boosting.gaussians import Gaussians
 from klimb.boosting.refine import Fitted
 from klimb.boosting.target import Target, show
@@ -15,7 +16,8 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
 
 FAR, FURTHER = 1e2, 1e4  # standard deviations at which tails are probed
-SLOWEST = -0.9  # a density along a line must fall faster than 1/r; this leaves room for rounding
+SLOWEST = -1.01  # power of r: a density along a line must fall faster than 1/r
+RUNAWAY = 1e9  # times scale: where a climb that has not arrived has no mode to arrive at
 EDGE_AT = 1.5  # an edge matters if this many times the nodes' spread crosses it
 
 
@@ -43,14 +45,25 @@ def finite_starts(target: Target, starts: Array, spread: Array, seed: int) -> Ar
                      "Pass init, a point inside the support (and scale, the size of the region to look in).")
 
 
+def check_arrived(target: Target, found: Climb, best: int, starts: Array, root: Array) -> None:
+    """Raise if the best climb still rises after going further than any scale can be off."""
+    gone = np.abs(found.points[best] - starts[best]) / np.sqrt(np.einsum("de,de->d", root, root))
+    if found.arrived[best] or gone.max() < RUNAWAY:
+        return
+    x = target.coordinates.to_user(found.points[best][None])[0][0]
+    raise InputError("log_density must have its bulk somewhere", f"one that still rises at {show(x)}",
+                     "It has no finite integral, or its scale is far off: check priors, or pass init and scale.")
+
+
 def check_proper(target: Target, first: Gaussians) -> None:
     """Raise if log p does not fall faster than -log r along some line far out: then it has no finite integral.
 
     Between FAR and FURTHER standard deviations from the first Gaussian, both ways along its axes and a few other lines.
     """
     D = first.dim
-    axes = np.concatenate([np.eye(D)[: min(D, 50)], normal_draws(8, D, seed=5)])
-    directions = np.concatenate([axes, -axes]) @ first.roots[0].T
+    axes = np.concatenate([np.eye(D)[: min(D, 50)], normal_draws(8, D, seed=5)]) @ first.roots[0].T
+    axes = np.concatenate([axes, np.diag(first.deviations[0])[: min(D, 50)]])  # and the parameters themselves
+    directions = np.concatenate([axes, -axes])
     near = target.values(first.means[0] + FAR * directions, far=True)
     distant = target.values(first.means[0] + FURTHER * directions, far=True)
     with np.errstate(invalid="ignore"):

@@ -37,7 +37,7 @@ class Target:
     >>> target = Target(lambda x: -0.5 * x @ x, 2)
     >>> value, slope = target.with_slopes(np.array([[1.0, 2.0]]), scale=np.ones(2))
     >>> print(value, slope.round(5), target.batched, target.n_values)
-    [-2.5] [[-1. -2.]] False 9
+    [-2.5] [[-1. -2.]] False 11
     """
 
     def __init__(self, log_density: LogDensity, dim: int, *, gradient: LogDensity | None = None,
@@ -62,6 +62,7 @@ class Target:
                 self.has_gradient = True
         self._value, self._gradient, self._hessian = log_density, gradient, hessian
         self.batched = self._takes_batches(log_density, probes, (), "log_density")
+        self._check_repeatable(probes[:1])
         self._slopes_batched = gradient is not None and self._takes_batches(gradient, probes, (dim,), "gradient")
 
     # -- what the algorithms ask -------------------------------------------------------------------------------------
@@ -177,13 +178,17 @@ class Target:
         self.n_gradients += n + 1 if tail else 0
         try:
             with np.errstate(all="ignore"):
-                many = np.asarray(function(probes), dtype=np.float64)
+                many = _numbers(function(probes), name)
+        except InputError:
+            raise
         except Exception:  # a function of one point may stumble over a batch in any way
             many = np.empty(0)
         batch = many.shape == (n, *tail) or (not tail and many.shape == (n, 1))
         try:
             with np.errstate(all="ignore"):
-                one = np.asarray(function(probes[1].copy()), dtype=np.float64)
+                one = _numbers(function(probes[1].copy()), name)
+        except InputError:
+            raise
         except Exception as error:
             if batch:  # a function of batches only
                 return True
@@ -202,17 +207,26 @@ class Target:
                          f"shape {one.shape} for a point and {many.shape} for {n} points",
                          "Sum over data inside the function.")
 
+    def _check_repeatable(self, probe: Array) -> None:
+        """Raise if the function answers differently when it is asked twice."""
+        first, second = (self._call(self._value, probe, self.batched, (), "log_density") for _ in range(2))
+        self.n_values += 2
+        if not np.allclose(first, second, rtol=1e-9, atol=1e-9, equal_nan=True):
+            raise InputError("log_density must return the same number whenever it is asked for a point",
+                             f"{first[0]} and {second[0]} at {show(probe[0])}",
+                             "A random log density (minibatches, Monte Carlo) needs its randomness fixed.")
+
     def _call(self, function: LogDensity, X: Array, batched: bool, tail: tuple[int, ...], name: str) -> Array:
         n = len(X)
         if n == 0:
             return np.zeros((0, *tail))
         if not batched:
-            answers = [np.asarray(self._guarded(function, x, name), dtype=np.float64) for x in X]
+            answers = [_numbers(self._guarded(function, x, name), name) for x in X]
             wrong = [i for i, answer in enumerate(answers) if answer.size != int(np.prod(tail))]
             if wrong:
                 raise _wrong_shape(name, X[wrong[0]], answers[wrong[0]].shape)
             return np.stack([answer.reshape(tail) for answer in answers])
-        answer = np.asarray(self._guarded(function, X, name), dtype=np.float64)
+        answer = _numbers(self._guarded(function, X, name), name)
         if answer.shape != (n, *tail) and answer.shape != (n, 1):
             raise _wrong_shape(name, X[0], answer.shape)
         return answer.reshape(n, *tail)
@@ -245,6 +259,16 @@ def show(point: Array) -> str:
     """A point for a message, shortened."""
     shown = ", ".join(f"{value:.6g}" for value in np.ravel(point)[:SHOWN])
     return f"x = [{shown}{', ...' if np.size(point) > SHOWN else ''}]"
+
+
+def _numbers(answer: Any, name: str) -> Array:
+    """What a user's function returned, as float64."""
+    if answer is None:
+        raise InputError(f"{name} must return numbers", "None", "Did the function forget its return statement?")
+    found = np.asarray(answer)
+    if np.iscomplexobj(found):
+        raise InputError(f"{name} must return real numbers", f"{found.dtype}", "Take the real part if that is meant.")
+    return np.asarray(found, dtype=np.float64)
 
 
 def _wrong_shape(name: str, x: Array, shape: tuple[int, ...]) -> InputError:
