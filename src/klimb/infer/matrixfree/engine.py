@@ -23,6 +23,7 @@ from klimb.numerics.variances import LogDet, Variances, estimate, log_det
 
 ROUGH = 0.1  # relative error of the variances at the start, where gamma is a guess
 RANK = 24  # Lanczos directions behind those variances
+FAR = 1.0  # median of |log(weights / gamma)| beyond which a preconditioner made for gamma is of no use
 RUNAWAY, MOST_CHECKS = 1e-12, 300  # curvature along a solution that counts as none; iterations spent on finding out
 SEPARATED = 1e-8  # of diag(A): the least of its diagonal part that a dual form is given
 AFFORDABLE = 2.0  # seconds that a factorisation may take for variances to be exact
@@ -80,7 +81,9 @@ class Engine:
             plan = cheapest_plan(latent.precision(np.ones(latent.n_sites)), latent.B)
             self._plan = plan if method == "exact" or plan.seconds <= AFFORDABLE else None
         self._preconditioner: Preconditioner | None = None
-        self.rough = self._plan is None  # while gamma is far from its fixed point, some percent are good enough
+        self._gamma: Array | None = None  # that the preconditioner was made for
+        # While gamma is far from its fixed point, rough variances are good enough.
+        self.rough, self.aim = self._plan is None, max(ROUGH, accuracy)
 
     @property
     def exact(self) -> bool:
@@ -89,6 +92,7 @@ class Engine:
 
     def measure(self, gamma: Array, previous: Measured | None) -> Measured:
         """Variances and log determinant at ``gamma``; ``previous`` is what came before."""
+        self._gamma = gamma
         A = self.latent.precision(gamma)
         if self._plan is not None:
             return self._factorised(A, gamma, self._plan)
@@ -96,8 +100,7 @@ class Engine:
             found = self._surrogate(A, gamma)
             if found is not None:
                 return found
-        accuracy = max(ROUGH, self.accuracy) if self.rough else self.accuracy
-        variances = estimate(A, self.latent.B, method=self.method, accuracy=accuracy, seed=self.seed,
+        variances = estimate(A, self.latent.B, method=self.method, accuracy=self.aim, seed=self.seed,
                              previous=None if previous is None else previous.variances)  # fmt: skip
         self._preconditioner = variances.preconditioner or simplest_preconditioner(A)
         return Measured(gamma, variances, self._log_det(A, gamma, variances, previous))
@@ -169,14 +172,26 @@ class Engine:
         """A(weights)^-1 rhs to a relative residual of ``tol``."""
         A = self.latent.precision(weights)
         try:
-            return solve(A, rhs, preconditioner=self._preconditioner, tol=tol)
+            return solve(A, rhs, preconditioner=self._suited(weights), tol=tol)
         except NotPositiveDefiniteError:
             if not A.positive:
                 raise
             return solve(A, rhs, tol=tol)  # rounding has spoilt the preconditioner, not A: its diagonal will do
 
 
+    def _suited(self, weights: Array) -> Preconditioner | None:
+        """The preconditioner at hand unless the weights have gone far from the gamma that it was made for.
+
+        None stands for the diagonal of the matrix itself.
+        """
+        if self._gamma is None or isinstance(self._preconditioner, Factored):
+            return self._preconditioner
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            apart = float(np.median(np.abs(np.log(weights / self._gamma))))
+        return self._preconditioner if apart < FAR else None
+
+
 def _separated(A: NormalMatrix) -> NormalMatrix:
-    """A with a diagonal that the dual form can tell from zero: it moves no variance by more than a hundred-millionth."""
+    """A with a diagonal that the dual form can tell from zero: it moves no variance by more than 1e-8 of it."""
     diagonal = A.diagonal()
     return A if diagonal is None else NormalMatrix(np.maximum(A.shift, SEPARATED * diagonal), A.parts)

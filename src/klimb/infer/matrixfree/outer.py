@@ -21,7 +21,7 @@ import numpy as np
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.infer.loop import Move, Moves, Step
 from klimb.infer.matrixfree.ahead import Trail, anticipated
-from klimb.infer.matrixfree.engine import Engine, Measured, undetermined
+from klimb.infer.matrixfree.engine import ROUGH, Engine, Measured, undetermined
 from klimb.infer.matrixfree.mean import Found, best_mean
 from klimb.infer.matrixfree.target import Bound, Target
 from klimb.infer.problem import ROUNDING, Problem, State
@@ -31,9 +31,10 @@ from klimb.numerics.arrays import Array
 
 METHODS = ("auto", "exact", "lanczos", "sampling", "diagonal", "bracket")
 FOLLOW = 0.1  # the mean is found to this share of the disagreement between q and the sites
+PRECEDE = 0.2  # variances are estimated to this share of it
 CLOSEST, LOOSEST = 1e-9, 0.1  # in posterior standard deviations: goals of the inner loop
 ENOUGH = 1.0  # of the accuracy of the variances: disagreement at which further iterations would chase noise
-NEAR, MOST_ROUGH = 0.1, 20  # disagreement from which on rough variances will not do, and most iterations with them
+NEAR, MOST_ROUGH = 0.1, 10  # disagreement from which on rough variances will not do, and most iterations with them
 SMALLEST_STEP = 2.0**-12
 SHARPEN, SHARPENINGS = 4.0, 60  # how a start whose bound overflows is made more precise
 PATIENCE = 6  # iterations at the level of rounding without a smaller stationarity
@@ -112,7 +113,8 @@ class DoubleLoop(Step):
                 raise
             raise undetermined() from error
         yield Move(point.state, "start")
-        engine.rough = engine.rough and point.disagreement > NEAR
+        if engine.rough and point.disagreement <= NEAR:
+            engine.rough, engine.aim = False, self.accuracy
         trail, best, idle, step, n_rough = Trail(), point.state.stationarity, 0, 1.0, 0
         for _ in range(self.max_outer):
             found = _outer(target, engine, point, trail, step)
@@ -122,19 +124,23 @@ class DoubleLoop(Step):
             gained = after.state.objective - point.state.objective
             settled = gained <= point.state.noise and after.state.stationarity >= 0.9 * best
             idle, best = idle + 1 if settled else 0, min(best, after.state.stationarity)
-            grew = after.disagreement > point.disagreement
+            grew, halved = (after.disagreement > point.disagreement, after.disagreement < 0.5 * point.disagreement)
             point = after
             yield Move(point.state, rule, step)
             if point.found.unsolved > 0.0:
                 notes.append(f"a linear system was left with a relative residual of {point.found.unsolved:.1e}")
                 return Status.UNSOLVED
-            if engine.rough:
-                n_rough += 1
-                engine.rough = point.disagreement > NEAR and n_rough < MOST_ROUGH
-            elif not point.measured.exact:
-                if point.disagreement <= ENOUGH * self.accuracy:
+            if not point.measured.exact:
+                known = max(self.accuracy, point.measured.variances.relative_error)
+                if not engine.rough and engine.aim <= self.accuracy and point.disagreement <= ENOUGH * known:
                     return Status.ESTIMATED
-                step = 0.5 * step if grew else min(1.0, 2.0 * step)
+                if engine.rough:
+                    n_rough += 1
+                    engine.rough = point.disagreement > NEAR and n_rough < MOST_ROUGH and halved
+                else:
+                    step = 0.5 * step if grew else min(1.0, 2.0 * step)
+                if not engine.rough:
+                    engine.aim = float(np.clip(PRECEDE * point.disagreement, self.accuracy, max(ROUGH, self.accuracy)))
             if idle >= PATIENCE:
                 return Status.STALLED
         return Status.MAX_ITER
