@@ -10,9 +10,11 @@ import time
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
-from klimb import latents, methods, sites, steps
+from klimb import latents, sites, steps
 from klimb.infer.loop import infer
+from klimb.numerics.arrays import Array
 from klimb.numerics.krylov import solve
 from klimb.reproduce.data import Library
 from klimb.reproduce.experiment import Experiment, Found, Job, Results, Size, Table, by_parts
@@ -21,6 +23,8 @@ from klimb.reproduce.tables import NOTHING, seconds
 SETS = ("a9a", "reuters")
 SAMPLED = 12  # rows whose linear systems are solved to count N_CG
 ACCURACY = 1e-6  # of these systems
+MOST = 50  # Newton steps
+CLOSE = 1e-4  # largest change of a linear predictor at which Newton's method ends
 METHODS = {"MAP": "full Newton for MAP", "gradient": "one exact gradient, or one round of coordinate ascent",
            "lanczos": "double loop, variances by Lanczos", "default": "double loop, variances as klimb chooses"}
 PRINTED = {"MAP": "N_Newt N_CG", "gradient": "q N_CG", "lanczos": "outer (k + N_Newt N_CG)", "default": NOTHING}
@@ -40,16 +44,37 @@ def count(library: Library, name: str, method: str, size: Size) -> Found:
     begin = time.process_time()
     latent, site = latents.Implicit(X, cov=1.0), sites.Logistic()
     found: Found = {"q": X.shape[0], "n": X.shape[1], "nonzeros": int(X.nnz)}
-    if method == "gradient":
-        return {**found, **one_gradient(latent, X), "seconds": time.process_time() - begin}
-    if method == "MAP":
-        result = methods.map_estimate(latent, site, y, tol=1e-4)
-    else:
-        step = steps.DoubleLoop(bound="local", variances="lanczos" if method == "lanczos" else "auto")
-        result = infer(latent, site, y, step=step)
+    if method in ("gradient", "MAP"):
+        counted = one_gradient(latent, X) if method == "gradient" else newton(latent, X, y)
+        return {**found, **counted, "seconds": time.process_time() - begin}
+    step = steps.DoubleLoop(bound="local", variances="lanczos" if method == "lanczos" else "auto")
+    result = infer(latent, site, y, step=step)
     return {**found, "products": int(np.sum(result.history.n_products)), "iterations": result.n_iter,
             "bound": float(result.bound), "status": result.status.name.lower(),
             "seconds": time.process_time() - begin}
+
+
+def newton(latent: Any, X: Any, y: Array) -> Found:
+    """The mode under N(0, I) by Newton's method, its systems solved by conjugate gradients."""
+    w, f = np.zeros(X.shape[1]), np.zeros(X.shape[0])
+    products, iterations = 0, 0
+
+    def value(w: Array, f: Array) -> float:
+        return float(np.logaddexp(0.0, -y * f).sum() + 0.5 * w @ w)
+
+    while iterations < MOST:
+        iterations += 1
+        p = expit(-y * f)
+        found = solve(latent.precision(p * (1.0 - p)), X.T @ (y * p) - w, tol=1e-4)
+        move, length = found.x, 1.0
+        df = X @ move
+        products += 2 * found.n_iter + 2
+        while length > 1e-6 and value(w + length * move, f + length * df) > value(w, f):
+            length *= 0.5
+        w, f = w + length * move, f + length * df
+        if np.abs(df).max() < CLOSE:
+            break
+    return {"products": products, "iterations": iterations, "n_cg": (products / iterations - 2) / 2}
 
 
 def one_gradient(latent: Any, X: Any) -> Found:
@@ -91,6 +116,6 @@ TABLE = Experiment(plan, tables, remarks=(
     "The paper's table has formulas and no counts; q is the number of rows, k that of Lanczos vectors.",
     "A gradient of the criterion, or a round of coordinate ascent, needs a linear system for every row: its count is q"
     " times what a few of these systems took, to 1e-6. That is why neither is a method for large data.",
-    "The double loop needs one or two outer iterations, as the paper says, and products of the order of a MAP fit.",
-    "klimb chooses exact variances where a factorisation of the weights is cheap, which needs few products.",
+    "Newton's method takes about the ten steps that the paper reports, and the double loop its few outer iterations."
+    " With Lanczos most products are for variances; what klimb chooses needs about a tenth of them.",
 ))
