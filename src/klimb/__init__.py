@@ -16,6 +16,7 @@
     klimb.conjugate                 mixtures, topics, factorisations, hidden Markov models: declared networks
     klimb.boost(log_density, dim)   a mixture of Gaussians for any log density; klimb.bridges: from other packages
     klimb.design                    active learning: which data to label next, from the posterior itself
+    klimb.label                     the parts of the labelling page, which ``klimb label`` opens
     klimb.load(path)                what was saved to a file
     klimb.sklearn                   estimators for scikit-learn (an extra)
     klimb.steps, klimb.methods      other step rules and baselines, same arguments, same Result
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from klimb import boosting, bridges, conjugate, errors, inducing, kernels, latents, methods, multiclass, scale
     from klimb import design as design
+    from klimb import label as label
     from klimb import operators as operators
     from klimb import sites as sites
     from klimb import steps as steps
@@ -61,8 +63,8 @@ _HOME = {
     "trust": "klimb.infer.trust",
 }
 __all__ = ["boost", "boosting", "bridges", "calibrate", "compare", "conjugate", "design", "errors", "fit", "gp",
-           "inducing", "infer", "kernels", "latents", "load", "methods", "multiclass", "operators", "priors", "scale",
-           "series", "sites", "sparse_glm", "sparse_linear", "steps", "streaming", "trust"]
+           "inducing", "infer", "kernels", "label", "latents", "load", "methods", "multiclass", "operators", "priors",
+           "scale", "series", "sites", "sparse_glm", "sparse_linear", "steps", "streaming", "trust"]
 
 
 def __getattr__(name: str) -> Any:

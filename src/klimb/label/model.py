@@ -159,7 +159,8 @@ class Chooser:
         covs = tuple(self._cov(labels, side) for side in range(self._sides))
         if covs != self._covs:
             self._covs = covs
-            self._learners = [ActiveLearner(self._pool, cov=cov, score=self.settings.score, initial=INITIAL,
+            # Not warm: a fit must depend on the labels alone, not on the way to them.
+            self._learners = [ActiveLearner(self._pool, cov=cov, score=self.settings.score, initial=INITIAL, warm=False,
                                             seed=self.settings.seed) for cov in covs]
         for side, learner in enumerate(self._learners):
             _bring(learner, [(place, self._side(label, side)) for place, label in labels])
