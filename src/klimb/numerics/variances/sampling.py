@@ -37,7 +37,7 @@ def sample(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed: 
     count = ProductCount((*A.operators, B))
     M = simplest_preconditioner(A) if preconditioner is None else preconditioner
     rng = np.random.default_rng(seed)
-    wanted = int(np.ceil(2.0 * (MEDIAN_OF_NORMAL / accuracy) ** 2))
+    wanted = max(int(np.ceil(2.0 * (MEDIAN_OF_NORMAL / accuracy) ** 2)), FEWEST_DRAWS)
     limit = max(FEWEST_ITERATIONS, budget // (2 * max(len(A.parts), 1) * FEWEST_DRAWS))
     known = previous if isinstance(previous, Draws) and previous.seed == seed and len(previous.x) == A.size else None
     total, drawn, kept, taken = np.zeros(B.shape[0]), 0, [], []
@@ -75,5 +75,7 @@ def _from_draws(total: Array, k: int, accuracy: float, converged: bool, n_produc
     value = total / k
     lower, upper = total / float(chdtri(k, 0.025)), total / float(chdtri(k, 0.975))
     reached = converged and MEDIAN_OF_NORMAL * np.sqrt(2.0 / k) <= accuracy
-    return Variances(value, value * np.sqrt(2.0 / k), lower, upper, "sampling", False, False, bool(reached), n_products,
-                     memory, preconditioner=M)
+    # The value is known, not the variance: given the value, the variance has the longer tail of an inverse chi-squared.
+    error = value * np.sqrt(2.0 / (k - 4))
+    return Variances(value, error, lower, upper, "sampling", False, False, bool(reached), n_products, memory,
+                     preconditioner=M)
