@@ -11,7 +11,7 @@ from klimb.cli.options import json_option, quiet_option
 
 
 @click.command("reproduce", no_args_is_help=True)
-@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@click.argument("keys", metavar="[KEY]...", nargs=-1, shell_complete=lambda _, __, begun: completions(begun))
 @click.option("--list", "listing", is_flag=True, help="Name every table and figure, its data and how long it takes.")
 @click.option("--quick", is_flag=True, help="A small version of each, within two minutes.")
 @click.option("--data", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
@@ -89,6 +89,17 @@ def _one(name: str, quick: bool, data: Path | None, out: Path, fresh: bool, so_f
     if entry(name).experiment().draw is not None and not can_draw():
         say(f"klimb: {NEEDS_MATPLOTLIB}", quiet)
     return 0
+
+
+def completions(begun: str) -> list[str]:
+    """Keys that begin so, for the shell.
+
+    >>> completions("g-f")
+    ['G-figure1', 'G-figure2']
+    """
+    from klimb.reproduce.registry import EXPERIMENTS
+
+    return [key for key in [*EXPERIMENTS, "all"] if key.lower().startswith(begun.lower())]
 
 
 def listed(as_json: bool = False) -> str:
