@@ -14,7 +14,7 @@ from klimb.boosting.gaussians import Gaussians, log_mixture
 from klimb.boosting.record import Step
 from klimb.boosting.target import Target
 from klimb.boosting.transforms import Transform, points
-from klimb.boosting.trust import CHECKED, Corrected, MixtureTrust, Weighed, trust_of
+from klimb.boosting.trust import CHECKED, Corrected, MixtureTrust, Weighed, tail, trust_of
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.lowdiscrepancy import normal_draws
@@ -237,8 +237,11 @@ class Mixture:
 
     @property
     def khat(self) -> float:
-        """The tail of target over mixture at draws of the mixture: above 0.7, the two differ too much."""
-        return self._weighed.plain.khat
+        """The tail of target over mixture at draws of the mixture: above 0.7, the two differ too much.
+
+        Held at 0.7 where no single weight is large enough to be felt, whatever the fit of the tail says.
+        """
+        return tail(self._weighed.plain)
 
     @property
     def corrected(self) -> Corrected:

@@ -16,7 +16,7 @@ import numpy as np
 
 from klimb.boosting.gaussians import log_mixture, spread_draws, widened
 from klimb.numerics.arrays import Array
-from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_deeper, smooth_log_weights
+from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_deeper
 
 if TYPE_CHECKING:
     from klimb.boosting.mixture import Mixture
@@ -105,7 +105,7 @@ class Weighed:
     @cached_property
     def plain(self) -> SmoothedWeights:
         """p/q at the draws of q: the usual k-hat."""
-        return smooth_log_weights(self.log_p[: self.n_own] - self.log_q[: self.n_own])
+        return smooth_deeper(self.log_p[: self.n_own] - self.log_q[: self.n_own])
 
     @cached_property
     def defended(self) -> SmoothedWeights:
@@ -144,15 +144,15 @@ class Weighed:
         deviation = np.abs(self.X - self.corrected.mean)
         with np.errstate(divide="ignore"):
             terms = (self.log_p - self.log_r)[:, None] + 2.0 * np.log(deviation)
-        return np.array([_tail(smooth_deeper(column)) for column in terms.T])
+        return np.array([tail(smooth_deeper(column)) for column in terms.T])
 
     @property
     def khat(self) -> float:
         """The worse of both tails, where a tail is felt."""
-        return max(_tail(self.plain), _tail(self.defended))
+        return max(tail(self.plain), tail(self.defended))
 
 
-def _tail(weights: SmoothedWeights) -> float:
+def tail(weights: SmoothedWeights) -> float:
     """k-hat, held at its limit where no single weight is large enough to move an average."""
     felt = float(weights.normalised.max()) * len(weights.log_weights) > HEAVY
     return weights.khat if felt else min(weights.khat, RELIABLE)
