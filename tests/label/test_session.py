@@ -322,7 +322,8 @@ def test_a_session_needs_its_own_journal(reviews: Any, tmp_path: Path) -> None:
     with Journal(tmp_path / "a.jsonl") as journal:
         journal.begin(Settings().header(items.fingerprint, items.n, "x", "t"))
         journal.append({"kind": "chosen", "order": 0, "rows": [1, 2, 3], "why": ["model"] * 3, "labels": 0,
-                        "error": 0.5, "entropy": 1.0, "changed": None, "p": [[[0.5, 0.0, 1.0]] * 2] * 3})
+                        "error": 0.5, "entropy": 1.0, "changed": None, "agreement": None,
+                        "p": [[[0.5, 0.0, 1.0]] * 2] * 3})
         journal.append({"kind": "label", "turn": 0, "row": 9, "label": "yes", "time": "t", "p": 0.5, "why": "model"})
     with Journal(tmp_path / "a.jsonl") as journal, pytest.raises(InputError, match="row 9 instead of 1"):
         Session(items, Settings(), journal)

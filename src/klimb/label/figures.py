@@ -13,11 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
 
 RECENT = 30  # random checks that count for the current error
 WINDOW = 20  # labels over which the predictions must have settled
-SETTLED = 0.01  # share of items whose predicted label may still change in a window
+AGREED = 0.98  # kappa of settled predictions: 1% of changes where labels are even, far fewer where one is rare
 LEAST = 40  # labels before anybody is told to stop
 ENOUGH = 5  # labels of each of two kinds before anything can be said
 SHOWN = 200  # points of a curve
@@ -40,7 +43,8 @@ class Point:
     labels: int
     error: float  # the share of the unlabelled items it expects to get wrong
     entropy: float  # bits per unlabelled item
-    changed: float | None  # share of items whose predicted label has changed over the last window
+    changed: float | None = None  # share of items whose predicted label has changed over the last window
+    agreement: float | None = None  # Cohen's kappa of those predictions; None while one label is predicted throughout
 
 
 @final
@@ -115,15 +119,28 @@ def advice(counts: Sequence[int], names: Sequence[str], points: Sequence[Point],
         return "stop", (f"You could stop now: the last {WINDOW} labels changed the predicted label of"
                         f" {_percent(now.changed)} of the items, and the model expects to get {_percent(now.error)} of"
                         f" the rest wrong.{checks}")
-    so_far = "It begins to settle" if now.changed <= SETTLED else "Worth going on"
+    if now.agreement is None:
+        return "go", f"The model predicts the same label for every item: too few of the others are known.{checks}"
+    so_far = "It begins to settle" if now.agreement >= AGREED else "Worth going on"
     return "go", (f"{so_far}: the last {WINDOW} labels changed the predicted label of {_percent(now.changed)} of the"
                   f" items.{checks}")
 
 
 def _settled(points: Sequence[Point]) -> bool:
     """Have the predictions hardly changed over the last window, and is that not the first time?"""
-    recent = [point.changed for point in points if point.labels > points[-1].labels - WINDOW // 2]
-    return len(recent) > 1 and all(changed is not None and changed <= SETTLED for changed in recent)
+    recent = [point.agreement for point in points if point.labels > points[-1].labels - WINDOW // 2]
+    return len(recent) > 1 and all(agreement is not None and agreement >= AGREED for agreement in recent)
+
+
+def kappa(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float | None:
+    """Cohen's kappa: how far two predictions of the same items agree beyond what their frequencies would give.
+
+    >>> kappa(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0])), kappa(np.zeros(3), np.zeros(3))
+    (0.5, None)
+    """
+    found = np.union1d(one, other)
+    by_chance = float(sum(np.mean(one == label) * np.mean(other == label) for label in found))
+    return (float(np.mean(one == other)) - by_chance) / (1.0 - by_chance) if len(found) > 1 else None
 
 
 def _percent(value: float) -> str:

@@ -18,7 +18,7 @@ from typing import TypeAlias, final
 import numpy as np
 
 from klimb.design import ActiveLearner
-from klimb.label.figures import WINDOW, Point
+from klimb.label.figures import WINDOW, Point, kappa
 from klimb.label.items import Index, Items
 from klimb.label.progress import Order
 from klimb.label.settings import Settings
@@ -85,7 +85,7 @@ class Chooser:
         """An order of an earlier run, whose items are known: what the model thought of them then."""
         try:
             self._learn(self._labels(order))
-            return self._choice([self._place[row] for row in rows], [""] * len(rows), Point(0, 0.0, 0.0, None))
+            return self._choice([self._place[row] for row in rows], [""] * len(rows), Point(0, 0.0, 0.0))
         except (ArithmeticError, ValueError, MemoryError):
             return self._blind_choice([self._place[row] for row in rows], 0, "")
 
@@ -110,7 +110,7 @@ class Chooser:
         count = len(self.settings.labels)
         chances = (((1.0 / count, 0.0, 1.0),) * count,) * len(picks)
         return Choice(tuple(int(self._rows[place]) for place in picks), ("start",) * len(picks), chances,
-                      ({},) * len(picks), Point(labels, 1.0 - 1.0 / count, float(np.log2(count)), None), trouble)
+                      ({},) * len(picks), Point(labels, 1.0 - 1.0 / count, float(np.log2(count))), trouble)
 
     # -- choosing -----------------------------------------------------------------------------------------------------
 
@@ -224,18 +224,18 @@ class Chooser:
         free = np.ones(len(self._rows), dtype=bool)
         free[[place for place, _ in labels]] = False
         if not free.any() or not labels:
-            return Point(len(labels), 0.0 if labels else 0.5, 0.0 if labels else 1.0, None)
+            return Point(len(labels), 0.0 if labels else 0.5, 0.0 if labels else 1.0)
         sides = [learner.predict_proba()[free, 1] for learner in self._learners]
         p = np.stack([sides[0], 1.0 - sides[0]] if self._sides == 1 else sides, axis=1)
         p /= p.sum(axis=1, keepdims=True)
         entropy = -np.sum(p * np.log2(np.maximum(p, 1e-300)), axis=1)
         error = float(np.mean(1.0 - p.max(axis=1)))
-        return Point(len(labels), error, float(entropy.mean()), self._changed(labels, free))
+        return Point(len(labels), error, float(entropy.mean()), *self._changed(labels, free))
 
-    def _changed(self, labels: Labels, free: Array) -> float | None:
-        """The share of unlabelled items whose predicted label the last `WINDOW` labels have changed."""
+    def _changed(self, labels: Labels, free: Array) -> tuple[float | None, float | None]:
+        """How far the last `WINDOW` labels have changed what is predicted for unlabelled items: share, and kappa."""
         if len(labels) < WINDOW + FIRST_LOOK:
-            return None
+            return None, None
         now = self._guesses([learner.weights for learner in self._learners],
                             [learner.intercept for learner in self._learners])
         weights, intercepts = [], []
@@ -247,7 +247,7 @@ class Chooser:
             weights.append(learner.weights)
             intercepts.append(learner.intercept)
         before = self._guesses(weights, intercepts)
-        return float(np.mean((now != before)[free]))
+        return float(np.mean((now != before)[free])), kappa(now[free], before[free])
 
     def _guesses(self, weights: list[Array], intercepts: list[float]) -> Array:
         """The most probable label of every item, by the posterior means of the weights."""

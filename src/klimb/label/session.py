@@ -104,7 +104,8 @@ class Session:
         for row, why, chances in zip(entry["rows"], entry["why"], entry["p"], strict=True):
             self._asked[row] = Asked(why, tuple((c[0], c[1], c[2]) for c in chances))
         if entry["labels"]:
-            self._points.append(Point(entry["labels"], entry["error"], entry["entropy"], entry["changed"]))
+            names = ("labels", "error", "entropy", "changed", "agreement")
+            self._points.append(Point(**{name: entry[name] for name in names}))
 
     # -- the model, in a thread of its own --------------------------------------------------------------------------
 
