@@ -225,12 +225,16 @@ class Chooser:
         free[[place for place, _ in labels]] = False
         if not free.any() or not labels:
             return Point(len(labels), 0.0 if labels else 0.5, 0.0 if labels else 1.0)
-        sides = [learner.predict_proba()[free, 1] for learner in self._learners]
-        p = np.stack([sides[0], 1.0 - sides[0]] if self._sides == 1 else sides, axis=1)
-        p /= p.sum(axis=1, keepdims=True)
+        p = self.probabilities()[free]
         entropy = -np.sum(p * np.log2(np.maximum(p, 1e-300)), axis=1)
         error = float(np.mean(1.0 - p.max(axis=1)))
         return Point(len(labels), error, float(entropy.mean()), *self._changed(labels, free))
+
+    def probabilities(self) -> Array:
+        """Of every label (columns) for every item that can be asked (rows), by the labels of the last order."""
+        sides = [learner.predict_proba()[:, 1] for learner in self._learners]
+        p = np.stack([sides[0], 1.0 - sides[0]] if self._sides == 1 else sides, axis=1)
+        return np.asarray(p / p.sum(axis=1, keepdims=True))
 
     def _changed(self, labels: Labels, free: Array) -> tuple[float | None, float | None]:
         """How far the last `WINDOW` labels have changed what is predicted for unlabelled items: share, and kappa."""
