@@ -53,6 +53,13 @@ class NormalMatrix:
         """Whether no weight is negative, so that A is a sum of squares."""
         return bool(self.shift.min(initial=0.0) >= 0.0 and all(w.min(initial=0.0) >= 0.0 for _, w in self.parts))
 
+    def coarse(self) -> NormalMatrix:
+        """A with products in single precision where that is faster: for systems that need few digits."""
+        coarse = NormalMatrix.__new__(NormalMatrix)
+        coarse.shift, coarse.n_products = self.shift, 0
+        coarse.parts = tuple((operator.coarse(), weights) for operator, weights in self.parts)
+        return coarse
+
     def times(self, U: Array) -> Array:
         """A U for a vector (D,) or for the columns of a matrix (D, k), in blocks of bounded memory."""
         if U.ndim == 1:

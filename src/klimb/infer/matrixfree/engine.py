@@ -23,6 +23,7 @@ from klimb.numerics.variances import LogDet, Variances, estimate, log_det
 
 ROUGH = 0.1  # relative error of the variances at the start, where gamma is a guess
 RANK = 24  # Lanczos directions behind those variances
+SINGLE = 1e-3  # tolerance of a system from which products in single precision will do
 FAR = 1.0  # median of |log(weights / gamma)| beyond which a preconditioner made for gamma is of no use
 RUNAWAY, MOST_CHECKS = 1e-12, 300  # curvature along a solution that counts as none; iterations spent on finding out
 SEPARATED = 1e-8  # of diag(A): the least of its diagonal part that a dual form is given
@@ -110,8 +111,8 @@ class Engine:
 
         That is enough for a start. None where the entries of B are not known.
         """
-        M = ScaledLanczos(A, min(RANK, A.size), self.seed).surrogate()
-        known = M.variances(self.latent.B)
+        M = ScaledLanczos(A.coarse(), min(RANK, A.size), self.seed).surrogate()
+        known = M.variances(self.latent.B.coarse())
         if known is None:
             return None
         self._preconditioner = M
@@ -171,6 +172,8 @@ class Engine:
     def solve(self, weights: Array, rhs: Array, tol: float) -> Solution:
         """A(weights)^-1 rhs to a relative residual of ``tol``."""
         A = self.latent.precision(weights)
+        if tol >= SINGLE and not self.exact:  # a direction, which a line search judges: seven digits are plenty
+            A = A.coarse()
         try:
             return solve(A, rhs, preconditioner=self._suited(weights), tol=tol)
         except NotPositiveDefiniteError:

@@ -63,6 +63,10 @@ class Operator(ABC):
         """The operator of some rows: a slice, indices or a mask."""
         return SelectedRows(self, rows)
 
+    def coarse(self) -> Operator:
+        """The same operator, with products in single precision where those are faster; they count as its own."""
+        return self
+
     @property
     def explicit(self) -> Any | None:
         """The matrix itself, an array or a scipy.sparse CSR matrix, or None where it is not stored."""

@@ -27,6 +27,7 @@ from klimb.numerics.variances.pooling import Pooled, fitted, pooled, standardise
 from klimb.numerics.variances.quadrature import Quadrature
 from klimb.numerics.variances.result import MEDIAN_OF_NORMAL
 
+SINGLE = 1e-4  # tolerance of the systems from which products in single precision will do
 SHARE_OF_SOLVES, COARSEST = 0.5, 0.01  # of the accuracy that the systems may use up, and their coarsest tolerance
 WATCHED_ROWS = 2048  # whose probes are kept one by one, to see how well the spread around the fit is known
 SOLVE_SHARE = 0.5  # of the relative residual of the systems, by which they may shift all values
@@ -75,6 +76,7 @@ class Probes:
         self.A, self.B, self.M = A, B, krylov.surrogate()
         self._rng = np.random.default_rng([seed, 1])
         self._tol = min(SHARE_OF_SOLVES * accuracy, COARSEST)
+        self._system = A.coarse() if self._tol >= SINGLE else A
         self._rows = None if B is None else _Rows(A, B, self.M, krylov.diagonal)
         self.quadrature = Quadrature(A, self.M, None if self._rows is None else (self._rows.B, self._rows.surrogate))
         self.converged, self.n, self._squared_residuals = True, 0, 0.0
@@ -85,8 +87,7 @@ class Probes:
         for block in column_blocks(k, max([self.A.size, *(operator.shape[0] for operator in operators)])):
             signs = self._rng.integers(0, 2, (self.A.size, block.stop - block.start))
             z = self.M.factor_times(2.0 * signs.astype(np.float64) - 1.0)
-            solution = solve(self.A, z, preconditioner=self.M, tol=self._tol, max_iter=max_iter,
-                             record=True)
+            solution = solve(self._system, z, preconditioner=self.M, tol=self._tol, max_iter=max_iter, record=True)
             self.converged &= solution.converged
             self._squared_residuals += float((solution.residual**2).sum())
             self.quadrature.add(solution.steps, solution.ratios, solution.residual)
@@ -123,7 +124,8 @@ class _Rows:
         self._features = standardised(features) if len(self._live) else np.empty((0, 1))
 
     def add(self, y: Array, x: Array) -> None:
-        at_y, at_x = self.B.times(y), self.B.times(x)
+        coarse = self.B.coarse()  # noise of a percent hides the seventh digit
+        at_y, at_x = coarse.times(y), coarse.times(x)
         self.sums.add(at_y, at_x)
         self._latest = None
         rows = self._live[self._watched]
