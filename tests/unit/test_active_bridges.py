@@ -64,6 +64,15 @@ def test_it_is_a_scikit_learn_estimator() -> None:
     assert cross_val_score(make_pipeline(StandardScaler(), learner), X, answer, cv=3).min() > 0.85
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learns_own_checks_pass() -> None:
+    from sklearn.utils.estimator_checks import check_estimator
+
+    found = check_estimator(ActiveLearner(), on_fail=None)
+    assert [check["check_name"] for check in found if check["status"] == "failed"] == []
+    assert sum(check["status"] == "passed" for check in found) > 45
+
+
 def test_messages() -> None:
     X, answer = problem()
     with pytest.raises(InputError, match="two classes"):

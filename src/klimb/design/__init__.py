@@ -4,6 +4,7 @@ from klimb.design.bald import bald
 from klimb.design.inclusion import Inclusion, include
 from klimb.design.learner import ActiveLearner
 from klimb.design.marginals import Marginals
+from klimb.design.measurements import measurement_gains
 from klimb.design.pairs import epig
 from klimb.design.scores import (
     SCORES,
@@ -22,4 +23,4 @@ from klimb.design.scores import (
 
 __all__ = ["SCORES", "ActiveLearner", "Bald", "Candidates", "ClassifierUncertainty", "Epig", "Inclusion",
            "InformationGain", "Marginals", "Random", "Score", "VarianceReduction", "bald", "classifier_uncertainty",
-           "epig", "include", "information_gain", "variance_reduction"]
+           "epig", "include", "information_gain", "measurement_gains", "variance_reduction"]

@@ -7,7 +7,8 @@ from typing import Any, Self, final
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import ClassifierMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from klimb.design import ActiveLearner as Learner
 from klimb.errors import InputError
@@ -106,7 +107,8 @@ class ActiveLearner(ClassifierMixin, Estimator):
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """The likelier class of each row."""
-        return np.asarray(self.classes_[(self.predict_proba(X)[:, 1] > 0.5).astype(int)])
+        likely = self.predict_proba(X)[:, 1] > 0.5
+        return np.asarray(self.classes_[likely.astype(int)])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -116,11 +118,11 @@ class ActiveLearner(ClassifierMixin, Estimator):
 
 
 def _objects(labels: Any, n: int | None) -> npt.NDArray[np.object_]:
-    given = np.atleast_1d(np.asarray(labels, dtype=object)).ravel()
+    given = column_or_1d(np.atleast_1d(np.asarray(labels, dtype=object)), warn=True)
     if n is not None and given.size != n:
         raise InputError(f"y must have one entry per row of X ({n})", f"{given.size}",
                          "Use None where there is no label.")
-    return given
+    return np.asarray(given, dtype=object)
 
 
 def _missing(label: Any) -> bool:
@@ -128,8 +130,13 @@ def _missing(label: Any) -> bool:
 
 
 def _two_classes(classes: Any, labels: npt.NDArray[np.object_]) -> npt.NDArray[Any]:
-    found = np.unique(np.array(labels.tolist())) if classes is None else np.asarray(classes)
+    plain = np.array(labels.tolist())
+    if plain.size:
+        check_classification_targets(plain)
+    found = np.unique(plain) if classes is None else np.asarray(classes)
     if found.shape != (2,):
-        raise InputError("an active learner needs two classes", f"{found.tolist()}" if found.size else "none",
+        several = "Only binary classification is supported. The type of the target is multiclass: "
+        raise InputError(f"{several if found.size > 2 else ''}an active learner needs two classes",
+                         f"{found.size} class{'es' * (found.size != 1)} {found.tolist()[:6]}",
                          "Name them: ActiveLearner(classes=[no, yes]); of several, learn one against the rest.")
     return found
