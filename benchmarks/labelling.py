@@ -172,7 +172,8 @@ def main() -> None:
         start = time.process_time()
         Chooser(items, Settings(text=("t",)))
         directions = time.process_time() - start
-        print(f"{n:,} texts, {items.features.shape[1]:,} words: {read:.1f} s to read, {directions:.1f} s for directions",
+        size = f"{n:,} texts, {items.features.shape[1]:,} words"
+        print(f"{size}: {read:.1f} s to read, {directions:.1f} s for directions",
               flush=True)
         spent = choosing(items, truth, given.labels)
         print("  a batch: " + ", ".join(f"{seconds:.2f} s at {labels} labels" for labels, seconds in spent), flush=True)
