@@ -115,7 +115,8 @@ def main() -> None:
                     1e9 * r["seconds"] / max(r["products"], 1) / r["nonzeros"], r["products"], r["iterations"],
                     r["peak_megabytes"], r["status"]] for r in rows])
             if arguments.keep:
-                save(f"rcv1_shape-{arguments.prior}", {"runs": rows})
+                kind = "" if "," not in arguments.per_row else "-nonzeros"
+                save(f"rcv1_shape-{arguments.prior}{kind}", {"runs": rows})
 
 
 if __name__ == "__main__":
