@@ -139,6 +139,6 @@ FIGURE = Experiment(plan, tables, draw, (
     "The paper does not say which data set its panels (b) and (c) show. Here it is German credit: the GLM with prior"
     " variance 0.1 and the GP with the hyperparameters that 200 data choose, as in its section 4. On those data the GP"
     " does not satisfy condition 2b; it needs marginals whose means stay near zero.",
-    "The paper starts at V = I; ours starts at the prior, after which one step of T gives nearly the same state.",
+    "The paper starts at V = I, ours at the prior.",
     "gamma is even in m for the logistic site, so data are shown as y m.",
 ))

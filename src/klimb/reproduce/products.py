@@ -117,5 +117,5 @@ TABLE = Experiment(plan, tables, remarks=(
     "A gradient of the criterion, or a round of coordinate ascent, needs a linear system for every row: its count is q"
     " times what a few of these systems took, to 1e-6. That is why neither is a method for large data.",
     "Newton's method takes about the ten steps that the paper reports, and the double loop its few outer iterations."
-    " With Lanczos most products are for variances; what klimb chooses needs about a tenth of them.",
+    " With Lanczos most products are for variances; what klimb chooses needs five to thirteen times fewer.",
 ))

@@ -159,7 +159,7 @@ def arrival(trace: Found, best: float) -> str:
         if trace["status"] == "converged":
             return f"{best - trace['bound'][-1]:.1g} low"
         return _end(trace)
-    return f"{trace['seconds'][away[-1] + 1 if away else 0]:.2f}"
+    return f"{trace['seconds'][away[-1] + 1 if away else 0]:.2g}"
 
 
 def table_of(title: str) -> Callable[[Results], list[Table]]:
@@ -212,8 +212,9 @@ def _line(ax: Any, trace: Found, best: float, name: str, colour: str, marker: st
 COMMON = (
     "The paper's list of data sets is in a supplement we do not have; of its names only flares is in the text. German"
     " credit, Abalone, Ionosphere, Housing, stock and Space_ga stand in.",
-    "The paper starts at m = 0 and V = I (0.1 I for counts), which no posterior of this form can be unless the prior is"
-    " I; here FPi, FPb and proximal start at the prior, so that T's first step leads to nearly the same place.",
+    "The paper starts at m = 0 and V = I (0.1 I for counts), which is no state of a rule that keeps two numbers for"
+    " each datum; here FPi, FPb and proximal start at the prior. A rule without a judge depends on where it starts, so"
+    " they may fail here where they do not in the paper.",
     "Times are CPU seconds of one thread on a shared machine: read the ratios. The proximal rule of [A] and the default"
     " are not in the paper.",
 )
