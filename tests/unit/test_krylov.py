@@ -15,9 +15,11 @@ from klimb.numerics.krylov import (
     Jacobi,
     LowRankPlusDiagonal,
     ScaledLanczos,
+    SparsePart,
     choose_preconditioner,
     lanczos,
     solve,
+    sparse_part,
 )
 from klimb.numerics.normal_matrix import NormalMatrix
 from klimb.numerics.operators import as_operator
@@ -224,14 +226,45 @@ def test_the_surrogate_has_the_diagonal_of_the_matrix_and_takes_large_eigenvalue
 
 
 def test_the_choice_of_a_preconditioner():
-    A = NormalMatrix(np.full(300, 0.1), [(as_operator(words(), "B"), 0.25)])
+    rng = np.random.default_rng(0)
+    factors = rng.standard_normal((400, 30)) * np.logspace(0.0, 2.0, 30) @ rng.standard_normal((30, 300))
+    A = NormalMatrix(np.ones(300), [(as_operator(factors + 0.3 * rng.standard_normal((400, 300)), "B"), 0.25)])
     assert isinstance(choose_preconditioner(A, n_solves=1), Jacobi)  # not worth the products
-    assert isinstance(choose_preconditioner(A, n_solves=1000), LowRankPlusDiagonal)
+    assert isinstance(choose_preconditioner(A, n_solves=100), LowRankPlusDiagonal)
     easy = NormalMatrix(np.full(300, 1e3), [(as_operator(words(), "B"), 0.25)])
     assert isinstance(choose_preconditioner(easy, n_solves=1000), Jacobi)
     hidden = LinearOperator((300, 300), matvec=np.ravel, rmatvec=np.ravel, dtype=float)
     unknown = NormalMatrix(np.ones(300), [(as_operator(hidden, "B"), 1.0)])
     assert isinstance(choose_preconditioner(unknown, n_solves=1), Identity)
+
+
+def picture(n=20, noise=0.1):
+    """A blurred picture with gradients: a part of the precision that is sparse, and one that is not."""
+    gaps = as_operator(grid(n), "B")
+    blur = as_operator(np.kron(*(2 * [0.5 * np.eye(n) + 0.25 * np.eye(n, k=1) + 0.25 * np.eye(n, k=-1)])), "X")
+    return NormalMatrix(np.zeros(n * n), [(blur, noise**-2), (gaps, 10 ** np.random.default_rng(0).uniform(0, 6, 760))])
+
+
+def test_the_sparse_part():
+    A = picture()
+    M = sparse_part(A)
+    blur, gaps = A.operators
+    dense = np.diag(blur.gram_diagonal(A.parts[0][1])) + gaps.gram(A.parts[1][1])
+    rhs = np.random.default_rng(0).standard_normal((400, 4))
+    np.testing.assert_allclose(M.solve(rhs), np.linalg.solve(dense, rhs), rtol=1e-6, atol=1e-9)
+    F = M.factor_times(np.eye(400))
+    np.testing.assert_allclose(F @ F.T, dense, rtol=1e-9, atol=1e-6)
+    np.testing.assert_allclose(M.factor_times(rhs[:, 0]), F @ rhs[:, 0])
+    assert M.log_det == pytest.approx(np.linalg.slogdet(dense)[1], rel=1e-10)
+    np.testing.assert_allclose(M.inverse_diagonal, np.diagonal(np.linalg.inv(dense)), rtol=1e-7)
+    variances, _ = M.variances(gaps)
+    b = gaps.dense()
+    np.testing.assert_allclose(variances, np.einsum("ij,ij->i", b, np.linalg.solve(dense, b.T).T), rtol=1e-6)
+    assert M.variances(blur) is None
+    assert 5 * solve(A, rhs, preconditioner=M, tol=1e-6).n_iter < solve(A, rhs, tol=1e-6).n_iter
+    assert isinstance(choose_preconditioner(A), SparsePart)
+    assert sparse_part(NormalMatrix(np.ones(400), [(gaps, 1.0)])) is None  # nothing but sparse
+    assert sparse_part(NormalMatrix(np.ones(400), [(blur, 1.0)])) is None  # nothing sparse
 
 
 # -- exact factorisations ----------------------------------------------------------------------------------------------

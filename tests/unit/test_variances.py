@@ -51,14 +51,21 @@ def picture(n=20, seed=0):
     return NormalMatrix(np.zeros(n * n), [(X, 25.0), (B, rng.gamma(1.0, 5.0, B.shape[0]))]), B
 
 
+def blurred(n=20, seed=0):
+    """The same through a blur that is not stored as a sparse matrix."""
+    A, B = picture(n, seed)
+    step = 0.5 * np.eye(n) + 0.25 * np.eye(n, k=1) + 0.25 * np.eye(n, k=-1)
+    return NormalMatrix(np.zeros(n * n), [(as_operator(np.kron(step, step), "X"), 25.0), A.parts[1]]), B
+
+
 # -- every method ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("problem", ["text", "counts", "wide", "picture"])
+@pytest.mark.parametrize("problem", ["text", "counts", "wide", "picture", "blurred"])
 def test_every_method_says_how_far_off_it_is(method, problem):
     A, B = {"text": text, "counts": lambda: text(unit=False), "wide": lambda: text(N=300, D=600, prior=0.1),
-            "picture": picture}[problem]()
+            "picture": picture, "blurred": blurred}[problem]()
     v = truth(A, B)
     found = estimate(A, B, method=method, accuracy=0.05, budget=3000)
     live = v > 0.0

@@ -48,7 +48,7 @@ def cheapest_plan(A: NormalMatrix, B: Operator | None = None) -> Plan:
     plans = [_primal(A, B)]
     if A.positive and A.parts and A.shift.min() > 0.0:
         plans.append(_dual(A, B))
-    if (levels := _levels(A)) is not None:
+    if (levels := levels_plan(A)) is not None:
         plans.append(levels)
     return min(plans, key=lambda plan: plan.seconds)
 
@@ -96,8 +96,8 @@ def _dual(A: NormalMatrix, B: Operator | None) -> Plan:
     return Plan("dual", seconds, int(8 * (2.5 * N**2 + sum(_unstored(operator) for operator in A.operators))))
 
 
-def _levels(A: NormalMatrix) -> Plan | None:
-    """Only where A is sparse beyond doubt: sum_i nnz_i^2 bounds its entries."""
+def levels_plan(A: NormalMatrix) -> Plan | None:
+    """The factorisation by levels, where A is sparse beyond doubt: sum_i nnz_i^2 bounds its entries."""
     pairs = [_pairs(operator) for operator in A.operators]
     known = [count for count in pairs if count is not None]
     if A.size < WORTH_LEVELS or len(known) < len(pairs) or sum(known) > 50 * SPARSE_ENOUGH * A.size**2:

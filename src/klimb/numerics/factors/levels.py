@@ -157,6 +157,18 @@ class LevelFactor(Factorisation):
         x *= self._scale[:, None]
         return x[self._rank].reshape(rhs.shape)
 
+    def factor_times(self, noise: Array) -> Array:
+        """R noise, A = R R': for noise of unit covariance, draws with covariance A."""
+        columns = noise[:, None] if noise.ndim == 1 else noise
+        draws = np.empty_like(columns)
+        for b in range(len(self._lower)):
+            rows = slice(self._edges[b], self._edges[b + 1])
+            draws[rows] = np.tril(self._lower[b]) @ columns[rows]
+            if b:
+                draws[rows] += self._below[b] @ columns[self._edges[b - 1] : self._edges[b]]
+        draws /= self._scale[:, None]
+        return np.asarray(draws[self._rank].reshape(noise.shape))
+
     def variances(self, B: Operator) -> Array:
         if not isinstance(B, SparseOperator):
             return self._by_solves(B)

@@ -16,19 +16,16 @@ import numpy as np
 from klimb.errors import NotPositiveDefiniteError
 from klimb.numerics.arrays import Array
 from klimb.numerics.krylov.lanczos import Lanczos, lanczos
-from klimb.numerics.krylov.preconditioners import Preconditioner, simplest_preconditioner
+from klimb.numerics.krylov.preconditioners import Surrogate
 from klimb.numerics.normal_matrix import NormalMatrix
 from klimb.numerics.operators.base import Operator, column_blocks
 
-LEAST_ITERATIONS = 5  # a system, that a preconditioner must save to be considered
-TRIAL_RANK = 32  # Lanczos directions by which a preconditioner is chosen
-DIGITS = 10.0  # of accuracy that systems are expected to ask for
 BLOCK = 8  # columns of a block of Lanczos: half the cost a column of single vectors, hardly fewer digits
 SMALLEST_REST = 0.01  # of the unit diagonal that must be left to delta, where the prior does not guarantee more
 
 
 @final
-class LowRankPlusDiagonal(Preconditioner):
+class LowRankPlusDiagonal(Surrogate):
     """M = diag(``diagonal``) + ``U U'``, with ``diagonal`` positive.
 
     >>> M = LowRankPlusDiagonal(np.ones(2), np.array([[1.0], [2.0]]))
@@ -58,7 +55,6 @@ class LowRankPlusDiagonal(Preconditioner):
         return np.asarray(X + self._vectors @ (inner * (change if X.ndim == 1 else change[:, None])))
 
     def variances(self, B: Operator) -> tuple[Array, Array] | None:
-        """diag(B M^-1 B') and diag(B diagonal^-1 B'), or None where the entries of B are not known."""
         base = B.row_norms_squared(1.0 / self.diagonal)
         if base is None:
             return None
@@ -67,7 +63,6 @@ class LowRankPlusDiagonal(Preconditioner):
 
     @property
     def inverse_diagonal(self) -> Array:
-        """diag(M^-1)."""
         return np.asarray((1.0 - self._vectors**2 @ (self._lam / (1.0 + self._lam))) / self.diagonal)
 
 
@@ -135,29 +130,3 @@ class ScaledLanczos:
         values, vectors = self.found.ritz
         keep = values > 0.0
         return row_squares(B, self.scale[:, None] * (self.found.basis @ (vectors[:, keep] / np.sqrt(values[keep]))))
-
-
-def choose_preconditioner(A: NormalMatrix, *, n_solves: int = 10, seed: int = 0) -> Preconditioner:
-    """The preconditioner that should take the fewest products for ``n_solves`` systems with A or with its neighbours.
-
-    A short Lanczos run on diag(A)^-1/2 A diag(A)^-1/2 shows both ends of its spectrum, before and after the largest
-    eigenvalues are taken away; conjugate gradients need about sqrt(largest / smallest) iterations a digit. Low rank
-    plus diagonal is taken if what it saves exceeds what the run costs, diag(A) elsewhere.
-
-    >>> from klimb.numerics.operators import as_operator
-    >>> A = NormalMatrix(np.ones(3), [(as_operator(np.eye(3), "B"), 1.0)])
-    >>> type(choose_preconditioner(A)).__name__
-    'Jacobi'
-    """
-    plain = simplest_preconditioner(A)
-    # Even if all iterations but a few were saved: is it worth the products to find out?
-    if n_solves * LEAST_ITERATIONS < TRIAL_RANK or A.size <= TRIAL_RANK:
-        return plain
-    krylov = ScaledLanczos(A, TRIAL_RANK, seed)
-    values = krylov.found.ritz[0]
-    smallest = max(float(values[0]), 1e-12 * float(values[-1]))
-    surrogate = krylov.surrogate()
-    whole = np.sqrt(float(values[-1]) / smallest)
-    left = np.sqrt(max(float(np.median(values)), smallest) / smallest)
-    saved = DIGITS * (min(whole, A.size / DIGITS) - min(left, A.size / DIGITS))
-    return surrogate if n_solves * saved > TRIAL_RANK + n_solves * LEAST_ITERATIONS else plain

@@ -10,6 +10,7 @@ import numpy as np
 from klimb.errors import NotPositiveDefiniteError
 from klimb.numerics.arrays import Array
 from klimb.numerics.normal_matrix import NormalMatrix
+from klimb.numerics.operators.base import Operator
 
 
 class Preconditioner(ABC):
@@ -25,6 +26,21 @@ class Preconditioner(ABC):
     @abstractmethod
     def factor_times(self, noise: Array) -> Array:
         """F noise: for noise of unit covariance, draws with covariance M."""
+
+
+class Surrogate(Preconditioner):
+    """A preconditioner that knows its own variances: where estimates of variances begin."""
+
+    diagonal: Array  # of M, or of the part of it that is not low rank
+
+    @abstractmethod
+    def variances(self, B: Operator) -> tuple[Array, Array] | None:
+        """diag(B M^-1 B') and diag(B diagonal^-1 B'), or None where the entries of B are not known."""
+
+    @property
+    @abstractmethod
+    def inverse_diagonal(self) -> Array:
+        """diag(M^-1)."""
 
 
 @final

@@ -10,7 +10,7 @@ from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 from klimb.numerics.factors import Plan, cheapest_plan, factorise
 from klimb.numerics.factors.choose import MEMORY
-from klimb.numerics.krylov.lowrank import ScaledLanczos
+from klimb.numerics.krylov import ScaledLanczos, sparse_part
 from klimb.numerics.normal_matrix import NormalMatrix
 from klimb.numerics.operators import Operator, SparseOperator, StackedOperator
 from klimb.numerics.variances.bounds import bracket_by_lanczos, by_lanczos, simple_upper
@@ -22,10 +22,12 @@ METHODS = ("auto", "exact", "lanczos", "sampling", "diagonal", "bracket")
 BUDGET = 4000  # products, unless told otherwise
 AFFORDABLE = 2.0  # seconds that an exact answer may take before estimates are considered
 RANKS = {0.1: 32, 0.03: 64, 0.0: 128}  # Lanczos directions in the surrogate, by the accuracy from which they are used
+MOST_DOUBLES, FEWEST_DIRECTIONS = 2**26, 16  # of the basis (512 MiB), and how small it may become for that
 PILOT, FEWEST_PROBES = 8, 16  # probes that show what a probe costs, and how few may be believed
 LOG_DET_ACCURACY = 0.005  # of the systems behind a log-determinant: they share the accuracy of variances of 0.5%
 FLOPS_A_SECOND = 1e9  # of sparse products
 INTERVAL = 1.96
+GOOD_SURROGATE = 0.7  # noise of a probe, half that of a draw, below which no other surrogate is looked for
 FEWEST_ITERATIONS = 50  # that a system may always take, whatever the budget
 
 
@@ -82,10 +84,22 @@ def log_det(A: NormalMatrix, *, accuracy: float = LOG_DET_ACCURACY, probes: int 
     count = ProductCount(A.operators)
     if plan.seconds <= AFFORDABLE and plan.bytes <= MEMORY:
         return LogDet(factorise(A, plan).log_det, 0.0, True, count.spent)
-    found = Probes(A, None, ScaledLanczos(A, _rank(A, 0.03), seed), accuracy=accuracy, seed=seed)
+    found = Probes(A, None, ScaledLanczos(A, _rank(A, 0.03), seed).surrogate(), accuracy=accuracy, seed=seed)
     found.add(probes)
     value, error = found.quadrature.result()
     return LogDet(value, error, False, count.spent)
+
+
+def _begun(A: NormalMatrix, B: Operator, accuracy: float, seed: int, limit: int) -> Probes:
+    """The first probes, of the sparse part of A where there is a good one, else of low rank plus diagonal."""
+    if (M := sparse_part(A)) is not None and M.variances(B) is not None:
+        probes = Probes(A, B, M, accuracy=accuracy, seed=seed)
+        probes.add(PILOT, limit)
+        if probes.one_probe_noise() < GOOD_SURROGATE:
+            return probes
+    probes = Probes(A, B, ScaledLanczos(A, _rank(A, accuracy), seed).surrogate(), accuracy=accuracy, seed=seed)
+    probes.add(PILOT, limit)
+    return probes
 
 
 class Effort(NamedTuple):
@@ -109,11 +123,9 @@ def _probed(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed:
     count = ProductCount((*A.operators, B))
     if B.row_norms_squared(np.ones(A.size)) is None:  # the surrogate can not be compared with
         found = sample(A, B, accuracy=accuracy, budget=budget, seed=seed, previous=memory)
-        return found if not bounded else _within_bounds(A, B, found, ScaledLanczos(A, _rank(A, accuracy), seed), count)
-    krylov = ScaledLanczos(A, _rank(A, accuracy), seed)
-    probes = Probes(A, B, krylov, accuracy=accuracy, seed=seed)
-    limit = max(FEWEST_ITERATIONS, budget // (2 * len(A.parts) * PILOT))
-    probes.add(PILOT, limit)
+        return _within_bounds(A, B, found, count) if bounded else found
+    limit = max(FEWEST_ITERATIONS, budget // (2 * max(len(A.parts), 1) * PILOT))
+    probes = _begun(A, B, accuracy, seed, limit)
     same = memory.probes if isinstance(memory, Effort) and memory.seed == seed else 0
     allowed = probes.n + int((budget - count.spent) * probes.n / max(count.spent, 1))
     if min(max(same, FEWEST_PROBES), allowed) > probes.n:
@@ -135,13 +147,12 @@ def _probed(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed:
     found = Variances(value, error, np.maximum(value - INTERVAL * error, 0.0), value + INTERVAL * error, "diagonal",
                       False, False, bool(reached), count.spent, Effort(seed, probes.n),
                       LogDet(log_value, log_error, False, 0), probes.M)
-    return _within_bounds(A, B, found, krylov, count) if bounded else found
+    return _within_bounds(A, B, found, count) if bounded else found
 
 
-def _within_bounds(A: NormalMatrix, B: Operator, found: Variances, krylov: ScaledLanczos,
-                   count: ProductCount) -> Variances:
+def _within_bounds(A: NormalMatrix, B: Operator, found: Variances, count: ProductCount) -> Variances:
     """The estimate, moved into certain bounds where it is outside of them."""
-    lower, upper = bracket_by_lanczos(A, B, krylov)
+    lower, upper = bracket_by_lanczos(A, B, ScaledLanczos(A, _rank(A, 0.0), 0))
     value: Array = np.clip(found.value, lower, upper)
     error = np.minimum(found.error, np.maximum(upper - value, value - lower))
     certain = bool(np.isfinite(upper).all())
@@ -150,7 +161,9 @@ def _within_bounds(A: NormalMatrix, B: Operator, found: Variances, krylov: Scale
 
 
 def _rank(A: NormalMatrix, accuracy: float) -> int:
-    return min(next(rank for least, rank in RANKS.items() if accuracy >= least), A.size)
+    """Directions of the surrogate: fewer where the basis would be large."""
+    wanted = next(rank for least, rank in RANKS.items() if accuracy >= least)
+    return min(wanted, max(MOST_DOUBLES // A.size, FEWEST_DIRECTIONS), A.size)
 
 
 def _probes_needed(probes: Probes, accuracy: float) -> int:

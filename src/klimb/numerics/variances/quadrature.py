@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 
 from klimb.numerics.arrays import Array
-from klimb.numerics.krylov.lowrank import LowRankPlusDiagonal
+from klimb.numerics.krylov.preconditioners import Surrogate
 from klimb.numerics.normal_matrix import NormalMatrix
 from klimb.numerics.operators.base import Operator
 
@@ -24,7 +24,7 @@ FITTED_FROM = 16  # probes from which the share of the control that is taken off
 class Quadrature:
     """Collects eta' log(C) eta and eta'C eta - D, one of each per probe."""
 
-    def __init__(self, A: NormalMatrix, M: LowRankPlusDiagonal, known: tuple[Operator, Array] | None) -> None:
+    def __init__(self, A: NormalMatrix, M: Surrogate, known: tuple[Operator, Array] | None) -> None:
         self._size, self._M = A.size, M
         self._trace = _trace(A, M, known)
         self._logs: list[float] = []
@@ -62,7 +62,7 @@ class Quadrature:
         return self._M.log_det + known + float(rest.mean()), float(np.hypot(error, rule))
 
 
-def _trace(A: NormalMatrix, M: LowRankPlusDiagonal, known: tuple[Operator, Array] | None) -> float | None:
+def _trace(A: NormalMatrix, M: Surrogate, known: tuple[Operator, Array] | None) -> float | None:
     """tr(M^-1 A) = sum shift diag(M^-1) + sum_i gamma_i b_i'M^-1 b_i, or None where entries are not known."""
     total = float(A.shift @ M.inverse_diagonal)
     for operator, weights in A.parts:

@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.numerics.arrays import Array
-from klimb.numerics.krylov import solve
-from klimb.numerics.krylov.lowrank import LowRankPlusDiagonal, ScaledLanczos
+from klimb.numerics.krylov import Surrogate, solve
 from klimb.numerics.normal_matrix import NormalMatrix
 from klimb.numerics.operators.base import Operator, column_blocks
 from klimb.numerics.variances.pooling import Pooled, fitted, pooled, standardised
@@ -71,13 +70,12 @@ class RowSums:
 class Probes:
     """Probes of A against its surrogate M, added until they are enough. Without B, for the log-determinant alone."""
 
-    def __init__(self, A: NormalMatrix, B: Operator | None, krylov: ScaledLanczos, *, accuracy: float,
-                 seed: int) -> None:
-        self.A, self.B, self.M = A, B, krylov.surrogate()
+    def __init__(self, A: NormalMatrix, B: Operator | None, M: Surrogate, *, accuracy: float, seed: int) -> None:
+        self.A, self.B, self.M = A, B, M
         self._rng = np.random.default_rng([seed, 1])
         self._tol = min(SHARE_OF_SOLVES * accuracy, COARSEST)
         self._system = A.coarse() if self._tol >= SINGLE else A
-        self._rows = None if B is None else _Rows(A, B, self.M, krylov.diagonal)
+        self._rows = None if B is None else _Rows(A, B, M)
         self.quadrature = Quadrature(A, self.M, None if self._rows is None else (self._rows.B, self._rows.surrogate))
         self.converged, self.n, self._squared_residuals = True, 0, 0.0
 
@@ -101,6 +99,11 @@ class Probes:
         value, error = self._rows.result()
         return value, np.hypot(error, SOLVE_SHARE * np.sqrt(self._squared_residuals / self.n) * value)
 
+    def one_probe_noise(self) -> float:
+        """Median over the rows of the relative noise of a single probe."""
+        assert self._rows is not None
+        return self._rows.one_probe_noise()
+
     def expected_error(self, n: int) -> float:
         """Median relative error to be expected of ``n`` probes, from those at hand."""
         assert self._rows is not None
@@ -111,7 +114,7 @@ class Probes:
 class _Rows:
     """The rows of B: their variances under M, their features, and sums over the probes."""
 
-    def __init__(self, A: NormalMatrix, B: Operator, M: LowRankPlusDiagonal, diagonal: Array | None) -> None:
+    def __init__(self, A: NormalMatrix, B: Operator, M: Surrogate) -> None:
         known = M.variances(B)
         assert known is not None, "probes need the entries of B"
         self.B, (self.surrogate, base) = B, known
@@ -120,7 +123,7 @@ class _Rows:
         self._watched = np.linspace(0, len(self._live) - 1, min(len(self._live), WATCHED_ROWS)).astype(np.intp)
         self._latest: tuple[Pooled, Array] | None = None
         self._kept: list[tuple[Array, Array]] = []
-        features = row_features(A, B, self.surrogate, base, diagonal, self._live)
+        features = row_features(A, B, self.surrogate, base, self._live)
         self._features = standardised(features) if len(self._live) else np.empty((0, 1))
 
     def add(self, y: Array, x: Array) -> None:
@@ -137,6 +140,12 @@ class _Rows:
             known, ratios = self.surrogate[self._live], self._ratios()[0]
             value[self._live], error[self._live] = ratios.ratio * known, ratios.error * known
         return value, error
+
+    def one_probe_noise(self) -> float:
+        if not len(self._live):
+            return 0.0
+        ratios, noise = self._ratios()
+        return float(np.median(noise / ratios.ratio) * np.sqrt(self.sums.n))
 
     def expected_error(self, n: int) -> float:
         if not len(self._live):
@@ -186,7 +195,7 @@ class _Rows:
         return f + mean[self._live] / known, np.sqrt(mixed / n)
 
 
-def row_features(A: NormalMatrix, B: Operator, surrogate: Array, base: Array, diagonal: Array | None,
+def row_features(A: NormalMatrix, B: Operator, surrogate: Array, base: Array,
                  live: npt.NDArray[np.intp]) -> list[Array]:
     """What may tell by how much the surrogate is off: a row's leverage, its share in the low rank, its shrinkage."""
     known = surrogate[live]
@@ -197,6 +206,6 @@ def row_features(A: NormalMatrix, B: Operator, surrogate: Array, base: Array, di
             features += [leverage / (1.0 + leverage), np.log1p(leverage)]
     if A.shift.min() > 0.0 and (prior := B.row_norms_squared(1.0 / A.shift)) is not None:
         features.append(known / prior[live])
-    if diagonal is not None and (damped := B.row_norms_squared(A.shift / diagonal**2)) is not None:
+    if (diagonal := A.diagonal()) is not None and (damped := B.row_norms_squared(A.shift / diagonal**2)) is not None:
         features.append(damped[live] / known)
     return features
