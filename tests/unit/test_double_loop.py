@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.fft
 import scipy.optimize
 import scipy.sparse
 import scipy.sparse.linalg
@@ -399,6 +400,37 @@ def test_improper_posteriors_are_refused(variances):
     B = np.column_stack([X[:, :3], X[:, 0] + X[:, 1]])
     with pytest.raises(InputError, match="undetermined"):
         klimb.infer(latents.Implicit(B, cov=None), sites.Laplace(1.0), REAL, step=steps.DoubleLoop(variances=variances))
+
+
+def test_systems_that_can_not_be_solved_mark_the_result():
+    """A smooth transform with little noise: condition 1e10, of which nothing but products is known."""
+    size, noise = 60, 1e-4
+    spectrum = 10.0 ** np.linspace(0, -3, size)
+    blur = scipy.sparse.linalg.LinearOperator(
+        (size, size), matvec=lambda u: spectrum * scipy.fft.dct(u.ravel(), norm="ortho"),
+        rmatvec=lambda w: scipy.fft.idct(spectrum * w.ravel(), norm="ortho"))  # fmt: skip
+    y = blur @ np.repeat([0.0, 1.0, -1.0], 20) + noise * RNG.standard_normal(size)
+    fit = klimb.sparse_linear(blur, y, noise=noise, scale=0.1, variances="sampling", accuracy=0.2)
+    assert fit.status is klimb.infer.Status.UNSOLVED
+    assert not fit.result.converged
+    assert "noise" in fit.status.advice
+    assert fit.result.bound_error == np.inf
+    assert any("residual" in note for note in fit.result.notes)
+    exact = klimb.sparse_linear(blur, y, noise=noise, scale=0.1)  # a factorisation can
+    assert exact.certified
+    assert np.sqrt(np.mean((exact.coef - np.repeat([0.0, 1.0, -1.0], 20)) ** 2)) < 0.1
+
+
+def test_operators_that_break_down_on_the_way_are_named():
+    calls = []
+
+    def product(u):
+        calls.append(1)
+        return X @ u if len(calls) < 10 else np.full(N, np.nan)
+
+    broken = scipy.sparse.linalg.LinearOperator((N, D), matvec=product, rmatvec=lambda w: X.T @ w, dtype=float)
+    with pytest.raises(InputError, match="must be finite"):
+        klimb.infer(latents.Implicit(broken), sites.Logistic(), LABELS, step=steps.DoubleLoop(variances="sampling"))
 
 
 def test_plans_name_their_numbers():

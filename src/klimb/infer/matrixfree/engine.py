@@ -25,7 +25,8 @@ ROUGH = 0.1  # relative error of the variances at the start, where gamma is a gu
 RANK = 24  # Lanczos directions behind those variances
 SINGLE = 1e-3  # tolerance of a system from which products in single precision will do
 FAR = 1.0  # median of |log(weights / gamma)| beyond which a preconditioner made for gamma is of no use
-RUNAWAY, MOST_CHECKS = 1e-12, 300  # curvature along a solution that counts as none; iterations spent on finding out
+RUNAWAY = 1e-12  # curvature along a solution, as a share of the usual one, that counts as none
+CHECK_TOLERANCE, MOST_CHECKS = 1e-5, 300  # relative residual and iterations spent on finding out
 SEPARATED = 1e-8  # of diag(A): the least of its diagonal part that a dual form is given
 AFFORDABLE = 2.0  # seconds that a factorisation may take for variances to be exact
 
@@ -62,8 +63,12 @@ class Factored(Preconditioner):
         raise TypeError("a factorisation solves; draws of it come from its NormalMatrix")
 
 
-def undetermined() -> InputError:
-    """The error for posteriors that are improper."""
+def undetermined(proper: bool = False) -> InputError:
+    """The error for posteriors that are improper, or that rounding makes so although the prior is ``proper``."""
+    if proper:
+        return InputError("the posterior precision must be positive definite to rounding",
+                          "one whose scales differ by more than float64 can hold",
+                          "Rescale the columns of B and X, or narrow the prior.")  # fmt: skip
     return InputError(
         "a flat prior needs sites and data that determine all weights", "a direction of weights that is undetermined",
         "Give the weights a prior (cov), or add rows to the analysis operator that see every direction.",
@@ -131,10 +136,10 @@ class Engine:
         A = self.latent.precision(gamma)
         rhs = np.random.default_rng(self.seed).standard_normal(A.size)
         try:
-            x = solve(A, rhs, preconditioner=self._preconditioner, tol=RUNAWAY, max_iter=MOST_CHECKS).x
+            x = solve(A, rhs, preconditioner=self._preconditioner, tol=CHECK_TOLERANCE, max_iter=MOST_CHECKS).x
             scale = A.diagonal()
-            own = float(x**2 @ scale) if scale is not None else float(x @ x)
-            determined = float(x @ A.times(x)) > RUNAWAY * own
+            usual = scale if scale is not None else np.full(A.size, float(rhs @ A.times(rhs)) / A.size)
+            determined = float(x @ A.times(x)) >= RUNAWAY * float(x**2 @ usual)
         except NotPositiveDefiniteError:
             determined = False
         if not determined:

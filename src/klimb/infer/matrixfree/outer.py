@@ -109,9 +109,7 @@ class DoubleLoop(Step):
         try:
             point = _start(target, engine)
         except NotPositiveDefiniteError as error:
-            if target.latent.gaussian.proper:
-                raise
-            raise undetermined() from error
+            raise undetermined(target.latent.gaussian.proper) from error
         yield Move(point.state, "start")
         if engine.rough and point.disagreement <= NEAR:
             engine.rough, engine.aim = False, self.accuracy
@@ -239,17 +237,19 @@ def _point(target: Target, measured: Measured, found: Found) -> Point:
     factor = ImplicitFactor(target.latent, gamma, variances=measured.variances, log_det=measured.log_det,
                             weights=mean.u)  # fmt: skip
     state = State(-mean.e.alpha, factor, mean.s, v, mean.e, kl, bound, bound, noise, stationarity,
-                  mean_gain=0.5 * found.distance**2, bound_error=_bound_error(target, measured, mean.e.value, mean.s))
+                  mean_gain=0.5 * found.distance**2, bound_error=_bound_error(target, measured, found))
     return Point(measured, found, state)
 
 
-def _bound_error(target: Target, measured: Measured, value: Array, m: Array) -> float:
+def _bound_error(target: Target, measured: Measured, found: Found) -> float:
     """Half the error of the log determinant, and what the bound changes by if all variances are wrong at once.
 
     At the fixed point the derivative in v, (gamma - e.gamma) / 2, vanishes: errors of v enter by their squares.
     """
+    if found.unsolved > 0.0:
+        return np.inf
     if measured.exact:
         return 0.0
-    v, error = measured.v, measured.variances.error
-    shifted = target.oracle(m, v + error).value
-    return 0.5 * measured.log_det.error + float(np.abs(shifted - value + 0.5 * measured.gamma * error).sum())
+    error, mean = measured.variances.error, found.mean
+    change = target.oracle(mean.s, measured.v + error).value - mean.e.value + 0.5 * measured.gamma * error
+    return 0.5 * measured.log_det.error + float(np.abs(change).sum())
