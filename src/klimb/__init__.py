@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from klimb import boosting, bridges, conjugate, errors, inducing, kernels, latents, methods, multiclass, scale
     from klimb import design as design
-    from klimb import label as label
     from klimb import operators as operators
     from klimb import sites as sites
     from klimb import steps as steps
