@@ -259,11 +259,30 @@ def test_light_dark_and_narrow(browser: Browser, server: LabelServer) -> None:
         ready(page, turn)
         page.press("12"[turn % 2])
     ready(page, 12)
+    assert page.run("document.querySelectorAll('#curve polyline').length") >= 1
+    assert "after" in page.run("document.querySelector('#curve svg').getAttribute('aria-label')")
     for width in (320, 390, 700, 1200):
         page.resize(width, 800)
         assert page.run("document.documentElement.scrollWidth") <= width  # nothing sticks out
         tall = page.run("[...document.querySelectorAll('#labels button')].map(b => b.getBoundingClientRect().height)")
         assert min(tall) >= 44  # a thumb finds it
+
+
+def test_the_table_can_be_downloaded(browser: Browser, server: LabelServer, tmp_path: Path) -> None:
+    browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    page = browser.page(server.url)
+    ready(page)
+    page.press("2")
+    ready(page, 1)
+    page.click("#download")
+    for _ in range(200):
+        if (tmp_path / "labels.csv").exists():
+            break
+        page.run("new Promise(resume => setTimeout(resume, 50))")
+    rows = (tmp_path / "labels.csv").read_text().splitlines()
+    assert rows[0] == "row,id,label,time,probability,chosen"
+    assert ",no," in rows[1]
+    assert page.complaints() == []
 
 
 def test_two_windows_agree(browser: Browser, server: LabelServer) -> None:

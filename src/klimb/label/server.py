@@ -54,7 +54,10 @@ class Refused(Exception):
 
 @final
 class LabelServer(ThreadingHTTPServer):
-    """Serves one session. ``url`` opens the page; ``launch_url`` does so once, for a browser that we start."""
+    """Serves one session. ``url`` opens the page; ``launch_url`` does so once, for a browser that we start.
+
+    ``LabelServer(session).serve_forever()`` runs it until ``shutdown()``, as every server of the standard library does.
+    """
 
     daemon_threads = True
     allow_reuse_address = os.name == "posix"  # elsewhere it would let two programs share a port

@@ -47,7 +47,20 @@ class Asked:
 
 @final
 class Session:
-    """All that the page shows and does. `state` is what it shows; `answer` and `undo` are what it does."""
+    """All that the page shows and does. `state` is what it shows; `answer` and `undo` are what it does.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from klimb.label.items import items_of
+    >>> items, settings = items_of({"t": ["good day", "bad day", "good"]}, text=["t"]), Settings(text=("t",))
+    >>> with TemporaryDirectory() as folder, Journal(f"{folder}/a.jsonl") as journal:
+    ...     journal.begin(settings.header(items.fingerprint, items.n, "days", "2026-01-01T00:00:00Z"))
+    ...     session = Session(items, settings, journal)
+    ...     _ = session.settle()  # the first items are being chosen
+    ...     session.answer(0, session.state()["item"]["row"], 1)
+    ...     session.close()
+    >>> session.state()["counts"], session.standing()[0]["label"]
+    ([0, 1], 'no')
+    """
 
     def __init__(self, items: Items, settings: Settings, journal: Journal, *, source: str = "",
                  keys: Sequence[str] = "123456789", blind: bool = False,
