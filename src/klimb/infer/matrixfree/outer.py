@@ -31,7 +31,7 @@ from klimb.numerics.arrays import Array
 
 METHODS = ("auto", "exact", "lanczos", "sampling", "diagonal", "bracket")
 FOLLOW = 0.1  # the mean is found to this share of the disagreement between q and the sites
-PRECEDE = 0.2  # variances are estimated to this share of it
+PRECEDE = 0.5  # variances are estimated to this share of it
 CLOSEST, LOOSEST = 1e-9, 0.1  # in posterior standard deviations: goals of the inner loop
 ENOUGH = 1.0  # of the accuracy of the variances: disagreement at which further iterations would chase noise
 NEAR, MOST_ROUGH = 0.1, 10  # disagreement from which on rough variances will not do, and most iterations with them
@@ -123,7 +123,7 @@ class DoubleLoop(Step):
             settled = gained <= point.state.noise and after.state.stationarity >= 0.9 * best
             idle, best = idle + 1 if settled else 0, min(best, after.state.stationarity)
             grew, halved = (after.disagreement > point.disagreement, after.disagreement < 0.5 * point.disagreement)
-            point = after
+            before, point = point.measured.variances, after
             yield Move(point.state, rule, step)
             if point.found.unsolved > 0.0:
                 notes.append(f"a linear system was left with a relative residual of {point.found.unsolved:.1e}")
@@ -135,7 +135,7 @@ class DoubleLoop(Step):
                 if engine.rough:
                     n_rough += 1
                     engine.rough = point.disagreement > NEAR and n_rough < MOST_ROUGH and halved
-                else:
+                elif not grew or before.method == point.measured.variances.method:  # else they do not compare
                     step = 0.5 * step if grew else min(1.0, 2.0 * step)
                 if not engine.rough:
                     engine.aim = float(np.clip(PRECEDE * point.disagreement, self.accuracy, max(ROUGH, self.accuracy)))
