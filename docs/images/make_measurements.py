@@ -1,4 +1,4 @@
-"""The picture of docs/active-learning.md: which lines of a spectrum to measure, chosen one after the other.
+"""The picture of docs/active-learning.md: where to measure a signal with few jumps, one point after the other.
 
     python docs/images/make_measurements.py
 """
@@ -6,96 +6,79 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import klimb
-from klimb import operators
 from klimb.design import measurement_gains
 
-N, NOISE, FIRST, MORE = 24, 0.03, 2, 6
-SCALES = (0.05, 0.05)  # of gradients and wavelets, about what such pictures have
+N, NOISE, SCALE = 64, 0.03, 0.05
+MEASURED, CHANCES = 22, 8
+POINTS, STEPS = np.eye(N), np.diff(np.eye(N), axis=0)
 
 
-def phantom(seed: int = 0) -> np.ndarray:
-    """Boxes and a disc: edges in few places, more of them across the lines than along them."""
-    rows, columns = np.mgrid[:N, :N] / N
-    image = 0.2 * ((rows - 0.5) ** 2 / 0.2 + (columns - 0.5) ** 2 / 0.16 < 1.0)
-    image = image + 0.5 * ((np.abs(rows - 0.32) < 0.06) & (np.abs(columns - 0.5) < 0.25))
-    image = image + 0.6 * ((np.abs(rows - 0.62) < 0.04) & (np.abs(columns - 0.45) < 0.3))
-    return image + 0.3 * ((rows - 0.75) ** 2 + (columns - 0.65) ** 2 < 0.006)
+def reconstruct(chosen: list[int], data: np.ndarray) -> Any:
+    """The signal from some of its points, under a Laplace prior on its steps."""
+    return klimb.sparse_linear(POINTS[chosen], data[chosen], noise=NOISE, analysis=STEPS, scale=SCALE, tol=1e-3)
 
 
-def lines() -> list[np.ndarray]:
-    """Masks of the lines of the spectrum that differ: k and its mirror image are one."""
-    masks = []
-    for k in range(N // 2 + 1):
-        mask = np.zeros((N, N), dtype=bool)
-        mask[k, : N // 2 + 1 if k in (0, N // 2) else N] = True
-        masks.append(mask)
-    return masks
-
-
-def reconstruct(chosen: list[int], data: list[np.ndarray]):
-    masks = lines()
-    X = operators.stack([operators.partial_fourier(masks[k]) for k in chosen])
-    analysis = [operators.gradients((N, N)), operators.wavelet((N, N), "haar")]
-    y = np.concatenate([data[k] for k in chosen])
-    return klimb.sparse_linear(X, y, noise=NOISE, analysis=analysis, scale=list(SCALES), tol=1e-3, max_outer=12)
-
-
-def run(rule: str, image: np.ndarray, data: list[np.ndarray], seed: int = 0):
-    rng = np.random.default_rng(seed)
-    blocks = [operators.partial_fourier(mask) for mask in lines()]
-    chosen, errors, pictures = list(range(FIRST)), [], []
-    for step in range(MORE + 1):
+def run(signal: np.ndarray, data: np.ndarray, rng: np.random.Generator | None) -> tuple[list[int], list[float], Any]:
+    """Points in their order (by design, or at random), errors after each, and the last fit."""
+    chosen, errors = [0, N - 1], list[float]()
+    while True:
         fit = reconstruct(chosen, data)
-        pictures.append(fit.coef.reshape(N, N))
-        errors.append(float(np.linalg.norm(pictures[-1] - image) / np.linalg.norm(image)))
-        if step == MORE:
-            break
-        rest = [k for k in range(len(blocks)) if k not in chosen]
-        if rule == "design":
-            gains = measurement_gains(fit.result.posterior, [blocks[k] for k in rest], NOISE)
-            chosen.append(rest[int(gains.argmax())])
+        errors.append(float(np.sqrt(np.mean((fit.coef - signal) ** 2))))
+        if len(chosen) == MEASURED:
+            return chosen, errors, fit
+        rest = np.setdiff1d(np.arange(N), chosen)
+        if rng is not None:
+            chosen.append(int(rng.choice(rest)))
         else:
-            chosen.append(rest[0] if rule == "low" else int(rng.choice(rest)))
-    return chosen, errors, pictures
+            gains = measurement_gains(fit.result.posterior, POINTS[rest][:, None], NOISE)
+            chosen.append(int(rest[gains.argmax()]))
 
 
 def main() -> None:
+    """Measure, and draw."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from klimb.reproduce.pictures import BLUE, GREY, ORANGE, STYLE
+    from klimb.reproduce.pictures import BLUE, GREY, INK, ORANGE, STYLE
 
-    image = phantom()
-    rng = np.random.default_rng(1)
-    clean = [operators.partial_fourier(mask).times(image.ravel()) for mask in lines()]
-    data = [one + NOISE * rng.standard_normal(one.size) for one in clean]
-    found = {rule: run(rule, image, data) for rule in ("design", "low")}
-    chance = [run("random", image, data, seed)[1] for seed in range(3)]
+    signal = np.select([np.arange(N) < 17, np.arange(N) < 30, np.arange(N) < 51], [0.0, 1.0, 0.4], 0.8)
+    data = signal + NOISE * np.random.default_rng(1).standard_normal(N)
+    chosen, errors, fit = run(signal, data, None)
+    chance = [run(signal, data, np.random.default_rng(seed)) for seed in range(CHANCES)]
     with rc_context(STYLE):
         figure = Figure(figsize=(11.0, 3.4), layout="constrained")
-        axes = figure.subplots(1, 4, gridspec_kw={"width_ratios": [1, 1, 1, 1.35]})
-        views = [("the image", image),
-                 (f"lines by design, error {found['design'][1][-1]:.2f}", found["design"][2][-1]),
-                 (f"lowest lines, error {found['low'][1][-1]:.2f}", found["low"][2][-1])]
-        for ax, (title, picture) in zip(axes, views, strict=False):
-            ax.imshow(picture, cmap="gray", vmin=0.0, vmax=0.85)
-            ax.set_title(title)
-            ax.axis("off")
-        x = np.arange(FIRST, FIRST + MORE + 1)
-        axes[3].plot(x, found["design"][1], color=BLUE, marker="o", label="by design")
-        axes[3].plot(x, found["low"][1], color=ORANGE, marker="s", label="lowest next")
-        axes[3].plot(x, np.mean(chance, axis=0), color=GREY, marker="^", label="at random (mean of 3)")
-        axes[3].set_xlabel(f"lines measured, of {N // 2 + 1}")
-        axes[3].set_ylabel("relative error")
-        axes[3].set_ylim(bottom=0.0)
-        axes[3].legend()
-        figure.savefig(Path(__file__).with_name("measurements.png"), dpi=120, metadata={"Software": None})
-    print({rule: (chosen, np.round(errors, 3).tolist()) for rule, (chosen, errors, _) in found.items()})
-    print("random", np.round(np.mean(chance, axis=0), 3).tolist())
+        axes = figure.subplots(1, 3)
+        for ax, title, points, found in ((axes[0], "by design", chosen, fit),
+                                         (axes[1], "at random (one of them)", chance[0][0], chance[0][2])):
+            x = np.arange(N)
+            mean, spread = found.coef, 2.0 * found.coef_sd
+            ax.fill_between(x, mean - spread, mean + spread, color=BLUE, alpha=0.2, lw=0)
+            ax.step(x, signal, where="mid", color=GREY, lw=1.2)
+            ax.plot(x, mean, color=BLUE)
+            ax.plot(points, data[points], "o", color=ORANGE, markersize=4)
+            for number, point in enumerate(points[2:10] if found is fit else [], start=3):
+                ax.annotate(str(number), (point, data[point]), textcoords="offset points", xytext=(0, 5), ha="center",
+                            fontsize=8, color=INK)
+            ax.set_title(f"{MEASURED} points {title}", loc="left")
+            ax.set_ylim(-0.3, 1.35)
+            ax.set_xlabel("place")
+        x = np.arange(2, MEASURED + 1)
+        curves = np.array([one[1] for one in chance])
+        axes[2].plot(x, errors, color=BLUE, label="by design")
+        axes[2].plot(x, curves.mean(axis=0), color=GREY, linestyle="--", label=f"at random (mean, range of {CHANCES})")
+        axes[2].fill_between(x, curves.min(axis=0), curves.max(axis=0), color=GREY, alpha=0.2, lw=0)
+        axes[2].set_xlabel("points measured")
+        axes[2].set_ylabel("root mean squared error")
+        axes[2].set_ylim(bottom=0.0)
+        axes[2].legend()
+        figure.savefig(Path(__file__).with_name("measurements.png"), dpi=110, metadata={"Software": None})
+    print("design", chosen, np.round(errors, 3).tolist())
+    print("random", np.round(curves.mean(axis=0), 3).tolist())
 
 
 if __name__ == "__main__":

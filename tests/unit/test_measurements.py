@@ -35,7 +35,7 @@ def test_what_is_known_is_not_measured_again() -> None:
 
 
 def test_design_finds_a_sparse_signal_with_fewer_measurements() -> None:
-    """Pixels of a piecewise constant signal, a prior on its differences: chosen ones lie apart and beat the first six."""
+    """Points of a piecewise constant signal, a prior on its differences: chosen ones beat the first six."""
     n = 24
     signal = np.where(np.arange(n) < 9, 0.0, 1.0)
     differences = np.eye(n)[1:] - np.eye(n)[:-1]

@@ -23,6 +23,8 @@ from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import log_det_from_cholesky
 from klimb.numerics.operators import Operator, as_operator
 
+DENSE = 2000  # weights up to which V itself costs less than solving for every row
+
 
 def measurement_gains(posterior: Any, blocks: Sequence[Any], noise: float) -> Array:
     """The information that each block of rows would give about the weights, in nats.
@@ -61,6 +63,9 @@ def measurement_gains(posterior: Any, blocks: Sequence[Any], noise: float) -> Ar
 
 def _products(posterior: Any) -> tuple[Any, int]:
     latent = posterior.latent if isinstance(posterior, Posterior) else None
+    if isinstance(latent, Implicit) and latent.n_weights <= DENSE:
+        V = posterior.covariance()
+        return lambda vectors: V @ vectors, latent.n_weights
     if isinstance(latent, Implicit):
         return latent.factor_of(posterior).solve_weights, latent.n_weights
     if isinstance(latent, Weights):
