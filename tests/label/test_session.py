@@ -111,17 +111,17 @@ def test_a_crash_anywhere_loses_nothing_that_was_acknowledged(reviews: Any, stra
 def test_it_learns(reviews: Any, tmp_path: Path) -> None:
     items, truth = reviews
     session = open_session(tmp_path / "a.jsonl", items)
-    work(session, labeller(truth, skips=0, undos=0), 60)
+    work(session, labeller(truth, skips=0, undos=0), 45)
     assert session.settle()
     state = session.state()
     end(session)
     first, last = state["figures"]["curve"][0], state["figures"]["curve"][-1]
-    assert last[1] < 0.6 * first[1]  # expected error
+    assert last[1] < 0.7 * first[1]  # expected error
     assert last[2] < first[2]  # bits
     assert state["counts"] == [sum(truth[row] == k for row in (entry["row"] for entry in session.standing()))
                                for k in (0, 1)]
-    assert state["figures"]["foreseen"].total == 12  # every fifth is a check
-    assert state["left"] == 20
+    assert state["figures"]["foreseen"].total == 9  # every fifth is a check
+    assert state["left"] == 35
 
 
 def test_until_nothing_is_left(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_several_labels(tmp_path: Path) -> None:
     items = items_of({"t": texts}, text=["t"])
     settings = Settings(kinds, text=("t",))
     session = open_session(tmp_path / "a.jsonl", items, settings)
-    story = work(session, labeller(truth, undos=0), 40)
+    story = work(session, labeller(truth, undos=0), 28)
     assert session.settle()
     state = session.state()
     chances = np.array(state["item"]["chances"])
@@ -156,7 +156,7 @@ def test_several_labels(tmp_path: Path) -> None:
     assert abs(chances[:, 0].sum() - 1.0) < 1e-5
     assert (chances[:, 1] <= chances[:, 0] + 1e-9).all()
     assert (chances[:, 2] >= chances[:, 0] - 1e-9).all()
-    assert state["figures"]["curve"][-1][1] < 0.3
+    assert state["figures"]["curve"][-1][1] < 0.4
     end(session)
     again = open_session(tmp_path / "a.jsonl", items, settings)
     assert again.state()["item"]["row"] == state["item"]["row"]
@@ -164,8 +164,7 @@ def test_several_labels(tmp_path: Path) -> None:
     assert len({row for _, row, _, _ in story}) == len(story)
 
 
-@pytest.mark.parametrize("score", ["cu", "ig", "random"])
-@pytest.mark.parametrize("batch", [1, 6])
+@pytest.mark.parametrize(("score", "batch"), [("cu", 1), ("ig", 6), ("random", 2)])
 def test_other_ways_to_choose(reviews: Any, tmp_path: Path, score: str, batch: int) -> None:
     items, truth = reviews
     settings = Settings(score=score, batch=batch, check=0, text=("review",))

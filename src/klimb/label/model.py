@@ -223,8 +223,8 @@ class Chooser:
         """What the model expects of the items that are not labelled, and how far it has changed its mind."""
         free = np.ones(len(self._rows), dtype=bool)
         free[[place for place, _ in labels]] = False
-        if not free.any() or not labels:
-            return Point(len(labels), 0.0 if labels else 0.5, 0.0 if labels else 1.0)
+        if not free.any():
+            return Point(len(labels), 0.0, 0.0)
         p = self.probabilities()[free]
         entropy = -np.sum(p * np.log2(np.maximum(p, 1e-300)), axis=1)
         error = float(np.mean(1.0 - p.max(axis=1)))
