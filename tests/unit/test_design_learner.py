@@ -324,3 +324,23 @@ def test_messages() -> None:
         learner.teach([1], [0])
     assert learner.labelled.tolist() == [1]
     assert "20 rows, 1 labelled" in repr(learner)
+
+
+def test_pools_too_large_to_keep_products_of_are_read_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same variances with kept products, without them (sparse and dense), and by Lanczos over several blocks."""
+    from klimb.design import belief
+
+    rng = np.random.default_rng(0)
+    P = sp.random(300, 3000, density=0.01, random_state=1, format="csr")
+    y = np.where(rng.random(300) < 0.5, 1.0, -1.0)
+    rows = np.arange(9)
+    kept = taught(P, y, rows, cov=3.0, tol=1e-10).marginals()
+    monkeypatch.setattr(belief, "MOST_KEPT", 100)
+    for pool in (P, P.toarray()):
+        learner = taught(pool, y, rows, cov=3.0, tol=1e-10)
+        assert learner.marginals()[1] == pytest.approx(kept[1], rel=1e-9)
+        assert learner.query(3).size == 3
+    # Estimates from below, over several blocks of the pool.
+    lanczos = taught(P, y, rows, cov=3.0, tol=1e-10, n_lanczos=300)
+    assert np.all(lanczos.marginals()[1] <= kept[1] * (1.0 + 1e-8))
+    assert lanczos.belief.n_pool_products == 300
