@@ -108,6 +108,8 @@ def _random_data(name, rng, n):
         "Gaussian": lambda: (cls(0.5), rng.standard_normal(n)),
         "Laplace": lambda: (cls(0.5), rng.standard_normal(n)),
         "StudentT": lambda: (cls(3.0, 0.5), rng.standard_t(2, n)),
+        "ExponentialPower": lambda: (cls(0.5, 1.3), rng.standard_normal(n)),
+        "Sech2": lambda: (cls(0.3), rng.standard_normal(n)),
         "StochasticVolatility": lambda: (cls(), rng.standard_normal(n)),
         "Ordinal": lambda: (cls([-1.0, 0.0, 1.5]), rng.integers(0, 4, n)),
         "Beta": lambda: (cls(5.0), rng.beta(2.0, 3.0, n)),

@@ -27,7 +27,6 @@ SINGLE = 1e-3  # tolerance of a system from which products in single precision w
 FAR = 1.0  # median of |log(weights / gamma)| beyond which a preconditioner made for gamma is of no use
 RUNAWAY = 1e-12  # curvature along a solution, as a share of the usual one, that counts as none
 CHECK_TOLERANCE, MOST_CHECKS = 1e-5, 300  # relative residual and iterations spent on finding out
-SEPARATED = 1e-8  # of diag(A): the least of its diagonal part that a dual form is given
 AFFORDABLE = 2.0  # seconds that a factorisation may take for variances to be exact
 
 
@@ -146,11 +145,8 @@ class Engine:
             raise undetermined()
 
     def _factorised(self, A: NormalMatrix, gamma: Array, plan: Plan) -> Measured:
-        if plan.kind == "dual":
-            if A.positive:
-                A = _separated(A)
-            else:  # gamma of both signs has no dual form
-                plan = Plan("primal", plan.seconds, plan.bytes)
+        if plan.kind == "dual" and not A.positive:  # gamma of both signs has no dual form
+            plan = Plan("primal", plan.seconds, plan.bytes)
         factor = factorise(A, plan)
         self._preconditioner = Factored(factor, A.size)
         B = self.latent.B
@@ -197,9 +193,3 @@ class Engine:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             apart = float(np.median(np.abs(np.log(weights / self._gamma))))
         return self._preconditioner if apart < FAR else None
-
-
-def _separated(A: NormalMatrix) -> NormalMatrix:
-    """A with a diagonal that the dual form can tell from zero: it moves no variance by more than 1e-8 of it."""
-    diagonal = A.diagonal()
-    return A if diagonal is None else NormalMatrix(np.maximum(A.shift, SEPARATED * diagonal), A.parts)
