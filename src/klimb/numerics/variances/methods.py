@@ -92,10 +92,10 @@ def log_det(A: NormalMatrix, *, accuracy: float = LOG_DET_ACCURACY, probes: int 
 
 def _begun(A: NormalMatrix, B: Operator, accuracy: float, seed: int, limit: int) -> Probes:
     """The first probes, of the sparse part of A where there is a good one, else of low rank plus diagonal."""
-    if (M := sparse_part(A)) is not None and M.variances(B) is not None:
+    if isinstance(B, SparseOperator) and (M := sparse_part(A)) is not None:
         probes = Probes(A, B, M, accuracy=accuracy, seed=seed)
         probes.add(PILOT, limit)
-        if probes.one_probe_noise() < GOOD_SURROGATE:
+        if probes.converged and probes.one_probe_noise() < GOOD_SURROGATE:
             return probes
     probes = Probes(A, B, ScaledLanczos(A, _rank(A, accuracy), seed).surrogate(), accuracy=accuracy, seed=seed)
     probes.add(PILOT, limit)
@@ -124,7 +124,7 @@ def _probed(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed:
     if B.row_norms_squared(np.ones(A.size)) is None:  # the surrogate can not be compared with
         found = sample(A, B, accuracy=accuracy, budget=budget, seed=seed, previous=memory)
         return _within_bounds(A, B, found, count) if bounded else found
-    limit = max(FEWEST_ITERATIONS, budget // (2 * max(len(A.parts), 1) * PILOT))
+    limit = max(FEWEST_ITERATIONS, budget // (4 * max(len(A.parts), 1) * PILOT))
     probes = _begun(A, B, accuracy, seed, limit)
     same = memory.probes if isinstance(memory, Effort) and memory.seed == seed else 0
     allowed = probes.n + int((budget - count.spent) * probes.n / max(count.spent, 1))

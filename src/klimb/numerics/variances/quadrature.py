@@ -64,7 +64,7 @@ class Quadrature:
 
 def _trace(A: NormalMatrix, M: Surrogate, known: tuple[Operator, Array] | None) -> float | None:
     """tr(M^-1 A) = sum shift diag(M^-1) + sum_i gamma_i b_i'M^-1 b_i, or None where entries are not known."""
-    total = float(A.shift @ M.inverse_diagonal)
+    total = 0.0
     for operator, weights in A.parts:
         if known is not None and operator is known[0]:
             variances = known[1]
@@ -74,4 +74,4 @@ def _trace(A: NormalMatrix, M: Surrogate, known: tuple[Operator, Array] | None) 
                 return None
             variances = pair[0]
         total += float(weights @ variances)
-    return total
+    return total + (float(A.shift @ M.inverse_diagonal) if A.shift.any() else 0.0)
