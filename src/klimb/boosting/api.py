@@ -110,6 +110,8 @@ def _default(target: Target, starts: Any, spread: Any, n_components: int, diverg
     booster = Booster(target, fit, tol, seed, watch, joint=weights == "joint", max_evaluations=max_evaluations)
     why = booster.grow(n_components)
     booster.polish()
+    if divergence == "exclusive" and booster.joint and n_components > 1:
+        booster.cover(n_components)
     fit = booster.fit
     found, parts, bound, error = fit.weights, fit.parts, booster.steps[-1].bound, booster.steps[-1].bound_error
     if divergence == "inclusive":

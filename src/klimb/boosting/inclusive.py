@@ -19,20 +19,23 @@ PRIOR = 0.02  # share of a component's present covariance that stays: few draws 
 THIN, LEAST_MISSING = 3.0, 1e-3  # more than this share of p, where p is so many times q, gets a component
 
 
-def inclusive_refined(target: Target, weights: Array, parts: Gaussians, seed: int) -> tuple[Array, Gaussians]:
+def inclusive_refined(target: Target, weights: Array, parts: Gaussians, seed: int, *, draws: int = DRAWS,
+                      rounds: int = ROUNDS, n_components: int | None = None) -> tuple[Array, Gaussians]:  # fmt: skip
     """A mixture with a lower KL(p || q), as far as smoothed importance weights can tell.
 
-    Each round draws around the present mixture, adds a component where mass is missing, and runs EM; the result is kept
-    if the draws around it, which its fit has not seen, agree that E_p log q has risen.
+    Each round draws around the present mixture, adds a component where mass is missing (unless there are
+    ``n_components``), and runs EM; the result is kept if the draws around it, which its fit has not seen, agree that
+    E_p log q has risen.
     """
     best = current = (weights, parts)
-    for round_ in range(ROUNDS + 1):
-        X, log_w = _draws(target, *current, seed + 7 * round_)
+    for round_ in range(rounds + 1):
+        X, log_w = _draws(target, *current, seed + 7 * round_, draws)
         share = smooth_log_weights(log_w).normalised
         if round_ == 0 or share @ _log_q(current, X) >= share @ _log_q(best, X):
             best = current
-        if round_ < ROUNDS:
-            current = _em(*_with_missing(best, X, log_w), X, share)
+        if round_ < rounds:
+            full = n_components is not None and len(best[0]) >= n_components
+            current = _em(*(best if full else _with_missing(best, X, log_w)), X, share)
     return best
 
 
@@ -40,10 +43,10 @@ def _log_q(mixture: tuple[Array, Gaussians], X: Array) -> Array:
     return log_mixture(mixture[0], mixture[1].log_densities(X))
 
 
-def _draws(target: Target, weights: Array, parts: Gaussians, seed: int) -> tuple[Array, Array]:
+def _draws(target: Target, weights: Array, parts: Gaussians, seed: int, n: int) -> tuple[Array, Array]:
     """Points of the mixture and around it, with the log of p over the density of all of them."""
     wide = [widened(parts, far) for far, _ in AROUND]
-    X = np.concatenate([spread_draws(weights, one, int(share * DRAWS), seed + j)
+    X = np.concatenate([spread_draws(weights, one, int(share * n), seed + j)
                         for j, (one, (_, share)) in enumerate(zip(wide, AROUND, strict=True))])  # fmt: skip
     terms = [np.log(share) + log_mixture(weights, one.log_densities(X))
              for one, (_, share) in zip(wide, AROUND, strict=True)]  # fmt: skip

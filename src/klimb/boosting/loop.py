@@ -10,6 +10,7 @@ import numpy as np
 
 from klimb.boosting.ascent import climb, scouted_modes
 from klimb.boosting.gaussians import Gaussians, one_gaussian
+from klimb.boosting.inclusive import inclusive_refined
 from klimb.boosting.nodes import node_count, nodes
 from klimb.boosting.proposals import Outlook, Pool, best_share, candidates, looked_out, steep_count, steepest
 from klimb.boosting.record import Step, gaps
@@ -25,6 +26,8 @@ FREE_BELOW = 3  # up to this dimension components move along every axis; beyond,
 MOST_NODES = 4  # times the nodes at the start
 TRIED = 2  # candidates evaluated beside the one at the largest weight
 BEYOND_TOL = 2.0  # times tol: what may remain once points outside q are counted too
+LEAST_MISSING = 3e-3  # share of p outside q from which covering it is tried
+COVERED, COVERS = 16, 3  # draws of that, in nodes of a component, and rounds
 LEAST_SHARE = 0.01  # with which a new component begins
 
 
@@ -157,6 +160,20 @@ class Booster:
             better = improve(self.target, self.fit, rounds=LAST_ROUNDS, gain=0.05 * self.tol, free=self.free())
             if self.accept(better) < 0.25 * self.tol:
                 return
+
+
+    def cover(self, n_components: int) -> None:
+        """Where mass is missing outside q, try what the inclusive direction makes of it; the check decides.
+
+        It adds wide components of little weight, which hardly move the bound and set the standard deviations right.
+        """
+        if self.outlook is None or Pool.of(self.fit, self.seen, outlook=self.outlook).missing < LEAST_MISSING:
+            return
+        draws = max(COVERED * self.fit.values.shape[1], 1024)
+        weights, parts = inclusive_refined(self.target, self.fit.weights, self.fit.parts, self.seed + 41, draws=draws,
+                                           rounds=COVERS, n_components=n_components)  # fmt: skip
+        if parts is not self.fit.parts:
+            self.accept(evaluated(self.target, weights, parts, self.fit.nodes))
 
 
 # -- the steps of it -------------------------------------------------------------------------------------------------

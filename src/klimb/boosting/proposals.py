@@ -92,6 +92,14 @@ class Pool:
         return gaps(self.residual, self.share)[0]
 
     @property
+    def missing(self) -> float:
+        """The share of p where q has less than a third of it."""
+        weight = self.share * np.exp(self.residual - self.residual.max())
+        weight = weight / weight.sum()
+        log_evidence = float(self.residual.max() + np.log(self.share @ np.exp(self.residual - self.residual.max())))
+        return float(weight[self.residual - log_evidence > np.log(3.0)].sum())
+
+    @property
     def excess(self) -> Array:
         """(p/q - 1)+ times q, as shares: where q has too little mass."""
         weight = self.share * np.exp(self.residual - self.residual.max())
