@@ -344,3 +344,43 @@ def test_pools_too_large_to_keep_products_of_are_read_in_blocks(monkeypatch: pyt
     lanczos = taught(P, y, rows, cov=3.0, tol=1e-10, n_lanczos=300)
     assert np.all(lanczos.marginals()[1] <= kept[1] * (1.0 + 1e-8))
     assert lanczos.belief.n_pool_products == 300
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_labels_between_fits_enter_by_the_inclusion_algebra(tmp_path: Path, warm: bool) -> None:
+    X, y = problem(n=200, d=5)
+    learner = ActiveLearner(X, refit=8, warm=warm, initial=4)
+    for _ in range(7):
+        rows = learner.query(3)
+        learner.teach(rows, y[rows])
+    rows = learner.labelled
+    assert len(learner.fit_state.posterior.a) == 16  # of 21 labels
+    base = taught(X, y, rows[:16], tol=1e-10)
+    now = base._now(SCORES["bald"])
+    for row in rows[16:]:
+        now, _ = now.include(int(row), y[row])
+    m, v = learner.marginals()
+    assert m == pytest.approx(now.m, abs=2e-4)
+    assert v == pytest.approx(now.v, rel=2e-4)
+    assert learner.weights == pytest.approx(now.weights[:-1], abs=2e-4)
+    again_m, again_v = learner.marginals(X)  # as new rows
+    assert again_m == pytest.approx(m, rel=1e-9, abs=1e-12)
+    assert again_v == pytest.approx(v, rel=1e-9)
+    assert learner.query(2, strategy="epig").size == 2
+    whole = taught(X, y, rows)
+    assert learner.marginals()[0] == pytest.approx(whole.marginals()[0], abs=0.6)  # close to the fit of all
+    learner.save(tmp_path / "state")
+    assert ActiveLearner(X, refit=8, warm=warm, initial=4).load(tmp_path / "state").query(4).tolist() == learner.query(
+        4).tolist()
+    if not warm:
+        at_once = ActiveLearner(X, refit=8, initial=4)
+        at_once.teach(rows, y[rows])
+        assert at_once.query(5).tolist() == learner.query(5).tolist()
+    learner.teach(learner.query(3), [1, 0, 1])
+    assert len(learner.fit_state.posterior.a) == 24
+    learner.forget(learner.labelled[-2:])
+    assert len(learner.fit_state.posterior.a) == 16
+    with pytest.raises(InputError, match="refit=1"):
+        learner.block(2, lambda row: y[row])
+    with pytest.raises(InputError, match="at least 1"):
+        ActiveLearner(X, refit=0)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -14,7 +15,7 @@ import numpy as np
 from klimb.design.batch import best_candidate, greedy_batch, score_rows
 from klimb.design.belief import Belief, CrossProducts
 from klimb.design.inclusion import Inclusion, include
-from klimb.design.marginals import Marginals, Pending, Targets
+from klimb.design.marginals import Marginals, Targets
 from klimb.design.model import linear_model
 from klimb.design.pool import Index, as_pool, check_count, check_rows, take_rows
 from klimb.design.scores import Random, Score, as_score
@@ -56,6 +57,9 @@ class ActiveLearner:
         Adds a column of ones with prior variance 25.
     initial : int
         The first so many rows are taken at random: scores of a posterior that knows nothing prefer outliers.
+    refit : int
+        Fit all sites again after so many labels; those in between enter by the inclusion algebra of [N], one linear
+        system and one product with the pool each, and leave the other sites as they are.
     warm : bool
         Start each fit from the last one (with new sites by the inclusion algebra): faster for many labels. Without it
         a fit depends on the labels alone, not on how they were grouped.
@@ -83,7 +87,7 @@ class ActiveLearner:
 
     def __init__(self, pool: Any, *, site: Site | None = None, cov: Any = 1.0, prior: str = "gaussian",
                  scale: float = 1.0, score: str | Score = "bald", targets: Any = None, intercept: bool = True,
-                 initial: int = 5, warm: bool = False, n_lanczos: int | None = None, seed: int = 0,
+                 initial: int = 5, refit: int = 1, warm: bool = False, n_lanczos: int | None = None, seed: int = 0,
                  tol: float = 1e-6) -> None:
         self._pool = as_pool(pool, intercept=bool(intercept))
         n, columns = self._pool.shape
@@ -95,6 +99,9 @@ class ActiveLearner:
         self._targets = None if targets is None else self._new_rows(targets, "targets")
         if initial < 0:
             raise InputError("initial must not be negative", f"{initial}", "It is a number of rows.")
+        if refit < 1:
+            raise InputError("refit must be at least 1", f"{refit}", "It is a number of labels.")
+        self._refit = int(refit)
         self._initial, self._warm, self._seed = int(initial), bool(warm), int(seed)
         self._order = np.random.default_rng(seed).permutation(n)
         self._rows: list[int] = []
@@ -105,7 +112,8 @@ class ActiveLearner:
         self._shortlist = Shortlist()
         self._result: Result | None = None
         self._belief: Belief | None = None
-        self._marginals: tuple[Array, Array] | None = None
+        self._state: Marginals | None = None  # with every label, included or fitted
+        self._fitted = self._included = 0  # labels of the last fit, and those included since
 
     # -- labels
 
@@ -151,7 +159,8 @@ class ActiveLearner:
         self._rows += index.tolist()
         self._given += given.tolist()
         self._clean += clean.tolist()
-        self._forget_fit()
+        if self._fitted != self._n_fitted():
+            self._forget_fit()
 
     def forget(self, rows: Any) -> None:
         """Take the labels of ``rows`` back."""
@@ -172,37 +181,67 @@ class ActiveLearner:
     def fit_state(self) -> Result | None:
         """The fit to the labels so far (`klimb.infer`'s Result), or None before the first one."""
         if self._result is None and self._rows:
-            start = self._sites if self._warm else None
-            self._result = self._model.fit(self._pool, self.labelled, np.array(self._clean), start)
+            self._fitted = n = self._n_fitted()
+            start = None if self._sites is None else (self._sites[0][:n], self._sites[1][:n])
+            self._result = self._model.fit(self._pool, self.labelled[:n], np.array(self._clean[:n]), start)
             if self._warm:
-                q, n = self._result.posterior, len(self._rows)
-                self._sites = (q.a + q.gamma * q.m)[:n], q.gamma[:n]
+                q = self._result.posterior
+                later = ([], []) if self._sites is None else (self._sites[0][n:], self._sites[1][n:])
+                self._sites = (np.concatenate([(q.a + q.gamma * q.m)[:n], later[0]]),
+                               np.concatenate([q.gamma[:n], later[1]]))
         return self._result
+
+    def _n_fitted(self) -> int:
+        """How many of the labels the fit has: all, or the last multiple of ``refit``."""
+        n = len(self._rows)
+        return n if n < self._refit else n - n % self._refit
 
     @property
     def belief(self) -> Belief:
-        """The Gaussian over the weights: ``belief.mean``, and products with its covariance."""
+        """The Gaussian over the weights of the last fit: ``belief.mean``, and products with its covariance."""
         if self._belief is None:
-            self._belief = self._model.belief(self.fit_state, self._kept, self.labelled)
+            fit = self.fit_state
+            self._belief = self._model.belief(fit, self._kept, self.labelled[: self._fitted])
         return self._belief
+
+    def _current(self) -> Marginals:
+        """The marginals of the pool, with the labels that came after the last fit included one by one."""
+        if self._state is None:
+            belief = self.belief
+            self._state, self._included = Marginals.of(self._pool, self._site, belief), 0
+        for k in range(self._fitted + self._included, len(self._rows)):
+            self._state, new = self._state.include(self._rows[k], self._clean[k])
+            self._included += 1
+            if self._sites is not None and len(self._sites[0]) == k:
+                self._sites = np.append(self._sites[0], new.slope), np.append(self._sites[1], new.gamma)
+        return self._state
+
+    @property
+    def _mean(self) -> Array:
+        """Posterior mean of all weights; no pass over the pool where every label has been fitted."""
+        belief = self.belief
+        return belief.mean if self._fitted == len(self._rows) else self._current().weights
 
     @property
     def weights(self) -> Array:
         """Posterior mean of the weights, one per column of the pool."""
-        return self.belief.mean[:-1] if self._model.intercept else self.belief.mean
+        return self._mean[:-1] if self._model.intercept else self._mean
 
     @property
     def intercept(self) -> float:
         """Posterior mean of the intercept, 0 where there is none."""
-        return float(self.belief.mean[-1]) if self._model.intercept else 0.0
+        return float(self._mean[-1]) if self._model.intercept else 0.0
 
     def marginals(self, X: Any = None) -> tuple[Array, Array]:
         """Mean and variance of the latent value of every row of the pool, or of new rows ``X``."""
         if X is not None:
-            return self.belief.marginals(self._new_rows(X, "X"))
-        if self._marginals is None:
-            self._marginals = self.belief.marginals(self._pool)
-        return self._marginals
+            new, belief = self._new_rows(X, "X"), self.belief
+            if self._fitted == len(self._rows):
+                return belief.marginals(new)
+            now = self._current()
+            return new.times(now.weights), now.pending.pool_variances(new)
+        now = self._current()
+        return now.m, now.v
 
     def _new_rows(self, X: Any, name: str) -> DesignMatrix:
         new = as_pool(X, intercept=self._model.intercept, name=name)
@@ -277,6 +316,9 @@ class ActiveLearner:
         ``ask(row)`` gives a label, which moves all marginals by the inclusion algebra before the next row is chosen:
         one solve and one product with the pool each. Returns the rows.
         """
+        if self._refit > 1:
+            raise InputError("block needs a learner with refit=1", f"refit={self._refit}",
+                             "Use query and teach, which then fit after every so many labels.")
         score = self._score if strategy is None else as_score(strategy)
         if isinstance(score, Random) or len(self._rows) < self._initial:
             rows = self.query(k, strategy=strategy)
@@ -299,9 +341,10 @@ class ActiveLearner:
         return np.array(picks, dtype=np.intp)
 
     def _now(self, score: Score) -> Marginals:
-        m, v = self.marginals()
-        targets = Targets.of(self._target_rows(), self.belief) if score.uses_targets else None
-        return Marginals(self._pool, self._site, Pending(self.belief), self.belief.mean, m, v, targets=targets)
+        now = self._current()
+        if not score.uses_targets:
+            return now
+        return replace(now, targets=Targets.of(self._target_rows(), now.pending, now.weights))
 
     def _target_rows(self) -> Array:
         """The rows whose predictions matter, dense: those given, or some of the pool by the seed."""
@@ -324,12 +367,13 @@ class ActiveLearner:
         """All that is needed to go on later with the same pool and settings; plain values, ready for JSON."""
         sites = None if self._sites is None else [part.tolist() for part in self._sites]
         return {"version": STATE_VERSION, "pool": self._fingerprint(), "seed": self._seed, "warm": self._warm,
+                "refit": self._refit,
                 "site": repr(self._site), "rows": list(self._rows), "labels": list(self._given), "sites": sites}
 
     def load_state(self, state: dict[str, Any]) -> Self:
         """Take the labels of a ``state_dict`` of a learner like this one; the next query is the same as there."""
         mine = self.state_dict()
-        for key in ("version", "pool", "seed", "warm", "site"):
+        for key in ("version", "pool", "seed", "warm", "refit", "site"):
             if state.get(key) != mine[key]:
                 raise InputError(f"the state must come from a learner with the same {key}",
                                  f"{state.get(key)!r} beside {mine[key]!r}", "Build the learner as it was, then load.")
@@ -377,7 +421,8 @@ class ActiveLearner:
         self._sites = (np.concatenate([self._sites[0], new.slope]), np.concatenate([self._sites[1], new.gamma]))
 
     def _forget_fit(self) -> None:
-        self._result, self._belief, self._marginals = None, None, None
+        self._result, self._belief, self._state = None, None, None
+        self._fitted = self._included = 0
 
     def __repr__(self) -> str:
         return (f"ActiveLearner({self.n_pool} rows, {len(self._rows)} labelled, site={self._site}, "

@@ -49,6 +49,13 @@ class Pending:
         """After one more inclusion."""
         return Pending(self.belief, (*self.directions, d), (*self.weights, c))
 
+    def pool_variances(self, pool: DesignMatrix) -> Array:
+        """x'V'x for every row of a pool, by the belief's own way and one product per inclusion."""
+        v = self.belief.variances(pool)
+        for d, c in zip(self.directions, self.weights, strict=True):
+            v = v - c * pool.times(d) ** 2
+        return np.maximum(v, 0.0)
+
     def variances(self, rows: object) -> Array:
         """x'V'x for the rows of a dense array or CSR, each by a solve."""
         dense = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows)
@@ -80,10 +87,10 @@ class Targets:
     v: Array
 
     @staticmethod
-    def of(rows: Array, belief: Belief) -> Targets:
-        """Those of a fit: one solve per target."""
-        directions = belief.times(np.ascontiguousarray(rows.T))
-        return Targets(rows, directions, rows @ belief.mean, np.maximum(np.einsum("td,dt->t", rows, directions), 0.0))
+    def of(rows: Array, pending: Pending, weights: Array) -> Targets:
+        """Those of a state: one solve per target."""
+        directions = pending.times(np.ascontiguousarray(rows.T))
+        return Targets(rows, directions, rows @ weights, np.maximum(np.einsum("td,dt->t", rows, directions), 0.0))
 
     def including(self, d: Array, c: float, e: float) -> Targets:
         """After an inclusion."""
