@@ -102,7 +102,11 @@ class LinearFit:
         """Mean and variance of the linear predictor at new rows."""
         posterior = self.result.posterior
         latent: Any = posterior.latent
-        rows = _design(X_new, "X_new", self.has_intercept)
+        given = as_operator(X_new, "X_new")
+        if given.shape[1] != self.n_columns:
+            raise InputError(f"X_new must have {self.n_columns} columns", f"shape {given.shape}",
+                             "Use the columns of the fit, without the intercept's.")  # fmt: skip
+        rows = _design(given, "X_new", self.has_intercept)
         return latent.predict(posterior, rows if isinstance(latent, Implicit) else rows.explicit)  # type: ignore[no-any-return]
 
     def observe(self, X_new: Any) -> Prediction:

@@ -134,12 +134,12 @@ def infer(
     if max_iter < 0:
         raise InputError("max_iter must not be negative", f"{max_iter}", "The default is 500.")
     problem = Problem(latent, site, y, start)
-    state, status, history, notes = run(problem, step or _default_step(latent), tol, max_iter, callback)
+    state, status, history, notes = run(problem, step or _default_step(latent, site), tol, max_iter, callback)
     return Result(problem.posterior(state), state.bound, status, history, tuple(notes), problem, state.bound_error)
 
 
-def _default_step(latent: Latent) -> Step:
-    if latent.by_products:
+def _default_step(latent: Latent, site: Site) -> Step:
+    if latent.by_products and site.uses_variance:
         from klimb.infer.matrixfree.outer import DoubleLoop
 
         return DoubleLoop()

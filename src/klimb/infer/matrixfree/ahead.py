@@ -13,6 +13,7 @@ from klimb.numerics.arrays import Array
 LEVERAGE = 0.05  # gamma v of a site from which its own answer is anticipated
 REACH = 8.0  # of a proposal, in log gamma
 NOTHING = 1e-280  # a gamma that has all but vanished (a Laplace site far from its kink)
+FAR, SLOW, PAUSE = 0.03, 0.3, 8  # when a stretch is tried, and how long it waits after it did not help
 MEMORY = 6  # states that are combined
 
 
@@ -53,6 +54,22 @@ class Trail:
     def __init__(self) -> None:
         self._steps: list[tuple[Array, Array]] = []
         self._leverage: Array = np.zeros(0)
+        self._norms: list[float] = []
+        self._pause = 0
+
+    def slow(self, stationarity: float) -> bool:
+        """Whether the norm has hardly fallen over the last steps, far from the optimum; pauses after a refusal."""
+        self._norms = [*self._norms, stationarity][-3:]
+        self._pause = max(self._pause - 1, 0)
+        far = stationarity > FAR and len(self._norms) == 3
+        return far and self._pause == 0 and stationarity > SLOW * self._norms[0]
+
+    def refused(self, rule: str) -> None:
+        """A proposal did not help: the combination forgets all but the last step, a stretch waits."""
+        if rule == "anderson":
+            self._steps = self._steps[-1:]
+        elif rule == "stretch":
+            self._pause = PAUSE
 
     def add(self, state: State, sent: Array) -> None:
         """``sent`` is where the plain or anticipated step from ``state`` leads. A negative gamma has no trail."""
@@ -62,10 +79,6 @@ class Trail:
         logs = np.log(np.maximum(state.gamma, NOTHING)), np.log(np.maximum(sent, NOTHING))
         self._steps = [*self._steps, logs][-MEMORY:]
         self._leverage = state.gamma * state.v
-
-    def restart(self) -> None:
-        """Forget all but the last step."""
-        self._steps = self._steps[-1:]
 
     def combined(self) -> Array | None:
         """The combination of where the steps lead; None with fewer than two."""

@@ -35,6 +35,7 @@ PRECEDE = 0.5  # variances are estimated to this share of it
 CLOSEST, LOOSEST = 1e-9, 0.1  # in posterior standard deviations: goals of the inner loop
 ENOUGH = 1.0  # of the accuracy of the variances: disagreement at which further iterations would chase noise
 NEAR, MOST_ROUGH = 0.1, 10  # disagreement from which on rough variances will not do, and most iterations with them
+STRETCH = 4.0  # by which a posterior is widened where separable labels push it out a little at a time
 SMALLEST_STEP = 2.0**-12
 SHARPEN, SHARPENINGS = 4.0, 60  # how a start whose bound overflows is made more precise
 PATIENCE = 6  # iterations at the level of rounding without a smaller stationarity
@@ -175,13 +176,15 @@ def _outer(
     wanted, goal, step = point.state.expectation.gamma, _goal(engine, point), longest
     ahead = anticipated(target, point.state) if longest == 1.0 else None
     trail.add(point.state, wanted if ahead is None else ahead)
-    proposals = {"anderson": trail.combined() if point.measured.exact else None, "cavity": ahead}
+    exact = point.measured.exact
+    stretched = point.state.gamma / STRETCH**2 if exact and trail.slow(point.state.stationarity) else None
+    proposals = {"stretch": stretched, "anderson": trail.combined() if exact else None, "cavity": ahead}
     for rule, gamma in proposals.items():
         after = None if gamma is None else _at_gamma(target, engine, point, gamma, goal)
         if after is not None and (rule == "cavity" or _useful(point.state, after.state)):
             return after, rule, step
-        if rule == "anderson" and gamma is not None:
-            trail.restart()
+        if gamma is not None:
+            trail.refused(rule)
     while step >= SMALLEST_STEP:
         after = _at_gamma(target, engine, point, point.state.gamma + step * (wanted - point.state.gamma), goal)
         if after is not None:
