@@ -47,7 +47,7 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
         return 0
     if not keys:
         raise click.UsageError("name a table or figure, or say --list")
-    everything = keys == ("all",)
+    everything = "all" in [key.lower() for key in keys]
     names = list(EXPERIMENTS) if everything else [canonical(key) for key in keys]
     worst = 0
     for name in dict.fromkeys(names):

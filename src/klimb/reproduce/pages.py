@@ -32,7 +32,7 @@ def block_of(key: str, quick: bool, folder: Path) -> str:
     path = folder / f"{stem(key, 'quick' if quick else 'full')}.json"
     command = f"klimb reproduce {key}{' --quick' * quick}"
     if not path.is_file():
-        raise InputError(f"the record of {key}", f"no file {path}", f"Run {command} --out {folder}.")
+        raise InputError(f"expected the record of {key}", f"no file {path}", f"Run {command} --out {folder}.")
     stored = json.loads(path.read_text(encoding="utf-8"))
     experiment = entry(key).experiment()
     tables = experiment.tables(stored["results"])

@@ -95,10 +95,10 @@ class Record:
             head = (stored["schema"], stored["experiment"], stored["size"])
             record = cls(path, experiment, size, stored["data"], stored["results"], stored["cpu_seconds"])
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} to be a record of klimb reproduce", f"{type(error).__name__}: {error}",
+            raise InputError(f"expected {path} to be a record of klimb reproduce", f"{type(error).__name__}: {error}",
                              "Move it away, name another folder with --out, or begin anew with --fresh.") from error
         if head != (SCHEMA, experiment, size):
-            raise InputError(f"{path} to be the record of {experiment} ({size}, {SCHEMA})", f"that of {head}",
+            raise InputError(f"expected {path} to be the record of {experiment} ({size}, {SCHEMA})", f"that of {head}",
                              "Move it away, name another folder with --out, or begin anew with --fresh.")
         return record
 

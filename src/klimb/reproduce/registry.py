@@ -84,7 +84,8 @@ def entry(key: str) -> Entry:
             return one
     close = get_close_matches(key.lower(), [name.lower() for name in EXPERIMENTS], n=1)
     hint = f"Did you mean {next(name for name in EXPERIMENTS if name.lower() == close[0])}? " if close else ""
-    raise InputError("the name of a table or figure", repr(key), f"{hint}klimb reproduce --list names them all.")
+    raise InputError("expected the name of a table or figure", repr(key),
+                     f"{hint}klimb reproduce --list names them all.")
 
 
 def canonical(key: str) -> str:

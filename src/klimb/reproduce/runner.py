@@ -59,10 +59,11 @@ def run(key: str, *, data: str | Path | None = None, out: str | Path = "reproduc
         raise InputError("size must be 'full', 'quick' or 'tiny'", repr(size), "Leave it out for a full run.")
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
-        raise InputError("a folder for the results", f"{folder}, which is a file", "Name another with --out.")
+        raise InputError("expected a folder for the results", f"{folder}, which is a file", "Name another with --out.")
     library = Library(data)
     facts = {one: library.facts(one) for one in chosen.data}  # before any work: a missing file is said at once
-    folder.mkdir(parents=True, exist_ok=True)
+    if not so_far:
+        folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{stem(name, size)}.json"
     if fresh:
         path.unlink(missing_ok=True)
@@ -74,13 +75,13 @@ def run(key: str, *, data: str | Path | None = None, out: str | Path = "reproduc
     if not so_far:
         _work(record, jobs, hear)
     elif not record.results:
-        raise InputError("an earlier run to show", f"nothing in {path}", "Run it without --so-far first.")
+        raise InputError("expected an earlier run to show", f"nothing in {path}", "Run it without --so-far first.")
     try:
         _finish(record, chosen, experiment, jobs)
     except (LookupError, ValueError):
         if record.finished or not so_far:
             raise
-        raise InputError(f"enough of {name} for its tables", f"{len(record.results)} of {len(jobs)} parts",
+        raise InputError(f"expected enough of {name} for its tables", f"{len(record.results)} of {len(jobs)} parts",
                          "Let it run on: the same command without --so-far.") from None
     return record
 
@@ -98,7 +99,8 @@ def _same_data(record: Record, facts: dict[str, dict[str, Any]]) -> None:
     for name, found in facts.items():
         before = record.data.get(name)
         if record.results and before is not None and before["sha256"] != found["sha256"]:
-            raise InputError(f"the data set {name} of {record.path}", f"other files ({', '.join(found['files'])})",
+            raise InputError(f"expected the data set {name} of {record.path}",
+                             f"other files ({', '.join(found['files'])})",
                              "Begin anew with --fresh, or name another folder with --out.")
 
 

@@ -39,7 +39,7 @@ def opened(path: Path) -> TextIO:
 
 def wrong(path: Path, expected: str, line: int, text: str) -> InputError:
     """An error that names file and line."""
-    return InputError(f"{path.name} to hold {expected}", f"{text.strip()[:60]!r} in line {line}",
+    return InputError(f"expected {path.name} to hold {expected}", f"{text.strip()[:60]!r} in line {line}",
                       "Take the file as it is published, without changes.")
 
 
@@ -69,7 +69,7 @@ def read_libsvm(path: Path, n_features: int | None = None) -> tuple[Any, Array]:
         raise wrong(path, "at least one row", 1, "")
     width = max(columns, default=-1) + 1
     if min(columns, default=0) < 0 or (n_features is not None and width > n_features):
-        raise InputError(f"{path.name} to number its features from 1 to {n_features or 'the last'}",
+        raise InputError(f"expected {path.name} to number its features from 1 to {n_features or 'the last'}",
                          f"feature {width if n_features is not None and width > n_features else 0}",
                          "Take the file as it is published, without changes.")
     X = csr_matrix((np.array(values), np.array(columns, dtype=np.int32), np.array(ends)),
@@ -128,7 +128,7 @@ def read_csv(path: Path, target: tuple[str, ...] = ("y",), drop: tuple[str, ...]
         head = [name.strip() for name in next(reader, [])]
         chosen = next((name for name in target if name in head), None)
         if chosen is None:
-            raise InputError(f"{path.name} to have a heading with the column {' or '.join(target)}",
+            raise InputError(f"expected {path.name} to have a heading with the column {' or '.join(target)}",
                              f"{', '.join(head[:8]) or 'an empty file'}", "Name the column of the target so.")
         places = [index for index, name in enumerate(head) if name and name != chosen and name not in drop]
         rows = []
@@ -159,10 +159,10 @@ def read_npz(path: Path) -> Parts:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {key: stored[key] for key in stored.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path.name} to be an npz file of plain arrays", str(error).split("\n")[0],
+        raise InputError(f"expected {path.name} to be an npz file of plain arrays", str(error).split("\n")[0],
                          "Write it with numpy.savez(path, X=X, y=y).") from error
     if "y" not in arrays or not ("X" in arrays or {"data", "indices", "indptr", "shape"} <= set(arrays)):
-        raise InputError(f"{path.name} to hold y, and X or data, indices, indptr, shape",
+        raise InputError(f"expected {path.name} to hold y, and X or data, indices, indptr, shape",
                          ", ".join(arrays) or "nothing", "Write it with numpy.savez(path, X=X, y=y).")
     if "X" in arrays:
         X: Any = arrays["X"].astype(np.float64)

@@ -115,20 +115,20 @@ class Library:
         files = ", or ".join(" and ".join(form.files) for form in self._forms(name))
         where = CATALOGUE[name].where if name in CATALOGUE else f"the places named in {PAGE}"
         if self.folder is None:
-            raise InputError(f"a folder with the data set {name} ({files})", f"neither --data nor {VARIABLE}",
+            raise InputError(f"expected a folder with the data set {name} ({files})", f"neither --data nor {VARIABLE}",
                              f"It is published at {where}. Put its file into a folder and name that: --data DIR.")
         if not self.folder.is_dir():
-            raise InputError(f"a folder with the data set {name}", f"{self.folder}, which is no folder",
+            raise InputError(f"expected a folder with the data set {name}", f"{self.folder}, which is no folder",
                              f"Name another with --data or {VARIABLE}.")
         found = self._find(name)
         if found is None:
-            raise InputError(f"the data set {name} as {files}", f"no such file in {self.folder}",
+            raise InputError(f"expected the data set {name} as {files}", f"no such file in {self.folder}",
                              f"It is published at {where}. Put it there under that name; {PAGE} says more.")
         return found
 
     def _check(self, name: str, parts: Parts) -> None:
         if parts.X.shape[0] != len(parts.y) or len(parts.y) == 0:
-            raise InputError(f"the data set {name} to have as many targets as rows, and some",
+            raise InputError(f"expected the data set {name} to have as many targets as rows, and some",
                              f"{parts.X.shape[0]} rows and {len(parts.y)} targets", "Take the published files.")
         check_finite(parts.X if isinstance(parts.X, np.ndarray) else parts.X.data, f"X of {name}")
         check_finite(parts.y, f"y of {name}")
