@@ -1,9 +1,10 @@
 """How accurate are estimated variances, and are they as accurate as they say? ``python -m benchmarks.variances``.
 
 Problems small enough for the exact answer: Reuters (6,000 x 4,000, rows of unit length) at two prior precisions, IMDB
-(8,000 x 4,000) with unit rows and with counts, and a picture of 48 x 48 pixels seen through a third of its Fourier
-coefficients. For each method and budget of products: CPU seconds of one thread, the median and the 99th percentile of
-the relative error, the median error it claims, and the share of true values within two of its standard errors.
+(8,000 x 4,000) with unit rows and with counts, and pictures of 48 x 48 pixels: a third of the Fourier coefficients
+with weak gradients, and a blur with gradients as strong as flat areas have them in the end. For each method and budget
+of products: CPU seconds of one thread, the median and the 99th percentile of the relative error, the median error it
+claims, and the share of true values within two of its standard errors.
 """
 
 from __future__ import annotations
@@ -41,17 +42,19 @@ def documents(name: str, rows: int, columns: int, prior: float, *, unit: bool) -
     return NormalMatrix(np.full(columns, prior), [(B, p * (1.0 - p))]), B
 
 
-def picture(n: int = 48, noise: float = 0.02) -> Problem:
-    """Gradients of a picture with Laplace sites, gamma as the double loop would have it, up to random factors."""
+def picture(kind: str, tau: float, z: float, n: int = 48, noise: float = 0.02) -> Problem:
+    """Gradients of a picture with Laplace sites, gamma = tau / sqrt(s^2 + z) as in the double loop, z randomised."""
     rng = np.random.default_rng(0)
     down, across = np.mgrid[:n, :n] / n
     image = 1.0 * ((across - 0.5) ** 2 + (down - 0.5) ** 2 < 0.12)
     image += 0.5 * ((np.abs(across - 0.4) < 0.1) & (np.abs(down - 0.5) < 0.2))
     B = operators.gradients((n, n))
-    gamma = 10.0 / np.sqrt(B.times(image.ravel()) ** 2 + 1e-3 * rng.gamma(2.0, 0.5, B.shape[0]))
+    gamma = tau / np.sqrt(B.times(image.ravel()) ** 2 + z * rng.gamma(2.0, 0.5, B.shape[0]))
     frequency = np.abs(np.fft.fftfreq(n))
     seen = (rng.random((n, n)) < 0.3) | ((frequency[:, None] < 0.06) & (frequency[None] < 0.06))
-    return NormalMatrix(np.zeros(n * n), [(operators.partial_fourier(seen), noise**-2), (B, gamma)]), B
+    bell = np.hanning(9)[1:-1] / np.hanning(9)[1:-1].sum()
+    X = operators.partial_fourier(seen) if kind == "fourier" else operators.convolution(np.outer(bell, bell), (n, n))
+    return NormalMatrix(np.zeros(n * n), [(X, noise**-2), (B, gamma)]), B
 
 
 PROBLEMS = {
@@ -59,7 +62,8 @@ PROBLEMS = {
     "reuters, prior precision 0.1": lambda: documents("reuters", 6000, 4000, 0.1, unit=True),
     "imdb, unit rows": lambda: documents("imdb", 8000, 4000, 1.0, unit=True),
     "imdb, counts": lambda: documents("imdb", 8000, 4000, 1.0, unit=False),
-    "picture, partial Fourier": picture,
+    "picture, partial Fourier, weak gradients": lambda: picture("fourier", 10.0, 1e-3),
+    "picture, blurred, strong gradients": lambda: picture("blur", 50.0, 1e-7),
 }
 
 

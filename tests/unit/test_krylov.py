@@ -299,11 +299,11 @@ def test_factorisations(name, kind):
     inverse = np.linalg.inv(dense)
     for rows in (B, other):
         b = rows.dense()
-        np.testing.assert_allclose(factor.variances(rows), np.einsum("ij,jk,ik->i", b, inverse, b), rtol=1e-8)
+        np.testing.assert_allclose(factor.variances(rows), np.einsum("ij,jk,ik->i", b, inverse, b), rtol=3e-8)
     rhs = np.random.default_rng(0).standard_normal((A.size, 3))
     np.testing.assert_allclose(factor.solve(rhs), inverse @ rhs, rtol=1e-6, atol=1e-9 * np.abs(inverse).max())
     np.testing.assert_allclose(factor.solve(rhs[:, 0]), factor.solve(rhs)[:, 0], atol=1e-12 * np.abs(inverse).max())
-    assert factor.log_det == pytest.approx(np.linalg.slogdet(dense)[1], rel=1e-10)
+    assert factor.log_det == pytest.approx(np.linalg.slogdet(dense)[1], rel=1e-8 if kind == "dual" else 1e-10)
 
 
 def test_the_cheapest_plan():

@@ -27,6 +27,7 @@ PILOT, FEWEST_PROBES = 8, 16  # probes that show what a probe costs, and how few
 LOG_DET_ACCURACY = 0.005  # of the systems behind a log-determinant: they share the accuracy of variances of 0.5%
 FLOPS_A_SECOND = 1e9  # of sparse products
 INTERVAL = 1.96
+TAIL = 10.0  # times the accuracy is what one row in a hundred may be off by, if the budget allows
 GOOD_SURROGATE = 0.7  # noise of a probe, half that of a draw, below which no other surrogate is looked for
 FEWEST_ITERATIONS = 50  # that a system may always take, whatever the budget
 
@@ -131,9 +132,9 @@ def _probed(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed:
     if min(max(same, FEWEST_PROBES), allowed) > probes.n:
         probes.add(min(max(same, FEWEST_PROBES), allowed) - probes.n, limit)
     value, error = probes.variances()
-    while median_relative_error(value, error) > accuracy:
-        more = _more_probes(probes, accuracy, budget, count.spent)
-        if plan is not None and plan.bytes <= MEMORY:
+    while (off := median_relative_error(value, error)) > accuracy or _tail(value, error) > TAIL * accuracy:
+        more = _more_probes(probes, accuracy, budget, count.spent, _tail(value, error))
+        if off > accuracy and plan is not None and plan.bytes <= MEMORY:
             ahead = _probes_needed(probes, accuracy) * count.spent / probes.n * _seconds_a_product(A)
             if plan.seconds < ahead and plan.seconds < budget * _seconds_a_product(A):
                 return _exact(A, B, plan)
@@ -174,9 +175,16 @@ def _probes_needed(probes: Probes, accuracy: float) -> int:
     return n
 
 
-def _more_probes(probes: Probes, accuracy: float, budget: int, spent: int) -> int:
+def _tail(value: Array, error: Array) -> float:
+    """The relative standard error that one row in a hundred exceeds."""
+    ratio = np.divide(error, value, out=np.zeros_like(error), where=value > 0.0)
+    return float(np.quantile(ratio, 0.99))
+
+
+def _more_probes(probes: Probes, accuracy: float, budget: int, spent: int, tail: float) -> int:
     """As many as are needed, but no more than the budget allows, nor than three times those at hand."""
-    needed = min(_probes_needed(probes, accuracy), 4 * probes.n) - probes.n
+    wanted = max(_probes_needed(probes, accuracy), int(probes.n * min(tail / (TAIL * accuracy), 2.0) ** 2))
+    needed = min(wanted, 4 * probes.n) - probes.n
     allowed = int((budget - spent) * probes.n / max(spent, 1))
     return min(max(needed, PILOT), allowed)
 

@@ -22,13 +22,21 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.krylov import Surrogate, solve
 from klimb.numerics.normal_matrix import NormalMatrix
 from klimb.numerics.operators.base import Operator, column_blocks
-from klimb.numerics.variances.pooling import Pooled, fitted, pooled, standardised
+from klimb.numerics.variances.pooling import (
+    Pooled,
+    fit_errors,
+    fitted,
+    pooled,
+    pooled_error,
+    precision_weights,
+    standardised,
+)
 from klimb.numerics.variances.quadrature import Quadrature
 from klimb.numerics.variances.result import MEDIAN_OF_NORMAL
 
 SINGLE = 1e-4  # tolerance of the systems from which products in single precision will do
 SHARE_OF_SOLVES, COARSEST = 0.5, 0.01  # of the accuracy that the systems may use up, and their coarsest tolerance
-WATCHED_ROWS = 2048  # whose probes are kept one by one, to see how well the spread around the fit is known
+WATCHED_ROWS = 8192  # whose probes are kept one by one, to see how well the spread around the fit is known
 SOLVE_SHARE = 0.5  # of the relative residual of the systems, by which they may shift all values
 NOISE_PRIOR = 8.0  # probes' worth of the common noise level that a row's own is mixed with
 
@@ -97,6 +105,7 @@ class Probes:
         """Values and standard errors, what the residuals of the systems may do included."""
         assert self._rows is not None
         value, error = self._rows.result()
+        error *= np.sqrt((self.n - 1) / max(self.n - 3, 1))  # few probes: the noise itself is known roughly
         return value, np.hypot(error, SOLVE_SHARE * np.sqrt(self._squared_residuals / self.n) * value)
 
     def one_probe_noise(self) -> float:
@@ -151,9 +160,10 @@ class _Rows:
         if not len(self._live):
             return 0.0
         ratios, noise = self._ratios()
-        variance = noise**2 * self.sums.n / n
-        total = np.maximum(ratios.spread**2 + variance, 1e-300)
-        return MEDIAN_OF_NORMAL * float(np.median(np.sqrt(ratios.spread**2 / total * variance) / ratios.ratio))
+        fewer = np.sqrt(self.sums.n / n)
+        total = np.maximum(ratios.spread**2 + (noise * fewer) ** 2, 1e-300)
+        error = pooled_error(ratios.spread**2 / total, noise * fewer, ratios.fit_error * fewer)
+        return MEDIAN_OF_NORMAL * float(np.median(error / ratios.ratio))
 
     def _ratios(self) -> tuple[Pooled, Array]:
         """Pooled ratios and the noise of the direct ones; kept until there are more probes."""
@@ -167,16 +177,17 @@ class _Rows:
         f, _ = fitted(self._features, ratio, np.full_like(noise, float(np.sqrt(np.mean(noise**2)))))
         ratio, noise = self._direct(f)  # with the fit as control there is less noise
         f, spread = fitted(self._features, ratio, noise)
-        doubt = self._doubt(f)
-        return pooled(f, np.sqrt(spread**2 + doubt), ratio, noise), noise
+        t, w = (np.concatenate(blocks, axis=1) for blocks in zip(*self._kept, strict=True))
+        probes = (t - f[self._watched, None] * w) / self.surrogate[self._live[self._watched], None]
+        doubted: Array = np.sqrt(spread**2 + 2.0 * self._doubt(probes))  # as far as it may well be
+        fit_error = fit_errors(self._features, f, precision_weights(doubted, noise), self._watched, probes)
+        return pooled(f, doubted, ratio, noise, fit_error), noise
 
-    def _doubt(self, f: Array) -> float:
+    def _doubt(self, e: Array) -> float:
         """Standard error of the mean of tau^2, by leaving out each probe in turn.
 
         The rows share the probes, so that many rows do not make a small spread visible under large noise.
         """
-        t, w = (np.concatenate(blocks, axis=1) for blocks in zip(*self._kept, strict=True))
-        e = (t - f[self._watched, None] * w) / self.surrogate[self._live[self._watched], None]
         n = e.shape[1]
         if n < 3:
             return float(np.mean(e**2))
