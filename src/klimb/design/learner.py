@@ -135,8 +135,13 @@ class ActiveLearner:
     @property
     def unlabelled(self) -> Index:
         """The rows that ``query`` may still give."""
+        return self._without(self._rows)
+
+    def _without(self, *closed: Any) -> Index:
+        """All rows of the pool but these."""
         free = np.ones(self.n_pool, dtype=bool)
-        free[self._rows] = False
+        for rows in closed:
+            free[rows] = False
         return np.flatnonzero(free)
 
     def teach(self, rows: Any, labels: Any) -> None:
@@ -298,7 +303,7 @@ class ActiveLearner:
         score = self._score if strategy is None else as_score(strategy)
         waiting = check_rows(pending, self.n_pool, "pending") if len(pending) else np.zeros(0, dtype=np.intp)
         closed = check_rows(exclude, self.n_pool, "exclude") if len(exclude) else np.zeros(0, dtype=np.intp)
-        free = np.setdiff1d(self.unlabelled, np.concatenate([waiting, closed]))
+        free = self._without(self._rows, waiting, closed)
         check_count(k)
         self._check_enough(k, free)
         at_random = int(k) if isinstance(score, Random) else min(max(self._initial - len(self._rows), 0), int(k))
@@ -306,7 +311,7 @@ class ActiveLearner:
         first = order[:at_random]
         if at_random == k:
             return first.astype(np.intp)
-        rest = np.setdiff1d(free, first)
+        rest = self._without(self._rows, waiting, closed, first)
         chosen = greedy_batch(self._now(score), score, rest, int(k) - at_random, waiting, self._shortlist)
         return np.concatenate([first, chosen]).astype(np.intp)
 
