@@ -93,12 +93,12 @@ class Booster:
         self.steps.append(step)
         self.watch(step)
 
-    def accept(self, grown: Fitted) -> float:
-        """Take ``grown`` if the check says it is better; return what it won."""
+    def accept(self, grown: Fitted, least: float = 0.0) -> float:
+        """Take ``grown`` if the check says it is better (by ``least``); return what it won."""
         grown = pruned(grown)
         seen = self.check.evaluate(grown)
         won = seen.bound - self.seen.bound
-        if won > 0:
+        if won > least:
             self.fit, self.seen = grown, seen
             self._record()
         else:
@@ -165,15 +165,18 @@ class Booster:
     def cover(self, n_components: int) -> None:
         """Where mass is missing outside q, try what the inclusive direction makes of it; the check decides.
 
-        It adds wide components of little weight, which hardly move the bound and set the standard deviations right.
+        It adds wide components of little weight, which hardly move the bound and set the standard deviations right. Not
+        behind a transform: what is wide there may be enormous in the user's coordinates (exp of a tail).
         """
-        if self.outlook is None or Pool.of(self.fit, self.seen, outlook=self.outlook).missing < LEAST_MISSING:
+        if self.outlook is None or not self.target.coordinates.plain:
+            return
+        if Pool.of(self.fit, self.seen, outlook=self.outlook).missing < LEAST_MISSING:
             return
         draws = max(COVERED * self.fit.values.shape[1], 1024)
         weights, parts = inclusive_refined(self.target, self.fit.weights, self.fit.parts, self.seed + 41, draws=draws,
                                            rounds=COVERS, n_components=n_components)  # fmt: skip
         if parts is not self.fit.parts:
-            self.accept(evaluated(self.target, weights, parts, self.fit.nodes))
+            self.accept(evaluated(self.target, weights, parts, self.fit.nodes), least=0.25 * self.tol)
 
 
 # -- the steps of it -------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WIDER = (2.0, 6.0)  # standard deviations beyond the shell of a component
 CHECKED = 1 << 11  # draws of q; a quarter as many from each wider mixture
 THIN = 3.0  # q counts as missing what is more than this many times as dense under the target
-MISSING, SD_ERROR, SHIFT = 0.02, 0.1, 0.1  # from which q's own moments should not be used
+MISSING, SD_ERROR, SHIFT, GAP = 0.02, 0.1, 0.1, 0.04  # from which q's own moments should not be used
 HEAVY = 10.0  # times the average: weights below it settle an average whatever their tail looks like
 
 
@@ -180,9 +180,10 @@ def trust_of(mixture: Mixture, found: Weighed) -> MixtureTrust:
         word, number, measures, advice = "corrected", error, f"relative error of the sd of {mixture.names[off]}", (
             f"the sd of {mixture.names[off]} is off by {np.expm1(error):.0%}: use q.corrected, or "
             "divergence='inclusive'.")  # fmt: skip
-    elif moved > SHIFT or missing > MISSING:
-        word, number = "corrected", moved if moved > SHIFT else missing
-        measures = "shift of a mean" if moved > SHIFT else "missing mass"
+    elif moved > SHIFT or missing > MISSING or found.gap > GAP:
+        word, number, measures = "corrected", found.gap, "gap"
+        if moved > SHIFT or missing > MISSING:
+            number, measures = (moved, "shift of a mean") if moved > SHIFT else (missing, "missing mass")
         advice = "q leaves some of the target out: use q.corrected, raise n_components, or divergence='inclusive'."
     else:
         word, number, measures = "trust", found.gap, "gap"
