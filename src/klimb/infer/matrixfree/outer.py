@@ -32,6 +32,7 @@ from klimb.numerics.arrays import Array
 METHODS = ("auto", "exact", "lanczos", "sampling", "diagonal", "bracket")
 FOLLOW = 0.1  # the mean is found to this share of the disagreement between q and the sites
 PRECEDE = 0.5  # variances are estimated to this share of it
+FIRST_AIM, LAST = 0.04, 5.0  # the first aim after a surrogate; disagreement, in units of accuracy, before the last one
 CLOSEST, LOOSEST = 1e-9, 0.1  # in posterior standard deviations: goals of the inner loop
 ENOUGH = 1.0  # of the accuracy of the variances: disagreement at which further iterations would chase noise
 NEAR, MOST_ROUGH = 0.1, 10  # disagreement from which on rough variances will not do, and most iterations with them
@@ -139,10 +140,22 @@ class DoubleLoop(Step):
                 elif not grew or before.method == point.measured.variances.method:  # else they do not compare
                     step = 0.5 * step if grew else min(1.0, 2.0 * step)
                 if not engine.rough:
-                    engine.aim = float(np.clip(PRECEDE * point.disagreement, self.accuracy, max(ROUGH, self.accuracy)))
+                    engine.aim = _aim(point, self.accuracy)
             if idle >= PATIENCE:
                 return Status.STALLED
         return Status.MAX_ITER
+
+
+def _aim(point: Point, accuracy: float) -> float:
+    """How good the next variances should be: as good as they must, once one more iteration is likely to be the last.
+
+    Those of a surrogate are off by some percent, so what comes after them is not yet the end.
+    """
+    if point.measured.variances.method == "surrogate":
+        return max(FIRST_AIM, accuracy)
+    if point.disagreement <= LAST * accuracy:
+        return accuracy
+    return float(np.clip(PRECEDE * point.disagreement, accuracy, max(ROUGH, accuracy)))
 
 
 def _start(target: Target, engine: Engine) -> Point:

@@ -16,7 +16,10 @@ EngineName: TypeAlias = Literal["primal", "dual", "double loop"]
 DENSE_RATE = 2e10  # flops a second of one core in large dense products
 SPARSE_RATE = 1.2e9  # of sparse ones, which wait for memory
 ITERATIONS = 10  # factorisations of an ordinary fit by the exact engines
-SINGLE_PRODUCTS, BLOCK_PRODUCTS = 200, 1500  # of the double loop: for means one by one, for variances in blocks
+SINGLE_PRODUCTS = 200  # of the double loop, for means, one by one
+BLOCK_PRODUCTS = 100.0  # for variances, in blocks, times 1 / accuracy: 9,000 to 14,000 at 1% and 500 to 1,000 at 10%
+SURROGATE = 128, 32  # directions of the preconditioner that goes with them, below and from an accuracy of 10%
+SURROGATE_RATE = 5e9  # flops a second of its products, which are tall and thin
 BLOCK_GAIN = 2.5  # how much cheaper a product is inside a block
 PATIENCE, EXACT_BONUS = 5.0, 2.0  # an exact answer is worth so many seconds, or waiting this much longer for
 BLOCK_BYTES = 6 * 2**27  # temporaries of block products
@@ -43,8 +46,8 @@ class Plan:
     >>> print(plan(50_000, 15_000, 4_000_000, memory=8e9))
     50,000 sites, 15,000 weights, 4,000,000 nonzeros; 8.0 GB allowed
       primal       2.4e+13 flops    1,227.7 s     5.5 GB  exact
-      dual         8.7e+14 flops   43,544.2 s    86.1 GB  exact  too large
-    * double loop  1.4e+10 flops        5.3 s   141.8 MB
+      dual         8.3e+14 flops   41,835.8 s    80.1 GB  exact  too large
+    * double loop  1.2e+11 flops       35.7 s   141.8 MB
     """
 
     n_sites: int
@@ -80,10 +83,11 @@ def readable(size: float) -> str:
 
 def plan(
     n_sites: int, n_weights: int, n_nonzeros: int, *, memory: float, dense: bool = False, exact_engines: bool = True,
-    choice: EngineName | None = None,
+    choice: EngineName | None = None, accuracy: float = 0.01,
 ) -> Plan:  # fmt: skip
     """The cheapest way that fits into ``memory`` bytes, exact ones favoured; or the given one.
 
+    ``accuracy`` is that of the variances where they are estimated.
     ``dense`` says that products run at the dense rate; without ``exact_engines`` (a flat prior, operators that are not
     stored) only the double loop is there.
     """
@@ -98,13 +102,16 @@ def plan(
         primal = ITERATIONS * (gram + norms + factor)
         seconds = ITERATIONS * (gram / rate + norms / (DENSE_RATE if dense else 10 * SPARSE_RATE) + factor / DENSE_RATE)
         options.append(Option("primal", primal, seconds, stored + 8.0 * (3 * D * D + VECTORS * N), True))
-        once, each = N * N * D, 2.0 / 3.0 * N**3 + 2.0 * N * N
-        dual = once + ITERATIONS * each
-        options.append(Option("dual", dual, dual / DENSE_RATE, stored + 8.0 * (4 * N * N + N * D), True))
-    products = SINGLE_PRODUCTS + BLOCK_PRODUCTS
-    seconds = 2.0 * nnz * (SINGLE_PRODUCTS + BLOCK_PRODUCTS / BLOCK_GAIN) / rate
+        once, each = N * N * D if dense else nnz * N, 2.0 / 3.0 * N**3 + 2.0 * N * N
+        dual, seconds = once + ITERATIONS * each, once / rate + ITERATIONS * each / DENSE_RATE
+        options.append(Option("dual", dual, seconds, stored + 8.0 * (4 * N * N + N * D * dense + VECTORS * N), True))
+    in_blocks = BLOCK_PRODUCTS / accuracy
+    rank = SURROGATE[0] if accuracy < 0.1 else SURROGATE[1]
+    surrogate = 2.0 * in_blocks * D * rank  # 4 D rank flops for each pair of products
+    flops = 2.0 * nnz * (SINGLE_PRODUCTS + in_blocks) + surrogate
+    seconds = 2.0 * nnz * (SINGLE_PRODUCTS + in_blocks / BLOCK_GAIN) / rate + surrogate / SURROGATE_RATE
     held = stored + min(BLOCK_BYTES, 8.0 * 64 * (N + D)) + 8.0 * VECTORS * (N + D)
-    options.append(Option("double loop", 2.0 * nnz * products, seconds, held, False))
+    options.append(Option("double loop", flops, seconds, held, False))
     chosen = choice or _cheapest(options, memory)
     picked = next(option for option in options if option.name == chosen)
     if picked.bytes > memory:
