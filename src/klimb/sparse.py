@@ -176,7 +176,7 @@ def sparse_glm(
     if not isinstance(likelihood, Site):
         raise InputError("site must be a klimb site", repr(site), "Use an instance such as klimb.sites.Logistic().")
     gaussian = isinstance(prior, str) and prior == "gaussian"
-    chosen = _planned(design, engine, memory, exact=gaussian)
+    chosen = _planned(design, engine, memory, exact=gaussian, accuracy=accuracy)
     if explain:
         print(chosen)
     target = likelihood.validate(y)
@@ -245,7 +245,8 @@ def sparse_linear(
     sites = [(_prior_site(p, s, df, power, operator.shape[0]), np.zeros(operator.shape[0]))
              for p, s, operator in zip(priors, scales, operators, strict=True)]  # fmt: skip
     whole, target = _stacked(sites)
-    chosen = _planned(as_operator([data, *operators], "X with the analysis"), "double loop", memory, exact=False)
+    chosen = _planned(as_operator([data, *operators], "X with the analysis"), "double loop", memory, exact=False,
+                      accuracy=accuracy)  # fmt: skip
     model = Implicit(operators if len(operators) > 1 else operators[0], X=data, y=y, noise=noise, cov=None)
     step = DoubleLoop(bound, variances, accuracy, max_outer, seed)
     result = infer(model, whole, target, step=step, tol=tol)
@@ -254,7 +255,8 @@ def sparse_linear(
     return LinearFit(result, chosen, Gaussian(noise if np.ndim(noise) == 0 else float(np.mean(noise))), D, False)
 
 
-def plan_for(X: Any, *, prior: Any = "gaussian", engine: Engine = "auto", memory: float = MEMORY) -> Plan:
+def plan_for(X: Any, *, prior: Any = "gaussian", engine: Engine = "auto", memory: float = MEMORY,
+             accuracy: float = 0.01) -> Plan:  # fmt: skip
     """What `sparse_glm` would do with this design: the engines, their flops, seconds and bytes, and the choice.
 
     >>> import scipy.sparse
@@ -262,10 +264,11 @@ def plan_for(X: Any, *, prior: Any = "gaussian", engine: Engine = "auto", memory
     >>> plan_for(X).choice, plan_for(X[:500]).choice
     ('double loop', 'dual')
     """
-    return _planned(as_operator(X, "X"), engine, memory, exact=isinstance(prior, str) and prior == "gaussian")
+    return _planned(as_operator(X, "X"), engine, memory, exact=isinstance(prior, str) and prior == "gaussian",
+                    accuracy=accuracy)  # fmt: skip
 
 
-def _planned(design: Operator, engine: Engine, memory: float, *, exact: bool) -> Plan:
+def _planned(design: Operator, engine: Engine, memory: float, *, exact: bool, accuracy: float) -> Plan:
     if engine not in ("auto", "primal", "dual", "double loop"):
         raise InputError('engine must be "auto", "primal", "dual" or "double loop"', repr(engine), "Leave it out.")
     stored = design.explicit is not None
@@ -274,7 +277,7 @@ def _planned(design: Operator, engine: Engine, memory: float, *, exact: bool) ->
                          "an operator" if exact else "another prior", 'Leave engine out.')  # fmt: skip
     choice: EngineName | None = None if engine == "auto" else engine
     return plan(*design.shape, _nonzeros(design), memory=memory, dense=isinstance(design, DenseOperator),
-                exact_engines=exact and stored, choice=choice)  # fmt: skip
+                exact_engines=exact and stored, choice=choice, accuracy=accuracy)  # fmt: skip
 
 
 def _nonzeros(operator: Operator) -> int:
