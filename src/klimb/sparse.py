@@ -98,8 +98,8 @@ class LinearFit:
         v = latent.predict(posterior, rows.explicit)[1]
         return Variances(v, np.zeros_like(v), v, v, "exact", True, True, True, 0)
 
-    def predict(self, X_new: Any) -> tuple[Array, Array]:
-        """Mean and variance of the linear predictor at new rows."""
+    def predict(self, X_new: Any, accuracy: float = 0.01) -> tuple[Array, Array]:
+        """Mean and variance of the linear predictor at new rows; estimated variances aim at that relative error."""
         posterior = self.result.posterior
         latent: Any = posterior.latent
         given = as_operator(X_new, "X_new")
@@ -107,11 +107,13 @@ class LinearFit:
             raise InputError(f"X_new must have {self.n_columns} columns", f"shape {given.shape}",
                              "Use the columns of the fit, without the intercept's.")  # fmt: skip
         rows = _design(given, "X_new", self.has_intercept)
-        return latent.predict(posterior, rows if isinstance(latent, Implicit) else rows.explicit)  # type: ignore[no-any-return]
+        if isinstance(latent, Implicit):
+            return latent.predict(posterior, rows, accuracy)
+        return latent.predict(posterior, rows.explicit)  # type: ignore[no-any-return]
 
-    def observe(self, X_new: Any) -> Prediction:
+    def observe(self, X_new: Any, accuracy: float = 0.01) -> Prediction:
         """What y will be at new rows: mean, variance, class probabilities, quantiles, log density."""
-        return self.site.predict(*self.predict(X_new))
+        return self.site.predict(*self.predict(X_new, accuracy))
 
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
         """``n`` draws of the coefficients (and the intercept), one a row."""
@@ -299,8 +301,8 @@ def _prior_site(prior: Any, scale: Any, df: float, power: float, count: int) -> 
         prior.check_length(count)
         return prior
     if prior not in PRIORS:
-        raise InputError(f"prior must be one of {', '.join(PRIORS)}, or a site", repr(prior),
-                         'Gaussian priors are for sparse_glm(prior="gaussian").')  # fmt: skip
+        raise InputError(f"prior must be one of {', '.join(PRIORS)}, a site, or (sparse_glm only) gaussian", repr(prior),
+                         "Laplace is the l1 penalty as a distribution.")  # fmt: skip
     values = _positive(scale, count, "scale")
     width: Any = float(scale) if np.ndim(scale) == 0 else values
     if prior == "student":
