@@ -219,7 +219,7 @@ def tables(results: Results) -> Sequence[Table]:
 def draw(results: Results, path: Path) -> None:
     """Mean over seeds with a band from the smallest to the largest."""
     shown = [panel for panel in PANELS if _curves(results, panel.key, "random")[0].size]
-    with panels(path, 2, 3, (12.5, 7.2)) as (figure, axes):
+    with panels(path, 2, 3, (10.8, 6.3)) as (figure, axes):
         for index, (panel, ax) in enumerate(zip(shown, axes.ravel(), strict=False)):
             letter(ax, index, panel.title)
             for strategy in STRATEGIES:
