@@ -2,7 +2,7 @@
 
 Counts are summed over: the first few one by one, the rest by Gauss-Legendre rules on panels that grow with the
 distance, since a sum of a smooth function is an integral but for its end (Euler and Maclaurin). Of numbers the
-predictive quantiles at the nodes of a Gauss-Legendre rule stand for y: an error of some 1e-3 of the information.
+predictive quantiles at the nodes of a Gauss-Legendre rule stand for y: an error of at most a percent or two.
 """
 
 from __future__ import annotations
