@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -76,3 +77,27 @@ def test_ci_runs_make_test(root: Path) -> None:
     script = root / ".ci" / "run"
     assert script.stat().st_mode & 0o111
     assert "make test" in script.read_text()
+
+
+def classes(root: Path) -> dict[str, tuple[ast.ClassDef, set[str]]]:
+    """Every class at the top of a module of the package, with the names of its bases."""
+    found = {}
+    for path in (root / "src" / "klimb").rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                bases = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
+                found[f"{path.relative_to(root)}: {node.name}"] = (node, bases)
+    return found
+
+
+def test_classes_that_nothing_derives_from_are_final(root: Path) -> None:
+    # Decision 4; mypy sees to it that nothing derives from a final one.
+    found = classes(root)
+    assert len(found) > 300
+    derived_from = set().union(*(bases for _, bases in found.values()))
+    errors = {node.name for node, _ in found.values() if node.name.endswith("Error")}
+    exempt = {"ABC", "Protocol", "NamedTuple", "TypedDict"} | errors  # contracts, tuples, and what is raised
+    loose = [place for place, (node, bases) in found.items()
+             if node.name not in derived_from | errors and not bases & exempt
+             and "final" not in {ast.unparse(decorator) for decorator in node.decorator_list}]
+    assert loose == []

@@ -2,7 +2,7 @@
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, final
 
 from klimb.infer.loop import infer as _infer
 from klimb.infer.result import History, Iteration, Result, Status
@@ -10,6 +10,7 @@ from klimb.infer.result import History, Iteration, Result, Status
 __all__ = ["History", "Iteration", "Result", "Status"]
 
 
+@final
 class _CallableModule(ModuleType):
     """Lets ``klimb.infer`` be both the function and the package that implements it."""
 

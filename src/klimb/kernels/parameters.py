@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias, final
 
 import numpy as np
 
@@ -24,6 +24,7 @@ Columns: TypeAlias = int | Sequence[int]  # stored as a tuple of ints
 LEAST, MOST = 1e-100, 1e100  # positive parameters and inputs within these can be multiplied without overflow
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What holds for one entry besides its value."""
@@ -36,6 +37,7 @@ class Rule:
 FREE = Rule()
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One number of the flat view."""

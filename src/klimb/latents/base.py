@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +73,7 @@ class Factor(ABC):
         return (self,)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Posterior:
     """A Gaussian q given by (a, gamma), with its marginals at the sites.

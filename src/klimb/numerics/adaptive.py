@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +72,7 @@ KRONROD_NODES, KRONROD_WEIGHTS, GAUSS_WEIGHTS, END_TESTS = _full_rule()
 _END_SHARE = 0.1 * 0.5 * (1.0 - _NODES[0])
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Panels:
     """Panels [left, right] of the integrals ``owner`` (sorted, so that rows of data stay in order)."""
@@ -80,6 +82,7 @@ class Panels:
     right: Array
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Integrals:
     """``values`` and ``errors`` (estimated, absolute), K x n, and whether all panels of an integral closed, n."""

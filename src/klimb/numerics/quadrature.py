@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
@@ -30,6 +30,7 @@ Integrands: TypeAlias = Callable[[Array, Index], Triple]
 PANEL_NODES = 16
 
 
+@final
 @dataclass(frozen=True)
 class Landscape:
     """Where the integrands of each datum have their features. All arrays have one entry per datum."""
@@ -68,6 +69,7 @@ def gaussian_expectation(integrands: Integrands, m: Array, v: Array, landscape: 
     return out
 
 
+@final
 @dataclass(frozen=True)
 class _Rule:
     """Fixed nodes in z and weights; ``step`` of a trapezoid rule, 0 for Gauss-Hermite."""

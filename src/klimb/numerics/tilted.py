@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,7 @@ _AGREE = 1e-7
 _HALF_LOG_TWO_PI = 0.5 * np.log(2.0 * np.pi)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Tilted:
     """``log_z`` = log int exp(g) N(m, v), with its first (``slope``) and second (``curvature``) derivative in m."""
@@ -44,6 +46,7 @@ class Tilted:
     curvature: Array
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class _Want:
     """Whether g is smooth, and whether its derivatives are to be averaged."""
@@ -52,6 +55,7 @@ class _Want:
     derivatives: bool
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class _Lanes:
     """The Gaussians of a chunk of data, and where their tilted mass sits: d = ``shift`` + ``unit`` * x."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 
@@ -18,6 +19,7 @@ GROWTH = 1.5  # of the panels with the distance from the centre
 FARTHEST = 5.0  # deviations between m and the centre that a table serves
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class WideTable:
     """Nodes, and weights times the value, alpha and gamma integrands there. The features of h are around 0."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -116,6 +116,7 @@ def pixel_products(library: Library) -> DataSet:
 # -- one method on one split ------------------------------------------------------------------------------------------
 
 
+@final
 class Model:
     """Logistic regression on given rows for any delta; by X X' where that is the smaller matrix."""
 

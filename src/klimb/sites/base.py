@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, final
 
 import numpy as np
 
@@ -27,6 +27,7 @@ Response: TypeAlias = Literal["classes", "counts", "real", "positive", "unit", "
 Rows: TypeAlias = "slice | np.ndarray[Any, np.dtype[np.intp]]"
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """``value`` = E log p(y|f) under N(m, v), ``alpha`` = -d value/dm, ``gamma`` = -2 d value/dv: [A] Eq. (11)-(12)."""

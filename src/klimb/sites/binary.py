@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import final
 
 import numpy as np
 from scipy.special import wrightomega
@@ -39,6 +40,7 @@ class BinarySite(Site):
         return np.array([-1.0, 1.0])
 
 
+@final
 @dataclass(frozen=True)
 class Logistic(BinarySite):
     """P(y = 1) = sigmoid(f).
@@ -84,6 +86,7 @@ class Logistic(BinarySite):
         return np.column_stack([np.where(up, small, 1.0 - small), np.where(up, 1.0 - small, small)])
 
 
+@final
 @dataclass(frozen=True)
 class Probit(BinarySite):
     """P(y = 1) = Phi(f), the standard normal distribution function.
@@ -116,6 +119,7 @@ class Probit(BinarySite):
         return Tilted(value, y * ratio / root, -curvature / (1.0 + v))
 
 
+@final
 @dataclass(frozen=True)
 class CLogLog(BinarySite):
     """P(y = 1) = 1 - exp(-e^f), the complementary log-log link: an event in a Poisson process of log rate f.

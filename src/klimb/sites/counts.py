@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 from scipy.special import betainc, expit, gammaincc
@@ -16,6 +17,7 @@ from klimb.sites.base import Expectation, Site, clean_data, parameter, positive_
 from klimb.sites.even import EvenPart
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Binomial(Site):
     """y successes in ``trials``, each with probability sigmoid(f).
@@ -83,6 +85,7 @@ def two_sided(wins: Array, losses: Array, m: Array, value: Array, slope: Array, 
                            (wins + losses) * curvature)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Poisson(Site):
     """Counts with mean ``exposure`` e^f.
@@ -143,6 +146,7 @@ def rate_expectation(y: Array, log_rate: Array, v: Array) -> Expectation:
         return Expectation(value, np.where(positive, weight * excess, gamma), gamma)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class NegativeBinomial(Site):
     """Counts with mean mu = e^f and variance mu + mu^2 / ``size``.

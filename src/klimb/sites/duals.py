@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ _FIRST_ORDER = 1e-8  # log(variance / gamma_0) below which the expansion at the 
 _LOWEST, _HIGHEST = -700.0, 700.0  # the logarithms of x that are searched
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Threshold:
     """``variance`` = gamma_0: bounds narrower than this touch at the centre. ``rate`` = xi_0.
@@ -42,6 +44,7 @@ class Threshold:
     rate: Array
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Height:
     """h, h' and h'' at a variance, and ``square`` = x_*, the square of the distance at which the bound touches."""
@@ -52,6 +55,7 @@ class Height:
     square: Array
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Penalty:
     """h*(s; z), its first and second derivative in s, and the ``variance`` that attains it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from numpy.polynomial.polynomial import polyval
@@ -22,6 +22,7 @@ _NEAR = 0.02  # relative difference of gamma and bend below which they are taken
 _NODES = 12  # of that expansion
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class EvenPart:
     """g(x), g'(x) <= 0, g''(x) >= 0, and ``bend`` = -(2 g' + 4 x g''), minus the second derivative in the distance.

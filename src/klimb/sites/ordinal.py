@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, final
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from klimb.numerics.tilted import Tilted
 from klimb.sites.base import Expectation, Site, clean_data
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Ordinal(Site):
     """Levels 0..K-1 cut from the real line by K-1 rising ``cutpoints``: P(y) = F(c_{y+1} - f) - F(c_y - f).

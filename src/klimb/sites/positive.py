@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 from scipy.special import gammainc
@@ -14,6 +15,7 @@ from klimb.numerics.special import HALF_LOG_2PI, expm1_minus, stirling_error
 from klimb.sites.base import Expectation, Site, clean_data, positive_parameter
 
 
+@final
 @dataclass(frozen=True)
 class Exponential(Site):
     """Waiting times with log rate f, or with log mean f if ``mean`` is true.
@@ -73,6 +75,7 @@ def _unit_expectation(y: Array, m: Array, v: Array) -> Expectation:
         return Expectation(value, np.where(positive, np.expm1(u), -1.0), np.where(positive, np.exp(u), 0.0))
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Gamma(Site):
     """Positive measurements with mean e^f and variance mean^2 / ``shape``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 from scipy.special import betainc, expit, gammaln
@@ -15,6 +16,7 @@ from klimb.numerics.special import gamma_family
 from klimb.sites.base import Expectation, Site, clean_data, positive_parameter
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Beta(Site):
     """y ~ Beta(precision mu, precision (1 - mu)) with mean mu = sigmoid(f). Not log-concave in f.

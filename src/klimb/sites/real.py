@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import final
 
 import numpy as np
 from scipy.special import erf, ndtr, ndtri, stdtr
@@ -25,6 +26,7 @@ from klimb.sites.prediction import predictive_cdf
 _ADVICE = "Drop or impute missing values first."
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Gaussian(Site):
     """y = f + noise with standard deviation ``scale``.
@@ -80,6 +82,7 @@ class Gaussian(Site):
         return m + np.hypot(np.sqrt(v), self.scale) * ndtri(p)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Laplace(Site):
     """y = f + noise with density exp(-|x| / scale) / (2 scale).
@@ -157,6 +160,7 @@ class Laplace(Site):
         return np.where(x < 0.0, tail, 1.0 - tail)
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class StudentT(Site):
     """y = f + ``scale`` times Student's t with ``df`` degrees of freedom. Not log-concave: gamma may be negative.
@@ -259,6 +263,7 @@ def _student_table(df: float) -> WideTable:
     return tabulate(lambda x: _student_integrands(x, np.asarray(df)), edges, by_parts=True, least_deviation=0.4 * width)
 
 
+@final
 @dataclass(frozen=True)
 class StochasticVolatility(Site):
     """y ~ N(0, e^f): f is the log variance of a return.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from klimb.sites.prediction import Prediction
 MOST_COUPLED, MOST_ENTRIES = 24, 2**24  # classes, and entries in all, up to which a matrix per datum is kept
 
 
+@final
 @dataclass(frozen=True)
 class Softmax(Site):
     """P(y = c) = e^(f_c) / sum_d e^(f_d) for labels 0 .. C-1, with one latent value f_c per class.

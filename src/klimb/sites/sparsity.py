@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 from scipy.special import expit, gammainc, gammaincc, gammaln
@@ -20,6 +21,7 @@ _LARGEST = 1e300
 _CENTRE = 0.05  # distance from the centre, in widths, within which the mean of tanh is an integral of its derivative
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class ExponentialPower(Site):
     """y = f + noise with density proportional to exp(-|x / scale|^power), 0 < power < 2.
@@ -119,6 +121,7 @@ class ExponentialPower(Site):
         return np.asarray(np.where(x < 0.0, 0.5 * gammaincc(1.0 / p, size), 0.5 + 0.5 * gammainc(1.0 / p, size)))
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Sech2(Site):
     """y = f + noise with density sech^2(x / (2 scale)) / (4 scale): the logistic distribution, sd pi scale / sqrt(3).
