@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import sparse
@@ -304,6 +305,36 @@ def test_factorisations(name, kind):
     np.testing.assert_allclose(factor.solve(rhs), inverse @ rhs, rtol=1e-6, atol=1e-9 * np.abs(inverse).max())
     np.testing.assert_allclose(factor.solve(rhs[:, 0]), factor.solve(rhs)[:, 0], atol=1e-12 * np.abs(inverse).max())
     assert factor.log_det == pytest.approx(np.linalg.slogdet(dense)[1], rel=1e-8 if kind == "dual" else 1e-10)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_dual_variances_at_all_scales(seed):
+    """Against 50 digits: rows of A that hardly count and rows that count for all, common words and rare ones."""
+    rng, (N, D) = np.random.default_rng(seed), (24, 72)
+    words = sparse.random(N, D, 0.04, random_state=seed, data_rvs=lambda n: rng.uniform(0.2, 1.0, n))
+    X = sparse.csr_matrix(sparse.hstack([words, np.ones((N, 1)), sparse.csr_matrix((N, 1))]))
+    shift, gamma = 10 ** rng.uniform(-4, 2, D + 2), 10 ** rng.uniform(-10, 4, N)
+    unit = sparse.csr_matrix(sparse.identity(D + 2))
+    B, weights, three = (as_operator(rows, "B") for rows in (X, unit, unit[-3:]))
+    A = NormalMatrix(shift, [(B, gamma)])
+    factor = factorise(A, Plan("dual", 0.0, 0))
+    few = factor.variances(three)  # by solving: for so few of them no inverse is made
+    own, all_weights = factor.variances(B), factor.variances(weights)
+    gain = gamma * (X.multiply(X) @ (1.0 / shift))
+    assert gain.min() < 1e-4 < 1.0 < gain.max()
+    assert ((gain > 1e-4) & (gain < 1.0)).any()
+    with mpmath.workdps(50):
+        rows = mpmath.matrix(X.toarray().tolist())
+        half = mpmath.diag([1 / mpmath.mpf(float(d)) for d in shift]) * rows.T
+        inner = mpmath.inverse(rows * half + mpmath.diag([1 / mpmath.mpf(float(g)) for g in gamma]))
+        taken = half * inner
+        exact = [1 / mpmath.mpf(float(d)) - sum(taken[j, i] * half[j, i] for i in range(N)) for j, d in enumerate(shift)]
+        # With S = K + G^-1: K - K S^-1 K = G^-1 - G^-1 S^-1 G^-1.
+        exact_own = [1 / mpmath.mpf(float(g)) - inner[i, i] / mpmath.mpf(float(g)) ** 2 for i, g in enumerate(gamma)]
+        exact, exact_own = (np.array(values, dtype=float) for values in (exact, exact_own))
+    np.testing.assert_allclose(all_weights, exact, rtol=1e-9)
+    np.testing.assert_allclose(few, exact[-3:], rtol=1e-9)
+    np.testing.assert_allclose(own, exact_own, rtol=1e-9)
 
 
 def test_the_cheapest_plan():

@@ -106,7 +106,7 @@ def _dual(A: NormalMatrix, B: Operator | None) -> Plan:
     seconds = N**3 / 3 / FLOPS_A_SECOND + min(N * nonzeros / PAIRS_A_SECOND, N**2 * D / FLOPS_A_SECOND)
     if B is not None:
         seconds += B.shape[0] * N**2 / FLOPS_A_SECOND
-    return Plan("dual", seconds, int(8 * (2.5 * N**2 + sum(_unstored(operator) for operator in A.operators))))
+    return Plan("dual", seconds, int(8 * (3.5 * N**2 + sum(_unstored(operator) for operator in A.operators))))
 
 
 def levels_plan(A: NormalMatrix) -> Plan | None:
