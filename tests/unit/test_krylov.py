@@ -328,7 +328,7 @@ def test_dual_variances_at_all_scales(seed):
         half = mpmath.diag([1 / mpmath.mpf(float(d)) for d in shift]) * rows.T
         inner = mpmath.inverse(rows * half + mpmath.diag([1 / mpmath.mpf(float(g)) for g in gamma]))
         taken = half * inner
-        exact = [1 / mpmath.mpf(float(d)) - sum(taken[j, i] * half[j, i] for i in range(N)) for j, d in enumerate(shift)]
+        exact = [1 / mpmath.mpf(float(d)) - mpmath.fdot(taken[j, :], half[j, :]) for j, d in enumerate(shift)]
         # With S = K + G^-1: K - K S^-1 K = G^-1 - G^-1 S^-1 G^-1.
         exact_own = [1 / mpmath.mpf(float(g)) - inner[i, i] / mpmath.mpf(float(g)) ** 2 for i, g in enumerate(gamma)]
         exact, exact_own = (np.array(values, dtype=float) for values in (exact, exact_own))
