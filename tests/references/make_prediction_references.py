@@ -1,6 +1,7 @@
 """Make prediction_references.json: log int p(y|f) N(f; m, v) df of every site by mpmath; print the digits reached.
 
     python tests/references/make_prediction_references.py         # make the file (some minutes)
+    python tests/references/make_prediction_references.py new     # add the sites that are missing from it
     python tests/references/make_prediction_references.py table   # print the digits table from the stored file
 
 The integrals are done in 32 digits, independently of the library: golden section for the mode, geometric panels,
@@ -108,6 +109,12 @@ def student(df: float, scale: float) -> Callable[[float, Number], Number]:
     return lambda y, f: constant - (nu + 1) / 2 * mp.log1p(((y - f) / s) ** 2 / nu)
 
 
+def exponential_power(scale: float, power: float) -> Callable[[float, Number], Number]:
+    s, p = mp.mpf(scale), mp.mpf(power)
+    constant = -mp.log(2 * s) - mp.loggamma(1 + 1 / p)
+    return lambda y, f: constant - (abs(y - f) / s) ** p
+
+
 def beta(precision: float) -> Callable[[float, Number], Number]:
     def log_density(y: float, f: Number) -> Number:
         a, b = precision * mp.exp(log_sigmoid(f)), precision * mp.exp(log_sigmoid(-f))
@@ -153,6 +160,10 @@ CASES: dict[str, tuple[Callable[[float, Number], Number], list[float], Callable[
     "Laplace(scale=0.5)": (lambda y, f: -abs(y - f) / mp.mpf(0.5), [-3.0, 200.0], float),
     "StudentT(df=4, scale=0.5)": (student(4, 0.5), [-3.0, 200.0], float),
     "StudentT(df=1e4, scale=2)": (student(1e4, 2), [30.0], float),
+    "ExponentialPower(scale=0.5, power=1.5)": (exponential_power(0.5, 1.5), [-3.0, 200.0], float),
+    "ExponentialPower(scale=0.5, power=0.5)": (exponential_power(0.5, 0.5), [-3.0, 200.0], float),
+    "Sech2(scale=0.5)": (
+        lambda y, f: log_sigmoid(2 * (y - f)) + log_sigmoid(2 * (f - y)) + mp.log(2), [-3.0, 200.0], float),
     "StochasticVolatility()": (
         lambda y, f: -f / 2 - mp.mpf(y) ** 2 * mp.exp(-f) / 2 - mp.log(2 * mp.pi) / 2, [0.0, 1e-3, 5.0], None),
     "Ordinal(cutpoints=[-1, 0.5, 2])": (ordinal(_CUT, lambda x: mp.exp(log_sigmoid(x))), [0, 1, 2, 3], None),
@@ -206,11 +217,11 @@ def log_complement(name: str, y: float) -> Callable[[Number], Number]:
     return log_rest
 
 
-def make() -> None:
+def make(*, new: bool = False) -> None:
     import time
 
-    stored = {}
-    for name in CASES:
+    stored = json.loads(FILE.read_text()) if new else {}
+    for name in [name for name in CASES if name not in stored]:
         begin = time.perf_counter()
         stored[name] = references(name)
         print(f"{name:50s} {time.perf_counter() - begin:6.1f} s", flush=True)
@@ -235,4 +246,4 @@ def table() -> None:
 
 
 if __name__ == "__main__":
-    table() if sys.argv[1:] == ["table"] else make()
+    table() if sys.argv[1:] == ["table"] else make(new=sys.argv[1:] == ["new"])
