@@ -8,6 +8,7 @@ import scipy.sparse
 
 import klimb
 from klimb import latents, sites
+from klimb.errors import InputError
 from klimb.numerics.matrix import DenseDesign, as_design
 from klimb.numerics.sparse import PairedDesign, SparseDesign
 
@@ -88,3 +89,9 @@ def test_how_one_is_chosen():
     dummies = np.zeros((30_000, 60))
     dummies[np.arange(30_000), RNG.integers(0, 60, 30_000)] = 1.0
     assert isinstance(as_design(dummies, "X"), PairedDesign)
+
+
+def test_a_bad_entry_of_a_sparse_design_is_found_behind_stored_zeros():
+    X = scipy.sparse.csr_matrix((np.array([0.0, 1.0, np.inf, -np.inf]), np.array([0, 1, 0, 1]), np.array([0, 2, 4])))
+    with pytest.raises(InputError, match=r"got inf at index \(1, 0\) \(2 such values\)"):
+        latents.Weights(X)

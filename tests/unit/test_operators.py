@@ -149,6 +149,10 @@ def broken(product):
     (sparse.csr_matrix((3, 0)), "at least one row"),
     (np.array([[1.0, np.inf]]), "must be finite; got inf at index"),
     (sparse.csr_matrix([[0.0, 1.0], [np.nan, 0.0]]), r"got nan at index \(1, 0\)"),
+    (np.array([[np.inf, -np.inf]]), "must be finite; got inf at index"),
+    (sparse.csr_matrix([[np.inf, -np.inf]]), r"got inf at index \(0, 0\) \(2 such values\)"),
+    (np.ones((0, 4), dtype=complex), "at least one row"),
+    (np.array(1j), "dimension"),
     ([DENSE, np.ones((2, 4))], r"equally many columns; got \[5, 4\]"),
     ([[1.0, 2.0], [3.0]], "must be a matrix"),
     ("words", "must be a matrix of numbers"),
@@ -159,6 +163,11 @@ def broken(product):
 def test_what_is_refused(given, message):
     with pytest.raises(InputError, match=message):
         as_operator(given, "B")
+
+
+def test_numbers_whose_sum_overflows_are_no_reason_to_warn():
+    large = np.full((1, 3), 1e308)
+    assert as_operator(large, "B").shape == as_operator(sparse.csr_matrix(large), "B").shape == (1, 3)
 
 
 def test_an_adjoint_with_a_wrong_boundary_is_found():

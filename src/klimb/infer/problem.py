@@ -10,7 +10,7 @@ import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.base import Factor, Latent, Posterior
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, finite_sum
 from klimb.sites.base import Expectation, Site
 
 ROUNDING = 64 * np.finfo(float).eps  # of sums of N terms: what a bound may lose without having gone down
@@ -125,7 +125,7 @@ class Problem:
         latent = self.latent
         spread = factor.variances()
         v = spread + latent.slack
-        if not np.isfinite(m.sum() + v.sum()):
+        if not (finite_sum(m) and finite_sum(v)):
             raise NotPositiveDefiniteError("the marginals are not finite")
         e = self.oracle(m, v)
         with np.errstate(over="ignore"):  # a hopeless proposal may be worse than float64 can say

@@ -10,7 +10,7 @@ from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.infer.loop import Step, run
 from klimb.infer.problem import Problem, State
 from klimb.latents.base import Posterior
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, finite_sum
 from klimb.sites.base import Expectation
 
 INFORMATIVE = 2.0  # gamma k_ii from which a datum matters more to its site than the prior does
@@ -80,7 +80,7 @@ def _coarse_state(problem: Problem, step: Step) -> State | None:
     m, v = latent.marginals(part.posterior(found))
     e = problem.oracle(m, v)
     gamma = np.maximum(e.gamma, 0.0)
-    if not np.isfinite(gamma.sum() + e.alpha.sum()):
+    if not (finite_sum(gamma) and finite_sum(e.alpha)):
         return None
     return problem.at_sites(gamma * m - e.alpha, gamma)
 
@@ -113,7 +113,7 @@ def local_sites(problem: Problem, prior_m: Array, prior_v: Array, state: State) 
     m, spread = local_optimum(problem, prior_m, prior_v, state)
     e = problem.oracle(m, spread + problem.latent.slack)
     gamma = np.maximum(e.gamma, 0.0) if problem.site.log_concave else e.gamma
-    if not np.isfinite(gamma.sum() + e.alpha.sum()):
+    if not (finite_sum(gamma) and finite_sum(e.alpha)):
         raise NotPositiveDefiniteError("a local site is not finite")
     return gamma * m - e.alpha, gamma
 

@@ -27,17 +27,40 @@ def as_float(value: Any, name: str, *, ndim: int | None = None) -> Array:
     return array
 
 
+def finite_sum(array: Array) -> bool:
+    """Whether the sum is finite. If so, all entries are; if not, one may not be, or it is the sum that overflows.
+
+    One pass without a temporary. Infinities of both signs and large numbers are no reason for a warning.
+
+    >>> finite_sum(np.array([1.0, 2.0])), finite_sum(np.array([np.inf, -np.inf])), finite_sum(np.full(2, 1e308))
+    (True, False, False)
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(array.sum()))
+
+
 def check_finite(array: Array, name: str) -> None:
     """Raise an `InputError` that names the first non-finite entry of ``array``, if there is one."""
-    # A sum is one pass without a temporary; it is finite unless an entry is not (or the sum overflows, then we look).
-    if np.isfinite(array.sum()):
+    if finite_sum(array):
         return
     bad = ~np.isfinite(array)
     count = int(bad.sum())
     if count == 0:
         return
     index = tuple(int(i) for i in np.argwhere(bad)[0])
-    where = index[0] if array.ndim == 1 else index
-    others = f"({count} such value{'s' * (count > 1)})"
-    raise InputError(f"{name} must be finite", f"{array[index]} at index {where} {others}",
-                     "Drop or impute missing values first.")
+    raise _not_finite(name, array[index], index[0] if array.ndim == 1 else index, count)
+
+
+def check_finite_csr(matrix: Any, name: str) -> None:
+    """The same for the stored entries of a scipy.sparse CSR matrix (explicit zeros may be among them)."""
+    if finite_sum(matrix.data):
+        return
+    bad = np.flatnonzero(~np.isfinite(matrix.data))
+    if len(bad):
+        row = int(np.searchsorted(matrix.indptr, bad[0], side="right")) - 1
+        raise _not_finite(name, matrix.data[bad[0]], (row, int(matrix.indices[bad[0]])), len(bad))
+
+
+def _not_finite(name: str, value: float, where: int | tuple[int, ...], count: int) -> InputError:
+    return InputError(f"{name} must be finite", f"{value} at index {where} ({count} such value{'s' * (count > 1)})",
+                      "Drop or impute missing values first.")

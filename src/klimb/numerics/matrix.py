@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, as_float, check_finite_csr
 from klimb.numerics.dense import row_blocks, symmetric_from_lower
 
 DENSE_ENOUGH = 0.04  # share of nonzeros from which BLAS on the dense copy beats sparse products
@@ -198,14 +198,7 @@ def _sparse_design(X: Any, name: str) -> DesignMatrix:
     matrix = X.tocsr().astype(np.float64)
     matrix.sum_duplicates()
     _check_not_empty(matrix.shape, name)
-    if not np.isfinite(matrix.data.sum()):
-        rows, columns = matrix.nonzero()
-        for k in np.flatnonzero(~np.isfinite(matrix.data))[:1]:
-            raise InputError(
-                f"{name} must be finite",
-                f"{matrix.data[k]} at index ({rows[k]}, {columns[k]})",
-                "Drop or impute missing values first.",
-            )
+    check_finite_csr(matrix, name)
     if worth_pairing(matrix):
         return PairedDesign(matrix)
     if matrix.nnz > DENSE_ENOUGH * np.prod(matrix.shape) and np.prod(matrix.shape) <= DENSE_LIMIT:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array, as_float, check_finite
+from klimb.numerics.arrays import Array, as_float, check_finite, check_finite_csr
 from klimb.numerics.operators.base import Operator
 from klimb.numerics.operators.explicit import DenseOperator, SparseOperator, stack_rows
 from klimb.numerics.operators.implicit import FunctionOperator, StackedOperator
@@ -35,7 +35,7 @@ def as_operator(X: Any, name: str) -> Operator:
         return _stack(X, name)
     values = X if isinstance(X, np.ndarray) else np.asarray(_as_array(X, name))
     if np.iscomplexobj(values):
-        return DenseOperator(as_float(as_real_pairs(values), name, ndim=2))
+        values = as_real_pairs(np.atleast_1d(values))
     values = as_float(values, name, ndim=2)
     _check_shape(values.shape, name)
     return DenseOperator(values)
@@ -56,13 +56,7 @@ def _sparse(X: Any, name: str) -> Operator:
         matrix = matrix.copy() if matrix is X else matrix
         matrix.sum_duplicates()
     _check_shape(matrix.shape, name)
-    if not np.isfinite(matrix.data.sum()):
-        bad = np.flatnonzero(~np.isfinite(matrix.data))
-        if len(bad):
-            row = int(np.searchsorted(matrix.indptr, bad[0], side="right")) - 1
-            raise InputError(f"{name} must be finite", f"{matrix.data[bad[0]]} at index ({row}, "
-                             f"{matrix.indices[bad[0]]}) ({len(bad)} such value{'s' * (len(bad) > 1)})",
-                             "Drop or impute missing values first.")
+    check_finite_csr(matrix, name)
     return SparseOperator(matrix)
 
 

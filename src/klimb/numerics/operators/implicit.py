@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, finite_sum
 from klimb.numerics.operators.base import Operator, Rows, as_row_indices
 from klimb.numerics.operators.explicit import stack_rows
 
@@ -48,7 +48,7 @@ class FunctionOperator(Operator):
         if np.iscomplexobj(values) and not self._complex and np.abs(values.imag).max(initial=0.0) > 0.0:
             raise InputError(f"{product} of {self._name} must be real, as its dtype says", "complex numbers",
                              "Give the operator dtype=complex, then its rows become pairs of real ones.")
-        if not np.isfinite(values.sum()) and not np.isfinite(values).all():
+        if not finite_sum(values) and not np.isfinite(values).all():
             where = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
             raise InputError(f"{product} of {self._name} must be finite", f"{values[where]} at index {where}",
                              "Check the operator for overflow and for division by zero.")
