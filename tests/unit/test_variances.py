@@ -11,7 +11,7 @@ from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.numerics.krylov import ScaledLanczos
 from klimb.numerics.normal_matrix import NormalMatrix
 from klimb.numerics.operators import Operator, as_operator
-from klimb.numerics.variances import METHODS, Variances, estimate, log_det
+from klimb.numerics.variances import METHODS, Variances, estimate, log_det, sampling
 from klimb.numerics.variances.bounds import bracket_by_lanczos, simple_upper
 from klimb.numerics.variances.pooling import fitted, pooled, standardised
 
@@ -256,6 +256,24 @@ def test_the_same_noise_with_previous():
         live = change < 0.0
         miss = np.abs(second.value - first.value - change)[live]
         assert np.median(miss) < 0.2 * np.median(first.error[live])
+
+
+def test_draws_that_are_too_large_to_keep_leave_the_same_noise(monkeypatch):
+    A, B = text(N=400, D=200)
+    near = NormalMatrix(A.shift, [(B, A.parts[0][1] * 1.02)])
+
+    def both() -> tuple[Variances, Variances]:
+        first = estimate(A, B, method="sampling", accuracy=0.05, budget=1500)
+        return first, estimate(near, B, method="sampling", accuracy=0.05, budget=1500, previous=first)
+
+    kept = both()
+    monkeypatch.setattr(sampling, "MOST_KEPT", 1000)
+    forgotten = both()
+    assert kept[0].memory.x.shape == (200, sum(kept[0].memory.widths))
+    assert forgotten[0].memory.x is None
+    assert forgotten[1].memory.widths == kept[1].memory.widths
+    assert (forgotten[0].value == kept[0].value).all()
+    np.testing.assert_allclose(forgotten[1].value, kept[1].value, rtol=1e-3)  # the tolerance of the systems
 
 
 # -- log-determinants --------------------------------------------------------------------------------------------------

@@ -20,15 +20,20 @@ from klimb.numerics.variances.result import MEDIAN_OF_NORMAL, ProductCount, Vari
 
 FEWEST_DRAWS = 8
 FEWEST_ITERATIONS = 50  # that a system may always take, whatever the budget
+MOST_KEPT = 2**26  # numbers of draws that are kept for a later call: 512 MiB
 TOLERANCE = 1e-4  # of the systems: the error it leaves is far below that of any affordable number of draws
 
 
 class Draws(NamedTuple):
-    """What a later call can begin with: the solutions for the same random numbers, drawn in the same blocks."""
+    """What a later call can begin with: the solutions for the same random numbers, drawn in the same blocks.
+
+    Of many draws of many weights only the blocks are remembered: the noise is the same, the work is done again.
+    """
 
     seed: int
     widths: tuple[int, ...]
-    x: Array
+    size: int
+    x: Array | None
 
 
 def sample(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed: int, previous: object = None,
@@ -39,7 +44,7 @@ def sample(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed: 
     rng = np.random.default_rng(seed)
     wanted = max(int(np.ceil(2.0 * (MEDIAN_OF_NORMAL / accuracy) ** 2)), FEWEST_DRAWS)
     limit = max(FEWEST_ITERATIONS, budget // (2 * max(len(A.parts), 1) * FEWEST_DRAWS))
-    known = previous if isinstance(previous, Draws) and previous.seed == seed and len(previous.x) == A.size else None
+    known = previous if isinstance(previous, Draws) and previous.seed == seed and previous.size == A.size else None
     total, drawn, kept, taken = np.zeros(B.shape[0]), 0, [], []
     converged = True
     widths = _widths(wanted, max(*B.shape, *(operator.shape[0] for operator in A.operators), 1))
@@ -49,15 +54,17 @@ def sample(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed: 
             if width < 1:
                 break
         perturbation = A.perturbation(width, rng)
-        start = None if known is None else known.x[:, drawn : drawn + width]
+        start = None if known is None or known.x is None else known.x[:, drawn : drawn + width]
         solution = solve(A, perturbation, preconditioner=M, tol=TOLERANCE, start=start, max_iter=limit)
         converged &= solution.converged
         at_rows = B.times(solution.x)
         total += np.einsum("ij,ij->i", at_rows, at_rows)
         drawn += width
-        kept.append(solution.x)
         taken.append(width)
-    memory = Draws(seed, tuple(taken), np.concatenate(kept, axis=1))
+        if drawn * A.size <= MOST_KEPT:
+            kept.append(solution.x)
+    whole = np.concatenate(kept, axis=1) if len(kept) == len(taken) else None
+    memory = Draws(seed, tuple(taken), A.size, whole)
     return _from_draws(total, drawn, accuracy, converged, count.spent, memory, M)
 
 
