@@ -18,6 +18,8 @@ from klimb.numerics.krylov.preconditioners import Surrogate
 from klimb.numerics.normal_matrix import NormalMatrix
 from klimb.numerics.operators import Operator, SparseOperator
 
+AFFORDABLE = 10.0  # seconds that its factorisation may take: it serves a block of systems of several hundred iterations
+
 
 @final
 class SparsePart(Surrogate):
@@ -71,6 +73,3 @@ def sparse_part(A: NormalMatrix) -> SparsePart | None:
         return SparsePart(M, plan.levels)
     except NotPositiveDefiniteError:  # a flat direction that only the others determine, lost to rounding
         return None
-
-
-AFFORDABLE = 10.0  # seconds that its factorisation may take: it serves a block of systems of several hundred iterations

@@ -13,23 +13,22 @@ from klimb.numerics.factors.choose import MEMORY
 from klimb.numerics.krylov import ScaledLanczos, sparse_part
 from klimb.numerics.normal_matrix import NormalMatrix
 from klimb.numerics.operators import Operator, SparseOperator, StackedOperator
-from klimb.numerics.variances.bounds import bracket_by_lanczos, by_lanczos, simple_upper
+from klimb.numerics.variances.bounds import MOST_DOUBLES, bracket_by_lanczos, by_lanczos, simple_upper
 from klimb.numerics.variances.result import LogDet, ProductCount, Variances, median_relative_error
-from klimb.numerics.variances.sampling import sample
+from klimb.numerics.variances.sampling import FEWEST_ITERATIONS, sample
 from klimb.numerics.variances.stochastic import Probes
 
 METHODS = ("auto", "exact", "lanczos", "sampling", "diagonal", "bracket")
 BUDGET = 4000  # products, unless told otherwise
 AFFORDABLE = 2.0  # seconds that an exact answer may take before estimates are considered
 RANKS = {0.1: 32, 0.03: 64, 0.0: 128}  # Lanczos directions in the surrogate, by the accuracy from which they are used
-MOST_DOUBLES, FEWEST_DIRECTIONS = 2**26, 16  # of the basis (512 MiB), and how small it may become for that
+FEWEST_DIRECTIONS = 16  # how small the basis may become so as not to be larger than `MOST_DOUBLES`
 PILOT, FEWEST_PROBES = 8, 16  # probes that show what a probe costs, and how few may be believed
 LOG_DET_ACCURACY = 0.005  # of the systems behind a log-determinant: they share the accuracy of variances of 0.5%
 FLOPS_A_SECOND = 1e9  # of sparse products
 INTERVAL = 1.96
 TAIL = 10.0  # times the accuracy is what one row in a hundred may be off by, if the budget allows
 GOOD_SURROGATE = 0.7  # noise of a probe, half that of a draw, below which no other surrogate is looked for
-FEWEST_ITERATIONS = 50  # that a system may always take, whatever the budget
 
 
 def estimate(A: NormalMatrix, B: Operator, *, method: str = "auto", accuracy: float = 0.01, seed: int = 0,
