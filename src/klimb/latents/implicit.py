@@ -193,12 +193,15 @@ class Implicit(Latent):
     @cached_property
     def _prior(self) -> ImplicitFactor:
         """The Gaussian factors alone: gamma = 0."""
+        self._refuse_flat()
+        return ImplicitFactor(self, np.zeros(self.n_sites))
+
+    def _refuse_flat(self) -> None:
         if not self.gaussian.proper:
             raise InputError(
                 "this step needs weights with a proper Gaussian prior", "a flat one (no or infinite cov)",
                 "Use klimb.steps.DoubleLoop() (what klimb.infer does by default), or give cov a value.",
             )  # fmt: skip
-        return ImplicitFactor(self, np.zeros(self.n_sites))
 
     @cached_property
     def prior_weights(self) -> Array:
@@ -212,8 +215,9 @@ class Implicit(Latent):
 
     @cached_property
     def prior_variances(self) -> Array:
+        self._refuse_flat()
         if self.gaussian.X is None:
-            norms = self.B.row_norms_squared(1.0 / self._prior.latent.gaussian.prior_precision)
+            norms = self.B.row_norms_squared(1.0 / self.gaussian.prior_precision)
             if norms is not None:
                 return norms
         return self._prior.variances()
@@ -238,7 +242,7 @@ class Implicit(Latent):
         return self._prior.smooth(a)
 
     def factor(self, gamma: Array) -> ImplicitFactor:
-        assert self._prior is not None  # refuses a flat prior
+        self._refuse_flat()
         return ImplicitFactor(self, gamma)
 
     def design(self) -> Array:
