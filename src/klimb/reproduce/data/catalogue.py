@@ -1,7 +1,7 @@
-"""The data sets of the papers: where each is published, the files that are read, and what stands in for which.
+"""The data sets of the papers: where each is published, and the files that are read.
 
-docs/papers/data.md is the same for readers. Every set can also be given as NAME.npz (``X`` and ``y``, or the parts of
-a CSR matrix) or as NAME.csv with a heading and the target in a column ``y``.
+docs/papers/data.md is the same for readers, and says what stands in for what. Every set can also be given as NAME.npz
+(``X`` and ``y``, or the parts of a CSR matrix) or as NAME.csv with a heading and the target in a column ``y``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from klimb.reproduce.data.formats import Parts, labelled, numbers, read_arff, re
 Reader: TypeAlias = Callable[[Sequence[Path]], Parts]
 LIBSVM = "the LIBSVM data page, https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
 UCI = "the UCI repository, https://archive.ics.uci.edu"
+SEXES = ("F", "I", "M")  # of abalones
 
 
 @final
@@ -37,7 +38,6 @@ class Published:
     what: str
     where: str
     forms: tuple[Form, ...] = ()
-    instead_of: str = ""  # the set of a paper for which this one stands in
 
 
 # -- readers of one set or a family of sets ----------------------------------------------------------------------------
@@ -79,6 +79,8 @@ def _challenge(n_features: int, *, sparse: bool = False) -> Reader:
                 pairs = [(int(index) - 1, float(value)) for index, value in (word.split(":") for word in words)]
             except ValueError as error:
                 raise wrong(path, "pairs index:value", number, " ".join(words)) from error
+            if not all(0 <= index < n_features for index, _ in pairs):
+                raise wrong(path, f"features numbered from 1 to {n_features}", number, " ".join(words))
             columns += [index for index, _ in pairs]
             data += [value for _, value in pairs]
             ends.append(len(data))
@@ -134,7 +136,11 @@ def _flares(paths: Sequence[Path]) -> Parts:
     for number, words in rows_of(paths[0], skip=("*",)):
         if len(words) != 13:
             raise wrong(paths[0], "13 entries in every line below the first", number, " ".join(words))
+        if not all(word.isdecimal() for word in words[3:]):
+            raise wrong(paths[0], "three letters and ten whole numbers in every line", number, " ".join(words))
         rows.append(words)
+    if not rows:
+        raise wrong(paths[0], "at least one row", 1, "")
     columns = list(zip(*rows, strict=True))
     indicators = [np.array([word == level for word in column], dtype=float)
                   for column in columns[:3] for level in sorted(set(column))]
@@ -143,12 +149,18 @@ def _flares(paths: Sequence[Path]) -> Parts:
 
 
 def _abalone(paths: Sequence[Path]) -> Parts:
-    rows = [words for _, words in rows_of(paths[0], ",")]
-    sex = [np.array([row[0] == level for row in rows], dtype=float) for level in ("F", "I", "M")]
-    try:
-        rest = np.array([row[1:] for row in rows], dtype=float)
-    except ValueError as error:
-        raise wrong(paths[0], "a letter and eight numbers in every line", 1, ",".join(rows[0])) from error
+    sexes, numbers_after = [], []
+    for number, words in rows_of(paths[0], ","):
+        try:
+            numbers_after.append([float(word) for word in words[1:]])
+        except ValueError as error:
+            raise wrong(paths[0], "a letter and eight numbers in every line", number, ",".join(words)) from error
+        if words[0] not in SEXES or len(words) != 9:
+            raise wrong(paths[0], "a letter and eight numbers in every line", number, ",".join(words))
+        sexes.append(words[0])
+    if not sexes:
+        raise wrong(paths[0], "at least one row", 1, "")
+    sex, rest = [np.array([one == level for one in sexes], dtype=float) for level in SEXES], np.array(numbers_after)
     return Parts(np.column_stack([*sex, rest[:, :-1]]), rest[:, -1])
 
 
@@ -170,11 +182,11 @@ CATALOGUE: dict[str, Published] = {
         Form(("gisette_scale", "gisette_scale.t"), _libsvm(5000)),
         Form(_challenge_files("gisette"), _challenge(5000)))),
     "madelon": Published("artificial clusters, of the same challenge as Gisette", f"{LIBSVM}, and {UCI} (Madelon)", (
-        Form(("madelon", "madelon.t"), _libsvm(500)), Form(_challenge_files("madelon"), _challenge(500))), "gisette"),
+        Form(("madelon", "madelon.t"), _libsvm(500)), Form(_challenge_files("madelon"), _challenge(500)))),
     "arcene": Published("mass spectra, of the same challenge as Gisette", f"{UCI} (Arcene)",
-                        (Form(_challenge_files("arcene"), _challenge(10_000)),), "gisette"),
+                        (Form(_challenge_files("arcene"), _challenge(10_000)),)),
     "dexter": Published("words of news texts, of the same challenge as Gisette", f"{UCI} (Dexter)",
-                        (Form(_challenge_files("dexter"), _challenge(20_000, sparse=True)),), "gisette"),
+                        (Form(_challenge_files("dexter"), _challenge(20_000, sparse=True)),)),
     "ionosphere": Published("radar returns", f"{UCI} (Ionosphere)",
                             (Form(("ionosphere.data",), _labelled({"g": 1.0, "b": -1.0})),)),
     "sonar": Published("sonar echoes of rocks and mines", f"{UCI} (Connectionist Bench)",
@@ -199,10 +211,10 @@ CATALOGUE: dict[str, Published] = {
     "nodal": Published("nodal involvement of 53 patients", "R's package boot (nodal), written as CSV",
                        (Form(("nodal.csv",), _nodal),)),
     "imdb": Published("word counts of 50,000 film reviews, (1 + log count) idf",
-                      "Maas et al. (2011), Large Movie Review Dataset; counts of words as imdb.npz", (), "real_sim"),
-    "reuters": Published("Reuters-21578, tf-idf", "the pages of LASVM (reuters), written as reuters.npz", (), "rcv1"),
+                      "Maas et al. (2011), Large Movie Review Dataset; counts of words as imdb.npz"),
+    "reuters": Published("Reuters-21578, tf-idf", "the pages of LASVM (reuters), written as reuters.npz"),
     "farm_ads": Published("words of farm advertisements", f"{UCI} (Farm Ads)",
-                          (Form(("farm-ads-vect",), _libsvm(54_877, dense=False)),), "rcv1"),
+                          (Form(("farm-ads-vect",), _libsvm(54_877, dense=False)),)),
     "real_sim": Published("news groups", LIBSVM, (Form(("real-sim",), _libsvm(20_958, dense=False)),)),
     "rcv1": Published("Reuters news", LIBSVM,
                       (Form(("rcv1_train.binary", "rcv1_test.binary"), _libsvm(47_236, dense=False)),)),
