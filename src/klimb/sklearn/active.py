@@ -7,6 +7,7 @@ from typing import Any, Self, final
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import ClassifierMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
@@ -33,7 +34,8 @@ class ActiveLearner(ClassifierMixin, Estimator):
     fit_intercept : bool
     classes : two labels
         Needed where y does not have both.
-    random_state : int
+    random_state : int, RandomState or None
+        Decides the order of rows that are chosen at random. With None, as in scikit-learn, every fit has its own.
 
     Examples
     --------
@@ -51,7 +53,7 @@ class ActiveLearner(ClassifierMixin, Estimator):
     """
 
     def __init__(self, *, strategy: str = "bald", cov: Any = 1.0, prior: str = "gaussian", scale: float = 1.0,
-                 fit_intercept: bool = True, classes: Any = None, initial: int = 5, random_state: int = 0) -> None:
+                 fit_intercept: bool = True, classes: Any = None, initial: int = 5, random_state: Any = 0) -> None:
         self.strategy, self.cov, self.prior, self.scale = strategy, cov, prior, scale
         self.fit_intercept, self.classes = fit_intercept, classes
         self.initial, self.random_state = initial, random_state
@@ -63,7 +65,7 @@ class ActiveLearner(ClassifierMixin, Estimator):
         known = np.flatnonzero([not _missing(label) for label in labels])
         self.classes_ = _two_classes(self.classes, labels[known])
         self.learner_ = Learner(X, cov=self.cov, prior=self.prior, scale=self.scale, score=self.strategy,
-                                intercept=self.fit_intercept, initial=self.initial, seed=self.random_state)
+                                intercept=self.fit_intercept, initial=self.initial, seed=_seed(self.random_state))
         if known.size:
             self.teach(known, labels[known])
         return self
@@ -123,6 +125,16 @@ def _objects(labels: Any, n: int | None) -> npt.NDArray[np.object_]:
         raise InputError(f"y must have one entry per row of X ({n})", f"{given.size}",
                          "Use None where there is no label.")
     return np.asarray(given, dtype=object)
+
+
+def _seed(random_state: Any) -> int:
+    """A seed from what scikit-learn calls a random state."""
+    if random_state is None or isinstance(random_state, np.random.RandomState):
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    if isinstance(random_state, (int, np.integer)) and random_state >= 0:
+        return int(random_state)
+    raise InputError("random_state must be a non-negative integer, a RandomState or None", repr(random_state),
+                     "Leave it out: 0 gives the same answers every time.")
 
 
 def _missing(label: Any) -> bool:
