@@ -13,7 +13,7 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import comb
 from typing import Any
 
@@ -137,7 +137,11 @@ def stack(parts: Sequence[Any]) -> Operator:
     >>> stack([np.eye(2), [[1.0, 1.0]]]).times(np.array([2.0, 3.0])).tolist()
     [2.0, 3.0, 5.0]
     """
-    return as_operator(list(parts), "stack")
+    given: Any = parts  # whatever it was called with
+    listed = list(given) if isinstance(given, Iterable) else []
+    if not listed:
+        raise InputError("stack needs a list of operators", repr(parts), "Pass [A, B, ...].")
+    return as_operator(listed, "stack")
 
 
 def daubechies(moments: int) -> Array:
@@ -159,9 +163,9 @@ def daubechies(moments: int) -> Array:
 # -- checks ----------------------------------------------------------------------------------------------------------
 
 
-def _moments(name: str) -> int:
+def _moments(name: Any) -> int:
     known = {"haar": 1} | {f"db{k}": k for k in range(1, _MOST_MOMENTS + 1)}
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise InputError(f'wavelet must be "haar" or "db1" to "db{_MOST_MOMENTS}"', repr(name), "Choose one of these.")
     return known[name]
 
@@ -172,7 +176,10 @@ def _halvings(n: int) -> int:
 
 def _grid(shape: int | Sequence[int]) -> tuple[int, ...]:
     """A shape as a tuple of positive integers."""
-    grid = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    try:
+        grid: tuple[Any, ...] = tuple(shape)  # type: ignore[arg-type]
+    except TypeError:  # one number, or something that is none: see below
+        grid = (shape,)
     if not grid or not all(_is_count(n) for n in grid):
         raise InputError("shape must be a positive integer or several", repr(shape), "Pass image.shape.")
     return tuple(int(n) for n in grid)

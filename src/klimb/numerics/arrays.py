@@ -62,5 +62,7 @@ def check_finite_csr(matrix: Any, name: str) -> None:
 
 
 def _not_finite(name: str, value: float, where: int | tuple[int, ...], count: int) -> InputError:
+    if where == ():
+        return InputError(f"{name} must be finite", f"{value}", "Pass a number.")
     return InputError(f"{name} must be finite", f"{value} at index {where} ({count} such value{'s' * (count > 1)})",
                       "Drop or impute missing values first.")
