@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 import klimb
 from klimb.design import SCORES, ActiveLearner
+from klimb.design.pool import as_pool
 from klimb.errors import InputError
 from klimb.latents import Weights
 from klimb.sites import Gaussian, Logistic, Poisson, SuperGaussian
@@ -384,3 +385,23 @@ def test_labels_between_fits_enter_by_the_inclusion_algebra(tmp_path: Path, warm
         learner.block(2, lambda row: y[row])
     with pytest.raises(InputError, match="at least 1"):
         ActiveLearner(X, refit=0)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int16, np.bool_])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 2), (5000, 60)])
+def test_the_ones_behind_a_dense_pool_are_as_good_as_stored(shape, kind, intercept) -> None:
+    rng = np.random.default_rng(1)
+    for stored in (lambda X: X, np.asfortranarray, lambda X: np.repeat(X, 2, axis=0)[::2]):
+        X = stored((3.0 * rng.standard_normal(shape)).astype(kind))
+        whole = np.column_stack([X, np.ones(len(X))]).astype(float) if intercept else X.astype(float)
+        D = whole.shape[1]
+        pool, vector, root = as_pool(X, intercept=intercept), rng.standard_normal(D), rng.standard_normal((D, D))
+        np.testing.assert_allclose(pool.times(vector), whole @ vector, rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(pool.dense_rows(slice(0, 2)), whole[:2])
+        for S, upper in ((np.triu(root), True), (root, False), (root[0], False)):
+            expected = np.sum((whole * S if S.ndim == 1 else whole @ S) ** 2, axis=1)
+            for times in (vector, None):
+                norms, product = pool.row_norms_squared(S, upper=upper, times=times)
+                np.testing.assert_allclose(norms, expected, rtol=1e-11)
+                np.testing.assert_allclose(product, 0.0 if times is None else whole @ vector, rtol=1e-12, atol=1e-12)

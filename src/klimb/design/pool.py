@@ -35,10 +35,47 @@ class DenseRows(BlockedDesign):
             yield rows, self.dense_rows(rows)
 
     def dense_rows(self, rows: slice | Index) -> Array:
-        part = np.asarray(self.values[rows], dtype=np.float64)
+        part = self.values[rows]
+        if not self.intercept:
+            return np.ascontiguousarray(part, dtype=np.float64)
+        whole = np.empty((len(part), self.shape[1]))
+        whole[:, :-1] = part
+        whole[:, -1] = 1.0
+        return whole
+
+    def times(self, vector: Array) -> Array:
+        """X vector; the ones are added at the end instead of being copied behind every row."""
+        slopes = vector[:-1] if self.intercept else vector
+        product = np.empty(self.shape[0])
+        for rows in row_blocks(*self.shape):
+            np.dot(np.ascontiguousarray(self.values[rows], dtype=np.float64), slopes, out=product[rows])
         if self.intercept:
-            return np.concatenate([part, np.ones((len(part), 1))], axis=1)
-        return np.ascontiguousarray(part)
+            product += vector[-1]
+        return product
+
+    def row_norms_squared(self, root: Array, *, upper: bool = False, times: Array | None = None) -> tuple[Array, Array]:
+        if not (self.intercept and upper and root.ndim == 2):
+            return super().row_norms_squared(root, upper=upper, times=times)
+        return self._norms_apart(root, np.zeros(self.shape[1]) if times is None else times)
+
+    def _norms_apart(self, root: Array, vector: Array) -> tuple[Array, Array]:
+        """|x'S|^2 = |z'S0|^2 + (z's + t)^2 for x' = (z', 1) and S = [S0 s; 0 t], and X vector from the same pass."""
+        from scipy.linalg.blas import dtrmm
+
+        N, columns = self.values.shape
+        corner, last = np.asfortranarray(root[:-1, :-1]), float(root[-1, -1])
+        beside = np.column_stack([root[:-1, -1], vector[:-1]])
+        norms, product = np.empty(N), np.empty(N)
+        scratch = np.empty((next(row_blocks(*self.shape)).stop, columns))
+        for rows in row_blocks(*self.shape):
+            block = scratch[: rows.stop - rows.start]
+            np.copyto(block, self.values[rows])
+            pair = block @ beside
+            np.add(pair[:, 1], vector[-1], out=product[rows])
+            dtrmm(1.0, corner, block.T, lower=0, trans_a=1, overwrite_b=1)
+            np.einsum("ij,ij->i", block, block, out=norms[rows])
+            norms[rows] += (pair[:, 0] + last) ** 2
+        return norms, product
 
     def subset(self, rows: Index) -> DenseDesign:
         return DenseDesign(self.dense_rows(rows))
