@@ -123,11 +123,7 @@ def _sought(target: Target, lengths: Array, parts: Gaussians, d: Array, shift: f
 
     def cosine(x: Array, origin: Gaussians) -> tuple[float, Array]:
         """Minus the log of the cosine, and its gradient; the nodes move with h."""
-        T = np.zeros((D, D))
-        entries = x[D:].copy()
-        entries[diagonal] = np.exp(entries[diagonal])
-        T[rows, columns] = entries
-        one = one_gaussian(origin.means[0] + origin.roots[0] @ x[:D], origin.roots[0] @ T)
+        one, T = _moved(origin, x)
         X = one.at(Z)[0]
         values, slopes = target.with_slopes(X, one.deviations[0])
         terms = 0.5 * (values - one.log_densities(X)[0]) - shift
@@ -169,11 +165,16 @@ def _sought(target: Target, lengths: Array, parts: Gaussians, d: Array, shift: f
             best = (found.fun, found.x, origin)
     assert best is not None
     _, x, origin = best
+    return _moved(origin, x)[0]
+
+
+def _moved(origin: Gaussians, x: Array) -> tuple[Gaussians, Array]:
+    """A Gaussian relative to another one, and T: x is the shift, then a triangle T with logarithms on its diagonal."""
+    D = origin.dim
+    rows, columns = np.tril_indices(D)
     T = np.zeros((D, D))
-    entries = x[D:].copy()
-    entries[diagonal] = np.exp(entries[diagonal])
-    T[rows, columns] = entries
-    return one_gaussian(origin.means[0] + origin.roots[0] @ x[:D], origin.roots[0] @ T)
+    T[rows, columns] = np.where(rows == columns, np.exp(np.where(rows == columns, x[D:], 0.0)), x[D:])
+    return one_gaussian(origin.means[0] + origin.roots[0] @ x[:D], origin.roots[0] @ T), T
 
 
 def _overlaps(one: Gaussians, parts: Gaussians, lengths: Array) -> tuple[float, tuple[Array, Array]]:

@@ -27,6 +27,7 @@ FLOOR = 0.05  # least variance of a candidate fitted to the excess, relative to 
 BEYOND = (2.0, 6.0)  # how far outside a component's shell an outlook goes, in its standard deviations
 OUTLOOK = 4  # points of an outlook, in nodes of a component (at least LOOKS per component)
 LOOKS = 8
+THIN = 3.0  # q counts as missing what is more than this many times as dense under the target
 
 
 @final
@@ -97,7 +98,7 @@ class Pool:
         weight = self.share * np.exp(self.residual - self.residual.max())
         weight = weight / weight.sum()
         log_evidence = float(self.residual.max() + np.log(self.share @ np.exp(self.residual - self.residual.max())))
-        return float(weight[self.residual - log_evidence > np.log(3.0)].sum())
+        return float(weight[self.residual - log_evidence > np.log(THIN)].sum())
 
     @property
     def excess(self) -> Array:

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Literal, final
 import numpy as np
 
 from klimb.boosting.gaussians import log_mixture, spread_draws, widened
+from klimb.boosting.proposals import BEYOND, THIN
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_deeper
 
 if TYPE_CHECKING:
     from klimb.boosting.mixture import Mixture
 
-WIDER = (2.0, 6.0)  # standard deviations beyond the shell of a component
 CHECKED = 1 << 11  # draws of q; a quarter as many from each wider mixture
-THIN = 3.0  # q counts as missing what is more than this many times as dense under the target
 MISSING, SD_ERROR, SHIFT, GAP = 0.02, 0.1, 0.1, 0.04  # from which q's own moments should not be used
 HEAVY = 10.0  # times the average: weights below it settle an average whatever their tail looks like
 
@@ -91,8 +90,8 @@ class Weighed:
 
     def __init__(self, mixture: Mixture, own: Array) -> None:
         self.mixture = mixture
-        per_scale = len(own) // (2 * len(WIDER))
-        wide = [widened(mixture.parts, far) for far in WIDER]
+        per_scale = len(own) // (2 * len(BEYOND))
+        wide = [widened(mixture.parts, far) for far in BEYOND]
         self.U = np.concatenate([own, *(spread_draws(mixture.weights, parts, per_scale, mixture.seed + 211 + j)
                                         for j, parts in enumerate(wide))])  # fmt: skip
         self.n_own = len(own)
