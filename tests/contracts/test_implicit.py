@@ -99,3 +99,14 @@ def test_other_steps_reach_the_same_optimum(step):
     assert found.converged
     assert abs(found.bound - expected.bound) < 1e-8
     np.testing.assert_allclose(found.posterior.a, expected.posterior.a, atol=1e-5)
+
+
+def test_a_point_has_no_variance_anywhere():
+    latent, _, _ = build("sparse", False)
+    posterior = klimb.methods.map_estimate(latent, Logistic(), np.arange(N) % 2).posterior
+    for found in (latent.weight_variances(posterior), latent.predict_variances(posterior, B[:4])):
+        assert found.exact
+        np.testing.assert_array_equal(found.value, 0.0)
+    np.testing.assert_array_equal(latent.predict(posterior, B[:4])[1], 0.0)
+    np.testing.assert_array_equal(latent.weight_covariance(posterior), 0.0)
+    assert posterior.sample(2, np.random.default_rng(0)).std(axis=0).max() == 0.0

@@ -284,8 +284,7 @@ class Implicit(Latent):
         """diag(A^-1), the posterior variances of the weights, with the error of the estimate."""
         from scipy.sparse import identity
 
-        identity_map = as_operator(identity(self.n_weights, format="csr"), "the identity")
-        return estimate(self.factor_of(posterior).matrix, identity_map, accuracy=accuracy)
+        return self._variances_at(posterior, SparseOperator(identity(self.n_weights, format="csr")), accuracy)
 
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
         """Perturb and solve: A^-1 p with p ~ N(0, A) has covariance A^-1, exactly."""
@@ -297,14 +296,18 @@ class Implicit(Latent):
     def predict(self, posterior: Posterior, X_new: Any, accuracy: float = 0.01) -> tuple[Array, Array]:
         """Mean and variance of s at new rows; `predict_variances` has the error of the variances too."""
         design = self._new_rows(X_new)
-        m = design.times(self.weight_mean(posterior))
-        if not posterior.spread:
-            return m, np.zeros(len(m))
-        return m, self.predict_variances(posterior, design, accuracy).value
+        return (design.times(self.weight_mean(posterior)),
+                self.predict_variances(posterior, design, accuracy).value)  # fmt: skip
 
     def predict_variances(self, posterior: Posterior, X_new: Any, accuracy: float = 0.01) -> Variances:
         """Variances of s at new rows, with their standard errors or bounds."""
-        return estimate(self.factor_of(posterior).matrix, self._new_rows(X_new), accuracy=accuracy)
+        return self._variances_at(posterior, self._new_rows(X_new), accuracy)
+
+    def _variances_at(self, posterior: Posterior, rows: Operator, accuracy: float) -> Variances:
+        if not posterior.spread:  # a point
+            none = np.zeros(rows.shape[0])
+            return Variances(none, none, none, none, "exact", True, True, True, 0)
+        return estimate(self.factor_of(posterior).matrix, rows, accuracy=accuracy)
 
     def _new_rows(self, X_new: Any) -> Operator:
         design = as_operator(X_new, "X_new")
