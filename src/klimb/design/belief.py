@@ -79,6 +79,12 @@ class PrimalBelief(Belief):
         with threads_for(len(self._root)):
             return pool.row_norms_squared(self._root, upper=self._upper)[0]
 
+    def marginals(self, pool: DesignMatrix) -> tuple[Array, Array]:
+        """Both from one pass over the pool."""
+        with threads_for(len(self._root)):
+            v, m = pool.row_norms_squared(self._root, upper=self._upper, times=self.mean)
+        return m, v
+
 
 @final
 class CrossProducts:
