@@ -23,7 +23,6 @@ from klimb.numerics.arrays import Array
 
 # log_factor(rows, f) -> (g, g', g'') at the Q x L points f; column l belongs to datum rows[l], rows never fall.
 LogFactor = Callable[[Rows, Array], tuple[Array, Array, Array]]
-Bools = npt.NDArray[np.bool_]
 
 _SMALLEST_VARIANCE = 1e-200  # v = 0 is the limit; this keeps 1/v and the squares within range
 _DATA_PER_CHUNK = 512

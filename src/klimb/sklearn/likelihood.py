@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,6 @@ from klimb.numerics.arrays import Array
 from klimb.sites.base import Site
 from klimb.sites.softmax import Softmax
 from klimb.sites.wrappers import Weighted
-
-AutoFloat: TypeAlias = float | Literal["auto"]
 
 DIFFERENCE = 1e-5  # in the log of a parameter, for the derivative of the expected log likelihood
 BOUNDS = (np.log(1e-6), np.log(1e6))  # of positive parameters

@@ -14,7 +14,6 @@ from typing import IO, Any
 from klimb.cli.tables.records import Choice, ReadOptions, Table, all_columns
 from klimb.errors import InputError
 
-FORMATS = ("csv", "parquet", "npz", "svmlight")
 ENDINGS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".dat": "csv", ".parquet": "parquet", ".pq": "parquet",
            ".npz": "npz", ".svm": "svmlight", ".svmlight": "svmlight", ".libsvm": "svmlight"}
 GZIP, ZIP, PARQUET = b"\x1f\x8b", b"PK\x03\x04", b"PAR1"

@@ -51,11 +51,6 @@ class Lanczos:
         values, vectors = np.linalg.eigh(self.T)
         return np.asarray(values), np.asarray(vectors)
 
-    @cached_property
-    def ritz_residuals(self) -> Array:
-        """|A y - value y| for each of the `ritz` pairs."""
-        return np.asarray(np.linalg.norm(self.H[self.k :] @ self.ritz[1], axis=0))
-
 
 def lanczos(times: Callable[[Array], Array], size: int, k: int, *, rng: np.random.Generator, block: int = 1,
             start: Array | None = None, known: Lanczos | None = None) -> Lanczos:
