@@ -74,7 +74,7 @@ class Chooser:
             self._learn(labels)
             picks, why = self._pick(order, labels)
             choice = self._choice(picks, why, self._outlook(labels))
-        except (ArithmeticError, ValueError, MemoryError) as error:  # labels are safe; only the choice suffers
+        except Exception as error:  # whatever it is: labels are safe, and the page must not wait for ever
             picks = self._at_random(order.size, order.first, set())
             choice = self._blind_choice(picks, len(labels), f"The model could not choose ({type(error).__name__}:"
                                         f" {error}); the next items are random ones. Labels are saved all the same.")
@@ -86,7 +86,7 @@ class Chooser:
         try:
             self._learn(self._labels(order))
             return self._choice([self._place[row] for row in rows], [""] * len(rows), Point(0, 0.0, 0.0))
-        except (ArithmeticError, ValueError, MemoryError):
+        except Exception:
             return self._blind_choice([self._place[row] for row in rows], 0, "")
 
     def pass_over(self, rows: Sequence[int]) -> None:
