@@ -301,8 +301,8 @@ def _prior_site(prior: Any, scale: Any, df: float, power: float, count: int) -> 
         prior.check_length(count)
         return prior
     if prior not in PRIORS:
-        raise InputError(f"prior must be one of {', '.join(PRIORS)}, a site, or (sparse_glm only) gaussian", repr(prior),
-                         "Laplace is the l1 penalty as a distribution.")  # fmt: skip
+        raise InputError(f"prior must be one of {', '.join(PRIORS)}, a site, or (sparse_glm only) gaussian",
+                         repr(prior), "Laplace is the l1 penalty as a distribution.")  # fmt: skip
     values = _positive(scale, count, "scale")
     width: Any = float(scale) if np.ndim(scale) == 0 else values
     if prior == "student":
