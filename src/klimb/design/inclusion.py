@@ -16,6 +16,7 @@ from typing import final
 
 import numpy as np
 
+from klimb.infer.start import DIFFERENCE, newton_step
 from klimb.numerics.adaptive import Rows
 from klimb.numerics.arrays import Array
 from klimb.numerics.search import monotone_root
@@ -24,7 +25,6 @@ from klimb.sites.local import SuperGaussian
 
 ENOUGH = 1e-11  # size of the gradient in (m / sd, log v) at which a datum is done
 MOST_STEPS = 80
-DIFFERENCE = 1e-5  # relative step in v for derivatives of the oracle
 ROUNDING = 1e-13  # what the bound of one datum may lose to rounding, relative to its terms
 
 
@@ -140,22 +140,8 @@ def _own_bound(e: Expectation, m: Array, v: Array, prior_m: Array, prior_v: Arra
 
 def _direction(site: Site, e: Expectation, y: Array, m: Array, v: Array, prior_m: Array, prior_v: Array
                ) -> tuple[Array, Array]:
-    """A Newton step in (m / sd, log v), cut to two sd and a factor of e^1.5.
-
-    One forward difference in v is enough, because d alpha/dm = gamma and d alpha/dv = (d gamma/dm) / 2.
-    """
-    ahead = site.oracle(y, m, v * (1.0 + DIFFERENCE))
-    sd = np.sqrt(v)
-    g_m = -sd * (e.alpha + (m - prior_m) / prior_v)
-    g_v = 0.5 * (1.0 - v / prior_v - v * e.gamma)
-    h_mm = np.minimum(-v * (e.gamma + 1.0 / prior_v), -0.01)
-    h_vv = np.minimum(-0.5 * v * (1.0 / prior_v + e.gamma + (ahead.gamma - e.gamma) / DIFFERENCE), -0.01)
-    h_mv = -sd * (ahead.alpha - e.alpha) / DIFFERENCE
-    h_mv = np.where(h_mv**2 < (1.0 - 1e-6) * h_mm * h_vv, h_mv, 0.0)
-    det = h_mm * h_vv - h_mv**2
-    d_m, d_v = -(h_vv * g_m - h_mv * g_v) / det, -(h_mm * g_v - h_mv * g_m) / det
-    cut = 1.0 / np.maximum(np.maximum(np.abs(d_m) / 2.0, np.abs(d_v) / 1.5), 1.0)
-    return np.nan_to_num(cut * d_m, nan=0.0), np.nan_to_num(cut * d_v, nan=-1.5)
+    """A Newton step in (m / sd, log v)."""
+    return newton_step(e, site.oracle(y, m, v * (1.0 + DIFFERENCE)), m, v, prior_m, prior_v, floor=0.01)[:2]
 
 
 # -- the local bound: one variable -----------------------------------------------------------------------------------

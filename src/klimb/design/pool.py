@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, as_float, finite_sum
 from klimb.numerics.dense import row_blocks
 from klimb.numerics.matrix import BlockedDesign, DenseDesign, DesignMatrix, as_design
 from klimb.numerics.sparse import CsrDesign, SparseDesign, worth_pairing
@@ -101,7 +101,7 @@ def as_pool(X: Any, *, intercept: bool = False, name: str = "pool") -> DesignMat
 
 def _check_finite_rows(pool: DenseRows, name: str) -> None:
     for rows, block in pool.blocks():
-        if not np.isfinite(block.sum()):
+        if not finite_sum(block):
             bad = np.argwhere(~np.isfinite(block))
             if len(bad):
                 i, j = (int(k) for k in bad[0])
@@ -117,7 +117,7 @@ def _sparse_pool(X: Any, intercept: bool, name: str) -> DesignMatrix:
     if X.shape[1] > MOST_PAIRED:
         matrix = X.tocsr().astype(np.float64)
         matrix.sum_duplicates()
-        if worth_pairing(matrix) and np.isfinite(matrix.data.sum()):
+        if worth_pairing(matrix) and finite_sum(matrix.data):
             return SparseDesign(matrix)
     return as_design(X, name)
 

@@ -156,17 +156,23 @@ def local_optimum(problem: Problem, prior_m: Array, prior_v: Array, state: State
 def _local_direction(
     problem: Problem, e: Expectation, m: Array, v: Array, prior_m: Array, prior_v: Array
 ) -> tuple[Array, Array, Array]:
-    """A Newton step in (m / sd, log v) for each site, cut to two sd and a factor of e^1.5, and its gradient's size.
-
-    The missing derivatives of the oracle come from one forward difference in v, because d alpha/dm = gamma and
-    d alpha/dv = (d gamma/dm) / 2.
-    """
+    """The Newton step of every site of a problem, and the size of its gradient."""
     ahead = problem.oracle(m, v * (1 + DIFFERENCE) + problem.latent.slack)
+    return newton_step(e, ahead, m, v, prior_m, prior_v, floor=0.05)
+
+
+def newton_step(e: Expectation, ahead: Expectation, m: Array, v: Array, prior_m: Array, prior_v: Array, *,
+                floor: float) -> tuple[Array, Array, Array]:
+    """A Newton step in (m / sd, log v) for each site against N(prior_m, prior_v), and its gradient's size.
+
+    It is cut to two sd and a factor of e^1.5; curvatures are at least ``floor``. The missing derivatives of the oracle
+    come from ``ahead``, the oracle at v (1 + DIFFERENCE), because d alpha/dm = gamma and d alpha/dv = (d gamma/dm) / 2.
+    """
     sd = np.sqrt(v)
     g_m = -sd * (e.alpha + (m - prior_m) / prior_v)
     g_v = 0.5 * (1 - v / prior_v - v * e.gamma)
-    h_mm = np.minimum(-v * (e.gamma + 1 / prior_v), -0.05)
-    h_vv = np.minimum(-0.5 * v * (1 / prior_v + e.gamma + (ahead.gamma - e.gamma) / DIFFERENCE), -0.05)
+    h_mm = np.minimum(-v * (e.gamma + 1 / prior_v), -floor)
+    h_vv = np.minimum(-0.5 * v * (1 / prior_v + e.gamma + (ahead.gamma - e.gamma) / DIFFERENCE), -floor)
     h_mv = -sd * (ahead.alpha - e.alpha) / DIFFERENCE
     # Exponential sites are nearly singular along m + v/2 = const, which is where a wide prior lets them go: keep the
     # cross term as long as the Hessian is definite, and the direction when it is cut.

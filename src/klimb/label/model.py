@@ -86,8 +86,9 @@ class Chooser:
         try:
             self._learn(self._labels(order))
             return self._choice([self._place[row] for row in rows], [""] * len(rows), Point(0, 0.0, 0.0))
-        except Exception:
-            return self._blind_choice([self._place[row] for row in rows], 0, "")
+        except Exception as error:  # as above: the items are known, only what the model thinks of them is not
+            return self._blind_choice([self._place[row] for row in rows], 0, "The model has nothing to say of these "
+                                      f"items ({type(error).__name__}: {error}). Labels are saved all the same.")
 
     def pass_over(self, rows: Sequence[int]) -> None:
         """Items of an earlier run, which are not to be chosen again."""

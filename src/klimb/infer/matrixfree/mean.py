@@ -34,7 +34,6 @@ class Found:
 
     mean: Mean
     distance: float
-    n_steps: int
     unsolved: float  # the worst relative residual of a system that missed its tolerance; 0 if all were solved
 
 
@@ -46,11 +45,11 @@ def best_mean(target: Target, v: Array, start: Mean, solver: Solver, goal: float
     """
     mean, distance, unsolved = start, np.inf, 0.0
     before = (np.inf, np.inf)  # norm of the gradient and decrement at the last step
-    for step in range(most):
+    for _ in range(most):
         gradient = target.gradient(mean)
         size = float(np.linalg.norm(gradient))
         if size == 0.0:
-            return Found(mean, 0.0, step, unsolved)
+            return Found(mean, 0.0, unsolved)
         weights = target.newton_weights(mean, v)
         tolerance = _forcing(size, before, goal)
         solution = solver(weights, gradient, tolerance)
@@ -59,12 +58,12 @@ def best_mean(target: Target, v: Array, start: Mean, solver: Solver, goal: float
         distance = max(float(gradient @ solution.x), 0.0) ** 0.5
         before = (size, distance)
         if distance <= goal:
-            return Found(mean, distance, step, unsolved)
+            return Found(mean, distance, unsolved)
         moved = _line_search(target, v, mean, solution.x, gradient)
         if moved is None:  # nothing but rounding is left
-            return Found(mean, distance, step, unsolved)
+            return Found(mean, distance, unsolved)
         mean = moved
-    return Found(mean, distance, most, unsolved)
+    return Found(mean, distance, unsolved)
 
 
 def _forcing(size: float, before: tuple[float, float], goal: float) -> float:
