@@ -20,7 +20,8 @@ from klimb.design import (
     information_gain,
     variance_reduction,
 )
-from klimb.design.shortlist import GRID, Shortlist, _Box
+from klimb.design.box import GRID, Box
+from klimb.design.shortlist import Shortlist
 from klimb.errors import InputError
 from klimb.sites import (
     CLogLog,
@@ -199,7 +200,7 @@ def test_no_spline_exceeds_its_bounds(jagged) -> None:
     rng = np.random.default_rng(4)
     x = np.linspace(-1.0, 1.0, GRID)
     coefficients = rng.standard_normal((GRID, GRID)) * 50.0 if jagged else -((x[:, None] - 0.3) ** 2) + x
-    box = _Box(Bald(), Logistic(), (-3.0, -1.0), (4.0, 2.0), coefficients)
+    box = Box(Bald(), Logistic(), (-3.0, -1.0), (4.0, 2.0), coefficients)
     m, log_v = rng.uniform(-3.0, 4.0, 20_000), rng.uniform(-1.0, 2.0, 20_000)
     m[:4], log_v[:4] = [-3.0, -3.0, 4.0, 4.0], [-1.0, 2.0, -1.0, 2.0]
     room = box.bounds(m, log_v) - box.at(m, log_v)
@@ -214,7 +215,7 @@ def test_shortlists_are_those_of_the_spline_at_every_candidate(score, monkeypatc
         some = Candidates(Logistic(), spread * rng.standard_normal(8000), spread * rng.gamma(0.7, 1.0, 8000))
         found = Shortlist().scores(score, some)
         with monkeypatch.context() as patch:
-            patch.setattr(_Box, "bounds", lambda box, m, log_v: np.full(m.size, np.inf))  # rules nobody out
+            patch.setattr(Box, "bounds", lambda box, m, log_v: np.full(m.size, np.inf))  # rules nobody out
             np.testing.assert_array_equal(found, Shortlist().scores(score, some))
 
 

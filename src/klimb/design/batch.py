@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from klimb.design.marginals import Marginals
-from klimb.design.pool import Index, row_vector, take_rows
+from klimb.design.pool import Index, Mask, row_vector, take_rows
 from klimb.design.scores import Candidates, Score
 from klimb.design.shortlist import Shortlist
 from klimb.design.sizes import expected_gamma
@@ -50,16 +50,25 @@ def score_rows(score: Score, now: Marginals, rows: Index, first: Marginals | Non
     return np.concatenate([score.of(candidates(now, part, first)) for part in parts])
 
 
-def greedy_batch(marginals: Marginals, score: Score, free: Index, k: int, waiting: Index | None = None,
-                 shortlist: Shortlist | None = None) -> Index:
-    """``k`` rows of ``free``, each the best given those before it and those that are ``waiting`` for labels."""
-    now, picks, rest = marginals, list[int](), free
-    for row in () if waiting is None else waiting.tolist():
+def best_row(score: Score, now: Marginals, free: Mask, shortlist: Shortlist, first: Marginals | None = None) -> int:
+    """The row of the largest score among the ``free`` ones; those that can not win are not even looked at."""
+    few = shortlist.after_drift(score, now, free)
+    if few is not None:
+        rows, scores = few
+        return best_candidate(scores, rows)
+    rows = np.flatnonzero(free)
+    return best_candidate(score_rows(score, now, rows, first, shortlist), rows)
+
+
+def greedy_batch(marginals: Marginals, score: Score, free: Mask, k: int, waiting: Index, shortlist: Shortlist) -> Index:
+    """``k`` rows of those ``free``, each the best given those before it and those that are ``waiting`` for labels."""
+    now, picks, rest = marginals, list[int](), free.copy()
+    for row in waiting.tolist():
         now = _pending_label(now, row)
     for number in range(k):
-        pick = best_candidate(score_rows(score, now, rest, marginals, shortlist), rest)
+        pick = best_row(score, now, rest, shortlist, marginals)
         picks.append(pick)
-        rest = rest[rest != pick]
+        rest[pick] = False
         if number + 1 < k:
             now = _pending_label(now, pick)
     return np.array(picks, dtype=np.intp)

@@ -46,6 +46,14 @@ class Belief(ABC):
         """Mean and variance of s_i = x_i'w for every row."""
         return pool.times(self.mean), self.variances(pool)
 
+    def distance(self, mean: Array) -> float:
+        """sqrt(d' V_w^-1 d) for d = mean - self.mean, so |x'd| is at most that times sqrt(x' V_w x); or infinity."""
+        return float(np.inf)
+
+    def growth(self, later: Belief) -> float:
+        """A bound of x' V' x / x' V_w x over all x, where V' is the covariance of ``later``; or infinity."""
+        return 1.0 if later is self else float(np.inf)
+
     def covariances(self, pool: DesignMatrix, rows: Array) -> Array:
         """x_i' V_w t_j for every row x_i of the pool and every row t_j of the dense ``rows``: N x len(rows)."""
         return times_each(pool, self.times(np.ascontiguousarray(rows.T)))
@@ -78,6 +86,23 @@ class PrimalBelief(Belief):
     def variances(self, pool: DesignMatrix) -> Array:
         with threads_for(len(self._root)):
             return pool.row_norms_squared(self._root, upper=self._upper)[0]
+
+    def distance(self, mean: Array) -> float:
+        return float(np.linalg.norm(self._in_own_units(mean - self.mean)))
+
+    def growth(self, later: Belief) -> float:
+        if later is self or not isinstance(later, PrimalBelief):
+            return super().growth(later)
+        ratio = self._in_own_units(later._root)  # its singular values are the ratios of standard deviations
+        return float(np.linalg.eigvalsh(ratio.T @ ratio)[-1]) if np.isfinite(ratio).all() else float(np.inf)
+
+    def _in_own_units(self, vectors: Array) -> Array:
+        """R^-1 vectors, infinite where R is not known to have an inverse (a weight without variance has none)."""
+        from scipy.linalg import solve_triangular
+
+        if not self._upper or not np.diagonal(self._root).all():
+            return np.full(np.shape(vectors), np.inf)
+        return np.asarray(solve_triangular(self._root, vectors, check_finite=False))
 
     def marginals(self, pool: DesignMatrix) -> tuple[Array, Array]:
         """Both from one pass over the pool."""
@@ -155,6 +180,23 @@ class DualBelief(Belief):
     def _weigh(self, column: Array) -> Array:
         """(K + G^-1)^-1 column = (I + G K)^-1 G column."""
         return self._factor.solve(self._gamma * column)[0]
+
+    def distance(self, mean: Array) -> float:
+        """A = Sigma^-1 + X'G X, product by product."""
+        moved, deviation = mean - self.mean, self._latent.prior.root
+        if deviation.ndim == 2 or not deviation.all():
+            return float(np.inf)
+        return float(np.sqrt(np.sum((moved / deviation) ** 2) + self._gamma @ self._latent.X.times(moved) ** 2))
+
+    def growth(self, later: Belief) -> float:
+        """Sites that keep the share r of their precision, and new ones: A' >= r A, and V' <= V / r."""
+        if later is self or not isinstance(later, DualBelief) or self._rows is None or later._rows is None:
+            return super().growth(later)
+        n = len(self._rows)
+        if not (np.array_equal(later._rows[:n], self._rows) and later._gamma.min() >= 0.0 and self._gamma.min() > 0.0):
+            return float(np.inf)
+        kept = float((later._gamma[:n] / self._gamma).min())
+        return 1.0 / min(kept, 1.0) if kept > 0.0 else float(np.inf)
 
     def variances(self, pool: DesignMatrix) -> Array:
         prior = self._latent.prior

@@ -12,12 +12,13 @@ from typing import Any, Self, final
 
 import numpy as np
 
-from klimb.design.batch import best_candidate, greedy_batch, score_rows
+from klimb.design.batch import best_row, greedy_batch, score_rows
 from klimb.design.belief import Belief, CrossProducts
 from klimb.design.inclusion import Inclusion, include
-from klimb.design.marginals import Marginals, Targets
+from klimb.design.marginals import Counts, Marginals, Snapshot
 from klimb.design.model import linear_model
-from klimb.design.pool import Index, as_pool, check_count, check_rows, take_rows
+from klimb.design.pending import Targets
+from klimb.design.pool import Index, Mask, as_pool, check_count, check_rows, take_rows
 from klimb.design.scores import Random, Score, as_score
 from klimb.design.shortlist import Shortlist
 from klimb.errors import InputError
@@ -32,6 +33,7 @@ from klimb.sites.prediction import Prediction
 STATE_VERSION = 1
 FINGERPRINT_ROWS = 512
 DEFAULT_TARGETS = 100
+START_TOL = 1e-3  # of new sites that a fit starts from
 
 
 @final
@@ -113,6 +115,8 @@ class ActiveLearner:
         self._result: Result | None = None
         self._belief: Belief | None = None
         self._state: Marginals | None = None  # with every label, included or fitted
+        self._before: Snapshot | None = None  # the last marginals of the whole pool before this fit
+        self._counts = Counts()
         self._fitted = self._included = 0  # labels of the last fit, and those included since
 
     # -- labels
@@ -135,14 +139,14 @@ class ActiveLearner:
     @property
     def unlabelled(self) -> Index:
         """The rows that ``query`` may still give."""
-        return self._without(self._rows)
+        return np.flatnonzero(self._free())
 
-    def _without(self, *closed: Any) -> Index:
-        """All rows of the pool but these."""
+    def _free(self, *closed: Index) -> Mask:
+        """The rows of the pool that are not labelled, nor ``closed``."""
         free = np.ones(self.n_pool, dtype=bool)
-        for rows in closed:
+        for rows in (self.labelled, *closed):
             free[rows] = False
-        return np.flatnonzero(free)
+        return free
 
     def teach(self, rows: Any, labels: Any) -> None:
         """Add the ``labels`` of ``rows``; the next question to the posterior fits it once for all of them."""
@@ -155,7 +159,7 @@ class ActiveLearner:
         if given.shape != index.shape:
             raise InputError(f"there must be one label per row ({index.size})", f"shape {given.shape}",
                              "Pass labels in the order of rows.")
-        if self._warm:
+        if self._warm and self._n_fitted(index.size) != self._fitted:  # the next fit starts from sites for them too
             self._extend_sites(index, self._site.rows(index).validate(given))
         self._add(index, given)
 
@@ -196,9 +200,9 @@ class ActiveLearner:
                                np.concatenate([q.gamma[:n], later[1]]))
         return self._result
 
-    def _n_fitted(self) -> int:
-        """How many of the labels the fit has: all, or the last multiple of ``refit``."""
-        n = len(self._rows)
+    def _n_fitted(self, more: int = 0) -> int:
+        """How many of the labels, and ``more``, the fit has: all, or the last multiple of ``refit``."""
+        n = len(self._rows) + more
         return n if n < self._refit else n - n % self._refit
 
     @property
@@ -213,7 +217,8 @@ class ActiveLearner:
         """The marginals of the pool, with the labels that came after the last fit included one by one."""
         if self._state is None:
             belief = self.belief
-            self._state, self._included = Marginals.of(self._pool, self._site, belief), 0
+            self._state = Marginals.of(self._pool, self._site, belief, self._before, self._counts)
+            self._included = 0
         for k in range(self._fitted + self._included, len(self._rows)):
             self._state, new = self._state.include(self._rows[k], self._clean[k])
             self._included += 1
@@ -303,16 +308,15 @@ class ActiveLearner:
         score = self._score if strategy is None else as_score(strategy)
         waiting = check_rows(pending, self.n_pool, "pending") if len(pending) else np.zeros(0, dtype=np.intp)
         closed = check_rows(exclude, self.n_pool, "exclude") if len(exclude) else np.zeros(0, dtype=np.intp)
-        free = self._without(self._rows, waiting, closed)
+        free = self._free(waiting, closed)
         check_count(k)
         self._check_enough(k, free)
         at_random = int(k) if isinstance(score, Random) else min(max(self._initial - len(self._rows), 0), int(k))
-        order = self._order[np.isin(self._order, free)] if at_random else free
-        first = order[:at_random]
+        first = self._order[free[self._order]][:at_random] if at_random else np.zeros(0, dtype=np.intp)
         if at_random == k:
             return first.astype(np.intp)
-        rest = self._without(self._rows, waiting, closed, first)
-        chosen = greedy_batch(self._now(score), score, rest, int(k) - at_random, waiting, self._shortlist)
+        free[first] = False
+        chosen = greedy_batch(self._now(score), score, free, int(k) - at_random, waiting, self._shortlist)
         return np.concatenate([first, chosen]).astype(np.intp)
 
     def block(self, k: int, ask: Callable[[int], Any], *, strategy: str | Score | None = None) -> Index:
@@ -330,15 +334,15 @@ class ActiveLearner:
             self.teach(rows, [float(ask(int(row))) for row in rows])
             return rows
         check_count(k)
-        now, free, sites = self._now(score), self.unlabelled, self._sites
+        now, free, sites = self._now(score), self._free(), self._sites
         self._check_enough(k, free)
         picks, labels, found = list[int](), list[float](), list[Inclusion]()
         for _ in range(int(k)):
-            pick = best_candidate(score_rows(score, now, free, shortlist=self._shortlist), free)
+            pick = best_row(score, now, free, self._shortlist)
             label = float(ask(pick))
             now, new = now.include(pick, float(self._site.rows(np.array([pick])).validate(np.array([label]))[0]))
             picks, labels, found = [*picks, pick], [*labels, label], [*found, new]
-            free = free[free != pick]
+            free[pick] = False
         self._add(np.array(picks, dtype=np.intp), np.array(labels))
         if self._warm and sites is not None:
             self._sites = (np.concatenate([sites[0], *(new.slope for new in found)]),
@@ -361,10 +365,11 @@ class ActiveLearner:
         return np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows)
 
     @staticmethod
-    def _check_enough(k: int, free: Index) -> None:
-        if k > free.size:
-            raise InputError(f"k must be at most the number of rows to choose from ({free.size})", f"{k}",
-                             "Everything else is labelled." if free.size else "The whole pool is labelled.")
+    def _check_enough(k: int, free: Mask) -> None:
+        left = int(np.count_nonzero(free))
+        if k > left:
+            raise InputError(f"k must be at most the number of rows to choose from ({left})", f"{k}",
+                             "Everything else is labelled." if left else "The whole pool is labelled.")
 
     # -- keeping
 
@@ -420,12 +425,14 @@ class ActiveLearner:
         """Sites of new labels from their present marginals, for a warm start."""
         if not self._rows:
             return
-        m, v = (part[rows] for part in self.marginals())
+        m, v = self._current().at(rows)
         assert self._sites is not None
-        new = include(self._site.rows(rows), y, m, v)
+        new = include(self._site.rows(rows), y, m, v, tol=START_TOL)
         self._sites = (np.concatenate([self._sites[0], new.slope]), np.concatenate([self._sites[1], new.gamma]))
 
     def _forget_fit(self) -> None:
+        if self._state is not None:
+            self._before = self._state.latest
         self._result, self._belief, self._state = None, None, None
         self._fitted = self._included = 0
 

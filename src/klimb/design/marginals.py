@@ -9,94 +9,60 @@ is 1/gamma, its kappa_i is 1 + gamma v_i):
 
 Where the variances are estimates from below (Lanczos), the solution d corrects v_i before the site is found. A variance
 that the update takes below zero is computed anew by a solve, never dropped.
+
+The product w with the pool waits until somebody asks for all rows. Those who want the best row alone need not: they
+take the last marginals of all rows that were computed, how far the belief has moved from there (`Drift`), and the
+present marginals of the few rows that may be best after it (`Marginals.at`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import final
 
 import numpy as np
 
 from klimb.design.belief import Belief
 from klimb.design.inclusion import Inclusion, include
+from klimb.design.pending import Pending, Targets
 from klimb.design.pool import Index, row_vector, take_rows
 from klimb.numerics.arrays import Array
 from klimb.numerics.matrix import DesignMatrix
 from klimb.sites.base import Site
 
 LOST = 1e-10  # share of its former value below which a variance is a difference of equal numbers
-SOLVED_AT_ONCE = 64  # right-hand sides of one block of solves
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Pending:
-    """V - sum_k c_k d_k d_k': the covariance of the weights after inclusions that no fit has seen yet."""
-
-    belief: Belief
-    directions: tuple[Array, ...] = ()
-    weights: tuple[float, ...] = ()
-
-    def times(self, vectors: Array) -> Array:
-        """V' times one vector, or several as columns."""
-        product = self.belief.times(vectors)
-        for d, c in zip(self.directions, self.weights, strict=True):
-            product = product - np.multiply.outer(d, c * (d @ vectors))
-        return product
-
-    def including(self, d: Array, c: float) -> Pending:
-        """After one more inclusion."""
-        return Pending(self.belief, (*self.directions, d), (*self.weights, c))
-
-    def pool_variances(self, pool: DesignMatrix) -> Array:
-        """x'V'x for every row of a pool, by the belief's own way and one product per inclusion."""
-        v = self.belief.variances(pool)
-        for d, c in zip(self.directions, self.weights, strict=True):
-            v = v - c * pool.times(d) ** 2
-        return np.maximum(v, 0.0)
-
-    def variances(self, rows: object) -> Array:
-        """x'V'x for the rows of a dense array or CSR, each by a solve."""
-        dense = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows)
-        found = np.empty(len(dense))
-        for begin in range(0, len(dense), SOLVED_AT_ONCE):
-            part = dense[begin : begin + SOLVED_AT_ONCE]
-            found[begin : begin + len(part)] = np.einsum("ij,ji->i", part, self.times(np.ascontiguousarray(part.T)))
-        return np.maximum(found, 0.0)
-
-
-@final
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Counts:
-    """What the algebra has cost: products with the pool, systems solved, variances computed anew."""
+    """What the algebra has cost, from one state to the next."""
 
-    products: int = 0
-    solves: int = 0
-    recomputed: int = 0
+    products: int = 0  # with the pool
+    solves: int = 0  # of systems
+    recomputed: int = 0  # variances that were solved for
+    fits: int = 0  # marginals of the whole pool that were computed from a fit
+    rows: int = 0  # whose marginals were computed alone
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Targets:
-    """Rows whose predictions matter: ``rows`` (T x D), V rows' (D x T), and the marginals of their latent values."""
+class Snapshot:
+    """The marginals of all rows at one time, and the belief of that time."""
 
-    rows: Array = field(repr=False)
-    directions: Array = field(repr=False)
     m: Array
     v: Array
+    pending: Pending = field(repr=False)
 
-    @staticmethod
-    def of(rows: Array, pending: Pending, weights: Array) -> Targets:
-        """Those of a state: one solve per target."""
-        directions = pending.times(np.ascontiguousarray(rows.T))
-        return Targets(rows, directions, rows @ weights, np.maximum(np.einsum("td,dt->t", rows, directions), 0.0))
 
-    def including(self, d: Array, c: float, e: float) -> Targets:
-        """After an inclusion."""
-        w = self.rows @ d
-        return Targets(self.rows, self.directions - np.multiply.outer(c * d, w), self.m + e * w,
-                       np.maximum(self.v - c * w * w, 0.0))
+@final
+@dataclass(frozen=True)
+class Drift:
+    """How far marginals may be from a snapshot: |m' - m| <= shift sqrt(v) and v' <= growth v, for every row."""
+
+    shift: float
+    growth: float
 
 
 @final
@@ -108,20 +74,97 @@ class Marginals:
     site: Site
     pending: Pending = field(repr=False)
     weights: Array = field(repr=False)
-    m: Array
-    v: Array
+    before: Snapshot | None = field(default=None, repr=False)  # the last one, of this fit or of one before
+    travelled: float = 0.0  # by the mean since then, each step in units of the belief that it started from
     log_det: float = 0.0
     counts: Counts = field(default_factory=Counts)
     targets: Targets | None = None
 
     @staticmethod
-    def of(pool: DesignMatrix, site: Site, belief: Belief) -> Marginals:
-        """Those of a fit."""
-        m, v = belief.marginals(pool)
-        return Marginals(pool, site, Pending(belief), belief.mean, m, v)
+    def of(pool: DesignMatrix, site: Site, belief: Belief, before: Snapshot | None = None, counts: Counts | None = None
+           ) -> Marginals:
+        """Those of a fit; ``before`` are those of an earlier one."""
+        return Marginals(pool, site, Pending(belief), belief.mean, before, counts=counts or Counts())
+
+    @property
+    def m(self) -> Array:
+        """Means of all rows."""
+        return self.snapshot.m
+
+    @property
+    def v(self) -> Array:
+        """Variances of all rows."""
+        return self.snapshot.v
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """Both, computed when they are asked for: a product with the pool for each inclusion since the last ones."""
+        if self.before is None or self.before.pending.belief is not self.pending.belief:
+            self.counts.fits += 1
+            m, v = self.pending.belief.marginals(self.pool)
+            done = 0
+        else:
+            m, v, done = self.before.m, self.before.v, len(self.before.pending.directions)
+        first = v
+        for d, c, e in self.pending.since(done):
+            w = self.pool.times(d)
+            m, v = m + e * w if e else m, v - c * w**2
+            self.counts.products += 1
+        return Snapshot(m, self._without_lost(v, first, None), self.pending)
+
+    @property
+    def computed(self) -> bool:
+        """Whether the marginals of all rows have been asked for."""
+        return "snapshot" in self.__dict__
+
+    @property
+    def latest(self) -> Snapshot | None:
+        """The last marginals of all rows that were computed: these, or those of a state before."""
+        return self.snapshot if self.computed else self.before
+
+    def means_at(self, rows: Index) -> Array:
+        """Means of some rows alone."""
+        return self.pool.subset(rows).times(self.weights)
+
+    def at(self, rows: Index) -> tuple[Array, Array]:
+        """Means and variances of some rows alone."""
+        if self.computed:
+            return self.m[rows], self.v[rows]
+        self.counts.rows += rows.size
+        some, before = self.pool.subset(rows), self.before
+        m = some.times(self.weights)
+        if before is None or before.pending.belief is not self.pending.belief:
+            first, done = self.pending.belief.variances(some), 0
+        else:
+            first, done = before.v[rows], len(before.pending.directions)
+        v = first
+        for d, c, _ in self.pending.since(done):
+            v = v - c * some.times(d) ** 2
+        return m, self._without_lost(v, first, rows)
+
+    def _without_lost(self, v: Array, first: Array, rows: Index | None) -> Array:
+        """``v``; what subtraction from ``first`` left without digits, or without sense, is solved for."""
+        lost: Index = np.flatnonzero((v < LOST * first) & (first > 0.0)) if v is not first else np.zeros(0, np.intp)
+        if lost.size:
+            v[lost] = self.pending.variances(take_rows(self.pool, lost if rows is None else rows[lost]))
+            self.counts.solves += lost.size
+            self.counts.recomputed += lost.size
+        return v
+
+    def drift(self) -> Drift:
+        """From ``before`` to here; infinite where nothing is known of it."""
+        before = self.before
+        if before is None or not self.pending.belief.exact:
+            return Drift(np.inf, np.inf)
+        if not before.pending.directions:
+            old = before.pending.belief
+            return Drift(old.distance(self.weights), old.growth(self.pending.belief))
+        # V shrinks with each inclusion, so that a step is no longer in the units of the snapshot than in its own.
+        same = before.pending.belief is self.pending.belief
+        return Drift(self.travelled, 1.0) if same else Drift(np.inf, np.inf)
 
     def include(self, row: int, y: float) -> tuple[Marginals, Inclusion]:
-        """With label ``y`` (as ``site.validate`` gives it) of ``row``: one solve and one product with the pool."""
+        """With label ``y`` (as ``site.validate`` gives it) of ``row``: one solve; the product with the pool waits."""
         x = row_vector(self.pool, row)
         d = self.pending.times(x)
         one = np.array([row])
@@ -137,19 +180,9 @@ class Marginals:
         mean, variance = float(x @ self.weights), max(float(x @ d), 0.0)
         kappa = 1.0 + gamma * variance
         c, e = gamma / kappa, (slope - gamma * mean) / kappa if known else 0.0
-        w = self.pool.times(d)
-        pending = self.pending.including(d, c)
-        v, recomputed = self._lowered(pending, c * w**2)
-        counts = Counts(self.counts.products + 1, self.counts.solves + 1 + recomputed,
-                        self.counts.recomputed + recomputed)
-        return replace(self, pending=pending, weights=self.weights + e * d, m=self.m + e * w if known else self.m, v=v,
-                       log_det=self.log_det + float(np.log(kappa)), counts=counts,
+        self.counts.solves += 1
+        start = 0.0 if self.computed else self.travelled
+        return replace(self, pending=self.pending.including(d, c, e), weights=self.weights + e * d, before=self.latest,
+                       travelled=start + abs(e) * float(np.sqrt(variance)),
+                       log_det=self.log_det + float(np.log(kappa)),
                        targets=None if self.targets is None else self.targets.including(d, c, e))
-
-    def _lowered(self, pending: Pending, explained: Array) -> tuple[Array, int]:
-        """v - explained; what that leaves without digits, or without sense, is solved for."""
-        v = self.v - explained
-        lost: Index = np.flatnonzero((v < LOST * self.v) & (self.v > 0.0))
-        if lost.size:
-            v[lost] = pending.variances(take_rows(self.pool, lost))
-        return v, int(lost.size)

@@ -15,6 +15,7 @@ from klimb.numerics.matrix import BlockedDesign, DenseDesign, DesignMatrix, as_d
 from klimb.numerics.sparse import CsrDesign, SparseDesign, worth_pairing
 
 Index: TypeAlias = npt.NDArray[np.intp]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 MOST_PAIRED = 1000  # columns up to which products of pairs are worth storing: beyond, labels are fewer than columns
 

@@ -1,70 +1,46 @@
 """The best of many candidates by a score that is dear to compute, without computing it for all.
 
 A score of the marginals alone is a smooth function of (m, log v), and so is its logarithm, which does not vanish where
-the score does. A spline of it over the box of the candidates costs a few thousand evaluations, once; it names the few
-that may be best, for which the score itself is computed. The error of the spline is measured at candidates, anew for
-each choice, and the shortlist is as long as four times that error demands.
+the score does. A spline of it over the box of the candidates (`klimb.design.box`) costs a few thousand evaluations,
+once; it names the few that may be best, for which the score itself is computed. The error of the spline is measured at
+candidates, anew for each choice, and the shortlist is as long as four times that error demands. A table of upper bounds
+leaves few candidates for the spline itself, and exactly those it would have named.
 
-Even the spline need not be evaluated everywhere. Between its knots a B-spline lies within the range of the coefficients
-that bear on it, and halving the distance of knots twice makes that range narrow: a table of upper bounds, one look-up a
-candidate, leaves few for the spline, and exactly those it would have named.
+Nor need the marginals be computed for all. Those of a snapshot say where each candidate may be by now; only those that
+may be best there are looked at.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
+import numpy.typing as npt
 
-from klimb.design.pool import Index
+from klimb.design.box import SMALLEST, Box, box_around
+from klimb.design.marginals import Drift, Marginals, Snapshot
+from klimb.design.pool import Index, Mask
 from klimb.design.scores import Candidates, Score
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Site
 
 MANY = 6000  # candidates from which a spline pays
-GRID = 48  # points in either direction
-MARGIN = 0.25  # by which the box is wider than the candidates, so that the next ones fit it too
 PROBES = 64
+LEADERS = 16  # whose scores say how good the best must be
 LONGEST = 0.25  # share of the candidates from which the spline is no help
-SMALLEST = 1e-280
-HALVINGS = 2  # of the distance of knots, for the table of bounds
-ROUNDING = 1e-9  # by which a bound is raised, so that rounding does not break it
+MOST_ALONE = 1.0  # share of the pool that may be computed row by row before all rows are computed again
+MOST_AT_ONCE = 0.125  # the same for one choice
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class _Box:
-    score: Score
-    site: Site
-    low: tuple[float, float]
-    high: tuple[float, float]
-    coefficients: Array  # of a cubic spline, GRID x GRID
-    upper: Array = field(init=False, repr=False)  # bounds of the spline, one per cell
+class _Places:
+    """Where the rows of a snapshot are in a box, and which of them lead."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "upper", _upper_bounds(self.coefficients))
-
-    def at(self, m: Array, log_v: Array) -> Array:
-        """The spline at some points."""
-        from scipy.ndimage import map_coordinates
-
-        places = self._places(m, log_v, GRID - 1)
-        return np.asarray(map_coordinates(self.coefficients, places, order=3, mode="mirror", prefilter=False))
-
-    def bounds(self, m: Array, log_v: Array) -> Array:
-        """Numbers that the spline does not exceed, by one look-up each."""
-        cells = len(self.upper)
-        i, j = (np.minimum(place.astype(np.intp), cells - 1) for place in self._places(m, log_v, cells))
-        return np.asarray(self.upper.ravel().take(i * cells + j))
-
-    def _places(self, m: Array, log_v: Array, cells: int) -> list[Array]:
-        return [(values - low) * (cells / (high - low))
-                for values, low, high in zip((m, log_v), self.low, self.high, strict=True)]
-
-    def covers(self, score: Score, site: Site, m: Array, log_v: Array) -> bool:
-        return bool(score == self.score and site is self.site and m.min() >= self.low[0] and m.max() <= self.high[0]
-                    and log_v.min() >= self.low[1] and log_v.max() <= self.high[1])
+    def __init__(self, snapshot: Snapshot, box: Box) -> None:
+        self.snapshot, self.box = snapshot, box
+        self.cells: npt.NDArray[np.uint16] = box.wide_cells(snapshot.m, np.log(np.maximum(snapshot.v, SMALLEST)))
+        self.leaders = _largest(box.bounds_after(Drift(0.0, 1.0)).take(self.cells))
+        self.alone = 0  # rows computed alone since the snapshot
 
 
 @final
@@ -72,7 +48,9 @@ class Shortlist:
     """Keeps its spline from choice to choice."""
 
     def __init__(self) -> None:
-        self._box: _Box | None = None
+        self._box: Box | None = None
+        self._places: _Places | None = None
+        self._error = 0.0  # of the spline, where it was last measured
         self.n_exact = 0  # scores computed, grid and probes included
 
     def scores(self, score: Score, candidates: Candidates) -> Array:
@@ -83,7 +61,8 @@ class Shortlist:
             return score.of(candidates)
         log_v = np.log(np.maximum(v, SMALLEST))
         if self._box is None or not self._box.covers(score, site, m, log_v):
-            self._box = self._new_box(score, site, m, log_v)
+            self._box = box_around(score, site, m, log_v)
+            self.n_exact += self._box.coefficients.size
         box, bounds = self._box, self._box.bounds(m, log_v)
         high = np.argpartition(bounds, -PROBES)[-PROBES:]
         floor = float(box.at(m[high], log_v[high]).min())  # the best PROBES by the spline are not below
@@ -92,8 +71,8 @@ class Shortlist:
         best = able[np.argpartition(guess, -PROBES)[-PROBES:]]  # where the error counts
         near = np.concatenate([probes, best])
         exact = self._exact(score, site, m[near], v[near])
-        gap = np.log(np.maximum(exact, SMALLEST)) - box.at(m[near], log_v[near])
-        error = 4.0 * float(np.abs(gap).max()) + 1e-9
+        self._error = self._gap(box, exact, m[near], v[near])
+        error = 4.0 * self._error + 1e-9
         least = np.log(max(float(exact.max()), SMALLEST)) - error
         if least < floor:
             able, guess = _above(box, bounds, least, m, log_v)
@@ -105,47 +84,63 @@ class Shortlist:
         out[chosen] = self._exact(score, site, m[chosen], v[chosen])
         return out
 
+    def after_drift(self, score: Score, now: Marginals, free: Mask) -> tuple[Index, Array] | None:
+        """The rows that may be best ``now``, and their scores, from the marginals of all rows some labels ago.
+
+        None where nothing is known, or where so many rows may be best that all had better be computed again.
+        """
+        box, before = self._box, now.before
+        if box is None or before is None or now.computed or not (score == box.score and now.site is box.site):
+            return None
+        drift = now.drift()
+        if not (np.isfinite(drift.shift) and np.isfinite(drift.growth)):
+            return None
+        if self._places is None or self._places.snapshot is not before or self._places.box is not box:
+            self._places = _Places(before, box)
+        places = self._places
+        leaders = places.leaders[free[places.leaders]][:LEADERS]
+        if not leaders.size:
+            return None
+        m, v = now.at(leaders)
+        exact = self._exact(score, now.site, m, v)
+        least = np.log(max(float(exact.max()), SMALLEST)) - 4.0 * max(self._error, self._gap(box, exact, m, v)) - 1e-8
+        rows = np.flatnonzero((box.bounds_after(drift) >= least)[places.cells] & free)
+        places.alone += rows.size
+        if rows.size > MOST_AT_ONCE * len(free) or places.alone > MOST_ALONE * len(free):
+            return None
+        log_v = np.log(np.maximum(drift.growth * before.v[rows], SMALLEST))
+        rows = rows[box.bounds_up_to(now.means_at(rows), log_v) >= least]
+        if not rows.size:
+            return None
+        places.alone += rows.size
+        scores = self._exact(score, now.site, *now.at(rows))
+        places.leaders = rows[_largest(scores)]
+        return rows, scores
+
     def _exact(self, score: Score, site: Site, m: Array, v: Array) -> Array:
         self.n_exact += m.size
         return score.of(Candidates(site, m, v))
 
-    def _new_box(self, score: Score, site: Site, m: Array, log_v: Array) -> _Box:
-        from scipy.ndimage import spline_filter
-
-        edges = []
-        for values in (m, log_v):
-            wide = MARGIN * max(float(np.ptp(values)), 1.0)
-            edges.append((float(values.min()) - wide, float(values.max()) + wide))
-        x, y = (np.linspace(low, high, GRID) for low, high in edges)
-        grid_m, grid_v = (part.ravel() for part in np.meshgrid(x, np.exp(y), indexing="ij"))
-        values = np.log(np.maximum(self._exact(score, site, grid_m, grid_v), SMALLEST)).reshape(GRID, GRID)
-        low, high = (edges[0][0], edges[1][0]), (edges[0][1], edges[1][1])
-        return _Box(score, site, low, high, np.asarray(spline_filter(values, order=3)))
+    @staticmethod
+    def _gap(box: Box, exact: Array, m: Array, v: Array) -> float:
+        """How far the spline is from the exact logarithms, where the box has it."""
+        log_v = np.log(np.maximum(v, SMALLEST))
+        inside = box.holds(m, log_v)
+        gap = np.log(np.maximum(exact[inside], SMALLEST)) - box.at(m[inside], log_v[inside])
+        return float(np.abs(gap).max(initial=0.0))
 
 
-def _above(box: _Box, bounds: Array, least: float, m: Array, log_v: Array) -> tuple[Index, Array]:
+def _largest(values: Array) -> Index:
+    """Where the largest 4 PROBES values are, largest first."""
+    most = min(4 * PROBES, values.size)
+    some = np.argpartition(-values, most - 1)[:most] if most < values.size else np.arange(values.size)
+    return np.asarray(some[np.argsort(-values[some], kind="stable")])
+
+
+def _above(box: Box, bounds: Array, least: float, m: Array, log_v: Array) -> tuple[Index, Array]:
     """The candidates whose bound is not below ``least``, and the spline at them."""
     able = np.flatnonzero(~(bounds < least))
     return able, box.at(m[able], log_v[able])
-
-
-def _upper_bounds(coefficients: Array) -> Array:
-    """The largest coefficient that bears on each cell, after `HALVINGS` of the distance of knots."""
-    fine = np.pad(coefficients, 1, mode="reflect")  # a spline mirrored at its ends
-    for _ in range(HALVINGS):
-        fine = _halved(_halved(fine).T).T
-    for axis in (0, 1):
-        fine = np.lib.stride_tricks.sliding_window_view(fine, 4, axis=axis).max(axis=-1)
-    return np.asarray(fine + ROUNDING)
-
-
-def _halved(rows: Array) -> Array:
-    """Coefficients of the same cubic splines, down the rows, over knots at half the distance."""
-    between = 0.5 * (rows[:-1] + rows[1:])
-    at_knots = 0.125 * (rows[:-2] + 6.0 * rows[1:-1] + rows[2:])
-    fine = np.empty((len(between) + len(at_knots), rows.shape[1]))
-    fine[::2], fine[1::2] = between, at_knots
-    return fine
 
 
 def _same_for_all(site: Site) -> bool:
