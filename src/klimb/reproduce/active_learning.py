@@ -46,6 +46,7 @@ class Panel:
     train: int | None  # rows of the pool, drawn anew for each seed; None: the official training set
 
 
+MOST_POINTS = 100  # of a curve
 SEEDS: dict[Size, int] = {"full": 5, "quick": 2, "tiny": 1}
 PANELS = (
     Panel("a9a-gaussian", "a9a", "a9a, Gaussian prior", "gaussian", 1.0, 1.0, 100, 3,
@@ -122,7 +123,7 @@ def split(panel: Panel, library: Library, size: Size, seed: int) -> Split:
 
 
 def curve(panel: Panel, library: Library, size: Size, strategy: str, seed: int, _: Results) -> Found:
-    """Test error after the first labels and after every block."""
+    """Test error after the first labels and after blocks: every one, or as many as a curve shows."""
     data = split(panel, library, size, seed)
     initial = panel.initial if size != "tiny" else 20
     score = "bald" if strategy == "batch" else strategy
@@ -132,10 +133,13 @@ def curve(panel: Panel, library: Library, size: Size, strategy: str, seed: int, 
     begin = time.process_time()
     rows = learner.query(initial)
     learner.teach(rows, data.answers[rows])
-    while True:
-        labels.append(len(learner.labelled))
-        errors.append(float(np.mean((data.test @ learner.weights > 0.0) != (data.truth > 0.0))))
-        if labels[-1] + panel.block > panel.most[size]:
+    blocks = (panel.most[size] - initial) // panel.block
+    every = -(-blocks // MOST_POINTS)
+    for number in range(blocks + 1):
+        if number % every == 0 or number == blocks:
+            labels.append(len(learner.labelled))
+            errors.append(float(np.mean((data.test @ learner.weights > 0.0) != (data.truth > 0.0))))
+        if number == blocks:
             break
         if strategy == "batch":
             rows = learner.query(panel.block)
