@@ -13,7 +13,7 @@ import pytest
 
 from klimb.cli import run
 from klimb.cli.app import COMMANDS
-from klimb.cli.shell import whole_file
+from klimb.wholefile import whole_file
 
 HEAVY = ("pandas", "polars", "matplotlib", "sklearn", "scipy.stats", "arviz", "pyarrow")
 
@@ -114,7 +114,7 @@ import click
 @app.command("linger")
 @click.argument("path")
 def linger(path):
-    from klimb.cli.shell import whole_file
+    from klimb.wholefile import whole_file
     with whole_file(path) as stream:
         stream.write("half")
         stream.flush()

@@ -257,7 +257,7 @@ def finish(session: Any, out: str, quiet: bool) -> None:
 
 def save(text: str, out: str) -> None:
     """Write a table whole or not at all."""
-    from klimb.cli.shell import whole_file
+    from klimb.wholefile import whole_file
 
     with whole_file(out) as stream:
         stream.write(text)

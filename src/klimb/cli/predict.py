@@ -127,7 +127,7 @@ def predicted(fit: Any, data: str, options: Any, kind: str, level: float | None,
 
 def write_lines(pieces: Iterator[Piece], output: str | None, as_json: bool) -> int:
     """CSV with a heading, or a JSON object per row; the number of rows."""
-    from klimb.cli.shell import whole_file
+    from klimb.wholefile import whole_file
 
     rows = 0
     place: Any = whole_file(output) if output else nullcontext(_standard_output())
@@ -170,7 +170,7 @@ def write_arrays(pieces: Iterator[Piece], output: str, suffix: str) -> int:
     """All rows in one file of arrays."""
     import numpy as np
 
-    from klimb.cli.shell import whole_file
+    from klimb.wholefile import whole_file
 
     parts = [{**kept, **columns} for kept, columns in pieces]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}

@@ -42,8 +42,9 @@ def command(model: str, output: str, title: str, level: float | None, quiet: boo
 def write_report(fit: Any, path: str, *, title: str = "", source: str = "", level: float | None = None,
                  command: str = "") -> None:
     """The page of a fit, whole or not at all."""
-    from klimb.cli.shell import emit, whole_file
+    from klimb.cli.shell import emit
     from klimb.report.page import page
+    from klimb.wholefile import whole_file
 
     text = page(fit.report(interval=level, title=title, source=source, reproduce=(command,) if command else ()))
     if path == "-":

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 # Advice is written for Python; at the shell the same is said by options.
 SPOKEN = ((re.compile(r'family="([^"]+)"'), r"--family \1"), (re.compile(r'link="([^"]+)"'), r"--link \1"),
@@ -73,31 +73,6 @@ def check_targets(*targets: str | None, sources: tuple[str, ...] = ()) -> None:
             raise InputError(f"a directory for {place}", f"{place.parent}, which does not exist", "Make it first.")
         if place.exists() and any(Path(source).exists() and place.samefile(source) for source in sources):
             raise InputError("results go to another file than the one read", f"{place} for both", "Name another file.")
-
-
-@contextlib.contextmanager
-def whole_file(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """A file that is there in full, or, after an error or an interruption, as it was before."""
-    target = Path(path)
-    if target.is_dir():
-        from klimb.errors import InputError
-
-        raise InputError("a file to write", f"the directory {target}", "Name a file in it.")
-    text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
-    if target.exists() and not target.is_file():  # a device or a pipe can not be replaced
-        with open(target, mode, **text) as stream:
-            yield stream
-        return
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with open(partial, mode, **text) as stream:
-            yield stream
-        os.replace(partial, target)
-    except FileNotFoundError as error:
-        error.filename = str(target)  # the user knows nothing of the partial file
-        raise
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ from klimb.sites.base import Site
 from klimb.sites.binary import Logistic
 from klimb.sites.local import SuperGaussian
 from klimb.sites.prediction import Prediction
+from klimb.wholefile import whole_file
 
 STATE_VERSION = 1
 FINGERPRINT_ROWS = 512
@@ -400,13 +401,9 @@ class ActiveLearner:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write ``state_dict`` to a JSON file, whole or not at all."""
-        target = Path(path)
-        part = target.with_name(target.name + ".part")
-        with part.open("w", encoding="utf-8") as file:
-            json.dump(self.state_dict(), file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(target)
+        state = self.state_dict()
+        with whole_file(path) as file:
+            json.dump(state, file)
 
     def load(self, path: str | os.PathLike[str]) -> Self:
         """Go on from a file that ``save`` wrote."""

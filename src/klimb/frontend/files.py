@@ -14,7 +14,6 @@ import hashlib
 import json
 import math
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -25,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
+from klimb.wholefile import draft_of
 
 FORMAT = 1  # of the container; each kind counts the versions of its own header (``schema``)
 KEY = "klimb"  # where the document stands in the safetensors header. One key, because the order of several is random.
@@ -119,43 +119,25 @@ def write_container(
     if len(text) > MOST_HEADER:
         raise InputError(f"the header of a file may take {MOST_HEADER:,} bytes", f"{len(text):,}",
                          "Put long lists of numbers into arrays.")  # fmt: skip
-    _write_atomically(Path(path), clean, {KEY: text})
+    _write_whole(Path(path), clean, {KEY: text})
 
 
-def _write_atomically(path: Path, arrays: dict[str, AnyArray], metadata: dict[str, str]) -> None:
-    """Into a new file beside ``path`` first, then in its place: a reader sees the old file or the new one."""
+def _write_whole(path: Path, arrays: dict[str, AnyArray], metadata: dict[str, str]) -> None:
+    """A reader sees the old file or the new one."""
     from safetensors.numpy import save_file
 
-    target = Path(os.path.realpath(path))  # a link goes on pointing where it did
-    if target.is_dir():
-        raise InputError("a file is needed to write to", f"{path}, a directory", "Add a file name, e.g. model.klimb.")
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
-        try:
-            # Permissions are those of the file before, or of any new file: safetensors would keep others out.
-            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-            mode = (target if target.exists() else draft).stat().st_mode & 0o7777
+        with draft_of(path) as draft:
+            mode = draft.stat().st_mode & 0o7777
             save_file(arrays, draft, metadata=metadata)
-            os.chmod(draft, mode)
-            _to_disk(draft)
-            os.replace(draft, target)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
+            os.chmod(draft, mode)  # safetensors keeps others out
+    except InputError:
+        raise
     except FileNotFoundError as error:
-        raise InputError("the directory of a file must exist", f"no {target.parent}", "Create it first.") from error
+        raise InputError("the directory of a file must exist", f"no {path.parent}", "Create it first.") from error
     except Exception as error:  # OSError, or safetensors' own on a full disk
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{path} must be a place to write to", reason, "Nothing was changed; try another.") from error
-
-
-def _to_disk(path: Path) -> None:
-    """Let the bytes reach the disk before the name does."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _name_of_array(name: Any) -> str:

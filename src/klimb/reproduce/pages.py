@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 
 from klimb.errors import InputError
-from klimb.reproduce.record import write_whole
 from klimb.reproduce.registry import entry
 from klimb.reproduce.runner import stem
 from klimb.reproduce.tables import as_markdown, seconds
+from klimb.wholefile import whole_file
 
 BLOCK = re.compile(r"(<!-- klimb reproduce ([\w-]+)( --quick)? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
@@ -53,7 +53,8 @@ def main() -> None:
         before = page.read_text(encoding="utf-8")
         after = filled(before, page.parent)
         if after != before:
-            write_whole(page, after)
+            with whole_file(page) as stream:
+                stream.write(after)
             print(page)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.reproduce.experiment import Found, Size
+from klimb.wholefile import whole_file
 
 SCHEMA = "klimb.reproduce/1"
 
@@ -41,19 +42,6 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int):
         return value
     raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """The text in a file that is there in full, or as it was before."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(partial, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 @cache
@@ -113,7 +101,8 @@ class Record:
         facts = {"schema": SCHEMA, "experiment": self.experiment, "size": self.size, "finished": self.finished,
                  **self.extra, "machine": machine(), "total_cpu_seconds": round(sum(self.cpu_seconds.values()), 1),
                  "data": self.data, "cpu_seconds": self.cpu_seconds, "results": self.results}
-        write_whole(self.path, compact(plain(facts)) + "\n")
+        with whole_file(self.path) as stream:
+            stream.write(compact(plain(facts)) + "\n")
 
 
 def compact(value: Any, indent: int = 0) -> str:

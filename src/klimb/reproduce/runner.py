@@ -19,9 +19,10 @@ from klimb.errors import InputError
 from klimb.reproduce.data import Library
 from klimb.reproduce.experiment import SIZES, Experiment, Job, Results, Size, Table
 from klimb.reproduce.pictures import NEEDS_MATPLOTLIB, can_draw
-from klimb.reproduce.record import Record, write_whole
+from klimb.reproduce.record import Record
 from klimb.reproduce.registry import PAPERS, Entry, canonical, entry
 from klimb.reproduce.tables import as_markdown, as_text, seconds
+from klimb.wholefile import whole_file
 
 Hear: TypeAlias = Callable[[str, int, int], None]  # job that begins, jobs done, jobs in all
 
@@ -129,7 +130,8 @@ def _finish(record: Record, chosen: Entry, experiment: Experiment, jobs: Sequenc
                     "remarks": experiment.remarks}
     record.write()
     picture = draw(record, experiment, results)
-    write_whole(record.path.with_suffix(".md"), page(record, experiment, tables, picture))
+    with whole_file(record.path.with_suffix(".md")) as stream:
+        stream.write(page(record, experiment, tables, picture))
 
 
 def draw(record: Record, experiment: Experiment, results: Results) -> Path | None:
