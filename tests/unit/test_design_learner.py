@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -294,9 +295,9 @@ def test_messages() -> None:
         (lambda: learner.teach([1, 2], [1]), "one label per row"),
         (lambda: learner.teach([1], [np.nan]), "finite"),
         (lambda: learner.forget([3]), "must be labelled"),
-        (lambda: learner.query(0), "positive number"),
-        (lambda: learner.query(2.0), "positive number"),
-        (lambda: learner.query(True), "positive number"),
+        (lambda: learner.query(0), "whole number from 1"),
+        (lambda: learner.query(2.0), "whole number from 1"),
+        (lambda: learner.query(True), "whole number from 1"),
         (lambda: learner.query(21), "rows to choose from"),
         (lambda: learner.query(strategy="best"), "bald"),
         (lambda: learner.marginals(np.ones((2, 3))), "4 columns"),
@@ -306,13 +307,13 @@ def test_messages() -> None:
         (lambda: ActiveLearner([["a"]]), "numbers"),
         (lambda: ActiveLearner(np.where(np.eye(3) > 0, np.nan, 0.0)), r"nan at index \(0, 0\)"),
         (lambda: ActiveLearner(sp.csr_matrix([[np.inf]])), "finite"),
-        (lambda: ActiveLearner(X, cov=-1.0), "negative"),
+        (lambda: ActiveLearner(X, cov=-1.0), "whole number from 0"),
         (lambda: ActiveLearner(X, cov=np.ones(3)), "shape"),
         (lambda: ActiveLearner(X, prior="cauchy"), "gaussian"),
         (lambda: ActiveLearner(X, prior="laplace", scale=0.0), "positive"),
         (lambda: ActiveLearner(X, score="best"), "bald"),
         (lambda: ActiveLearner(X, site="logistic"), "klimb site"),
-        (lambda: ActiveLearner(X, initial=-1), "negative"),
+        (lambda: ActiveLearner(X, initial=-1), "whole number from 0"),
         (lambda: ActiveLearner(X, site=Poisson(exposure=np.ones(3))), "exposure"),
         (lambda: ActiveLearner(np.ones((3, 5000)), prior="laplace"), "columns"),
         (lambda: ActiveLearner(X, targets=np.ones((2, 3))), "targets must have 4 columns"),
@@ -383,7 +384,7 @@ def test_labels_between_fits_enter_by_the_inclusion_algebra(tmp_path: Path, warm
     assert len(learner.fit_state.posterior.a) == 16
     with pytest.raises(InputError, match="refit=1"):
         learner.block(2, lambda row: y[row])
-    with pytest.raises(InputError, match="at least 1"):
+    with pytest.raises(InputError, match="whole number from 1"):
         ActiveLearner(X, refit=0)
 
 
@@ -405,3 +406,30 @@ def test_the_ones_behind_a_dense_pool_are_as_good_as_stored(shape, kind, interce
                 norms, product = pool.row_norms_squared(S, upper=upper, times=times)
                 np.testing.assert_allclose(norms, expected, rtol=1e-11)
                 np.testing.assert_allclose(product, 0.0 if times is None else whole @ vector, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "value"), [("initial", "a"), ("initial", 2.5), ("initial", -1), ("refit", None),
+                                             ("refit", 0), ("refit", True), ("seed", None), ("seed", -1), ("tol", 0.0),
+                                             ("tol", float("nan")), ("tol", "small"), ("n_lanczos", 1.5)])
+def test_settings_that_can_not_be_used_are_named(name: str, value: object) -> None:
+    with pytest.raises(InputError, match=rf"^{name} must be .*; got {re.escape(repr(value))}"):
+        ActiveLearner(np.eye(3), **{name: value})
+
+
+def test_a_warm_fit_starts_from_the_sites_of_a_laplace_prior_too(tmp_path: Path) -> None:
+    rng = np.random.default_rng(6)
+    X = rng.standard_normal((120, 9))
+    y = np.where(X @ [3.0, -2.0, 0, 0, 0, 0, 0, 0, 0] + rng.logistic(size=120) > 0, 1.0, -1.0)
+    learner = ActiveLearner(X, prior="laplace", scale=0.3, warm=True, initial=0)
+    learner.teach(np.arange(60), y[:60])
+    cold = learner.fit_state
+    learner.teach([60], y[60:61])
+    first = learner.fit_state.history[0]
+    assert first.stationarity < 0.3  # of an order that one label of 61 can move, not that of a prior that is missing
+    assert learner.fit_state.n_iter < cold.n_iter
+    learner.save(tmp_path / "state")
+    again = ActiveLearner(X, prior="laplace", scale=0.3, warm=True, initial=0).load(tmp_path / "state")
+    assert again.fit_state.history[0].stationarity < 1e-5
+    fresh = ActiveLearner(X, prior="laplace", scale=0.3, initial=0, tol=1e-9)
+    fresh.teach(np.arange(61), y[:61])
+    assert learner.weights == pytest.approx(fresh.weights, abs=1e-5)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, Self, TypeAlias, final
 
 import numpy as np
 
@@ -34,6 +34,8 @@ from klimb.wholefile import whole_file
 STATE_VERSION = 1
 FINGERPRINT_ROWS = 512
 DEFAULT_TARGETS = 100
+Sites: TypeAlias = tuple[Array, Array]
+NO_SITES: Sites = (np.empty(0), np.empty(0))
 START_TOL = 1e-3  # of new sites that a fit starts from
 
 
@@ -100,17 +102,15 @@ class ActiveLearner:
         self._site.check_length(n)
         self._score = as_score(score)
         self._targets = None if targets is None else self._new_rows(targets, "targets")
-        if initial < 0:
-            raise InputError("initial must not be negative", f"{initial}", "It is a number of rows.")
-        if refit < 1:
-            raise InputError("refit must be at least 1", f"{refit}", "It is a number of labels.")
-        self._refit = int(refit)
-        self._initial, self._warm, self._seed = int(initial), bool(warm), int(seed)
-        self._order = np.random.default_rng(seed).permutation(n)
+        self._refit = check_count(refit, "refit", 1, "It is a number of labels.")
+        self._initial = check_count(initial, "initial", 0, "It is a number of rows.")
+        self._warm, self._seed = bool(warm), check_count(seed, "seed", 0, "It decides the random order of rows.")
+        self._order = np.random.default_rng(self._seed).permutation(n)
         self._rows: list[int] = []
         self._given: list[float] = []  # labels as they came
         self._clean: list[float] = []  # labels as the site has them
-        self._sites: tuple[Array, Array] | None = None  # slope and gamma of the last fit, for a warm start
+        self._sites: Sites | None = None  # slope and gamma of the last fit, for a warm start
+        self._prior_sites: Sites = NO_SITES  # those of a Laplace prior, one per weight
         self._kept = CrossProducts(self._pool, self._model.prior)
         self._shortlist = Shortlist()
         self._result: Result | None = None
@@ -182,7 +182,7 @@ class ActiveLearner:
         keep = [k for k, row in enumerate(self._rows) if row not in set(index.tolist())]
         for name in ("_rows", "_given", "_clean"):
             setattr(self, name, [getattr(self, name)[k] for k in keep])
-        self._sites = None
+        self._sites, self._prior_sites = None, NO_SITES
         self._forget_fit()
 
     # -- the posterior
@@ -192,13 +192,18 @@ class ActiveLearner:
         """The fit to the labels so far (`klimb.infer`'s Result), or None before the first one."""
         if self._result is None and self._rows:
             self._fitted = n = self._n_fitted()
-            start = None if self._sites is None else (self._sites[0][:n], self._sites[1][:n])
+            start = None
+            if self._sites is not None:
+                slope, gamma = (np.concatenate([known[:n], of_prior])
+                                for known, of_prior in zip(self._sites, self._prior_sites, strict=True))
+                start = slope, gamma
             self._result = self._model.fit(self._pool, self.labelled[:n], np.array(self._clean[:n]), start)
             if self._warm:
                 q = self._result.posterior
-                later = ([], []) if self._sites is None else (self._sites[0][n:], self._sites[1][n:])
-                self._sites = (np.concatenate([(q.a + q.gamma * q.m)[:n], later[0]]),
-                               np.concatenate([q.gamma[:n], later[1]]))
+                slope, gamma = q.a + q.gamma * q.m, q.gamma
+                later = NO_SITES if self._sites is None else (self._sites[0][n:], self._sites[1][n:])
+                self._sites = np.concatenate([slope[:n], later[0]]), np.concatenate([gamma[:n], later[1]])
+                self._prior_sites = slope[n:], gamma[n:]
         return self._result
 
     def _n_fitted(self, more: int = 0) -> int:
@@ -376,10 +381,12 @@ class ActiveLearner:
 
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on later with the same pool and settings; plain values, ready for JSON."""
-        sites = None if self._sites is None else [part.tolist() for part in self._sites]
+        sites, prior = (None if part is None else [values.tolist() for values in part]
+                        for part in (self._sites, self._prior_sites))
         return {"version": STATE_VERSION, "pool": self._fingerprint(), "seed": self._seed, "warm": self._warm,
                 "refit": self._refit,
-                "site": repr(self._site), "rows": list(self._rows), "labels": list(self._given), "sites": sites}
+                "site": repr(self._site), "rows": list(self._rows), "labels": list(self._given), "sites": sites,
+                "prior_sites": prior}
 
     def load_state(self, state: dict[str, Any]) -> Self:
         """Take the labels of a ``state_dict`` of a learner like this one; the next query is the same as there."""
@@ -388,15 +395,16 @@ class ActiveLearner:
             if state.get(key) != mine[key]:
                 raise InputError(f"the state must come from a learner with the same {key}",
                                  f"{state.get(key)!r} beside {mine[key]!r}", "Build the learner as it was, then load.")
-        self._rows, self._given, self._clean, self._sites = [], [], [], None
+        self._rows, self._given, self._clean, self._sites, self._prior_sites = [], [], [], None, NO_SITES
         self._forget_fit()
         if state["rows"]:
             warm, self._warm = self._warm, False  # the sites are those of the state, not new ones
             self.teach(state["rows"], state["labels"])
             self._warm = warm
         if state["sites"] is not None:
-            slope, gamma = state["sites"]
-            self._sites = np.array(slope, dtype=float), np.array(gamma, dtype=float)
+            self._sites, self._prior_sites = (
+                (np.array(slope, dtype=float), np.array(gamma, dtype=float))
+                for slope, gamma in (state["sites"], state.get("prior_sites", ((), ()))))
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:

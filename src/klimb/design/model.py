@@ -9,7 +9,7 @@ import numpy as np
 
 from klimb.design.belief import Belief, CrossProducts, PriorBelief, belief_of
 from klimb.design.krylov import krylov_belief
-from klimb.design.pool import Index, labelled_rows, take_rows
+from klimb.design.pool import Index, check_count, labelled_rows, take_rows
 from klimb.errors import InputError
 from klimb.infer.loop import infer
 from klimb.infer.result import Result
@@ -95,7 +95,7 @@ class LinearModel:
         return belief_of(result.posterior, kept, rows)
 
 
-def linear_model(site: Any, n_columns: int, *, prior: str, cov: Any, scale: float, intercept: bool, tol: float,
+def linear_model(site: Any, n_columns: int, *, prior: str, cov: Any, scale: float, intercept: bool, tol: Any,
                  n_lanczos: int | None) -> LinearModel:
     """A checked model over ``n_columns`` columns, the intercept's not counted."""
     if not isinstance(site, Site) or not site.separable:
@@ -108,8 +108,10 @@ def linear_model(site: Any, n_columns: int, *, prior: str, cov: Any, scale: floa
     if prior == "laplace" and n_columns > MOST_COLUMNS:
         raise InputError(f"a Laplace prior needs at most {MOST_COLUMNS} columns here", f"{n_columns}",
                          'Use prior="gaussian", whose cost does not depend on the number of columns.')
-    if n_lanczos is not None and n_lanczos < 1:
-        raise InputError("n_lanczos must be at least 1", f"{n_lanczos}", "Leave it out for exact variances.")
+    if not (isinstance(tol, int | float | np.number) and 0.0 < tol < 1.0):  # False for NaN
+        raise InputError("tol must be a number between 0 and 1", repr(tol), "Leave it out for 1e-6.")
+    if n_lanczos is not None:
+        check_count(n_lanczos, "n_lanczos", 1, "Leave it out for exact variances.")
     given = np.asarray(2.0 * scale**2 if prior == "laplace" else cov, dtype=float)
     if intercept:
         if given.ndim == 2:
@@ -120,4 +122,4 @@ def linear_model(site: Any, n_columns: int, *, prior: str, cov: Any, scale: floa
         else:
             given = np.append(WeightPrior(0.0, given, n_columns).root ** 2, INTERCEPT_COV)
     whole_prior = WeightPrior(0.0, given, n_columns + intercept)
-    return LinearModel(site, prior, whole_prior, float(scale), intercept, tol, n_lanczos)
+    return LinearModel(site, prior, whole_prior, float(scale), intercept, float(tol), n_lanczos)

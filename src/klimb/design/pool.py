@@ -157,10 +157,11 @@ def row_vector(pool: DesignMatrix, row: int) -> Array:
     return vector
 
 
-def check_count(k: Any) -> None:
-    """An `InputError` unless ``k`` is a whole number from 1."""
-    if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or k < 1:
-        raise InputError("k must be a positive number of rows", f"{k!r}", "Ask for one row or more.")
+def check_count(k: Any, name: str = "k", least: int = 1, advice: str = "Ask for one row or more.") -> int:
+    """``k`` as it is, or an `InputError` unless it is a whole number from ``least``."""
+    if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < least:
+        raise InputError(f"{name} must be a whole number from {least}", f"{k!r}", advice)
+    return int(k)
 
 
 def check_rows(rows: Any, n: int, what: str) -> Index:
