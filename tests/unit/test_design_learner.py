@@ -307,7 +307,7 @@ def test_messages() -> None:
         (lambda: ActiveLearner([["a"]]), "numbers"),
         (lambda: ActiveLearner(np.where(np.eye(3) > 0, np.nan, 0.0)), r"nan at index \(0, 0\)"),
         (lambda: ActiveLearner(sp.csr_matrix([[np.inf]])), "finite"),
-        (lambda: ActiveLearner(X, cov=-1.0), "whole number from 0"),
+        (lambda: ActiveLearner(X, cov=-1.0), "negative"),
         (lambda: ActiveLearner(X, cov=np.ones(3)), "shape"),
         (lambda: ActiveLearner(X, prior="cauchy"), "gaussian"),
         (lambda: ActiveLearner(X, prior="laplace", scale=0.0), "positive"),
