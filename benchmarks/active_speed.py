@@ -4,8 +4,8 @@
     python -m benchmarks.rivals.skactiveml         the ensemble, where scikit-activeml is installed
     python -m benchmarks.active_speed --show       both, from benchmarks/results/active_speed.json
 
-CPU seconds of one thread, medians. "query" is one new label: the fit to all labels and the best row of the pool;
-"streamed" the same with ``refit=20``, where one label in twenty is fitted and the others are included.
+CPU seconds of one thread, means over 60 labels. "query" is one new label: the fit to all labels and the best row of the
+pool; "streamed" the same with ``refit=20``, where one label in twenty is fitted and the others are included.
 "inclusion" is one label within a block of 20, the fit at its end included. Products are those with the pool (one
 vector each) and systems those solved, by the counters of the learner.
 """
@@ -16,8 +16,8 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.measure import RESULTS, environment, one_thread, table
 
 PATH = RESULTS / "active_speed.json"
-COLUMNS, LABELS, BLOCK = 50, 200, 20
+COLUMNS, LABELS, BLOCK, SPAN = 50, 200, 20, 60
 POOLS = (10_000, 100_000, 1_000_000)
 RIVAL_POOLS = (10_000, 100_000)
 TEXT_LABELS = (200, 500)
@@ -58,74 +58,53 @@ def store(key: str, found: dict[str, Any]) -> None:
     PATH.write_text(json.dumps(everything, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def queries(X: Any, y: np.ndarray, labels: int, repeats: int = 5, **more: Any) -> float:
-    """CPU seconds of one new label: fit to all labels, best row of the pool."""
+def per_label(X: Any, y: np.ndarray, labels: int, refit: int, **more: Any) -> float:
+    """CPU seconds of one new label, from teaching it to the next row to ask for: the mean over `SPAN` of them."""
     from klimb.design import ActiveLearner
 
-    learner = ActiveLearner(X, warm=True, initial=0, **more)
-    learner.teach(np.arange(labels), y[:labels])
-    learner.query()
-    seconds = []
-    for _ in range(repeats):
-        row = learner.query()
-        begin = time.process_time()
-        learner.teach(row, y[row])
-        learner.query()
-        seconds.append(time.process_time() - begin)
-    return median(seconds)
-
-
-def streamed(X: Any, y: np.ndarray, labels: int, **more: Any) -> float:
-    """CPU seconds of one new label with ``refit=20``: the mean over 20 of them, one fit among these."""
-    from klimb.design import ActiveLearner
-
-    learner = ActiveLearner(X, warm=True, initial=0, refit=BLOCK, **more)
+    learner = ActiveLearner(X, warm=True, initial=0, refit=refit, **more)
     learner.teach(np.arange(labels), y[:labels])
     row = learner.query()
     begin = time.process_time()
-    for _ in range(BLOCK):
+    for _ in range(SPAN):
         learner.teach(row, y[row])
         row = learner.query()
-    return (time.process_time() - begin) / BLOCK
+    return (time.process_time() - begin) / SPAN
 
 
-def inclusions(X: Any, y: np.ndarray, labels: int, repeats: int = 2, **more: Any) -> dict[str, float]:
-    """CPU seconds, products with the pool and systems per label of a block of 20."""
+def inclusions(X: Any, y: np.ndarray, labels: int, **more: Any) -> dict[str, float]:
+    """CPU seconds, products with the pool and systems per label in blocks of 20, the fits at their ends included."""
     from klimb.design import ActiveLearner
-    from klimb.design.batch import best_candidate, score_rows
 
     learner = ActiveLearner(X, warm=True, initial=0, **more)
     learner.teach(np.arange(labels), y[:labels])
     learner.block(2, lambda row: y[row])
-    seconds = []
-    for _ in range(repeats):
-        begin = time.process_time()
+    before, kept = replace(learner.counts), learner._kept.n_products
+    begin = time.process_time()
+    for _ in range(SPAN // BLOCK):
         learner.block(BLOCK, lambda row: y[row])
-        learner.marginals()
-        seconds.append((time.process_time() - begin) / BLOCK)
-    now, free = learner._now(learner._score), learner.unlabelled
-    for _ in range(BLOCK):
-        pick = best_candidate(score_rows(learner._score, now, free, shortlist=learner._shortlist), free)
-        now, _ = now.include(pick, y[pick])
-        free = free[free != pick]
-    # A fit: one product for the means, and for the variances one per column of a root of V, or one per new label.
-    fit = (1 + min(X.shape[1] + 1, labels)) / BLOCK if X.shape[1] < labels else 1 / BLOCK + 1
-    return {"seconds": median(seconds), "products": now.counts.products / BLOCK + fit,
-            "systems": now.counts.solves / BLOCK}
+    seconds = (time.process_time() - begin) / SPAN
+    counts = learner.counts
+    # All marginals of a fit take one product for the means and, for the variances, one per column of a root of V; where
+    # labels are fewer than columns, one per new label, since the others are kept. Rows alone cost their share of all.
+    columns, fits, alone = X.shape[1] + 1, counts.fits - before.fits, (counts.rows - before.rows) / X.shape[0]
+    products = counts.products - before.products + fits + alone * (1 + min(columns, labels))
+    products += fits * columns if columns <= labels else learner._kept.n_products - kept
+    return {"seconds": seconds, "products": products / SPAN, "systems": (counts.solves - before.solves) / SPAN}
 
 
 def measure() -> None:
     with one_thread():
         for n in POOLS:
             found = inclusions(*pool_of(n), LABELS)
-            found["query"] = queries(*pool_of(n), LABELS, 3)
-            found["streamed"] = streamed(*pool_of(n), LABELS)
+            found["query"] = per_label(*pool_of(n), LABELS, refit=1)
+            found["streamed"] = per_label(*pool_of(n), LABELS, refit=BLOCK)
             store(f"klimb/{n}", found)
             print(n, found, flush=True)
         for labels in TEXT_LABELS:
             found = inclusions(*text_pool(), labels, cov=9.0)
-            found["query"] = queries(*text_pool(), labels, cov=9.0)
-            found["streamed"] = streamed(*text_pool(), labels, cov=9.0)
+            found["query"] = per_label(*text_pool(), labels, refit=1, cov=9.0)
+            found["streamed"] = per_label(*text_pool(), labels, refit=BLOCK, cov=9.0)
             store(f"klimb/reuters/{labels}", found)
             print("reuters", labels, found, flush=True)
     store("environment", environment())

@@ -64,7 +64,7 @@ class ActiveLearner:
         The first so many rows are taken at random: scores of a posterior that knows nothing prefer outliers.
     refit : int
         Fit all sites again after so many labels; those in between enter by the inclusion algebra of [N], one linear
-        system and one product with the pool each, and leave the other sites as they are.
+        system and at most one product with the pool each, and leave the other sites as they are.
     warm : bool
         Start each fit from the last one (with new sites by the inclusion algebra): faster for many labels. Without it
         a fit depends on the labels alone, not on how they were grouped.
@@ -117,7 +117,7 @@ class ActiveLearner:
         self._belief: Belief | None = None
         self._state: Marginals | None = None  # with every label, included or fitted
         self._before: Snapshot | None = None  # the last marginals of the whole pool before this fit
-        self._counts = Counts()
+        self.counts = Counts()  # of work with the pool, since the beginning
         self._fitted = self._included = 0  # labels of the last fit, and those included since
 
     # -- labels
@@ -223,7 +223,7 @@ class ActiveLearner:
         """The marginals of the pool, with the labels that came after the last fit included one by one."""
         if self._state is None:
             belief = self.belief
-            self._state = Marginals.of(self._pool, self._site, belief, self._before, self._counts)
+            self._state = Marginals.of(self._pool, self._site, belief, self._before, self.counts)
             self._included = 0
         for k in range(self._fitted + self._included, len(self._rows)):
             self._state, new = self._state.include(self._rows[k], self._clean[k])
@@ -329,7 +329,7 @@ class ActiveLearner:
         """Query and teach ``k`` rows one by one, with one fit at the end: a block of [N] section 3.
 
         ``ask(row)`` gives a label, which moves all marginals by the inclusion algebra before the next row is chosen:
-        one solve and one product with the pool each. Returns the rows.
+        one solve and at most one product with the pool each. Returns the rows.
         """
         if self._refit > 1:
             raise InputError("block needs a learner with refit=1", f"refit={self._refit}",
