@@ -96,6 +96,10 @@ class Classifier(ClassifierMixin, Estimator):
     def _latents(self, X: Any) -> tuple[Array, Array]:
         """Means and variances of f at checked rows, one column per latent value."""
 
+    def _means(self, X: Any) -> Array:
+        """Means of f alone."""
+        return self._latents(X)[0]
+
     def predict_log_proba(self, X: Any) -> Array:
         """Log probabilities of the classes, one column each, accurate also where they are tiny."""
         m, v = self._latents(self._checked_rows(X))
@@ -140,9 +144,11 @@ class Classifier(ClassifierMixin, Estimator):
         return np.asarray(logs[:, 1] - logs[:, 0]) if logs.shape[1] == 2 else logs
 
     def predict(self, X: Any) -> Any:
-        """The most probable class of each row."""
-        scores = self.decision_function(X)
-        return self.classes_[(scores > 0.0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+        """The most probable class of each row; of two, by the sign of f's mean, since the links are symmetric."""
+        check_is_fitted(self)
+        if len(self.classes_) == 2:
+            return self.classes_[(self._means(self._checked_rows(X))[:, 0] > 0.0).astype(int)]
+        return self.classes_[self.decision_function(X).argmax(axis=1)]
 
     def _checked_classes(
         self, X: Any, y: Any, sample_weight: Any, classes: Any = None, *, reset: bool = True

@@ -9,15 +9,18 @@ from typing import Any, Self, final
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from klimb.errors import InputError
 from klimb.frontend.families import resolve_family
 from klimb.infer.loop import infer
 from klimb.infer.result import Result
 from klimb.latents.base import Posterior
+from klimb.latents.implicit import Implicit
 from klimb.latents.weights import Weights
 from klimb.numerics.arrays import Array
 from klimb.sklearn.base import Classifier, Regressor, one_or_array, one_or_list
+from klimb.sklearn.large import fit_large, too_large
 from klimb.sklearn.likelihood import Likelihood, intercept_centres, likelihood_for, positive_or_auto
-from klimb.sklearn.linear import LinearModel, fit_linear, parts_of, side_by_side, weight_deviations
+from klimb.sklearn.linear import PREDICTED, LinearModel, fit_linear, parts_of, side_by_side, weight_deviations
 from klimb.sklearn.rows import Rows, distinct_rows
 from klimb.sklearn.scaling import Scaling
 
@@ -40,10 +43,20 @@ class LinearFit:
 
     def predict(self, X: Any) -> tuple[Array, Array]:
         """Means and variances of f, one column per predictor."""
+        if isinstance(self.parts[0].latent, Implicit):  # fitted by products, and not centred
+            Z = self.scaling.sparse_rows(X, intercept=self.intercept)
+            m, v = self.parts[0].latent.predict(self.parts[0], Z, PREDICTED)
+            return m[:, None], v[:, None]
         design = self.scaling.design(X, intercept=self.intercept)
         latents = [(part, part.latent) for part in self.parts]
         pairs = [latent.predict(part, design) for part, latent in latents if isinstance(latent, Weights)]
         return np.column_stack([m for m, _ in pairs]), np.column_stack([v for _, v in pairs])
+
+    def means(self, X: Any) -> Array:
+        """Means of f alone, one column per predictor."""
+        if isinstance(self.parts[0].latent, Implicit):
+            return np.asarray(self.scaling.sparse_rows(X, intercept=self.intercept) @ self.parts[0].mean)[:, None]
+        return self.predict(X)[0]
 
     def coefficients(self) -> Array:
         """Means of the coefficients, per unit of X, one row per predictor."""
@@ -63,6 +76,10 @@ class LinearFit:
 
     def absorb(self, rows: Rows, likelihood: Likelihood, y: Array, tol: float) -> LinearFit:
         """The fit after more data, the posterior so far being the prior."""
+        if isinstance(self.parts[0].latent, Implicit):
+            raise InputError("partial_fit needs the covariance of all coefficients",
+                             f"{self.parts[0].latent.n_weights:,} of them, fitted by products alone",
+                             "Fit all rows at once, or fewer columns.")
         design = self.scaling.design(rows.X, intercept=self.intercept)
         latents = [Weights(design, part.mean, part.covariance()) for part in self.parts]
         result = infer(side_by_side(latents), likelihood.site, y, tol=tol)
@@ -72,15 +89,32 @@ class LinearFit:
 def fit_rows(rows: Rows, likelihood: Likelihood, estimator: Any) -> tuple[LinearFit, Likelihood]:
     """Fit one site's linear predictors to distinct rows, hyperparameters included."""
     with_intercept = bool(estimator.fit_intercept)
-    scaling = Scaling.of(rows.X, rows.weights, centred=with_intercept)
-    y = likelihood.scaled(rows.y)
+    each = estimator.standardize
+    if each != "auto" and not isinstance(each, bool | np.bool_):
+        raise InputError('standardize must be "auto", True or False', repr(each), 'Leave it at "auto".')
     centre = intercept_centres(likelihood, rows.y) if with_intercept else None
     scale = positive_or_auto(estimator.prior_scale, "prior_scale")
+    if too_large(rows, likelihood):
+        ways = [True, False] if each == "auto" and scale is None else [each == "auto" or bool(each)]
+        fits = [_fit_by_products(rows, likelihood, centre, scale, estimator, each=way) for way in ways]
+        return max(fits, key=lambda fit: fit[0].bound)
+    scaling = Scaling.of(rows.X, rows.weights, centred=with_intercept, each=bool(each))
+    y = likelihood.scaled(rows.y)
     design = scaling.design(rows.X, intercept=with_intercept)
     model = LinearModel(design, centre, likelihood, scale or 1.0, scale is None)
     model, result, n_fits = fit_linear(model, model.site.validate(y), tol=estimator.tol, max_iter=estimator.max_iter)
     bound = result.bound + rows.total * likelihood.log_jacobian
     return LinearFit(result, scaling, with_intercept, model.scale, bound, n_fits), model.likelihood
+
+
+def _fit_by_products(rows: Rows, likelihood: Likelihood, centre: tuple[float, ...] | None, scale: float | None,
+                     estimator: Any, *, each: bool) -> tuple[LinearFit, Likelihood]:
+    centred = Scaling.of(rows.X, rows.weights, centred=centre is not None, each=each)
+    scaling = replace(centred, centre=np.zeros_like(centred.centre))  # columns stay sparse
+    result, found, scale, n_fits = fit_large(rows, likelihood, scaling, None if centre is None else centre[0], scale,
+                                             estimator.tol)
+    bound = result.bound + rows.total * found.log_jacobian
+    return LinearFit(result, scaling, centre is not None, scale, bound, n_fits), found
 
 
 @final
@@ -100,6 +134,10 @@ class GLMRegressor(Regressor):
     fit_intercept : bool
         Whether f has an intercept, whose prior is wide: N(link of the mean response, 10^2). Without one, columns and y
         are scaled but not centred.
+    standardize : "auto" or bool
+        Whether each column is brought to unit variance, so that the prior treats all alike; without it, all have one
+        scale in common, and columns of small variance matter less (counts and weights of words). "auto" does so, but
+        where a sparse X is too large to factorise it takes the better bound of the two.
     tol : float
         Of the final fit, as in `klimb.infer`.
     max_iter : int
@@ -140,6 +178,7 @@ class GLMRegressor(Regressor):
         prior_scale: Any = "auto",
         dispersion: Any = "auto",
         fit_intercept: bool = True,
+        standardize: Any = "auto",
         tol: float = 1e-6,
         max_iter: int = 100,
     ) -> None:
@@ -147,6 +186,7 @@ class GLMRegressor(Regressor):
         self.prior_scale = prior_scale
         self.dispersion = dispersion
         self.fit_intercept = fit_intercept
+        self.standardize = standardize
         self.tol = tol
         self.max_iter = max_iter
 
@@ -218,8 +258,13 @@ class GLMClassifier(Classifier):
         Standard deviation of the coefficients' prior, for columns at unit variance. "auto" takes the best bound.
     fit_intercept : bool
         Whether there is an intercept, whose prior is wide: N(link of the share of the class, 10^2).
-    tol, max_iter
+    standardize, tol, max_iter
         As in `GLMRegressor`.
+
+    Notes
+    -----
+    A sparse X of tens of thousands of rows and columns (texts) is fitted by products alone; variances are then good to
+    a few per cent, and ``partial_fit`` is not there.
 
     Attributes
     ----------
@@ -251,6 +296,7 @@ class GLMClassifier(Classifier):
         multi_class: str = "softmax",
         prior_scale: Any = "auto",
         fit_intercept: bool = True,
+        standardize: Any = "auto",
         tol: float = 1e-6,
         max_iter: int = 100,
     ) -> None:
@@ -258,6 +304,7 @@ class GLMClassifier(Classifier):
         self.multi_class = multi_class
         self.prior_scale = prior_scale
         self.fit_intercept = fit_intercept
+        self.standardize = standardize
         self.tol = tol
         self.max_iter = max_iter
 
@@ -301,6 +348,9 @@ class GLMClassifier(Classifier):
         """Posterior standard deviations of the coefficients."""
         check_is_fitted(self)
         return np.concatenate([fit.deviations for fit in self._fits])
+
+    def _means(self, X: Any) -> Array:
+        return np.hstack([fit.means(X) for fit in self._fits])
 
     def _latents(self, X: Any) -> tuple[Array, Array]:
         pairs = [fit.predict(X) for fit in self._fits]

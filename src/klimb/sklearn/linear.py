@@ -20,6 +20,7 @@ from klimb.infer.loop import infer
 from klimb.infer.result import Result
 from klimb.kernels.priors import LogNormal
 from klimb.latents.base import Latent, Posterior
+from klimb.latents.implicit import Implicit
 from klimb.latents.kernel import Kernel, kernel_factor
 from klimb.latents.outputs import Outputs
 from klimb.latents.weights import Weights
@@ -33,6 +34,7 @@ from klimb.sklearn.scaling import CentredDesign
 INTERCEPT = 10.0  # prior standard deviation of the intercept, in units of the link (of y's spread)
 SCALE_PRIOR = LogNormal(median=1.0, sd=2.0)  # of the prior scale: says little, but that it is neither 0 nor infinite
 SCALE_BOUNDS = (np.log(1e-6), OPEN)
+PREDICTED = 0.03  # relative error of variances that are estimated after a fit
 WIDE = 1.5  # columns over rows from which N x N matrices are cheaper than D x D ones (klimb.latents.Weights)
 
 
@@ -165,6 +167,8 @@ def weight_deviations(posterior: Posterior) -> Array:
     There V_jj = s_j^2 - k_j'(K + G^-1)^-1 k_j with k_j = s_j^2 x_j the covariance of weight j with f, for column x_j.
     """
     latent = posterior.latent
+    if isinstance(latent, Implicit):
+        return np.sqrt(latent.weight_variances(posterior, PREDICTED).value)
     assert isinstance(latent, Weights)
     if latent.form == "primal" or latent.prior.root.ndim == 2:
         return np.sqrt(np.diag(posterior.covariance()))

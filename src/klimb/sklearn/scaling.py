@@ -24,11 +24,22 @@ class Scaling:
     scale: Array
 
     @staticmethod
-    def of(X: Any, weights: Array | None, *, centred: bool = True) -> Scaling:
+    def of(X: Any, weights: Array | None, *, centred: bool = True, each: bool = True) -> Scaling:
         """Mean and standard deviation of the columns (without ``centred``: 0 and the root of the mean square).
 
-        A column that is constant but for rounding keeps the scale 1.
+        A column that is constant but for rounding keeps the scale 1. Without ``each`` all columns have one scale, the
+        root of their mean variance, so that they keep their sizes beside each other.
         """
+        own = Scaling._of_each(X, weights, centred=centred)
+        if each:
+            return own
+        varies = own.scale[_largest(X) > 0.0]
+        unit = float(varies.max(initial=0.0)) or 1.0
+        common = unit * float(np.sqrt(np.mean((varies / unit) ** 2))) if varies.size else 1.0
+        return Scaling(own.centre, np.full_like(own.scale, common))
+
+    @staticmethod
+    def _of_each(X: Any, weights: Array | None, *, centred: bool) -> Scaling:
         share = np.full(X.shape[0], 1.0 / X.shape[0]) if weights is None else weights / weights.sum()
         size = _largest(X)  # columns are divided by this first, so that no square overflows or vanishes
         unit = np.where(size > 0.0, size, 1.0)
@@ -47,6 +58,13 @@ class Scaling:
         from scipy.sparse import diags_array
 
         return (X @ diags_array(1.0 / self.scale)).tocsr()
+
+    def sparse_rows(self, X: Any, *, intercept: bool) -> Any:
+        """Scaled rows that are not centred, as CSR; a column of ones in front where there is an intercept."""
+        from scipy.sparse import csr_array, hstack
+
+        Z = self.apply(csr_array(X))
+        return hstack([csr_array(np.ones((Z.shape[0], 1))), Z], format="csr") if intercept else Z
 
     def design(self, X: Any, *, intercept: bool) -> DesignMatrix:
         """Scaled rows, with a column of ones in front where there is an intercept."""

@@ -1,0 +1,163 @@
+"""Linear predictors of sparse rows too many to factorise: fits by products alone, and the scale of the prior from them.
+
+The scale of the coefficients maximises the bound, as it does in `klimb.sklearn.linear`. The bound is an estimate here,
+but one with the same random vectors at every scale: as a function of the scale it is smooth, and a few parabolas find
+its top. (Its gradient would need the sum of all variances, whose errors do not cancel.) Parameters of the likelihood
+maximise its expectation under the present posterior, in turn with the scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.infer.loop import infer
+from klimb.infer.matrixfree.outer import DoubleLoop
+from klimb.infer.matrixfree.plan import plan, readable
+from klimb.infer.result import Result
+from klimb.latents.base import Posterior
+from klimb.latents.implicit import Implicit
+from klimb.numerics.arrays import Array
+from klimb.sklearn.likelihood import Likelihood
+from klimb.sklearn.linear import INTERCEPT, SCALE_PRIOR
+from klimb.sklearn.rows import Rows
+from klimb.sklearn.scaling import Scaling
+
+PATIENCE = 60.0  # seconds of one exact fit, by the plan, from which products take over
+MEMORY = 8e9  # bytes of the matrices of an exact fit
+ACCURACY = 0.1, 0.03  # of variances, during the search and at its end
+ROUGH_TOL = 1e-3  # of the fits during the search
+STRIDE = float(np.log(2.0))  # of the search in the log of the scale
+ENOUGH = 0.05  # change of a log parameter that ends it
+MOST_ROUNDS = 5  # of scale and likelihood in turn
+
+
+def too_large(rows: Rows, likelihood: Likelihood) -> bool:
+    """Whether the exact engines would take too long, or too much memory, for these rows; then products are enough.
+
+    An `InputError` where products can not take over, because the likelihood is of several latent values or has no bound
+    that they could raise, and the memory is not there.
+    """
+    if not hasattr(rows.X, "tocsr"):
+        return False
+    N, D = rows.X.shape
+    costs = plan(N, D, max(rows.X.nnz, 1), memory=np.inf)
+    exact = min((option for option in costs.options if option.exact), key=lambda option: option.seconds)
+    site = likelihood.plain
+    size = site.n_outputs * exact.bytes
+    if site.n_outputs == 1 and site.log_concave:
+        return exact.seconds > PATIENCE or size > MEMORY
+    if size > MEMORY:
+        what = (f"{site.n_outputs} classes in one model" if site.n_outputs > 1 else
+                f"the family {likelihood.family.name}, which is not log-concave,")
+        raise InputError(f"{what} must fit into {readable(MEMORY)} of dense matrices",
+                         f"{readable(size)} for {N:,} rows and {D:,} columns",
+                         'Use multi_class="ovr".' if site.n_outputs > 1 else "Use another family, or fewer columns.")
+    return False
+
+
+def fit_large(rows: Rows, likelihood: Likelihood, scaling: Scaling, centre: float | None, scale: float | None,
+              tol: float) -> tuple[Result, Likelihood, float, int]:
+    """The fit at the best scale (or the given one), the likelihood and the scale there, and how many fits it took."""
+    X = scaling.sparse_rows(rows.X, intercept=centre is not None)
+    search = _Search(X, rows, likelihood, centre)
+    now = scale or _first_scale(X, centre is not None)
+    for _ in range(MOST_ROUNDS):
+        before = np.append(search.likelihood.theta, np.log(now))
+        if scale is None:
+            now = float(np.exp(top_of(search.bound_at, np.log(now), STRIDE, ENOUGH)))
+        if not likelihood.learn:
+            break
+        search.improve_likelihood(np.log(now))
+        if np.abs(np.append(search.likelihood.theta, np.log(now)) - before).max() < ENOUGH:
+            break
+    result = search.fit(now, ACCURACY[1], tol)
+    return result, search.likelihood, now, search.n_fits
+
+
+@final
+class _Search:
+    """Fits at one scale after the other, each from the last."""
+
+    def __init__(self, X: Any, rows: Rows, likelihood: Likelihood, centre: float | None) -> None:
+        self.likelihood, self.n_fits = likelihood, 0
+        self._X, self._centre = X, centre
+        self._y = likelihood.site.validate(likelihood.scaled(rows.y))
+        self._last: Posterior | None = None
+
+    def fit(self, scale: float, accuracy: float, tol: float) -> Result:
+        mean, variances = np.zeros(self._X.shape[1]), np.full(self._X.shape[1], scale**2)
+        if self._centre is not None:
+            mean[0], variances[0] = self._centre, INTERCEPT**2
+        latent = Implicit(self._X, mean=mean, cov=variances)
+        result = infer(latent, self.likelihood.site, self._y, step=DoubleLoop(accuracy=accuracy), tol=tol,
+                       start=self._last)
+        self._last, self.n_fits = result.posterior, self.n_fits + 1
+        return result
+
+    def bound_at(self, log_scale: float) -> float:
+        """The bound with the log density of the scale's logarithm."""
+        scale = float(np.exp(log_scale))
+        return self.fit(scale, ACCURACY[0], ROUGH_TOL).bound + SCALE_PRIOR.log_density(scale) + log_scale
+
+    def improve_likelihood(self, log_scale: float) -> None:
+        """Parameters that maximise the expected log likelihood and their prior, a few times in turn with the fit."""
+        for _ in range(MOST_ROUNDS):
+            posterior = self.fit(float(np.exp(log_scale)), ACCURACY[0], ROUGH_TOL).posterior
+            found = _better_likelihood(self.likelihood, posterior, self._y)
+            moved = np.abs(found.theta - self.likelihood.theta).max()
+            self.likelihood = found
+            if moved < 0.2 * ENOUGH:
+                break
+
+
+def top_of(height: Callable[[float], float], start: float, stride: float, enough: float, most: int = 16) -> float:
+    """Where a smooth function of one variable is largest: uphill in strides, then by parabolas through the best three.
+
+    >>> places = []
+    >>> round(top_of(lambda x: places.append(x) or -(x - 2.0) ** 2, 0.0, 0.7, 0.05), 6), len(places)
+    (2.0, 6)
+    """
+    known = {start: height(start), start + stride: height(start + stride)}
+    while len(known) < most:
+        best = max(known, key=lambda x: known[x])
+        left, right = (sorted(x for x in known if (x > best) == above and x != best) for above in (False, True))
+        if not left or not right:
+            known[best + (stride if left else -stride)] = height(best + (stride if left else -stride))
+            continue
+        peak = _parabola(known, left[-1], best, right[0])
+        if abs(peak - best) < enough:
+            return peak
+        known[peak] = height(peak)
+    return max(known, key=lambda x: known[x])
+
+
+def _parabola(known: dict[float, float], left: float, best: float, right: float) -> float:
+    """The top of the parabola through three points, the middle one of which is highest."""
+    rise, fall = (known[best] - known[left]) / (best - left), (known[right] - known[best]) / (right - best)
+    bend = (fall - rise) / (right - left)
+    return 0.5 * (left + best) - 0.5 * rise / bend if bend < 0.0 else best
+
+
+def _first_scale(X: Any, intercept: bool) -> float:
+    """That which lets f vary by one or so; wide priors make slow fits, so the search comes from below."""
+    square = float(np.sum(X.data**2)) / X.shape[0] - intercept
+    return float(1.0 / np.sqrt(max(square, 1e-12)))
+
+
+def _better_likelihood(likelihood: Likelihood, posterior: Posterior, y: Array) -> Likelihood:
+    """Parameters that maximise the expected log likelihood and their prior, under the posterior as it is."""
+    from scipy.optimize import minimize
+
+    def negative(theta: Array) -> tuple[float, Array]:
+        moved = likelihood.with_theta(theta)
+        site, (prior, slope) = moved.site, moved.log_prior()
+        value = float((site.oracle(y, posterior.m, posterior.v).value + site.constant(y)).sum()) + prior
+        return -value, -(moved.gradient(posterior, y) + slope)
+
+    best = minimize(negative, likelihood.theta, jac=True, method="L-BFGS-B", bounds=likelihood.bounds)
+    return likelihood.with_theta(np.asarray(best.x))
+
