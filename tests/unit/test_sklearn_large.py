@@ -60,9 +60,21 @@ def test_products_agree_with_factorisations(name: str, monkeypatch: pytest.Monke
         assert found.predict_proba(X[:50]) == pytest.approx(exact.predict_proba(X[:50]), abs=0.01)
 
 
-def test_the_better_bound_decides_whether_columns_are_standardised(impatient: None) -> None:
-    both = [GLMClassifier(standardize=each).fit(X, CLASSES) for each in (True, False)]
-    assert GLMClassifier().fit(X, CLASSES).bound_ == max(model.bound_ for model in both)
+@pytest.mark.parametrize("patience", [0.0, 60.0])
+def test_the_better_bound_decides_whether_columns_are_standardised(patience: float,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large, "PATIENCE", patience)
+    frequent = X.multiply(np.linspace(0.05, 3.0, 300)).tocsr()  # coefficients of one size, columns that are not
+    for rows, winner in ((frequent, False), (X, None)):
+        y = np.where(rows @ RNG.standard_normal(300) + 0.3 * RNG.logistic(size=900) > 0, 1, 0)
+        both = {each: GLMClassifier(standardize=each).fit(rows, y).bound_ for each in (True, False)}
+        found = GLMClassifier().fit(rows, y)
+        assert found.bound_ == pytest.approx(max(both.values()), abs=2.0)
+        if winner is not None:
+            assert both[winner] == max(both.values())
+        assert np.ptp(found._fits[0].scaling.scale) == 0.0 or both[True] >= both[False] - 2.0
+    dense = GLMClassifier().fit(X[:60, :4].toarray(), CLASSES[:60])
+    assert dense.bound_ == GLMClassifier(standardize=True).fit(X[:60, :4].toarray(), CLASSES[:60]).bound_
 
 
 def test_what_is_fitted_can_be_used_like_any_other(impatient: None) -> None:

@@ -18,11 +18,21 @@ from klimb.latents.implicit import Implicit
 from klimb.latents.weights import Weights
 from klimb.numerics.arrays import Array
 from klimb.sklearn.base import Classifier, Regressor, one_or_array, one_or_list
-from klimb.sklearn.large import fit_large, too_large
+from klimb.sklearn.large import Search, too_large
 from klimb.sklearn.likelihood import Likelihood, intercept_centres, likelihood_for, positive_or_auto
-from klimb.sklearn.linear import PREDICTED, LinearModel, fit_linear, parts_of, side_by_side, weight_deviations
+from klimb.sklearn.linear import (
+    PREDICTED,
+    LinearModel,
+    fit_linear,
+    from_unit_scale,
+    parts_of,
+    side_by_side,
+    weight_deviations,
+)
 from klimb.sklearn.rows import Rows, distinct_rows
 from klimb.sklearn.scaling import Scaling
+
+MOSTLY_ZERO = 0.1  # share of entries up to which a sparse X may stay as it is, its columns not standardised
 
 
 @final
@@ -88,33 +98,41 @@ class LinearFit:
 
 def fit_rows(rows: Rows, likelihood: Likelihood, estimator: Any) -> tuple[LinearFit, Likelihood]:
     """Fit one site's linear predictors to distinct rows, hyperparameters included."""
-    with_intercept = bool(estimator.fit_intercept)
-    each = estimator.standardize
-    if each != "auto" and not isinstance(each, bool | np.bool_):
-        raise InputError('standardize must be "auto", True or False', repr(each), 'Leave it at "auto".')
-    centre = intercept_centres(likelihood, rows.y) if with_intercept else None
+    intercept = bool(estimator.fit_intercept)
+    centre = intercept_centres(likelihood, rows.y) if intercept else None
     scale = positive_or_auto(estimator.prior_scale, "prior_scale")
+    ways = [Scaling.of(rows.X, rows.weights, centred=intercept, each=each)
+            for each in _ways_to_scale(rows.X, estimator.standardize, scale)]
     if too_large(rows, likelihood):
-        ways = [True, False] if each == "auto" and scale is None else [each == "auto" or bool(each)]
-        fits = [_fit_by_products(rows, likelihood, centre, scale, estimator, each=way) for way in ways]
-        return max(fits, key=lambda fit: fit[0].bound)
-    scaling = Scaling.of(rows.X, rows.weights, centred=with_intercept, each=bool(each))
-    y = likelihood.scaled(rows.y)
-    design = scaling.design(rows.X, intercept=with_intercept)
-    model = LinearModel(design, centre, likelihood, scale or 1.0, scale is None)
-    model, result, n_fits = fit_linear(model, model.site.validate(y), tol=estimator.tol, max_iter=estimator.max_iter)
+        ways = [replace(way, centre=np.zeros_like(way.centre)) for way in ways]  # columns stay sparse
+        searches = [Search(way.sparse_rows(rows.X, intercept=intercept), rows, likelihood,
+                           None if centre is None else centre[0], scale) for way in ways]
+        chosen = 0 if len(ways) == 1 else int(np.argmax([search.first_bound() for search in searches]))
+        search = searches[chosen]
+        result = search.run(tol=estimator.tol)
+        bound = result.bound + rows.total * likelihood.log_jacobian
+        return LinearFit(result, ways[chosen], intercept, search.scale, bound, search.n_fits), search.likelihood
+    y = likelihood.site.validate(likelihood.scaled(rows.y))
+    models = [LinearModel(way.design(rows.X, intercept=intercept), centre, likelihood, scale or 1.0, scale is None)
+              for way in ways]
+    chosen, model = 0, models[0]
+    if len(ways) > 1:
+        starts = [from_unit_scale(one, y) for one in models]
+        chosen = int(np.argmax([bound for bound, _ in starts]))
+        model = starts[chosen][1]
+    model, result, n_fits = fit_linear(model, y, tol=estimator.tol, max_iter=estimator.max_iter)
     bound = result.bound + rows.total * likelihood.log_jacobian
-    return LinearFit(result, scaling, with_intercept, model.scale, bound, n_fits), model.likelihood
+    return LinearFit(result, ways[chosen], intercept, model.scale, bound, n_fits), model.likelihood
 
 
-def _fit_by_products(rows: Rows, likelihood: Likelihood, centre: tuple[float, ...] | None, scale: float | None,
-                     estimator: Any, *, each: bool) -> tuple[LinearFit, Likelihood]:
-    centred = Scaling.of(rows.X, rows.weights, centred=centre is not None, each=each)
-    scaling = replace(centred, centre=np.zeros_like(centred.centre))  # columns stay sparse
-    result, found, scale, n_fits = fit_large(rows, likelihood, scaling, None if centre is None else centre[0], scale,
-                                             estimator.tol)
-    bound = result.bound + rows.total * found.log_jacobian
-    return LinearFit(result, scaling, centre is not None, scale, bound, n_fits), found
+def _ways_to_scale(X: Any, standardize: Any, scale: float | None) -> tuple[bool, ...]:
+    """Whether each column has a scale of its own; both where the bound is to decide."""
+    if isinstance(standardize, bool | np.bool_):
+        return (bool(standardize),)
+    if not (isinstance(standardize, str) and standardize == "auto"):
+        raise InputError('standardize must be "auto", True or False', repr(standardize), 'Leave it at "auto".')
+    few = hasattr(X, "tocsr") and X.nnz < MOSTLY_ZERO * np.prod(X.shape, dtype=np.float64)
+    return (True, False) if few and scale is None else (True,)
 
 
 @final
@@ -136,8 +154,8 @@ class GLMRegressor(Regressor):
         are scaled but not centred.
     standardize : "auto" or bool
         Whether each column is brought to unit variance, so that the prior treats all alike; without it, all have one
-        scale in common, and columns of small variance matter less (counts and weights of words). "auto" does so, but
-        where a sparse X is too large to factorise it takes the better bound of the two.
+        scale in common, and columns of small variance matter less (rare words). "auto" does so, but for a sparse X of
+        mostly zeros it takes whichever has the better bound.
     tol : float
         Of the final fit, as in `klimb.infer`.
     max_iter : int

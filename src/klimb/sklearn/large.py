@@ -24,7 +24,6 @@ from klimb.numerics.arrays import Array
 from klimb.sklearn.likelihood import Likelihood
 from klimb.sklearn.linear import INTERCEPT, SCALE_PRIOR
 from klimb.sklearn.rows import Rows
-from klimb.sklearn.scaling import Scaling
 
 PATIENCE = 60.0  # seconds of one exact fit, by the plan, from which products take over
 MEMORY = 8e9  # bytes of the matrices of an exact fit
@@ -59,36 +58,44 @@ def too_large(rows: Rows, likelihood: Likelihood) -> bool:
     return False
 
 
-def fit_large(rows: Rows, likelihood: Likelihood, scaling: Scaling, centre: float | None, scale: float | None,
-              tol: float) -> tuple[Result, Likelihood, float, int]:
-    """The fit at the best scale (or the given one), the likelihood and the scale there, and how many fits it took."""
-    X = scaling.sparse_rows(rows.X, intercept=centre is not None)
-    search = _Search(X, rows, likelihood, centre)
-    now = scale or _first_scale(X, centre is not None)
-    for _ in range(MOST_ROUNDS):
-        before = np.append(search.likelihood.theta, np.log(now))
-        if scale is None:
-            now = float(np.exp(top_of(search.bound_at, np.log(now), STRIDE, ENOUGH)))
-        if not likelihood.learn:
-            break
-        search.improve_likelihood(np.log(now))
-        if np.abs(np.append(search.likelihood.theta, np.log(now)) - before).max() < ENOUGH:
-            break
-    result = search.fit(now, ACCURACY[1], tol)
-    return result, search.likelihood, now, search.n_fits
-
-
 @final
-class _Search:
-    """Fits at one scale after the other, each from the last."""
+class Search:
+    """Fits at one scale after the other, each from the last; ``scale`` is fixed where it was given."""
 
-    def __init__(self, X: Any, rows: Rows, likelihood: Likelihood, centre: float | None) -> None:
+    def __init__(self, X: Any, rows: Rows, likelihood: Likelihood, centre: float | None, scale: float | None) -> None:
         self.likelihood, self.n_fits = likelihood, 0
-        self._X, self._centre = X, centre
+        self.scale = scale or _unit_scale(X, centre is not None)
+        self._X, self._centre, self._given = X, centre, scale is not None
         self._y = likelihood.site.validate(likelihood.scaled(rows.y))
         self._last: Posterior | None = None
+        self._known: dict[float, float] = {}  # bounds at logs of the scale, for the present likelihood
 
-    def fit(self, scale: float, accuracy: float, tol: float) -> Result:
+    def run(self, *, tol: float) -> Result:
+        """Find the scale and the parameters of the likelihood, and return the fit there."""
+        for _ in range(MOST_ROUNDS):
+            before = np.append(self.likelihood.theta, np.log(self.scale))
+            if not self._given:
+                self.scale = float(np.exp(top_of(self.bound_at, np.log(self.scale), STRIDE, ENOUGH)))
+            if not self.likelihood.learn:
+                break
+            self._improve_likelihood()
+            if np.abs(np.append(self.likelihood.theta, np.log(self.scale)) - before).max() < ENOUGH:
+                break
+        return self._fit(self.scale, ACCURACY[1], tol)
+
+    def first_bound(self) -> float:
+        """The bound where the search begins."""
+        return self.bound_at(float(np.log(self.scale)))
+
+    def bound_at(self, log_scale: float) -> float:
+        """The bound with the log density of the scale's logarithm."""
+        if log_scale not in self._known:
+            scale = float(np.exp(log_scale))
+            bound = self._fit(scale, ACCURACY[0], ROUGH_TOL).bound
+            self._known[log_scale] = bound + SCALE_PRIOR.log_density(scale) + log_scale
+        return self._known[log_scale]
+
+    def _fit(self, scale: float, accuracy: float, tol: float) -> Result:
         mean, variances = np.zeros(self._X.shape[1]), np.full(self._X.shape[1], scale**2)
         if self._centre is not None:
             mean[0], variances[0] = self._centre, INTERCEPT**2
@@ -98,20 +105,16 @@ class _Search:
         self._last, self.n_fits = result.posterior, self.n_fits + 1
         return result
 
-    def bound_at(self, log_scale: float) -> float:
-        """The bound with the log density of the scale's logarithm."""
-        scale = float(np.exp(log_scale))
-        return self.fit(scale, ACCURACY[0], ROUGH_TOL).bound + SCALE_PRIOR.log_density(scale) + log_scale
-
-    def improve_likelihood(self, log_scale: float) -> None:
+    def _improve_likelihood(self) -> None:
         """Parameters that maximise the expected log likelihood and their prior, a few times in turn with the fit."""
         for _ in range(MOST_ROUNDS):
-            posterior = self.fit(float(np.exp(log_scale)), ACCURACY[0], ROUGH_TOL).posterior
+            posterior = self._fit(self.scale, ACCURACY[0], ROUGH_TOL).posterior
             found = _better_likelihood(self.likelihood, posterior, self._y)
             moved = np.abs(found.theta - self.likelihood.theta).max()
             self.likelihood = found
             if moved < 0.2 * ENOUGH:
                 break
+        self._known = {}
 
 
 def top_of(height: Callable[[float], float], start: float, stride: float, enough: float, most: int = 16) -> float:
@@ -142,8 +145,8 @@ def _parabola(known: dict[float, float], left: float, best: float, right: float)
     return 0.5 * (left + best) - 0.5 * rise / bend if bend < 0.0 else best
 
 
-def _first_scale(X: Any, intercept: bool) -> float:
-    """That which lets f vary by one or so; wide priors make slow fits, so the search comes from below."""
+def _unit_scale(X: Any, intercept: bool) -> float:
+    """The prior scale that lets f vary by one or so. Wide priors make slow fits: the search comes from below."""
     square = float(np.sum(X.data**2)) / X.shape[0] - intercept
     return float(1.0 / np.sqrt(max(square, 1e-12)))
 

@@ -151,6 +151,13 @@ def fit_linear(model: LinearModel, y: Array, *, tol: float, max_iter: int) -> tu
     return model, infer(model.weights, model.site, y, start=start, tol=tol), n_fits
 
 
+def from_unit_scale(model: LinearModel, y: Array) -> tuple[float, LinearModel]:
+    """The bound at the prior scale that lets f vary by one or so, and the model there: to compare ways to scale X."""
+    columns = model.design.shape[1] - (model.intercept is not None)
+    moved = model.with_theta(np.concatenate([[-0.5 * np.log(columns)], model.likelihood.theta]))
+    return infer(moved.latent, moved.site, y, tol=1e-3).bound, moved
+
+
 def side_by_side(parts: Sequence[Latent]) -> Latent:
     """The latent of all latent values of a datum."""
     return parts[0] if len(parts) == 1 else Outputs(parts)
