@@ -118,7 +118,7 @@ def test_nodal_as_shipped_elsewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("files", "name", "words"), [
-    ({"a1a": "1 2:x\n", "a1a.t": "1 1:1\n"}, "a1a", r"a1a to hold lines label.*'1 2:x' in line 1"),
+    ({"a1a": "1 2:x\n", "a1a.t": "1 1:1\n"}, "a1a", r"lines label.*'1 2:x' in line 1. Take a1a"),
     ({"a1a": "1 124:1\n", "a1a.t": "1 1:1\n"}, "a1a", "from 1 to 123; got feature 124"),
     ({"a1a": "1 0:1\n", "a1a.t": "1 1:1\n"}, "a1a", "number its features from 1"),
     ({"a1a": "", "a1a.t": "1 1:1\n"}, "a1a", "at least one row"),

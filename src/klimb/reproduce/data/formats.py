@@ -18,6 +18,7 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
+from klimb.numerics.svmlight import parse
 
 OPENERS: dict[str, Callable[..., Any]] = {"": open, ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
@@ -47,34 +48,17 @@ def read_libsvm(path: Path, n_features: int | None = None) -> tuple[Any, Array]:
     """A LIBSVM file ``label index:value ...`` as a CSR matrix and labels; indices count from 1."""
     from scipy.sparse import csr_matrix
 
-    labels: list[float] = []
-    columns: list[int] = []
-    values: list[float] = []
-    ends = [0]
     with opened(path) as stream:
-        for number, line in enumerate(stream, start=1):
-            words = line.partition("#")[0].split()
-            if not words:
-                continue
-            try:
-                labels.append(float(words[0]))
-                for word in words[1:]:
-                    index, _, value = word.partition(":")
-                    columns.append(int(index) - 1)
-                    values.append(float(value))
-            except ValueError as error:
-                raise wrong(path, "lines label index:value index:value ...", number, line) from error
-            ends.append(len(columns))
-    if not labels:
+        labels, features, values, ends = parse(stream, f"Take {path.name} as it is published, without changes.")
+    if not labels.size:
         raise wrong(path, "at least one row", 1, "")
-    width = max(columns, default=-1) + 1
-    if min(columns, default=0) < 0 or (n_features is not None and width > n_features):
+    width = int(features.max(initial=0))
+    if features.min(initial=1) < 1 or (n_features is not None and width > n_features):
         raise InputError(f"expected {path.name} to number its features from 1 to {n_features or 'the last'}",
                          f"feature {width if n_features is not None and width > n_features else 0}",
                          "Take the file as it is published, without changes.")
-    X = csr_matrix((np.array(values), np.array(columns, dtype=np.int32), np.array(ends)),
-                   shape=(len(labels), n_features or width))
-    return X, np.array(labels)
+    X = csr_matrix((values, (features - 1).astype(np.int32), ends), shape=(len(labels), n_features or width))
+    return X, labels
 
 
 def rows_of(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = ()) -> Iterator[tuple[int, list[str]]]:
