@@ -6,6 +6,7 @@
 
 CPU seconds of one thread, means over 60 labels. "query" is one new label: the fit to all labels and the best row of the
 pool; "streamed" the same with ``refit=20``, where one label in twenty is fitted and the others are included.
+"unsure" is that again, with the score "cu".
 "inclusion" is one label within a block of 20, the fit at its end included. Products are those with the pool (one
 vector each) and systems those solved, by the counters of the learner.
 """
@@ -29,8 +30,8 @@ COLUMNS, LABELS, BLOCK, SPAN = 50, 200, 20, 60
 POOLS = (10_000, 100_000, 1_000_000)
 RIVAL_POOLS = (10_000, 100_000)
 TEXT_LABELS = (200, 500)
-HEADS = ("s/inclusion", "products", "systems", "s/query", "s/query, refit=20", "ensemble of 10, s/query", "ratio",
-         "ratio, refit=20")
+HEADS = ("s/inclusion", "products", "systems", "s/query", "s/query, refit=20", "the same, cu",
+         "ensemble of 10, s/query", "ratio", "ratio, refit=20", "ratio, cu")
 
 
 def pool_of(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -99,12 +100,14 @@ def measure() -> None:
             found = inclusions(*pool_of(n), LABELS)
             found["query"] = per_label(*pool_of(n), LABELS, refit=1)
             found["streamed"] = per_label(*pool_of(n), LABELS, refit=BLOCK)
+            found["unsure"] = per_label(*pool_of(n), LABELS, refit=BLOCK, score="cu")
             store(f"klimb/{n}", found)
             print(n, found, flush=True)
         for labels in TEXT_LABELS:
             found = inclusions(*text_pool(), labels, cov=9.0)
             found["query"] = per_label(*text_pool(), labels, refit=1, cov=9.0)
             found["streamed"] = per_label(*text_pool(), labels, refit=BLOCK, cov=9.0)
+            found["unsure"] = per_label(*text_pool(), labels, refit=BLOCK, cov=9.0, score="cu")
             store(f"klimb/reuters/{labels}", found)
             print("reuters", labels, found, flush=True)
     store("environment", environment())
@@ -115,19 +118,19 @@ def show() -> None:
     rows = []
     for n in POOLS:
         own, rival = found[f"klimb/{n}"], found.get(f"scikit-activeml/{n}")
-        rows.append((f"{n:,}", own["seconds"], own["products"], own["systems"], own["query"], own["streamed"],
-                     *(("-",) * 3 if rival is None else _beside(own, rival))))
+        rows.append((f"{n:,}", own["seconds"], own["products"], own["systems"], own["query"], own["streamed"], own["unsure"],
+                     *(("-",) * 4 if rival is None else _beside(own, rival))))
     table(f"Pools of {COLUMNS} columns, {LABELS} labels", ("rows", *HEADS), rows)
     rows = []
     for labels in TEXT_LABELS:
         own, rival = found[f"klimb/reuters/{labels}"], found[f"scikit-activeml/reuters/{labels}"]
-        rows.append((labels, own["seconds"], own["products"], own["systems"], own["query"], own["streamed"],
+        rows.append((labels, own["seconds"], own["products"], own["systems"], own["query"], own["streamed"], own["unsure"],
                      *_beside(own, rival)))
     table("Reuters, 7,770 documents and 8,315 words", ("labels", *HEADS), rows)
 
 
 def _beside(own: dict[str, Any], rival: dict[str, Any]) -> tuple[Any, ...]:
-    return rival["query"], f"{rival['query'] / own['query']:.0f}", f"{rival['query'] / own['streamed']:.0f}"
+    return rival["query"], *(f"{rival['query'] / own[kind]:.0f}" for kind in ("query", "streamed", "unsure"))
 
 
 if __name__ == "__main__":

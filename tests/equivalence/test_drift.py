@@ -7,14 +7,14 @@ import pytest
 import scipy.sparse as sp
 
 import klimb
-from klimb.design import ActiveLearner, Bald, Marginals
+from klimb.design import ActiveLearner, Bald, Marginals, batch
 from klimb.design.belief import Belief, belief_of
 from klimb.design.box import Box, box_around
 from klimb.design.marginals import Drift
 from klimb.design.pool import as_pool
 from klimb.design.shortlist import Shortlist
 from klimb.latents import Weights
-from klimb.sites import Logistic
+from klimb.sites import Logistic, Probit
 
 ROOM = 1.0 + 1e-9
 
@@ -95,6 +95,10 @@ SETTINGS = {
     "dense, warm": (dense_pool, {"warm": True}, 40),
     "dense, information gain": (dense_pool, {"score": "ig", "refit": 5}, 30),
     "dense, Laplace prior": (dense_pool, {"prior": "laplace", "scale": 0.7}, 30),
+    "dense, uncertainty": (dense_pool, {"score": "cu"}, 40),
+    "dense, uncertainty, included": (dense_pool, {"score": "cu", "refit": 10, "warm": True}, 40),
+    "dense, uncertainty, probit": (dense_pool, {"score": "cu", "site": Probit(), "intercept": False}, 40),
+    "words, uncertainty": (word_pool, {"score": "cu", "cov": 9.0, "warm": True}, 30),
     "words": (word_pool, {"cov": 9.0, "warm": True}, 30),
     "words, included": (word_pool, {"cov": 9.0, "refit": 10, "warm": True}, 30),
     "full prior covariance": (dense_pool, {"cov": np.eye(8) + 0.3}, 30),
@@ -114,6 +118,7 @@ def test_the_choices_are_those_of_all_marginals(name: str, monkeypatch: pytest.M
         looked.append(learner._state.computed)
         with monkeypatch.context() as patch:
             patch.setattr(Shortlist, "after_drift", lambda *_: None)
+            patch.setattr(batch, "least_sure", lambda *_: None)
             np.testing.assert_array_equal(rows, plain.query(k))
         for one in (learner, plain):
             one.teach(rows, y[rows])
@@ -135,6 +140,19 @@ def test_labels_taken_back_and_rows_left_out_are_respected() -> None:
     assert learner.query(1, exclude=second)[0] != second[0]
     learner.forget(best)
     assert learner.query(1)[0] == best[0]  # free again, and again the best
+
+
+def test_a_coin_flip_for_every_row_is_no_help() -> None:
+    """All means equal: the means alone rule nobody out, and the variances decide."""
+    X, y = dense_pool(7000)
+    X[:, 0] = 0.0
+    learner = ActiveLearner(X[:, :1], initial=0, intercept=True, score="cu")
+    learner.teach(np.arange(10), y[:10])
+    learner.query()
+    learner.teach([20], y[20:21])
+    assert learner.query()[0] == 10  # the first of the unlabelled
+    scores = learner.scores()
+    assert np.ptp(scores[np.isfinite(scores)]) < 1e-12
 
 
 def test_all_rows_are_computed_again_where_too_many_may_be_best() -> None:

@@ -13,6 +13,7 @@ from klimb.design.pool import Index, Mask, row_vector, take_rows
 from klimb.design.scores import Candidates, Score
 from klimb.design.shortlist import Shortlist
 from klimb.design.sizes import expected_gamma
+from klimb.design.unsure import least_sure
 from klimb.numerics.arrays import Array
 
 ROWS_AT_ONCE = 1 << 14  # whose covariances with the targets are in memory together
@@ -52,7 +53,7 @@ def score_rows(score: Score, now: Marginals, rows: Index, first: Marginals | Non
 
 def best_row(score: Score, now: Marginals, free: Mask, shortlist: Shortlist, first: Marginals | None = None) -> int:
     """The row of the largest score among the ``free`` ones; those that can not win are not even looked at."""
-    few = shortlist.after_drift(score, now, free)
+    few = shortlist.after_drift(score, now, free) or least_sure(score, now, free, first or now)
     if few is not None:
         rows, scores = few
         return best_candidate(scores, rows)

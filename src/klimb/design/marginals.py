@@ -122,6 +122,14 @@ class Marginals:
         """The last marginals of all rows that were computed: these, or those of a state before."""
         return self.snapshot if self.computed else self.before
 
+    @cached_property
+    def means(self) -> Array:
+        """Means of all rows, without their variances."""
+        if self.computed:
+            return self.m
+        self.counts.products += 1
+        return self.pool.times(self.weights)
+
     def means_at(self, rows: Index) -> Array:
         """Means of some rows alone."""
         return self.pool.subset(rows).times(self.weights)
