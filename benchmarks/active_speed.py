@@ -30,6 +30,7 @@ COLUMNS, LABELS, BLOCK, SPAN = 50, 200, 20, 60
 POOLS = (10_000, 100_000, 1_000_000)
 RIVAL_POOLS = (10_000, 100_000)
 TEXT_LABELS = (200, 500)
+KINDS = ("seconds", "products", "systems", "query", "streamed", "unsure")
 HEADS = ("s/inclusion", "products", "systems", "s/query", "s/query, refit=20", "the same, cu",
          "ensemble of 10, s/query", "ratio", "ratio, refit=20", "ratio, cu")
 
@@ -118,14 +119,12 @@ def show() -> None:
     rows = []
     for n in POOLS:
         own, rival = found[f"klimb/{n}"], found.get(f"scikit-activeml/{n}")
-        rows.append((f"{n:,}", own["seconds"], own["products"], own["systems"], own["query"], own["streamed"], own["unsure"],
-                     *(("-",) * 4 if rival is None else _beside(own, rival))))
+        rows.append((f"{n:,}", *(own[kind] for kind in KINDS), *(("-",) * 4 if rival is None else _beside(own, rival))))
     table(f"Pools of {COLUMNS} columns, {LABELS} labels", ("rows", *HEADS), rows)
     rows = []
     for labels in TEXT_LABELS:
         own, rival = found[f"klimb/reuters/{labels}"], found[f"scikit-activeml/reuters/{labels}"]
-        rows.append((labels, own["seconds"], own["products"], own["systems"], own["query"], own["streamed"], own["unsure"],
-                     *_beside(own, rival)))
+        rows.append((labels, *(own[kind] for kind in KINDS), *_beside(own, rival)))
     table("Reuters, 7,770 documents and 8,315 words", ("labels", *HEADS), rows)
 
 

@@ -79,7 +79,8 @@ def without_faint(K: Array) -> Array:
     compute up to thirty times more slowly.
     """
     variances = np.diagonal(K)
-    limit = FAINT * float(variances.min(where=variances > 0.0, initial=np.inf))
+    smallest = float(variances.min(where=variances > 0.0, initial=np.inf))
+    limit = FAINT * smallest if np.isfinite(smallest) else 0.0
     clean = K
     for rows in row_blocks(*K.shape):
         part = K[rows]
