@@ -36,6 +36,11 @@ class Inclusion:
     """New sites, one per datum: ``gamma``, ``slope``, the new marginal (``m``, ``v``) and ``gain`` = KL(q' || q).
 
     log det of the precision gains ``log_kappa`` = log(1 + gamma v).
+
+    >>> from klimb.sites import Logistic
+    >>> new = include(Logistic(), np.ones(2), m=np.array([0.0, 4.0]), v=np.full(2, 4.0))  # label 1: news, and none
+    >>> print(new.m.round(2), new.v.round(2), new.gain.round(2))
+    [1.21 4.21] [2.51 3.46] [0.23 0.01]
     """
 
     gamma: Array

@@ -26,6 +26,14 @@ class Candidates:
     """What a score may ask: the site, the marginals, and on demand covariances with a set of target rows.
 
     ``remaining`` is the share of each variance that is left after the picks made so far in the same batch.
+
+    >>> from klimb.sites import Logistic
+    >>> three = Candidates(Logistic(), m=np.array([0.0, 0.0, 3.0]), v=np.array([4.0, 0.1, 4.0]))
+    >>> for name in ("bald", "ig", "cu"):  # the second is a coin flip that is known to be one
+    ...     print(name, SCORES[name].of(three).round(3) + 0.0)
+    bald [0.231 0.012 0.126]
+    ig [0.229 0.012 0.126]
+    cu [ 0.    0.   -0.37]
     """
 
     site: Site
@@ -58,7 +66,12 @@ class Score(ABC):
 @final
 @dataclass(frozen=True)
 class Bald(Score):
-    """Mutual information between label and latent value: what the label is expected to teach, in nats."""
+    """Mutual information between label and latent value: what the label is expected to teach, in nats.
+
+    >>> from klimb.sites import Logistic
+    >>> Bald().of(Candidates(Logistic(), m=np.zeros(3), v=np.array([0.1, 1.0, 10.0]))).round(3)  # ln 2 at most
+    array([0.012, 0.094, 0.346])
+    """
 
     name: ClassVar[str] = "bald"
     smooth: ClassVar[bool] = True
@@ -74,6 +87,11 @@ class ClassifierUncertainty(Score):
 
     Within a batch the distance to a coin flip is weighted by the share of variance that earlier picks have left, so
     that the second of two near-duplicates is passed over.
+
+    >>> from klimb.sites import Logistic
+    >>> twins = Candidates(Logistic(), m=np.array([0.0, 1.0]), v=np.ones(2), remaining=np.array([0.2, 1.0]))
+    >>> ClassifierUncertainty().of(twins).round(2)  # the first is the less sure one, but a copy of it was picked
+    array([-0.4, -0.2])
     """
 
     name: ClassVar[str] = "cu"
@@ -85,7 +103,13 @@ class ClassifierUncertainty(Score):
 @final
 @dataclass(frozen=True)
 class InformationGain(Score):
-    """S_IG: the divergence of the new marginal from the present one, averaged over the predictive label ([N] App.)."""
+    """S_IG: the divergence of the new marginal from the present one, averaged over the predictive label ([N] App.).
+
+    >>> from klimb.sites import Logistic, SuperGaussian
+    >>> rows = Candidates(SuperGaussian(Logistic()), m=np.array([0.0, 0.0, 4.0]), v=np.array([1.0, 4.0, 4.0]))
+    >>> InformationGain().of(rows).round(3)  # as [N] has it, by the local bound
+    array([0.093, 0.227, 0.106])
+    """
 
     name: ClassVar[str] = "ig"
     smooth: ClassVar[bool] = True
@@ -97,7 +121,13 @@ class InformationGain(Score):
 @final
 @dataclass(frozen=True)
 class VarianceReduction(Score):
-    """By how much a label is expected to lower the latent variances of the target rows, on average."""
+    """By how much a label is expected to lower the latent variances of the target rows, on average.
+
+    >>> from klimb.sites import Gaussian
+    >>> target = np.zeros(1), np.ones(1), np.array([[0.9], [0.1]])  # its mean, variance, covariances with two rows
+    >>> VarianceReduction().of(Candidates(Gaussian(1.0), np.zeros(2), np.ones(2), targets=lambda: target)).round(3)
+    array([0.405, 0.005])
+    """
 
     name: ClassVar[str] = "variance"
     uses_targets: ClassVar[bool] = True
@@ -110,7 +140,14 @@ class VarianceReduction(Score):
 @final
 @dataclass(frozen=True)
 class Epig(Score):
-    """Mutual information between the label and those of the target rows, on average: what predictions gain."""
+    """Mutual information between the label and those of the target rows, on average: what predictions gain.
+
+    >>> from klimb.sites import Logistic
+    >>> target = np.zeros(1), np.ones(1), np.array([[0.9], [0.1]])  # its mean, variance, covariances with two rows
+    >>> rows = Candidates(Logistic(), m=np.zeros(2), v=np.array([1.0, 9.0]), targets=lambda: target)
+    >>> print(Epig().of(rows).round(4), Bald().of(rows).round(4))  # the unsure row says little of the target
+    [0.0122 0.    ] [0.0937 0.3326]
+    """
 
     name: ClassVar[str] = "epig"
     uses_targets: ClassVar[bool] = True
@@ -122,7 +159,12 @@ class Epig(Score):
 @final
 @dataclass(frozen=True)
 class Random(Score):
-    """No preference: the learner takes candidates in the order of its seed."""
+    """No preference: the learner takes candidates in the order of its seed.
+
+    >>> from klimb.design import ActiveLearner, Random
+    >>> ActiveLearner(np.eye(5), score=Random(), seed=1).query(3)
+    array([4, 0, 1])
+    """
 
     name: ClassVar[str] = "random"
 
