@@ -120,7 +120,15 @@ class ChainGiven(Conditional):
 
 
 def chain(first: Variable, step: Variable, *, lengths: Any, name: str = "chain") -> Variable:
-    """A gate for `mixture` whose classes follow a Markov chain: ``lengths`` of the sequences, laid end to end."""
+    """A gate for `mixture` whose classes follow a Markov chain: ``lengths`` of the sequences, laid end to end.
+
+    >>> from klimb.conjugate import chain, dirichlet, fit, gamma, mixture
+    >>> stay = dirichlet([[5.0, 1.0], [1.0, 5.0]])  # states that last
+    >>> state = chain(dirichlet([1.0, 1.0]), stay, lengths=12)
+    >>> result = fit(mixture(state, gamma([1.0, 8.0], 1.0)).observe([0, 1, 0, 9, 7, 2, 8, 9, 1, 0, 3, 0]))
+    >>> result[state].mean.argmax(axis=1)  # the 2 among large counts, the 3 among small ones
+    array([0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0])
+    """
     sizes = tuple(int(n) for n in np.atleast_1d(lengths))
     return Variable(ChainGiven(first, step, sizes, name), name)
 

@@ -305,6 +305,12 @@ def mixture(gate: Variable, component: Variable, *, scale: Variable | None = Non
     """Data whose class is ``gate`` (a `categorical` or a `chain`) and whose classes are the plates of ``component``.
 
     ``scale``, one gamma per row, multiplies the precision of normal components: gamma(df/2, df/2) makes them Student-t.
+
+    >>> from klimb.conjugate import categorical, dirichlet, fit, gamma, mixture
+    >>> rate, kind = gamma([1.0, 10.0], 1.0), categorical(dirichlet([1.0, 1.0]), plates=(8,))
+    >>> result = fit(mixture(kind, rate).observe([0, 1, 2, 0, 1, 9, 12, 8]))
+    >>> print(result[rate].mean.round(1), result[kind].mean.argmax(axis=1))
+    [0.8 9.7] [0 0 0 0 0 1 1 1]
     """
     return Mixture(gate, component, scale)
 

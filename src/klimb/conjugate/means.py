@@ -249,12 +249,32 @@ class Sum(Predictor):
 
 
 def dot(X: Any, w: Variable) -> Dot:
-    """The linear predictor X w."""
+    """The linear predictor X w.
+
+    >>> from klimb.conjugate import dot, fit, gamma, multivariate_normal, normal
+    >>> x = np.linspace(0.0, 1.0, 30)
+    >>> w, noise = multivariate_normal(0.0, 0.01, dimension=2), gamma(1e-3, 1e-3)
+    >>> y = 1.0 + 3.0 * x + 0.1 * np.sin(np.arange(30.0) ** 2)
+    >>> result = fit(normal(dot(np.column_stack([np.ones(30), x]), w), noise).observe(y))
+    >>> print(result[w].mean.round(1), round(float(result[noise].mean ** -0.5), 2))
+    [1. 3.] 0.07
+    """
     return Dot(X, w)
 
 
 def inner(u: Variable | View, v: Variable | View) -> Inner:
-    """The product u'v, for every pair of an index or for all pairs."""
+    """The product u'v, for every pair of an index or for all pairs.
+
+    >>> from klimb.conjugate import fit, gamma, inner, multivariate_normal, normal
+    >>> from klimb.conjugate.families import MultivariateNormal
+    >>> table = np.outer([1.0, -1.0, 2.0, -2.0], [1.0, -2.0, 2.0, -1.0])
+    >>> table[2, 1] = np.nan  # was 2 times -2
+    >>> u, v = (multivariate_normal(0.0, 0.1, dimension=1, plates=(4,)) for _ in range(2))
+    >>> start = {v: MultivariateNormal(np.ones((4, 1)), np.ones((4, 1, 1)))}  # not at zero, where nothing moves
+    >>> result = fit(normal(inner(u, v), gamma(1e-3, 1e-3)).observe(table), start=start)
+    >>> round(float(result[u].mean[2] @ result[v].mean[1]), 2)
+    -4.0
+    """
     return Inner(as_view(u), as_view(v))
 
 

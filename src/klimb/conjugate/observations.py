@@ -230,21 +230,44 @@ class Observable:
 
 
 def poisson(rate: Variable | View, exposure: Any = 1.0) -> Observable:
-    """Counts with a gamma rate."""
+    """Counts with a gamma rate.
+
+    >>> from klimb.conjugate import fit, gamma, poisson
+    >>> rate = gamma(1.0, 1.0, plates=(2,))
+    >>> result = fit(poisson(rate, exposure=[1.0, 10.0]).observe([3, 30]))  # three an hour, for one hour and for ten
+    >>> print(result[rate].mean.round(2), result[rate].variance.round(2))
+    [2.   2.82] [1.   0.26]
+    """
     view = as_view(rate)
     _needs(view, Gamma, "the rate of poisson", "potential(sites.Poisson(), predictor) takes a linear predictor")
     return Observable(lambda y: PoissonData(view, as_float(exposure, "exposure"), y))
 
 
 def bernoulli(probability: Variable | View) -> Observable:
-    """Zeros and ones with a beta probability."""
+    """Zeros and ones with a beta probability.
+
+    >>> from klimb.conjugate import bernoulli, beta, fit
+    >>> p = beta(1.0, 1.0, plates=(2,))
+    >>> result = fit(bernoulli(p[[0, 0, 0, 1, 1, 1]]).observe([1, 1, 1, 0, np.nan, 0]))
+    >>> print(result[p].mean)  # (1 + 3) / (2 + 3), 1 / (2 + 2)
+    [0.8  0.25]
+    """
     view = as_view(probability)
     _needs(view, Beta, "the probability of bernoulli", "potential(sites.Logistic(), predictor) takes a predictor")
     return Observable(lambda y: BernoulliData(view, y))
 
 
 def potential(site: Site, predictor: Any) -> Observable:
-    """Data with any site of `klimb.sites` on a linear predictor."""
+    """Data with any site of `klimb.sites` on a linear predictor.
+
+    >>> from klimb.conjugate import dot, fit, gamma, multivariate_normal, potential
+    >>> from klimb.sites import Poisson
+    >>> w = multivariate_normal(0.0, gamma(1.0, 1.0), dimension=2)  # weights, and their scale
+    >>> X = np.column_stack([np.ones(8), np.arange(8.0)])
+    >>> result = fit(potential(Poisson(), dot(X, w)).observe([1, 1, 2, 4, 4, 9, 11, 20]))
+    >>> print(result[w].mean.round(2), np.sqrt(np.diag(result[w].covariance)).round(2))
+    [-0.14  0.44] [0.38 0.07]
+    """
     if not isinstance(site, Site):
         raise InputError("potential needs a site", f"{type(site).__name__}", "E.g. klimb.sites.Logistic().")
     f = as_predictor(predictor)
@@ -252,7 +275,15 @@ def potential(site: Site, predictor: Any) -> Observable:
 
 
 def topics(shares: Variable, words: Variable) -> Observable:
-    """Counts of words (documents x words, sparse) from topics: ``shares`` of each document, ``words`` of each topic."""
+    """Counts of words (documents x words, sparse) from topics: ``shares`` of each document, ``words`` of each topic.
+
+    >>> from klimb.conjugate import dirichlet, fit, topics
+    >>> counts = [[3, 2, 0, 0], [4, 3, 0, 0], [0, 0, 2, 5], [0, 0, 3, 3], [2, 1, 1, 2]]  # five documents, four words
+    >>> shares = dirichlet([0.5, 0.5], plates=(5,))
+    >>> words = dirichlet([[2.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 2.0]])  # what tells the topics apart at first
+    >>> print(fit(topics(shares, words).observe(counts))[shares].mean[:, 0].round(1))
+    [0.9 0.9 0.1 0.1 0.5]
+    """
     return Observable(lambda counts: Topics(shares, words, counts))
 
 

@@ -26,7 +26,17 @@ from klimb.infer.result import History, Iteration, Status
 @final
 @dataclass(frozen=True)
 class Stochastic:
-    """How batches are visited: sweeps over a batch's own variables, and whether these are kept for the next visit."""
+    """How batches are visited: sweeps over a batch's own variables, and whether these are kept for the next visit.
+
+    >>> from klimb.conjugate import Stochastic, categorical, dirichlet, fit_batches, gamma, mixture
+    >>> rng = np.random.default_rng(0)
+    >>> batches = np.split(rng.permutation(np.r_[rng.poisson(2.0, 300), rng.poisson(10.0, 300)]), 6)
+    >>> rate, share = gamma([2.0, 10.0], 1.0), dirichlet([1.0, 1.0])
+    >>> make = lambda y: mixture(categorical(share, plates=(len(y),)), rate).observe(y)
+    >>> result = fit_batches(make, batches, shared=(rate, share), step=Stochastic(remember=False))  # less memory
+    >>> print(result.status.name, result[rate].mean.round(1))
+    CONVERGED [ 2.2 10.3]
+    """
 
     local_sweeps: int = 20
     local_tol: float = 1e-4  # of a batch's own part of the bound, per unit of it
