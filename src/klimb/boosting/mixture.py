@@ -43,6 +43,13 @@ class Mixture:
 
     Edges of the target's bulk that are parallel to the axes become transforms, declared or not. At others the mixture
     is cut off (``inside`` is the share it keeps), so that it is a density on the support.
+
+    >>> import klimb
+    >>> q = klimb.boost(lambda x: 3.0 * x[:, 0] - np.exp(x[:, 0]), 1)  # the log of a Gamma(3) variable
+    >>> print(q.n_components, q.mean.round(1), q.sd.round(1), q.quantiles([0.05, 0.95]).ravel().round(1))
+    2 [0.9] [0.6] [-0.2  1.9]
+    >>> print(round(q.probability(lambda x: x[:, 0] > 1.0), 1), q.sample(3).shape, q.trust.verdict)
+    0.5 (3, 1) trust
     """
 
     weights: Array

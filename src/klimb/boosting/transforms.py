@@ -55,7 +55,13 @@ class Transform(ABC):
 @final
 @dataclass(frozen=True)
 class Real(Transform):
-    """No constraint."""
+    """No constraint.
+
+    >>> from klimb.boosting import Positive, Real, boost
+    >>> q = boost(lambda x: -0.5 * x[:, 0] ** 2 - x[:, 1], 2, transform=[Real(), Positive()], n_components=1)
+    >>> print(np.abs(q.mean.round(1)))  # N(0, 1), and an exponential variable
+    [0. 1.]
+    """
 
     size: int = 1
     elementwise = True

@@ -33,6 +33,11 @@ class Corrected:
     """Moments of the target itself: draws of the mixture, and of a wider one, reweighted by the target.
 
     Rely on them while ``khat`` is below 0.7. ``log_evidence`` is the log of the integral of the user's density.
+
+    >>> import klimb
+    >>> q = klimb.boost(lambda x: -3.0 * np.log1p(x[:, 0] ** 2 / 5), 1, n_components=1)  # Student's t, 5 df: sd 1.29
+    >>> print(q.sd.round(2), q.corrected.sd.round(2), q.corrected.khat < 0.7)
+    [1.11] [1.29] True
     """
 
     mean: Array
@@ -58,6 +63,14 @@ class MixtureTrust:
     ``number`` is the figure behind it, ``measures`` says what of, ``advice`` what to do. ``missing`` is the share of
     the target's mass where q has less than a third of it, ``sd_ratio`` corrected over own standard deviations, and
     ``sd_khat`` the tail of weight times squared deviation: above 0.7 that standard deviation is not known.
+
+    >>> import klimb
+    >>> print(klimb.boost(lambda x: -3.0 * np.log1p(x[:, 0] ** 2 / 5), 1, n_components=1).trust)
+    verdict   corrected: the sd of x0 is off by 16%: use q.corrected, or divergence='inclusive'.
+    k-hat     0.49
+    gap       0.02 nats from the target, by estimate
+    missing   2.0% of the target's mass lies where q has less than a third of it
+    moments   sd of x0 corrected by a factor 1.161; means off by up to 0.000 sd
     """
 
     verdict: Literal["trust", "corrected", "doubt"]

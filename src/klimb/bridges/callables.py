@@ -33,6 +33,11 @@ def dynesty(loglike: Callable[[Array], float], prior_transform: Callable[[Array]
 
     The mixture lives where the prior is N(0, I): a point e there is prior_transform(Phi(e)). So the bound and the log
     evidence are those of the model, as in nested sampling.
+
+    >>> bridge = dynesty(lambda x: -50.0 * np.sum((x - 0.3) ** 2), lambda cube: 2.0 * cube - 1.0, 1, names=["x"])
+    >>> q = bridge.boost()
+    >>> print(round(float(bridge.parameters(q.sample(4000))["x"].mean()), 2), round(q.corrected.log_evidence, 2))
+    0.3 -2.08
     """
     from scipy.special import ndtr
 

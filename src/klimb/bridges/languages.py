@@ -12,7 +12,16 @@ from klimb.numerics.arrays import Array
 
 
 def pymc(model: Any) -> Bridge:
-    """A PyMC model: its joint log density and gradient over the free (transformed) variables."""
+    """A PyMC model: its joint log density and gradient over the free (transformed) variables.
+
+    Examples::
+
+        with pm.Model() as model:
+            rate = pm.Gamma("rate", 1.0, 1.0)
+            pm.Poisson("y", rate, observed=[3, 5, 4])
+        bridge = klimb.bridges.pymc(model)
+        bridge.parameters(bridge.boost().sample(1000))["rate"].mean()
+    """
     try:
         import pymc  # noqa: F401
     except ImportError as error:
@@ -44,7 +53,16 @@ def pymc(model: Any) -> Bridge:
 
 
 def numpyro(model: Any, *args: Any, seed: int = 0, **kwargs: Any) -> Bridge:
-    """A NumPyro model called with ``args``: its joint log density over unconstrained latent variables."""
+    """A NumPyro model called with ``args``: its joint log density over unconstrained latent variables.
+
+    Examples::
+
+        def model(y):
+            rate = numpyro.sample("rate", dist.Gamma(1.0, 1.0))
+            numpyro.sample("y", dist.Poisson(rate), obs=y)
+        bridge = klimb.bridges.numpyro(model, numpy.array([3, 5, 4]))
+        bridge.parameters(bridge.boost().sample(1000))["rate"].mean()
+    """
     try:
         import jax
         from jax.flatten_util import ravel_pytree
@@ -82,6 +100,12 @@ def stan(model: Any, *, transformed: bool = True) -> Bridge:
     Constants are kept, so that the bound is of the model's log evidence (as far as the program itself keeps them: a
     ``~`` statement does, ``target +=`` of an ``_lupdf`` does not). ``parameters`` gives arrays by the names of the
     program, with ``transformed`` parameters among them.
+
+    Examples::
+
+        model = bridgestan.StanModel("schools.stan", "schools.json")
+        bridge = klimb.bridges.stan(model)
+        bridge.parameters(bridge.boost().sample(1000))["mu"].mean()
     """
     for method in ("param_unc_num", "log_density", "log_density_gradient", "param_constrain"):
         if not hasattr(model, method):

@@ -23,6 +23,13 @@ def latent(result: Result) -> Bridge:
     The parameters are the weights ``w`` of a `Weights` latent, or the values ``f`` of a `Kernel` latent, one mixture
     dimension each: meant for tens of them, such as a robust regression whose posterior has two modes. The bound is of
     the log evidence, as ``result.bound`` is, and at least as high where the mixture fits better than one Gaussian.
+
+    >>> import klimb
+    >>> model, site = klimb.latents.Weights(np.ones((6, 1)), cov=25.0), klimb.sites.StudentT(df=2.0, scale=0.5)
+    >>> bridge = latent(klimb.infer(model, site, [-4.0, -4.2, -3.9, 4.0, 4.1, 3.8]))  # data that contradict each other
+    >>> w = bridge.parameters(bridge.boost().sample(1000))["w"]
+    >>> print(w[w < 0].mean().round(1), w[w > 0].mean().round(1))
+    -3.9 3.9
     """
     problem, posterior = result.problem, result.posterior
     if problem is None:
@@ -65,6 +72,13 @@ def hyperparameters(model: Hypermodel, y: Any, *, tol: float = 1e-6) -> Bridge:
 
     Parameters keep the names and units of ``model.names`` (logs of positive ones). Outside ``model.bounds`` the density
     is taken to be zero: give hyperpriors, or the bounds cut it off.
+
+    >>> import klimb
+    >>> x = np.linspace(0.0, 6.0, 25)
+    >>> bridge = hyperparameters(klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Gaussian(0.1)), np.sin(x))
+    >>> long, short = (bridge.log_density(np.log([1.0, lengthscale])) for lengthscale in (1.8, 0.5))
+    >>> print(bridge.names, round(long - short, 1))  # how much better the longer one is, in nats
+    ('log variance', 'log lengthscale') 16.6
     """
     low, high = model.bounds
     last: dict[str, Posterior | None] = {"posterior": None}
