@@ -48,6 +48,16 @@ class LinearFit:
     """A fitted linear model: coefficients with their uncertainty, predictions, and how they were found.
 
     ``result`` is the `Result` of the engine, ``plan`` says what was considered.
+
+    >>> import klimb
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((80, 3))
+    >>> fit = klimb.sparse_glm(X, rng.poisson(np.exp(0.5 + X @ [1.0, 0.0, -1.0])), site=klimb.sites.Poisson())
+    >>> print(fit.coef.round(1) + 0.0, fit.coef_sd.round(2), round(fit.intercept, 1))
+    [ 1.   0.  -0.9] [0.04 0.07 0.06] 0.6
+    >>> prediction = fit.observe([[0.0, 0.0, 0.0], [2.0, 0.0, 0.0]])  # counts at new rows
+    >>> print(prediction.mean.round(1), prediction.quantile(0.95))
+    [ 1.9 13.8] [ 4. 21.]
     """
 
     result: Result

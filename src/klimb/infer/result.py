@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
 @final
 class Status(Enum):
-    """How a fit ended; ``advice`` says what to do about it."""
+    """How a fit ended; ``advice`` says what to do about it.
+
+    >>> import numpy as np, klimb
+    >>> latent = klimb.latents.Weights(np.ones((4, 1)))
+    >>> result = klimb.infer(latent, klimb.sites.Poisson(), [3, 1, 2, 4], max_iter=1)
+    >>> print(result.status.name, result.converged, result.status.advice)
+    MAX_ITER False The iteration limit came first: raise max_iter, or loosen tol if the bound has settled.
+    """
 
     CONVERGED = "The stationarity norm and the remaining gain are below tol: this is the optimum of the bound."
     ESTIMATED = (
@@ -63,7 +70,13 @@ class Iteration:
 
 @final
 class History:
-    """The iterations of a fit; each column is an array: ``history.bound``, ``history.n_factor``, ..."""
+    """The iterations of a fit; each column is an array: ``history.bound``, ``history.n_factor``, ...
+
+    >>> import numpy as np, klimb
+    >>> history = klimb.infer(klimb.latents.Weights(np.ones((4, 1))), klimb.sites.Poisson(), [3, 1, 2, 4]).history
+    >>> bool((np.diff(history.bound) >= -1e-9).all()), history.rule[0], bool(history[-1].stationarity < 1e-6)
+    (True, 'start', True)
+    """
 
     def __init__(self, iterations: list[Iteration]) -> None:
         self.iterations = tuple(iterations)
@@ -118,6 +131,15 @@ class Result:
     ``bound`` is a lower bound on the log evidence for the variational methods; Laplace's, EP's and the point estimate's
     numbers are not bounds, and their docstrings say what they are. ``trust`` says whether the fit can be believed, and
     ``corrected`` holds mean, sd and skewness of the exact posterior's marginals; both are computed when first asked.
+
+    >>> import numpy as np, klimb
+    >>> X = np.column_stack([np.ones(8), np.arange(8.0)])
+    >>> result = klimb.infer(klimb.latents.Weights(X, cov=4.0), klimb.sites.Logistic(), [0, 0, 1, 0, 1, 1, 1, 1])
+    >>> print(result.converged, round(result.bound, 2), result.posterior.mean.round(2))
+    True -5.44 [-1.77  0.98]
+    >>> sd = np.sqrt(np.diag(result.posterior.covariance()))
+    >>> print(result.trust.verdict, sd.round(2), result.corrected.sd.round(2))
+    corrected [1.29 0.46] [1.32 0.52]
     """
 
     posterior: Posterior

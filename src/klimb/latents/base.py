@@ -80,6 +80,15 @@ class Posterior:
 
     ``m`` and ``v`` are the mean and variance of f at each site, ``kl`` is KL(q || prior). ``spread`` is False for a
     point estimate, whose predictions have no variance.
+
+    >>> import numpy as np, klimb
+    >>> X = np.column_stack([np.ones(8), np.arange(8.0)])
+    >>> latent, y = klimb.latents.Weights(X, cov=4.0), [0, 0, 1, 0, 1, 1, 1, 1]
+    >>> posterior = klimb.infer(latent, klimb.sites.Logistic(), y).posterior
+    >>> print(posterior.mean.round(2), np.sqrt(np.diag(posterior.covariance())).round(2), posterior.m[:3].round(1))
+    [-1.77  0.98] [1.29 0.46] [-1.8 -0.8  0.2]
+    >>> print(np.mean(posterior.sample(4000, rng=0)[:, 1] > 0).round(2))  # that the slope is positive
+    0.99
     """
 
     latent: Latent

@@ -26,6 +26,15 @@ class MulticlassProcess(Hypermodel):
 
     ``processes`` has one entry if all outputs share their prior (kernel, mean and its hyperparameters, not their f), or
     one for each output.
+
+    >>> import numpy as np, klimb
+    >>> x = np.linspace(0.0, 6.0, 30)
+    >>> model = klimb.gp(klimb.kernels.RBF(variance=4.0), x, klimb.sites.Softmax(3))
+    >>> fit = model.fit(np.digitize(np.sin(x), [-0.5, 0.5]))  # low, middle, high
+    >>> model.observe(fit.posterior, [0.0, 1.5, 4.7]).probabilities().round(2)
+    array([[0.08, 0.74, 0.18],
+           [0.02, 0.05, 0.93],
+           [0.93, 0.05, 0.02]])
     """
 
     processes: tuple[GaussianProcess, ...]

@@ -34,6 +34,13 @@ class GaussianProcess(Hypermodel):
 
     ``theta`` holds the logs of the kernel's free parameters, then the logs of the site's parameters named in ``learn``,
     then the free values of the mean function.
+
+    >>> import numpy as np, klimb
+    >>> x = np.linspace(0.0, 6.0, 30)
+    >>> model = klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Gaussian(0.1))
+    >>> mean, variance = model.predict(model.fit(np.sin(x)).posterior, [1.0, 20.0])  # near the data, and far from them
+    >>> print(mean.round(2), variance.round(2), model.names)
+    [0.84 0.  ] [0. 1.] ('log variance', 'log lengthscale')
     """
 
     kernel: Covariance
@@ -215,7 +222,14 @@ class GaussianProcess(Hypermodel):
 
 
 def as_single(model: Any, advice: str) -> GaussianProcess:
-    """``model`` if it is a process with one latent value per datum, else an `InputError`."""
+    """``model`` if it is a process with one latent value per datum, else an `InputError`.
+
+    >>> import klimb
+    >>> as_single(klimb.gp(klimb.kernels.RBF(), [[0.0], [1.0]], klimb.sites.Softmax(3)), "Take one class at a time.")
+    Traceback (most recent call last):
+    ...
+    klimb.errors.InputError: model must be a process with one latent value per datum; got MulticlassProcess. Take ...
+    """
     if not isinstance(model, GaussianProcess):
         raise InputError("model must be a process with one latent value per datum", type(model).__name__, advice)
     return model

@@ -28,6 +28,13 @@ class KernelRows(BlockedDesign):
 
     A pass costs N M kernel values and N M^2 / 2 products; the memory is a block of about 1 MiB. ``stored`` computes the
     same blocks once and keeps them, so that both forms give the same numbers to the last bit.
+
+    >>> from klimb.kernels import RBF
+    >>> x, Z, kernel = np.linspace(0.0, 6.0, 500)[:, None], np.linspace(0.0, 6.0, 12)[:, None], RBF()
+    >>> rows = KernelRows(kernel, ArrayRows(x), Z, Whitener(psd_square_root(kernel.gram(Z), "Kuu")))
+    >>> design = rows.stored().dense()  # 500 x 12, whose products are the prior covariances
+    >>> bool(np.abs(design @ design.T - kernel.gram(x)).max() < 1e-4)
+    True
     """
 
     def __init__(self, kernel: Kernel, source: RowSource, Z: Array, whitener: Whitener) -> None:

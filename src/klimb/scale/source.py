@@ -37,7 +37,12 @@ class RowSource(ABC):
 
 @final
 class ArrayRows(RowSource):
-    """Rows of an array or a memory map, of which one block at a time is read; 1-d counts as one column."""
+    """Rows of an array or a memory map, of which one block at a time is read; 1-d counts as one column.
+
+    >>> rows = ArrayRows(np.arange(10.0))
+    >>> rows.shape, [batch.ravel().tolist() for _, batch in rows.batches(5, seed=0)]
+    ((10, 1), [[2.0, 3.0, 4.0, 6.0, 7.0], [0.0, 1.0, 5.0, 8.0, 9.0]])
+    """
 
     def __init__(self, values: Any) -> None:
         array = values if isinstance(values, np.ndarray) else as_float(values, "X")
@@ -130,7 +135,12 @@ class StreamedRows(RowSource):
 
 
 def as_source(X: Any) -> RowSource:
-    """A row source from an array, a memory map or a callable that yields blocks (or one that was made before)."""
+    """A row source from an array, a memory map or a callable that yields blocks (or one that was made before).
+
+    >>> halves = [np.zeros((500, 2)), np.ones((300, 2))]
+    >>> as_source(np.zeros((800, 2))).shape, as_source(lambda: iter(halves)).shape
+    ((800, 2), (800, 2))
+    """
     if isinstance(X, RowSource):
         return X
     return StreamedRows(X) if callable(X) else ArrayRows(X)

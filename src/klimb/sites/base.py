@@ -30,7 +30,13 @@ Rows: TypeAlias = "slice | np.ndarray[Any, np.dtype[np.intp]]"
 @final
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """``value`` = E log p(y|f) under N(m, v), ``alpha`` = -d value/dm, ``gamma`` = -2 d value/dv: [A] Eq. (11)-(12)."""
+    """``value`` = E log p(y|f) under N(m, v), ``alpha`` = -d value/dm, ``gamma`` = -2 d value/dv: [A] Eq. (11)-(12).
+
+    >>> from klimb.sites import Poisson
+    >>> e = Poisson().expect([3], [1.0], [0.5])  # a rate exp(f) with f ~ N(1, 1/2), of mean exp(1.25) = 3.49
+    >>> print(e.value.round(2), e.alpha.round(2), e.gamma.round(2))
+    [-2.28] [0.49] [3.49]
+    """
 
     value: Array
     alpha: Array
