@@ -267,7 +267,7 @@ def inner(u: Variable | View, v: Variable | View) -> Inner:
 
     >>> from klimb.conjugate import fit, gamma, inner, multivariate_normal, normal
     >>> from klimb.conjugate.families import MultivariateNormal
-    >>> table = np.outer([1.0, -1.0, 2.0, -2.0], [1.0, -2.0, 2.0, -1.0])
+    >>> table = np.outer([1.0, -1.0, 2.0, 3.0], [1.0, -2.0, 2.0, 1.0])
     >>> table[2, 1] = np.nan  # was 2 times -2
     >>> u, v = (multivariate_normal(0.0, 0.1, dimension=1, plates=(4,)) for _ in range(2))
     >>> start = {v: MultivariateNormal(np.ones((4, 1)), np.ones((4, 1, 1)))}  # not at zero, where nothing moves
