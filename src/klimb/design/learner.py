@@ -107,6 +107,7 @@ class ActiveLearner:
         self._warm, self._seed = bool(warm), check_count(seed, "seed", 0, "It decides the random order of rows.")
         self._order = np.random.default_rng(self._seed).permutation(n)
         self._rows: list[int] = []
+        self._open = np.ones(n, dtype=bool)  # not labelled yet
         self._given: list[float] = []  # labels as they came
         self._clean: list[float] = []  # labels as the site has them
         self._sites: Sites | None = None  # slope and gamma of the last fit, for a warm start
@@ -144,15 +145,15 @@ class ActiveLearner:
 
     def _free(self, *closed: Index) -> Mask:
         """The rows of the pool that are not labelled, nor ``closed``."""
-        free = np.ones(self.n_pool, dtype=bool)
-        for rows in (self.labelled, *closed):
+        free = self._open.copy()
+        for rows in closed:
             free[rows] = False
         return free
 
     def teach(self, rows: Any, labels: Any) -> None:
         """Add the ``labels`` of ``rows``; the next question to the posterior fits it once for all of them."""
         index = check_rows(rows, self.n_pool, "rows")
-        known = np.flatnonzero(np.isin(index, self._rows))
+        known = np.flatnonzero(~self._open[index])
         if known.size:
             raise InputError("rows must not be labelled yet", f"row {index[known[0]]} at index {known[0]}",
                              "Call forget(row) first to replace its label.")
@@ -167,6 +168,7 @@ class ActiveLearner:
     def _add(self, index: Index, given: Array) -> None:
         clean = self._site.rows(index).validate(given)
         self._rows += index.tolist()
+        self._open[index] = False
         self._given += given.tolist()
         self._clean += clean.tolist()
         if self._fitted != self._n_fitted():
@@ -175,11 +177,12 @@ class ActiveLearner:
     def forget(self, rows: Any) -> None:
         """Take the labels of ``rows`` back."""
         index = check_rows(rows, self.n_pool, "rows")
-        unknown = np.flatnonzero(~np.isin(index, self._rows))
+        unknown = np.flatnonzero(self._open[index])
         if unknown.size:
             raise InputError("rows must be labelled", f"row {index[unknown[0]]} at index {unknown[0]}",
                              "learner.labelled lists the rows that are.")
-        keep = [k for k, row in enumerate(self._rows) if row not in set(index.tolist())]
+        self._open[index] = True
+        keep = np.flatnonzero(~self._open[self._rows]).tolist()
         for name in ("_rows", "_given", "_clean"):
             setattr(self, name, [getattr(self, name)[k] for k in keep])
         self._sites, self._prior_sites = None, NO_SITES
@@ -396,6 +399,7 @@ class ActiveLearner:
                 raise InputError(f"the state must come from a learner with the same {key}",
                                  f"{state.get(key)!r} beside {mine[key]!r}", "Build the learner as it was, then load.")
         self._rows, self._given, self._clean, self._sites, self._prior_sites = [], [], [], None, NO_SITES
+        self._open[:] = True
         self._forget_fit()
         if state["rows"]:
             warm, self._warm = self._warm, False  # the sites are those of the state, not new ones

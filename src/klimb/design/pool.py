@@ -175,7 +175,7 @@ def check_rows(rows: Any, n: int, what: str) -> Index:
     if bad.size:
         raise InputError(f"{what} must be row numbers from 0 to {n - 1}", f"{given[bad[0]]} at index {bad[0]}",
                          "Rows are counted from 0, in the order of the pool.")
-    _, first = np.unique(index, return_index=True)
+    first = np.unique(index, return_index=True)[1] if index.size > 1 else index
     if first.size < index.size:
         again = int(np.setdiff1d(np.arange(index.size), first)[0])
         raise InputError(f"{what} must be distinct", f"row {index[again]} twice (index {again})", "Give each row once.")

@@ -27,6 +27,8 @@ from klimb.sites.base import Site
 MANY = 6000  # candidates from which a spline pays
 PROBES = 64
 LEADERS = 16  # whose scores say how good the best must be
+HOPE = 0.03  # by how much its log may fall from one choice to the next
+MOST_LOOKS = 4
 LONGEST = 0.25  # share of the candidates from which the spline is no help
 MOST_ALONE = 1.0  # share of the pool that may be computed row by row before all rows are computed again
 MOST_AT_ONCE = 0.125  # the same for one choice
@@ -40,6 +42,7 @@ class _Places:
         self.snapshot, self.box = snapshot, box
         self.cells: npt.NDArray[np.uint16] = box.wide_cells(snapshot.m, np.log(np.maximum(snapshot.v, SMALLEST)))
         self.leaders = _largest(box.bounds_after(Drift(0.0, 1.0)).take(self.cells))
+        self.floor: float | None = None  # what the spline must reach at the best row, as far as the last choice tells
         self.alone = 0  # rows computed alone since the snapshot
 
 
@@ -97,25 +100,34 @@ class Shortlist:
             return None
         if self._places is None or self._places.snapshot is not before or self._places.box is not box:
             self._places = _Places(before, box)
-        places = self._places
-        leaders = places.leaders[free[places.leaders]][:LEADERS]
-        if not leaders.size:
-            return None
-        m, v = now.at(leaders)
-        exact = self._exact(score, now.site, m, v)
-        least = np.log(max(float(exact.max()), SMALLEST)) - 4.0 * max(self._error, self._gap(box, exact, m, v)) - 1e-8
-        rows = np.flatnonzero((box.bounds_after(drift) >= least)[places.cells] & free)
-        places.alone += rows.size
-        if rows.size > MOST_AT_ONCE * len(free) or places.alone > MOST_ALONE * len(free):
-            return None
-        log_v = np.log(np.maximum(drift.growth * before.v[rows], SMALLEST))
-        rows = rows[box.bounds_up_to(now.means_at(rows), log_v) >= least]
-        if not rows.size:
-            return None
-        places.alone += rows.size
-        scores = self._exact(score, now.site, *now.at(rows))
-        places.leaders = rows[_largest(scores)]
-        return rows, scores
+        places, bounds = self._places, box.bounds_after(drift)
+        for _ in range(MOST_LOOKS):
+            if places.floor is None:  # as good as the best of those that led must the best be now
+                rows = places.leaders[free[places.leaders]][:LEADERS]
+            else:
+                rows = np.flatnonzero((bounds >= places.floor)[places.cells] & free)
+                places.alone += rows.size
+                if rows.size > MOST_AT_ONCE * len(free) or places.alone > MOST_ALONE * len(free):
+                    return None
+                log_v = np.log(np.maximum(drift.growth * before.v[rows], SMALLEST))
+                rows = rows[box.bounds_up_to(now.means_at(rows), log_v) >= places.floor]
+            if not rows.size:
+                return None
+            places.alone += rows.size
+            m, v = now.at(rows)
+            scores = self._exact(score, now.site, m, v)
+            asked, found = places.floor, self._floor(box, scores, m, v)
+            places.floor = found
+            if asked is not None and found >= asked:
+                places.floor -= HOPE
+                return rows, scores
+        return None
+
+    def _floor(self, box: Box, scores: Array, m: Array, v: Array) -> float:
+        """What the spline must reach where the score is best, given some scores: less than theirs by 4 errors of its own."""
+        top = _largest(scores)[:LEADERS]
+        gap = max(self._error, self._gap(box, scores[top], m[top], v[top]))
+        return float(np.log(max(float(scores.max()), SMALLEST)) - 4.0 * gap - 1e-8)
 
     def _exact(self, score: Score, site: Site, m: Array, v: Array) -> Array:
         self.n_exact += m.size
