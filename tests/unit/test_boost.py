@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp
+from scipy.special import gammaln, logsumexp
 
 import klimb
 from klimb.boosting import Above, Below, Interval, Ordered, Positive, Real, Simplex, TargetError
@@ -536,3 +536,20 @@ def test_coordinates_say_what_they_miss() -> None:
         Coordinates.of([Simplex(2)], 3)
     with pytest.raises(InputError, match="low < high"):
         Interval(1.0, 1.0)
+
+
+@pytest.mark.parametrize("n", [5, 30])
+def test_a_mean_beside_an_unknown_deviation_is_proper(n: int) -> None:
+    """Along slanted lines in (mean, log sd) the density dives, recovers as sd grows, and only then falls for good."""
+    y = 3.0 + 2.0 * np.random.default_rng(0).standard_normal(n)
+
+    def log_density(t: np.ndarray) -> np.ndarray:
+        mean, sd = t[..., :1], t[..., 1]
+        return -0.5 * ((y - mean) ** 2).sum(-1) / sd**2 - (n + 1) * np.log(sd)
+
+    q = klimb.boost(log_density, 2, transform=[Real(), Positive()], init=[0.0, 1.0])
+    spread = float(((y - y.mean()) ** 2).sum())
+    exact = (0.5 * np.log(2.0 * np.pi / n) + gammaln((n - 1) / 2.0) - np.log(2.0)
+             - 0.5 * (n - 1) * np.log(0.5 * spread))
+    assert q.bound == pytest.approx(exact, abs=0.05)
+    assert q.bound < exact + 0.02

@@ -409,3 +409,16 @@ def product(n, d):
 def test_errors_name_the_node(make, words):
     with pytest.raises(InputError, match=words):
         make()
+
+
+def test_assignments_hear_the_data_before_components_forget_their_priors() -> None:
+    """Components that differ in their priors alone must not be washed out by a uniform gate first."""
+    from klimb.conjugate import categorical, dirichlet, fit, mixture, normal_wishart
+
+    X = np.random.default_rng(0).normal(size=(90, 2)) * [1.0, 0.2]
+    X[60:, 1] += 2.0
+    clouds = normal_wishart(np.array([[0.0, 0.0], [0.0, 1.0]]), 0.1, 3.0, np.eye(2), plates=(2,))
+    group = categorical(dirichlet([1.0, 1.0]), plates=(90,))
+    found = fit(mixture(group, clouds).observe(X))
+    assert found[clouds].mean[:, 1] == pytest.approx([0.0, 2.0], abs=0.1)
+    assert fit(mixture(group, clouds).observe(X), tol=1e-10).bound == pytest.approx(found.bound, abs=0.01)

@@ -15,7 +15,7 @@ from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
 
-FAR, FURTHER = 1e2, 1e4  # standard deviations at which tails are probed
+FAR, FURTHER, FURTHEST = 1e2, 1e4, 1e6  # standard deviations at which tails are probed
 SLOWEST = -1.01  # power of r: a density along a line must fall faster than 1/r
 RUNAWAY = 1e9  # times scale: where a climb that has not arrived has no mode to arrive at
 EDGE_AT = 1.5  # an edge matters if this many times the nodes' spread crosses it
@@ -58,7 +58,8 @@ def check_arrived(target: Target, found: Climb, best: int, starts: Array, root: 
 def check_proper(target: Target, first: Gaussians) -> None:
     """Raise if log p does not fall faster than -log r along some line far out: then it has no finite integral.
 
-    Between FAR and FURTHER standard deviations from the first Gaussian, both ways along its axes and a few other lines.
+    Between FAR and FURTHER standard deviations from the first Gaussian, both ways along its axes and a few other lines;
+    where it does not fall there, beyond.
     """
     D = first.dim
     axes = np.concatenate([np.eye(D)[: min(D, 50)], normal_draws(8, D, seed=5)]) @ first.roots[0].T
@@ -68,8 +69,12 @@ def check_proper(target: Target, first: Gaussians) -> None:
     distant = target.values(first.means[0] + FURTHER * directions, far=True)
     with np.errstate(invalid="ignore"):
         slope = (distant - near) / np.log(FURTHER / FAR)
-    bad = np.isfinite(distant) & (np.isneginf(near) | (slope > SLOWEST)) & (distant > -1e12)
-    bad &= ~np.isneginf(near)
+    bad = np.isfinite(distant) & np.isfinite(near) & (slope > SLOWEST) & (distant > -1e12)
+    if bad.any():  # far out a line may climb a ridge that falls off further still: a mean beside the log of an sd
+        furthest = target.values(first.means[0] + FURTHEST * directions, far=True)
+        with np.errstate(invalid="ignore"):
+            slope = np.where(np.isfinite(furthest), (furthest - distant) / np.log(FURTHEST / FURTHER), -np.inf)
+        bad &= slope > SLOWEST
     if bad.any():
         i = int(np.argmax(bad))
         x = target.coordinates.to_user((first.means[0] + FURTHER * directions[i])[None])[0][0]

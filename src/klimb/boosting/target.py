@@ -178,10 +178,14 @@ class Target:
         self.n_gradients += n + 1 if tail else 0
         try:
             with np.errstate(all="ignore"):
-                many = _numbers(function(probes), name)
-        except InputError:
-            raise
+                answer = function(probes)
         except Exception:  # a function of one point may stumble over a batch in any way
+            answer = ()
+        try:
+            many = _numbers(answer, name)
+        except ValueError as error:  # text and the like; what is wrong with it is said at one point
+            if isinstance(error, InputError):
+                raise
             many = np.empty(0)
         batch = many.shape == (n, *tail) or (not tail and many.shape == (n, 1))
         try:

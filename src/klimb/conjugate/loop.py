@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from time import perf_counter
 from typing import Any, final
 
@@ -235,8 +236,12 @@ def _between(old: Family, best: tuple[Any, ...], keep: float) -> tuple[Any, ...]
 
 
 def _order(network: Network, start: Mapping[Variable, Family]) -> tuple[Variable, ...]:
-    """Children before parents: local variables hear the data first. What was given to start with moves last."""
-    backwards = network.variables[::-1]
+    """Those with most copies first: local variables hear the data under priors that still differ. Then children first.
+
+    What was given to start with moves last.
+    """
+    backwards = list(reversed(network.variables))
+    backwards.sort(key=lambda variable: -prod(variable.plates))
     return tuple(v for v in backwards if v not in start) + tuple(v for v in backwards if v in start)
 
 

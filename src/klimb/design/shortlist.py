@@ -124,7 +124,7 @@ class Shortlist:
         return None
 
     def _floor(self, box: Box, scores: Array, m: Array, v: Array) -> float:
-        """What the spline must reach where the score is best, given some scores: less than theirs by 4 errors of its own."""
+        """What the spline must reach at the best row, given the scores of some: theirs, less four times its error."""
         top = _largest(scores)[:LEADERS]
         gap = max(self._error, self._gap(box, scores[top], m[top], v[top]))
         return float(np.log(max(float(scores.max()), SMALLEST)) - 4.0 * gap - 1e-8)
