@@ -113,6 +113,15 @@ def test_one_scale_for_all_columns() -> None:
     assert model.coef_ == pytest.approx([1.0, 0.0], abs=0.01)
 
 
+def test_a_constant_column_is_constant_whatever_rounding_says(impatient: None) -> None:
+    ones = sp.hstack([X, sp.csr_array(np.full((900, 1), 0.1))], format="csr")
+    assert Scaling.of(ones, None).scale[-1] == 1.0
+    assert Scaling.of(ones.toarray(), None).scale[-1] == 1.0
+    without, within = (GLMClassifier(standardize=True).fit(rows, CLASSES) for rows in (X, ones))
+    assert within.bound_ == pytest.approx(without.bound_, abs=1.0)
+    assert within.predict_proba(ones[:5]) == pytest.approx(without.predict_proba(X[:5]), abs=0.01)
+
+
 @pytest.mark.parametrize("top", [-3.0, 0.2, 0.9, 5.0])
 def test_the_top_of_a_smooth_function_is_found(top: float) -> None:
     asked = []

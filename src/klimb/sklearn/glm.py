@@ -25,6 +25,7 @@ from klimb.sklearn.linear import (
     LinearModel,
     fit_linear,
     from_unit_scale,
+    hopeful,
     parts_of,
     side_by_side,
     weight_deviations,
@@ -98,6 +99,7 @@ class LinearFit:
 
 def fit_rows(rows: Rows, likelihood: Likelihood, estimator: Any) -> tuple[LinearFit, Likelihood]:
     """Fit one site's linear predictors to distinct rows, hyperparameters included."""
+    found: list[tuple[Result, Search | LinearModel, Scaling, int]]
     intercept = bool(estimator.fit_intercept)
     centre = intercept_centres(likelihood, rows.y) if intercept else None
     scale = positive_or_auto(estimator.prior_scale, "prior_scale")
@@ -107,22 +109,23 @@ def fit_rows(rows: Rows, likelihood: Likelihood, estimator: Any) -> tuple[Linear
         ways = [replace(way, centre=np.zeros_like(way.centre)) for way in ways]  # columns stay sparse
         searches = [Search(way.sparse_rows(rows.X, intercept=intercept), rows, likelihood,
                            None if centre is None else centre[0], scale) for way in ways]
-        chosen = 0 if len(ways) == 1 else int(np.argmax([search.first_bound() for search in searches]))
-        search = searches[chosen]
-        result = search.run(tol=estimator.tol)
-        bound = result.bound + rows.total * likelihood.log_jacobian
-        return LinearFit(result, ways[chosen], intercept, search.scale, bound, search.n_fits), search.likelihood
-    y = likelihood.site.validate(likelihood.scaled(rows.y))
-    models = [LinearModel(way.design(rows.X, intercept=intercept), centre, likelihood, scale or 1.0, scale is None)
-              for way in ways]
-    chosen, model = 0, models[0]
-    if len(ways) > 1:
-        starts = [from_unit_scale(one, y) for one in models]
-        chosen = int(np.argmax([bound for bound, _ in starts]))
-        model = starts[chosen][1]
-    model, result, n_fits = fit_linear(model, y, tol=estimator.tol, max_iter=estimator.max_iter)
+        left = hopeful([search.first_bound() for search in searches]) if len(ways) > 1 else [0]
+        found = [(searches[k].run(tol=estimator.tol), searches[k], ways[k], searches[k].n_fits) for k in left]
+    else:
+        y = likelihood.site.validate(likelihood.scaled(rows.y))
+        models = [LinearModel(way.design(rows.X, intercept=intercept), centre, likelihood, scale or 1.0, scale is None)
+                  for way in ways]
+        left = [0]
+        if len(ways) > 1:
+            starts = [from_unit_scale(model, y) for model in models]
+            left, models = hopeful([bound for bound, _ in starts]), [model for _, model in starts]
+        found = []
+        for k in left:
+            model, result, n_fits = fit_linear(models[k], y, tol=estimator.tol, max_iter=estimator.max_iter)
+            found.append((result, model, ways[k], n_fits))
+    result, best, scaling, n_fits = max(found, key=lambda one: one[0].bound)
     bound = result.bound + rows.total * likelihood.log_jacobian
-    return LinearFit(result, ways[chosen], intercept, model.scale, bound, n_fits), model.likelihood
+    return LinearFit(result, scaling, intercept, best.scale, bound, n_fits), best.likelihood
 
 
 def _ways_to_scale(X: Any, standardize: Any, scale: float | None) -> tuple[bool, ...]:

@@ -34,6 +34,7 @@ from klimb.sklearn.scaling import CentredDesign
 INTERCEPT = 10.0  # prior standard deviation of the intercept, in units of the link (of y's spread)
 SCALE_PRIOR = LogNormal(median=1.0, sd=2.0)  # of the prior scale: says little, but that it is neither 0 nor infinite
 SCALE_BOUNDS = (np.log(1e-6), OPEN)
+BEHIND = 0.1  # share of the bound by which a way to scale columns may be behind at first and still be searched
 PREDICTED = 0.03  # relative error of variances that are estimated after a fit
 WIDE = 1.5  # columns over rows from which N x N matrices are cheaper than D x D ones (klimb.latents.Weights)
 
@@ -156,6 +157,12 @@ def from_unit_scale(model: LinearModel, y: Array) -> tuple[float, LinearModel]:
     columns = model.design.shape[1] - (model.intercept is not None)
     moved = model.with_theta(np.concatenate([[-0.5 * np.log(columns)], model.likelihood.theta]))
     return infer(moved.latent, moved.site, y, tol=1e-3).bound, moved
+
+
+def hopeful(bounds: Sequence[float]) -> list[int]:
+    """Which of several beginnings are worth a search: those not far behind the best."""
+    best = max(bounds)
+    return [k for k, bound in enumerate(bounds) if bound >= best - BEHIND * abs(best)]
 
 
 def side_by_side(parts: Sequence[Latent]) -> Latent:

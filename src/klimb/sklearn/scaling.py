@@ -12,6 +12,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
 from klimb.numerics.matrix import DenseDesign, DesignMatrix
 
+CONSTANT = 1e-12  # deviation over mean that is rounding: that of a mean over a million rows is some 1e-13
 SMALL = 2**22  # entries (32 MB) up to which a sparse matrix is copied to a dense one
 
 
@@ -30,26 +31,21 @@ class Scaling:
         A column that is constant but for rounding keeps the scale 1. Without ``each`` all columns have one scale, the
         root of their mean variance, so that they keep their sizes beside each other.
         """
-        own = Scaling._of_each(X, weights, centred=centred)
-        if each:
-            return own
-        varies = own.scale[_largest(X) > 0.0]
-        unit = float(varies.max(initial=0.0)) or 1.0
-        common = unit * float(np.sqrt(np.mean((varies / unit) ** 2))) if varies.size else 1.0
-        return Scaling(own.centre, np.full_like(own.scale, common))
-
-    @staticmethod
-    def _of_each(X: Any, weights: Array | None, *, centred: bool) -> Scaling:
         share = np.full(X.shape[0], 1.0 / X.shape[0]) if weights is None else weights / weights.sum()
         size = _largest(X)  # columns are divided by this first, so that no square overflows or vanishes
         unit = np.where(size > 0.0, size, 1.0)
         mean, square = _moments(X, share, unit)
-        if not centred:
-            scale = np.sqrt(square)
-            return Scaling(np.zeros_like(mean), np.where(scale > 0.0, scale * unit, 1.0))
-        deviation = np.sqrt(np.maximum(_variance(X, share, unit, mean), 0.0))
-        varies = deviation > 8.0 * np.finfo(float).eps * np.abs(mean)
-        return Scaling(mean * unit, np.where(varies, deviation * unit, 1.0))
+        if centred:
+            deviation = np.sqrt(np.maximum(_variance(X, share, unit, mean), 0.0))
+            deviation[deviation <= CONSTANT * np.abs(mean)] = 0.0
+        else:
+            mean, deviation = np.zeros_like(mean), np.sqrt(square)
+        scale = deviation * unit
+        if not each:
+            largest = float(scale.max(initial=0.0)) or 1.0
+            varies = scale[scale > 0.0] / largest
+            scale = np.full_like(scale, largest * np.sqrt(np.mean(varies**2)) if varies.size else 1.0)
+        return Scaling(mean * unit, np.where(scale > 0.0, scale, 1.0))
 
     def apply(self, X: Any) -> Any:
         """Scaled rows, dense or (where X is sparse and large) sparse and not centred: see `design_of`."""
