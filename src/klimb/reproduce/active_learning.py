@@ -54,7 +54,7 @@ PANELS = (
     Panel("a9a-laplace", "a9a", "a9a, Laplace prior", "laplace", 1.0, 0.5, 100, 3,
           {"full": 3001, "quick": 160, "tiny": 29}, 16_000),
     Panel("imdb", "imdb", "imdb (for real-sim)", "gaussian", 9.0, 1.0, 500, 20,
-          {"full": 1200, "quick": 540, "tiny": 40}, 10_000),
+          {"full": 2000, "quick": 540, "tiny": 40}, 10_000),
     Panel("farm_ads", "farm_ads", "farm ads (for rcv1)", "gaussian", 9.0, 1.0, 100, 20,
           {"full": 1000, "quick": 160, "tiny": 40}, 2900),
     Panel("reuters", "reuters", "Reuters (for rcv1)", "gaussian", 9.0, 1.0, 100, 20,

@@ -66,7 +66,7 @@ EXPERIMENTS: dict[str, Entry] = {
     "N-table1": Entry("products with the design that a fit takes (the table of section 2.4)", "products:TABLE",
                       ("a9a", "reuters"), "3 min"),
     "N-figure2": Entry("active learning: error against labels, for scores and for chance", "active_learning:FIGURE2",
-                       ("a9a", "imdb", "farm_ads", "reuters"), "12 min"),
+                       ("a9a", "imdb", "farm_ads", "reuters"), "1 h"),
     "G-figure1": Entry("boosted mixtures for a Cauchy density and for mixtures", "boosting:FIGURE1", (), "1 min"),
     "G-figure2": Entry("means and covariances of a logistic regression by boosting", "boosting:FIGURE2",
                        ("nodal",), "1 min"),
