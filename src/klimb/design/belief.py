@@ -10,6 +10,7 @@ by products alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
@@ -20,7 +21,7 @@ from klimb.latents.kernel import DenseFactor, kernel_factor
 from klimb.latents.prior import WeightPrior
 from klimb.latents.weights import Weights
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import row_blocks
+from klimb.numerics.dense import cholesky, row_blocks
 from klimb.numerics.matrix import DesignMatrix
 from klimb.numerics.sparse import CsrDesign
 from klimb.numerics.threads import threads_for
@@ -53,6 +54,10 @@ class Belief(ABC):
     def growth(self, later: Belief) -> float:
         """A bound of x' V' x / x' V_w x over all x, where V' is the covariance of ``later``; or infinity."""
         return 1.0 if later is self else float(np.inf)
+
+    def after(self, mean: Array, directions: Sequence[Array], weights: Sequence[float]) -> Belief | None:
+        """N(mean, V_w - sum_k c_k d_k d_k') as a belief of its own, where that is cheap; else None."""
+        return None if directions else self
 
     def covariances(self, pool: DesignMatrix, rows: Array) -> Array:
         """x_i' V_w t_j for every row x_i of the pool and every row t_j of the dense ``rows``: N x len(rows)."""
@@ -90,19 +95,37 @@ class PrimalBelief(Belief):
     def distance(self, mean: Array) -> float:
         return float(np.linalg.norm(self._in_own_units(mean - self.mean)))
 
+    def after(self, mean: Array, directions: Sequence[Array], weights: Sequence[float]) -> Belief | None:
+        """V_w - D C D' = R (I - W C W') R' with W = R^-1 D."""
+        if not directions:
+            return self
+        whitened = self._in_own_units(np.column_stack(directions))
+        if not np.isfinite(whitened).all():
+            return None
+        left = np.eye(len(self._root)) - (whitened * np.array(weights)) @ whitened.T
+        return PrimalBelief(mean, self._root @ cholesky(np.asfortranarray(left)))
+
     def growth(self, later: Belief) -> float:
-        if later is self or not isinstance(later, PrimalBelief):
-            return super().growth(later)
+        if later is self:
+            return 1.0
+        if not isinstance(later, PrimalBelief):
+            return float(np.inf)
         ratio = self._in_own_units(later._root)  # its singular values are the ratios of standard deviations
         return float(np.linalg.eigvalsh(ratio.T @ ratio)[-1]) if np.isfinite(ratio).all() else float(np.inf)
 
     def _in_own_units(self, vectors: Array) -> Array:
-        """R^-1 vectors, infinite where R is not known to have an inverse (a weight without variance has none)."""
+        """R^-1 vectors, infinite where R has no inverse (a weight without variance)."""
         from scipy.linalg import solve_triangular
 
-        if not self._upper or not np.diagonal(self._root).all():
+        rows, columns = self._root.shape
+        if rows != columns or (self._upper and not np.diagonal(self._root).all()):
             return np.full(np.shape(vectors), np.inf)
-        return np.asarray(solve_triangular(self._root, vectors, check_finite=False))
+        if self._upper:
+            return np.asarray(solve_triangular(self._root, vectors, check_finite=False))
+        try:
+            return np.asarray(np.linalg.solve(self._root, vectors))
+        except np.linalg.LinAlgError:
+            return np.full(np.shape(vectors), np.inf)
 
     def marginals(self, pool: DesignMatrix) -> tuple[Array, Array]:
         """Both from one pass over the pool."""

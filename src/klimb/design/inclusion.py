@@ -77,6 +77,8 @@ def include(site: Site, y: Array, m: Array, v: Array, *, tol: float = ENOUGH) ->
 def unexplained(t: Array) -> Array:
     """log(1 + t) - t/(1 + t), which is t^2/2 for small t, with relative accuracy."""
     small = np.abs(t) < 0.02
+    if not small.any():
+        return np.log1p(t) - t / (1.0 + t)
     near = np.where(small, t, 0.0)
     series = np.zeros_like(near)
     for k in range(10, 1, -1):
@@ -159,7 +161,8 @@ def _gradient(e: Expectation, m: Array, v: Array, prior_m: Array, prior_v: Array
 def _own_bound(e: Expectation, m: Array, v: Array, prior_m: Array, prior_v: Array) -> tuple[Array, Array]:
     ratio = v / prior_v
     divergence = 0.5 * (ratio - 1.0 - np.log(ratio) + (m - prior_m) ** 2 / prior_v)
-    value = np.nan_to_num(e.value - divergence, nan=-np.inf, posinf=-np.inf)
+    value = e.value - divergence
+    value = np.where(value < np.inf, value, -np.inf)  # and where it is no number
     return value, ROUNDING * (1.0 + np.abs(e.value) + np.abs(divergence))
 
 

@@ -49,11 +49,17 @@ class Counts:
 @final
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The marginals of all rows at one time, and the belief of that time."""
+    """The marginals of all rows at one time, and what the weights were then."""
 
     m: Array
     v: Array
     pending: Pending = field(repr=False)
+    weights: Array = field(repr=False)
+
+    @cached_property
+    def belief(self) -> Belief | None:
+        """The Gaussian over the weights of that time, inclusions and all; None where it has no form of its own."""
+        return self.pending.belief.after(self.weights, self.pending.directions, self.pending.weights)
 
 
 @final
@@ -110,7 +116,7 @@ class Marginals:
             w = self.pool.times(d)
             m, v = m + e * w if e else m, v - c * w**2
             self.counts.products += 1
-        return Snapshot(m, self._without_lost(v, first, None), self.pending)
+        return Snapshot(m, self._without_lost(v, first, None), self.pending, self.weights)
 
     @property
     def computed(self) -> bool:
@@ -145,10 +151,9 @@ class Marginals:
             first, done = self.pending.belief.variances(some), 0
         else:
             first, done = before.v[rows], len(before.pending.directions)
-        v = first
-        for d, c, _ in self.pending.since(done):
-            v = v - c * some.times(d) ** 2
-        return m, self._without_lost(v, first, rows)
+        if done == len(self.pending.directions):
+            return m, first
+        return m, self._without_lost(first - self.pending.explained(some, done), first, rows)
 
     def _without_lost(self, v: Array, first: Array, rows: Index | None) -> Array:
         """``v``; what subtraction from ``first`` left without digits, or without sense, is solved for."""
@@ -164,11 +169,11 @@ class Marginals:
         before = self.before
         if before is None or not self.pending.belief.exact:
             return Drift(np.inf, np.inf)
-        if not before.pending.directions:
-            old = before.pending.belief
-            return Drift(old.distance(self.weights), old.growth(self.pending.belief))
-        # V shrinks with each inclusion, so that a step is no longer in the units of the snapshot than in its own.
-        same = before.pending.belief is self.pending.belief
+        same = before.pending.belief is self.pending.belief  # then V has only shrunk
+        if before.belief is not None:
+            return Drift(before.belief.distance(self.weights),
+                         1.0 if same else before.belief.growth(self.pending.belief))
+        # A step is no longer in the units of the snapshot than in its own, those of a V that has shrunk since.
         return Drift(self.travelled, 1.0) if same else Drift(np.inf, np.inf)
 
     def include(self, row: int, y: float) -> tuple[Marginals, Inclusion]:

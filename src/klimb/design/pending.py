@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import final
 
 import numpy as np
 
 from klimb.design.belief import Belief
+from klimb.design.pool import times_each
 from klimb.numerics.arrays import Array
 from klimb.numerics.matrix import DesignMatrix
 
@@ -28,9 +30,20 @@ class Pending:
     def times(self, vectors: Array) -> Array:
         """V' times one vector, or several as columns."""
         product = self.belief.times(vectors)
-        for d, c, _ in self.since(0):
-            product = product - np.multiply.outer(d, c * (d @ vectors))
-        return product
+        if not self.directions:
+            return product
+        inner = self._stacked.T @ vectors
+        return np.asarray(product - self._stacked @ (np.array(self.weights) * inner.T).T)
+
+    @cached_property
+    def _stacked(self) -> Array:
+        """The directions as columns."""
+        return np.column_stack(self.directions)
+
+    def explained(self, rows: DesignMatrix, after: int) -> Array:
+        """sum_k c_k (x'd_k)^2 for some rows, over all inclusions but the first ``after``."""
+        found = times_each(rows, self._stacked[:, after:])
+        return np.asarray(np.square(found, out=found) @ np.array(self.weights[after:]))
 
     def including(self, d: Array, c: float, e: float) -> Pending:
         """After one more inclusion."""

@@ -180,5 +180,6 @@ def newton_step(e: Expectation, ahead: Expectation, m: Array, v: Array, prior_m:
     det = h_mm * h_vv - h_mv**2
     d_m, d_v = -(h_vv * g_m - h_mv * g_v) / det, -(h_mm * g_v - h_mv * g_m) / det
     cut = 1.0 / np.maximum(np.maximum(np.abs(d_m) / 2.0, np.abs(d_v) / 1.5), 1.0)
-    return (np.nan_to_num(cut * d_m, nan=0.0), np.nan_to_num(cut * d_v, nan=-1.5),
+    d_m, d_v = cut * d_m, cut * d_v
+    return (np.where(np.isnan(d_m), 0.0, d_m), np.where(np.isnan(d_v), -1.5, d_v),
             np.maximum(np.abs(g_m), np.abs(g_v)))  # fmt: skip

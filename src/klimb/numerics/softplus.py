@@ -53,6 +53,8 @@ def folded_moments(m: Array, v: Array) -> Triple:
         _in_chunks(_series, m, v, None, out)
         return out
     smallest = float(v.min())
+    if m.size <= FEW and smallest > _SERIES_END and largest <= _TRAPEZOID_END and not smallest <= 1.0 < largest:
+        return _trapezoid(-np.abs(m), v)  # all in one tier
     tiers = [(_series, v <= _SERIES_END)]
     # Within a tier, data of similar v share the nodes of the largest; bins keep a few wide ones from costing all.
     edges = _FINE_EDGES if m.size > FEW else _COARSE_EDGES
