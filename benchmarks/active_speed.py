@@ -1,14 +1,14 @@
 """Time per label against the size of the pool, and beside an ensemble of ten in scikit-activeml.
 
-    python -m benchmarks.active_speed              klimb: pools of 1e4, 1e5 and 1e6 rows, and the single query
-    python -m benchmarks.rivals.skactiveml         the ensemble, where scikit-activeml is installed
+    python -m benchmarks.active_speed              klimb: pools of 1e4, 1e5 and 1e6 rows, labels in blocks of 20
+    python -m benchmarks.rivals.skactiveml         both in one process, where scikit-activeml is installed
     python -m benchmarks.active_speed --show       both, from benchmarks/results/active_speed.json
 
-CPU seconds of one thread, means over 60 labels. "query" is one new label: the fit to all labels and the best row of the
-pool; "streamed" the same with ``refit=20``, where one label in twenty is fitted and the others are included.
-"unsure" is that again, with the score "cu".
-"inclusion" is one label within a block of 20, the fit at its end included. Products are those with the pool (one
-vector each) and systems those solved, by the counters of the learner.
+CPU seconds of one thread. "inclusion" is one label within a block of 20, the fit at its end included; products are
+those with the pool (one vector each) and systems those solved, by the counters of the learner. Beside the ensemble: one
+new label and the next row to ask for, by the default score with ``refit=20`` (one label in twenty is fitted, the others
+are included), the same with the score "cu", and with a fit for every label; means over 60 labels, medians of five
+rounds in turn with the rival.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ COLUMNS, LABELS, BLOCK, SPAN = 50, 200, 20, 60
 POOLS = (10_000, 100_000, 1_000_000)
 RIVAL_POOLS = (10_000, 100_000)
 TEXT_LABELS = (200, 500)
-KINDS = ("seconds", "products", "systems", "query", "streamed", "unsure")
-HEADS = ("s/inclusion", "products", "systems", "s/query", "s/query, refit=20", "the same, cu",
-         "ensemble of 10, s/query", "ratio", "ratio, refit=20", "ratio, cu")
+INCLUSIONS = ("seconds", "products", "systems")
+WAYS: dict[str, dict[str, Any]] = {"refit=20": {"refit": 20}, "cu, refit=20": {"refit": 20, "score": "cu"},
+                                   "every label": {"refit": 1}}
 
 
 def pool_of(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -98,38 +98,21 @@ def inclusions(X: Any, y: np.ndarray, labels: int, **more: Any) -> dict[str, flo
 def measure() -> None:
     with one_thread():
         for n in POOLS:
-            found = inclusions(*pool_of(n), LABELS)
-            found["query"] = per_label(*pool_of(n), LABELS, refit=1)
-            found["streamed"] = per_label(*pool_of(n), LABELS, refit=BLOCK)
-            found["unsure"] = per_label(*pool_of(n), LABELS, refit=BLOCK, score="cu")
-            store(f"klimb/{n}", found)
-            print(n, found, flush=True)
+            store(f"klimb/{n}", inclusions(*pool_of(n), LABELS))
         for labels in TEXT_LABELS:
-            found = inclusions(*text_pool(), labels, cov=9.0)
-            found["query"] = per_label(*text_pool(), labels, refit=1, cov=9.0)
-            found["streamed"] = per_label(*text_pool(), labels, refit=BLOCK, cov=9.0)
-            found["unsure"] = per_label(*text_pool(), labels, refit=BLOCK, cov=9.0, score="cu")
-            store(f"klimb/reuters/{labels}", found)
-            print("reuters", labels, found, flush=True)
+            store(f"klimb/reuters/{labels}", inclusions(*text_pool(), labels, cov=9.0))
     store("environment", environment())
 
 
 def show() -> None:
     found = json.loads(PATH.read_text())
-    rows = []
-    for n in POOLS:
-        own, rival = found[f"klimb/{n}"], found.get(f"scikit-activeml/{n}")
-        rows.append((f"{n:,}", *(own[kind] for kind in KINDS), *(("-",) * 4 if rival is None else _beside(own, rival))))
-    table(f"Pools of {COLUMNS} columns, {LABELS} labels", ("rows", *HEADS), rows)
-    rows = []
-    for labels in TEXT_LABELS:
-        own, rival = found[f"klimb/reuters/{labels}"], found[f"scikit-activeml/reuters/{labels}"]
-        rows.append((labels, *(own[kind] for kind in KINDS), *_beside(own, rival)))
-    table("Reuters, 7,770 documents and 8,315 words", ("labels", *HEADS), rows)
-
-
-def _beside(own: dict[str, Any], rival: dict[str, Any]) -> tuple[Any, ...]:
-    return rival["query"], *(f"{rival['query'] / own[kind]:.0f}" for kind in ("query", "streamed", "unsure"))
+    for kind, heads in (("klimb", INCLUSIONS), ("side by side", ("ensemble", *WAYS))):
+        rows = [(key.removeprefix(f"{kind}/"), *(entry[head] for head in heads),
+                 *(f"{entry['ensemble'] / entry[way]:.0f}" for way in WAYS if "ensemble" in heads))
+                for key, entry in found.items() if key.startswith(f"{kind}/")]
+        ratios = tuple(f"ratio, {way}" for way in WAYS) if "ensemble" in heads else ()
+        title = f"{kind}: pools of {COLUMNS} columns with {LABELS} labels; Reuters with so many"
+        table(title, ("pool", *heads, *ratios), rows)
 
 
 if __name__ == "__main__":
