@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from klimb.design.inclusion import Inclusion, include
 from klimb.design.marginals import Counts, Marginals, Snapshot
 from klimb.design.model import linear_model
 from klimb.design.pending import Targets
-from klimb.design.pool import Index, Mask, as_pool, check_count, check_rows, take_rows
+from klimb.design.pool import Index, Mask, as_pool, check_count, check_rows, fingerprint, take_rows
 from klimb.design.scores import Random, Score, as_score
 from klimb.design.shortlist import Shortlist
 from klimb.errors import InputError
@@ -32,7 +31,6 @@ from klimb.sites.prediction import Prediction
 from klimb.wholefile import whole_file
 
 STATE_VERSION = 1
-FINGERPRINT_ROWS = 512
 DEFAULT_TARGETS = 100
 Sites: TypeAlias = tuple[Array, Array]
 NO_SITES: Sites = (np.empty(0), np.empty(0))
@@ -386,7 +384,7 @@ class ActiveLearner:
         """All that is needed to go on later with the same pool and settings; plain values, ready for JSON."""
         sites, prior = (None if part is None else [values.tolist() for values in part]
                         for part in (self._sites, self._prior_sites))
-        return {"version": STATE_VERSION, "pool": self._fingerprint(), "seed": self._seed, "warm": self._warm,
+        return {"version": STATE_VERSION, "pool": fingerprint(self._pool), "seed": self._seed, "warm": self._warm,
                 "refit": self._refit,
                 "site": repr(self._site), "rows": list(self._rows), "labels": list(self._given), "sites": sites,
                 "prior_sites": prior}
@@ -421,14 +419,6 @@ class ActiveLearner:
         """Go on from a file that ``save`` wrote."""
         with Path(path).open(encoding="utf-8") as file:
             return self.load_state(json.load(file))
-
-    def _fingerprint(self) -> str:
-        n, columns = self._pool.shape
-        rows = np.unique(np.linspace(0, n - 1, min(n, FINGERPRINT_ROWS)).astype(np.intp))
-        digest = hashlib.sha256(f"{n} x {columns}".encode())
-        for row in rows:
-            digest.update(self._pool.dense_rows(slice(int(row), int(row) + 1)).tobytes())
-        return digest.hexdigest()[:32]
 
     def _extend_sites(self, rows: Index, y: Array) -> None:
         """Sites of new labels from their present marginals, for a warm start."""

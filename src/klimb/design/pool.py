@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any, TypeAlias, final
 
@@ -17,6 +18,7 @@ from klimb.numerics.sparse import CsrDesign, SparseDesign, worth_pairing
 Index: TypeAlias = npt.NDArray[np.intp]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
+FINGERPRINT_ROWS = 512
 MOST_PAIRED = 1000  # columns up to which products of pairs are worth storing: beyond, labels are fewer than columns
 
 
@@ -155,6 +157,15 @@ def row_vector(pool: DesignMatrix, row: int) -> Array:
     """One row as a dense vector."""
     vector: Array = pool.dense_rows(slice(row, row + 1))[0]
     return vector
+
+
+def fingerprint(pool: DesignMatrix) -> str:
+    """By which a saved state knows its pool: the shape, and the numbers of some hundred rows."""
+    n, columns = pool.shape
+    digest = hashlib.sha256(f"{n} x {columns}".encode())
+    for row in np.unique(np.linspace(0, n - 1, min(n, FINGERPRINT_ROWS)).astype(np.intp)):
+        digest.update(pool.dense_rows(slice(int(row), int(row) + 1)).tobytes())
+    return digest.hexdigest()[:32]
 
 
 def check_count(k: Any, name: str = "k", least: int = 1, advice: str = "Ask for one row or more.") -> int:
