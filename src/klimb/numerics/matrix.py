@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float, check_finite_csr
-from klimb.numerics.dense import row_blocks, symmetric_from_lower
+from klimb.numerics.dense import row_blocks
 
 DENSE_ENOUGH = 0.04  # share of nonzeros from which BLAS on the dense copy beats sparse products
 LARGE, WIDE, MOSTLY_ZERO = 1_000_000, 32, 0.2  # a dense array of this size, width and share of nonzeros may be sparse
@@ -112,8 +112,9 @@ class BlockedDesign(DesignMatrix):
                 gram += block.T @ scaled
             else:  # half the flops of a general product
                 gram = dsyrk(1.0, scaled.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
-        if not signed:
-            gram = symmetric_from_lower(gram)
+        if not signed:  # what is above the diagonal is still zero
+            gram = np.add(gram, gram.T, order="F")
+            gram.flat[:: D + 1] *= 0.5
         return np.asarray(gram)
 
     def row_norms_squared(self, root: Array, *, upper: bool = False, times: Array | None = None) -> tuple[Array, Array]:
