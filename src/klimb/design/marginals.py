@@ -26,7 +26,7 @@ import numpy as np
 from klimb.design.belief import Belief
 from klimb.design.inclusion import Inclusion, include
 from klimb.design.pending import Pending, Targets
-from klimb.design.pool import Index, row_vector, take_rows
+from klimb.design.pool import Index, block_products, row_vector, take_rows
 from klimb.numerics.arrays import Array
 from klimb.numerics.matrix import DesignMatrix
 from klimb.sites.base import Site
@@ -111,11 +111,13 @@ class Marginals:
             done = 0
         else:
             m, v, done = self.before.m, self.before.v, len(self.before.pending.directions)
-        first = v
-        for d, c, e in self.pending.since(done):
-            w = self.pool.times(d)
-            m, v = m + e * w if e else m, v - c * w**2
-            self.counts.products += 1
+        first, (directions, c, e) = v, self.pending.since(done)
+        if c.size:
+            m, v = m.copy(), v.copy()
+            for rows, w in block_products(self.pool, directions):
+                m[rows] += w @ e
+                v[rows] -= np.square(w, out=w) @ c
+            self.counts.products += c.size
         return Snapshot(m, self._without_lost(v, first, None), self.pending, self.weights)
 
     @property

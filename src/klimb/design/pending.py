@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import final
@@ -10,7 +9,7 @@ from typing import final
 import numpy as np
 
 from klimb.design.belief import Belief
-from klimb.design.pool import times_each
+from klimb.design.pool import block_products
 from klimb.numerics.arrays import Array
 from klimb.numerics.matrix import DesignMatrix
 
@@ -42,23 +41,26 @@ class Pending:
 
     def explained(self, rows: DesignMatrix, after: int) -> Array:
         """sum_k c_k (x'd_k)^2 for some rows, over all inclusions but the first ``after``."""
-        found = times_each(rows, self._stacked[:, after:])
-        return np.asarray(np.square(found, out=found) @ np.array(self.weights[after:]))
+        directions, c, _ = self.since(after)
+        found = np.empty(rows.shape[0])
+        for part, w in block_products(rows, directions):
+            found[part] = np.square(w, out=w) @ c
+        return found
 
     def including(self, d: Array, c: float, e: float) -> Pending:
         """After one more inclusion."""
         return Pending(self.belief, (*self.directions, d), (*self.weights, c), (*self.steps, e))
 
-    def since(self, number: int) -> Iterator[tuple[Array, float, float]]:
-        """(d, c, e) of all inclusions but the first ``number``."""
-        yield from zip(self.directions[number:], self.weights[number:], self.steps[number:], strict=True)
+    def since(self, number: int) -> tuple[Array, Array, Array]:
+        """d as columns, c and e of all inclusions but the first ``number``."""
+        if number == len(self.directions):
+            return np.empty((0, 0)), np.empty(0), np.empty(0)
+        return self._stacked[:, number:], np.array(self.weights[number:]), np.array(self.steps[number:])
 
     def pool_variances(self, pool: DesignMatrix) -> Array:
-        """x'V'x for every row of a pool, by the belief's own way and one product per inclusion."""
+        """x'V'x for every row of a pool, by the belief's own way, and one pass for the inclusions."""
         v = self.belief.variances(pool)
-        for d, c, _ in self.since(0):
-            v = v - c * pool.times(d) ** 2
-        return np.maximum(v, 0.0)
+        return np.maximum(v - self.explained(pool, 0) if self.directions else v, 0.0)
 
     def variances(self, rows: object) -> Array:
         """x'V'x for the rows of a dense array or CSR, each by a solve."""

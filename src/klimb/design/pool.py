@@ -144,6 +144,13 @@ def times_each(pool: DesignMatrix, vectors: Array) -> Array:
     return out
 
 
+def block_products(pool: DesignMatrix, vectors: Array) -> Iterator[tuple[slice, Array]]:
+    """X vectors for several columns, some rows at a time: one pass over the pool in bounded memory."""
+    sparse = isinstance(pool, CsrDesign)
+    for rows in row_blocks(pool.shape[0], vectors.shape[1] if sparse else max(pool.shape[1], vectors.shape[1])):
+        yield rows, np.asarray((pool.values[rows] if isinstance(pool, CsrDesign) else pool.dense_rows(rows)) @ vectors)
+
+
 def take_rows(pool: DesignMatrix, rows: Index) -> Any:
     """Some rows as a dense array, or as CSR where the pool is sparse."""
     if isinstance(pool, CsrDesign):
