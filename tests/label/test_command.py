@@ -101,16 +101,20 @@ def test_kill_9_loses_nothing_and_resumes_exactly(table: tuple[Path, list[int]],
     decide = labeller(truth)
     while not journal.exists() or len(answers(journal)) < turns:
         with running(path, "--text", "review", "-q") as (process, port, token):
-            if kills < 3:
-                pause = float(rng.uniform(0.05, 0.4))
-                killer = subprocess.Popen([sys.executable, "-S", "-c",
-                                           f"import os, time; time.sleep({pause}); os.kill({process.pid}, 9)"])
-                kills += 1
-            else:
-                killer = None
-            label_on(port, token, decide, turns, acknowledged)
-            if killer is not None:
+            killers: list[subprocess.Popen[bytes]] = []
+
+            def deadly(state: Any, process: Any = process, killers: list[Any] = killers, before: int = kills) -> Any:
+                """From the fifth, the twelfth and the nineteenth turn on, death is on its way while labels go on."""
+                if before < 3 and not killers and state["turn"] >= 5 + 7 * before:
+                    pause = float(rng.uniform(0.0, 0.1))
+                    killers.append(subprocess.Popen([sys.executable, "-S", "-c", "import os, time; "
+                                                     f"time.sleep({pause}); os.kill({process.pid}, 9)"]))
+                return decide(state)
+
+            label_on(port, token, deadly, turns, acknowledged)
+            for killer in killers:
                 killer.wait()
+            kills += len(killers)
         saved = answers(journal)
         assert len(acknowledged) <= len(saved)  # what was acknowledged is there ...
         assert len(saved) <= len(acknowledged) + kills  # ... and at most one more for each kill, saved but not told
