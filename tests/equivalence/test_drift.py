@@ -8,8 +8,8 @@ import scipy.sparse as sp
 
 import klimb
 from klimb.design import ActiveLearner, Bald, Marginals, batch
-from klimb.design.belief import Belief, belief_of
-from klimb.design.box import Box, box_around
+from klimb.design.belief import Belief, PrimalBelief, belief_of
+from klimb.design.box import box_around
 from klimb.design.marginals import Drift
 from klimb.design.pool import as_pool
 from klimb.design.shortlist import Shortlist
@@ -172,8 +172,26 @@ def test_all_rows_are_computed_again_where_too_many_may_be_best() -> None:
     assert again[0] == np.flatnonzero(np.isclose(learner.scores(), learner.scores().max(), rtol=1e-9))[0]
 
 
-def test_a_box_knows_its_score() -> None:
-    assert isinstance(box_around(Bald(), Logistic(), np.zeros(2), np.zeros(2)), Box)
+def test_without_marginals_to_start_from_nothing_is_ruled_out() -> None:
     nothing = Shortlist().after_drift(Bald(), Marginals.of(as_pool(np.eye(3)), Logistic(), fitted(
         np.eye(3), np.ones(3), 2, "primal")), np.ones(3, dtype=bool))
     assert nothing is None
+
+
+def test_candidates_at_the_edge_of_a_box_have_a_cell_in_it() -> None:
+    box = box_around(Bald(), Logistic(), np.array([-1.0, 1.3]), np.array([-0.7, 0.9]))
+    m, log_v = np.nextafter(box.high[0], -np.inf), np.nextafter(box.high[1], -np.inf)
+    bounds = box.bounds_after(Drift(0.0, 1.0))
+    for one in ((m, 0.0), (0.0, log_v), (m, log_v)):
+        place = np.array([one[0]]), np.array([one[1]])
+        assert box.at(*place)[0] <= bounds[box.wide_cells(*place)[0]] < np.inf
+
+
+@pytest.mark.parametrize("left", [0.0, 1e-13])
+def test_labels_without_noise_leave_no_belief_to_compare_with(left: float) -> None:
+    """Next to nothing is left of a variance: I - W C W' is singular, or as good as that."""
+    belief = PrimalBelief(np.zeros(2), np.eye(2), upper=True)
+    assert belief.after(np.zeros(2), [np.array([1.0, 0.0])], [1.0 - left]) is None
+    half = belief.after(np.zeros(2), [np.array([1.0, 0.0])], [0.75])
+    assert half is not None
+    assert half.distance(np.array([1.0, 1.0])) == pytest.approx(np.sqrt(4.0 + 1.0))

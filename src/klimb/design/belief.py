@@ -16,6 +16,7 @@ from typing import final
 import numpy as np
 
 from klimb.design.pool import Index, take_rows, times_each
+from klimb.errors import NotPositiveDefiniteError
 from klimb.latents.base import Posterior
 from klimb.latents.kernel import DenseFactor, kernel_factor
 from klimb.latents.prior import WeightPrior
@@ -26,6 +27,7 @@ from klimb.numerics.matrix import DesignMatrix
 from klimb.numerics.sparse import CsrDesign
 from klimb.numerics.threads import threads_for
 
+PRECISE = 1e-5  # share of a deviation that inclusions may leave and still be told from rounding
 MOST_KEPT = 2**26  # numbers (512 MB) of products between pool and labelled rows that are kept from query to query
 
 
@@ -103,7 +105,11 @@ class PrimalBelief(Belief):
         if not np.isfinite(whitened).all():
             return None
         left = np.eye(len(self._root)) - (whitened * np.array(weights)) @ whitened.T
-        return PrimalBelief(mean, self._root @ cholesky(np.asfortranarray(left)))
+        try:
+            lower = cholesky(np.asfortranarray(left))
+        except NotPositiveDefiniteError:  # labels so precise that rounding is all that is left of some direction
+            return None
+        return PrimalBelief(mean, self._root @ lower) if np.diagonal(lower).min() > PRECISE else None
 
     def growth(self, later: Belief) -> float:
         if later is self:

@@ -83,7 +83,7 @@ class Box:
         """The place of each candidate in a table of `bounds_after`; the last is for those outside."""
         rows, columns = self._wide_upper.shape
         i, j = self._places(m, log_v, rows)[0], self._places(m, log_v, columns)[1]
-        place = np.floor(i) * columns + np.floor(j)
+        place = np.minimum(np.floor(i), rows - 1) * columns + np.minimum(np.floor(j), columns - 1)  # at the edge
         cell: npt.NDArray[np.uint16] = np.where(self.holds(m, log_v), place, rows * columns).astype(np.uint16)
         return cell
 

@@ -104,7 +104,7 @@ class Marginals:
 
     @cached_property
     def snapshot(self) -> Snapshot:
-        """Both, computed when they are asked for: a product with the pool for each inclusion since the last ones."""
+        """Both, computed when they are asked for: one pass over the pool for all inclusions since the last ones."""
         if self.before is None or self.before.pending.belief is not self.pending.belief:
             self.counts.fits += 1
             m, v = self.pending.belief.marginals(self.pool)
