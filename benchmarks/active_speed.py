@@ -62,7 +62,7 @@ def store(key: str, found: dict[str, Any]) -> None:
 
 def per_label(X: Any, y: np.ndarray, labels: int, refit: int, **more: Any) -> float:
     """CPU seconds of one new label, from teaching it to the next row to ask for: the mean over `SPAN` of them."""
-    from klimb.design import ActiveLearner
+    from klimb.active import ActiveLearner
 
     learner = ActiveLearner(X, warm=True, initial=0, refit=refit, **more)
     learner.teach(np.arange(labels), y[:labels])
@@ -76,7 +76,7 @@ def per_label(X: Any, y: np.ndarray, labels: int, refit: int, **more: Any) -> fl
 
 def inclusions(X: Any, y: np.ndarray, labels: int, **more: Any) -> dict[str, float]:
     """CPU seconds, products with the pool and systems per label in blocks of 20, the fits at their ends included."""
-    from klimb.design import ActiveLearner
+    from klimb.active import ActiveLearner
 
     learner = ActiveLearner(X, warm=True, initial=0, **more)
     learner.teach(np.arange(labels), y[:labels])

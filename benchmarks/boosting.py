@@ -72,7 +72,7 @@ def boosted(problem: Problem, **options: Any) -> tuple[Any, float]:
 
     start = time.process_time()
     q = klimb.boost(problem.values, problem.dim, gradient=problem.gradient if problem.smooth else None,
-                    init=problem.init, **options)  # fmt: skip
+                    init=problem.init, **options)
     return q, time.process_time() - start
 
 
@@ -96,7 +96,7 @@ def ours() -> None:
         found = {"kl": trace[-1]["kl"], "n_components": q.n_components, **used, "seconds": seconds,
                  "bound": q.bound - problem.log_evidence, "bound_error": q.bound_error, "khat": q.khat,
                  "verdict": q.trust.verdict, "missing": q.missing, "gap": q.gap,
-                 **moment_errors(problem, q.mean, q.sd)}  # fmt: skip
+                 **moment_errors(problem, q.mean, q.sd)}
         better = moment_errors(problem, q.corrected.mean, q.corrected.sd)
         record("klimb", name, {**found, "corrected": better, "trace": trace})
 
@@ -107,7 +107,7 @@ def other(who: str, names: list[str], **options: Any) -> None:
         problem = PROBLEMS[name]()
         q, seconds = boosted(problem, **options)
         found = {"kl": divergence_at(problem, q, q.weights, q.parts), "n_components": q.n_components,
-                 "n_values": q.steps[-1].n_values, "n_gradients": q.n_gradients, "seconds": seconds}  # fmt: skip
+                 "n_values": q.steps[-1].n_values, "n_gradients": q.n_gradients, "seconds": seconds}
         record(who, name, {**found, **moment_errors(problem, q.mean, q.sd)})
 
 
@@ -182,5 +182,5 @@ def growth() -> None:
 
 if __name__ == "__main__":
     commands = {"ours": ours, "paper": paper, "hellinger": hellinger, "inclusive": inclusive, "table": table,
-                "growth": growth}  # fmt: skip
+                "growth": growth}
     commands[sys.argv[1] if len(sys.argv) > 1 else "table"]()

@@ -23,7 +23,7 @@ from benchmarks.boosting_targets import PROBLEMS, Problem
 TARGETS = ("Cauchy", "four in 1-D", "five in 2-D", "nodal")
 PAPER, DEFAULT = "C1", "C3"
 RIVALS = {"NumPyro SVI": ("full-rank ADVI", "C2", "--"), "NumPyro ADVI, mean field": ("mean-field ADVI", "C4", ":"),
-          "Pathfinder": ("Pathfinder", "C5", "-.")}  # fmt: skip
+          "Pathfinder": ("Pathfinder", "C5", "-.")}
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def scatter(ax: Any, runs: Runs) -> None:
     ax.plot(ends, ends, "--", color="0.6", lw=0.8)
     found = [(runs.paper.mean, runs.paper.sd, PAPER, "[G]"), (runs.default.mean, runs.default.sd, DEFAULT, "klimb")]
     found += [(np.asarray(one["mean"]), np.sqrt(np.diag(one["cov"])), RIVALS[who][1], RIVALS[who][0])
-              for who, one in runs.rivals.items()]  # fmt: skip
+              for who, one in runs.rivals.items()]
     for mean, sd, colour, who in found:
         ax.plot(problem.mean, mean, "o", ms=4, color=colour, mfc="none", label=f"{who}: means (o), sds (^)")
         ax.plot(problem.sd, sd, "^", ms=4, color=colour, mfc="none")

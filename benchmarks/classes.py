@@ -18,7 +18,7 @@ import klimb
 from benchmarks.measure import one_thread, save
 from benchmarks.problems import data_dir
 from klimb.infer.evidence import optimise
-from klimb.multiclass import coupled_covariance, one_vs_rest
+from klimb.models.classes import coupled_covariance, one_vs_rest
 
 Array = NDArray[np.float64]
 
@@ -147,7 +147,7 @@ def compare_processes(data: Labelled) -> dict[str, Any]:
         "error, independent": float(error),
         "error, one against the rest": float(np.mean(rest.probabilities(data.X_test).argmax(axis=1) != data.y_test)),
         "iterations": best.result.n_iter, "fits": best.n_fits,
-    }  # fmt: skip
+    }
 
 
 def compare_regressions(data: Labelled, cov: float = 4.0) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def compare_regressions(data: Labelled, cov: float = 4.0) -> dict[str, Any]:
         "the same by coupled_covariance, smallest": float(np.min(mended)),
         "the same by coupled_covariance, largest": float(np.max(mended)),
         "means of contrasts, largest shift in sd": float(np.max(shifts)),
-    }  # fmt: skip
+    }
 
 
 def standardised(name: str, X: Array, y: NDArray[np.intp], n_train: int, seed: int = 0, most: int = 1000) -> Labelled:

@@ -49,12 +49,12 @@ def mixture_part() -> Found:
     for tol in (1e-2, 1e-3, 1e-4, 1e-5):
         rival = Started(n_components=K, weight_concentration_prior_type="dirichlet_distribution", tol=tol,
                         max_iter=2000, weight_concentration_prior=1 / K, mean_precision_prior=1.0, mean_prior=X.mean(0),
-                        degrees_of_freedom_prior=D, covariance_prior=D * spread)  # fmt: skip
+                        degrees_of_freedom_prior=D, covariance_prior=D * spread)
         begin = process_time()
         rival.fit(X)
         seconds = process_time() - begin
         found = NormalWishart(rival.means_ - X.mean(0), rival.mean_precision_, rival.degrees_of_freedom_,
-                              rival.covariances_ * rival.degrees_of_freedom_[:, None, None])  # fmt: skip
+                              rival.covariances_ * rival.degrees_of_freedom_[:, None, None])
         height = mixture_bound(X, found, Dirichlet(rival.weight_concentration_), D * spread)
         rows.append([f"scikit-learn, tol {tol:g}", seconds, rival.n_iter_, height])
     for name, more in (("klimb, sweeps", {}), ("klimb, batches of 10,000", {"batch": 10_000})):
@@ -64,7 +64,7 @@ def mixture_part() -> Found:
             seconds = process_time() - begin
             rows.append([f"{name}, tol {tol:g}", seconds, model.fit.n_iter, model.fit.bound])
     table(f"Gaussian mixture, N = {N}, D = {D}, K = {K} (k-means before: {first:.2f} s)",
-          ["", "CPU s", "sweeps", "nats below the best"], below_best(rows))  # fmt: skip
+          ["", "CPU s", "sweeps", "nats below the best"], below_best(rows))
     return {"rows": rows, "kmeans": first}
 
 
@@ -100,11 +100,11 @@ def topics_part(names: tuple[str, ...] = ("reuters", "imdb")) -> Found:
         for method, limits in (("batch", (5, 10, 20)), ("online", (1, 3, 10))):
             for limit in limits if counts.nnz < 1e6 else limits[:1]:
                 rival = LatentDirichletAllocation(K, learning_method=method, max_iter=limit, random_state=0,
-                                                  batch_size=1024)  # fmt: skip
+                                                  batch_size=1024)
                 begin = process_time()
                 rival.fit(counts)
                 rows.append([f"scikit-learn {method}, {limit} passes", process_time() - begin,
-                             topics_bound(counts, Dirichlet(rival.components_), 1.0 / K)])  # fmt: skip
+                             topics_bound(counts, Dirichlet(rival.components_), 1.0 / K)])
         for label, batch in (("sweeps", None), ("batches of 4096", 4096)):
             marks = (10, 30, 100) if batch is None else (2, 4, 8, 16)
             for limit in marks if counts.nnz < 1e6 else marks[:2]:
@@ -113,7 +113,7 @@ def topics_part(names: tuple[str, ...] = ("reuters", "imdb")) -> Found:
                 seconds = process_time() - begin
                 rows.append([f"klimb {label}, {limit} passes", seconds, topics_bound(counts, model.words, 1.0 / K)])
         table(f"Topics of {name}: {counts.shape[0]} x {counts.shape[1]}, {counts.nnz} nonzeros, K = {K}",
-              ["", "CPU s", "nats below the best"], below_best(rows))  # fmt: skip
+              ["", "CPU s", "nats below the best"], below_best(rows))
         found[name] = rows
     return found
 
@@ -168,9 +168,9 @@ def factorisation_part() -> Found:
     error = float(np.sqrt(((y[test] - guess) ** 2).mean()))
     rows = [["klimb", seconds, model.fit.n_iter, model.rank, rmse, inside, score],
             ["alternating ridge (best of 2 penalties)", baseline, 10, 20, error, "-", "-"],
-            ["the noise itself", "-", "-", planted, 0.5, 0.9, "-"]]  # fmt: skip
+            ["the noise itself", "-", "-", planted, 0.5, 0.9, "-"]]
     table(f"Factorisation, {seen} entries, rank 20 allowed",
-          ["", "CPU s", "sweeps", "rank", "RMSE", "in 90%", "log score"], rows)  # fmt: skip
+          ["", "CPU s", "sweeps", "rank", "RMSE", "in 90%", "log score"], rows)
     return {"rows": rows, "converged": model.fit.converged}
 
 

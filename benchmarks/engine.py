@@ -1,7 +1,7 @@
 """The engine against its rivals and its floors: ``python -m benchmarks.engine [--only PART ...]``.
 
 Parts: ``a9a`` and ``large`` (the posterior beside scikit-learn's point estimate), ``iteration`` (cost of a step beside
-the BLAS calls it can not avoid), ``ordinary`` and ``grid`` (factorisations to stationarity 1e-6). One BLAS thread, CPU
+the BLAS calls it cannot avoid), ``ordinary`` and ``grid`` (factorisations to stationarity 1e-6). One BLAS thread, CPU
 seconds, medians; a table per part and one JSON file for all.
 """
 

@@ -21,7 +21,7 @@ def grouped(n: int, columns: int, levels: int, family: str) -> tuple[str, dict[s
     X, g = rng.standard_normal((n, columns)), rng.integers(0, levels, n)
     f = 0.3 + X @ np.linspace(-0.5, 0.5, columns) + 0.7 * rng.standard_normal(levels)[g]
     y = {"bernoulli": rng.random(n) < 1 / (1 + np.exp(-f)), "gaussian": f + rng.standard_normal(n),
-         "poisson": rng.poisson(np.exp(f))}[family]  # fmt: skip
+         "poisson": rng.poisson(np.exp(f))}[family]
     names = [f"x{j}" for j in range(columns)]
     data = {"y": y, "g": g.astype(str), **{name: X[:, j] for j, name in enumerate(names)}}
     return f"y ~ {' + '.join(names)} + (1 | g)", data

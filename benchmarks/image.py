@@ -18,7 +18,7 @@ import numpy as np
 
 import klimb
 from benchmarks.measure import one_thread, save, table
-from klimb import operators
+from klimb.linalg import images as operators
 
 
 def scene(n: int) -> np.ndarray:

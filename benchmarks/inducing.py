@@ -22,9 +22,11 @@ from numpy.typing import NDArray
 import klimb
 from benchmarks.measure import cpu, one_thread, save, table
 from klimb import kernels, sites
-from klimb.inducing import enough_inducing, optimise_inducing
-from klimb.scale import choose_inducing, inducing_latent, minibatch
-from klimb.streaming import summarise, update
+from klimb.infer.minibatch import minibatch
+from klimb.kernels import choose_inducing
+from klimb.models.inducing import enough_inducing, optimise_inducing
+from klimb.models.update import summarise, update
+from klimb.rows.kernel_rows import inducing_latent
 
 Found = dict[str, Any]
 CLOSE = 1e-3  # nats from the best bound

@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from klimb.label import Items, Journal, LabelServer, Session, Settings, items_of
-from klimb.label.figures import Foreseen, Point, advice
-from klimb.label.model import Chooser
-from klimb.label.progress import Progress
-from klimb.label.words import Vocabulary
+from klimb.apps.label import Items, Journal, LabelServer, Session, Settings, items_of
+from klimb.apps.label.figures import Foreseen, Point, advice
+from klimb.apps.label.model import Chooser
+from klimb.apps.label.progress import Progress
+from klimb.apps.label.words import Vocabulary
 
 
 def texts(n: int, words: int = 50, vocabulary: int = 30_000, seed: int = 0) -> tuple[list[str], list[int]]:

@@ -22,7 +22,7 @@ from benchmarks.trust import Groups
 from klimb.infer.evidence import optimise
 from klimb.infer.hyper import Hypermodel
 from klimb.infer.integrate import Integrated, integrate, mix_moments
-from klimb.infer.trust import HyperTrust, hyper_trust
+from klimb.trust import HyperTrust, hyper_trust
 
 Density = Callable[[float], tuple[float, float]]  # of a positive parameter: log density and d / d log parameter
 FLAT = 1e6  # prior variance of a coefficient without a prior, in units of var(y) / var(column)
@@ -179,7 +179,7 @@ def build(name: str, data: dict[str, np.ndarray]) -> tuple[Hypermodel, np.ndarra
         y, age = data["partyid7"], data["age_discrete"]
         groups = [(age == level).astype(float) for level in (2, 3, 4)]
         X = np.column_stack([ones(len(y)), data["real_ideo"], data["race_adj"], *groups, data["educ1"], data["gender"],
-                             data["income"]])  # fmt: skip
+                             data["income"]])
         return regression(X, y, flat), y
     if name.startswith("diamonds"):  # the t prior of the intercept has no weight beside 5000 data: a normal stands in
         X, y = data["X"][:, 1:], data["Y"]
@@ -276,10 +276,10 @@ def main(arguments: list[str]) -> None:
             print(f"| {path.stem} | | not a latent Gaussian model | | |")
             continue
         print(f"| {found.name} | {len(found.mean_error)} | {np.abs(found.mean_error).max():.3f} | "
-              f"{found.sd_ratio.min():.3f} to {found.sd_ratio.max():.3f} | {found.trust.verdict} |")  # fmt: skip
+              f"{found.sd_ratio.min():.3f} to {found.sd_ratio.max():.3f} | {found.trust.verdict} |")
         if np.any(found.corrected_ratio != found.sd_ratio):
             print(f"| the same, corrected | | {np.abs(found.corrected_error).max():.3f} | "
-                  f"{found.corrected_ratio.min():.3f} to {found.corrected_ratio.max():.3f} | |")  # fmt: skip
+                  f"{found.corrected_ratio.min():.3f} to {found.corrected_ratio.max():.3f} | |")
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ import numpy as np
 from benchmarks.measure import one_thread, save, table
 from benchmarks.sparse_glm import SETS, Split, split
 from klimb import sites
-from klimb.numerics.krylov import solve
-from klimb.numerics.krylov.lowrank import ScaledLanczos
-from klimb.numerics.normal_matrix import NormalMatrix
-from klimb.numerics.operators import Operator, as_operator
+from klimb.linalg.krylov import solve
+from klimb.linalg.krylov.lowrank import ScaledLanczos
+from klimb.linalg.normal_matrix import NormalMatrix
+from klimb.linalg.operators import Operator, as_operator
 from klimb.sites.base import Site
 
 TOLERANCE = 1e-6  # of the systems

@@ -18,8 +18,8 @@ from sklearn.metrics import log_loss
 
 from benchmarks.measure import one_thread, save, table
 from benchmarks.problems import data_dir
-from klimb.reproduce.active_learning import tf_idf
-from klimb.reproduce.data import Library
+from klimb.apps.papers.active_learning import tf_idf
+from klimb.apps.papers.data import Library
 from klimb.sklearn import GLMClassifier
 
 TRAIN = {"imdb": 25_000, "farm_ads": 2900, "reuters": 7770}

@@ -78,7 +78,7 @@ def planted_problems() -> Iterator[tuple[str, Any, Any, np.ndarray]]:
         noise = 0.3 * rng.standard_normal(n)
         y = np.concatenate([noise, gap + noise])
         yield (f"bimodal Student-t, gap {gap:.1f}", klimb.latents.Weights(np.ones((2 * n, 1)), cov=100.0),
-               klimb.sites.StudentT(df=2.0, scale=0.3), y)  # fmt: skip
+               klimb.sites.StudentT(df=2.0, scale=0.3), y)
     for seed in range(4):  # the same in a regression: two slopes
         rng = np.random.default_rng([8, seed])
         x, noise = np.tile(rng.standard_normal(20), 2), np.tile(0.1 * rng.standard_normal(20), 2)
@@ -96,7 +96,7 @@ def planted_problems() -> Iterator[tuple[str, Any, Any, np.ndarray]]:
         rng = np.random.default_rng([10, seed])
         sd = float(10.0 ** rng.uniform(2.0, 4.0))
         yield (f"one class, prior sd {sd:.0f}", klimb.latents.Weights(np.ones((12, 1)), cov=sd**2),
-               klimb.sites.Logistic(), np.ones(12))  # fmt: skip
+               klimb.sites.Logistic(), np.ones(12))
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +183,7 @@ def planted() -> None:
     for label, latent, site, y in planted_problems():
         report = klimb.infer(latent, site, y).trust
         print(f"{label:36s} {report.verdict:10s} {report.number:6.2f} {report.measures:30s} k-hat {report.khat:.2f} "
-              f"effective {report.efficiency:.2f}")  # fmt: skip
+              f"effective {report.efficiency:.2f}")
     for label, model, y in planted_funnels():
         found = klimb.trust(optimise(model, y))
         print(f"{label:36s} {found.verdict:10s} {found.number:6.2f} {found.measures}")
@@ -198,7 +198,7 @@ def cost() -> None:
 
         with np.load(path) as stored:
             X = csr_matrix((stored["data"].astype(float), stored["indices"], stored["indptr"]),
-                           shape=tuple(stored["shape"]))  # fmt: skip
+                           shape=tuple(stored["shape"]))
             y = stored["y"]
         problems.append(("a9a, logistic", klimb.latents.Weights(X, cov=1.0), klimb.sites.Logistic(), y))
     for lengthscale in (0.1, 1.0):
@@ -218,7 +218,7 @@ def cost() -> None:
             ratios.append((time.process_time() - middle) / (middle - begin))
             fits.append(middle - begin)
         print(f"{label:42s} fit {np.median(fits):.3f} s, report +{np.median(ratios):.0%}, {report.n_draws} draws, "
-              f"verdict {report.verdict}")  # fmt: skip
+              f"verdict {report.verdict}")
 
 
 def main(arguments: list[str]) -> None:

@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from klimb.infer.trust.plots import plot_marginals
+    from klimb.trust.plots import plot_marginals
 
     out = Path(arguments[0] if arguments else "docs/images")
     out.mkdir(parents=True, exist_ok=True)

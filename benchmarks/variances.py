@@ -18,11 +18,11 @@ from scipy import sparse
 
 from benchmarks.measure import one_thread, save, table
 from benchmarks.problems import load
-from klimb import operators
-from klimb.numerics.factors.primal import PrimalFactor
-from klimb.numerics.normal_matrix import NormalMatrix
-from klimb.numerics.operators import Operator, as_operator
-from klimb.numerics.variances import estimate
+from klimb.linalg import images as operators
+from klimb.linalg.factors.primal import PrimalFactor
+from klimb.linalg.normal_matrix import NormalMatrix
+from klimb.linalg.operators import Operator, as_operator
+from klimb.linalg.variances import estimate
 
 METHODS, BUDGETS = ("diagonal", "sampling", "lanczos"), (500, 1000, 2000, 4000, 8000)
 Problem = tuple[NormalMatrix, Operator]

@@ -24,7 +24,7 @@ def test_links_out_are_secure_and_whole(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pictures_have_words(page: Path) -> None:
-    """Those who can not see a picture are told what is on it."""
+    """Those who cannot see a picture are told what is on it."""
     assert re.findall(r"!\[\s*\]", page.read_text(encoding="utf-8")) == []
 
 

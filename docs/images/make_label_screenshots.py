@@ -91,9 +91,9 @@ def shrink(path: Path, target: Path) -> None:
 
 def main() -> None:
     """All pictures, from one session that a browser really went through."""
-    from tests.label.browser import Browser
+    from tests.apps.label.browser import Browser
 
-    from klimb.label import Journal, LabelServer, Session, Settings, items_of
+    from klimb.apps.label import Journal, LabelServer, Session, Settings, items_of
 
     with tempfile.TemporaryDirectory() as folder, Browser() as browser:
         place = Path(folder)

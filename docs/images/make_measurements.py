@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import klimb
-from klimb.design import measurement_gains
+from klimb.active import measurement_gains
 
 N, NOISE, SCALE = 64, 0.03, 0.05
 MEASURED, CHANCES = 22, 8
@@ -44,7 +44,7 @@ def main() -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from klimb.reproduce.pictures import BLUE, GREY, INK, ORANGE, STYLE
+    from klimb.apps.papers.pictures import BLUE, GREY, INK, ORANGE, STYLE
 
     signal = np.select([np.arange(N) < 17, np.arange(N) < 30, np.arange(N) < 51], [0.0, 1.0, 0.4], 0.8)
     data = signal + NOISE * np.random.default_rng(1).standard_normal(N)

@@ -33,7 +33,7 @@ from tests.transcripts import COMMANDS, corrected, same, workplace  # noqa: E402
 
 log = logging.getLogger("mkdocs.hooks.klimb")
 FROM_ROOT = {"changes": "CHANGELOG.md", "vision": "VISION.md", "contributing": "CONTRIBUTING.md"}
-ALSO_OWN = ("klimb.infer.loop.infer", "klimb.frontend.fit.Fit", "klimb.infer.result.Result",
+ALSO_OWN = ("klimb.infer.loop.infer", "klimb.models.formula_fit.Fit", "klimb.infer.result.Result",
             "klimb.latents.base.Posterior")    # what those functions return
 HEAD_ONLY = "    options: {members: false, show_root_heading: false, show_root_toc_entry: false}"
 OUTSIDE = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc(?:set)?=\"(?:https?:)?//[^\"]+\""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class KlimbError(Exception):
     """Root of every error that klimb raises on purpose."""
 
 
 class InputError(KlimbError, ValueError):
-    """A value that a user gave can not be used."""
+    """A value that a user gave cannot be used."""
 
     def __init__(self, expected: str, got: str, advice: str) -> None:
         super().__init__(f"{expected}; got {got}. {advice}")
@@ -20,3 +22,22 @@ class InputError(KlimbError, ValueError):
 
 class NotPositiveDefiniteError(KlimbError, ArithmeticError):
     """A posterior precision that was asked for is not positive definite (the loop catches this and steps back)."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``"Did you mean 'age'? "`` where a known word is near, or nothing."""
+    from difflib import get_close_matches  # only when there is an error to show
+
+    names = list(known)
+    folded = {name.casefold(): name for name in reversed(names)}
+    close = get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
+    return f"Did you mean {folded[close[0]]!r}? " if close else ""
+
+
+def listed(names: Iterable[str], most: int = 20) -> str:
+    """Names with commas, cut where there are too many to read."""
+    every = list(names)
+    if not every:
+        return "none"
+    shown = ", ".join(every[:most])
+    return shown if len(every) <= most else f"{shown}, ... ({len(every) - most} more)"

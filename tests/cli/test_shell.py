@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from klimb._files import whole_file
 from klimb.cli import run
 from klimb.cli.app import COMMANDS
-from klimb.wholefile import whole_file
 
 HEAVY = ("pandas", "polars", "matplotlib", "sklearn", "scipy.stats", "arviz", "pyarrow")
 
@@ -114,7 +114,7 @@ import click
 @app.command("linger")
 @click.argument("path")
 def linger(path):
-    from klimb.wholefile import whole_file
+    from klimb._files import whole_file
     with whole_file(path) as stream:
         stream.write("half")
         stream.flush()
@@ -167,7 +167,7 @@ def test_json_is_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
 
 
 def test_only_columns_of_the_formula_are_read() -> None:
-    from klimb.cli.choose import columns_of
+    from klimb.cli.needs import columns_of
 
     header = ("y", "w", *(f"x{i}" for i in range(3000)), "unused")
     long = "y ~ " + " + ".join(header[2:-1])

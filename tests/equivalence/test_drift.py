@@ -7,12 +7,12 @@ import pytest
 import scipy.sparse as sp
 
 import klimb
-from klimb.design import ActiveLearner, Bald, Marginals, batch
-from klimb.design.belief import Belief, PrimalBelief, belief_of
-from klimb.design.box import box_around
-from klimb.design.marginals import Drift
-from klimb.design.pool import as_pool
-from klimb.design.shortlist import Shortlist
+from klimb.active import ActiveLearner, Bald, Marginals, batch
+from klimb.active.belief import Belief, PrimalBelief, belief_of
+from klimb.active.box import box_around
+from klimb.active.marginals import Drift
+from klimb.active.pool import as_pool
+from klimb.active.shortlist import Shortlist
 from klimb.latents import Weights
 from klimb.sites import Logistic, Probit
 
@@ -161,7 +161,7 @@ def test_a_coin_flip_for_every_row_is_no_help() -> None:
 
 
 def test_all_rows_are_computed_again_where_too_many_may_be_best() -> None:
-    """Duplicates of one another can not be told apart: every one of them may be the best."""
+    """Duplicates of one another cannot be told apart: every one of them may be the best."""
     X, y = dense_pool(50)
     rows = np.tile(X, (160, 1))
     learner = ActiveLearner(rows, initial=0)

@@ -7,10 +7,10 @@ import pytest
 import scipy.sparse as sp
 
 import klimb
-from klimb.design import ActiveLearner, Marginals
-from klimb.design.belief import belief_of
-from klimb.design.krylov import krylov_belief
-from klimb.design.pool import as_pool
+from klimb.active import ActiveLearner, Marginals
+from klimb.active.belief import belief_of
+from klimb.active.lanczos import krylov_belief
+from klimb.active.pool import as_pool
 from klimb.latents import Weights
 from klimb.sites import Gaussian, Logistic, SuperGaussian
 

@@ -43,7 +43,7 @@ def summarise(draws: np.ndarray) -> dict[str, np.ndarray]:
     ess = numpyro.diagnostics.effective_sample_size(draws)
     rhat = numpyro.diagnostics.split_gelman_rubin(draws)
     return {"mean": mean, "sd": sd, "skewness": cube, "quantiles": np.quantile(flat, LEVELS, axis=0),
-            "mcse": 1.0 / np.sqrt(ess), "rhat": np.array(rhat.max())}  # fmt: skip
+            "mcse": 1.0 / np.sqrt(ess), "rhat": np.array(rhat.max())}
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def main() -> None:
             print(f"{name}: data missing, skipped")
             continue
         mcmc = MCMC(NUTS(model, target_accept_prob=0.9), num_warmup=WARMUP, num_samples=DRAWS, num_chains=CHAINS,
-                    chain_method="vectorized", progress_bar=False)  # fmt: skip
+                    chain_method="vectorized", progress_bar=False)
         mcmc.run(jax.random.PRNGKey(0), jnp.array(spec["Z"]), jnp.array(spec["y"]), spec["site"])
         u = np.asarray(mcmc.get_samples(group_by_chain=True)["u"])
         divergences = int(np.sum(np.asarray(mcmc.get_extra_fields()["diverging"])))

@@ -23,7 +23,7 @@ def main() -> None:
         rows.append({
             "name": f"{n}-{factor:g}-{power}", "seed": seed, "n": n, "factor": factor, "power": power,
             "khat": float(khat), "largest": np.sort(np.asarray(smoothed))[::-1][:20].tolist(),
-        })  # fmt: skip
+        })
     text = json.dumps(rows, indent=1)
     (Path(__file__).parent / "psis.json").write_text(text + "\n", encoding="utf-8")
 

@@ -39,7 +39,7 @@ def fitted(name: str, directory: Any = None) -> Any:
     if spec is None:
         pytest.skip("the nodal data are missing: set KLIMB_DATA")
     sites = {"logistic": klimb.sites.Logistic(), "poisson": klimb.sites.Poisson(),
-             "student": klimb.sites.StudentT(DF, SCALE)}  # fmt: skip
+             "student": klimb.sites.StudentT(DF, SCALE)}
     latent = klimb.latents.Kernel(spec["K"]) if "K" in spec else klimb.latents.Weights(spec["X"], cov=spec["sd"] ** 2)
     return klimb.infer(latent, sites[spec["site"]], spec["y"])
 

@@ -174,7 +174,7 @@ def test_roots_of_gaussians_multiply_to_a_mixture() -> None:
     one = parts.take([0])
     _, (slope, _) = _overlaps(one, parts.take([1, 2]), lengths[1:])
     moved = [_overlaps(Gaussians(one.means + h, one.roots), parts.take([1, 2]), lengths[1:])[0]
-             for h in (1e-6 * np.eye(2)[0], -1e-6 * np.eye(2)[0])]  # fmt: skip
+             for h in (1e-6 * np.eye(2)[0], -1e-6 * np.eye(2)[0])]
     assert slope[0] == pytest.approx((moved[0] - moved[1]) / 2e-6, abs=1e-8)
 
 
@@ -410,7 +410,7 @@ def test_arviz_gets_named_draws(boosted_banana: klimb.boosting.Mixture, monkeypa
     (lambda x: -(x[0] ** 2) - x[1] ** 2, 2, False),
     (lambda x: -(x[:, 0] ** 2) - x[:, 1] ** 2, 2, True),
     (lambda x: [-float(x[0]) ** 2], 1, False),
-])  # fmt: skip
+])
 def test_batches_are_recognised(function: Batch, dim: int, batched: bool) -> None:
     target = Target(function, dim)
     assert target.batched is batched
@@ -418,7 +418,7 @@ def test_batches_are_recognised(function: Batch, dim: int, batched: bool) -> Non
     assert target.values(X).shape == (4,)
     _, slope = target.with_slopes(X, np.ones(dim))
     numeric = np.array([[(target.values((x + e)[None]) - target.values((x - e)[None])).item() / 2e-5
-                         for e in 1e-5 * np.eye(dim)] for x in X])  # fmt: skip
+                         for e in 1e-5 * np.eye(dim)] for x in X])
     np.testing.assert_allclose(slope, numeric, atol=1e-4)
 
 
@@ -458,7 +458,7 @@ def test_scales(scale: float) -> None:
     (lambda x: -0.5 * x @ x + RNG.normal(), InputError, "same number"),
     (lambda x: -0.5 * x[0] ** 2 if x[0] == x[1] else -np.inf, InputError, "must have an inside"),
     ("not a function", InputError, "must be a function"),
-])  # fmt: skip
+])
 def test_bad_targets_are_named_in_bounded_time(function: Batch, error: type, message: str) -> None:
     start = time.process_time()
     with pytest.raises(error, match=message):
@@ -507,7 +507,7 @@ def test_an_exception_names_the_point() -> None:
     {"weights": "newton"}, {"init": [1.0, 2.0, 3.0]}, {"init": [np.nan, 0.0]}, {"scale": 0.0}, {"scale": [1.0] * 3},
     {"transform": [Positive()]}, {"transform": ["wrong", "real"]}, {"names": ["a"]}, {"max_evaluations": 0},
     {"transform": "positive", "init": [-1.0, 1.0]}, {"gradient": 3}, {"gradient": lambda x: np.zeros(5)},
-])  # fmt: skip
+])
 def test_bad_options_are_refused(options: dict) -> None:
     with pytest.raises(InputError):
         klimb.boost(lambda x: -0.5 * float(x @ x), 2, **options)

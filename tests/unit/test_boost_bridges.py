@@ -10,7 +10,7 @@ from klimb.errors import InputError
 
 
 def test_two_modes_of_a_robust_regression() -> None:
-    """Contradicting data and Student-t noise: two modes, which one Gaussian can not show."""
+    """Contradicting data and Student-t noise: two modes, which one Gaussian cannot show."""
     y = np.array([-4.0, -4.2, -3.9, 4.0, 4.1, 3.8])
     latent = klimb.latents.Weights(np.ones((6, 1)), cov=25.0)
     site = klimb.sites.StudentT(df=2.0, scale=0.5)

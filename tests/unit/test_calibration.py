@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import klimb
-from klimb.calibration import binomial_band, draw_prior
 from klimb.errors import InputError
+from klimb.models.calibrate import binomial_band, draw_prior
 
 RNG = np.random.default_rng(5)
 X = np.column_stack([np.ones(40), RNG.standard_normal((40, 2))])
@@ -22,7 +22,7 @@ K = 2.0 * np.exp(-0.5 * (TIMES[:, None] - TIMES) ** 2) + 1e-6 * np.eye(30)
     ("logistic", klimb.latents.Weights(X), klimb.sites.Logistic()),
     ("poisson", klimb.latents.Weights(X, cov=0.5), klimb.sites.Poisson()),
     ("process", klimb.latents.Kernel(K), klimb.sites.Logistic()),
-])  # fmt: skip
+])
 def test_intervals_cover(name: str, latent: Any, site: Any) -> None:
     """90% intervals cover 87% to 93% of 500 truths."""
     found = klimb.calibrate(latent, site, n=500)
@@ -65,7 +65,7 @@ def test_depends_on_the_seed_only() -> None:
 def test_tasks_can_be_sent_to_other_processes() -> None:
     import pickle
 
-    from klimb.calibration import _Task
+    from klimb.models.calibrate import _Task
 
     task = _Task(klimb.latents.Weights(X), klimb.sites.Logistic(), np.arange(3), False, 1e-6)
     seed = np.random.SeedSequence(1)
@@ -87,7 +87,7 @@ def test_models_with_hyperparameters() -> None:
     klimb.latents.Kernel(K, mean=0.3),
     klimb.latents.Mixed(X, np.arange(40) % 5, cov=2.0, group_cov=0.5),
     klimb.latents.Markov(TIMES),
-], ids=["weights", "kernel", "mixed", "markov"])  # fmt: skip
+], ids=["weights", "kernel", "mixed", "markov"])
 def test_prior_draws_have_the_prior_moments(latent: Any) -> None:
     rng = np.random.default_rng(0)
     f = np.array([draw_prior(latent, rng)[1] for _ in range(3000)])

@@ -19,7 +19,7 @@ from klimb.conjugate.families import (
     NormalWishart,
     TiedNormalWishart,
     Wishart,
-)  # fmt: skip
+)
 from klimb.errors import InputError
 
 
@@ -44,7 +44,7 @@ PAIRS = {
     "beta": (Beta(R.gamma(2, size=3), R.gamma(2, size=3)), Beta(R.gamma(2, size=3), R.gamma(2, size=3))),
     "dirichlet": (Dirichlet(R.gamma(2, size=(2, 4))), Dirichlet(R.gamma(2, size=(2, 4)))),
     "categorical": (Categorical([[0.2, 0.5, 0.3], [0.1, 0.1, 0.8]]), Categorical([[0.4, 0.5, 0.1], [0.6, 0.1, 0.3]])),
-}  # fmt: skip
+}
 BOTH = pytest.mark.parametrize(("q", "p"), PAIRS.values(), ids=PAIRS)
 
 
@@ -98,7 +98,7 @@ def test_densities_are_the_known_ones():
     np.testing.assert_allclose(Dirichlet([1.5, 2.0, 0.7]).log_density(x), stats.dirichlet([1.5, 2.0, 0.7]).logpdf(x))
     P, rate, value = spd(1), spd(2), spd(3)
     np.testing.assert_allclose(MultivariateNormal([1.0, 0.0, 2.0], P).log_density(x),
-                               stats.multivariate_normal([1.0, 0.0, 2.0], np.linalg.inv(P)).logpdf(x))  # fmt: skip
+                               stats.multivariate_normal([1.0, 0.0, 2.0], np.linalg.inv(P)).logpdf(x))
     known = stats.wishart(4.5, np.linalg.inv(rate)).logpdf(value)
     np.testing.assert_allclose(Wishart(4.5, rate).log_density(value), known)
     joint = NormalGamma(1.0, 2.0, 3.0, 4.0).log_density(np.array([0.3, 0.8]))
@@ -106,7 +106,7 @@ def test_densities_are_the_known_ones():
     mu = np.array([0.3, -1.0, 0.5])
     joint = NormalWishart(x, 2.0, 4.5, rate).log_density(np.column_stack([value, mu]))
     known = stats.wishart(4.5, np.linalg.inv(rate)).logpdf(value) + stats.multivariate_normal(
-        x, np.linalg.inv(2.0 * value)).logpdf(mu)  # fmt: skip
+        x, np.linalg.inv(2.0 * value)).logpdf(mu)
     np.testing.assert_allclose(joint, known)
 
 
@@ -135,7 +135,7 @@ def test_gamma_keeps_its_digits_at_extremes(shape: float, factor: float):
     (lambda: MultivariateNormal([0.0, 1.0], -np.eye(2)).root, "positive definite"),
     (lambda: Dirichlet([1.0, 0.0]), "concentration must be positive; got 0.0 at index (1,)"),
     (lambda: Categorical([0.5, 0.6]), "sum to one"),
-])  # fmt: skip
+])
 def test_bad_parameters_are_named(make, words):
     with pytest.raises(InputError, match=words.replace("(", r"\(").replace(")", r"\)")):
         make()

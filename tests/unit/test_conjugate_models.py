@@ -43,7 +43,7 @@ def test_linear_regression_agrees_with_bayesian_ridge(linear):
     np.testing.assert_allclose(np.sqrt(ours.weights.variance), sd, rtol=0.02)
     np.testing.assert_allclose(ours.predict(X)[0], rival.predict(X), atol=0.01)
     np.testing.assert_allclose(np.sqrt(ours.predict(X)[1] + 1 / ours.noise.mean), rival.predict(X, return_std=True)[1],
-                               rtol=0.02)  # fmt: skip
+                               rtol=0.02)
 
 
 def test_automatic_relevance_agrees_with_scikit_learn(linear):
@@ -94,7 +94,7 @@ def test_mixtures_agree_with_scikit_learn(covariance):
 
     rng = np.random.default_rng(0)
     X = np.vstack([rng.normal(size=(150, 2)) @ [[1, 0.3], [0, 0.7]], rng.normal(size=(100, 2)) + [3.0, 2.0],
-                   rng.normal(size=(50, 2)) * 0.5 + [-3, 3.0]])  # fmt: skip
+                   rng.normal(size=(50, 2)) * 0.5 + [-3, 3.0]])
     K, D, spread = 3, 2, np.cov(X.T)
     kind = {"full": "full", "tied": "tied", "diagonal": "diag"}[covariance]
     prior = {"full": D * spread, "tied": D * spread, "diagonal": np.diag(spread) * D}[covariance]
@@ -102,7 +102,7 @@ def test_mixtures_agree_with_scikit_learn(covariance):
                                     weight_concentration_prior_type="dirichlet_distribution", tol=1e-8,
                                     mean_precision_prior=1.0,
                                     weight_concentration_prior=1.0, degrees_of_freedom_prior=float(D),
-                                    covariance_prior=prior, max_iter=5000).fit(X)  # fmt: skip
+                                    covariance_prior=prior, max_iter=5000).fit(X)
     ours = gaussian_mixture(X, K, covariance=covariance, concentration=1.0, tol=1e-12)
     order = np.argsort(-rival.weights_)
     weights = rival.weight_concentration_[order] / rival.weight_concentration_.sum()
@@ -124,9 +124,9 @@ def test_full_mixture_is_never_below_scikit_learns_bound():
     rival = BayesianGaussianMixture(n_components=K, mean_prior=X.mean(0), mean_precision_prior=1.0, tol=1e-9,
                                     weight_concentration_prior_type="dirichlet_distribution", max_iter=5000,
                                     weight_concentration_prior=1 / K, degrees_of_freedom_prior=float(D), random_state=0,
-                                    covariance_prior=D * np.cov(X.T)).fit(X)  # fmt: skip
+                                    covariance_prior=D * np.cov(X.T)).fit(X)
     parts = NormalWishart(rival.means_ - X.mean(0), rival.mean_precision_, rival.degrees_of_freedom_,
-                          rival.covariances_ * rival.degrees_of_freedom_[:, None, None])  # fmt: skip
+                          rival.covariances_ * rival.degrees_of_freedom_[:, None, None])
     theirs = mixture_bound(X, parts, Dirichlet(rival.weight_concentration_), D * np.cov(X.T))
     ours = gaussian_mixture(X, K, tol=1e-12)
     assert ours.fit.bound >= theirs - 1e-4
@@ -153,7 +153,7 @@ def test_topics_are_found_and_not_below_scikit_learn():
     K, V, D = 4, 40, 80
     words = rng.dirichlet(np.full(V, 0.1), size=K)
     counts = np.stack([rng.multinomial(80, p) for p in rng.dirichlet(np.full(K, 0.3), size=D) @ words])
-    rival = LatentDirichletAllocation(K, max_iter=40, random_state=0, learning_method="batch").fit(counts)  # fmt: skip
+    rival = LatentDirichletAllocation(K, max_iter=40, random_state=0, learning_method="batch").fit(counts)
     start = np.random.RandomState(0).gamma(100.0, 0.01, (K, V))
     for batch in (None, 50):
         ours = latent_dirichlet(counts, K, start=start, batch=batch, tol=1e-9, max_iter=500)
@@ -320,7 +320,7 @@ def test_mixture_posterior_against_gibbs_sampling():
     (lambda: hidden_markov(np.ones(5), 2, emission="cauchy"), "emission must be"),
     (lambda: hierarchical_normal([1.0, 2.0]), "neither"),
     (lambda: hierarchical_normal([1.0, 2.0], [0]), "one entry per datum"),
-])  # fmt: skip
+])
 def test_bad_input(make, words):
     with pytest.raises(InputError, match=words):
         make()

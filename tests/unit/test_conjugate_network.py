@@ -129,7 +129,7 @@ def words():
 
 
 CONJUGATE = [regression, random_slopes, dense_product, counts, coins, labels, full_mixture, tied_mixture,
-             diagonal_mixture, robust_mixture, bits_mixture, hidden_counts, words]  # fmt: skip
+             diagonal_mixture, robust_mixture, bits_mixture, hidden_counts, words]
 
 
 def perturbed(network: Network):
@@ -201,7 +201,7 @@ def test_the_bound_never_falls(make, step):
 
 def test_every_step_reaches_the_same_optimum():
     bounds = [fit(regression(), step=step, tol=1e-13, max_iter=5000).bound
-              for step in (ProximalPoint(0.3), ProximalPoint(3.0), ProximalPoint())]  # fmt: skip
+              for step in (ProximalPoint(0.3), ProximalPoint(3.0), ProximalPoint())]
     np.testing.assert_allclose(bounds, bounds[0], atol=1e-8)
 
 
@@ -275,7 +275,7 @@ def test_a_long_chain_in_blocks_is_the_chain_in_steps():
 
 
 @pytest.mark.parametrize("site", [sites.Logistic(), sites.Poisson(), sites.StudentT(4.0, 1.0), sites.Laplace(1.0)],
-                         ids=lambda s: type(s).__name__)  # fmt: skip
+                         ids=lambda s: type(s).__name__)
 def test_a_site_on_a_fixed_prior_is_the_engine(site):
     """With nothing else unknown the sweep has the engine's optimum."""
     import klimb
@@ -332,7 +332,7 @@ def test_batches_reach_the_bound_of_all_data():
     whole = fit(make(Z), start=start, tol=1e-12)
     for remember in (True, False):
         some = fit_batches(make, np.split(Z, 5), shared=(weights, parts), start=start, tol=1e-12,
-                           step=Stochastic(remember=remember))  # fmt: skip
+                           step=Stochastic(remember=remember))
         assert some.converged
         np.testing.assert_allclose(some.bound, whole.bound, atol=1e-6)
         assert np.diff(some.history.bound[1:]).min() >= -1e-9
@@ -346,7 +346,7 @@ def test_missing_rows_say_next_to_nothing():
     parts = normal_wishart(np.zeros(3), 1.0, 4.0, np.eye(3), plates=(2,), name="c")
     start = {parts: NormalWishart(np.eye(3)[:2], 1.0, 4.0, np.ones((2, 1, 1)) * np.eye(3))}
     whole, less = (fit(mixture(categorical(p, plates=(len(rows),), name="k"), parts).observe(rows), start=start)
-                   for rows in (data, np.delete(data, 4, axis=0)))  # fmt: skip
+                   for rows in (data, np.delete(data, 4, axis=0)))
     assert less.bound - 0.05 < whole.bound < less.bound
     np.testing.assert_allclose(whole[parts].mean, less[parts].mean, atol=0.01)
 
@@ -405,7 +405,7 @@ def product(n, d):
      "a term with m1 and t1"),
     (lambda: ProximalPoint(0.0), "beta must be positive"),
     (lambda: Categorical([0.2, 0.2]), "sum to one"),
-])  # fmt: skip
+])
 def test_errors_name_the_node(make, words):
     with pytest.raises(InputError, match=words):
         make()

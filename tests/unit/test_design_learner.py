@@ -11,8 +11,8 @@ import pytest
 import scipy.sparse as sp
 
 import klimb
-from klimb.design import SCORES, ActiveLearner
-from klimb.design.pool import as_pool
+from klimb.active import SCORES, ActiveLearner
+from klimb.active.pool import as_pool
 from klimb.errors import InputError
 from klimb.latents import Weights
 from klimb.sites import Gaussian, Logistic, Poisson, SuperGaussian
@@ -112,7 +112,7 @@ def test_a_batch_passes_over_duplicates() -> None:
 
 def test_variances_after_a_batch_are_those_of_the_joint_posterior() -> None:
     """The rank-one updates of a batch, against one dense inverse with all its expected precisions."""
-    from klimb.design.batch import _pending_label
+    from klimb.active.batch import _pending_label
 
     X, y = problem(n=80, d=6)
     learner = taught(X, y, np.arange(20), intercept=False, tol=1e-10)
@@ -330,7 +330,7 @@ def test_messages() -> None:
 
 def test_pools_too_large_to_keep_products_of_are_read_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same variances with kept products, without them (sparse and dense), and by Lanczos over several blocks."""
-    from klimb.design import belief
+    from klimb.active import belief
 
     rng = np.random.default_rng(0)
     P = sp.random(300, 3000, density=0.01, random_state=1, format="csr")

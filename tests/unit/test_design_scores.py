@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from klimb.design import (
+from klimb.active import (
     SCORES,
     Bald,
     Candidates,
@@ -20,8 +20,8 @@ from klimb.design import (
     information_gain,
     variance_reduction,
 )
-from klimb.design.box import GRID, Box
-from klimb.design.shortlist import Shortlist
+from klimb.active.box import GRID, Box
+from klimb.active.shortlist import Shortlist
 from klimb.errors import InputError
 from klimb.sites import (
     CLogLog,

@@ -9,8 +9,8 @@ import scipy.sparse
 import klimb
 from klimb import latents, sites
 from klimb.errors import InputError
-from klimb.numerics.matrix import DenseDesign, as_design
-from klimb.numerics.sparse import PairedDesign, SparseDesign
+from klimb.linalg.matrix import DenseDesign, as_design
+from klimb.linalg.sparse import PairedDesign, SparseDesign
 
 RNG = np.random.default_rng(0)
 N, D = 200, 40

@@ -32,7 +32,7 @@ EVEN = {
     "StudentT": (sites.StudentT(3.0, 0.5), REAL, np.zeros(N), REAL,
                  lambda x: -2 * np.log1p(x / 0.75) + sites.StudentT(3.0, 0.5).log_density([0.0], [0.0])[0],
                  lambda x: -2 / (0.75 + x)),
-}  # fmt: skip
+}
 
 
 def gaussian_posterior(B, prior, pull, slope, centre, gamma):
@@ -137,7 +137,7 @@ def test_coordinate_ascent_and_a_single_loop_end_where_the_double_loop_does():
                 square = (X[i] @ u - part[3][i]) ** 2 + v
                 new = float(tangent_gamma(part, square))
                 u, A, _ = gaussian_posterior(X, np.eye(D) / 2, np.zeros(D), part[2], part[3],
-                                             np.where(np.arange(N) == i, new, gamma))  # fmt: skip
+                                             np.where(np.arange(N) == i, new, gamma))
                 v = X[i] @ np.linalg.solve(A, X[i])
             gamma[i] = new
         if np.allclose(gamma, result.posterior.gamma, rtol=1e-6):
@@ -156,7 +156,7 @@ def test_coordinate_ascent_and_a_single_loop_end_where_the_double_loop_does():
 KL_CASES = {
     "Logistic": (sites.Logistic(), LABELS), "Poisson": (sites.Poisson(), COUNTS), "Laplace": (sites.Laplace(0.7), REAL),
     "StudentT": (sites.StudentT(3.0, 0.5), REAL), "Gaussian": (sites.Gaussian(0.5), REAL),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("variance", [1e-8, 1e-2, 1.0, 1e3, 1e8])
@@ -205,7 +205,7 @@ def test_the_bounds_are_ordered_and_the_local_one_is_loose_for_wide_priors():
     """1-D logistic, prior variance 100, five equal labels: exact -0.87, Gaussian KL -1.07, local -2.04."""
     ones, y = np.ones((5, 1)), np.ones(5)
     local, kl = (klimb.infer(latents.Implicit(ones, cov=100.0), sites.Logistic(), y, step=steps.DoubleLoop(bound)).bound
-                 for bound in ("local", "kl"))  # fmt: skip
+                 for bound in ("local", "kl"))
     assert round(local, 2) == -2.04
     assert round(kl, 2) == -1.07
     assert local < kl < -0.87
@@ -223,7 +223,7 @@ def test_gaussian_data_are_sites_by_another_name():
     assert abs(factors.bound - stacked.bound) < 1e-8
     np.testing.assert_allclose(factors.posterior.mean, stacked.posterior.mean, atol=1e-6)
     natural = klimb.infer(latents.Implicit(X, X=Z, y=z, noise=0.3, cov=2.0), sites.Logistic(), LABELS,
-                          step=steps.Natural(), tol=1e-8)  # fmt: skip
+                          step=steps.Natural(), tol=1e-8)
     assert abs(natural.bound - stacked.bound) < 1e-8
 
 
@@ -239,7 +239,7 @@ def test_complex_measurements_are_pairs_of_real_ones():
 @pytest.mark.parametrize("kind", ["dense", "csr", "operator", "stack"])
 def test_every_kind_of_operator_gives_the_same_fit(kind):
     made = {"dense": X, "csr": scipy.sparse.csr_matrix(X), "operator": scipy.sparse.linalg.aslinearoperator(X),
-            "stack": [X[:10], scipy.sparse.csr_matrix(X[10:])]}[kind]  # fmt: skip
+            "stack": [X[:10], scipy.sparse.csr_matrix(X[10:])]}[kind]
     result = klimb.infer(latents.Implicit(made, cov=1.5), sites.Logistic(), LABELS)
     expected = klimb.infer(latents.Weights(X, cov=1.5), sites.Logistic(), LABELS)
     assert abs(result.bound - expected.bound) < 1e-9
@@ -393,7 +393,7 @@ def test_bad_input_is_refused_in_three_parts():
         (lambda: klimb.sparse_linear(X, REAL, noise=0.0), "noise must be positive"),
         (lambda: klimb.sparse_linear(X, REAL, noise=1.0, analysis=[np.eye(D), np.eye(3)]), "columns"),
         (lambda: klimb.sparse_linear(X, REAL, noise=1.0, analysis=[np.eye(D)], scale=[1.0, 2.0]), "each of the 1"),
-    ]  # fmt: skip
+    ]
     for make, words in cases:
         with pytest.raises(InputError, match=words) as caught:
             make()
@@ -414,7 +414,7 @@ def test_systems_that_can_not_be_solved_mark_the_result():
     spectrum = 10.0 ** np.linspace(0, -4, size)
     blur = scipy.sparse.linalg.LinearOperator(
         (size, size), matvec=lambda u: spectrum * scipy.fft.dct(u.ravel(), norm="ortho"),
-        rmatvec=lambda w: scipy.fft.idct(spectrum * w.ravel(), norm="ortho"))  # fmt: skip
+        rmatvec=lambda w: scipy.fft.idct(spectrum * w.ravel(), norm="ortho"))
     y = blur @ np.repeat([0.0, 1.0, -1.0], 30) + noise * RNG.standard_normal(size)
     fit = klimb.sparse_linear(blur, y, noise=noise, scale=0.1, variances="sampling", accuracy=0.2)
     assert fit.status is klimb.infer.Status.UNSOLVED

@@ -12,7 +12,7 @@ from klimb.infer.evidence import grid, optimise
 from klimb.infer.integrate import integrate
 from klimb.infer.loo import loo
 from klimb.kernels.means import Constant, Linear
-from klimb.process import choose_inducing
+from klimb.models.gp import choose_inducing
 
 RNG = np.random.default_rng(7)
 N = 40

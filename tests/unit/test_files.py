@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import klimb
-from klimb import wholefile
+from klimb import _files as wholefile
 from klimb.errors import InputError
-from klimb.frontend import files
-from klimb.frontend.files import KEY, Container, read_container, write_container
+from klimb.models import files
+from klimb.models.files import KEY, Container, read_container, write_container
 
 GOLDEN = Path(__file__).resolve().parent.parent / "references" / "golden.klimb"
 
@@ -48,7 +48,7 @@ def refused(path: Path, *parts: str, kind: str | None = None) -> None:
     np.arange(6.0).reshape(2, 3).T, np.arange(4, dtype=">f8"), np.arange(4, dtype=">i4"), np.float32([1e-45, 3.0]),
     np.array(5), np.array(2.5), np.zeros((0, 3)), np.array([True, False]), np.array([2**63], dtype=np.uint64),
     np.array([5e-324, 1.7976931348623157e308]), np.int8([-128]), np.broadcast_to(1.0, (3, 2)),
-], ids=str)  # fmt: skip
+], ids=str)
 def test_arrays_come_back_bit_for_bit(tmp_path: Path, array: np.ndarray) -> None:
     write_container(tmp_path / "a.klimb", "example", {}, {"x": array})
     back = read_container(tmp_path / "a.klimb").arrays["x"]
@@ -118,7 +118,7 @@ def test_lazy_arrays_are_checked_when_they_are_read(tmp_path: Path) -> None:
     ({3: 4}, {}, "3 in header"), ({"$float": "nan"}, {}, "$float"), ({}, {"x": np.array(["a"])}, "dtype <U1"),
     ({}, {"x": np.array([None])}, "dtype object"), ({}, {"x": np.array([1j])}, "complex128"), ({}, {"": [1.0]}, "''"),
     ({}, {"__metadata__": [1.0]}, "__metadata__"),
-])  # fmt: skip
+])
 def test_what_can_not_be_saved_is_said(tmp_path: Path, header: Any, arrays: Any, part: str) -> None:
     with pytest.raises(InputError) as caught:
         write_container(tmp_path / "a.klimb", "example", header, arrays)
@@ -187,7 +187,7 @@ def test_foreign_files_are_named(tmp_path: Path) -> None:
     for content, part in [(b"", "0 bytes"), (b"abc", "3 bytes"), (pickle.dumps({"a": 1}), "a pickle"),
                           (pickle.dumps([1], protocol=2), "a pickle"), (b"x,y\n1,2\n3,4\n5,6\n", "begins with"),
                           (b'{"json": "file", "of": "some length"}', "begins with"), (b"\0" * 100, "begins with"),
-                          (b"\x1f\x8b" + b"\0" * 40, "gzip")]:  # fmt: skip
+                          (b"\x1f\x8b" + b"\0" * 40, "gzip")]:
         path.write_bytes(content)
         refused(path, part)
     with zipfile.ZipFile(path, "w") as archive:
@@ -203,7 +203,7 @@ def test_other_safetensors_are_refused(tmp_path: Path) -> None:
     save_file({"x": np.arange(3.0)}, tmp_path / "a.klimb")
     refused(tmp_path / "a.klimb", "klimb did not write")
     save_file({"x": np.arange(3.0)}, tmp_path / "a.klimb", metadata={KEY: "not json"})
-    refused(tmp_path / "a.klimb", "can not be read")
+    refused(tmp_path / "a.klimb", "cannot be read")
 
 
 def forged(path: Path, change: Any) -> Path:
@@ -226,13 +226,13 @@ def forged(path: Path, change: Any) -> Path:
     ({"format": 2}, "format 2"), ({"format": "1"}, "format 1"), ({"arrays": {}}, "do not match"),
     ({"arrays": {"w": 1, "n": 2}}, "lacks"), ({"kind": 5}, "lacks"), ({"header": []}, "lacks"),
     ({"header": {"x": {"$float": "seven"}}}, "lacks"), ({"schema": None}, "lacks"), ({"holds": 3}, "lacks"),
-], ids=str)  # fmt: skip
+], ids=str)
 def test_documents_that_are_not_ours(tmp_path: Path, change: dict[str, Any], part: str) -> None:
     refused(forged(tmp_path / "a.klimb", lambda document: document | change), part)
 
 
 def test_a_document_that_is_no_document(tmp_path: Path) -> None:
-    refused(forged(tmp_path / "a.klimb", lambda _: "text"), "can not be read")
+    refused(forged(tmp_path / "a.klimb", lambda _: "text"), "cannot be read")
 
 
 def test_kinds(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ ESTIMATORS = [
 
 @pytest.mark.parametrize(("text", "n_classes"), [
     (text, n_classes) for text in ESTIMATORS for n_classes in ((2, 3) if "Classifier" in text else (0,))
-])  # fmt: skip
+])
 def test_estimators_come_back(tmp_path: Path, text: str, n_classes: int) -> None:
     import pandas as pd
 

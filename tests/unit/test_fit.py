@@ -7,7 +7,7 @@ import pytest
 
 import klimb
 from klimb.errors import InputError
-from klimb.frontend.fit import Fit
+from klimb.models.formula_fit import Fit
 
 RNG = np.random.default_rng(2)
 N = 90
@@ -21,13 +21,13 @@ DATA = {
     "size": RNG.gamma(3.0, np.exp(F) / 3.0), "share": RNG.beta(8 / (1 + np.exp(-F)), 8 / (1 + np.exp(F))),
     "grade": np.array(["a low", "b middle", "c high"])[np.digitize(F + RNG.logistic(size=N), [-0.5, 1.0])],
     "wins": RNG.binomial(7, 1 / (1 + np.exp(-F))), "trials": np.full(N, 7),
-}  # fmt: skip
+}
 NEW = {"x": [0.0, 1.0, -0.5], "z": [5.0, 4.0, 6.0], "g": ["g1", "g1", "never seen"]}
 FAMILIES = {
     "gaussian": "real", "student_t": "real", "laplace": "real", "bernoulli": "label", "poisson": "count",
     "negative_binomial": "count", "gamma": "size", "exponential": "size", "beta": "share", "ordinal": "grade",
     "stochastic_volatility": "real", "binomial": "p(wins, trials)",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +243,7 @@ def test_own_likelihood():
         assert one.sd == pytest.approx(two.sd, rel=1e-2)
     assert "f_mean" in fit.predict(kind="all")
     assert "y_mean" not in fit.predict(kind="all")
-    with pytest.raises(InputError, match="can not be saved"):
+    with pytest.raises(InputError, match="cannot be saved"):
         fit.to_state()
 
 
@@ -270,7 +270,7 @@ def test_a_site_with_its_parameters():
     ({"family": 3}, "a name, a dict or a klimb site"),
     ({"family": klimb.sites.Poisson(exposure=2.0), "formula": "count ~ x"}, "offset\\(log"),
     ({"priors": {"w": "normal(0, 1)"}}, "The names are Intercept, x, fixed, sigma"),
-    ({"priors": {"x": "half_normal(1)"}}, "can not have this kind"),
+    ({"priors": {"x": "half_normal(1)"}}, "cannot have this kind"),
     ({"priors": {"x": "normal(0, 0)"}}, "sd > 0"),
     ({"priors": {"x": "normal(0"}}, "Close the bracket"),
     ({"priors": {"x": "normal(0, 1, 2)"}}, "arguments of klimb.priors.normal"),
@@ -282,7 +282,7 @@ def test_a_site_with_its_parameters():
     ({"weights": np.zeros(N)}, "some weight must be positive"),
     ({"missing": "impute"}, '"drop" or "error"'),
     ({"formula": "~ x"}, "response on the left"),
-])  # fmt: skip
+])
 def test_messages(arguments, message):
     with pytest.raises(InputError, match=message):
         klimb.fit(**({"formula": "real ~ x", "data": DATA} | arguments))
@@ -299,7 +299,7 @@ def test_bad_rows_are_numbered():
 
 def test_notes_name_what_is_not_identified():
     fit = klimb.fit("real ~ x + x2", {**DATA, "x2": 3 - 2 * X})
-    assert "note: 'x2' is 3 Intercept - 2 x: the data can not tell them apart." in str(fit)
+    assert "note: 'x2' is 3 Intercept - 2 x: the data cannot tell them apart." in str(fit)
     graded = klimb.fit("y ~ x", {"x": X, "y": np.array(["low", "mid", "high"])[np.digitize(F, [-0.5, 1.0])]}, "ordinal")
     assert "alphabetical order, high < low < mid" in str(graded)
     named = klimb.fit("y ~ x", {"x": X, "y": np.array(["low", "mid", "high"])[np.digitize(F, [-0.5, 1.0])]},
@@ -322,7 +322,7 @@ ODD = {
     "tiny": ("real ~ x + (1 | g)", {"x": 1e-12 * X, "real": 1e-12 * DATA["real"]}, "gaussian"),
     "shares of nearly 0 and 1": ("share ~ x", {"share": np.clip(1 / (1 + np.exp(-20 * X)), 1e-12, 1 - 1e-12)}, "beta"),
     "an outlier": ("real ~ x + (1 | g)", {"real": np.append(DATA["real"][1:], 1e5)}, "student_t"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ODD)

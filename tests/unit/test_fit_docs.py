@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from klimb.frontend.families import FAMILIES
+from klimb.likelihoods.families import FAMILIES
 
 TEXT = (Path(__file__).parents[2] / "docs" / "fit.md").read_text(encoding="utf-8")
 

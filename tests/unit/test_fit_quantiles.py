@@ -7,8 +7,8 @@ import pytest
 from scipy.special import ndtr
 
 from klimb import sites
-from klimb.frontend.mixtures import mixture_above, mixture_moments, mixture_quantile
-from klimb.frontend.predict import Latents, response_quantile
+from klimb.models.mixtures import mixture_above, mixture_moments, mixture_quantile
+from klimb.models.predict import Latents, response_quantile
 from klimb.sites.prediction import predictive_cdf
 
 RNG = np.random.default_rng(4)

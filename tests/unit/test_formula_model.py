@@ -7,14 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from klimb import latents, sites
-from klimb.frontend import priors
-from klimb.frontend.encoded import Encoded, FixedBlock, GroupBlock, ProcessBlock, SmoothBlock
-from klimb.frontend.families import resolve_family
-from klimb.frontend.hyper import Hyper, correlation_root, cut_prior, cut_theta, cutpoints
-from klimb.frontend.outcomes import read_response
-from klimb.frontend.setup import build
+from klimb import latents, priors, sites
 from klimb.infer.loop import infer
+from klimb.likelihoods.families import resolve_family
+from klimb.likelihoods.outcomes import read_response
+from klimb.models.hyper import Hyper, correlation_root, cut_prior, cut_theta, cutpoints
+from klimb.models.setup import build
+from klimb.terms.encoded import Encoded, FixedBlock, GroupBlock, ProcessBlock, SmoothBlock
 
 RNG = np.random.default_rng(7)
 N = 60
@@ -57,7 +56,7 @@ def data_for(family, f=F):
         "beta": rng.beta(5 / (1 + np.exp(-f)), 5 / (1 + np.exp(f))),
         "ordinal": np.digitize(f + rng.logistic(size=N), [-1.0, 0.5, 2.0]) * 1.0,
         "stochastic_volatility": np.exp(f / 2) * rng.standard_normal(N),
-    }[family]  # fmt: skip
+    }[family]
 
 
 def make(family="gaussian", **blocks):
@@ -89,7 +88,7 @@ MODELS = {
                                        weights=np.linspace(0.0, 2.0, N)),
     "few points": lambda: make("gaussian", processes=[
         ProcessBlock("gp(x1)", X1[:, None], "rbf", ("x1",), {"points": 9})], groups=[group("g", G)]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MODELS)

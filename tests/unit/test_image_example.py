@@ -8,11 +8,12 @@ from numpy.testing import assert_allclose
 
 import klimb
 from benchmarks import image, rcv1_shape, sparse_glm
-from klimb import operators, sites
+from klimb import sites
+from klimb.linalg import images as operators
 
 SIZE = 16
 OPTIONS = {"analysis": [operators.gradients((SIZE, SIZE)), operators.wavelet((SIZE, SIZE), "db2", levels=2)],
-           "scale": image.SCALES}  # fmt: skip
+           "scale": image.SCALES}
 
 
 @pytest.mark.parametrize("bound", ["local", "kl"])

@@ -1,4 +1,4 @@
-"""klimb.operators: every operator against its matrix, its adjoint, its squared entries; and what is refused."""
+"""klimb.linalg.images: every operator against its matrix, its adjoint, its squared entries; and what is refused."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.signal import convolve2d
 
 import klimb
-from klimb import operators
 from klimb.errors import InputError
-from klimb.numerics.operators.convert import check_adjoint
+from klimb.linalg import images as operators
+from klimb.linalg.operators.convert import check_adjoint
 
 RNG = np.random.default_rng(3)
 SHAPES = [(8, 6), (7, 5), (12,), (4, 6, 3), (9,), (1, 4)]
@@ -137,4 +137,4 @@ def test_refused(make, message):
 
 
 def test_exported():
-    assert klimb.operators.gradients is operators.gradients
+    assert klimb.linalg.images.gradients is operators.gradients

@@ -92,7 +92,7 @@ def test_large_data_start_from_a_part():
 def test_errors():
     with pytest.raises(InputError, match=r"Kuf must have one row per inducing point \(5\).*shape \(4, 60\).*k\(Z, X\)"):
         latents.Inducing(k(X[:5], X[:5]), k(X[:4], X), 2.0)
-    with pytest.raises(InputError, match=r"can not explain more than the prior variance.*one kernel"):
+    with pytest.raises(InputError, match=r"cannot explain more than the prior variance.*one kernel"):
         latents.Inducing(k(X[:5], X[:5]), k(X[:5], X), 0.5)
     latent = inducing(X[:5])
     result = klimb.infer(latent, *DATA["logistic"])

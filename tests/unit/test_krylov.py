@@ -9,9 +9,9 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
 from klimb.errors import InputError, NotPositiveDefiniteError
-from klimb.numerics.factors import Plan, cheapest_plan, factorise
-from klimb.numerics.factors.levels import find_levels, sparse_pattern
-from klimb.numerics.krylov import (
+from klimb.linalg.factors import Plan, cheapest_plan, factorise
+from klimb.linalg.factors.levels import find_levels, sparse_pattern
+from klimb.linalg.krylov import (
     Identity,
     Jacobi,
     LowRankPlusDiagonal,
@@ -22,8 +22,8 @@ from klimb.numerics.krylov import (
     solve,
     sparse_part,
 )
-from klimb.numerics.normal_matrix import NormalMatrix
-from klimb.numerics.operators import as_operator
+from klimb.linalg.normal_matrix import NormalMatrix
+from klimb.linalg.operators import as_operator
 
 
 def precision(N=60, D=40, seed=0, decades=(0.0, 0.0), shift=(0.0, 0.0)):

@@ -44,7 +44,7 @@ def test_beats_random_numbers(dim: int) -> None:
     slope = 0.6 / np.arange(1, dim + 1)
     exact = np.exp(0.5 * slope @ slope)
     quasi = max(abs(np.exp(normal_draws(2000, dim, seed=s, symmetric=False) @ slope).mean() / exact - 1)
-                for s in range(5))  # fmt: skip
+                for s in range(5))
     random = np.sqrt((np.exp(slope @ slope) - 1) / 2000)  # standard error of independent draws
     assert quasi < 0.4 * random
 

@@ -13,7 +13,7 @@ from klimb import kernels, latents, sites
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.infer.problem import Problem
 from klimb.latents.markov import LARGEST_DENSE
-from klimb.numerics import matern
+from klimb.linalg import matern
 
 RNG = np.random.default_rng(11)
 N = 60

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 import klimb
-from klimb.design import measurement_gains
+from klimb.active import measurement_gains
 from klimb.errors import InputError
 
 

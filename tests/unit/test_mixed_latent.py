@@ -140,7 +140,7 @@ def test_bad_input_is_named():
 
 
 def test_the_trust_report_is_that_of_the_model_written_out():
-    from klimb.infer.trust.geometry import geometry_of
+    from klimb.trust.geometry import geometry_of
 
     values, group_cov = PRIORS["slopes"]
     y = np.random.default_rng(5).poisson(np.exp(0.3 * X[:, 0]))  # the same whichever tests ran before

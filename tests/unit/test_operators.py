@@ -8,8 +8,8 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from klimb.errors import InputError, NotPositiveDefiniteError
-from klimb.numerics.normal_matrix import NormalMatrix
-from klimb.numerics.operators import (
+from klimb.linalg.normal_matrix import NormalMatrix
+from klimb.linalg.operators import (
     DenseOperator,
     FunctionOperator,
     Operator,
@@ -18,8 +18,8 @@ from klimb.numerics.operators import (
     as_operator,
     as_real_pairs,
 )
-from klimb.numerics.operators.base import column_blocks
-from klimb.numerics.operators.convert import check_adjoint
+from klimb.linalg.operators.base import column_blocks
+from klimb.linalg.operators.convert import check_adjoint
 
 RNG = np.random.default_rng(0)
 DENSE = RNG.standard_normal((7, 5))
@@ -159,7 +159,7 @@ def broken(product):
     (np.array([["a", "b"]]), "must be an array of numbers"),
     (None, "must be a matrix of numbers"),
     ([], "dimension"),
-])  # fmt: skip
+])
 def test_what_is_refused(given, message):
     with pytest.raises(InputError, match=message):
         as_operator(given, "B")

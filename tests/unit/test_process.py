@@ -1,4 +1,4 @@
-"""Processes as users meet them: right limits, bounded memory, draws, and messages for what can not be."""
+"""Processes as users meet them: right limits, bounded memory, draws, and messages for what cannot be."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import klimb
 from klimb import kernels, latents, sites
 from klimb.errors import InputError
 from klimb.kernels.means import Constant
-from klimb.process import GaussianProcess
+from klimb.models.gp import GaussianProcess
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 2))
@@ -20,7 +20,7 @@ DATA = {
     "logistic": (sites.Logistic(), RNG.integers(0, 2, 40)), "poisson": (sites.Poisson(), RNG.poisson(2.0, 40)),
     "student": (sites.StudentT(4.0, 0.5), RNG.standard_normal(40)),
     "softmax": (sites.Softmax(3), RNG.integers(0, 3, 40)),
-}  # fmt: skip
+}
 KERNELS = [kernels.RBF, kernels.Matern12, kernels.Matern52, kernels.RationalQuadratic]
 
 
@@ -54,7 +54,7 @@ def test_a_huge_lengthscale_is_a_constant(name, kernel, inducing):
     assert fit.converged
     assert fit.bound == pytest.approx(expected.bound, abs=1e-4)
     for found, right in zip(model.predict(fit.posterior, NEW), constant.predict(expected.posterior, np.ones((6, 1))),
-                            strict=True):  # fmt: skip
+                            strict=True):
         np.testing.assert_allclose(found, right, atol=1e-4)
     assert np.isfinite(model.gradient(fit.posterior, y)).all()
 
@@ -139,5 +139,5 @@ def test_gradients_of_many_data_take_little_memory():
 def test_a_process_is_printed_in_a_line():
     model = klimb.gp(kernels.RBF(), X, sites.Logistic(), inducing=5)
     assert repr(model) == ("GaussianProcess(RBF(variance=1.0, lengthscale=1.0), Logistic(), 40 x 2 inputs, "
-                           "5 inducing points)")  # fmt: skip
+                           "5 inducing points)")
     assert isinstance(model, GaussianProcess)

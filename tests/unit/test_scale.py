@@ -8,9 +8,11 @@ import pytest
 import klimb
 from klimb import kernels, latents, sites
 from klimb.errors import InputError
+from klimb.infer.minibatch import minibatch
 from klimb.kernels.means import Constant
-from klimb.numerics.whitening import Whitener
-from klimb.scale import KernelRows, StreamedRows, as_source, inducing_latent, minibatch
+from klimb.linalg.whitening import Whitener
+from klimb.rows.kernel_rows import KernelRows, inducing_latent
+from klimb.rows.source import StreamedRows, as_source
 
 RNG = np.random.default_rng(3)
 N = 5000

@@ -8,10 +8,10 @@ import pytest
 import klimb
 from klimb import kernels, sites
 from klimb.errors import InputError
-from klimb.inducing import enough_inducing, optimise_inducing
 from klimb.infer.evidence import optimise
-from klimb.scale import choose_inducing
-from klimb.scale.choose import GreedyPoints, explaining_points
+from klimb.kernels import choose_inducing
+from klimb.kernels.inducing_points import GreedyPoints, explaining_points
+from klimb.models.inducing import enough_inducing, optimise_inducing
 
 RNG = np.random.default_rng(11)
 N = 300

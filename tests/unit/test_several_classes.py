@@ -13,7 +13,7 @@ from klimb.errors import InputError
 from klimb.infer.evidence import grid, optimise
 from klimb.infer.loo import loo
 from klimb.kernels.means import Constant
-from klimb.multiclass import coupled_covariance, one_vs_rest
+from klimb.models.classes import coupled_covariance, one_vs_rest
 
 RNG = np.random.default_rng(0)
 N, C = 90, 3
@@ -94,7 +94,7 @@ def test_many_classes_take_differences_of_the_oracle():
     lambda: latents.Weights(scipy.sparse.csr_matrix(X), cov=4.0), lambda: latents.Weights(X, cov=4.0, form="dual"),
     lambda: latents.Markov(np.arange(N) / 10), lambda: latents.Weights(X, mean=0.5, cov=4.0, slack=0.2),
     lambda: latents.Inducing(np.eye(3), X.T, (X**2).sum(axis=1) + 0.1, mean=0.3)],
-    ids=["mean field", "kernel", "sparse", "dual", "markov", "slack and mean", "inducing"])  # fmt: skip
+    ids=["mean field", "kernel", "sparse", "dual", "markov", "slack and mean", "inducing"])
 def test_every_latent_can_be_a_part(make):
     latent = latents.Outputs.shared(make(), C)
     check(klimb.infer(latent, SITE, Y), latent, SITE, Y)
@@ -146,7 +146,7 @@ def test_weights_of_zero_remove_rows_and_whole_weights_repeat_them():
     fewer = klimb.infer(latents.Outputs.shared(latents.Weights(X[:60], cov=4.0), C), SITE, Y[:60])
     assert klimb.infer(shared(), some, Y).bound == pytest.approx(fewer.bound, abs=1e-7)
     doubled = klimb.infer(latents.Outputs.shared(latents.Kernel(np.kron(np.ones((2, 2)), 4.0 * X @ X.T)), C), SITE,
-                          np.tile(Y, 2))  # fmt: skip
+                          np.tile(Y, 2))
     weighted = klimb.infer(latents.Outputs.shared(latents.Kernel(4.0 * X @ X.T), C), sites.Weighted(SITE, 2.0), Y)
     assert weighted.bound == pytest.approx(doubled.bound, abs=1e-6)
 
@@ -260,7 +260,7 @@ PROCESSES = {
     "each": lambda: klimb.gp([kernels.RBF(), kernels.Matern52(lengthscale=2.0), kernels.RBF(variance=0.5)],
                              X[:50, 1:], SITE),
     "mean": lambda: klimb.gp(kernels.RBF(), X[:50, 1:], SITE, mean=Constant(0.3)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PROCESSES)
@@ -310,10 +310,10 @@ def test_each_kernel_may_differ_and_equal_ones_are_the_shared_model():
 
 
 def test_what_several_classes_can_not_do_is_said():
-    from klimb.inducing import enough_inducing, optimise_inducing
     from klimb.infer.integrate import integrate
-    from klimb.scale import minibatch
-    from klimb.streaming import update
+    from klimb.infer.minibatch import minibatch
+    from klimb.models.inducing import enough_inducing, optimise_inducing
+    from klimb.models.update import update
 
     model = PROCESSES["inducing"]()
     fit = model.fit(Y[:50])
@@ -321,7 +321,7 @@ def test_what_several_classes_can_not_do_is_said():
         lambda: update(model, fit, Y[:50], X[50:55, 1:], Y[50:55]), lambda: enough_inducing(model, Y[:50]),
         lambda: optimise_inducing(model, Y[:50]), lambda: minibatch(model.latent, SITE, Y[:50]),
         lambda: klimb.series(kernels.Matern32(), np.arange(50.0), SITE),
-    ):  # fmt: skip
+    ):
         with pytest.raises(InputError):
             call()
     averaged = integrate(klimb.gp(kernels.RBF(variance=2.0), X[:30, 1:], SITE), Y[:30])  # this they can

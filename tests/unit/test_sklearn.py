@@ -32,7 +32,7 @@ REGRESSORS = [one for one in ALL if not hasattr(one, "predict_proba")]
     GLMClassifier(prior_scale=1.0), GLMRegressor(max_iter=3),
     SparseLinearRegressor("laplace", prior_scale=0.1, max_iter=1),
     GPClassifier(variance=4.0, lengthscale=2.0, inducing=15), GPRegressor(max_iter=1, inducing=15),
-])  # fmt: skip
+])
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     check(estimator)
 
@@ -155,7 +155,7 @@ def test_hard_classifications(estimator: Any, y: list[int]) -> None:
     (lambda: GLMRegressor("poisson"), "Poisson needs y"),
     (lambda: GLMRegressor(dispersion="big"), "dispersion"), (lambda: SparseLinearRegressor("spike"), "prior"),
     (lambda: GLMRegressor(klimb.sites.Gaussian(np.ones(60))), "scalar"),
-])  # fmt: skip
+])
 def test_settings_that_do_not_exist(make: Any, part: str, data: Any) -> None:
     estimator = make()
     with pytest.raises(InputError) as caught:

@@ -13,7 +13,7 @@ from scipy.stats import multivariate_normal, norm, poisson
 
 import klimb
 from klimb.infer.hyper import Hypermodel
-from klimb.numerics.matrix import DenseDesign
+from klimb.linalg.matrix import DenseDesign
 from klimb.sklearn import (
     GLMClassifier,
     GLMRegressor,

@@ -12,7 +12,7 @@ import klimb
 from benchmarks.trust import planted_funnels, planted_problems, random_problem
 from klimb.errors import InputError
 from klimb.infer.evidence import optimise
-from klimb.infer.trust import hyper_trust, sign_map, trust_report
+from klimb.trust import hyper_trust, sign_map, trust_report
 
 X = np.column_stack([np.ones(40), np.linspace(-1, 1, 40)])
 Y = np.arange(40) % 3 > 0
@@ -111,7 +111,7 @@ def test_no_false_alarms() -> None:
 
 
 @pytest.mark.parametrize(("label", "latent", "site", "y"), [pytest.param(*p, id=f"{i} {p[0]}")
-                                                            for i, p in enumerate(planted_problems())])  # fmt: skip
+                                                            for i, p in enumerate(planted_problems())])
 def test_planted_bad_fits_are_flagged(label: str, latent: Any, site: Any, y: np.ndarray) -> None:
     report = klimb.infer(latent, site, y).trust
     assert report.verdict == "doubt"
@@ -270,7 +270,7 @@ def test_corrected_marginals_are_distributions() -> None:
 
 @pytest.mark.parametrize("skewness", [-2.5, -0.3, -1e-4, 0.0, 1e-6, 0.999e-3, 1.001e-3, 0.5, 1.8])
 def test_shifted_gamma_at_every_skewness(skewness: float) -> None:
-    from klimb.infer.trust.marginals import Corrected
+    from klimb.trust.marginals import Corrected
 
     one = Corrected("weight", np.array([2.0]), np.array([3.0]), np.array([skewness]), "importance", 0.0)
     for p in (1e-3, 0.2, 0.5, 0.97):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import klimb
-from klimb.infer.trust.geometry import NEGLIGIBLE, MarkovGeometry, geometry_of, pivoted_root
-from klimb.infer.trust.importance import draw
-from klimb.infer.trust.weights import LogWeights
+from klimb.trust.geometry import NEGLIGIBLE, MarkovGeometry, geometry_of, pivoted_root
+from klimb.trust.importance import draw
+from klimb.trust.weights import LogWeights
 
 N, D = 12, 5
 RNG = np.random.default_rng(0)
@@ -49,7 +49,7 @@ LATENTS = {
                                          group_cov=[[1.0, 0.3], [0.3, 0.5]]),
     "outputs": lambda: klimb.latents.Outputs([klimb.latents.Weights(X), klimb.latents.Kernel(kernel(T, T)),
                                               klimb.latents.Markov(T)]),
-}  # fmt: skip
+}
 
 
 def fitted(name: str, heavy: bool = False) -> Any:

@@ -9,7 +9,7 @@ import klimb
 from klimb import kernels, sites
 from klimb.errors import InputError
 from klimb.kernels.means import Constant
-from klimb.streaming import local_sites, summarise, update
+from klimb.models.update import local_sites, summarise, update
 
 RNG = np.random.default_rng(5)
 N, OLD = 260, 240

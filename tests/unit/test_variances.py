@@ -8,12 +8,12 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
 from klimb.errors import InputError, NotPositiveDefiniteError
-from klimb.numerics.krylov import ScaledLanczos
-from klimb.numerics.normal_matrix import NormalMatrix
-from klimb.numerics.operators import Operator, as_operator
-from klimb.numerics.variances import METHODS, Variances, estimate, log_det, sampling
-from klimb.numerics.variances.bounds import bracket_by_lanczos, simple_upper
-from klimb.numerics.variances.pooling import fitted, pooled, standardised
+from klimb.linalg.krylov import ScaledLanczos
+from klimb.linalg.normal_matrix import NormalMatrix
+from klimb.linalg.operators import Operator, as_operator
+from klimb.linalg.variances import METHODS, Variances, estimate, log_det, sampling
+from klimb.linalg.variances.bounds import bracket_by_lanczos, simple_upper
+from klimb.linalg.variances.pooling import fitted, pooled, standardised
 
 ESTIMATORS = [method for method in METHODS if method not in ("auto", "exact")]
 
@@ -298,7 +298,7 @@ def test_log_det_alone(monkeypatch):
     value = np.linalg.slogdet(A.dense())[1]
     assert log_det(A).exact
     assert log_det(A).value == pytest.approx(value, rel=1e-12)
-    monkeypatch.setattr("klimb.numerics.variances.methods.AFFORDABLE", 0.0)
+    monkeypatch.setattr("klimb.linalg.variances.methods.AFFORDABLE", 0.0)
     found = log_det(A, probes=32)
     assert not found.exact
     assert found.n_products > 0
@@ -313,7 +313,7 @@ def test_auto_is_exact_where_that_takes_a_moment_and_estimates_elsewhere(monkeyp
     A, B = text(N=900, D=500)
     v = truth(A, B)
     assert estimate(A, B).exact
-    monkeypatch.setattr("klimb.numerics.variances.methods.AFFORDABLE", 0.0)
+    monkeypatch.setattr("klimb.linalg.variances.methods.AFFORDABLE", 0.0)
     rough = estimate(A, B, accuracy=0.1)
     assert rough.method == "diagonal"
     assert rough.reached
@@ -322,7 +322,7 @@ def test_auto_is_exact_where_that_takes_a_moment_and_estimates_elsewhere(monkeyp
     fine = estimate(A, B, accuracy=1e-4, budget=10**6)
     assert fine.exact
     # The same without the memory for it: the budget is spent, and it says that it was not enough.
-    monkeypatch.setattr("klimb.numerics.variances.methods.MEMORY", 0)
+    monkeypatch.setattr("klimb.linalg.variances.methods.MEMORY", 0)
     spent = estimate(A, B, accuracy=1e-4, budget=1000)
     assert not spent.reached
     assert spent.n_products <= 1200

@@ -35,7 +35,7 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
           component: Literal["auto", "full", "lowrank", "laplacian"] = "auto",
           weights: Literal["joint", "corrective", "newton"] | None = None, tol: float = 0.01,
           max_evaluations: int = 200_000, names: Sequence[str] | None = None,
-          callback: Callable[[Step], None] | None = None, seed: int = 0) -> Mixture:  # fmt: skip
+          callback: Callable[[Step], None] | None = None, seed: int = 0) -> Mixture:
     """Approximate the density exp(log_density) / its integral by a mixture of Gaussians.
 
     ``log_density`` takes a point (length ``dim``) or a batch (n x dim); which, is found out. It may return -inf outside
@@ -80,7 +80,7 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
 
 def _default(target: Target, starts: Any, spread: Any, n_components: int, divergence: str, component: str, weights: str,
              tol: float, max_evaluations: int, labels: tuple[str, ...], seed: int,
-             watch: Callable[[Step], None]) -> Mixture:  # fmt: skip
+             watch: Callable[[Step], None]) -> Mixture:
     from klimb.boosting.support import finite_starts, meets_edge
 
     starts = finite_starts(target, starts, spread, seed)
@@ -121,7 +121,7 @@ def _default(target: Target, starts: Any, spread: Any, n_components: int, diverg
 
 
 def _paper(target: Target, starts: Any, spread: Any, n_components: int, divergence: str, rule: str,
-           labels: tuple[str, ...], seed: int, watch: Callable[[Step], None]) -> Mixture:  # fmt: skip
+           labels: tuple[str, ...], seed: int, watch: Callable[[Step], None]) -> Mixture:
     if rule == "joint":
         raise InputError("component='laplacian' takes weights 'newton' or 'corrective'", "'joint'",
                          "Leave component out for joint refinement.")
@@ -153,10 +153,10 @@ def _scales(scale: Any, n: int) -> Any:
 
 
 def _check_options(divergence: str, component: str, weights: str | None, n_components: int, tol: float,
-                   max_evaluations: int) -> None:  # fmt: skip
+                   max_evaluations: int) -> None:
     for name, value, allowed in (("divergence", divergence, ("exclusive", "inclusive", "hellinger")),
                                  ("component", component, ("auto", "full", "lowrank", "laplacian")),
-                                 ("weights", weights, (None, "joint", "corrective", "newton"))):  # fmt: skip
+                                 ("weights", weights, (None, "joint", "corrective", "newton"))):
         if value not in allowed:
             raise InputError(f"{name} must be one of {', '.join(str(a) for a in allowed)}", repr(value),
                              "See help(klimb.boost).")

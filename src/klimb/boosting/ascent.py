@@ -31,7 +31,7 @@ class Climb:
 
 
 def climb(target: Target, starts: Array, root: Array, *, iterations: int = 60, far: bool = False,
-          within: Gaussians | None = None) -> Climb:  # fmt: skip
+          within: Gaussians | None = None) -> Climb:
     """BFGS with backtracking from every row of ``starts``, in coordinates whitened by ``root``.
 
     Starts where log p is -inf stay there; climbs that come ``within`` the bulk of a known Gaussian stop. Each iteration

@@ -87,7 +87,7 @@ def drawn(target: Target, weights: Array, parts: Gaussians, seed: int, n: int = 
 
 
 def cut_boosted(target: Target, first: Gaussians, n_components: int, tol: float, seed: int,
-                watch: Callable[[Step], None]) -> tuple[Cut, list[Step], str]:  # fmt: skip
+                watch: Callable[[Step], None]) -> tuple[Cut, list[Step], str]:
     """Add and refine cut-off components until they gain less than ``tol``."""
     counter = seed + 1000
     # A mode at an edge says little about the width: the first Gaussian is tried wider, in steps of four.

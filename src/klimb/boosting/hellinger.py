@@ -34,7 +34,7 @@ NEGLIGIBLE = 1e-8  # weights of products that are dropped
 
 
 def hellinger_boosted(target: Target, first: Gaussians, n_components: int, tol: float, seed: int,
-                      watch: Callable[[Step], None]) -> tuple[Array, Gaussians, list[Step], str]:  # fmt: skip
+                      watch: Callable[[Step], None]) -> tuple[Array, Gaussians, list[Step], str]:
     """Grow a mixture from the Gaussians ``first`` while the cosine to the target rises by a quarter of ``tol``."""
     Z = nodes(NODES * node_count(target.dim), target.dim, seed)
     rng = np.random.default_rng(seed)
@@ -111,7 +111,7 @@ def _inner(target: Target, one: Gaussians, Z: Array) -> float:
 
 
 def _sought(target: Target, lengths: Array, parts: Gaussians, d: Array, shift: float, Z: Array,
-            rng: np.random.Generator) -> Gaussians:  # fmt: skip
+            rng: np.random.Generator) -> Gaussians:
     """The Gaussian with the largest cosine, by L-BFGS from the best of several places (Campbell and Li, Eq. 8)."""
     from scipy.optimize import minimize
 

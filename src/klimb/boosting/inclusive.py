@@ -20,7 +20,7 @@ THIN, LEAST_MISSING = 3.0, 1e-3  # more than this share of p, where p is so many
 
 
 def inclusive_refined(target: Target, weights: Array, parts: Gaussians, seed: int, *, draws: int = DRAWS,
-                      rounds: int = ROUNDS, n_components: int | None = None) -> tuple[Array, Gaussians]:  # fmt: skip
+                      rounds: int = ROUNDS, n_components: int | None = None) -> tuple[Array, Gaussians]:
     """A mixture with a lower KL(p || q), as far as smoothed importance weights can tell.
 
     Each round draws around the present mixture, adds a component where mass is missing (unless there are
@@ -47,9 +47,9 @@ def _draws(target: Target, weights: Array, parts: Gaussians, seed: int, n: int) 
     """Points of the mixture and around it, with the log of p over the density of all of them."""
     wide = [widened(parts, far) for far, _ in AROUND]
     X = np.concatenate([spread_draws(weights, one, int(share * n), seed + j)
-                        for j, (one, (_, share)) in enumerate(zip(wide, AROUND, strict=True))])  # fmt: skip
+                        for j, (one, (_, share)) in enumerate(zip(wide, AROUND, strict=True))])
     terms = [np.log(share) + log_mixture(weights, one.log_densities(X))
-             for one, (_, share) in zip(wide, AROUND, strict=True)]  # fmt: skip
+             for one, (_, share) in zip(wide, AROUND, strict=True)]
     return X, target.values(X, far=True) - np.logaddexp.reduce(terms, axis=0)
 
 
@@ -59,7 +59,7 @@ def _with_missing(mixture: tuple[Array, Gaussians], X: Array, log_w: Array) -> t
     smoothed = smooth_log_weights(log_w)
     share = smoothed.normalised
     log_r = np.logaddexp.reduce([np.log(a) + log_mixture(weights, widened(parts, far).log_densities(X))
-                                 for far, a in AROUND], axis=0)  # fmt: skip
+                                 for far, a in AROUND], axis=0)
     ratio = log_w + log_r - _log_q(mixture, X) - smoothed.log_mean
     lacking = np.where(ratio > np.log(THIN), share, 0.0)
     missing = float(lacking.sum())
@@ -71,7 +71,7 @@ def _with_missing(mixture: tuple[Array, Gaussians], X: Array, log_w: Array) -> t
     floor = parts.covariances[int(np.argmax(parts.log_densities(mean[None])[:, 0]))]
     cov = (1.0 - PRIOR) * (centred * lacking[:, None]).T @ centred + PRIOR * floor
     return (np.append((1.0 - missing) * weights, missing),
-            parts.joined(one_gaussian(mean, np.asarray(np.linalg.cholesky(cov)))))  # fmt: skip
+            parts.joined(one_gaussian(mean, np.asarray(np.linalg.cholesky(cov)))))
 
 
 def _em(weights: Array, parts: Gaussians, X: Array, share: Array) -> tuple[Array, Gaussians]:

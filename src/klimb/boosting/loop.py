@@ -70,7 +70,7 @@ class Booster:
     """One run: the target, the nodes, the current mixture and the record of how it grew."""
 
     def __init__(self, target: Target, first: Fitted, tol: float, seed: int, watch: Callable[[Step], None], *,
-                 joint: bool = True, max_evaluations: int = 1 << 62) -> None:  # fmt: skip
+                 joint: bool = True, max_evaluations: int = 1 << 62) -> None:
         self.joint, self.max_evaluations = joint, max_evaluations
         self.target, self.tol, self.seed, self.watch = target, tol, seed, watch
         self.factor = 1  # of the number of nodes
@@ -174,7 +174,7 @@ class Booster:
             return
         draws = max(COVERED * self.fit.values.shape[1], 1024)
         weights, parts = inclusive_refined(self.target, self.fit.weights, self.fit.parts, self.seed + 41, draws=draws,
-                                           rounds=COVERS, n_components=n_components)  # fmt: skip
+                                           rounds=COVERS, n_components=n_components)
         if parts is not self.fit.parts:
             self.accept(evaluated(self.target, weights, parts, self.fit.nodes), least=0.25 * self.tol)
 

@@ -30,7 +30,7 @@ STARTS = 4  # of the search for the residual's peak
 
 
 def laplacian_boosted(target: Target, first: Gaussians, n_components: int, divergence: str, weights_rule: str,
-                      seed: int, watch: Callable[[Step], None]) -> tuple[Array, Gaussians, list[Step]]:  # fmt: skip
+                      seed: int, watch: Callable[[Step], None]) -> tuple[Array, Gaussians, list[Step]]:
     """[G] Algorithm 2 from the Gaussian ``first``, with the weights of Algorithm 1, Algorithm 3 or all refitted."""
     rng = np.random.default_rng(seed)
     Z = nodes(SAMPLES, first.dim, seed)
@@ -57,7 +57,7 @@ def laplacian_boosted(target: Target, first: Gaussians, n_components: int, diver
 
 
 def residual_peak(target: Target, weights: Array, parts: Gaussians, first: Gaussians,
-                  rng: np.random.Generator) -> Gaussians:  # fmt: skip
+                  rng: np.random.Generator) -> Gaussians:
     """N(eta, H^-1 / 2) at a maximum eta of log(f/q) with Hessian -H: [G] Eq. (17)."""
     from scipy.optimize import minimize
 
@@ -114,7 +114,7 @@ def _mixture_hessian(weights: Array, parts: Gaussians, x: Array, scale: Array) -
 
 
 def _step(target: Target, weights: Array, parts: Gaussians, values: Array, Z: Array,
-          watch: Callable[[Step], None]) -> Step:  # fmt: skip
+          watch: Callable[[Step], None]) -> Step:
     """The bound at the nodes of the components (not those that set this step's weight alone, but all so far)."""
     K, S = values.shape
     residual = values - log_mixture(weights, parts.log_densities(parts.at(Z).reshape(K * S, -1))).reshape(K, S)

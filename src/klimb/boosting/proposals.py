@@ -81,7 +81,7 @@ class Pool:
             residual = np.concatenate([residual, outlook.values - log_q[len(residual) :]])
             owner = np.append(owner, np.argmax(terms[:, len(owner) :], axis=0))
             counts = np.concatenate([np.full(len(terms), sum(fit.values.shape[1] for fit in fits)),
-                                     np.full(len(outlook.parts), outlook.per_part)])  # fmt: skip
+                                     np.full(len(outlook.parts), outlook.per_part)])
             drawn = log_mixture(counts.astype(float), np.concatenate([terms, outlook.parts.log_densities(X)]))
             share = np.exp(log_q - drawn)
         inside = np.isfinite(residual)

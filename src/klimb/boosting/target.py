@@ -42,7 +42,7 @@ class Target:
 
     def __init__(self, log_density: LogDensity, dim: int, *, gradient: LogDensity | None = None,
                  hessian: LogDensity | None = None, coordinates: Coordinates | None = None,
-                 near: Array | None = None) -> None:  # fmt: skip
+                 near: Array | None = None) -> None:
         given: dict[str, Any] = {"log_density": log_density, "gradient": gradient, "hessian": hessian}
         for name, function in given.items():
             if not callable(function) and (function is not None or name == "log_density"):
@@ -198,7 +198,7 @@ class Target:
                 return True
             raise TargetError(f"{name} must take a point of length {probes.shape[1]} or a batch of shape (n, "
                               f"{probes.shape[1]}); it raised {type(error).__name__}: {error} at {show(probes[1])}. "
-                              "Call it on such a point yourself to see where.") from error  # fmt: skip
+                              "Call it on such a point yourself to see where.") from error
         single = one.size == int(np.prod(tail))
         if batch and single:
             return bool(np.allclose(many.reshape(n, -1)[1], one.ravel(), rtol=1e-6, atol=1e-9, equal_nan=True))
@@ -246,7 +246,7 @@ class Target:
             point = self._culprit(function, X) if X.ndim == 2 else X
             raise TargetError(f"{name} must return a number at every point (-inf outside the support); it raised "
                               f"{type(error).__name__}: {error} at {show(point)}. "
-                              "Return -inf where the density is zero.") from error  # fmt: skip
+                              "Return -inf where the density is zero.") from error
 
     def _culprit(self, function: LogDensity, X: Array) -> Array:
         """The first row of a batch at which ``function`` raises by itself, else the first row."""

@@ -94,7 +94,7 @@ class MixtureTrust:
             f"missing   {self.missing:.1%} of the target's mass lies where q has less than a third of it",
             f"moments   sd of {self.names[worst]} corrected by a factor {self.sd_ratio[worst]:.3f}; means off by up to "
             f"{float(np.abs(self.shift).max()):.3f} sd",
-        ])  # fmt: skip
+        ])
 
 
 @final
@@ -106,7 +106,7 @@ class Weighed:
         per_scale = len(own) // (2 * len(BEYOND))
         wide = [widened(mixture.parts, far) for far in BEYOND]
         self.U = np.concatenate([own, *(spread_draws(mixture.weights, parts, per_scale, mixture.seed + 211 + j)
-                                        for j, parts in enumerate(wide))])  # fmt: skip
+                                        for j, parts in enumerate(wide))])
         self.n_own = len(own)
         self.log_p = mixture.target.values(self.U, far=True)
         self.log_q = mixture._log_free(self.U)
@@ -183,15 +183,15 @@ def trust_of(mixture: Mixture, found: Weighed) -> MixtureTrust:
     if khat > RELIABLE:
         word, number, measures, advice = "doubt", khat, "k-hat", (
             "weights have too heavy a tail: q is far from the target in places. Raise n_components, try another "
-            "parametrisation (non-centred, or logs of scales), or sample.")  # fmt: skip
+            "parametrisation (non-centred, or logs of scales), or sample.")
     elif sd_khat[tail] > RELIABLE:
         word, number, measures, advice = "doubt", float(sd_khat[tail]), f"k-hat of the sd of {mixture.names[tail]}", (
             f"the tail of {mixture.names[tail]} is too heavy for its sd to be known from draws; means and quantiles of "
-            "the bulk can be used. Try divergence='inclusive', another parametrisation, or sample.")  # fmt: skip
+            "the bulk can be used. Try divergence='inclusive', another parametrisation, or sample.")
     elif error > SD_ERROR:
         word, number, measures, advice = "corrected", error, f"relative error of the sd of {mixture.names[off]}", (
             f"the sd of {mixture.names[off]} is off by {np.expm1(error):.0%}: use q.corrected, or "
-            "divergence='inclusive'.")  # fmt: skip
+            "divergence='inclusive'.")
     elif moved > SHIFT or missing > MISSING or found.gap > GAP:
         word, number, measures = "corrected", found.gap, "gap"
         if moved > SHIFT or missing > MISSING:

@@ -11,7 +11,7 @@ from klimb.numerics.arrays import Array
 
 
 def newton_exclusive(weights: Array, parts: Gaussians, new: Gaussians, X: Array, values: Array, X_new: Array,
-                     values_new: Array) -> float:  # fmt: skip
+                     values_new: Array) -> float:
     """The alpha that minimises KL((1 - alpha) q + alpha h || p): [G] Alg. 1, with Eq. (8) as an average over q_t.
 
     ``X`` are nodes of the components in order, equally many each; ``X_new`` nodes of ``new``.
@@ -51,7 +51,7 @@ def newton_inclusive(weights: Array, parts: Gaussians, new: Gaussians, X: Array,
 
 
 def bracketed_newton(derivatives: Callable[[float], tuple[float, float]], low: float = 1e-6,
-                     high: float = 1.0 - 1e-6) -> float:  # fmt: skip
+                     high: float = 1.0 - 1e-6) -> float:
     """The zero in [low, high] of a rising first derivative: Newton steps, halved brackets where they leave them.
 
     >>> round(bracketed_newton(lambda a: (a - 0.3, 1.0)), 9)

@@ -12,9 +12,9 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.design import ActiveLearner
-from klimb.design.pool import Index
-from klimb.design.scores import Score
+from klimb.active import ActiveLearner
+from klimb.active.pool import Index
+from klimb.active.scores import Score
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 
@@ -25,7 +25,7 @@ class ModalStrategy:
     """A query strategy for modAL: ``modAL.models.ActiveLearner(estimator, query_strategy=ModalStrategy())``.
 
     ``classes`` names the two classes where the first labels may all be of one; other settings are those of
-    `klimb.design.ActiveLearner`. A batch (``n_instances``) is greedy: no near-duplicates.
+    `klimb.active.ActiveLearner`. A batch (``n_instances``) is greedy: no near-duplicates.
 
     >>> from types import SimpleNamespace
     >>> rng = np.random.default_rng(0)

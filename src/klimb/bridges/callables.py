@@ -12,7 +12,7 @@ from klimb.numerics.arrays import Array
 
 
 def emcee(log_prob: Callable[..., Any], ndim: int, *, args: Sequence[Any] = (), names: Sequence[str] | None = None,
-          init: Any = None) -> Bridge:  # fmt: skip
+          init: Any = None) -> Bridge:
     """The log probability function of an `emcee.EnsembleSampler`, with its ``args``.
 
     >>> q = emcee(lambda theta, centre: -0.5 * np.sum((theta - centre) ** 2), 2, args=[np.array([1.0, 2.0])]).boost()
@@ -28,7 +28,7 @@ def emcee(log_prob: Callable[..., Any], ndim: int, *, args: Sequence[Any] = (), 
 
 
 def dynesty(loglike: Callable[[Array], float], prior_transform: Callable[[Array], Any], ndim: int, *,
-            names: Sequence[str] | None = None) -> Bridge:  # fmt: skip
+            names: Sequence[str] | None = None) -> Bridge:
     """A log likelihood and a prior transform, as dynesty takes them, both of one point.
 
     The mixture lives where the prior is N(0, I): a point e there is prior_transform(Phi(e)). So the bound and the log

@@ -127,7 +127,7 @@ def stan(model: Any, *, transformed: bool = True) -> Bridge:
     def to_parameters(draws: Array) -> dict[str, Array]:
         names = list(model.param_names(include_tp=transformed))
         placed = np.stack([model.param_constrain(np.ascontiguousarray(theta, dtype=np.float64), include_tp=transformed)
-                           for theta in draws])  # fmt: skip
+                           for theta in draws])
         return gathered(names, placed)
 
     return Bridge(log_density, dim, labels, to_parameters, gradient)

@@ -41,7 +41,7 @@ def latent(result: Result) -> Bridge:
     def log_density(E: Array) -> Array:
         f = problem.latent.mean + E @ design.T
         return np.asarray(site.point(y, f).value.sum(axis=-1) + constant
-                          - 0.5 * (E**2).sum(axis=-1) - 0.5 * dim * np.log(2.0 * np.pi))  # fmt: skip
+                          - 0.5 * (E**2).sum(axis=-1) - 0.5 * dim * np.log(2.0 * np.pi))
 
     def gradient(E: Array) -> Array:
         f = problem.latent.mean + E @ design.T

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from klimb.active import ActiveLearner
 from klimb.bridges.active import two_classes
-from klimb.design import ActiveLearner
 
 
 def __getattr__(name: str) -> Any:

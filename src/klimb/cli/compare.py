@@ -24,7 +24,7 @@ def command(models: tuple[str, ...], as_json: bool) -> int:
     import klimb
     from klimb.cli.predict import load_fit
     from klimb.cli.shell import emit
-    from klimb.frontend.files import load
+    from klimb.models.files import load
 
     if len(models) < 2:
         raise click.UsageError("compare needs at least two files")

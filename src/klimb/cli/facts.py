@@ -10,7 +10,7 @@ FIT_SCHEMA = "klimb.fit/1"
 def fit_json(fit: Any) -> dict[str, Any]:
     """The table and the verdict; numbers in full precision, null where there is none."""
     import klimb
-    from klimb.frontend.reporting import family_words
+    from klimb.models.reporting import family_words
     from klimb.report.records import to_json
 
     loo, trust = fit.loo(), fit.trust_summary

@@ -66,7 +66,7 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
 def fit_table(formula: str, data: str, *, family: str, link: str | None, priors: tuple[str, ...], weights: str | None,
               on_missing: str, hyper: Any, level: float, quiet: bool, **how_to_read: Any) -> Any:
     """Read the columns that the formula needs, and fit."""
-    from klimb.cli.choose import columns_of
+    from klimb.cli.needs import columns_of
     from klimb.cli.tables.read import read_table
 
     options = read_options(**how_to_read)

@@ -41,7 +41,7 @@ def command(model: str, as_json: bool) -> int:
 
 def file_facts(path: str) -> dict[str, Any]:
     """The facts of a file, ready for JSON."""
-    from klimb.frontend.files import read_container
+    from klimb.models.files import read_container
 
     found = read_container(path)
     header = found.header

@@ -90,10 +90,10 @@ def beside(data: str, ending: str) -> Path:
 def serve(stack: contextlib.ExitStack, data: str, journal_path: Path, out: str, port: int, browser: bool, quiet: bool,
           *, blind: bool, **how: Any) -> None:
     """Read, open, serve until somebody stops it, and write the table."""
+    from klimb.apps.label.journal import Journal
+    from klimb.apps.label.server import LabelServer
+    from klimb.apps.label.session import Session
     from klimb.cli.shell import say
-    from klimb.label.journal import Journal
-    from klimb.label.server import LabelServer
-    from klimb.label.session import Session
 
     journal = stack.enter_context(Journal(journal_path))
     items, settings, keys = begin(journal, data, quiet, **how)
@@ -137,11 +137,11 @@ def begin(journal: Any, data: str, quiet: bool, *, labels: tuple[str, ...] | Non
     """Items, settings and keys; the settings are those of the journal, if there is one. It is begun last of all."""
     from datetime import UTC, datetime
 
+    from klimb.apps.label.export import standing
+    from klimb.apps.label.items import items_of
+    from klimb.apps.label.settings import Settings, agree, same_data
     from klimb.cli.shell import say
     from klimb.errors import InputError
-    from klimb.label.export import standing
-    from klimb.label.items import items_of
-    from klimb.label.settings import Settings, agree, same_data
 
     if positive is not None:
         if labels is not None:
@@ -173,8 +173,7 @@ def read_columns(data: str, text: tuple[str, ...], columns: tuple[str, ...], sho
                  id_column: str | None, **how_to_read: Any) -> dict[str, Any]:
     """The columns that are needed, and no others."""
     from klimb.cli.tables.read import read_table
-    from klimb.errors import InputError
-    from klimb.frontend.formula.errors import listed, nearest
+    from klimb.errors import InputError, listed, nearest
 
     wanted = [*text, *columns, *show, *([] if id_column is None else [id_column])]
 
@@ -225,10 +224,10 @@ def progress(quiet: bool) -> Any:
 
 def write_export(journal: Path, out: str, quiet: bool) -> int:
     """The labels of a journal as a table."""
+    from klimb.apps.label.export import exported, standing
+    from klimb.apps.label.journal import read
     from klimb.cli.shell import emit, say
     from klimb.errors import InputError
-    from klimb.label.export import exported, standing
-    from klimb.label.journal import read
 
     if not journal.is_file():
         raise InputError("a journal to export", f"no file {journal}", "Label something first, or name it: --journal.")
@@ -244,8 +243,8 @@ def write_export(journal: Path, out: str, quiet: bool) -> int:
 
 def finish(session: Any, out: str, quiet: bool) -> None:
     """At the end, the table; none for nothing."""
+    from klimb.apps.label.export import csv_text
     from klimb.cli.shell import emit, say
-    from klimb.label.export import csv_text
 
     labels = session.standing()
     if out == "-":
@@ -257,7 +256,7 @@ def finish(session: Any, out: str, quiet: bool) -> None:
 
 def save(text: str, out: str) -> None:
     """Write a table whole or not at all."""
-    from klimb.wholefile import whole_file
+    from klimb._files import whole_file
 
     with whole_file(out) as stream:
         stream.write(text)
@@ -265,9 +264,9 @@ def save(text: str, out: str) -> None:
 
 def check_out(out: str, source: str) -> None:
     """Before the work: can the table be written, and does it overwrite nothing but an earlier one?"""
+    from klimb.apps.label.export import COLUMNS
     from klimb.cli.shell import check_targets
     from klimb.errors import InputError
-    from klimb.label.export import COLUMNS
 
     check_targets(out, sources=(source,))
     if out != "-" and Path(out).is_file() and (begins := first_line(out)) not in ("", ",".join(COLUMNS)):

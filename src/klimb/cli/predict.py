@@ -45,7 +45,7 @@ def command(model: str, data: str, output: str | None, kind: str, keep: tuple[st
       cut -d, -f2- big.csv | klimb predict m.klimb - --json | jq .mean
     """
     from klimb.cli.shell import check_targets, hush, say
-    from klimb.frontend.files import load
+    from klimb.models.files import load
 
     check_targets(output, sources=(model, data))
     fit = load_fit(model, load)
@@ -80,7 +80,7 @@ def load_fit(path: str, load: Any) -> Any:
 def kinds_of(fit: Any) -> dict[str, Any]:
     """Columns to be read as text because they hold levels: "007" is not 7 where the fit had text."""
     from klimb.cli.tables.columns import number
-    from klimb.frontend.columns import number_label
+    from klimb.rows.columns import number_label
 
     def plain_number(label: str) -> bool:
         value = number(label)
@@ -95,8 +95,7 @@ def predicted(fit: Any, data: str, options: Any, kind: str, level: float | None,
               keep_all: bool) -> Iterator[Piece]:
     """The kept columns and the predictions, piece by piece."""
     from klimb.cli.tables.read import stream_table
-    from klimb.errors import InputError
-    from klimb.frontend.formula.errors import listed, nearest
+    from klimb.errors import InputError, listed, nearest
 
     needed = {*fit.encoder.predictors, *(fit.encoder.response.columns if fit.training.trials is not None else ())}
 
@@ -127,7 +126,7 @@ def predicted(fit: Any, data: str, options: Any, kind: str, level: float | None,
 
 def write_lines(pieces: Iterator[Piece], output: str | None, as_json: bool) -> int:
     """CSV with a heading, or a JSON object per row; the number of rows."""
-    from klimb.wholefile import whole_file
+    from klimb._files import whole_file
 
     rows = 0
     place: Any = whole_file(output) if output else nullcontext(_standard_output())
@@ -170,7 +169,7 @@ def write_arrays(pieces: Iterator[Piece], output: str, suffix: str) -> int:
     """All rows in one file of arrays."""
     import numpy as np
 
-    from klimb.wholefile import whole_file
+    from klimb._files import whole_file
 
     parts = [{**kept, **columns} for kept, columns in pieces]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}

@@ -29,7 +29,7 @@ def command(model: str, output: str, title: str, level: float | None, quiet: boo
     from klimb.cli.fit import exit_code
     from klimb.cli.predict import load_fit
     from klimb.cli.shell import check_targets, say
-    from klimb.frontend.files import load
+    from klimb.models.files import load
 
     check_targets(output, sources=(model,))
     fit = load_fit(model, load)
@@ -42,9 +42,9 @@ def command(model: str, output: str, title: str, level: float | None, quiet: boo
 def write_report(fit: Any, path: str, *, title: str = "", source: str = "", level: float | None = None,
                  command: str = "") -> None:
     """The page of a fit, whole or not at all."""
+    from klimb._files import whole_file
     from klimb.cli.shell import emit
     from klimb.report.page import page
-    from klimb.wholefile import whole_file
 
     text = page(fit.report(interval=level, title=title, source=source, reproduce=(command,) if command else ()))
     if path == "-":

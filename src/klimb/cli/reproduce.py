@@ -35,10 +35,10 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
       klimb reproduce G-figure1 --quick
       klimb reproduce A-table2 A-table3 --data ~/uci --out papers
     """
+    from klimb.apps.papers.registry import EXPERIMENTS, canonical
     from klimb.cli import INTERRUPTED, USER_ERROR
     from klimb.cli.shell import complain, emit
     from klimb.errors import InputError
-    from klimb.reproduce.registry import EXPERIMENTS, canonical
 
     if fresh and so_far:
         raise click.UsageError("--fresh forgets what --so-far would show: say one of them")
@@ -66,13 +66,13 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
 
 def _one(name: str, quick: bool, data: Path | None, out: Path, fresh: bool, so_far: bool, as_json: bool,
          quiet: bool) -> int:
+    from klimb.apps.papers.experiment import Size
+    from klimb.apps.papers.pictures import NEEDS_MATPLOTLIB, can_draw
+    from klimb.apps.papers.progress import progress
+    from klimb.apps.papers.registry import entry
+    from klimb.apps.papers.runner import run, shown, stem
     from klimb.cli import INTERRUPTED
     from klimb.cli.shell import emit, say
-    from klimb.reproduce.experiment import Size
-    from klimb.reproduce.pictures import NEEDS_MATPLOTLIB, can_draw
-    from klimb.reproduce.progress import progress
-    from klimb.reproduce.registry import entry
-    from klimb.reproduce.runner import run, shown, stem
 
     size: Size = "quick" if quick else "full"
     try:
@@ -97,15 +97,15 @@ def completions(begun: str) -> list[str]:
     >>> completions("g-f")
     ['G-figure1', 'G-figure2']
     """
-    from klimb.reproduce.registry import EXPERIMENTS
+    from klimb.apps.papers.registry import EXPERIMENTS
 
     return [key for key in [*EXPERIMENTS, "all"] if key.lower().startswith(begun.lower())]
 
 
 def listed(as_json: bool = False) -> str:
     """All that can be reproduced, as a table or as JSON."""
+    from klimb.apps.papers.registry import EXPERIMENTS, PAPERS
     from klimb.report.text import table
-    from klimb.reproduce.registry import EXPERIMENTS, PAPERS
 
     if as_json:
         return json.dumps([{"key": key, "title": one.title, "data": one.data, "full": one.full}

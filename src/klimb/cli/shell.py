@@ -41,7 +41,7 @@ def say(message: str, quiet: bool = False) -> None:
 
 
 def emit(text: str) -> None:
-    """A result, on standard output; names the terminal can not show are escaped, not fatal.
+    """A result, on standard output; names the terminal cannot show are escaped, not fatal.
 
     A reader that leaves early (``klimb fit ... | head``) is no error: files are still to be written.
     """

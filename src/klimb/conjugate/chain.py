@@ -94,10 +94,10 @@ class ChainGiven(Conditional):
         if first.plates or step.plates != (K,) or _classes(step) != K:
             raise InputError(f"{name} needs a dirichlet without plates over K classes and one with plates (K,)",
                              f"{first!r} and {step!r}", f"Declare dirichlet(numpy.ones({K}), plates=({K},)) for the "
-                             "steps: one row of probabilities per class.")  # fmt: skip
+                             "steps: one row of probabilities per class.")
         if not lengths or min(lengths) < 1:
             raise InputError(f"{name} needs the length of every sequence, at least 1", f"{lengths}",
-                             "Pass lengths=(T,) for one sequence of T data.")  # fmt: skip
+                             "Pass lengths=(T,) for one sequence of T data.")
         self.first, self.step, self.lengths, self.variables = first, step, lengths, (first, step)
         self.plates: Plates = (int(sum(lengths)),)
 

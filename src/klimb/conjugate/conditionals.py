@@ -34,7 +34,7 @@ class Fixed(Conditional):
         self.prior = type(prior).from_natural(tuple(
             np.broadcast_to(part, (*self.plates, *part.shape[part.ndim - ndim :]))
             for part, ndim in zip(prior.natural, prior.event_ndims, strict=True)
-        ))  # fmt: skip
+        ))
         self._log_partition = self.prior.log_partition()
 
     @property
@@ -63,13 +63,13 @@ class Scale:
                 view = as_view(part)
                 if view.variable.family is not Gamma:
                     raise InputError(f"the precision of {name} must be a number or a gamma variable",
-                                     f"{view.variable!r}", "Declare it with gamma(shape, rate).")  # fmt: skip
+                                     f"{view.variable!r}", "Declare it with gamma(shape, rate).")
                 self.views += (view,)
             else:
                 number = as_float(part, f"the precision of {name}")
                 if np.any(number <= 0):
                     raise InputError(f"the precision of {name} must be positive", f"{number.min()}",
-                                     "It is one over the variance.")  # fmt: skip
+                                     "It is one over the variance.")
                 self.known = self.known * number
         self.variables = tuple(view.variable for view in self.views)
         self.plates = common_plates(f"the precision of {name}", self.known.shape, *(view.plates for view in self.views))
@@ -108,7 +108,7 @@ class NormalGiven(Conditional):
         if len(set(self.variables)) < len(self.variables):
             raise InputError(f"{name} must use each variable in one place", ", ".join(v.name for v in self.variables),
                              "A variable that is both in the mean and in the precision, or twice in one of them, has "
-                             "no conjugate factor.")  # fmt: skip
+                             "no conjugate factor.")
 
     def natural(self, state: State) -> Naturals:
         tau, m, shape = self.precision.moments(state)[1], self.mean.mean(state), self.plates
@@ -152,11 +152,11 @@ class MultivariateGiven(Conditional):
         if precision.plates not in wanted:
             raise InputError(f"the precision of {name} must be a gamma without plates or with plates ({dimension},), "
                              "or a wishart without plates", f"{precision!r}",
-                             f"gamma(1e-3, 1e-3, plates=({dimension},)) is one precision per entry.")  # fmt: skip
+                             f"gamma(1e-3, 1e-3, plates=({dimension},)) is one precision per entry.")
         self.parent = as_view(mean) if isinstance(mean, Variable | View) else None
         if self.parent is not None and self.parent.variable.family is not MultivariateNormal:
             raise InputError(f"the mean of {name} must be numbers or a multivariate normal",
-                             f"{self.parent.variable!r}", "Use normal(...) for scalars.")  # fmt: skip
+                             f"{self.parent.variable!r}", "Use normal(...) for scalars.")
         self.known = np.zeros(dimension) if self.parent is not None else as_float(mean, f"the mean of {name}")
         known = np.broadcast_shapes(self.known.shape, (dimension,))[:-1]
         self.plates = common_plates(name, known if self.parent is None else self.parent.plates, plates)
@@ -237,7 +237,7 @@ class CategoricalGiven(Conditional):
     def __init__(self, probabilities: View, plates: Plates, name: str) -> None:
         if probabilities.variable.family is not Dirichlet:
             raise InputError(f"the probabilities of {name} must be a dirichlet variable", f"{probabilities.variable!r}",
-                             "Declare dirichlet(numpy.full(K, 1.0)).")  # fmt: skip
+                             "Declare dirichlet(numpy.full(K, 1.0)).")
         self.probabilities, self.variables = probabilities, (probabilities.variable,)
         self.plates = common_plates(name, probabilities.plates, plates)
 

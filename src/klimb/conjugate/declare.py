@@ -36,7 +36,7 @@ def gamma(shape: Any, rate: Any, *, plates: Plates = (), name: str = "gamma") ->
         view = as_view(rate)
         if view.variable.family is not Gamma:
             raise InputError(f"the rate of {name} must be a number or a gamma variable", f"{view.variable!r}",
-                             "Only a gamma is conjugate to the rate of a gamma.")  # fmt: skip
+                             "Only a gamma is conjugate to the rate of a gamma.")
         return Variable(GammaGiven(shape, view, plates, name), name)
     return Variable(Fixed(Gamma(shape, rate), plates, name), name)
 
@@ -57,7 +57,7 @@ def normal(mean: Any = 0.0, precision: Any = 1.0, *, plates: Plates = (), name: 
 
 
 def multivariate_normal(mean: Any = 0.0, precision: Any = 1.0, *, dimension: int | None = None, plates: Plates = (),
-                        name: str = "multivariate_normal") -> Variable:  # fmt: skip
+                        name: str = "multivariate_normal") -> Variable:
     """A vector of unknowns.
 
     ``precision`` is a number, a matrix, a gamma variable (one for all entries, or plates (D,) for one each: automatic
@@ -79,7 +79,7 @@ def multivariate_normal(mean: Any = 0.0, precision: Any = 1.0, *, dimension: int
             size = dimension or np.shape(mean)[-1] if dimension or np.ndim(mean) else 0
         if size < 1 or (dimension is not None and dimension != size):
             raise InputError(f"{name} needs its dimension", f"dimension {dimension} and precision {precision!r}",
-                             "Pass dimension=D.")  # fmt: skip
+                             "Pass dimension=D.")
         return Variable(MultivariateGiven(mean, precision, size, plates, name), name)
     P = as_float(precision, f"the precision of {name}")
     if P.ndim < 2:
@@ -107,7 +107,7 @@ def wishart(dof: Any, rate: Any, *, plates: Plates = (), name: str = "wishart") 
 
 
 def normal_gamma(mean: Any, kappa: Any, shape: Any, rate: Any, *, plates: Plates = (),
-                 name: str = "normal_gamma") -> Variable:  # fmt: skip
+                 name: str = "normal_gamma") -> Variable:
     """A mean and its precision: components of a mixture of numbers, plates (K,) or (K, D).
 
     >>> from klimb.conjugate import categorical, dirichlet, fit, mixture, normal_gamma
@@ -121,7 +121,7 @@ def normal_gamma(mean: Any, kappa: Any, shape: Any, rate: Any, *, plates: Plates
 
 
 def normal_wishart(mean: Any, kappa: Any, dof: Any, rate: Any, *, plates: Plates = (),
-                   name: str = "normal_wishart") -> Variable:  # fmt: skip
+                   name: str = "normal_wishart") -> Variable:
     """A mean vector and its precision matrix: components of a mixture of vectors, plates (K,).
 
     >>> from klimb.conjugate import categorical, dirichlet, fit, mixture, normal_wishart

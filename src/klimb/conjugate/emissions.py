@@ -45,7 +45,7 @@ class Emission(ABC):
         x = x[:, None] if x.ndim == 1 else x
         if x.ndim != 2 or x.shape[1] != self.width:
             raise InputError(f"the data of {self.component.name} must have {self.width} columns", f"shape {x.shape}",
-                             "One row per datum, one column per entry of a component.")  # fmt: skip
+                             "One row per datum, one column per entry of a component.")
         return self._statistics(x)
 
     @property
@@ -139,7 +139,7 @@ class PoissonCounts(Emission):
         if np.any(x < 0) or np.any(x != np.floor(x)):
             bad = tuple(int(i) for i in np.argwhere((x < 0) | (x != np.floor(x)))[0])
             raise InputError("counts must be whole numbers from 0 on", f"{x[bad]} at index {bad}",
-                             "Use normal components for real numbers.")  # fmt: skip
+                             "Use normal components for real numbers.")
         return x, -gammaln(x + 1.0).sum(1)
 
     def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
@@ -218,19 +218,19 @@ class Mixture:
         if kind is None:
             known = ", ".join(family.__name__ for family in EMISSIONS)
             raise InputError(f"the components of a mixture must be one of {known}", f"{component!r}",
-                             "normal_gamma(...) for numbers, normal_wishart(...) for vectors.")  # fmt: skip
+                             "normal_gamma(...) for numbers, normal_wishart(...) for vectors.")
         if component.family is not TiedNormalWishart and not component.plates:
             raise InputError("the components of a mixture need a plate, one copy per class", f"{component!r}",
-                             "Give it plates=(K,).")  # fmt: skip
+                             "Give it plates=(K,).")
         self.gate, self.emission, self.scale = gate, kind(component), scale
         if scale is not None and (scale.family is not Gamma or kind not in (FullNormal, TiedNormal, DiagonalNormal)):
             raise InputError("scale must be a gamma variable, for normal components", f"{scale!r} with {component!r}",
-                             "gamma(df / 2, df / 2, plates=(N,)) makes the components Student-t.")  # fmt: skip
+                             "gamma(df / 2, df / 2, plates=(N,)) makes the components Student-t.")
         classes = gate.conditional.natural(_prior_state(gate))[-1].shape[-1]
         if classes != self.emission.n_classes:
             raise InputError(f"{gate.name} and {component.name} must have the same number of classes",
                              f"{classes} and {self.emission.n_classes}",
-                             "The first plate of the components is K.")  # fmt: skip
+                             "The first plate of the components is K.")
 
     def observe(self, values: Any) -> MixtureData:
         """The data, one row per plate of the gate; a row with NaN is missing."""
@@ -249,10 +249,10 @@ class MixtureData(Evidence):
         if gate.plates != (self.statistics.shape[0],):
             n = self.statistics.shape[0]
             raise InputError(f"{gate.name} must have one plate with one class per row",
-                             f"plates {gate.plates} and {n} rows", f"Give it plates=({n},).")  # fmt: skip
+                             f"plates {gate.plates} and {n} rows", f"Give it plates=({n},).")
         if scale is not None and scale.plates != gate.plates:
             raise InputError(f"{scale.name} must have one copy per row, plates {gate.plates}", f"{scale!r}",
-                             "Every datum has a scale of its own.")  # fmt: skip
+                             "Every datum has a scale of its own.")
         if missing is not None:
             self.statistics[missing], base[missing] = 0.0, 0.0
         self.present = None if missing is None else 1.0 - missing

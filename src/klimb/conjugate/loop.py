@@ -254,4 +254,4 @@ def check_start(variable: Variable, factor: Family, state: State) -> None:
     if not isinstance(factor, variable.family) or got != wanted:
         raise InputError(f"the start of {variable.name} must be a {variable.family.__name__} with natural parameters "
                          f"of shapes {wanted}", f"{type(factor).__name__} with {got}",
-                         "Build it with the same plates as the variable.")  # fmt: skip
+                         "Build it with the same plates as the variable.")

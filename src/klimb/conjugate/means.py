@@ -15,9 +15,9 @@ import numpy as np
 from klimb.conjugate.families import MultivariateNormal, Naturals, Normal
 from klimb.conjugate.variables import Plates, State, Variable, View, as_view, common_plates, sum_to
 from klimb.errors import InputError
+from klimb.linalg.matrix import as_design
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import row_blocks
-from klimb.numerics.matrix import as_design
 
 
 class Predictor(ABC):
@@ -84,12 +84,12 @@ class Dot(Predictor):
     def __init__(self, X: Any, w: Variable) -> None:
         if w.family is not MultivariateNormal or w.plates:
             raise InputError(f"dot(X, {w.name}) needs a multivariate_normal without plates", f"{w!r}",
-                             "Use inner(u[i], v[j]) for variables with plates.")  # fmt: skip
+                             "Use inner(u[i], v[j]) for variables with plates.")
         self.X, self.variables = as_design(X, "X"), (w,)
         D = _dimension(w)
         if self.X.shape[1] != D:
             raise InputError(f"X must have one column per entry of {w.name} ({D})", f"shape {self.X.shape}",
-                             f"Declare {w.name} with dimension {self.X.shape[1]}.")  # fmt: skip
+                             f"Declare {w.name} with dimension {self.X.shape[1]}.")
         self.plates = (self.X.shape[0],)
 
     def moments(self, state: State) -> tuple[Array, Array]:
@@ -123,16 +123,16 @@ class Inner(Predictor):
         for view in (u, v):
             if view.variable.family is not MultivariateNormal or len(view.variable.plates) != 1:
                 raise InputError("inner needs two multivariate_normal variables with one plate each",
-                                 f"{view.variable!r}", "Declare plates=(n_rows,).")  # fmt: skip
+                                 f"{view.variable!r}", "Declare plates=(n_rows,).")
         if u.variable is v.variable:
             raise InputError("inner needs two different variables", f"{u.variable.name} twice",
-                             "A symmetric factorisation is not conditionally conjugate.")  # fmt: skip
+                             "A symmetric factorisation is not conditionally conjugate.")
         if (u.index is None) != (v.index is None):
             raise InputError("inner needs an index for both variables or for neither", "one of each",
-                             "Write inner(u[i], v[j]) for observed pairs, inner(u, v) for all pairs.")  # fmt: skip
+                             "Write inner(u[i], v[j]) for observed pairs, inner(u, v) for all pairs.")
         if _dimension(u.variable) != _dimension(v.variable):
             raise InputError("inner needs equal dimensions", f"{_dimension(u.variable)} and {_dimension(v.variable)}",
-                             "Both are the rank of the factorisation.")  # fmt: skip
+                             "Both are the rank of the factorisation.")
         self.u, self.v = u, v
         self._seen: tuple[tuple[Any, Any], tuple[Array, Array]] | None = None
         self.variables = (u.variable, v.variable)
@@ -222,7 +222,7 @@ class Sum(Predictor):
         if len(set(self.variables)) < len(self.variables):
             twice = next(name for name in names if names.count(name) > 1)
             raise InputError("a sum of predictors must use each variable once", f"{twice} twice",
-                             "Add the matrices first: dot(A + B, w).")  # fmt: skip
+                             "Add the matrices first: dot(A + B, w).")
         self.plates = common_plates("a sum", *(term.plates for term in self.terms))
         self.gaussian = all(term.gaussian for term in self.terms)
 
@@ -286,7 +286,7 @@ def as_predictor(value: Any) -> Predictor:
         view = as_view(value)
         if view.variable.family is not Normal:
             raise InputError("a mean must be a number, a normal variable or a predictor", f"{view.variable!r}",
-                             "Use dot(X, w) for a multivariate normal w.")  # fmt: skip
+                             "Use dot(X, w) for a multivariate normal w.")
         return Itself(view)
     return Known(value)
 

@@ -22,7 +22,7 @@ class Network:
         for item in self.evidence:
             if not isinstance(item, Evidence):
                 raise InputError("a network is made from observed data", f"{item!r}",
-                                 "Call .observe(values) on the node that was seen.")  # fmt: skip
+                                 "Call .observe(values) on the node that was seen.")
         if not self.evidence:
             raise InputError("a network needs observed data", "none", "Call .observe(values) on a node.")
         self.variables = ancestors([variable for item in self.evidence for variable in item.variables])

@@ -31,7 +31,7 @@ class Observed(Evidence):
         plates = common_plates(f"the data of {variable.name}", x.shape, conditional.plates)
         if plates != conditional.plates:
             raise InputError(f"the data of {variable.name} must have its plates {conditional.plates}",
-                             f"shape {x.shape}", "Declare plates=data.shape.")  # fmt: skip
+                             f"shape {x.shape}", "Declare plates=data.shape.")
         missing = np.isnan(x)
         self.weight = np.broadcast_to((~missing).astype(float), plates) if missing.any() else np.ones(())
         x = np.where(missing, 0.0, x)
@@ -45,7 +45,7 @@ class Observed(Evidence):
     def expected_log(self, state: State) -> float:
         if isinstance(self.conditional, NormalGiven):
             return float((self.weight * np.broadcast_to(self.conditional.expected_log(self.x, state),
-                                                        self.conditional.plates)).sum())  # fmt: skip
+                                                        self.conditional.plates)).sum())
         return float((self.weight * (self.conditional.natural(state)[0] * self.x[0]).sum(-1)).sum())
 
     def message(self, to: Variable, state: State) -> Naturals:
@@ -114,14 +114,14 @@ class Potential(Evidence):
             if not site.super_gaussian:
                 raise InputError(f"{type(site).__name__} on a product of variables needs a super-Gaussian site",
                                  "a site without a local bound",
-                                 "Use Logistic, Binomial, NegativeBinomial, Laplace or StudentT.")  # fmt: skip
+                                 "Use Logistic, Binomial, NegativeBinomial, Laplace or StudentT.")
             site = SuperGaussian(site)
         y = np.asarray(values, dtype=float)
         missing = np.isnan(y)
         self.kept = np.flatnonzero(~missing.ravel())
         if y.shape != predictor.plates:
             raise InputError(f"the data must have the shape of the predictor, {predictor.plates}", f"{y.shape}",
-                             "One value per row of X or per pair of an index.")  # fmt: skip
+                             "One value per row of X or per pair of an index.")
         self.site = site
         self.y = site.validate(y.ravel()[self.kept])
         self.constant = float(np.broadcast_to(site.constant(self.y), self.y.shape).sum())
@@ -167,13 +167,13 @@ class Topics(Evidence):
             if variable.family is not Dirichlet or len(variable.plates) != 1:
                 raise InputError(f"the {role} of topics must be a dirichlet with one plate", f"{variable!r}",
                                  "dirichlet(numpy.full(K, a), plates=(n_documents,)) and "
-                                 "dirichlet(numpy.full(V, b), plates=(K,)).")  # fmt: skip
+                                 "dirichlet(numpy.full(V, b), plates=(K,)).")
         (D, V), K = matrix.shape, words.plates[0]
         wanted = (D, K), (K, V)
         got = tuple(v.conditional.natural(State())[0].shape for v in (shares, words))
         if got != wanted:
             raise InputError(f"shares and words must have shapes {wanted[0]} and {wanted[1]}", f"{got[0]} and {got[1]}",
-                             "Documents x topics and topics x words.")  # fmt: skip
+                             "Documents x topics and topics x words.")
         self.shares, self.words, self.variables = shares, words, (shares, words)
         self.counts = matrix
         self._rows = np.repeat(np.arange(D), np.diff(matrix.indptr))

@@ -1,7 +1,7 @@
 """Batches of data one after the other, with no learning rate: every batch keeps what it last said.
 
 A batch's message to the shared variables replaces the one it gave at its last visit, so that after the first pass each
-visit is a step of coordinate ascent on the bound of all data: it can not fall, and nothing is tuned. This is the
+visit is a step of coordinate ascent on the bound of all data: it cannot fall, and nothing is tuned. This is the
 natural-gradient step of stochastic variational inference with the noise taken out; the price is one message of the size
 of the shared factors per batch.
 """
@@ -105,7 +105,7 @@ def fit_batches(
             raise InputError("batches must hold at least one batch", "none", "Pass a list or another re-iterable.")
         if count != len(store):
             raise InputError("batches must give the same batches at every pass", f"{count} after {len(store)}",
-                             "A generator ends after one pass: pass a list, or an object with __iter__.")  # fmt: skip
+                             "A generator ends after one pass: pass a list, or an object with __iter__.")
         new = _bound(family, store, state)
         before, gain, bound = gain, new - bound, new
         left = remaining(gain, before) if number > 1 else np.inf
@@ -157,7 +157,7 @@ def _check_separate(network: Network, local: tuple[Variable, ...], shared: tuple
         if names and (not exact or (len(names) > 1 and not separate)):
             raise InputError("a batch may tie at most one shared variable into each term, and that one conjugately",
                              f"a term with {' and '.join(names)}",
-                             "Use a joint variable such as normal_gamma, or fit(...) on all data.")  # fmt: skip
+                             "Use a joint variable such as normal_gamma, or fit(...) on all data.")
 
 
 def _begin(local: tuple[Variable, ...], remembered: State | None, known: State) -> None:

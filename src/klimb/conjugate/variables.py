@@ -34,7 +34,7 @@ class Evidence(ABC):
 
     @property
     def exact(self) -> bool:
-        """Whether the message does not depend on the variable's own factor, so that a full step can not overshoot."""
+        """Whether the message does not depend on the variable's own factor, so that a full step cannot overshoot."""
         return True
 
     @property
@@ -120,16 +120,16 @@ class View:
         rows = np.asarray(index)
         if not variable.plates:
             raise InputError(f"{variable.name} must have a plate to be indexed", "a variable without plates",
-                             f"Give it plates, e.g. plates=({int(rows.max(initial=0)) + 1},).")  # fmt: skip
+                             f"Give it plates, e.g. plates=({int(rows.max(initial=0)) + 1},).")
         if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
             raise InputError(f"the index of {variable.name} must be a vector of integers",
-                             f"{rows.dtype} of shape {rows.shape}", "Number the groups 0, 1, ... first.")  # fmt: skip
+                             f"{rows.dtype} of shape {rows.shape}", "Number the groups 0, 1, ... first.")
         size = variable.plates[0]
         wrong = (rows < 0) | (rows >= size)
         if wrong.any():
             i = int(np.argmax(wrong))
             raise InputError(f"the index of {variable.name} must lie in 0..{size - 1}", f"{rows[i]} at index {i}",
-                             "Its first plate has that many copies: give it more, or renumber.")  # fmt: skip
+                             "Its first plate has that many copies: give it more, or renumber.")
         self.index = rows.astype(np.intp)
 
     @property
@@ -230,4 +230,4 @@ def common_plates(name: str, *shapes: Plates) -> Plates:
     except ValueError as error:
         raise InputError(f"the plates of {name} and of its parents must broadcast", f"{', '.join(map(str, shapes))}",
                          "Plates match from the right as NumPy shapes do: (N, D) goes with (D,), (N, 1) and (). Use "
-                         "variable[index] to give each row its own copy.") from error  # fmt: skip
+                         "variable[index] to give each row its own copy.") from error

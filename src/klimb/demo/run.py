@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from klimb.demo.data import load_summit
-from klimb.report.numbers import percent
+from klimb.report.digits import percent
 from klimb.report.text import table
 
 if TYPE_CHECKING:
-    from klimb.frontend.fit import Fit
+    from klimb.models.formula_fit import Fit
 
 TITLE = "Who reaches the summit?"
 FORMULA = "summit ~ wind + days + party + start + route + (1 | guide)"
@@ -27,7 +27,7 @@ LINES = ("import klimb", "from klimb.demo import load_summit", "",
 
 def fit_summit() -> Fit:
     """The example fit."""
-    from klimb.frontend.fitting import fit
+    from klimb.models.door import fit
 
     return fit(FORMULA, load_summit(), family=FAMILY)
 

@@ -87,7 +87,7 @@ def _climb(model: Hypermodel, theta: Array, y: Any, tol: float, max_iter: int) -
     minimize: Any = scipy.optimize.minimize
     options = {"maxiter": max_iter, "gtol": tol, "ftol": 1e-9, "maxcor": 20}
     found = minimize(negative, theta, jac=True, method="L-BFGS-B", bounds=list(zip(lower, upper, strict=True)),
-                     options=options)  # fmt: skip
+                     options=options)
     _, here, result, gradient = best[0]
     result = here.fit(y, start=result.posterior)  # to the usual precision
     value = result.bound + here.log_prior()[0]
@@ -150,7 +150,7 @@ def grid(model: Hypermodel, y: Any, axes: Mapping[str, Any], *, tol: float = 1e-
     unknown = [name for name in axes if name not in model.names]
     if unknown or not axes:
         raise InputError(f"axes must name hyperparameters among {', '.join(model.names)}", f"{unknown or 'none'}",
-                         "Names are those of model.names.")  # fmt: skip
+                         "Names are those of model.names.")
     names = tuple(axes)
     values = tuple(as_float(axes[name], name, ndim=1) for name in names)
     places = [model.names.index(name) for name in names]

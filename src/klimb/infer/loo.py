@@ -21,7 +21,7 @@ class LeaveOneOut:
     """Predictions of each datum from all the others, as far as one Gaussian q can say.
 
     ``m`` and ``v`` are the marginals of f without the datum's own site (output by output where a datum has several f),
-    ``log_density`` is log p(y_i | others). A datum whose site can not be taken out (an improper cavity, possible with
+    ``log_density`` is log p(y_i | others). A datum whose site cannot be taken out (an improper cavity, possible with
     negative gamma) has NaN.
     """
 

@@ -65,7 +65,7 @@ def _run(
         rows.append(
             Iteration(len(rows), state.bound, state.stationarity, move.step, move.rule, time.perf_counter() - begin,
                       problem.n_factor - n_factor, problem.n_oracle - n_oracle, problem.n_products - n_products)
-        )  # fmt: skip
+        )
         n_factor, n_oracle, n_products = problem.n_factor, problem.n_oracle, problem.n_products
         if state.stationarity <= tol and state.remaining <= tol:
             status = Status.CONVERGED

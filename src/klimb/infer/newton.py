@@ -124,7 +124,7 @@ def _scaled_products(factor: Factor, sd: Array) -> Product | None:
         if n > IN_CACHE:
             R, R_squared = _correlations(V, sd)
             return lambda u: np.concatenate(
-                [ssymv(1.0, R, u[:n], lower=1), ssymv(0.5, R_squared, u[n:], lower=1)]).astype(float)  # fmt: skip
+                [ssymv(1.0, R, u[:n], lower=1), ssymv(0.5, R_squared, u[n:], lower=1)]).astype(float)
         V_squared = np.square(V)  # scaling vectors is cheaper than scaling matrices
         products = (lambda x: dsymv(1.0, V, x, lower=1)), (lambda x: dsymv(1.0, V_squared, x, lower=1))
     by_V, by_square = products

@@ -92,12 +92,12 @@ class Problem:
             raise InputError(
                 f"{site} needs a latent with {site.n_outputs} outputs", f"{type(latent).__name__} with "
                 f"{latent.n_outputs}", f"Use klimb.latents.Outputs.shared(latent, {site.n_outputs}), say.",
-            )  # fmt: skip
+            )
         self.y = site.validate(y)
         n_data = latent.n_sites // site.n_outputs
         if len(self.y) != n_data:
             raise InputError(f"y must have one entry per site ({n_data})", f"{len(self.y)}",
-                             "Check that X or K and y match.")  # fmt: skip
+                             "Check that X or K and y match.")
         if start is not None and len(start.a) != latent.n_sites:
             raise InputError(
                 f"start must be a posterior of {latent.n_sites} sites", f"{len(start.a)}", "Start from a fit to this y."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -14,7 +15,7 @@ from klimb.numerics.arrays import Array
 
 if TYPE_CHECKING:
     from klimb.infer.problem import Problem
-    from klimb.infer.trust import Corrected, Trust
+    from klimb.trust import Corrected, Trust
 
 
 @final
@@ -43,7 +44,7 @@ class Status(Enum):
         "norm is small the answer is good to that size; otherwise rescale the columns of X or narrow the prior."
     )
     CYCLE = "The iteration repeats itself in a cycle of two: use the default step, klimb.steps.Natural()."
-    DIVERGED = "The bound fell or became infinite: use the default step, klimb.steps.Natural(), which can not diverge."
+    DIVERGED = "The bound fell or became infinite: use the default step, klimb.steps.Natural(), which cannot diverge."
     IMPROPER = "A step asked for a posterior that is not proper: use the default step, klimb.steps.Natural()."
     STOPPED = "The callback asked to stop: call again with the same arguments to go on to the optimum."
 
@@ -152,10 +153,10 @@ class Result:
 
     @cached_property
     def trust(self) -> Trust:
-        """The trust report (`klimb.infer.trust.Trust`): a verdict, k-hat, the log evidence, the marginals' errors."""
-        from klimb.infer.trust import trust_report
-
-        return trust_report(self)
+        """The trust report (`klimb.trust.Trust`): a verdict, k-hat, the log evidence, the marginals' errors."""
+        # The room that judges results stands above this one, so it is looked up when it is asked.
+        report: Trust = import_module("klimb.trust").trust_report(self)
+        return report
 
     @property
     def corrected(self) -> Corrected:

@@ -182,4 +182,4 @@ def newton_step(e: Expectation, ahead: Expectation, m: Array, v: Array, prior_m:
     cut = 1.0 / np.maximum(np.maximum(np.abs(d_m) / 2.0, np.abs(d_v) / 1.5), 1.0)
     d_m, d_v = cut * d_m, cut * d_v
     return (np.where(np.isnan(d_m), 0.0, d_m), np.where(np.isnan(d_v), -1.5, d_v),
-            np.maximum(np.abs(g_m), np.abs(g_v)))  # fmt: skip
+            np.maximum(np.abs(g_m), np.abs(g_v)))

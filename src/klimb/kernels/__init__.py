@@ -10,6 +10,7 @@ from klimb.kernels import means
 from klimb.kernels.algebra import Product, Sum
 from klimb.kernels.base import Kernel
 from klimb.kernels.dot import Constant, Cosine, Linear, Polynomial, White
+from klimb.kernels.inducing_points import choose_inducing
 from klimb.kernels.periodic import Periodic
 from klimb.kernels.priors import LogNormal, PCLengthscale, PCVariance, Prior
 from klimb.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
@@ -24,4 +25,4 @@ KERNELS: dict[str, type[Kernel]] = {
 # Spelled out, because type checkers do not read a computed list.
 __all__ = ["KERNELS", "RBF", "Constant", "Cosine", "Kernel", "Linear", "LogNormal", "Matern12", "Matern32", "Matern52",
            "PCLengthscale", "PCVariance", "Periodic", "Polynomial", "Prior", "Product", "RationalQuadratic", "Sum",
-           "White", "means"]
+           "White", "choose_inducing", "means"]

@@ -4,7 +4,7 @@
 
 The Gaussian factors together have the precision P = diag(1 / cov) + X' diag(noise^-2) X, which may be singular (a flat
 prior, partial Fourier data). The posterior precision is A = P + B' diag(gamma) B. Where P is regular this is the model
-of `Weights` with K = B P^-1 B'; where it is not, (a, gamma) can not describe a Gaussian q on the way to the optimum,
+of `Weights` with K = B P^-1 B'; where it is not, (a, gamma) cannot describe a Gaussian q on the way to the optimum,
 and only the double loop (`klimb.steps.DoubleLoop`), whose state is (u, gamma), fits it.
 """
 
@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, mean_at
+from klimb.linalg.krylov import Preconditioner, simplest_preconditioner, solve
+from klimb.linalg.normal_matrix import NormalMatrix
+from klimb.linalg.operators import Operator, SparseOperator, StackedOperator, as_operator, as_real_pairs
+from klimb.linalg.variances import LogDet, Variances, estimate, log_det
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.krylov import Preconditioner, simplest_preconditioner, solve
-from klimb.numerics.normal_matrix import NormalMatrix
-from klimb.numerics.operators import Operator, SparseOperator, StackedOperator, as_operator, as_real_pairs
-from klimb.numerics.variances import LogDet, Variances, estimate, log_det
 
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
 TOLERANCE = 1e-10  # of the systems behind means, draws and predictions
@@ -81,7 +81,7 @@ class ImplicitFactor(Factor):
     def __init__(
         self, latent: Implicit, gamma: Array, *, variances: Variances | None = None, log_det: LogDet | None = None,
         weights: Array | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.gamma, self.latent = gamma, latent
         self.matrix = latent.precision(gamma)
         self.estimated, self.log_det = variances, log_det
@@ -201,7 +201,7 @@ class Implicit(Latent):
             raise InputError(
                 "this step needs weights with a proper Gaussian prior", "a flat one (no or infinite cov)",
                 "Use klimb.steps.DoubleLoop() (what klimb.infer does by default), or give cov a value.",
-            )  # fmt: skip
+            )
 
     @cached_property
     def prior_weights(self) -> Array:
@@ -297,7 +297,7 @@ class Implicit(Latent):
         """Mean and variance of s at new rows; `predict_variances` has the error of the variances too."""
         design = self._new_rows(X_new)
         return (design.times(self.weight_mean(posterior)),
-                self.predict_variances(posterior, design, accuracy).value)  # fmt: skip
+                self.predict_variances(posterior, design, accuracy).value)
 
     def predict_variances(self, posterior: Posterior, X_new: Any, accuracy: float = 0.01) -> Variances:
         """Variances of s at new rows, with their standard errors or bounds."""
@@ -313,7 +313,7 @@ class Implicit(Latent):
         design = as_operator(X_new, "X_new")
         if design.shape[1] != self.n_weights:
             raise InputError(f"X_new must have {self.n_weights} columns", f"shape {design.shape}",
-                             "Use the columns of the fit.")  # fmt: skip
+                             "Use the columns of the fit.")
         return design
 
     def _fits(self, size: int, what: str) -> None:
@@ -322,7 +322,7 @@ class Implicit(Latent):
                 f"{what} must fit into {COVARIANCE_BYTES / 2**30:.1f} GiB",
                 f"{size:,} bytes for {self.n_weights:,} weights",
                 "Ask for latent.weight_variances(posterior), posterior.sample(n) or latent.predict(posterior, X_new).",
-            )  # fmt: skip
+            )
 
 
 def _stack(B: Any, name: str) -> Operator:
@@ -368,19 +368,19 @@ def _gaussian_data(X: Any, y: Any, noise: Any, n_weights: int) -> tuple[Operator
     if X is None:
         if y is not None:
             raise InputError("Gaussian data y need the operator X that they were measured by", "y without X",
-                             "Pass both. The data of the sites are the y of klimb.infer.")  # fmt: skip
+                             "Pass both. The data of the sites are the y of klimb.infer.")
         return None, np.zeros(0), np.zeros(0)
     operator = as_operator(X, "X")
     M = operator.shape[0]
     if operator.shape[1] != n_weights:
         raise InputError(f"X must have {n_weights} columns, as B has", f"shape {operator.shape}",
-                         "X and B multiply the same weights.")  # fmt: skip
+                         "X and B multiply the same weights.")
     if y is None:
         raise InputError("X needs the Gaussian data y that it measured", "X without y", "Pass both.")
     given = np.asarray(y)
     values = as_float(as_real_pairs(given) if np.iscomplexobj(given) else given, "y", ndim=1)
     if len(values) != M:
         raise InputError(f"y must have one entry per row of X ({M}; complex rows count twice)", f"{len(values)}",
-                         "Check that X and y match.")  # fmt: skip
+                         "Check that X and y match.")
     deviation = _positive(noise, (M,), "noise", "It is the standard deviation of the Gaussian data.")
     return operator, values, deviation**-2.0

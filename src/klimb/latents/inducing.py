@@ -13,11 +13,11 @@ import numpy.typing as npt
 from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, mean_at, variances_at
 from klimb.latents.weights import PrimalFactor, Weights
+from klimb.linalg.matrix import BlockedDesign, DenseDesign, DesignMatrix
+from klimb.linalg.whitening import Whitener
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import check_symmetric, psd_square_root, row_blocks, triangular_solve
-from klimb.numerics.matrix import BlockedDesign, DenseDesign, DesignMatrix
 from klimb.numerics.threads import threads_for
-from klimb.numerics.whitening import Whitener
 
 
 @final
@@ -78,7 +78,7 @@ class Inducing(Latent):
 
     @classmethod
     def of_rows(cls, whitener: Whitener, rows: DesignMatrix, kff_diag: Any, mean: Any = 0.0) -> Inducing:
-        """From rows that are whitened already, stored or computed when they are asked for (`klimb.scale`)."""
+        """From rows that are whitened already, stored or computed when they are asked for (`klimb.rows`)."""
         latent = cls.__new__(cls)
         with threads_for(whitener.width):
             latent._build(whitener, rows, kff_diag, mean)
@@ -92,7 +92,7 @@ class Inducing(Latent):
         if (excess > 1e-6 * np.maximum(total, 1e-300)).any():
             i = int(excess.argmax())
             raise InputError(
-                "the inducing points can not explain more than the prior variance",
+                "the inducing points cannot explain more than the prior variance",
                 f"kff_diag {total[i]:.6g} but k_u'Kuu^-1 k_u {explained[i]:.6g} at index {i}",
                 "Check that Kuu, Kuf and kff_diag come from one kernel (White noise belongs to none of Kuf).",
             )
@@ -187,7 +187,7 @@ class Inducing(Latent):
             raise InputError(
                 "gradients need inducing points whose Kuu has full rank", f"rank {L.shape[1]} of {L.shape[0]}",
                 "Drop inducing points that repeat each other.",
-            )  # fmt: skip
+            )
         assert isinstance(design, BlockedDesign)
         with threads_for(self.dense_size):
             states = [(q.a, q.gamma, self.weight_mean(q), self.weight_root(q)) for q in posteriors]

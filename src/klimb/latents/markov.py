@@ -13,12 +13,12 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, Product, mean_at
-from klimb.numerics import matern
+from klimb.linalg import matern
+from klimb.linalg.batches import congruence, congruence_t, product
+from klimb.linalg.chains import Chain, Conditioned, SquaredCovariance, condition, inserted, pushed
+from klimb.linalg.matern_sum import MaternSum
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.batches import congruence, congruence_t, product
-from klimb.numerics.chains import Chain, Conditioned, SquaredCovariance, condition, inserted, pushed
 from klimb.numerics.dense import psd_square_root, row_blocks
-from klimb.numerics.matern_sum import MaternSum
 
 LARGEST_DENSE = 5000  # sites up to which an N x N matrix is formed where one is asked for
 SMALL = 100  # sites up to which the loop works with one
@@ -184,7 +184,7 @@ class Markov(Latent):
     def _check_small(self, what: str) -> None:
         if self.n_sites > LARGEST_DENSE:
             raise InputError(f"{what} is formed for at most {LARGEST_DENSE} sites", f"{self.n_sites} sites",
-                             "Use posterior.v, predict or sample, which never form it.")  # fmt: skip
+                             "Use posterior.v, predict or sample, which never form it.")
 
     def _factor_of(self, posterior: Posterior) -> MarkovFactor:
         factor = posterior.factorised()
@@ -222,7 +222,7 @@ class Markov(Latent):
         first, start = self._process.steps(new - self._sorted[np.maximum(before, 0)]), self._process.stationary
         none = before < 0
         for own, from_nowhere in ((first.transition, start.transition), (first.noise, start.noise),
-                                  (first.root, start.root)):  # fmt: skip
+                                  (first.root, start.root)):
             own[..., none] = from_nowhere
         left = self._sorted[np.minimum(after, self.n_sites - 1)] - new
         return first, self._process.steps(np.maximum(left, 0.0))
@@ -278,14 +278,14 @@ def _times(times: Any, name: str) -> Array:
         array = array[:, 0]
     if array.ndim != 1:
         raise InputError(f"{name} must have one dimension", f"shape {array.shape}",
-                         "A process over several inputs is a Kernel, or Inducing.")  # fmt: skip
+                         "A process over several inputs is a Kernel, or Inducing.")
     return array
 
 
 def _terms(variance: Any, lengthscale: Any, smoothness: Any) -> tuple[tuple[float, ...], ...]:
     """One entry per kernel of the sum, from numbers or sequences of one length."""
     arrays = [np.atleast_1d(as_float(value, name)) for value, name in
-              ((variance, "variance"), (lengthscale, "lengthscale"), (smoothness, "smoothness"))]  # fmt: skip
+              ((variance, "variance"), (lengthscale, "lengthscale"), (smoothness, "smoothness"))]
     try:
         sigma2, scale, nu = np.broadcast_arrays(*arrays)
     except ValueError:
@@ -301,5 +301,5 @@ def _terms(variance: Any, lengthscale: Any, smoothness: Any) -> tuple[tuple[floa
     for i, value in enumerate(nu):
         if value not in matern.STATES:
             raise InputError("smoothness must be 0.5, 1.5 or 2.5", f"{value:.6g} at index {i}",
-                             "Those are Matern12, Matern32 and Matern52; use Kernel for others.")  # fmt: skip
+                             "Those are Matern12, Matern32 and Matern52; use Kernel for others.")
     return tuple(map(float, sigma2)), tuple(map(float, scale)), tuple(map(float, nu))

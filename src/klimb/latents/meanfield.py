@@ -11,8 +11,8 @@ import numpy.typing as npt
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.base import Factor, Latent, Posterior
 from klimb.latents.weights import Form, Weights, new_design
+from klimb.linalg.matrix import DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array
-from klimb.numerics.matrix import DenseDesign, DesignMatrix
 
 
 @final

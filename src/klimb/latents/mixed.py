@@ -18,6 +18,7 @@ import numpy.typing as npt
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.base import Factor, Latent, Posterior, variances_at
 from klimb.latents.prior import WeightPrior
+from klimb.linalg.matrix import DenseDesign
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import (
     check_symmetric,
@@ -27,7 +28,6 @@ from klimb.numerics.dense import (
     row_blocks,
     triangular_inverse,
 )
-from klimb.numerics.matrix import DenseDesign
 from klimb.numerics.threads import threads_for
 
 

@@ -75,10 +75,10 @@ class Outputs(Latent):
             given: Any = part
             if not isinstance(given, Latent) or isinstance(given, Outputs):
                 raise InputError("Outputs needs latents", f"{type(part).__name__} at index {index}",
-                                 "Pass klimb.latents.Weights(X), say, one per class.")  # fmt: skip
+                                 "Pass klimb.latents.Weights(X), say, one per class.")
             if part.n_sites != self.parts[0].n_sites:
                 raise InputError(f"the parts of Outputs must have the same number of data ({self.parts[0].n_sites})",
-                                 f"{part.n_sites} at index {index}", "Use the same rows for every part.")  # fmt: skip
+                                 f"{part.n_sites} at index {index}", "Use the same rows for every part.")
         self.n_outputs = len(self.parts)
         self.n_data = self.parts[0].n_sites
         self.n_sites = self.n_outputs * self.n_data

@@ -12,9 +12,9 @@ from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, Product, draws_from, variances_at
 from klimb.latents.kernel import Buffers, kernel_factor
 from klimb.latents.prior import WeightPrior
+from klimb.linalg.matrix import DesignMatrix, as_design
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, row_blocks, triangular_inverse
-from klimb.numerics.matrix import DesignMatrix, as_design
 from klimb.numerics.threads import threads_for
 
 Form = Literal["auto", "primal", "dual"]

@@ -110,7 +110,7 @@ def smooth_log_weights(log_weights: Array, *, tail_share: float = 1.0) -> Smooth
     bad = np.isnan(raw) | (raw == np.inf)
     if bad.any():
         raise InputError("log weights must be below infinity", f"{raw[bad][0]} at index {int(np.argmax(bad))}",
-                         "The target's log density must be a number wherever the proposal draws.")  # fmt: skip
+                         "The target's log density must be a number wherever the proposal draws.")
     top = float(raw.max())
     if top == -np.inf:
         raise InputError("some log weight must be above minus infinity", "none", "Target and proposal never overlap.")

@@ -22,7 +22,7 @@ import numpy as np
 
 from klimb.numerics.arrays import Array
 from klimb.numerics.rules import CACHE_DOUBLES, SPAN, SQRT_2PI, Index, Triple, hermite, legendre
-from klimb.numerics.wide import WideTable
+from klimb.numerics.wide_gaussians import WideTable
 
 # (f of shape (nodes, data), which data) -> the value, alpha and gamma integrands: h, -h', -h''.
 Integrands: TypeAlias = Callable[[Array, Index], Triple]

@@ -31,7 +31,7 @@ class Climbed:
 
 def climb(objective: Objective, x: Array, lower: Array, upper: Array, *, tol: float, gain: float = 0.0,
           max_iter: int = 100) -> Climbed:
-    """Maximise ``objective`` (value and gradient; -inf where it can not be computed) from ``x`` inside a box.
+    """Maximise ``objective`` (value and gradient; -inf where it cannot be computed) from ``x`` inside a box.
 
     Stops when no entry of the gradient that points into the box exceeds ``tol``, when the next step promises no more
     than ``gain`` by the curvature learnt so far, or when no step gains anything.

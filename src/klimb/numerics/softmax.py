@@ -9,7 +9,7 @@ and r_c = F_c' / F_c,
 
 Nothing is approximated: whatever C is, there is one smooth, log-concave integrand per class, on the nodes
 x = left + unit sinh(y), equally spaced in y. ``left`` is where P is negligible; its finest feature is there, and what
-lies at a distance D to the right of it can not be narrower than about D / 9, because otherwise P would still vanish. So
+lies at a distance D to the right of it cannot be narrower than about D / 9, because otherwise P would still vanish. So
 nodes whose distance grows in proportion to D resolve everything, be the normals equally wide or wide and narrow.
 
 Arrays are C x n, one row per class.

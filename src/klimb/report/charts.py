@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from klimb.report.numbers import percent, plain
+from klimb.report.digits import percent, plain
 from klimb.report.records import BoundTrace, Calibration, CoefficientRow, EffectCurve, GroupEffects, PitHistogram
 from klimb.report.scales import Scale, span
 from klimb.report.svg import CHARACTER, Panel, shorten

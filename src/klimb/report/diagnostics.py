@@ -42,7 +42,7 @@ def calibration(predicted: Any, variance: Any, y: Any, *, level: float = 0.9, la
     half = _normal_quantile(0.5 + 0.5 * level)
     center = [float(mean[part].mean()) for part in bins]
     sd = [float(np.sqrt(spread[part].sum())) / len(part) for part in bins]
-    # The interval can not leave the range that y itself can not leave (0 to 1 for yes or no).
+    # The interval cannot leave the range that y itself cannot leave (0 to 1 for yes or no).
     floor, ceiling = (0.0, 1.0) if np.all((seen == 0) | (seen == 1)) else (-np.inf, np.inf)
     return Calibration(tuple(center), tuple(float(seen[part].mean()) for part in bins),
                        tuple(max(middle - half * scale, floor) for middle, scale in zip(center, sd, strict=True)),

@@ -16,7 +16,7 @@ from klimb.report.charts import (
     interval_cell,
     pit_chart,
 )
-from klimb.report.numbers import fixed, percent, plain
+from klimb.report.digits import fixed, percent, plain
 from klimb.report.records import CoefficientRow, Fact, FitReport, Loo, TrustSummary
 from klimb.report.style import PAGE_STYLE
 from klimb.report.svg import STYLE, escape

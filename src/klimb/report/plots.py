@@ -7,7 +7,7 @@ from typing import Any
 
 from klimb.errors import KlimbError
 from klimb.report.charts import coefficient_range
-from klimb.report.numbers import percent
+from klimb.report.digits import percent
 from klimb.report.records import BoundTrace, Calibration, CoefficientRow, EffectCurve, PitHistogram
 
 MARK, SOFT = "#0c6a92", "#5a6a76"

@@ -2,7 +2,7 @@
 
 A fit fills them once; the terminal table, the JSON of the command line, the HTML page and the plots all read the same
 numbers. Numbers are floats and tuples of floats, so that a record can be compared, printed and written as JSON. A
-number that does not exist (the leave-one-out density of a datum whose site can not be taken out) is None, never NaN.
+number that does not exist (the leave-one-out density of a datum whose site cannot be taken out) is None, never NaN.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Fact:
 class CoefficientRow:
     """A quantity with its posterior mean, sd and central interval.
 
-    ``positive`` is the posterior probability of a value above zero; None for what can not be negative.
+    ``positive`` is the posterior probability of a value above zero; None for what cannot be negative.
     """
 
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-from klimb.report.numbers import decimals, fixed, percent
+from klimb.report.digits import decimals, fixed, percent
 from klimb.report.records import CoefficientRow
 
 

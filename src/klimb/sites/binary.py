@@ -16,7 +16,7 @@ from klimb.numerics.quadrature import Landscape, gaussian_expectation
 from klimb.numerics.rules import LARGEST_EXPONENT, SPAN, Index, Triple
 from klimb.numerics.softplus import folded_moments, folded_point, unfold
 from klimb.numerics.tilted import Tilted
-from klimb.numerics.wide import WideTable, geometric_edges, tabulate
+from klimb.numerics.wide_gaussians import WideTable, geometric_edges, tabulate
 from klimb.sites.base import Expectation, Site, clean_labels
 from klimb.sites.even import EvenPart
 

@@ -18,7 +18,7 @@ from klimb.numerics.rules import SPAN, Index, Triple
 from klimb.numerics.search import monotone_root
 from klimb.numerics.special import HALF_LOG_2PI, SQRT_2, SQRT_2PI, expm1_minus, log_gamma_half_step
 from klimb.numerics.tilted import Tilted
-from klimb.numerics.wide import WideTable, geometric_edges, tabulate
+from klimb.numerics.wide_gaussians import WideTable, geometric_edges, tabulate
 from klimb.sites.base import Expectation, Site, clean_data, positive_parameter
 from klimb.sites.even import EvenPart
 from klimb.sites.prediction import predictive_cdf

@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from klimb.design import ActiveLearner as Learner
+from klimb.active import ActiveLearner as Learner
 from klimb.errors import InputError
 from klimb.infer.result import Result
 from klimb.numerics.arrays import Array
@@ -23,14 +23,14 @@ class ActiveLearner(ClassifierMixin, Estimator):
     """A classifier of two classes that says which of its unlabelled rows to label next.
 
     ``fit`` takes the whole pool; rows without a label have None or NaN in ``y`` (or leave ``y`` out). Then ``query``
-    and ``teach`` in turn. The model is a Bayesian logistic regression, see `klimb.design.ActiveLearner`.
+    and ``teach`` in turn. The model is a Bayesian logistic regression, see `klimb.active.ActiveLearner`.
 
     Parameters
     ----------
     strategy : str
         "bald", "ig", "cu", "epig", "variance" or "random".
     cov, prior, scale, initial
-        As in `klimb.design.ActiveLearner`.
+        As in `klimb.active.ActiveLearner`.
     fit_intercept : bool
     classes : two labels
         Needed where y does not have both.

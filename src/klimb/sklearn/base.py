@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from klimb.errors import InputError
-from klimb.frontend.families import resolve_family
+from klimb.likelihoods.families import resolve_family
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.sites.base import Site
 from klimb.sites.prediction import Prediction

@@ -10,15 +10,15 @@ import numpy as np
 
 from klimb import sites
 from klimb.errors import InputError
-from klimb.frontend.files import write_container
 from klimb.infer.result import History, Iteration, Result, Status
 from klimb.kernels import KERNELS, Kernel, Product, Sum, priors
 from klimb.kernels.means import Constant as Level
 from klimb.kernels.parameters import Rule
 from klimb.latents.base import Latent, Posterior
 from klimb.latents.weights import Weights
+from klimb.models.files import write_container
+from klimb.models.gp import GaussianProcess
 from klimb.numerics.arrays import Array
-from klimb.process import GaussianProcess
 from klimb.sites.base import Site
 from klimb.sites.softmax import Softmax
 from klimb.sites.wrappers import Weighted
@@ -51,7 +51,7 @@ def save(estimator: Any, path: Any) -> None:
         "params": {name: _value(value, f"params.{name}", arrays) for name, value in estimator.get_params().items()},
         "learnt": {name: _value(getattr(estimator, name), name, arrays)
                    for name in NUMBERS if name in vars(estimator)},
-    }  # fmt: skip
+    }
     for name in ("classes_", "feature_names_in_"):
         if hasattr(estimator, name):
             header[name] = _labels(getattr(estimator, name), name)
@@ -243,7 +243,7 @@ def _site_state(site: Any) -> dict[str, Any]:
     kind: Any = type(site)
     name = kind.__name__
     if SITES.get(name) is not kind:
-        raise InputError("a likelihood of your own can not be saved", name, "Keep the script, and fit again.")
+        raise InputError("a likelihood of your own cannot be saved", name, "Keep the script, and fit again.")
     own = {one.name: getattr(site, one.name) for one in fields(site)}
     return {"site": name, "fields": {key: v.tolist() if isinstance(v, np.ndarray) else v for key, v in own.items()}}
 

@@ -10,12 +10,12 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from klimb.errors import InputError
-from klimb.frontend.families import resolve_family
 from klimb.infer.loop import infer
 from klimb.infer.result import Result
 from klimb.latents.base import Posterior
 from klimb.latents.implicit import Implicit
 from klimb.latents.weights import Weights
+from klimb.likelihoods.families import resolve_family
 from klimb.numerics.arrays import Array
 from klimb.sklearn.base import Classifier, Regressor, one_or_array, one_or_list
 from klimb.sklearn.large import Search, too_large

@@ -37,7 +37,7 @@ MOST_ROUNDS = 5  # of scale and likelihood in turn
 def too_large(rows: Rows, likelihood: Likelihood) -> bool:
     """Whether the exact engines would take too long, or too much memory, for these rows; then products are enough.
 
-    An `InputError` where products can not take over, because the likelihood is of several latent values or has no bound
+    An `InputError` where products cannot take over, because the likelihood is of several latent values or has no bound
     that they could raise, and the memory is not there.
     """
     if not hasattr(rows.X, "tocsr"):

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.frontend.families import LINKS, Family, SiteParameter, resolve_family
 from klimb.latents.base import Posterior
+from klimb.likelihoods.families import LINKS, Family, SiteParameter, resolve_family
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Site
 from klimb.sites.softmax import Softmax
@@ -19,7 +19,7 @@ from klimb.sites.wrappers import Weighted
 
 DIFFERENCE = 1e-5  # in the log of a parameter, for the derivative of the expected log likelihood
 BOUNDS = (np.log(1e-6), np.log(1e6))  # of positive parameters
-SCALE_BOUNDS = (np.log(1e-4), np.log(1e4))  # of those in units of y's spread: less noise can not be told from none
+SCALE_BOUNDS = (np.log(1e-4), np.log(1e4))  # of those in units of y's spread: less noise cannot be told from none
 SCALED = "scale"  # the field of sites whose parameter has the unit of y
 # L-BFGS-B takes the whole gradient as its first step where every parameter has two limits, and a step of length one
 # where some have not. Priors keep the searches here from running off, so the first parameter has no upper limit.
@@ -126,7 +126,7 @@ def likelihood_for(
                          "Use GLMClassifier or GPClassifier for classes, klimb.fit for trials and ordered levels.")
     if any(np.ndim(value) for value in found.known.values()):
         raise InputError("the parameters of a likelihood must be numbers here", f"an array for {found.name}",
-                         "Rows are reordered, so parameters can not go with them; use klimb.infer, or sample_weight.")
+                         "Rows are reordered, so parameters cannot go with them; use klimb.infer, or sample_weight.")
     centre, spread = _location(y, weights, centred=centred) if found.scaled else (0.0, 1.0)
     values = {parameter.field: _typical(parameter) for parameter in found.free}
     learn = found.free

@@ -24,9 +24,9 @@ from klimb.latents.implicit import Implicit
 from klimb.latents.kernel import Kernel, kernel_factor
 from klimb.latents.outputs import Outputs
 from klimb.latents.weights import Weights
+from klimb.linalg.matrix import DesignMatrix
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
-from klimb.numerics.matrix import DesignMatrix
 from klimb.sites.base import Site
 from klimb.sklearn.likelihood import OPEN, Likelihood
 from klimb.sklearn.scaling import CentredDesign

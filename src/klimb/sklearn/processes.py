@@ -12,9 +12,10 @@ from klimb.errors import InputError
 from klimb.infer.loop import infer
 from klimb.infer.result import Result
 from klimb.latents.base import Latent, Posterior
+from klimb.models.gp import GaussianProcess
+from klimb.models.kernel import new_blocks
+from klimb.models.update import update
 from klimb.numerics.arrays import Array
-from klimb.process import GaussianProcess
-from klimb.process.single import new_blocks
 from klimb.sites.base import Site
 from klimb.sites.wrappers import Weighted
 from klimb.sklearn.base import Classifier, Regressor, one_or_array, one_or_list
@@ -23,7 +24,6 @@ from klimb.sklearn.linear import parts_of, side_by_side
 from klimb.sklearn.process_model import fit_process, has_noise, make_kernel
 from klimb.sklearn.rows import Rows, distinct_rows
 from klimb.sklearn.scaling import Scaling
-from klimb.streaming import update
 
 DENSE_LIMIT = 2**27  # entries (1 GiB) of a sparse X that may be filled in
 

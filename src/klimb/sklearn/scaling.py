@@ -8,9 +8,9 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from klimb.linalg.matrix import DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
-from klimb.numerics.matrix import DenseDesign, DesignMatrix
 
 CONSTANT = 1e-12  # deviation over mean that is rounding: that of a mean over a million rows is some 1e-13
 SMALL = 2**22  # entries (32 MB) up to which a sparse matrix is copied to a dense one

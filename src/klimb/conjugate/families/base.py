@@ -112,4 +112,4 @@ def positive(value: Any, name: str) -> Array:
     index = tuple(int(i) for i in np.argwhere(np.atleast_1d(array) <= 0)[0])
     raise InputError(f"{name} must be positive", f"{np.atleast_1d(array)[index]} at index {index}",
                      "A shape, rate, precision or concentration of zero is not a proper prior: use a small positive "
-                     "number such as 1e-3.")  # fmt: skip
+                     "number such as 1e-3.")

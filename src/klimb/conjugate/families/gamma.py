@@ -58,7 +58,7 @@ def gamma_kl(shape_q: Array, shape_p: Array, ratio: Array | float = 1.0) -> Arra
     return np.asarray(
         shape_p * excess(ratio) + 0.5 * excess(shape_p / shape_q) - (shape_q - shape_p) * stirling_digamma(shape_q)
         + stirling_log_gamma(shape_p) - stirling_log_gamma(shape_q)
-    )  # fmt: skip
+    )
 
 
 @final
@@ -108,7 +108,7 @@ class Gamma(Family):
     def entropy(self) -> Array:
         a = self.shape
         return np.asarray(0.5 * np.log(a) - np.log(self.rate) + HALF_LOG_2PI + stirling_log_gamma(a) + 0.5 - 0.5 / a
-                          - (1.0 - a) * stirling_digamma(a))  # fmt: skip
+                          - (1.0 - a) * stirling_digamma(a))
 
     def kl(self, other: Self) -> Array:
         ratio = (self.shape / other.shape) * (other.rate / self.rate)
@@ -164,7 +164,7 @@ class Wishart(Family):
         D = self.dimension
         log_det = np.linalg.slogdet(self.rate)[1]
         return np.asarray(0.5 * self.dof * (D * np.log(2.0) - log_det) + 0.25 * D * (D - 1) * np.log(np.pi)
-                          + gammaln(self._halves()).sum(-1))  # fmt: skip
+                          + gammaln(self._halves()).sum(-1))
 
     def mean_parameters(self) -> Naturals:
         log_det = np.linalg.slogdet(self.rate)[1]

@@ -30,7 +30,7 @@ class NormalGamma(Family):
 
     def __init__(self, mean: Any, kappa: Any, shape: Any, rate: Any) -> None:
         m, k, a, b = np.broadcast_arrays(as_float(mean, "mean"), positive(kappa, "kappa"), positive(shape, "shape"),
-                                         positive(rate, "rate"))  # fmt: skip
+                                         positive(rate, "rate"))
         super().__init__((k * m, -0.5 * k, -b - 0.5 * k * m * m, a + 0.5))
 
     @property
@@ -93,7 +93,7 @@ class NormalWishart(Family):
         m, R = np.broadcast_to(m, (*plates, D)), np.broadcast_to(R, (*plates, D, D))
         scatter = k[..., None, None] * m[..., :, None] * m[..., None, :]
         super().__init__((k[..., None] * m, -0.5 * k, -0.5 * (R + scatter),
-                          np.broadcast_to(precision.natural[0] + 0.5, plates)))  # fmt: skip
+                          np.broadcast_to(precision.natural[0] + 0.5, plates)))
 
     @property
     def dimension(self) -> int:
@@ -159,7 +159,7 @@ class TiedNormalWishart(Family):
         k = np.broadcast_to(positive(kappa, "kappa"), m.shape[:1]).astype(float)
         precision = Wishart(dof, R)
         super().__init__((k[:, None] * m, -0.5 * k, -0.5 * (R + (k * m.T) @ m),
-                          np.asarray(precision.natural[0] + 0.5 * len(m))))  # fmt: skip
+                          np.asarray(precision.natural[0] + 0.5 * len(m))))
 
     @property
     def dimension(self) -> int:
@@ -177,7 +177,7 @@ class TiedNormalWishart(Family):
     def precision(self) -> Wishart:
         """The marginal distribution of the precision matrix."""
         return Wishart.from_natural((np.asarray(self.natural[3] - 0.5 * len(self.kappa)),
-                                     self.natural[2] + 0.5 * self.natural[0].T @ self.mean))  # fmt: skip
+                                     self.natural[2] + 0.5 * self.natural[0].T @ self.mean))
 
     def log_partition(self) -> Array:
         D, K = self.dimension, len(self.kappa)

@@ -46,7 +46,7 @@ class Factorisation:
         """Mean and variance of the linear predictor at pairs (i, j); add ``1 / noise.mean`` for a new entry."""
         i, j = np.asarray(i), np.asarray(j)
         mu, Vu, mv, Vv = (x[k] for x, k in ((self.rows.mean, i), (self.rows.covariance, i), (self.columns.mean, j),
-                                            (self.columns.covariance, j)))  # fmt: skip
+                                            (self.columns.covariance, j)))
         mean = self.level + (mu * mv).sum(-1) + self.row_levels.mean[i] + self.column_levels.mean[j]
         spread = np.einsum("...k,...kl,...l", mu, Vv, mu) + np.einsum("...k,...kl,...l", mv, Vu, mv)
         spread += (Vu * Vv).sum((-2, -1)) + self.row_levels.variance[i] + self.column_levels.variance[j]
@@ -82,7 +82,7 @@ def matrix_factorisation(
     y = as_float(values, "values", ndim=1)
     if first.shape != y.shape or second.shape != y.shape or len(y) == 0:
         raise InputError("i, j and values must be vectors of one length", f"{first.shape}, {second.shape}, {y.shape}",
-                         "One entry of the matrix each.")  # fmt: skip
+                         "One entry of the matrix each.")
     N, D = shape or (int(first.max()) + 1, int(second.max()) + 1)
     by_row = np.lexsort((second, first))  # entries of one row together: what they read stays in cache
     first, second, y = first[by_row], second[by_row], y[by_row]
@@ -107,7 +107,7 @@ def probabilistic_pca(X: Any, rank: int, *, seed: int = 0, tol: float = 1e-6, ma
 
 
 def _fitted(N: int, D: int, rank: int, y: Array, site: Site | None, seed: int, tol: float, max_iter: int,
-            callback: Any, pairs: Any) -> Factorisation:  # fmt: skip
+            callback: Any, pairs: Any) -> Factorisation:
     if not 1 <= rank <= min(N, D):
         raise InputError(f"rank must lie in 1..{min(N, D)}", f"{rank}", "It is an upper limit: what is idle vanishes.")
     level, unit = (float(np.nanmean(y)), float(np.nanvar(y)) or 1.0) if site is None else (0.0, 1.0)
@@ -139,7 +139,7 @@ def _fitted(N: int, D: int, rank: int, y: Array, site: Site | None, seed: int, t
     factors = [result[x] for x in (u, v, across, down, relevance)]
     row_levels = factors[2] if pairs else Normal.from_natural(tuple(part[:, 0] for part in factors[2].natural))
     return Factorisation(result, factors[0], factors[1], row_levels, factors[3], factors[4],  # type: ignore[arg-type]
-                         None if noise is None else result[noise], level)  # type: ignore[arg-type]  # fmt: skip
+                         None if noise is None else result[noise], level)  # type: ignore[arg-type]
 
 
 @final

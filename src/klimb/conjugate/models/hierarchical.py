@@ -54,7 +54,7 @@ def hierarchical_normal(
         raise InputError("group must have one entry per datum", f"shape {index.shape}", f"y has {len(data)}.")
     if group is None and sd is None:
         raise InputError("either groups with several data or known standard errors sd are needed", "neither",
-                         "Pass group=... or sd=...; one datum per group can not tell noise from spread.")
+                         "Pass group=... or sd=...; one datum per group cannot tell noise from spread.")
     levels, code = np.unique(index, return_inverse=True)
     unit = float(data.var()) or 1.0
     shift = float(data.mean())

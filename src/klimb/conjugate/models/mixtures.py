@@ -104,13 +104,13 @@ def gaussian_mixture(
     gate, seen = evidence(x)
     first.set(gate, Categorical(shares))
     begin = {component: component.conditional.member(_added(first[component].natural, seen.message(component, first))),
-             weights: Dirichlet(weights.conditional.natural(first)[0] + shares.sum(0))}  # fmt: skip
+             weights: Dirichlet(weights.conditional.natural(first)[0] + shares.sum(0))}
     if batch is None:
         fitted = fit(seen, start=begin, tol=tol, max_iter=max_iter)
     else:
         blocks = [x[i : i + batch] for i in range(0, N, batch)]
         fitted = fit_batches(lambda rows: evidence(rows)[1], blocks, shared=(weights, component), start=begin, tol=tol,
-                             max_iter=max_iter)  # fmt: skip
+                             max_iter=max_iter)
     mixing, parts = fitted[weights], fitted[component]
     assert isinstance(mixing, Dirichlet)
     assert isinstance(parts, Component)

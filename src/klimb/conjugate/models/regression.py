@@ -14,8 +14,8 @@ from klimb.conjugate.means import dot
 from klimb.conjugate.observations import potential
 from klimb.conjugate.variables import Variable
 from klimb.errors import InputError
+from klimb.linalg.matrix import as_design
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.matrix import as_design
 from klimb.sites.base import Site
 
 

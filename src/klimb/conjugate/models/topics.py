@@ -99,7 +99,7 @@ def latent_dirichlet(
         blocks = [matrix[i : i + batch] for i in range(0, D, batch)]
         step = Stochastic(local_sweeps=10, local_tol=1e-9, fresh=FRESH)
         fitted = fit_batches(evidence, blocks, shared=(words,), step=step, start={words: first}, tol=tol,
-                             max_iter=max_iter, callback=callback)  # fmt: skip
+                             max_iter=max_iter, callback=callback)
     found = fitted[words]
     assert isinstance(found, Dirichlet)
     return LatentDirichlet(fitted, found, a, words)

@@ -14,12 +14,12 @@ import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.implicit import Implicit
+from klimb.linalg.factors import Factorisation, Plan, cheapest_plan, factorise
+from klimb.linalg.krylov import Preconditioner, ScaledLanczos, Solution, simplest_preconditioner, solve
+from klimb.linalg.normal_matrix import NormalMatrix
+from klimb.linalg.operators import StackedOperator
+from klimb.linalg.variances import LogDet, Variances, estimate, log_det
 from klimb.numerics.arrays import Array
-from klimb.numerics.factors import Factorisation, Plan, cheapest_plan, factorise
-from klimb.numerics.krylov import Preconditioner, ScaledLanczos, Solution, simplest_preconditioner, solve
-from klimb.numerics.normal_matrix import NormalMatrix
-from klimb.numerics.operators import StackedOperator
-from klimb.numerics.variances import LogDet, Variances, estimate, log_det
 
 ROUGH = 0.1  # relative error of the variances at the start, where gamma is a guess
 RANK = 24  # Lanczos directions behind those variances
@@ -67,11 +67,11 @@ def undetermined(proper: bool = False) -> InputError:
     if proper:
         return InputError("the posterior precision must be positive definite to rounding",
                           "one whose scales differ by more than float64 can hold",
-                          "Rescale the columns of B and X, or narrow the prior.")  # fmt: skip
+                          "Rescale the columns of B and X, or narrow the prior.")
     return InputError(
         "a flat prior needs sites and data that determine all weights", "a direction of weights that is undetermined",
         "Give the weights a prior (cov), or add rows to the analysis operator that see every direction.",
-    )  # fmt: skip
+    )
 
 
 @final
@@ -106,7 +106,7 @@ class Engine:
             if found is not None:
                 return found
         variances = estimate(A, self.latent.B, method=self.method, accuracy=self.aim, seed=self.seed,
-                             previous=None if previous is None else previous.variances)  # fmt: skip
+                             previous=None if previous is None else previous.variances)
         self._preconditioner = variances.preconditioner or simplest_preconditioner(A)
         return Measured(gamma, variances, self._log_det(A, gamma, variances, previous))
 

@@ -13,8 +13,8 @@ from typing import TypeAlias, final
 import numpy as np
 
 from klimb.infer.matrixfree.target import Mean, Target
+from klimb.linalg.krylov import Solution
 from klimb.numerics.arrays import Array
-from klimb.numerics.krylov import Solution
 
 MOST_STEPS = 60
 LOOSEST, TIGHTEST = 0.1, 1e-11  # relative residuals that systems are solved to

@@ -20,8 +20,8 @@ import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.infer.loop import Move, Moves, Step
-from klimb.infer.matrixfree.ahead import Trail, anticipated
 from klimb.infer.matrixfree.engine import ROUGH, Engine, Measured, undetermined
+from klimb.infer.matrixfree.extrapolation import Trail, anticipated
 from klimb.infer.matrixfree.mean import Found, best_mean
 from klimb.infer.matrixfree.target import Bound, Target
 from klimb.infer.problem import ROUNDING, Problem, State
@@ -251,7 +251,7 @@ def _point(target: Target, measured: Measured, found: Found) -> Point:
     noise = ROUNDING * sum(abs(term) for term in terms)
     stationarity = max(found.distance, _apart(gamma, v, mean.e.gamma))
     factor = ImplicitFactor(target.latent, gamma, variances=measured.variances, log_det=measured.log_det,
-                            weights=mean.u)  # fmt: skip
+                            weights=mean.u)
     state = State(-mean.e.alpha, factor, mean.s, v, mean.e, kl, bound, bound, noise, stationarity,
                   mean_gain=0.5 * found.distance**2, bound_error=_bound_error(target, measured, found))
     return Point(measured, found, state)

@@ -59,12 +59,12 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"{self.n_sites:,} sites, {self.n_weights:,} weights, {self.n_nonzeros:,} nonzeros; "
-                 f"{readable(self.memory)} allowed"]  # fmt: skip
+                 f"{readable(self.memory)} allowed"]
         for option in self.options:
             mark = "*" if option.name == self.choice else " "
             notes = ["exact"] * option.exact + ["too large"] * (option.bytes > self.memory)
             line = (f"{mark} {option.name:12s} {option.flops:.1e} flops {option.seconds:10,.1f} s "
-                    f"{readable(option.bytes):>10s}  {'  '.join(notes)}")  # fmt: skip
+                    f"{readable(option.bytes):>10s}  {'  '.join(notes)}")
             lines.append(line.rstrip())
         return "\n".join(lines)
 
@@ -84,7 +84,7 @@ def readable(size: float) -> str:
 def plan(
     n_sites: int, n_weights: int, n_nonzeros: int, *, memory: float, dense: bool = False, exact_engines: bool = True,
     choice: EngineName | None = None, accuracy: float = 0.01,
-) -> Plan:  # fmt: skip
+) -> Plan:
     """The cheapest way that fits into ``memory`` bytes, exact ones favoured; or the given one.
 
     ``accuracy`` is that of the variances where they are estimated.
@@ -119,7 +119,7 @@ def plan(
             f"the model must fit into {readable(memory)}", f"{readable(picked.bytes)} for the {chosen} engine "
             f"({n_sites:,} sites, {n_weights:,} weights, {n_nonzeros:,} nonzeros)",
             "Raise memory, drop rare columns, or fit a part of the rows.",
-        )  # fmt: skip
+        )
     return Plan(n_sites, n_weights, n_nonzeros, memory, tuple(options), chosen)
 
 

@@ -80,10 +80,10 @@ class Target:
     def __init__(self, problem: Problem, bound: Bound) -> None:
         if not isinstance(problem.latent, Implicit):
             raise InputError("DoubleLoop needs a latent that is known by products", type(problem.latent).__name__,
-                             "Use klimb.latents.Implicit(X, cov=...), or leave the step out.")  # fmt: skip
+                             "Use klimb.latents.Implicit(X, cov=...), or leave the step out.")
         if not problem.site.separable or not problem.site.uses_variance:
             raise InputError("DoubleLoop needs sites with one latent value and an expectation each",
-                             type(problem.site).__name__, "Use klimb.latents.Weights with this site.")  # fmt: skip
+                             type(problem.site).__name__, "Use klimb.latents.Weights with this site.")
         self.problem, self.latent, self.y = problem, problem.latent, problem.y
         self.site = site_for(problem.site, bound)
         self.slope, gamma = self.site.start(self.y)

@@ -1,0 +1,26 @@
+"""Active learning: which data to label next, from the posterior of the model itself ([N] section 3)."""
+
+from klimb.active.bald import bald
+from klimb.active.inclusion import Inclusion, include
+from klimb.active.learner import ActiveLearner
+from klimb.active.marginals import Marginals
+from klimb.active.measurements import measurement_gains
+from klimb.active.pairs import epig
+from klimb.active.scores import (
+    SCORES,
+    Bald,
+    Candidates,
+    ClassifierUncertainty,
+    Epig,
+    InformationGain,
+    Random,
+    Score,
+    VarianceReduction,
+    classifier_uncertainty,
+    information_gain,
+    variance_reduction,
+)
+
+__all__ = ["SCORES", "ActiveLearner", "Bald", "Candidates", "ClassifierUncertainty", "Epig", "Inclusion",
+           "InformationGain", "Marginals", "Random", "Score", "VarianceReduction", "bald", "classifier_uncertainty",
+           "epig", "include", "information_gain", "measurement_gains", "variance_reduction"]

@@ -1,0 +1,262 @@
+"""What a posterior says of the weights of a linear model: products with V_w, and marginals of many rows.
+
+    q(w) = N(mean, V_w)        s_i = x_i'w ~ N(m_i, v_i)        v_i = x_i' V_w x_i
+
+Exact in two forms: by a D x R root of V_w where columns are few, by the N x N factor of the labelled rows where labels
+are few; then a pool of any width costs (rows of the pool) x (labels). `klimb.active.lanczos` has the form that
+knows V_w by products alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+
+from klimb.active.pool import Index, take_rows, times_each
+from klimb.errors import NotPositiveDefiniteError
+from klimb.latents.base import Posterior
+from klimb.latents.kernel import DenseFactor, kernel_factor
+from klimb.latents.prior import WeightPrior
+from klimb.latents.weights import Weights
+from klimb.linalg.matrix import DesignMatrix
+from klimb.linalg.sparse import CsrDesign
+from klimb.numerics.arrays import Array
+from klimb.numerics.dense import cholesky, row_blocks
+from klimb.numerics.threads import threads_for
+
+PRECISE = 1e-5  # share of a deviation that inclusions may leave and still be told from rounding
+MOST_KEPT = 2**26  # numbers (512 MB) of products between pool and labelled rows that are kept from query to query
+
+
+class Belief(ABC):
+    """A Gaussian over the weights."""
+
+    mean: Array
+    exact: bool = True  # whether ``variances`` are exact, and not estimates from below
+
+    @abstractmethod
+    def times(self, vectors: Array) -> Array:
+        """V_w times one vector, or several as columns."""
+
+    @abstractmethod
+    def variances(self, pool: DesignMatrix) -> Array:
+        """x_i' V_w x_i for every row."""
+
+    def marginals(self, pool: DesignMatrix) -> tuple[Array, Array]:
+        """Mean and variance of s_i = x_i'w for every row."""
+        return pool.times(self.mean), self.variances(pool)
+
+    def distance(self, mean: Array) -> float:
+        """sqrt(d' V_w^-1 d) for d = mean - self.mean, so |x'd| is at most that times sqrt(x' V_w x); or infinity."""
+        return float(np.inf)
+
+    def growth(self, later: Belief) -> float:
+        """A bound of x' V' x / x' V_w x over all x, where V' is the covariance of ``later``; or infinity."""
+        return 1.0 if later is self else float(np.inf)
+
+    def after(self, mean: Array, directions: Sequence[Array], weights: Sequence[float]) -> Belief | None:
+        """N(mean, V_w - sum_k c_k d_k d_k') as a belief of its own, where that is cheap; else None."""
+        return None if directions else self
+
+    def covariances(self, pool: DesignMatrix, rows: Array) -> Array:
+        """x_i' V_w t_j for every row x_i of the pool and every row t_j of the dense ``rows``: N x len(rows)."""
+        return times_each(pool, self.times(np.ascontiguousarray(rows.T)))
+
+
+@final
+class PriorBelief(Belief):
+    """Nothing labelled yet."""
+
+    def __init__(self, prior: WeightPrior) -> None:
+        self._prior, self.mean = prior, np.array(prior.mean)
+
+    def times(self, vectors: Array) -> Array:
+        return self._prior.covariance_times(vectors)
+
+    def variances(self, pool: DesignMatrix) -> Array:
+        return pool.row_norms_squared(self._prior.root)[0]
+
+
+@final
+class PrimalBelief(Belief):
+    """V_w = R R', with R of few columns."""
+
+    def __init__(self, mean: Array, root: Array, *, upper: bool = False) -> None:
+        self.mean, self._root, self._upper = mean, root, upper
+
+    def times(self, vectors: Array) -> Array:
+        return np.asarray(self._root @ (self._root.T @ vectors))
+
+    def variances(self, pool: DesignMatrix) -> Array:
+        with threads_for(len(self._root)):
+            return pool.row_norms_squared(self._root, upper=self._upper)[0]
+
+    def distance(self, mean: Array) -> float:
+        return float(np.linalg.norm(self._in_own_units(mean - self.mean)))
+
+    def after(self, mean: Array, directions: Sequence[Array], weights: Sequence[float]) -> Belief | None:
+        """V_w - D C D' = R (I - W C W') R' with W = R^-1 D."""
+        if not directions:
+            return self
+        whitened = self._in_own_units(np.column_stack(directions))
+        if not np.isfinite(whitened).all():
+            return None
+        left = np.eye(len(self._root)) - (whitened * np.array(weights)) @ whitened.T
+        try:
+            lower = cholesky(np.asfortranarray(left))
+        except NotPositiveDefiniteError:  # labels so precise that rounding is all that is left of some direction
+            return None
+        return PrimalBelief(mean, self._root @ lower) if np.diagonal(lower).min() > PRECISE else None
+
+    def growth(self, later: Belief) -> float:
+        if later is self:
+            return 1.0
+        if not isinstance(later, PrimalBelief):
+            return float(np.inf)
+        ratio = self._in_own_units(later._root)  # its singular values are the ratios of standard deviations
+        return float(np.linalg.eigvalsh(ratio.T @ ratio)[-1]) if np.isfinite(ratio).all() else float(np.inf)
+
+    def _in_own_units(self, vectors: Array) -> Array:
+        """R^-1 vectors, infinite where R has no inverse (a weight without variance)."""
+        from scipy.linalg import solve_triangular
+
+        rows, columns = self._root.shape
+        if rows != columns or (self._upper and not np.diagonal(self._root).all()):
+            return np.full(np.shape(vectors), np.inf)
+        if self._upper:
+            return np.asarray(solve_triangular(self._root, vectors, check_finite=False))
+        try:
+            return np.asarray(np.linalg.solve(self._root, vectors))
+        except np.linalg.LinAlgError:
+            return np.full(np.shape(vectors), np.inf)
+
+    def marginals(self, pool: DesignMatrix) -> tuple[Array, Array]:
+        """Both from one pass over the pool."""
+        with threads_for(len(self._root)):
+            v, m = pool.row_norms_squared(self._root, upper=self._upper, times=self.mean)
+        return m, v
+
+
+@final
+class CrossProducts:
+    """K between the pool and rows of it that are labelled, one column per label, kept as long as memory allows.
+
+    A column costs one product with the pool and never changes, so that it is computed once.
+    """
+
+    def __init__(self, pool: DesignMatrix, prior: WeightPrior) -> None:
+        self.pool, self.prior = pool, prior
+        self._kept = np.empty((pool.shape[0], 0), order="F")
+        self._rows: list[int] = []
+        self.n_products = 0
+
+    def columns(self, rows: Index) -> Array | None:
+        """K[:, rows], or None where it would be too large to keep."""
+        if self.pool.shape[0] * len(rows) > MOST_KEPT:
+            self._kept, self._rows = np.empty((self.pool.shape[0], 0), order="F"), []
+            return None
+        wanted = rows.tolist()
+        place = {row: k for k, row in enumerate(self._rows)}
+        missing = [row for row in wanted if row not in place]
+        if missing:
+            self._extend(missing)
+            place = {row: k for k, row in enumerate(self._rows)}
+        order = [place[row] for row in wanted]
+        n = len(order)
+        return self._kept[:, :n] if order == list(range(n)) else self._kept[:, order]
+
+    def _extend(self, rows: list[int]) -> None:
+        used = len(self._rows)
+        if used + len(rows) > self._kept.shape[1]:
+            room = min(max(2 * used, used + len(rows), 64), max(MOST_KEPT // self.pool.shape[0], used + len(rows)))
+            larger = np.empty((self.pool.shape[0], room), order="F")
+            larger[:, :used] = self._kept[:, :used]
+            self._kept = larger
+        for part in row_blocks(len(rows), self.pool.shape[1]):
+            chosen = np.array(rows[part], dtype=np.intp)
+            pushed = self.prior.covariance_times(_dense(take_rows(self.pool, chosen)).T)
+            self._kept[:, used + part.start : used + part.stop] = times_each(self.pool, np.ascontiguousarray(pushed))
+            self.n_products += len(chosen)
+        self._rows += rows
+
+
+@final
+class DualBelief(Belief):
+    """V_w = Sigma - Sigma X'(K + G^-1)^-1 X Sigma over the N labelled rows X: [A] Eq. (19)."""
+
+    def __init__(self, latent: Weights, posterior: Posterior, kept: CrossProducts | None = None,
+                 rows: Index | None = None) -> None:
+        self.mean = posterior.mean
+        self._latent, self._kept, self._rows = latent, kept, rows
+        factor = posterior.factorised()
+        self._factor: DenseFactor = factor if hasattr(factor, "explained") else kernel_factor(  # type: ignore[assignment]
+            latent.X.outer_gram(latent.prior.root), posterior.gamma)
+        self._gamma = posterior.gamma
+
+    def times(self, vectors: Array) -> Array:
+        prior, X = self._latent.prior, self._latent.X
+        pushed = prior.covariance_times(vectors)
+        if vectors.ndim == 1:
+            return np.asarray(pushed - prior.covariance_times(X.transpose_times(self._weigh(X.times(pushed)))))
+        inner = times_each(X, pushed)
+        weighed = np.column_stack([self._weigh(column) for column in inner.T])
+        back = X.values.T @ weighed if isinstance(X, CsrDesign) else X.dense().T @ weighed
+        return np.asarray(pushed - prior.covariance_times(np.asarray(back)))
+
+    def _weigh(self, column: Array) -> Array:
+        """(K + G^-1)^-1 column = (I + G K)^-1 G column."""
+        return self._factor.solve(self._gamma * column)[0]
+
+    def distance(self, mean: Array) -> float:
+        """A = Sigma^-1 + X'G X, product by product."""
+        moved, deviation = mean - self.mean, self._latent.prior.root
+        if deviation.ndim == 2 or not deviation.all():
+            return float(np.inf)
+        return float(np.sqrt(np.sum((moved / deviation) ** 2) + self._gamma @ self._latent.X.times(moved) ** 2))
+
+    def growth(self, later: Belief) -> float:
+        """Sites that keep the share r of their precision, and new ones: A' >= r A, and V' <= V / r."""
+        if later is self or not isinstance(later, DualBelief) or self._rows is None or later._rows is None:
+            return super().growth(later)
+        n = len(self._rows)
+        if not (np.array_equal(later._rows[:n], self._rows) and later._gamma.min() >= 0.0 and self._gamma.min() > 0.0):
+            return float(np.inf)
+        kept = float((later._gamma[:n] / self._gamma).min())
+        return 1.0 / min(kept, 1.0) if kept > 0.0 else float(np.inf)
+
+    def variances(self, pool: DesignMatrix) -> Array:
+        prior = self._latent.prior
+        v, _ = pool.row_norms_squared(prior.root)
+        least = np.finfo(float).eps * v
+        known = None
+        if self._kept is not None and self._rows is not None and self._kept.pool is pool:
+            known = self._kept.columns(self._rows)
+        with threads_for(len(self._gamma)):
+            for rows in row_blocks(len(v), len(self._gamma)):
+                cross = self._cross(pool, rows) if known is None else known[rows]
+                v[rows] -= self._factor.explained(cross)
+        return np.maximum(v, least)
+
+    def _cross(self, pool: DesignMatrix, rows: slice) -> Array:
+        prior, X = self._latent.prior, self._latent.X
+        if isinstance(pool, CsrDesign) and isinstance(X, CsrDesign) and prior.root.ndim == 1:
+            scaled = pool.values[rows].multiply(prior.root**2).tocsr()
+            return np.asarray((scaled @ X.values.T).toarray())
+        pushed = prior.covariance_times(pool.dense_rows(rows).T)
+        return np.ascontiguousarray(times_each(X, np.ascontiguousarray(pushed)).T)
+
+
+def _dense(rows: object) -> Array:
+    return np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows)
+
+
+def belief_of(posterior: Posterior, kept: CrossProducts | None = None, rows: Index | None = None) -> Belief:
+    """The belief that a fit of `klimb.latents.Weights` left, in its own form."""
+    latent = posterior.latent
+    assert isinstance(latent, Weights)
+    if latent.form == "dual":
+        return DualBelief(latent, posterior, kept, rows)
+    return PrimalBelief(posterior.mean, latent.posterior_root(posterior), upper=latent.prior.root.ndim == 1)

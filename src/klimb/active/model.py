@@ -1,0 +1,125 @@
+"""The model that an active learner fits: weights with a Gaussian or a Laplace prior, one site per labelled row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from klimb.active.belief import Belief, CrossProducts, PriorBelief, belief_of
+from klimb.active.lanczos import krylov_belief
+from klimb.active.pool import Index, check_count, labelled_rows, take_rows
+from klimb.errors import InputError
+from klimb.infer.loop import infer
+from klimb.infer.result import Result
+from klimb.latents.base import Posterior
+from klimb.latents.prior import WeightPrior
+from klimb.latents.weights import Weights
+from klimb.linalg.matrix import DesignMatrix
+from klimb.linalg.sparse import PairedDesign
+from klimb.numerics.arrays import Array
+from klimb.sites.base import Site
+from klimb.sites.local import SuperGaussian
+from klimb.sites.real import Laplace
+from klimb.sites.stack import Stack
+
+PRIORS = ("gaussian", "laplace")
+TAPER = 1e3  # of the Gaussian that makes a Laplace prior proper for the engine, in units of its sd
+MOST_COLUMNS = 4000  # of a Laplace prior, whose posterior is a dense matrix over the columns
+INTERCEPT_COV = 25.0
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LinearModel:
+    """s = x'w with w ~ N(0, cov) or w_j ~ Laplace(scale), the intercept (the last column, if any) ~ N(0, 25)."""
+
+    site: Site
+    kind: str
+    prior: WeightPrior
+    scale: float
+    intercept: bool
+    tol: float
+    n_lanczos: int | None = None  # None: variances are exact
+
+    def fit(self, pool: DesignMatrix, rows: Index, y: Array, start: tuple[Array, Array] | None = None) -> Result:
+        """The posterior of the labelled ``rows``; ``start`` holds slope and precision of a site per row."""
+        X, site = labelled_rows(pool, rows) if self.kind == "gaussian" else take_rows(pool, rows), self.site.rows(rows)
+        if self.kind == "laplace":
+            X, site, y = self._with_sparsity(X, site, y)
+        primal = self.kind == "laplace" or isinstance(pool, PairedDesign)  # whose variances cost next to nothing
+        latent = Weights(X, 0.0, self._engine_cov, form="primal" if primal else "auto")
+        first = None if start is None else self._start(latent, start, len(y))
+        return infer(latent, site, y, tol=self.tol, start=first)
+
+    @property
+    def _engine_cov(self) -> Array:
+        if self.kind == "gaussian":
+            return self.prior.covariance() if self.prior.root.ndim == 2 else self.prior.root**2
+        cov = np.full(self.prior.n_weights, (TAPER * self.scale) ** 2)
+        if self.intercept:
+            cov[-1] = INTERCEPT_COV
+        return cov
+
+    def _with_sparsity(self, X: Any, site: Site, y: Array) -> tuple[Any, Site, Array]:
+        """One more row and one more site per weight: [N] section 3, I appended to B. The intercept has none."""
+        D = self.prior.n_weights - self.intercept
+        sparsity: Site = Laplace(self.scale)
+        if isinstance(site, SuperGaussian):
+            sparsity = SuperGaussian(sparsity)
+        identity = np.zeros((D, self.prior.n_weights))
+        identity[np.arange(D), np.arange(D)] = 1.0
+        if hasattr(X, "tocsr"):
+            from scipy.sparse import csr_matrix, vstack
+
+            below: Any = vstack([X, csr_matrix(identity)], format="csr")
+        else:
+            below = np.concatenate([X, identity])
+        return below, Stack([(site, len(y)), (sparsity, D)]), np.concatenate([y, np.zeros(D)])
+
+    def _start(self, latent: Weights, start: tuple[Array, Array], n: int) -> Posterior:
+        """A posterior that stands for its sites alone: the loop reads a + gamma m and gamma of it."""
+        slope, gamma = start
+        missing = n - len(slope)
+        slope, gamma = np.concatenate([slope, np.zeros(missing)]), np.concatenate([gamma, np.full(missing, 1e-8)])
+        zero = np.zeros(n)
+        return Posterior(latent, slope, gamma, zero, zero, 0.0)
+
+    def belief(self, result: Result | None, kept: CrossProducts, rows: Index) -> Belief:
+        """What is known of the weights; before the first label, the prior."""
+        if result is None:
+            return PriorBelief(self.prior)
+        if self.n_lanczos is not None:
+            return krylov_belief(result.posterior, rows, self.n_lanczos)
+        return belief_of(result.posterior, kept, rows)
+
+
+def linear_model(site: Any, n_columns: int, *, prior: str, cov: Any, scale: float, intercept: bool, tol: Any,
+                 n_lanczos: int | None) -> LinearModel:
+    """A checked model over ``n_columns`` columns, the intercept's not counted."""
+    if not isinstance(site, Site) or not site.separable:
+        raise InputError("site must be a klimb site with one latent value per datum", repr(site),
+                         "Use klimb.sites.Logistic(), say; several classes can be learnt one against the rest.")
+    if prior not in PRIORS:
+        raise InputError('prior must be "gaussian" or "laplace"', repr(prior), "Leave it out for a Gaussian prior.")
+    if not (np.ndim(scale) == 0 and np.isfinite(scale) and scale > 0):
+        raise InputError("scale must be a positive number", f"{scale!r}", "It is the scale of the Laplace prior.")
+    if prior == "laplace" and n_columns > MOST_COLUMNS:
+        raise InputError(f"a Laplace prior needs at most {MOST_COLUMNS} columns here", f"{n_columns}",
+                         'Use prior="gaussian", whose cost does not depend on the number of columns.')
+    if not (isinstance(tol, int | float | np.number) and 0.0 < tol < 1.0):  # False for NaN
+        raise InputError("tol must be a number between 0 and 1", repr(tol), "Leave it out for 1e-6.")
+    if n_lanczos is not None:
+        check_count(n_lanczos, "n_lanczos", 1, "Leave it out for exact variances.")
+    given = np.asarray(2.0 * scale**2 if prior == "laplace" else cov, dtype=float)
+    if intercept:
+        if given.ndim == 2:
+            whole = np.zeros((n_columns + 1, n_columns + 1))
+            whole[:-1, :-1] = WeightPrior(0.0, given, n_columns).covariance()
+            whole[-1, -1] = INTERCEPT_COV
+            given = whole
+        else:
+            given = np.append(WeightPrior(0.0, given, n_columns).root ** 2, INTERCEPT_COV)
+    whole_prior = WeightPrior(0.0, given, n_columns + intercept)
+    return LinearModel(site, prior, whole_prior, float(scale), intercept, float(tol), n_lanczos)

@@ -1,0 +1,231 @@
+"""Scores of candidates: how much their label is worth, from the marginals N(m_i, v_i) of their latent values."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar, final
+
+import numpy as np
+
+from klimb.active.bald import bald
+from klimb.active.inclusion import include
+from klimb.active.pairs import epig
+from klimb.active.responses import plain_site, response_nodes
+from klimb.active.sizes import SCORE_TOL, expected_gamma
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array
+from klimb.sites.base import Site
+from klimb.sites.real import Gaussian
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """What a score may ask: the site, the marginals, and on demand covariances with a set of target rows.
+
+    ``remaining`` is the share of each variance that is left after the picks made so far in the same batch.
+
+    >>> from klimb.sites import Logistic
+    >>> three = Candidates(Logistic(), m=np.array([0.0, 0.0, 3.0]), v=np.array([4.0, 0.1, 4.0]))
+    >>> for name in ("bald", "ig", "cu"):  # the second is a coin flip that is known to be one
+    ...     print(name, SCORES[name].of(three).round(3) + 0.0)
+    bald [0.231 0.012 0.126]
+    ig [0.229 0.012 0.126]
+    cu [ 0.    0.   -0.37]
+    """
+
+    site: Site
+    m: Array
+    v: Array
+    remaining: Array | float = 1.0
+    targets: Callable[[], tuple[Array, Array, Array]] | None = field(default=None, repr=False)
+
+    @cached_property
+    def target_moments(self) -> tuple[Array, Array, Array]:
+        """(m, v) of the targets and the n x T covariances between candidates and targets."""
+        if self.targets is None:
+            raise InputError("this score needs covariances with target rows", "marginals alone",
+                             "Ask an ActiveLearner, or use bald, ig or cu.")
+        return self.targets()
+
+
+class Score(ABC):
+    """A score is a frozen record of its settings; larger is better."""
+
+    name: ClassVar[str]
+    uses_targets: ClassVar[bool] = False
+    smooth: ClassVar[bool] = False  # a positive, smooth function of (m, v) alone, and dear: worth a shortlist
+
+    @abstractmethod
+    def of(self, candidates: Candidates) -> Array:
+        """One number per candidate."""
+
+
+@final
+@dataclass(frozen=True)
+class Bald(Score):
+    """Mutual information between label and latent value: what the label is expected to teach, in nats.
+
+    >>> from klimb.sites import Logistic
+    >>> Bald().of(Candidates(Logistic(), m=np.zeros(3), v=np.array([0.1, 1.0, 10.0]))).round(3)  # ln 2 at most
+    array([0.012, 0.094, 0.346])
+    """
+
+    name: ClassVar[str] = "bald"
+    smooth: ClassVar[bool] = True
+
+    def of(self, candidates: Candidates) -> Array:
+        return bald(candidates.site, candidates.m, candidates.v)
+
+
+@final
+@dataclass(frozen=True)
+class ClassifierUncertainty(Score):
+    """S_CU = -|P(y = 1) - 1/2| ([N] section 3); with more classes, minus the gap between the two likeliest over 2.
+
+    Within a batch the distance to a coin flip is weighted by the share of variance that earlier picks have left, so
+    that the second of two near-duplicates is passed over.
+
+    >>> from klimb.sites import Logistic
+    >>> twins = Candidates(Logistic(), m=np.array([0.0, 1.0]), v=np.ones(2), remaining=np.array([0.2, 1.0]))
+    >>> ClassifierUncertainty().of(twins).round(2)  # the first is the less sure one, but a copy of it was picked
+    array([-0.4, -0.2])
+    """
+
+    name: ClassVar[str] = "cu"
+
+    def of(self, candidates: Candidates) -> Array:
+        return classifier_uncertainty(candidates.site, candidates.m, candidates.v, candidates.remaining)
+
+
+@final
+@dataclass(frozen=True)
+class InformationGain(Score):
+    """S_IG: the divergence of the new marginal from the present one, averaged over the predictive label ([N] App.).
+
+    >>> from klimb.sites import Logistic, SuperGaussian
+    >>> rows = Candidates(SuperGaussian(Logistic()), m=np.array([0.0, 0.0, 4.0]), v=np.array([1.0, 4.0, 4.0]))
+    >>> InformationGain().of(rows).round(3)  # as [N] has it, by the local bound
+    array([0.093, 0.227, 0.106])
+    """
+
+    name: ClassVar[str] = "ig"
+    smooth: ClassVar[bool] = True
+
+    def of(self, candidates: Candidates) -> Array:
+        return information_gain(candidates.site, candidates.m, candidates.v)
+
+
+@final
+@dataclass(frozen=True)
+class VarianceReduction(Score):
+    """By how much a label is expected to lower the latent variances of the target rows, on average.
+
+    >>> from klimb.sites import Gaussian
+    >>> target = np.zeros(1), np.ones(1), np.array([[0.9], [0.1]])  # its mean, variance, covariances with two rows
+    >>> VarianceReduction().of(Candidates(Gaussian(1.0), np.zeros(2), np.ones(2), targets=lambda: target)).round(3)
+    array([0.405, 0.005])
+    """
+
+    name: ClassVar[str] = "variance"
+    uses_targets: ClassVar[bool] = True
+
+    def of(self, candidates: Candidates) -> Array:
+        _, _, covariance = candidates.target_moments
+        return variance_reduction(candidates.site, candidates.m, candidates.v, covariance)
+
+
+@final
+@dataclass(frozen=True)
+class Epig(Score):
+    """Mutual information between the label and those of the target rows, on average: what predictions gain.
+
+    >>> from klimb.sites import Logistic
+    >>> target = np.zeros(1), np.ones(1), np.array([[0.9], [0.1]])  # its mean, variance, covariances with two rows
+    >>> rows = Candidates(Logistic(), m=np.zeros(2), v=np.array([1.0, 9.0]), targets=lambda: target)
+    >>> print(Epig().of(rows).round(4), Bald().of(rows).round(4))  # the unsure row says little of the target
+    [0.0122 0.    ] [0.0937 0.3326]
+    """
+
+    name: ClassVar[str] = "epig"
+    uses_targets: ClassVar[bool] = True
+
+    def of(self, candidates: Candidates) -> Array:
+        return epig(candidates.site, candidates.m, candidates.v, *candidates.target_moments)
+
+
+@final
+@dataclass(frozen=True)
+class Random(Score):
+    """No preference: the learner takes candidates in the order of its seed.
+
+    >>> from klimb.active import ActiveLearner, Random
+    >>> ActiveLearner(np.eye(5), score=Random(), seed=1).query(3)
+    array([4, 0, 1])
+    """
+
+    name: ClassVar[str] = "random"
+
+    def of(self, candidates: Candidates) -> Array:
+        return np.zeros_like(candidates.m)
+
+
+def classifier_uncertainty(site: Site, m: Array, v: Array, remaining: Array | float = 1.0) -> Array:
+    """S_CU of each marginal; see `ClassifierUncertainty`.
+
+    >>> from klimb.sites import Logistic
+    >>> classifier_uncertainty(Logistic(), np.array([0.0, 2.0]), np.ones(2)).round(4).tolist()
+    [0.0, -0.3445]
+    """
+    plain = plain_site(site)
+    if plain.response != "classes" or not plain.separable:
+        raise InputError("classifier uncertainty needs a site with classes", f"{type(plain).__name__} with y in "
+                         f"{plain.support}", 'Use score="bald" or "ig".')
+    p = np.sort(plain.class_probabilities(m, v), axis=1)
+    unsure = 0.5 - 0.5 * (p[:, -1] - p[:, -2])
+    return np.asarray(unsure * remaining - 0.5)
+
+
+def information_gain(site: Site, m: Array, v: Array) -> Array:
+    """S_IG of each marginal: sum_y Q(y) KL(q'(s; y) || q(s)), with q' from the site's oracle (see `include`).
+
+    >>> from klimb.sites import Logistic, SuperGaussian
+    >>> information_gain(SuperGaussian(Logistic()), np.array([0.0, 4.0]), np.ones(2)).round(6).tolist()
+    [0.092549, 0.015821]
+    """
+    if isinstance(site, Gaussian):  # q' is the exact posterior, whose divergence is on average the mutual information
+        return bald(site, m, v)
+    total = np.zeros_like(m)
+    for weight, y in response_nodes(site, m, v):
+        total += weight * np.nan_to_num(include(site, y, m, v, tol=SCORE_TOL).gain, nan=0.0, posinf=0.0)
+    return total
+
+
+def variance_reduction(site: Site, m: Array, v: Array, covariance: Array) -> Array:
+    """By how much a label is expected to lower the latent variances of the targets, on average over them.
+
+    ``covariance`` is n x T, between candidates and targets.
+
+    >>> from klimb.sites import Gaussian
+    >>> variance_reduction(Gaussian(scale=1.0), np.zeros(1), np.ones(1), np.array([[0.5]])).round(9).tolist()
+    [0.125]
+    """
+    gamma = expected_gamma(site, m, v)
+    return np.asarray(gamma / (1.0 + gamma * v) * np.square(covariance).mean(axis=1))
+
+
+SCORES: dict[str, Score] = {score.name: score for score in (Bald(), InformationGain(), ClassifierUncertainty(),
+                                                            VarianceReduction(), Epig(), Random())}
+
+
+def as_score(score: str | Score) -> Score:
+    """A score by name or as it is."""
+    if isinstance(score, Score):
+        return score
+    if score not in SCORES:
+        raise InputError(f"score must be one of {', '.join(SCORES)} or a klimb.active Score", repr(score),
+                         'The default is "bald".')
+    return SCORES[score]

@@ -1,0 +1,27 @@
+"""The labelling page: a model asks for the labels it can learn most from, a person answers by key press.
+
+    klimb label reviews.csv --text review
+
+`items_of` makes items of a table, `Journal` keeps every answer, `Session` ties both to a model, `LabelServer` shows it.
+Each is imported when it is first used: an export of labels needs no model.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from klimb.apps.label.items import Items, items_of
+    from klimb.apps.label.journal import Journal
+    from klimb.apps.label.server import LabelServer
+    from klimb.apps.label.session import Session
+    from klimb.apps.label.settings import Settings
+
+__all__ = ["Items", "Journal", "LabelServer", "Session", "Settings", "items_of"]
+_HOME = {"Items": "items", "items_of": "items", "Journal": "journal", "LabelServer": "server", "Session": "session",
+         "Settings": "settings"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'klimb.apps.label' has no attribute {name!r}")
+    return getattr(import_module(f"klimb.apps.label.{_HOME[name]}"), name)

@@ -1,0 +1,221 @@
+"""The data sets of the papers: where each is published, and the files that are read.
+
+docs/papers/data.md is the same for readers, and says what stands in for what. Every set can also be given as NAME.npz
+(``X`` and ``y``, or the parts of a CSR matrix) or as NAME.csv with a heading and the target in a column ``y``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from klimb.apps.papers.data.formats import Parts, labelled, numbers, read_arff, read_csv, read_libsvm, rows_of, wrong
+
+Reader: TypeAlias = Callable[[Sequence[Path]], Parts]
+LIBSVM = "the LIBSVM data page, https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
+UCI = "the UCI repository, https://archive.ics.uci.edu"
+SEXES = ("F", "I", "M")  # of abalones
+
+
+@final
+@dataclass(frozen=True)
+class Form:
+    """Files that together are a data set (each may be compressed), and how to read them."""
+
+    files: tuple[str, ...]
+    read: Reader
+
+
+@final
+@dataclass(frozen=True)
+class Published:
+    """A data set: where it is published and in which forms it is read."""
+
+    what: str
+    where: str
+    forms: tuple[Form, ...] = ()
+
+
+# -- readers of one set or a family of sets ----------------------------------------------------------------------------
+
+
+def _libsvm(n_features: int, *, dense: bool = True, real: bool = False) -> Reader:
+    """One file, or the training and the test part of it, labels as -1 and +1 unless the target is real."""
+    def read(paths: Sequence[Path]) -> Parts:
+        from scipy.sparse import vstack
+
+        parts = [read_libsvm(path, n_features) for path in paths]
+        X = vstack([X for X, _ in parts], format="csr")
+        y = np.concatenate([y for _, y in parts])
+        if not real:
+            y = np.where(y == np.max(y), 1.0, -1.0)
+        train = np.arange(len(y)) < len(parts[0][1]) if len(parts) > 1 else None
+        return Parts(X.toarray() if dense else X, y, train)
+
+    return read
+
+
+def _labelled(labels: dict[str, float], delimiter: str | None = ",") -> Reader:
+    return lambda paths: labelled(paths[0], labels, delimiter)
+
+
+def _challenge(n_features: int, *, sparse: bool = False) -> Reader:
+    """The NIPS 2003 challenge: data and labels of the training set, then of the validation set."""
+    def matrix(path: Path) -> Any:
+        if not sparse:
+            found = numbers(path)
+            if found.shape[1] != n_features:
+                raise wrong(path, f"{n_features} numbers in every line", 1, f"{found.shape[1]} numbers")
+            return found
+        from scipy.sparse import csr_matrix
+
+        data, columns, ends = [], [], [0]
+        for number, words in rows_of(path):
+            try:
+                pairs = [(int(index) - 1, float(value)) for index, value in (word.split(":") for word in words)]
+            except ValueError as error:
+                raise wrong(path, "pairs index:value", number, " ".join(words)) from error
+            if not all(0 <= index < n_features for index, _ in pairs):
+                raise wrong(path, f"features numbered from 1 to {n_features}", number, " ".join(words))
+            columns += [index for index, _ in pairs]
+            data += [value for _, value in pairs]
+            ends.append(len(data))
+        return csr_matrix((np.array(data), np.array(columns, dtype=np.int32), np.array(ends)),
+                          shape=(len(ends) - 1, n_features))
+
+    def read(paths: Sequence[Path]) -> Parts:
+        from scipy.sparse import vstack
+
+        blocks = [matrix(path) for path in paths[::2]]
+        labels = [numbers(path)[:, 0] for path in paths[1::2]]
+        y = np.concatenate(labels)
+        X = vstack(blocks, format="csr") if sparse else np.concatenate(blocks)
+        return Parts(X, np.where(y > 0, 1.0, -1.0), np.arange(len(y)) < len(labels[0]))
+
+    return read
+
+
+def _challenge_files(name: str) -> tuple[str, ...]:
+    return tuple(f"{name}_{part}.{kind}" for part in ("train", "valid") for kind in ("data", "labels"))
+
+
+def _housing(paths: Sequence[Path]) -> Parts:
+    table = numbers(paths[0])
+    return Parts(table[:, :-1], table[:, -1])
+
+
+def _german(paths: Sequence[Path]) -> Parts:
+    table = numbers(paths[0])
+    return Parts(table[:, :-1], np.where(table[:, -1] == 2, 1.0, -1.0))  # 2 is bad credit
+
+
+def _usps(paths: Sequence[Path]) -> Parts:
+    """LIBSVM's files, whose labels are digit + 1, or the text files zip.train and zip.test, which say the digit."""
+    if "zip" in paths[0].name:
+        tables = [numbers(path) for path in paths]
+        return Parts(np.concatenate([table[:, 1:] for table in tables]),
+                     np.concatenate([table[:, 0] for table in tables]),
+                     np.arange(sum(map(len, tables))) < len(tables[0]))
+    read = _libsvm(256, real=True)(paths)
+    return Parts(read.X, read.y - 1.0, read.train)
+
+
+def _threes_and_fives(paths: Sequence[Path]) -> Parts:
+    digits = _usps(paths)
+    kept = (digits.y == 3) | (digits.y == 5)
+    return Parts(digits.X[kept], np.where(digits.y[kept] == 3, 1.0, -1.0), digits.train[kept])
+
+
+def _flares(paths: Sequence[Path]) -> Parts:
+    """Three letters as indicators, seven whole numbers; the target is the number of C-class flares."""
+    rows = []
+    for number, words in rows_of(paths[0], skip=("*",)):
+        if len(words) != 13:
+            raise wrong(paths[0], "13 entries in every line below the first", number, " ".join(words))
+        if not all(word.isdecimal() for word in words[3:]):
+            raise wrong(paths[0], "three letters and ten whole numbers in every line", number, " ".join(words))
+        rows.append(words)
+    if not rows:
+        raise wrong(paths[0], "at least one row", 1, "")
+    columns = list(zip(*rows, strict=True))
+    indicators = [np.array([word == level for word in column], dtype=float)
+                  for column in columns[:3] for level in sorted(set(column))]
+    integers = [np.array(column, dtype=float) for column in columns[3:10]]
+    return Parts(np.column_stack([*indicators, *integers]), np.array(columns[10], dtype=float))
+
+
+def _abalone(paths: Sequence[Path]) -> Parts:
+    sexes, numbers_after = [], []
+    for number, words in rows_of(paths[0], ","):
+        try:
+            numbers_after.append([float(word) for word in words[1:]])
+        except ValueError as error:
+            raise wrong(paths[0], "a letter and eight numbers in every line", number, ",".join(words)) from error
+        if words[0] not in SEXES or len(words) != 9:
+            raise wrong(paths[0], "a letter and eight numbers in every line", number, ",".join(words))
+        sexes.append(words[0])
+    if not sexes:
+        raise wrong(paths[0], "at least one row", 1, "")
+    sex, rest = [np.array([one == level for one in sexes], dtype=float) for level in SEXES], np.array(numbers_after)
+    return Parts(np.column_stack([*sex, rest[:, :-1]]), rest[:, -1])
+
+
+def _nodal(paths: Sequence[Path]) -> Parts:
+    """Five indicators with an intercept before them; R's table calls the outcome r."""
+    read = read_csv(paths[0], target=("y", "r"), drop=("rownames", "m"))
+    X = read.X if (read.X[:, 0] == 1.0).all() else np.column_stack([np.ones(len(read.y)), read.X])
+    return Parts(X, np.where(read.y > 0, 1.0, -1.0))
+
+
+# -- the sets ---------------------------------------------------------------------------------------------------------
+
+CATALOGUE: dict[str, Published] = {
+    "a1a": Published("Adult, 123 indicators; a1a to train, a1a.t to test", LIBSVM,
+                     (Form(("a1a", "a1a.t"), _libsvm(123, dense=False)),)),
+    "a9a": Published("Adult, the same people in another order", LIBSVM, (Form(("a9a",), _libsvm(123, dense=False)),)),
+    "colon": Published("gene expression of 62 colon tissues", LIBSVM, (Form(("colon-cancer",), _libsvm(2000)),)),
+    "gisette": Published("pixel products of handwritten 4 and 9", f"{LIBSVM}, and {UCI} (Gisette)", (
+        Form(("gisette_scale", "gisette_scale.t"), _libsvm(5000)),
+        Form(_challenge_files("gisette"), _challenge(5000)))),
+    "madelon": Published("artificial clusters, of the same challenge as Gisette", f"{LIBSVM}, and {UCI} (Madelon)", (
+        Form(("madelon", "madelon.t"), _libsvm(500)), Form(_challenge_files("madelon"), _challenge(500)))),
+    "arcene": Published("mass spectra, of the same challenge as Gisette", f"{UCI} (Arcene)",
+                        (Form(_challenge_files("arcene"), _challenge(10_000)),)),
+    "dexter": Published("words of news texts, of the same challenge as Gisette", f"{UCI} (Dexter)",
+                        (Form(_challenge_files("dexter"), _challenge(20_000, sparse=True)),)),
+    "ionosphere": Published("radar returns", f"{UCI} (Ionosphere)",
+                            (Form(("ionosphere.data",), _labelled({"g": 1.0, "b": -1.0})),)),
+    "sonar": Published("sonar echoes of rocks and mines", f"{UCI} (Connectionist Bench)",
+                       (Form(("sonar.all-data",), _labelled({"M": 1.0, "R": -1.0})),)),
+    "usps": Published("handwritten digits, 16 x 16 pixels",
+                      f"{LIBSVM}, and the page of The Elements of Statistical Learning (zip.train, zip.test)",
+                      (Form(("usps", "usps.t"), _usps), Form(("zip.train", "zip.test"), _usps))),
+    "usps_3vs5": Published("its threes and fives",
+                           f"{LIBSVM}, and the page of The Elements of Statistical Learning (zip.train, zip.test)",
+                           (Form(("usps", "usps.t"), _threes_and_fives),
+                            Form(("zip.train", "zip.test"), _threes_and_fives))),
+    "boston": Published("house values in Boston (the papers' Housing)", f"{LIBSVM} (housing), and StatLib (boston)",
+                        (Form(("housing.data",), _housing), Form(("housing",), _libsvm(13, real=True)))),
+    "triazines": Published("activity of 186 compounds", LIBSVM, (Form(("triazines",), _libsvm(60, real=True)),)),
+    "space_ga": Published("turnout by county", LIBSVM, (Form(("space_ga",), _libsvm(6, real=True)),)),
+    "german": Published("credit in numbers", f"{UCI} (Statlog German Credit), and {LIBSVM} (german.numer)",
+                        (Form(("german.data-numeric",), _german), Form(("german.numer",), _libsvm(24)))),
+    "flares": Published("solar flares in 24 hours", f"{UCI} (Solar Flare)", (Form(("flare.data2",), _flares),)),
+    "abalone": Published("rings of abalones", f"{UCI} (Abalone)", (Form(("abalone.data",), _abalone),)),
+    "stock": Published("prices of ten companies", "StatLib and OpenML (stock)",
+                       (Form(("stock.arff",), lambda paths: read_arff(paths[0])),)),
+    "nodal": Published("nodal involvement of 53 patients", "R's package boot (nodal), written as CSV",
+                       (Form(("nodal.csv",), _nodal),)),
+    "imdb": Published("word counts of 50,000 film reviews, (1 + log count) idf",
+                      "Maas et al. (2011), Large Movie Review Dataset; counts of words as imdb.npz"),
+    "reuters": Published("Reuters-21578, tf-idf", "the pages of LASVM (reuters), written as reuters.npz"),
+    "farm_ads": Published("words of farm advertisements", f"{UCI} (Farm Ads)",
+                          (Form(("farm-ads-vect",), _libsvm(54_877, dense=False)),)),
+    "real_sim": Published("news groups", LIBSVM, (Form(("real-sim",), _libsvm(20_958, dense=False)),)),
+    "rcv1": Published("Reuters news", LIBSVM,
+                      (Form(("rcv1_train.binary", "rcv1_test.binary"), _libsvm(47_236, dense=False)),)),
+}

@@ -1,0 +1,312 @@
+"""[A] Table 2 and [B] Table 2: Bayesian logistic regression, w ~ N(0, delta I), delta from a grid.
+
+Every method but MAP chooses delta by its own evidence (the bound), MAP by five-fold cross-validation on the training
+rows; the other rows score the choice. With more columns than rows the fits see X only through X X', as [A] Eq. (19).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from klimb import latents, methods, sites, steps
+from klimb.apps.papers.data import DataSet, Library
+from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, Table, by_parts
+from klimb.apps.papers.pictures import BLUE, GREEN, INK, ORANGE, PINK, panels
+from klimb.apps.papers.tables import NOTHING, seconds, with_error
+from klimb.infer.loop import infer
+from klimb.numerics.arrays import Array
+
+SITE = sites.Logistic()
+FOLDS = 5
+STOP = 1e-4  # "all algorithms are stopped when the optimality condition is below": [A] section 6
+NARROW, WIDE, BELOW = (-3.0, 1.0), (0.0, 6.0), (-5.0, 1.0)  # log10 delta: [A] Table 1's ranges, and a lower one
+POINTS = 30
+FIT: dict[str, Callable[..., Any]] = {
+    "MAP": partial(methods.map_estimate, tol=STOP),
+    "mean-field": partial(methods.mean_field, tol=STOP),
+    "Cholesky": partial(methods.cholesky_gradient, tol=STOP),
+    "proximal": partial(infer, step=steps.Proximal(0.25), tol=STOP, max_iter=2000),
+    "default": infer,
+}
+
+
+class Row(NamedTuple):
+    """What a paper prints: negative log marginal likelihood, log-loss, time."""
+
+    evidence: str
+    loss: str
+    time: str
+
+
+PAPER = {
+    ("a1a", "MAP"): Row(NOTHING, "0.499", "27 s"), ("a1a", "mean-field"): Row("792.8", "0.505", "21 s"),
+    ("a1a", "Cholesky"): Row("590.1", "0.488", "12 min"), ("a1a", "proximal"): Row("590.1", "0.488", "7 min"),
+    ("colon", "MAP"): Row(NOTHING, "0.78 (0.01)", "7 s"),
+    ("colon", "mean-field"): Row("18.35 (0.11)", "0.78 (0.01)", "15 min"),
+    ("colon", "proximal"): Row("15.82 (0.13)", "0.70 (0.01)", "18 min"),
+    ("gisette", "MAP"): Row(NOTHING, "0.112", "5 s"), ("gisette", "mean-field"): Row("1275.7", "0.258", "22 min"),
+    ("gisette", "proximal"): Row("608.5", "0.140", "13 h"),
+}
+
+
+# -- data -------------------------------------------------------------------------------------------------------------
+
+
+class Split(NamedTuple):
+    """Rows to train on and rows to test; dense or CSR."""
+
+    X: Any
+    y: Array
+    X_test: Any
+    y_test: Array
+
+
+def official(library: Library, name: str, seed: int) -> Split:
+    """LIBSVM's own training rows."""
+    data = library.load(name)
+    train = np.flatnonzero(data.train)
+    test = np.flatnonzero(~data.train)
+    return Split(data.X[train].toarray(), data.y[train], data.X[test].toarray(), data.y[test])
+
+
+def halves(X: Any, y: Array, seed: int) -> Split:
+    """A random half to train on."""
+    order = np.random.default_rng(seed).permutation(len(y))
+    train, test = np.sort(order[: len(y) // 2]), np.sort(order[len(y) // 2 :])
+    return Split(X[train], y[train], X[test], y[test])
+
+
+def half_of(library: Library, name: str, seed: int) -> Split:
+    """A random half, columns scaled to [-1, 1] as LIBSVM scales Gisette (sparse ones to [0, 1]); Colon as it comes."""
+    data = pixel_products(library) if name == "4 against 9" else library.load(name)
+    return halves(data.X if name in ("colon", "gisette") else scaled(data.X), data.y, seed)
+
+
+def scaled(X: Any) -> Any:
+    """Columns stretched to [-1, 1]; of a sparse matrix divided by their largest value; constant ones become zero."""
+    if not isinstance(X, np.ndarray):
+        from scipy.sparse import diags
+
+        most = np.asarray(abs(X).max(axis=0).todense()).ravel()
+        return (X @ diags(1.0 / np.where(most > 0, most, 1.0))).tocsr()
+    low, high = X.min(axis=0), X.max(axis=0)
+    return np.where(high > low, 2.0 * (X - low) / np.where(high > low, high - low, 1.0) - 1.0, 0.0)
+
+
+def pixel_products(library: Library) -> DataSet:
+    """A small Gisette made as Gisette was: digits 4 and 9, their pixels and products of random pairs of them.
+
+    Gisette has 7,000 rows and 5,000 columns; USPS has 1,673 such digits, so columns are kept in that proportion.
+    """
+    digits = library.load("usps")
+    kept = (digits.y == 4) | (digits.y == 9)
+    pixels = (digits.dense[kept] + 1.0) / 2.0
+    n = len(pixels)
+    pairs = np.random.default_rng(2003).integers(0, pixels.shape[1], (max(5 * n // 7 - pixels.shape[1], 0), 2))
+    X = np.column_stack([pixels, pixels[:, pairs[:, 0]] * pixels[:, pairs[:, 1]]])
+    return DataSet("4 against 9", X, np.where(digits.y[kept] == 9, 1.0, -1.0))
+
+
+# -- one method on one split ------------------------------------------------------------------------------------------
+
+
+@final
+class Model:
+    """Logistic regression on given rows for any delta; by X X' where that is the smaller matrix."""
+
+    def __init__(self, X: Any, y: Array, X_test: Any, y_test: Array, method: str) -> None:
+        self.X, self.y, self.X_test, self.y_test, self.method = X, y, X_test, y_test, method
+        # A diagonal covariance over the weights needs the weights themselves.
+        self.gram = _dense(X @ X.T) if X.shape[1] > X.shape[0] and method != "mean-field" else None
+        if self.gram is not None:
+            self.cross = _dense(X_test @ X.T)
+            squares = X_test * X_test if isinstance(X_test, np.ndarray) else X_test.multiply(X_test)
+            self.norms = np.asarray(squares.sum(axis=1)).ravel()
+
+    def fit(self, delta: float) -> tuple[Any, float]:
+        """The result and its log-loss on the test rows, in nats."""
+        if self.gram is None:
+            latent: Any = latents.Weights(self.X, cov=delta)
+            result = FIT[self.method](latent, SITE, self.y)
+            m, v = result.posterior.latent.predict(result.posterior, self.X_test)
+        else:
+            latent = latents.Kernel(delta * self.gram, check=False)
+            result = FIT[self.method](latent, SITE, self.y)
+            m, v = latent.predict(result.posterior, delta * self.cross, delta * self.norms)
+        return result, -float(SITE.predict(m, v).log_density(self.y_test).mean())
+
+
+def _dense(X: Any) -> Array:
+    return np.asarray(X if isinstance(X, np.ndarray) else X.toarray())
+
+
+def sweep(rows: Split, method: str, deltas: Array) -> Found:
+    """All values of delta; the one that the method itself prefers, and what the test rows say of it."""
+    begin = time.process_time()
+    model = Model(*rows, method)
+    fits = [model.fit(float(delta)) for delta in deltas]
+    found: Found = {"log10_delta": np.log10(deltas).round(6), "loss": [loss for _, loss in fits],
+                    "failed": sum(not result.converged for result, _ in fits)}
+    if method == "MAP":
+        found["cross_validation"] = cross_validated(rows, deltas)
+        chosen = int(np.argmin(found["cross_validation"]))
+    else:
+        found["negative_bound"] = [-float(result.bound) for result, _ in fits]
+        chosen = int(np.argmin(found["negative_bound"]))
+    return {**found, "chosen": chosen, "rows": rows.X.shape[0], "columns": rows.X.shape[1],
+            "seconds": time.process_time() - begin}
+
+
+def cross_validated(rows: Split, deltas: Array) -> list[float]:
+    """Mean log-loss of the mode on rows left out, for every delta."""
+    fold = np.random.default_rng(0).permutation(len(rows.y)) % FOLDS
+    total = np.zeros(len(deltas))
+    for one in range(FOLDS):
+        left_out = np.flatnonzero(fold == one)
+        kept = np.flatnonzero(fold != one)
+        model = Model(rows.X[kept], rows.y[kept], rows.X[left_out], rows.y[left_out], "MAP")
+        total += [len(left_out) * model.fit(float(delta))[1] for delta in deltas]
+    return [float(value) for value in total / len(rows.y)]
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+
+
+def grid(ends: tuple[float, float], size: Size) -> Array:
+    """Values of delta: thirty as in the paper, or every so many of them."""
+    return np.logspace(*ends, POINTS)[:: {"full": 1, "quick": 7, "tiny": 14}[size]]
+
+
+def jobs(library: Library, name: str, rows: Callable[..., Split], ends: tuple[float, float], splits: int,
+         chosen: Sequence[str], size: Size, source: str = "") -> list[Job]:
+    """A job for every method and split of a data set."""
+    def job(method: str, seed: int) -> Job:
+        return Job(f"{name}/{method}/{seed}",
+                   lambda _: sweep(rows(library, source or name, seed), method, grid(ends, size)))
+
+    return [job(method, seed) for method in chosen for seed in range(splits)]
+
+
+def plan_table2(library: Library, size: Size) -> list[Job]:
+    """a1a, Colon over the printed range, and Colon over a range that holds its optimum."""
+    splits = {"full": 10, "quick": 3, "tiny": 1}[size]
+    few = ("MAP", "mean-field", "proximal", "default")
+    return [*jobs(library, "a1a", official, NARROW, 1, tuple(FIT), size),
+            *jobs(library, "colon", half_of, WIDE, splits, few, size),
+            *jobs(library, "colon, smaller delta", half_of, BELOW, splits, few, size, source="colon")]
+
+
+def plan_gisette(library: Library, size: Size) -> list[Job]:
+    """Gisette itself where it can be had, else the sets that stand in for it."""
+    few = ("MAP", "mean-field", "proximal", "default")
+    if library.has("gisette"):
+        return jobs(library, "gisette", half_of, WIDE, 1, few, size)
+    names = {"full": ("4 against 9", "madelon", "arcene", "dexter"), "quick": ("4 against 9", "arcene", "dexter"),
+             "tiny": ("4 against 9", "dexter")}[size]
+    return [job for name in names for job in jobs(library, name, half_of, WIDE, 1, few, size)]
+
+
+# -- tables and picture -----------------------------------------------------------------------------------------------
+
+
+def table(results: Results, title: str) -> list[Table]:
+    """Ours beside the paper's, a row for every method of every set."""
+    parts = by_parts(results)
+    rows = []
+    for name, method in dict.fromkeys(key[:2] for key in parts):
+        records = [found for key, found in parts.items() if key[:2] == (name, method)]
+        paper = PAPER.get((name, method), Row(NOTHING, NOTHING, NOTHING))
+        evidence = [record["negative_bound"][record["chosen"]] for record in records if "negative_bound" in record]
+        loss = [record["loss"][record["chosen"]] for record in records]
+        delta = np.mean([record["log10_delta"][record["chosen"]] for record in records])
+        size = f"{records[0]['rows']} x {records[0]['columns']}"
+        rows.append((name, size, method, with_error(evidence, 2), paper.evidence,
+                     with_error([value / np.log(2) for value in loss], 3), with_error(loss, 3), paper.loss,
+                     f"{10**delta:.2g}", seconds(float(np.mean([record["seconds"] for record in records]))), paper.time,
+                     f"{sum(record['failed'] for record in records)}"))
+    heads = ("set", "rows x columns", "method", "-log evidence", "paper", "loss, bits", "nats", "paper", "delta", "CPU",
+             "paper's", "not converged")
+    return [Table(title, heads, tuple(rows), left=3)]
+
+
+LINES = {"default": (BLUE, "o"), "proximal": (ORANGE, "s"), "Cholesky": (INK, "x"), "mean-field": (PINK, "v"),
+         "MAP": (GREEN, "^")}
+
+
+def draw(results: Results, path: Path) -> None:
+    """Evidence and log-loss over delta, first split of every set."""
+    parts = by_parts(results)
+    names = list(dict.fromkeys(key[0] for key in parts))
+    with panels(path, 2, len(names), (3.6 * len(names), 6.2), sharex="col") as (_, axes):
+        for column, name in enumerate(names):
+            for method, (colour, marker) in LINES.items():
+                found = parts.get((name, method, "0"))
+                if found is None:
+                    continue
+                x, chosen = found["log10_delta"], found["chosen"]
+                for ax, key in ((axes[0, column], "negative_bound"), (axes[1, column], "loss")):
+                    if key not in found:
+                        continue
+                    line = np.array(found[key], dtype=float) / (1.0 if key == "negative_bound" else np.log(2))
+                    broad = 5.0 if method == "default" else 1.2  # others lie on it
+                    ax.plot(x, line, color=colour, marker=marker, ms=3, lw=broad, alpha=0.45 if broad > 2 else 1.0,
+                            label=method)
+                    ax.plot(x[chosen], line[chosen], marker=marker, ms=10, mfc="none", mec=colour, mew=1.8)
+            axes[0, column].set(title=name, yscale="log", ylim=_ends(parts, name, "negative_bound", 1.0))
+            axes[1, column].set_ylim(_ends(parts, name, "loss", np.log(2)))
+            axes[0, column].yaxis.set_major_formatter("{x:g}")
+            low, high = axes[0, column].get_ylim()
+            axes[0, column].yaxis.set_minor_formatter("{x:g}" if high < 3 * low else _two_or_five)
+            axes[1, column].set(xlabel="log10 delta")
+        axes[0, 0].set_ylabel("negative log evidence, nats")
+        axes[1, 0].set_ylabel("log-loss of the test rows, bits")
+        axes[1, 0].legend()
+
+
+def _two_or_five(value: float, _: int) -> str:
+    """Labels for some of the marks between powers of ten."""
+    return f"{value:g}" if f"{value:e}"[0] in "25" else ""
+
+
+def _ends(parts: dict[tuple[str, ...], Found], name: str, key: str, unit: float) -> tuple[float, float]:
+    """Room for everyone but the proximal rule, which may end anywhere where it does not converge."""
+    values = np.concatenate([np.array(found[key], dtype=float) / unit for (one, method, split), found in parts.items()
+                             if one == name and method != "proximal" and split == "0" and key in found])
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    return 0.94 * low, 1.06 * high
+
+
+CAPTION = ("Negative log evidence (above) and test log-loss (below) over the prior variance delta, first split; a"
+           " large mark is the delta that a method chooses. Default, proximal and Cholesky lie on one line;"
+           " mean-field's bound falls away for wide priors, so it chooses a smaller delta.")
+TABLE2 = Experiment(
+    plan_table2, lambda results: table(results, "[A] Table 2: Bayesian logistic regression"), draw, CAPTION, (
+        "a1a: LIBSVM's 1,605 training rows (4.9%); the paper's 5% are its own. Its evidence agrees within the spread of"
+        " such choices.",
+        "a1a, mean-field: 792.8 is not the optimum at the best delta, which L-BFGS on (mean, log sd) confirms to be"
+        " near 613; the bound has that value near delta = 0.005.",
+        "Colon: with LIBSVM's scaling the best delta lies below the printed range, so the evidence there is worse than"
+        " the paper's; its scaling must differ. The rows below it show the optimum.",
+        "Losses are printed in bits and in nats. The paper says that 1 is a coin flip, which is base 2; a1a and Colon"
+        " (with smaller delta) agree in bits. Splits of Colon are ours; brackets hold standard errors over splits.",
+        "The paper does not say how many folds its cross-validation had; here there are five.",
+        "Cholesky is L-BFGS on the mean and the factor of the covariance. The default adds a judge to the natural step"
+        " and needs no step size.",
+    ))
+GISETTE = Experiment(
+    plan_gisette, lambda results: table(results, "[B] Table 2: Gisette, or what stands in for it"), draw, CAPTION, (
+        "Gisette is run where its files are in the data folder (gisette_scale and gisette_scale.t). Where they are not,"
+        " other sets stand in, and their figures cannot be compared with the paper's digit by digit: evidence 608.5"
+        " (mean-field 1275.7), log-loss 0.140 (mean-field 0.258, MAP 0.112), 13 h (22 min, 5 s).",
+        "4 against 9 is made as Gisette was made, from the digits of USPS: pixels and products of pairs of pixels, rows"
+        " and columns in Gisette's proportion. Madelon, Arcene and Dexter were in the same challenge.",
+        "What can be compared is the shape: mean-field's evidence is far worse than that of the full covariance.",
+        "The printed range of delta suits Gisette; here the best evidence lies at its lower end, and for the widest"
+        " priors the proximal rule with its fixed step does not converge (its line leaves the picture).",
+    ))

@@ -1,0 +1,282 @@
+"""[A] Table 3: Gaussian processes over the paper's grids, scored by the log-loss on the other half of the data.
+
+A random half of a data set is fitted at every cell of the 15 x 15 grid of (log l, log sigma), for robust regression
+(Laplace noise) with the noise scale as a third axis. The cell is chosen by the method's own evidence, and the other
+half scores it. ``gradient`` has no grid: L-BFGS on the bound of the default fit. ``proximal`` is the paper's own
+iteration, with its step and its stop. Methods that end in ``-coarse`` walk every second value of the grid;
+``proximal-chosen`` runs at the default's best cell only, where a whole grid takes a night.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from klimb import kernels, latents, methods, sites, steps
+from klimb.apps.papers.data import Library
+from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, Table, by_parts
+from klimb.apps.papers.tables import NOTHING, seconds, with_error
+from klimb.infer.evidence import optimise
+from klimb.infer.loop import infer
+from klimb.models.gp import gp
+from klimb.numerics.arrays import Array
+
+
+class Paper(NamedTuple):
+    """What [A] prints for a data set: splits, log-loss of Laplace, EP and proximal, and their times."""
+
+    splits: int
+    loss: tuple[float, float, float]
+    time: tuple[str, str, str]
+
+
+CLASSIFICATION = {
+    "sonar": Paper(10, (0.410, 0.341, 0.317), ("4 s", "45 s", "63 s")),
+    "ionosphere": Paper(10, (0.285, 0.234, 0.230), ("10 s", "3.8 min", "3.6 min")),
+    "usps_3vs5": Paper(5, (0.101, 0.065, 0.055), ("1 min", "1 h", "1 h")),
+}
+REGRESSION = {
+    "triazines": Paper(10, (1.35, 1.36, 1.35), ("10 s", "8 min", "14 min")),
+    "boston": Paper(10, (1.03, 0.300, 0.310), ("0.4 min", "25 min", "61 min")),
+    "space_ga": Paper(1, (1.01, 0.767, 0.742), ("2 min", "5 h", "11 h")),
+}
+SETS = CLASSIFICATION | REGRESSION
+GRID = np.linspace(-1.0, 6.0, 15)  # log l, and log sigma: [A] Table 1
+NOISE = np.linspace(-5.0, 1.0, 4)  # log b: the paper prints linspace(-5, 1, 2), whose values are the outer ones here
+PRINTED_NOISE = (0, 3)
+ROUNDING = 1e-4  # stationarity below which a fit that stalled did so for lack of digits
+STEP = {True: 0.25, False: 1.0}  # the paper's beta, for classification and regression
+COARSE = 2
+ORDER = ("laplace", "ep", "ep-coarse", "default", "default-coarse", "gradient", "proximal", "proximal-coarse",
+         "proximal-chosen")  # of the rows of the table
+NAMES = {"laplace": "Laplace", "ep": "EP", "default": "default", "gradient": "default, by gradient",
+         "proximal": "proximal"}
+Cells = Sequence[tuple[int, int, int]]
+
+
+class Cell(NamedTuple):
+    """A fit at one cell of the grid: indices of (log l, log sigma, noise), and what came out."""
+
+    where: tuple[int, int, int]
+    bound: float
+    loss: float
+    status: str
+    stationarity: float
+    n_factor: int
+    seconds: float
+
+
+class Half(NamedTuple):
+    """One random half to train on and the rest to test."""
+
+    X: Array
+    y: Array
+    X_test: Array
+    y_test: Array
+
+
+def split(library: Library, name: str, seed: int) -> Half:
+    """Inputs (and real targets) standardised by the half that is trained on."""
+    data = library.load(name)
+    order = np.random.default_rng(seed).permutation(len(data.y))
+    train, test = order[: len(order) // 2], order[len(order) // 2 :]
+    mean, sd = data.dense[train].mean(0), data.dense[train].std(0)
+    X = (data.dense - mean) / np.where(sd > 0, sd, 1.0)
+    y = data.y
+    if name in REGRESSION:
+        y = (y - y[train].mean()) / y[train].std()
+    return Half(X[train], y[train], X[test], y[test])
+
+
+def shapes(name: str) -> list[sites.Site]:
+    """The likelihoods of the grid: one for classification, one for each noise scale else."""
+    return [sites.Logistic()] if name in CLASSIFICATION else [sites.Laplace(float(np.exp(b))) for b in NOISE]
+
+
+def fitter(classification: bool, method: str) -> Callable[..., Any]:
+    """A method with the arguments (latent, site, y)."""
+    if method == "proximal":
+        # With Laplace noise a step of 1 from the prior runs in a circle; the paper's own start is not the prior either.
+        step = steps.Proximal(STEP[classification], start="prior" if classification else "data")
+        return lambda latent, site, y: infer(latent, site, y, step=step, tol=1e-4, max_iter=1000)
+    rules: dict[str, Callable[..., Any]] = {"laplace": methods.laplace, "ep": methods.ep, "default": infer}
+    return rules[method]
+
+
+def walk(fit: Callable[..., Any], likelihoods: Sequence[sites.Site], half: Half, cells: Cells) -> list[Cell]:
+    """Fit and score the cells, each on its own from a cold start."""
+    found = []
+    unit: tuple[int, Array, Array] | None = None  # the kernel matrices of the present lengthscale
+    for where in cells:
+        l_index, s_index, shape = where
+        if unit is None or unit[0] != l_index:
+            kernel = kernels.RBF(lengthscale=float(np.exp(GRID[l_index])))
+            unit = (l_index, kernel.gram(half.X), kernel.gram(half.X_test, half.X))
+        variance = float(np.exp(2 * GRID[s_index]))
+        begin = time.process_time()
+        latent = latents.Kernel(variance * unit[1], check=False)
+        result = fit(latent, likelihoods[shape], half.y)
+        taken = time.process_time() - begin
+        m, v = latent.predict(result.posterior, variance * unit[2], np.full(len(half.y_test), variance))
+        found.append(Cell(where, float(result.bound), log_loss(likelihoods[shape], m, v, half.y_test),
+                          result.status.name.lower(), float(result.history.stationarity[-1]),
+                          int(result.history.n_factor.sum()), taken))
+    return found
+
+
+def log_loss(site: sites.Site, m: Array, v: Array, y: Array) -> float:
+    """Minus the mean log predictive probability, in nats."""
+    return -float(site.predict(m, v).log_density(y).mean())
+
+
+def best_of(cells: Sequence[Cell], method: str, noise: tuple[int, ...] | None = None) -> Cell:
+    """The cell of the highest evidence; an unfinished variational fit is still a bound, other estimates are not."""
+    trusted = [cell for cell in cells if np.isfinite(cell.bound) and (noise is None or cell.where[2] in noise)
+               and (cell.status == "converged" or method in ("default", "proximal"))]
+    return max(trusted or cells, key=lambda cell: cell.bound)
+
+
+def summary(cell: Cell) -> Found:
+    """Where a cell is, its evidence and its score."""
+    l_index, s_index, shape = cell.where
+    return {"loss": cell.loss, "bound": cell.bound, "log_l": float(GRID[l_index]), "log_sigma": float(GRID[s_index]),
+            "noise": shape}
+
+
+def by_grid(library: Library, name: str, method: str, seed: int, places: Cells, every: int) -> Found:
+    """One method on one split: the chosen cell, the least loss of the grid, and what did not converge."""
+    begin = time.process_time()
+    cells = walk(fitter(name in CLASSIFICATION, method), shapes(name), split(library, name, seed), places)
+    failed: list[list[Any]] = [[*cell.where, cell.status, cell.stationarity]
+                               for cell in cells if cell.status != "converged"]
+    found = {**summary(best_of(cells, method)), "seconds": time.process_time() - begin, "cells": len(cells),
+             "every": every, "failed": len(failed), "rounding": sum(row[-1] <= ROUNDING for row in failed),
+             "least": min(cell.loss for cell in cells if np.isfinite(cell.loss)),
+             "most_factorisations": max(cell.n_factor for cell in cells),
+             "factorisations": sum(cell.n_factor for cell in cells), "first_failures": failed[:20]}
+    if name in REGRESSION and len(cells) > 1:
+        found["printed"] = summary(best_of(cells, method, PRINTED_NOISE))
+    return found
+
+
+def by_gradient(library: Library, name: str, seed: int) -> Found:
+    """Hyperparameters by L-BFGS on the bound, from one start for all: lengthscale sqrt(D), amplitude 2 or 1."""
+    half = split(library, name, seed)
+    begin = time.process_time()
+    classification = name in CLASSIFICATION
+    kernel = kernels.RBF(variance=4.0 if classification else 1.0, lengthscale=float(np.sqrt(half.X.shape[1])))
+    if classification:
+        model = gp(kernel, half.X, sites.Logistic())
+    else:
+        model = gp(kernel, half.X, sites.Laplace(0.3), learn="scale")
+    best = optimise(model, half.y)
+    m, v = best.model.predict(best.result.posterior, half.X_test)
+    return {"loss": log_loss(best.model.likelihood, m, v, half.y_test), "bound": float(best.bound),
+            "seconds": time.process_time() - begin, "failed": int(not best.converged), "cells": 1,
+            "fits": best.n_fits, "theta": dict(zip(best.model.names, best.model.theta.tolist(), strict=True))}
+
+
+# -- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def wanted(name: str, size: Size) -> dict[str, int]:
+    """Methods and the number of splits for each."""
+    splits = SETS[name].splits
+    classification = name in CLASSIFICATION
+    # The curvature of Laplace noise at its mode is zero or infinite: there is no Laplace approximation of it.
+    laplace = {"laplace": splits} if classification else {}
+    if size == "tiny":
+        return {**dict.fromkeys(laplace, 1), "ep": 1, "default": 1, "gradient": 1, "proximal": 1, "proximal-chosen": 1}
+    if size == "quick":
+        if name in ("usps_3vs5", "space_ga"):
+            return {"gradient": 1}
+        return {**dict.fromkeys(laplace, 2), "ep": 1, "default": 2, "gradient": 2, "proximal": 1}
+    if name == "space_ga":
+        return {"ep-coarse": 1, "default-coarse": 1, "gradient": 1, "proximal-chosen": 1}
+    if name == "usps_3vs5":
+        return {**laplace, "ep-coarse": splits, "default": splits, "gradient": splits, "proximal-coarse": 1}
+    return {**laplace, "ep": splits, "default": splits, "gradient": splits, "proximal-coarse": splits}
+
+
+def plan(library: Library, size: Size) -> list[Job]:
+    """A job for every set, method and split."""
+    thinning = {"full": 1, "quick": 3, "tiny": 14}[size]
+    chosen = SETS if size != "tiny" else ("sonar", "triazines")
+    return [Job(f"{name}/{method}/{seed}", _job(library, name, method, seed, thinning))
+            for name in chosen for method, splits in wanted(name, size).items() for seed in range(splits)]
+
+
+def _job(library: Library, name: str, method: str, seed: int, thinning: int) -> Callable[[Results], Found]:
+    rule, _, how = method.partition("-")
+    if rule == "gradient":
+        return lambda _: by_gradient(library, name, seed)
+    if how == "chosen":
+        def at_one_cell(results: Results) -> Found:
+            best = next(results[key] for key in (f"{name}/default/{seed}", f"{name}/default-coarse/{seed}")
+                        if key in results)
+            return by_grid(library, name, rule, seed, [chosen_cell(best)], 0)
+
+        return at_one_cell
+    every = COARSE if how == "coarse" else thinning
+    axis = range(0, len(GRID), every)
+    places = list(product(axis, axis, range(len(shapes(name)))))
+    return lambda _: by_grid(library, name, rule, seed, places, every)
+
+
+def chosen_cell(record: Found) -> tuple[int, int, int]:
+    """The indices of a record's cell."""
+    place = [int(np.argmin(np.abs(GRID - record[key]))) for key in ("log_l", "log_sigma")]
+    return place[0], place[1], int(record["noise"])
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
+
+
+def tables(results: Results) -> list[Table]:
+    """Ours in bits and in nats beside the paper's."""
+    parts = by_parts(results)
+    rows = []
+    for name, paper in SETS.items():
+        for method in sorted({key[1] for key in parts if key[0] == name}, key=ORDER.index):
+            records = [found for key, found in parts.items() if key[:2] == (name, method)]
+            rows.append(_row(name, method, records, paper))
+    heads = ("set", "method", "bits", "nats", "paper", "not converged", "CPU", "paper's time", "splits")
+    return [Table("[A] Table 3: log-loss of the other half at the best evidence", heads, tuple(rows), left=2)]
+
+
+def _row(name: str, method: str, records: Sequence[Found], paper: Paper) -> tuple[str, ...]:
+    rule, _, how = method.partition("-")
+    place = {"laplace": 0, "ep": 1, "gradient": -1}.get(rule, 2)
+    every = records[0].get("every", 1)
+    note = ", at the default's cell" if how == "chosen" else f", every {_ordinal(every)} value" if every > 1 else ""
+    loss = [record["loss"] for record in records]
+    failed, cells = sum(record["failed"] for record in records), sum(record.get("cells", 1) for record in records)
+    rounding = sum(record.get("rounding", 0) for record in records)
+    return (name, NAMES[rule] + note, with_error([value / np.log(2) for value in loss], 3), with_error(loss, 3),
+            f"{paper.loss[place]:.3f}" if place >= 0 else NOTHING,
+            f"{failed} of {cells}" + (f" ({rounding} by rounding)" if rounding else ""),
+            seconds(float(np.mean([record["seconds"] for record in records]))),
+            paper.time[place] if place >= 0 and how != "chosen" else NOTHING, str(len(records)))
+
+
+def _ordinal(number: int) -> str:
+    return {2: "second", 3: "third"}.get(number, f"{number}th")
+
+
+TABLE3 = Experiment(plan, tables, remarks=(
+    "The splits are ours (seeded); the paper's are not published. Inputs and real targets are standardised by the"
+    " training half. Only sizes and order can be compared.",
+    "The paper says that a log-loss of 1 is a coin flip, which is base 2; its figures agree with ours far better in"
+    " nats.",
+    "Table 1 prints two values of log b, -5 and 1; with those alone the losses on Triazines, Housing and Space_ga are"
+    " far from the paper's. Here there are four, from -5 to 1.",
+    "Laplace noise has no curvature at its mode, so there is no Laplace approximation to set beside the paper's.",
+    "Proximal is the paper's iteration with its fixed step, from the prior for classification and from the data for"
+    " regression, where from the prior it runs in a circle. Where it does not converge it ran out of 1,000 iterations.",
+    "Fits that did not converge by rounding ended at a stationarity below 1e-4: with next to no noise there are no"
+    " more digits.",
+))

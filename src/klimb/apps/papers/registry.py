@@ -1,0 +1,98 @@
+"""Every table and figure that can be reproduced, by its key. A new one is one entry here.
+
+The experiments live in modules of their own, imported when they are run: listing them is quick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from typing import final
+
+from klimb.apps.papers.experiment import Experiment
+from klimb.errors import InputError
+
+PAPERS = {
+    "A": "Khan et al., Kullback-Leibler proximal variational inference (2015)",
+    "B": "the same, an earlier version with a supplement",
+    "S": "Sheth and Khardon, A fixed-point operator for latent Gaussian models (2016)",
+    "N": "Nickisch and Seeger, Convex variational Bayesian inference for large scale GLMs (2009)",
+    "G": "Guo et al., Boosting variational inference (2016)",
+}
+
+
+@final
+@dataclass(frozen=True)
+class Entry:
+    """A table or figure: what it shows, where its experiment is (``module:NAME``), the data sets it needs."""
+
+    title: str
+    home: str
+    data: tuple[str, ...]
+    full: str  # about how long a full run takes, on one core
+
+    def experiment(self) -> Experiment:
+        """The experiment itself; imports its module."""
+        module, _, name = self.home.partition(":")
+        found = getattr(import_module(f"klimb.apps.papers.{module}"), name)
+        assert isinstance(found, Experiment)
+        return found
+
+
+GRID_SETS = ("sonar", "ionosphere", "usps_3vs5", "triazines", "boston", "space_ga")
+
+EXPERIMENTS: dict[str, Entry] = {
+    "A-table1": Entry("the data sets and the grids of hyperparameters", "data_table:TABLE",
+                      ("a1a", "colon", *GRID_SETS), "10 s"),
+    "A-table2": Entry("Bayesian logistic regression: evidence, log-loss and time of five methods",
+                      "logistic:TABLE2", ("a1a", "colon"), "4 min"),
+    "B-table2": Entry("the same on Gisette, or on what stands in for it", "logistic:GISETTE",
+                      ("usps", "madelon", "arcene", "dexter"), "30 min"),
+    "A-table3": Entry("Gaussian processes over grids: log-loss and time of Laplace, EP and the proximal method",
+                      "processes:TABLE3", GRID_SETS, "2 h"),
+    "A-figure1": Entry("log-loss and time over the grid for USPS 3 against 5, and predicted probabilities",
+                       "heatmaps:FIGURE", ("usps_3vs5",), "15 min"),
+    "S-figure1": Entry("where the curvature of a logistic site grows with its variance", "monotone:FIGURE",
+                       ("german",), "5 s"),
+    "S-figure2": Entry("the bound against time: generalised linear models", "traces:FIGURE2",
+                       ("a9a", "german", "abalone", "flares", "boston", "space_ga"), "2 min"),
+    "S-figure3": Entry("the bound against time: Gaussian processes", "traces:FIGURE3",
+                       ("german", "ionosphere", "flares", "abalone", "boston", "stock"), "2 min"),
+    "S-figure4": Entry("the bound against time: sparse processes with Laplace noise", "traces:FIGURE4",
+                       ("stock", "space_ga"), "1 min"),
+    "S-figure5": Entry("the bound against time: processes with Student-t noise", "traces:FIGURE5",
+                       ("boston", "stock"), "1 min"),
+    "N-table1": Entry("products with the design that a fit takes (the table of section 2.4)", "products:TABLE",
+                      ("a9a", "reuters"), "3 min"),
+    "N-figure2": Entry("active learning: error against labels, for scores and for chance", "active_learning:FIGURE2",
+                       ("a9a", "imdb", "farm_ads", "reuters"), "1 h"),
+    "G-figure1": Entry("boosted mixtures for a Cauchy density and for mixtures", "boosting:FIGURE1", (), "1 min"),
+    "G-figure2": Entry("means and covariances of a logistic regression by boosting", "boosting:FIGURE2",
+                       ("nodal",), "1 min"),
+}
+
+
+def entry(key: str) -> Entry:
+    """The entry of a key; its letters may be of either case.
+
+    >>> entry("g-FIGURE1").title
+    'boosted mixtures for a Cauchy density and for mixtures'
+    """
+    for name, one in EXPERIMENTS.items():
+        if name.lower() == key.lower():
+            return one
+    close = get_close_matches(key.lower(), [name.lower() for name in EXPERIMENTS], n=1)
+    hint = f"Did you mean {next(name for name in EXPERIMENTS if name.lower() == close[0])}? " if close else ""
+    raise InputError("expected the name of a table or figure", repr(key),
+                     f"{hint}klimb reproduce --list names them all.")
+
+
+def canonical(key: str) -> str:
+    """The key as it is written in the registry.
+
+    >>> canonical("a-TABLE2")
+    'A-table2'
+    """
+    entry(key)
+    return next(name for name in EXPERIMENTS if name.lower() == key.lower())

@@ -1,0 +1,168 @@
+"""Runs an experiment: jobs one by one, each kept when it is done; then tables, picture and page.
+
+    KEY.json   the record and journal: versions, machine, data with digests, CPU seconds, every result
+    KEY.md     the tables with the paper's figures beside ours, the picture, and why they differ
+    KEY.png    the picture, where there is one and matplotlib is installed
+
+A quick run adds ``-quick`` to these names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from klimb._files import whole_file
+from klimb.apps.papers.data import Library
+from klimb.apps.papers.experiment import SIZES, Experiment, Job, Results, Size, Table
+from klimb.apps.papers.pictures import NEEDS_MATPLOTLIB, can_draw
+from klimb.apps.papers.record import Record
+from klimb.apps.papers.registry import PAPERS, Entry, canonical, entry
+from klimb.apps.papers.tables import as_markdown, as_text, seconds
+from klimb.errors import InputError
+
+Hear: TypeAlias = Callable[[str, int, int], None]  # job that begins, jobs done, jobs in all
+
+
+def run(key: str, *, data: str | Path | None = None, out: str | Path = "reproduced", size: Size = "full",
+        fresh: bool = False, so_far: bool = False, hear: Hear | None = None) -> Record:
+    """Reproduce a table or figure; go on where an earlier run stopped.
+
+    Parameters
+    ----------
+    key : str
+        Such as "A-table2"; `klimb.apps.papers.EXPERIMENTS` has them all.
+    data : path, optional
+        The folder of the data sets; by default the one KLIMB_DATA names.
+    out : path
+        Where record, page and picture go; made if it is not there.
+    size : "full", "quick" or "tiny"
+        As the paper has it; within two minutes; within seconds, to see that everything runs.
+    fresh : bool
+        Forget what an earlier run found.
+    so_far : bool
+        Do nothing more; make tables, page and picture of what is there.
+    hear : callable, optional
+        Called with (job, done, total) before every job, and at the end.
+
+    Examples
+    --------
+    >>> import klimb.apps.papers, tempfile
+    >>> record = klimb.apps.papers.run("G-figure1", out=tempfile.mkdtemp(), size="tiny")
+    >>> record.finished, sorted(record.results)[0]
+    (True, 'Cauchy/[G]')
+    """
+    name, chosen = canonical(key), entry(key)
+    if size not in SIZES:
+        raise InputError("size must be 'full', 'quick' or 'tiny'", repr(size), "Leave it out for a full run.")
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise InputError("expected a folder for the results", f"{folder}, which is a file", "Name another with --out.")
+    library = Library(data)
+    facts = {one: library.facts(one) for one in chosen.data}  # before any work: a missing file is said at once
+    if not so_far:
+        folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{stem(name, size)}.json"
+    if fresh:
+        path.unlink(missing_ok=True)
+    record = Record.open(path, name, size)
+    _same_data(record, facts)
+    record.data.update(facts)
+    experiment = chosen.experiment()
+    jobs = experiment.plan(library, size)
+    if not so_far:
+        _work(record, jobs, hear)
+    elif not record.results:
+        raise InputError("expected an earlier run to show", f"nothing in {path}", "Run it without --so-far first.")
+    try:
+        _finish(record, chosen, experiment, jobs)
+    except (LookupError, ValueError):
+        if record.finished or not so_far:
+            raise
+        raise InputError(f"expected enough of {name} for its tables", f"{len(record.results)} of {len(jobs)} parts",
+                         "Let it run on: the same command without --so-far.") from None
+    return record
+
+
+def stem(key: str, size: Size) -> str:
+    """The name of the files of a run, without their endings.
+
+    >>> stem("A-table2", "full"), stem("A-table2", "quick")
+    ('A-table2', 'A-table2-quick')
+    """
+    return key if size == "full" else f"{key}-{size}"
+
+
+def _same_data(record: Record, facts: dict[str, dict[str, Any]]) -> None:
+    for name, found in facts.items():
+        before = record.data.get(name)
+        if record.results and before is not None and before["sha256"] != found["sha256"]:
+            raise InputError(f"expected the data set {name} of {record.path}",
+                             f"other files ({', '.join(found['files'])})",
+                             "Begin anew with --fresh, or name another folder with --out.")
+
+
+def _work(record: Record, jobs: Sequence[Job], hear: Hear | None) -> None:
+    """The jobs that are still to be done, with one BLAS thread: CPU seconds then measure work."""
+    import threadpoolctl
+
+    tell = hear or (lambda *_: None)
+    left = [job for job in jobs if job.name not in record.results]
+    done = len(jobs) - len(left)
+    with threadpoolctl.threadpool_limits(limits=1):
+        for number, job in enumerate(left):
+            tell(job.name, done + number, len(jobs))
+            begin = time.process_time()
+            found = job.work(record.results)
+            record.keep(job.name, found, time.process_time() - begin)
+    tell("", len(jobs), len(jobs))
+
+
+def _finish(record: Record, chosen: Entry, experiment: Experiment, jobs: Sequence[Job]) -> None:
+    results = {job.name: record.results[job.name] for job in jobs if job.name in record.results}  # in planned order
+    record.finished = len(results) == len(jobs)
+    tables = experiment.tables(results)
+    record.extra = {"title": chosen.title, "paper": PAPERS[record.experiment[0]],
+                    "jobs": len(jobs), "tables": [asdict(one) for one in tables],
+                    "remarks": experiment.remarks}
+    record.write()
+    picture = draw(record, experiment, results)
+    with whole_file(record.path.with_suffix(".md")) as stream:
+        stream.write(page(record, experiment, tables, picture))
+
+
+def draw(record: Record, experiment: Experiment, results: Results) -> Path | None:
+    """The picture, if there is one to draw and matplotlib to draw it."""
+    if experiment.draw is None or not can_draw():
+        return None
+    path = record.path.with_suffix(".png")
+    experiment.draw(results, path)
+    return path
+
+
+def page(record: Record, experiment: Experiment, tables: Sequence[Table], picture: Path | None) -> str:
+    """All of it in Markdown."""
+    option = "" if record.size == "full" else f" --{record.size}"
+    part = "" if record.finished else f" ({len(record.results)} of {record.extra['jobs']} parts so far)"
+    made = (f"`klimb reproduce {record.experiment}{option}`{part}, {seconds(sum(record.cpu_seconds.values()))} of CPU"
+            f" time on one core. [{record.experiment[0]}] is {record.extra['paper']}.")
+    parts = [f"# {record.experiment}: {record.extra['title']}", made, *map(as_markdown, tables)]
+    if picture is not None:
+        parts.append(f"![{record.extra['title']}]({picture.name})\n\n*{experiment.caption}*")
+    elif experiment.draw is not None:
+        parts.append(NEEDS_MATPLOTLIB)
+    if experiment.remarks:
+        parts.append("\n".join(f"- {remark}" for remark in experiment.remarks))
+    return "\n\n".join(parts) + "\n"
+
+
+def shown(record: Record) -> str:
+    """What the terminal is told: tables, remarks, and where the files are."""
+    experiment = entry(record.experiment).experiment()
+    tables = [Table(**one) for one in record.extra["tables"]]
+    files = [path for ending in (".json", ".md", ".png") if (path := record.path.with_suffix(ending)).exists()]
+    remarks = "\n".join(f"- {remark}" for remark in experiment.remarks)
+    return "\n\n".join([*map(as_text, tables), *([remarks] if remarks else []), "\n".join(map(str, files))])

@@ -1,0 +1,292 @@
+"""[S] Figures 2-5: the bound against time for GLMs, Gaussian processes, sparse processes and Student-t noise.
+
+As in the paper inputs are standardised, GLMs have prior variance 0.1 (0.001 for flares), processes have at most 500
+data and an RBF kernel whose hyperparameters 200 of the data have chosen, and sparse ones 100 random inducing points.
+FPb and FPi start at m = 0 and V = I (0.1 I for counts) as in the paper, the proximal step at the prior; none of them
+has a safeguard. "FPi from data" is the same rule from klimb's start. GRAD is L-BFGS on the mean and the Cholesky factor
+of V. A rule that diverges or leaves the cone ends where it does, and the picture says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from klimb import kernels, latents, methods, sites, steps
+from klimb.apps.papers.data import Library
+from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, Table, by_parts
+from klimb.apps.papers.pictures import BLUE, GREEN, GREY, ORANGE, PINK, SKY, letter, panels
+from klimb.infer.evidence import optimise
+from klimb.infer.loop import infer
+from klimb.infer.problem import Problem
+from klimb.latents.base import Posterior
+from klimb.models.gp import gp
+from klimb.numerics.arrays import Array
+
+FEW = 200  # data that choose the hyperparameters
+INDUCING = 100
+CLOSE = 1e-3  # nats below the best bound that count as arrived
+KEPT = 160  # points of a trace in the record
+FLOOR, ROOF = 1e-7, 1e7  # of the gaps that are drawn
+JITTER = 1e-6  # on the diagonal of K, for everyone: GRAD factorises it
+ENDS = {"stopped": "out of time", "cycle": "cycles", "diverged": "diverges", "improper": "fails"}
+LINES = {"default": (BLUE, "o"), "FPi": (ORANGE, "s"), "FPi from data": (SKY, "D"), "FPb": (PINK, "^"),
+         "proximal": (GREEN, "v"), "GRAD": (GREY, "x")}
+
+
+@final
+@dataclass(frozen=True)
+class Panel:
+    """A data set and its likelihood; for GLMs the variance of the prior."""
+
+    data: str
+    likelihood: str
+    prior_variance: float | None = None  # of a GLM's weights; a process if None
+    inducing: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.likelihood}, {self.data}"
+
+
+SITES: dict[str, sites.Site] = {"logistic": sites.Logistic(), "Poisson": sites.Poisson(), "Laplace": sites.Laplace(0.3),
+                                "Student-t": sites.StudentT(3.0, 1 / np.sqrt(3.0))}  # the paper's nu = 3, sigma^2 = 1/3
+
+
+# -- problems ---------------------------------------------------------------------------------------------------------
+
+
+def rows(library: Library, panel: Panel, limit: int | None) -> tuple[Array, Array]:
+    """Standardised inputs and the target (standardised if it is real) of random rows."""
+    data = library.load(panel.data)
+    order = np.random.default_rng(0).permutation(len(data.y))[:limit]
+    X, y = data.dense[order], data.y[order]
+    sd = X.std(axis=0)
+    X = (X - X.mean(axis=0)) / np.where(sd > 0, sd, 1.0)
+    if SITES[panel.likelihood].response == "real":
+        y = (y - y.mean()) / y.std()
+    return X, y
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What is fitted, and the marginal variances under V = I (0.1 I for counts)."""
+
+    latent: Any
+    site: sites.Site
+    y: Array
+    unit_variances: Array
+
+    def after_one_step(self) -> Posterior:
+        """The paper's start, m = 0 and V = I, after one step of FPi.
+
+        V = I itself has no place in a state of two numbers for each datum; T(I), to which the first step leads, has.
+        """
+        problem = Problem(self.latent, self.site, self.y)
+        mean = np.array(self.latent.mean)
+        e = self.site.expect(self.y, mean, self.unit_variances)
+        factor = problem.factor(np.maximum(e.gamma, 0.0))  # [S] section 3.1 for sites that are not log-concave
+        da, dm = factor.solve(np.asarray(e.alpha))
+        return problem.posterior(problem.state(-da, mean - dm, factor))
+
+
+def setting(library: Library, panel: Panel, limit: int | None) -> Setting:
+    """A panel, ready to be fitted."""
+    X, y = rows(library, panel, limit)
+    site = SITES[panel.likelihood]
+    unit = 0.1 if panel.likelihood == "Poisson" else 1.0
+    if panel.prior_variance is not None:
+        X = np.column_stack([np.ones(len(y)), X])
+        if panel.likelihood == "Laplace":  # the scale of least squares' residuals on the first data
+            few = X[:FEW], y[:FEW]
+            left = few[1] - few[0] @ np.linalg.lstsq(*few, rcond=None)[0]
+            site = sites.Laplace(float(np.abs(left).mean()))
+        return Setting(latents.Weights(X, cov=panel.prior_variance), site, y, unit * (X**2).sum(axis=1))
+    kernel = kernels.RBF(variance=1.0, lengthscale=float(np.sqrt(X.shape[1])))
+    learn = ("scale",) if panel.likelihood == "Laplace" else ()
+    best = optimise(gp(kernel, X[:FEW], site, learn=learn), y[:FEW]).model
+    model = gp(best.kernel, X, best.likelihood, inducing=X[:INDUCING] if panel.inducing else None, jitter=JITTER)
+    if not panel.inducing:
+        return Setting(model.latent, model.site, y, np.full(len(y), unit))
+    Kuu, Kuf = best.kernel.gram(X[:INDUCING]), best.kernel.gram(X[:INDUCING], X)
+    D = np.linalg.solve(Kuu + JITTER * np.eye(len(Kuu)), Kuf)  # f_i = d_i'u + noise of variance c_i: [S] Eq. (4)
+    slack = np.maximum(best.kernel.diag(X) - (Kuf * D).sum(axis=0), 0.0)
+    return Setting(model.latent, model.site, y, slack + unit * (D**2).sum(axis=0))
+
+
+# -- traces -----------------------------------------------------------------------------------------------------------
+
+
+def rule(name: str, this: Setting) -> Callable[[Any], Any]:
+    """A way to fit, as a function of a callback."""
+    latent, site, y = this.latent, this.site, this.y
+    if name == "GRAD":
+        return lambda callback: methods.cholesky_gradient(latent, site, y, callback=callback)
+    clip = not site.log_concave  # [S] section 4 replaces negative gamma by zero
+    step: Mapping[str, Any] = {
+        "default": None, "FPi": steps.FixedPoint(clip=clip, start="data"),
+        "FPi from data": steps.FixedPoint(start="data"), "FPb": steps.FixedPoint(batch=True, clip=clip, start="data"),
+        "proximal": steps.Proximal(0.25 if isinstance(site, sites.Logistic) else 1.0)}
+
+    def run(callback: Any) -> Any:
+        start = this.after_one_step() if name in ("FPi", "FPb") else None
+        return infer(latent, site, y, step=step[name], max_iter=5000, callback=callback, start=start)
+
+    return run
+
+
+def traced(run: Callable[[Any], Any], cap: float) -> Found:
+    """The bound after every iteration, with CPU seconds; at most ``cap`` of them."""
+    begin = time.process_time()
+    clock: list[float] = []
+
+    def note(_: Any) -> bool:
+        clock.append(time.process_time() - begin)
+        return clock[-1] < cap
+
+    result = run(note)
+    bound = np.asarray(result.history.bound)
+    clock += [time.process_time() - begin] * (len(bound) - len(clock))  # the last one ends without a call
+    kept = np.unique(np.linspace(0, len(bound) - 1, min(KEPT, len(bound))).astype(int))
+    return {"seconds": np.round(np.array(clock)[kept], 4), "bound": bound[kept], "iterations": len(bound) - 1,
+            "status": result.status.name.lower()}
+
+
+def plan_of(chosen: tuple[Panel, ...]) -> Callable[[Library, Size], list[Job]]:
+    """A job for every panel and rule."""
+    def plan(library: Library, size: Size) -> list[Job]:
+        cap = {"full": 15.0, "quick": 2.0, "tiny": 0.1}[size]
+        whole = {"full": None, "quick": 4000, "tiny": 60}[size]
+
+        @lru_cache(maxsize=1)  # rules of a panel follow each other
+        def ready(panel: Panel) -> Setting:
+            return setting(library, panel, whole if panel.prior_variance is not None or panel.inducing else
+                           {"full": 500, "quick": 300, "tiny": 60}[size])
+
+        def job(panel: Panel, name: str) -> Job:
+            return Job(f"{panel.name}/{name}", lambda _: traced(rule(name, ready(panel)), cap))
+
+        return [job(panel, name) for panel in chosen for name in LINES]
+
+    return plan
+
+
+# -- what they show ---------------------------------------------------------------------------------------------------
+
+
+def bests(results: Results) -> dict[str, float]:
+    """The best bound of every panel."""
+    best: dict[str, float] = {}
+    for (panel, _), found in by_parts(results).items():
+        top = max((value for value in found["bound"] if value is not None), default=-np.inf)
+        best[panel] = max(top, best.get(panel, -np.inf))
+    return best
+
+
+def arrival(trace: Found, best: float) -> str:
+    """CPU seconds until the bound stays close to the best one."""
+    away = [place for place, value in enumerate(trace["bound"]) if value is None or value < best - CLOSE]
+    if away and away[-1] == len(trace["bound"]) - 1:
+        if trace["status"] == "converged":
+            return f"{best - trace['bound'][-1]:.1g} low"
+        return _end(trace)
+    return f"{trace['seconds'][away[-1] + 1 if away else 0]:.2g}"
+
+
+def table_of(title: str) -> Callable[[Results], list[Table]]:
+    """Seconds to arrive, a row for every panel."""
+    def tables(results: Results) -> list[Table]:
+        parts, best = by_parts(results), bests(results)
+        lines = tuple((panel, *(arrival(parts[panel, name], top) for name in LINES)) for panel, top in best.items())
+        return [Table(f"{title}: CPU seconds to stay within {CLOSE:g} nats of the best bound",
+                      ("likelihood, data", *LINES), lines)]
+
+    return tables
+
+
+def draw(results: Results, path: Path) -> None:
+    """Distance to the best bound against CPU seconds, a panel for every data set."""
+    parts, best = by_parts(results), bests(results)
+    columns = 3 if len(best) > 4 else 2
+    lines = -(-len(best) // columns)
+    with panels(path, lines, columns, (4.2 * columns, 3.4 * lines + 0.3), sharey=True) as (figure, axes):
+        for index, (ax, (panel, top)) in enumerate(zip(axes.flat, best.items(), strict=False)):
+            for name, (colour, marker) in LINES.items():
+                _line(ax, parts[panel, name], top, name, colour, marker)
+            letter(ax, index, panel)
+            ax.set(xscale="log", yscale="log", ylim=(FLOOR / 2, 1e3 * ROOF))
+            ax.xaxis.set_minor_formatter("")
+            ax.grid(alpha=0.25)
+            ended = [f"{name}: {_end(parts[panel, name])}" for name in LINES if _end(parts[panel, name])]
+            ax.text(0.98, 0.97, "\n".join(ended), transform=ax.transAxes, ha="right", va="top", fontsize=8.5,
+                    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.5})
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(LINES))
+        for ax in axes[:, 0]:
+            ax.set_ylabel("nats below the best bound")
+        for ax in axes[-1]:
+            ax.set_xlabel("CPU seconds")
+
+
+def _end(trace: Found) -> str:
+    """How a trace ended, if not at the optimum."""
+    status = str(trace["status"])
+    return "" if status == "converged" else ENDS.get(status, status.replace("_", " "))
+
+
+def _line(ax: Any, trace: Found, best: float, name: str, colour: str, marker: str) -> None:
+    bound = np.array([np.nan if value is None else value for value in trace["bound"]], dtype=float)
+    gap = np.maximum(best - bound, FLOOR)
+    ax.plot(np.maximum(trace["seconds"], 1e-3), np.where(gap < ROOF, gap, np.nan), color=colour, marker=marker, ms=3.5,
+            lw=1.4, label=name)
+
+
+COMMON = (
+    "The paper's list of data sets is in a supplement we do not have; of its names only flares is in the text. German"
+    " credit, Abalone, Ionosphere, Housing, stock and Space_ga stand in.",
+    "FPi and FPb start where the paper starts them, at m = 0 and V = I (0.1 I for counts). Their Newton steps on the"
+    " mean are full steps; the paper does not say whether its own had a line search, which may be why it sees FPi"
+    " converge everywhere.",
+    "Times are CPU seconds of one thread on a shared machine: read the ratios. The proximal rule of [A] and the default"
+    " are not in the paper.",
+)
+CAPTION = ("How far below the best bound each rule is, against CPU seconds. The default (blue dots) falls straight to"
+           " the optimum in every panel; ")
+
+
+def _experiment(title: str, chosen: tuple[Panel, ...], see: str, *remarks: str) -> Experiment:
+    return Experiment(plan_of(chosen), table_of(title), draw, CAPTION + see, (*COMMON, *remarks))
+
+
+FIGURE2 = _experiment("[S] Figure 2, GLMs", (
+    Panel("a9a", "logistic", 0.1), Panel("abalone", "Poisson", 0.1), Panel("space_ga", "Laplace", 0.1),
+    Panel("german", "logistic", 0.1), Panel("flares", "Poisson", 0.001), Panel("boston", "Laplace", 0.1)),
+    "FPi does so where it converges at all, GRAD follows later.",
+    "Designs have a column of ones besides; the scale of the Laplace noise is the mean absolute residual of least"
+    " squares on 200 of the data.",
+    "From V = 0.1 I the bound of the Abalone counts begins below -1e6, and FPi and FPb lose their last digits on the"
+    " way: they end a hundredth of a nat low. On a9a, whose rare columns are long after standardising, T overshoots"
+    " from any start.")
+FIGURE3 = _experiment("[S] Figure 3, processes", (
+    Panel("german", "logistic"), Panel("flares", "Poisson"), Panel("boston", "Laplace"),
+    Panel("ionosphere", "logistic"), Panel("abalone", "Poisson"), Panel("stock", "Laplace")),
+    "FPi matches it on German credit and on counts and fails elsewhere; from the data it fails on Ionosphere only; FPb,"
+    " GRAD and the proximal rule arrive about ten to a hundred times later, or not at all.",
+    "Where FPi starts decides: from the paper's start it fails on Laplace noise, from the data it is nearly the default"
+    " step, which adds only the judge.",
+    "On Ionosphere FPi comes within 1e-6 nats of the optimum and then leaves it for the cycle of two that the paper's"
+    " theorem allows: the fixed point is unstable there.")
+FIGURE4 = _experiment("[S] Figure 4, 100 inducing points", (
+    Panel("stock", "Laplace", inducing=True), Panel("space_ga", "Laplace", inducing=True)),
+    "FPi from the paper's start cycles on one set and matches it on the other; FPb and GRAD need about ten to a hundred"
+    " times as long.")
+FIGURE5 = _experiment("[S] Figure 5, Student-t noise", (Panel("boston", "Student-t"), Panel("stock", "Student-t")),
+    "FPi does not settle from the paper's start, FPb does on one set; from the data FPi is as fast as the default.",
+    "FPi and FPb set negative gamma to zero, as the paper does (steps.FixedPoint(clip=True)). That moves the fixed"
+    " point: on Housing FPb ends in a cycle 0.01 nats low. The default and FPi from data keep negative gamma.")

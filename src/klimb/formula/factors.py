@@ -1,0 +1,195 @@
+"""The factors of a product: numbers, bases (poly, bs) and levels, each as one or more columns.
+
+`learn_factor` looks at the data of the fit once; what it learnt is a plain record that turns any other frame into the
+same columns, and goes to JSON and back without losing a bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from klimb.errors import InputError, listed
+from klimb.formula.bases import BSpline, Polynomial, learn_bspline, learn_polynomial
+from klimb.formula.contrasts import contrast, contrast_labels, left_out_level
+from klimb.formula.errors import FormulaError
+from klimb.formula.functions import FUNCTIONS, bind
+from klimb.formula.nodes import Call, Name
+from klimb.formula.numeric import Numeric, learn_numeric
+from klimb.formula.parts import label
+from klimb.numerics.arrays import Array
+from klimb.rows.columns import Codes, Column, is_number, match_levels, rows_named
+from klimb.rows.table import Source, shown_values
+
+
+@final
+@dataclass(frozen=True)
+class NumberFactor:
+    """One numeric column."""
+
+    name: str
+    expression: Numeric
+    levels: tuple[str, ...] = ()
+
+    def names(self, full: bool) -> tuple[str, ...]:
+        return (self.name,)
+
+    def block(self, source: Source, full: bool) -> Array:
+        return self.expression.evaluate(source)[:, None]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "number", "name": self.name, "expression": self.expression.to_json()}
+
+
+@final
+@dataclass(frozen=True)
+class BasisFactor:
+    """Several columns made of one: ``poly(x, 3)``, ``bs(x, df=5)``."""
+
+    name: str
+    expression: Numeric
+    basis: Polynomial | BSpline
+    levels: tuple[str, ...] = ()
+
+    def names(self, full: bool) -> tuple[str, ...]:
+        return tuple(f"{self.name}[{j}]" for j in range(1, self.basis.size + 1))
+
+    def block(self, source: Source, full: bool) -> Array:
+        return self.basis.evaluate(self.expression.evaluate(source), self.name, source)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "basis", "name": self.name, "expression": self.expression.to_json(),
+                "basis": self.basis.to_json()}
+
+
+@final
+@dataclass(frozen=True)
+class LevelFactor:
+    """A column of levels: k columns where it stands alone, k - 1 contrasts beside what it is compared with."""
+
+    name: str
+    column: str
+    levels: tuple[str, ...]
+    contrast: str = "Treatment"
+    reference: str | None = None
+
+    def names(self, full: bool) -> tuple[str, ...]:
+        labels = self.levels if full else contrast_labels(self.contrast, self.levels, self.reference)
+        return tuple(f"{self.name}[{text}]" for text in labels)
+
+    def codes(self, source: Source) -> Codes:
+        """Level of each row; an error names the levels that were not there at the fit."""
+        codes, labels = source.factor(self.column)
+        known = match_levels(codes, labels, self.levels)
+        if len(known) and known.min() < 0:
+            new = [text for text in labels if text not in set(self.levels)]
+            rows = source.rows[known < 0]
+            raise InputError(f"{self.column!r} must have levels that were there at the fit: {listed(self.levels)}",
+                             f"{listed(map(repr, new), 5)} in {rows_named(rows)}",
+                             "A fixed factor has no coefficient for a new level: leave these rows out, merge the level "
+                             f"with a known one, or fit with (1 | {self.column}), which allows new groups.")
+        return known
+
+    def block(self, source: Source, full: bool) -> Array:
+        codes = self.codes(source)
+        if not full and self.contrast != "Treatment":
+            return contrast(self.contrast, self.levels, self.reference)[codes]
+        # Ones in zeros: no k x k matrix, which for many levels is larger than the data.
+        ones = np.zeros((source.n, len(self.levels)))
+        ones[np.arange(source.n), codes] = 1.0
+        return ones if full else np.delete(ones, left_out_level("Treatment", self.levels, self.reference), axis=1)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "levels", "name": self.name, "column": self.column, "levels": list(self.levels),
+                "contrast": self.contrast, "reference": self.reference}
+
+
+Factor: TypeAlias = NumberFactor | BasisFactor | LevelFactor
+
+
+def factor_from_json(state: dict[str, Any]) -> Factor:
+    """The factor whose ``to_json`` gave ``state``."""
+    kind, name = state["kind"], str(state["name"])
+    if kind == "number":
+        return NumberFactor(name, Numeric.from_json(state["expression"]))
+    if kind == "basis":
+        kinds: dict[str, type[Polynomial] | type[BSpline]] = {"poly": Polynomial, "bs": BSpline}
+        basis = kinds[state["basis"]["kind"]].from_json(state["basis"])
+        return BasisFactor(name, Numeric.from_json(state["expression"]), basis)
+    if kind == "levels":
+        return LevelFactor(name, str(state["column"]), tuple(state["levels"]), str(state["contrast"]),
+                           state["reference"])
+    raise InputError("a kind of factor that this version knows", repr(kind), "Update klimb.")
+
+
+def learn_factor(node: Name | Call, source: Source, text: str) -> Factor:
+    """What the data say about one factor of a formula."""
+    name = label(node)
+    if isinstance(node, Name):
+        column = source.column(node.name)
+        if column.is_factor:
+            check_not_numbers(column, source)
+            return learn_levels(node, name, source, text)
+        return _number(name, node, source)
+    role = FUNCTIONS[node.function].role
+    arguments = bind(node, text)
+    if role == "factor":
+        return learn_levels(arguments["x"], name, source, text, arguments)
+    if role == "basis":
+        expression = learn_numeric(arguments["x"], source)
+        learn = learn_polynomial if node.function == "poly" else learn_bspline
+        x = expression.evaluate(source)
+        basis = learn(x, arguments, node, text)
+        basis.check(x, name, source)
+        return BasisFactor(name, expression, basis)
+    return _number(name, node, source)
+
+
+def _number(name: str, node: Name | Call, source: Source) -> NumberFactor:
+    expression = learn_numeric(node, source)
+    expression.evaluate(source)  # may refuse values: better now, when the place in the formula is known
+    return NumberFactor(name, expression)
+
+
+def check_not_numbers(column: Column, source: Source) -> None:
+    """Text that is nearly always a number is a numeric column with a flaw, not a factor with hundreds of levels."""
+    if column.kind != "text":
+        return
+    codes, levels = source.factor(column.name)
+    odd = [k for k, level in enumerate(levels) if not is_number(level)]
+    if len(levels) > 20 and 0 < len(odd) < 0.1 * len(levels):
+        rows = np.flatnonzero(np.isin(codes, odd))
+        labels = np.array(levels, dtype=object)[codes[rows[:3]]]
+        raise InputError(f"column {column.name!r} must hold numbers only or text only",
+                         f"text that is mostly numbers, and {shown_values(labels, source.rows[rows])}",
+                         f"Correct these rows and turn the column into numbers; C({column.name}) takes it as a factor.")
+
+
+def learn_levels(node: Name, name: str, source: Source, text: str,
+                 options: dict[str, Any] | None = None) -> LevelFactor:
+    """The levels of a column and their coding."""
+    _, found = source.factor(node.name)
+    chosen = options or {"contrast": "Treatment", "reference": None, "levels": None}
+    levels: Sequence[str] = found
+    if chosen["levels"] is not None:
+        unknown = [level for level in found if level not in chosen["levels"]]
+        if unknown:
+            raise FormulaError(f"expected levels= with every level of {node.name!r}",
+                               f"{listed(map(repr, unknown), 5)} left out", f"The levels are: {listed(found)}.",
+                               text, node.span)
+        levels = [level for level in chosen["levels"] if level in set(found)]
+    reference = chosen["reference"]
+    if reference is not None:
+        if reference not in levels:
+            raise FormulaError(f"expected a level of {node.name!r} as reference", repr(reference),
+                               f"The levels are: {listed(levels)}.", text, node.span)
+        if chosen["contrast"] not in ("Treatment", "Sum"):
+            raise FormulaError("expected reference= with Treatment or Sum", chosen["contrast"],
+                               "The other contrasts have no reference level.", text, node.span)
+    if chosen["contrast"] == "Poly" and len(levels) > 40:
+        raise FormulaError("expected at most 40 levels for Poly", f"{len(levels)}", "Use s(x) or poly(x, 3).", text,
+                           node.span)
+    return LevelFactor(name, node.name, tuple(levels), chosen["contrast"], reference)

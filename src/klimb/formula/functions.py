@@ -1,0 +1,254 @@
+"""The closed list of functions that a formula may call, and how their arguments are read.
+
+Nothing of a formula is ever evaluated as Python: a call is looked up here by name, or refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+from klimb.errors import listed, nearest
+from klimb.formula.errors import FormulaError
+from klimb.formula.nodes import Call, Items, Name, Node, Number, Text, Word
+
+REQUIRED = object()
+
+# What an argument may be, in the words of the error message.
+KINDS = {
+    "numeric": "a numeric column, or a function of one",
+    "column": "a column",
+    "whole": "a whole number",
+    "number": "a number",
+    "numbers": "a list of numbers such as [1, 2.5]",
+    "flag": "True or False",
+    "word": 'a name, such as "matern52"',
+    "contrast": "Treatment, Sum, Helmert or Poly",
+    "level": "a level of the factor, in quotation marks",
+    "levels": 'a list of levels such as ["low", "high"]',
+}
+CONTRASTS = {"treatment": "Treatment", "sum": "Sum", "helmert": "Helmert", "poly": "Poly"}
+
+
+@final
+@dataclass(frozen=True)
+class Parameter:
+    """An argument by name; ``many`` takes all positional arguments."""
+
+    name: str
+    kind: str
+    default: Any = REQUIRED
+    many: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class Function:
+    """A function that formulas may call; ``role`` says where it may stand."""
+
+    name: str
+    role: str  # elementwise, stateful, basis, factor, special, response
+    parameters: tuple[Parameter, ...]
+    summary: str
+
+
+_X = Parameter("x", "numeric")
+
+FUNCTIONS: dict[str, Function] = {
+    function.name: function
+    for function in (
+        Function("log", "elementwise", (_X,), "natural logarithm; needs x > 0"),
+        Function("log1p", "elementwise", (_X,), "log(1 + x); needs x > -1"),
+        Function("log2", "elementwise", (_X,), "logarithm to base 2; needs x > 0"),
+        Function("log10", "elementwise", (_X,), "logarithm to base 10; needs x > 0"),
+        Function("sqrt", "elementwise", (_X,), "square root; needs x >= 0"),
+        Function("exp", "elementwise", (_X,), "exponential"),
+        Function("abs", "elementwise", (_X,), "absolute value"),
+        Function("standardize", "stateful", (_X,), "(x - mean) / sd, with mean and sd of the data of the fit"),
+        Function("scale", "stateful", (_X,), "the same as standardize"),
+        Function("center", "stateful", (_X,), "x - mean"),
+        Function("poly", "basis", (_X, Parameter("degree", "whole", 1), Parameter("raw", "flag", False)),
+                 "orthogonal polynomials up to degree; raw=True for x, x^2, ..."),
+        Function("bs", "basis",
+                 (_X, Parameter("df", "whole", None), Parameter("knots", "numbers", None),
+                  Parameter("degree", "whole", 3), Parameter("lower", "number", None),
+                  Parameter("upper", "number", None)),
+                 "B-spline basis without penalty; df columns, or inner knots given"),
+        Function("C", "factor",
+                 (Parameter("x", "column"), Parameter("contrast", "contrast", "Treatment"),
+                  Parameter("reference", "level", None), Parameter("levels", "levels", None)),
+                 "x as a factor, with a contrast, a reference level, an order of levels"),
+        Function("offset", "special", (_X,), "added to the linear predictor with coefficient 1"),
+        Function("s", "special",
+                 (_X, Parameter("k", "whole", 10), Parameter("by", "column", None),
+                  Parameter("knots", "numbers", None)),
+                 "smooth curve: penalised cubic spline with k knots; by= gives a curve per level"),
+        Function("gp", "special",
+                 (Parameter("x", "numeric", many=True), Parameter("kernel", "word", "matern52"),
+                  Parameter("points", "whole", None)),
+                 "Gaussian process over the columns, with a kernel of klimb.kernels"),
+        Function("cbind", "response", (Parameter("successes", "column"), Parameter("failures", "column")),
+                 "left of ~: successes and failures"),
+        Function("p", "response", (Parameter("successes", "column"), Parameter("trials", "column")),
+                 "left of ~: successes and trials"),
+    )
+}
+RESERVED = {"rw1": "a random walk", "rw2": "a smooth random walk", "ar1": "an autoregression",
+            "car": "a conditional autoregression over areas", "bym2": "a BYM2 model of areas"}
+_ADVICE = {"I": "Arithmetic is not evaluated: make the column in your data first (poly(x, 2, raw=True): x and x^2).",
+           "factor": "Write C(x).", "as.factor": "Write C(x).", "Treatment": 'Write C(x, Treatment, reference="a").',
+           "ns": "Use s(x), or bs(x, df=5) without penalty.", "cr": "Use s(x).", "te": "Use gp(x, z).",
+           "ti": "Use gp(x, z).", "t2": "Use gp(x, z).", "np.log": "Write log(x).", "np.sqrt": "Write sqrt(x).",
+           "np.exp": "Write exp(x).", "np.log1p": "Write log1p(x).", "Q": "Write the name between back-quotes.",
+           "proportion": "Write p(successes, trials).", "prop": "Write p(successes, trials)."}
+
+_HINTS = {("s", "k"): " A surface over two columns is gp(x, z).",
+          ("gp", "x"): " A factor may group it: gp(x) + (1 | g)."}
+
+
+def lookup(call: Call, text: str) -> Function:
+    """The function that ``call`` names, or an error that lists what there is."""
+    function = FUNCTIONS.get(call.function)
+    if function is not None:
+        return function
+    if call.function in RESERVED:
+        raise FormulaError("expected a function that is there already", f"{call.function}()",
+                           f"{call.function}() will be {RESERVED[call.function]}; it is not there yet. "
+                           "Until then gp(time) or s(time) and (1 | area) may serve.", text, call.name_span)
+    advice = _ADVICE.get(call.function, "")
+    if call.function.startswith("contr."):
+        advice = "Write C(x, Treatment), C(x, Sum), C(x, Helmert) or C(x, Poly)."
+    advice = advice or nearest(call.function, FUNCTIONS)
+    raise FormulaError("expected one of the functions that formulas know", f"{call.function}()",
+                       f"{advice.strip()} They are {listed(FUNCTIONS, 99)}. Nothing is evaluated as Python: make other "
+                       "columns in your data first.".strip(), text, call.name_span)
+
+
+def bind(call: Call, text: str) -> dict[str, Any]:
+    """The arguments of ``call`` by parameter name, checked; nodes for columns, plain values for the rest."""
+    function = lookup(call, text)
+    known = {parameter.name: parameter for parameter in function.parameters}
+    given: dict[str, Any] = {}
+    positional = iter(function.parameters)
+    for key, value in call.arguments:
+        if key is None:
+            first = function.parameters[0]
+            parameter = first if first.many else next(positional, None)
+            if parameter is None:
+                raise FormulaError(f"expected at most {len(known)} arguments: {usage(function)}",
+                                   f"{len(call.arguments)}",
+                                   "Take some out.", text, value.span)
+        else:
+            parameter = known.get(key)
+            if parameter is None:
+                raise FormulaError(f"expected an argument of {usage(function)}", f"{key}=",
+                                   nearest(key, known) + f"Its arguments are {listed(known)}.", text, value.span)
+        converted = _convert(value, parameter, function, text)
+        if parameter.many:
+            given.setdefault(parameter.name, []).append(converted)
+        elif parameter.name in given:
+            raise FormulaError(f"expected {parameter.name} once", f"{parameter.name} twice",
+                               f"Write {usage(function)}.", text,
+                               value.span)
+        else:
+            given[parameter.name] = converted
+    for parameter in function.parameters:
+        if parameter.name not in given:
+            if parameter.default is REQUIRED:
+                raise FormulaError(f"expected {KINDS[parameter.kind]} as {parameter.name}", f"{call}",
+                                   f"Write {usage(function)}.", text, call.span)
+            given[parameter.name] = parameter.default
+    return given
+
+
+def usage(function: Function) -> str:
+    """How a call looks.
+
+    >>> usage(FUNCTIONS["poly"])
+    'poly(x, degree=1, raw=False)'
+    """
+    parts = []
+    for parameter in function.parameters:
+        if parameter.many:
+            parts.append(f"{parameter.name}, ...")
+        else:
+            parts.append(parameter.name if parameter.default is REQUIRED else f"{parameter.name}={parameter.default}")
+    return f"{function.name}({', '.join(parts)})"
+
+
+def columns_of(node: Node, text: str) -> list[Name]:
+    """The columns that a name or a call reads (not words such as ``Treatment``)."""
+    if isinstance(node, Name):
+        return [node]
+    if not isinstance(node, Call):
+        return []
+    found: list[Name] = []
+    for value in bind(node, text).values():
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, (Name, Call)):
+                found += columns_of(item, text)
+    return found
+
+
+def _convert(value: Node, parameter: Parameter, function: Function, text: str) -> Any:
+    converted = _CONVERTERS[parameter.kind](value)
+    if converted is _UNFIT:
+        raise FormulaError(f"expected {KINDS[parameter.kind]} as {parameter.name} of {function.name}()", str(value),
+                           f"Write {usage(function)}.{_HINTS.get((function.name, parameter.name), '')}", text,
+                           value.span)
+    if parameter.kind == "numeric" and isinstance(value, Call):
+        inner = lookup(value, text)
+        bind(value, text)
+        if inner.role not in ("elementwise", "stateful"):
+            raise FormulaError(f"expected {KINDS['numeric']} inside {function.name}()", f"{value}",
+                               f"{inner.name}() cannot stand inside {function.name}().", text, value.span)
+    return converted
+
+
+_UNFIT = object()
+
+
+def _whole(value: Node) -> Any:
+    return int(value.value) if isinstance(value, Number) and value.value == int(value.value) else _UNFIT
+
+
+def _numbers(value: Node) -> Any:
+    if isinstance(value, Items) and value.items and all(isinstance(item, Number) for item in value.items):
+        return tuple(item.value for item in value.items if isinstance(item, Number))
+    return _UNFIT
+
+
+def _text(value: Node) -> Any:
+    return value.value if isinstance(value, Text) else value.name if isinstance(value, Name) else _UNFIT
+
+
+def _contrast(value: Node) -> Any:
+    word = _text(value)
+    return CONTRASTS.get(word.lower().removeprefix("contr."), _UNFIT) if isinstance(word, str) else _UNFIT
+
+
+def _level(value: Node) -> Any:
+    if isinstance(value, (Text, Number, Word)):
+        return value.value if isinstance(value, Text) else str(value)
+    return _UNFIT
+
+
+def _levels(value: Node) -> Any:
+    if not isinstance(value, Items) or not value.items:
+        return _UNFIT
+    levels = tuple(_level(item) for item in value.items)
+    return levels if _UNFIT not in levels and len(set(levels)) == len(levels) else _UNFIT
+
+
+_CONVERTERS = {
+    "numeric": lambda value: value if isinstance(value, (Name, Call)) else _UNFIT,
+    "column": lambda value: value if isinstance(value, Name) else _UNFIT,
+    "whole": _whole,
+    "number": lambda value: value.value if isinstance(value, Number) else _UNFIT,
+    "numbers": _numbers,
+    "flag": lambda value: value.value if isinstance(value, Word) and value.value is not None else _UNFIT,
+    "word": _text,
+    "contrast": _contrast,
+    "level": _level,
+    "levels": _levels,
+}

@@ -1,0 +1,103 @@
+"""The left side of a formula: a column, a function of one, or successes and trials."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from klimb.errors import InputError, listed
+from klimb.formula.errors import FormulaError
+from klimb.formula.functions import FUNCTIONS, bind
+from klimb.formula.nodes import Call, Name, Node
+from klimb.formula.numeric import Numeric, learn_numeric
+from klimb.formula.parts import label
+from klimb.numerics.arrays import Array
+from klimb.rows.columns import match_levels, rows_named
+from klimb.rows.table import Source
+
+
+@final
+@dataclass(frozen=True)
+class Response:
+    """What is modelled.
+
+    A number (with the functions applied to it), the code of a level (0, 1, ..., in the order of ``levels``; False and
+    True are 0 and 1), or successes and trials, two columns.
+    """
+
+    name: str
+    kind: str  # number, levels, trials
+    columns: tuple[str, ...]
+    expression: Numeric | None = None
+    levels: tuple[str, ...] = ()
+    failures: bool = False  # the second column counts failures, not trials
+
+    def encode(self, source: Source) -> Array:
+        if self.kind == "trials":
+            return self._trials(source)
+        if self.kind == "levels":
+            codes, labels = source.factor(self.columns[0])
+            known = match_levels(codes, labels, self.levels)
+            if len(known) and known.min() < 0:
+                new = [text for text in labels if text not in set(self.levels)]
+                raise InputError(f"the response must have levels that were there at the fit: {listed(self.levels)}",
+                                 f"{listed(map(repr, new), 5)} in {rows_named(source.rows[known < 0])}",
+                                 "Leave these rows out.")
+            return known.astype(np.float64)
+        assert self.expression is not None
+        return self.expression.evaluate(source)
+
+    def _trials(self, source: Source) -> Array:
+        successes, second = (source.number(column) for column in self.columns)
+        for name, values in zip(self.columns, (successes, second), strict=True):
+            source.check((values >= 0) & (values == np.floor(values)), values,
+                         f"{self.name} needs counts in {name!r}", "Give whole numbers from 0 on.")
+        trials = successes + second if self.failures else second
+        source.check(successes <= trials, successes, f"{self.name} needs no more successes than trials",
+                     "Check which column is which: p(successes, trials), cbind(successes, failures).")
+        return np.column_stack([successes, trials])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "kind": self.kind, "columns": list(self.columns), "levels": list(self.levels),
+                "failures": self.failures, "expression": self.expression.to_json() if self.expression else None}
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any]) -> Response:
+        if state["kind"] not in ("number", "levels", "trials"):
+            raise InputError("a kind of response that this version knows", repr(state["kind"]), "Update klimb.")
+        expression = Numeric.from_json(state["expression"]) if state["expression"] else None
+        return cls(str(state["name"]), state["kind"], tuple(state["columns"]), expression, tuple(state["levels"]),
+                   bool(state["failures"]))
+
+
+def learn_response(node: Node, source: Source, text: str) -> Response:
+    """The response of a formula; numbers stay numbers, text and booleans become codes."""
+    if isinstance(node, Name):
+        column = source.column(node.name)
+        if column.is_factor:
+            _, levels = source.factor(node.name)
+            if column.kind == "flag":
+                levels = ("False", "True")
+            return Response(node.name, "levels", (node.name,), levels=levels)
+        return _checked(Response(node.name, "number", (node.name,), learn_numeric(node, source)), source)
+    if isinstance(node, Call):
+        role = FUNCTIONS[node.function].role
+        arguments = bind(node, text)
+        if role == "response":
+            columns = tuple(column.name for column in arguments.values())
+            return _checked(Response(label(node), "trials", columns, failures=node.function == "cbind"), source)
+        if role == "elementwise":
+            expression = learn_numeric(node, source)
+            if all(step.function not in ("standardize", "scale", "center") for step in expression.steps):
+                return _checked(Response(label(node), "number", (expression.column,), expression), source)
+    raise FormulaError("expected one response left of ~", str(node),
+                       "Write y, log(y) or another function of one column, cbind(successes, failures), p(y, n) or "
+                       "y | trials(n).", text, node.span)
+
+
+def _checked(response: Response, source: Source) -> Response:
+    """Look at all values now, when the place in the formula is known."""
+    response.encode(source)
+    return response

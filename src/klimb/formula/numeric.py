@@ -1,0 +1,129 @@
+"""Numbers of a row: a column, or functions of the closed list applied to one, with what they learnt at the fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.formula.functions import bind
+from klimb.formula.nodes import Call, Name
+from klimb.numerics.arrays import Array
+from klimb.rows.table import Source
+
+# function: (its value, smallest argument, whether that argument itself is allowed)
+_ELEMENTWISE = {
+    "log": (np.log, 0.0, False),
+    "log1p": (np.log1p, -1.0, False),
+    "log2": (np.log2, 0.0, False),
+    "log10": (np.log10, 0.0, False),
+    "sqrt": (np.sqrt, 0.0, True),
+    "exp": (np.exp, -np.inf, False),
+    "abs": (np.abs, -np.inf, False),
+}
+_LEARNS = {"standardize": 2, "scale": 2, "center": 1}  # numbers that a function keeps
+
+
+@final
+@dataclass(frozen=True)
+class Step:
+    """One function, with the numbers it learnt (mean and sd of standardize, mean of center)."""
+
+    function: str
+    learnt: tuple[float, ...] = ()
+
+    def apply(self, values: Array, source: Source, inner: str) -> Array:
+        if self.function in _ELEMENTWISE:
+            function, lowest, included = _ELEMENTWISE[self.function]
+            with np.errstate(all="ignore"):
+                good = values >= lowest if included else values > lowest
+                sign = ">=" if included else ">"
+                source.check(good, values, f"{self.function}({inner}) needs {inner} {sign} {lowest:g}",
+                             "Correct these rows, or choose another transformation.")
+                out: Array = function(values)
+            source.check(np.isfinite(out), values, f"{self.function}({inner}) must be finite",
+                         "The values are too large for it: rescale the column.")
+            return out
+        shifted = values - self.learnt[0]
+        return shifted / self.learnt[1] if len(self.learnt) > 1 else shifted
+
+
+@final
+@dataclass(frozen=True)
+class Numeric:
+    """A column and the functions applied to it, innermost first.
+
+    >>> from klimb.formula import parse
+    >>> from klimb.rows.frames import read_frame
+    >>> source = Source(read_frame({"x": [1.0, 2.0, 4.0]}))
+    >>> expression = learn_numeric(parse("~ center(log2(x))").right, source)
+    >>> print(expression, expression.evaluate(source))
+    center(log2(x)) [-1.  0.  1.]
+    """
+
+    column: str
+    steps: tuple[Step, ...] = ()
+
+    def evaluate(self, source: Source) -> Array:
+        values = source.number(self.column)
+        text = self.column
+        for step in self.steps:
+            values = step.apply(values, source, text)
+            text = f"{step.function}({text})"
+        return values
+
+    def __str__(self) -> str:
+        text = self.column
+        for step in self.steps:
+            text = f"{step.function}({text})"
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        return {"column": self.column, "steps": [[step.function, *step.learnt] for step in self.steps]}
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any]) -> Numeric:
+        steps = tuple(Step(str(name), tuple(float(x) for x in learnt)) for name, *learnt in state["steps"])
+        for step in steps:
+            learns = 0 if step.function in _ELEMENTWISE else _LEARNS.get(step.function)
+            if learns != len(step.learnt) or 0.0 in step.learnt[1:]:
+                raise InputError("a function that this version knows, and what it learnt", f"{step}", "Update klimb.")
+        return cls(str(state["column"]), steps)
+
+
+def learn_numeric(node: Any, source: Source) -> Numeric:
+    """The expression of a node (a name, or calls of elementwise and stateful functions around one)."""
+    chain: list[str] = []
+    while isinstance(node, Call):
+        chain.append(node.function)
+        node = bind(node, "")["x"]
+    assert isinstance(node, Name)
+    expression = Numeric(node.name)
+    for function in reversed(chain):
+        step = Step(function)
+        if function not in _ELEMENTWISE:
+            values = expression.evaluate(source)
+            center, spread = moments(values, f"{function}({expression})")
+            step = Step(function, (center,) if function == "center" else (center, spread))
+        expression = Numeric(expression.column, (*expression.steps, step))
+    return expression
+
+
+def moments(values: Array, what: str, *, constant: bool = False) -> tuple[float, float]:
+    """Mean and standard deviation (with n - 1, as R's scale()); an error where all values are equal.
+
+    The values are scaled first, so that neither 1e200 nor 1e-200 loses the spread.
+    """
+    low, high = float(values.min()), float(values.max())
+    if low == high:
+        if constant or what.startswith("center"):
+            return low, 1.0
+        raise InputError(f"{what} needs a column that varies", f"{low:g} in every row", "Leave the column out.")
+    size = max(abs(low), abs(high))
+    scaled = values / size
+    center = float(scaled.mean())
+    deviation = scaled - center
+    center += float(deviation.mean())
+    return center * size, float(np.sqrt((deviation @ deviation) / (len(values) - 1))) * size

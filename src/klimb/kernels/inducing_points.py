@@ -1,0 +1,137 @@
+"""Where to put inducing points: greedy conditional variance, or the seeds of k-means++."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.kernels.base import Kernel
+from klimb.numerics.arrays import Array, as_float
+
+EXPLAINED = 1e-10  # of the largest prior variance: what is left of it there counts as nothing
+MOST_CANDIDATES = 20_000  # rows among which points are chosen; more are thinned evenly at random
+ENOUGH = 1e-3  # share of the prior variance that "auto" leaves unexplained
+MOST_AUTOMATIC = 500
+
+Method = Literal["greedy", "kmeans++"]
+
+
+@final
+class GreedyPoints:
+    """Points chosen one after the other, each the input that is least explained by those before it.
+
+    This is a pivoted Cholesky factorisation of the kernel matrix that is never formed: n x count numbers. The points of
+    a longer choice begin with those of a shorter one, so a choice can be extended.
+
+    >>> from klimb.kernels import RBF
+    >>> points = GreedyPoints(RBF(), np.linspace(0.0, 4.0, 9)[:, None])
+    >>> points.extend(3).ravel()
+    array([0., 4., 2.])
+    >>> bool(points.unexplained < 0.2)
+    True
+    """
+
+    def __init__(self, kernel: Kernel, X: Array) -> None:
+        self._kernel, self._X = kernel, X
+        self._left = kernel.diag(X).copy()
+        self._total, self._largest = float(self._left.sum()), float(self._left.max())
+        self._columns = np.empty((0, len(X)))
+        self._chosen: list[int] = []
+
+    @property
+    def unexplained(self) -> float:
+        """Share of the prior variance at all candidates that the points leave unexplained."""
+        return float(self._left.sum()) / self._total if self._total > 0 else 0.0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether any further point would repeat the others."""
+        return bool(self._left.max() <= EXPLAINED * self._largest)
+
+    def extend(self, count: int, *, enough: float = 0.0) -> Array:
+        """Go on to ``count`` points, or until no more than the share ``enough`` is unexplained; all points so far."""
+        self._reserve(count)
+        while len(self._chosen) < count and not self.exhausted and self.unexplained > enough:
+            k, pivot = len(self._chosen), int(self._left.argmax())
+            column = self._kernel.gram(self._X, self._X[pivot : pivot + 1])[:, 0]
+            column -= self._columns[:k, pivot] @ self._columns[:k]
+            column /= np.sqrt(self._left[pivot])
+            self._columns[k] = column
+            self._left = np.maximum(self._left - column**2, 0.0)
+            self._left[pivot] = 0.0
+            self._chosen.append(pivot)
+        return self._X[self._chosen]
+
+    def _reserve(self, count: int) -> None:
+        if count > len(self._columns):
+            columns = np.empty((count, len(self._X)))
+            columns[: len(self._chosen)] = self._columns[: len(self._chosen)]
+            self._columns = columns
+
+
+def choose_inducing(kernel: Kernel, X: Any, count: int, *, method: Method = "greedy", seed: int = 0) -> Array:
+    """``count`` rows of ``X`` to serve as inducing points (fewer if the others would repeat them).
+
+    "greedy" takes the input least explained by those before it. "kmeans++" draws each with probability proportional to
+    the squared distance, measured by the kernel, to the nearest one before it: it follows the density of the data,
+    where greedy spreads to their edges. Both are deterministic for a given ``seed``. Of more than 20,000 rows, that
+    many are looked at.
+
+    >>> from klimb.kernels import RBF
+    >>> choose_inducing(RBF(), np.linspace(0.0, 4.0, 9), 2, method="kmeans++").shape
+    (2, 1)
+    """
+    inputs = _inputs(X)
+    if not 1 <= count <= len(inputs):
+        raise InputError(f"the number of inducing points must lie between 1 and {len(inputs)}", f"{count}",
+                         "Fewer points than data make it a sparse process.")
+    if method not in ("greedy", "kmeans++"):
+        raise InputError('method must be "greedy" or "kmeans++"', repr(method), "Leave it out for greedy.")
+    pool = candidates(inputs, seed, count)
+    return GreedyPoints(kernel, pool).extend(count) if method == "greedy" else _kmeans_seeds(kernel, pool, count, seed)
+
+
+def explaining_points(kernel: Kernel, X: Any, *, enough: float = ENOUGH, most: int = MOST_AUTOMATIC) -> Array:
+    """Greedy points until they leave at most the share ``enough`` of the prior variance unexplained (``most`` of them).
+
+    What ``klimb.gp(..., inducing="auto")`` takes. It knows neither the likelihood nor the data:
+    `klimb.models.inducing.enough_inducing` asks the bound instead.
+    """
+    inputs = _inputs(X)
+    pool = candidates(inputs, 0, most)
+    return GreedyPoints(kernel, pool).extend(min(most, len(pool)), enough=enough)
+
+
+def candidates(X: Array, seed: int, count: int) -> Array:
+    """The rows among which points are chosen: all of them, or an even random part of very many."""
+    size = max(MOST_CANDIDATES, 4 * count)
+    if len(X) <= size:
+        return X
+    return X[np.sort(np.random.default_rng(seed).choice(len(X), size, replace=False))]
+
+
+def _kmeans_seeds(kernel: Kernel, X: Array, count: int, seed: int) -> Array:
+    """Distances are those of the kernel: |phi(x) - phi(z)|^2 = k(x, x) - 2 k(x, z) + k(z, z)."""
+    rng = np.random.default_rng(seed)
+    own = kernel.diag(X)
+    chosen = [int(rng.integers(len(X)))]
+    nearest = np.full(len(X), np.inf)
+    while True:
+        last = chosen[-1]
+        cross = kernel.gram(X, X[last : last + 1])[:, 0]
+        nearest = np.minimum(nearest, np.maximum(own - 2.0 * cross + own[last], 0.0))
+        nearest[chosen] = 0.0
+        total = np.cumsum(nearest)
+        if len(chosen) == count or total[-1] <= EXPLAINED * float(own.sum()):
+            return X[chosen]
+        chosen.append(min(int(np.searchsorted(total, rng.random() * total[-1], side="right")), len(X) - 1))
+
+
+def _inputs(X: Any) -> Array:
+    array = as_float(X, "X")
+    array = array[:, None] if array.ndim == 1 else array
+    if array.ndim != 2 or 0 in array.shape:
+        raise InputError("X must have at least one row and one column", f"shape {array.shape}", "Pass some data.")
+    return array

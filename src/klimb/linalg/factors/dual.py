@@ -1,0 +1,202 @@
+"""A = diag(d) + B' G B through the N x N matrix I + G^1/2 B d^-1 B' G^1/2: fewer rows than weights."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from klimb.errors import NotPositiveDefiniteError
+from klimb.linalg.factors.base import Factorisation
+from klimb.linalg.normal_matrix import NormalMatrix
+from klimb.linalg.operators import StackedOperator
+from klimb.linalg.operators.base import BLOCK_DOUBLES, Operator
+from klimb.numerics.arrays import Array
+from klimb.numerics.dense import cholesky, log_det_from_cholesky, triangular_inverse
+from klimb.numerics.threads import threads_for
+
+CANCELLED = 1e-6  # of the prior variance below which what is left after subtraction is computed in another way
+REFINEMENTS = 2
+WORTH_INVERSE = 0.5  # systems, as a share of N, from which L^-1 (a third of N of them) pays
+FEW = 0.05  # share of nonzeros up to which a sparse row times L^-1 is cheaper than a triangular solve
+STRONG, FAINT = 1.0, 1e-4  # g_i k_ii: where (M^-1)_ii tells v_i, and where even L and L^-1 together do not
+SPARSE_BLOCK = 2**20  # doubles of a product of sparse rows with L^-1 that are held at a time
+
+
+@final
+class DualFactor(Factorisation):
+    """Woodbury's form. Needs a positive ``shift`` and no negative weight."""
+
+    def __init__(self, A: NormalMatrix) -> None:
+        if not A.positive or A.shift.min() <= 0.0:
+            raise NotPositiveDefiniteError("the dual form needs a positive diagonal and positive weights")
+        self._A = A
+        self._rows = A.operators[0] if len(A.parts) == 1 else StackedOperator(A.operators)
+        self._weights = np.concatenate([weights for _, weights in A.parts])
+        self._matrix = _stored(self._rows)
+        self._root = np.sqrt(self._weights)
+        N = len(self._root)
+        with threads_for(N):
+            inner = _product(self._matrix, 1.0 / A.shift, self._matrix).T  # symmetric; Fortran order as LAPACK has it
+            self._prior = inner.diagonal().copy()
+            inner *= self._root
+            inner *= self._root[:, None]
+            inner.flat[:: N + 1] += 1.0
+            self._lower = cholesky(inner)
+        self._inverse: Array | None = None  # L^-1, once asked for
+        self.log_det = log_det_from_cholesky(self._lower) + float(np.log(A.shift).sum())
+
+    def solve(self, rhs: Array) -> Array:
+        """A^-1 r = d^-1 (r - B' G^1/2 M^-1 G^1/2 B d^-1 r)."""
+        from scipy.linalg.lapack import dpotrs
+
+        shift, root = (self._A.shift, self._root) if rhs.ndim == 1 else (self._A.shift[:, None], self._root[:, None])
+        inner = dpotrs(self._lower, root * self._rows.times(rhs / shift), lower=1)[0]
+        return np.asarray((rhs - self._rows.transpose_times(root * inner)) / shift)
+
+    def variances(self, B: Operator) -> Array:
+        with threads_for(len(self._root)):
+            begin = 0
+            for operator in self._A.operators:
+                end = begin + operator.shape[0]
+                if operator is B:
+                    return self._own(begin, end)
+                begin = end
+            return self._others(B)
+
+    def _own(self, begin: int, end: int) -> Array:
+        """v_i = k_ii - |L^-1 G^1/2 k_i|^2 for rows of A itself, in the form that keeps most digits.
+
+        With M = L L' = I + G^1/2 K G^1/2 the vector in there is (L' - L^-1) e_i / g_i^1/2, so that L and its inverse
+        tell all; and where g_i k_ii > 1, v_i = (1 - (M^-1)_ii) / g_i loses none.
+        """
+        weights, prior = self._weights[begin:end], self._prior[begin:end]
+        gain = weights * prior
+        values = np.empty(end - begin)
+        strong, middle = gain > STRONG, (gain > FAINT) & (gain <= STRONG)
+        known = np.flatnonzero(strong | middle)
+        invert = self._inverts(len(known))
+        for block in _blocks(len(known), len(self._root)):
+            chosen = known[block]
+            half = self._inverse_columns(begin + chosen, invert)
+            inverse = np.einsum("ij,ij->j", half, half)
+            half -= self._lower[begin + chosen].T
+            taken = np.einsum("ij,ij->j", half, half) / weights[chosen]
+            values[chosen] = np.where(strong[chosen], (1.0 - inverse) / weights[chosen],
+                                      np.maximum(prior[chosen] - taken, np.finfo(float).eps * prior[chosen]))
+        faint = np.flatnonzero(~(strong | middle))
+        if len(faint):
+            values[faint] = self._subtracted(self._matrix[begin + faint])
+        return values
+
+    def _inverse_columns(self, chosen: NDArray[np.intp], invert: bool) -> Array:
+        """L^-1 e_i, one a column: some of L^-1, or by solving."""
+        if invert:
+            return np.asarray(self._inverse_of_lower()[:, chosen])
+        units = np.zeros((len(self._root), len(chosen)), order="F")
+        units[chosen, np.arange(len(chosen))] = 1.0
+        return self._halves(units)
+
+    def _inverts(self, n_systems: int) -> bool:
+        """Whether L^-1 is there, or worth computing for so many systems."""
+        return self._inverse is not None or n_systems > WORTH_INVERSE * len(self._root)
+
+    def _inverse_of_lower(self) -> Array:
+        if self._inverse is None:
+            self._inverse = triangular_inverse(self._lower.copy(order="F"))
+        return self._inverse
+
+    def _others(self, B: Operator) -> Array:
+        return self._subtracted(_stored(B))
+
+    def _subtracted(self, matrix: Any) -> Array:
+        """k_ii - |L^-1 G^1/2 B d^-1 b_i|^2, no lower than what rounding can tell from zero."""
+        values = np.empty(matrix.shape[0])
+        scale = 1.0 / self._A.shift
+        sparse = hasattr(matrix, "multiply") and hasattr(self._matrix, "multiply")
+        invert = sparse and self._inverts(matrix.shape[0])
+        if sparse:
+            columns = _scaled(self._matrix, None, self._root).T.tocsr()  # B' G^1/2
+        for block in _blocks(matrix.shape[0], len(self._root) if sparse else max(len(self._root), matrix.shape[1])):
+            rows = matrix[block]
+            squares = rows.multiply(rows) if hasattr(rows, "multiply") else rows * rows
+            prior = np.asarray(squares @ scale).ravel()
+            if sparse:
+                taken = self._sparse_half_norms(_scaled(rows, scale, None) @ columns, invert)
+            else:
+                cross = _product(self._matrix, scale, rows)
+                taken = self._half_norms(np.asfortranarray(self._root[:, None] * cross))
+            left = np.maximum(prior - taken, np.finfo(float).eps * prior)
+            lost = np.flatnonzero(left < CANCELLED * prior)
+            for part in _blocks(len(lost), matrix.shape[1]):
+                left[lost[part]] = self._refined(rows[lost[part]])
+            values[block] = left
+        return values
+
+    def _sparse_half_norms(self, rows: Any, invert: bool) -> Array:
+        """|L^-1 c|^2 for each row c: by products with L^-1 where c has few nonzeros, else by solving.
+
+        L^-1 loses no digits that L has not lost: |L^-1| <= 1, and the rounding of M itself counts as much.
+        """
+        N, counts = len(self._root), np.diff(rows.indptr)
+        values = np.zeros(len(counts))
+        few = counts <= FEW * N if invert else counts == 0
+        if invert:
+            inverse = self._inverse_of_lower().T  # in C order, as products with sparse rows want it
+            sparse, step = np.flatnonzero(few), max(64, SPARSE_BLOCK // N)
+            for begin in range(0, len(sparse), step):
+                chosen = sparse[begin : begin + step]
+                half = rows[chosen] @ inverse
+                values[chosen] = np.einsum("ij,ij->i", half, half)
+        many = np.flatnonzero(~few)
+        if len(many):
+            values[many] = self._half_norms(np.asarray(rows[many].toarray()).T)
+        return values
+
+    def _refined(self, rows: Any) -> Array:
+        """b'A^-1 b by solving, with the residual solved for again: where a difference has lost its digits."""
+        b = np.ascontiguousarray((rows.toarray() if hasattr(rows, "toarray") else rows).T)
+        x = self.solve(b)
+        for _ in range(REFINEMENTS):
+            x += self.solve(b - self._A.times(x))
+        return np.asarray(np.maximum(np.einsum("ij,ij->j", b, x), 0.0))
+
+    def _half_norms(self, columns: Array) -> Array:
+        """|L^-1 c|^2 for each column c; overwrites them."""
+        half = self._halves(columns)
+        return np.asarray(np.einsum("ij,ij->j", half, half))
+
+    def _halves(self, columns: Array) -> Array:
+        """L^-1 times the columns; overwrites them."""
+        from scipy.linalg.blas import dtrsm
+
+        return np.asarray(dtrsm(1.0, self._lower, columns, lower=1, overwrite_b=1))
+
+
+def _stored(operator: Operator) -> Any:
+    matrix = operator.explicit
+    return operator.dense() if matrix is None else matrix
+
+
+def _blocks(count: int, width: int) -> list[slice]:
+    step = max(64, BLOCK_DOUBLES // width)
+    return [slice(begin, min(begin + step, count)) for begin in range(0, count, step)]
+
+
+def _scaled(matrix: Any, columns: Array | None, rows: Array | None) -> Any:
+    """A sparse matrix with its columns or rows multiplied by numbers; indices are shared, not copied."""
+    from scipy.sparse import csr_matrix
+
+    data = matrix.data if columns is None else matrix.data * columns[matrix.indices]
+    data = data if rows is None else data * np.repeat(rows, np.diff(matrix.indptr))
+    return csr_matrix((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def _product(left: Any, scale: Array, right: Any) -> Array:
+    """left diag(scale) right' as a dense array; either may be sparse."""
+    if hasattr(left, "multiply") and hasattr(right, "multiply"):
+        return np.asarray((_scaled(left, scale, None) @ right.T).toarray())
+    if hasattr(right, "multiply"):
+        return np.asarray((right @ (left * scale).T).T)
+    return np.asarray(left @ (right * scale).T)

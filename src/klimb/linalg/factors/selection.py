@@ -1,0 +1,170 @@
+"""Which exact factorisation is cheapest, what it costs, and whether it fits into memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.linalg.factors.base import Factorisation
+from klimb.linalg.factors.dual import DualFactor
+from klimb.linalg.factors.levels import LevelFactor, Levels, find_levels, sparse_pattern
+from klimb.linalg.factors.primal import PrimalFactor
+from klimb.linalg.normal_matrix import NormalMatrix
+from klimb.linalg.operators import Operator, SparseOperator, StackedOperator
+
+FLOPS_A_SECOND = 2e10  # of dense products on one core
+PAIRS_A_SECOND = 1.5e8  # of a sparse matrix times its transpose, and of gathering entries
+MEMORY = 4 * 2**30  # bytes that a factorisation may take unless told otherwise
+SPARSE_ENOUGH = 0.02  # share of nonzeros in A up to which levels of its graph are looked for
+SEPARATED = 1e-8  # of diag(A): the least that the diagonal part of a dual form has
+SAMPLED_COLUMNS = 16  # of A, to see whether it is sparse at all
+WORTH_LEVELS = 200  # weights from which they may pay
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """``kind`` is "primal", "dual" or "levels"; ``seconds`` (on one core) and ``bytes`` are what it should cost.
+
+    >>> from klimb.linalg.operators import as_operator
+    >>> A = NormalMatrix(np.ones(400), [(as_operator(np.ones((3, 400)), "B"), 1.0)])
+    >>> cheapest_plan(A).kind
+    'dual'
+    """
+
+    kind: str
+    seconds: float
+    bytes: int
+    levels: Levels | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}: about {self.seconds:.2g} s and {self.bytes / 2**20:,.0f} MiB"
+
+
+def cheapest_plan(A: NormalMatrix, B: Operator | None = None) -> Plan:
+    """The exact factorisation of A with the least expected time, variances of the rows of B (if given) included."""
+    plans = [_primal(A, B)]
+    if A.positive and A.parts and A.shift.min() > 0.0:
+        plans.append(_dual(A, B))
+    if (levels := levels_plan(A)) is not None:
+        plans.append(levels)
+    return min(plans, key=lambda plan: plan.seconds)
+
+
+def factorise(A: NormalMatrix, plan: Plan | None = None, *, memory: int = MEMORY) -> Factorisation:
+    """Factorise A as ``plan`` says (the cheapest one unless given); refuses to take more than ``memory`` bytes.
+
+    >>> from klimb.linalg.operators import as_operator
+    >>> A = NormalMatrix(np.ones(2), [(as_operator([[1.0, 2.0]], "B"), 1.0)])
+    >>> factor = factorise(A)
+    >>> factor.solve(np.array([1.0, 5.0])).round(6), round(factor.log_det, 6)
+    (array([-0.833333,  1.333333]), 1.791759)
+    """
+    plan = cheapest_plan(A) if plan is None else plan
+    if plan.bytes > memory:
+        raise InputError(f"an exact factorisation must fit into {memory / 2**30:.1f} GiB",
+                         f"{plan.bytes / 2**30:.1f} GiB for {A.size:,} weights ({plan.kind})",
+                         "Use an estimator (method='auto') or allow more memory.")
+    if plan.kind == "primal":
+        return PrimalFactor(A)
+    if plan.kind == "dual":
+        return DualFactor(_separated(A))
+    assert plan.levels is not None
+    return LevelFactor(A, plan.levels)
+
+
+def _separated(A: NormalMatrix) -> NormalMatrix:
+    """A with a diagonal that the dual form can tell from zero: that moves no variance by more than 1e-8 of it.
+
+    A sparsity prior lets go of weights that the data know well: its precision there is next to nothing, and the dual
+    form would subtract two numbers that agree in all digits.
+    """
+    diagonal = A.diagonal()
+    if diagonal is None or (A.shift >= SEPARATED * diagonal).all():
+        return A
+    return NormalMatrix(np.maximum(A.shift, SEPARATED * diagonal), A.parts)
+
+
+def _primal(A: NormalMatrix, B: Operator | None) -> Plan:
+    D = float(A.size)
+    seconds = D**3 / 3 / FLOPS_A_SECOND + sum(_gram_seconds(operator) for operator in A.operators)
+    if B is not None:
+        by_solves = B.shape[0] * D**2 / FLOPS_A_SECOND
+        pairs = _pairs(B)
+        by_pairs = np.inf if pairs is None else 2 * D**3 / 3 / FLOPS_A_SECOND + pairs / PAIRS_A_SECOND
+        seconds += min(by_solves, float(by_pairs))
+    unstored = 8 * sum(_unstored(operator) for operator in (*A.operators, B) if operator is not None)
+    return Plan("primal", seconds, int(8 * (2.2 * D**2 if B is not None else 1.2 * D**2) + unstored))
+
+
+def _dual(A: NormalMatrix, B: Operator | None) -> Plan:
+    N, D = float(sum(operator.shape[0] for operator in A.operators)), float(A.size)
+    nonzeros = sum(_nonzeros(operator) for operator in A.operators)
+    seconds = N**3 / 3 / FLOPS_A_SECOND + min(N * nonzeros / PAIRS_A_SECOND, N**2 * D / FLOPS_A_SECOND)
+    if B is not None:
+        seconds += B.shape[0] * N**2 / FLOPS_A_SECOND
+    return Plan("dual", seconds, int(8 * (3.5 * N**2 + sum(_unstored(operator) for operator in A.operators))))
+
+
+def levels_plan(A: NormalMatrix) -> Plan | None:
+    """The factorisation by levels, where A is sparse beyond doubt: sum_i nnz_i^2 bounds its entries."""
+    pairs = [_pairs(operator) for operator in A.operators]
+    known = [count for count in pairs if count is not None]
+    if A.size < WORTH_LEVELS or len(known) < len(pairs) or sum(known) > 50 * SPARSE_ENOUGH * A.size**2:
+        return None
+    if max((_sampled_density(operator) for operator in A.operators), default=0.0) > 2 * SPARSE_ENOUGH:
+        return None  # the whole product would take minutes to say so
+    pattern = sparse_pattern(A)
+    if pattern is None or pattern.nnz > SPARSE_ENOUGH * A.size**2:
+        return None
+    levels = find_levels(pattern)
+    return Plan("levels", levels.flops / FLOPS_A_SECOND + 1e-4 * len(levels.sizes), 8 * levels.doubles, levels)
+
+
+def _sampled_density(operator: Operator) -> float:
+    """Share of nonzeros in B'B, from some columns spread over it."""
+    if isinstance(operator, StackedOperator):
+        return max(_sampled_density(part) for part in operator.parts)
+    if not isinstance(operator, SparseOperator):
+        return 0.0
+    columns = np.linspace(0, operator.shape[1] - 1, min(operator.shape[1], SAMPLED_COLUMNS)).astype(np.intp)
+    sampled = operator.transpose[columns] @ operator.matrix
+    return float(sampled.nnz) / (len(columns) * operator.shape[1])
+
+
+def _gram_seconds(operator: Operator) -> float:
+    pairs = _pairs(operator)
+    if pairs is not None:
+        return pairs / PAIRS_A_SECOND
+    return float(operator.shape[0]) * operator.shape[1] ** 2 / FLOPS_A_SECOND
+
+
+def _pairs(operator: Operator) -> float | None:
+    """sum_i nnz_i^2 for a sparse matrix, None for any other operator."""
+    if isinstance(operator, StackedOperator):
+        parts = [_pairs(part) for part in operator.parts]
+        known = [count for count in parts if count is not None]
+        return sum(known) if len(known) == len(parts) else None
+    if not isinstance(operator, SparseOperator):
+        return None
+    return float((np.diff(operator.matrix.indptr).astype(float) ** 2).sum())
+
+
+def _nonzeros(operator: Operator) -> float:
+    if isinstance(operator, StackedOperator):
+        return sum(_nonzeros(part) for part in operator.parts)
+    return float(operator.matrix.nnz) if isinstance(operator, SparseOperator) else _entries(operator)
+
+
+def _entries(operator: Operator) -> float:
+    return float(operator.shape[0]) * operator.shape[1]
+
+
+def _unstored(operator: Operator) -> float:
+    """Entries that would have to be made by products with unit vectors."""
+    if isinstance(operator, StackedOperator):
+        return sum(_unstored(part) for part in operator.parts)
+    return _entries(operator) if operator.explicit is None else 0.0

@@ -1,0 +1,175 @@
+"""Preconditioned conjugate gradients for several right-hand sides at once.
+
+Every column has its own step lengths, so the answer is the one it would have alone; they only share the products with
+A, where a block costs much less than its columns one by one. A column that is done leaves the block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.linalg.krylov.preconditioners import Preconditioner, simplest_preconditioner
+from klimb.linalg.normal_matrix import NormalMatrix
+from klimb.numerics.arrays import Array, check_finite
+
+MOST_ITERATIONS = 10_000
+FEWEST_ITERATIONS = 200  # that a small problem may take before it counts as stuck: rounding can cost more than D
+RESTARTS = 4  # from the true residual, where the one that is carried along has drifted away from it
+DRIFT = 2.0  # true residual over tolerance up to which a solution is accepted
+TRUSTED_TOLERANCE = 1e-5  # at coarser tolerances the residual carried along can be believed
+WORTH_RESTARTING = 0.5  # a restart must reduce the residual by this factor, or it is rounding that is left
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """``x`` with A x = rhs. ``residual`` holds |rhs - A x| / |rhs| per column in the norm of M^-1, M preconditioning.
+
+    ``converged`` is False where rounding or the limit of iterations left a residual above the tolerance.
+    ``steps`` and ``ratios`` are the coefficients of every iteration (rows) and column, NaN after a column's last one,
+    where they were asked for: they make the Lanczos matrix of M^-1/2 A M^-1/2 started from M^-1/2 rhs.
+    """
+
+    x: Array
+    residual: Array
+    n_iter: int
+    converged: bool
+    steps: Array = field(default_factory=lambda: np.empty((0, 0)))
+    ratios: Array = field(default_factory=lambda: np.empty((0, 0)))
+
+
+def solve(A: NormalMatrix, rhs: Array, *, preconditioner: Preconditioner | None = None, tol: float = 1e-10,
+          max_iter: int | None = None, start: Array | None = None, record: bool = False) -> Solution:
+    """Solve A x = ``rhs`` for a vector (D,) or for the columns of a matrix (D, k).
+
+    Stops a column when its residual is below ``tol`` times its right-hand side, both in the norm of M^-1, which does
+    not depend on the scales of the weights. ``preconditioner`` is diag(A) unless given; ``start`` a first guess.
+    ``record`` keeps the coefficients (then ``start`` must be None). An A that shows itself not to be positive definite
+    raises `NotPositiveDefiniteError`; a tolerance that cannot be reached is no error, but ``converged`` is False.
+
+    >>> from klimb.linalg.operators import as_operator
+    >>> A = NormalMatrix(np.ones(2), [(as_operator([[1.0, 2.0]], "B"), 1.0)])
+    >>> solution = solve(A, np.array([2.0, 2.0]))
+    >>> solution.x.round(12), solution.converged
+    (array([1., 0.]), True)
+    """
+    columns = rhs[:, None] if rhs.ndim == 1 else rhs
+    guess = None if start is None else start.reshape(columns.shape)
+    _check(A, columns, guess, tol)
+    M = simplest_preconditioner(A) if preconditioner is None else preconditioner
+    limit = max_iter if max_iter is not None else min(max(FEWEST_ITERATIONS, 2 * A.size), MOST_ITERATIONS)
+    # Each right-hand side is scaled to unit norm, so that nothing under- or overflows whatever the units are.
+    scale = _norms(columns, M)
+    safe = np.where(scale > 0.0, scale, 1.0)
+    x, residual, n_iter, history = _restarted(A, columns / safe, None if guess is None else guess / safe, M, tol, limit)
+    x *= scale
+    converged = bool((residual <= (DRIFT if tol < TRUSTED_TOLERANCE else 1.0) * tol).all())
+    steps, ratios = _coefficients(history, columns.shape[1]) if record else (np.empty((0, 0)), np.empty((0, 0)))
+    return Solution(x.reshape(rhs.shape), residual, n_iter, converged, steps, ratios)
+
+
+_History: TypeAlias = list[tuple[npt.NDArray[np.intp], Array, Array]]  # of each iteration: columns, steps, ratios
+
+
+def _restarted(A: NormalMatrix, rhs: Array, start: Array | None, M: Preconditioner, tol: float,
+               limit: int) -> tuple[Array, Array, int, _History]:
+    """Conjugate gradients, begun again from the true residual as long as that helps."""
+    x = np.zeros_like(rhs) if start is None else start.copy()
+    remainder = rhs.copy() if start is None else rhs - A.times(x)
+    residual = _norms(remainder, M)
+    left, n_iter = np.flatnonzero(residual > tol), 0
+    history: _History = []
+    for _ in range(RESTARTS):
+        if not len(left) or n_iter >= limit:
+            break
+        correction, carried, taken, recorded = _iterate(A, remainder[:, left], M, tol, limit - n_iter)
+        history = history or [(left[which], step, ratio) for which, step, ratio in recorded]
+        n_iter += taken
+        candidate = x[:, left] + correction
+        if tol >= TRUSTED_TOLERANCE:
+            x[:, left], residual[left] = candidate, carried
+            break
+        new_remainder = rhs[:, left] - A.times(np.ascontiguousarray(candidate))
+        reached = _norms(new_remainder, M)
+        better = reached < residual[left]
+        gained = (reached > DRIFT * tol) & (reached < WORTH_RESTARTING * residual[left])
+        moved = left[better]
+        x[:, moved], residual[moved] = candidate[:, better], reached[better]
+        remainder[:, moved] = new_remainder[:, better]
+        left = left[gained]
+    return x, residual, n_iter, history
+
+
+def _iterate(A: NormalMatrix, rhs: Array, M: Preconditioner, tol: float,
+             limit: int) -> tuple[Array, Array, int, _History]:
+    """Conjugate gradients from zero: (x, residual norm carried along, iterations, coefficients)."""
+    x_all, norm_all = np.zeros_like(rhs), np.zeros(rhs.shape[1])
+    active = np.arange(rhs.shape[1])
+    x, r = np.zeros_like(rhs), np.array(rhs, order="C")
+    z = M.solve(r)
+    p = z.copy()
+    rz = _dots(r, z)
+    history: _History = []
+    n_iter = 0
+    while n_iter < limit:
+        Ap = A.times(p)
+        curvature = _dots(p, Ap)
+        if not (curvature > 0.0).all():
+            raise NotPositiveDefiniteError(f"conjugate gradients met a direction of curvature {curvature.min():.3g}")
+        step = rz / curvature
+        x += step * p
+        r -= step * Ap
+        z = M.solve(r)
+        new = _dots(r, z)
+        if not (new >= 0.0).all():
+            raise NotPositiveDefiniteError("the preconditioner is not positive definite")
+        n_iter += 1
+        history.append((active, step, new / rz))
+        done = new <= tol * tol
+        if done.any():
+            x_all[:, active[done]], norm_all[active[done]] = x[:, done], np.sqrt(new[done])
+            keep = ~done
+            if not keep.any():
+                return x_all, norm_all, n_iter, history
+            active, x, r, z, p, rz, new = (active[keep], *(np.ascontiguousarray(block[..., keep])
+                                                           for block in (x, r, z, p, rz, new)))
+        p *= new / rz
+        p += z
+        rz = new
+    x_all[:, active], norm_all[active] = x, np.sqrt(rz)
+    return x_all, norm_all, n_iter, history
+
+
+def _coefficients(history: _History, k: int) -> tuple[Array, Array]:
+    steps, ratios = np.full((len(history), k), np.nan), np.full((len(history), k), np.nan)
+    for row, (which, step, ratio) in enumerate(history):
+        steps[row, which], ratios[row, which] = step, ratio
+    return steps, ratios
+
+
+def _dots(X: Array, Y: Array) -> Array:
+    return np.asarray(np.einsum("ij,ij->j", X, Y))
+
+
+def _norms(R: Array, M: Preconditioner) -> Array:
+    """sqrt(r' M^-1 r) per column, whatever the scale of r."""
+    top = np.abs(R).max(axis=0, initial=0.0)
+    safe = np.where(top > 0.0, top, 1.0)
+    unit = R / safe
+    return np.asarray(np.sqrt(np.maximum(_dots(unit, M.solve(unit)), 0.0)) * safe)
+
+
+def _check(A: NormalMatrix, rhs: Array, start: Array | None, tol: float) -> None:
+    if rhs.ndim != 2 or rhs.shape[0] != A.size:
+        raise InputError(f"the right-hand side must have {A.size} rows", f"shape {rhs.shape}",
+                         "Check which matrix it belongs to.")
+    if not 0.0 < tol < 1.0:
+        raise InputError("tol must be between 0 and 1", f"{tol}", "1e-10 is close to what float64 can give.")
+    check_finite(rhs, "the right-hand side")
+    if start is not None:
+        check_finite(start, "start")

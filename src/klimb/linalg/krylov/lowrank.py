@@ -1,0 +1,132 @@
+"""M = diag + low rank: what a few Lanczos steps know of A, and the exact diagonal of A for the rest.
+
+    A ~ S^-1 (U U' + diag(delta)) S^-1,    S = diag(A)^-1/2
+
+U holds the Ritz vectors of S A S whose value exceeds the mean tau of what is left of the trace, times
+sqrt(value - tau); delta makes the diagonals of M and A equal. As a preconditioner M takes the large eigenvalues away.
+As a surrogate it knows diag(B M^-1 B') exactly, which is where the estimators of variances begin.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+
+from klimb.errors import NotPositiveDefiniteError
+from klimb.linalg.krylov.lanczos import Lanczos, lanczos
+from klimb.linalg.krylov.preconditioners import Surrogate
+from klimb.linalg.normal_matrix import NormalMatrix
+from klimb.linalg.operators.base import Operator, column_blocks
+from klimb.numerics.arrays import Array
+
+BLOCK = 8  # columns of a block of Lanczos: half the cost a column of single vectors, hardly fewer digits
+SMALLEST_REST = 0.01  # of the unit diagonal that must be left to delta, where the prior does not guarantee more
+
+
+@final
+class LowRankPlusDiagonal(Surrogate):
+    """M = diag(``diagonal``) + ``U U'``, with ``diagonal`` positive.
+
+    >>> M = LowRankPlusDiagonal(np.ones(2), np.array([[1.0], [2.0]]))
+    >>> M.solve(np.array([1.0, 5.0])).round(6), round(M.log_det, 6)
+    (array([-0.833333,  1.333333]), 1.791759)
+    """
+
+    def __init__(self, diagonal: Array, U: Array) -> None:
+        self.size, self.diagonal = len(diagonal), diagonal
+        self._root = np.sqrt(diagonal)
+        vectors, values, _ = np.linalg.svd(U / self._root[:, None], full_matrices=False)
+        self._vectors = np.ascontiguousarray(vectors)  # M = root (I + vectors diag(lam) vectors') root
+        self._lam = values**2
+        self.log_det = float(np.log(diagonal).sum() + np.log1p(self._lam).sum())
+
+    def solve(self, R: Array) -> Array:
+        root = self._root if R.ndim == 1 else self._root[:, None]
+        return np.asarray(self._function(-self._lam / (1.0 + self._lam), R / root) / root)
+
+    def factor_times(self, noise: Array) -> Array:
+        root = self._root if noise.ndim == 1 else self._root[:, None]
+        return np.asarray(self._function(np.sqrt(1.0 + self._lam) - 1.0, noise) * root)
+
+    def _function(self, change: Array, X: Array) -> Array:
+        """(I + vectors diag(change) vectors') X."""
+        inner = self._vectors.T @ X
+        return np.asarray(X + self._vectors @ (inner * (change if X.ndim == 1 else change[:, None])))
+
+    def variances(self, B: Operator) -> tuple[Array, Array] | None:
+        base = B.row_norms_squared(1.0 / self.diagonal)
+        if base is None:
+            return None
+        weights = self._vectors * np.sqrt(self._lam / (1.0 + self._lam)) / self._root[:, None]
+        return np.maximum(base - row_squares(B, weights), 0.0), base
+
+    @property
+    def inverse_diagonal(self) -> Array:
+        return np.asarray((1.0 - self._vectors**2 @ (self._lam / (1.0 + self._lam))) / self.diagonal)
+
+
+def row_squares(B: Operator, W: Array) -> Array:
+    """sum_j (B W)_ij^2, in blocks of columns."""
+    total = np.zeros(B.shape[0])
+    for columns in column_blocks(W.shape[1], max(B.shape)):
+        block = B.times(np.ascontiguousarray(W[:, columns]))
+        total += np.einsum("ij,ij->i", block, block)
+    return total
+
+
+@final
+class ScaledLanczos:
+    """Block Lanczos on S A S with S = diag(A)^-1/2 (S = I where the diagonal is not known)."""
+
+    def __init__(self, A: NormalMatrix, rank: int, seed: int) -> None:
+        diagonal = A.diagonal()
+        self.A, self.diagonal = A, diagonal
+        if diagonal is not None and not (diagonal > 0.0).all():
+            raise NotPositiveDefiniteError(f"the diagonal has {diagonal.min():.6g} at {int(diagonal.argmin())}")
+        self.scale = np.ones(A.size) if diagonal is None else 1.0 / np.sqrt(diagonal)
+        self._rng = np.random.default_rng(seed)
+        self.found: Lanczos = lanczos(self._times, A.size, rank, rng=self._rng, block=BLOCK)
+
+    def extend(self, rank: int) -> None:
+        """Go on to a basis of ``rank`` directions."""
+        self.found = lanczos(self._times, self.A.size, rank, rng=self._rng, block=BLOCK, known=self.found)
+
+    def _times(self, U: Array) -> Array:
+        return self.scale[:, None] * self.A.times(self.scale[:, None] * U)
+
+    def surrogate(self) -> LowRankPlusDiagonal:
+        """M as the head of this module says."""
+        values, vectors = self.found.ritz
+        D, k = self.A.size, self.found.k
+        if self.diagonal is None:  # the trace is not known either: what Lanczos saw last is the best guess of the rest
+            tau = float(np.median(values)) if k < D else float(values.min())
+        else:
+            tau = max(float((D - values.sum()) / (D - k)), 0.0) if k < D else 0.0
+        keep = values > tau
+        U = (self.found.basis @ vectors[:, keep]) * np.sqrt(values[keep] - tau)
+        floor = np.maximum(self.scale**2 * np.maximum(self.A.shift, 0.0), SMALLEST_REST)
+        rest = np.full(D, tau) if self.diagonal is None else 1.0 - np.einsum("ij,ij->i", U, U)
+        return LowRankPlusDiagonal(np.maximum(rest, floor) / self.scale**2, U / self.scale[:, None])
+
+    def below(self) -> LowRankPlusDiagonal | None:
+        """diag(shift) + the Nystrom approximation of B'GB from the Lanczos basis, never above A: bounds from above.
+
+        None where the prior is flat somewhere or a weight is negative.
+        """
+        if not self.A.positive or self.A.shift.min() <= 0.0:
+            return None
+        prior = self.scale**2 * self.A.shift
+        Q, k = self.found.basis, self.found.k
+        sketch = self.found.Q @ self.found.H - prior[:, None] * Q  # (S B'GB S) Q
+        inner = Q.T @ sketch
+        values, vectors = np.linalg.eigh(0.5 * (inner + inner.T))
+        keep = values > max(float(values[-1]), 0.0) * k * np.finfo(float).eps * 10.0
+        U = sketch @ (vectors[:, keep] / np.sqrt(values[keep]))
+        return LowRankPlusDiagonal(self.A.shift, U / self.scale[:, None])
+
+    def lower(self, B: Operator) -> Array:
+        """b'Q (Q'AQ)^-1 Q'b <= b'A^-1 b: grows with the basis. [N] section 2.3."""
+        values, vectors = self.found.ritz
+        keep = values > 0.0
+        return row_squares(B, self.scale[:, None] * (self.found.basis @ (vectors[:, keep] / np.sqrt(values[keep]))))

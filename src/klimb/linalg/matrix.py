@@ -1,0 +1,212 @@
+"""A design matrix with the few products that linear models need, each in cache-sized blocks.
+
+Dense ones are here, sparse ones in `klimb.linalg.sparse`. A ``root`` S is a vector (a diagonal matrix) or a matrix
+with one row per column of the design.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array, as_float, check_finite_csr
+from klimb.numerics.dense import row_blocks
+
+DENSE_ENOUGH = 0.04  # share of nonzeros from which BLAS on the dense copy beats sparse products
+LARGE, WIDE, MOSTLY_ZERO = 1_000_000, 32, 0.2  # a dense array of this size, width and share of nonzeros may be sparse
+DENSE_LIMIT = 2**27  # entries (1 GiB) up to which a sparse matrix may be copied to a dense one
+
+
+class DesignMatrix(ABC):
+    """N x D. The last X' vector is kept: the loop asks for it twice, to judge a state and to step away from it."""
+
+    shape: tuple[int, int]
+    _last: tuple[Array, Array] | None = None
+
+    @abstractmethod
+    def times(self, vector: Array) -> Array:
+        """X vector."""
+
+    def transpose_times(self, vector: Array) -> Array:
+        """X' vector."""
+        last = self._last  # read once: another thread may replace it
+        if last is None or last[0] is not vector:
+            last = self._last = (vector, self._transpose_times(vector))
+        return last[1]
+
+    @abstractmethod
+    def _transpose_times(self, vector: Array) -> Array: ...
+
+    @abstractmethod
+    def weighted_gram(self, gamma: Array) -> Array:
+        """X' diag(gamma) X as a dense D x D array, gamma of any sign."""
+
+    @abstractmethod
+    def row_norms_squared(self, root: Array, *, upper: bool = False, times: Array | None = None) -> tuple[Array, Array]:
+        """|x_i' S|^2 for each row, and X times from the same pass (or zeros); ``upper``: S is upper triangular."""
+
+    @abstractmethod
+    def subset(self, rows: npt.NDArray[np.intp]) -> DesignMatrix:
+        """Some rows."""
+
+    @abstractmethod
+    def dense_rows(self, rows: slice) -> Array:
+        """A block of rows as a dense array."""
+
+    @abstractmethod
+    def dense(self) -> Array:
+        """The whole matrix as a dense array."""
+
+    def scaled_blocks(self, root: Array) -> Iterator[tuple[slice, Array]]:
+        """Blocks of rows of X S."""
+        for rows in row_blocks(self.shape[0], max(self.shape[1], root.shape[-1])):
+            block = self.dense_rows(rows)
+            yield rows, block * root if root.ndim == 1 else block @ root
+
+    def outer_gram(self, root: Array) -> Array:
+        """X S S' X', N x N."""
+        N = self.shape[0]
+        scaled = np.empty((N, root.shape[-1]))
+        for rows, block in self.scaled_blocks(root):
+            scaled[rows] = block
+        return np.asarray(scaled @ scaled.T)
+
+
+class BlockedDesign(DesignMatrix):
+    """A dense design read in blocks of rows that fit the cache: the sums are the same wherever the blocks come from."""
+
+    @abstractmethod
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        """All rows in order, in contiguous blocks as `row_blocks` cuts them; a block is not to be written to."""
+
+    def times(self, vector: Array) -> Array:
+        product = np.empty(self.shape[0])
+        for rows, block in self.blocks():
+            np.dot(block, vector, out=product[rows])
+        return product
+
+    def _transpose_times(self, vector: Array) -> Array:
+        total = np.zeros(self.shape[1])
+        for rows, block in self.blocks():
+            total += vector[rows] @ block
+        return total
+
+    def weighted_gram(self, gamma: Array) -> Array:
+        from scipy.linalg.blas import dsyrk
+
+        D = self.shape[1]
+        gram = np.zeros((D, D), order="F")
+        signed = bool(gamma.min() < 0)
+        weight = gamma if signed else np.sqrt(gamma)
+        scratch = np.empty(0)
+        for rows, block in self.blocks():
+            if scratch.size < block.size:
+                scratch = np.empty(block.size)
+            scaled = np.multiply(block, weight[rows, None], out=scratch[: block.size].reshape(block.shape))
+            if signed:
+                gram += block.T @ scaled
+            else:  # half the flops of a general product
+                gram = dsyrk(1.0, scaled.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
+        if not signed:  # what is above the diagonal is still zero
+            gram = np.add(gram, gram.T, order="F")
+            gram.flat[:: D + 1] *= 0.5
+        return np.asarray(gram)
+
+    def row_norms_squared(self, root: Array, *, upper: bool = False, times: Array | None = None) -> tuple[Array, Array]:
+        from scipy.linalg.blas import dtrmm
+
+        norms, product = np.empty(self.shape[0]), np.zeros(self.shape[0])
+        factor = np.asfortranarray(root) if root.ndim == 2 else root
+        scratch = np.empty(0)
+        for rows, block in self.blocks():
+            if times is not None:
+                np.dot(block, times, out=product[rows])
+            if root.ndim == 1:
+                scaled = block * root
+            elif upper:  # in place on a copy: (S' x_i) for every row, seen as the columns of the transpose
+                if scratch.size < block.size:
+                    scratch = np.empty(block.size)
+                scaled = scratch[: block.size].reshape(block.shape)
+                np.copyto(scaled, block)
+                dtrmm(1.0, factor, scaled.T, lower=0, trans_a=1, overwrite_b=1)
+            else:
+                scaled = block @ root
+            np.einsum("ij,ij->i", scaled, scaled, out=norms[rows])
+        return norms, product
+
+    def dense(self) -> Array:
+        values = np.empty(self.shape)
+        for rows, block in self.blocks():
+            values[rows] = block
+        return values
+
+
+@final
+class DenseDesign(BlockedDesign):
+    """All rows in memory, contiguous."""
+
+    def __init__(self, values: Array) -> None:
+        self.values = np.ascontiguousarray(values)
+        self.shape = (values.shape[0], values.shape[1])
+
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        for rows in row_blocks(*self.shape):
+            yield rows, self.values[rows]
+
+    def times(self, vector: Array) -> Array:
+        return np.asarray(self.values @ vector)
+
+    def _transpose_times(self, vector: Array) -> Array:
+        return np.asarray(vector @ self.values)
+
+    def subset(self, rows: npt.NDArray[np.intp]) -> DenseDesign:
+        return DenseDesign(self.values[rows])
+
+    def dense_rows(self, rows: slice) -> Array:
+        return self.values[rows]
+
+    def dense(self) -> Array:
+        return self.values
+
+
+def as_design(X: Any, name: str) -> DesignMatrix:
+    """A checked design matrix from an array or a scipy.sparse matrix (or one that was checked before)."""
+    if isinstance(X, DesignMatrix):
+        return X
+    if hasattr(X, "tocsr"):
+        return _sparse_design(X, name)
+    values = as_float(X, name, ndim=2)
+    _check_not_empty(values.shape, name)
+    if values.size >= LARGE and values.shape[1] >= WIDE and np.count_nonzero(values) <= MOSTLY_ZERO * values.size:
+        from scipy.sparse import csr_matrix
+
+        from klimb.linalg.sparse import PairedDesign, worth_pairing
+
+        matrix = csr_matrix(values)
+        if worth_pairing(matrix):
+            return PairedDesign(matrix)
+    return DenseDesign(values)
+
+
+def _sparse_design(X: Any, name: str) -> DesignMatrix:
+    from klimb.linalg.sparse import PairedDesign, SparseDesign, worth_pairing
+
+    matrix = X.tocsr().astype(np.float64)
+    matrix.sum_duplicates()
+    _check_not_empty(matrix.shape, name)
+    check_finite_csr(matrix, name)
+    if worth_pairing(matrix):
+        return PairedDesign(matrix)
+    if matrix.nnz > DENSE_ENOUGH * np.prod(matrix.shape) and np.prod(matrix.shape) <= DENSE_LIMIT:
+        return DenseDesign(matrix.toarray())
+    return SparseDesign(matrix)
+
+
+def _check_not_empty(shape: tuple[int, ...], name: str) -> None:
+    if len(shape) != 2 or 0 in shape:
+        raise InputError(f"{name} must have at least one row and one column", f"shape {shape}", "Pass some data.")

@@ -1,0 +1,96 @@
+"""Several fits to the same data, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.report.digits import plain
+from klimb.report.text import table
+
+if TYPE_CHECKING:
+    from klimb.models.formula_fit import Fit
+
+
+@final
+@dataclass(frozen=True)
+class ComparedFit:
+    """One line: ``difference`` is in leave-one-out sum from the best, ``difference_se`` its standard error."""
+
+    name: str
+    bound: float
+    elpd: float
+    se: float
+    difference: float
+    difference_se: float
+    status: str
+
+
+@final
+@dataclass(frozen=True)
+class Comparison:
+    """The fits, best leave-one-out sum first. ``print`` it, or read ``rows``."""
+
+    rows: tuple[ComparedFit, ...]
+    n: int
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Columns by name."""
+        names = ("name", "bound", "elpd", "se", "difference", "difference_se", "status")
+        return {name: [getattr(row, name) for row in self.rows] for name in names}
+
+    def __str__(self) -> str:
+        cells = [[row.name, plain(row.bound, 6), plain(row.elpd, 6), plain(row.se, 2),
+                  "" if i == 0 else plain(row.difference, 3), "" if i == 0 else plain(row.difference_se, 2)]
+                 for i, row in enumerate(self.rows)]
+        return table(["model", "bound", "LOO", "se", "difference", "se"], cells)
+
+
+def compare(fits: Any) -> Comparison:
+    """Compare fits to the same rows of the same response: bound, leave-one-out sum, differences with their errors.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.standard_normal(200)
+    >>> data = {"x": x, "y": rng.poisson(np.exp(0.5 * x))}
+    >>> found = klimb.compare({"with x": klimb.fit("y ~ x", data, "poisson"),
+    ...                        "without": klimb.fit("y ~ 1", data, "poisson")})
+    >>> [row.name for row in found.rows], bool(found.rows[1].difference < -3 * found.rows[1].difference_se)
+    (['with x', 'without'], True)
+    """
+    if not isinstance(fits, Mapping) or not fits:
+        raise InputError("compare needs a dict of fits by name", type(fits).__name__, 'Write {"a": fit1, "b": fit2}.')
+    names = list(fits)
+    first = fits[names[0]]
+    for name in names[1:]:
+        _check_same_data(names[0], first, name, fits[name])
+    loos = {name: fit.loo() for name, fit in fits.items()}
+    best = max(names, key=lambda name: loos[name].elpd)
+    rows = []
+    for name in names:
+        gap = loos[name].log_density - loos[best].log_density
+        gap = gap[np.isfinite(gap)]
+        error = float(np.sqrt(len(gap)) * np.std(gap, ddof=1)) if len(gap) > 1 and name != best else 0.0
+        rows.append(ComparedFit(name, fits[name].bound, loos[name].elpd, loos[name].se, float(gap.sum()), error,
+                                fits[name].status.name))
+    return Comparison(tuple(sorted(rows, key=lambda row: -row.elpd)), first.n)
+
+
+def _check_same_data(name: str, one: Fit, other_name: str, other: Fit) -> None:
+    if one.n != other.n or not np.array_equal(one.training.rows, other.training.rows):
+        raise InputError("compare needs fits to the same rows", f"{one.n} rows in {name!r}, {other.n} in {other_name!r}"
+                         if one.n != other.n else f"other rows in {other_name!r} than in {name!r}",
+                         "Drop rows with missing values before fitting, so that all models see the same ones.")
+    a, b = one.encoder.response, other.encoder.response
+    if a is not None and b is not None and a.name != b.name:
+        raise InputError("compare needs one response", f"{a.name!r} in {name!r}, {b.name!r} in {other_name!r}",
+                         "Densities of different quantities cannot be compared.")
+    if not np.array_equal(one.training.y, other.training.y):
+        raise InputError("compare needs the same response values", f"others in {other_name!r} than in {name!r}",
+                         "Densities of different data (or of counts and levels) cannot be compared.")

@@ -1,0 +1,183 @@
+"""Fills the records that tables, plots and the HTML page are drawn from."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from klimb.models import tables
+from klimb.models.predict import checked_interval
+from klimb.report.diagnostics import calibration, pit_histogram
+from klimb.report.digits import plain
+from klimb.report.records import (
+    Calibration,
+    Fact,
+    FitReport,
+    GroupEffects,
+    HardRow,
+    Loo,
+    PitHistogram,
+    TrustSummary,
+)
+
+if TYPE_CHECKING:
+    from klimb.models.formula_fit import Fit
+
+MOST_LEVELS = 30  # of a grouping factor shown in a report: the most extreme ones
+HARDEST = 5
+UNCHECKED = TrustSummary("unchecked", "This fit comes without a check of its posterior.")
+
+
+def fit_report(fit: Fit, *, title: str = "", reproduce: Sequence[str] = (), source: str = "",
+               interval: float | None = None) -> FitReport:
+    """All that is said of a fit; ``source`` names the data, ``reproduce`` holds the lines that make it again."""
+    level = fit.interval if interval is None else float(interval)
+    checked_interval(level)
+    return FitReport(
+        formula=fit.formula, family=family_words(fit), level=level, n=fit.n, dropped=fit.training.dropped,
+        bound=fit.bound, converged=fit.converged, status=fit.status.name.replace("_", " ").capitalize(),
+        advice=fit.status.advice, coefficients=tuple(fit.coefficient_rows(level)),
+        parameters=tuple(fit.parameter_rows(level)),
+        groups=tuple(group for term in fit.shared.layout.groups for group in group_effects(fit, term.name, level)),
+        effects=tuple(fit.effects(interval=level)), data=data_facts(fit, source),
+        priors=tuple(Fact(name, text) for name, text in fit.priors.items()), trace=fit.trace,
+        calibration=calibration_curve(fit, level), pit=pit(fit, level), loo=loo_record(fit), trust=fit.trust_summary,
+        notes=fit.notes, reproduce=tuple(reproduce) or (call_text(fit),), versions=versions(),
+        title=title)
+
+
+def call_text(fit: Fit) -> str:
+    """The call that makes such a fit."""
+    family = fit.shared.family
+    return f"klimb.fit({fit.formula!r}, data, family={family.name!r}, link={family.link.name!r})"
+
+
+def versions() -> tuple[Fact, ...]:
+    """What the numbers were made with."""
+    import scipy
+
+    import klimb
+
+    return (Fact("klimb", klimb.__version__), Fact("Python", platform.python_version()),
+            Fact("numpy, scipy", f"{np.__version__}, {scipy.__version__}"))
+
+
+# -- the data
+
+
+def family_words(fit: Fit) -> str:
+    """The family, and of which outcome a probability speaks."""
+    return f"{fit.family}; P({outcome(fit)})" if fit.shared.family.response == "binary" else fit.family
+
+
+def outcome(fit: Fit) -> str:
+    """What happens with the probability that a model of two outcomes gives: the level that counts as 1."""
+    levels, name = fit.training.levels, response_name(fit)
+    return f"{name} = {levels[1]}" if len(levels) == 2 else f"{name} = 1"
+
+
+def response_name(fit: Fit) -> str:
+    """The left side of the formula."""
+    response = fit.encoder.response
+    return response.name if response is not None else "y"
+
+
+def data_facts(fit: Fit, source: str = "") -> tuple[Fact, ...]:
+    """Where the rows come from, how many there are, what the response looks like."""
+    facts = [Fact("source", source)] if source else []
+    dropped = fit.training.dropped
+    facts.append(Fact("rows", f"{fit.n + dropped:,}, of which {dropped:,} left out for missing values" if dropped
+                      else f"{fit.n:,}"))
+    y, kind = fit.training.y, fit.shared.family.response
+    if kind == "binary":
+        facts.append(Fact("response", f"{outcome(fit)} in {int((y > 0).sum()):,} of {fit.n:,} rows"))
+    elif kind == "ordered":
+        counts = np.bincount(y.astype(int), minlength=len(fit.training.levels))
+        facts.append(Fact("response", ", ".join(f"{name}: {count}" for name, count in
+                                                zip(fit.training.levels, counts.tolist(), strict=True))))
+    else:
+        facts.append(Fact("response", f"{response_name(fit)}: mean {plain(float(y.mean()))}, from"
+                                      f" {plain(float(y.min()))} to {plain(float(y.max()))}"))
+    for term in fit.shared.layout.groups:
+        facts.append(Fact(f"levels of {term.name}", f"{len(term.levels):,}"))
+    return tuple(facts)
+
+
+def group_effects(fit: Fit, name: str, interval: float | None = None) -> list[GroupEffects]:
+    """One record per column of a grouping factor; the most extreme levels, in the order of their means."""
+    term = fit.group_term(name)
+    tail = checked_interval(fit.interval if interval is None else interval)
+    rows = tables.level_rows(fit.shared, fit.components, term, tail)
+    found = []
+    for j, column in enumerate(term.columns):
+        own = [replace(row, name=level) for row, level in zip(rows[j :: term.size], term.levels, strict=True)]
+        extreme = sorted(own, key=lambda row: -abs(row.mean))[:MOST_LEVELS]
+        found.append(GroupEffects(term.name, column, tuple(sorted(extreme, key=lambda row: row.mean)), len(own)))
+    return found
+
+
+# -- predictions of each row from the others
+
+
+def calibration_curve(fit: Fit, level: float = 0.9) -> Calibration | None:
+    """Observed against predicted means; None where there are too few rows."""
+    loo, trials = fit.loo(), fit.training.trials
+    y, mean, variance = fit.training.y, loo.mean, loo.variance
+    if trials is not None:  # of unlike sizes: compare shares
+        y, mean, variance = y / trials, mean / trials, variance / trials**2
+    binary = fit.shared.family.response == "binary"
+    label = f"P({outcome(fit)})" if binary else f"share of {response_name(fit)}" if trials is not None else (
+        response_name(fit))
+    return calibration(mean, variance, y, level=level, label=label)
+
+
+def pit(fit: Fit, level: float = 0.9) -> PitHistogram | None:
+    """The place of each datum in its prediction; None for yes or no, whose place says nothing of its own."""
+    if fit.shared.family.response == "binary":
+        return None
+    loo = fit.loo()
+    return pit_histogram(loo.below, loo.at, level=level)
+
+
+def loo_record(fit: Fit) -> Loo:
+    """The leave-one-out sum and the rows that it finds hardest."""
+    loo = fit.loo()
+    terms = np.where(np.isfinite(loo.log_density), loo.log_density, np.inf)
+    hardest = [int(i) for i in np.argsort(terms, kind="stable")[:HARDEST] if np.isfinite(terms[i])]
+    levels = fit.training.levels
+
+    def shown(i: int) -> str:
+        return levels[int(fit.training.y[i])] if levels else plain(float(fit.training.y[i]), 4)
+
+    rows = tuple(HardRow(int(fit.training.rows[i]), shown(i), plain(float(loo.mean[i])), float(loo.log_density[i]))
+                 for i in hardest)
+    return Loo(loo.elpd, loo.se, len(loo.log_density), loo.failed, rows)
+
+
+# -- trust
+
+
+def trust_record(trust: Any) -> TrustSummary:
+    """The verdict of ``result.trust`` as plain text and numbers; None has not been checked."""
+    if trust is None:
+        return UNCHECKED
+    found = trust.to_dict()
+    facts = [
+        Fact("tail of the importance weights (k-hat)", f"{plain(found['khat'], 2)}, from {found['n_draws']:,} draws"),
+        Fact("effective draws", f"{100.0 * found['efficiency']:.0f}%"),
+        Fact("log evidence", f"{plain(found['log_evidence'], 6)} ± {plain(found['log_evidence_error'], 2)}"),
+        Fact("bound", plain(found["bound"], 6)),
+        Fact("sd of the posterior over reported sd",
+             f"{found['smallest_sd_ratio']:.3f} to {found['largest_sd_ratio']:.3f}"),
+        Fact("largest error of a mean", f"{found['largest_shift']:.3f} sd"),
+        Fact("largest skewness", plain(found["largest_skewness"], 2)),
+    ]
+    if found.get("direction_khat") is not None:
+        facts.insert(1, Fact("k-hat of the most influential directions", plain(found["direction_khat"], 2)))
+    if found.get("modes"):
+        facts.append(Fact("other modes", str(len(found["modes"]))))
+    return TrustSummary(found["verdict"], found["measures"], found["advice"], found["number"], tuple(facts))

@@ -1,0 +1,396 @@
+"""Large and sparse linear models in one call.
+
+    sparse_linear    y = X u + noise, and a sparsity prior on u or on an analysis of it (gradients, wavelets)
+    sparse_glm       any likelihood of X u, with a Gaussian or a sparsity prior on u
+
+Both build a model of sites, look at what the engines would cost (`Plan`), fit it, and return a `LinearFit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.infer.loop import infer
+from klimb.infer.matrixfree.outer import DoubleLoop
+from klimb.infer.matrixfree.plan import EngineName, Plan, plan
+from klimb.infer.matrixfree.target import Bound, site_for
+from klimb.infer.result import Result, Status
+from klimb.latents.implicit import Implicit
+from klimb.latents.weights import Weights
+from klimb.linalg.operators import DenseOperator, Operator, SparseOperator, as_operator
+from klimb.linalg.variances import Variances
+from klimb.numerics.arrays import Array, as_float
+from klimb.sites.base import Site
+from klimb.sites.binary import Logistic
+from klimb.sites.prediction import Prediction
+from klimb.sites.real import Laplace, StudentT
+from klimb.sites.sparsity import ExponentialPower, Sech2
+from klimb.sites.stack import Stack
+
+Engine: TypeAlias = Literal["auto", "primal", "dual", "double loop"]
+
+MEMORY = 8e9  # bytes that a fit may take unless told otherwise
+INTERCEPT = 10.0  # prior standard deviation of the intercept, in units of the link
+SPARSITY = {"laplace": Laplace, "sech2": Sech2}  # priors with a scale and nothing else
+PRIORS = ("laplace", "student", "power", "sech2")
+
+__all__ = ["LinearFit", "Plan", "plan_for", "sparse_glm", "sparse_linear"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LinearFit:
+    """A fitted linear model: coefficients with their uncertainty, predictions, and how they were found.
+
+    ``result`` is the `Result` of the engine, ``plan`` says what was considered.
+
+    >>> import klimb
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((80, 3))
+    >>> fit = klimb.sparse_glm(X, rng.poisson(np.exp(0.5 + X @ [1.0, 0.0, -1.0])), site=klimb.sites.Poisson())
+    >>> print(fit.coef.round(1) + 0.0, fit.coef_sd.round(2), round(fit.intercept, 1))
+    [ 1.   0.  -0.9] [0.04 0.07 0.06] 0.6
+    >>> prediction = fit.observe([[0.0, 0.0, 0.0], [2.0, 0.0, 0.0]])  # counts at new rows
+    >>> print(prediction.mean.round(1), prediction.quantile(0.95))
+    [ 1.9 13.8] [ 4. 21.]
+    """
+
+    result: Result
+    plan: Plan
+    site: Site
+    n_columns: int
+    has_intercept: bool
+
+    @property
+    def bound(self) -> float:
+        """Lower bound on the log evidence; an estimate of one unless ``certified``, good to ``result.bound_error``."""
+        return self.result.bound
+
+    @property
+    def status(self) -> Status:
+        return self.result.status
+
+    @property
+    def certified(self) -> bool:
+        return self.result.certified
+
+    @cached_property
+    def weights(self) -> Array:
+        """Posterior means of the coefficients, the intercept (if any) last."""
+        return self.result.posterior.mean
+
+    @property
+    def coef(self) -> Array:
+        """Posterior means of the coefficients."""
+        return self.weights[: self.n_columns]
+
+    @property
+    def intercept(self) -> float:
+        return float(self.weights[-1]) if self.has_intercept else 0.0
+
+    @cached_property
+    def coef_sd(self) -> Array:
+        """Posterior standard deviations of the coefficients."""
+        return np.sqrt(self.coef_variances().value)
+
+    def coef_variances(self, accuracy: float = 0.01) -> Variances:
+        """Posterior variances of the coefficients, with the errors of the estimates."""
+        posterior = self.result.posterior
+        latent: Any = posterior.latent
+        rows = as_operator(_identity(self.n_columns, self.has_intercept), "the identity")
+        if isinstance(latent, Implicit):
+            return latent.predict_variances(posterior, rows, accuracy)
+        v = latent.predict(posterior, rows.explicit)[1]
+        return Variances(v, np.zeros_like(v), v, v, "exact", True, True, True, 0)
+
+    def predict(self, X_new: Any, accuracy: float = 0.01) -> tuple[Array, Array]:
+        """Mean and variance of the linear predictor at new rows; estimated variances aim at that relative error."""
+        posterior = self.result.posterior
+        latent: Any = posterior.latent
+        given = as_operator(X_new, "X_new")
+        if given.shape[1] != self.n_columns:
+            raise InputError(f"X_new must have {self.n_columns} columns", f"shape {given.shape}",
+                             "Use the columns of the fit, without the intercept's.")
+        rows = _design(given, "X_new", self.has_intercept)
+        if isinstance(latent, Implicit):
+            return latent.predict(posterior, rows, accuracy)
+        return latent.predict(posterior, rows.explicit)  # type: ignore[no-any-return]
+
+    def observe(self, X_new: Any, accuracy: float = 0.01) -> Prediction:
+        """What y will be at new rows: mean, variance, class probabilities, quantiles, log density."""
+        return self.site.predict(*self.predict(X_new, accuracy))
+
+    def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
+        """``n`` draws of the coefficients (and the intercept), one a row."""
+        return self.result.posterior.sample(n, rng)
+
+    def __repr__(self) -> str:
+        kind = "exact" if self.certified else f"+- {self.result.bound_error:.2g}"
+        return (f"LinearFit({self.plan.n_sites:,} sites, {self.plan.n_weights:,} weights, {self.plan.choice}, "
+                f"bound={self.bound:.6g} ({kind}), status={self.status.name})")
+
+
+def sparse_glm(
+    X: Any, y: Any, *, site: Site | None = None, prior: Any = "gaussian", scale: Any = 1.0, df: float = 3.0,
+    power: float = 0.5, intercept: bool = True, bound: Bound = "auto", engine: Engine = "auto", variances: str = "auto",
+    accuracy: float = 0.01, tol: float = 1e-6, max_outer: int = 200, memory: float = MEMORY, seed: int = 0,
+    explain: bool = False,
+) -> LinearFit:
+    """Fit a generalised linear model with many rows or columns: y ~ site(intercept + X u).
+
+    Parameters
+    ----------
+    X : (N, D) array, scipy.sparse matrix or LinearOperator
+    y : array
+        What the site takes; labels for the default, `klimb.sites.Logistic`.
+    site : Site
+        The likelihood.
+    prior : "gaussian", "laplace", "student", "power", "sech2" or a Site
+        Of each coefficient. A site is used as a density of the coefficient around 0.
+    scale : number or (D,) array
+        Of that prior: the standard deviation of a Gaussian (its square is the C of scikit-learn's l2 penalty), the
+        scale of a Laplace (the C of its l1 penalty).
+    df, power : float
+        Degrees of freedom of "student", exponent of "power".
+    intercept : bool
+        Add a column of ones, whose coefficient has a normal prior with a standard deviation of 10.
+    bound, variances, accuracy, max_outer, seed
+        As in `klimb.steps.DoubleLoop`.
+    engine : "auto", "primal", "dual" or "double loop"
+        Factorise D x D or N x N matrices (`klimb.latents.Weights`), or multiply only (`klimb.latents.Implicit`); "auto"
+        compares their costs.
+    memory : float
+        Bytes that the fit may take. It is refused, with the number, where no engine fits.
+    explain : bool
+        Print the `Plan` first: what each engine costs in flops, seconds and bytes, and the choice. `plan_for` makes
+        one without fitting.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse, klimb
+    >>> rng = np.random.default_rng(0)
+    >>> X = scipy.sparse.random(300, 40, density=0.2, random_state=0, format="csr")
+    >>> y = X @ np.r_[4.0, -4.0, np.zeros(38)] + 0.3 * rng.standard_normal(300) > 0.0
+    >>> fit = klimb.sparse_glm(X, y, prior="laplace", scale=0.5)
+    >>> np.flatnonzero(np.abs(fit.coef) > 3 * fit.coef_sd)
+    array([0, 1])
+    >>> fit.observe(X[:2]).probabilities().shape
+    (2, 2)
+    """
+    design = _design(X, "X", intercept)
+    D = design.shape[1] - intercept
+    likelihood = Logistic() if site is None else site
+    if not isinstance(likelihood, Site):
+        raise InputError("site must be a klimb site", repr(site), "Use an instance such as klimb.sites.Logistic().")
+    gaussian = isinstance(prior, str) and prior == "gaussian"
+    chosen = _planned(design, engine, memory, exact=gaussian, accuracy=accuracy)
+    if explain:
+        print(chosen)
+    target = likelihood.validate(y)
+    if gaussian:
+        deviations = _positive(scale, D, "scale")
+        cov = np.append(deviations**2, [INTERCEPT**2] * intercept)
+        if chosen.choice != "double loop":
+            latent = Weights(design.explicit, cov=cov, form=chosen.choice)
+            result = infer(latent, site_for(likelihood, bound), target, tol=tol)
+            return LinearFit(result, chosen, likelihood, D, intercept)
+        model, whole = Implicit(design, cov=cov), likelihood
+    else:
+        penalty = _prior_site(prior, scale, df, power, D)
+        cov = np.append(np.full(D, np.inf), [INTERCEPT**2] * intercept)
+        model = Implicit([design, _identity(D, intercept)], cov=cov)
+        whole, target = _stacked([(likelihood, target), (penalty, np.zeros(D))])
+    step = DoubleLoop(bound, variances, accuracy, max_outer, seed)
+    return LinearFit(infer(model, whole, target, step=step, tol=tol), chosen, likelihood, D, intercept)
+
+
+def sparse_linear(
+    X: Any, y: Any, *, noise: Any, prior: Any = "laplace", scale: Any = 1.0, analysis: Any = None, df: float = 3.0,
+    power: float = 0.5, bound: Bound = "auto", variances: str = "auto", accuracy: float = 0.01, tol: float = 1e-6,
+    max_outer: int = 200, memory: float = MEMORY, seed: int = 0,
+) -> LinearFit:
+    """Fit y = X u + noise with a sparsity prior on u, or on an analysis of u.
+
+    Parameters
+    ----------
+    X : (M, D) array, scipy.sparse matrix or LinearOperator
+        What was measured: a design, a blur, a partial Fourier transform. Complex ones become pairs of real rows.
+    y : array
+        The measurements.
+    noise : number or array
+        Their standard deviation.
+    analysis : operator or list of operators
+        What should be sparse: gradients, wavelets, several of them. The identity unless given.
+    prior, scale, df, power
+        As in `sparse_glm`, without "gaussian"; lists where ``analysis`` is one. The scale is that of ``analysis @ u``.
+    bound, variances, accuracy, max_outer, seed
+        As in `klimb.steps.DoubleLoop`.
+    memory : float
+        Bytes that the fit may take.
+
+    Notes
+    -----
+    Weights have no other prior: what neither the measurements nor the analysis determine makes the posterior improper,
+    which is refused.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((60, 100))
+    >>> y = 3 * X[:, 7] - 2 * X[:, 30] + 0.1 * rng.standard_normal(60)
+    >>> fit = klimb.sparse_linear(X, y, noise=0.1, scale=0.05)
+    >>> np.flatnonzero(np.abs(fit.coef) > 4 * fit.coef_sd)
+    array([ 7, 30])
+    """
+    data = as_operator(X, "X")
+    D = data.shape[1]
+    several = isinstance(analysis, (list, tuple))
+    parts = list(analysis) if several else [_identity(D, False) if analysis is None else analysis]
+    operators = [as_operator(part, f"analysis[{k}]" if several else "analysis") for k, part in enumerate(parts)]
+    priors, scales = (_each(value, len(parts), several, name) for value, name in ((prior, "prior"), (scale, "scale")))
+    sites = [(_prior_site(p, s, df, power, operator.shape[0]), np.zeros(operator.shape[0]))
+             for p, s, operator in zip(priors, scales, operators, strict=True)]
+    whole, target = _stacked(sites)
+    chosen = _planned(as_operator([data, *operators], "X with the analysis"), "double loop", memory, exact=False,
+                      accuracy=accuracy)
+    model = Implicit(operators if len(operators) > 1 else operators[0], X=data, y=y, noise=noise, cov=None)
+    step = DoubleLoop(bound, variances, accuracy, max_outer, seed)
+    result = infer(model, whole, target, step=step, tol=tol)
+    from klimb.sites.real import Gaussian
+
+    return LinearFit(result, chosen, Gaussian(noise if np.ndim(noise) == 0 else float(np.mean(noise))), D, False)
+
+
+def plan_for(X: Any, *, prior: Any = "gaussian", engine: Engine = "auto", memory: float = MEMORY,
+             accuracy: float = 0.01) -> Plan:
+    """What `sparse_glm` would do with this design: the engines, their flops, seconds and bytes, and the choice.
+
+    >>> import scipy.sparse
+    >>> X = scipy.sparse.kron(scipy.sparse.eye(4000), np.ones((5, 2)), format="csr")  # 20,000 x 8,000
+    >>> plan_for(X).choice, plan_for(X[:500]).choice
+    ('double loop', 'dual')
+    """
+    return _planned(as_operator(X, "X"), engine, memory, exact=isinstance(prior, str) and prior == "gaussian",
+                    accuracy=accuracy)
+
+
+def _planned(design: Operator, engine: Engine, memory: float, *, exact: bool, accuracy: float) -> Plan:
+    if engine not in ("auto", "primal", "dual", "double loop"):
+        raise InputError('engine must be "auto", "primal", "dual" or "double loop"', repr(engine), "Leave it out.")
+    stored = design.explicit is not None
+    if engine in ("primal", "dual") and not (exact and stored):
+        raise InputError(f"the {engine} engine needs a stored X and a Gaussian prior",
+                         "an operator" if exact else "another prior", 'Leave engine out.')
+    choice: EngineName | None = None if engine == "auto" else engine
+    return plan(*design.shape, _nonzeros(design), memory=memory, dense=isinstance(design, DenseOperator),
+                exact_engines=exact and stored, choice=choice, accuracy=accuracy)
+
+
+def _nonzeros(operator: Operator) -> int:
+    """Numbers that a product goes through; for a function, as for a fast transform."""
+    if isinstance(operator, SparseOperator):
+        return int(operator.matrix.nnz)
+    if isinstance(operator, DenseOperator):
+        return int(operator.values.size)
+    parts = getattr(operator, "parts", None)
+    if parts is not None:
+        return sum(_nonzeros(part) for part in parts)
+    size = sum(operator.shape)
+    return int(8 * size * np.log2(size + 1))
+
+
+def _prior_site(prior: Any, scale: Any, df: float, power: float, count: int) -> Site:
+    """The density of ``count`` coefficients around zero."""
+    if isinstance(prior, Site):
+        prior.check_length(count)
+        return prior
+    if prior not in PRIORS:
+        raise InputError(f"prior must be one of {', '.join(PRIORS)}, a site, or (sparse_glm only) gaussian",
+                         repr(prior), "Laplace is the l1 penalty as a distribution.")
+    values = _positive(scale, count, "scale")
+    width: Any = float(scale) if np.ndim(scale) == 0 else values
+    if prior == "student":
+        return StudentT(df, width)
+    if prior == "power":
+        return ExponentialPower(width, power)
+    return SPARSITY[prior](width)
+
+
+def _stacked(parts: list[tuple[Site, Array]]) -> tuple[Site, Array]:
+    if len(parts) == 1:
+        return parts[0]
+    return Stack([(site, len(y)) for site, y in parts]), np.concatenate([y for _, y in parts])
+
+
+def _each(value: Any, count: int, several: bool, name: str) -> list[Any]:
+    """One value for each analysis operator: a list of them, or the same for all."""
+    if not several or not isinstance(value, (list, tuple)):
+        return [value] * count
+    if len(value) != count:
+        raise InputError(f"{name} must be one value or one for each of the {count} analysis operators",
+                         f"{len(value)}", "Write them in the order of analysis.")
+    return list(value)
+
+
+def _positive(scale: Any, count: int, name: str) -> Array:
+    values = as_float(scale, name)
+    if values.ndim > 1 or (values.ndim == 1 and len(values) != count):
+        raise InputError(f"{name} must be a number or one per coefficient ({count})", f"shape {values.shape}",
+                         "Pass a 1-d array.")
+    if not (values > 0.0).all():
+        bad = int(np.flatnonzero(np.atleast_1d(values) <= 0.0)[0])
+        raise InputError(f"{name} must be positive", f"{np.atleast_1d(values)[bad]:.6g} at index {bad}",
+                         "It is the width of the prior.")
+    return np.broadcast_to(values, (count,)).copy()
+
+
+def _identity(n_columns: int, intercept: bool) -> Any:
+    """[I 0]: one row for each coefficient but the intercept's."""
+    from scipy.sparse import csr_matrix, eye
+
+    return csr_matrix(eye(n_columns, n_columns + int(intercept)))
+
+
+def _design(X: Any, name: str, intercept: bool) -> Operator:
+    """X as an operator, with a column of ones at the end if there is an intercept."""
+    operator = as_operator(X, name)
+    if not intercept:
+        return operator
+    ones = np.ones((operator.shape[0], 1))
+    matrix = operator.explicit
+    if matrix is None:
+        return WithOnes(operator)
+    if isinstance(operator, SparseOperator):
+        from scipy.sparse import csr_matrix, hstack
+
+        return SparseOperator(hstack([matrix, csr_matrix(ones)], format="csr"))
+    return as_operator(np.hstack([np.asarray(matrix), ones]), name)
+
+
+@final
+class WithOnes(Operator):
+    """[X 1] for an X that is not stored."""
+
+    def __init__(self, inner: Operator) -> None:
+        self._inner = inner
+        self.shape = (inner.shape[0], inner.shape[1] + 1)
+
+    def _times(self, U: Array) -> Array:
+        return np.asarray(self._inner.times(np.ascontiguousarray(U[:-1])) + U[-1])
+
+    def _transpose_times(self, W: Array) -> Array:
+        return np.concatenate([self._inner.transpose_times(W), W.sum(axis=0, keepdims=True)])
+
+    def gram_diagonal(self, gamma: Array) -> Array | None:
+        known = self._inner.gram_diagonal(gamma)
+        return None if known is None else np.append(known, gamma.sum())
+
+    def row_norms_squared(self, scale: Array) -> Array | None:
+        known = self._inner.row_norms_squared(scale[:-1])
+        return None if known is None else known + scale[-1]

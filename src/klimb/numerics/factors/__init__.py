@@ -1,6 +1,0 @@
-"""Exact factorisations of a `NormalMatrix`: dense in its size, dense in its rows, or by levels of its graph."""
-
-from klimb.numerics.factors.base import Factorisation
-from klimb.numerics.factors.choose import Plan, cheapest_plan, factorise
-
-__all__ = ["Factorisation", "Plan", "cheapest_plan", "factorise"]

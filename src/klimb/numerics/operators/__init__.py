@@ -1,9 +1,0 @@
-"""Matrices that are only ever multiplied with: dense, sparse, a function and its adjoint, or a stack of such."""
-
-from klimb.numerics.operators.base import Operator, SelectedRows
-from klimb.numerics.operators.convert import as_operator, as_real_pairs
-from klimb.numerics.operators.explicit import DenseOperator, SparseOperator
-from klimb.numerics.operators.implicit import FunctionOperator, StackedOperator
-
-__all__ = ["DenseOperator", "FunctionOperator", "Operator", "SelectedRows", "SparseOperator", "StackedOperator",
-           "as_operator", "as_real_pairs"]

@@ -1,0 +1,299 @@
+"""Priors by name: normal for coefficients, densities on the positive numbers for standard deviations and their like.
+
+    klimb.fit("y ~ x + (1|g)", df, priors={"x": normal(0, 1), "Intercept": "normal(0, 5)", "sd(g)": half_normal(1)})
+
+A text such as "normal(0, 1)" means the same as the call.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+from klimb.errors import InputError
+
+
+class Prior(ABC):
+    """A prior that prints as the call that makes it."""
+
+    @abstractmethod
+    def __str__(self) -> str: ...
+
+
+@final
+@dataclass(frozen=True)
+class Normal(Prior):
+    """A coefficient's prior: N(mean, sd^2)."""
+
+    mean: float
+    sd: float
+
+    def __str__(self) -> str:
+        return f"normal({_short(self.mean)}, {_short(self.sd)})"
+
+
+class PositivePrior(Prior):
+    """A density on the positive numbers."""
+
+    @abstractmethod
+    def log_density(self, value: float) -> float:
+        """Log density of the value."""
+
+    @abstractmethod
+    def slope(self, value: float) -> float:
+        """Derivative of ``log_density`` in log(value)."""
+
+    @abstractmethod
+    def typical(self) -> float:
+        """A value in the middle of the prior."""
+
+
+@final
+@dataclass(frozen=True)
+class Exponential(PositivePrior):
+    """value^power is exponential with this mean: penalised complexity, the simplest model being value^power = 0.
+
+    Power 1 is for standard deviations. Power -1/2 is for sizes, shapes and precisions: size^-1/2 is the coefficient of
+    variation that they add.
+    """
+
+    mean: float
+    power: float = 1.0
+
+    def log_density(self, value: float) -> float:
+        p = self.power
+        size = math.exp(p * math.log(value))
+        return -size / self.mean - math.log(self.mean) + math.log(abs(p)) + (p - 1.0) * math.log(value)
+
+    def slope(self, value: float) -> float:
+        return -self.power * math.exp(self.power * math.log(value)) / self.mean + self.power - 1.0
+
+    def typical(self) -> float:
+        return float((0.7 * self.mean) ** (1.0 / self.power))
+
+    def __str__(self) -> str:
+        power = "" if self.power == 1.0 else f", power={_short(self.power)}"
+        return f"exponential({_short(self.mean)}{power})"
+
+
+@final
+@dataclass(frozen=True)
+class HalfNormal(PositivePrior):
+    """The positive half of N(0, sd^2)."""
+
+    sd: float
+
+    def log_density(self, value: float) -> float:
+        return 0.5 * math.log(2.0 / math.pi) - math.log(self.sd) - 0.5 * (value / self.sd) ** 2
+
+    def slope(self, value: float) -> float:
+        return -((value / self.sd) ** 2)
+
+    def typical(self) -> float:
+        return 0.67 * self.sd
+
+    def __str__(self) -> str:
+        return f"half_normal({_short(self.sd)})"
+
+
+@final
+@dataclass(frozen=True)
+class LogNormal(PositivePrior):
+    """log(value) is normal around log(median)."""
+
+    median: float
+    sd: float
+
+    def log_density(self, value: float) -> float:
+        score = (math.log(value) - math.log(self.median)) / self.sd
+        return -0.5 * score**2 - math.log(self.sd * value) - 0.5 * math.log(2.0 * math.pi)
+
+    def slope(self, value: float) -> float:
+        return -(math.log(value) - math.log(self.median)) / self.sd**2 - 1.0
+
+    def typical(self) -> float:
+        return self.median
+
+    def __str__(self) -> str:
+        return f"log_normal({_short(self.median)}, {_short(self.sd)})"
+
+
+@final
+@dataclass(frozen=True)
+class Gamma(PositivePrior):
+    """Density proportional to value^(shape - 1) exp(-rate value)."""
+
+    shape: float
+    rate: float
+
+    def log_density(self, value: float) -> float:
+        a = self.shape
+        return a * math.log(self.rate) - math.lgamma(a) + (a - 1.0) * math.log(value) - self.rate * value
+
+    def slope(self, value: float) -> float:
+        return self.shape - 1.0 - self.rate * value
+
+    def typical(self) -> float:
+        return self.shape / self.rate
+
+    def __str__(self) -> str:
+        return f"gamma({_short(self.shape)}, {_short(self.rate)})"
+
+
+@final
+@dataclass(frozen=True)
+class LKJ(Prior):
+    """Density of a correlation matrix proportional to det^(eta - 1): 1 is uniform, more pulls towards 0."""
+
+    eta: float
+
+    def __str__(self) -> str:
+        return f"lkj({_short(self.eta)})"
+
+
+@final
+@dataclass(frozen=True)
+class Dirichlet(Prior):
+    """For cut points: the probabilities of the levels at f = 0 are Dirichlet with this concentration each."""
+
+    concentration: float
+
+    def __str__(self) -> str:
+        return f"dirichlet({_short(self.concentration)})"
+
+
+@final
+@dataclass(frozen=True)
+class Fixed(Prior):
+    """A parameter that is known: held at this value."""
+
+    value: float
+
+    def __str__(self) -> str:
+        return f"fixed({_short(self.value)})"
+
+
+def normal(mean: float = 0.0, sd: float = 1.0) -> Normal:
+    """N(mean, sd^2), for coefficients.
+
+    >>> print(normal(0, 2.5))
+    normal(0, 2.5)
+    """
+    return Normal(_number("normal", "mean", mean), _positive("normal", "sd", sd))
+
+
+def exponential(mean: float = 1.0, power: float = 1.0) -> Exponential:
+    """An exponential density with this mean (not rate), of value^power."""
+    if _number("exponential", "power", power) == 0.0:
+        raise InputError("exponential needs a power other than 0", "0", "Leave it out for standard deviations.")
+    return Exponential(_positive("exponential", "mean", mean), float(power))
+
+
+def half_normal(sd: float = 1.0) -> HalfNormal:
+    """The positive half of N(0, sd^2)."""
+    return HalfNormal(_positive("half_normal", "sd", sd))
+
+
+def log_normal(median: float = 1.0, sd: float = 1.0) -> LogNormal:
+    """log(value) ~ N(log median, sd^2)."""
+    return LogNormal(_positive("log_normal", "median", median), _positive("log_normal", "sd", sd))
+
+
+def gamma(shape: float, rate: float) -> Gamma:
+    """Density proportional to value^(shape - 1) exp(-rate value)."""
+    return Gamma(_positive("gamma", "shape", shape), _positive("gamma", "rate", rate))
+
+
+def lkj(eta: float = 2.0) -> LKJ:
+    """For correlations: density proportional to det^(eta - 1)."""
+    return LKJ(_positive("lkj", "eta", eta))
+
+
+def dirichlet(concentration: float = 1.0) -> Dirichlet:
+    """For the cut points of an ordinal response."""
+    return Dirichlet(_positive("dirichlet", "concentration", concentration))
+
+
+def fixed(value: float) -> Fixed:
+    """Hold a standard deviation, a dispersion, a lengthscale at this value."""
+    return Fixed(_positive("fixed", "value", value))
+
+
+PRIORS: dict[str, Callable[..., Prior]] = {
+    "normal": normal, "exponential": exponential, "half_normal": half_normal, "log_normal": log_normal,
+    "gamma": gamma, "lkj": lkj, "dirichlet": dirichlet, "fixed": fixed,
+}
+
+
+def as_prior(value: Any, name: str) -> Prior:
+    """A prior from a prior, a number (held fixed) or a text such as "normal(0, 1)".
+
+    >>> print(as_prior("half_normal(2)", "sd(g)"))
+    half_normal(2)
+    """
+    if isinstance(value, Prior):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return fixed(value)
+    if isinstance(value, str):
+        call, arguments = parse_call(value, f"the prior of {name}")
+        if call not in PRIORS:
+            raise InputError(f"the prior of {name} must be one of {', '.join(PRIORS)}", repr(call),
+                             'Write it as "normal(0, 1)".')
+        try:
+            return PRIORS[call](*arguments.pop("", ()), **arguments)
+        except TypeError as error:
+            raise InputError(f"the prior of {name} must have the arguments of klimb.priors.{call}", repr(value),
+                             f"{error}.") from error
+    raise InputError(f"the prior of {name} must be a prior of klimb.priors", repr(value),
+                     'Pass klimb.priors.normal(0, 1), say, or the text "normal(0, 1)".')
+
+
+def parse_call(text: str, what: str) -> tuple[str, dict[str, Any]]:
+    """``name(1, 2, sd=3)`` as the name and its numbers; those without a name are a list under "". No code is run.
+
+    >>> parse_call("student_t(df=4)", "family")
+    ('student_t', {'df': 4.0})
+    """
+    head, bracket, rest = text.strip().partition("(")
+    arguments: dict[str, Any] = {}
+    if not bracket:
+        return head.strip(), arguments
+    if not rest.endswith(")"):
+        raise InputError(f"{what} must be a name, with its numbers in brackets", repr(text), "Close the bracket.")
+    for part in filter(None, (piece.strip() for piece in rest[:-1].split(","))):
+        key, equals, number = part.rpartition("=")
+        try:
+            value = float(number)
+        except ValueError as error:
+            raise InputError(f"{what} must have numbers in its brackets", repr(part),
+                             "Write it as in student_t(df=4).") from error
+        if equals:
+            arguments[key.strip()] = value
+        else:
+            arguments.setdefault("", []).append(value)
+    return head.strip(), arguments
+
+
+def _number(prior: str, name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{prior} needs a number as {name}", repr(value), f"Pass a number as {name}.") from error
+    if not math.isfinite(number):
+        raise InputError(f"{prior} needs a finite {name}", f"{value}", "A very wide prior is a large number.")
+    return number
+
+
+def _positive(prior: str, name: str, value: Any) -> float:
+    number = _number(prior, name, value)
+    if number <= 0.0:
+        raise InputError(f"{prior} needs {name} > 0", f"{value}", f"Pass a positive {name}.")
+    return number
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"

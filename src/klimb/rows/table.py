@@ -1,0 +1,96 @@
+"""The rows of a frame that are encoded, and the checks that every numeric value passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb.errors import InputError
+from klimb.numerics.arrays import Array
+from klimb.rows.columns import Codes, Column, count, rows_named, used_levels
+from klimb.rows.frames import Frame
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A frame and the rows of it that are kept (None: all of them)."""
+
+    frame: Frame
+    kept: npt.NDArray[np.intp] | None = None
+    _numbers: dict[str, Array] = field(default_factory=dict)  # columns that were asked for already
+
+    @property
+    def n(self) -> int:
+        return self.frame.n if self.kept is None else len(self.kept)
+
+    @property
+    def rows(self) -> npt.NDArray[np.intp]:
+        """Positions of the kept rows in the frame."""
+        return np.arange(self.frame.n, dtype=np.intp) if self.kept is None else self.kept
+
+    def column(self, name: str) -> Column:
+        return self.frame.read(name)
+
+    def number(self, name: str) -> Array:
+        """A column as finite float64."""
+        if name not in self._numbers:
+            values = self.frame.read(name).number
+            if self.kept is not None:
+                values = values[self.kept]
+            self.check(np.isfinite(values), values, f"column {name!r} must hold finite numbers",
+                       "Drop these rows or correct them.")
+            self._numbers[name] = values
+        return self._numbers[name]
+
+    def factor(self, name: str) -> tuple[Codes, tuple[str, ...]]:
+        """A column as codes and the labels of the levels that occur in the kept rows."""
+        codes, labels = self.frame.read(name).factor
+        return (codes, labels) if self.kept is None else used_levels(codes[self.kept], labels)
+
+    def check(self, good: npt.NDArray[np.bool_], values: npt.NDArray[Any], expected: str, advice: str) -> None:
+        """An `InputError` with the rows where ``good`` is False, if there are any."""
+        if good.all():
+            return
+        bad = np.flatnonzero(~good)
+        where = self.rows[bad]
+        first = shown_values(values[bad[:3]], where)
+        raise InputError(expected, first, advice)
+
+
+def shown_values(values: npt.NDArray[Any], rows: npt.NDArray[np.intp]) -> str:
+    """``-1.0 at row 3, -2.0 at row 9, ... (12 in all)``: the first values, and how many rows there are."""
+    parts = [f"{(value.item() if isinstance(value, np.generic) else value)!r} at row {int(row)}"
+             for value, row in zip(values, rows[: len(values)], strict=True)]
+    return ", ".join(parts) + (f", ... ({len(rows)} in all)" if len(rows) > len(parts) else "")
+
+
+def complete_rows(frame: Frame, names: list[str], missing: str, *, learning: bool = False) -> tuple[Source, int]:
+    """The rows without a missing value in the columns ``names``, and how many were left out.
+
+    ``missing`` is "drop" or "error". No rows at all are an error when there is something to learn from them.
+    """
+    if learning and not frame.n:
+        raise InputError("data with at least one row", "no rows", "Check how the data were read.")
+    if missing not in ("drop", "error"):
+        raise InputError('missing must be "drop" or "error"', repr(missing), "Choose one of the two.")
+    lost: npt.NDArray[np.bool_] | None = None
+    holes: list[str] = []
+    for name in names:
+        mask = frame.read(name).missing
+        if mask is not None and mask.any():
+            holes.append(f"{name!r}: {rows_named(np.flatnonzero(mask))}")
+            lost = mask if lost is None else lost | mask
+    if lost is None:
+        return Source(frame), 0
+    if missing == "error":
+        raise InputError("no value may be missing", "missing values in " + "; ".join(holes),
+                         'Fill them in, or pass missing="drop" to leave these rows out.')
+    kept = np.flatnonzero(~lost)
+    if not len(kept) and learning:
+        raise InputError("at least one complete row", f"{count(frame.n, 'row')}, all with a missing value in "
+                         + "; ".join(holes), "Fill values in, or leave the column with most gaps out of the formula.")
+    return Source(frame, kept), int(lost.sum())

@@ -1,0 +1,67 @@
+"""Standard coordinates of a model with a grouping factor: shocks shared by all rows, then those of each level."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+
+from klimb.latents.base import Posterior
+from klimb.latents.mixed import Mixed
+from klimb.numerics.arrays import Array
+from klimb.trust.geometry import BLOCK_DOUBLES, Geometry, Kind, Visit
+
+
+@final
+class MixedGeometry(Geometry):
+    """w = mean + root e, b_l = mean_l - pull_l e + own_l u_l, z = (e, u): no matrix over all levels is formed."""
+
+    def __init__(self, latent: Mixed, posterior: Posterior) -> None:
+        q = latent.arrow(posterior)
+        values, vectors = np.linalg.eigh(q.level_cov)
+        self._own = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]  # (L, k, k)
+        self._q = q
+        self._levels, self._k = q.level_mean.shape
+        self._width = q.root.shape[1]
+        self.dim = self._width + self._levels * self._k
+        self.n_sites = latent.n_sites
+        rows = latent.rows
+        self._X, self._t = rows.unsort(latent.X), rows.unsort(latent.values)
+        self._level = np.empty(latent.n_sites, dtype=np.intp)
+        self._level[rows.order] = rows.level
+        self.kind: Kind = "weight"
+        own = np.diagonal(q.level_cov, axis1=1, axis2=2) + (q.pull**2).sum(axis=2)
+        self.mean = np.concatenate([q.mean, q.level_mean.ravel()])
+        self.sd = np.sqrt(np.concatenate([(q.root**2).sum(axis=1), own.ravel()]))
+
+    @property
+    def work(self) -> float:
+        return float(self.n_sites * (len(self._q.mean) + 2 * self._k) + self._levels * self._k * self._width)
+
+    def _deviations(self, z: Array) -> tuple[Array, Array]:
+        """Of the shared weights (draws x B) and of the levels (draws x L x k)."""
+        e, u = z[:, : self._width], z[:, self._width :].reshape(len(z), self._levels, self._k)
+        levels = np.einsum("ljk,slk->slj", self._own, u) - np.tensordot(e, self._q.pull, axes=(1, 2))
+        return e @ self._q.root.T, levels
+
+    def sweep(self, z: Array, visit: Visit) -> Array:
+        shared, levels = self._deviations(z)
+        to_shared, to_levels = np.zeros_like(shared), np.zeros_like(levels)
+        size, n = max(BLOCK_DOUBLES // len(z), 16), len(self._level)
+        for begin in range(0, n, size):
+            rows = slice(begin, min(begin + size, n))
+            X, t, at = self._X[rows], self._t[rows], self._level[rows]
+            slopes = visit(rows, shared @ X.T + np.einsum("sik,ik->si", levels[:, at], t))
+            to_shared += slopes @ X
+            # Levels repeat within a block: sort, and sum over runs.
+            order = np.argsort(at, kind="stable")
+            starts = np.flatnonzero(np.diff(at[order], prepend=-1))
+            sums = np.add.reduceat(slopes[:, order, None] * t[order], starts, axis=1)
+            to_levels[:, at[order[starts]]] += sums
+        pulled = to_shared @ self._q.root - np.tensordot(to_levels, self._q.pull, axes=((1, 2), (0, 1)))
+        own = np.einsum("ljk,slj->slk", self._own, to_levels)
+        return np.hstack([pulled, own.reshape(len(z), -1)])
+
+    def report(self, z: Array, which: Any) -> Array:
+        shared, levels = self._deviations(z)
+        return np.hstack([shared, levels.reshape(len(z), -1)])[:, which]

@@ -1,0 +1,191 @@
+"""Importance sampling of the exact posterior from q, by moments that do not shake.
+
+With p the posterior, q = N(0, I) in coordinates z and g = log w - const, p is q times e^g, and Stein's identity gives
+
+    E_p x = E_p G        E_p x^2 = 1 + E_p x G        E_p x^3 = 2 E_p x + E_p x^2 G        G = r'grad g
+
+for a marginal x = r'z of unit variance. The right-hand sides vanish as q becomes exact, and so does their noise; the
+weighted averages of x itself would shake by 1 / sqrt(draws) even for a perfect q. At the optimum of the bound E_q G and
+E_q x G are zero, so what the draws say they are is taken off as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from klimb.numerics.arrays import Array
+from klimb.numerics.lowdiscrepancy import matched_draws, normal_draws
+from klimb.numerics.pareto import SmoothedWeights, smooth_deeper, smooth_log_weights
+from klimb.trust.geometry import Geometry
+from klimb.trust.weights import LogWeights
+
+Marginals: TypeAlias = tuple[Array, Array]  # draws x marginals in units of q's sd, and the slopes G along them
+
+FLOPS, SITE_VALUES = 2.6e8, 1.3e6  # of the products with Z, and values of log p: what a default report may cost
+MARGINAL_VALUES = 4.0e5  # draws x marginals
+MOST_DRAWS, FEWEST_DRAWS = 2048, 40
+STATIONARY = 1e-3  # norm up to which q counts as an optimum of the bound
+TAIL_DF = 6.0  # degrees of freedom of the wider proposal
+WIDER = 1.1  # and its scale, over the sd of the target as first seen
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Of some reported marginals under p, in units of q's standard deviations, with standard errors."""
+
+    shift: Array  # (mean of p - mean of q) / sd of q
+    ratio: Array  # sd of p / sd of q
+    skewness: Array
+    shift_error: Array
+    ratio_error: Array
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Draws with their log weights against p and the gradients of log p/q there.
+
+    ``bound`` is the exact mean of the log weights if the draws are q's own, None if they come from elsewhere.
+    """
+
+    z: Array
+    log_weights: Array
+    gradient: Array
+    smoothed: SmoothedWeights
+    bound: float | None
+    stationary: bool  # the draws are q's and q is an optimum of the bound, so that E_q gradient = 0
+
+    @property
+    def n_draws(self) -> int:
+        return len(self.z)
+
+    @property
+    def variance(self) -> float:
+        """Var_q log w: twice the leading term of log evidence - bound, which is KL(q || p)."""
+        finite = self.log_weights[np.isfinite(self.log_weights)]
+        return float(finite.var())
+
+    @property
+    def efficiency(self) -> float:
+        """Effective number of draws over their number."""
+        return self.smoothed.effective / self.n_draws
+
+    def log_evidence(self) -> tuple[float, float]:
+        """log p(y) and its standard error.
+
+        For draws of q: the average of e^g - g >= 1, g = log w - bound, whose expectation is that of e^g because
+        E_q g = 0 is known. That is less noisy, and never below the bound.
+        """
+        if self.bound is None:
+            return self.smoothed.log_mean, self.smoothed.log_mean_error
+        g, raw = self.smoothed.log_weights - self.bound, self.log_weights - self.bound
+        if not (np.isfinite(raw).all() and g.max() < 700.0):
+            return self.smoothed.log_mean, self.smoothed.log_mean_error
+        terms = np.exp(g) - raw
+        mean = max(float(terms.mean()), 1.0)
+        return self.bound + float(np.log(mean)), float(_pair_error(terms) / mean)
+
+    def marginals(self, geometry: Geometry, which: Any) -> Marginals:
+        """Some reported marginals at the draws, and the slopes of log p/q along them."""
+        sd = np.where(geometry.sd[which] > 0, geometry.sd[which], 1.0)
+        return geometry.report(self.z, which) / sd, geometry.report(self.gradient, which) / sd
+
+    def moments(self, marginals: Marginals) -> Moments:
+        """Mean, sd and skewness of marginals by weighting."""
+        x, G = marginals
+        w, n = self.smoothed.normalised[:, None], self.n_draws
+        control = 1.0 / n if self.stationary else 0.0
+        product = x * G
+        shift = ((w - control) * G).sum(0)
+        second = 1.0 + ((w - control) * product).sum(0)
+        third = 2.0 * shift + (w * (x * product)).sum(0)
+        variance = np.maximum(second - shift**2, 1e-6)
+        skewness = (third - 3.0 * shift * second + 2.0 * shift**3) / variance**1.5
+        # Errors of the ratios of averages, pair by pair (z, -z).
+        scaled = n * (w - control)
+        shift_error = _pair_error(scaled * G - n * w * shift)
+        second_error = _pair_error(scaled * product - n * w * (second - 1.0))
+        ratio = np.sqrt(variance)
+        return Moments(shift, ratio, skewness, shift_error, 0.5 * second_error / ratio)
+
+    def second_order(self, marginals: Marginals) -> Moments:
+        """The same without weights, to second order in log w, for draws of an optimal q: no dimension is too high.
+
+        The variance grows by a = E_q G^2 to leading order, too much where a is not small; a / (1 + a) is close.
+        Skewness is E_q (x^2 - 1) G to first order. Means do not move to first order, and here not at all.
+        """
+        x, G = marginals
+        gain = (G * G).mean(0)
+        ratio = np.sqrt(1.0 + gain / (1.0 + gain))
+        skewness = ((x * x - 1.0) * G).mean(0) / ratio**3
+        error = _pair_error(G * G) / (2.0 * ratio * (1.0 + gain) ** 2)
+        return Moments(np.zeros_like(gain), ratio, skewness, np.sqrt(gain / self.n_draws), error)
+
+
+def _pair_error(terms: Array) -> Any:
+    """Standard error of the mean of terms that come in pairs (first half, second half)."""
+    half = len(terms) // 2
+    pairs = 0.5 * (terms[:half] + terms[half : 2 * half])
+    return pairs.std(axis=0) / np.sqrt(max(half, 1))
+
+
+def default_draws(geometry: Geometry) -> int:
+    """How many draws a default report takes: products with Z within `FLOPS`, values of log p within `SITE_VALUES`."""
+    wanted = min(FLOPS / (4.0 * max(geometry.work, 1.0)), SITE_VALUES / geometry.n_sites,
+                 MARGINAL_VALUES / max(len(geometry.mean), 1))
+    return 2 * int(np.clip(wanted, FEWEST_DRAWS, MOST_DRAWS) // 2)
+
+
+def draw(log_weights: LogWeights, n: int, *, seed: int = 0) -> Sample:
+    """``n`` draws of q, in pairs z and -z, with their weights."""
+    z = matched_draws(n, log_weights.geometry.dim, seed=seed)
+    values, gradient = log_weights(z)
+    stationary = log_weights.stationarity <= STATIONARY
+    return Sample(z, values, gradient, smooth_deeper(values), log_weights.mean, stationary)
+
+
+def redraw(log_weights: LogWeights, first: Sample, n: int, *, seed: int = 0) -> Sample:
+    """Draws of a wider proposal: a t distribution with the mean and covariance that ``first`` found for p.
+
+    Its tails are heavier than those of p, which has the prior's, so that its weights are bounded.
+    """
+    from scipy.special import chdtri
+
+    dim = first.z.shape[1]
+    w = first.smoothed.normalised
+    centre = w @ first.z
+    off = first.z - centre
+    covariance = (w[:, None] * off).T @ off
+    # Few effective draws say little of a covariance: lean on q's in proportion.
+    trust = first.smoothed.effective / (first.smoothed.effective + 2.0 * dim)
+    covariance = trust * covariance + (1.0 - trust) * np.eye(dim)
+    root = WIDER * np.linalg.cholesky(covariance) * np.sqrt((TAIL_DF - 2.0) / TAIL_DF)
+    base = normal_draws(n, dim + 1, seed=seed + 1)
+    half = (n + 1) // 2
+    level = np.clip((1.0 + _erf(base[:half, dim])) / 2.0, 1e-12, 1.0 - 1e-12)
+    mixing = np.sqrt(TAIL_DF / chdtri(TAIL_DF, level))
+    mixing = np.concatenate([mixing, mixing])[:n]
+    t = base[:, :dim] * mixing[:, None]
+    z = centre + t @ root.T
+    values, gradient = log_weights(z)
+    log_q = -0.5 * np.einsum("ij,ij->i", z, z) - 0.5 * dim * np.log(2.0 * np.pi)
+    values = values + log_q - _log_t(t, dim) + float(np.log(np.diagonal(root)).sum())
+    return Sample(z, values, gradient, smooth_log_weights(values), None, False)
+
+
+def _erf(x: Array) -> Array:
+    from scipy.special import erf
+
+    return np.asarray(erf(x / np.sqrt(2.0)))
+
+
+def _log_t(t: Array, dim: int) -> Array:
+    """Log density of the standard multivariate t with `TAIL_DF` degrees of freedom."""
+    from scipy.special import gammaln
+
+    constant = gammaln(0.5 * (TAIL_DF + dim)) - gammaln(0.5 * TAIL_DF) - 0.5 * dim * np.log(TAIL_DF * np.pi)
+    return np.asarray(constant - 0.5 * (TAIL_DF + dim) * np.log1p(np.einsum("ij,ij->i", t, t) / TAIL_DF))
