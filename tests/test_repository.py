@@ -35,7 +35,8 @@ def test_parts_are_light() -> None:
     assert [name for name in HEAVY if name in loaded] == []
 
 
-@pytest.mark.parametrize("first", ["import klimb.infer.loop", "import klimb.infer.methods", "from klimb.infer import Result"])
+@pytest.mark.parametrize("first", ["import klimb.infer.loop", "import klimb.infer.methods",
+                                   "from klimb.infer import Result"])
 def test_infer_can_be_called_whatever_was_imported_first(first: str) -> None:
     code = f"{first}\nimport klimb\nassert callable(klimb.infer) and klimb.infer.loop.infer"
     subprocess.run([sys.executable, "-c", code], check=True)
