@@ -13,7 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
+from klimb._stored import stored
 from klimb.errors import InputError
+
+LARGEST_LOG = 700.0  # exp of more is not a number
 
 
 class Prior(ABC):
@@ -24,6 +27,7 @@ class Prior(ABC):
 
 
 @final
+@stored("prior.normal")
 @dataclass(frozen=True)
 class Normal(Prior):
     """A coefficient's prior: N(mean, sd^2)."""
@@ -52,12 +56,13 @@ class PositivePrior(Prior):
 
 
 @final
+@stored("prior.exponential")
 @dataclass(frozen=True)
 class Exponential(PositivePrior):
     """value^power is exponential with this mean: penalised complexity, the simplest model being value^power = 0.
 
-    Power 1 is for standard deviations. Power -1/2 is for sizes, shapes and precisions: size^-1/2 is the coefficient of
-    variation that they add.
+    Power 1 is for standard deviations, power 1/2 for variances. Power -1/2 is for sizes, shapes and precisions:
+    size^-1/2 is the coefficient of variation that they add. Power -dim/2 is for lengthscales over ``dim`` inputs.
     """
 
     mean: float
@@ -65,11 +70,12 @@ class Exponential(PositivePrior):
 
     def log_density(self, value: float) -> float:
         p = self.power
-        size = math.exp(p * math.log(value))
+        size = math.exp(min(p * math.log(value), LARGEST_LOG))
         return -size / self.mean - math.log(self.mean) + math.log(abs(p)) + (p - 1.0) * math.log(value)
 
     def slope(self, value: float) -> float:
-        return -self.power * math.exp(self.power * math.log(value)) / self.mean + self.power - 1.0
+        size = math.exp(min(self.power * math.log(value), LARGEST_LOG))
+        return -self.power * size / self.mean + self.power - 1.0
 
     def typical(self) -> float:
         return float((0.7 * self.mean) ** (1.0 / self.power))
@@ -80,6 +86,7 @@ class Exponential(PositivePrior):
 
 
 @final
+@stored("prior.half_normal")
 @dataclass(frozen=True)
 class HalfNormal(PositivePrior):
     """The positive half of N(0, sd^2)."""
@@ -100,6 +107,7 @@ class HalfNormal(PositivePrior):
 
 
 @final
+@stored("prior.log_normal")
 @dataclass(frozen=True)
 class LogNormal(PositivePrior):
     """log(value) is normal around log(median)."""
@@ -122,6 +130,7 @@ class LogNormal(PositivePrior):
 
 
 @final
+@stored("prior.gamma")
 @dataclass(frozen=True)
 class Gamma(PositivePrior):
     """Density proportional to value^(shape - 1) exp(-rate value)."""
@@ -144,6 +153,7 @@ class Gamma(PositivePrior):
 
 
 @final
+@stored("prior.lkj")
 @dataclass(frozen=True)
 class LKJ(Prior):
     """Density of a correlation matrix proportional to det^(eta - 1): 1 is uniform, more pulls towards 0."""
@@ -155,6 +165,7 @@ class LKJ(Prior):
 
 
 @final
+@stored("prior.dirichlet")
 @dataclass(frozen=True)
 class Dirichlet(Prior):
     """For cut points: the probabilities of the levels at f = 0 are Dirichlet with this concentration each."""
@@ -166,6 +177,7 @@ class Dirichlet(Prior):
 
 
 @final
+@stored("prior.fixed")
 @dataclass(frozen=True)
 class Fixed(Prior):
     """A parameter that is known: held at this value."""
@@ -190,6 +202,33 @@ def exponential(mean: float = 1.0, power: float = 1.0) -> Exponential:
     if _number("exponential", "power", power) == 0.0:
         raise InputError("exponential needs a power other than 0", "0", "Leave it out for standard deviations.")
     return Exponential(_positive("exponential", "mean", mean), float(power))
+
+
+def pc_variance(sd: float = 1.0, probability: float = 0.05) -> Exponential:
+    """Penalised complexity for a variance: P(sqrt(variance) > sd) = ``probability``; the simplest model has none.
+
+    >>> prior = pc_variance(sd=1.0, probability=0.05)  # a standard deviation above 1 is thought unlikely
+    >>> prior.log_density(0.01) > prior.log_density(1.0)
+    True
+    """
+    rate = -math.log(_probability("pc_variance", probability)) / _positive("pc_variance", "sd", sd)
+    return Exponential(1.0 / rate, 0.5)
+
+
+def pc_lengthscale(lower: float = 0.1, probability: float = 0.05, dim: int = 1) -> Exponential:
+    """Penalised complexity for a lengthscale over ``dim`` inputs: P(lengthscale < lower) = ``probability``.
+
+    The simplest model is the flat one, with an infinite lengthscale.
+
+    >>> prior = pc_lengthscale(lower=0.1, probability=0.05)
+    >>> prior.log_density(1.0) > prior.log_density(0.01)
+    True
+    """
+    if dim < 1:
+        raise InputError("pc_lengthscale needs dim >= 1", f"{dim}", "Pass the number of input columns.")
+    rate = -math.log(_probability("pc_lengthscale", probability))
+    power = -0.5 * dim
+    return Exponential(_positive("pc_lengthscale", "lower", lower) ** power / rate, power)
 
 
 def half_normal(sd: float = 1.0) -> HalfNormal:
@@ -224,7 +263,8 @@ def fixed(value: float) -> Fixed:
 
 PRIORS: dict[str, Callable[..., Prior]] = {
     "normal": normal, "exponential": exponential, "half_normal": half_normal, "log_normal": log_normal,
-    "gamma": gamma, "lkj": lkj, "dirichlet": dirichlet, "fixed": fixed,
+    "gamma": gamma, "lkj": lkj, "dirichlet": dirichlet, "fixed": fixed, "pc_variance": pc_variance,
+    "pc_lengthscale": pc_lengthscale,
 }
 
 
@@ -292,6 +332,14 @@ def _positive(prior: str, name: str, value: Any) -> float:
     number = _number(prior, name, value)
     if number <= 0.0:
         raise InputError(f"{prior} needs {name} > 0", f"{value}", f"Pass a positive {name}.")
+    return number
+
+
+def _probability(prior: str, value: Any) -> float:
+    number = _number(prior, "probability", value)
+    if not 0.0 < number < 1.0:
+        raise InputError(f"{prior} needs 0 < probability < 1", f"{value}",
+                         "Pass how likely the far side of the stated limit is, e.g. 0.05.")
     return number
 
 

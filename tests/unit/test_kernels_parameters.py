@@ -9,6 +9,7 @@ import pytest
 import scipy.integrate
 
 import klimb.kernels
+import klimb.priors
 from klimb.errors import InputError
 from klimb.kernels import (
     KERNELS,
@@ -16,12 +17,9 @@ from klimb.kernels import (
     Constant,
     Cosine,
     Linear,
-    LogNormal,
     Matern12,
     Matern32,
     Matern52,
-    PCLengthscale,
-    PCVariance,
     Periodic,
     Polynomial,
     Product,
@@ -30,6 +28,7 @@ from klimb.kernels import (
     White,
     means,
 )
+from klimb.priors import log_normal, pc_lengthscale, pc_variance
 
 X = np.random.default_rng(0).standard_normal((6, 3))
 ROUND_TRIPS = [
@@ -42,14 +41,14 @@ ROUND_TRIPS = [
     RBF() * Periodic() + 0.5 * RationalQuadratic(alpha=3.0),
     RBF(lengthscale=[1.0, 2.0]).fixed("lengthscale"),
     (RBF(lengthscale=[1.0, 2.0]) + Matern32()).bounded({"0.lengthscale[1]": (0.5, 4.0), "1.variance": (0.1, 2)}),
-    RBF(lengthscale=[1.0, 2.0]).with_priors(lengthscale=PCLengthscale(0.1, 0.01, dim=2), variance=PCVariance(2.0)),
-    Matern52().fixed("variance").bounded(lengthscale=(0.1, 10.0)).with_priors(lengthscale=LogNormal(0.5, 0.7)) + 1.0,
+    RBF(lengthscale=[1.0, 2.0]).with_priors(lengthscale=pc_lengthscale(0.1, 0.01, dim=2), variance=pc_variance(2.0)),
+    Matern52().fixed("variance").bounded(lengthscale=(0.1, 10.0)).with_priors(lengthscale=log_normal(0.5, 0.7)) + 1.0,
 ]
 
 
 @pytest.mark.parametrize("kernel", ROUND_TRIPS, ids=repr)
 def test_repr_evaluates_back(kernel):
-    again = eval(repr(kernel), vars(klimb.kernels).copy())
+    again = eval(repr(kernel), {**vars(klimb.kernels), **vars(klimb.priors)})
     assert again == kernel
     assert hash(again) == hash(kernel)
     assert repr(again) == repr(kernel)
@@ -96,7 +95,7 @@ def test_a_product_has_one_free_scale():
     assert "1.0.variance" not in (c * (a + b)).free
     assert "1.1.variance" in (c * (a + b)).free
     assert "1.0.variance" in (c * (a + b.fixed("variance"))).free  # a sum with a known term has a scale of its own
-    assert "1.variance" in (a * b.with_priors(variance=PCVariance(1.0))).free
+    assert "1.variance" in (a * b.with_priors(variance=pc_variance(1.0))).free
     assert "1.variance" in (a * b.bounded(variance=(0.1, 1.0))).free
     freed = (a * b).freed("1.variance")
     assert freed.free == ("0.variance", "0.lengthscale", "1.variance", "1.lengthscale")
@@ -134,8 +133,8 @@ def test_bounds():
     np.testing.assert_allclose(np.exp(kernel.log_bounds), [[0.5, 4.0], [0.5, 4.0], [1e-12, 1e8]])
 
 
-@pytest.mark.parametrize("prior", [LogNormal(0.5, 0.7), PCVariance(2.0, 0.1), PCLengthscale(0.3, 0.2),
-                                   PCLengthscale(0.3, 0.2, dim=3)], ids=repr)
+@pytest.mark.parametrize("prior", [log_normal(0.5, 0.7), pc_variance(2.0, 0.1), pc_lengthscale(0.3, 0.2),
+                                   pc_lengthscale(0.3, 0.2, dim=3)], ids=repr)
 def test_priors_are_densities_with_their_slopes(prior):
     mass, _ = scipy.integrate.quad(lambda t: math.exp(prior.log_density(math.exp(t)) + t), -40, 40, points=[-2, 0, 2],
                                    limit=500)
@@ -153,15 +152,15 @@ def test_pc_priors_keep_their_promises():
         return scipy.integrate.quad(lambda t: math.exp(prior.log_density(math.exp(t)) + t), math.log(lower),
                                     math.log(upper), limit=500)[0]
 
-    assert probability(PCVariance(2.0, 0.1), 4.0, 1e5) == pytest.approx(0.1, abs=1e-8)
-    assert probability(PCLengthscale(0.3, 0.2, dim=2), 1e-5, 0.3) == pytest.approx(0.2, abs=1e-8)
+    assert probability(pc_variance(2.0, 0.1), 4.0, 1e5) == pytest.approx(0.1, abs=1e-8)
+    assert probability(pc_lengthscale(0.3, 0.2, dim=2), 1e-5, 0.3) == pytest.approx(0.2, abs=1e-8)
 
 
 def test_log_prior_is_a_density_of_the_logarithms():
-    kernel = (RBF(2.0, 0.3) + White()).with_priors({"0.lengthscale": LogNormal(0.5, 0.7), "1.variance": PCVariance()})
+    kernel = (RBF(2.0, 0.3) + White()).with_priors({"0.lengthscale": log_normal(0.5, 0.7), "1.variance": pc_variance()})
     value, slope = kernel.log_prior()
-    log_normal = -0.5 * (math.log(0.3 / 0.5) / 0.7) ** 2 - math.log(0.7 * math.sqrt(2 * math.pi))
-    assert value == pytest.approx(log_normal + PCVariance().log_density(1.0))
+    expected = -0.5 * (math.log(0.3 / 0.5) / 0.7) ** 2 - math.log(0.7 * math.sqrt(2 * math.pi))
+    assert value == pytest.approx(expected + pc_variance().log_density(1.0))
     theta = kernel.log_parameters
     for i in range(3):
         step = 1e-6 * (np.arange(3) == i)
@@ -231,10 +230,11 @@ BAD = {
     "bounds the wrong way": (lambda: RBF().bounded(variance=(2.0, 1.0)), "lower < upper; got (2.0, 1.0). Swap"),
     "value out of bounds": (lambda: RBF().bounded(variance=(2.0, 3.0)), "within its bounds (2.0, 3.0); got 1.0. Set"),
     "bounds not a pair": (lambda: RBF().bounded(variance=2.0), "must be a pair (lower, upper); got 2.0. Pass"),
-    "prior": (lambda: RBF().with_priors(variance=2.0), "must be a Prior; got 2.0. Use LogNormal"),
-    "prior probability": (lambda: PCVariance(1.0, 5.0), "PCVariance needs 0 < probability < 1; got 5.0. Pass"),
-    "prior median": (lambda: LogNormal(-1.0), "LogNormal needs a finite median > 0; got -1.0. Pass"),
-    "prior dimension": (lambda: PCLengthscale(dim=0), "PCLengthscale needs dim >= 1; got 0. Pass"),
+    "prior": (lambda: RBF().with_priors(variance=2.0),
+              "must be a prior of a positive parameter; got 2.0. Use klimb.priors.log_normal"),
+    "prior probability": (lambda: pc_variance(1.0, 5.0), "pc_variance needs 0 < probability < 1; got 5.0. Pass"),
+    "prior median": (lambda: log_normal(-1.0), "log_normal needs median > 0; got -1.0. Pass"),
+    "prior dimension": (lambda: pc_lengthscale(dim=0), "pc_lengthscale needs dim >= 1; got 0. Pass"),
     "values by name": (lambda: RBF(lengthscale=[1.0, 2.0]).with_parameters(lengthscale=[1.0, 2.0, 3.0]),
                        "lengthscale takes a number or 2 of them; got shape (3,). Give"),
     "shape of G": (lambda: RBF().gram_vjp(X, np.eye(2)), "the shape of the kernel matrix, (6, 6); got shape (2, 2)."),

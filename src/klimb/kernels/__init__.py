@@ -1,4 +1,4 @@
-"""Covariance functions of Gaussian processes, their priors, and mean functions (``klimb.kernels.means``).
+"""Covariance functions of Gaussian processes, and mean functions (``klimb.kernels.means``).
 
     kernel = 2.0 * RBF(lengthscale=[1.0, 3.0]) + White(0.1)
     klimb.latents.Kernel(kernel.gram(X))
@@ -12,7 +12,6 @@ from klimb.kernels.base import Kernel
 from klimb.kernels.dot import Constant, Cosine, Linear, Polynomial, White
 from klimb.kernels.inducing_points import choose_inducing
 from klimb.kernels.periodic import Periodic
-from klimb.kernels.priors import LogNormal, PCLengthscale, PCVariance, Prior
 from klimb.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 
 # One parametrised test suite and the table in the documentation run over this registry.
@@ -23,6 +22,6 @@ KERNELS: dict[str, type[Kernel]] = {
 }
 
 # Spelled out, because type checkers do not read a computed list.
-__all__ = ["KERNELS", "RBF", "Constant", "Cosine", "Kernel", "Linear", "LogNormal", "Matern12", "Matern32", "Matern52",
-           "PCLengthscale", "PCVariance", "Periodic", "Polynomial", "Prior", "Product", "RationalQuadratic", "Sum",
+__all__ = ["KERNELS", "RBF", "Constant", "Cosine", "Kernel", "Linear", "Matern12", "Matern32", "Matern52",
+           "Periodic", "Polynomial", "Product", "RationalQuadratic", "Sum",
            "White", "choose_inducing", "means"]

@@ -16,9 +16,9 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.kernels.parameters import MOST, Leaf, Parametric, positive
-from klimb.kernels.priors import Prior
 from klimb.kernels.tiles import Pairs, fill_rectangle, fill_square, pull_rectangle, pull_square
 from klimb.numerics.arrays import Array, ArrayLike, as_float
+from klimb.priors import PositivePrior
 
 DEFAULT_BOUNDS = (1e-8, 1e8)  # what a search keeps where the user set no bounds
 
@@ -166,18 +166,20 @@ class Kernel(Parametric):
                 rows.append((math.log(max(lower, 1.0 / MOST)), math.log(min(upper, MOST))))
         return np.array(rows).reshape(-1, 2)
 
-    def with_priors(self, priors: Mapping[str, Prior | None] | None = None, /, **more: Prior | None) -> Self:
+    def with_priors(self, priors: Mapping[str, PositivePrior | None] | None = None, /,
+                    **more: PositivePrior | None) -> Self:
         """The same kernel with priors for some parameters, by name (None removes one).
 
-        >>> from klimb.kernels import RBF, LogNormal
-        >>> RBF().with_priors(lengthscale=LogNormal(median=0.5))
+        >>> from klimb.kernels import RBF
+        >>> from klimb.priors import log_normal
+        >>> RBF().with_priors(lengthscale=log_normal(0.5))
         RBF(variance=1.0, lengthscale=1.0).with_priors({'lengthscale': LogNormal(median=0.5, sd=1.0)})
         """
         wanted = {**(priors or {}), **more}
         for name, prior in wanted.items():
-            if prior is not None and not isinstance(prior, Prior):
-                raise InputError(f"the prior of {name} must be a Prior", f"{prior!r}",
-                                 "Use LogNormal, PCVariance or PCLengthscale.")
+            if prior is not None and not isinstance(prior, PositivePrior):
+                raise InputError(f"the prior of {name} must be a prior of a positive parameter", f"{prior!r}",
+                                 "Use klimb.priors.log_normal, pc_variance or pc_lengthscale.")
         return self._changed(wanted, lambda entry, prior: replace(entry.rule, prior=prior))
 
     def log_prior(self) -> tuple[float, Array]:

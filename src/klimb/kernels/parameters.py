@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Self, TypeAlias, final
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.kernels.priors import Prior
 from klimb.numerics.arrays import Array, ArrayLike, as_float
+from klimb.priors import PositivePrior
 
 Value: TypeAlias = float | Sequence[float] | Array  # what a user may give; stored as a float or a tuple of floats
 Columns: TypeAlias = int | Sequence[int]  # stored as a tuple of ints
@@ -31,7 +31,7 @@ class Rule:
 
     fixed: bool = False
     bounds: tuple[float, float] | None = None
-    prior: Prior | None = None
+    prior: PositivePrior | None = None
 
 
 FREE = Rule()

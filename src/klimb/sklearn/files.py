@@ -8,10 +8,10 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb import sites
+from klimb import priors, sites
 from klimb.errors import InputError
 from klimb.infer.result import History, Iteration, Result, Status
-from klimb.kernels import KERNELS, Kernel, Product, Sum, priors
+from klimb.kernels import KERNELS, Kernel, Product, Sum
 from klimb.kernels.means import Constant as Level
 from klimb.kernels.parameters import Rule
 from klimb.latents.base import Latent, Posterior
@@ -235,7 +235,7 @@ def _kernel(state: dict[str, Any]) -> Any:
 
 
 def _prior(state: Any) -> Any:
-    known = {"LogNormal": priors.LogNormal, "PCVariance": priors.PCVariance, "PCLengthscale": priors.PCLengthscale}
+    known = {"LogNormal": priors.LogNormal, "Exponential": priors.Exponential}
     return None if state is None else known[state[0]](**state[1])
 
 

@@ -18,7 +18,6 @@ from klimb.infer.evidence import optimise
 from klimb.infer.hyper import Hypermodel
 from klimb.infer.loop import infer
 from klimb.infer.result import Result
-from klimb.kernels.priors import LogNormal
 from klimb.latents.base import Latent, Posterior
 from klimb.latents.implicit import Implicit
 from klimb.latents.kernel import Kernel, kernel_factor
@@ -27,6 +26,7 @@ from klimb.latents.weights import Weights
 from klimb.linalg.matrix import DesignMatrix
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
+from klimb.priors import LogNormal
 from klimb.sites.base import Site
 from klimb.sklearn.likelihood import OPEN, Likelihood
 from klimb.sklearn.scaling import CentredDesign

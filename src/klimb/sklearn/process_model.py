@@ -13,13 +13,14 @@ from klimb.errors import InputError
 from klimb.infer.evidence import optimise
 from klimb.infer.hyper import Hypermodel
 from klimb.infer.result import Result
-from klimb.kernels import KERNELS, Constant, Kernel, LogNormal, White
+from klimb.kernels import KERNELS, Constant, Kernel, White
 from klimb.kernels.inducing_points import choose_inducing
 from klimb.kernels.means import Constant as Level
 from klimb.latents.base import Latent, Posterior
 from klimb.models.gp import INDUCING_JITTER, GaussianProcess, gp
 from klimb.models.inducing import enough_inducing
 from klimb.numerics.arrays import Array, as_float
+from klimb.priors import LogNormal
 from klimb.sites.base import Site
 from klimb.sites.real import Gaussian
 from klimb.sklearn.likelihood import OPEN, Likelihood, positive_or_auto

@@ -19,11 +19,11 @@ from klimb.errors import InputError
 from klimb.infer.evidence import optimise
 from klimb.infer.hyper import Hypermodel
 from klimb.infer.result import Result
-from klimb.kernels.priors import LogNormal
 from klimb.latents.base import Posterior
 from klimb.latents.weights import Weights
 from klimb.linalg.matrix import DesignMatrix
 from klimb.numerics.arrays import Array
+from klimb.priors import LogNormal
 from klimb.sites.base import Site
 from klimb.sites.real import Laplace, StudentT
 from klimb.sites.stack import Stack
