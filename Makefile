@@ -63,11 +63,11 @@ layers: $(VENV)/.installed-dev
 check: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
-# Contracts, formulas and tables, the command line, and doctests of the layers below; not what is marked slow. The whole
-# suite also fits every model of the documentation, reproduces papers and compares methods with each other.
-FAST := FASTLIST
+# Contracts, one optimum by every method, formulas, the command line and all doctests. The whole suite adds the corners of
+# each part (tests/unit), every block of the documentation, the page for labels, papers and references.
+FAST := tests/contracts tests/equivalence tests/frontend tests/cli src
 check-fast: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -q $(PYTEST_ARGS) -m "not slow" $(FAST)
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS) $(FAST)
 
 # Kernels of OpenBLAS for processors without AVX (Prescott), with AVX, AVX2 and AVX-512, and NumPy's loops without AVX-512.
 # A processor must have what a kernel uses, or the interpreter dies: SkylakeX only where there is AVX-512.
