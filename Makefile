@@ -1,5 +1,7 @@
 # make demo   fit the bundled example, print its table, predict, write report.html, effects.svg, summit.csv
 # make test   everything that must pass before a change is merged: style, types, layers, tests
+# make check-fast     the fast part of the tests, in under a minute: while one works
+# make test-rounding  the tests with other kernels of NumPy and OpenBLAS: nothing may hang on one machine's rounding
 # make docs   the documentation site into site/, its code executed, warnings as errors: open site/index.html
 # make links  links of the documentation that lead outside (the tests check all others)
 # All create the virtual environment they need; a second run finds it ready.
@@ -7,6 +9,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?= -n 2
+EXTRAS ?= dev
 BIN := $(VENV)/bin
 # Small problems: one BLAS thread is the fastest and keeps the numbers the same everywhere.
 export OPENBLAS_NUM_THREADS ?= 1
@@ -18,7 +21,7 @@ ifneq ($(wildcard ../shared/data),)
 export KLIMB_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help demo test lint types layers check docs links bench clean
+.PHONY: help demo test lint types layers check check-fast test-rounding docs links bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,20 +30,20 @@ help:
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable .
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt --editable ".[$(EXTRAS)]"
 	@touch $@ $(VENV)/.installed
 
-$(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt --editable ".[docs]"
 	@touch $@ $(VENV)/.installed
 
-$(VENV)/.installed-bench: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable ".[bench]"
+$(VENV)/.installed-bench: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt --editable ".[bench]"
 	@touch $@ $(VENV)/.installed
 
 demo: $(VENV)/.installed
@@ -59,6 +62,23 @@ layers: $(VENV)/.installed-dev
 
 check: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+# Contracts, one optimum by every method, formulas, the command line and all doctests. The whole suite adds the corners of
+# each part (tests/unit), every block of the documentation, the page for labels, papers and references.
+FAST := tests/contracts tests/equivalence tests/frontend tests/cli src
+check-fast: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS) $(FAST)
+
+# Kernels of OpenBLAS for processors without AVX (Prescott), with AVX, AVX2 and AVX-512, and NumPy's loops without AVX-512.
+# A processor must have what a kernel uses, or the interpreter dies: SkylakeX only where there is AVX-512.
+ROUNDINGS := Prescott Sandybridge Haswell $(if $(shell grep -ow -m 1 avx512f /proc/cpuinfo 2>/dev/null),SkylakeX)
+test-rounding: $(VENV)/.installed-dev
+	@for kernel in $(ROUNDINGS); do \
+	  disabled=; [ $$kernel = SkylakeX ] || disabled="X86_V4 AVX512_ICL"; \
+	  echo "OPENBLAS_CORETYPE=$$kernel NPY_DISABLE_CPU_FEATURES=\"$$disabled\""; \
+	  env OPENBLAS_CORETYPE=$$kernel $${disabled:+NPY_DISABLE_CPU_FEATURES="$$disabled"} \
+	    $(BIN)/python -m pytest -q $(PYTEST_ARGS) || exit 1; \
+	done
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --clean

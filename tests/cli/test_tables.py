@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import gzip
 import io
 import random
@@ -121,12 +122,28 @@ def test_decimal_commas(tmp_path: Path) -> None:
     ("a,b\n1,2\n3\n", r"1 in row 1 \(line 3\)"),
     ("a,b\n1,2,3\n", r"3 in row 0 \(line 2\).*row names"),
     ("a,b\n1,2\n3,4,5,6\n", r"4 in row 1"),
-    ('a,b\n1,"2\n' + "3,4\n" * 50_000, r"closed quotes"),
+    ('a,b\n1,"2\n' + "3,4\n" * 50_000, r"closed quotes.*line 2 that is open"),
+    ('a,b\n1,2\n3,"4', r"closed quotes.*line 3 that is open"),
+    ("a,b\n1," + "x" * 200_000 + "\n", r"'x{60}'\.\.\. \(200000 characters\) in row 0"),
+    ("a,b\n" + "x" * 200_000 + "\n", r"begins 'x{60}'\.\.\. \(200000 characters\)"),
     ("a,b\n1,\x00\n", r"'\\x00'|null bytes"),
 ])
 def test_broken_files(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=words) as caught:
         read_table(written(tmp_path, text), options=ReadOptions(kinds={"b": "number"}))
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("limit", [10, 1 << 17])
+def test_cells_are_as_long_as_they_are_whatever_the_limit_of_csv(tmp_path: Path, limit: int) -> None:
+    long = "word " * 30_000 + "end"
+    before = csv.field_size_limit(limit)
+    try:
+        table = read_table(written(tmp_path, f'a,b\n1,"{long}"\n2,short'))
+        assert csv.field_size_limit() == limit  # as others left it
+    finally:
+        csv.field_size_limit(before)
+    assert table.columns["b"].tolist() == [long, "short"]
 
 
 def test_a_header_alone_is_no_rows(tmp_path: Path) -> None:

@@ -207,6 +207,16 @@ def test_a_good_fit_is_trusted(boosted_banana: klimb.boosting.Mixture) -> None:
     assert "verdict   trust" in str(report)
 
 
+def test_rounding_leaves_the_way_up_alone(boosted_banana: klimb.boosting.Mixture) -> None:
+    """Another machine's last bits: the same components at the same places, not another of many mixtures."""
+    rng = np.random.default_rng(1)
+    eps = np.finfo(float).eps
+    q = klimb.boost(lambda x: banana(x) * (1.0 + eps * rng.choice([-1.0, 0.0, 1.0], len(x))), 2, gradient=banana_slope)
+    assert q.n_components == boosted_banana.n_components
+    np.testing.assert_allclose(q.means, boosted_banana.means, atol=1e-9)
+    np.testing.assert_allclose(q.trace["bound"], boosted_banana.trace["bound"], atol=1e-9)
+
+
 def student(df: float) -> Batch:
     return lambda x: -0.5 * (df + 1) * np.log1p(x[:, 0] ** 2 / df)
 

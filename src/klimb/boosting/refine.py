@@ -28,6 +28,9 @@ IDLE = 0.02  # ... or less than this share of the largest move
 WRONG, RIGHT = 1.0, 0.3  # errors of the expansion, relative to the move, at which rho grows and falls
 RISE, FALL = 6.0, 4.0  # factors of rho after a poor and after a good step
 LEAST_RHO, MOST_RHO, FRESH, CALM = 0.03, 1e6, 0.3, 3.0
+# Moves are multiples of this, in standard deviations and logarithms. That costs less than 1e-6 nats per coordinate, and
+# what L-BFGS makes of the last bits (a factor of a thousand, search after search) does not reach the next step.
+GRID = 2.0**-10
 HELD = 0.02  # how strongly the weights are held back
 FARTHEST, NEAR = (20.0, 2.5), (2.0, 0.8)  # limits of one step, for a single Gaussian and for components of several
 
@@ -201,12 +204,12 @@ class Model:
         self.score = self._objective(self.start)[2]
 
     def minimiser(self, iterations: int = 40) -> Array:
-        """Where the model is best, by L-BFGS."""
+        """Where the model is best, by L-BFGS, to the nearest point of the grid of moves."""
         from scipy.optimize import minimize
 
         found = minimize(self.objective, self.start, jac=True, method="L-BFGS-B", bounds=self.bounds,
                          options={"maxiter": iterations, "maxcor": 20, "ftol": 1e-10, "gtol": 1e-7})
-        return np.asarray(found.x)
+        return np.asarray(self.start + GRID * np.round((found.x - self.start) / GRID))
 
     def correction(self, x: Array, moved: Index) -> float:
         """What the score adds to the bound gained on the way to ``x``, if only the components ``moved`` go there."""

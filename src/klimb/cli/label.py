@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import os
 import sys
 import threading
@@ -14,7 +13,6 @@ import click
 
 from klimb.cli.options import file_options, quiet_option, read_options
 
-LONGEST_CELL = 1 << 26  # characters; the csv module's own limit of 131,072 is shorter than some texts
 RESERVED = "suh"  # keys of the page itself: skip, undo, hide
 
 
@@ -187,7 +185,6 @@ def read_columns(data: str, text: tuple[str, ...], columns: tuple[str, ...], sho
                                  f"{nearest(name, header)}The columns are: {listed(header)}.")
         return list(dict.fromkeys(wanted))
 
-    csv.field_size_limit(LONGEST_CELL)
     as_text = (*text, *([] if id_column is None or id_column in columns else [id_column]))
     return dict(read_table(data, choose, read_options(text_columns=as_text, **how_to_read)).columns)
 

@@ -175,7 +175,7 @@ def _concave_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, want: _
         middle = np.where(large > 4.0 * small, sign * np.sqrt(small) * np.sqrt(large), 0.5 * (near + far))
         inside = (newton - near) * (far - newton) > 0.0
         crawling = iteration % 3 == 2  # Newton goes one unit per step down an exponential: every third step bisects
-        d = np.where(done, d, np.where(inside & ~crawling, newton, middle))
+        d = np.where(done, d, np.where(inside & (not crawling), newton, middle))
         g, first, second = _at(log_factor, rows, m + d)
         residual = v * first - d
         residual = np.where(np.isnan(residual), -sign * np.inf, residual)

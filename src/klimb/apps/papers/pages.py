@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from math import fsum
 from pathlib import Path
 
 from klimb._files import whole_file
@@ -37,7 +38,7 @@ def block_of(key: str, quick: bool, folder: Path) -> str:
     experiment = entry(key).experiment()
     tables = experiment.tables(stored["results"])
     done = "" if stored["finished"] else f" ({len(stored['results'])} of {stored['jobs']} parts so far)"
-    made = f"`{command}`{done}: {seconds(sum(stored['cpu_seconds'].values()))} of CPU time."
+    made = f"`{command}`{done}: {seconds(fsum(stored['cpu_seconds'].values()))} of CPU time."
     parts = [*map(as_markdown, tables), made]
     picture, title = path.with_suffix(".png"), entry(key).title
     if experiment.draw is not None and picture.is_file():

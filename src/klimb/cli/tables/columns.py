@@ -12,6 +12,7 @@ from klimb.errors import InputError
 
 TRUTH = {"true": True, "false": False}
 MOSTLY = 0.8  # from this share of numbers on, a word among them is a mistake, not a level
+LONGEST_SHOWN = 60  # characters of a cell in a message
 COMMA_NUMBER = re.compile(r"\s*[-+]?\d+,\d+\s*")
 
 
@@ -27,6 +28,15 @@ def number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def shown(cell: str) -> str:
+    """A cell as a message quotes it: a long one is cut.
+
+    >>> print(shown("maybe"), shown("a" * 70))
+    'maybe' 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'... (70 characters)
+    """
+    return repr(cell) if len(cell) <= LONGEST_SHOWN else f"{cell[:LONGEST_SHOWN]!r}... ({len(cell)} characters)"
 
 
 @final
@@ -87,14 +97,14 @@ class Column:
             raise self._not_a_number(values[index], self._rows + index, f"in {numbers} of {len(said)} rows")
         if self.semicolons and self.options.decimal == "." and all(
                 COMMA_NUMBER.fullmatch(value) or number(value) is not None for value in said):
-            raise InputError(f"column {self.name!r} of a file with semicolons should hold numbers with decimal points",
-                             f"{said[0]!r}", "Say --decimal , if the comma is the decimal sign.")
+            raise InputError(f"column {shown(self.name)} of a file with semicolons should hold numbers with decimal"
+                             " points", shown(said[0]), "Say --decimal , if the comma is the decimal sign.")
         return "text"
 
     def _not_a_number(self, value: str, row: int, where: str) -> InputError:
-        return InputError(f"column {self.name!r} holds numbers {where}", f"{value!r} in row {row}",
-                          f"Correct it, say --missing {value!r} if it stands for a missing value, or --text"
-                          f" {self.name!r} if the column holds names.")
+        return InputError(f"column {shown(self.name)} holds numbers {where}", f"{shown(value)} in row {row}",
+                          f"Correct it, say --missing {shown(value)} if it stands for a missing value, or --text"
+                          f" {shown(self.name)} if the column holds names.")
 
     def _number(self, value: str) -> float | None:
         return number(value.replace(self.options.decimal, ".") if self.options.decimal != "." else value)
@@ -123,9 +133,10 @@ class Column:
                for value in values]
         for index, value in enumerate(out):
             if isinstance(value, str):
-                raise InputError(f"column {self.name!r} holds true and false in the first {self._rows + index} rows",
-                                 f"{value!r} in row {self._rows + index}",
-                                 f"Correct it, or say --text {self.name!r} to read the column as names.")
+                row = self._rows + index
+                raise InputError(f"column {shown(self.name)} holds true and false in the first {row} rows",
+                                 f"{shown(value)} in row {row}",
+                                 f"Correct it, or say --text {shown(self.name)} to read the column as names.")
         return np.array(out, dtype=bool) if None not in out else np.array(out, dtype=object)
 
     def _text(self, values: list[str]) -> Any:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain, islice
-from typing import Any, TextIO
+from typing import TextIO, final
 
-from klimb.cli.tables.columns import Column
+from klimb.cli.tables.columns import Column, shown
 from klimb.cli.tables.records import Choice, ReadOptions, Table
 from klimb.errors import InputError
 
 DELIMITERS = (",", ";", "\t", "|")
 HEAD = 50  # lines from which the delimiter is guessed
+LONGEST_CELL = 1 << 26  # characters; beyond it, a quote was left open
 
 
 def guess_delimiter(lines: list[str]) -> str:
@@ -36,16 +38,17 @@ def guess_delimiter(lines: list[str]) -> str:
 def stream_csv(stream: TextIO, choose: Choice, options: ReadOptions, *, whole: bool = False) -> Iterator[Table]:
     """Tables of some rows each; one of all rows if ``whole``. A file with a header alone gives one table of no rows."""
     opening = list(islice(stream, HEAD))
-    mark = options.delimiter or guess_delimiter(opening)
-    reader = csv.reader(chain(opening, stream), delimiter=mark, skipinitialspace=mark != " ")
-    header = _header(reader)
+    with _long_cells():
+        mark = options.delimiter or guess_delimiter(opening)
+        rows_of_text = _Rows(chain(opening, stream), mark)
+        header = _header(rows_of_text)
     wanted = list(dict.fromkeys(choose(header)))
     _no_doubles(header, wanted)
     places = [header.index(name) for name in wanted]
     columns = [Column(name, options, semicolons=mark == ";") for name in wanted]
     size = max(256, options.cells // max(len(header), 1))
     first = rows = 0
-    for block in _blocks(reader, header, size):
+    for block in _blocks(rows_of_text, header, size):
         for column, place in zip(columns, places, strict=True):
             column.add([row[place] for row in block])
         rows += len(block)
@@ -57,8 +60,8 @@ def stream_csv(stream: TextIO, choose: Choice, options: ReadOptions, *, whole: b
         yield Table({name: column.take() for name, column in zip(wanted, columns, strict=True)}, rows, header)
 
 
-def _header(reader: Any) -> tuple[str, ...]:
-    row = next((row for row in _careful(reader) if row), None)
+def _header(rows: _Rows) -> tuple[str, ...]:
+    row = next((row for row in rows if row), None)
     if row is None:
         raise InputError("a table needs a line with the names of its columns", "an empty file", "Check the path.")
     return tuple(name.strip() for name in row)
@@ -69,23 +72,23 @@ def _no_doubles(header: tuple[str, ...], wanted: list[str]) -> None:
         places = [index + 1 for index, other in enumerate(header) if other == name]
         if len(places) > 1:
             raise InputError("columns that are used need names of their own",
-                             f"{name!r} for the columns {', '.join(map(str, places))}", "Rename one of them.")
+                             f"{shown(name)} for the columns {', '.join(map(str, places))}", "Rename one of them.")
 
 
-def _blocks(reader: Any, header: tuple[str, ...], size: int) -> Iterator[list[list[str]]]:
+def _blocks(rows: _Rows, header: tuple[str, ...], size: int) -> Iterator[list[list[str]]]:
     """Lists of rows, each as long as the header; blank lines are left out."""
-    rows = _careful(reader)
     seen = 0
     while True:
         block: list[list[str]] = []
-        for row in rows:
-            if len(row) != len(header):
-                if not row:
-                    continue
-                raise _ragged(row, header, seen + len(block), reader.line_num)
-            block.append(row)
-            if len(block) == size:
-                break
+        with _long_cells():
+            for row in rows:
+                if len(row) != len(header):
+                    if not row:
+                        continue
+                    raise _ragged(row, header, seen + len(block), rows.line)
+                block.append(row)
+                if len(block) == size:
+                    break
         if not block:
             return
         seen += len(block)
@@ -98,17 +101,49 @@ def _ragged(row: list[str], header: tuple[str, ...], number: int, line: int) -> 
         advice = ("If the first column holds row names without a heading (as R writes them), give the heading line a"
                   " name for it.")
     return InputError(f"every row needs the {len(header)} columns of the heading",
-                      f"{len(row)} in row {number} (line {line}), which begins {row[0]!r}", advice)
+                      f"{len(row)} in row {number} (line {line}), which begins {shown(row[0])}", advice)
 
 
-def _careful(reader: Any) -> Iterator[list[str]]:
-    """The rows, with the errors of csv in our words."""
-    while True:
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    """The csv module keeps one limit for the whole program: ours while rows are read, and the caller's afterwards."""
+    before = csv.field_size_limit(LONGEST_CELL)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+@final
+class _Rows:
+    """The rows of the text, with the errors of csv in our words; a quote that nothing closes is one of them."""
+
+    def __init__(self, lines: Iterator[str], mark: str) -> None:
+        self._ended = False
+        self._reader = csv.reader(chain(lines, self._end()), delimiter=mark, skipinitialspace=mark != " ")
+
+    def _end(self) -> Iterator[str]:
+        self._ended = True
+        yield from ()
+
+    @property
+    def line(self) -> int:
+        return self._reader.line_num
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return self
+
+    def __next__(self) -> list[str]:
+        begin = self.line + 1
         try:
-            yield next(reader)
-        except StopIteration:
-            return
+            row = next(self._reader)
         except csv.Error as error:
-            raise InputError("a table of text needs closed quotes and no null bytes",
-                             f"{error} near line {reader.line_num}",
-                             "Check the quotes on that line, or say what the file is with --format.") from error
+            raise self._broken(f"{error} near line {self.line}") from error
+        if self._ended:  # csv asked for another line and gave a row all the same: it was inside a quoted cell
+            raise self._broken(f"a quote in the row of line {begin} that is open at the end of the file")
+        return row
+
+    @staticmethod
+    def _broken(got: str) -> InputError:
+        return InputError("a table of text needs closed quotes and no null bytes", got,
+                          "Check the quotes on that line, or say what the file is with --format.")
