@@ -153,6 +153,25 @@ class Gamma(PositivePrior):
 
 
 @final
+@stored("prior.log_flat")
+@dataclass(frozen=True)
+class LogFlat(PositivePrior):
+    """Flat in the logarithm of the value: no opinion on its size. It is improper."""
+
+    def log_density(self, value: float) -> float:
+        return -math.log(value)
+
+    def slope(self, value: float) -> float:
+        return -1.0
+
+    def typical(self) -> float:
+        return 1.0
+
+    def __str__(self) -> str:
+        return "flat in its logarithm"
+
+
+@final
 @stored("prior.lkj")
 @dataclass(frozen=True)
 class LKJ(Prior):

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from klimb._stored import stored
 from klimb.kernels import means
 from klimb.kernels.algebra import Product, Sum
 from klimb.kernels.base import Kernel
@@ -20,6 +21,14 @@ KERNELS: dict[str, type[Kernel]] = {
     for kernel in (RBF, Matern12, Matern32, Matern52, RationalQuadratic, Periodic, Linear, Polynomial, Constant, White,
                    Cosine)
 }
+
+# What files may hold.
+_STORED: tuple[type[Kernel], ...] = (*KERNELS.values(), Sum, Product)
+for _kernel in _STORED:
+    stored(f"kernel.{_kernel.__name__}")(_kernel)
+_MEANS: tuple[type[means.Mean], ...] = (means.Zero, means.Constant, means.Linear)
+for _mean in _MEANS:
+    stored(f"mean.{_mean.__name__}")(_mean)
 
 # Spelled out, because type checkers do not read a computed list.
 __all__ = ["KERNELS", "RBF", "Constant", "Cosine", "Kernel", "Linear", "Matern12", "Matern32", "Matern52",

@@ -182,6 +182,11 @@ class Kernel(Parametric):
                                  "Use klimb.priors.log_normal, pc_variance or pc_lengthscale.")
         return self._changed(wanted, lambda entry, prior: replace(entry.rule, prior=prior))
 
+    @property
+    def priors(self) -> dict[str, PositivePrior | None]:
+        """The priors of the free parameters by name; None where it is flat in the logarithm."""
+        return {entry.name: entry.rule.prior for entry in self._entries() if not entry.rule.fixed}
+
     def log_prior(self) -> tuple[float, Array]:
         """The log prior density of the free log-parameters (Jacobian included), and its gradient in them."""
         total, slopes = 0.0, []

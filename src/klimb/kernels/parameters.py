@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self, TypeAlias, final
 
 import numpy as np
 
+from klimb._stored import stored
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.priors import PositivePrior
@@ -25,6 +26,7 @@ LEAST, MOST = 1e-100, 1e100  # positive parameters and inputs within these can b
 
 
 @final
+@stored("kernel.rule")
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What holds for one entry besides its value."""

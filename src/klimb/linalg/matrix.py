@@ -174,6 +174,27 @@ class DenseDesign(BlockedDesign):
         return self.values
 
 
+@final
+class ScaledRows(BlockedDesign):
+    """X S, of which only the rows that are asked for exist."""
+
+    def __init__(self, X: DesignMatrix, root: Array) -> None:
+        self._X, self._root = X, root
+        self.shape = (X.shape[0], root.shape[-1])
+
+    def _scaled(self, block: Array) -> Array:
+        return np.ascontiguousarray(block * self._root if self._root.ndim == 1 else block @ self._root)
+
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        return self._X.scaled_blocks(self._root)
+
+    def subset(self, rows: npt.NDArray[np.intp]) -> DenseDesign:
+        return DenseDesign(self._scaled(self._X.subset(rows).dense()))
+
+    def dense_rows(self, rows: slice) -> Array:
+        return self._scaled(self._X.dense_rows(rows))
+
+
 def as_design(X: Any, name: str) -> DesignMatrix:
     """A checked design matrix from an array or a scipy.sparse matrix (or one that was checked before)."""
     if isinstance(X, DesignMatrix):

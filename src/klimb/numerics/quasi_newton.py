@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
@@ -15,6 +15,7 @@ Objective: TypeAlias = Callable[[Array], tuple[float, Array]]
 LONGEST = 1.5  # of a step, in any parameter: objectives here are functions of logarithms
 SUFFICIENT = 1e-4  # share of the predicted gain that a step must bring
 MOST_HALVINGS = 12
+MANY = 20  # parameters from which L-BFGS-B needs fewer evaluations: 52 instead of 104 for ten inducing points
 
 
 @final
@@ -34,7 +35,7 @@ def climb(objective: Objective, x: Array, lower: Array, upper: Array, *, tol: fl
     """Maximise ``objective`` (value and gradient; -inf where it cannot be computed) from ``x`` inside a box.
 
     Stops when no entry of the gradient that points into the box exceeds ``tol``, when the next step promises no more
-    than ``gain`` by the curvature learnt so far, or when no step gains anything.
+    than ``gain`` by the curvature learnt so far, or when no step gains anything. Many parameters go to L-BFGS-B.
 
     >>> def hill(x):
     ...     return -float((x - 1) @ (x - 1)), -2 * (x - 1)
@@ -43,6 +44,8 @@ def climb(objective: Objective, x: Array, lower: Array, upper: Array, *, tol: fl
     (True, [1.0, 1.0])
     """
     x = np.clip(x, lower, upper)
+    if len(x) >= MANY:
+        return _limited(objective, x, lower, upper, tol, max_iter)
     value, gradient = objective(x)
     count = 1
     H = np.eye(len(x))  # inverse of minus the Hessian
@@ -94,3 +97,30 @@ def _line(objective: Objective, x: Array, value: float, gradient: Array, step: A
         if np.abs(step).max() < 1e-10:
             break
     return None, tried
+
+
+def _limited(objective: Objective, x: Array, lower: Array, upper: Array, tol: float, max_iter: int) -> Climbed:
+    """The same with a curvature of limited memory."""
+    import scipy.optimize
+
+    best: list[tuple[float, Array, Array]] = []
+    count = 0
+
+    def negative(at: Array) -> tuple[float, Array]:
+        nonlocal count
+        count += 1
+        value, gradient = objective(at)
+        if not np.isfinite(value):  # the line search steps back
+            return 1e300, np.zeros_like(at)
+        if not best or value > best[0][0]:
+            best[:] = [(value, at.copy(), gradient)]
+        return -value, -gradient
+
+    minimize: Any = scipy.optimize.minimize
+    minimize(negative, x, jac=True, method="L-BFGS-B", bounds=list(zip(lower, upper, strict=True)),
+             options={"maxiter": max_iter, "gtol": tol, "ftol": 1e-9, "maxcor": 20})
+    if not best:
+        return Climbed(x, -np.inf, np.zeros_like(x), False, count)
+    value, at, gradient = best[0]
+    free = ~(((at <= lower) & (gradient < 0)) | ((at >= upper) & (gradient > 0)))
+    return Climbed(at, value, gradient, bool(np.abs(gradient[free]).max(initial=0.0) <= tol), count)

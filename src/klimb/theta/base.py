@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
-from scipy.special import betaln, log_expit, log_ndtr
 
 from klimb._stored import stored
 from klimb.numerics.arrays import Array
-from klimb.priors import LKJ, Dirichlet, Fixed, Normal, PositivePrior, Prior
+from klimb.priors import Fixed, Normal, PositivePrior, Prior
 
-RowKind: TypeAlias = Literal["group", "smooth", "gp", "parameter", "cut"]  # where a table prints it
+RowKind: TypeAlias = Literal["fixed", "group", "smooth", "gp", "parameter", "level", "cut"]  # where a table prints it
 POSITIVE_LIMITS = (-16.0, 14.0)  # of the log of a positive parameter in its unit
-CORRELATION_LIMITS = (-6.0, 6.0)  # of atanh of a partial correlation
-CUT_LIMITS = (-40.0, 40.0)
+Scale: TypeAlias = tuple[Callable[[Array], Array], Callable[[Array], Array]]
 
 
 class ParameterBlock(ABC):
@@ -63,6 +61,14 @@ class ParameterBlock(ABC):
     def signed(self) -> tuple[bool, ...]:
         """Of each entry, whether what is printed can be negative, so that P(value > 0) means something."""
         return (False,) * self.size
+
+    def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:
+        """Of each entry, the rising map from its own theta to what is printed; None where other entries enter it."""
+        return (np.exp,) * self.size
+
+    def scales(self) -> tuple[Scale, ...]:
+        """Of each entry, what makes printed values roughly normal, and its inverse."""
+        return ((np.asarray, np.asarray),) * self.size
 
 
 @final
@@ -176,193 +182,8 @@ class Real(ParameterBlock):
     def signed(self) -> tuple[bool, ...]:
         return (True,)
 
-
-@final
-@stored("parameter.group_covariance")
-@dataclass(frozen=True, eq=False)
-class GroupCovariance(ParameterBlock):
-    """The sds and correlations of the coefficients that every level of a grouping factor has.
-
-    Theta holds the logs of the free sds, then atanh of the partial correlations row by row: those of column i with the
-    columns before it. The value is R with R R' the covariance. What is printed are correlations, not partial ones.
-    """
-
-    sds: tuple[Positive, ...]
-    correlations: tuple[str, ...]  # their names, row by row; () where the columns are independent
-    prior: LKJ = field(default_factory=lambda: LKJ(2.0))
-    kind: RowKind = "group"
-
-    @cached_property
-    def _free(self) -> Any:
-        return np.flatnonzero([sd.free for sd in self.sds])
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (*(sd.name for sd in self.sds if sd.free), *self.correlations)
-
-    @cached_property
-    def start(self) -> Array:  # type: ignore[override]
-        return np.concatenate([*(sd.start for sd in self.sds), np.zeros(len(self.correlations))])
-
-    @cached_property
-    def lower(self) -> Array:  # type: ignore[override]
-        return np.concatenate([*(sd.lower for sd in self.sds), np.full(len(self.correlations), CORRELATION_LIMITS[0])])
-
-    @cached_property
-    def upper(self) -> Array:  # type: ignore[override]
-        return np.concatenate([*(sd.upper for sd in self.sds), np.full(len(self.correlations), CORRELATION_LIMITS[1])])
-
-    def _parts(self, theta: Array) -> tuple[Array, Array, Array]:
-        """The sds, the root of the correlation matrix and its derivatives."""
-        count = len(self._free)
-        sd = np.array([block.prior.value if isinstance(block.prior, Fixed) else 0.0 for block in self.sds])
-        sd[self._free] = np.exp(theta[:count])
-        return sd, *correlation_root(theta[count:], len(self.sds))
-
-    def value(self, theta: Array) -> Array:
-        sd, L, _ = self._parts(theta)
-        return np.asarray(sd[:, None] * L)
-
-    def pull(self, theta: Array, d_value: Array) -> Array:
-        sd, L, d_L = self._parts(theta)
-        own = (d_value * sd[:, None] * L).sum(axis=1)[self._free]
-        return np.concatenate([own, np.einsum("cij,ij->c", d_L, d_value * sd[:, None])])
-
-    def log_prior(self, theta: Array) -> tuple[float, Array]:
-        count, total = len(self._free), 0.0
-        gradient = np.zeros(len(theta))
-        for place, i in enumerate(self._free):
-            value, slope = self.sds[i].log_prior(theta[place : place + 1])
-            total, gradient[place] = total + value, slope[0]
-        if self.correlations:
-            # A partial correlation r has density (1 - r^2)^(b - 1), b = eta + depth; dr = (1 - r^2) dtheta.
-            _, columns = np.tril_indices(len(self.sds), -1)
-            b = self.prior.eta + 0.5 * (len(self.sds) - 2 - columns)
-            r = theta[count:]
-            log_cosh = np.abs(r) + np.log1p(np.exp(-2.0 * np.abs(r))) - math.log(2.0)
-            total += float((-2.0 * b * log_cosh - (2.0 * b - 1.0) * math.log(2.0) - betaln(b, b)).sum())
-            gradient[count:] = -2.0 * b * np.tanh(r)
-        return total, gradient
-
-    def reported(self, theta: Array) -> Array:
-        count, k = len(self._free), len(self.sds)
-        out = np.empty_like(theta, dtype=float)
-        out[:, :count] = np.exp(theta[:, :count])
-        if self.correlations:
-            rows, columns = np.tril_indices(k, -1)
-            for s, point in enumerate(theta):
-                L, _ = correlation_root(point[count:], k)
-                out[s, count:] = np.einsum("ij,ij->i", L[rows], L[columns])
-        return out
-
-    def printed(self) -> dict[str, str]:
-        words = {name: text for sd in self.sds for name, text in sd.printed().items()}
-        return words | dict.fromkeys(self.correlations, str(self.prior))
-
-    def signed(self) -> tuple[bool, ...]:
-        return (False,) * len(self._free) + (True,) * len(self.correlations)
-
-
-def correlation_root(theta: Array, k: int) -> tuple[Array, Array]:
-    """Lower L with unit rows, L L' the correlation matrix, from atanh of partial correlations; and dL/dtheta.
-
-    Row i holds partial correlations with the columns before it: L_ij = r_ij prod_{c < j} sqrt(1 - r_ic^2). The
-    derivatives are (number of theta, k, k).
-    """
-    L, d = np.eye(k), np.zeros((len(theta), k, k))
-    if not len(theta):  # independent
-        return L, d
-    place = 0
-    for i in range(1, k):
-        left = 1.0
-        for j in range(i):
-            r = math.tanh(theta[place + j])
-            L[i, j] = r * left
-            left /= math.cosh(theta[place + j])  # sqrt(1 - tanh^2)
-        L[i, i] = left
-        for c in range(i):
-            r = math.tanh(theta[place + c])
-            left_c = math.prod(1.0 / math.cosh(theta[place + j]) for j in range(c))
-            d[place + c, i, c] = left_c * (1.0 - r * r)
-            d[place + c, i, c + 1 : i + 1] = -r * L[i, c + 1 : i + 1]
-        place += i
-    return L, d
-
-
-@final
-@stored("parameter.cutpoints")
-@dataclass(frozen=True, eq=False)
-class Cutpoints(ParameterBlock):
-    """Rising cut points of an ordinal response: the first one as it is, then the logs of the gaps."""
-
-    cut_names: tuple[str, ...]
-    prior: Dirichlet
-    link: str  # "logit" or "probit"
-    begin: Array  # cut points where a search starts
-    kind: RowKind = "cut"
-
-    @property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.cut_names
-
-    @property
-    def start(self) -> Array:  # type: ignore[override]
-        return np.concatenate([self.begin[:1], np.log(np.diff(self.begin))])
-
-    @property
-    def lower(self) -> Array:  # type: ignore[override]
-        return np.full(self.size, CUT_LIMITS[0])
-
-    @property
-    def upper(self) -> Array:  # type: ignore[override]
-        return np.full(self.size, CUT_LIMITS[1])
-
-    def value(self, theta: Array) -> Array:
-        with np.errstate(over="ignore"):
-            return np.asarray(theta[0] + np.concatenate([[0.0], np.cumsum(np.exp(theta[1:]))]))
-
-    def pull(self, theta: Array, d_value: Array) -> Array:
-        after = np.cumsum(d_value[::-1])[::-1]  # every later cut point moves with a gap
-        return np.concatenate([after[:1], after[1:] * np.exp(theta[1:])])
-
-    def log_prior(self, theta: Array) -> tuple[float, Array]:
-        """The chances of the levels at f = 0 are Dirichlet."""
-        c, a = self.value(theta), self.prior.concentration
-        if self.link == "probit":
-            log_density, score = -0.5 * c**2 - 0.5 * math.log(2.0 * math.pi), -c
-            log_p = _log_cells(c, log_ndtr)
-        else:
-            log_density, score = log_expit(c) + log_expit(-c), -np.tanh(0.5 * c)
-            log_p = _log_cells(c, log_expit)
-        K = len(c) + 1
-        value = (a - 1.0) * log_p.sum() + log_density.sum() + theta[1:].sum()
-        value += math.lgamma(K * a) - K * math.lgamma(a)
-        # d log P_k / d c_k = F'(c_k) / P_k and so on.
-        with np.errstate(over="ignore"):
-            d_c = score + (a - 1.0) * (np.exp(log_density - log_p[:-1]) - np.exp(log_density - log_p[1:]))
-        gradient = self.pull(theta, d_c)
-        gradient[1:] += 1.0
-        return float(value), gradient
-
-    def reported(self, theta: Array) -> Array:
-        return np.array([self.value(point) for point in theta]).reshape(theta.shape)
-
-    def printed(self) -> dict[str, str]:
-        return {"cutpoints": f"{self.prior} (chances of the levels at f = 0)"}
-
-    def signed(self) -> tuple[bool, ...]:
-        return (True,) * self.size
-
-
-def _log_cells(c: Array, log_cdf: Any) -> Array:
-    """log[F(c_k) - F(c_{k-1})], with F symmetric."""
-    low, high = log_cdf(c[:-1]), log_cdf(c[1:])
-    upper_low, upper_high = log_cdf(-c[:-1]), log_cdf(-c[1:])
-    left = c[1:] + c[:-1] < 0.0  # subtract in the tail that is smaller
-    big, small = np.where(left, high, upper_low), np.where(left, low, upper_high)
-    with np.errstate(divide="ignore"):
-        inner = big + np.log(-np.expm1(np.minimum(small - big, -1e-300)))
-    return np.concatenate([log_cdf(c[:1]), inner, log_cdf(-c[-1:])])
+    def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:
+        return (np.asarray,)
 
 
 @final
@@ -383,6 +204,10 @@ class Theta:
     def of(cls, blocks: Sequence[ParameterBlock]) -> Theta:
         """The blocks without repetition."""
         return cls(tuple({id(block): block for block in blocks}.values()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: places go by identity, which a copy does not share."""
+        return {"blocks": self.blocks}
 
     @cached_property
     def _ends(self) -> Array:

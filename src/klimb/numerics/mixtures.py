@@ -1,0 +1,68 @@
+"""Numbers of mixtures of normals: what is left of a posterior when the parameters behind it have been averaged over."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
+from klimb.numerics.special import SQRT_2PI
+
+STEPS = 100  # at most: Newton needs half a dozen, bisection where it fails some fifty
+CLOSE = 1e-8  # in standard deviations; the step that gets there is Newton's, and leaves its square
+
+
+def mixture_moments(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:
+    """Mean and variance over the first axis, the parts.
+
+    >>> mean, variance = mixture_moments(np.array([0.5, 0.5]), np.array([[0.0], [2.0]]), np.array([[1.0], [1.0]]))
+    >>> mean.tolist(), variance.tolist()
+    ([1.0], [2.0])
+    """
+    mean = weights @ means
+    return mean, weights @ (variances + (means - mean) ** 2)
+
+
+def mixture_quantile(weights: Array, means: Array, sds: Array, p: float) -> Array:
+    """The p-quantiles of mixtures of normals, parts along the first axis: Newton steps between the parts' own.
+
+    >>> mixture_quantile(np.array([0.5, 0.5]), np.array([[-1.0], [1.0]]), np.array([[1.0], [1.0]]), 0.5).round(9) + 0.0
+    array([0.])
+    """
+    if len(weights) == 1:
+        return np.asarray(means[0] + sds[0] * ndtri(p))
+    out = np.empty(means.shape[1])
+    for block in row_blocks(len(out), 8 * len(weights)):
+        out[block] = _newton(weights, means[:, block], np.maximum(sds[:, block], 1e-300), p)
+    return out
+
+
+def _newton(weights: Array, means: Array, sds: Array, p: float) -> Array:
+    parts = means + sds * ndtri(p)
+    low, high = parts.min(axis=0), parts.max(axis=0)
+    x = weights @ parts
+    tolerance = CLOSE * (weights @ sds)
+    open_ = np.flatnonzero(high - low > tolerance)
+    for _ in range(STEPS):
+        if not open_.size:
+            break
+        at = x[open_]
+        with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
+            scores = (at - means[:, open_]) / sds[:, open_]
+            gap = weights @ ndtr(scores) - p
+            slope = weights @ (np.exp(-0.5 * scores**2) / sds[:, open_]) / SQRT_2PI
+            new = at - gap / slope
+        low[open_], high[open_] = np.where(gap < 0, at, low[open_]), np.where(gap < 0, high[open_], at)
+        middle = 0.5 * (low[open_] + high[open_])
+        new = np.where((new >= low[open_]) & (new <= high[open_]), new, middle)
+        x[open_] = new
+        open_ = open_[(np.abs(new - at) > tolerance[open_]) & (high[open_] > low[open_])]
+    return np.asarray(x)
+
+
+def mixture_above(weights: Array, means: Array, sds: Array) -> Array:
+    """P(value > 0)."""
+    safe = np.where(sds > 0, sds, 1e-300)
+    with np.errstate(over="ignore"):
+        return np.asarray(weights @ ndtr(means / safe))

@@ -1,0 +1,122 @@
+"""Proposals for importance sampling: a t split at its mode, and mixtures of t's that are fitted to weighted points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from scipy.special import gammaln, ndtr, ndtri
+
+from klimb.numerics.arrays import Array
+from klimb.numerics.lowdiscrepancy import normal_draws
+
+DEGREES = 5.0  # of freedom: tails heavy enough for a posterior's, light enough not to waste points
+SWEEPS = 30  # of EM
+SHRINK = 0.1  # share of the covariance of all points that every component's covariance keeps
+
+
+def student_log_density(squares: Array, d: int, log_det_root: float | Array) -> Array:
+    """Of a multivariate t from squared distances in units of its scale."""
+    nu = DEGREES
+    constant = gammaln(0.5 * (nu + d)) - gammaln(0.5 * nu) - 0.5 * d * np.log(nu * np.pi)
+    return np.asarray(constant - log_det_root - 0.5 * (nu + d) * np.log1p(squares / nu))
+
+
+def _student_draws(n: int, d: int, seed: int) -> tuple[Array, Array]:
+    """Normal draws and the factors that make them a t, evenly spread together."""
+    from scipy.special import chdtri
+
+    z = normal_draws(n, d + 1, seed=seed, symmetric=False)
+    return z[:, 1:], np.sqrt(DEGREES / chdtri(DEGREES, ndtr(-z[:, 0])))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SplitStudent:
+    """theta = mode + A x, x a t whose axes have one width to the left and another to the right."""
+
+    mode: Array
+    axes: Array  # A
+    widths: Array  # (d, 2)
+
+    def draws(self, n: int, seed: int) -> Array:
+        z, factor = _student_draws(n, len(self.mode), seed)
+        a, b = self.widths[:, 0], self.widths[:, 1]
+        p, share = ndtr(z), a / (a + b)
+        left = a * ndtri(np.clip(0.5 * p / share, 1e-14, 0.5))
+        right = b * ndtri(np.clip(1.0 - 0.5 * (1.0 - p) / (1.0 - share), 0.5, 1.0 - 1e-14))
+        return np.asarray(self.mode + (np.where(p < share, left, right) * factor[:, None]) @ self.axes.T)
+
+    def log_density(self, theta: Array) -> Array:
+        x = np.linalg.solve(self.axes, (theta - self.mode).T).T
+        width = np.where(x < 0.0, self.widths[:, 0], self.widths[:, 1])
+        volume = float(np.linalg.slogdet(self.axes)[1]) + float(np.log(0.5 * self.widths.sum(axis=1)).sum())
+        return student_log_density(((x / width) ** 2).sum(axis=1), len(self.mode), volume)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class StudentMixture:
+    """Multivariate t's with weights."""
+
+    weights: Array  # (K,)
+    means: Array  # (K, d)
+    roots: Array  # (K, d, d), lower
+
+    def draws(self, n: int, seed: int) -> Array:
+        d = self.means.shape[1]
+        z, factor = _student_draws(n, d, seed)
+        # Points take turns by the weights, so that each component has its share to within one.
+        edges = np.cumsum(self.weights)
+        which = np.minimum(np.searchsorted(edges, (np.arange(n) + 0.5) / n), len(edges) - 1)
+        which = np.random.default_rng(seed).permutation(which)
+        return np.asarray(self.means[which] + factor[:, None] * np.einsum("nij,nj->ni", self.roots[which], z))
+
+    def log_densities(self, theta: Array) -> Array:
+        """(K, n), weights included."""
+        out = []
+        for weight, mean, root in zip(self.weights, self.means, self.roots, strict=True):
+            x = np.linalg.solve(root, (theta - mean).T)
+            volume = float(np.log(np.diagonal(root)).sum())
+            out.append(np.log(weight) + student_log_density((x**2).sum(axis=0), theta.shape[1], volume))
+        return np.array(out)
+
+    def log_density(self, theta: Array) -> Array:
+        return np.asarray(np.logaddexp.reduce(self.log_densities(theta), axis=0))
+
+
+def fit_students(theta: Array, weights: Array, count: int, floor: Array) -> StudentMixture:
+    """Up to ``count`` t's for weighted points, by EM; ``floor`` (d, d) keeps covariances from collapsing.
+
+    Begins with parts of the points along their longest direction, so that there is nothing random in it.
+    """
+    n, d = theta.shape
+    w = weights / weights.sum()
+    centre = w @ theta
+    whole = (theta - centre).T @ (w[:, None] * (theta - centre)) + floor
+    along = (theta - centre) @ np.linalg.eigh(whole)[1][:, -1]
+    order = np.argsort(along, kind="stable")
+    part = np.empty(n, dtype=np.intp)
+    part[order] = np.minimum((np.cumsum(w[order]) * count).astype(np.intp), count - 1)
+    share = np.zeros((count, n))
+    share[part, np.arange(n)] = 1.0
+    scale = np.ones((count, n))
+    for _ in range(SWEEPS):
+        mass = share @ w
+        kept = mass > 1e-3
+        share, scale, mass = share[kept], scale[kept], mass[kept]
+        pull = share * scale * w
+        means = (pull @ theta) / pull.sum(axis=1, keepdims=True)
+        roots = []
+        for k, mean in enumerate(means):
+            away = theta - mean
+            own = away.T @ (pull[k][:, None] * away) / mass[k]
+            roots.append(np.linalg.cholesky(own * (1.0 - SHRINK) + SHRINK * whole / len(means) + 0.1 * floor))
+        found = StudentMixture(mass / mass.sum(), means, np.array(roots))
+        logs = found.log_densities(theta)
+        share = np.exp(logs - np.logaddexp.reduce(logs, axis=0))
+        squares = np.array([(np.linalg.solve(root, (theta - mean).T) ** 2).sum(axis=0)
+                            for mean, root in zip(found.means, found.roots, strict=True)])
+        scale = (DEGREES + d) / (DEGREES + squares)
+    return found

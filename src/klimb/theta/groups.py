@@ -1,0 +1,202 @@
+"""The covariance of the coefficients that every level of a grouping factor has, as hyperparameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+from scipy.special import betaln
+
+from klimb._stored import stored
+from klimb.numerics.arrays import Array
+from klimb.priors import LKJ, Fixed
+from klimb.theta.base import ParameterBlock, Positive, RowKind, Scale
+
+CORRELATION_LIMITS = (-6.0, 6.0)  # of atanh of a partial correlation
+DIFFERENCE = 1e-5  # in theta, for derivatives of what is printed
+
+
+@final
+@stored("parameter.group_covariance")
+@dataclass(frozen=True, eq=False)
+class GroupCovariance(ParameterBlock):
+    """The sds and correlations of the coefficients that every level of a grouping factor has.
+
+    Theta holds the logs of the free sds, then atanh of the partial correlations row by row: those of column i with the
+    columns before it. The value is R with R R' the covariance. What is printed are correlations, not partial ones.
+
+    With a ``centre`` theta speaks of coefficients where the columns are at their means, where their posterior is well
+    behaved: the first column is the intercept, and b = T^-1 b_centred with T = [[1, c'], [0, I]] are the coefficients
+    as the columns are written, of which the printed sds and correlations are. Default priors act at the means; where
+    ``as_printed`` the priors act on what is printed, with the Jacobian of one in the other.
+    """
+
+    sds: tuple[Positive, ...]
+    correlations: tuple[str, ...]  # their names, row by row; () where the columns are independent
+    prior: LKJ = field(default_factory=lambda: LKJ(2.0))
+    kind: RowKind = "group"
+    centre: tuple[float, ...] = ()  # means of the columns after the first; () where nothing is centred
+    as_printed: bool = False
+
+    @cached_property
+    def _free(self) -> Any:
+        return np.flatnonzero([sd.free for sd in self.sds])
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*(sd.name for sd in self.sds if sd.free), *self.correlations)
+
+    @cached_property
+    def start(self) -> Array:  # type: ignore[override]
+        return np.concatenate([*(sd.start for sd in self.sds), np.zeros(len(self.correlations))])
+
+    @cached_property
+    def lower(self) -> Array:  # type: ignore[override]
+        return np.concatenate([*(sd.lower for sd in self.sds), np.full(len(self.correlations), CORRELATION_LIMITS[0])])
+
+    @cached_property
+    def upper(self) -> Array:  # type: ignore[override]
+        return np.concatenate([*(sd.upper for sd in self.sds), np.full(len(self.correlations), CORRELATION_LIMITS[1])])
+
+    def _parts(self, theta: Array) -> tuple[Array, Array, Array]:
+        """The sds, the root of the correlation matrix and its derivatives."""
+        count = len(self._free)
+        sd = np.array([block.prior.value if isinstance(block.prior, Fixed) else 0.0 for block in self.sds])
+        sd[self._free] = np.exp(theta[:count])
+        return sd, *correlation_root(theta[count:], len(self.sds))
+
+    def value(self, theta: Array) -> Array:
+        sd, L, _ = self._parts(theta)
+        return np.asarray(sd[:, None] * L)
+
+    def pull(self, theta: Array, d_value: Array) -> Array:
+        sd, L, d_L = self._parts(theta)
+        own = (d_value * sd[:, None] * L).sum(axis=1)[self._free]
+        return np.concatenate([own, np.einsum("cij,ij->c", d_L, d_value * sd[:, None])])
+
+    def log_prior(self, theta: Array) -> tuple[float, Array]:
+        if not (self.as_printed and self.centre):
+            return self._plain_prior(theta)
+        value = self._printed_prior(theta)
+        slopes = [(self._printed_prior(theta + h) - self._printed_prior(theta - h)) / (2.0 * DIFFERENCE)
+                  for h in DIFFERENCE * np.eye(len(theta))]
+        return value, np.array(slopes)
+
+    def _printed_prior(self, theta: Array) -> float:
+        """The prior of the printed quantities, per unit of the centred theta."""
+        steps = DIFFERENCE * np.eye(len(theta))
+        up, down = (np.array([self._as_written(theta + sign * h) for h in steps]) for sign in (1.0, -1.0))
+        _, volume = np.linalg.slogdet((up - down) / (2.0 * DIFFERENCE))
+        return self._plain_prior(self._as_written(theta))[0] + float(volume)
+
+    def _as_written(self, theta: Array) -> Array:
+        """Theta of the coefficients of the columns as they are written."""
+        root = self.uncentred @ self.value(theta)
+        sd = np.sqrt((root**2).sum(axis=1))
+        L = np.linalg.cholesky(root @ root.T / np.outer(sd, sd) + 1e-14 * np.eye(len(sd)))
+        return np.concatenate([np.log(sd)[self._free], partial_correlations(L)])
+
+    @cached_property
+    def uncentred(self) -> Array:
+        """T^-1: from coefficients where the columns are at their means to those of the columns as they are written."""
+        T = np.eye(len(self.sds))
+        if self.centre:
+            T[0, 1:] = -np.array(self.centre)
+        return T
+
+    def _plain_prior(self, theta: Array) -> tuple[float, Array]:
+        count, total = len(self._free), 0.0
+        gradient = np.zeros(len(theta))
+        for place, i in enumerate(self._free):
+            value, slope = self.sds[i].log_prior(theta[place : place + 1])
+            total, gradient[place] = total + value, slope[0]
+        if self.correlations:
+            # A partial correlation r has density (1 - r^2)^(b - 1), b = eta + depth; dr = (1 - r^2) dtheta.
+            _, columns = np.tril_indices(len(self.sds), -1)
+            b = self.prior.eta + 0.5 * (len(self.sds) - 2 - columns)
+            r = theta[count:]
+            log_cosh = np.abs(r) + np.log1p(np.exp(-2.0 * np.abs(r))) - math.log(2.0)
+            total += float((-2.0 * b * log_cosh - (2.0 * b - 1.0) * math.log(2.0) - betaln(b, b)).sum())
+            gradient[count:] = -2.0 * b * np.tanh(r)
+        return total, gradient
+
+    def reported(self, theta: Array) -> Array:
+        count, k = len(self._free), len(self.sds)
+        out = np.empty_like(theta, dtype=float)
+        if self.centre:
+            rows, columns = np.tril_indices(k, -1)
+            for s, point in enumerate(theta):
+                root = self.uncentred @ self.value(point)
+                sd = np.sqrt((root**2).sum(axis=1))
+                cor = np.einsum("ij,ij->i", root[rows], root[columns]) / (sd[rows] * sd[columns])
+                out[s] = np.concatenate([sd[self._free], cor])
+            return out
+        out[:, :count] = np.exp(theta[:, :count])
+        if self.correlations:
+            rows, columns = np.tril_indices(k, -1)
+            for s, point in enumerate(theta):
+                L, _ = correlation_root(point[count:], k)
+                out[s, count:] = np.einsum("ij,ij->i", L[rows], L[columns])
+        return out
+
+    def printed(self) -> dict[str, str]:
+        words = {name: text for sd in self.sds for name, text in sd.printed().items()}
+        if self.centre and not self.as_printed:
+            words[self.sds[0].name] += " (where slopes' columns are at their means)"
+        return words | dict.fromkeys(self.correlations, str(self.prior))
+
+    def signed(self) -> tuple[bool, ...]:
+        return (False,) * len(self._free) + (True,) * len(self.correlations)
+
+    def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:
+        """Partial correlations with the first column are correlations; the others depend on those."""
+        _, columns = np.tril_indices(len(self.sds), -1)
+        own = [np.tanh if column == 0 and not self.centre else None for column in columns[: len(self.correlations)]]
+        sds = [None if i == 0 and self.centre else np.exp for i in self._free]
+        return (*sds, *own)
+
+    def scales(self) -> tuple[Scale, ...]:
+        correlations = (lambda r: np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12)), np.tanh)
+        return ((np.log, np.exp),) * len(self._free) + (correlations,) * len(self.correlations)
+
+
+def partial_correlations(L: Any) -> Array:
+    """atanh of the partial correlations of a correlation matrix L L', row by row: the inverse of `correlation_root`."""
+    found = []
+    for i in range(1, len(L)):
+        left = 1.0
+        for j in range(i):
+            r = min(max(L[i, j] / left, -1.0 + 1e-15), 1.0 - 1e-15)
+            found.append(math.atanh(r))
+            left *= math.sqrt(1.0 - r * r)
+    return np.array(found)
+
+
+def correlation_root(theta: Array, k: int) -> tuple[Array, Array]:
+    """Lower L with unit rows, L L' the correlation matrix, from atanh of partial correlations; and dL/dtheta.
+
+    Row i holds partial correlations with the columns before it: L_ij = r_ij prod_{c < j} sqrt(1 - r_ic^2). The
+    derivatives are (number of theta, k, k).
+    """
+    L, d = np.eye(k), np.zeros((len(theta), k, k))
+    if not len(theta):  # independent
+        return L, d
+    place = 0
+    for i in range(1, k):
+        left = 1.0
+        for j in range(i):
+            r = math.tanh(theta[place + j])
+            L[i, j] = r * left
+            left /= math.cosh(theta[place + j])  # sqrt(1 - tanh^2)
+        L[i, i] = left
+        for c in range(i):
+            r = math.tanh(theta[place + c])
+            left_c = math.prod(1.0 / math.cosh(theta[place + j]) for j in range(c))
+            d[place + c, i, c] = left_c * (1.0 - r * r)
+            d[place + c, i, c + 1 : i + 1] = -r * L[i, c + 1 : i + 1]
+        place += i
+    return L, d
