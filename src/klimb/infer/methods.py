@@ -19,10 +19,6 @@ from klimb.infer.natural import Natural
 from klimb.infer.problem import Problem
 from klimb.infer.result import Result
 from klimb.latents.base import Latent, Posterior
-from klimb.latents.kernel import Kernel
-from klimb.latents.meanfield import MeanField
-from klimb.latents.outputs import Outputs
-from klimb.latents.weights import Weights
 from klimb.sites.base import Site
 from klimb.sites.wrappers import Cavity, Point
 
@@ -137,7 +133,7 @@ def cholesky_gradient(
 def mean_field(
     latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 500, callback: Callback | None = None
 ) -> Result:
-    """The best q with a diagonal covariance over the weights (over f at the sites for a kernel latent).
+    """The best q with a diagonal covariance: over the weights of a linear model, f of a kernel, else whitened weights.
 
     Examples
     --------
@@ -149,19 +145,9 @@ def mean_field(
     -14.06 [0.22 0.06]
     -13.32 [0.46 0.13]
     """
-    return infer(_diagonal(latent), site, y, tol=tol, max_iter=max_iter, callback=callback)
-
-
-def _diagonal(latent: Latent) -> Latent:
-    if isinstance(latent, Weights):
-        return MeanField.of(latent)
-    if isinstance(latent, Kernel):
-        return MeanField(np.eye(latent.n_sites), mean=latent.mean, cov=latent.K, form="dual")
-    if isinstance(latent, Outputs):
-        return Outputs([_diagonal(part) for part in latent.parts])
-    if isinstance(latent, MeanField):
-        return latent
-    raise InputError("mean_field needs a Weights or Kernel latent", type(latent).__name__, "Use klimb.infer.")
+    if not isinstance(latent, Latent):
+        raise InputError("mean_field needs a latent", type(latent).__name__, "Use klimb.latents, as for klimb.infer.")
+    return infer(latent.diagonal(), site, y, tol=tol, max_iter=max_iter, callback=callback)
 
 
 def certificate(result: Result, site: Site, y: Any, *, tol: float = 1e-8, max_iter: int = 100) -> Certificate:

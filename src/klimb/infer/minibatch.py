@@ -26,9 +26,7 @@ from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.infer.problem import ROUNDING, Problem, State
 from klimb.infer.result import History, Iteration, Result, Status
 from klimb.latents.base import Latent
-from klimb.latents.inducing import Inducing
-from klimb.latents.weights import Weights
-from klimb.linalg.matrix import DenseDesign
+from klimb.linalg.matrix import DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, triangular_inverse
 from klimb.numerics.threads import threads_for
@@ -181,21 +179,21 @@ def _first_visit(batch: Batch, view: View) -> tuple[View, float]:
 class _Passes:
     """The sites of every datum, the sums they make, and one pass after the other over the batches."""
 
-    def __init__(self, problem: Problem, size: int, seed: int) -> None:
+    def __init__(self, problem: Problem, design: DesignMatrix, size: int, seed: int) -> None:
         latent = problem.latent
-        self._problem, self._size, self._seed = problem, size, seed
+        self._problem, self._design, self._size, self._seed = problem, design, size, seed
         n = latent.n_sites
         self.slope, self.gamma, self._values = np.zeros(n), np.zeros(n), np.zeros(n)
         self._seen = np.zeros(n, dtype=bool)
         self._mean, self._slack = np.asarray(latent.mean), np.asarray(latent.slack)
-        identity = np.eye(_width(latent))
+        identity = np.eye(design.shape[1])
         self.q = Gaussian.of(identity, np.zeros(len(identity)))
 
     def run(self) -> tuple[float, float, float]:
         """One pass: an estimate of the bound, the worst stationarity on the way, the shortest step."""
         worst, shortest = 0.0, 1.0
         problem = self._problem
-        for index, rows in _whitened_batches(problem.latent, self._size, self._seed):
+        for index, rows in _batches(self._design, self._size, self._seed):
             batch = Batch(problem, rows, problem.site.rows(index), problem.y[index], self._mean[index],
                           self._slack[index])
             view = _look(batch, self.q, self.slope[index], self.gamma[index])
@@ -265,7 +263,9 @@ def minibatch(
     >>> found.status.name, bool(abs(found.bound - klimb.infer(latent, site, y).bound) < 1e-4)
     ('CONVERGED', True)
     """
-    if not isinstance(latent, Inducing | Weights):
+    given: Any = latent
+    design = latent.whitened() if isinstance(given, Latent) else None
+    if design is None or latent.n_outputs > 1:
         raise InputError("minibatches need a latent with few weights", type(latent).__name__,
                          "Use Weights, Inducing or klimb.rows.kernel_rows.inducing_latent.")
     if batch is not None and batch < 1:
@@ -274,9 +274,9 @@ def minibatch(
         raise InputError("tol must be positive and max_passes at least 1", f"{tol}, {max_passes}",
                          "The defaults are 1e-4 and 50.")
     problem = Problem(latent, site, y)
-    size = batch or max(SMALLEST_BATCH, BATCH_PER_WEIGHT * _width(latent))
-    with threads_for(_width(latent)):
-        state, status, rows = _passed(problem, _Passes(problem, size, seed), tol, max_passes)
+    size = batch or max(SMALLEST_BATCH, BATCH_PER_WEIGHT * design.shape[1])
+    with threads_for(design.shape[1]):
+        state, status, rows = _passed(problem, _Passes(problem, design, size, seed), tol, max_passes)
     return Result(problem.posterior(state), state.bound, status, History(rows), problem=problem)
 
 
@@ -302,23 +302,10 @@ def _passed(problem: Problem, passes: _Passes, tol: float, most: int) -> tuple[S
     return state, Status.MAX_ITER, history
 
 
-def _width(latent: Latent) -> int:
-    """Columns of the whitened rows."""
-    return int(latent.prior.root.shape[-1]) if isinstance(latent, Weights) else latent.n_weights
-
-
-def _whitened_batches(latent: Latent, size: int, seed: int) -> Iterator[tuple[Index, Array]]:
-    """Rows in whitened coordinates, where the prior is N(0, I)."""
-    if isinstance(latent, Inducing):
-        design = latent.row_design
-        if isinstance(design, KernelRows):
-            yield from design.batches(size, seed)
-            return
-        for index in shuffled_batches(latent.n_sites, size, seed):
-            yield index, design.subset(index).dense()
+def _batches(design: DesignMatrix, size: int, seed: int) -> Iterator[tuple[Index, Array]]:
+    """Every row once, about ``size`` at a time; rows that are computed when asked for know their own order."""
+    if isinstance(design, KernelRows):
+        yield from design.batches(size, seed)
         return
-    assert isinstance(latent, Weights)
-    root = latent.prior.root
-    for index in shuffled_batches(latent.n_sites, size, seed):
-        block = latent.X.subset(index).dense()
-        yield index, np.ascontiguousarray(block * root if root.ndim == 1 else block @ root)
+    for index in shuffled_batches(design.shape[0], size, seed):
+        yield index, design.subset(index).dense()

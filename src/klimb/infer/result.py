@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
+from klimb._stored import stored
 from klimb.latents.base import Posterior
 from klimb.numerics.arrays import Array
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 @final
+@stored("status")
 class Status(Enum):
     """How a fit ended; ``advice`` says what to do about it.
 

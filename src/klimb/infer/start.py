@@ -9,9 +9,9 @@ import numpy as np
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.infer.loop import Step, run
 from klimb.infer.problem import Problem, State
-from klimb.latents.base import Posterior
+from klimb.latents.base import Latent, Posterior
 from klimb.numerics.arrays import Array, finite_sum
-from klimb.sites.base import Expectation
+from klimb.sites.base import Expectation, Site
 
 INFORMATIVE = 2.0  # gamma k_ii from which a datum matters more to its site than the prior does
 THINNING, SMALLEST_THINNED = 8, 1000  # a coarse fit takes every eighth row, if that leaves enough of them
@@ -64,12 +64,32 @@ def _warm_state(problem: Problem, start: Posterior) -> State | None:
     return None
 
 
+def sites_at(site: Site, y: Array, m: Array, v: Array) -> tuple[Array, Array]:
+    """(slope, gamma) of sites whose marginals are known: at the optimum a = -alpha(m, v) and gamma is the oracle's.
+
+    So nothing of a fit need be kept per datum: its sites follow from q by one pass. ``y`` has been validated.
+    """
+    e = site.oracle(y, m, v)
+    return e.gamma * m - e.alpha, e.gamma
+
+
+def start_at(latent: Latent, slope: Array, gamma: Array) -> Posterior:
+    """A posterior that stands for its sites exp(slope f - gamma f^2 / 2) alone, to be passed as ``start``.
+
+    The loop reads a + gamma m and gamma of a start; its marginals are those under the prior it is used with.
+    """
+    nothing = np.zeros_like(slope)
+    return Posterior(latent, slope, gamma, nothing, nothing, 0.0)
+
+
 def _coarse_state(problem: Problem, step: Step) -> State | None:
     """The sites of a fit to every few rows, seen from all of them; None where data are too few to spare any."""
     latent, site = problem.latent, problem.site
     n_data = len(problem.y)
     size = n_data // THINNING
     if size < max(SMALLEST_THINNED, THINNING * latent.n_weights // site.n_outputs) or not site.log_concave:
+        return None
+    if site.n_outputs != latent.n_outputs:  # a latent is thinned by data, and y has one entry per site here
         return None
     rows = np.sort(np.random.default_rng(0).choice(n_data, size, replace=False))
     thinned = latent.thin(rows)

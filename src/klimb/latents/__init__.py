@@ -1,14 +1,21 @@
 """Latent Gaussian models: priors and their maps to the sites."""
 
+from klimb.latents.arrow import ArrowRows
 from klimb.latents.base import Factor, Latent, Posterior
 from klimb.latents.implicit import Implicit
 from klimb.latents.inducing import Inducing
 from klimb.latents.kernel import Kernel
+from klimb.latents.kernel_weights import ChainWeights, KernelWeights  # which registers them
 from klimb.latents.markov import Markov
 from klimb.latents.meanfield import MeanField
 from klimb.latents.mixed import Mixed
 from klimb.latents.outputs import Outputs
 from klimb.latents.weights import Weights
+from klimb.latents.weights_posterior import WEIGHT_POSTERIORS, WeightPosterior
 
-__all__ = ["Factor", "Implicit", "Inducing", "Kernel", "Latent", "Markov", "MeanField", "Mixed", "Outputs", "Posterior",
-           "Weights"]
+LATENTS: dict[str, type[Latent]] = {
+    latent.__name__: latent for latent in (Weights, Kernel, Inducing, Mixed, Markov, Implicit, Outputs, MeanField)
+}
+
+__all__ = ["LATENTS", "WEIGHT_POSTERIORS", "ArrowRows", "Factor", "Implicit", "Inducing", "Kernel", "Latent", "Markov",
+           "MeanField", "Mixed", "Outputs", "Posterior", "WeightPosterior", "Weights"]

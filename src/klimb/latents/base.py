@@ -14,13 +14,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.dense import psd_square_root
+
+if TYPE_CHECKING:
+    from klimb.latents.coordinates import Coordinates
+    from klimb.latents.costs import Option, Shape
+    from klimb.latents.implicit import Implicit
+    from klimb.latents.linear import LinearParts
+    from klimb.latents.weights_posterior import WeightPosterior
+    from klimb.linalg.matrix import DesignMatrix
 
 Product: TypeAlias = Callable[[Array], Array]
 
@@ -129,9 +138,10 @@ class Latent(ABC):
     slack: Array  # c at the sites
     n_weights: int  # rank of the map at most; the size of the smallest system it can solve
     dense_size: int  # rows of the dense matrices it factorises
-    n_outputs: int = 1  # latent values per datum (`Outputs`); sites are numbered output by output
+    n_outputs: int = 1  # latent values per datum; sites are numbered output by output
     log_evidence: float = 0.0  # of Gaussian data that the latent itself holds (`Implicit`)
     by_products: bool = False  # known by products alone (`Implicit`): the double loop is its default step
+    reports: Literal["weight", "f"] = "f"  # what ``coordinates`` and ``draw`` speak of; they go together
 
     @property
     def n_products(self) -> int:
@@ -156,7 +166,10 @@ class Latent(ABC):
         """Factorise the posterior precision, or raise `NotPositiveDefiniteError` where q would be improper."""
 
     def thin(self, rows: npt.NDArray[np.intp]) -> Latent | None:
-        """The same prior seen by some of the data only, for a cheap first fit; None where that would not be cheap."""
+        """The same prior seen by some of the data only, for a cheap first fit; None where that would not be cheap.
+
+        ``rows`` are data, not sites, where a datum has several latent values.
+        """
         return None
 
     def marginals(self, posterior: Posterior) -> tuple[Array, Array]:
@@ -176,6 +189,85 @@ class Latent(ABC):
     @abstractmethod
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array: ...
 
+    # -- what has a default for every latent
+
+    def coordinates(self, posterior: Posterior) -> Coordinates:
+        """The coordinates in which q is N(0, I), for `Result.trust`."""
+        from klimb.latents.coordinates import default_coordinates
+
+        return default_coordinates(posterior)
+
+    def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
+        """A draw from the prior: of what is reported (here f itself), and of f at the sites."""
+        slack = np.sqrt(self.slack) * rng.standard_normal(self.n_sites)
+        design = self._dense_design()
+        f = self.mean + design @ np.asarray(rng.standard_normal(design.shape[1])) + slack
+        return f, f
+
+    def diagonal(self) -> Latent:
+        """The same prior with a q of diagonal covariance, here over the whitened weights u of f = mean + Z u."""
+        from klimb.latents.meanfield import MeanField
+
+        Z = self._dense_design()
+        mean, cov = np.zeros(Z.shape[1]), np.ones(Z.shape[1])
+        if np.any(self.mean):  # the mean is one more column, whose weight is known to be 1
+            Z, mean, cov = np.column_stack([Z, self.mean]), np.append(mean, 1.0), np.append(cov, 0.0)
+        latent = MeanField(Z, mean, cov, self.slack)
+        latent.log_evidence, latent.n_outputs = self.log_evidence, self.n_outputs
+        return latent
+
+    def split(self, posterior: Posterior) -> tuple[Posterior, ...]:
+        """The posteriors of parts that are independent under q (`Outputs`)."""
+        return (posterior,)
+
+    def detach(self, posterior: Posterior) -> WeightPosterior:
+        """q of the weights without data or factor: what predictions, draws and files keep of a fit."""
+        from klimb.latents.weights_posterior import DenseWeights
+
+        covariance = self.weight_covariance(posterior)
+        return DenseWeights(self.weight_mean(posterior), psd_square_root(covariance, "the posterior covariance"))
+
+    def whitened(self) -> DesignMatrix | None:
+        """Rows x_i with f_i = mean_i + x_i'u + slack, u ~ N(0, I), for batches of data; None where there are none."""
+        return None
+
+    def implicit(self) -> Implicit:
+        """The prior of f - mean known by its products, for the double loop; weights are whitened unless it says so."""
+        from klimb.latents.implicit import Implicit
+
+        return Implicit(self._dense_design())
+
+    def coupled_covariance(self, couplings: Array) -> Array:
+        """The covariance of the weights of all outputs together where data couple them, (n, F, F) each (`Outputs`)."""
+        raise InputError("a covariance between classes needs klimb.latents.Outputs of Weights", type(self).__name__,
+                         "For a Gaussian process, draw with fit.sample, or fit weights.")
+
+    @classmethod
+    def costs(cls, shape: Shape) -> Option | None:
+        """What an ordinary fit of a model of this shape costs with this latent; None where it cannot serve."""
+        return None
+
+    @classmethod
+    def of_parts(cls, parts: LinearParts, kept: dict[str, Any]) -> Latent | None:
+        """The latent of a linear model; ``kept`` holds what may be shared by all priors. None: not made of columns."""
+        return None
+
+    @classmethod
+    def rows_of(cls, X: Any, codes: npt.NDArray[np.intp], values: Array, n_levels: int) -> Any:
+        """Rows of a linear model in the form that ``detach(posterior).at`` takes."""
+        from klimb.latents.linear import dense_rows
+
+        return dense_rows(X, codes, values, n_levels)
+
+    def _dense_design(self) -> Array:
+        """``design()``, or an `InputError` where it would be too large to form."""
+        from klimb.linalg.matrix import DENSE_LIMIT
+
+        if self.n_sites * self.n_weights > DENSE_LIMIT:
+            raise InputError(f"a dense design of {type(self).__name__} has up to {DENSE_LIMIT:,} entries",
+                             f"{self.n_sites:,} sites x {self.n_weights:,} weights", "Take fewer data.")
+        return self.design()
+
 
 def mean_at(mean: Any, shape: tuple[int, ...], name: str) -> Array:
     """``mean`` as a read-only vector of the given shape; scalars are spread."""
@@ -185,6 +277,23 @@ def mean_at(mean: Any, shape: tuple[int, ...], name: str) -> Array:
     return np.broadcast_to(array, shape)
 
 
+def checked_outputs(n_outputs: int, n_sites: int) -> int:
+    """``n_outputs`` if the rows of a design can be so many latent values of each datum, stacked output by output."""
+    if n_outputs < 1 or n_sites % n_outputs:
+        raise InputError("n_outputs must divide the number of rows", f"{n_outputs} for {n_sites} rows",
+                         "Stack the rows of all data for the first output, then for the second, and so on.")
+    return n_outputs
+
+
+def sites_of(data: npt.NDArray[np.intp], n_outputs: int, n_sites: int) -> npt.NDArray[np.intp]:
+    """The sites of some data, output by output.
+
+    >>> sites_of(np.array([0, 2]), 2, 6)
+    array([0, 2, 3, 5])
+    """
+    return (np.arange(n_outputs)[:, None] * (n_sites // n_outputs) + data).ravel()
+
+
 def variances_at(values: Any, shape: tuple[int, ...], name: str) -> Array:
     """Non-negative ``values`` as a vector of the given shape."""
     array = mean_at(values, shape, name)
@@ -192,6 +301,12 @@ def variances_at(values: Any, shape: tuple[int, ...], name: str) -> Array:
         i = int(array.argmin())
         raise InputError(f"{name} must not be negative", f"{array[i]:.6g} at index {i}", "Variances are 0 or more.")
     return array
+
+
+def check_spread(posterior: Posterior) -> None:
+    """An `InputError` where ``posterior`` is a point estimate, whose predictions have no variance."""
+    if not posterior.spread:
+        raise InputError("this needs a posterior with a spread", "a point estimate", "Use klimb.infer, not a mode.")
 
 
 def draws_from(mean: Array, root: Array, n: int, rng: np.random.Generator) -> Array:

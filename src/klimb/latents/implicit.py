@@ -19,11 +19,17 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, mean_at
+from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, PrimalCoordinates
+from klimb.latents.costs import Option, Shape, double_loop
+from klimb.latents.linear import LinearParts
+from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.krylov import Preconditioner, simplest_preconditioner, solve
+from klimb.linalg.matrix import as_design
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import Operator, SparseOperator, StackedOperator, as_operator, as_real_pairs
 from klimb.linalg.variances import LogDet, Variances, estimate, log_det
 from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.dense import cholesky, symmetric_from_lower, triangular_inverse, triangular_solve
 
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
 TOLERANCE = 1e-10  # of the systems behind means, draws and predictions
@@ -148,6 +154,7 @@ class Implicit(Latent):
     """
 
     by_products = True
+    reports = "weight"
 
     def __init__(
         self, B: Any, *, X: Any = None, y: Any = None, noise: Any = 1.0, mean: Any = 0.0, cov: Any = 1.0
@@ -247,8 +254,6 @@ class Implicit(Latent):
 
     def design(self) -> Array:
         """B P^-1/2, dense."""
-        from klimb.numerics.dense import cholesky, triangular_solve
-
         self._fits(8 * self.n_weights * (self.n_weights + self.n_sites), "the dense design")
         lower = cholesky(self._prior.matrix.dense())
         return np.ascontiguousarray(triangular_solve(lower, self.B.dense().T).T)
@@ -275,8 +280,6 @@ class Implicit(Latent):
         self._fits(16 * D * D, "the dense posterior covariance")
         from scipy.linalg.lapack import dpotri
 
-        from klimb.numerics.dense import cholesky, symmetric_from_lower
-
         inverse, _ = dpotri(cholesky(self.factor_of(posterior).matrix.dense()), lower=1)
         return symmetric_from_lower(inverse)
 
@@ -292,6 +295,41 @@ class Implicit(Latent):
             return np.tile(posterior.mean, (n, 1))
         factor = self.factor_of(posterior)
         return posterior.mean + factor.solve_weights(factor.matrix.perturbation(n, rng)).T
+
+    def coordinates(self, posterior: Posterior) -> Coordinates:
+        """By the dense root of a posterior covariance that the fit had no need of."""
+        root, matrix = self._weight_root(posterior), self.B.explicit
+        design = as_design(self.B.dense() if matrix is None else matrix, "B")
+        return PrimalCoordinates(design, root, posterior.mean, "weight", posterior.m, posterior.v)
+
+    def _weight_root(self, posterior: Posterior) -> Array:
+        if self.n_weights > LARGEST_DENSE:
+            raise InputError(f"a dense root of the covariance, as trust needs, has up to {LARGEST_DENSE} weights",
+                             f"{self.n_weights}", "Look at result.variance_error and result.bound_error, use "
+                             "latent.predict(posterior, X_new), or take fewer columns.")
+        lower = cholesky(self.factor_of(posterior).matrix.dense())
+        return np.ascontiguousarray(triangular_inverse(lower).T)  # A = L L', so that L^-T is a root of A^-1
+
+    def detach(self, posterior: Posterior) -> DenseWeights:
+        root = self._weight_root(posterior) if posterior.spread else np.zeros(self.n_weights)
+        return DenseWeights(posterior.mean, root)
+
+    def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Weights from the Gaussian factors (Gaussian data of the latent's own are held), and s = B u."""
+        prior = self._prior
+        w = self.prior_weights + prior.solve_weights(prior.matrix.perturbation(1, rng))[:, 0]
+        return w, self.B.times(w)
+
+    @classmethod
+    def of_parts(cls, parts: LinearParts, kept: dict[str, Any]) -> Implicit:
+        return cls(parts.X, mean=parts.mean, cov=parts.cov)
+
+    def implicit(self) -> Implicit:
+        return self
+
+    @classmethod
+    def costs(cls, shape: Shape) -> Option | None:
+        return double_loop(shape) if shape.linear and shape.n_outputs == 1 else None
 
     def predict(self, posterior: Posterior, X_new: Any, accuracy: float = 0.01) -> tuple[Array, Array]:
         """Mean and variance of s at new rows; `predict_variances` has the error of the variances too."""

@@ -12,7 +12,10 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, mean_at, variances_at
+from klimb.latents.coordinates import Coordinates, PrimalCoordinates
+from klimb.latents.costs import Option, Shape, inducing
 from klimb.latents.weights import PrimalFactor, Weights
+from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import BlockedDesign, DenseDesign, DesignMatrix
 from klimb.linalg.whitening import Whitener
 from klimb.numerics.arrays import Array, as_float
@@ -208,6 +211,23 @@ class Inducing(Latent):
 
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
         return self._weights.weight_sample(self._inner(posterior), n, rng)
+
+    def coordinates(self, posterior: Posterior) -> Coordinates:
+        root = self.weight_root(posterior)
+        return PrimalCoordinates(self.row_design, root, posterior.m, "f", posterior.m, posterior.v)
+
+    def detach(self, posterior: Posterior) -> DenseWeights:
+        """q of the whitened weights: rows of L are ``Whitener(latent.root).whitened(k(X_new, Z))``."""
+        return DenseWeights(self.weight_mean(posterior),
+                            self.weight_root(posterior) if posterior.spread else np.zeros(self.n_weights))
+
+    def whitened(self) -> DesignMatrix:
+        return self.row_design
+
+    @classmethod
+    def costs(cls, shape: Shape) -> Option | None:
+        serves = shape.kernel and shape.n_weights < shape.n_sites and shape.n_outputs == 1
+        return inducing(shape) if serves else None
 
     def predict(self, posterior: Posterior, K_new: Any, k_new_diag: Any, mean: Any = 0.0) -> tuple[Array, Array]:
         """Mean and variance of f at new inputs; ``K_new`` is (n_new, M), their covariance with the inducing points."""

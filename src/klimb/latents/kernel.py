@@ -10,7 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.latents.base import Factor, Latent, Posterior, draws_from, mean_at, variances_at
+from klimb.latents.base import Factor, Latent, Posterior, check_spread, draws_from, mean_at, variances_at
+from klimb.latents.coordinates import Coordinates, DenseCoordinates
+from klimb.latents.costs import Option, Shape, kernel
+from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import (
     check_psd,
@@ -25,6 +28,7 @@ from klimb.numerics.dense import (
 )
 from klimb.numerics.threads import threads_for
 
+MOST_KEPT = 12  # factors that a latent remembers: one per output
 FAINT = 1e-50  # a correlation that is none
 MOST_SPARE, LARGEST_SPARE = 2, 4000**2  # work arrays kept, and the entries from which they are not worth keeping
 WEAK_SITE = 1e-4  # gamma_i k_ii below this: (1 - (B^-1)_ii) / gamma_i would cancel, so V_ii comes from K - W'W
@@ -186,6 +190,10 @@ class KernelFactor(Factor):
         columns = np.asfortranarray((cross * self._root).T)
         return np.asarray(dtrmm(1.0, self._inverse, columns, lower=1, overwrite_b=1))
 
+    def explained_and_returned(self, cross: Array) -> tuple[Array, Array]:
+        """W and U with k_*' (K + G^-1)^-1 k_+ = w_*'w_+ - u_*'u_+, a column for each row k_* of ``cross``."""
+        return self.whitened(cross), np.zeros((0, len(cross)))
+
     def explained_matrix(self, cross: Array) -> Array:
         """k_*' (K + G^-1)^-1 k_+ for all pairs of rows of ``cross``."""
         W = self.whitened(cross)
@@ -254,15 +262,16 @@ class SignedKernelFactor(Factor):
 
     def explained(self, cross: Array) -> Array:
         """k_*' (K + G^-1)^-1 k_* for each row k_* of ``cross``: what the others explain, less what these take back."""
-        W, U = self._explained_and_returned(cross)
+        W, U = self.explained_and_returned(cross)
         return np.asarray(np.einsum("ij,ij->j", W, W) - np.einsum("ij,ij->j", U, U))
 
     def explained_matrix(self, cross: Array) -> Array:
         """k_*' (K + G^-1)^-1 k_+ for all pairs of rows of ``cross``."""
-        W, U = self._explained_and_returned(cross)
+        W, U = self.explained_and_returned(cross)
         return np.asarray(W.T @ W - U.T @ U)
 
-    def _explained_and_returned(self, cross: Array) -> tuple[Array, Array]:
+    def explained_and_returned(self, cross: Array) -> tuple[Array, Array]:
+        """What the others explain, and what these sites take back of it, as in `KernelFactor`."""
         W = self._base.whitened(cross)
         V1 = cross[:, self._negative].T - self._W.T @ W
         return W, triangular_solve(self._lower, self._root[:, None] * V1)
@@ -316,6 +325,7 @@ class Kernel(Latent):
         self.mean = mean_at(mean, (self.n_sites,), "mean")
         self.slack = np.zeros(self.n_sites)
         self._buffers = Buffers(self.n_sites)
+        self._kept: dict[int, tuple[Array, DenseFactor]] = {}  # by identity of gamma
 
     @cached_property
     def prior_variances(self) -> Array:
@@ -331,6 +341,15 @@ class Kernel(Latent):
     def factor(self, gamma: Array) -> DenseFactor:
         return kernel_factor(self.K, gamma, self._buffers)
 
+    def kept_factor(self, gamma: Array) -> DenseFactor:
+        """The factor at this very ``gamma``, made once: for predictions, which come again and again."""
+        found = self._kept.get(id(gamma))
+        if found is None:
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            found = self._kept[id(gamma)] = (gamma, self.factor(gamma))
+        return found[1]
+
     def design(self) -> Array:
         return psd_square_root(self.K, "K")
 
@@ -344,6 +363,25 @@ class Kernel(Latent):
 
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
         return draws_from(posterior.m, psd_square_root(posterior.covariance(), "the posterior covariance"), n, rng)
+
+    def coordinates(self, posterior: Posterior) -> Coordinates:
+        return DenseCoordinates(self._factor_of(posterior).covariance(), posterior.m)
+
+    def diagonal(self) -> Latent:
+        """With q diagonal over f at the sites."""
+        from klimb.latents.meanfield import MeanField
+
+        return MeanField(np.eye(self.n_sites), mean=self.mean, cov=self.K, form="dual")
+
+    def detach(self, posterior: Posterior) -> WeightPosterior:
+        from klimb.latents.kernel_weights import KernelWeights
+
+        check_spread(posterior)
+        return KernelWeights(posterior.m, posterior.a, posterior.gamma, self.K)
+
+    @classmethod
+    def costs(cls, shape: Shape) -> Option | None:
+        return kernel(shape) if (shape.kernel or shape.chain) and shape.n_outputs == 1 else None
 
     def predict(self, posterior: Posterior, K_new: Any, k_new_diag: Any, mean: Any = 0.0) -> tuple[Array, Array]:
         """Mean and variance of f at new inputs. [A] Eq. (20).

@@ -12,7 +12,11 @@ from typing import Any, final
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.latents.base import Factor, Latent, Posterior, Product, mean_at
+from klimb.latents.base import Factor, Latent, Posterior, Product, check_spread, mean_at
+from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, DenseCoordinates, Kind, Visit
+from klimb.latents.costs import Option, Shape, chain
+from klimb.latents.kernel import Kernel
+from klimb.latents.weights_posterior import WeightPosterior
 from klimb.linalg import matern
 from klimb.linalg.batches import congruence, congruence_t, product
 from klimb.linalg.chains import Chain, Conditioned, SquaredCovariance, condition, inserted, pushed
@@ -20,8 +24,8 @@ from klimb.linalg.matern_sum import MaternSum
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import psd_square_root, row_blocks
 
-LARGEST_DENSE = 5000  # sites up to which an N x N matrix is formed where one is asked for
-SMALL = 100  # sites up to which the loop works with one
+SMALL = 100  # sites up to which the loop works with an N x N matrix
+FEW = LARGEST_DENSE // 10  # sites up to which coordinates are those of such a matrix
 LARGEST_LIFT = 4e7  # numbers in the band of products of states, for products with the squares of V
 
 
@@ -181,6 +185,28 @@ class Markov(Latent):
             draws[rows] += self.unsorted(x[:, 0]).T
         return draws
 
+    def coordinates(self, posterior: Posterior) -> Coordinates:
+        factor = self._factor_of(posterior)
+        if self.n_sites > FEW:
+            return MarkovCoordinates(self, posterior, factor)
+        covariance = factor.covariance()
+        return DenseCoordinates(factor.dense() if covariance is None else covariance, posterior.m)
+
+    def detach(self, posterior: Posterior) -> WeightPosterior:
+        from klimb.latents.kernel_weights import ChainWeights
+
+        check_spread(posterior)
+        terms = (np.array(values) for values in (self.variance, self.lengthscale, self.smoothness))
+        return ChainWeights(posterior.m, posterior.a, posterior.gamma, self.times, *terms)
+
+    def diagonal(self) -> Latent:
+        """With q diagonal over f at the sites."""
+        return Kernel(self.gram(), self.mean, check=False).diagonal()
+
+    @classmethod
+    def costs(cls, shape: Shape) -> Option | None:
+        return chain(shape) if shape.chain and shape.n_outputs == 1 else None
+
     def _check_small(self, what: str) -> None:
         if self.n_sites > LARGEST_DENSE:
             raise InputError(f"{what} is formed for at most {LARGEST_DENSE} sites", f"{self.n_sites} sites",
@@ -219,7 +245,9 @@ class Markov(Latent):
 
     def _around(self, new: Array, before: Any, after: Any) -> tuple[Chain, Chain]:
         """The steps to the new times from the states before them, and from there to the states after."""
-        first, start = self._process.steps(new - self._sorted[np.maximum(before, 0)]), self._process.stationary
+        # Times before the first state come from nowhere: their negative gaps must not overflow.
+        gaps = np.maximum(new - self._sorted[np.maximum(before, 0)], 0.0)
+        first, start = self._process.steps(gaps), self._process.stationary
         none = before < 0
         for own, from_nowhere in ((first.transition, start.transition), (first.noise, start.noise),
                                   (first.root, start.root)):
@@ -250,6 +278,42 @@ class Markov(Latent):
         d_noise *= 0.5
         d_transition = r[:, None, 1:] * x[None, :] - product(N[..., 1:], product(A, P))
         return self._process.pulled_back(np.diff(self._sorted), d_noise, d_transition)
+
+
+@final
+class MarkovCoordinates(Coordinates):
+    """A chain over time: z are the shocks that drive it, a few per site, and no matrix is formed."""
+
+    def __init__(self, latent: Markov, posterior: Posterior, factor: MarkovFactor) -> None:
+        self._latent, self._chain, self.n_sites = latent, factor.chain, latent.n_sites
+        self._states = latent.dense_size
+        self.dim = latent.n_sites * self._states
+        self.kind: Kind = "f"
+        self.mean, self.sd = posterior.m, np.sqrt(posterior.v)
+        self._last: tuple[Array, Array] | None = None  # draws and their deviations, which are asked for twice
+
+    @property
+    def work(self) -> float:
+        return float(40 * self.n_sites * self._states**2)  # two scans along the chain, by small matrices
+
+    def deviations(self, z: Array) -> Array:
+        last = self._last  # read once: another thread may replace it
+        if last is None or last[0] is not z:
+            shocks = z.T.reshape(self._latent.n_sites, self._states, len(z))
+            x = self._chain.run(np.einsum("ijn,njc->nic", self._chain.root, shocks))
+            last = self._last = (z, np.ascontiguousarray(self._latent.unsorted(x[:, 0]).T))
+        return last[1]
+
+    def pull(self, slopes: Array) -> Array:
+        costates = self._chain.costates(self._latent.pull(np.ascontiguousarray(slopes.T)))
+        pulled = np.einsum("ijn,nic->njc", self._chain.root, costates)
+        return np.asarray(pulled.reshape(self.dim, len(slopes)).T)
+
+    def sweep(self, z: Array, visit: Visit) -> Array:
+        return self.pull(visit(slice(0, self.n_sites), self.deviations(z)))
+
+    def report(self, z: Array, which: Any) -> Array:
+        return np.asarray(self.deviations(z)[:, which])
 
 
 def _seen_in_all(factor: MarkovFactor) -> Array:

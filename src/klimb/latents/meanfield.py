@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, final
 
@@ -10,9 +11,13 @@ import numpy.typing as npt
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.base import Factor, Latent, Posterior
+from klimb.latents.coordinates import Coordinates, Kind, MatrixCoordinates, design_blocks
+from klimb.latents.implicit import Implicit
 from klimb.latents.weights import Form, Weights, new_design
+from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array
+from klimb.numerics.dense import triangular_solve
 
 
 @final
@@ -57,6 +62,8 @@ class MeanField(Latent):
     True
     """
 
+    reports = "weight"
+
     def __init__(self, X: Any, mean: Any = 0.0, cov: Any = 1.0, slack: Any = 0.0, *, form: Form = "auto") -> None:
         self._build(Weights(X, mean, cov, slack, form=form))
 
@@ -69,7 +76,7 @@ class MeanField(Latent):
 
     def _build(self, full: Weights) -> None:
         self.full = full
-        self.n_sites, self.n_weights = full.n_sites, full.n_weights
+        self.n_sites, self.n_weights, self.n_outputs = full.n_sites, full.n_weights, full.n_outputs
         self.mean, self.slack, self.dense_size = full.mean, full.slack, full.dense_size
         root = full.prior.root
         if root.ndim == 1:
@@ -131,8 +138,59 @@ class MeanField(Latent):
         noise = rng.standard_normal((n, self.n_weights))
         return np.asarray(posterior.mean + noise * np.sqrt(self.weight_variances(posterior)))
 
+    def coordinates(self, posterior: Posterior) -> Coordinates:
+        return MeanFieldCoordinates(self, posterior)
+
+    def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
+        return self.full.draw(rng)
+
+    def detach(self, posterior: Posterior) -> DenseWeights:
+        return DenseWeights(posterior.mean, np.sqrt(self.weight_variances(posterior)))
+
+    def diagonal(self) -> Latent:
+        return self
+
+    def implicit(self) -> Implicit:
+        raise InputError("the double loop fits a full covariance", "MeanField", "Leave the step out, or use Weights.")
+
     def predict(self, posterior: Posterior, X_new: Any, slack: Any = 0.0) -> tuple[Array, Array]:
         """Mean and variance of f at new rows; ``slack`` is the extra variance there."""
         design, extra = new_design(X_new, slack, self.n_weights)
         v, _ = design.row_norms_squared(np.sqrt(self.weight_variances(posterior)))
         return design.times(self.weight_mean(posterior)), v + extra * posterior.spread
+
+
+@final
+class MeanFieldCoordinates(MatrixCoordinates):
+    """A diagonal q over weights: log prior - log q is not a sum over the sites."""
+
+    independent = "weights"
+
+    def __init__(self, latent: MeanField, posterior: Posterior) -> None:
+        self._full, self.n_sites = latent.full, latent.n_sites
+        self.kind: Kind = "weight"
+        self.mean, self.sd = posterior.mean, np.sqrt(latent.weight_variances(posterior))
+        self._free = np.flatnonzero(self.sd > 0)
+        self.dim = len(self._free)
+        self.C = np.zeros((len(self.sd), self.dim))
+        self.C[self._free, np.arange(self.dim)] = self.sd[self._free]
+        self._gamma = posterior.gamma
+
+    def blocks(self, size: int) -> Iterator[tuple[slice, Any]]:
+        return design_blocks(self._full.X, size)
+
+    def report(self, z: Array, which: Any) -> Array:
+        assert self.C is not None
+        return np.asarray(z @ self.C[which].T)
+
+    def excess(self, z: Array) -> tuple[Array, Array]:
+        """|z|^2 / 2 - d' Lambda d / 2 with d = C z and Lambda the prior precision."""
+        assert self.C is not None
+        root = self._full.prior.root
+        if root.ndim == 1:
+            ratio = self.sd[self._free] / root[self._free]
+            slopes = z * (1.0 - ratio**2)
+        else:
+            whitened = triangular_solve(np.asfortranarray(root), self.C)  # root^-1 C
+            slopes = z - (z @ whitened.T) @ whitened
+        return 0.5 * np.einsum("ij,ij->i", z, slopes), slopes

@@ -16,7 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError, NotPositiveDefiniteError
-from klimb.latents.base import Factor, Latent, Posterior, variances_at
+from klimb.latents.arrow import ArrowRows, ArrowWeights, own_variances
+from klimb.latents.base import Factor, Latent, Posterior, checked_outputs, sites_of, variances_at
+from klimb.latents.coordinates import LARGEST_DENSE, Coordinates
+from klimb.latents.costs import Option, Shape, arrow
+from klimb.latents.linear import LinearParts
+from klimb.latents.mixed_coordinates import MixedCoordinates
 from klimb.latents.prior import WeightPrior
 from klimb.linalg.matrix import DenseDesign
 from klimb.numerics.arrays import Array, as_float
@@ -28,7 +33,6 @@ from klimb.numerics.dense import (
     row_blocks,
     triangular_inverse,
 )
-from klimb.numerics.threads import threads_for
 
 
 @final
@@ -59,21 +63,6 @@ class LevelRows:
         out = np.empty_like(values)
         out[self.order] = values
         return out
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class ArrowPosterior:
-    """q of all weights: w = mean + root e, b_l = level_mean_l - pull_l e + noise with level_cov_l, e ~ N(0, I).
-
-    ``mean`` (B,), ``root`` (B, B), ``level_mean`` (L, k), ``pull`` (L, k, B), ``level_cov`` (L, k, k).
-    """
-
-    mean: Array
-    root: Array
-    level_mean: Array
-    pull: Array
-    level_cov: Array
 
 
 @final
@@ -133,8 +122,10 @@ class MixedFactor(Factor):
         half = self.root.T @ (border - np.einsum("lkb,lk->b", self.T, levels))
         return float(half @ half + np.einsum("lj,ljk,lk->", levels, self.D_inverse, levels))
 
-    def covariance(self) -> Array:
+    def covariance(self) -> Array | None:
         latent = self._latent
+        if latent.n_outputs > 1 and latent.n_sites > LARGEST_DENSE:  # Newton directions for coupled outputs ask for it
+            return None
         level, t = latent.rows.level, latent.t
         rest = self.residual_rows(latent.Z.values, t, level)
         V = rest @ rest.T
@@ -165,6 +156,8 @@ class Mixed(Latent):
         Prior covariance of a level's coefficients.
     slack : number or (N,) array
         Extra variance of f_i.
+    n_outputs : int
+        Latent values of each datum, as in `Weights`.
 
     Examples
     --------
@@ -176,8 +169,10 @@ class Mixed(Latent):
     array([ 3. , -1.7, -0.1,  1.8])
     """
 
+    reports = "weight"
+
     def __init__(self, X: Any, codes: Any, values: Any = None, *, n_levels: int | None = None, mean: Any = 0.0,
-                 cov: Any = 1.0, group_cov: Any = 1.0, slack: Any = 0.0) -> None:
+                 cov: Any = 1.0, group_cov: Any = 1.0, slack: Any = 0.0, n_outputs: int = 1) -> None:
         matrix = as_float(X, "X", ndim=2)
         if matrix.shape[0] == 0:
             raise InputError("X must have at least one row", f"shape {matrix.shape}", "Pass some data.")
@@ -188,6 +183,7 @@ class Mixed(Latent):
             raise InputError(f"values must have {N} rows and at least one column", f"shape {t.shape}",
                              "There is one row of values per row of X.")
         rows = LevelRows.sort(level, count)
+        self.n_outputs = checked_outputs(n_outputs, N)
         self._build(rows, matrix[rows.order], t[rows.order], mean, cov, group_cov,
                     variances_at(slack, (N,), "slack"))
 
@@ -209,6 +205,7 @@ class Mixed(Latent):
                    slack: Array | None = None) -> Mixed:
         """The same rows under another prior; ``X`` (in the original order) and ``slack`` may change too."""
         new = Mixed.__new__(Mixed)
+        new.n_outputs = self.n_outputs
         new._build(self.rows, self.X if X is None else X[self.rows.order], self.values, mean, cov, group_cov,
                    self.slack if slack is None else slack)
         return new
@@ -237,39 +234,60 @@ class Mixed(Latent):
     def thin(self, rows: npt.NDArray[np.intp]) -> Mixed | None:
         place = np.empty(self.n_sites, dtype=np.intp)
         place[self.rows.order] = np.arange(self.n_sites)
-        kept = place[rows]  # sorted positions of the rows, in the order they were asked for
+        sites = sites_of(rows, self.n_outputs, self.n_sites)
+        kept = place[sites]  # sorted positions of the rows, in the order they were asked for
         part = LevelRows.sort(self.rows.level[kept], self.rows.n_levels)
         kept = kept[part.order]
         thinned = Mixed.__new__(Mixed)
+        thinned.n_outputs = self.n_outputs
         root = self.prior.root
         cov = root**2 if root.ndim == 1 else root @ root.T
         thinned._build(part, self.X[kept], self.values[kept], self.prior.mean, cov,
-                       self.group_root @ self.group_root.T, self.slack[rows])
+                       self.group_root @ self.group_root.T, self.slack[sites])
         return thinned
 
     def marginals(self, posterior: Posterior) -> tuple[Array, Array]:
-        level = self.rows.level
-        m, v = predict_rows(self.arrow(posterior), self.X, self.values, level)
+        q = posterior.latent.detach(posterior)
+        m, v = q.at(ArrowRows(self.X, self.rows.level, self.values))
         return self.rows.unsort(m), self.rows.unsort(v) + self.slack
 
-    def arrow(self, posterior: Posterior) -> ArrowPosterior:
+    def detach(self, posterior: Posterior) -> ArrowWeights:
         """The posterior of all weights, at a size linear in the number of levels."""
-        latent = posterior.latent
-        assert isinstance(latent, Mixed)
-        factor = posterior.factor if isinstance(posterior.factor, MixedFactor) else latent.factor(posterior.gamma)
-        pull = posterior.a + posterior.gamma * (posterior.m - latent.mean)
+        factor = posterior.factor if isinstance(posterior.factor, MixedFactor) else self.factor(posterior.gamma)
+        pull = posterior.a + posterior.gamma * (posterior.m - self.mean)
         border, levels = factor.solve_weights(pull)
-        root = latent.prior.root_times(np.ascontiguousarray(factor.root))
-        R = latent.group_root
-        mean = latent.prior.mean + latent.prior.root_times(border[:, None])[:, 0]
-        return ArrowPosterior(mean, root, levels @ R.T, (R @ factor.T) @ factor.root, R @ factor.D_inverse @ R.T)
+        R, mean = self.group_root, self.prior.mean + self.prior.root_times(border[:, None])[:, 0]
+        if not posterior.spread:
+            B, (L, k) = self.X.shape[1], (self.rows.n_levels, len(R))
+            return ArrowWeights(mean, np.zeros((B, 0)), levels @ R.T, np.zeros((L, k, 0)), np.zeros((L, k, k)))
+        root = self.prior.root_times(np.ascontiguousarray(factor.root))
+        return ArrowWeights(mean, root, levels @ R.T, (R @ factor.T) @ factor.root, R @ factor.D_inverse @ R.T)
+
+    @classmethod
+    def of_parts(cls, parts: LinearParts, kept: dict[str, Any]) -> Mixed | None:
+        """Rows are sorted by level once, whatever the prior."""
+        if not parts.n_levels:
+            return None
+        if "sorted" not in kept:
+            kept["sorted"] = cls(parts.X, parts.codes, parts.values, n_levels=parts.n_levels)
+        sorted_rows: Mixed = kept["sorted"]
+        return sorted_rows.with_prior(parts.mean, parts.cov, parts.group_cov,
+                                      X=None if parts.fixed_columns else parts.X, slack=parts.slack)
+
+    @classmethod
+    def rows_of(cls, X: Any, codes: npt.NDArray[np.intp], values: Array, n_levels: int) -> ArrowRows:
+        return ArrowRows(X, codes, values)
+
+    @classmethod
+    def costs(cls, shape: Shape) -> Option | None:
+        return arrow(shape) if shape.linear and shape.n_levels > 0 else None
 
     def predict(self, posterior: Posterior, X_new: Any, codes: Any, values: Any = None) -> tuple[Array, Array]:
         """Mean and variance of f at new rows; a level of -1 is one that was never seen, and gets the prior."""
         matrix = as_float(X_new, "X_new", ndim=2)
         t = np.ones((len(matrix), 1)) if values is None else as_float(values, "values", ndim=2)
         level = np.asarray(codes, dtype=np.intp)
-        m, v = predict_rows(self.arrow(posterior), matrix, t, level)
+        m, v = self.detach(posterior).at(ArrowRows(matrix, level, t))
         prior = t @ self.group_root
         return m, v + np.where(level < 0, np.einsum("ij,ij->i", prior, prior), 0.0)
 
@@ -282,64 +300,31 @@ class Mixed(Latent):
 
     def weight_mean(self, posterior: Posterior) -> Array:
         """w, then the coefficients of each level in turn."""
-        arrow = self.arrow(posterior)
-        return np.concatenate([arrow.mean, arrow.level_mean.ravel()])
+        return self.detach(posterior).mean
 
     def weight_covariance(self, posterior: Posterior) -> Array:
-        if not posterior.spread:
-            return np.zeros((self.n_weights, self.n_weights))
-        arrow = self.arrow(posterior)
-        B, (L, k) = len(arrow.mean), arrow.level_mean.shape
-        root = np.vstack([arrow.root, -arrow.pull.reshape(L * k, B)])
+        q = self.detach(posterior)
+        B, (L, k) = len(q.shared), q.level_mean.shape
+        root = np.vstack([q.root, -q.pull.reshape(L * k, q.root.shape[1])])
         cov = root @ root.T
         for j in range(k):
             for i in range(k):
-                cov[B + np.arange(L) * k + i, B + np.arange(L) * k + j] += arrow.level_cov[:, i, j]
+                cov[B + np.arange(L) * k + i, B + np.arange(L) * k + j] += q.level_cov[:, i, j]
         return np.asarray(cov)
 
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
-        if not posterior.spread:
-            return np.tile(posterior.mean, (n, 1))
-        return sample_arrow(self.arrow(posterior), n, rng)
+        return self.detach(posterior).sample(n, rng)
 
+    def coordinates(self, posterior: Posterior) -> Coordinates:
+        return MixedCoordinates(self, posterior)
 
-def predict_rows(q: ArrowPosterior, X: Array, t: Array, level: npt.NDArray[np.intp]) -> tuple[Array, Array]:
-    """Mean and variance of x'w + t'b_level for rows in bounded memory; a level of -1 takes no part."""
-    m, v = np.empty(len(X)), np.empty(len(X))
-    with threads_for(len(q.mean)):
-        for block in row_blocks(len(X), 2 * max(len(q.mean), 1)):
-            x, own, at = X[block], t[block], level[block]
-            seen = at >= 0
-            own = np.where(seen[:, None], own, 0.0)
-            at = np.where(seen, at, 0)
-            rest = x @ q.root
-            m[block] = x @ q.mean
-            if len(q.level_mean):
-                m[block] += np.einsum("ik,ik->i", own, q.level_mean[at])
-                for j in range(own.shape[1]):
-                    rest -= own[:, j, None] * q.pull[at, j]
-            v[block] = np.einsum("ij,ij->i", rest, rest)
-            if len(q.level_mean):
-                v[block] += own_variances(own, q.level_cov, at)
-    return m, v
-
-
-def own_variances(t: Array, blocks: Array, level: npt.NDArray[np.intp]) -> Array:
-    """t_i' blocks_l t_i."""
-    if t.shape[1] == 1:
-        return np.asarray(t[:, 0] ** 2 * blocks[level, 0, 0])
-    return np.asarray(np.einsum("ij,ijk,ik->i", t, blocks[level], t))
-
-
-def sample_arrow(q: ArrowPosterior, n: int, rng: np.random.Generator) -> Array:
-    """``n`` draws of (w, levels in turn), one a row."""
-    e = rng.standard_normal((n, q.root.shape[1]))
-    L, k = q.level_mean.shape
-    own = rng.standard_normal((n, L, k))
-    values, vectors = np.linalg.eigh(q.level_cov)  # a Cholesky factor would refuse an sd of zero
-    roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
-    levels = q.level_mean - np.einsum("lkb,nb->nlk", q.pull, e) + np.einsum("ljk,nlk->nlj", roots, own)
-    return np.hstack([q.mean + e @ q.root.T, levels.reshape(n, L * k)])
+    def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
+        slack = np.sqrt(self.slack) * rng.standard_normal(self.n_sites)
+        design = self._dense_design()
+        u, B = np.asarray(rng.standard_normal(design.shape[1])), self.Z.shape[1]
+        shared = self.prior.mean + self.prior.root_times(u[:B, None])[:, 0]
+        levels = u[B:].reshape(self.rows.n_levels, -1) @ self.group_root.T
+        return np.concatenate([shared, levels.ravel()]), self.mean + design @ u + slack
 
 
 def _inverse_blocks(D: Array) -> tuple[Array, float]:

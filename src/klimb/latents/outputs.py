@@ -12,6 +12,10 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior
+from klimb.latents.coordinates import Coordinates, Visit
+from klimb.latents.costs import Option, Shape, cheapest
+from klimb.latents.weights import Weights
+from klimb.latents.weights_posterior import Several
 from klimb.numerics.arrays import Array
 
 
@@ -73,13 +77,13 @@ class Outputs(Latent):
             raise InputError("Outputs needs at least one latent", "none", "Pass one latent per class.")
         for index, part in enumerate(self.parts):
             given: Any = part
-            if not isinstance(given, Latent) or isinstance(given, Outputs):
-                raise InputError("Outputs needs latents", f"{type(part).__name__} at index {index}",
+            if not isinstance(given, Latent) or given.n_outputs > 1:
+                raise InputError("Outputs needs latents of one output", f"{type(part).__name__} at index {index}",
                                  "Pass klimb.latents.Weights(X), say, one per class.")
             if part.n_sites != self.parts[0].n_sites:
                 raise InputError(f"the parts of Outputs must have the same number of data ({self.parts[0].n_sites})",
                                  f"{part.n_sites} at index {index}", "Use the same rows for every part.")
-        self.n_outputs = len(self.parts)
+        self.n_outputs, self.reports = len(self.parts), self.parts[0].reports
         self.n_data = self.parts[0].n_sites
         self.n_sites = self.n_outputs * self.n_data
         self.n_weights = sum(part.n_weights for part in self.parts)
@@ -152,6 +156,50 @@ class Outputs(Latent):
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
         return np.concatenate([part.sample(n, rng) for part in self.split(posterior)], axis=1)
 
+    def coordinates(self, posterior: Posterior) -> Coordinates:
+        return OutputsCoordinates([part.latent.coordinates(part) for part in self.split(posterior)])
+
+    def detach(self, posterior: Posterior) -> Several:
+        return Several(tuple(part.latent.detach(part) for part in self.split(posterior)))
+
+    def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
+        drawn = [part.draw(rng) for part in self.parts]
+        return np.concatenate([truth for truth, _ in drawn]), np.concatenate([f for _, f in drawn])
+
+    def diagonal(self) -> Outputs:
+        return Outputs([part.diagonal() for part in self.parts])
+
+    def coupled_covariance(self, couplings: Array) -> Array:
+        """(Sigma_w^-1 + sum_i W_i (x) x_i x_i')^-1 for parts with a design, output after output."""
+        designs = [part for part in self.parts if isinstance(part, Weights)]
+        if len(designs) < len(self.parts):
+            return super().coupled_covariance(couplings)
+        X, priors = [part.X.dense() for part in designs], [part.prior.covariance() for part in designs]
+        ends = np.cumsum([0] + [part.n_weights for part in designs])
+        prior, data = np.zeros((ends[-1], ends[-1])), np.zeros((ends[-1], ends[-1]))
+        for c in range(len(designs)):
+            own = slice(ends[c], ends[c + 1])
+            prior[own, own] = priors[c]
+            for d in range(len(designs)):
+                data[own, ends[d] : ends[d + 1]] = X[c].T @ (couplings[:, c, d, None] * X[d])
+        # (Sigma^-1 + A)^-1 = (I + Sigma A)^-1 Sigma: zero prior variances and singular ones are ordinary.
+        V = np.linalg.solve(np.eye(len(prior)) + prior @ data, prior)
+        return np.asarray(0.5 * (V + V.T))
+
+    @classmethod
+    def costs(cls, shape: Shape) -> Option | None:
+        """The parts' costs together, each by its cheapest latent; outputs that share weights must be stacked."""
+        from klimb.latents import LATENTS
+
+        F = shape.n_outputs
+        if F == 1 or not shape.apart:
+            return None
+        part = replace(shape, n_outputs=1, n_sites=shape.n_sites // F, n_weights=shape.n_weights // F,
+                       n_nonzeros=shape.n_nonzeros // F, n_levels=shape.n_levels // F, border=shape.border // F,
+                       memory=shape.memory / F)
+        one = cheapest(filter(None, (latent.costs(part) for latent in LATENTS.values())), part.memory)
+        return Option(f"{F} x {one.name}", F * one.flops, F * one.seconds, F * one.bytes, one.exact)
+
     def predict(self, posterior: Posterior, *inputs: Any) -> tuple[Array, Array]:
         """Means and variances at new inputs, one column per output; arguments as for the ``predict`` of the parts."""
         latent = posterior.latent
@@ -159,3 +207,39 @@ class Outputs(Latent):
         parts: Any = latent.parts
         pairs = [part.predict(q, *inputs) for part, q in zip(parts, latent.split(posterior), strict=True)]
         return np.column_stack([m for m, _ in pairs]), np.column_stack([v for _, v in pairs])
+
+
+@final
+class OutputsCoordinates(Coordinates):
+    """Several latent values per datum: the coordinates of the parts side by side."""
+
+    independent = "classes"
+
+    def __init__(self, parts: list[Coordinates]) -> None:
+        self.parts = parts
+        self.n_sites = sum(part.n_sites for part in parts)
+        self._edges = np.cumsum([part.dim for part in parts])[:-1]
+        self.dim = sum(part.dim for part in parts)
+        self.kind = parts[0].kind
+        self.mean = np.concatenate([part.mean for part in parts])
+        self.sd = np.concatenate([part.sd for part in parts])
+
+    @property
+    def work(self) -> float:
+        return sum(part.work for part in self.parts)
+
+    def deviations(self, z: Array) -> Array:
+        split = np.split(z, self._edges, axis=1)
+        return np.hstack([part.deviations(one) for part, one in zip(self.parts, split, strict=True)])
+
+    def pull(self, slopes: Array) -> Array:
+        split = np.split(slopes, np.cumsum([part.n_sites for part in self.parts])[:-1], axis=1)
+        return np.hstack([part.pull(np.ascontiguousarray(one)) for part, one in zip(self.parts, split, strict=True)])
+
+    def sweep(self, z: Array, visit: Visit) -> Array:
+        return self.pull(visit(slice(0, self.n_sites), self.deviations(z)))
+
+    def report(self, z: Array, which: Any) -> Array:
+        split = np.split(z, self._edges, axis=1)
+        both = [part.report(one, slice(None)) for part, one in zip(self.parts, split, strict=True)]
+        return np.hstack(both)[:, which]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, final
 
@@ -9,15 +10,35 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.latents.base import Factor, Latent, Posterior, Product, draws_from, variances_at
-from klimb.latents.kernel import Buffers, kernel_factor
+from klimb.latents.base import (
+    Factor,
+    Latent,
+    Posterior,
+    Product,
+    checked_outputs,
+    draws_from,
+    sites_of,
+    variances_at,
+)
+from klimb.latents.coordinates import Coordinates, DenseCoordinates, PrimalCoordinates
+from klimb.latents.costs import Option, Shape, cheapest, dual, primal
+from klimb.latents.kernel import Buffers, Kernel, kernel_factor
+from klimb.latents.linear import LinearParts
 from klimb.latents.prior import WeightPrior
-from klimb.linalg.matrix import DesignMatrix, as_design
+from klimb.latents.weights_posterior import DenseWeights, WeightPosterior, WideWeights
+from klimb.linalg.matrix import DesignMatrix, ScaledRows, as_design
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import cholesky, log_det_from_cholesky, row_blocks, triangular_inverse
+from klimb.numerics.dense import (
+    cholesky,
+    log_det_from_cholesky,
+    row_blocks,
+    symmetric_from_lower,
+    triangular_inverse,
+)
 from klimb.numerics.threads import threads_for
 
 Form = Literal["auto", "primal", "dual"]
+MOST_DETACHED = 2**26  # entries (512 MiB) of a dual form's weights without their data; beyond it those stay
 
 
 @final
@@ -27,8 +48,8 @@ class PrimalFactor(Factor):
     Whitening by S makes singular prior covariances and zero prior variances ordinary.
     """
 
-    def __init__(self, X: DesignMatrix, prior: WeightPrior, gamma: Array) -> None:
-        self.gamma = gamma
+    def __init__(self, X: DesignMatrix, prior: WeightPrior, gamma: Array, n_outputs: int = 1) -> None:
+        self.gamma, self._n_outputs = gamma, n_outputs
         self._X = X
         self._variances: Array | None = None
         A = prior.whiten(X.weighted_gram(gamma))
@@ -60,9 +81,12 @@ class PrimalFactor(Factor):
         return np.asarray(rows @ rows.T)
 
     def products(self) -> tuple[Product, Product] | None:
-        """For long designs: (V o V) b is the diagonal of X M X' with M = V_w X' diag(b) X V_w, which is D x D."""
+        """For long designs: (V o V) b is the diagonal of X M X' with M = V_w X' diag(b) X V_w, which is D x D.
+
+        Sites that couple outputs ask for Newton directions by the weights per output: there is no N x N matrix then.
+        """
         N, D = self._X.shape
-        return (self.smooth, self._square_times) if 2 * D * D <= N else None
+        return (self.smooth, self._square_times) if N * self._n_outputs >= 2 * D * D else None
 
     def _square_times(self, b: Array) -> Array:
         values, vectors = np.linalg.eigh(self._root.T @ self._X.weighted_gram(b) @ self._root)
@@ -93,6 +117,9 @@ class Weights(Latent):
         Extra variance c_i of f_i around x_i'w ([S] Eq. (4)).
     form : "auto", "primal" or "dual"
         Work with D x D or with N x N matrices; "auto" takes the cheaper one.
+    n_outputs : int
+        Latent values of each datum (see `klimb.sites.Softmax`): the rows of X are those of all data for the first one,
+        then those for the second, and so on. They may share weights; where they share none, `Outputs` is cheaper.
 
     Examples
     --------
@@ -103,14 +130,26 @@ class Weights(Latent):
     array([-0.4,  2.2])
     """
 
-    def __init__(self, X: Any, mean: Any = 0.0, cov: Any = 1.0, slack: Any = 0.0, *, form: Form = "auto") -> None:
+    reports = "weight"
+
+    def __init__(self, X: Any, mean: Any = 0.0, cov: Any = 1.0, slack: Any = 0.0, *, form: Form = "auto",
+                 n_outputs: int = 1) -> None:
         if form not in ("auto", "primal", "dual"):
             raise InputError('form must be "auto", "primal" or "dual"', repr(form), "Leave it out to let cost decide.")
         design = as_design(X, "X")
-        self._build(design, WeightPrior(mean, cov, design.shape[1]), slack, form)
+        self._build(design, WeightPrior(mean, cov, design.shape[1]), slack, form,
+                    checked_outputs(n_outputs, design.shape[0]))
 
-    def _build(self, design: DesignMatrix, prior: WeightPrior, slack: Any, form: Form) -> None:
-        self.X, self.prior = design, prior
+    @classmethod
+    def with_gram(cls, design: DesignMatrix, mean: Any, cov: Any, K: Array) -> Weights:
+        """In the dual form, with K = X Sigma X' at hand: for searches that know how it moves with the prior."""
+        found = cls.__new__(cls)
+        found._build(design, WeightPrior(mean, cov, design.shape[1]), 0.0, "dual", 1, K)
+        return found
+
+    def _build(self, design: DesignMatrix, prior: WeightPrior, slack: Any, form: Form, n_outputs: int,
+               K: Array | None = None) -> None:
+        self.X, self.prior, self.n_outputs = design, prior, n_outputs
         self.n_sites, self.n_weights = design.shape
         self.mean = design.times(prior.mean) if prior.mean.any() else np.zeros(self.n_sites)
         self.slack = variances_at(slack, (self.n_sites,), "slack")
@@ -121,7 +160,7 @@ class Weights(Latent):
         self._K: Array | None = None
         if self.form == "dual":
             with threads_for(self.dense_size):
-                self._K = design.outer_gram(prior.root)
+                self._K = design.outer_gram(prior.root) if K is None else K
             self._buffers = Buffers(self.n_sites)
 
     @cached_property
@@ -142,13 +181,19 @@ class Weights(Latent):
     def factor(self, gamma: Array) -> Factor:
         if self._K is not None:
             return kernel_factor(self._K, gamma, self._buffers)  # [A] Eq. (18)-(19)
-        return PrimalFactor(self.X, self.prior, gamma)
+        return PrimalFactor(self.X, self.prior, gamma, self.n_outputs)
+
+    def bound_gradient(self, posterior: Posterior) -> Array:
+        """d bound / dK of the dual form at a converged posterior, as for `klimb.latents.Kernel`."""
+        assert self._K is not None
+        return Kernel(self._K, self.mean, check=False).bound_gradient(replace(posterior, factor=None))
 
     def thin(self, rows: npt.NDArray[np.intp]) -> Weights | None:
         if self._K is not None:
             return None
         thinned = Weights.__new__(Weights)
-        thinned._build(self.X.subset(rows), self.prior, self.slack[rows], "primal")
+        sites = sites_of(rows, self.n_outputs, self.n_sites)
+        thinned._build(self.X.subset(sites), self.prior, self.slack[sites], "primal", self.n_outputs)
         return thinned
 
     def marginals(self, posterior: Posterior) -> tuple[Array, Array]:
@@ -181,6 +226,64 @@ class Weights(Latent):
         if isinstance(posterior.factor, PrimalFactor):
             return posterior.factor.weight_root()
         return PrimalFactor(self.X, self.prior, posterior.gamma).weight_root()
+
+    def coordinates(self, posterior: Posterior) -> Coordinates:
+        factor = posterior.factorised()
+        if isinstance(factor, PrimalFactor):
+            return PrimalCoordinates(self.X, factor.weight_root(), posterior.mean, "weight", posterior.m, posterior.v)
+        covariance = factor.covariance()
+        assert covariance is not None
+        seen = symmetric_from_lower(covariance) * -posterior.gamma[:, None]
+        seen.flat[:: len(seen) + 1] += 1.0  # I - G V
+        pushed = self.prior.covariance_times(self.X.dense().T)  # Sigma X'
+        cross = pushed @ seen  # Cov(w, f)
+        # Var_q(w) = Sigma - Sigma X' (K + G^-1)^-1 X Sigma; (K + G^-1)^-1 X Sigma = G Cov(f, w)
+        root = self.prior.root
+        prior = root**2 if root.ndim == 1 else np.einsum("ij,ij->i", root, root)
+        explained = np.einsum("ij,j,ij->i", pushed, posterior.gamma, cross)
+        variances = np.asarray(np.maximum(prior - explained, np.finfo(float).eps * prior))
+        return DenseCoordinates(covariance, posterior.m, (cross, posterior.mean, variances))
+
+    def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
+        slack = np.sqrt(self.slack) * rng.standard_normal(self.n_sites)
+        noise = rng.standard_normal((self.prior.root.shape[-1], 1))
+        w = np.asarray(self.prior.mean + self.prior.root_times(noise)[:, 0])
+        return w, self.X.times(w) + slack
+
+    def detach(self, posterior: Posterior) -> WeightPosterior:
+        if not posterior.spread:
+            return DenseWeights(posterior.mean, np.zeros(self.n_weights))
+        if self._K is None:
+            return DenseWeights(posterior.mean, self.posterior_root(posterior))
+        if self.n_sites * self.n_weights > MOST_DETACHED:
+            from klimb.latents.attached import AttachedWeights
+
+            return AttachedWeights(posterior)
+        cross = np.concatenate([block for _, block in self.whitened().blocks()]).T
+        down, up = kernel_factor(self._K, posterior.gamma).explained_and_returned(cross)
+        return WideWeights(posterior.mean, self.prior.root, down, up)
+
+    def diagonal(self) -> Latent:
+        from klimb.latents.meanfield import MeanField
+
+        return MeanField.of(self)
+
+    def whitened(self) -> ScaledRows:
+        return ScaledRows(self.X, self.prior.root)
+
+    @classmethod
+    def of_parts(cls, parts: LinearParts, kept: dict[str, Any]) -> Weights:
+        X, mean, cov = parts.dense()
+        if parts.fixed_columns and not parts.n_levels:
+            if "design" not in kept:
+                kept["design"] = as_design(X, "X")
+            X = kept["design"]
+        # Gradients in columns that move need covariances of rows with weights, which the dual form does not have.
+        return cls(X, mean, cov, parts.slack, form="auto" if parts.fixed_columns else "primal")
+
+    @classmethod
+    def costs(cls, shape: Shape) -> Option | None:
+        return cheapest((primal(shape), dual(shape)), shape.memory) if shape.linear else None
 
     def predict(self, posterior: Posterior, X_new: Any, slack: Any = 0.0) -> tuple[Array, Array]:
         """Mean and variance of f at new rows, in bounded memory; ``slack`` is the extra variance there."""

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from klimb._callable import make_callable
 from klimb.errors import InputError
-from klimb.infer.hyper import Optimum
 from klimb.infer.result import Result
-from klimb.trust.hyper import HyperTrust, hyper_trust
 from klimb.trust.ladder import Ladder
 from klimb.trust.marginals import Corrected
 from klimb.trust.report import FULL_DRAWS, Trust, trust_report
 from klimb.trust.sites import SignMap, SiteReport, sign_map
 from klimb.trust.verdict import Verdict
 
-__all__ = ["Corrected", "HyperTrust", "Ladder", "SignMap", "SiteReport", "Trust", "Verdict", "hyper_trust", "sign_map",
+__all__ = ["Corrected", "Ladder", "SignMap", "SiteReport", "Trust", "Verdict", "sign_map",
            "trust", "trust_report"]
 
 
-def trust(fitted: Result | Optimum, *, draws: int = FULL_DRAWS, seed: int = 0) -> Trust | HyperTrust:
-    """The complete trust report of a fit, or of hyperparameters chosen by `klimb.infer.evidence.optimise`.
+def trust(fitted: Any, *, draws: int = FULL_DRAWS, seed: int = 0) -> Any:
+    """The complete trust report of a `Result` (a `Trust`), or of a fit, whose hyperparameters are judged too.
 
-    ``result.trust`` is the same for a `Result` with as many draws as cost a fraction of the fit.
+    ``result.trust`` and ``fit.trust`` are the same with as many draws as cost a fraction of the fit.
 
     Examples
     --------
@@ -31,11 +31,13 @@ def trust(fitted: Result | Optimum, *, draws: int = FULL_DRAWS, seed: int = 0) -
     >>> report.verdict, report.n_draws
     ('corrected', 16384)
     """
-    if isinstance(fitted, Optimum):
-        return hyper_trust(fitted)
-    if not isinstance(fitted, Result):
-        raise InputError("trust needs a Result or an Optimum", type(fitted).__name__, "Pass what klimb.infer returned.")
-    return trust_report(fitted, draws=draws, seed=seed, complete=True)
+    if isinstance(fitted, Result):
+        return trust_report(fitted, draws=draws, seed=seed, complete=True)
+    judged = getattr(fitted, "judged", None)  # fits stand above this room: they say themselves how they are judged
+    if judged is None:
+        raise InputError("trust needs a Result or a fit", type(fitted).__name__,
+                         "Pass what klimb.infer, klimb.fit or model.fit returned.")
+    return judged(draws=draws, seed=seed)
 
 
 make_callable(__name__, trust)

@@ -26,7 +26,7 @@ DRAWS, FEWEST = 1200, 64
 def direction_khat(log_weights: LogWeights, sample: Sample, allowed: int | None, seed: int = 0) -> float | None:
     """k-hat along the leading directions; None where it would cost more than ``allowed`` draws."""
     n = DRAWS if allowed is None else min(DRAWS, allowed)
-    if n < FEWEST or sample.z.shape[1] == 0 or log_weights.geometry.excess(sample.z[:1]) is not None:
+    if n < FEWEST or sample.z.shape[1] == 0 or log_weights.coordinates.excess(sample.z[:1]) is not None:
         return None
     C = leading_directions(log_weights, sample, DIRECTIONS)
     q, site, y = log_weights.posterior, log_weights.site, log_weights.y
@@ -50,4 +50,4 @@ def leading_directions(log_weights: LogWeights, sample: Sample, k: int) -> Array
     else:
         _, _, rows = np.linalg.svd(gradient, full_matrices=False)
         basis = rows[:k]
-    return np.ascontiguousarray(log_weights.geometry.deviations(basis).T)
+    return np.ascontiguousarray(log_weights.coordinates.deviations(basis).T)

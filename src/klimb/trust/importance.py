@@ -16,10 +16,10 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from klimb.latents.coordinates import Coordinates
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import matched_draws, normal_draws
 from klimb.numerics.pareto import SmoothedWeights, smooth_deeper, smooth_log_weights
-from klimb.trust.geometry import Geometry
 from klimb.trust.weights import LogWeights
 
 Marginals: TypeAlias = tuple[Array, Array]  # draws x marginals in units of q's sd, and the slopes G along them
@@ -89,10 +89,10 @@ class Sample:
         mean = max(float(terms.mean()), 1.0)
         return self.bound + float(np.log(mean)), float(_pair_error(terms) / mean)
 
-    def marginals(self, geometry: Geometry, which: Any) -> Marginals:
+    def marginals(self, coordinates: Coordinates, which: Any) -> Marginals:
         """Some reported marginals at the draws, and the slopes of log p/q along them."""
-        sd = np.where(geometry.sd[which] > 0, geometry.sd[which], 1.0)
-        return geometry.report(self.z, which) / sd, geometry.report(self.gradient, which) / sd
+        sd = np.where(coordinates.sd[which] > 0, coordinates.sd[which], 1.0)
+        return coordinates.report(self.z, which) / sd, coordinates.report(self.gradient, which) / sd
 
     def moments(self, marginals: Marginals) -> Moments:
         """Mean, sd and skewness of marginals by weighting."""
@@ -133,16 +133,16 @@ def _pair_error(terms: Array) -> Any:
     return pairs.std(axis=0) / np.sqrt(max(half, 1))
 
 
-def default_draws(geometry: Geometry) -> int:
+def default_draws(coordinates: Coordinates) -> int:
     """How many draws a default report takes: products with Z within `FLOPS`, values of log p within `SITE_VALUES`."""
-    wanted = min(FLOPS / (4.0 * max(geometry.work, 1.0)), SITE_VALUES / geometry.n_sites,
-                 MARGINAL_VALUES / max(len(geometry.mean), 1))
+    wanted = min(FLOPS / (4.0 * max(coordinates.work, 1.0)), SITE_VALUES / coordinates.n_sites,
+                 MARGINAL_VALUES / max(len(coordinates.mean), 1))
     return 2 * int(np.clip(wanted, FEWEST_DRAWS, MOST_DRAWS) // 2)
 
 
 def draw(log_weights: LogWeights, n: int, *, seed: int = 0) -> Sample:
     """``n`` draws of q, in pairs z and -z, with their weights."""
-    z = matched_draws(n, log_weights.geometry.dim, seed=seed)
+    z = matched_draws(n, log_weights.coordinates.dim, seed=seed)
     values, gradient = log_weights(z)
     stationary = log_weights.stationarity <= STATIONARY
     return Sample(z, values, gradient, smooth_deeper(values), log_weights.mean, stationary)

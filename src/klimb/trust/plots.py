@@ -54,9 +54,9 @@ def plot_marginals(trust: Trust, which: Any = None, axes: Any = None, names: Any
 
     ``samples`` maps an index to (centres, heights), a histogram of a sampler's draws.
     """
-    exact, geometry = trust.corrected, trust.context.geometry
+    exact, coordinates = trust.corrected, trust.context.coordinates
     if which is None:
-        badness = np.abs(exact.sd / geometry.sd - 1.0) + np.abs(exact.skewness) / 6.0
+        badness = np.abs(exact.sd / coordinates.sd - 1.0) + np.abs(exact.skewness) / 6.0
         which = np.argsort(-badness, kind="stable")[:MOST]
     which = np.atleast_1d(which)
     if axes is None:
@@ -68,7 +68,7 @@ def plot_marginals(trust: Trust, which: Any = None, axes: Any = None, names: Any
     for ax in flat[len(which) :]:
         ax.set_axis_off()
     for place, (ax, i) in enumerate(zip(flat, which, strict=False)):
-        mean, sd = geometry.mean[i], geometry.sd[i]
+        mean, sd = coordinates.mean[i], coordinates.sd[i]
         x = np.linspace(min(mean - 3.5 * sd, exact.mean[i] - 4 * exact.sd[i]),
                         max(mean + 3.5 * sd, exact.mean[i] + 4 * exact.sd[i]), 400)
         density = np.exp(-0.5 * ((x - mean) / sd) ** 2) / (sd * np.sqrt(2 * np.pi))

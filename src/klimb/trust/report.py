@@ -13,11 +13,11 @@ from klimb.infer.literal import Certificate, variance_certificate
 from klimb.infer.problem import Problem
 from klimb.infer.result import Result, Status
 from klimb.latents.base import Posterior
+from klimb.latents.coordinates import Coordinates, coordinates_of
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import khat_threshold
 from klimb.numerics.threads import threads_for
 from klimb.trust.directions import direction_khat, leading_directions
-from klimb.trust.geometry import Geometry, geometry_of
 from klimb.trust.importance import Moments, Sample, default_draws, draw, redraw
 from klimb.trust.ladder import Ladder, climb_ladder
 from klimb.trust.marginals import Corrected
@@ -99,16 +99,16 @@ class Trust:
     @cached_property
     def corrected(self) -> Corrected:
         """Mean, sd and skewness of every reported marginal under the exact posterior."""
-        geometry, sample = self.context.geometry, self.context.best
-        n = len(geometry.mean)
+        coordinates, sample = self.context.coordinates, self.context.best
+        n = len(coordinates.mean)
         parts = []
         step = max(4_000_000 // sample.n_draws, 1)
         for begin in range(0, n, step):
             which = slice(begin, min(begin + step, n))
-            parts.append(_moments(sample, geometry, which, self.method))
+            parts.append(_moments(sample, coordinates, which, self.method))
         shift, ratio, skewness = (np.concatenate([getattr(part, name) for part in parts])
                                   for name in ("shift", "ratio", "skewness"))
-        mean, sd = geometry.mean + shift * geometry.sd, geometry.sd * ratio
+        mean, sd = coordinates.mean + shift * coordinates.sd, coordinates.sd * ratio
         return Corrected(self.kind, mean, sd, skewness, self.method, self.log_evidence)
 
     @cached_property
@@ -202,7 +202,7 @@ class _Context:
     result: Result
     problem: Problem
     posterior: Posterior
-    geometry: Geometry
+    coordinates: Coordinates
     log_weights: LogWeights
     own: Sample  # draws of q
     best: Sample  # those that the moments come from
@@ -217,15 +217,15 @@ def trust_report(result: Result, *, draws: int | None = None, seed: int = 0, com
     if draws is not None and draws < 2:
         raise InputError("draws must be at least 2", f"{draws}", "Leave it out, or ask for some thousands.")
     with threads_for(problem.latent.dense_size):
-        geometry = geometry_of(posterior)
-        log_weights = LogWeights(problem, posterior, geometry)
-        n = default_draws(geometry) if draws is None else draws
+        coordinates = coordinates_of(posterior)
+        log_weights = LogWeights(problem, posterior, coordinates)
+        n = default_draws(coordinates) if draws is None else draws
         own = draw(log_weights, n, seed=seed)
         best = _better_draws(log_weights, own, n, seed)
-        checked = _checked(geometry, complete)
-        which: Any = slice(None) if len(checked) == len(geometry.mean) else checked
+        checked = _checked(coordinates, complete)
+        which: Any = slice(None) if len(checked) == len(coordinates.mean) else checked
         method = "importance"
-        marginals = best.marginals(geometry, which)
+        marginals = best.marginals(coordinates, which)
         moments = best.moments(marginals)
         if own.stationary and best is own and (own.efficiency < USABLE or _noisy(moments)):
             method, moments = "second order", own.second_order(marginals)
@@ -237,17 +237,17 @@ def trust_report(result: Result, *, draws: int | None = None, seed: int = 0, com
         if complete or problem.latent.n_sites <= LARGEST:
             modes = _modes(log_weights, own, problem, complete)
     found = Evidence(result.status, result.history[-1].stationarity, best, moments, method,
-                     geometry.kind, modes, directions, geometry.independent)
+                     coordinates.kind, modes, directions, coordinates.independent)
     evidence, error = (own if best is own else min((own, best), key=lambda s: s.log_evidence()[1])).log_evidence()
     evidence = max(evidence, log_weights.mean)
     return Trust(judge(found), log_weights.mean, evidence, error, own.smoothed.khat, directions, own.n_draws,
-                 own.efficiency, evidence - log_weights.mean, method, geometry.kind, checked, moments, modes,
-                 result.status, _Context(result, problem, posterior, geometry, log_weights, own, best))
+                 own.efficiency, evidence - log_weights.mean, method, coordinates.kind, checked, moments, modes,
+                 result.status, _Context(result, problem, posterior, coordinates, log_weights, own, best))
 
 
 def _better_draws(log_weights: LogWeights, own: Sample, n: int, seed: int) -> Sample:
     """Draws of a wider proposal where q's own are short of the tails and dimensions are few."""
-    dim = log_weights.geometry.dim
+    dim = log_weights.coordinates.dim
     poor = own.smoothed.khat > REDRAW_KHAT or own.efficiency < REDRAW_EFFICIENCY or not own.stationary
     if dim == 0 or dim > REDRAW_DIM or not poor or own.smoothed.effective < 4 * dim:
         return own
@@ -256,7 +256,7 @@ def _better_draws(log_weights: LogWeights, own: Sample, n: int, seed: int) -> Sa
 
 
 def _modes(log_weights: LogWeights, own: Sample, problem: Problem, complete: bool) -> tuple[Mode, ...]:
-    if log_weights.site.log_concave or log_weights.geometry.dim == 0 or problem.latent.by_products:
+    if log_weights.site.log_concave or log_weights.coordinates.dim == 0 or problem.latent.by_products:
         return ()
     direction = leading_directions(log_weights, own, 1)[:, 0]
     enough = np.inf if complete else MODE_ODDS  # one is enough for a verdict
@@ -269,8 +269,8 @@ def _noisy(moments: Moments) -> bool:
     return bool((moments.ratio_error > allowed).any())
 
 
-def _moments(sample: Sample, geometry: Geometry, which: Any, method: str) -> Moments:
-    marginals = sample.marginals(geometry, which)
+def _moments(sample: Sample, coordinates: Coordinates, which: Any, method: str) -> Moments:
+    marginals = sample.marginals(coordinates, which)
     return sample.moments(marginals) if method == "importance" else sample.second_order(marginals)
 
 
@@ -279,11 +279,11 @@ def _plain(value: float | None) -> float | None:
     return value if value is not None and np.isfinite(value) else None
 
 
-def _checked(geometry: Geometry, complete: bool) -> Any:
+def _checked(coordinates: Coordinates, complete: bool) -> Any:
     """All marginals, or where there are very many the widest and an even choice of the rest."""
-    n = len(geometry.mean)
+    n = len(coordinates.mean)
     if complete or n <= CHECKED:
         return np.arange(n)
-    widest = np.argsort(-geometry.sd, kind="stable")[: CHECKED // 2]
+    widest = np.argsort(-coordinates.sd, kind="stable")[: CHECKED // 2]
     even = np.linspace(0, n - 1, CHECKED // 2).astype(np.intp)
     return np.unique(np.concatenate([widest, even]))

@@ -17,11 +17,11 @@ import numpy as np
 
 from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
+from klimb.latents.coordinates import Coordinates
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Site
 from klimb.sites.local import SuperGaussian
 from klimb.sites.wrappers import Point
-from klimb.trust.geometry import Geometry
 
 
 def exact_site(site: Site) -> Site:
@@ -38,8 +38,8 @@ class LogWeights:
     ``mean`` is the exact expectation of log w under q: the bound, whatever method found q.
     """
 
-    def __init__(self, problem: Problem, posterior: Posterior, geometry: Geometry) -> None:
-        self.posterior, self.geometry = posterior, geometry
+    def __init__(self, problem: Problem, posterior: Posterior, coordinates: Coordinates) -> None:
+        self.posterior, self.coordinates = posterior, coordinates
         self.site, self.y = exact_site(problem.site), problem.y
         latent = posterior.latent
         self._slack = latent.slack if np.any(latent.slack > 0) else None
@@ -56,7 +56,7 @@ class LogWeights:
     def __call__(self, z: Array) -> tuple[Array, Array]:
         """(log w, its gradient) for each row of ``z``: shapes (S,) and (S, dim)."""
         total = np.full(len(z), self.offset)
-        quadratic = self.geometry.excess(z)
+        quadratic = self.coordinates.excess(z)
         gamma = self.posterior.gamma if quadratic is None else np.zeros_like(self.posterior.gamma)
 
         def visit(rows: slice, d: Array) -> Array:
@@ -65,9 +65,9 @@ class LogWeights:
             return slope
 
         if self.site.separable:
-            gradient = self.geometry.sweep(z, visit)
+            gradient = self.coordinates.sweep(z, visit)
         else:  # a datum's latent values lie far apart in the order of the sites
-            gradient = self.geometry.pull(visit(slice(0, self.geometry.n_sites), self.geometry.deviations(z)))
+            gradient = self.coordinates.pull(visit(slice(0, self.coordinates.n_sites), self.coordinates.deviations(z)))
         if quadratic is not None:
             total += quadratic[0]
             gradient += quadratic[1]

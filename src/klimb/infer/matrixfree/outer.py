@@ -26,7 +26,6 @@ from klimb.infer.matrixfree.mean import Found, best_mean
 from klimb.infer.matrixfree.target import Bound, Target
 from klimb.infer.problem import ROUNDING, Problem, State
 from klimb.infer.result import Status
-from klimb.latents.implicit import ImplicitFactor
 from klimb.numerics.arrays import Array
 
 METHODS = ("auto", "exact", "lanczos", "sampling", "diagonal", "bracket")
@@ -62,7 +61,7 @@ class Point:
 @final
 @dataclass(frozen=True)
 class DoubleLoop(Step):
-    """The step of `klimb.latents.Implicit`: nothing is factorised unless that is cheap.
+    """The step of `klimb.latents.Implicit`: nothing is factorised unless that is cheap. Others give it their design.
 
     Parameters
     ----------
@@ -170,7 +169,8 @@ def _start(target: Target, engine: Engine) -> Point:
         measured = _measure(target, engine, gamma, None)
         if start is None:
             engine.check_determined(gamma)
-        u = engine.solve(gamma, target.latent.gaussian.pull + B.transpose_times(slope), LOOSEST * 1e-2).x
+        pull = target.latent.gaussian.pull + B.transpose_times(slope - gamma * target.offset)
+        u = engine.solve(gamma, pull, LOOSEST * 1e-2).x
         mean = target.mean_at(u, measured.v)
         if np.isfinite(mean.objective):
             found = best_mean(target, measured.v, mean, engine.solve, LOOSEST)
@@ -250,8 +250,7 @@ def _point(target: Target, measured: Measured, found: Found) -> Point:
     terms = (mean.noise / ROUNDING, target.problem.constant, float(gamma @ v), measured.log_det.value, kl)
     noise = ROUNDING * sum(abs(term) for term in terms)
     stationarity = max(found.distance, _apart(gamma, v, mean.e.gamma))
-    factor = ImplicitFactor(target.latent, gamma, variances=measured.variances, log_det=measured.log_det,
-                            weights=mean.u)
+    factor = target.factor(gamma, measured.variances, measured.log_det, mean.u)
     state = State(-mean.e.alpha, factor, mean.s, v, mean.e, kl, bound, bound, noise, stationarity,
                   mean_gain=0.5 * found.distance**2, bound_error=_bound_error(target, measured, found))
     return Point(measured, found, state)

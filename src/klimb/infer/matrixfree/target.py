@@ -18,7 +18,9 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.infer.problem import ROUNDING, Problem
-from klimb.latents.implicit import LOG_TWO_PI, Implicit
+from klimb.latents.base import Factor
+from klimb.latents.implicit import LOG_TWO_PI, ImplicitFactor
+from klimb.linalg.variances import LogDet, Variances
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Expectation, Site
 from klimb.sites.local import SuperGaussian
@@ -78,17 +80,25 @@ class Target:
     """A latent, an oracle and data; counts oracle calls in the problem it belongs to."""
 
     def __init__(self, problem: Problem, bound: Bound) -> None:
-        if not isinstance(problem.latent, Implicit):
-            raise InputError("DoubleLoop needs a latent that is known by products", type(problem.latent).__name__,
-                             "Use klimb.latents.Implicit(X, cov=...), or leave the step out.")
+        if np.any(problem.latent.slack):
+            raise InputError("DoubleLoop needs a latent without slack", type(problem.latent).__name__,
+                             "Leave the step out.")
         if not problem.site.separable or not problem.site.uses_variance:
             raise InputError("DoubleLoop needs sites with one latent value and an expectation each",
                              type(problem.site).__name__, "Use klimb.latents.Weights with this site.")
-        self.problem, self.latent, self.y = problem, problem.latent, problem.y
+        self.problem, self.latent, self.y = problem, problem.latent.implicit(), problem.y
+        self.own = self.latent is problem.latent  # else its products are those of f - offset
+        self.offset: Array | float = 0.0 if self.own else problem.latent.mean
         self.site = site_for(problem.site, bound)
         self.slope, gamma = self.site.start(self.y)
         self.start_gamma = np.array(np.broadcast_to(gamma, self.y.shape))
         self._direct = curvature_is_gamma(self.site)
+
+    def factor(self, gamma: Array, variances: Variances, log_det: LogDet, u: Array) -> Factor:
+        """The factor of a state: it belongs to the latent of the problem."""
+        if not self.own:
+            return self.problem.latent.factor(gamma)
+        return ImplicitFactor(self.latent, gamma, variances=variances, log_det=log_det, weights=u)
 
     def oracle(self, m: Array, v: Array) -> Expectation:
         self.problem.n_oracle += 1
@@ -102,7 +112,7 @@ class Target:
         return np.maximum(curvature, floor)
 
     def mean_at(self, u: Array, v: Array) -> Mean:
-        return self.mean_of(u, self.latent.B.times(u), self.latent.gaussian.fitted(u), v)
+        return self.mean_of(u, self.offset + self.latent.B.times(u), self.latent.gaussian.fitted(u), v)
 
     def mean_of(self, u: Array, s: Array, fitted: Array, v: Array) -> Mean:
         e = self.oracle(s, v)

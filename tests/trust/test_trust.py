@@ -11,8 +11,7 @@ import pytest
 import klimb
 from benchmarks.trust import planted_funnels, planted_problems, random_problem
 from klimb.errors import InputError
-from klimb.infer.evidence import optimise
-from klimb.trust import hyper_trust, sign_map, trust_report
+from klimb.trust import sign_map, trust_report
 
 X = np.column_stack([np.ones(40), np.linspace(-1, 1, 40)])
 Y = np.arange(40) % 3 > 0
@@ -121,8 +120,8 @@ def test_planted_bad_fits_are_flagged(label: str, latent: Any, site: Any, y: np.
 
 @pytest.mark.parametrize(("label", "model", "y"), [pytest.param(*p, id=p[0]) for p in planted_funnels()])
 def test_planted_funnels_are_flagged(label: str, model: Any, y: np.ndarray) -> None:
-    best = optimise(model, y)
-    assert best.result.trust.verdict == "trust"  # nothing in the fit at the mode can show it
+    best = model.fit(y)
+    assert best.trust.verdict == "trust"  # nothing in the fit at the mode can show it
     report = klimb.trust(best)
     assert report.verdict == "doubt"
     assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["verdict"] == "doubt"
@@ -132,7 +131,7 @@ def test_planted_funnels_are_flagged(label: str, model: Any, y: np.ndarray) -> N
 def test_well_determined_hyperparameters_are_fine() -> None:
     x = np.linspace(0, 6, 80)
     y = np.sin(2 * x) + 0.2 * np.random.default_rng(0).standard_normal(80)
-    report = hyper_trust(optimise(klimb.gp(klimb.kernels.RBF(), x), y))
+    report = klimb.trust(klimb.gp(klimb.kernels.RBF(), x).fit(y))
     assert report.verdict != "doubt"
     assert report.unevenness < 2
     assert report.sd_ratio.max() < 1.2
@@ -367,7 +366,7 @@ def test_odd_problems(case: str) -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(InputError, match="Result or an Optimum"):
+    with pytest.raises(InputError, match="Result or a fit"):
         klimb.trust("fit")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="draws"):
         trust_report(logistic(), draws=1)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from klimb.latents.base import Posterior
-from klimb.latents.mixed import Mixed
+from klimb.latents.coordinates import BLOCK_DOUBLES, Coordinates, Kind, Visit
 from klimb.numerics.arrays import Array
-from klimb.trust.geometry import BLOCK_DOUBLES, Geometry, Kind, Visit
+
+if TYPE_CHECKING:
+    from klimb.latents.base import Posterior
+    from klimb.latents.mixed import Mixed
 
 
 @final
-class MixedGeometry(Geometry):
+class MixedCoordinates(Coordinates):
     """w = mean + root e, b_l = mean_l - pull_l e + own_l u_l, z = (e, u): no matrix over all levels is formed."""
 
     def __init__(self, latent: Mixed, posterior: Posterior) -> None:
-        q = latent.arrow(posterior)
+        q = latent.detach(posterior)
         values, vectors = np.linalg.eigh(q.level_cov)
         self._own = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]  # (L, k, k)
         self._q = q
@@ -30,13 +32,11 @@ class MixedGeometry(Geometry):
         self._level = np.empty(latent.n_sites, dtype=np.intp)
         self._level[rows.order] = rows.level
         self.kind: Kind = "weight"
-        own = np.diagonal(q.level_cov, axis1=1, axis2=2) + (q.pull**2).sum(axis=2)
-        self.mean = np.concatenate([q.mean, q.level_mean.ravel()])
-        self.sd = np.sqrt(np.concatenate([(q.root**2).sum(axis=1), own.ravel()]))
+        self.mean, self.sd = q.mean, q.sd()
 
     @property
     def work(self) -> float:
-        return float(self.n_sites * (len(self._q.mean) + 2 * self._k) + self._levels * self._k * self._width)
+        return float(self.n_sites * (len(self._q.shared) + 2 * self._k) + self._levels * self._k * self._width)
 
     def _deviations(self, z: Array) -> tuple[Array, Array]:
         """Of the shared weights (draws x B) and of the levels (draws x L x k)."""

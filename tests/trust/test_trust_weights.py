@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import klimb
-from klimb.trust.geometry import NEGLIGIBLE, MarkovGeometry, geometry_of, pivoted_root
+from klimb.latents.coordinates import NEGLIGIBLE, coordinates_of, pivoted_root
+from klimb.latents.markov import MarkovCoordinates
 from klimb.trust.importance import draw
 from klimb.trust.weights import LogWeights
 
@@ -63,7 +64,7 @@ def fitted(name: str, heavy: bool = False) -> Any:
 
 
 def weights_of(result: Any) -> LogWeights:
-    return LogWeights(result.problem, result.posterior, geometry_of(result.posterior))
+    return LogWeights(result.problem, result.posterior, coordinates_of(result.posterior))
 
 
 @pytest.mark.parametrize("heavy", [False, True], ids=["log-concave", "heavy tails"])
@@ -71,18 +72,18 @@ def weights_of(result: Any) -> LogWeights:
 def test_coordinates(name: str, heavy: bool) -> None:
     """Z Z' has q's variances, Z' is its adjoint, and what is reported has q's means and sds."""
     result = fitted(name, heavy)
-    q, geometry = result.posterior, geometry_of(result.posterior)
-    unit = np.eye(geometry.dim)
-    assert np.allclose((geometry.deviations(unit) ** 2).sum(0) + q.latent.slack, q.v, rtol=NEGLIGIBLE)
+    q, coordinates = result.posterior, coordinates_of(result.posterior)
+    unit = np.eye(coordinates.dim)
+    assert np.allclose((coordinates.deviations(unit) ** 2).sum(0) + q.latent.slack, q.v, rtol=NEGLIGIBLE)
     rng = np.random.default_rng(2)
-    z, slopes = rng.standard_normal((4, geometry.dim)), rng.standard_normal((4, q.latent.n_sites))
-    assert (geometry.deviations(z) * slopes).sum() == pytest.approx((z * geometry.pull(slopes)).sum())
+    z, slopes = rng.standard_normal((4, coordinates.dim)), rng.standard_normal((4, q.latent.n_sites))
+    assert (coordinates.deviations(z) * slopes).sum() == pytest.approx((z * coordinates.pull(slopes)).sum())
     if name != "outputs":
-        expected = q.covariance().diagonal() if geometry.kind == "weight" else q.v
-        assert np.allclose(geometry.sd**2, expected, rtol=1e-8, atol=1e-12)
-        assert np.allclose(geometry.mean, q.mean if geometry.kind == "weight" else q.m)
-    spread = (geometry.report(unit, slice(None)) ** 2).sum(0)
-    assert np.all(spread <= geometry.sd**2 * (1 + 1e-8))
+        expected = q.covariance().diagonal() if coordinates.kind == "weight" else q.v
+        assert np.allclose(coordinates.sd**2, expected, rtol=1e-8, atol=1e-12)
+        assert np.allclose(coordinates.mean, q.mean if coordinates.kind == "weight" else q.m)
+    spread = (coordinates.report(unit, slice(None)) ** 2).sum(0)
+    assert np.all(spread <= coordinates.sd**2 * (1 + 1e-8))
 
 
 @pytest.mark.parametrize("heavy", [False, True], ids=["log-concave", "heavy tails"])
@@ -91,7 +92,7 @@ def test_log_weights(name: str, heavy: bool) -> None:
     """The gradient is one, and the mean under q is the bound."""
     result = fitted(name, heavy)
     log_weights = weights_of(result)
-    dim = log_weights.geometry.dim
+    dim = log_weights.coordinates.dim
     z = np.random.default_rng(3).standard_normal((3, dim))
     value, gradient = log_weights(z)
     steps = 1e-5 * np.eye(dim)
@@ -109,7 +110,7 @@ def test_log_weight_by_definition() -> None:
     result = fitted("weights")
     q, log_weights = result.posterior, weights_of(result)
     z = np.random.default_rng(4).standard_normal((5, D))
-    w = q.mean + log_weights.geometry.report(z, slice(None))
+    w = q.mean + log_weights.coordinates.report(z, slice(None))
 
     def log_normal(x: np.ndarray, mean: Any, cov: np.ndarray) -> np.ndarray:
         off = x - mean
@@ -124,9 +125,9 @@ def test_long_chains_never_form_a_matrix() -> None:
     t = np.linspace(0, 60, 900)
     y = np.random.default_rng(5).poisson(np.exp(np.sin(t)))
     result = klimb.infer(klimb.latents.Markov(t, 1.0, 2.0, 1.5), klimb.sites.Poisson(), y)
-    geometry = geometry_of(result.posterior)
-    assert isinstance(geometry, MarkovGeometry)
-    assert np.allclose(geometry.sd**2, result.posterior.v)
+    coordinates = coordinates_of(result.posterior)
+    assert isinstance(coordinates, MarkovCoordinates)
+    assert np.allclose(coordinates.sd**2, result.posterior.v)
     dense = klimb.infer(klimb.latents.Kernel(result.posterior.latent.gram()), klimb.sites.Poisson(), y)
     assert np.abs(result.trust.corrected.sd / dense.trust.corrected.sd - 1).max() < 0.06
     assert result.trust.log_evidence == pytest.approx(dense.trust.log_evidence, abs=0.1)

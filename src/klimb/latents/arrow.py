@@ -1,0 +1,151 @@
+"""q of the weights of a linear model with one grouping factor, at a size linear in the number of levels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, final
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb.latents.weights_posterior import (
+    Index,
+    WeightPosterior,
+    register,
+    root_block_covariance,
+    with_rest,
+)
+from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
+from klimb.numerics.threads import threads_for
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ArrowRows:
+    """Rows of a design with one grouping factor: x'w + t'b of the level.
+
+    ``X`` (n, B), ``codes`` (n,) the level of each row, -1 where it was never seen and adds nothing, ``values`` (n, k).
+    """
+
+    X: Array
+    codes: npt.NDArray[np.intp]
+    values: Array
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class ArrowWeights(WeightPosterior):
+    """q of all weights: w = shared + root e, b_l = level_mean_l - pull_l e + noise with level_cov_l, e ~ N(0, I).
+
+    ``shared`` (B,), ``root`` (B, R), ``level_mean`` (L, k), ``pull`` (L, k, R), ``level_cov`` (L, k, k). The weights
+    are w, then the coefficients of each level in turn.
+    """
+
+    kind: ClassVar[str] = "arrow"
+    shared: Array
+    root: Array
+    level_mean: Array
+    pull: Array
+    level_cov: Array
+
+    @cached_property
+    def mean(self) -> Array:  # type: ignore[override]
+        return np.concatenate([self.shared, self.level_mean.ravel()])
+
+    def sd(self) -> Array:
+        own = np.diagonal(self.level_cov, axis1=1, axis2=2) + (self.pull**2).sum(axis=2)
+        return np.asarray(np.sqrt(np.concatenate([(self.root**2).sum(axis=1), own.ravel()])))
+
+    def _root_rows(self, index: Index) -> Array:
+        """How weights move with e."""
+        B, R = self.root.shape
+        out = np.empty((len(index), R))
+        levels = index >= B
+        out[~levels] = self.root[index[~levels]]
+        out[levels] = -self.pull.reshape(-1, R)[index[levels] - B]
+        return out
+
+    def covariances(self, rows: Index, columns: Index) -> Array:
+        (B, R), k = self.root.shape, max(self.level_mean.shape[1], 1)
+        out = np.empty(len(rows))
+        for some in row_blocks(len(rows), 2 * max(R, 1)):
+            out[some] = np.einsum("ij,ij->i", self._root_rows(rows[some]), self._root_rows(columns[some]))
+        i, j = rows - B, columns - B
+        same = np.flatnonzero((i >= 0) & (j >= 0) & (i // k == j // k))
+        out[same] += self.level_cov[i[same] // k, i[same] % k, j[same] % k]
+        return out
+
+    def block_covariance(self, at: slice, k: int) -> Array:
+        first, last, _ = at.indices(self.size)
+        (B, R), own = self.root.shape, self.level_mean.shape[1]
+        if last <= B:
+            return root_block_covariance(self.root[at], k)
+        if first >= B and k == own and (first - B) % k == 0:
+            levels = slice((first - B) // k, (last - B) // k)
+            pull = self.pull[levels].reshape(-1, R)
+            return np.asarray(root_block_covariance(pull, k) + self.level_cov[levels].sum(axis=0))
+        return super().block_covariance(at, k)
+
+    def _seen(self, L: ArrowRows, rows: slice) -> tuple[Array, Array, npt.NDArray[np.intp]]:
+        """How rows move with e, their values (0 for levels never seen) and a level of each."""
+        codes = L.codes[rows]
+        t = np.where((codes >= 0)[:, None], L.values[rows], 0.0)
+        at = np.where(codes >= 0, codes, 0)
+        moved = L.X[rows] @ self.root
+        if len(self.level_mean):
+            for j in range(t.shape[1]):
+                moved -= t[:, j, None] * self.pull[at, j]
+        return moved, t, at
+
+    def at(self, L: ArrowRows, rest: Any = 0.0) -> tuple[Array, Array]:
+        m, v = np.empty(len(L.X)), np.empty(len(L.X))
+        with threads_for(len(self.shared)):
+            for rows in row_blocks(len(m), 2 * max(len(self.shared), 1)):
+                moved, t, at = self._seen(L, rows)
+                m[rows] = L.X[rows] @ self.shared
+                v[rows] = np.einsum("ij,ij->i", moved, moved)
+                if len(self.level_mean):
+                    m[rows] += np.einsum("ik,ik->i", t, self.level_mean[at])
+                    v[rows] += own_variances(t, self.level_cov, at)
+        return m, v + rest
+
+    def joint(self, L: ArrowRows, rest: Any = 0.0) -> tuple[Array, Array]:
+        with threads_for(len(self.shared)):
+            moved, t, at = self._seen(L, slice(0, len(L.X)))
+            m, V = L.X @ self.shared, moved @ moved.T
+            if len(self.level_mean):
+                m += np.einsum("ik,ik->i", t, self.level_mean[at])
+                V += np.where(at[:, None] == at, np.einsum("ij,ijk->ik", t, self.level_cov[at]) @ t.T, 0.0)
+        return m, with_rest(V, rest)
+
+    def covariance_with(self, L: ArrowRows, at: slice) -> Array:
+        moved, _, _ = self._seen(L, slice(0, len(L.X)))
+        return np.asarray(moved @ self.root[at].T)
+
+    def push(self, L: ArrowRows, weights: Array) -> Array:
+        B, (count, k) = len(self.shared), self.level_mean.shape
+        f = weights[:, :B] @ L.X.T
+        if count:
+            levels = weights[:, B:].reshape(len(weights), count, k)
+            t = np.where((L.codes >= 0)[:, None], L.values, 0.0)
+            f += np.einsum("nik,ik->ni", levels[:, np.maximum(L.codes, 0)], t)
+        return f
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        e = rng.standard_normal((n, self.root.shape[1]))
+        L, k = self.level_mean.shape
+        own = rng.standard_normal((n, L, k))
+        values, vectors = np.linalg.eigh(self.level_cov)  # a Cholesky factor would refuse an sd of zero
+        roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+        levels = self.level_mean - np.einsum("lkb,nb->nlk", self.pull, e) + np.einsum("ljk,nlk->nlj", roots, own)
+        return np.hstack([self.shared + e @ self.root.T, levels.reshape(n, L * k)])
+
+
+def own_variances(t: Array, blocks: Array, level: npt.NDArray[np.intp]) -> Array:
+    """t_i' blocks_l t_i."""
+    if t.shape[1] == 1:
+        return np.asarray(t[:, 0] ** 2 * blocks[level, 0, 0])
+    return np.asarray(np.einsum("ij,ijk,ik->i", t, blocks[level], t))

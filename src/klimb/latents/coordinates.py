@@ -1,0 +1,226 @@
+"""Coordinates in which a Gaussian q is N(0, I): how they move f at the sites, and what is reported to the user.
+
+    h = m + Z z,  z ~ N(0, I),  Z Z' = V        reported = mean + R z + an independent rest
+
+Every latent has some such Z; what differs is how products with it and its transpose are cheap. Products go by blocks of
+sites, so that memory stays bounded however many data or draws there are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.linalg.matrix import DENSE_LIMIT, BlockedDesign, DenseDesign, DesignMatrix
+from klimb.numerics.arrays import Array
+from klimb.numerics.dense import cholesky, triangular_inverse
+
+if TYPE_CHECKING:
+    from klimb.latents.base import Posterior
+
+# Deviations of some sites (draws x sites) in, slopes of the same shape out.
+Visit: TypeAlias = Callable[[slice, Array], Array]
+Kind: TypeAlias = Literal["weight", "f"]
+
+BLOCK_DOUBLES = 65_536  # draws x sites of a block: it stays in the cache while a site is evaluated there
+NEGLIGIBLE = 1e-4  # share of a site's variance that the root of V may leave out: fewer directions, better weights
+LARGEST_DENSE = 5000  # sites up to which an N x N matrix may be formed
+SAME_VARIANCES = 1e-6  # relative difference up to which variances found in two ways are the same
+
+
+class Coordinates(ABC):
+    """A Gaussian q in standard coordinates z of dimension ``dim``."""
+
+    dim: int
+    kind: Kind  # what the reported marginals are
+    mean: Array  # of the reported marginals
+    sd: Array
+    n_sites: int
+    independent: str = ""  # what q takes for independent though the posterior may not: weights, or classes
+
+    @property
+    def work(self) -> float:
+        """Numbers that a product of Z with one draw goes through."""
+        return float(self.n_sites * self.dim)
+
+    @abstractmethod
+    def sweep(self, z: Array, visit: Visit) -> Array:
+        """Show the deviations Z z of every draw (a row of z) to ``visit``, block by block; Z' slopes, draws x dim."""
+
+    def deviations(self, z: Array) -> Array:
+        """Z z for every row of z: draws x sites."""
+        out = np.empty((len(z), self.n_sites))
+
+        def copy(rows: slice, d: Array) -> Array:
+            out[:, rows] = d
+            return np.zeros_like(d)
+
+        self.sweep(z, copy)
+        return out
+
+    def pull(self, slopes: Array) -> Array:
+        """Z' slopes for every row of ``slopes``: draws x dim."""
+        return self.sweep(np.zeros((len(slopes), self.dim)), lambda rows, d: slopes[:, rows])
+
+    @abstractmethod
+    def report(self, z: Array, which: Any) -> Array:
+        """R z for some of the reported marginals: draws x marginals."""
+
+    def excess(self, z: Array) -> tuple[Array, Array] | None:
+        """What log prior - log q has instead of the sites' quadratic terms, and its gradient; None if it has these."""
+        return None
+
+
+class MatrixCoordinates(Coordinates):
+    """Z = M C with M known by blocks of rows and C a matrix (or the identity)."""
+
+    C: Array | None
+
+    @abstractmethod
+    def blocks(self, size: int) -> Iterator[tuple[slice, Any]]:
+        """Blocks of about ``size`` rows of M, dense or sparse."""
+
+    def sweep(self, z: Array, visit: Visit) -> Array:
+        moved = z if self.C is None else z @ self.C.T
+        total = np.zeros((len(z), moved.shape[1]))
+        for rows, block in self.blocks(max(BLOCK_DOUBLES // len(z), 16)):
+            if isinstance(block, np.ndarray):
+                total += visit(rows, moved @ block.T) @ block
+            else:  # sparse
+                slopes = visit(rows, np.ascontiguousarray((block @ moved.T).T))
+                total += (block.T @ slopes.T).T
+        return total if self.C is None else np.asarray(total @ self.C)
+
+
+@final
+class PrimalCoordinates(MatrixCoordinates):
+    """Few weights: M = X and C a root of their posterior covariance."""
+
+    def __init__(self, X: DesignMatrix, root: Array, mean: Array, kind: Kind, m: Array, v: Array) -> None:
+        self.X, self.C, self.kind, self.n_sites = X, root, kind, X.shape[0]
+        self.dim = root.shape[1]
+        if kind == "weight":
+            self.mean, self.sd = mean, np.sqrt(np.einsum("ij,ij->i", root, root))
+        else:
+            self.mean, self.sd = m, np.sqrt(v)
+
+    @property
+    def work(self) -> float:
+        values = getattr(self.X, "values", None)
+        return float(getattr(values, "nnz", self.n_sites * self.X.shape[1]) + self.dim**2)
+
+    def blocks(self, size: int) -> Iterator[tuple[slice, Any]]:
+        return design_blocks(self.X, size)
+
+    def report(self, z: Array, which: Any) -> Array:
+        moved = z @ self.C.T if self.C is not None else z
+        if self.kind == "weight":
+            return np.asarray(moved[:, which])
+        rows = np.arange(self.X.shape[0])[which]
+        part = self.X.subset(rows)
+        return np.concatenate([np.asarray((block @ moved.T).T) for _, block in design_blocks(part, 4096)], axis=1)
+
+
+@final
+class DenseCoordinates(MatrixCoordinates):
+    """N x N forms: Z a pivoted Cholesky factor of V, which stops where nothing is left.
+
+    ``covariance`` is V in its lower triangle. Where weights are reported, ``weights`` holds Cov(w, f), their means and
+    their variances; what the data do not see of a weight stays as it is.
+    """
+
+    def __init__(self, covariance: Array, m: Array, weights: tuple[Array, Array, Array] | None = None, *,
+                 slack: Array | float = 0.0) -> None:
+        self.C, self.n_sites = None, len(covariance)
+        self.Z = pivoted_root(covariance)
+        self.dim = self.Z.shape[1]
+        if weights is None:
+            self._R, self.kind, self.mean = self.Z, "f", m
+            variances = np.maximum(np.diagonal(covariance), 0.0) + slack
+        else:
+            cross, self.mean, variances = weights
+            self._R = np.asarray(np.linalg.lstsq(self.Z, cross.T, rcond=1e-10)[0].T, dtype=np.float64)
+            self.kind = "weight"
+        self.sd = np.sqrt(variances)
+
+    def blocks(self, size: int) -> Iterator[tuple[slice, Any]]:
+        for begin in range(0, len(self.Z), size):
+            rows = slice(begin, min(begin + size, len(self.Z)))
+            yield rows, self.Z[rows]
+
+    def report(self, z: Array, which: Any) -> Array:
+        return np.asarray(z @ self._R[which].T)
+
+
+def coordinates_of(posterior: Posterior) -> Coordinates:
+    """The coordinates of a fitted q, which must have a spread."""
+    if not posterior.spread:
+        raise InputError("trust needs a posterior with a spread", "a point estimate", "Use klimb.infer, not a mode.")
+    return posterior.latent.coordinates(posterior)
+
+
+def default_coordinates(posterior: Posterior) -> Coordinates:
+    """Coordinates of a q of which only the contract of a latent is known: they report f at the sites.
+
+    Up to `LARGEST_DENSE` sites Z is a pivoted root of V, which the factor has or which is Z (I + Z'GZ)^-1 Z' of the
+    latent's ``design``; with more sites and few weights it is ``design`` times a root of (I + Z'GZ)^-1.
+    """
+    latent = posterior.latent
+    N, R = latent.n_sites, latent.n_weights
+    if min(N, R) > LARGEST_DENSE or N * min(N, R) > DENSE_LIMIT:
+        raise InputError(f"trust needs a dense root of the covariance, for up to {LARGEST_DENSE} sites or weights",
+                         f"{N} sites and {R} weights of {type(latent).__name__}",
+                         "Check a fit to fewer data, or give the latent a coordinates method of its own.")
+    covariance = posterior.factorised().covariance() if N <= LARGEST_DENSE else None
+    if covariance is not None:
+        return DenseCoordinates(covariance, posterior.m, slack=latent.slack)
+    design = DenseDesign(latent.design())
+    A = design.weighted_gram(posterior.gamma)
+    A.flat[:: len(A) + 1] += 1.0
+    root = np.ascontiguousarray(triangular_inverse(cholesky(A)).T)
+    variances, _ = design.row_norms_squared(root, upper=True)
+    if not np.allclose(variances + latent.slack, posterior.v, rtol=SAME_VARIANCES, atol=0.0):
+        raise InputError("the marginals of this q must be those of the precision K^-1 + diag(gamma)",
+                         f"other variances from the factor of {type(latent).__name__}",
+                         "Give the latent a coordinates method of its own, as klimb.latents.MeanField has.")
+    if N > LARGEST_DENSE:
+        return PrimalCoordinates(design, root, posterior.m, "f", posterior.m, posterior.v)
+    rows = design.values @ root
+    return DenseCoordinates(np.asarray(rows @ rows.T), posterior.m, slack=latent.slack)
+
+
+def design_blocks(X: DesignMatrix, size: int) -> Iterator[tuple[slice, Any]]:
+    """Blocks of rows, dense where the design is dense and sparse where it is sparse."""
+    values = getattr(X, "values", None)
+    if values is None and isinstance(X, BlockedDesign):  # computed when asked for, in blocks of its own size
+        yield from X.blocks()
+        return
+    for begin in range(0, X.shape[0], size):
+        rows = slice(begin, min(begin + size, X.shape[0]))
+        yield rows, values[rows] if values is not None else X.dense_rows(rows)
+
+
+def pivoted_root(covariance: Array) -> Array:
+    """Z with Z Z' = V to a relative `NEGLIGIBLE` of every diagonal entry, of as few columns as that takes.
+
+    ``covariance`` counts in its lower triangle only. Columns come in the order of what they explain.
+    """
+    from scipy.linalg.lapack import dpstrf
+
+    sd = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
+    scale = np.where(sd > 0, sd, 1.0)
+    inverse = 1.0 / scale
+    correlation = np.array(covariance, order="F")
+    correlation *= inverse[:, None]
+    correlation *= inverse
+    lower, pivots, rank, _ = dpstrf(correlation, lower=1, tol=NEGLIGIBLE, overwrite_a=1)
+    columns = np.array(lower[:, : int(rank)])  # often few: the rest is not touched
+    columns[: int(rank)] = np.tril(columns[: int(rank)])
+    root = np.empty_like(columns)
+    root[pivots - 1] = columns
+    root *= scale[:, None]
+    return root

@@ -1,0 +1,171 @@
+"""q of a Gaussian process without its data: at the sites of a kernel, or along a chain over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self, final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.latents.base import Posterior, draws_from
+from klimb.latents.kernel import DenseFactor, kernel_factor
+from klimb.latents.markov import Markov
+from klimb.latents.weights_posterior import Index, WeightPosterior, register, with_rest
+from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.dense import psd_square_root, row_blocks, symmetric_from_lower
+from klimb.numerics.threads import threads_for
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CrossCovariances:
+    """k(X_new, X) of ``n`` new inputs, made block by block of rows, and what factorises k(X, X)."""
+
+    n: int
+    width: int  # sites
+    rows: Callable[[slice], Array]
+    factor: Callable[[Array], DenseFactor]
+
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        """All rows in blocks of some 16 MB."""
+        for block in row_blocks(self.n, max(self.width // 16, 1)):
+            yield block, self.rows(block)
+
+    def dense(self) -> Array:
+        return self.rows(slice(0, self.n))
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class KernelWeights(WeightPosterior):
+    """f at n sites with prior covariance K: its posterior mean, and (a, gamma).
+
+    Functionals are f at new inputs: ``L`` is k(X_new, X), ``rest`` the prior variances there, or for ``joint`` the
+    prior covariance k(X_new, X_new). The factor of K is made once, when it is first asked for. Without K, which a model
+    can make again, ``L`` must be `CrossCovariances`.
+    """
+
+    kind: ClassVar[str] = "kernel"
+    mean: Array
+    a: Array
+    gamma: Array
+    K: Array | None
+
+    @cached_property
+    def _factor(self) -> DenseFactor:
+        if self.K is None:
+            raise InputError("this needs the prior covariance of the sites", "weights that were detached without it",
+                             "Ask the model's latent, or predict at the inputs of the fit.")
+        with threads_for(self.size):
+            return kernel_factor(self.K, self.gamma)
+
+    def without_prior(self) -> Self:
+        return replace(self, K=None)
+
+    def covariance(self) -> Array:
+        """The n x n covariance of f at the sites."""
+        with threads_for(self.size):
+            return symmetric_from_lower(self._factor.covariance())
+
+    def sd(self) -> Array:
+        return np.sqrt(self._factor.variances())
+
+    def covariances(self, rows: Index, columns: Index) -> Array:
+        return self.covariance()[rows, columns]
+
+    def block_covariance(self, at: slice, k: int) -> Array:
+        V = self.covariance()[at, at]
+        count = len(V) // k
+        return np.asarray(np.einsum("cicj->ij", V.reshape(count, k, count, k)))
+
+    def _cross(self, L: Any) -> CrossCovariances:
+        if isinstance(L, CrossCovariances):
+            return L
+        cross = as_float(L, "L", ndim=2)
+        if cross.shape[1] != self.size:
+            raise InputError(f"L must have one column per site ({self.size})", f"shape {cross.shape}",
+                             "Pass k(X_new, X).")
+        return CrossCovariances(len(cross), self.size, cross.__getitem__, lambda _: self._factor)
+
+    def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
+        cross = self._cross(L)
+        m, explained = np.empty(cross.n), np.empty(cross.n)
+        with threads_for(self.size):
+            factor = cross.factor(self.gamma)
+            for outer, block in cross.blocks():
+                m[outer] = block @ self.a
+                for rows in row_blocks(len(block), self.size):
+                    explained[outer][rows] = factor.explained(block[rows])
+            return m, np.maximum(rest - explained, 0.0)
+
+    def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
+        cross = self._cross(L)
+        if np.shape(rest) != (cross.n, cross.n):
+            raise InputError(f"rest must be the {cross.n} x {cross.n} prior covariance of the new f",
+                             f"shape {np.shape(rest)}", "Pass k(X_new, X_new).")
+        with threads_for(self.size):
+            dense = cross.dense()
+            return dense @ self.a, np.asarray(rest - cross.factor(self.gamma).explained_matrix(dense))
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        return draws_from(self.mean, psd_square_root(self.covariance(), "the posterior covariance"), n, rng)
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class ChainWeights(WeightPosterior):
+    """f at n times under a sum of Matern kernels: all in time linear in n. ``L`` are new times, in any order.
+
+    The posterior chain is made once, when it is first asked for. ``rest`` is what f has there beside the chain.
+    """
+
+    kind: ClassVar[str] = "chain"
+    mean: Array
+    a: Array
+    gamma: Array
+    times: Array
+    variance: Array
+    lengthscale: Array
+    smoothness: Array
+
+    @cached_property
+    def _posterior(self) -> Posterior:
+        latent = self._latent(self.times)
+        factor = latent.factor(self.gamma)
+        return Posterior(latent, self.a, self.gamma, self.mean, factor.variances(), np.nan, factor=factor)
+
+    def _latent(self, times: Array) -> Markov:
+        return Markov(times, self.variance, self.lengthscale, self.smoothness)
+
+    def sd(self) -> Array:
+        return np.sqrt(self._posterior.v)
+
+    def covariances(self, rows: Index, columns: Index) -> Array:
+        if np.array_equal(rows, columns):
+            return self._posterior.v[rows]
+        return self._posterior.covariance()[rows, columns]
+
+    def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
+        q = self._posterior
+        assert isinstance(q.latent, Markov)
+        m, v = q.latent.predict(q, L)
+        return m, v + rest
+
+    def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
+        """By one chain through all times, on which the new ones have no sites."""
+        new = as_float(L, "L").ravel()
+        n = self.size
+        both = self._latent(np.concatenate([self.times, new]))
+        factor = both.factor(np.concatenate([self.gamma, np.zeros(len(new))]))
+        unit = np.zeros((n + len(new), len(new)))
+        unit[n:] = np.eye(len(new))
+        V = factor.smooth(unit)[n:]
+        return self.at(new)[0], with_rest(0.5 * (V + V.T), rest)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        return self._posterior.sample(n, rng)

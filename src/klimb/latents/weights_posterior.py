@@ -1,0 +1,342 @@
+"""q of the weights without its data or its factor: what predictions, draws, contrasts, files and gradients need.
+
+A latent makes one of a fitted posterior by ``detach``. What ``L`` is depends on the kind: rows of the design for
+`DenseWeights` and `WideWeights`, `ArrowRows` for `ArrowWeights`, covariances with the sites for `KernelWeights`, times
+for `ChainWeights`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar, final
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb._stored import stored
+from klimb.errors import InputError
+from klimb.latents.base import draws_from
+from klimb.linalg.matrix import DesignMatrix, as_design
+from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
+from klimb.numerics.threads import threads_for
+
+Index = npt.NDArray[np.intp]
+
+
+class WeightPosterior(ABC):
+    """A Gaussian over weights; its fields are arrays, so that it can be stored.
+
+    ``L w + N(0, rest)`` are the functionals it is asked for; their prior means, where they have any beside L w, are the
+    caller's to add.
+    """
+
+    kind: ClassVar[str]
+    mean: Array
+
+    @property
+    def size(self) -> int:
+        """How many weights there are."""
+        return len(self.mean)
+
+    def sd(self) -> Array:
+        """Standard deviations of the weights."""
+        every = np.arange(self.size)
+        return np.sqrt(np.maximum(self.covariances(every, every), 0.0))
+
+    def moments(self, at: slice) -> Moments:
+        """Second moments of consecutive weights, those of one term."""
+        return Moments(self, at)
+
+    @abstractmethod
+    def covariances(self, rows: Index, columns: Index) -> Array:
+        """Cov(w_i, w_j) for pairs of indices i, j."""
+
+    def block_covariance(self, at: slice, k: int) -> Array:
+        """The sum over consecutive blocks of k weights of their covariances, (k, k)."""
+        first, last, _ = at.indices(self.size)
+        total = np.empty((k, k))
+        for i, j in np.ndindex(k, k):
+            total[i, j] = self.covariances(np.arange(first + i, last, k), np.arange(first + j, last, k)).sum()
+        return total
+
+    @abstractmethod
+    def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
+        """Means and variances of L w + N(0, rest), in bounded memory."""
+
+    @abstractmethod
+    def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
+        """Their mean and covariance matrix; ``rest`` is a vector (n,) of variances or a covariance (n, n)."""
+
+    @abstractmethod
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        """``n`` draws of the weights, one a row."""
+
+    def without_prior(self) -> WeightPosterior:
+        """Without what a model that knows its prior can make again; itself where that is nothing."""
+        return self
+
+    def covariance_with(self, L: Any, at: slice) -> Array:
+        """Cov(L w, w[at]), (n, size of at): what moves with the columns of some weights."""
+        raise InputError("covariances of rows with weights need weights of a design", type(self).__name__,
+                         "Use a model with explicit columns.")
+
+    def push(self, L: Any, weights: Array) -> Array:
+        """L w for draws of the weights, one a row."""
+        design = functionals(L, self.size)
+        out = np.empty((len(weights), design.shape[0]))
+        for k, w in enumerate(weights):
+            out[k] = design.times(w)
+        return out
+
+
+Kind = TypeVar("Kind", bound=type[WeightPosterior])
+WEIGHT_POSTERIORS: dict[str, type[WeightPosterior]] = {}
+
+
+def register(cls: Kind) -> Kind:
+    """Let files find a class of weights by its ``kind``."""
+    WEIGHT_POSTERIORS[cls.kind] = cls
+    return stored(f"weights.{cls.kind}")(cls)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Moments of the weights ``at`` under ``posterior``."""
+
+    posterior: WeightPosterior
+    at: slice
+
+    @property
+    def mean(self) -> Array:
+        return self.posterior.mean[self.at]
+
+    def variances(self) -> Array:
+        """Var(w_i)."""
+        every = np.arange(*self.at.indices(self.posterior.size))
+        return self.posterior.covariances(every, every)
+
+    def blocks(self, k: int, centre: Any = 0.0) -> Array:
+        """The sum over blocks b of k consecutive weights of E[(b - c)(b - c)'], (k, k).
+
+        ``centre`` holds c, (k,) where it is the same for all blocks, or one number for each of these weights.
+        """
+        mean = self.mean
+        if k < 1 or len(mean) % k:
+            raise InputError("k must divide the number of weights", f"{k} and {len(mean)}", "Take the term's own k.")
+        away = mean.reshape(-1, k) - (np.reshape(centre, (-1, k)) if np.ndim(centre) else centre)
+        return np.asarray(self.posterior.block_covariance(self.at, k) + away.T @ away)
+
+    def pattern(self, rows: Index, columns: Index) -> Array:
+        """E[w_i w_j] for pairs of indices, counted from the first of these weights."""
+        first, mean = self.at.indices(self.posterior.size)[0], self.mean
+        return np.asarray(self.posterior.covariances(rows + first, columns + first) + mean[rows] * mean[columns])
+
+
+def with_rest(covariance: Array, rest: Any) -> Array:
+    """``covariance`` plus a matrix, or plus variances on its diagonal; in place."""
+    if np.ndim(rest) == 2:
+        covariance += rest
+    else:
+        covariance.flat[:: len(covariance) + 1] += rest
+    return covariance
+
+
+def functionals(L: Any, n_weights: int) -> DesignMatrix:
+    """Rows of a design, checked against the number of weights."""
+    design = as_design(L, "L")
+    if design.shape[1] != n_weights:
+        raise InputError(f"L must have {n_weights} columns", f"shape {design.shape}", "There is one per weight.")
+    return design
+
+
+def root_covariances(root: Array, rows: Index, columns: Index) -> Array:
+    """Entries of root root' at pairs of indices, in bounded memory; a vector is a diagonal root."""
+    if root.ndim == 1:
+        return np.where(rows == columns, root[rows] ** 2, 0.0)
+    out = np.empty(len(rows))
+    for some in row_blocks(len(rows), 2 * root.shape[1]):
+        out[some] = np.einsum("ij,ij->i", root[rows[some]], root[columns[some]])
+    return out
+
+
+def root_block_covariance(root: Array, k: int) -> Array:
+    """The sum of R_b R_b' over blocks R_b of k consecutive rows of ``root``."""
+    if root.ndim == 1:
+        return np.diag((root.reshape(-1, k) ** 2).sum(axis=0))
+    blocks = np.swapaxes(root.reshape(-1, k, root.shape[1]), 0, 1).reshape(k, -1)
+    return np.asarray(blocks @ blocks.T)
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class DenseWeights(WeightPosterior):
+    """N(mean, root root'), with a root of D x R, or of D numbers where it is diagonal.
+
+    >>> q = DenseWeights(np.array([1.0, 2.0]), np.array([[1.0, 0.0], [1.0, 2.0]]))
+    >>> q.at(np.array([[1.0, -1.0]]), 0.5)
+    (array([-1.]), array([4.5]))
+    >>> q.moments(slice(0, 2)).blocks(1)  # E[w_1^2] + E[w_2^2]
+    array([[11.]])
+    """
+
+    kind: ClassVar[str] = "dense"
+    mean: Array
+    root: Array
+
+    @cached_property
+    def _upper(self) -> bool:
+        return self.root.shape == (self.size, self.size) and not np.tril(self.root, -1).any()
+
+    def covariances(self, rows: Index, columns: Index) -> Array:
+        return root_covariances(self.root, rows, columns)
+
+    def block_covariance(self, at: slice, k: int) -> Array:
+        return root_block_covariance(self.root[at], k)
+
+    def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
+        design = functionals(L, self.size)
+        with threads_for(self.size):
+            return design.times(self.mean), design.row_norms_squared(self.root, upper=self._upper)[0] + rest
+
+    def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
+        design = functionals(L, self.size)
+        with threads_for(self.size):
+            rows = np.concatenate([block for _, block in design.scaled_blocks(self.root)])
+            return design.times(self.mean), with_rest(np.asarray(rows @ rows.T), rest)
+
+    def covariance_with(self, L: Any, at: slice) -> Array:
+        return np.asarray((L @ self.root) @ self.root[at].T)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        if self.root.ndim == 1:
+            return np.asarray(self.mean + rng.standard_normal((n, self.size)) * self.root)
+        return draws_from(self.mean, self.root, n, rng)
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class WideWeights(WeightPosterior):
+    """More weights than data: V = S (I - down'down + up'up) S', with a row of ``down`` for every datum.
+
+    ``root`` is S, a vector where the prior is diagonal; ``up`` has rows only where some gamma is negative. Differences
+    are as exact as the prior is large.
+    """
+
+    kind: ClassVar[str] = "wide"
+    mean: Array
+    root: Array
+    down: Array
+    up: Array
+
+    def _rows(self, design: DesignMatrix) -> Iterator[tuple[slice, Array, Array, Array]]:
+        """Blocks of L S with what data take from them and what negative sites give back."""
+        for rows, block in design.scaled_blocks(self.root):
+            yield rows, block, block @ self.down.T, block @ self.up.T
+
+    def covariances(self, rows: Index, columns: Index) -> Array:
+        total = root_covariances(self.root, rows, columns)
+        for part, sign in ((self.down, -1.0), (self.up, 1.0)):
+            pushed = self.root[:, None] * part.T if self.root.ndim == 1 else self.root @ part.T
+            total = total + sign * root_covariances(pushed, rows, columns)
+        return np.asarray(total)
+
+    def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
+        design = functionals(L, self.size)
+        v = np.empty(design.shape[0])
+        with threads_for(len(self.down)):
+            for rows, own, taken, given in self._rows(design):
+                v[rows] = np.einsum("ij,ij->i", own, own) - np.einsum("ij,ij->i", taken, taken)
+                v[rows] += np.einsum("ij,ij->i", given, given)
+            return design.times(self.mean), np.maximum(v, 0.0) + rest
+
+    def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
+        design = functionals(L, self.size)
+        with threads_for(len(self.down)):
+            parts = list(self._rows(design))
+            own, taken, given = (np.concatenate([part[i] for part in parts]) for i in (1, 2, 3))
+            return design.times(self.mean), with_rest(own @ own.T - taken @ taken.T + given @ given.T, rest)
+
+    def covariance_with(self, L: Any, at: slice) -> Array:
+        own = L * self.root if self.root.ndim == 1 else L @ self.root
+        right = np.diag(self.root)[at] if self.root.ndim == 1 else self.root[at]
+        total = own @ right.T
+        for part, sign in ((self.down, -1.0), (self.up, 1.0)):
+            total = total + sign * (own @ part.T) @ (part @ right.T)
+        return np.asarray(total)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        """z - Q (1 - sqrt(1 - lambda)) Q'z has covariance I - Q lambda Q', which is all that data change."""
+        rows = np.vstack([self.down, self.up])
+        signs = np.concatenate([np.ones(len(self.down)), -np.ones(len(self.up))])
+        Q, R = np.linalg.qr(rows.T)
+        values, vectors = np.linalg.eigh((R * signs) @ R.T)
+        Q = Q @ vectors
+        shrink = 1.0 - np.sqrt(np.maximum(1.0 - values, 0.0))
+        z = rng.standard_normal((n, rows.shape[1]))
+        z -= ((z @ Q) * shrink) @ Q.T
+        return np.asarray(self.mean + (z * self.root if self.root.ndim == 1 else z @ self.root.T))
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class Several(WeightPosterior):
+    """Independent posteriors side by side, one per output; functionals come output by output.
+
+    ``at`` and ``joint`` take a tuple of L (and of ``rest``), one per part, or one for all of them.
+    """
+
+    kind: ClassVar[str] = "several"
+    parts: tuple[WeightPosterior, ...]
+
+    @cached_property
+    def mean(self) -> Array:  # type: ignore[override]
+        return np.concatenate([part.mean for part in self.parts])
+
+    @cached_property
+    def _edges(self) -> Index:
+        return np.cumsum([part.size for part in self.parts])
+
+    def sd(self) -> Array:
+        return np.concatenate([part.sd() for part in self.parts])
+
+    def covariances(self, rows: Index, columns: Index) -> Array:
+        owner, other = (np.searchsorted(self._edges, index, side="right") for index in (rows, columns))
+        out = np.zeros(len(rows))
+        for number, part in enumerate(self.parts):
+            own = (owner == number) & (other == number)
+            begin = self._edges[number] - part.size
+            out[own] = part.covariances(rows[own] - begin, columns[own] - begin)
+        return out
+
+    def _each(self, L: Any, rest: Any) -> Iterator[tuple[WeightPosterior, Any, Any]]:
+        count = len(self.parts)
+        every = (one if isinstance(one, tuple) else (one,) * count for one in (L, rest))
+        return zip(self.parts, *every, strict=True)
+
+    def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
+        pairs = [part.at(one, own) for part, one, own in self._each(L, rest)]
+        return np.concatenate([m for m, _ in pairs]), np.concatenate([v for _, v in pairs])
+
+    def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
+        from scipy.linalg import block_diag
+
+        pairs = [part.joint(one, own) for part, one, own in self._each(L, rest)]
+        return np.concatenate([m for m, _ in pairs]), np.asarray(block_diag(*(V for _, V in pairs)))
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        return np.hstack([part.sample(n, rng) for part in self.parts])
+
+    def without_prior(self) -> Several:
+        return Several(tuple(part.without_prior() for part in self.parts))
+
+    def push(self, L: Any, weights: Array) -> Array:
+        own = np.split(weights, self._edges[:-1], axis=1)
+        return np.hstack([part.push(one, w) for (part, one, _), w in zip(self._each(L, 0.0), own, strict=True)])
