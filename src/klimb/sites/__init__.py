@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from klimb._stored import stored
 from klimb.sites.base import Expectation, Site
 from klimb.sites.binary import CLogLog, Logistic, Probit
 from klimb.sites.counts import Binomial, NegativeBinomial, Poisson
@@ -23,6 +24,11 @@ SITES: dict[str, type[Site]] = {
     for site in (Logistic, Probit, CLogLog, Binomial, Poisson, NegativeBinomial, Exponential, Gamma, Gaussian, Laplace,
                  StudentT, ExponentialPower, Sech2, StochasticVolatility, Ordinal, Beta)
 }
+
+# What files may hold; not Custom, which is code.
+_STORED: tuple[type[Site], ...] = (*SITES.values(), Softmax, Weighted, Offset, Point, Cavity, SuperGaussian, Stack)
+for _site in _STORED:
+    stored(f"site.{_site.__name__}")(_site)
 
 # Spelled out, because type checkers do not read a computed list.
 __all__ = ["SITES", "Beta", "Binomial", "CLogLog", "Cavity", "Custom", "Expectation", "Exponential",

@@ -1,0 +1,268 @@
+"""The likelihoods by name. One table for formulas, Gaussian processes, estimators, the command line and the docs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self, final
+
+import numpy as np
+
+from klimb import sites
+from klimb._stored import stored
+from klimb.errors import InputError
+from klimb.likelihoods.base import EDGE, Choices, Likelihood, SiteParameter
+from klimb.likelihoods.data import Observed
+from klimb.numerics.arrays import Array
+from klimb.priors import Dirichlet, Exponential
+from klimb.priors import Gamma as GammaPrior
+from klimb.sites.base import Site
+from klimb.theta import Cutpoints
+
+LIKELIHOODS: dict[str, type[Likelihood]] = {}
+
+
+def register(cls: type[Likelihood]) -> type[Likelihood]:
+    """Make a likelihood known by its name, to formulas and to files."""
+    if LIKELIHOODS.setdefault(cls.name, cls).__qualname__ != cls.__qualname__:
+        raise InputError("likelihoods must have different names", f"{cls.name!r} twice", "Choose another name.")
+    LIKELIHOODS[cls.name] = cls
+    return stored(f"likelihood.{cls.name}")(cls)
+
+
+def _dispersion(name: str) -> SiteParameter:
+    return SiteParameter(name, name, lambda _: Exponential(1.0, -0.5))
+
+
+_SCALE = SiteParameter("scale", "scale", Exponential, scaled=True)
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class Gaussian(Likelihood):
+    """Measurements with normal noise."""
+
+    name, aliases, about, response = "gaussian", ("normal",), "measurements with normal noise", "real"
+    links: ClassVar = {"identity": sites.Gaussian}
+    site_parameters = (replace(_SCALE, name="sigma"),)
+
+
+class Binary(Likelihood):
+    """Successes among trials: what Bernoulli and binomial responses share."""
+
+    def mean_response(self, data: Observed) -> float:
+        weights = np.ones(data.n) if data.weights is None else data.weights
+        trials = data.aux.get("trials", np.ones(data.n))
+        return (float(weights @ data.y) + EDGE) / (float(weights @ trials) + 2 * EDGE)
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class Bernoulli(Binary):
+    """One of two outcomes."""
+
+    name, aliases, about, response = "bernoulli", ("binary", "logistic"), "one of two outcomes", "binary"
+    links: ClassVar = {"logit": sites.Logistic, "probit": sites.Probit, "cloglog": sites.CLogLog}
+
+    def for_data(self, data: Observed) -> Likelihood:
+        if "trials" not in data.aux:
+            return self
+        if self.link.name != "logit":
+            raise InputError("trials need the logit link", self.link.name, "Give one row per trial for other links.")
+        return Binomial()
+
+    def mean_label(self, data: Observed) -> str:
+        return f"P({data.name} = {data.levels[1] if len(data.levels) == 2 else 1})"
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class Binomial(Binary):
+    """Successes in a number of trials."""
+
+    name, about, response = "binomial", "successes in a number of trials", "trials"
+    links: ClassVar = {"logit": sites.Binomial}
+
+    def new(self, theta: Any, aux: Any = None) -> Site:
+        return super().new(theta, aux or {"trials": 1.0})
+
+    def mean_label(self, data: Observed) -> str:
+        return f"chance of {data.name}"
+
+
+class Counts(Likelihood):
+    """Whole numbers from 0."""
+
+    def mean_response(self, data: Observed) -> float:
+        weights = np.ones(data.n) if data.weights is None else data.weights
+        return (float(weights @ data.y) + EDGE) / float(weights.sum())
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class Poisson(Counts):
+    """Counts."""
+
+    name, aliases, about, response = "poisson", ("count",), "counts", "counts"
+    links: ClassVar = {"log": sites.Poisson}
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class NegativeBinomial(Counts):
+    """Counts that vary more than Poisson counts do."""
+
+    name, aliases = "negative_binomial", ("negbinomial", "nbinom", "nb")
+    about, response = "counts that vary more than Poisson counts do", "counts"
+    links: ClassVar = {"log": sites.NegativeBinomial}
+    site_parameters = (_dispersion("size"),)
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class StudentT(Likelihood):
+    """Measurements with outliers."""
+
+    name, aliases, about, response = "student_t", ("student", "t"), "measurements with outliers", "real"
+    links: ClassVar = {"identity": sites.StudentT}
+    site_parameters = (_SCALE, SiteParameter("df", "df", lambda _: GammaPrior(2.0, 0.1), least=1.001))
+
+    def mean_response(self, data: Observed) -> float:
+        order = np.argsort(data.y, kind="stable")  # the median, copies counted
+        below = np.cumsum(data.shares[order])
+        low, high = (min(int(np.searchsorted(below, 0.5 + gap)), data.n - 1) for gap in (-1e-12, 1e-12))
+        return 0.5 * float(data.y[order[low]] + data.y[order[high]])
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class Laplace(Likelihood):
+    """Measurements around a median."""
+
+    name, aliases, about, response = "laplace", ("double_exponential",), "measurements around a median", "real"
+    links: ClassVar = {"identity": sites.Laplace}
+    site_parameters = (_SCALE,)
+
+
+class PositiveMean(Likelihood):
+    """Positive measurements."""
+
+    def mean_response(self, data: Observed) -> float:
+        return super().mean_response(data) or 1.0
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class Gamma(PositiveMean):
+    """Positive measurements with a constant coefficient of variation."""
+
+    name, response = "gamma", "positive"
+    about = "positive measurements with a constant coefficient of variation"
+    links: ClassVar = {"log": sites.Gamma}
+    site_parameters = (_dispersion("shape"),)
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class ExponentialTimes(PositiveMean):
+    """Waiting times; the link "minus log" makes f the log of their rate."""
+
+    name, about, response = "exponential", "waiting times", "nonnegative"
+    links: ClassVar = {"log": lambda: sites.Exponential(mean=True), "minus log": lambda: sites.Exponential(mean=False)}
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class Beta(Likelihood):
+    """Proportions strictly between 0 and 1."""
+
+    name, about, response = "beta", "proportions strictly between 0 and 1", "unit"
+    links: ClassVar = {"logit": sites.Beta}
+    site_parameters = (_dispersion("precision"),)
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class Ordinal(Likelihood):
+    """Ordered levels, by cut points."""
+
+    name, aliases, response = "ordinal", ("cumulative", "ordered"), "ordered"
+    about = "ordered levels, by cut points"
+    links: ClassVar = {"logit": lambda cutpoints: sites.Ordinal(cutpoints, "logit"),
+             "probit": lambda cutpoints: sites.Ordinal(cutpoints, "probit")}
+
+    def centre(self, data: Observed) -> Array:
+        return np.zeros(1)
+
+    def prepared(self, data: Observed, choices: Choices) -> Self:
+        if "cutpoints" in self.known:
+            if len(data.levels) != len(self.known["cutpoints"]) + 1:
+                raise InputError(f"the response must have {len(self.known['cutpoints']) + 1} levels",
+                                 f"{len(data.levels)}", "There is one cut point less than levels.")
+            return self
+        prior = choices.take("cutpoints", Dirichlet(1.0), Dirichlet, " (chances of the levels at f = 0)")
+        assert isinstance(prior, Dirichlet)
+        weights = np.ones(data.n) if data.weights is None else data.weights
+        counts = np.bincount(data.y.astype(np.intp), weights, minlength=len(data.levels)) + EDGE
+        begin = np.asarray(self.link.apply(np.cumsum(counts)[:-1] / counts.sum()))
+        names = tuple(f"cut({low} | {high})" for low, high in zip(data.levels[:-1], data.levels[1:], strict=True))
+        return replace(self, parameters=(Cutpoints(names, prior, self.link.name, begin),))
+
+    def values(self, theta: Any) -> dict[str, Any]:
+        return {"cutpoints": self.parameters[0].value(theta[0])} if self.parameters else {}
+
+    def mean_label(self, data: Observed) -> str:
+        return f"linear predictor of {data.name}"
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class Categorical(Likelihood):
+    """One of several classes without an order, each with a latent value of its own."""
+
+    name, aliases, response = "categorical", ("multinomial", "softmax"), "classes"
+    about = "one of several classes without an order"
+    links: ClassVar = {"logit": sites.Softmax}
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return self.levels
+
+    def for_data(self, data: Observed) -> Likelihood:
+        return replace(self, levels=data.levels)
+
+    def new(self, theta: Any, aux: Any = None) -> Site:
+        return sites.Softmax(len(self.levels))
+
+    def centre(self, data: Observed) -> Array:
+        weights = np.ones(data.n) if data.weights is None else data.weights
+        logs = np.log(np.bincount(data.y.astype(np.intp), weights, len(self.levels)) + EDGE)
+        return np.asarray(logs - logs.mean())
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class StochasticVolatility(Likelihood):
+    """Returns whose log variance is modelled."""
+
+    name, aliases, response = "stochastic_volatility", ("volatility",), "real"
+    about = "returns whose log variance is modelled"
+    links: ClassVar = {"log": sites.StochasticVolatility}
+
+    def mean_response(self, data: Observed) -> float:
+        return float(data.shares @ data.y**2) or 1.0
+
+    def mean_label(self, data: Observed) -> str:
+        return f"variance of {data.name}"
