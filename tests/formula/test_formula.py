@@ -12,7 +12,7 @@ from klimb.errors import InputError
 from klimb.formula import FormulaError, parse, quote
 from klimb.formula.errors import pointed
 from klimb.formula.functions import FUNCTIONS, RESERVED
-from klimb.formula.parts import expand
+from klimb.formula.parts import Grouping, expand
 from klimb.formula.tokens import tokenize
 
 COLUMNS = ["y", "a", "b", "c", "x", "z", "g", "h"]
@@ -94,7 +94,7 @@ def test_operators(text: str, expected: list[str]) -> None:
     ],
 )
 def test_groupings(text: str, expected: list[tuple[str, list[str], bool]]) -> None:
-    groups = expand(parse(f"y ~ x + {text}"), COLUMNS).groups
+    groups = [part for part in expand(parse(f"y ~ x + {text}"), COLUMNS).others if isinstance(part, Grouping)]
     found = [(g.name, [":".join(map(str, term)) or "1" for term in g.effects], g.correlated) for g in groups]
     assert found == expected
 

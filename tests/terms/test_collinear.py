@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
+from tests.terms.view import encode
 
 from klimb.terms.collinear import collinear
-from klimb.terms.encoder import encode
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(50, 4))
@@ -76,5 +76,5 @@ def test_of_a_formula() -> None:
     data = {"y": X[:, 0], "x": X[:, 1], "twice": 2.0 * X[:, 1], "a": np.where(np.arange(50) < 20, "p", "q"),
             "b": np.where(np.arange(50) < 20, "u", "v")}
     _, blocks = encode("y ~ x + twice + a + b", data)
-    assert collinear(blocks.fixed.matrix, blocks.fixed.names) == [
+    assert collinear(blocks.matrix, blocks.names) == [
         "'twice' is 2 x: the data cannot tell them apart.", "'b[T.v]' is a[T.q]: the data cannot tell them apart."]

@@ -10,8 +10,7 @@ import pytest
 from formulaic import model_matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from klimb.terms.encoder import encode
+from tests.terms.view import encode, view
 
 RNG = np.random.default_rng(5)
 N = 150
@@ -55,13 +54,13 @@ def test_same_columns_as_formulaic(text: str) -> None:
     except TypeError:  # formulaic: a product of nothing
         return
     _, blocks = encode(f"y ~ {text}", DATA)
-    ours, theirs = blocks.fixed.matrix, np.asarray(expected, dtype=float)
+    ours, theirs = blocks.matrix, np.asarray(expected, dtype=float)
     if theirs.shape[1] > N - 20:
         return
     both = rank(np.hstack([ours, theirs])) if ours.size or theirs.size else 0
     assert rank(ours) == rank(theirs) == both
     assert ours.shape == theirs.shape
-    names = list(blocks.fixed.names)
+    names = list(blocks.names)
     order = sorted(range(len(names)), key=lambda j: key(names[j]))
     other = sorted(range(len(names)), key=lambda j: key(expected.columns[j]))
     if [key(names[j]) for j in order] == [key(expected.columns[j]) for j in other]:
@@ -81,8 +80,8 @@ def test_same_order_and_names(text: str) -> None:
     # In formulaic b %in% a is a/b; in R, and here, it is the product alone.
     expected = model_matrix(text.replace("b %in% a", "a:b"), DATA)
     _, blocks = encode(f"y ~ {text}", DATA)
-    assert list(blocks.fixed.names) == list(expected.columns)
-    np.testing.assert_allclose(blocks.fixed.matrix, np.asarray(expected, dtype=float), rtol=1e-10, atol=1e-10)
+    assert list(blocks.names) == list(expected.columns)
+    np.testing.assert_allclose(blocks.matrix, np.asarray(expected, dtype=float), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [
@@ -103,8 +102,8 @@ def test_same_order_and_names(text: str) -> None:
 def test_other_spellings(ours: str, theirs: str) -> None:
     expected = model_matrix(theirs, DATA, context={"np": np})
     _, blocks = encode(f"y ~ {ours}", DATA)
-    np.testing.assert_allclose(blocks.fixed.matrix, np.asarray(expected, dtype=float), rtol=1e-10, atol=1e-10)
-    assert levels(blocks.fixed.names) == levels(expected.columns)
+    np.testing.assert_allclose(blocks.matrix, np.asarray(expected, dtype=float), rtol=1e-10, atol=1e-10)
+    assert levels(blocks.names) == levels(expected.columns)
 
 
 def levels(names: Iterable[str]) -> list[str]:
@@ -117,6 +116,6 @@ def test_new_data_are_encoded_as_the_old() -> None:
     spec = model_matrix(text.replace("Sum", "contr.sum"), DATA)
     encoder, _ = encode(f"y ~ {text}", DATA)
     some = DATA[(DATA.x > -0.5) & (DATA.a != "q")]
-    np.testing.assert_allclose(encoder.encode(some).fixed.matrix,
+    np.testing.assert_allclose(view(encoder, some).matrix,
                                np.asarray(spec.model_spec.get_model_matrix(some), float),
                                rtol=1e-10, atol=1e-10)

@@ -7,14 +7,17 @@ from typing import Any, final
 
 import numpy as np
 
+from klimb._stored import stored
 from klimb.errors import InputError
 from klimb.formula.errors import FormulaError
 from klimb.formula.nodes import Call
+from klimb.formula.numeric import counted_quantile
 from klimb.numerics.arrays import Array
 from klimb.rows.table import Source
 
 
 @final
+@stored("formula.polynomial")
 @dataclass(frozen=True)
 class Polynomial:
     """``poly(x, degree)``: polynomials that are orthonormal over the data of the fit, or plain powers."""
@@ -50,18 +53,9 @@ class Polynomial:
             columns.append(now / np.sqrt(self.squares[j + 1]))
         return np.column_stack(columns)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "poly", "degree": self.degree, "centers": list(self.centers), "squares": list(self.squares),
-                "shift": self.shift, "size": self.size_of_x}
 
-    @classmethod
-    def from_json(cls, state: dict[str, Any]) -> Polynomial:
-        return cls(int(state["degree"]), tuple(map(float, state["centers"])), tuple(map(float, state["squares"])),
-                   float(state["shift"]), float(state["size"]))
-
-
-def learn_polynomial(x: Array, arguments: dict[str, Any], node: Call, text: str) -> Polynomial:
-    """Orthogonalise 1, x, x^2, ... over the data (Stieltjes' procedure)."""
+def learn_polynomial(x: Array, source: Source, arguments: dict[str, Any], node: Call, text: str) -> Polynomial:
+    """Orthogonalise 1, x, x^2, ... over the data (Stieltjes' procedure); a row of weight 2 counts twice."""
     degree = arguments["degree"]
     if not 1 <= degree <= 50:
         raise FormulaError("expected a degree from 1 to 50", str(degree), "Use s(x) for flexible curves.", text,
@@ -77,16 +71,18 @@ def learn_polynomial(x: Array, arguments: dict[str, Any], node: Call, text: str)
     t = (x - shift) / size
     before, now = np.zeros_like(t), np.ones_like(t)
     centers: list[float] = []
-    squares = [float(len(t))]
+    counts = source.counts
+    squares = [float(counts.sum())]
     for j in range(degree):
-        centers.append(float((t * now) @ now) / squares[j])
+        centers.append(float((counts * t * now) @ now) / squares[j])
         ratio = squares[j] / squares[j - 1] if j else 0.0
         before, now = now, (t - centers[j]) * now - ratio * before
-        squares.append(float(now @ now))
+        squares.append(float((counts * now) @ now))
     return Polynomial(degree, tuple(centers), tuple(squares), shift, size)
 
 
 @final
+@stored("formula.bspline")
 @dataclass(frozen=True)
 class BSpline:
     """``bs(x)``: B-splines between two ends; the first one is left out, because the intercept has its place."""
@@ -111,15 +107,6 @@ class BSpline:
         self.check(x, name, source)
         return bspline_basis(x, self.degree, self.knots, self.lower, self.upper)[:, 1:]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "bs", "degree": self.degree, "knots": list(self.knots), "lower": self.lower,
-                "upper": self.upper}
-
-    @classmethod
-    def from_json(cls, state: dict[str, Any]) -> BSpline:
-        return cls(int(state["degree"]), tuple(map(float, state["knots"])), float(state["lower"]),
-                   float(state["upper"]))
-
 
 def bspline_basis(x: Array, degree: int, inner: tuple[float, ...], lower: float, upper: float) -> Array:
     """All B-splines of a degree at x by the recursion of Cox and de Boor; the ends are repeated knots."""
@@ -141,8 +128,8 @@ def bspline_basis(x: Array, degree: int, inner: tuple[float, ...], lower: float,
     return basis[:, :count]
 
 
-def learn_bspline(x: Array, arguments: dict[str, Any], node: Call, text: str) -> BSpline:
-    """Inner knots at quantiles, unless they are given."""
+def learn_bspline(x: Array, source: Source, arguments: dict[str, Any], node: Call, text: str) -> BSpline:
+    """Inner knots at quantiles, unless they are given; a row of weight 2 counts twice."""
     degree, df, knots = arguments["degree"], arguments["df"], arguments["knots"]
     if not 0 <= degree <= 10:
         raise FormulaError("expected a degree from 0 to 10", str(degree), "3 is the usual one.", text, node.span)
@@ -161,8 +148,10 @@ def learn_bspline(x: Array, arguments: dict[str, Any], node: Call, text: str) ->
                                node.span)
         if df > 1000:
             raise FormulaError("expected df of at most 1000", str(df), "Use s(x) or gp(x).", text, node.span)
-        inside = x[(x >= lower) & (x <= upper)]
-        knots = np.quantile(inside, np.linspace(0, 1, inner + 2)[1:-1]) if inner and len(inside) else ()
+        inside = (x >= lower) & (x <= upper)
+        knots = ()
+        if inner and inside.any():
+            knots = counted_quantile(x[inside], source.counts[inside], np.linspace(0, 1, inner + 2)[1:-1])
     inner_knots = tuple(sorted(float(knot) for knot in knots))
     if not lower < upper:
         raise InputError(f"{node} needs a column that varies", f"{lower:g} in every row", "Leave it out.")

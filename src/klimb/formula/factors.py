@@ -1,7 +1,7 @@
 """The factors of a product: numbers, bases (poly, bs) and levels, each as one or more columns.
 
 `learn_factor` looks at the data of the fit once; what it learnt is a plain record that turns any other frame into the
-same columns, and goes to JSON and back without losing a bit.
+same columns, and goes to a file and back without losing a bit.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from klimb._stored import stored
 from klimb.errors import InputError, listed
 from klimb.formula.bases import BSpline, Polynomial, learn_bspline, learn_polynomial
 from klimb.formula.contrasts import contrast, contrast_labels, left_out_level
@@ -26,6 +27,7 @@ from klimb.rows.table import Source, shown_values
 
 
 @final
+@stored("formula.number")
 @dataclass(frozen=True)
 class NumberFactor:
     """One numeric column."""
@@ -40,11 +42,9 @@ class NumberFactor:
     def block(self, source: Source, full: bool) -> Array:
         return self.expression.evaluate(source)[:, None]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "number", "name": self.name, "expression": self.expression.to_json()}
-
 
 @final
+@stored("formula.basis")
 @dataclass(frozen=True)
 class BasisFactor:
     """Several columns made of one: ``poly(x, 3)``, ``bs(x, df=5)``."""
@@ -60,12 +60,9 @@ class BasisFactor:
     def block(self, source: Source, full: bool) -> Array:
         return self.basis.evaluate(self.expression.evaluate(source), self.name, source)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "basis", "name": self.name, "expression": self.expression.to_json(),
-                "basis": self.basis.to_json()}
-
 
 @final
+@stored("formula.levels")
 @dataclass(frozen=True)
 class LevelFactor:
     """A column of levels: k columns where it stands alone, k - 1 contrasts beside what it is compared with."""
@@ -102,27 +99,8 @@ class LevelFactor:
         ones[np.arange(source.n), codes] = 1.0
         return ones if full else np.delete(ones, left_out_level("Treatment", self.levels, self.reference), axis=1)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "levels", "name": self.name, "column": self.column, "levels": list(self.levels),
-                "contrast": self.contrast, "reference": self.reference}
-
 
 Factor: TypeAlias = NumberFactor | BasisFactor | LevelFactor
-
-
-def factor_from_json(state: dict[str, Any]) -> Factor:
-    """The factor whose ``to_json`` gave ``state``."""
-    kind, name = state["kind"], str(state["name"])
-    if kind == "number":
-        return NumberFactor(name, Numeric.from_json(state["expression"]))
-    if kind == "basis":
-        kinds: dict[str, type[Polynomial] | type[BSpline]] = {"poly": Polynomial, "bs": BSpline}
-        basis = kinds[state["basis"]["kind"]].from_json(state["basis"])
-        return BasisFactor(name, Numeric.from_json(state["expression"]), basis)
-    if kind == "levels":
-        return LevelFactor(name, str(state["column"]), tuple(state["levels"]), str(state["contrast"]),
-                           state["reference"])
-    raise InputError("a kind of factor that this version knows", repr(kind), "Update klimb.")
 
 
 def learn_factor(node: Name | Call, source: Source, text: str) -> Factor:
@@ -142,7 +120,7 @@ def learn_factor(node: Name | Call, source: Source, text: str) -> Factor:
         expression = learn_numeric(arguments["x"], source)
         learn = learn_polynomial if node.function == "poly" else learn_bspline
         x = expression.evaluate(source)
-        basis = learn(x, arguments, node, text)
+        basis = learn(x, source, arguments, node, text)
         basis.check(x, name, source)
         return BasisFactor(name, expression, basis)
     return _number(name, node, source)

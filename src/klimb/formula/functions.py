@@ -1,6 +1,7 @@
-"""The closed list of functions that a formula may call, and how their arguments are read.
+"""The functions that a formula may call, and how their arguments are read.
 
-Nothing of a formula is ever evaluated as Python: a call is looked up here by name, or refused.
+Nothing of a formula is ever evaluated as Python: a call is looked up here by name, or refused. Kinds of terms add their
+functions when they are registered (`klimb.terms`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any, final
 
 from klimb.errors import listed, nearest
 from klimb.formula.errors import FormulaError
-from klimb.formula.nodes import Call, Items, Name, Node, Number, Text, Word
+from klimb.formula.nodes import Call, Dot, Items, Name, Node, Number, Text, Word
 
 REQUIRED = object()
 
@@ -78,15 +79,6 @@ FUNCTIONS: dict[str, Function] = {
                  (Parameter("x", "column"), Parameter("contrast", "contrast", "Treatment"),
                   Parameter("reference", "level", None), Parameter("levels", "levels", None)),
                  "x as a factor, with a contrast, a reference level, an order of levels"),
-        Function("offset", "special", (_X,), "added to the linear predictor with coefficient 1"),
-        Function("s", "special",
-                 (_X, Parameter("k", "whole", 10), Parameter("by", "column", None),
-                  Parameter("knots", "numbers", None)),
-                 "smooth curve: penalised cubic spline with k knots; by= gives a curve per level"),
-        Function("gp", "special",
-                 (Parameter("x", "numeric", many=True), Parameter("kernel", "word", "matern52"),
-                  Parameter("points", "whole", None)),
-                 "Gaussian process over the columns, with a kernel of klimb.kernels"),
         Function("cbind", "response", (Parameter("successes", "column"), Parameter("failures", "column")),
                  "left of ~: successes and failures"),
         Function("p", "response", (Parameter("successes", "column"), Parameter("trials", "column")),
@@ -191,6 +183,8 @@ def columns_of(node: Node, text: str) -> list[Name]:
 
 
 def _convert(value: Node, parameter: Parameter, function: Function, text: str) -> Any:
+    if parameter.many and isinstance(value, Dot):  # replaced by columns when the formula is expanded
+        return value
     converted = _CONVERTERS[parameter.kind](value)
     if converted is _UNFIT:
         raise FormulaError(f"expected {KINDS[parameter.kind]} as {parameter.name} of {function.name}()", str(value),

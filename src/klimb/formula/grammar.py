@@ -297,6 +297,9 @@ class _Parser:
             return Name(token.text, token.span)
         if token.is_operator("["):
             return self.items("]", 1)
+        if token.is_operator("."):
+            self.take()
+            return Dot(token.span)
         raise self.wrong("an argument", _ARITHMETIC if token.is_operator("(") else "Check the parentheses and commas.")
 
     def finite(self, number: Number) -> Number:

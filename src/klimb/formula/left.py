@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Literal, final
 
 import numpy as np
 
+from klimb._stored import stored
 from klimb.errors import InputError, listed
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import FUNCTIONS, bind
@@ -19,8 +20,9 @@ from klimb.rows.table import Source
 
 
 @final
+@stored("formula.left")
 @dataclass(frozen=True)
-class Response:
+class LeftSide:
     """What is modelled.
 
     A number (with the functions applied to it), the code of a level (0, 1, ..., in the order of ``levels``; False and
@@ -28,7 +30,7 @@ class Response:
     """
 
     name: str
-    kind: str  # number, levels, trials
+    kind: Literal["number", "levels", "trials"]
     columns: tuple[str, ...]
     expression: Numeric | None = None
     levels: tuple[str, ...] = ()
@@ -59,20 +61,8 @@ class Response:
                      "Check which column is which: p(successes, trials), cbind(successes, failures).")
         return np.column_stack([successes, trials])
 
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "kind": self.kind, "columns": list(self.columns), "levels": list(self.levels),
-                "failures": self.failures, "expression": self.expression.to_json() if self.expression else None}
 
-    @classmethod
-    def from_json(cls, state: dict[str, Any]) -> Response:
-        if state["kind"] not in ("number", "levels", "trials"):
-            raise InputError("a kind of response that this version knows", repr(state["kind"]), "Update klimb.")
-        expression = Numeric.from_json(state["expression"]) if state["expression"] else None
-        return cls(str(state["name"]), state["kind"], tuple(state["columns"]), expression, tuple(state["levels"]),
-                   bool(state["failures"]))
-
-
-def learn_response(node: Node, source: Source, text: str) -> Response:
+def learn_response(node: Node, source: Source, text: str) -> LeftSide:
     """The response of a formula; numbers stay numbers, text and booleans become codes."""
     if isinstance(node, Name):
         column = source.column(node.name)
@@ -80,24 +70,24 @@ def learn_response(node: Node, source: Source, text: str) -> Response:
             _, levels = source.factor(node.name)
             if column.kind == "flag":
                 levels = ("False", "True")
-            return Response(node.name, "levels", (node.name,), levels=levels)
-        return _checked(Response(node.name, "number", (node.name,), learn_numeric(node, source)), source)
+            return LeftSide(node.name, "levels", (node.name,), levels=levels)
+        return _checked(LeftSide(node.name, "number", (node.name,), learn_numeric(node, source)), source)
     if isinstance(node, Call):
         role = FUNCTIONS[node.function].role
         arguments = bind(node, text)
         if role == "response":
             columns = tuple(column.name for column in arguments.values())
-            return _checked(Response(label(node), "trials", columns, failures=node.function == "cbind"), source)
+            return _checked(LeftSide(label(node), "trials", columns, failures=node.function == "cbind"), source)
         if role == "elementwise":
             expression = learn_numeric(node, source)
             if all(step.function not in ("standardize", "scale", "center") for step in expression.steps):
-                return _checked(Response(label(node), "number", (expression.column,), expression), source)
+                return _checked(LeftSide(label(node), "number", (expression.column,), expression), source)
     raise FormulaError("expected one response left of ~", str(node),
                        "Write y, log(y) or another function of one column, cbind(successes, failures), p(y, n) or "
                        "y | trials(n).", text, node.span)
 
 
-def _checked(response: Response, source: Source) -> Response:
+def _checked(response: LeftSide, source: Source) -> LeftSide:
     """Look at all values now, when the place in the formula is known."""
     response.encode(source)
     return response

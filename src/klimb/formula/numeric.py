@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from klimb._stored import stored
 from klimb.errors import InputError
 from klimb.formula.functions import bind
 from klimb.formula.nodes import Call, Name
@@ -27,12 +28,19 @@ _LEARNS = {"standardize": 2, "scale": 2, "center": 1}  # numbers that a function
 
 
 @final
+@stored("formula.step")
 @dataclass(frozen=True)
 class Step:
     """One function, with the numbers it learnt (mean and sd of standardize, mean of center)."""
 
     function: str
     learnt: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        learns = 0 if self.function in _ELEMENTWISE else _LEARNS.get(self.function)
+        if learns != len(self.learnt) or 0.0 in self.learnt[1:] or not np.isfinite(self.learnt).all():
+            raise InputError("a function must be one that this version knows, with the numbers that it learnt",
+                             f"{self.function!r} with {self.learnt}", "The file may be damaged.")
 
     def apply(self, values: Array, source: Source, inner: str) -> Array:
         if self.function in _ELEMENTWISE:
@@ -51,6 +59,7 @@ class Step:
 
 
 @final
+@stored("formula.numeric")
 @dataclass(frozen=True)
 class Numeric:
     """A column and the functions applied to it, innermost first.
@@ -80,18 +89,6 @@ class Numeric:
             text = f"{step.function}({text})"
         return text
 
-    def to_json(self) -> dict[str, Any]:
-        return {"column": self.column, "steps": [[step.function, *step.learnt] for step in self.steps]}
-
-    @classmethod
-    def from_json(cls, state: dict[str, Any]) -> Numeric:
-        steps = tuple(Step(str(name), tuple(float(x) for x in learnt)) for name, *learnt in state["steps"])
-        for step in steps:
-            learns = 0 if step.function in _ELEMENTWISE else _LEARNS.get(step.function)
-            if learns != len(step.learnt) or 0.0 in step.learnt[1:]:
-                raise InputError("a function that this version knows, and what it learnt", f"{step}", "Update klimb.")
-        return cls(str(state["column"]), steps)
-
 
 def learn_numeric(node: Any, source: Source) -> Numeric:
     """The expression of a node (a name, or calls of elementwise and stateful functions around one)."""
@@ -102,28 +99,45 @@ def learn_numeric(node: Any, source: Source) -> Numeric:
     assert isinstance(node, Name)
     expression = Numeric(node.name)
     for function in reversed(chain):
-        step = Step(function)
+        learnt: tuple[float, ...] = ()
         if function not in _ELEMENTWISE:
             values = expression.evaluate(source)
-            center, spread = moments(values, f"{function}({expression})")
-            step = Step(function, (center,) if function == "center" else (center, spread))
+            learnt = moments(values, f"{function}({expression})", weights=source.weights)[: _LEARNS[function]]
+        step = Step(function, learnt)
         expression = Numeric(expression.column, (*expression.steps, step))
     return expression
 
 
-def moments(values: Array, what: str, *, constant: bool = False) -> tuple[float, float]:
+def moments(values: Array, what: str, *, weights: Array | None = None) -> tuple[float, float]:
     """Mean and standard deviation (with n - 1, as R's scale()); an error where all values are equal.
 
-    The values are scaled first, so that neither 1e200 nor 1e-200 loses the spread.
+    A value of weight 2 counts as two. The values are scaled first, so that neither 1e200 nor 1e-200 loses the spread.
     """
     low, high = float(values.min()), float(values.max())
     if low == high:
-        if constant or what.startswith("center"):
+        if what.startswith("center"):
             return low, 1.0
         raise InputError(f"{what} needs a column that varies", f"{low:g} in every row", "Leave the column out.")
     size = max(abs(low), abs(high))
     scaled = values / size
-    center = float(scaled.mean())
+    counts = np.ones(len(values)) if weights is None else weights
+    total = float(counts.sum())
+    center = float(counts @ scaled) / total
     deviation = scaled - center
-    center += float(deviation.mean())
-    return center * size, float(np.sqrt((deviation @ deviation) / (len(values) - 1))) * size
+    center += float(counts @ deviation) / total
+    square = float(counts @ deviation**2) / max(total - 1.0, 0.5 * total)
+    return center * size, float(np.sqrt(square)) * size
+
+
+def counted_quantile(values: Array, counts: Array, p: Any) -> Array:
+    """Quantiles of values that count several times, interpolated between neighbours as those of repeated values.
+
+    >>> counted_quantile(np.array([3.0, 1.0]), np.array([1.0, 2.0]), [0.0, 0.5, 0.75])
+    array([1., 1., 2.])
+    """
+    order = np.argsort(values, kind="stable")
+    upto, ranked = np.cumsum(counts[order]), values[order]
+    place = np.asarray(p) * max(float(upto[-1]) - 1.0, 0.0)
+    low = np.floor(place)
+    below, above = (ranked[np.minimum(np.searchsorted(upto, k, side="right"), len(ranked) - 1)] for k in (low, low + 1))
+    return np.asarray(below + (place - low) * (above - below))

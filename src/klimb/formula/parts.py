@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
 from klimb.errors import listed, nearest
@@ -47,14 +47,21 @@ class Grouping:
 
 @final
 @dataclass(frozen=True)
-class Terms:
-    """A formula's right side, expanded: products with wide priors, and what has variances of its own."""
+class Parts:
+    """A formula's right side, expanded: products with wide priors, and what stands on its own."""
 
     fixed: tuple[Term, ...]  # by number of factors, the intercept first
-    groups: tuple[Grouping, ...]
-    offsets: tuple[Call, ...]
-    smooths: tuple[Call, ...]
-    processes: tuple[Call, ...]
+    others: tuple[Call | Grouping, ...]  # as written
+
+    def nodes(self) -> list[Name | Call]:
+        """The parts of the tree that name the columns of what stands on its own."""
+        found: list[Name | Call] = []
+        for part in self.others:
+            if isinstance(part, Grouping):
+                found += [*(factor for term in part.effects for factor in term), *part.groups]
+            else:
+                found.append(part)
+        return found
 
 
 def label(factor: Name | Call) -> str:
@@ -62,7 +69,7 @@ def label(factor: Name | Call) -> str:
     return factor.name if isinstance(factor, Name) else str(factor)
 
 
-def expand(formula: Formula, columns: Sequence[str]) -> Terms:
+def expand(formula: Formula, columns: Sequence[str]) -> Parts:
     """The terms of ``formula`` for data with these ``columns``; every column it names must be there.
 
     >>> from klimb.formula import parse
@@ -77,15 +84,13 @@ def expand(formula: Formula, columns: Sequence[str]) -> Terms:
         if factor == formula.response:
             raise FormulaError("expected other columns than the response", f"{factor} on both sides",
                                "Take it out on the right.", formula.text, factor.span)
-    special: dict[str, list[Call]] = {"offset": [], "s": [], "gp": []}
-    groups: list[Grouping] = []
+    others: list[Call | Grouping] = []
     for item in found.values():
         if isinstance(item, Grouping):
-            _check_twice(item, groups, formula.text)
-            groups.append(item)
-        elif isinstance(item, Call):
-            special[item.function].append(item)
-    return Terms(tuple(fixed), tuple(groups), tuple(special["offset"]), tuple(special["s"]), tuple(special["gp"]))
+            _check_twice(item, [other for other in others if isinstance(other, Grouping)], formula.text)
+        if isinstance(item, (Call, Grouping)):
+            others.append(item)
+    return Parts(tuple(fixed), tuple(others))
 
 
 def _check_twice(grouping: Grouping, others: list[Grouping], text: str) -> None:
@@ -135,6 +140,7 @@ class _Expansion:
         taken = {name.name for name in used_columns(formula.response, formula.text)}
         taken |= {name.name for node in _specials(formula.right) for name in used_columns(node, formula.text)}
         self.others = [name for name in columns if name not in taken]
+        self.named = {name.name for name in used_columns(formula.right, formula.text)}
 
     def value(self, node: Node) -> _Items:
         # A long sum leans to the left: walk down that side without recursion.
@@ -169,7 +175,17 @@ class _Expansion:
             raise FormulaError("expected a term", f"{node.function}()", f"{node.function}() goes to the left of ~.",
                                self.text,
                                node.span)
-        return _ordered([node if role == "special" else (node,)])
+        return _ordered([self.without_dot(node) if role == "special" else (node,)])
+
+    def without_dot(self, call: Call) -> Call:
+        """``ridge(.)`` with the columns that the formula does not name, one by one."""
+        if not any(isinstance(value, Dot) for _, value in call.arguments):
+            return call
+        arguments: list[tuple[str | None, Node]] = []
+        for key, value in call.arguments:
+            names = [Name(name, value.span) for name in self.others if name not in self.named]
+            arguments += [(key, name) for name in names] if isinstance(value, Dot) else [(key, value)]
+        return replace(call, arguments=tuple(arguments))
 
     def combine(self, left: _Items, operation: Operation) -> _Items:
         operator = operation.operator
@@ -227,9 +243,9 @@ class _Expansion:
                                    item.bar.span)
             if isinstance(item, Call):
                 more = {"s": "s(x, by=g) gives a curve per level of g.", "gp": "gp(x, z) is a joint surface.",
-                        "offset": "Make the column in your data first."}[item.function]
+                        "offset": "Make the column in your data first."}.get(item.function, "")
                 raise FormulaError(f"expected {item.function}() on its own", f"{operation.operator!r} beside it",
-                                   f"Join it with +. {more}", self.text, item.span)
+                                   f"Join it with +. {more}".strip(), self.text, item.span)
 
     def groupings(self, bar: Bar) -> list[Grouping]:
         effects = add(_ordered([INTERCEPT]), self.value(bar.effects))

@@ -21,6 +21,7 @@ class Source:
 
     frame: Frame
     kept: npt.NDArray[np.intp] | None = None
+    weights: Array | None = None  # how often each kept row counts
     _numbers: dict[str, Array] = field(default_factory=dict)  # columns that were asked for already
 
     @property
@@ -31,6 +32,18 @@ class Source:
     def rows(self) -> npt.NDArray[np.intp]:
         """Positions of the kept rows in the frame."""
         return np.arange(self.frame.n, dtype=np.intp) if self.kept is None else self.kept
+
+    @property
+    def counts(self) -> Array:
+        """How often each row counts."""
+        return np.ones(self.n) if self.weights is None else self.weights
+
+    @property
+    def shares(self) -> Array:
+        """Weights of the rows that sum to one: what is learnt from the data is learnt with them."""
+        if self.weights is None:
+            return np.full(self.n, 1.0 / max(self.n, 1))
+        return np.asarray(self.weights / self.weights.sum())
 
     def column(self, name: str) -> Column:
         return self.frame.read(name)
@@ -68,29 +81,36 @@ def shown_values(values: npt.NDArray[Any], rows: npt.NDArray[np.intp]) -> str:
     return ", ".join(parts) + (f", ... ({len(rows)} in all)" if len(rows) > len(parts) else "")
 
 
-def complete_rows(frame: Frame, names: list[str], missing: str, *, learning: bool = False) -> tuple[Source, int]:
+def complete_rows(frame: Frame, names: list[str], missing: str, *, learning: bool = False,
+                  weights: Array | None = None) -> tuple[Source, int]:
     """The rows without a missing value in the columns ``names``, and how many were left out.
 
-    ``missing`` is "drop" or "error". No rows at all are an error when there is something to learn from them.
+    ``missing`` is "drop" or "error". No rows at all are an error when there is something to learn from them. A row of
+    weight 0 is left out, and is not counted.
     """
     if learning and not frame.n:
         raise InputError("data with at least one row", "no rows", "Check how the data were read.")
     if missing not in ("drop", "error"):
         raise InputError('missing must be "drop" or "error"', repr(missing), "Choose one of the two.")
     lost: npt.NDArray[np.bool_] | None = None
+    absent = None if weights is None or weights.all() else weights == 0.0
     holes: list[str] = []
     for name in names:
         mask = frame.read(name).missing
+        if mask is not None and absent is not None:
+            mask = mask & ~absent
         if mask is not None and mask.any():
             holes.append(f"{name!r}: {rows_named(np.flatnonzero(mask))}")
             lost = mask if lost is None else lost | mask
+    if lost is None and absent is None:
+        return Source(frame, None, weights), 0
     if lost is None:
-        return Source(frame), 0
-    if missing == "error":
+        lost = np.zeros(frame.n, dtype=bool)
+    elif missing == "error":
         raise InputError("no value may be missing", "missing values in " + "; ".join(holes),
                          'Fill them in, or pass missing="drop" to leave these rows out.')
-    kept = np.flatnonzero(~lost)
+    kept = np.flatnonzero(~lost if absent is None else ~(lost | absent))
     if not len(kept) and learning:
         raise InputError("at least one complete row", f"{count(frame.n, 'row')}, all with a missing value in "
                          + "; ".join(holes), "Fill values in, or leave the column with most gaps out of the formula.")
-    return Source(frame, kept), int(lost.sum())
+    return Source(frame, kept, None if weights is None else weights[kept]), int(lost.sum())

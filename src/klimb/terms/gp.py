@@ -1,68 +1,167 @@
-"""``gp(x, z)``: the inputs of a Gaussian process, each brought to mean 0 and standard deviation 1."""
+"""``gp(x, z)``: a Gaussian process over numeric columns, through its values at some points.
+
+The inputs are brought to mean 0 and standard deviation 1. With u the whitened values at the points,
+
+    f = Phi u + rest,    Phi = K_fu L^-T,    K_uu = L L',    u ~ N(0, I),    var(rest) = k_ff - |phi|^2,
+
+exact where the points are all distinct inputs.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, final
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, final
 
 import numpy as np
 
+from klimb._stored import stored
 from klimb.errors import listed, nearest
 from klimb.formula.errors import FormulaError
-from klimb.formula.functions import bind
+from klimb.formula.factors import Factor
+from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric, moments
-from klimb.formula.parts import label
+from klimb.numerics.arrays import Array
+from klimb.numerics.dense import cholesky, row_blocks, triangular_solve
+from klimb.priors import Exponential, LogNormal
 from klimb.rows.table import Source
-from klimb.terms.encoded import ProcessBlock
+from klimb.terms.base import Context, FeatureGradients, Moving, Term, TermBlock, WeightsPrior
+from klimb.theta import ParameterBlock, Positive
+
+MOST_POINTS = 120  # inducing inputs; with no more distinct inputs than these it is exact
+JITTER = 1e-8  # of the variance, on the diagonal over the points
 
 
 @final
-@dataclass(frozen=True)
-class Process:
-    """What one ``gp()`` learnt: its columns, their means and standard deviations."""
+@stored("term.gp")
+@dataclass(frozen=True, eq=False)
+class GaussianProcess(Term):
+    """What one ``gp()`` learnt: its columns, their means and standard deviations, and the points."""
 
+    kind = "gp"
+    holds = "points of Gaussian processes, which may be inputs of the data"
+    functions = (Function("gp", "special", (Parameter("x", "numeric", many=True),
+                                            Parameter("kernel", "word", "matern52"),
+                                            Parameter("points", "whole", None)),
+                          "Gaussian process over the columns, with a kernel of klimb.kernels"),)
     name: str
     expressions: tuple[Numeric, ...]
     centers: tuple[float, ...]
     scales: tuple[float, ...]
-    kernel: str
-    options: dict[str, Any]
-
-    def block(self, source: Source) -> ProcessBlock:
-        columns = [(expression.evaluate(source) - center) / scale
-                   for expression, center, scale in zip(self.expressions, self.centers, self.scales, strict=True)]
-        return ProcessBlock(self.name, np.column_stack(columns), self.kernel, tuple(map(str, self.expressions)),
-                            {**self.options, "centers": self.centers, "scales": self.scales})
-
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "expressions": [expression.to_json() for expression in self.expressions],
-                "centers": list(self.centers), "scales": list(self.scales), "kernel": self.kernel,
-                "options": dict(self.options)}
+    kernel_name: str
+    points: Array  # (M, d)
+    parameters: tuple[ParameterBlock, ...] = field(default=())
 
     @classmethod
-    def from_json(cls, state: dict[str, Any]) -> Process:
-        return cls(str(state["name"]), tuple(map(Numeric.from_json, state["expressions"])),
-                   tuple(map(float, state["centers"])), tuple(map(float, state["scales"])), str(state["kernel"]),
-                   dict(state["options"]))
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> tuple[GaussianProcess, ...]:
+        """Means and standard deviations of the inputs, a kernel that there is, and well-spread points."""
+        from klimb.kernels import KERNELS
+
+        arguments = bind(call, text)
+        names = {name.lower(): name for name in KERNELS}
+        key = arguments["kernel"].lower().replace("_", "")
+        if key not in names:
+            raise FormulaError("expected a kernel of klimb.kernels", repr(arguments["kernel"]),
+                               f"{nearest(key, names)}They are {listed(names)}.", text, call.span)
+        most = arguments["points"]
+        if most is not None and not 2 <= most <= 5000:
+            raise FormulaError("expected points from 2 to 5000", str(most), "Leave it out for a good number.", text,
+                               call.span)
+        expressions = tuple(learn_numeric(node, source) for node in arguments["x"])
+        learnt = [moments(expression.evaluate(source), f"gp({expression})", weights=source.weights)
+                  for expression in expressions]
+        found = cls(f"gp({', '.join(map(str, arguments['x']))})", expressions, tuple(center for center, _ in learnt),
+                    tuple(scale for _, scale in learnt), names[key], np.zeros((0, len(expressions))))
+        return (replace(found, points=choose_points(found.block(source).inputs, most or MOST_POINTS)),)
+
+    @property
+    def size(self) -> int:
+        return len(self.points)
+
+    def block(self, source: Source) -> Moving:
+        columns = [(expression.evaluate(source) - center) / scale
+                   for expression, center, scale in zip(self.expressions, self.centers, self.scales, strict=True)]
+        return Moving(np.column_stack(columns))
+
+    def ready(self, block: TermBlock, context: Context) -> Self:
+        scale, blocks = context.units.spread, list[Positive]()
+        for name in self._kernel_type()().free:
+            if name == "variance":
+                blocks.append(context.choices.positive(f"sd({self.name})", Exponential(scale), scale,
+                                                       begin=0.5 * scale, kind="gp"))
+            else:
+                blocks.append(context.choices.positive(f"{name}({self.name})", LogNormal(1.0, 1.0), kind="gp"))
+        return replace(self, parameters=tuple(blocks))
+
+    def _kernel_type(self) -> Any:
+        from klimb.kernels import KERNELS
+
+        return KERNELS[self.kernel_name]
+
+    def kernel(self, values: Sequence[Any]) -> Any:
+        """The kernel; its variance is held as a standard deviation."""
+        kernel = self._kernel_type()()
+        return kernel.with_parameters({name: value**2 if name == "variance" else value
+                                       for name, value in zip(kernel.free, values, strict=True)})
+
+    def prior(self, values: Sequence[Any], field: int = 0) -> WeightsPrior:
+        return WeightsPrior(np.zeros(self.size), np.ones(self.size))
+
+    def features(self, block: Moving, values: Sequence[Any]) -> tuple[Array, Array]:
+        kernel = self.kernel(values)
+        root = point_root(kernel, self.points)
+        n = len(block.inputs)
+        features, slack = np.empty((n, self.size)), np.empty(n)
+        for rows in row_blocks(n, 2 * self.size):
+            features[rows] = triangular_solve(root, kernel.gram(self.points, block.inputs[rows])).T
+            rest = kernel.diag(block.inputs[rows]) - np.einsum("ij,ij->i", features[rows], features[rows])
+            slack[rows] = np.maximum(rest, 0.0)
+        return features, slack
+
+    def pull_features(self, block: Moving, values: Sequence[Any], found: FeatureGradients) -> tuple[float, ...]:
+        """Through K ~ Phi Phi' with Phi = K_fu L^-T, and through the variance that it leaves.
+
+        ``found.moments`` is Phi'(d bound / d Phi) at the optimum, so K_uu needs no sum over rows but for the slack.
+        """
+        kernel = self.kernel(values)
+        root = point_root(kernel, self.points)
+        half = triangular_solve(root, triangular_solve(root, found.moments, transpose=True).T, transpose=True)
+        d_points = -0.5 * (half + half.T) * 0.5
+        pulled = np.zeros(len(kernel.free))
+        for rows, d_features, d_slack in found.pieces:
+            inputs = block.inputs[rows]
+            features = triangular_solve(root, kernel.gram(self.points, inputs)).T
+            P = d_features - 2.0 * d_slack[:, None] * features  # slack = k_ff - |phi|^2, with the same Phi
+            d_cross = triangular_solve(root, P.T, transpose=True)
+            pulled += kernel.cross_parameter_vjp(self.points, inputs, d_cross)
+            pulled += kernel.diag_vjp(inputs, d_slack)
+            phi = triangular_solve(root, features.T, transpose=True)
+            d_points += (phi * d_slack) @ phi.T
+        d_points = 0.5 * (d_points + d_points.T)
+        d_points.flat[:: len(d_points) + 1] += JITTER * np.trace(d_points) / len(d_points)
+        pulled += kernel.gram_vjp(self.points, d_points)
+        # Gradients of kernels are in the logs of their parameters; the variance is held as an sd.
+        return tuple((2.0 if name == "variance" else 1.0) * slope / value
+                     for name, slope, value in zip(kernel.free, pulled, values, strict=True))
 
 
-def learn_process(call: Call, source: Source, text: str) -> Process:
-    """Means and standard deviations of the inputs, and a kernel that there is."""
-    from klimb.kernels import KERNELS
+def choose_points(inputs: Array, most: int) -> Array:
+    """All distinct inputs where they are few, else well-spread ones among them."""
+    distinct = np.unique(inputs, axis=0)
+    if len(distinct) <= most:
+        return distinct
+    if distinct.shape[1] == 1:  # between equal spacing, which prediction likes, and equal counts, which data like
+        share = np.linspace(0.0, 1.0, most)
+        low, high = distinct[0, 0], distinct[-1, 0]
+        return np.unique(0.5 * (np.quantile(distinct[:, 0], share) + low + (high - low) * share))[:, None]
+    from klimb.kernels import RBF, choose_inducing
 
-    arguments = bind(call, text)
-    names = {name.lower(): name for name in KERNELS}
-    key = arguments["kernel"].lower().replace("_", "")
-    if key not in names:
-        raise FormulaError("expected a kernel of klimb.kernels", repr(arguments["kernel"]),
-                           f"{nearest(key, names)}They are {listed(names)}.", text, call.span)
-    if arguments["points"] is not None and not 2 <= arguments["points"] <= 5000:
-        raise FormulaError("expected points from 2 to 5000", str(arguments["points"]),
-                           "Leave it out for a good number.", text,
-                           call.span)
-    expressions = tuple(learn_numeric(node, source) for node in arguments["x"])
-    learnt = [moments(expression.evaluate(source), f"gp({expression})") for expression in expressions]
-    options = {} if arguments["points"] is None else {"points": arguments["points"]}
-    return Process(label(call), expressions, tuple(center for center, _ in learnt),
-                   tuple(scale for _, scale in learnt), key, options)
+    return choose_inducing(RBF(lengthscale=0.3), distinct, most)
+
+
+def point_root(kernel: Any, points: Array) -> Array:
+    """The Cholesky factor of the covariance over the points, with a little noise of its own."""
+    K = np.asfortranarray(kernel.gram(points))
+    K.flat[:: len(K) + 1] += JITTER * K.diagonal().mean()
+    return cholesky(K)

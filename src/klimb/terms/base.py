@@ -1,0 +1,216 @@
+"""The contract of a term: what one kind of term of a formula knows, in one place.
+
+A term learns from the data what it needs for any other rows (levels, knots, points), makes its columns, has a prior
+over their weights at given hyperparameters, gives the gradient of the bound in those, and names what a table shows.
+
+    f = sum over terms of (columns of the row)'(weights of the term) + shifts
+
+A new kind is one file, one entry of `klimb.terms.TERMS` and one row of the documentation.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb.formula.factors import Factor
+from klimb.formula.functions import Function
+from klimb.latents.weights_posterior import Moments
+from klimb.likelihoods import Choices, Units
+from klimb.numerics.arrays import Array
+from klimb.rows.table import Source
+from klimb.sites.base import Site
+from klimb.theta import ParameterBlock, RowKind
+
+UNSEEN = -1  # code of a level that was not there when the model was fitted
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """Columns as they are."""
+
+    values: Array  # (n, k)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Coded:
+    """A code per row, and the values that multiply the weights of that level: never densified where it is large."""
+
+    codes: npt.NDArray[np.intp]  # (n,), `UNSEEN` for a level that was not there at the fit
+    values: Array  # (n, k)
+    n_levels: int
+
+    def dense(self) -> Array:
+        """The same as columns, level by level."""
+        n, k = self.values.shape
+        out = np.zeros((n, self.n_levels * k))
+        at = np.flatnonzero(self.codes >= 0)
+        for j in range(k):
+            out[at, self.codes[at] * k + j] = self.values[at, j]
+        return out
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Moving:
+    """Inputs whose columns move with the hyperparameters."""
+
+    inputs: Array  # (n, d)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """Columns that stand in the matrix of the model already."""
+
+
+TermBlock: TypeAlias = Dense | Coded | Moving | Placed
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class WeightsPrior:
+    """N(mean, covariance) of the weights of a term, without matrices larger than a level's.
+
+    ``root`` (k, k): every one of ``copies`` levels has N(mean of the level, root root'). Otherwise ``variances`` (D,).
+    """
+
+    mean: Array  # (D,)
+    variances: Array  # (D,)
+    root: Array | None = None
+    copies: int = 1
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Reported:
+    """What a table shows of a term: names, and the linear map from the term's weights to them."""
+
+    names: tuple[str, ...]
+    map: Array | None  # (names, weights); None is the identity
+    kind: RowKind
+    at_zero: Array | None = None  # (weights,): what the intercept takes from them, so that it speaks of columns at 0
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What a term's default priors depend on, and the priors that the user asked for."""
+
+    units: Units
+    centre: Array  # (fields,): where the intercepts' priors are centred
+    reach: float  # the scale of the intercept's prior before it is widened
+    shares: Array  # (n,): weights of the rows that sum to one
+    choices: Choices
+    intercept: bool = True  # False where cut points take its part
+    centred: bool = True  # False where f has neither an intercept nor cut points, so that columns are not centred
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FeatureGradients:
+    """d bound / d features, by blocks of rows, and what the weights behind them look like."""
+
+    pieces: Iterator[tuple[slice, Array, Array]]  # rows, d bound / d features (n, k), d bound / d slack (n,)
+    moments: Array  # E[u u'] - I, (k, k)
+
+
+class Term(ABC):
+    """One term: records; ``ready`` returns the one that knows its prior."""
+
+    kind: ClassVar[str]
+    functions: ClassVar[tuple[Function, ...]] = ()  # what formulas call it by
+    holds: ClassVar[str] = ""  # the data that it keeps, in words, for whoever passes a file on
+    name: str
+    parameters: tuple[ParameterBlock, ...]
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many weights it has."""
+
+    @abstractmethod
+    def block(self, source: Source) -> TermBlock:
+        """Its columns for any rows."""
+
+    @abstractmethod
+    def ready(self, block: TermBlock, context: Context) -> Self:
+        """The term with its priors, which depend on the data of the fit."""
+
+    def settled(self, block: TermBlock) -> TermBlock:
+        """The columns of the fit after ``ready`` learnt how to centre and scale them; new rows come so at once."""
+        return block
+
+    def prior(self, values: Sequence[Any], field: int = 0) -> WeightsPrior:
+        """The prior of its weights for one latent field, given the values of its parameters."""
+        raise NotImplementedError
+
+    def density(self, values: Sequence[Any]) -> Site | None:
+        """One site per weight, where their prior is no Gaussian; ``prior`` is then wide, and only there to be proper.
+        """
+        return None
+
+    def log_taper(self, values: Sequence[Any]) -> float:
+        """log int density(w) prior(w) dw: what the bound counts too much where the prior is a density."""
+        return 0.0
+
+    def gradient(self, values: Sequence[Any], moments: Moments) -> tuple[Any, ...]:
+        """d bound / d value of each parameter, from q's second moments of the weights."""
+        return ()
+
+    def features(self, block: Moving, values: Sequence[Any]) -> tuple[Array, Array]:
+        """Columns of a `Moving` block and the variance that they leave unexplained."""
+        raise NotImplementedError
+
+    def pull_features(self, block: Moving, values: Sequence[Any], found: FeatureGradients) -> tuple[Any, ...]:
+        """d bound / d value of each parameter, through the features."""
+        raise NotImplementedError
+
+    def shift(self, block: TermBlock) -> Array | None:
+        """What it adds to f without a weight."""
+        return None
+
+    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
+        """(n, r): root of the variance that levels never seen add to each row; None where there are none."""
+        return None
+
+    @property
+    def coefficient_names(self) -> tuple[str, ...]:
+        """Names of the coefficients that it will report, for terms other than the fixed one."""
+        return ()
+
+    def report(self) -> Reported | None:
+        """The coefficients that the table shows; None where only its parameters are shown."""
+        return None
+
+    def factors(self) -> dict[str, Factor]:
+        """The factors of the formula that it is made of, by key."""
+        return {}
+
+
+class OneScale(Term):
+    """A term whose weights are independent with one standard deviation, the value of its only parameter."""
+
+    def prior(self, values: Sequence[Any], field: int = 0) -> WeightsPrior:
+        return WeightsPrior(np.zeros(self.size), np.full(self.size, values[0] ** 2))
+
+    def gradient(self, values: Sequence[Any], moments: Moments) -> tuple[float, ...]:
+        """d bound / ds = (E|w|^2 / s^2 - D) / s."""
+        total = float((moments.mean**2).sum() + moments.variances().sum())
+        return ((total / values[0] ** 2 - self.size) / values[0],)
+
+
+def repeated_root_gradient(root: Array, M: Array, copies: int) -> Array:
+    """d bound / d R of weights N(0, R R') in each of ``copies`` levels, M the sum over levels of E[b b'].
+
+    d bound = tr(R^-1 dR (W - L I)) with W = R^-1 M R^-T, so the gradient is R^-T (W - L I).
+    """
+    inner = np.linalg.solve(root, np.linalg.solve(root, M).T).T - copies * np.eye(len(root))
+    return np.asarray(np.linalg.solve(root.T, inner), dtype=np.float64)

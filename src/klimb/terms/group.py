@@ -1,0 +1,172 @@
+"""``(1 + x | g)``: every level of g has its own coefficients, normal with one covariance for all levels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, final
+
+import numpy as np
+
+from klimb._stored import stored
+from klimb.formula.coding import Product, full_rank
+from klimb.formula.factors import Factor, LevelFactor
+from klimb.formula.functions import bind
+from klimb.formula.nodes import Name
+from klimb.formula.parts import Grouping
+from klimb.formula.products import INTERCEPT, design, design_names
+from klimb.latents.weights_posterior import Moments
+from klimb.numerics.arrays import Array
+from klimb.priors import LKJ, Exponential
+from klimb.rows.columns import Codes, match_levels
+from klimb.rows.table import Source
+from klimb.terms.base import UNSEEN, Coded, Context, Term, TermBlock, WeightsPrior, repeated_root_gradient
+from klimb.theta import GroupCovariance, ParameterBlock
+
+JOIN = ":"  # levels of g:h are written "a:b"
+
+
+@final
+@stored("term.group")
+@dataclass(frozen=True, eq=False)
+class Group(Term):
+    """A grouping factor: the levels of its columns, those combinations that occurred, and its effects."""
+
+    kind = "group"
+    name: str
+    group_columns: tuple[str, ...]  # g, h of g:h
+    group_levels: tuple[tuple[str, ...], ...]  # of each column
+    cells: tuple[tuple[int, ...], ...] | None  # combinations that occurred; None for one column: all of its levels
+    effects: tuple[Product, ...]
+    correlated: bool
+    used: dict[str, Factor]
+    parameters: tuple[ParameterBlock, ...] = ()
+    centre: Array = field(default_factory=lambda: np.zeros(0))  # taken off the columns, inside
+
+    @classmethod
+    def learn(cls, grouping: Grouping, source: Source, text: str, factors: dict[str, Factor]) -> tuple[Group, ...]:
+        """The groups that occur in the data."""
+        columns = tuple(node.name if isinstance(node, Name) else bind(node, text)["x"].name
+                        for node in grouping.groups)
+        coded = [source.factor(column) for column in columns]
+        levels = tuple(labels for _, labels in coded)
+        cells = None
+        if len(columns) > 1:
+            sizes = [len(labels) for labels in levels]
+            flat = np.unique(_flatten([codes for codes, _ in coded], sizes))
+            cells = tuple(tuple(int(k) for k in np.unravel_index(cell, sizes)) for cell in flat.tolist())
+        keys = [[str(factor) for factor in term] for term in grouping.effects]
+        effects = tuple(full_rank(keys, lambda key: isinstance(factors[key], LevelFactor)))
+        used = {key: factors[key] for product in effects for key, _ in product}
+        return (cls(grouping.name, columns, levels, cells, effects, grouping.correlated, used),)
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Names of the groups."""
+        if self.cells is None:
+            return self.group_levels[0]
+        return tuple(JOIN.join(levels[k] for levels, k in zip(self.group_levels, cell, strict=True))
+                     for cell in self.cells)
+
+    @property
+    def n_levels(self) -> int:
+        return len(self.group_levels[0]) if self.cells is None else len(self.cells)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What varies by group: ("Intercept", "x")."""
+        return design_names(self.effects, self.used)
+
+    @property
+    def size(self) -> int:
+        return self.n_levels * len(self.columns)
+
+    def codes(self, source: Source) -> Codes:
+        """The group of each row; `UNSEEN` for one that was not there at the fit."""
+        parts = [match_levels(*source.factor(column), levels)
+                 for column, levels in zip(self.group_columns, self.group_levels, strict=True)]
+        if self.cells is None:
+            return parts[0]
+        sizes = [len(levels) for levels in self.group_levels]
+        known = _flatten([np.array(part) for part in zip(*self.cells, strict=True)], sizes)
+        asked = _flatten(parts, sizes)
+        place = np.minimum(np.searchsorted(known, asked), len(known) - 1)
+        return np.where(known[place] == asked, place, UNSEEN)
+
+    def block(self, source: Source) -> Coded:
+        every = Coded(self.codes(source), np.asarray(design(self.effects, self.used, source)), self.n_levels)
+        return self.settled(every)
+
+    def settled(self, block: TermBlock) -> Coded:
+        assert isinstance(block, Coded)
+        return replace(block, values=block.values - self.centre) if self.centre.any() else block
+
+    def ready(self, block: TermBlock, context: Context) -> Self:
+        """Default priors act where slopes' columns are at their means; those of the user on what is printed."""
+        assert isinstance(block, Coded)
+        columns, shares = self.columns, context.shares
+        movable = self.correlated and len(columns) > 1 and columns[0] == INTERCEPT
+        centre = shares @ block.values if movable else np.zeros(len(columns))
+        centre = np.where([column == INTERCEPT for column in columns], 0.0, centre)
+        sds = []
+        for j, column in enumerate(columns):
+            size = float(np.sqrt(shares @ (block.values[:, j] - centre[j]) ** 2)) or 1.0
+            unit = context.units.spread / size
+            sds.append(context.choices.positive(self.sd_name(column), Exponential(unit), unit, begin=0.5 * unit,
+                                                kind="group"))
+        names, prior = self._correlations(context)
+        given = context.choices.given(sds[0].name) or any(context.choices.given(name) for name in names)
+        moved = tuple(centre[1:].tolist()) if centre.any() else ()
+        covariance = GroupCovariance(tuple(sds), names, prior, centre=moved,
+                                     as_printed=given or context.choices.given(f"cor({self.name})"))
+        return replace(self, parameters=(covariance,), centre=centre)
+
+    @property
+    def uncentred(self) -> Array:
+        """From the coefficients of a level inside to those of the columns as they are written."""
+        T = np.eye(len(self.columns))
+        if self.centre.any():
+            T[0] -= np.where(np.arange(len(T)) == 0, 0.0, self.centre)
+        return T
+
+    def sd_name(self, column: str) -> str:
+        """``sd(g)`` for the intercepts of g, ``sd(x | g)`` for the slopes of x."""
+        return f"sd({self.name})" if column == INTERCEPT else f"sd({column} | {self.name})"
+
+    def _correlations(self, context: Context) -> tuple[tuple[str, ...], LKJ]:
+        k, columns = len(self.columns), self.columns
+        if not self.correlated or k == 1:
+            return (), LKJ(2.0)
+        names = tuple(f"cor({columns[j]}, {columns[i]} | {self.name})" for i in range(1, k) for j in range(i))
+        found = [context.choices.take(name, LKJ(2.0), LKJ, "", f"cor({self.name})") for name in names]
+        given = next((prior for prior in found if isinstance(prior, LKJ) and prior != LKJ(2.0)), LKJ(2.0))
+        return names, given
+
+    def prior(self, values: Sequence[Any], field: int = 0) -> WeightsPrior:
+        (root,) = values
+        variances = np.tile((root**2).sum(axis=1), self.n_levels)
+        return WeightsPrior(np.zeros(self.size), variances, root, self.n_levels)
+
+    def gradient(self, values: Sequence[Any], moments: Moments) -> tuple[Array, ...]:
+        (root,) = values
+        return (repeated_root_gradient(root, moments.blocks(len(root)), self.n_levels),)
+
+    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
+        assert isinstance(block, Coded)
+        unseen = block.codes < 0
+        if not unseen.any():
+            return None
+        return np.asarray(np.where(unseen[:, None], block.values, 0.0) @ values[0])
+
+    def factors(self) -> dict[str, Factor]:
+        return self.used
+
+
+def _flatten(parts: list[Codes], sizes: list[int]) -> Codes:
+    """One number per combination, in the order of the first column, then the second, ...; -1 where one is unknown."""
+    total = np.zeros(len(parts[0]), dtype=np.int64)
+    bad = np.zeros(len(parts[0]), dtype=bool)
+    for part, size in zip(parts, sizes, strict=True):
+        total = total * size + part
+        bad |= part < 0
+    return np.where(bad, -1, total).astype(np.intp)

@@ -1,0 +1,93 @@
+"""Columns freed of the terms marginal to them, so that priors do not depend on anybody's origin or unit.
+
+The coefficient of a product such as t:belt is that of whatever t:belt adds to t and belt. Its default prior acts on
+that part alone: each column less its least-squares fit by the columns marginal to it,
+
+    Z = X U,    U unit upper triangular in the order of the terms,    f = Z w = X (U w),
+
+so that the coefficients of the columns as they are written are U w. Main effects are freed of the constant (centred), a
+product of its factors and of the constant, a raw power of lower powers; unrelated neighbours are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb.formula.bases import Polynomial
+from klimb.formula.coding import Product
+from klimb.formula.factors import BasisFactor, Factor, LevelFactor
+from klimb.numerics.arrays import Array
+
+NEGLIGIBLE = 1e-10  # of the largest singular value: directions below it are not in the margin
+
+
+def owners(products: Sequence[Product], factors: dict[str, Factor]) -> npt.NDArray[np.intp]:
+    """Which product each column belongs to."""
+    sizes = [int(np.prod([len(factors[key].names(full)) for key, full in product], dtype=np.int64))
+             for product in products]
+    return np.repeat(np.arange(len(products)), sizes)
+
+
+def constant_in(products: Sequence[Product], factors: dict[str, Factor]) -> Array | None:
+    """Coefficients that make the constant: the intercept's, or those of cells in full; None where nothing makes it."""
+    owner = owners(products, factors)
+    for number, product in enumerate(products):
+        if all(full and isinstance(factors[key], LevelFactor) for key, full in product):
+            return np.asarray(owner == number, dtype=np.float64)
+    return None
+
+
+def freed(X: Array, products: Sequence[Product], factors: dict[str, Factor], shares: Array,
+          left_alone: npt.NDArray[np.bool_]) -> Array:
+    """U: ``X @ U`` are the columns freed of their margins.
+
+    Columns that are ``left_alone`` (their coefficients have priors of their own) are not taken out of others.
+    """
+    owner = owners(products, factors)
+    U, constant = np.eye(X.shape[1]), constant_in(products, factors)
+    for number, product in enumerate(products):
+        if not product:
+            continue
+        own = np.flatnonzero(owner == number)
+        keys = {key for key, _ in product}
+        below = [k for k, other in enumerate(products) if other and {key for key, _ in other} < keys]
+        margin = np.flatnonzero(np.isin(owner, below) & ~left_alone)
+        level = None if constant is None or constant[own].any() else constant  # cells in full make the constant
+        if _raw_powers(product, factors):
+            for place, j in enumerate(own):
+                lower = own[:place]
+                regressors = np.concatenate([margin, lower[~left_alone[lower]]])
+                U[:, [j]] = _residual_map(X, shares, regressors, own[place : place + 1], level)
+        else:
+            U[:, own] = _residual_map(X, shares, margin, own, level)
+    return U
+
+
+def _residual_map(X: Array, shares: Array, regressors: npt.NDArray[np.intp], own: npt.NDArray[np.intp],
+                  constant: Array | None) -> Array:
+    """Columns of U: 1 at each of ``own``, minus the least-squares coefficients of the regressors and the constant."""
+    out = np.zeros((X.shape[1], len(own)))
+    out[own, np.arange(len(own))] = 1.0
+    columns = X[:, regressors]
+    middle, centre = (shares @ columns, shares @ X[:, own]) if constant is not None else (
+        np.zeros(len(regressors)), np.zeros(len(own)))
+    if len(regressors):
+        root = np.sqrt(shares)[:, None]
+        spread = root * (columns - middle)
+        size = np.sqrt((spread**2).sum(axis=0))
+        size[size == 0.0] = 1.0
+        found = np.linalg.lstsq(spread / size, root * (X[:, own] - centre), rcond=NEGLIGIBLE)[0] / size[:, None]
+        out[regressors] -= found
+        centre = centre - middle @ found
+    if constant is not None:
+        out -= np.outer(constant, centre)
+    return out
+
+
+def _raw_powers(product: Product, factors: dict[str, Factor]) -> bool:
+    """Whether the columns of a product are x, x^2, ...: each is then freed of those before it."""
+    factor = factors[product[0][0]] if len(product) == 1 else None
+    return isinstance(factor, BasisFactor) and isinstance(factor.basis, Polynomial)

@@ -1,0 +1,50 @@
+"""``offset(x)``: numbers that are added to the linear predictor with coefficient 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self, final
+
+from klimb._stored import stored
+from klimb.formula.functions import Function, Parameter, bind
+from klimb.formula.nodes import Call
+from klimb.formula.numeric import Numeric, learn_numeric
+from klimb.numerics.arrays import Array
+from klimb.rows.table import Source
+from klimb.terms.base import Context, Dense, Term, TermBlock
+from klimb.theta import ParameterBlock
+
+
+@final
+@stored("term.offset")
+@dataclass(frozen=True, eq=False)
+class Offset(Term):
+    """An expression that has no weight."""
+
+    kind = "offset"
+    functions = (Function("offset", "special", (Parameter("x", "numeric"),),
+                          "added to the linear predictor with coefficient 1"),)
+    expression: Numeric
+    name: str = "offset"
+    parameters: tuple[ParameterBlock, ...] = ()
+
+    @classmethod
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> tuple[Offset, ...]:
+        """Evaluate once, so that an error shows its place in the formula."""
+        expression = learn_numeric(bind(call, text)["x"], source)
+        expression.evaluate(source)
+        return (cls(expression),)
+
+    @property
+    def size(self) -> int:
+        return 0
+
+    def block(self, source: Source) -> Dense:
+        return Dense(self.expression.evaluate(source)[:, None])
+
+    def ready(self, block: TermBlock, context: Context) -> Self:
+        return self
+
+    def shift(self, block: TermBlock) -> Array:
+        assert isinstance(block, Dense)
+        return block.values[:, 0]

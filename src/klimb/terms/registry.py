@@ -1,0 +1,41 @@
+"""The kinds of terms, by name; registering one gives formulas its functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from klimb.errors import InputError
+from klimb.formula.functions import FUNCTIONS
+from klimb.formula.nodes import Call
+from klimb.formula.parts import Grouping
+from klimb.terms.base import Term
+from klimb.terms.fixed import Fixed
+from klimb.terms.gp import GaussianProcess
+from klimb.terms.group import Group
+from klimb.terms.offset import Offset
+from klimb.terms.ridge import Ridge
+from klimb.terms.smooth import Smooth
+from klimb.terms.sparsity import Sparse
+
+TERMS: dict[str, type[Term]] = {}
+_BY_FUNCTION: dict[str, type[Term]] = {}
+
+
+def register(cls: type[Term]) -> type[Term]:
+    """Make a kind of term known: formulas may call its functions from now on."""
+    if TERMS.setdefault(cls.kind, cls).__qualname__ != cls.__qualname__:
+        raise InputError("kinds of terms must have different names", f"{cls.kind!r} twice", "Choose another name.")
+    TERMS[cls.kind] = cls
+    for function in cls.functions:
+        FUNCTIONS[function.name] = function
+        _BY_FUNCTION[function.name] = cls
+    return cls
+
+
+for _kind in (Fixed, Offset, Group, Smooth, GaussianProcess, Ridge, Sparse):
+    register(_kind)
+
+
+def term_of(part: Call | Grouping) -> Any:
+    """The kind of term that a part of a formula is."""
+    return Group if isinstance(part, Grouping) else _BY_FUNCTION[part.function]

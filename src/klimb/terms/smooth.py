@@ -1,0 +1,199 @@
+"""``s(x)``: a natural cubic spline whose wiggliness has one variance, learnt from the data.
+
+A natural cubic spline with knots t_1 < ... < t_k is a straight line plus a combination of functions N_j whose second
+derivative is the hat function at the inner knot t_j, so its roughness is a quadratic form in the second derivatives c,
+
+    integral f''^2 = c' R c,        R_jj = (h_{j-1} + h_j) / 3,   R_{j,j+1} = h_j / 6,        h_j = t_{j+1} - t_j.
+
+With R = L L' and b = L'c the roughness is |b|^2: coefficients b that are independent with one variance are the
+smoothing spline's prior (Wahba 1978; Green and Silverman 1994, section 2.1, have Q and R), and the line is left to a
+fixed column. Beyond the outer knots the second derivative is zero: the curve goes on as a straight line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, final
+
+import numpy as np
+
+from klimb._stored import stored
+from klimb.errors import InputError
+from klimb.formula.errors import FormulaError
+from klimb.formula.factors import Factor, LevelFactor, NumberFactor, learn_factor
+from klimb.formula.functions import Function, Parameter, bind
+from klimb.formula.nodes import Call
+from klimb.formula.numeric import Numeric, Step, learn_numeric, moments
+from klimb.numerics.arrays import Array
+from klimb.priors import Exponential
+from klimb.rows.table import Source
+from klimb.terms.base import Context, Dense, OneScale, TermBlock
+from klimb.theta import ParameterBlock
+
+_ROWS = 2048
+FEWEST = 4  # different values of x that make a curve worth the name
+
+
+@final
+@stored("term.smooth")
+@dataclass(frozen=True, eq=False)
+class Smooth(OneScale):
+    """One curve: knots, and the map from the functions N_j to independent coefficients."""
+
+    kind = "smooth"
+    functions = (Function("s", "special", (Parameter("x", "numeric"), Parameter("k", "whole", 10),
+                                           Parameter("by", "column", None), Parameter("knots", "numbers", None)),
+                          "smooth curve: penalised cubic spline with k knots; by= gives a curve per level"),)
+    name: str
+    expression: Numeric
+    origin: float  # the knots are those of (x - origin) / width, from 0 to 1
+    width: float
+    knots: Array
+    transform: Array  # L'^-1 and the scale, (k - 2, k - 2)
+    line: Array  # the straight part that is taken out, (2, k - 2)
+    by: Factor | None = None  # a curve per level, or times a number
+    level: int = -1  # of ``by``, which this curve is for
+    norm: float = 1.0  # the basis is divided by it, so that the coefficients' sd is the typical size of the curve
+    parameters: tuple[ParameterBlock, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        k = len(self.knots) - 2
+        if self.transform.shape != (k, k) or self.line.shape != (2, k) or (np.diff(self.knots) <= 0.0).any():
+            raise InputError("a curve needs ascending knots and matrices of their size",
+                             f"{len(self.knots)} knots, shapes {self.transform.shape} and {self.line.shape}",
+                             "The file may be damaged.")
+
+    @classmethod
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> tuple[Smooth, ...]:
+        """Knots at quantiles of the different values; the basis orthogonal to the line over the data."""
+        arguments = bind(call, text)
+        expression = learn_numeric(arguments["x"], source)
+        x = expression.evaluate(source)
+        origin, width, knots = _knots(x, expression, arguments, call, text)
+        transform = np.linalg.inv(np.linalg.cholesky(roughness(knots)).T)
+        u = (x - origin) / width
+        basis = raw_basis(u, knots, transform)
+        # The line is another term's business: take its least-squares fit out of every column.
+        shares = source.shares
+        middle = float(shares @ u)
+        deviation = shares * (u - middle)
+        slope = (deviation @ basis) / (deviation @ (u - middle))
+        line = np.vstack([shares @ basis - slope * middle, slope])
+        scale = float(np.sqrt((shares @ without_line(basis, u, line) ** 2).sum())) or 1.0
+        by = None if arguments["by"] is None else factors[str(arguments["by"])]
+        over = f", by={by.name}" if by is not None else ""
+        curve = cls(f"s({arguments['x']}{over})", expression, origin, width, knots, transform / scale, line / scale, by)
+        if not isinstance(by, LevelFactor):
+            return (curve,)
+        return tuple(replace(curve, name=f"{curve.name}[{level}]", level=k) for k, level in enumerate(by.levels))
+
+    @classmethod
+    def fixed_part(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> list[list[str]]:
+        """The fixed terms that a curve leaves to its straight part: a slope, one per level of ``by``, or times it."""
+        arguments = bind(call, text)
+        slope = str(arguments["x"])
+        expression = learn_numeric(arguments["x"], source)
+        if slope not in factors:  # the column itself may be a term already
+            slope = f"s({slope})[slope]"
+            center = Step("center", (moments(expression.evaluate(source), "center", weights=source.weights)[0],))
+            factors.setdefault(slope, NumberFactor(slope, Numeric(expression.column, (*expression.steps, center))))
+        if arguments["by"] is None:
+            return [[slope]]
+        by = str(arguments["by"])
+        if by not in factors:
+            factors[by] = learn_factor(arguments["by"], source, text)
+        alone = [] if isinstance(factors[by], LevelFactor) else [[by]]
+        return [*alone, [by, slope]]
+
+    @property
+    def size(self) -> int:
+        return len(self.knots) - 2
+
+    def evaluate(self, x: Array) -> Array:
+        """The wiggly basis at ``x``, (n, k - 2)."""
+        u = (x - self.origin) / self.width
+        return without_line(raw_basis(u, self.knots, self.transform), u, self.line)
+
+    def block(self, source: Source) -> Dense:
+        basis = self.evaluate(self.expression.evaluate(source))
+        if isinstance(self.by, LevelFactor):
+            basis = np.where((self.by.codes(source) == self.level)[:, None], basis, 0.0)
+        elif self.by is not None:
+            basis = basis * self.by.block(source, True)
+        return Dense(basis / self.norm)
+
+    def ready(self, block: TermBlock, context: Context) -> Self:
+        assert isinstance(block, Dense)
+        norm = float(np.sqrt(context.shares @ (block.values**2).sum(axis=1))) or 1.0
+        scale = context.units.spread
+        sd = context.choices.positive(f"sd({self.name})", Exponential(scale), scale, begin=0.5 * scale, kind="smooth")
+        return replace(self, norm=self.norm * norm, parameters=(sd,))
+
+    def settled(self, block: TermBlock) -> Dense:
+        assert isinstance(block, Dense)
+        return Dense(block.values / self.norm)
+
+    def factors(self) -> dict[str, Factor]:
+        return {} if self.by is None else {self.by.name: self.by}
+
+
+def _knots(x: Array, expression: Numeric, arguments: dict[str, Any], call: Call,
+           text: str) -> tuple[float, float, Array]:
+    """The origin and width of x, and knots between 0 and 1."""
+    distinct = np.unique(x)
+    if len(distinct) < FEWEST:
+        raise FormulaError(f"expected at least {FEWEST} different values for a curve",
+                           f"{len(distinct)} in {expression}",
+                           f"Use {expression} itself, or C({expression.column}).", text, call.span)
+    if not 3 <= arguments["k"] <= 1000:
+        raise FormulaError("expected k from 3 to 1000", str(arguments["k"]),
+                           "10 is the usual one; raise it for wavier curves.", text, call.span)
+    origin, width = float(distinct[0]), float(distinct[-1] - distinct[0])
+    if not np.isfinite(width):
+        raise FormulaError("expected a range that floating point can hold", f"{distinct[0]:g} to {distinct[-1]:g}",
+                           "Rescale the column.", text, call.span)
+    if arguments["knots"] is None:
+        u = (distinct - origin) / width
+        return origin, width, np.unique(np.quantile(u, np.linspace(0.0, 1.0, min(arguments["k"], len(distinct)))))
+    inner = (np.array(sorted(set(arguments["knots"]))) - origin) / width
+    if inner[0] <= 0.0 or inner[-1] >= 1.0:
+        raise FormulaError(f"expected inner knots between {distinct[0]:g} and {distinct[-1]:g}",
+                           str(arguments["knots"]), "The ends are knots by themselves.", text, call.span)
+    return origin, width, np.unique(np.concatenate([[0.0], inner, [1.0]]))
+
+
+def raw_basis(u: Array, knots: Array, transform: Array) -> Array:
+    """Columns whose coefficients are independent; each with some straight part of no meaning."""
+    out = np.empty((len(u), len(knots) - 2))
+    for start in range(0, len(u), _ROWS):  # in pieces that stay in the processor's cache
+        rows = slice(start, start + _ROWS)
+        np.matmul(hats_integrated_twice(u[rows], knots), transform, out=out[rows])
+    return out
+
+
+def without_line(basis: Array, u: Array, line: Array) -> Array:
+    """``basis`` less a straight line of every column, in place."""
+    for start in range(0, len(u), _ROWS):
+        rows = slice(start, start + _ROWS)
+        basis[rows] -= line[0] + u[rows, None] * line[1]
+    return basis
+
+
+def hats_integrated_twice(u: Array, knots: Array) -> Array:
+    """The functions N_j: zero left of t_{j-1}, second derivative the hat at t_j, straight right of t_{j+1}."""
+    left, middle, right = knots[:-2], knots[1:-1], knots[2:]
+    area, centroid = 0.5 * (right - left), (left + middle + right) / 3.0
+    x = u[:, None]
+    # Each piece in the form that does not cancel, so that knots may be very close to each other.
+    after, before = np.maximum(x - left, 0.0), np.maximum(right - x, 0.0)
+    rising = after * after * after / (6.0 * (middle - left))
+    falling = area * (x - centroid) + before * before * before / (6.0 * (right - middle))
+    return np.where(x <= middle, rising, falling)
+
+
+def roughness(knots: Array) -> Array:
+    """R: the integrals of products of the hat functions at the inner knots."""
+    h = np.diff(knots)
+    matrix = np.diag((h[:-1] + h[1:]) / 3.0)
+    off = h[1:-1] / 6.0
+    return matrix + np.diag(off, 1) + np.diag(off, -1)
