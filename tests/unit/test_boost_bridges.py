@@ -51,7 +51,7 @@ def test_hyperparameters_of_a_process() -> None:
     counts = np.round(np.exp(1 + y))
     bridge = klimb.bridges.hyperparameters(model, counts)
     assert bridge.names == tuple(model.names)
-    theta = np.asarray(model.theta) + 0.1
+    theta = model.at + 0.1
     steps = 1e-4 * np.eye(bridge.dim)
     numeric = [(bridge.log_density(theta + h) - bridge.log_density(theta - h)) / 2e-4 for h in steps]
     np.testing.assert_allclose(bridge.gradient(theta), numeric, rtol=1e-3, atol=1e-3)
@@ -166,10 +166,8 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_hyperparameters_can_be_boosted() -> None:
     """Its function takes one point and refuses a batch with an error of klimb's own."""
-    from klimb.infer.evidence import optimise
-
     x = np.linspace(0.0, 6.0, 15)
     bridge = klimb.bridges.hyperparameters(klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Gaussian(0.1)), np.sin(x))
     q = bridge.boost(n_components=1)
-    best = optimise(klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Gaussian(0.1)), np.sin(x))
-    assert np.all(np.abs(q.mean - best.model.theta) < 2.0 * q.sd)
+    best = klimb.optimise(klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Gaussian(0.1)), np.sin(x))
+    assert np.all(np.abs(q.mean - best.model.at) < 2.0 * q.sd)

@@ -362,6 +362,20 @@ def test_separable_labels_and_wide_priors():
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
+def test_latents_that_are_not_known_by_products_give_their_design():
+    """The same optimum as that of the natural step, in the terms of the latent itself; a mean of f is no part of it."""
+    K = X @ X.T + np.eye(N)
+    for latent in (latents.Weights(X, mean=0.4), latents.Kernel(K, mean=0.7), latents.Mixed(X, np.arange(N) % 4)):
+        natural = klimb.infer(latent, sites.Logistic(), LABELS)
+        double = klimb.infer(latent, sites.Logistic(), LABELS, step=steps.DoubleLoop())
+        assert double.converged
+        np.testing.assert_allclose(double.bound, natural.bound, atol=1e-8)
+        np.testing.assert_allclose(double.posterior.mean, natural.posterior.mean, atol=1e-5)
+        np.testing.assert_allclose(double.posterior.covariance(), natural.posterior.covariance(), atol=1e-5)
+        again = klimb.infer(latent, sites.Logistic(), LABELS, step=steps.DoubleLoop(), start=natural.posterior)
+        assert again.n_iter <= 1
+
+
 def test_bad_input_is_refused_in_three_parts():
     wrong = scipy.sparse.linalg.LinearOperator((N, D), matvec=lambda u: X @ u, rmatvec=lambda w: 2 * X.T @ w)
     cases = [
@@ -380,7 +394,7 @@ def test_bad_input_is_refused_in_three_parts():
         (lambda: steps.DoubleLoop(variances="magic"), "variances must be"),
         (lambda: steps.DoubleLoop(accuracy=2.0), "accuracy"),
         (lambda: steps.DoubleLoop(max_outer=0), "max_outer"),
-        (lambda: klimb.infer(latents.Weights(X), sites.Logistic(), LABELS, step=steps.DoubleLoop()), "products"),
+        (lambda: klimb.infer(latents.Weights(X, slack=1), sites.Logistic(), LABELS, step=steps.DoubleLoop()), "slack"),
         (lambda: klimb.infer(latents.Implicit(X), sites.Poisson(), COUNTS, step=steps.DoubleLoop("local")), "super"),
         (lambda: klimb.infer(latents.Implicit(X, cov=None), sites.Logistic(), LABELS, step=steps.Natural()), "Double"),
         (lambda: klimb.sparse_glm(X, LABELS, prior="horseshoe"), "prior must be"),

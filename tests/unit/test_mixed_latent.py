@@ -125,7 +125,7 @@ def test_a_hundred_thousand_levels():
     result = klimb.infer(Mixed(Xl, codes, n_levels=levels, cov=10.0), klimb.sites.Logistic(),
                          rng.random(n) < 1 / (1 + np.exp(-f)))
     assert result.converged
-    assert abs(result.posterior.latent.arrow(result.posterior).mean[1] - 1.0) < 0.1
+    assert abs(result.posterior.latent.detach(result.posterior).shared[1] - 1.0) < 0.1
 
 
 def test_bad_input_is_named():
@@ -140,7 +140,7 @@ def test_bad_input_is_named():
 
 
 def test_the_trust_report_is_that_of_the_model_written_out():
-    from klimb.trust.geometry import geometry_of
+    from klimb.latents.coordinates import coordinates_of
 
     values, group_cov = PRIORS["slopes"]
     y = np.random.default_rng(5).poisson(np.exp(0.3 * X[:, 0]))  # the same whichever tests ran before
@@ -149,20 +149,20 @@ def test_the_trust_report_is_that_of_the_model_written_out():
     for latent in (Mixed(X, CODES, values, n_levels=L, cov=COV, group_cov=group_cov),
                    Weights(design, cov=cov, form="primal")):
         result = klimb.infer(latent, klimb.sites.Poisson(), y, tol=1e-10)
-        geometry = geometry_of(result.posterior)
-        z = np.eye(geometry.dim)
+        coordinates = coordinates_of(result.posterior)
+        z = np.eye(coordinates.dim)
         columns = []
 
         def visit(rows, deviations, columns=columns):
             columns.append(deviations)
             return deviations
 
-        gram = geometry.sweep(z, visit)  # Z'Z, row by row
+        gram = coordinates.sweep(z, visit)  # Z'Z, row by row
         Z = np.hstack(columns).T
         np.testing.assert_allclose(Z @ Z.T, result.posterior.factorised().covariance(), atol=1e-8)
         np.testing.assert_allclose(gram, Z.T @ Z, atol=1e-9)
-        report = geometry.report(z, slice(None))
-        np.testing.assert_allclose(np.sqrt((report**2).sum(axis=0)), geometry.sd, atol=1e-10)
+        report = coordinates.report(z, slice(None))
+        np.testing.assert_allclose(np.sqrt((report**2).sum(axis=0)), coordinates.sd, atol=1e-10)
         found.append(result.trust)
     assert found[0].verdict == found[1].verdict
     assert found[0].log_evidence == pytest.approx(found[1].log_evidence, abs=0.05)

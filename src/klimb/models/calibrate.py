@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from klimb.errors import InputError, KlimbError
-from klimb.infer.hyper import Hypermodel
 from klimb.infer.loop import infer
 from klimb.latents.base import Latent
-from klimb.latents.meanfield import MeanField
-from klimb.latents.mixed import Mixed
-from klimb.latents.outputs import Outputs
-from klimb.latents.weights import Weights
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Site
 from klimb.sites.prediction import draw_response
@@ -118,7 +113,7 @@ class Calibration:
 
 
 def calibrate(
-    model: Latent | Hypermodel,
+    model: Any,
     site: Site | None = None,
     *,
     n: int = 500,
@@ -132,8 +127,8 @@ def calibrate(
 
     Parameters
     ----------
-    model : Latent or Hypermodel
-        The prior: a latent (with ``site``), or a model such as ``klimb.gp(kernel, X, site)`` at its hyperparameters.
+    model : Fit, Model or Latent
+        A fit, or a model such as ``klimb.gp(kernel, X, site)``, at its hyperparameters; or a latent with ``site``.
     site : Site
         The likelihood; it must know how to draw y (a distribution function, or classes).
     n : int
@@ -171,7 +166,7 @@ def calibrate(
         if word:
             verdicts[word] = verdicts.get(word, 0) + 1
     places = np.array([place for place, _ in found])
-    return Calibration(places, chosen, _kind(latent), n - len(found), verdicts)
+    return Calibration(places, chosen, latent.reports, n - len(found), verdicts)
 
 
 def binomial_band(n: int, share: float) -> tuple[float, float]:
@@ -198,7 +193,7 @@ class _Task:
 
     def __call__(self, seed: np.random.SeedSequence) -> tuple[Array, str] | None:
         rng = np.random.default_rng(seed)
-        truth, f = draw_prior(self.latent, rng)
+        truth, f = self.latent.draw(rng)
         y = draw_response(self.site, f[None], rng)[0]
         try:
             result = infer(self.latent, self.site, y, tol=self.tol)
@@ -219,52 +214,31 @@ class _Task:
 def marginals_of(posterior: Any) -> tuple[Array, Array]:
     """Mean and sd of what `Calibration` reports: weights where there are any, else f at the sites."""
     latent = posterior.latent
-    if _kind(latent) == "weight":
+    if latent.reports == "weight":
         return posterior.mean, np.sqrt(np.diagonal(posterior.covariance()))
     return posterior.m, np.sqrt(posterior.v)
 
 
-def draw_prior(latent: Latent, rng: np.random.Generator) -> tuple[Array, Array]:
-    """A draw of what is reported (weights, or f) and f at the sites, from the prior."""
-    if isinstance(latent, Outputs):
-        parts = [draw_prior(part, rng) for part in latent.parts]
-        return np.concatenate([truth for truth, _ in parts]), np.concatenate([f for _, f in parts])
-    if isinstance(latent, MeanField):
-        latent = latent.full
-    slack = np.sqrt(latent.slack) * rng.standard_normal(latent.n_sites)
-    if isinstance(latent, Weights):
-        noise = rng.standard_normal((latent.prior.root.shape[-1], 1))
-        w = np.asarray(latent.prior.mean + latent.prior.root_times(noise)[:, 0])
-        return w, latent.X.times(w) + slack
-    design = latent.design()
-    u = np.asarray(rng.standard_normal(design.shape[1]))
-    f = latent.mean + design @ u + slack
-    if isinstance(latent, Mixed):
-        B = latent.Z.shape[1]
-        shared = latent.prior.mean + latent.prior.root_times(u[:B, None])[:, 0]
-        levels = u[B:].reshape(latent.rows.n_levels, -1) @ latent.group_root.T
-        return np.concatenate([shared, levels.ravel()]), f
-    return f, f
-
-
 def _parts(model: Any, site: Any) -> tuple[Latent, Site]:
-    if isinstance(model, Hypermodel):
-        return model.latent, model.site
+    from klimb.models.fit import Fit
+    from klimb.models.model import Model
+
+    if isinstance(model, Fit):
+        if model.result is None:
+            raise InputError("calibration needs the rows of the fit", "a fit from a file", "Fit again.")
+        return model.model.latent, model.model.site(model.observed)
+    if isinstance(model, Model):
+        return model.latent, model.new_site()
     if not isinstance(model, Latent):
-        raise InputError("calibrate needs a latent and a site, or a model", type(model).__name__,
-                         "Pass klimb.latents.Weights(X) and klimb.sites.Logistic(), or klimb.gp(...).")
+        raise InputError("calibrate needs a fit, a model, or a latent and a site", type(model).__name__,
+                         "Pass what klimb.fit returned, or klimb.latents.Weights(X) and klimb.sites.Logistic().")
     if not isinstance(site, Site):
         raise InputError("calibrate needs a site beside a latent", repr(site), "Use klimb.sites.Logistic(), say.")
     return model, site
 
 
-def _kind(latent: Latent) -> str:
-    part = latent.parts[0] if isinstance(latent, Outputs) else latent
-    return "weight" if isinstance(part, Weights | Mixed | MeanField) else "f"
-
-
 def _chosen(latent: Latent, marginals: Any) -> Any:
-    total = latent.n_weights if _kind(latent) == "weight" else latent.n_sites
+    total = latent.n_weights if latent.reports == "weight" else latent.n_sites
     if marginals is None:
         return np.unique(np.linspace(0, total - 1, min(total, MOST_MARGINALS)).round().astype(np.intp))
     chosen = np.atleast_1d(np.asarray(marginals))

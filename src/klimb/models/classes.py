@@ -1,55 +1,50 @@
 """Around `klimb.sites.Softmax`: one class against the rest to compare with, and covariances between classes.
 
-    fits = one_vs_rest(klimb.gp(klimb.kernels.RBF(), X, klimb.sites.Logistic()), y, optimised=True)
+    fits = one_vs_rest(klimb.gp(klimb.kernels.RBF(), X, klimb.sites.Logistic()), y)
     fits.probabilities(X_new)
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.infer.evidence import optimise
-from klimb.infer.hyper import Hypermodel
 from klimb.infer.loop import infer
 from klimb.infer.result import Result
 from klimb.latents.base import Latent, Posterior
-from klimb.latents.outputs import Outputs
-from klimb.latents.weights import Weights
+from klimb.models.fit import Fit
+from klimb.models.model import HyperMode, Model
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.sites.base import Site
-from klimb.sites.binary import BinarySite, Logistic
+from klimb.sites.binary import Logistic
 from klimb.sites.softmax import Softmax
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class OneVsRest:
-    """One binary fit per class; ``models`` are what predicts (latents or processes), one per class.
+    """One binary fit per class: ``fits`` are `Fit` of a model, or results of the engine.
 
     The probabilities of the classes are those of the binary fits, divided by their sum. That is a convention, not a
     likelihood of y, so there is no bound on the evidence: compare with `Softmax` by the log density of data left out.
     """
 
-    models: tuple[Any, ...]
-    results: tuple[Result, ...]
+    fits: tuple[Fit | Result, ...]
+    asked: tuple[Callable[..., tuple[Array, Array]], ...]  # means and variances of f at new inputs, one per class
     site: Site
 
     @property
-    def n_classes(self) -> int:
-        return len(self.results)
-
-    @property
     def converged(self) -> bool:
-        return all(result.converged for result in self.results)
+        return all(fit.converged for fit in self.fits)
 
     def predict(self, *inputs: Any) -> tuple[Array, Array]:
-        """Means and variances of f at new inputs, one column per class; arguments as the models' ``predict`` has."""
-        fits = zip(self.models, self.results, strict=True)
-        pairs = [model.predict(result.posterior, *inputs) for model, result in fits]
+        """Means and variances of f at new inputs, one column per class; arguments as the latent's ``predict`` has."""
+        pairs = [ask(*inputs) for ask in self.asked]
         return np.column_stack([m for m, _ in pairs]), np.column_stack([v for _, v in pairs])
 
     def probabilities(self, *inputs: Any) -> Array:
@@ -58,7 +53,7 @@ class OneVsRest:
 
     def log_density(self, y: ArrayLike, *inputs: Any) -> Array:
         """log P(y) of labels at new inputs."""
-        labels = Softmax(self.n_classes).validate(y).astype(np.intp)
+        labels = Softmax(len(self.fits)).validate(y).astype(np.intp)
         table = self._log_probabilities(*inputs)
         if labels.size not in (1, len(table)):
             raise InputError(f"y must have one label per new input ({len(table)})", f"{labels.size}", "Check both.")
@@ -72,24 +67,22 @@ class OneVsRest:
         return np.asarray(table - np.logaddexp.reduce(table, axis=1, keepdims=True))
 
 
-def one_vs_rest(
-    model: Latent | Hypermodel, y: ArrayLike, *, site: Site | None = None, n_classes: int | None = None,
-    optimised: bool = False, tol: float = 1e-6,
-) -> OneVsRest:
+def one_vs_rest(model: Latent | Model, y: ArrayLike, *, site: Site | None = None, n_classes: int | None = None,
+                hyper: HyperMode = "optimise", tol: float = 1e-6) -> OneVsRest:
     """Fit each class against all others.
 
     Parameters
     ----------
-    model : Latent or Hypermodel
-        A latent such as ``klimb.latents.Weights(X)``, or a process with a binary site, from `klimb.gp`.
+    model : Latent or Model
+        A latent such as ``klimb.latents.Weights(X)``, or a Gaussian process with a binary likelihood, from `klimb.gp`.
     y : array
         Labels 0 .. C-1.
     site : Site
-        A binary likelihood for a latent, `klimb.sites.Logistic` unless given. A process has its own.
+        A binary likelihood for a latent, `klimb.sites.Logistic` unless given. A model has its own.
     n_classes : int
         C; the largest label and one if it is left out.
-    optimised : bool
-        Whether each process is to find its own hyperparameters, starting from the present ones.
+    hyper : "optimise" or "fixed"
+        What each model does with its hyperparameters.
     tol : float
         As in `klimb.infer`.
 
@@ -103,27 +96,38 @@ def one_vs_rest(
     >>> fits.probabilities([[1.0, -2.5], [1.0, 2.5]]).argmax(axis=1), fits.converged
     (array([0, 2]), True)
     """
-    likelihood: Any = getattr(model, "site", None) if isinstance(model, Hypermodel) else (site or Logistic())
-    if not isinstance(likelihood, BinarySite):
-        raise InputError("one against the rest needs a binary site", repr(likelihood),
-                         "Use klimb.sites.Logistic() or Probit().")
-    if not isinstance(model, Latent | Hypermodel):
-        raise InputError("model must be a latent or a process", type(model).__name__, "Use klimb.gp(kernel, X, site).")
+    if not isinstance(model, Latent | Model):
+        raise InputError("model must be a latent or a Gaussian process", type(model).__name__,
+                         "Use klimb.gp(kernel, X, site).")
+    binary = _binary_site(model, site)
     count = int(np.max(np.asarray(y, dtype=float), initial=1.0)) + 1 if n_classes is None else n_classes
     labels = Softmax(count).validate(y)
-    models, results = list[Any](), list[Result]()
+    fits, asked = list[Fit | Result](), list[Callable[..., tuple[Array, Array]]]()
     for c in range(count):
         if isinstance(model, Latent):
-            models.append(model)
-            results.append(infer(model, likelihood, labels == c, tol=tol))
-        elif optimised:
-            best = optimise(model, labels == c)
-            models.append(best.model)
-            results.append(best.result)
+            result = infer(model, binary, labels == c, tol=tol)
+            ask: Any = partial(model.predict, result.posterior)  # type: ignore[attr-defined]
+            fits.append(result)
         else:
-            models.append(model)
-            results.append(model.fit(labels == c, tol=tol))
-    return OneVsRest(tuple(models), tuple(results), likelihood)
+            fit = model.fit(labels == c, hyper=hyper, tol=tol)
+            ask = partial(_moments, fit)
+            fits.append(fit)
+        asked.append(ask)
+    return OneVsRest(tuple(fits), tuple(asked), binary)
+
+
+def _binary_site(model: Latent | Model, site: Site | None) -> Site:
+    found = (site or Logistic()) if isinstance(model, Latent) else None
+    if isinstance(model, Model) and len(model.likelihood.fields) == 1 and not model.likelihood.parameters:
+        found = model.new_site()
+    if found is None or found.response != "classes" or len(found.labels()) != 2:
+        raise InputError("one against the rest needs a binary site", repr(site if found is None else found),
+                         "Use klimb.sites.Logistic() or Probit().")
+    return found
+
+
+def _moments(fit: Fit, new: Any) -> tuple[Array, Array]:
+    return fit.latents(new).moments()
 
 
 def coupled_covariance(posterior: Posterior, site: Site, y: ArrayLike) -> Array:
@@ -151,24 +155,7 @@ def coupled_covariance(posterior: Posterior, site: Site, y: ArrayLike) -> Array:
     >>> round(float(V[0, 0] + V[1, 1] - 2 * V[0, 1]), 3)  # the log odds of 200 to 200: 1/200 + 1/200
     0.01
     """
-    latent = posterior.latent
-    parts = latent.parts if isinstance(latent, Outputs) else ()
-    designs = [part for part in parts if isinstance(part, Weights)]
-    if not designs or len(designs) < len(parts):
-        raise InputError("a covariance between classes needs klimb.latents.Outputs of Weights", type(latent).__name__,
-                         "For a process, draw with model.sample, or fit weights.")
-    K = len(designs)
     blocks = site.couplings(site.validate(y), posterior.m, posterior.v)
-    if site.n_outputs != K or blocks is None:
+    if site.n_outputs != posterior.latent.n_outputs or blocks is None:
         raise InputError("site must be the Softmax of the fit, with at most 24 classes", repr(site), "Pass that site.")
-    X, roots = [part.X.dense() for part in designs], [part.prior.covariance() for part in designs]
-    ends = np.cumsum([0] + [part.n_weights for part in designs])
-    prior, data = np.zeros((ends[-1], ends[-1])), np.zeros((ends[-1], ends[-1]))
-    for c in range(K):
-        own = slice(ends[c], ends[c + 1])
-        prior[own, own] = roots[c]
-        for d in range(K):
-            data[own, ends[d] : ends[d + 1]] = X[c].T @ (blocks[:, c, d, None] * X[d])
-    # (Sigma^-1 + A)^-1 = (I + Sigma A)^-1 Sigma: zero prior variances and singular ones are ordinary.
-    V = np.linalg.solve(np.eye(len(prior)) + prior @ data, prior)
-    return np.asarray(0.5 * (V + V.T))
+    return posterior.latent.coupled_covariance(blocks)

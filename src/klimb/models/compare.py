@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from klimb.errors import InputError
+from klimb.models.loo import LeaveOneOut
 from klimb.report.digits import plain
 from klimb.report.text import table
 
 if TYPE_CHECKING:
-    from klimb.models.formula_fit import Fit
+    from klimb.models.fit import Fit
 
 
 @final
@@ -51,7 +52,7 @@ class Comparison:
 
 
 def compare(fits: Any) -> Comparison:
-    """Compare fits to the same rows of the same response: bound, leave-one-out sum, differences with their errors.
+    """Compare any fits to the same rows of the same response: bound, leave-one-out sum, differences with errors.
 
     Examples
     --------
@@ -74,23 +75,22 @@ def compare(fits: Any) -> Comparison:
     best = max(names, key=lambda name: loos[name].elpd)
     rows = []
     for name in names:
-        gap = loos[name].log_density - loos[best].log_density
-        gap = gap[np.isfinite(gap)]
-        error = float(np.sqrt(len(gap)) * np.std(gap, ddof=1)) if len(gap) > 1 and name != best else 0.0
-        rows.append(ComparedFit(name, fits[name].bound, loos[name].elpd, loos[name].se, float(gap.sum()), error,
-                                fits[name].status.name))
+        # The difference is a sum over rows like each of the two, with the same copies of rows.
+        gap = LeaveOneOut(loos[name].log_density - loos[best].log_density, loos[name].weights)
+        rows.append(ComparedFit(name, fits[name].bound, loos[name].elpd, loos[name].se, gap.elpd,
+                                gap.se if name != best else 0.0, fits[name].status.name))
     return Comparison(tuple(sorted(rows, key=lambda row: -row.elpd)), first.n)
 
 
 def _check_same_data(name: str, one: Fit, other_name: str, other: Fit) -> None:
-    if one.n != other.n or not np.array_equal(one.training.rows, other.training.rows):
+    if one.n != other.n or not np.array_equal(one.observed.places, other.observed.places):
         raise InputError("compare needs fits to the same rows", f"{one.n} rows in {name!r}, {other.n} in {other_name!r}"
                          if one.n != other.n else f"other rows in {other_name!r} than in {name!r}",
                          "Drop rows with missing values before fitting, so that all models see the same ones.")
-    a, b = one.encoder.response, other.encoder.response
-    if a is not None and b is not None and a.name != b.name:
-        raise InputError("compare needs one response", f"{a.name!r} in {name!r}, {b.name!r} in {other_name!r}",
+    a, b = one.observed.name, other.observed.name
+    if a != b:
+        raise InputError("compare needs one response", f"{a!r} in {name!r}, {b!r} in {other_name!r}",
                          "Densities of different quantities cannot be compared.")
-    if not np.array_equal(one.training.y, other.training.y):
+    if not np.array_equal(one.observed.y, other.observed.y):
         raise InputError("compare needs the same response values", f"others in {other_name!r} than in {name!r}",
                          "Densities of different data (or of counts and levels) cannot be compared.")

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.likelihoods.families import Family, resolve_family
-from klimb.likelihoods.outcomes import read_response
-from klimb.models.formula_fit import Fit, Training
-from klimb.models.predict import Component, checked_interval
+from klimb.formula.products import INTERCEPT
+from klimb.likelihoods import Choices, Likelihood, Observed, likelihood, named_site
+from klimb.models.formula_fit import FormulaFit
+from klimb.models.linear import LinearModel
+from klimb.models.model import HyperMode
+from klimb.models.prediction import checked_interval
 from klimb.models.progress import reporter
-from klimb.models.setup import Setup, build
-from klimb.models.solve import HyperMode, Solution, solve
+from klimb.models.solution import solve
 from klimb.numerics.arrays import Array, as_float
-from klimb.report.records import PARAMETERS, BoundTrace
 from klimb.rows.frames import Frame, read_frame
-from klimb.terms.encoder import Encoder, encode
+from klimb.sites.base import Site
+from klimb.terms.base import Context
+from klimb.terms.encoder import Encoded, Encoder, encode
 
 MOST_CHECKED = 300  # columns up to which collinear ones are looked for
 
 
-def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None = None, likelihood: Any = None,
+def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None = None,
         priors: Mapping[str, Any] | None = None, hyper: HyperMode = "auto", weights: Any = None,
-        missing: str = "drop", interval: float = 0.9, progress: bool | None = None) -> Fit:
+        missing: str = "drop", interval: float = 0.9, tol: float = 1e-6,
+        progress: bool | None = None) -> FormulaFit:
     """Fit a Bayesian model by formula.
 
     Parameters
@@ -34,28 +38,30 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
         Such as ``"y ~ x + z + (1 | g)"``: see docs/formula.md.
     data : data frame or dict of columns
         pandas, polars, pyarrow, or a dict of arrays.
-    family : str, dict or klimb.sites.Site
-        ``"gaussian"``, ``"bernoulli"``, ``"poisson"``, ...; ``"student_t(df=4)"`` holds a parameter.
+    family : str, dict, klimb.sites.Site or callable
+        ``"gaussian"``, ``"bernoulli"``, ``"poisson"``, ...; ``"student_t(df=4)"`` holds a parameter; a function is the
+        log density of y given f, ``lambda y, f: -abs(y - f)``.
     link : str
         Where a family has several: ``"logit"``, ``"probit"``, ``"cloglog"``.
-    likelihood : callable
-        Instead of a family: the log density of y given f, ``lambda y, f: -abs(y - f)``.
     priors : dict
         By name, for what shall not have its default: ``{"x": klimb.priors.normal(0, 1), "sd(g)": "half_normal(1)"}``;
         ``"fixed"`` stands for all coefficients but the intercept.
-    hyper : "auto", "optimise" or "integrate"
-        Whether standard deviations, dispersions and the like are chosen by the evidence or averaged over.
+    hyper : "auto", "optimise", "integrate" or "fixed"
+        Whether standard deviations, dispersions and the like are integrated out, put at their best value, or held
+        where the search would start. "auto" integrates them out where that is affordable.
     weights : column name or array
-        How often each row counts.
+        How often each row counts: 0 is the row left out, 2 the row twice.
     missing : "drop" or "error"
     interval : float
-        Mass of the intervals in tables and predictions.
+        Mass of the credible intervals in tables and predictions.
+    tol : float
+        Of the fits, as in `klimb.infer`.
     progress : bool
         Whether to show progress on stderr; by default where that is a terminal and the work takes over a second.
 
     Returns
     -------
-    Fit
+    FormulaFit
 
     Examples
     --------
@@ -69,70 +75,79 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     [2.5, 4.6]
     """
     checked_interval(interval)
-    resolved = resolve_family(family, link, likelihood)
+    resolved = named_site(family) if isinstance(family, Site) else likelihood(family, link)
     frame = read_frame(data)
-    encoder, encoded = encode(formula, frame, missing=missing)
-    if encoder.response is None:
+    encoder, encoded = encode(formula, frame, missing=missing, weights=_row_weights(weights, frame))
+    if encoded.left is None:
         raise InputError("a fit needs a response on the left of ~", repr(formula), "Write y ~ ..., say.")
-    response = read_response(encoded.response, resolved, encoded.rows, encoder.response.levels)
-    row_weights = _row_weights(weights, frame, encoded.rows)
-    setup = build(encoded, response, resolved, priors=priors, weights=row_weights)
-    notes = (*_order_notes(response.levels, resolved, frame, encoder), *_collinear_notes(encoded))
-    with reporter(progress) as heard:
-        solution = solve(setup.model, setup.y, hyper=hyper, hear=heard)
-    training = Training(response.y, encoded.rows, encoded.dropped, response.levels, response.trials, row_weights)
-    return _assemble(encoder, setup, solution, training, float(interval), notes, frame)
+    model, encoder, observed, printed = build(encoder, encoded, resolved, priors)
+    notes = (*_order_notes(observed, resolved, frame, encoder), *_collinear_notes(encoded, encoder))
+    with reporter(progress) as listen:
+        solution = solve(model, observed, hyper=hyper, tol=tol, listen=listen)
+    return FormulaFit.of(solution, observed, interval=float(interval), notes=notes, encoder=encoder, priors=printed,
+                         frame=frame)
 
 
-def _assemble(encoder: Encoder, setup: Setup, solution: Solution, training: Training, interval: float,
-              notes: tuple[str, ...], frame: Frame) -> Fit:
-    components = tuple(Component(float(weight), point.full, point.q)
-                       for weight, point in zip(solution.weights, solution.points, strict=True))
-    history = solution.result.history
-    if len(solution.path) > 1:  # the last fit began where the one before ended: the climb was that of the parameters
-        trace = BoundTrace(solution.path, (), (PARAMETERS,) * len(solution.path))
-    else:
-        trace = BoundTrace(tuple(history.bound.tolist()), tuple(history.stationarity.tolist()), history.rule)
-    return Fit(encoder.formula, encoder, setup.model.shared, components, training, setup.priors, solution.bound,
-               solution.mode, solution.status, trace, solution.n_fits, interval,
-               (*notes, *solution.result.notes), solution.quantiles, solution.covariance, frame, solution)
+def build(encoder: Encoder, encoded: Encoded, family: Likelihood,
+          priors: Mapping[str, Any] | None) -> tuple[LinearModel, Encoder, Observed, dict[str, str]]:
+    """The model of a formula's terms with their priors, its data, and the priors in words."""
+    assert encoded.left is not None
+    shift = _shift(encoder, encoded)
+    observed = replace(family.read(encoded.left, encoded.weights, shift), dropped=encoded.dropped)
+    family = family.for_data(observed)
+    choices, shares = Choices(priors), observed.shares
+    cut = family.response == "ordered" and "cutpoints" not in family.known  # free cut points are the intercept
+    offset = 0.0 if shift is None else float(shares @ shift)
+    context = Context(family.units(observed), family.centre(observed) - offset, family.reach(observed), shares,
+                      choices, intercept=not cut, centred=INTERCEPT in encoder.fixed.every_name)
+    terms = tuple(term.ready(block, context) for term, block in zip(encoder.terms, encoded.blocks, strict=True))
+    family = family.prepared(observed, choices)
+    choices.finish()
+    blocks = tuple(term.settled(block) for term, block in zip(terms, encoded.blocks, strict=True))
+    return LinearModel.of(terms, family, blocks), encoder.with_terms(terms), observed, choices.printed
 
 
-def _row_weights(weights: Any, frame: Frame, rows: Any) -> Array | None:
+def _shift(encoder: Encoder, encoded: Encoded) -> Array | None:
+    """All offsets together; None where there are none."""
+    parts = [own for term, block in zip(encoder.terms, encoded.blocks, strict=True)
+             if (own := term.shift(block)) is not None]
+    return np.sum(parts, axis=0) if parts else None
+
+
+def _row_weights(weights: Any, frame: Frame) -> Array | None:
     if weights is None:
         return None
     values = frame.column(weights) if isinstance(weights, str) else weights
     array = as_float(values, "weights", ndim=1)
     if len(array) != frame.n:
         raise InputError(f"weights must have one entry per row ({frame.n})", f"{len(array)}", "Pass one per row.")
-    kept: Array = array[rows]
-    if (kept < 0).any():
-        i = int(np.argmin(kept))
-        raise InputError("weights must not be negative", f"{kept[i]:g} at row {int(rows[i])}", "0 leaves a row out.")
-    if not kept.any():
+    if (array < 0).any():
+        i = int(np.argmin(array))
+        raise InputError("weights must not be negative", f"{array[i]:g} at row {i}", "0 leaves a row out.")
+    if not array.any():
         raise InputError("some weight must be positive", "none", "Rows with weight 0 are left out.")
-    return kept
+    return array
 
 
-def _order_notes(levels: tuple[str, ...], family: Family, frame: Frame, encoder: Encoder) -> tuple[str, ...]:
+def _order_notes(data: Observed, family: Likelihood, frame: Frame, encoder: Encoder) -> tuple[str, ...]:
     """Ordered levels that nobody has put in order."""
     response = encoder.response
     if family.response != "ordered" or family.levels or response is None or response.kind != "levels":
         return ()
     if frame.read(response.columns[0]).kind != "text":
         return ()
-    return (f"levels of {response.name} are in alphabetical order, {' < '.join(levels)}: pass an ordered category, or "
-            'family={"name": "ordinal", "levels": [...]}, for another one.',)
+    return (f"levels of {response.name} are in alphabetical order, {' < '.join(data.levels)}: pass an ordered "
+            'category, or family={"name": "ordinal", "levels": [...]}, for another one.',)
 
 
-def _collinear_notes(encoded: Any) -> tuple[str, ...]:
+def _collinear_notes(encoded: Encoded, encoder: Encoder) -> tuple[str, ...]:
     """Columns that the data cannot tell apart: their coefficients rest on the prior."""
-    matrix, names = encoded.fixed.matrix, encoded.fixed.names
+    block: Any = encoded.blocks[0]
+    names = encoder.fixed.every_name
     if not 0 < len(names) <= MOST_CHECKED:
         return ()
     from klimb.terms.collinear import collinear
 
-    found = collinear(matrix, names)
+    found = collinear(block.values, names)
     more = [f"{len(found) - 3} more columns are not identified either."] if len(found) > 3 else []
     return (*found[:3], *more)
-

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.models import predict as predictions
-from klimb.models.predict import checked_interval
+from klimb.formula.factors import LevelFactor
+from klimb.models.prediction import checked_interval, class_columns, latent_columns, mean_columns
 from klimb.report.digits import plain
 from klimb.report.records import EffectCurve
 
 if TYPE_CHECKING:
     from klimb.formula.variables import Variable
-    from klimb.models.formula_fit import Fit
+    from klimb.models.formula_fit import FormulaFit
 
 POINTS = 61
 MOST_RUG = 200
 NOBODY = "(a level that is not in the data)"  # of a grouping factor: the average over levels
 
 
-def effect_curves(fit: Fit, columns: Sequence[str] | str | None = None,
+def effect_curves(fit: FormulaFit, columns: Sequence[str] | str | None = None,
                   interval: float | None = None) -> list[EffectCurve]:
     """A curve for each of ``columns``, or for every column that the formula uses outside groupings."""
     level = fit.interval if interval is None else interval
@@ -33,26 +33,24 @@ def effect_curves(fit: Fit, columns: Sequence[str] | str | None = None,
         if name not in known:
             raise InputError("effects needs columns that the formula uses", repr(name),
                              f"They are {', '.join(known) or 'none'}.")
-    return [_curve(fit, known[name], level) for name in wanted]
+    return [curve for name in wanted for curve in _curves(fit, known[name], level)]
 
 
-def _grouping_only(fit: Fit) -> set[str]:
+def _grouping_only(fit: FormulaFit) -> set[str]:
     """Columns that appear in groupings and nowhere else."""
-    inside = {column for group in fit.encoder.groups for column in group.columns}
-    used = set()
-    keys = {key for product in fit.encoder.fixed for key, _ in product}
-    for key, factor in fit.encoder.factors.items():
-        if key in keys:
-            used.add(getattr(factor, "column", None) or getattr(getattr(factor, "expression", None), "column", ""))
-    return inside - used
+    inside = {column for group in fit.groups for column in group.group_columns}
+    factors = [factor for term in fit.encoder.terms for factor in term.factors().values()]
+    return inside - {factor.column if isinstance(factor, LevelFactor) else factor.expression.column
+                     for factor in factors}
 
 
-def _shown(fit: Fit) -> list[Variable]:
+def _shown(fit: FormulaFit) -> list[Variable]:
     hidden = _grouping_only(fit)
     return [variable for variable in fit.encoder.variables if variable.name not in hidden]
 
 
-def _curve(fit: Fit, variable: Variable, level: float) -> EffectCurve:
+def _curves(fit: FormulaFit, variable: Variable, level: float) -> list[EffectCurve]:
+    """The curve of one column; a curve for every class where the response has classes."""
     tail = checked_interval(level)
     numeric = variable.kind == "number"
     x: Any = _grid(variable) if numeric else np.array(variable.levels, dtype=object)
@@ -62,29 +60,18 @@ def _curve(fit: Fit, variable: Variable, level: float) -> EffectCurve:
         held: Any = NOBODY if other.name in hidden else other.typical
         frame[other.name] = x if other.name == variable.name else np.full(len(x), held, dtype=object if
                                                                           isinstance(held, str) else np.float64)
-    f, _ = fit.latents(frame, new_levels=False)
-    ordered = fit.shared.family.response == "ordered"
-    columns = predictions.latent_columns(f, tail) if ordered else predictions.mean_columns(f, fit.shared, tail)
-    center, lower, upper = (tuple(columns[name].tolist()) for name in ("mean", "lower", "upper"))
+    f = fit.latents(frame, new_levels=False)
+    data, likelihood = fit.observed, fit.model.likelihood
+    if likelihood.response == "classes":
+        found = {f"P({data.name} = {name})": columns for name, columns in class_columns(f, tail, data.levels).items()}
+    else:
+        found = {likelihood.mean_label(data): latent_columns(f, tail) if likelihood.response == "ordered"
+                 else mean_columns(f, tail)}
     shown = tuple(x.tolist()) if numeric else tuple(str(value) for value in x)
     rug, counts = _data(fit, variable)
-    return EffectCurve(variable.name, shown, center, lower, upper, level, variable.name, mean_label(fit), rug, counts,
-                       _note(fit, variable))
-
-
-def mean_label(fit: Fit) -> str:
-    """What the vertical axis shows."""
-    response = fit.encoder.response
-    name = response.name if response is not None else "y"
-    family, levels = fit.shared.family, fit.training.levels
-    if family.response == "ordered":
-        return f"linear predictor of {name}"
-    if family.response in ("binary", "trials"):
-        return f"P({name} = {levels[1]})" if len(levels) == 2 else (
-            f"P({name} = 1)" if family.response == "binary" else f"chance of {name}")
-    if family.name == "stochastic_volatility":
-        return f"variance of {name}"
-    return f"mean of {name}"
+    return [EffectCurve(variable.name, shown, tuple(columns["mean"].tolist()), tuple(columns["lower"].tolist()),
+                        tuple(columns["upper"].tolist()), level, variable.name, label, rug, counts,
+                        _note(fit, variable)) for label, columns in found.items()]
 
 
 def _grid(variable: Variable) -> Any:
@@ -94,20 +81,20 @@ def _grid(variable: Variable) -> Any:
     return np.linspace(low, high, POINTS) if high > low else np.array([low])
 
 
-def _data(fit: Fit, variable: Variable) -> tuple[tuple[float, ...], tuple[int, ...]]:
+def _data(fit: FormulaFit, variable: Variable) -> tuple[tuple[float, ...], tuple[int, ...]]:
     if fit.frame is None or variable.name not in fit.frame.columns:
         return (), ()
     column = fit.frame.read(variable.name)
     if variable.kind == "number":
-        values = np.sort(column.number[fit.training.rows])
+        values = np.sort(column.number[fit.observed.places])
         step = max(len(values) // MOST_RUG, 1)
         return tuple(values[::step].tolist()), ()
     codes, labels = column.factor
-    counts = dict(zip(labels, np.bincount(codes[fit.training.rows], minlength=len(labels)).tolist(), strict=True))
+    counts = dict(zip(labels, np.bincount(codes[fit.observed.places], minlength=len(labels)).tolist(), strict=True))
     return (), tuple(int(counts.get(level, 0)) for level in variable.levels)
 
 
-def _note(fit: Fit, variable: Variable) -> str:
+def _note(fit: FormulaFit, variable: Variable) -> str:
     hidden = _grouping_only(fit)
     held = []
     for other in fit.encoder.variables:

@@ -37,10 +37,13 @@ FLOAT = "$float"  # JSON has no words for the non-finite: {"$float": "nan"}
 AnyArray: TypeAlias = npt.NDArray[Any]
 PathLike: TypeAlias = str | os.PathLike[str]
 
+# Modules whose records a fit may hold: importing them registers all that they are made of.
+RECORDS = ("klimb.models.formula_fit", "klimb.models.gp")
+
 # Which class reads which kind, as (module, attribute): each has from_state(header, arrays). By name, because
 # estimators live in a layer above this one; a closed list, because a file must not choose what is imported.
 READERS: dict[str, tuple[str, str]] = {
-    "fit": ("klimb.models.formula_fit", "Fit"),
+    "fit": ("klimb.models.fit", "Fit"),
     "estimator": ("klimb.sklearn.files", "Reader"),
 }
 
@@ -193,16 +196,19 @@ def load(path: PathLike) -> Any:
         raise InputError(f"klimb.load reads files of kind {', '.join(sorted(READERS))}", f"kind {found.kind!r}",
                          "It was written by a newer klimb, or by write_container: use read_container.")
     module, name = READERS[found.kind]
+    for holder in RECORDS:
+        import_module(holder)
     reader = getattr(import_module(module), name)
-    refuse_newer_schema(found, getattr(reader, "schema", 1))
+    refuse_other_schema(found, getattr(reader, "schema", 1))
     return reader.from_state(found.header, found.arrays)
 
 
-def refuse_newer_schema(found: Container, known: int) -> None:
-    """Raise where a kind of file has a later version than this klimb reads."""
-    if found.schema > known:
-        raise InputError(f"this klimb reads files of kind {found.kind!r} up to version {known}",
-                         f"version {found.schema}, by klimb {found.klimb_version}", "Update klimb.")
+def refuse_other_schema(found: Container, known: int) -> None:
+    """Raise where a kind of file has another version than this klimb reads."""
+    if found.schema != known:
+        raise InputError(f"this klimb reads files of kind {found.kind!r} in version {known}",
+                         f"version {found.schema}, by klimb {found.klimb_version}",
+                         "Update klimb." if found.schema > known else "Use that klimb, or fit again.")
 
 
 @final

@@ -1,4 +1,4 @@
-"""`Fit`: what ``klimb.fit`` returns. It answers from what it keeps, and is thin: the work is in its neighbours.
+"""`FormulaFit`: a fit that has terms, what ``klimb.fit`` returns.
 
     fit = klimb.fit("y ~ x + (1 | g)", df, family="bernoulli")
     print(fit)
@@ -7,138 +7,179 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
 
+from klimb._stored import SKIPPED, stored
 from klimb.errors import InputError
-from klimb.infer.result import Result, Status
-from klimb.models import predict as predictions
-from klimb.models import tables
-from klimb.models.formula_model import Shared
-from klimb.models.loo import LeaveOneOut, leave_one_out
-from klimb.models.predict import Component, Latents, PredictionKind, checked_interval
-from klimb.models.solve import Solution
+from klimb.formula.products import INTERCEPT
+from klimb.models.components import Components, Latents
+from klimb.models.fit import Fit, numbers_of
+from klimb.models.linear import LinearModel, LinearRows
+from klimb.models.prediction import PredictionKind, checked_interval, columns_of
+from klimb.models.tabulate import block_rows, linear_rows
 from klimb.numerics.arrays import Array
-from klimb.report.records import BoundTrace, CoefficientRow, EffectCurve, FitReport, TrustSummary
+from klimb.report.records import CoefficientRow, EffectCurve, FitReport
 from klimb.rows.frames import Frame, make_frame, read_frame
-from klimb.terms.design import GroupTerm
+from klimb.sites.prediction import draw_response
 from klimb.terms.encoder import Encoder
+from klimb.terms.group import Group
+from klimb.theta import ParameterBlock, RowKind
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Training:
-    """What is kept of the data of the fit: the response, and which rows of the frame were used."""
+@stored("fit.formula")
+@dataclass(frozen=True, eq=False, repr=False)
+class FormulaFit(Fit):
+    """A fitted formula: coefficients, random effects, effects, and all that every fit has."""
 
-    y: Array
-    rows: Any
-    dropped: int
-    levels: tuple[str, ...] = ()
-    trials: Array | None = None
-    weights: Array | None = None
+    encoder: Encoder = None  # type: ignore[assignment]
+    priors: dict[str, str] = field(default_factory=dict)  # in words, by name
+    frame: Frame | None = field(default=None, metadata={SKIPPED: False})  # the data, where they are at hand
 
     @property
-    def n(self) -> int:
-        return len(self.y)
+    def formula(self) -> str:
+        return self.encoder.formula
 
+    @property
+    def title(self) -> str:
+        return self.formula
 
-@final
-@dataclass(frozen=True, eq=False)
-class Fit:
-    """A fitted model. ``print(fit)`` shows the table; every method answers from what is kept, without fitting again."""
+    def sizes(self) -> tuple[str, ...]:
+        return tuple(f"{term.n_levels} levels of {term.name}" for term in self.groups)
 
-    formula: str
-    encoder: Encoder
-    shared: Shared  # layout, family, priors and parameters of the model
-    components: tuple[Component, ...]
-    training: Training
-    priors: dict[str, str]
-    bound: float  # lower bound on the log evidence; averaged over the parameters behind the coefficients
-    mode: str  # how those were treated: "none", "optimise" or "integrate"
-    status: Status
-    trace: BoundTrace
-    n_fits: int
-    interval: float = 0.9
-    notes: tuple[str, ...] = ()
-    quantiles: Array = field(default_factory=lambda: np.zeros((0, 0)))  # of theta, at the scores of `explore`
-    covariance: Array = field(default_factory=lambda: np.zeros((0, 0)))  # of theta, where it was chosen
-    frame: Frame | None = None  # the data it was fitted to, where they are at hand
-    solution: Solution | None = None  # the engine's results, where they are at hand
-    kept_loo: LeaveOneOut | None = None  # of a fit that was loaded
-    kept_trust: TrustSummary | None = None
+    def prior_words(self) -> dict[str, str]:
+        return self.priors
+
+    @property
+    def linear(self) -> LinearModel:
+        """The model, which is linear in its weights."""
+        assert isinstance(self.model, LinearModel)
+        return self.model
 
     # -- numbers
 
-    @property
-    def converged(self) -> bool:
-        return self.status is Status.CONVERGED
-
-    @property
-    def family(self) -> str:
-        """The family, its link and its known parameters, in words."""
-        return self.shared.family.label
-
-    @property
-    def n(self) -> int:
-        """Rows used."""
-        return self.training.n
-
-    @property
-    def result(self) -> Result:
-        """The engine's result at the best parameters."""
-        if self.solution is None:
-            raise InputError("the engine's result is kept only in the session of the fit", "a fit from a file",
-                             "Fit again to look at the engine's own records.")
-        return self.solution.result
-
-    @cached_property
-    def trust(self) -> Any:
-        """Whether the Gaussian posterior can be believed; None where that was not looked at."""
-        return self.result.trust if self.solution is not None else None
-
-    @cached_property
-    def trust_summary(self) -> TrustSummary:
-        """The verdict in words and numbers, of a fit from a file too."""
-        from klimb.models.reporting import trust_record
-
-        return self.kept_trust if self.kept_trust is not None else trust_record(self.trust)
-
     def coefficient_rows(self, interval: float | None = None) -> list[CoefficientRow]:
-        """The coefficients as records: fixed effects, and the cut points of an ordinal response."""
+        """The coefficients as records: what terms report, and the cut points of an ordinal response."""
         tail = checked_interval(self.interval if interval is None else interval)
-        return [*tables.fixed_rows(self.shared, self.components, tail),
-                *tables.cut_rows(self.shared, self.components, tail, self.covariance)]
+        rows: list[CoefficientRow] = []
+        for names, number, at, T, kind in self._reported():
+            L = np.zeros((len(names), self._n_weights_of_field))
+            L[:, at] = T
+            components = self._of_field(number)
+            rows += linear_rows(names, components, self.linear.weight_rows(L), tail, kind)
+        for block in self.model.theta.blocks:
+            if block.kind == "cut":
+                rows += self._cut_rows(block, tail)
+        return rows
 
-    def parameter_rows(self, interval: float | None = None) -> list[CoefficientRow]:
-        """Standard deviations, correlations, lengthscales and dispersions as records."""
-        tail = checked_interval(self.interval if interval is None else interval)
-        return tables.hyper_rows(self.shared, self.components, tail, self.quantiles)
+    def _of_field(self, number: int) -> Components:
+        """The posterior of the weights of one latent field."""
+        if len(self.model.likelihood.fields) == 1:
+            return self.components
+        parts: Any = self.components.parts
+        return replace(self.components, parts=tuple(part.parts[number] for part in parts))
+
+    def _reported(self) -> list[tuple[list[str], int, Any, Array, RowKind]]:
+        """What every term reports for every latent field: names, the field, which of its weights, their map, the kind.
+        """
+        fields, zero = self.model.likelihood.fields, self._at_zero
+        found: list[tuple[list[str], int, Any, Array, RowKind]] = []
+        for number, name in enumerate(fields):
+            for term, place in zip(self.linear.terms, self.linear.places, strict=True):
+                reported = term.report()
+                if reported is None or not reported.names:
+                    continue
+                at = np.arange(place.start, place.stop)
+                T = np.eye(len(at)) if reported.map is None else reported.map
+                if INTERCEPT in reported.names and zero.any():
+                    others = np.flatnonzero(zero)
+                    T = np.hstack([T, np.zeros((len(T), len(others)))])
+                    T[reported.names.index(INTERCEPT), len(at) :] = zero[others]
+                    at = np.concatenate([at, others])
+                prefix = "" if len(fields) == 1 else f"{name}: "
+                found.append(([prefix + own for own in reported.names], number, at, T, reported.kind))
+        return found
+
+    @property
+    def _at_zero(self) -> Array:
+        """What centred columns other than the fixed ones take from the level of f where they are 0."""
+        total = np.zeros(self._n_weights_of_field)
+        for term, place in zip(self.linear.terms, self.linear.places, strict=True):
+            reported = term.report()
+            if reported is not None and reported.at_zero is not None:
+                total[place] = reported.at_zero
+        return total
+
+    @property
+    def _level_shift(self) -> Array:
+        """By how much cut points move to speak of columns as they are, as a row over the weights."""
+        shift = -self._at_zero
+        shift[: self.encoder.fixed.size] = self.encoder.fixed.centre
+        return shift
+
+    @property
+    def _n_weights(self) -> int:
+        return self.components.parts[0].size
+
+    @property
+    def _n_weights_of_field(self) -> int:
+        return self._n_weights // len(self.model.likelihood.fields)
+
+    def _cut_rows(self, block: ParameterBlock, tail: float) -> list[CoefficientRow]:
+        """Cut points for columns as they are: the centring of the columns is undone, which moves with the weights."""
+        shift = self._level_shift[None]
+        pairs = [part.at(self.linear.weight_rows(shift), 0.0) for part in self.components.parts]
+        means, variances = (np.array([pair[k][0] for pair in pairs]) for k in (0, 1))
+        weights = self.components.weights
+        plain = block_rows(self.model.theta, block, self.components, tail)
+        cuts = block.reported(self.components.theta[:, self.model.theta.slice_of(block)])
+        from klimb.models.tabulate import mixture_rows
+
+        own = np.array([row.sd for row in plain]) if not self.components.integrated else np.zeros(len(plain))
+        values = cuts + means[:, None]
+        mean = weights @ values
+        variance = weights @ ((values - mean) ** 2 + variances[:, None]) + own**2
+        # Parts are narrow and few: their mixture would be a comb, so a normal with its moments stands for it.
+        return mixture_rows(list(block.names), np.ones(1), mean[None], np.sqrt(variance)[None], tail, "parameter")
 
     @property
     def coefficients(self) -> Any:
         """A frame of the data's own type: name, mean, sd, lower, upper, positive (the chance of a value above 0)."""
         return self._row_frame(self.coefficient_rows())
 
-    def summary(self, interval: float | None = None) -> Any:
-        """All rows of the table as a frame of the data's own type."""
-        return self._row_frame([*self.coefficient_rows(interval), *self.parameter_rows(interval)], kinds=True)
-
     def random_effects(self, group: str | None = None, interval: float | None = None) -> Any:
         """Deviations of the levels of one grouping factor: level, column, mean, sd, lower, upper."""
         term = self.group_term(group)
-        tail = checked_interval(self.interval if interval is None else interval)
-        rows = tables.level_rows(self.shared, self.components, term, tail)
-        columns = {"level": np.repeat(np.array(term.levels, dtype=object), term.size),
-                   "column": np.tile(np.array(term.columns, dtype=object), len(term.levels))}
-        return self._frame({**columns, **_numbers(rows)})
+        rows = self.level_rows(term, interval)
+        k = len(term.columns)
+        columns = {"level": np.repeat(np.array(term.levels, dtype=object), k),
+                   "column": np.tile(np.array(term.columns, dtype=object), term.n_levels)}
+        return self._frame({**columns, **numbers_of(rows)})
 
-    def group_term(self, group: str | None) -> GroupTerm:
+    def level_rows(self, term: Group, interval: float | None = None) -> list[CoefficientRow]:
+        """Deviations of the levels of a group as records, one per level and column."""
+        from klimb.models.tabulate import mixture_rows
+
+        tail = checked_interval(self.interval if interval is None else interval)
+        place = self.linear.places[self.linear.terms.index(term)]
+        pairs = [_level_moments(part, place, term) for part in self.components.parts]
+        means, sds = np.array([m for m, _ in pairs]), np.array([s for _, s in pairs])
+        names = [level if column == "Intercept" else f"{level}, {column}"
+                 for level in term.levels for column in term.columns]
+        return mixture_rows(names, self.components.weights, means, sds, tail, "level")
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The grouping factors of the formula."""
+        return tuple(term for term in self.linear.terms if isinstance(term, Group))
+
+    def group_term(self, group: str | None) -> Group:
         """The grouping factor of this name, or the only one."""
-        terms = {term.name: term for term in self.shared.layout.groups}
+        terms = {term.name: term for term in self.groups}
         if group is None and len(terms) == 1:
             return next(iter(terms.values()))
         if group not in terms:
@@ -146,20 +187,9 @@ class Fit:
                              f"The model has {', '.join(terms) or 'none'}.")
         return terms[group]
 
-    @cached_property
-    def _loo(self) -> LeaveOneOut:
-        if self.kept_loo is not None:
-            return self.kept_loo
-        assert self.solution is not None
-        return leave_one_out(self.solution, self.training.y, self.training.weights)
-
-    def loo(self) -> LeaveOneOut:
-        """Leave-one-out predictive densities, without fitting again."""
-        return self._loo
-
     # -- predictions
 
-    def predict(self, new: Any = None, *, interval: float | None = None, kind: PredictionKind = "mean") -> Any:
+    def predict(self, new: Any = None, *, kind: PredictionKind = "mean", interval: float | None = None) -> Any:
         """Predictions for the rows of a frame, as a frame of the same type with as many rows.
 
         Parameters
@@ -167,12 +197,12 @@ class Fit:
         new : data frame or dict of columns
             The data of the fit where it is left out. A level of a grouping factor that was not there at the fit gets
             the prior of a new level.
-        interval : float
-            Mass of the central intervals; that of the fit unless given.
         kind : "mean", "latent", "response" or "all"
-            ``mean``: the mean of y (a probability for two outcomes, P(level) columns for an ordinal response), as far
-            as it is known; ``latent``: f, the linear predictor; ``response``: y itself, noise included. ``all`` has the
-            columns of each: ``f_mean, ..., mean, ..., y_mean, ...``.
+            ``mean``: E[y], as far as it is known (a probability for two outcomes, P(level) columns for levels);
+            ``latent``: f, the linear predictor; ``response``: y itself, noise included. ``all`` has the columns of
+            each: ``f_mean, ..., mean, ..., y_mean, ...``.
+        interval : float
+            Mass of the central credible intervals; that of the fit unless given.
 
         Returns
         -------
@@ -180,47 +210,64 @@ class Fit:
             Columns ``mean, sd, lower, upper``; NaN in rows with a missing value.
         """
         tail = checked_interval(self.interval if interval is None else interval)
-        if kind not in ("mean", "latent", "response", "all"):
-            raise InputError('kind must be "mean", "latent", "response" or "all"', repr(kind),
-                             "mean is the default; latent is the linear predictor, response is y itself.")
         frame = self._new_frame(new)
-        f, rows = self.latents(frame)
-        columns: dict[str, Array] = {}
-        if kind in ("latent", "all"):
-            columns |= _prefixed("f_" if kind == "all" else "", predictions.latent_columns(f, tail))
-        if kind in ("mean", "all"):
-            ordered = self.shared.family.response == "ordered"
-            columns |= (predictions.level_columns(f, self.training.levels) if ordered
-                        else predictions.mean_columns(f, self.shared, tail))
-        if kind == "response" or (kind == "all" and predictions.has_moments(f)):
-            columns |= _prefixed("y_" if kind == "all" else "", predictions.response_columns(f, tail))
+        prepared, rows = self._prepared(frame)
+        f = self.components.at(self.model, prepared)
+        columns = columns_of(f, kind, tail, self._levels, self._aux(frame, rows))
         full = {name: np.full(frame.n, np.nan) for name in columns}
         for name, values in columns.items():
             full[name][rows] = values
         return make_frame(full, frame)
 
-    def latents(self, new: Any, *, new_levels: bool = True) -> tuple[Latents, Any]:
-        """f at the complete rows of a frame, one row per component, and which rows those are."""
-        frame = read_frame(new)
-        encoded = self.encoder.encode(frame, missing="drop")
-        rows = self.shared.layout.rows(encoded)
-        trials = self._trials(frame, encoded.rows)
-        f = predictions.predict_latents(self.shared, self.components, rows, trials, new_levels=new_levels)
-        return f, encoded.rows
+    def _prepared(self, new: Any) -> tuple[LinearRows, Any]:
+        """The complete rows of a frame as rows of the model, and which rows those are."""
+        encoded = self.encoder.encode(new, missing="drop")
+        return self.linear.arranged(encoded.blocks), encoded.rows
+
+    def latents(self, new: Any = None, *, new_levels: bool = True) -> Latents:
+        """f at the complete rows of a frame, one row per point of theta."""
+        prepared, _ = self._prepared(self._new_frame(new))
+        m, v, models = [], [], []
+        for theta, part in zip(self.components.theta, self.components.parts, strict=True):
+            here = self.linear.moved(theta)
+            functionals = here.functionals(prepared, new_levels=new_levels)
+            mean, variance = part.at(functionals.L, functionals.rest)
+            m.append(mean + functionals.shift)
+            v.append(variance)
+            models.append(here)
+        return Latents(self.components.weights, np.array(m), np.array(v), tuple(models))
 
     def sample(self, n: int = 1000, new: Any = None, *, seed: int = 0) -> Array:
         """``n`` draws of f at the rows of a frame (complete ones), one draw a row; the same for the same seed."""
-        from klimb.models.draws import draw_latents
+        prepared, _ = self._prepared(self._new_frame(new))
+        return self.components.sample(self.model, prepared, n, np.random.default_rng(seed))
 
-        encoded = self.encoder.encode(self._new_frame(new), missing="drop")
-        rows = self.shared.layout.rows(encoded)
-        return draw_latents(self.shared, self.components, rows, n, np.random.default_rng(seed))
+    def simulate(self, n: int = 1000, new: Any = None, *, seed: int = 0) -> Array:
+        """``n`` draws of y at the rows of a frame (complete ones); the same for the same seed."""
+        frame, rng = self._new_frame(new), np.random.default_rng(seed)
+        prepared, rows = self._prepared(frame)
+        f = self.components.sample(self.model, prepared, n, rng)
+        return draw_response(self.model.new_site(self._aux(frame, rows)), f, rng)
 
     def draws(self, n: int = 1000, *, seed: int = 0) -> dict[str, Array]:
-        """``n`` joint draws of coefficients, parameters and levels, by name; the same for the same seed."""
-        from klimb.models.draws import draw_posterior
-
-        return draw_posterior(self.shared, self.components, self.covariance, n, np.random.default_rng(seed))
+        """``n`` joint draws of coefficients, hyperparameters and levels, by name; the same for the same seed."""
+        theta, w = self.components.draw(n, np.random.default_rng(seed))
+        out: dict[str, Array] = {}
+        for names, number, at, T, _ in self._reported():
+            own = w[:, number * self._n_weights_of_field + at] @ T.T
+            out |= {name: own[:, j] for j, name in enumerate(names)}
+        level = self._level_shift
+        shift = w[:, : len(level)] @ level
+        for block in self.model.theta.blocks:
+            values = block.reported(theta[:, self.model.theta.slice_of(block)])
+            values = values + shift[:, None] if block.kind == "cut" else values
+            out |= {name: values[:, j] for j, name in enumerate(block.names)}
+        for term in self.groups:
+            k = len(term.columns)
+            own = w[:, self.linear.places[self.linear.terms.index(term)]].reshape(n, -1, k) @ term.uncentred.T
+            for j, column in enumerate(term.columns):
+                out[level_name(term, column)] = own[:, :, j]
+        return out
 
     # -- pictures and files
 
@@ -237,6 +284,14 @@ class Fit:
 
         return fit_report(self, title=title, reproduce=reproduce, source=source, interval=interval)
 
+    def to_html(self, path: Any, *, title: str = "") -> None:
+        """Write the report as one HTML page that needs nothing else."""
+        from klimb._files import whole_file
+        from klimb.report.page import page
+
+        with whole_file(path) as stream:
+            stream.write(page(self.report(title=title)))
+
     def plot_effects(self, columns: Sequence[str] | str | None = None, axes: Any = None) -> Any:
         """The effect curves with their bands; needs matplotlib."""
         from klimb.report.plots import plot_effects
@@ -244,16 +299,10 @@ class Fit:
         return plot_effects(self.effects(columns), axes)
 
     def plot_coefficients(self, ax: Any = None) -> Any:
-        """Coefficients with their intervals; needs matplotlib."""
+        """Coefficients with their credible intervals; needs matplotlib."""
         from klimb.report.plots import plot_coefficients
 
         return plot_coefficients(self.coefficient_rows(), self.interval, ax)
-
-    def plot_bound(self, ax: Any = None) -> Any:
-        """How the bound rose during the last fit; needs matplotlib."""
-        from klimb.report.plots import plot_bound
-
-        return plot_bound(self.trace, ax)
 
     def plot_calibration(self, ax: Any = None) -> Any:
         """Predicted against observed means, each row predicted from the others; needs matplotlib."""
@@ -271,51 +320,18 @@ class Fit:
 
         return to_arviz(self, draws, chains, seed)
 
-    def to_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """The fit as a JSON header and named arrays."""
-        from klimb.models.state import to_state
-
-        return to_state(self)
-
-    @classmethod
-    def from_state(cls, header: dict[str, Any], arrays: Mapping[str, Any]) -> Fit:
-        """The fit whose ``to_state`` gave these."""
-        from klimb.models.state import from_state
-
-        return from_state(header, dict(arrays))
-
-    def save(self, path: Any) -> None:
-        """Write the fit to a file that ``klimb.load`` reads; it holds the response, not the other columns."""
-        from klimb.models.files import write_container
-        from klimb.models.state import holds
-
-        header, arrays = self.to_state()
-        write_container(path, "fit", header, arrays, holds=holds(self))
-
-    # -- words
-
-    def __str__(self) -> str:
-        from klimb.models.summary import summary_text
-
-        return summary_text(self)
+    # -- words and small parts
 
     def __repr__(self) -> str:
-        return f"Fit({self.formula!r}, family={self.shared.family.name!r}, n={self.n}, bound={self.bound:.6g})"
+        return (f"FormulaFit({self.formula!r}, family={self.model.likelihood.name!r}, n={self.n}, "
+                f"bound={self.bound:.6g})")
 
-    # -- small parts
+    def _holds(self) -> tuple[str, ...]:
+        inputs = dict.fromkeys(term.holds for term in self.linear.terms if term.holds)
+        return (*super()._holds(), *inputs)
 
-    def _row_frame(self, rows: Sequence[CoefficientRow], kinds: bool = False) -> Any:
-        columns: dict[str, Any] = {"name": np.array([row.name for row in rows], dtype=object), **_numbers(rows)}
-        columns["positive"] = np.array([np.nan if row.positive is None else row.positive for row in rows])
-        if kinds:
-            columns["kind"] = np.array([row.kind for row in rows], dtype=object)
-        return self._frame(columns)
-
-    def _frame(self, columns: Mapping[str, Any]) -> Any:
-        like = self.frame if self.frame is not None else read_frame({})
-        if like.kind in ("dict", "numpy"):
-            return dict(columns)
-        return make_frame(columns, like, rows=np.zeros(0, dtype=np.intp))
+    def _like(self) -> Frame:
+        return self.frame if self.frame is not None else read_frame({})
 
     def _new_frame(self, new: Any) -> Frame:
         if new is not None:
@@ -324,18 +340,27 @@ class Fit:
             raise InputError("a fit from a file does not hold its data", "no data", "Pass the frame to predict for.")
         return self.frame
 
-    def _trials(self, frame: Frame, rows: Any) -> Array | None:
-        """Trials at the rows, where the family has them and the frame too."""
+    def _aux(self, frame: Frame, rows: Any) -> dict[str, Array] | None:
+        """Trials at the rows, where the likelihood has them and the frame too."""
         response = self.encoder.response
         if response is None or response.kind != "trials" or any(c not in frame.columns for c in response.columns):
             return None
         first, second = (frame.column(name)[rows].astype(np.float64) for name in response.columns)
-        return np.asarray(first + second if response.failures else second)
+        return {"trials": np.asarray(first + second if response.failures else second)}
 
 
-def _numbers(rows: Sequence[CoefficientRow]) -> dict[str, Array]:
-    return {name: np.array([getattr(row, name) for row in rows]) for name in ("mean", "sd", "lower", "upper")}
+def _level_moments(part: Any, place: slice, term: Group) -> tuple[Array, Array]:
+    """Means and sds of the coefficients of every level, for the columns as they are written."""
+    k, T = len(term.columns), term.uncentred
+    mean = part.mean[place].reshape(-1, k) @ T.T
+    first = place.start + k * np.arange(term.n_levels)
+    variance = np.zeros_like(mean)
+    for j in range(k):
+        for a, b in zip(*np.nonzero(np.outer(T[j], T[j])), strict=True):
+            variance[:, j] += T[j, a] * T[j, b] * part.covariances(first + a, first + b)
+    return mean.ravel(), np.sqrt(np.maximum(variance, 0.0)).ravel()
 
 
-def _prefixed(prefix: str, columns: Mapping[str, Array]) -> dict[str, Array]:
-    return {prefix + name: values for name, values in columns.items()}
+def level_name(term: Group, column: str) -> str:
+    """What the draws of the levels of one column are called: "1|g", "x|g"."""
+    return f"{'1' if column == 'Intercept' else column}|{term.name}"

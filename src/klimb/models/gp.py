@@ -1,15 +1,13 @@
-"""Gaussian processes by kernel: a model that knows its inputs, its hyperparameters and how to predict.
+"""The doors to Gaussian processes: `gp` by kernel, and `series` over time at a cost linear in the data.
 
-    model = klimb.gp(klimb.kernels.RBF(), X, klimb.sites.Logistic())
-    best = optimise(model, y)                      # klimb.infer.evidence
-    best.model.predict(best.result.posterior, X_new)   # f: mean and variance
-    best.model.observe(best.result.posterior, X_new)   # y: mean, quantiles, class probabilities, log density
+    fit = klimb.gp(klimb.kernels.RBF(), X, "bernoulli").fit(y)      # hyperparameters at their best value
+    fit.predict(X_new)                                              # mean of y; kind="latent": f; kind="response": y
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,158 +15,155 @@ from klimb.errors import InputError
 from klimb.kernels import Kernel as Covariance
 from klimb.kernels.inducing_points import choose_inducing, explaining_points
 from klimb.kernels.means import Mean, Zero
-from klimb.models.kernel import GaussianProcess, as_inputs, as_single
-from klimb.models.kernel_classes import MulticlassProcess
+from klimb.likelihoods import Likelihood, from_site, likelihood
+from klimb.models.kernel import Form, KernelModel, as_inputs, check_fields, markov_terms, single
+from klimb.models.kernel_blocks import KernelBlock, MeanBlock, Points
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.sites.base import Site
-from klimb.sites.softmax import Softmax
-
-__all__ = ["INDUCING_JITTER", "GaussianProcess", "MulticlassProcess", "as_single", "gp"]
 
 INDUCING_JITTER = 1e-8  # of the mean prior variance, on the diagonal of Kuu: noise on the inducing values themselves
-
-
-@overload
-def gp(
-    kernel: Sequence[Covariance],
-    X: ArrayLike,
-    site: Site,
-    *,
-    mean: Mean | None = None,
-    inducing: int | Literal["auto"] | ArrayLike | None = None,
-    learn: str | tuple[str, ...] = (),
-    jitter: float | None = None,
-) -> MulticlassProcess: ...
-
-
-@overload
-def gp(  # type: ignore[overload-overlap]
-    kernel: Covariance,
-    X: ArrayLike,
-    site: Softmax,
-    *,
-    mean: Mean | None = None,
-    inducing: int | Literal["auto"] | ArrayLike | None = None,
-    learn: str | tuple[str, ...] = (),
-    jitter: float | None = None,
-) -> MulticlassProcess: ...
-
-
-@overload
-def gp(
-    kernel: Covariance,
-    X: ArrayLike,
-    site: Site | None = None,
-    *,
-    mean: Mean | None = None,
-    inducing: int | Literal["auto"] | ArrayLike | None = None,
-    learn: str | tuple[str, ...] = (),
-    jitter: float | None = None,
-) -> GaussianProcess: ...
 
 
 def gp(
     kernel: Covariance | Sequence[Covariance],
     X: ArrayLike,
-    site: Site | None = None,
+    site: Site | Likelihood | str | None = None,
     *,
     mean: Mean | None = None,
     inducing: int | Literal["auto"] | ArrayLike | None = None,
     learn: str | tuple[str, ...] = (),
     jitter: float | None = None,
-) -> GaussianProcess | MulticlassProcess:
+) -> KernelModel:
     """A Gaussian process model: prior by kernel at the inputs ``X``, likelihood by ``site``.
 
     Parameters
     ----------
     kernel : klimb.kernels.Kernel
-        With `klimb.sites.Softmax`, of every class alike, or a list with one kernel per class.
+        With several latent values per datum (`klimb.sites.Softmax`), of every one alike, or a list with one for each.
     X : (n, d) array
         A 1-d array counts as one column.
-    site : Site
-        The likelihood; ``klimb.sites.Gaussian(1.0)`` with its scale to be learnt if it is left out.
+    site : Site, or the name of a likelihood
+        A site, such as ``klimb.sites.Poisson()``, with its parameters held but for those to ``learn``; or a name, such
+        as "poisson" or "student_t(df=4)", whose other parameters are learnt under their default priors. Measurements
+        with normal noise, "gaussian", if it is left out.
     mean : klimb.kernels.means.Mean
         Zero unless given.
     inducing : int, (M, d) array or "auto"
         Inducing points, or how many to choose (`klimb.kernels.choose_inducing`), or as many as explain all but a
-        thousandth of the prior variance; the full process if it is left out.
+        thousandth of the prior variance; the full Gaussian process if it is left out.
     learn : names of parameters of the site
-        Those that `klimb.infer.evidence.optimise` may change, such as "scale".
+        Those that a fit may change, such as "scale", with a prior that is flat in their logarithm.
     jitter : float
         Share of the mean prior variance added to the diagonal of K (default 0) or of Kuu (default 1e-8).
 
     Examples
     --------
     >>> import numpy as np, klimb
-    >>> from klimb.infer.evidence import optimise
     >>> x = np.linspace(0, 6, 40)
     >>> y = np.sin(x) > 0
     >>> model = klimb.gp(klimb.kernels.RBF(lengthscale=1.0, variance=4.0), x, klimb.sites.Logistic())
-    >>> best = optimise(model, y)
-    >>> best.converged, bool(best.bound > model.fit(y).bound)
+    >>> fit = model.fit(y)
+    >>> fit.converged, bool(fit.bound > model.fit(y, hyper="fixed").bound)
     (True, True)
-    >>> best.model.observe(best.result.posterior, [1.5, 4.5]).mean.round(1)
+    >>> fit.predict([1.5, 4.5])["mean"].round(1)
     array([1., 0.])
     >>> three = klimb.gp(klimb.kernels.RBF(variance=4.0), x, klimb.sites.Softmax(3))
-    >>> fit = three.fit(np.digitize(np.sin(x), [-0.5, 0.5]))
-    >>> three.observe(fit.posterior, [0.0, 1.5, 4.7]).probabilities().argmax(axis=1)
-    array([1, 2, 0])
+    >>> found = three.fit(np.digitize(np.sin(x), [-0.5, 0.5]), hyper="fixed").predict([0.0, 1.5, 4.7])
+    >>> sorted(found), found["P(1)"].round(2)
+    (['P(0)', 'P(1)', 'P(2)'], array([0.79, 0.03, 0.03]))
     """
-    inputs = as_inputs(X, "X")
-    likelihood, names = _likelihood(site, learn)
-    if likelihood.separable:
-        return _process(kernel, inputs, likelihood, mean, inducing, names, jitter)
-    if names:
-        raise InputError(f"{type(likelihood).__name__} has no parameters to learn", repr(names[0]), "Leave learn out.")
+    inputs, family = as_inputs(X, "X"), _likelihood(site, learn)
     kernels = list(kernel) if isinstance(kernel, Sequence) else [kernel]
-    if isinstance(kernel, Sequence) and len(kernels) != likelihood.n_outputs:
-        raise InputError(f"kernel must be one kernel, or one for each of {likelihood.n_outputs} latent values",
-                         f"{len(kernels)}", "With baseline=True class 0 has none.")
-    processes = [_process(one, inputs, likelihood, mean, inducing, (), jitter) for one in kernels]
-    return MulticlassProcess(tuple(processes), likelihood)
-
-
-def _likelihood(site: Site | None, learn: str | tuple[str, ...]) -> tuple[Site, tuple[str, ...]]:
-    """The site, and the names of its parameters that may be learnt."""
-    if site is None:
-        from klimb.sites.real import Gaussian
-
-        site, learn = Gaussian(1.0), learn or ("scale",)
-    given: Any = site
-    if not isinstance(given, Site):
-        raise InputError("site must be a klimb site", repr(given), "Use an instance such as klimb.sites.Logistic().")
-    names = (learn,) if isinstance(learn, str) else tuple(learn)
-    for name in names:
-        if not isinstance(getattr(site, name, None), float):
-            raise InputError(f"learn must name positive scalar parameters of {type(site).__name__}", repr(name),
-                             "Look at repr(site) for its parameters.")
-    return site, names
-
-
-def _process(
-    kernel: Any, inputs: Array, site: Site, mean: Mean | None, inducing: Any, names: tuple[str, ...],
-    jitter: float | None,
-) -> GaussianProcess:
-    if not isinstance(kernel, Covariance):
-        raise InputError("kernel must be a klimb kernel", repr(kernel), "Use klimb.kernels.RBF(), say.")
-    kernel.diag(inputs[:1])  # refuses inputs of the wrong width
     function: Any = Zero() if mean is None else mean
     if not isinstance(function, Mean):
         raise InputError("mean must be a klimb mean function", repr(mean), "Use klimb.kernels.means.Constant(), say.")
+    for one in kernels:
+        if not isinstance(one, Covariance):
+            raise InputError("kernel must be a klimb kernel", repr(one), "Use klimb.kernels.RBF(), say.")
+        one.diag(inputs[:1])  # refuses inputs of the wrong width
     function(inputs[:1])
+    if isinstance(kernel, Sequence) and family.fields:  # classes by name are known with the data
+        check_fields(len(kernels), len(family.fields), least=len(family.fields))
+    points = _points(kernels[0], inputs, inducing)
+    share = jitter if jitter is not None else (0.0 if points is None else INDUCING_JITTER)
+    if not 0.0 <= share < np.inf:
+        raise InputError("jitter must be at least 0", f"{share}", "It is a share of the prior variance, such as 1e-8.")
+    return _model(kernels, inputs, family, function, points, float(share), "Kernel" if points is None else "Inducing")
+
+
+def series(
+    kernel: Covariance,
+    times: ArrayLike,
+    site: Site | Likelihood | str | None = None,
+    *,
+    mean: Mean | None = None,
+    learn: str | tuple[str, ...] = (),
+) -> KernelModel:
+    """A Gaussian process over time: `gp` with a Matern kernel and one input, at a cost linear in the data.
+
+    Parameters
+    ----------
+    kernel : klimb.kernels.Matern12, Matern32, Matern52 or a sum of them
+    times : (n,) array
+        In any order, repeated or not.
+    site, mean, learn
+        As for `klimb.gp`.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> t = np.linspace(0, 20, 400)
+    >>> y = np.random.default_rng(0).poisson(np.exp(np.sin(t)))
+    >>> model = klimb.series(klimb.kernels.Matern52(variance=1.0, lengthscale=1.0), t, klimb.sites.Poisson())
+    >>> fit = model.fit(y)
+    >>> fit.converged, bool(fit.bound > model.fit(y, hyper="fixed").bound)
+    (True, True)
+    >>> f = fit.predict([np.pi / 2, 40.0], kind="latent")
+    >>> bool(abs(f["mean"][0] - 1.0) < 3 * f["sd"][0]), bool(f["sd"][1] > 3 * f["sd"][0])
+    (True, True)
+    """
+    model = single(gp(kernel, times, site, mean=mean, learn=learn),
+                   "Use klimb.latents.Outputs.shared(klimb.latents.Markov(times), C) for several classes.")
+    if model.X.shape[1] != 1:
+        raise InputError("times must have one dimension", f"shape {model.X.shape}", "Use klimb.gp for more inputs.")
+    markov_terms(model.kernel)
+    return model.with_blocks(form="Markov")
+
+
+def _model(kernels: Sequence[Covariance], X: Array, family: Likelihood, mean: Mean, Z: Array | None, jitter: float,
+           form: Form) -> KernelModel:
+    prefixes = [f"{c}: " for c in range(len(kernels))] if len(kernels) > 1 else [""]
+    kernel_blocks = tuple(KernelBlock(kernel, prefix) for kernel, prefix in zip(kernels, prefixes, strict=True))
+    means = tuple(MeanBlock(mean, prefix) for prefix in prefixes)
+    points = None if Z is None else Points.among(X, Z)
+    return KernelModel(kernel_blocks, means, X, family, np.zeros(0), points, jitter, form).with_blocks()
+
+
+def _likelihood(site: Any, learn: str | tuple[str, ...]) -> Likelihood:
+    """The likelihood, with the parameters of a site that may be learnt."""
+    names = (learn,) if isinstance(learn, str) else tuple(learn)
+    if isinstance(site, Site):
+        if names and not site.separable:
+            raise InputError(f"{type(site).__name__} has no parameters to learn", repr(names[0]), "Leave learn out.")
+        return from_site(site, names)
+    if names:
+        raise InputError("learn names parameters of a site", f"learn={names[0]!r} for {site!r}",
+                         "A likelihood by name learns its parameters; pass a site, such as klimb.sites.Gaussian(1.0).")
+    return likelihood("gaussian" if site is None else site)
+
+
+def _points(kernel: Covariance, X: Array, inducing: Any) -> Array | None:
+    """The inducing points that were asked for."""
     points = None
     if isinstance(inducing, str):
         if inducing != "auto":
             raise InputError('inducing must be a number, points or "auto"', repr(inducing), "Say how many, or where.")
-        points = explaining_points(kernel, inputs)
+        points = explaining_points(kernel, X)
     elif isinstance(inducing, int | np.integer) and not isinstance(inducing, bool):
-        points = choose_inducing(kernel, inputs, int(inducing))
+        points = choose_inducing(kernel, X, int(inducing))
     elif inducing is not None:
         points = as_inputs(inducing, "inducing")
-    if points is not None and (len(points) > len(inputs) or points.shape[1] != inputs.shape[1]):
-        raise InputError(f"inducing must be at most {len(inputs)} points with {inputs.shape[1]} columns",
-                         f"shape {points.shape}", "Leave it out for the full process.")
-    share = jitter if jitter is not None else (0.0 if points is None else INDUCING_JITTER)
-    if not 0.0 <= share < np.inf:
-        raise InputError("jitter must be at least 0", f"{share}", "It is a share of the prior variance, such as 1e-8.")
-    return GaussianProcess(kernel, inputs, site, function, points, names, float(share))
+    if points is not None and (len(points) > len(X) or points.shape[1] != X.shape[1]):
+        raise InputError(f"inducing must be at most {len(X)} points with {X.shape[1]} columns",
+                         f"shape {points.shape}", "Leave it out for the full Gaussian process.")
+    return points

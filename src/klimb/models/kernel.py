@@ -1,243 +1,329 @@
-"""A process with one latent value per datum: kernel, mean function, site and inputs."""
+"""Every Gaussian process model: kernels, mean functions and inputs, and a likelihood; made by `klimb.gp`.
+
+    f_c ~ GP(mean_c, kernel_c),  c = 1 .. fields,    y_i ~ likelihood(f_1(x_i), ..., f_C(x_i))
+
+The forms of its latent: "Kernel" (n x n matrices), "Inducing" (seen through M points), "Markov" (Matern kernels over
+time, linear in the data).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self, final
+from typing import Any, Literal, Self, TypeAlias, final
 
 import numpy as np
 
+from klimb._stored import stored
 from klimb.errors import InputError
-from klimb.infer.hyper import Hypermodel
 from klimb.kernels import Kernel as Covariance
+from klimb.kernels import Matern12, Matern32, Matern52, Product, Sum
 from klimb.kernels.means import Mean
-from klimb.latents.base import Posterior, draws_from
+from klimb.latents.base import Latent, Posterior
+from klimb.latents.costs import Shape
 from klimb.latents.inducing import Inducing
 from klimb.latents.kernel import Kernel
+from klimb.latents.kernel_weights import CrossCovariances
+from klimb.latents.markov import Markov
+from klimb.latents.outputs import Outputs
+from klimb.latents.weights_posterior import WeightPosterior
+from klimb.likelihoods import Choices, Likelihood, Observed
+from klimb.models.model import DRAW_JITTER, Functionals, Model, joined
 from klimb.numerics.arrays import Array, ArrayLike, as_float
-from klimb.numerics.dense import psd_square_root, row_blocks
 from klimb.rows.kernel_rows import inducing_latent
-from klimb.sites.base import Site
-from klimb.sites.prediction import Prediction, draw_response
+from klimb.theta import ParameterBlock, Theta
 
-DIFFERENCE = 1e-5  # in the log of a site's parameter, for the derivative of the expected log likelihood
-SITE_BOUNDS = (1e-6, 1e6)  # of a site's parameters when they are learnt
-SAMPLE_JITTER = 1e-10  # of the largest prior variance, on the diagonal of the covariance of joint draws
+Form: TypeAlias = Literal["Kernel", "Inducing", "Markov"]  # the latent
+SMOOTHNESS: dict[type[Covariance], float] = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5}
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class GaussianProcess(Hypermodel):
-    """A kernel, a mean function, a site and the inputs; made by `gp`.
+class Inputs:
+    """Inputs as a matrix. ``own`` are those of the fit: there f has what the data's f has (jitter, white noise)."""
 
-    ``theta`` holds the logs of the kernel's free parameters, then the logs of the site's parameters named in ``learn``,
-    then the free values of the mean function.
+    X: Array
+    own: bool = False
+
+
+@final
+@stored("model.kernel")
+@dataclass(frozen=True, eq=False, repr=False)
+class KernelModel(Model):
+    """A Gaussian process with its inputs and the values of its hyperparameters.
+
+    One kernel and mean function serve all latent fields, or there is one of each for every field.
 
     >>> import numpy as np, klimb
     >>> x = np.linspace(0.0, 6.0, 30)
-    >>> model = klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Gaussian(0.1))
-    >>> mean, variance = model.predict(model.fit(np.sin(x)).posterior, [1.0, 20.0])  # near the data, and far from them
-    >>> print(mean.round(2), variance.round(2), model.names)
-    [0.84 0.  ] [0. 1.] ('log variance', 'log lengthscale')
+    >>> fit = klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Gaussian(0.1)).fit(np.sin(x), hyper="fixed")
+    >>> found = fit.predict([1.0, 20.0], kind="latent")  # near the data, and far from them
+    >>> print(found["mean"].round(2), found["sd"].round(2), fit.model.names)
+    [0.84 0.  ] [0.05 1.  ] ('variance', 'lengthscale')
     """
 
-    kernel: Covariance
+    kernel_blocks: tuple[ParameterBlock, ...]
+    mean_blocks: tuple[ParameterBlock, ...]
     X: Array
-    likelihood: Site
-    mean: Mean
-    Z: Array | None
-    learn: tuple[str, ...]
-    jitter: float
+    likelihood: Likelihood
+    at: Array
+    points: ParameterBlock | None = None  # inducing points
+    jitter: float = 0.0  # share of the mean prior variance on the diagonal of K, or of that of the inducing points
+    form: Form = "Kernel"
 
     def __repr__(self) -> str:
         rows, columns = self.X.shape
         points = "" if self.Z is None else f", {len(self.Z)} inducing points"
-        return f"GaussianProcess({self.kernel!r}, {self.likelihood!r}, {rows} x {columns} inputs{points})"
+        kernels = ", ".join(repr(kernel) for kernel in self.kernels)
+        return f"KernelModel({kernels}, {self.likelihood.label}, {rows} x {columns} inputs{points})"
 
     @property
-    def names(self) -> tuple[str, ...]:
-        kernel = (f"log {name}" for name in self.kernel.free)
-        site = (f"log site.{name}" for name in self.learn)
-        return (*kernel, *site, *(f"mean.{name}" for name in self.mean.free))
+    def title(self) -> str:
+        """The model in one line."""
+        count = f", for each of {self.fields} latent values" if self.fields > 1 else ""
+        return f"Gaussian process, {', '.join(_title(kernel) for kernel in self.kernels)}{count}"
 
-    @property
-    def theta(self) -> Array:
-        site = np.log([getattr(self.likelihood, name) for name in self.learn])
-        return np.concatenate([self.kernel.log_parameters, site, self.mean.values])
-
-    @property
-    def bounds(self) -> tuple[Array, Array]:
-        site = np.tile(np.log(SITE_BOUNDS), (len(self.learn), 1))
-        both = np.vstack([self.kernel.log_bounds, site, self.mean.bounds])
-        return both[:, 0], both[:, 1]
-
-    def with_theta(self, theta: ArrayLike) -> Self:
-        values = as_float(theta, "theta", ndim=1)
-        k, s = len(self.kernel.free), len(self.learn)
-        if len(values) != len(self.names):
-            raise InputError(f"theta must have {len(self.names)} entries ({', '.join(self.names)})", f"{len(values)}",
-                             "The order is that of names.")
-        site: Any = self.likelihood
-        changed = {name: float(np.exp(value)) for name, value in zip(self.learn, values[k : k + s], strict=True)}
-        return replace(self, kernel=self.kernel.with_log_parameters(values[:k]),
-                       likelihood=replace(site, **changed) if changed else site,
-                       mean=self.mean.with_values(values[k + s :]))
-
-    @property
-    def site(self) -> Site:
-        return self.likelihood
+    # -- hyperparameters
 
     @cached_property
-    def latent(self) -> Kernel | Inducing:
-        if self.Z is None:
-            K = self.kernel.gram(self.X)
-            K.flat[:: len(K) + 1] += self.jitter * K.diagonal().mean()
-            return Kernel(K, self.mean(self.X), check=False)
-        return inducing_latent(self.kernel, self.X, self.Z, mean=self.mean, jitter=self.jitter)
+    def theta(self) -> Theta:  # type: ignore[override]
+        points = () if self.points is None else (self.points,)
+        return Theta.of([*self.kernel_blocks, *self.likelihood.parameters, *self.mean_blocks, *points])
 
-    def gradient(self, posterior: Posterior, y: Any) -> Array:
-        kernel, _ = self.kernel_gradient([posterior])
-        return self.gradient_with_rest(kernel, posterior, y)
+    def _moved(self, at: Array) -> Self:
+        moved = replace(self, at=at)
+        moved.__dict__["theta"] = self.theta
+        return moved
 
-    def kernel_gradient(self, posteriors: Sequence[Posterior], *, points: bool = False) -> tuple[Array, Array | None]:
-        """d bound / d(kernel parameters), and if asked for dZ, summed over posteriors that share this prior."""
-        latent = posteriors[0].latent
-        if isinstance(latent, Inducing):
-            return self._pulled(latent, posteriors, points=points)
-        assert isinstance(latent, Kernel)
-        d_K = latent.bound_gradient(posteriors[0])
-        for posterior in posteriors[1:]:
-            d_K += latent.bound_gradient(posterior)
+    def _values(self, blocks: Sequence[ParameterBlock]) -> tuple[Any, ...]:
+        own = self.theta.of_owner(self.at, blocks)
+        return tuple(block.value(theta) for block, theta in zip(blocks, own, strict=True))
+
+    @cached_property
+    def kernels(self) -> tuple[Covariance, ...]:
+        """The kernels at the present hyperparameters: one for all latent fields, or one for each."""
+        return self._values(self.kernel_blocks)
+
+    @cached_property
+    def means(self) -> tuple[Mean, ...]:
+        """The mean functions, as many as there are kernels."""
+        return self._values(self.mean_blocks)
+
+    @property
+    def kernel(self) -> Covariance:
+        """The kernel (of the first field)."""
+        return self.kernels[0]
+
+    @property
+    def mean(self) -> Mean:
+        """The mean function (of the first field)."""
+        return self.means[0]
+
+    @cached_property
+    def Z(self) -> Array | None:
+        """The inducing points."""
+        return None if self.points is None else np.asarray(self._values([self.points])[0])
+
+    @property
+    def fields(self) -> int:
+        """How many latent values a datum has."""
+        return len(self.likelihood.fields)
+
+    def with_blocks(self, at: Sequence[Array] | None = None, **changed: Any) -> KernelModel:
+        """The model with other parts; theta is ``at``, block by block, or where the new blocks start."""
+        model = replace(self, at=np.zeros(0), **changed)
+        return replace(model, at=model.theta.start if at is None else joined(list(at)))
+
+    def ready(self, data: Observed) -> Self:
+        """With the parameters of a likelihood given by name, whose priors depend on the scale of the data."""
+        if len(data.y) != len(self.X):
+            raise InputError(f"y must have one entry per row of X ({len(self.X)})", f"{len(data.y)}",
+                             "Check that X and y match.")
+        likelihood = self.likelihood.for_data(data)
+        if not likelihood.parameters:
+            prepared = likelihood.prepared(data, Choices())
+            likelihood = prepared if prepared.parameters else likelihood
+        model = self
+        if likelihood is not self.likelihood:
+            split = dict(zip(map(id, self.theta.blocks), self.theta.split(self.at), strict=True))
+            model = replace(self, likelihood=likelihood)
+            model = replace(model, at=joined([split.get(id(block), block.start) for block in model.theta.blocks]))
+        check_fields(len(model.kernel_blocks), model.fields)
+        return model
+
+    # -- the latent
+
+    def shape(self) -> Shape:
+        n, points = len(self.X), self.Z
+        states = 0
+        if self.X.shape[1] == 1 and points is None:
+            with suppress(InputError):
+                states = int(sum(smoothness + 0.5 for smoothness in markov_terms(self.kernel)[2]))
+        weights = n if points is None else len(points)
+        return Shape(n, weights, n * weights, level_size=max(states, 1), kernel=True, chain=states > 0)
+
+    @cached_property
+    def latent(self) -> Latent:
+        parts = [self._latent_of(kernel, mean) for kernel, mean in zip(self.kernels, self.means, strict=True)]
+        if self.fields == 1 and len(parts) == 1:
+            return parts[0]
+        return Outputs(parts if len(parts) > 1 else parts * self.fields)
+
+    def _latent_of(self, kernel: Covariance, mean: Mean) -> Latent:
+        if self.form == "Markov":
+            return Markov(self.X, *markov_terms(kernel), mean=mean(self.X))
+        if self.form == "Inducing":
+            return self._through_points(kernel, mean, self.X)
+        K = kernel.gram(self.X)
+        K.flat[:: len(K) + 1] += self.jitter * K.diagonal().mean()
+        return Kernel(K, mean(self.X), check=False)
+
+    def _through_points(self, kernel: Covariance, mean: Mean, X: Array) -> Inducing:
+        return inducing_latent(kernel, X, self.Z, mean=mean, jitter=self.jitter)
+
+    def _parts(self) -> tuple[Any, ...]:
+        """The latents of the kernels."""
+        parts = self.latent.parts if isinstance(self.latent, Outputs) else (self.latent,)
+        return parts[: len(self.kernels)]
+
+    def detach(self, posterior: Posterior) -> WeightPosterior:
+        return super().detach(posterior).without_prior()
+
+    # -- the gradient
+
+    def prior_gradient(self, posterior: Posterior) -> Array:
+        total = np.zeros(self.theta.size)
+        parts = posterior.latent.split(posterior)
+        groups = [parts] if len(self.kernels) == 1 else [(part,) for part in parts]
+        moving = self.points is not None and self.points.size > 0
+        for number, group in enumerate(groups):
+            kernel, mean = self.kernels[number], self.means[number]
+            slopes, points = self._kernel_gradient(kernel, group, points=moving)
+            self._add(total, self.kernel_blocks[number], slopes)
+            self._add(total, self.mean_blocks[number], mean.vjp(self.X, np.sum([part.a for part in group], axis=0)))
+            if points is not None:
+                self._add(total, self.points, points)
+        return total
+
+    def _add(self, total: Array, block: Any, slopes: Array) -> None:
+        at = self.theta.slice_of(block)
+        total[at] += block.pull(self.at[at], slopes)
+
+    def _kernel_gradient(self, kernel: Covariance, posteriors: Sequence[Posterior], *,
+                         points: bool) -> tuple[Array, Array | None]:
+        """d bound / d(free log parameters), and if asked for dZ, summed over posteriors that share this prior."""
+        latent: Any = posteriors[0].latent
+        if self.form == "Inducing":
+            return self._pulled(kernel, latent, posteriors, points=points)
+        d_K = sum(latent.bound_gradient(posterior) for posterior in posteriors)
+        if self.form == "Markov":
+            slopes = dict(zip(kernel.parameters, d_K.flat, strict=True))
+            return np.array([slopes[name] for name in kernel.free]), None
         d_K.flat[:: len(d_K) + 1] += self.jitter * np.trace(d_K) / len(d_K)
-        return self.kernel.gram_vjp(self.X, d_K), None
+        return kernel.gram_vjp(self.X, d_K), None
 
-    def _pulled(
-        self, latent: Inducing, posteriors: Sequence[Posterior], *, points: bool
-    ) -> tuple[Array, Array | None]:
+    def _pulled(self, kernel: Covariance, latent: Inducing, posteriors: Sequence[Posterior], *,
+                points: bool) -> tuple[Array, Array | None]:
         """Gradients in Kuu, Kuf and diag(Kff) as gradients in the kernel's parameters and (``points``) in Z.
 
         Kuf goes block by block, so that the memory is that of the fit.
         """
         assert self.Z is not None
-        Z = self.Z
-        kernel, moved = np.zeros(len(self.kernel.free)), np.zeros_like(Z)
+        Z, X = self.Z, self.X
+        slopes, moved = np.zeros(len(kernel.free)), np.zeros_like(Z)
 
         def take(block: slice, part: Array) -> None:
             if points:
-                cross, shift = self.kernel.cross_vjp(self.X[block], Z, part.T)
+                cross, shift = kernel.cross_vjp(X[block], Z, part.T)
                 moved[:] += shift
             else:
-                cross = self.kernel.cross_parameter_vjp(Z, self.X[block], part)
-            kernel[:] += cross
+                cross = kernel.cross_parameter_vjp(Z, X[block], part)
+            slopes[:] += cross
 
         d_inner, d_diagonal = latent.pull_back(posteriors, take)
-        spread = d_inner
-        spread.flat[:: len(spread) + 1] += self.jitter * np.trace(d_inner) / len(d_inner)  # a share of the diagonal
-        kernel += self.kernel.gram_vjp(Z, spread) + self.kernel.diag_vjp(self.X, d_diagonal)
-        return kernel, moved + self.kernel.gram_input_vjp(Z, spread) if points else None
+        d_inner.flat[:: len(d_inner) + 1] += self.jitter * np.trace(d_inner) / len(d_inner)  # a share of the diagonal
+        slopes += kernel.gram_vjp(Z, d_inner) + kernel.diag_vjp(X, d_diagonal)
+        return slopes, moved + kernel.gram_input_vjp(Z, d_inner) if points else None
 
-    def gradient_with_rest(self, kernel: Array, posterior: Posterior, y: Any) -> Array:
-        """A gradient in theta from its part for the kernel."""
-        site = [self._site_derivative(name, posterior, y) for name in self.learn]
-        return np.concatenate([kernel, site, self.mean.vjp(self.X, posterior.a)])
+    # -- predictions
 
-    def _site_derivative(self, name: str, posterior: Posterior, y: Any) -> float:
-        """d/d log parameter of sum_i E log p(y_i | f_i), by a central difference of the oracle."""
-        site: Any = self.likelihood
-        clean, sides = site.validate(y), []
-        for sign in (1.0, -1.0):
-            moved = replace(site, **{name: getattr(site, name) * np.exp(sign * DIFFERENCE)})
-            sides.append(moved.oracle(clean, posterior.m, posterior.v).value + moved.constant(clean))
-        return float((sides[0] - sides[1]).sum()) / (2 * DIFFERENCE)
+    def prepare(self, new: Any) -> Inputs:
+        """New inputs as a matrix, or those of the fit."""
+        if new is None:
+            return Inputs(self.X, own=True)
+        return new if isinstance(new, Inputs) else Inputs(as_inputs(new, "X_new", self.X.shape[1]))
 
-    def log_prior(self) -> tuple[float, Array | float]:
-        value, slope = self.kernel.log_prior()
-        return value, np.concatenate([slope, np.zeros(len(self.learn) + len(self.mean.free))])
+    def functionals(self, prepared: Inputs) -> Functionals:
+        found = [self._functionals_of(prepared, *parts)
+                 for parts in zip(self.kernels, self.means, self._parts(), strict=True)]
+        if len(found) == 1:
+            return replace(found[0], shift=np.tile(found[0].shift, self.fields))
+        covariances: Any = [one.covariance for one in found]
+        return Functionals(tuple(one.L for one in found), tuple(one.rest for one in found),  # type: ignore[arg-type]
+                           joined([one.shift for one in found]), lambda: tuple(each() for each in covariances))
 
-    def inducing_gradient(self, posterior: Posterior) -> Array:
-        """d bound / dZ at a converged posterior, in the shape of Z."""
-        return self._with_points(posterior)[1]
-
-    def joint_gradient(self, posterior: Posterior, y: Any) -> tuple[Array, Array]:
-        """``gradient`` and ``inducing_gradient`` for little more than the price of one."""
-        kernel, points = self._with_points(posterior)
-        return self.gradient_with_rest(kernel, posterior, y), points
-
-    def _with_points(self, posterior: Posterior) -> tuple[Array, Array]:
-        if not isinstance(posterior.latent, Inducing) or self.Z is None:
-            raise InputError("only a model with inducing points has a gradient in them", "a full process",
-                             "Pass inducing= to klimb.gp.")
-        kernel, points = self.kernel_gradient([posterior], points=True)
-        assert points is not None
-        return kernel, points
-
-    @property
-    def anchors(self) -> Array:
-        """The inputs whose f carries all that was learnt: the data's, or the inducing points."""
-        return self.X if self.Z is None else self.Z
-
-    def predict(self, posterior: Posterior, X_new: ArrayLike) -> tuple[Array, Array]:
-        """Mean and variance of f at new inputs, in bounded memory: blocks of new rows."""
-        new = as_inputs(X_new, "X_new", self.X.shape[1])
-        latent: Any = posterior.latent
-        m, v = np.empty(len(new)), np.empty(len(new))
-        for rows in new_blocks(new, self.anchors):
-            cross = self.kernel.gram(new[rows], self.anchors)
-            m[rows], v[rows] = latent.predict(posterior, cross, self.kernel.diag(new[rows]), self.mean(new[rows]))
-        return m, v
-
-    def observe(self, posterior: Posterior, X_new: ArrayLike) -> Prediction:
-        """The predictive distribution of y at new inputs: its mean, quantiles, class probabilities, log density."""
-        return self.site.predict(*self.predict(posterior, X_new))
-
-    def sample(
-        self, posterior: Posterior, X_new: ArrayLike, n: int, rng: np.random.Generator | int | None = None, *,
-        observed: bool = False,
-    ) -> Array:
-        """``n`` joint draws of f at new inputs, one a row, or with ``observed`` of y; forms their n_new x n_new matrix.
-
-        >>> import numpy as np, klimb
-        >>> x = np.linspace(0, 6, 30)
-        >>> model = klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Poisson())
-        >>> posterior = model.fit(np.round(np.exp(np.sin(x)))).posterior
-        >>> model.sample(posterior, [1.0, 1.01], 1000, rng=0).std(axis=0).round(1)
-        array([0.3, 0.3])
-        >>> model.sample(posterior, [1.0, 1.01], 2, rng=0, observed=True).shape
-        (2, 2)
-        """
-        new = as_inputs(X_new, "X_new", self.X.shape[1])
-        if n < 0:
-            raise InputError("the number of draws must not be negative", f"{n}", "Ask for n >= 0 draws.")
-        generator = np.random.default_rng(rng)
-        latent: Any = posterior.latent
-        cross = self.kernel.gram(new, self.anchors)
-        mean, _ = latent.predict(posterior, cross, self.kernel.diag(new), self.mean(new))
-        V = latent.predict_covariance(posterior, cross, self.kernel.gram(new))
-        # What the data explain is subtracted, so V is as exact as the prior is large.
-        V.flat[:: len(V) + 1] += SAMPLE_JITTER * float(self.kernel.diag(new).max())
-        f = draws_from(mean, psd_square_root(0.5 * (V + V.T), "the covariance of the draws"), n, generator)
-        return draw_response(self.site, f, generator) if observed else f
+    def _functionals_of(self, prepared: Inputs, kernel: Covariance, mean: Mean, latent: Any) -> Functionals:
+        X, own = prepared.X, prepared.own
+        if self.form == "Markov":  # the chain carries all of f, so that nothing is left over for new times
+            return Functionals(X[:, 0], np.zeros(len(X)), mean(X), lambda: 0.0)
+        if self.form == "Inducing":
+            seen = latent if own else self._through_points(kernel, mean, X)
+            return Functionals(seen.row_design, seen.slack, seen.mean, lambda: _unexplained(kernel, X, seen))
+        n = latent.n_sites
+        if own:
+            K = latent.K
+            return Functionals(CrossCovariances(n, n, K.__getitem__, latent.kept_factor), latent.prior_variances,
+                               latent.mean, lambda: K)
+        cross = CrossCovariances(len(X), n, lambda rows: kernel.gram(X[rows], self.X), latent.kept_factor)
+        return Functionals(cross, kernel.diag(X), mean(X), lambda: kernel.gram(X))
 
 
-def as_single(model: Any, advice: str) -> GaussianProcess:
-    """``model`` if it is a process with one latent value per datum, else an `InputError`.
+def _title(kernel: Covariance) -> str:
+    """The names of a kernel's parts."""
+    if isinstance(kernel, Sum):
+        return " + ".join(map(_title, kernel.parts))
+    if isinstance(kernel, Product):
+        return " * ".join(f"({_title(part)})" if isinstance(part, Sum) else _title(part) for part in kernel.parts)
+    return type(kernel).__name__
 
-    >>> import klimb
-    >>> as_single(klimb.gp(klimb.kernels.RBF(), [[0.0], [1.0]], klimb.sites.Softmax(3)), "Take one class at a time.")
-    Traceback (most recent call last):
-    ...
-    klimb.errors.InputError: model must be a process with one latent value per datum; got MulticlassProcess. Take ...
-    """
-    if not isinstance(model, GaussianProcess):
-        raise InputError("model must be a process with one latent value per datum", type(model).__name__, advice)
+
+def _unexplained(kernel: Covariance, X: Array, seen: Inducing) -> Array:
+    """The prior covariance that inducing points leave, which is a difference: as exact as the prior is large."""
+    rows = seen.row_design.dense()
+    left = kernel.gram(X) - rows @ rows.T
+    left.flat[:: len(left) + 1] += DRAW_JITTER * float(kernel.diag(X).max())
+    return np.asarray(left)
+
+
+def markov_terms(kernel: Covariance) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+    """Variances, lengthscales and smoothnesses of a Matern kernel, or of a sum of them."""
+    terms = []
+    for part in kernel.parts if isinstance(kernel, Sum) else (kernel,):
+        smoothness = SMOOTHNESS.get(type(part))
+        if smoothness is None or not isinstance(part, Matern12 | Matern32 | Matern52):
+            raise InputError("kernel must be Matern12, Matern32, Matern52 or a sum of them", repr(part),
+                             "Use klimb.gp for other kernels.")
+        (lengthscale,) = np.atleast_1d(part.lengthscale)
+        terms.append((part.variance, float(lengthscale), smoothness))
+    variances, lengthscales, smoothnesses = zip(*terms, strict=True)
+    return variances, lengthscales, smoothnesses
+
+
+def check_fields(kernels: int, fields: int, least: int = 1) -> None:
+    """An error where the number of kernels is not that of the latent fields."""
+    if kernels not in (least, fields):
+        raise InputError(f"kernel must be one kernel, or one for each of {fields} latent values", f"{kernels}",
+                         "With baseline=True class 0 has none.")
+
+
+def single(model: Any, advice: str) -> KernelModel:
+    """``model`` if it is a Gaussian process with one latent value per datum, else an `InputError`."""
+    if not isinstance(model, KernelModel) or model.fields != 1:
+        words = f"{model.fields} per datum" if isinstance(model, KernelModel) else type(model).__name__
+        raise InputError("this needs a Gaussian process with one latent value per datum", words, advice)
     return model
-
-
-def new_blocks(new: Array, anchors: Array) -> Iterator[slice]:
-    """Blocks of new rows whose covariances with the anchors take some 16 MB."""
-    return row_blocks(len(new), max(len(anchors) // 16, 1))
 
 
 def as_inputs(X: ArrayLike, name: str, width: int | None = None) -> Array:

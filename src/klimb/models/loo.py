@@ -1,30 +1,35 @@
-"""Leave-one-out predictions of a fit, averaged over the parameters behind it; nothing is fitted again."""
+"""Leave-one-out predictions without fitting again: a datum's own site is taken out of its marginal.
+
+Without its own site a datum's marginal is the cavity: 1/v_c = 1/v_i - gamma_i, m_c = m_i - v_c a_i. Exact for Gaussian
+sites. At the optimum a = -alpha(m, v) and gamma = gamma(m, v), so the sites follow from q by one call of the oracle.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
+from klimb._stored import SKIPPED, stored
 from klimb.errors import InputError
-from klimb.infer.loo import LeaveOneOut as Part
-from klimb.infer.loo import loo
-from klimb.models.solve import Solution
+from klimb.latents.base import Posterior
+from klimb.likelihoods import Observed
+from klimb.models.components import Components
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import row_blocks
 from klimb.sites.base import Site
+from klimb.sites.prediction import predictive_cdf
 
-NODES = 64
-MOST_TERMS = 100_000  # rows times fits
-LEAST_WEIGHT = 0.02  # of a fit, over that of the heaviest
+MOST_TERMS = 100_000  # rows times points of theta
+LEAST_WEIGHT = 0.02  # of a point, over that of the heaviest
 
 
 @final
+@stored("loo.moments")
 @dataclass(frozen=True, eq=False)
-class Moments:
+class LeftOut:
     """Of each y_i before it was seen: ``mean``, ``variance``, P(Y < y_i) as ``below`` and P(Y <= y_i) as ``at``."""
 
     mean: Array
@@ -34,39 +39,48 @@ class Moments:
 
 
 @final
+@stored("loo")
 @dataclass(frozen=True, eq=False)
 class LeaveOneOut:
     """Predictions of each row from all the others: ``log_density`` is log p(y_i | others).
 
     ``mean``, ``variance``, ``below`` and ``at`` describe y_i before it was seen, and are worked out when they are asked
-    for. Rows whose own part cannot be taken out are NaN.
+    for. Rows whose own part cannot be taken out are NaN. Of a row that counts twice one copy is left out.
     """
 
     log_density: Array
-    weights: Array | None
-    details: Callable[[], Moments]
+    weights: Array | None = None
+    moments: LeftOut | None = None
+    details: Callable[[], LeftOut] | None = field(default=None, metadata={SKIPPED: False})
 
     @cached_property
-    def _moments(self) -> Moments:
+    def _left_out(self) -> LeftOut:
+        if self.moments is not None:
+            return self.moments
+        assert self.details is not None
         return self.details()
 
     @property
     def mean(self) -> Array:
-        return self._moments.mean
+        return self._left_out.mean
 
     @property
     def variance(self) -> Array:
-        return self._moments.variance
+        return self._left_out.variance
 
     @property
     def below(self) -> Array:
         """P(Y < y_i)."""
-        return self._moments.below
+        return self._left_out.below
 
     @property
     def at(self) -> Array:
         """P(Y <= y_i)."""
-        return self._moments.at
+        return self._left_out.at
+
+    def pit(self) -> Array:
+        """P(Y <= y_i | others): uniform where the model is calibrated. For counts the mid-point of the jump."""
+        return np.asarray(0.5 * (self.below + self.at))
 
     @property
     def elpd(self) -> float:
@@ -76,14 +90,37 @@ class LeaveOneOut:
     @property
     def se(self) -> float:
         """Standard error of ``elpd``, from the spread of its terms."""
-        terms = self._weighed()
-        terms = terms[np.isfinite(terms)]
-        return float(np.sqrt(len(terms)) * np.std(terms, ddof=1)) if len(terms) > 1 else 0.0
+        good = np.isfinite(self.log_density)
+        terms = self.log_density[good]
+        counts = np.ones(len(terms)) if self.weights is None else self.weights[good]
+        total = float(counts.sum())
+        if total <= 1.0:
+            return 0.0
+        spread = float(counts @ (terms - float(counts @ terms) / total) ** 2) / (total - 1.0)
+        return float(np.sqrt(total * spread))
 
     @property
     def failed(self) -> int:
         """Rows whose own part could not be taken out."""
-        return int(np.sum(~np.isfinite(self.log_density)))
+        counted = True if self.weights is None else self.weights > 0.0
+        return int(np.sum(~np.isfinite(self.log_density) & counted))
+
+    def resolved(self) -> LeaveOneOut:
+        """With all its numbers, for a file."""
+        return LeaveOneOut(self.log_density, self.weights, self._left_out)
+
+    def of_rows(self, inverse: Array, weights: Array | None) -> LeaveOneOut:
+        """The same for the rows that were merged into these: row i became row ``inverse[i]``; NaN where that is -1."""
+        nowhere = inverse < 0
+
+        def spread(values: Array) -> Array:
+            return np.where(nowhere, np.nan, values[inverse])
+
+        def details() -> LeftOut:
+            own = self._left_out
+            return LeftOut(spread(own.mean), spread(own.variance), spread(own.below), spread(own.at))
+
+        return LeaveOneOut(spread(self.log_density), weights, None, details)
 
     def _weighed(self) -> Array:
         return self.log_density if self.weights is None else self.log_density * self.weights
@@ -93,61 +130,112 @@ class LeaveOneOut:
         return f"LeaveOneOut(elpd={self.elpd:.4g}, se={self.se:.2g}, n={len(self.log_density)}{failed})"
 
 
-def leave_one_out(solution: Solution, y: Array, weights: Array | None) -> LeaveOneOut:
-    """p(y_i | others) = 1 / sum_k w_k / p_k(y_i | others): leaving i out also changes how likely each theta is."""
-    keep = _affordable(solution.weights, len(y))
-    models = [replace(solution.model, full=solution.points[k].full) for k in keep]
-    parts = [loo(solution.points[k].posterior, model.site, y) for k, model in zip(keep, models, strict=True)]
-    shares = solution.weights[keep] / solution.weights[keep].sum()
-    log_w = np.log(shares)[:, None] - np.array([part.log_density for part in parts])
-    total = np.logaddexp.reduce(log_w, axis=0)
-    return LeaveOneOut(-total, weights, lambda: _details(parts, log_w, total))
+@final
+@dataclass(frozen=True, eq=False)
+class Cavities:
+    """f of each datum without its own site, output by output, under one Gaussian q; NaN where it is improper."""
+
+    m: Array
+    v: Array
+    log_density: Array
+    site: Site
+    y: Array
+
+    def moments(self, rows: Any) -> tuple[Array, Array, Array, Array]:
+        """Mean, variance, P(Y < y) and P(Y <= y) of some data before they were seen."""
+        places = _places(rows, self.site, len(self.y))
+        site, y, m, v = self.site.rows(rows), self.y[rows], self.m[places], self.v[places]
+        mean, variance = site.response_moments(m, v)
+        if site.response == "classes":
+            upto = np.cumsum(site.class_probabilities(m, v), axis=1)
+            place, number = np.searchsorted(site.labels(), y), np.arange(len(y))
+            below = np.where(place > 0, upto[number, np.maximum(place - 1, 0)], 0.0)
+            return mean, variance, below, np.minimum(upto[number, place], 1.0)
+        at = predictive_cdf(site, y, m, v)
+        return mean, variance, predictive_cdf(site, y - 1.0, m, v) if site.discrete else at, at
+
+
+def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, gamma: Array) -> Cavities:
+    """The cavities of clean data from their marginals and their own sites (a, gamma)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cavity = 1.0 / (1.0 / (v - slack) - gamma)
+    proper = np.isfinite(cavity) & (cavity >= 0)
+    v_out = np.where(proper, cavity + slack, np.nan)
+    m_out = np.where(proper, m - cavity * a, np.nan)
+    density = np.full(len(y), np.nan)
+    rows = np.flatnonzero(proper.reshape(site.n_outputs, -1).all(axis=0))
+    places = _places(rows, site, len(y))
+    density[rows] = site.rows(rows).log_predictive(y[rows], m_out[places], v_out[places])
+    return Cavities(m_out, v_out, density, site, y)
+
+
+def _places(rows: Any, site: Site, n: int) -> Any:
+    """Where the latent values of these data are: output by output."""
+    return (np.arange(site.n_outputs)[:, None] * n + rows).ravel()
+
+
+def loo(posterior: Posterior, site: Site, y: Any) -> LeaveOneOut:
+    """Leave-one-out predictive densities of a converged result of the engine.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> from klimb.models.loo import loo
+    >>> X, y = np.ones((4, 1)), np.array([1.0, 2.0, 3.0, 2.0])
+    >>> result = klimb.infer(klimb.latents.Weights(X), klimb.sites.Gaussian(1.0), y)
+    >>> loo(result.posterior, klimb.sites.Gaussian(1.0), y).mean.round(3)
+    array([1.75, 1.5 , 1.25, 1.5 ])
+    """
+    clean = site.validate(y)
+    found = cavities(site, clean, posterior.m, posterior.v, posterior.latent.slack, posterior.a, posterior.gamma)
+    return mixed([found], np.zeros(1), None)
+
+
+def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOneOut:
+    """Of a fit, with its hyperparameters integrated out where they were."""
+    keep = _affordable(components.weights, data.n)
+    prepared, parts = model.prepare(None), []
+    for k in keep:
+        here = model.moved(components.theta[k])
+        functionals = here.functionals(prepared)
+        m, v = components.parts[k].at(functionals.L, functionals.rest)
+        m = m + functionals.shift
+        site = here.new_site(data.aux)
+        y = site.validate(data.y)
+        e = site.oracle(y, m, v)  # of one copy of each datum: that is what is left out
+        slack = np.broadcast_to(here.latent.slack, here.latent.n_sites)[: m.size]
+        parts.append(cavities(site, y, m, v, slack, -e.alpha, e.gamma))
+    shares = components.weights[keep] / components.weights[keep].sum()
+    return mixed(parts, np.log(shares), data.weights)
 
 
 def _affordable(weights: Array, n: int) -> Array:
-    """The fits that weigh something, as many as `MOST_TERMS` allows: with many rows the others hardly differ."""
+    """The points that weigh something, as many as `MOST_TERMS` allows: with many rows the others hardly differ."""
     order = np.argsort(-weights, kind="stable")
     some = order[weights[order] >= LEAST_WEIGHT * weights.max()]
     return np.sort(some[: max(MOST_TERMS // max(n, 1), 1)])
 
 
-def _details(parts: list[Part], log_w: Array, total: Array) -> Moments:
+def mixed(parts: list[Cavities], log_shares: Array, weights: Array | None) -> LeaveOneOut:
+    """p(y_i | others) = 1 / sum_k w_k / p_k(y_i | others): leaving i out also changes how likely each theta is."""
+    log_w = log_shares[:, None] - np.array([part.log_density for part in parts])
+    total = np.logaddexp.reduce(log_w, axis=0)
+    return LeaveOneOut(-total, weights, None, lambda: _details(parts, log_w, total))
+
+
+def _details(parts: list[Cavities], log_w: Array, total: Array) -> LeftOut:
     with np.errstate(invalid="ignore"):
         w = np.exp(log_w - total)
     good = np.flatnonzero(np.isfinite(total))
-    out = [np.full(len(total), np.nan) for _ in range(4)]
-    means, squares, lows, highs = (np.zeros(len(good)) for _ in range(4))
+    out = np.full((4, len(total)), np.nan)
+    sums = np.zeros((4, len(good)))
     for part, weight in zip(parts, w[:, good], strict=True):
-        site, m, v = part.site.rows(good), part.m[good], part.v[good]
         try:
-            own_mean, own_variance = site.response_moments(m, v)
-            low, high = _distribution(site, part.y[good], m, v)
+            mean, variance, below, at = part.moments(good)
         except InputError:  # a likelihood of the user's that has no moments and no distribution function
-            return Moments(*out)
-        means += weight * own_mean
-        squares += weight * (own_variance + own_mean**2)
-        lows += weight * low
-        highs += weight * high
+            return LeftOut(*out)
+        sums += weight * np.array([mean, variance + mean**2, below, at])
     with np.errstate(invalid="ignore"):
-        variances = np.maximum(squares - means**2, 0.0)
-    for column, values in zip(out, (means, variances, lows, highs), strict=True):
-        column[good] = values
-    return Moments(*out)
-
-
-def _distribution(site: Site, y: Array, m: Array, v: Array) -> tuple[Array, Array]:
-    """P(Y < y) and P(Y <= y) where f ~ N(m, v)."""
-    if site.response == "classes":
-        upto = np.cumsum(site.class_probabilities(m, v), axis=1)
-        place = np.searchsorted(site.labels(), y)
-        rows = np.arange(len(y))
-        return np.where(place > 0, upto[rows, np.maximum(place - 1, 0)], 0.0), np.minimum(upto[rows, place], 1.0)
-    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
-    weights = weights / weights.sum()
-    low, high = np.empty_like(m), np.empty_like(m)
-    for block in row_blocks(len(m), NODES):
-        f = m[block] + np.sqrt(v[block]) * nodes[:, None]
-        part = site.rows(np.arange(len(m))[block])
-        high[block] = weights @ part.cdf(y[block], f)
-        low[block] = weights @ part.cdf(y[block] - 1.0, f) if site.discrete else high[block]
-    return low, high
+        sums[1] = np.maximum(sums[1] - sums[0] ** 2, 0.0)
+    out[:, good] = sums
+    return LeftOut(*out)

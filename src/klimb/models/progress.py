@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from klimb.models.model import Listen, Progress
 
 PATIENCE = 1.0  # seconds of work before anything is shown
 
 
 @contextmanager
-def reporter(wanted: bool | None) -> Iterator[Callable[[str, int, int, float], None]]:
-    """A function (what, done, total, bound) to call after every fit.
+def reporter(wanted: bool | None) -> Iterator[Listen]:
+    """A listener that is told of every fit.
 
     ``wanted`` None means: where stderr is a terminal. There a bar is drawn by rich, which is imported only then; asked
     for elsewhere, a line is written every now and then.
@@ -23,7 +25,8 @@ def reporter(wanted: bool | None) -> Iterator[Callable[[str, int, int, float], N
     show = terminal if wanted is None else bool(wanted)
     begin, bar, last = time.monotonic(), list[Any](), [-math.inf]
 
-    def hear(what: str, done: int, total: int, bound: float) -> None:
+    def hear(told: Progress) -> None:
+        what, done, total, bound = told.what, told.done, told.total, told.bound
         now = time.monotonic()
         if not show or (wanted is None and now - begin < PATIENCE):
             return
@@ -44,9 +47,10 @@ def reporter(wanted: bool | None) -> Iterator[Callable[[str, int, int, float], N
 def _draw(bar: list[Any], what: str, done: int, total: int, bound: float) -> None:
     if not bar:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
 
-        progress = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[bound]}"),
+        progress = Bar(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[bound]}"),
                             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
                             console=Console(stderr=True), transient=True)
         progress.start()

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klimb.models import tables
-from klimb.models.predict import checked_interval
+from klimb.models.prediction import checked_interval
 from klimb.report.diagnostics import calibration, pit_histogram
 from klimb.report.digits import plain
 from klimb.report.records import (
@@ -25,24 +24,24 @@ from klimb.report.records import (
 )
 
 if TYPE_CHECKING:
-    from klimb.models.formula_fit import Fit
+    from klimb.models.formula_fit import FormulaFit
 
 MOST_LEVELS = 30  # of a grouping factor shown in a report: the most extreme ones
 HARDEST = 5
 UNCHECKED = TrustSummary("unchecked", "This fit comes without a check of its posterior.")
 
 
-def fit_report(fit: Fit, *, title: str = "", reproduce: Sequence[str] = (), source: str = "",
+def fit_report(fit: FormulaFit, *, title: str = "", reproduce: Sequence[str] = (), source: str = "",
                interval: float | None = None) -> FitReport:
     """All that is said of a fit; ``source`` names the data, ``reproduce`` holds the lines that make it again."""
     level = fit.interval if interval is None else float(interval)
     checked_interval(level)
     return FitReport(
-        formula=fit.formula, family=family_words(fit), level=level, n=fit.n, dropped=fit.training.dropped,
+        formula=fit.formula, family=family_words(fit), level=level, n=fit.n, dropped=fit.observed.dropped,
         bound=fit.bound, converged=fit.converged, status=fit.status.name.replace("_", " ").capitalize(),
         advice=fit.status.advice, coefficients=tuple(fit.coefficient_rows(level)),
         parameters=tuple(fit.parameter_rows(level)),
-        groups=tuple(group for term in fit.shared.layout.groups for group in group_effects(fit, term.name, level)),
+        groups=tuple(group for term in fit.groups for group in group_effects(fit, term.name, level)),
         effects=tuple(fit.effects(interval=level)), data=data_facts(fit, source),
         priors=tuple(Fact(name, text) for name, text in fit.priors.items()), trace=fit.trace,
         calibration=calibration_curve(fit, level), pit=pit(fit, level), loo=loo_record(fit), trust=fit.trust_summary,
@@ -50,9 +49,9 @@ def fit_report(fit: Fit, *, title: str = "", reproduce: Sequence[str] = (), sour
         title=title)
 
 
-def call_text(fit: Fit) -> str:
+def call_text(fit: FormulaFit) -> str:
     """The call that makes such a fit."""
-    family = fit.shared.family
+    family = fit.model.likelihood
     return f"klimb.fit({fit.formula!r}, data, family={family.name!r}, link={family.link.name!r})"
 
 
@@ -69,52 +68,46 @@ def versions() -> tuple[Fact, ...]:
 # -- the data
 
 
-def family_words(fit: Fit) -> str:
+def family_words(fit: FormulaFit) -> str:
     """The family, and of which outcome a probability speaks."""
-    return f"{fit.family}; P({outcome(fit)})" if fit.shared.family.response == "binary" else fit.family
+    return f"{fit.family}; P({outcome(fit)})" if fit.model.likelihood.response == "binary" else fit.family
 
 
-def outcome(fit: Fit) -> str:
+def outcome(fit: FormulaFit) -> str:
     """What happens with the probability that a model of two outcomes gives: the level that counts as 1."""
-    levels, name = fit.training.levels, response_name(fit)
+    levels, name = fit.observed.levels, fit.observed.name
     return f"{name} = {levels[1]}" if len(levels) == 2 else f"{name} = 1"
 
 
-def response_name(fit: Fit) -> str:
-    """The left side of the formula."""
-    response = fit.encoder.response
-    return response.name if response is not None else "y"
-
-
-def data_facts(fit: Fit, source: str = "") -> tuple[Fact, ...]:
+def data_facts(fit: FormulaFit, source: str = "") -> tuple[Fact, ...]:
     """Where the rows come from, how many there are, what the response looks like."""
     facts = [Fact("source", source)] if source else []
-    dropped = fit.training.dropped
+    data = fit.observed
+    dropped = data.dropped
     facts.append(Fact("rows", f"{fit.n + dropped:,}, of which {dropped:,} left out for missing values" if dropped
                       else f"{fit.n:,}"))
-    y, kind = fit.training.y, fit.shared.family.response
+    y, kind = data.y, fit.model.likelihood.response
     if kind == "binary":
         facts.append(Fact("response", f"{outcome(fit)} in {int((y > 0).sum()):,} of {fit.n:,} rows"))
-    elif kind == "ordered":
-        counts = np.bincount(y.astype(int), minlength=len(fit.training.levels))
+    elif kind in ("ordered", "classes"):
+        counts = np.bincount(y.astype(int), minlength=len(data.levels))
         facts.append(Fact("response", ", ".join(f"{name}: {count}" for name, count in
-                                                zip(fit.training.levels, counts.tolist(), strict=True))))
+                                                zip(data.levels, counts.tolist(), strict=True))))
     else:
-        facts.append(Fact("response", f"{response_name(fit)}: mean {plain(float(y.mean()))}, from"
+        facts.append(Fact("response", f"{fit.observed.name}: mean {plain(float(y.mean()))}, from"
                                       f" {plain(float(y.min()))} to {plain(float(y.max()))}"))
-    for term in fit.shared.layout.groups:
+    for term in fit.groups:
         facts.append(Fact(f"levels of {term.name}", f"{len(term.levels):,}"))
     return tuple(facts)
 
 
-def group_effects(fit: Fit, name: str, interval: float | None = None) -> list[GroupEffects]:
+def group_effects(fit: FormulaFit, name: str, interval: float | None = None) -> list[GroupEffects]:
     """One record per column of a grouping factor; the most extreme levels, in the order of their means."""
     term = fit.group_term(name)
-    tail = checked_interval(fit.interval if interval is None else interval)
-    rows = tables.level_rows(fit.shared, fit.components, term, tail)
+    rows = fit.level_rows(term, interval)
     found = []
     for j, column in enumerate(term.columns):
-        own = [replace(row, name=level) for row, level in zip(rows[j :: term.size], term.levels, strict=True)]
+        own = [replace(row, name=level) for row, level in zip(rows[j :: len(term.columns)], term.levels, strict=True)]
         extreme = sorted(own, key=lambda row: -abs(row.mean))[:MOST_LEVELS]
         found.append(GroupEffects(term.name, column, tuple(sorted(extreme, key=lambda row: row.mean)), len(own)))
     return found
@@ -123,37 +116,39 @@ def group_effects(fit: Fit, name: str, interval: float | None = None) -> list[Gr
 # -- predictions of each row from the others
 
 
-def calibration_curve(fit: Fit, level: float = 0.9) -> Calibration | None:
+def calibration_curve(fit: FormulaFit, level: float = 0.9) -> Calibration | None:
     """Observed against predicted means; None where there are too few rows."""
-    loo, trials = fit.loo(), fit.training.trials
-    y, mean, variance = fit.training.y, loo.mean, loo.variance
+    if fit.model.likelihood.response == "classes":
+        return None
+    loo, data = fit.loo(), fit.observed
+    y, mean, variance, trials = data.y, loo.mean, loo.variance, data.aux.get("trials")
     if trials is not None:  # of unlike sizes: compare shares
         y, mean, variance = y / trials, mean / trials, variance / trials**2
-    binary = fit.shared.family.response == "binary"
-    label = f"P({outcome(fit)})" if binary else f"share of {response_name(fit)}" if trials is not None else (
-        response_name(fit))
+    binary = fit.model.likelihood.response == "binary"
+    label = f"P({outcome(fit)})" if binary else f"share of {fit.observed.name}" if trials is not None else (
+        fit.observed.name)
     return calibration(mean, variance, y, level=level, label=label)
 
 
-def pit(fit: Fit, level: float = 0.9) -> PitHistogram | None:
-    """The place of each datum in its prediction; None for yes or no, whose place says nothing of its own."""
-    if fit.shared.family.response == "binary":
+def pit(fit: FormulaFit, level: float = 0.9) -> PitHistogram | None:
+    """The place of each datum in its prediction; None for yes or no and for classes, whose place says nothing."""
+    if fit.model.likelihood.response in ("binary", "classes"):
         return None
     loo = fit.loo()
     return pit_histogram(loo.below, loo.at, level=level)
 
 
-def loo_record(fit: Fit) -> Loo:
+def loo_record(fit: FormulaFit) -> Loo:
     """The leave-one-out sum and the rows that it finds hardest."""
     loo = fit.loo()
     terms = np.where(np.isfinite(loo.log_density), loo.log_density, np.inf)
     hardest = [int(i) for i in np.argsort(terms, kind="stable")[:HARDEST] if np.isfinite(terms[i])]
-    levels = fit.training.levels
+    data = fit.observed
 
     def shown(i: int) -> str:
-        return levels[int(fit.training.y[i])] if levels else plain(float(fit.training.y[i]), 4)
+        return data.levels[int(data.y[i])] if data.levels else plain(float(data.y[i]), 4)
 
-    rows = tuple(HardRow(int(fit.training.rows[i]), shown(i), plain(float(loo.mean[i])), float(loo.log_density[i]))
+    rows = tuple(HardRow(int(data.places[i]), shown(i), plain(float(loo.mean[i])), float(loo.log_density[i]))
                  for i in hardest)
     return Loo(loo.elpd, loo.se, len(loo.log_density), loo.failed, rows)
 

@@ -3,14 +3,12 @@
     sparse_linear    y = X u + noise, and a sparsity prior on u or on an analysis of it (gradients, wavelets)
     sparse_glm       any likelihood of X u, with a Gaussian or a sparsity prior on u
 
-Both build a model of sites, look at what the engines would cost (`Plan`), fit it, and return a `LinearFit`.
+Both build a model of sites, look at what the engines would cost (`Plan`), fit it, and return a `SparseFit`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -19,15 +17,13 @@ from klimb.infer.loop import infer
 from klimb.infer.matrixfree.outer import DoubleLoop
 from klimb.infer.matrixfree.plan import EngineName, Plan, plan
 from klimb.infer.matrixfree.target import Bound, site_for
-from klimb.infer.result import Result, Status
 from klimb.latents.implicit import Implicit
 from klimb.latents.weights import Weights
 from klimb.linalg.operators import DenseOperator, Operator, SparseOperator, as_operator
-from klimb.linalg.variances import Variances
+from klimb.models.sparse_fit import SparseFit, identity, sparse_fit, with_intercept
 from klimb.numerics.arrays import Array, as_float
 from klimb.sites.base import Site
 from klimb.sites.binary import Logistic
-from klimb.sites.prediction import Prediction
 from klimb.sites.real import Laplace, StudentT
 from klimb.sites.sparsity import ExponentialPower, Sech2
 from klimb.sites.stack import Stack
@@ -39,100 +35,7 @@ INTERCEPT = 10.0  # prior standard deviation of the intercept, in units of the l
 SPARSITY = {"laplace": Laplace, "sech2": Sech2}  # priors with a scale and nothing else
 PRIORS = ("laplace", "student", "power", "sech2")
 
-__all__ = ["LinearFit", "Plan", "plan_for", "sparse_glm", "sparse_linear"]
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class LinearFit:
-    """A fitted linear model: coefficients with their uncertainty, predictions, and how they were found.
-
-    ``result`` is the `Result` of the engine, ``plan`` says what was considered.
-
-    >>> import klimb
-    >>> rng = np.random.default_rng(0)
-    >>> X = rng.standard_normal((80, 3))
-    >>> fit = klimb.sparse_glm(X, rng.poisson(np.exp(0.5 + X @ [1.0, 0.0, -1.0])), site=klimb.sites.Poisson())
-    >>> print(fit.coef.round(1) + 0.0, fit.coef_sd.round(2), round(fit.intercept, 1))
-    [ 1.   0.  -0.9] [0.04 0.07 0.06] 0.6
-    >>> prediction = fit.observe([[0.0, 0.0, 0.0], [2.0, 0.0, 0.0]])  # counts at new rows
-    >>> print(prediction.mean.round(1), prediction.quantile(0.95))
-    [ 1.9 13.8] [ 4. 21.]
-    """
-
-    result: Result
-    plan: Plan
-    site: Site
-    n_columns: int
-    has_intercept: bool
-
-    @property
-    def bound(self) -> float:
-        """Lower bound on the log evidence; an estimate of one unless ``certified``, good to ``result.bound_error``."""
-        return self.result.bound
-
-    @property
-    def status(self) -> Status:
-        return self.result.status
-
-    @property
-    def certified(self) -> bool:
-        return self.result.certified
-
-    @cached_property
-    def weights(self) -> Array:
-        """Posterior means of the coefficients, the intercept (if any) last."""
-        return self.result.posterior.mean
-
-    @property
-    def coef(self) -> Array:
-        """Posterior means of the coefficients."""
-        return self.weights[: self.n_columns]
-
-    @property
-    def intercept(self) -> float:
-        return float(self.weights[-1]) if self.has_intercept else 0.0
-
-    @cached_property
-    def coef_sd(self) -> Array:
-        """Posterior standard deviations of the coefficients."""
-        return np.sqrt(self.coef_variances().value)
-
-    def coef_variances(self, accuracy: float = 0.01) -> Variances:
-        """Posterior variances of the coefficients, with the errors of the estimates."""
-        posterior = self.result.posterior
-        latent: Any = posterior.latent
-        rows = as_operator(_identity(self.n_columns, self.has_intercept), "the identity")
-        if isinstance(latent, Implicit):
-            return latent.predict_variances(posterior, rows, accuracy)
-        v = latent.predict(posterior, rows.explicit)[1]
-        return Variances(v, np.zeros_like(v), v, v, "exact", True, True, True, 0)
-
-    def predict(self, X_new: Any, accuracy: float = 0.01) -> tuple[Array, Array]:
-        """Mean and variance of the linear predictor at new rows; estimated variances aim at that relative error."""
-        posterior = self.result.posterior
-        latent: Any = posterior.latent
-        given = as_operator(X_new, "X_new")
-        if given.shape[1] != self.n_columns:
-            raise InputError(f"X_new must have {self.n_columns} columns", f"shape {given.shape}",
-                             "Use the columns of the fit, without the intercept's.")
-        rows = _design(given, "X_new", self.has_intercept)
-        if isinstance(latent, Implicit):
-            return latent.predict(posterior, rows, accuracy)
-        return latent.predict(posterior, rows.explicit)  # type: ignore[no-any-return]
-
-    def observe(self, X_new: Any, accuracy: float = 0.01) -> Prediction:
-        """What y will be at new rows: mean, variance, class probabilities, quantiles, log density."""
-        return self.site.predict(*self.predict(X_new, accuracy))
-
-    def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
-        """``n`` draws of the coefficients (and the intercept), one a row."""
-        return self.result.posterior.sample(n, rng)
-
-    def __repr__(self) -> str:
-        kind = "exact" if self.certified else f"+- {self.result.bound_error:.2g}"
-        return (f"LinearFit({self.plan.n_sites:,} sites, {self.plan.n_weights:,} weights, {self.plan.choice}, "
-                f"bound={self.bound:.6g} ({kind}), status={self.status.name})")
+__all__ = ["Plan", "SparseFit", "plan_for", "sparse_glm", "sparse_linear"]
 
 
 def sparse_glm(
@@ -140,7 +43,7 @@ def sparse_glm(
     power: float = 0.5, intercept: bool = True, bound: Bound = "auto", engine: Engine = "auto", variances: str = "auto",
     accuracy: float = 0.01, tol: float = 1e-6, max_outer: int = 200, memory: float = MEMORY, seed: int = 0,
     explain: bool = False,
-) -> LinearFit:
+) -> SparseFit:
     """Fit a generalised linear model with many rows or columns: y ~ site(intercept + X u).
 
     Parameters
@@ -179,10 +82,10 @@ def sparse_glm(
     >>> fit = klimb.sparse_glm(X, y, prior="laplace", scale=0.5)
     >>> np.flatnonzero(np.abs(fit.coef) > 3 * fit.coef_sd)
     array([0, 1])
-    >>> fit.observe(X[:2]).probabilities().shape
-    (2, 2)
+    >>> fit.predict(X[:2])["mean"].shape
+    (2,)
     """
-    design = _design(X, "X", intercept)
+    design = with_intercept(X, "X", intercept)
     D = design.shape[1] - intercept
     likelihood = Logistic() if site is None else site
     if not isinstance(likelihood, Site):
@@ -198,22 +101,23 @@ def sparse_glm(
         if chosen.choice != "double loop":
             latent = Weights(design.explicit, cov=cov, form=chosen.choice)
             result = infer(latent, site_for(likelihood, bound), target, tol=tol)
-            return LinearFit(result, chosen, likelihood, D, intercept)
+            return sparse_fit(result, chosen, likelihood, design, intercept, target)
         model, whole = Implicit(design, cov=cov), likelihood
     else:
         penalty = _prior_site(prior, scale, df, power, D)
         cov = np.append(np.full(D, np.inf), [INTERCEPT**2] * intercept)
-        model = Implicit([design, _identity(D, intercept)], cov=cov)
+        model = Implicit([design, identity(D, intercept)], cov=cov)
         whole, target = _stacked([(likelihood, target), (penalty, np.zeros(D))])
     step = DoubleLoop(bound, variances, accuracy, max_outer, seed)
-    return LinearFit(infer(model, whole, target, step=step, tol=tol), chosen, likelihood, D, intercept)
+    result = infer(model, whole, target, step=step, tol=tol)
+    return sparse_fit(result, chosen, likelihood, design, intercept, target[: design.shape[0]])
 
 
 def sparse_linear(
     X: Any, y: Any, *, noise: Any, prior: Any = "laplace", scale: Any = 1.0, analysis: Any = None, df: float = 3.0,
     power: float = 0.5, bound: Bound = "auto", variances: str = "auto", accuracy: float = 0.01, tol: float = 1e-6,
     max_outer: int = 200, memory: float = MEMORY, seed: int = 0,
-) -> LinearFit:
+) -> SparseFit:
     """Fit y = X u + noise with a sparsity prior on u, or on an analysis of u.
 
     Parameters
@@ -251,7 +155,7 @@ def sparse_linear(
     data = as_operator(X, "X")
     D = data.shape[1]
     several = isinstance(analysis, (list, tuple))
-    parts = list(analysis) if several else [_identity(D, False) if analysis is None else analysis]
+    parts = list(analysis) if several else [identity(D, False) if analysis is None else analysis]
     operators = [as_operator(part, f"analysis[{k}]" if several else "analysis") for k, part in enumerate(parts)]
     priors, scales = (_each(value, len(parts), several, name) for value, name in ((prior, "prior"), (scale, "scale")))
     sites = [(_prior_site(p, s, df, power, operator.shape[0]), np.zeros(operator.shape[0]))
@@ -264,7 +168,7 @@ def sparse_linear(
     result = infer(model, whole, target, step=step, tol=tol)
     from klimb.sites.real import Gaussian
 
-    return LinearFit(result, chosen, Gaussian(noise if np.ndim(noise) == 0 else float(np.mean(noise))), D, False)
+    return sparse_fit(result, chosen, Gaussian(noise if np.ndim(noise) == 0 else float(np.mean(noise))), data, False)
 
 
 def plan_for(X: Any, *, prior: Any = "gaussian", engine: Engine = "auto", memory: float = MEMORY,
@@ -348,49 +252,3 @@ def _positive(scale: Any, count: int, name: str) -> Array:
         raise InputError(f"{name} must be positive", f"{np.atleast_1d(values)[bad]:.6g} at index {bad}",
                          "It is the width of the prior.")
     return np.broadcast_to(values, (count,)).copy()
-
-
-def _identity(n_columns: int, intercept: bool) -> Any:
-    """[I 0]: one row for each coefficient but the intercept's."""
-    from scipy.sparse import csr_matrix, eye
-
-    return csr_matrix(eye(n_columns, n_columns + int(intercept)))
-
-
-def _design(X: Any, name: str, intercept: bool) -> Operator:
-    """X as an operator, with a column of ones at the end if there is an intercept."""
-    operator = as_operator(X, name)
-    if not intercept:
-        return operator
-    ones = np.ones((operator.shape[0], 1))
-    matrix = operator.explicit
-    if matrix is None:
-        return WithOnes(operator)
-    if isinstance(operator, SparseOperator):
-        from scipy.sparse import csr_matrix, hstack
-
-        return SparseOperator(hstack([matrix, csr_matrix(ones)], format="csr"))
-    return as_operator(np.hstack([np.asarray(matrix), ones]), name)
-
-
-@final
-class WithOnes(Operator):
-    """[X 1] for an X that is not stored."""
-
-    def __init__(self, inner: Operator) -> None:
-        self._inner = inner
-        self.shape = (inner.shape[0], inner.shape[1] + 1)
-
-    def _times(self, U: Array) -> Array:
-        return np.asarray(self._inner.times(np.ascontiguousarray(U[:-1])) + U[-1])
-
-    def _transpose_times(self, W: Array) -> Array:
-        return np.concatenate([self._inner.transpose_times(W), W.sum(axis=0, keepdims=True)])
-
-    def gram_diagonal(self, gamma: Array) -> Array | None:
-        known = self._inner.gram_diagonal(gamma)
-        return None if known is None else np.append(known, gamma.sum())
-
-    def row_norms_squared(self, scale: Array) -> Array | None:
-        known = self._inner.row_norms_squared(scale[:-1])
-        return None if known is None else known + scale[-1]

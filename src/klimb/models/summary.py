@@ -10,10 +10,10 @@ from klimb.report.digits import plain
 from klimb.report.text import coefficient_cells, table, visible
 
 if TYPE_CHECKING:
-    from klimb.models.formula_fit import Fit
+    from klimb.models.fit import Fit
 
 MOST_PRIORS = 30
-TREATED = {"optimise": "chosen by the evidence", "integrate": "averaged over"}
+TREATED = {"optimise": "at their best value", "integrate": "integrated out", "fixed": "held"}
 
 
 def summary_text(fit: Fit) -> str:
@@ -23,45 +23,42 @@ def summary_text(fit: Fit) -> str:
 
 
 def _model(fit: Fit) -> str:
-    levels, family = fit.training.levels, fit.shared.family
-    success = f"; P({visible(levels[1])})" if family.response == "binary" and len(levels) == 2 else ""
-    lines = [visible(fit.formula), fit.family + success]
-    rows = f"{fit.n} rows"
-    if fit.training.dropped:
-        rows += f", {fit.training.dropped} dropped for missing values"
-    for term in fit.shared.layout.groups:
-        rows += f"; {len(term.levels)} levels of {visible(term.name)}"
-    return "\n".join([*lines, rows])
+    lines = [visible(fit.title), fit.family]
+    if fit.data is not None:
+        levels, dropped = fit.data.levels, fit.data.dropped
+        if fit.model.likelihood.response == "binary" and len(levels) == 2:
+            lines[1] += f"; P({visible(levels[1])})"
+        rows = f"{fit.n} rows" + (f", {dropped} dropped for missing values" if dropped else "")
+        lines.append("; ".join([rows, *(visible(words) for words in fit.sizes())]))
+    return "\n".join(lines)
 
 
 def _table(fit: Fit) -> str:
-    coefficients, parameters = fit.coefficient_rows(), fit.parameter_rows()
     parts = []
-    if coefficients:
-        heads, cells = coefficient_cells(coefficients, fit.interval)
-        parts.append(table(["coefficient", *heads[1:]], cells))
-    if parameters:
-        heads, cells = coefficient_cells(parameters, fit.interval)
-        parts.append(table(["parameter", *heads[1:]], cells))
+    for head, rows in (("coefficient", fit.coefficient_rows()), ("parameter", fit.parameter_rows())):
+        if rows:
+            heads, cells = coefficient_cells(rows, fit.interval)
+            parts.append(table([head, *heads[1:]], cells))
     return "\n\n".join(parts)
 
 
 def _priors(fit: Fit) -> str:
-    shown = list(fit.priors.items())
+    shown = list(fit.prior_words().items())
     lines = [[name, text] for name, text in shown[:MOST_PRIORS]]
     if len(shown) > MOST_PRIORS:
-        lines.append([f"and {len(shown) - MOST_PRIORS} more", "see fit.priors"])
+        lines.append([f"and {len(shown) - MOST_PRIORS} more", "see fit.prior_words()"])
     return table(["prior", ""], lines, left=2) if lines else ""
 
 
 def _quality(fit: Fit) -> str:
-    line = f"bound {plain(fit.bound, 6)}"
-    loo = fit.loo()
-    if np.isfinite(loo.elpd):
-        line += f"; leave-one-out {plain(loo.elpd, 6)} (se {plain(loo.se, 2)})"
+    line = f"evidence lower bound (ELBO) {plain(fit.bound, 6)}"
+    if fit.data is not None or fit.kept_loo is not None:
+        loo = fit.loo()
+        if np.isfinite(loo.elpd):
+            line += f"; leave-one-out {plain(loo.elpd, 6)} (se {plain(loo.se, 2)})"
     lines = [line, f"{fit.status.name.lower()}" + ("" if fit.converged else f": {fit.status.advice}")]
-    if fit.mode in TREATED:
-        lines[1] += f"; parameters {TREATED[fit.mode]}"
+    if fit.model.theta.size:
+        lines[1] += f"; hyperparameters {TREATED[fit.mode]}"
     trust = fit.trust_summary
     if trust.verdict != "unchecked":
         word = {"trust": "trust it", "corrected": "needs correction", "doubt": "in doubt"}[trust.verdict]

@@ -1,26 +1,29 @@
-"""Adding data to a fitted process: ``update`` polishes old and new sites together; a `Summary` forgets the old data.
+"""Adding data to a fitted Gaussian process: ``fit.update`` polishes all sites together; a `Summary` forgets old data.
 
-    model, result = update(model, result, y, X_new, y_new)        # the answer of a full refit, for less
-    summary = summarise(model, result).absorb(X_new, y_new)       # M numbers and an M x M matrix, whatever was seen
+    fit = fit.update(X_new, y_new)                      # the answer of a full refit, for less
+    summary = fit.summarise().absorb(X_new, y_new)      # M numbers and an M x M matrix, whatever was seen
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
 from klimb.errors import InputError
 from klimb.infer.loop import infer
-from klimb.infer.result import Result, Status
+from klimb.infer.result import Status
+from klimb.infer.start import sites_at, start_at
 from klimb.kernels import Kernel
 from klimb.kernels.means import Mean, Zero
-from klimb.latents.base import Posterior
 from klimb.latents.inducing import Inducing
 from klimb.latents.weights import Weights
-from klimb.models.gp import GaussianProcess, as_single
+from klimb.likelihoods import Left, Observed, from_site
+from klimb.models.fit import Fit
+from klimb.models.kernel import KernelModel, single
+from klimb.models.solution import Solution, one_point
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.numerics.dense import row_blocks
 from klimb.rows.kernel_rows import inducing_latent
@@ -29,75 +32,91 @@ from klimb.sites.base import Site
 LOCAL_STEPS = 6  # on each new datum alone: the loop does the rest
 
 
-def update(
-    model: GaussianProcess,
-    result: Result,
-    y: ArrayLike,
-    X_new: ArrayLike,
-    y_new: ArrayLike,
-    *,
-    site: Site | None = None,
-    tol: float = 1e-6,
-    max_iter: int = 500,
-) -> tuple[GaussianProcess, Result]:
-    """Add data to a fitted process: the optimum of the full refit, in fewer steps.
+def update(fit: Fit, X_new: ArrayLike, y_new: Any, *, weights: Any = None, site: Site | None = None,
+           tol: float = 1e-6, max_iter: int = 500) -> Fit:
+    """Add data to a fitted Gaussian process: the optimum of the full refit, in fewer steps.
 
     The old sites are kept as a start, new ones begin at their own optimum against the predictions there, and the loop
     polishes all of them together. Hyperparameters and inducing points stay as they are.
 
     Parameters
     ----------
-    model, result : GaussianProcess and Result
-        The process so far and its fit, ``result = model.fit(y)``.
-    y : array
-        The data so far.
+    fit : Fit
+        Of `klimb.gp` or `klimb.series`, with its data, at one value of the hyperparameters.
     X_new, y_new : arrays
         The data to add.
+    weights : array
+        How often each new datum counts.
     site : Site
         The likelihood of all data, old ones first; needed only where its parameters are one per datum.
     tol, max_iter
         As in `klimb.infer`.
 
-    Returns
-    -------
-    (GaussianProcess, Result)
-        The process with all inputs (old ones first) and its fit.
-
     Examples
     --------
     >>> import numpy as np, klimb
-    >>> from klimb.models.update import update
     >>> x = np.linspace(0.0, 6.0, 60)
     >>> y = np.sin(x) > 0
-    >>> model = klimb.gp(klimb.kernels.RBF(), x[:50], klimb.sites.Logistic())
-    >>> model, result = update(model, model.fit(y[:50]), y[:50], x[50:], y[50:])
-    >>> bool(abs(result.bound - klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Logistic()).fit(y).bound) < 1e-6)
+    >>> part = klimb.gp(klimb.kernels.RBF(), x[:50], klimb.sites.Logistic()).fit(y[:50], hyper="fixed")
+    >>> whole = klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Logistic()).fit(y, hyper="fixed")
+    >>> bool(abs(part.update(x[50:], y[50:]).bound - whole.bound) < 1e-6)
     True
     """
-    as_single(model, "Fit a model of several classes to all data.")
-    posterior = result.posterior
+    model = single(fit.model, "Fit a model of several classes to all data.")
+    old = _known(fit)
     inputs = _new_inputs(X_new, model.X.shape[1])
     n_old, n_new = len(model.X), len(inputs)
-    if len(posterior.a) != n_old:
-        raise InputError(f"result must be the fit of this model ({n_old} sites)", f"{len(posterior.a)} sites",
-                         "Pass the result of model.fit(y).")
-    everything = model.likelihood if site is None else site
     if site is None:
-        _check_scalar_parameters(everything)
-    old, new = everything.rows(slice(0, n_old)), everything.rows(slice(n_old, n_old + n_new))
-    clean = np.concatenate([old.validate(y), new.validate(y_new)])
-    if len(clean) != n_old + n_new:
-        raise InputError(f"y and y_new must have {n_old} and {n_new} entries", f"{len(clean)} together",
-                         "There is one observation per input.")
-    larger = replace(model, X=np.vstack([model.X, inputs]), likelihood=everything)
-    m, v = model.predict(posterior, inputs)
-    slack = larger.latent.slack[n_old:]
-    slope, gamma = local_sites(new, clean[n_old:], m, np.maximum(v - slack, 0.0), slack)
-    slope = np.concatenate([posterior.a + posterior.gamma * posterior.m, slope])
-    gamma = np.concatenate([posterior.gamma, gamma])
-    zeros = np.zeros(n_old + n_new)
-    start = Posterior(larger.latent, slope, gamma, zeros, zeros, 0.0)  # of a start the loop takes a + gamma m and gamma
-    return larger, infer(larger.latent, everything, clean, start=start, tol=tol, max_iter=max_iter)
+        _check_scalar_parameters(model.new_site())
+    likelihood = model.likelihood if site is None else from_site(site)
+    fresh = _read(model if site is None else replace(model, likelihood=from_site(site.rows(slice(n_old, None)))),
+                  y_new, weights, old)
+    if fresh.n != n_new:
+        raise InputError(f"y_new must have {n_new} entries", f"{fresh.n}", "There is one observation per input.")
+    f_old, f_new = (fit.latents(rows) for rows in (None, inputs))
+    larger = replace(model, X=np.vstack([model.X, inputs]), likelihood=likelihood)
+    both, slack = _joined(old, fresh), larger.latent.slack[n_old:]
+    everything = larger.site(both)
+    clean = everything.validate(both.y)
+    slope, gamma = sites_at(everything.rows(slice(0, n_old)), clean[:n_old], f_old.m[0], f_old.v[0])
+    own_slope, own_gamma = local_sites(everything.rows(slice(n_old, n_old + n_new)), clean[n_old:], f_new.m[0],
+                                       np.maximum(f_new.v[0] - slack, 0.0), slack)
+    start = start_at(larger.latent, np.concatenate([slope, own_slope]), np.concatenate([gamma, own_gamma]))
+    result = larger.infer(both, start=start, tol=tol, max_iter=max_iter)
+    return Fit.of(Solution(larger, result, one_point(larger, result), result.bound, "fixed", result.status, 1), both,
+                  interval=fit.interval)
+
+
+def _known(fit: Fit) -> Observed:
+    """The data of a fit that can be added to."""
+    if fit.components.integrated or fit.data is None:
+        what = "integrated hyperparameters" if fit.components.integrated else "a fit without its data"
+        raise InputError("only a fit at one value of its hyperparameters, with its data, can be updated", what,
+                         'Use hyper="optimise" or hyper="fixed", or fit all data again.')
+    return fit.data
+
+
+def _read(model: KernelModel, y_new: Any, weights: Any, old: Observed) -> Observed:
+    """New data with the levels of the old ones."""
+    left = Left.of(y_new)
+    unknown = [level for level in left.levels if level not in old.levels]
+    if unknown:
+        raise InputError(f"y_new must have the levels of the fit ({', '.join(old.levels)})", repr(unknown[0]),
+                         "Fit all data again.")
+    if left.levels:
+        codes = np.array([old.levels.index(level) for level in left.levels], dtype=np.float64)
+        left = replace(left, values=codes[left.values.astype(np.intp)], levels=old.levels)
+    counts = None if weights is None else as_float(weights, "weights", ndim=1)
+    return replace(model.likelihood, levels=old.levels or model.likelihood.levels).read(left, counts)
+
+
+def _joined(old: Observed, new: Observed) -> Observed:
+    """All data, old ones first."""
+    counts = None
+    if old.weights is not None or new.weights is not None:
+        counts = np.concatenate([np.ones(part.n) if part.weights is None else part.weights for part in (old, new)])
+    aux = {name: np.concatenate([values, new.aux[name]]) for name, values in old.aux.items()}
+    return replace(old, y=np.concatenate([old.y, new.y]), aux=aux, weights=counts, rows=None)
 
 
 def local_sites(site: Site, y: Array, m: Array, v: Array, slack: Array) -> tuple[Array, Array]:
@@ -147,10 +166,11 @@ def _local_bound(
 @final
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """All that a process with inducing points knows, without its data: q(u) = N(weight_mean, weight_covariance).
+    """All that a Gaussian process with inducing points knows, without its data.
 
-    Made by `summarise`; ``absorb`` returns the summary after more data. Its state does not grow with the data.
-    ``bound`` is the sum of the bounds of all parts: what the data have told so far.
+    It is q(u) = N(weight_mean, weight_covariance) of the whitened inducing values, made by ``fit.summarise()``.
+    ``absorb`` returns the summary after more data. Its state does not grow with the data. ``bound`` is the sum of the
+    bounds of all parts: what the data have told so far.
     """
 
     kernel: Kernel
@@ -208,28 +228,29 @@ class Summary:
         return m, v
 
 
-def summarise(model: GaussianProcess, result: Result) -> Summary:
-    """What a fitted process with inducing points has learnt, without its data.
+def summarise(fit: Fit) -> Summary:
+    """What a fitted Gaussian process with inducing points has learnt, without its data.
 
     Examples
     --------
     >>> import numpy as np, klimb
-    >>> from klimb.models.update import summarise
     >>> x = np.linspace(0.0, 6.0, 60)
-    >>> y = np.sin(x)
-    >>> model = klimb.gp(klimb.kernels.RBF(), x[:40], klimb.sites.Gaussian(0.1), inducing=np.linspace(0, 6, 12))
-    >>> later = summarise(model, model.fit(y[:40])).absorb(x[40:], y[40:])
-    >>> whole = klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Gaussian(0.1), inducing=np.linspace(0, 6, 12))
-    >>> bool(abs(later.bound - whole.fit(y).bound) < 1e-6)
+    >>> y, Z = np.sin(x), np.linspace(0, 6, 12)
+    >>> fit = klimb.gp(klimb.kernels.RBF(), x[:40], klimb.sites.Gaussian(0.1), inducing=Z).fit(y[:40], hyper="fixed")
+    >>> whole = klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Gaussian(0.1), inducing=Z).fit(y, hyper="fixed")
+    >>> bool(abs(fit.summarise().absorb(x[40:], y[40:]).bound - whole.bound) < 1e-6)
     True
     """
-    posterior = result.posterior
-    if model.Z is None or not isinstance(posterior.latent, Inducing):
-        raise InputError("a summary needs inducing points", "a full process",
-                         "Pass inducing= to klimb.gp, or use update.")
-    _check_scalar_parameters(model.likelihood)
-    return Summary(model.kernel, model.mean, model.likelihood, model.Z, model.jitter, posterior.mean,
-                   posterior.covariance(), result.bound, len(model.X), result.status)
+    model = single(fit.model, "Fit a model of several classes to all data.")
+    if model.Z is None:
+        raise InputError("a summary needs inducing points", "a full Gaussian process",
+                         "Pass inducing= to klimb.gp, or use fit.update.")
+    data, site = _known(fit), model.new_site()
+    _check_scalar_parameters(site)
+    part = fit.components.parts[0]
+    mean, covariance = part.joint(np.eye(part.size))
+    return Summary(model.kernel, model.mean, site, model.Z, model.jitter, mean, covariance, fit.bound, data.n,
+                   fit.status)
 
 
 def _check_scalar_parameters(site: Site) -> None:

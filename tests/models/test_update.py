@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ import klimb
 from klimb import kernels, sites
 from klimb.errors import InputError
 from klimb.kernels.means import Constant
-from klimb.models.update import local_sites, summarise, update
+from klimb.models.update import local_sites
 
 RNG = np.random.default_rng(5)
 N, OLD = 260, 240
@@ -24,6 +26,10 @@ DATA = {
 }
 
 
+def fixed(model, y):
+    return model.fit(y, hyper="fixed")
+
+
 def process(rows, site, inducing=None):
     return klimb.gp(KERNEL, X[rows], site, inducing=inducing, mean=Constant(0.4))
 
@@ -33,12 +39,12 @@ def process(rows, site, inducing=None):
 def test_update_is_the_full_refit_for_less(name, inducing):
     site, y = DATA[name]
     old = process(slice(0, OLD), site, inducing)
-    refit = process(slice(0, N), site, inducing).fit(y)
-    model, result = update(old, old.fit(y[:OLD]), y[:OLD], X[OLD:], y[OLD:])
+    refit = fixed(process(slice(0, N), site, inducing), y)
+    result = fixed(old, y[:OLD]).update(X[OLD:], y[OLD:])
     assert result.converged
     assert abs(result.bound - refit.bound) < 1e-6
     np.testing.assert_allclose(result.posterior.m, refit.posterior.m, atol=1e-5)
-    np.testing.assert_array_equal(model.X, X)
+    np.testing.assert_array_equal(result.model.X, X)
     assert result.history.n_factor.sum() <= refit.history.n_factor.sum()
 
 
@@ -47,30 +53,29 @@ def test_update_is_the_full_refit_for_less(name, inducing):
 def test_a_few_new_data_cost_a_fraction(name, inducing):
     site, y = DATA[name]
     old = process(slice(0, N - 1), site, inducing)
-    refit = process(slice(0, N), site, inducing).fit(y)
-    _, result = update(old, old.fit(y[:-1]), y[:-1], X[-1:], y[-1:])
+    refit = fixed(process(slice(0, N), site, inducing), y)
+    result = fixed(old, y[:-1]).update(X[-1:], y[-1:])
     assert abs(result.bound - refit.bound) < 1e-6
     assert result.history.n_factor.sum() <= 0.75 * refit.history.n_factor.sum()
 
 
 def test_data_one_after_the_other():
     site, y = DATA["poisson"]
-    model = process(slice(0, 50), site)
-    result = model.fit(y[:50])
+    fit = fixed(process(slice(0, 50), site), y[:50])
     for i in range(50, 60):
-        model, result = update(model, result, y[:i], X[i : i + 1], y[i : i + 1])
-    assert abs(result.bound - process(slice(0, 60), site).fit(y[:60]).bound) < 1e-6
+        fit = fit.update(X[i : i + 1], y[i : i + 1])
+    assert abs(fit.bound - fixed(process(slice(0, 60), site), y[:60]).bound) < 1e-6
 
 
 def test_parameters_that_are_one_per_datum():
     exposure = RNG.random(N) + 0.5
     y = RNG.poisson(exposure * np.exp(F))
     both, before = sites.Poisson(exposure=exposure), sites.Poisson(exposure=exposure[:OLD])
-    old = process(slice(0, OLD), before)
+    old = fixed(process(slice(0, OLD), before), y[:OLD])
     with pytest.raises(InputError, match="Poisson has one exposure per datum, so new data need theirs; got 240 values"):
-        update(old, old.fit(y[:OLD]), y[:OLD], X[OLD:], y[OLD:])
-    _, result = update(old, old.fit(y[:OLD]), y[:OLD], X[OLD:], y[OLD:], site=both)
-    assert abs(result.bound - process(slice(0, N), both).fit(y).bound) < 1e-6
+        old.update(X[OLD:], y[OLD:])
+    result = old.update(X[OLD:], y[OLD:], site=both)
+    assert abs(result.bound - fixed(process(slice(0, N), both), y).bound) < 1e-6
 
 
 @pytest.mark.parametrize("name", DATA)
@@ -95,29 +100,26 @@ def test_local_sites_are_near_each_datum_s_own_optimum(name, v):
 def test_a_summary_is_exact_for_gaussian_data():
     site, y = DATA["gaussian"]
     Z = X[:30]
-    summary = summarise(process(slice(0, 100), site, Z), process(slice(0, 100), site, Z).fit(y[:100]))
+    summary = fixed(process(slice(0, 100), site, Z), y[:100]).summarise()
     for begin in range(100, N, 40):
         part = slice(begin, min(begin + 40, N))
         summary = summary.absorb(X[part], y[part])
-    whole = process(slice(0, N), site, Z)
-    fit = whole.fit(y)
+    fit = fixed(process(slice(0, N), site, Z), y)
     assert summary.n_seen == N
     assert summary.weight_mean.shape == (30,)
     assert abs(summary.bound - fit.bound) < 1e-6
     new = RNG.random((50, 2)) * 5
-    np.testing.assert_allclose(summary.predict(new), whole.predict(fit.posterior, new), atol=1e-6)
+    np.testing.assert_allclose(summary.predict(new), fit.latents(new).moments(), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["logistic", "poisson", "student-t"])
 def test_a_summary_is_close_for_other_data(name):
     site, y = DATA[name]
     Z = X[:30]
-    first = process(slice(0, 160), site, Z)
-    summary = summarise(first, first.fit(y[:160])).absorb(X[160:], y[160:])
-    whole = process(slice(0, N), site, Z)
-    fit = whole.fit(y)
+    summary = fixed(process(slice(0, 160), site, Z), y[:160]).summarise().absorb(X[160:], y[160:])
+    fit = fixed(process(slice(0, N), site, Z), y)
     assert summary.status.name == "CONVERGED"
-    m, v = whole.predict(fit.posterior, X[:50] + 0.05)
+    m, v = fit.latents(X[:50] + 0.05).moments()
     found, spread = summary.predict(X[:50] + 0.05)
     assert (np.abs(found - m) < 0.5 * np.sqrt(v)).all()
     np.testing.assert_allclose(spread, v, rtol=0.25)
@@ -126,21 +128,19 @@ def test_a_summary_is_close_for_other_data(name):
 
 def test_a_summary_predicts_as_its_model():
     site, y = DATA["logistic"]
-    model = process(slice(0, N), site, X[:30])
-    result = model.fit(y)
+    fit = fixed(process(slice(0, N), site, X[:30]), y)
     new = RNG.random((20, 2)) * 4
-    np.testing.assert_allclose(summarise(model, result).predict(new), model.predict(result.posterior, new), atol=1e-9)
+    np.testing.assert_allclose(fit.summarise().predict(new), fit.latents(new).moments(), atol=1e-9)
 
 
 def test_errors():
     site, y = DATA["logistic"]
-    model = process(slice(0, OLD), site)
-    result = model.fit(y[:OLD])
-    with pytest.raises(InputError, match=r"the fit of this model \(260 sites\); got 240 sites"):
-        update(process(slice(0, N), site), result, y, X[:1], y[:1])
+    fit = fixed(process(slice(0, OLD), site), y[:OLD])
+    with pytest.raises(InputError, match="at one value of its hyperparameters, with its data"):
+        replace(fit, data=None).update(X[:1], y[:1])
     with pytest.raises(InputError, match=r"X_new must have at least one row and 2 columns; got shape \(20, 1\)"):
-        update(model, result, y[:OLD], X[OLD:, 0], y[OLD:])
-    with pytest.raises(InputError, match="must have 240 and 20 entries; got 261 together"):
-        update(model, result, y[: OLD + 1], X[OLD:], y[OLD:])
+        fit.update(X[OLD:, 0], y[OLD:])
+    with pytest.raises(InputError, match="y_new must have 20 entries; got 19"):
+        fit.update(X[OLD:], y[OLD + 1 :])
     with pytest.raises(InputError, match="a summary needs inducing points"):
-        summarise(model, result)
+        fit.summarise()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from klimb.likelihoods.families import FAMILIES
+from klimb.likelihoods import LIKELIHOODS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "fit.md").read_text(encoding="utf-8")
 
 
 def test_the_table_of_families_is_that_of_the_code():
-    for kind in FAMILIES.values():
-        estimated = ", ".join(f"`{p.name}`" for p in kind.parameters)
+    for kind in LIKELIHOODS.values():
+        estimated = ", ".join(f"`{p.name}`" for p in kind.site_parameters)
         aliases = ", ".join(f"`{name}`" for name in kind.aliases)
-        row = f"| `{kind.name}` | {kind.about} | {', '.join(kind.sites)} | {estimated} | {aliases} |"
+        row = f"| `{kind.name}` | {kind.about} | {', '.join(kind.links)} | {estimated} | {aliases} |"
         assert row.replace("|  |", "| |").replace("|  |", "| |") in TEXT, row
     rows = [line for line in TEXT.split("## Families")[1].split("##")[0].splitlines() if line.startswith("| `")]
-    assert len(rows) == len(FAMILIES)
+    assert len(rows) == len(LIKELIHOODS)

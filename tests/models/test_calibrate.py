@@ -10,7 +10,7 @@ import pytest
 
 import klimb
 from klimb.errors import InputError
-from klimb.models.calibrate import binomial_band, draw_prior
+from klimb.models.calibrate import binomial_band
 
 RNG = np.random.default_rng(5)
 X = np.column_stack([np.ones(40), RNG.standard_normal((40, 2))])
@@ -90,7 +90,7 @@ def test_models_with_hyperparameters() -> None:
 ], ids=["weights", "kernel", "mixed", "markov"])
 def test_prior_draws_have_the_prior_moments(latent: Any) -> None:
     rng = np.random.default_rng(0)
-    f = np.array([draw_prior(latent, rng)[1] for _ in range(3000)])
+    f = np.array([latent.draw(rng)[1] for _ in range(3000)])
     assert np.allclose(f.mean(0), latent.mean, atol=6 * np.sqrt(latent.prior_variances.max() / 3000))
     assert np.allclose(f.var(0), latent.prior_variances + latent.slack, rtol=0.2)
 
@@ -98,7 +98,7 @@ def test_prior_draws_have_the_prior_moments(latent: Any) -> None:
 def test_mixed_reports_what_it_draws() -> None:
     """f = X w + b of the level, for the weights that come with it."""
     latent = klimb.latents.Mixed(X, np.arange(40) % 5, cov=2.0, group_cov=0.5)
-    weights, f = draw_prior(latent, np.random.default_rng(1))
+    weights, f = latent.draw(np.random.default_rng(1))
     assert np.allclose(f, X @ weights[:3] + weights[3:][np.arange(40) % 5])
 
 

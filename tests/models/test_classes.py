@@ -10,10 +10,12 @@ import scipy.sparse
 import klimb
 from klimb import kernels, latents, methods, sites, steps
 from klimb.errors import InputError
-from klimb.infer.evidence import grid, optimise
-from klimb.infer.loo import loo
+from klimb.infer.minibatch import minibatch
 from klimb.kernels.means import Constant
 from klimb.models.classes import coupled_covariance, one_vs_rest
+from klimb.models.evidence import integrate, optimise
+from klimb.models.loo import loo
+from klimb.models.search import grid
 
 RNG = np.random.default_rng(0)
 N, C = 90, 3
@@ -233,10 +235,10 @@ def test_bad_models_say_what_to_do():
         (lambda: methods.laplace(latent, SITE, Y), "one latent value"),
         (lambda: methods.ep(latent, SITE, Y), "one latent value"),
         (lambda: klimb.gp([kernels.RBF()], X, SITE), "one for each of 3"),
-        (lambda: klimb.gp(kernels.RBF(), X, SITE).with_theta([0.0]), "2 entries"),
+        (lambda: klimb.gp(kernels.RBF(), X, SITE).moved([0.0]), "2 entries"),
         (lambda: one_vs_rest(latents.Weights(X), Y, site=sites.Poisson()), "binary"),
         (lambda: one_vs_rest(klimb.gp(kernels.RBF(), X, SITE), Y), "binary"),
-        (lambda: one_vs_rest(X, Y), "latent or a process"),
+        (lambda: one_vs_rest(X, Y), "latent or a Gaussian process"),
         (lambda: one_vs_rest(latents.Weights(X), Y, n_classes=2), "2.0 at index"),
     ):
         with pytest.raises(InputError, match=words):
@@ -251,7 +253,7 @@ def test_the_mode_has_no_spread():
     assert result.converged
 
 
-# -- processes
+# -- Gaussian processes
 
 PROCESSES = {
     "shared": lambda: klimb.gp(kernels.RBF(lengthscale=[1.0, 1.4], variance=2.0), X[:50, 1:], SITE),
@@ -266,12 +268,12 @@ PROCESSES = {
 @pytest.mark.parametrize("name", PROCESSES)
 def test_gradient_in_the_hyperparameters(name):
     model, y = PROCESSES[name](), Y[:50]
-    fit = model.fit(y, tol=1e-9)
-    gradient = model.gradient(fit.posterior, y)
-    for j in range(len(model.theta)):
-        step = np.zeros(len(model.theta))
+    fit = model.fit(y, hyper="fixed", tol=1e-9)
+    gradient = model.gradient(fit.posterior, fit.data)
+    for j in range(model.theta.size):
+        step = np.zeros(model.theta.size)
         step[j] = 1e-4
-        sides = [model.with_theta(model.theta + sign * step).fit(y, tol=1e-9, start=fit.posterior).bound
+        sides = [model.moved(model.at + sign * step).fit(y, hyper="fixed", tol=1e-9, start=fit.posterior).bound
                  for sign in (1, -1)]
         assert gradient[j] == pytest.approx((sides[0] - sides[1]) / 2e-4, abs=2e-6)
 
@@ -280,20 +282,19 @@ def test_optimise_grid_and_predict():
     model = PROCESSES["shared"]()
     best = optimise(model, Y[:50])
     assert best.converged
-    assert best.bound > model.fit(Y[:50]).bound
-    table = grid(best.model, Y[:50], {"log variance": best.model.theta[0] + np.array([-1.0, 0.0, 1.0])})
+    assert best.bound > model.fit(Y[:50], hyper="fixed").bound
+    table = grid(best.model, Y[:50], {"variance": best.model.at[0] + np.array([-1.0, 0.0, 1.0])})
     assert table.bound.argmax() == 1
-    posterior = best.result.posterior
-    m, v = best.model.predict(posterior, X[:50, 1:])
-    np.testing.assert_allclose(m.T.ravel(), posterior.m, atol=1e-6)
-    np.testing.assert_allclose(v.T.ravel(), posterior.v, atol=1e-6)
+    m, v = best.latents(X[:50, 1:]).moments()
+    np.testing.assert_allclose(m, best.posterior.m, atol=1e-6)
+    np.testing.assert_allclose(v, best.posterior.v, atol=1e-6)
     new = X[50:55, 1:]
-    p = best.model.observe(posterior, new).probabilities()
-    f = best.model.sample(posterior, new, 4000, rng=0)
+    p = np.column_stack(list(best.predict(new).values()))
+    f = best.sample(4000, new, seed=0).reshape(4000, C, 5).swapaxes(1, 2)
     assert f.shape == (4000, 5, C)
     e = np.exp(f - f.max(axis=2, keepdims=True))
     np.testing.assert_allclose((e / e.sum(axis=2, keepdims=True)).mean(axis=0), p, atol=0.02)
-    y = best.model.sample(posterior, new, 400, rng=0, observed=True)
+    y = best.simulate(400, new, seed=0)
     assert set(np.unique(y)) <= {0.0, 1.0, 2.0}
     assert y.shape == (400, 5)
 
@@ -301,31 +302,29 @@ def test_optimise_grid_and_predict():
 def test_each_kernel_may_differ_and_equal_ones_are_the_shared_model():
     one = kernels.RBF(variance=2.0)
     apart, together = klimb.gp([one] * C, X[:, 1:], SITE), klimb.gp(one, X[:, 1:], SITE)
-    assert apart.names[:2] == ("0: log variance", "0: log lengthscale")
-    assert apart.fit(Y).bound == pytest.approx(together.fit(Y).bound, abs=1e-8)
+    assert apart.names[:2] == ("0: variance", "0: lengthscale")
+    one_each, one_for_all = apart.fit(Y, hyper="fixed"), together.fit(Y, hyper="fixed")
+    assert one_each.bound == pytest.approx(one_for_all.bound, abs=1e-8)
     new = X[:4, 1:]
-    for found, expected in zip(apart.predict(apart.fit(Y).posterior, new),
-                               together.predict(together.fit(Y).posterior, new), strict=True):
+    for found, expected in zip(one_each.latents(new).moments(), one_for_all.latents(new).moments(), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_what_several_classes_can_not_do_is_said():
-    from klimb.infer.integrate import integrate
     from klimb.infer.minibatch import minibatch
     from klimb.models.inducing import enough_inducing, optimise_inducing
-    from klimb.models.update import update
 
     model = PROCESSES["inducing"]()
-    fit = model.fit(Y[:50])
+    fit = model.fit(Y[:50], hyper="fixed")
     for call in (
-        lambda: update(model, fit, Y[:50], X[50:55, 1:], Y[50:55]), lambda: enough_inducing(model, Y[:50]),
+        lambda: fit.update(X[50:55, 1:], Y[50:55]), lambda: enough_inducing(model, Y[:50]),
         lambda: optimise_inducing(model, Y[:50]), lambda: minibatch(model.latent, SITE, Y[:50]),
         lambda: klimb.series(kernels.Matern32(), np.arange(50.0), SITE),
     ):
         with pytest.raises(InputError):
             call()
     averaged = integrate(klimb.gp(kernels.RBF(variance=2.0), X[:30, 1:], SITE), Y[:30])  # this they can
-    assert averaged.predict(X[:4, 1:])[0].shape == (4, C)
+    assert averaged.latents(X[:4, 1:]).moments()[0].shape == (4 * C,)
     assert averaged.log_density(Y[:4], X[:4, 1:]).shape == (4,)
 
 
@@ -340,8 +339,75 @@ def test_one_vs_rest_is_normalised_and_close_to_softmax():
     np.testing.assert_allclose(rest.predict(X)[0][:, 1], binary.posterior.m, atol=1e-6)
     m, v = shared().predict(klimb.infer(shared(), SITE, Y).posterior, X)
     assert np.abs(SITE.predict(m, v).probabilities() - p).mean() < 0.05
-    process = one_vs_rest(klimb.gp(kernels.RBF(), X[:40, 1:], sites.Probit()), Y[:40], optimised=True)
+    process = one_vs_rest(klimb.gp(kernels.RBF(), X[:40, 1:], sites.Probit()), Y[:40])
     assert process.probabilities(X[:3, 1:]).shape == (3, C)
-    assert len({model.theta[0] for model in process.models}) == C
+    assert len({fit.model.at[0] for fit in process.fits}) == C
     far = rest.probabilities(np.array([[1.0, 300.0, 300.0]]))  # every class may be improbable there
     assert np.isfinite(far).all()
+
+
+def test_stacked_rows_are_outputs_that_may_share_weights():
+    """Rows of both classes in one design, each with weights of its own: the model of `Outputs`, in every answer."""
+    rng = np.random.default_rng(4)
+    X, codes, y = rng.standard_normal((60, 3)), rng.integers(0, 4, 60), rng.integers(0, 2, 60)
+    nothing = np.zeros_like(X)
+    stacked = klimb.latents.Weights(np.block([[X, nothing], [nothing, X]]), cov=2.0, n_outputs=2)
+    apart = klimb.latents.Outputs.shared(klimb.latents.Weights(X, cov=2.0), 2)
+    levels = np.zeros((60, 4))
+    levels[np.arange(60), codes] = 1.0
+    wide = np.hstack([X, levels])
+    cov = np.array([2.0] * 3 + [0.5] * 4)
+    grouped = klimb.latents.Mixed(np.block([[X, nothing], [nothing, X]]), np.concatenate([codes, codes + 4]), cov=2.0,
+                                  group_cov=0.5, n_outputs=2)
+    with_levels = klimb.latents.Outputs.shared(klimb.latents.Weights(wide, cov=cov), 2)
+    order = np.concatenate([np.arange(3), 7 + np.arange(3), 3 + np.arange(4), 10 + np.arange(4)])
+    site = klimb.sites.Softmax(2)
+    for one, other, place in ((stacked, apart, np.arange(6)), (grouped, with_levels, order)):
+        found, expected = (klimb.infer(latent, site, y, tol=1e-10) for latent in (one, other))
+        assert found.bound == pytest.approx(expected.bound, abs=1e-10)
+        np.testing.assert_allclose(found.posterior.mean, expected.posterior.mean[place], atol=1e-8)
+        np.testing.assert_allclose(found.posterior.covariance(), expected.posterior.covariance()[np.ix_(place, place)],
+                                   atol=1e-8)
+        if one is stacked:  # in the same coordinates, by the same draws
+            assert found.trust.log_evidence == pytest.approx(expected.trust.log_evidence, abs=1e-6)
+        assert klimb.methods.mean_field(one, site, y).converged
+        thinned = one.thin(np.array([3, 5, 59]))
+        np.testing.assert_allclose(thinned.design(), one.design()[[3, 5, 59, 63, 65, 119]])
+        assert thinned.n_outputs == 2
+    with pytest.raises(InputError, match="n_outputs must divide"):
+        klimb.latents.Weights(X, n_outputs=7)
+    with pytest.raises(InputError, match="one output"):
+        klimb.latents.Outputs([stacked])
+    with pytest.raises(InputError, match="few weights"):
+        minibatch(stacked, site, y)
+
+
+def test_many_stacked_rows_form_no_matrix_over_all_sites():
+    """A coarse start thins by data; Newton directions go by products, as they do for outputs that are kept apart."""
+    rng = np.random.default_rng(5)
+    n = 8000
+    X = rng.standard_normal((n, 3))
+    y = np.argmax(X[:, :2] + rng.gumbel(size=(n, 2)), axis=1)
+    whole = np.kron(np.eye(2), X)
+    stacked = klimb.infer(klimb.latents.Weights(whole, n_outputs=2), klimb.sites.Softmax(2), y)
+    apart = klimb.infer(klimb.latents.Outputs.shared(klimb.latents.Weights(X), 2), klimb.sites.Softmax(2), y)
+    assert stacked.converged
+    assert stacked.bound == pytest.approx(apart.bound, abs=1e-5)
+    codes = np.tile(np.arange(n) % 5, 2) + 5 * np.repeat(np.arange(2), n)
+    grouped = klimb.infer(klimb.latents.Mixed(whole, codes, n_outputs=2), klimb.sites.Softmax(2), y)
+    assert grouped.converged
+    assert grouped.posterior.factorised().covariance() is None
+    few = klimb.latents.Weights(np.kron(np.eye(3), rng.standard_normal((60, 5))), n_outputs=3)
+    factor = few.factor(rng.gamma(2.0, size=180))
+    V, b = factor.covariance(), rng.standard_normal(180)
+    for product, matrix in zip(factor.products(), (V, V**2), strict=True):
+        np.testing.assert_allclose(product(b), matrix @ b, atol=1e-10)
+    assert klimb.latents.Weights(few.X).factor(factor.gamma).products() is None
+
+
+def test_a_site_per_row_sees_stacked_rows_as_data():
+    """With one latent value per datum the sites are the data, whatever the latent says of outputs."""
+    X = np.random.default_rng(6).standard_normal((9000, 2))
+    latent = klimb.latents.Outputs.shared(klimb.latents.Weights(X), 2)
+    y = np.concatenate([X[:, 0] > 0, X[:, 1] > 0])
+    assert klimb.infer(latent, klimb.sites.Logistic(), y).converged

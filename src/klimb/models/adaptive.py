@@ -1,0 +1,293 @@
+"""Hyperparameters integrated out by adaptive importance sampling, with its own verdict.
+
+The first points come from a t around the mode, split along the axes of the curvature as the objective falls to either
+side. Where the tail of the weights (k-hat) or their effective number is not good, t's are fitted to the weighted points
+and more are drawn, up to a limit. All points count, each against the mixture of all proposals it could have come from.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from itertools import combinations_with_replacement
+from typing import Any, final
+
+import numpy as np
+
+from klimb.errors import KlimbError
+from klimb.infer.result import Status
+from klimb.latents.base import Posterior
+from klimb.latents.weights_posterior import WeightPosterior
+from klimb.models.components import SCORES, Components
+from klimb.models.search import Evaluator, Peak, Stopped
+from klimb.numerics.arrays import Array
+from klimb.numerics.pareto import smooth_log_weights
+from klimb.numerics.proposals import SplitStudent, StudentMixture, fit_students
+
+FIRST = 128  # points of the first round; rounds double the number of points
+GOOD_KHAT, GOOD_EFFECTIVE = 0.5, 0.3  # where a round is the last one: k-hat, and effective over drawn
+ENOUGH_EFFECTIVE = 300.0  # effective points that are enough whatever the share
+COMPONENTS = 3  # t's that are fitted to the weights
+KEPT = 128  # points whose posterior of the weights is kept
+PROBE = 2.0  # where along an axis the width is measured, in sd
+WIDTHS = (0.4, 4.0)  # least and most of it
+MEMORY = 2e8  # bytes of posteriors of weights that are remembered while points are drawn
+ANCHORS = 24  # fits whose sites may start others
+FALL = 12.0  # nats below the peak up to which fits count for the polynomial between them
+FITS_PER_COEFFICIENT = 1.6  # that it needs
+ROUGHNESS = 0.1  # nats: its leave-one-out error up to which it is used
+SURE = 0.9  # share of the fits, from the middle, among which the best polynomial counts alone
+CAP = 0.5  # nats above the peak that it may claim
+MANY = 8_192  # points that it weighs
+GRID = 401  # points of a marginal's distribution function
+BANDWIDTH = 0.3  # of its smoothing, in sd over the fifth root of the effective number
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """Weighted points of theta: ``log_weights`` are of target over proposal, so that their mean is the evidence."""
+
+    theta: Array
+    values: Array  # the objective, relative to the peak's
+    log_weights: Array
+    khat: float
+    n_effective: float
+    proposals: tuple[tuple[int, Any], ...]
+
+    @property
+    def weights(self) -> Array:
+        smoothed = smooth_log_weights(self.log_weights).log_weights
+        w = np.exp(smoothed - smoothed.max())
+        return np.asarray(w / w.sum())
+
+
+@final
+class _Points:
+    """Fits at points of theta, each from the sites of the nearest one that is remembered."""
+
+    def __init__(self, peak: Peak, axes: Array, evaluate: Evaluator, most: int) -> None:
+        self._peak, self._inverse, self._evaluate, self._most = peak, np.linalg.inv(axes), evaluate, most
+        self._starts: list[tuple[Array, Posterior]] = [(np.zeros(len(axes)), peak.result.posterior)]
+        self._count = 0
+        self._small = _bytes(peak.model.detach(peak.result.posterior)) * most <= MEMORY
+        self._parts: dict[bytes, tuple[WeightPosterior, Status]] = {}
+
+    def part(self, theta: Array) -> tuple[WeightPosterior, Status] | None:
+        """q of the weights at a point, remembered where that is cheap, else fitted again."""
+        if theta.tobytes() in self._parts:
+            return self._parts[theta.tobytes()]
+        found = self._evaluate(theta, start=self._peak.result.posterior)
+        if found.result is None:
+            return None
+        return found.model.detach(found.result.posterior), found.result.status
+
+    def objective(self, theta: Array) -> float:
+        """Bound plus log prior relative to the peak; minus infinity where nothing can be computed."""
+        peak = self._peak
+        if (theta <= peak.model.theta.lower).any() or (theta >= peak.model.theta.upper).any():
+            return -np.inf
+        place = self._inverse @ (theta - peak.model.at)
+        start = min(self._starts, key=lambda one: float(((one[0] - place) ** 2).sum()))[1]
+        try:
+            found = self._evaluate(theta, start=start)
+        except KlimbError:
+            return -np.inf
+        self._count += 1
+        self._evaluate.tell("integrating", self._count, self._most, peak.result.bound)
+        if found.result is None or not np.isfinite(found.objective):
+            return -np.inf
+        if self._small:
+            self._parts[theta.tobytes()] = found.model.detach(found.result.posterior), found.result.status
+        if len(self._starts) < ANCHORS:
+            self._starts.append((place, replace(found.result.posterior, factor=None)))
+        return found.objective - peak.objective
+
+
+def _bytes(part: WeightPosterior) -> int:
+    """What a posterior of weights takes."""
+    values = (getattr(part, one.name) for one in fields(part))  # type: ignore[arg-type]
+    return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
+
+
+def adaptively(peak: Peak, axes: Array, evaluate: Evaluator, most: int) -> tuple[Sampled, Components, Status]:
+    """Weighted points of theta, as many rounds as their weights ask for, and the components made of them."""
+    points = _Points(peak, axes, evaluate, most)
+    found = _sampled(peak, axes, points, most)
+    return found, *_components(found, points, axes)
+
+
+def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> Sampled:
+    d = len(axes)
+    proposals: list[tuple[int, SplitStudent | StudentMixture]] = [(FIRST, _first_proposal(peak, axes, points))]
+    theta, values = np.zeros((0, d)), np.zeros(0)
+    while True:
+        count, proposal = proposals[-1]
+        new = proposal.draws(count, seed=len(proposals))
+        theta = np.vstack([theta, new])
+        values = np.concatenate([values, [points.objective(one) for one in new]])
+        found = _weighted(theta, values, proposals)
+        good = found.khat < GOOD_KHAT and found.n_effective >= GOOD_EFFECTIVE * len(theta)
+        if (good and smoothed_points(found) is not None) or 2 * len(theta) > most:
+            return found
+        if found.khat < GOOD_KHAT and found.n_effective >= ENOUGH_EFFECTIVE:
+            return found
+        floor = 0.05 * axes @ axes.T
+        proposals.append((len(theta), fit_students(theta, found.weights, COMPONENTS, floor)))
+
+
+def _first_proposal(peak: Peak, axes: Array, points: _Points) -> SplitStudent:
+    d = len(axes)
+    widths = np.empty((d, 2))
+    for k in range(d):
+        for side, sign in enumerate((-1.0, 1.0)):
+            fall = -points.objective(peak.model.at + sign * PROBE * axes[:, k])
+            widths[k, side] = np.clip(PROBE / np.sqrt(2.0 * max(fall, 1e-3)), *WIDTHS)
+    return SplitStudent(peak.model.at, axes, widths)
+
+
+def _weighted(theta: Array, values: Array, proposals: list[tuple[int, Any]]) -> Sampled:
+    """Weights against the mixture of all proposals, each counted as often as it drew."""
+    logs = np.array([np.log(count / len(theta)) + proposal.log_density(theta) for count, proposal in proposals])
+    log_w = values - np.logaddexp.reduce(logs, axis=0)
+    usable = np.isfinite(log_w)
+    if not usable.any():
+        raise Stopped
+    smoothed = smooth_log_weights(np.where(usable, log_w, -np.inf))
+    return Sampled(theta, values, np.where(usable, log_w, -np.inf), smoothed.khat, smoothed.effective,
+                   tuple(proposals))
+
+
+def _heavy(found: Sampled) -> tuple[Array, Array]:
+    """The points that weigh something, and their weights."""
+    weights = found.weights
+    keep = weights > 1e-6 * weights.max()
+    return found.theta[keep], weights[keep] / weights[keep].sum()
+
+
+def smoothed_points(found: Sampled) -> tuple[Array, Array] | None:
+    """Many points of theta with weights, for its marginals; None where they cannot be had.
+
+    The objective is smooth in theta, so a polynomial through the fits says what it is between them: where its own
+    leave-one-out errors are small, points by the thousand are weighted by it, and the noise of few points is gone.
+    """
+    weights = found.weights
+    usable = np.isfinite(found.values) & (found.values > -FALL)
+    theta, values = found.theta[usable], found.values[usable]
+    centre = weights @ found.theta
+    spread = (found.theta - centre).T @ (weights[:, None] * (found.theta - centre))
+    inverse = np.linalg.inv(np.linalg.cholesky(spread + 1e-12 * np.trace(spread) * np.eye(len(spread))))
+    z = (theta - centre) @ inverse.T
+    tried = [_regression(z, values, weights[usable], k) for k in (2, 3, 4)
+             if FITS_PER_COEFFICIENT * math.comb(z.shape[1] + k, k) <= len(z)]
+    if not tried:
+        return None
+    error, degree, coefficients = min(tried, key=lambda one: one[0])
+    if error > ROUGHNESS:
+        return None
+    parts = [proposal.draws(max(MANY * count // len(found.theta), 1), seed=1000 + k)
+             for k, (count, proposal) in enumerate(found.proposals)]
+    many = np.vstack(parts)
+    place = (many - centre) @ inverse.T
+    logs = np.array([np.log(count / len(found.theta)) + proposal.log_density(many)
+                     for count, proposal in found.proposals])
+    squares = (place**2).sum(axis=1)
+    height = _polynomials(place, degree) @ coefficients
+    # Beyond most fits polynomials rise as they like: there the lowest of the good ones counts, and beyond all none.
+    far = squares > np.quantile((z**2).sum(axis=1), SURE)
+    for worse, other, own in tried:
+        if worse <= 2.0 * ROUGHNESS:
+            height[far] = np.minimum(height[far], _polynomials(place[far], other) @ own)
+    inside = squares <= (z**2).sum(axis=1).max()
+    log_w = np.minimum(height, CAP) - np.logaddexp.reduce(logs, axis=0)
+    w = np.where(inside, np.exp(log_w - log_w[inside].max()), 0.0)
+    keep = w > 1e-5 * w.max()
+    return many[keep], w[keep] / w[keep].sum()
+
+
+def _regression(z: Array, values: Array, weights: Array, degree: int) -> tuple[float, int, Array]:
+    """A polynomial through the fits, the likely ones above all, and its leave-one-out error where the mass is."""
+    importance = np.sqrt(weights / weights.max() + 0.01)
+    X = _polynomials(z, degree) * importance[:, None]
+    Q, R = np.linalg.qr(X)
+    coefficients = np.linalg.solve(R, Q.T @ (importance * values))
+    errors = (importance * values - X @ coefficients) / np.maximum(1.0 - (Q**2).sum(axis=1), 0.05) / importance
+    return float(np.sqrt(weights @ errors**2 / weights.sum())), degree, coefficients
+
+
+def calibrated(theta: Array, weights: Array, many: Array, many_weights: Array) -> Array:
+    """Weights of a few points, changed least so that first and second moments of theta are those of many points."""
+    centre = many_weights @ many
+    sd = np.sqrt(many_weights @ (many - centre) ** 2) + 1e-300
+    phi, goal = _polynomials((theta - centre) / sd, 2), many_weights @ _polynomials((many - centre) / sd, 2)
+    if 2 * phi.shape[1] > len(theta):
+        phi, goal = phi[:, : theta.shape[1] + 1], goal[: theta.shape[1] + 1]
+    if 2 * phi.shape[1] > len(theta):
+        return weights
+    # w_i (1 + lambda' phi_i) has the moments that it shall have.
+    scale = np.linalg.lstsq(phi.T @ (weights[:, None] * phi), goal - weights @ phi, rcond=1e-10)[0]
+    moved = weights * np.clip(1.0 + phi @ scale, 0.2, 5.0)
+    return np.asarray(moved / moved.sum())
+
+
+def _polynomials(z: Array, degree: int) -> Array:
+    """All products of up to ``degree`` coordinates."""
+    columns = [np.ones(len(z))]
+    for size in range(1, degree + 1):
+        for chosen in combinations_with_replacement(range(z.shape[1]), size):
+            columns.append(np.prod(z[:, chosen], axis=1))
+    return np.column_stack(columns)
+
+
+def _components(found: Sampled, points: _Points, axes: Array) -> tuple[Components, Status]:
+    """Components whose thetas are an even choice of the points by their weights, and marginals from all points."""
+    weights = found.weights
+    many, many_weights = smoothed_points(found) or _heavy(found)
+    chosen, shares = _even_choice(found.theta, weights, np.linalg.inv(axes))
+    parts, thetas, kept, status = [], [], [], Status.CONVERGED
+    for k, share in zip(chosen, shares, strict=True):
+        at = points.part(found.theta[k])
+        if at is None:
+            continue
+        parts.append(at[0])
+        thetas.append(found.theta[k])
+        kept.append(share)
+        status = at[1] if status is Status.CONVERGED else status
+    w = np.array(kept)
+    w = calibrated(np.array(thetas), w / w.sum(), many, many_weights)
+    return Components(w, np.array(thetas), tuple(parts), marginal_quantiles(many, many_weights),
+                      khat=found.khat, n_effective=found.n_effective, points=many, point_weights=many_weights), status
+
+
+def _even_choice(theta: Array, weights: Array, inverse: Any) -> tuple[Any, Array]:
+    """Systematic resampling along the longest direction: `KEPT` points of equal weight, repeated ones merged."""
+    if (weights > 0).sum() <= KEPT:
+        keep = np.flatnonzero(weights > 1e-6 * weights.max())
+        return keep, weights[keep] / weights[keep].sum()
+    z = (theta - weights @ theta) @ inverse.T
+    spread = z.T @ (weights[:, None] * z)
+    along = z @ np.linalg.eigh(spread)[1][:, -1]
+    order = np.argsort(along, kind="stable")
+    edges = np.cumsum(weights[order])
+    picks = order[np.minimum(np.searchsorted(edges, (np.arange(KEPT) + 0.5) / KEPT), len(order) - 1)]
+    chosen, counts = np.unique(picks, return_counts=True)
+    return chosen, counts / KEPT
+
+
+def marginal_quantiles(theta: Array, weights: Array) -> Array:
+    """Quantiles of each entry of theta at `SCORES`, from smoothed weighted points."""
+    from scipy.special import ndtr
+
+    effective = 1.0 / float((weights**2).sum())
+    out = []
+    for column in theta.T:
+        mean = float(weights @ column)
+        sd = float(np.sqrt(weights @ (column - mean) ** 2)) or 1e-12
+        width = BANDWIDTH * sd * effective**-0.2
+        used = weights > 1e-8 * weights.max()
+        low, high = column[used].min() - 4 * width, column[used].max() + 4 * width
+        line = np.linspace(low, high, GRID)
+        shrunk = mean + (column[used] - mean) / np.sqrt(1.0 + (width / sd) ** 2)  # the smoothing adds no variance
+        cdf = ndtr((line[:, None] - shrunk) / width) @ (weights[used] / weights[used].sum())
+        out.append(np.interp(ndtr(SCORES), np.maximum.accumulate(np.clip(cdf, 0.0, 1.0)), line))
+    return np.array(out)

@@ -1,0 +1,245 @@
+"""Hyperparameters integrated out: points of theta around the peak that stand for all others, with weights.
+
+theta = mode + A z makes the objective (bound plus log prior) a unit bowl near its best. One or two hyperparameters get
+a lattice in z that grows until the objective has fallen off, wherever that is; more get a central composite design
+whose axes are stretched to either side as the objective asks (Rue, Martino and Chopin 2009, section 6.5, has both).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, final
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from klimb.infer.result import Status
+from klimb.latents.base import Posterior
+from klimb.latents.weights_posterior import WeightPosterior
+from klimb.models.adaptive import FIRST, adaptively
+from klimb.models.components import LEAST_WEIGHT, SCORES, Components
+from klimb.models.search import Evaluated, Evaluator, Peak, axes_of, curvature
+from klimb.numerics.arrays import Array
+from klimb.numerics.lowdiscrepancy import normal_draws
+
+SPACING = {1: 0.8, 2: 1.2}  # of the lattice, in sd; sums over it are accurate to 1e-6 for a bowl
+DROP = 7.0  # nats below the best at which the lattice ends
+MOST_NODES = {1: 60, 2: 200}
+PROBE = 2.2  # where along an axis the stretch is measured, in sd
+STRETCH = (0.3, 4.0)  # least and most of it
+KERNEL = 0.8  # width over spacing of the bumps that a density between lattice points is made of
+SPHERE = 1.1  # radius of the central composite design over sqrt(d): its points carry 1 / SPHERE^2 of the mass
+DRAWS = 4096  # that quantiles of theta are taken from
+MOST_POINTS = 1024  # of theta, where its hyperparameters are integrated by importance sampling
+MOST_INTEGRATED = 8  # hyperparameters up to which "auto" integrates them out
+MOST_WORK = 3e10  # multiplications that "auto" spends on it, roughly
+PENALTY = 5.0  # nats per unit of theta beyond the limits of the search, where nothing is known
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Averaged:
+    """The points, what they say of the log evidence, and how the fits there ended."""
+
+    components: Components
+    log_evidence: float
+    status: Status
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """A fit at one theta, without the matrices that made it: dozens of these are kept."""
+
+    theta: Array
+    part: WeightPosterior
+    status: Status
+
+
+@final
+class _Around:
+    """Fits at z around the peak; a point that cannot be fitted counts as impossible."""
+
+    def __init__(self, peak: Peak, A: Array, evaluate: Evaluator, expected: int) -> None:
+        self.peak, self.A, self._evaluate, self._expected = peak, A, evaluate, expected
+        self._count = 0
+
+    def __call__(self, z: Array, start: Posterior | None = None) -> tuple[float, Evaluated]:
+        """The objective relative to the peak, and the fit."""
+        peak = self.peak
+        if not z.any():
+            return 0.0, Evaluated(peak.model, peak.result, peak.objective)
+        theta = peak.model.at + self.A @ z
+        inside = np.clip(theta, peak.model.theta.lower, peak.model.theta.upper)
+        found = self._evaluate(inside, start=start if start is not None else peak.result.posterior)
+        self._count += 1
+        self._evaluate.tell("integrating", self._count, max(self._expected, self._count), peak.result.bound)
+        return found.objective - peak.objective - PENALTY * float(np.abs(theta - inside).max()), found
+
+    def point(self, found: Evaluated) -> _Point:
+        assert found.result is not None
+        return _Point(found.model.at, found.model.detach(found.result.posterior), found.result.status)
+
+
+def integrated(peak: Peak, evaluate: Evaluator) -> Averaged:
+    """Integrate theta out instead of choosing it."""
+    A = axes_of(curvature(peak, evaluate))
+    if len(A) <= 2:
+        return _lattice(peak, A, evaluate)
+    most = min(MOST_POINTS, int(MOST_WORK / max(peak.model.work(), 1.0)))
+    return _composite(peak, A, evaluate) if most < FIRST else _adaptive(peak, A, evaluate, most)
+
+
+def _adaptive(peak: Peak, A: Array, evaluate: Evaluator, most: int) -> Averaged:
+    """Importance sampling that adapts, whose weights say how far it can be trusted."""
+    found, components, status = adaptively(peak, A, evaluate, most)
+    usable = np.isfinite(found.log_weights)
+    evidence = float(np.logaddexp.reduce(found.log_weights[usable])) - float(np.log(len(found.theta)))
+    return Averaged(components, peak.objective + evidence, status if peak.converged else peak.status)
+
+
+def chosen(peak: Peak, evaluate: Evaluator) -> Averaged:
+    """The peak alone, with the spread of theta by the curvature there."""
+    A = axes_of(curvature(peak, evaluate))
+    covariance = A @ A.T
+    quantiles = peak.model.at[:, None] + np.sqrt(np.diagonal(covariance))[:, None] * SCORES
+    components = Components(np.ones(1), peak.model.at[None], (peak.model.detach(peak.result.posterior),), quantiles,
+                            covariance)
+    return Averaged(components, peak.result.bound, peak.status)
+
+
+def _components(points: list[_Point], log_w: Array, quantiles: Array) -> tuple[Components, Status]:
+    total = float(np.logaddexp.reduce(log_w))
+    weights = np.exp(log_w - total)
+    keep = np.flatnonzero(weights > LEAST_WEIGHT * weights.max())
+    kept = [points[k] for k in keep]
+    status = next((p.status for p in kept if p.status is not Status.CONVERGED), Status.CONVERGED)
+    return Components(weights[keep] / weights[keep].sum(), np.array([p.theta for p in kept]),
+                      tuple(p.part for p in kept), quantiles), status
+
+
+def _lattice(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
+    """Every lattice point that can be reached from the peak without falling by `DROP`, and the rim around those."""
+    d = len(A)
+    spacing = SPACING[d]
+    around = _Around(peak, A, evaluate, 12 if d == 1 else 60)
+    origin = (0,) * d
+    values: dict[tuple[int, ...], float] = {}
+    points: dict[tuple[int, ...], _Point] = {}
+    starts: dict[tuple[int, ...], Posterior] = {}
+    queue: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(origin, origin)]
+    asked = {origin}
+    while queue and len(values) < MOST_NODES[d]:
+        node, parent = queue.pop(0)
+        values[node], found = around(spacing * np.array(node, dtype=float), starts.get(parent))
+        if values[node] < -DROP:
+            continue
+        points[node] = around.point(found)
+        starts[node] = _sites_of(found, peak)
+        for axis in range(d):
+            for sign in (1, -1):
+                near = tuple(k + (sign if i == axis else 0) for i, k in enumerate(node))
+                if near not in asked:
+                    asked.add(near)
+                    queue.append((near, node))
+        waiting = {parent for _, parent in queue}
+        starts = {place: kept for place, kept in starts.items() if place in waiting}
+    nodes = list(points)
+    log_w = np.array([values[node] for node in nodes])
+    components, status = _components([points[node] for node in nodes], log_w,
+                                     _lattice_quantiles(peak, A, spacing, values))
+    cell = d * np.log(spacing) + float(np.linalg.slogdet(A)[1])
+    return Averaged(components, peak.objective + float(np.logaddexp.reduce(log_w)) + cell,
+                    status if peak.converged else peak.status)
+
+
+def _sites_of(found: Evaluated, peak: Peak) -> Posterior:
+    """The sites of a fit, to start another from, without its own matrices."""
+    assert found.result is not None
+    return replace(found.result.posterior, latent=peak.result.posterior.latent, factor=None)
+
+
+def _lattice_quantiles(peak: Peak, A: Array, spacing: float, values: dict[tuple[int, ...], float]) -> Array:
+    """Quantiles of each entry of theta: the density between the nodes is a sum of normal bumps through its values."""
+    z = spacing * np.array(list(values), dtype=float)
+    p = np.exp(np.array(list(values.values())))
+    width = KERNEL * spacing
+    distance = ((z[:, None] - z[None]) ** 2).sum(axis=2)
+    bumps = np.linalg.solve(np.exp(-0.5 * distance / width**2) + 1e-10 * np.eye(len(z)), p)
+    bumps /= bumps.sum()
+    centres = peak.model.at + z @ A.T
+    out = []
+    for j in range(len(A)):
+        sd = width * float(np.linalg.norm(A[j]))
+        low, high = centres[:, j].min() - 4 * sd, centres[:, j].max() + 4 * sd
+        line = np.linspace(low, high, 801)
+        cdf = np.maximum.accumulate(np.clip(ndtr((line[:, None] - centres[:, j]) / sd) @ bumps, 0.0, 1.0))
+        out.append(np.interp(ndtr(SCORES), cdf, line))
+    return np.array(out)
+
+
+def _composite(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
+    d = len(A)
+    z, mass = central_composite(d)
+    around = _Around(peak, A, evaluate, 2 * d + len(z))
+    stretch = np.empty((d, 2))  # to the negative and the positive side of each axis
+    for k in range(d):
+        for side, sign in enumerate((-1.0, 1.0)):
+            fall = -around(sign * PROBE * np.eye(d)[k])[0]
+            stretch[k, side] = np.clip(PROBE / np.sqrt(2.0 * max(fall, 1e-3)), *STRETCH)
+    points, logs = [], []
+    for place, share in zip(z, mass, strict=True):
+        scale = np.where(place > 0, stretch[:, 1], np.where(place < 0, stretch[:, 0], stretch.mean(axis=1)))
+        value, found = around(scale * place)
+        if not np.isfinite(value):
+            continue
+        logs.append(value + 0.5 * float(place @ place) + np.log(share) + float(np.log(scale).sum()))
+        points.append(around.point(found))
+    log_w = np.array(logs)
+    components, status = _components(points, log_w, _split_quantiles(peak, A, stretch))
+    evidence = peak.objective + float(np.logaddexp.reduce(log_w)) + 0.5 * d * np.log(2 * np.pi)
+    return Averaged(components, evidence + float(np.linalg.slogdet(A)[1]), status if peak.converged else peak.status)
+
+
+def _split_quantiles(peak: Peak, A: Array, stretch: Array) -> Array:
+    """Quantiles of each entry of theta under normals with two widths along each axis, by a fixed set of points."""
+    u = normal_draws(DRAWS, len(A), seed=0)
+    # A split normal with widths (a, b) has mass a / (a + b) on its left: map each standard normal coordinate to it.
+    a, b = stretch[:, 0], stretch[:, 1]
+    p, share = ndtr(u), a / (a + b)
+    left = a * ndtri(np.clip(0.5 * p / share, 1e-12, 0.5))
+    right = b * ndtri(np.clip(1.0 - 0.5 * (1.0 - p) / (1.0 - share), 0.5, 1.0 - 1e-12))
+    theta = peak.model.at + np.where(p < share, left, right) @ A.T
+    return np.asarray(np.quantile(theta, ndtr(SCORES), axis=0).T)
+
+
+def central_composite(d: int) -> tuple[Array, Array]:
+    """A centre, 2 d axial points and corners, all on a sphere; masses that match E 1 and E |z|^2 under N(0, I)."""
+    radius = SPHERE * np.sqrt(d)
+    axial = radius * np.vstack([np.eye(d), -np.eye(d)])
+    corners = SPHERE * _two_level_design(d)
+    sphere = np.vstack([axial, corners])
+    mass = np.full(len(sphere), 1.0 / (SPHERE**2 * len(sphere)))
+    return np.vstack([np.zeros(d), sphere]), np.append(1.0 - 1.0 / SPHERE**2, mass)
+
+
+def _two_level_design(d: int) -> Array:
+    """Signs of a two-level design with orthogonal main effects: full up to 4 factors, else Hadamard and its mirror."""
+    if d <= 4:
+        return np.array(list(product((-1.0, 1.0), repeat=d)))
+    matrix = np.ones((1, 1))
+    while len(matrix) <= d:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    half = matrix[:, 1 : d + 1]
+    return np.vstack([half, -half])
+
+
+def worth_integrating(model: Any) -> bool:
+    """Whether integrating costs little: by counts, not by the clock, so that the answer is the same anywhere."""
+    d = model.theta.size
+    if d > MOST_INTEGRATED:
+        return False
+    points = 12 if d == 1 else 55 if d == 2 else 2**d + 4 * d if d <= 4 else 8 * d
+    return bool(points * model.work() <= MOST_WORK)
+

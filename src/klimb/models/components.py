@@ -1,0 +1,125 @@
+"""The posterior over hyperparameters and weights: points of theta with weights, and q of the weights at each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+import numpy as np
+from scipy.special import ndtr
+
+from klimb._stored import stored
+from klimb.errors import InputError
+from klimb.latents.weights_posterior import WeightPosterior
+from klimb.numerics.arrays import Array
+from klimb.numerics.dense import psd_square_root
+from klimb.numerics.mixtures import mixture_moments, mixture_quantile
+
+SCORES = np.linspace(-3.6, 3.6, 73)  # normal scores of the quantiles of theta that are kept
+LEAST_WEIGHT = 1e-4  # of a point that is kept, over that of the heaviest
+
+
+@final
+@stored("components")
+@dataclass(frozen=True, eq=False)
+class Components:
+    """Weights that sum to one, the theta of every point, and q of the weights there.
+
+    ``quantiles`` are those of each entry of theta at the normal scores `SCORES`: its marginal density. ``covariance``
+    is that of theta by the curvature, where theta was chosen and not integrated out.
+    """
+
+    weights: Array
+    theta: Array  # (S, d)
+    parts: tuple[WeightPosterior, ...]
+    quantiles: Array = field(default_factory=lambda: np.zeros((0, len(SCORES))))
+    covariance: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    khat: float = float("nan")  # tail of the weights over theta, where those are importance weights
+    n_effective: float = float("nan")  # points of theta that count
+    points: Array = field(default_factory=lambda: np.zeros((0, 0)))  # all points of theta, where more than ``theta``
+    point_weights: Array = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def marginal_points(self) -> tuple[Array, Array]:
+        """Points of theta and their weights, for what is said of theta itself."""
+        return (self.points, self.point_weights) if len(self.points) else (self.theta, self.weights)
+
+    @property
+    def integrated(self) -> bool:
+        """Whether the hyperparameters were integrated out."""
+        return len(self.weights) > 1
+
+    def pruned(self, share: float) -> Components:
+        """The points that weigh at least ``share`` of the heaviest."""
+        keep = np.flatnonzero(self.weights >= share * self.weights.max())
+        weights = self.weights[keep] / self.weights[keep].sum()
+        return replace(self, weights=weights, theta=self.theta[keep], parts=tuple(self.parts[k] for k in keep))
+
+    def at(self, model: Any, prepared: Any) -> Latents:
+        """f at prepared rows under every point."""
+        m, v, models = [], [], []
+        for theta, part in zip(self.theta, self.parts, strict=True):
+            here = model.moved(theta)
+            functionals = here.functionals(prepared)
+            mean, variance = part.at(functionals.L, functionals.rest)
+            m.append(mean + functionals.shift)
+            v.append(variance)
+            models.append(here)
+        return Latents(self.weights, np.array(m), np.array(v), tuple(models))
+
+    def sample(self, model: Any, prepared: Any, n: int, rng: np.random.Generator) -> Array:
+        """``n`` joint draws of f at prepared rows, one a row."""
+        if n < 0:
+            raise InputError("the number of draws must not be negative", f"{n}", "Ask for n >= 0 draws.")
+        counts = rng.multinomial(n, self.weights / self.weights.sum())
+        draws = []
+        for theta, part, count in zip(self.theta, self.parts, counts, strict=True):
+            if count:
+                draws.append(model.moved(theta).functionals(prepared).draw(part, int(count), rng))
+        shape = (0, draws[0].shape[1] if draws else 0)
+        return np.asarray(rng.permutation(np.concatenate([np.zeros(shape), *draws])))
+
+    def draw(self, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """``n`` joint draws of (theta, weights), in random order.
+
+        Where theta was chosen it is drawn by its curvature, and the weights know nothing of that.
+        """
+        if n < 0:
+            raise InputError("the number of draws must not be negative", f"{n}", "Ask for n >= 0 draws.")
+        counts = rng.multinomial(n, self.weights / self.weights.sum())
+        w = np.concatenate([part.sample(int(count), rng) for part, count in zip(self.parts, counts, strict=True)])
+        theta = np.repeat(self.theta, counts, axis=0)
+        if not self.integrated and self.covariance.size:
+            root = psd_square_root(self.covariance, "the covariance of theta")
+            theta = theta + rng.standard_normal((n, root.shape[1])) @ root.T
+        order = rng.permutation(n)
+        return theta[order], w[order]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Latents:
+    """f at some rows: one row of ``m`` and ``v`` per point of theta, field after field. Offsets are included."""
+
+    weights: Array
+    m: Array
+    v: Array
+    models: tuple[Any, ...]  # the model at each point
+
+    def moments(self) -> tuple[Array, Array]:
+        return mixture_moments(self.weights, self.m, self.v)
+
+    def quantile(self, p: float) -> Array:
+        return mixture_quantile(self.weights, self.m, np.sqrt(self.v), p)
+
+
+def marginal_quantile(quantiles: Array, p: Array) -> Array:
+    """The p-quantiles of a marginal that is kept at `SCORES`."""
+    from scipy.special import ndtri
+
+    return np.interp(ndtri(p), SCORES, quantiles)
+
+
+def share_above(quantiles: Array, level: float) -> float:
+    """The mass above ``level`` of a marginal that is kept at `SCORES`."""
+    return 1.0 - float(ndtr(np.interp(level, quantiles, SCORES)))

@@ -1,0 +1,415 @@
+"""Every linear model: terms under priors that move with theta, and a likelihood that may.
+
+    f = X w + t'b_level + offset,    w ~ N(mean, Sigma(theta)),    b_l ~ N(0, R R'(theta)),    y_i ~ site(theta)(f_i)
+
+At the optimum over q the bound changes with theta as if q stood still, so its gradient is a sum over terms, each from
+q's second moments of its own weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self, final
+
+import numpy as np
+
+from klimb._stored import SKIPPED, stored
+from klimb.errors import InputError
+from klimb.infer.loop import Callback, infer
+from klimb.infer.result import Result
+from klimb.latents import LATENTS
+from klimb.latents.attached import AttachedWeights
+from klimb.latents.base import Latent, Posterior
+from klimb.latents.costs import Shape
+from klimb.latents.linear import LinearParts
+from klimb.latents.outputs import Outputs
+from klimb.latents.weights import Weights
+from klimb.latents.weights_posterior import WeightPosterior
+from klimb.likelihoods import Likelihood, Observed
+from klimb.linalg.matrix import DesignMatrix, as_design
+from klimb.models.grams import Grams
+from klimb.models.model import Functionals, Model
+from klimb.models.prior_sites import WithIdentity
+from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
+from klimb.rows.scaling import Scaling
+from klimb.sites.base import Site
+from klimb.sites.stack import Stack
+from klimb.terms.base import UNSEEN, Coded, Dense, FeatureGradients, Moving, Placed, Term, TermBlock, WeightsPrior
+from klimb.theta import Theta
+
+MOST_ENTRIES = 2**27  # of the matrix of shared columns (1 GiB)
+MOST_COLUMNS = 5000  # their posterior covariance is a dense matrix
+MEMORY = 8e9  # bytes that a fit may take
+PREDICTED = 0.03  # relative error of variances that are estimated after a fit
+WIDE = 1.5  # columns over rows from which N x N matrices are cheaper than D x D ones
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LinearRows:
+    """Rows in the columns of a model: those that all share, and the codes of the one group that keeps them."""
+
+    X: Any  # (n, B) array, or a DesignMatrix; zeros where features of `Moving` terms go
+    codes: Any  # (n,), `UNSEEN` everywhere without such a group
+    values: Array  # (n, k), k = 0 without such a group
+    blocks: tuple[TermBlock, ...]
+    shift: Array  # (n,)
+
+    @property
+    def n(self) -> int:
+        return len(self.shift)
+
+
+@final
+@stored("model.linear")
+@dataclass(frozen=True, eq=False)
+class LinearModel(Model):
+    """Terms, a likelihood and the values of their hyperparameters; ``rows`` are those of the fit."""
+
+    terms: tuple[Term, ...]
+    likelihood: Likelihood
+    at: Array
+    coded: int = -1  # which term may keep its codes, -1: none
+    form: str = "Weights"  # which of `klimb.latents.LATENTS` it is fitted with
+    rows: LinearRows | None = field(default=None, metadata={SKIPPED: False})
+    kept: dict[str, Any] = field(default_factory=dict, metadata={SKIPPED: False}, repr=False)  # by all theta
+    inputs: Scaling | None = None  # what makes columns of a user's matrix; None where terms make their own
+
+    @classmethod
+    def of(cls, terms: Sequence[Term], likelihood: Likelihood, blocks: Sequence[TermBlock]) -> LinearModel:
+        """The model of terms that know their priors, with the columns of the data of the fit."""
+        sizes = [term.size if isinstance(block, Coded) else 0 for term, block in zip(terms, blocks, strict=True)]
+        coded = int(np.argmax(sizes)) if max(sizes, default=0) > 0 else -1
+        model = cls(tuple(terms), likelihood, np.zeros(0), coded)
+        model._check_size(blocks)
+        model = replace(model, at=model.theta.start, rows=model.arranged(blocks))
+        return replace(model, form=model.plan().choice)
+
+    @classmethod
+    def of_matrix(cls, terms: Sequence[Term], likelihood: Likelihood, inputs: Scaling, X: Any) -> LinearModel:
+        """The model of a matrix: the columns of all terms, side by side, are those that ``inputs`` makes of it."""
+        model = cls(tuple(terms), likelihood, np.zeros(0), form="Implicit" if inputs.products else "Weights",
+                    inputs=inputs)
+        return replace(model, at=model.theta.start, rows=model._placed(X))
+
+    def _placed(self, X: Any) -> LinearRows:
+        assert self.inputs is not None
+        design = self.inputs.design(X)
+        n = design.shape[0]
+        return LinearRows(design, np.full(n, UNSEEN, dtype=np.intp), np.zeros((n, 0)), (Placed(),) * len(self.terms),
+                          np.zeros(n))
+
+    def shape(self) -> Shape:
+        """The counts that costs follow from."""
+        rows, outputs = self._rows(), len(self.likelihood.fields)
+        levels, k = self._n_levels, rows.values.shape[1]
+        size = self.width + levels * k
+        nonzeros = rows.X.nnz if hasattr(rows.X, "nnz") else rows.n * size
+        return Shape(rows.n, size, nonzeros, levels, k, self.width, outputs, apart=True,
+                     dense=not hasattr(rows.X, "nnz"), memory=MEMORY)
+
+    @property
+    def _n_levels(self) -> int:
+        """Of the group that may keep its codes."""
+        if self.coded < 0:
+            return 0
+        k = self._rows().values.shape[1] if self.rows is not None else len(self.values[self.coded][0])
+        return self.terms[self.coded].size // k
+
+    @cached_property
+    def theta(self) -> Theta:  # type: ignore[override]
+        blocks = [block for term in self.terms for block in term.parameters]
+        return Theta.of([*blocks, *self.likelihood.parameters])
+
+    def _moved(self, at: Array) -> Self:
+        moved = replace(self, at=at)
+        moved.__dict__["theta"] = self.theta
+        return moved
+
+    # -- where everything is
+
+    @cached_property
+    def places(self) -> tuple[slice, ...]:
+        """The weights of each term, of one field; those of the coded term come last."""
+        begin, places = 0, list[slice]()
+        for number, term in enumerate(self.terms):
+            size = 0 if number == self.coded else term.size
+            places.append(slice(begin, begin + size))
+            begin += size
+        if self.coded >= 0:
+            start = max(begin, 1)
+            places[self.coded] = slice(start, start + self.terms[self.coded].size)
+        return tuple(places)
+
+    @property
+    def width(self) -> int:
+        """How many columns all rows share; at least one, which holds the place where there are none."""
+        return max(sum(term.size for number, term in enumerate(self.terms) if number != self.coded), 1)
+
+    def _check_size(self, blocks: Sequence[TermBlock]) -> None:
+        n, width = _length(blocks), self.width
+        if width <= MOST_COLUMNS and width * n <= MOST_ENTRIES:
+            return
+        beside = [term for number, (term, block) in enumerate(zip(self.terms, blocks, strict=True))
+                  if isinstance(block, Coded) and number != self.coded]
+        if beside:
+            worst = max(beside, key=lambda term: term.size)
+            raise InputError(f"all grouping factors but the largest may have {MOST_COLUMNS} weights in all, and "
+                             f"{MOST_ENTRIES:.0e} entries", f"{width} columns for {n} rows",
+                             f"{worst.name!r} has {worst.size} weights: leave it out, or nest it.")
+        raise InputError(f"a model by formula may have {MOST_COLUMNS} columns, and {MOST_ENTRIES:.0e} entries",
+                         f"{width} columns for {n} rows", "Use klimb.latents.Weights with a sparse matrix.")
+
+    def arranged(self, blocks: Sequence[TermBlock]) -> LinearRows:
+        """The columns of every term as rows of this model."""
+        n = _length(blocks)
+        X, shift = np.zeros((n, self.width)), np.zeros(n)
+        codes, values = np.full(n, UNSEEN, dtype=np.intp), np.zeros((n, 0))
+        for number, (term, block, place) in enumerate(zip(self.terms, blocks, self.places, strict=True)):
+            own = term.shift(block)
+            if own is not None:
+                shift += own
+            elif number == self.coded:
+                assert isinstance(block, Coded)
+                codes, values = block.codes, np.where((block.codes >= 0)[:, None], block.values, 0.0)
+            elif isinstance(block, Coded):
+                X[:, place] = block.dense()
+            elif isinstance(block, Dense):
+                X[:, place] = block.values
+        return LinearRows(X, codes, values, tuple(blocks), shift)
+
+    # -- the prior
+
+    @cached_property
+    def values(self) -> tuple[tuple[Any, ...], ...]:
+        """What the parameters of each term are."""
+        return tuple(
+            tuple(block.value(self.at[self.theta.slice_of(block)]) for block in term.parameters) for term in self.terms
+        )
+
+    def priors(self, field: int = 0) -> tuple[WeightsPrior | None, ...]:
+        """The prior of the weights of each term; None for terms without any."""
+        return tuple(term.prior(values, field) if term.size else None
+                     for term, values in zip(self.terms, self.values, strict=True))
+
+    def prior_moments(self, field: int = 0) -> tuple[Array, Array]:
+        """Prior mean and covariance of the shared weights: variances, or a matrix where blocks need one."""
+        mean, variances = np.zeros(self.width), np.zeros(self.width)
+        blocks: list[tuple[slice, Array, int]] = []
+        for number, (prior, place) in enumerate(zip(self.priors(field), self.places, strict=True)):
+            if prior is None or number == self.coded:
+                continue
+            mean[place], variances[place] = prior.mean, prior.variances
+            if prior.root is not None and _correlated(prior.root):
+                blocks.append((place, prior.root @ prior.root.T, prior.copies))
+        if not blocks:
+            return mean, variances
+        cov = np.diag(variances)
+        for place, block, copies in blocks:
+            k = len(block)
+            for level in range(copies):
+                at = slice(place.start + level * k, place.start + (level + 1) * k)
+                cov[at, at] = block
+        return mean, cov
+
+    def _with_features(self, rows: LinearRows) -> tuple[Any, Array]:
+        """The shared columns with features that move filled in, and the variance that those leave unexplained."""
+        slack = np.zeros(rows.n)
+        moving = [k for k, block in enumerate(rows.blocks) if isinstance(block, Moving)]
+        if not moving:
+            return rows.X, slack
+        X = rows.X.copy()
+        for k in moving:
+            X[:, self.places[k]], rest = self.terms[k].features(rows.blocks[k], self.values[k])  # type: ignore[arg-type]
+            slack += rest
+        return X, slack
+
+    def _rows(self) -> LinearRows:
+        if self.rows is None:
+            raise InputError("this needs the rows of the fit", "a model from a file", "Fit again.")
+        return self.rows
+
+    @cached_property
+    def latent(self) -> Latent:
+        fields = len(self.likelihood.fields)
+        parts = [self._latent_of(field) for field in range(fields)]
+        return parts[0] if fields == 1 else Outputs(parts)
+
+    def _latent_of(self, field: int) -> Latent:
+        rows = self._rows()
+        mean, cov = self.prior_moments(field)
+        X, slack = self._featured
+        if self._by_gram:
+            return Weights.with_gram(self.design, mean, cov, self._gram)
+        if self.densities:
+            return Weights(self._with_identity(X), mean, cov, self._with_zeros(slack), form="primal")
+        root = self.values[self.coded][0] if self.coded >= 0 else None
+        parts = LinearParts(X, mean, cov, slack, rows.codes, rows.values, self._n_levels,
+                            None if root is None else root @ root.T, X is rows.X)
+        latent = LATENTS[self.form].of_parts(parts, self.kept)
+        if latent is None:
+            raise InputError("the latent must be one that is made of columns", self.form,
+                             "Let the plan choose, or give the latent a method of_parts.")
+        return latent
+
+    @cached_property
+    def _featured(self) -> tuple[Any, Array]:
+        return self._with_features(self._rows())
+
+    @property
+    def design(self) -> DesignMatrix:
+        """The shared columns of the data, in the form that multiplies fastest."""
+        if "design" not in self.kept:
+            self.kept["design"] = as_design(self._rows().X, "X")
+        design: DesignMatrix = self.kept["design"]
+        return design
+
+    @cached_property
+    def _by_gram(self) -> bool:
+        """Whether N x N matrices are cheaper than D x D ones, and are sums that theta only scales."""
+        n, width = self._rows().n, self.width
+        plain = self.form == "Weights" and self.coded < 0 and self._featured[0] is self._rows().X and not self.densities
+        return plain and n < WIDE * width and all(prior is None or prior.root is None for prior in self.priors())
+
+    @property
+    def _grams(self) -> Grams:
+        return Grams(self.design, self.terms, self.places, self.priors(), self.kept)
+
+    @cached_property
+    def _gram(self) -> Array:
+        return self._grams.total()
+
+    # -- priors that are no Gaussians
+
+    @cached_property
+    def densities(self) -> tuple[tuple[int, Site], ...]:
+        """The terms whose prior is a density, and the site of each of their weights."""
+        found = ((number, term.density(values)) for number, (term, values)
+                 in enumerate(zip(self.terms, self.values, strict=True)) if term.size)
+        return tuple((number, site) for number, site in found if site is not None)
+
+    def _with_identity(self, X: Any) -> DesignMatrix:
+        """The columns with a row below for each weight whose prior is a density."""
+        columns = np.concatenate([np.arange(self.width)[self.places[number]] for number, _ in self.densities])
+        return WithIdentity(self.design if X is self._rows().X else as_design(X, "X"), columns)
+
+    def _with_zeros(self, values: Array) -> Array:
+        return np.concatenate([values, np.zeros(sum(self.terms[number].size for number, _ in self.densities))])
+
+    def infer(self, data: Observed, *, start: Posterior | None = None, tol: float = 1e-6, max_iter: int = 500,
+              callback: Callback | None = None) -> Result:
+        if not self.densities:
+            return super().infer(data, start=start, tol=tol, max_iter=max_iter, callback=callback)
+        if self.coded >= 0 or len(self.likelihood.fields) > 1:
+            raise InputError("priors that are no Gaussians need one latent value per row and no group",
+                             f"{self.likelihood.name} with {self.terms[self.densities[0][0]].name}()",
+                             "Use ridge() beside groups and several classes.")
+        site = Stack([(self.site(data), data.n), *((own, self.terms[number].size) for number, own in self.densities)])
+        result = infer(self.latent, site, self._with_zeros(data.y), start=start, tol=tol, max_iter=max_iter,
+                       callback=callback)
+        taper = sum(self.terms[number].log_taper(self.values[number]) for number, _ in self.densities)
+        return replace(result, bound=result.bound - taper)
+
+    # -- the gradient
+
+    def prior_gradient(self, posterior: Posterior) -> Array:
+        total = np.zeros(self.theta.size)
+        if not any(term.parameters for term in self.terms):
+            return total
+        for part in posterior.latent.split(posterior):
+            if self._by_gram:
+                latent: Any = part.latent
+                for term, slope in self._grams.slopes(latent.bound_gradient(part)):
+                    self._pull(total, term, (slope,))
+            else:
+                self._add_field(total, part)
+        return total
+
+    def _add_field(self, total: Array, posterior: Posterior) -> None:
+        q = posterior.latent.detach(posterior)
+        for number, (term, values, place) in enumerate(zip(self.terms, self.values, self.places, strict=True)):
+            if not term.parameters:
+                continue
+            block = self._rows().blocks[number]
+            if isinstance(block, Moving):
+                found = FeatureGradients(self._feature_pieces(posterior, q, place), _moments_beyond_prior(q, place))
+                self._pull(total, term, term.pull_features(block, values, found))
+            else:
+                self._pull(total, term, term.gradient(values, q.moments(place)))
+
+    def _pull(self, total: Array, term: Term, slopes: Sequence[Any]) -> None:
+        own = [block.pull(self.at[self.theta.slice_of(block)], slope)
+               for block, slope in zip(term.parameters, slopes, strict=True)]
+        self.theta.add(total, term.parameters, own)
+
+    def _feature_pieces(self, posterior: Posterior, q: WeightPosterior,
+                        place: slice) -> Iterator[tuple[slice, Array, Array]]:
+        """d bound / d Phi = a u' - G Cov(f, u), u being the weights of the features, and d bound / d slack."""
+        rows, (X, _) = self._rows(), self._featured
+        d_slack = np.where(posterior.latent.slack > 0, -0.5 * posterior.gamma, 0.0)
+        for block in row_blocks(rows.n, 2 * (place.stop - place.start)):
+            cross = q.covariance_with(self._L(X[block], rows.codes[block], rows.values[block]), place)
+            yield (block, np.outer(posterior.a[block], q.mean[place]) - posterior.gamma[block, None] * cross,
+                   d_slack[block])
+
+    # -- predictions
+
+    def _L(self, X: Any, codes: Any, values: Array) -> Any:
+        return LATENTS[self.form].rows_of(X, codes, values, self._n_levels)
+
+    def prepare(self, new: Any) -> LinearRows:
+        """Columns of new rows, or those of the fit."""
+        if new is None:
+            return self._rows()
+        if isinstance(new, LinearRows):
+            return new
+        return self._placed(new) if self.inputs is not None else self.arranged(new)
+
+    @property
+    def by_products(self) -> bool:
+        """Whether the matrix only multiplies, because the exact engines would cost too much."""
+        return self.form == "Implicit"
+
+    def detach(self, posterior: Posterior) -> WeightPosterior:
+        return AttachedWeights(posterior, PREDICTED) if self.by_products else super().detach(posterior)
+
+    def weight_rows(self, L: Array) -> Any:
+        """Rows of a matrix over the weights of one field, in the form that its posterior takes."""
+        none, k = np.full(len(L), UNSEEN, dtype=np.intp), len(self.values[self.coded][0]) if self.coded >= 0 else 0
+        if L.shape[1] > self.width and L[:, self.width :].any():
+            raise InputError("functionals of a group's own weights are asked of its rows", "weights of levels",
+                             "Use random_effects.")
+        return LATENTS[self.form].rows_of(L[:, : self.width], none, np.zeros((len(L), k)), self._n_levels)
+
+    def functionals(self, prepared: LinearRows, *, new_levels: bool = True) -> Functionals:
+        X, rest = self._with_features(prepared)
+        for term, block, values in zip(self.terms, prepared.blocks, self.values, strict=True):
+            root = term.new(block, values) if new_levels else None
+            if root is not None:
+                rest = rest + np.einsum("ij,ij->i", root, root)
+        fields = len(self.likelihood.fields)
+        L = self._L(X, prepared.codes, prepared.values)
+        return Functionals(L, rest, np.tile(prepared.shift, fields))
+
+    def work(self) -> float:
+        rows = self._rows()
+        return 15.0 * rows.n * float(self.width + rows.values.shape[1] + 5) ** 2
+
+
+def _length(blocks: Sequence[TermBlock]) -> int:
+    first = blocks[0]
+    assert not isinstance(first, Placed)
+    return len(first.inputs) if isinstance(first, Moving) else len(first.values)
+
+
+def _correlated(root: Array) -> bool:
+    return len(root) > 1 and bool((root - np.diag(np.diagonal(root))).any())
+
+
+def _moments_beyond_prior(q: WeightPosterior, place: slice) -> Array:
+    """E[u u'] - I: what the data say of features' weights."""
+    size = place.stop - place.start
+    return q.moments(place).blocks(size) - np.eye(size)

@@ -1,0 +1,141 @@
+"""Linear models of a matrix of columns: what estimators fit. ``y ~ ridge(.)``, and ``y ~ sparse(.)``.
+
+    f = w_0 + x'w        w_0 ~ N(link of the mean of y, (2.5 spread)^2)        x standardised
+
+With several classes there is one such f for each, all with the same prior scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.infer.loop import infer
+from klimb.latents.outputs import Outputs
+from klimb.latents.weights import Weights
+from klimb.likelihoods import Choices, Left, Likelihood, Merged, Observed
+from klimb.models.components import Components
+from klimb.models.fit import Fit
+from klimb.models.linear import LinearModel
+from klimb.models.products import solve_by_products, too_large
+from klimb.models.solution import Solution, solve
+from klimb.numerics.arrays import Array
+from klimb.rows.distinct import Rows
+from klimb.rows.scaling import Scaling
+from klimb.terms.base import Context, Dense, Term
+from klimb.terms.fixed import Fixed
+from klimb.theta import Positive
+
+BEHIND = 0.1  # share of the bound by which a way to scale columns may be behind at first and still be searched
+LEAST_NOISE = 1e-4  # of y's spread: less noise cannot be told from none
+ROUGH_TOL = 1e-3  # of the fits that compare ways to scale columns
+
+Make = Callable[[int, Choices, float], Term]  # number of columns, priors, spread of f -> the term of all columns
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MatrixData:
+    """Distinct rows, and their response as a likelihood reads it."""
+
+    rows: Rows
+    data: Observed
+    likelihood: Likelihood
+
+    @classmethod
+    def of(cls, rows: Rows, likelihood: Likelihood, levels: Sequence[str] = (),
+           weights: Array | None = None) -> MatrixData:
+        """``weights`` are those of the caller's rows, before equal ones were merged."""
+        read = likelihood.read(left_of(rows, levels), rows.weights)
+        data = replace(read, merged=Merged(rows.inverse, weights))
+        return cls(rows, data, likelihood.for_data(data))
+
+    def prepared(self, choices: Choices) -> Likelihood:
+        """The likelihood with its free parameters, of which those with the unit of y stay above `LEAST_NOISE`."""
+        found, spread = self.likelihood.prepared(self.data, choices), self.likelihood.units(self.data).spread
+        blocks = [replace(block, least=max(block.least, LEAST_NOISE * spread))
+                  if isinstance(block, Positive) and own.scaled else block
+                  for own, block in zip(found.free, found.parameters, strict=True)]
+        return replace(found, parameters=tuple(blocks))
+
+    def model(self, inputs: Scaling, make: Make, priors: dict[str, Any]) -> LinearModel:
+        """The intercept (where ``inputs`` has one) and the term of all columns."""
+        choices, likelihood, data = Choices(priors), self.likelihood, self.data
+        units = likelihood.units(data)
+        context = Context(units, likelihood.centre(data), likelihood.reach(data), data.shares, choices)
+        level = Fixed(((),) if inputs.intercept else (), {})
+        level = level.ready(Dense(np.ones((data.n, int(inputs.intercept)))), context)
+        if inputs.products:  # columns are not centred: f where they are 0 is a unit or so from f at their means
+            level = replace(level, sd=np.hypot(level.sd, units.spread))
+        columns = make(inputs.n_columns, choices, units.spread)
+        likelihood = self.prepared(choices)
+        choices.finish()
+        return LinearModel.of_matrix((level, columns), likelihood, inputs, self.rows.X)
+
+
+def left_of(rows: Rows, levels: Sequence[str]) -> Left:
+    """The response of distinct rows; messages speak of the caller's."""
+    first = np.zeros(rows.n, dtype=np.intp)
+    places = np.flatnonzero(rows.inverse >= 0)[::-1]
+    first[rows.inverse[places]] = places
+    return Left("y", rows.y, tuple(levels), first)
+
+
+def fit_matrix(given: MatrixData, ways: Sequence[Scaling], make: Make, priors: dict[str, Any], *, tol: float,
+               max_iter: int) -> Fit:
+    """The fit at its best hyperparameters, with the columns scaled in the best of several ways."""
+    models = [given.model(way, make, priors) for way in ways]
+    if too_large(given.rows.X, given.likelihood.name, models[0].new_site()):
+        models = [given.model(way.by_products(), make, priors) for way in ways]
+    if len(models) > 1:
+        begun = [_from_unit_scale(model, given.data) for model in models]
+        best = max(bound for bound, _ in begun)
+        models = [model for bound, model in begun if bound >= best - BEHIND * abs(best)]
+    found = [solved(model, given.data, tol, max_iter) for model in models]
+    return Fit.of(max(found, key=lambda solution: solution.bound), given.data)
+
+
+def solved(model: LinearModel, data: Observed, tol: float, max_iter: int) -> Solution:
+    """The model at its best hyperparameters, by products where its matrix only multiplies."""
+    if model.by_products:
+        return solve_by_products(model, data, tol=tol)
+    return solve(model, data, hyper="optimise", tol=tol, search_iter=max_iter, spread=False)
+
+
+def _from_unit_scale(model: LinearModel, data: Observed) -> tuple[float, LinearModel]:
+    """The bound at the prior scale that lets f vary by one or so, and the model there: to compare ways to scale X."""
+    block = model.terms[-1].parameters[0]
+    at = model.at.copy()
+    at[model.theta.slice_of(block)] -= 0.5 * np.log(model.terms[-1].size)
+    moved = model.moved(at)
+    return moved.infer(data, tol=ROUGH_TOL).bound, moved
+
+
+def absorb(fit: Fit, rows: Rows, levels: Sequence[str], *, tol: float) -> Fit:
+    """The fit after more data, the posterior so far being the prior; hyperparameters stay.
+
+    Exact for a Gaussian likelihood; for others earlier rows stay as they were approximated when they came.
+    """
+    model, part = fit.model, fit.components.parts[0]
+    assert isinstance(model, LinearModel)
+    assert model.inputs is not None
+    if model.by_products:
+        raise InputError("partial_fit needs the covariance of all coefficients",
+                         f"{part.size:,} of them, fitted by products alone",
+                         "Fit all rows at once, or fewer columns.")
+    likelihood = model.likelihood
+    data = likelihood.read(left_of(rows, levels), rows.weights)
+    design, latents = model.inputs.design(rows.X), []
+    for own in getattr(part, "parts", (part,)):
+        mean, covariance = own.joint(np.eye(own.size))
+        latents.append(Weights(design, mean, covariance))
+    latent = latents[0] if len(latents) == 1 else Outputs(latents)
+    result = infer(latent, model.site(data), data.y, tol=tol)
+    components = Components(np.ones(1), fit.components.theta, (latent.detach(result.posterior),),
+                            fit.components.quantiles)
+    return replace(fit, model=replace(model, rows=None), components=components, bound=fit.bound + result.bound,
+                   status=result.status, data=None, result=result)

@@ -1,0 +1,208 @@
+"""Columns of predictions: of f, of the mean of y, and of y itself, with the hyperparameters integrated out."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from scipy.special import softmax
+
+from klimb.errors import InputError
+from klimb.models.components import Latents
+from klimb.numerics.arrays import Array
+from klimb.numerics.lowdiscrepancy import normal_draws
+from klimb.numerics.mixtures import mixture_moments
+from klimb.sites.base import Site
+from klimb.sites.prediction import predictive_cdf
+
+PredictionKind: TypeAlias = Literal["mean", "latent", "response", "all"]
+KINDS = ("mean", "latent", "response", "all")
+SECANT_STEPS, SECANT_TOL = 15, 1e-6  # on the distribution function of y; the last step leaves less
+CLASS_DRAWS = 256  # of f, for the interval of the chance of a class
+NODES = 48  # of Gauss-Hermite quadrature over f, for the sd of the mean of y
+
+
+def columns_of(f: Latents, kind: PredictionKind, tail: float, levels: tuple[str, ...], aux: Any) -> dict[str, Array]:
+    """The columns of one kind of prediction; with "all", those of each, told apart by their prefix."""
+    if kind not in KINDS:
+        raise InputError('kind must be "mean", "latent", "response" or "all"', repr(kind),
+                         "mean is the default; latent is the linear predictor, response is y itself.")
+    likelihood = f.models[0].likelihood
+    classes = likelihood.response in ("ordered", "classes")
+    sites = [model.new_site(aux) for model in f.models]
+    columns: dict[str, Array] = {}
+    if kind in ("latent", "all"):
+        columns |= _prefixed("f_" if kind == "all" else "", latent_columns(f, tail, likelihood.fields))
+    if kind in ("mean", "all"):
+        columns |= level_columns(f, sites, levels) if classes else mean_columns(f, tail)
+    if kind == "response" or (kind == "all" and has_moments(sites[0])):
+        columns |= _prefixed("y_" if kind == "all" else "", response_columns(f, sites, tail))
+    return columns
+
+
+def _prefixed(prefix: str, columns: dict[str, Array]) -> dict[str, Array]:
+    return {prefix + name: values for name, values in columns.items()}
+
+
+def latent_columns(f: Latents, tail: float, fields: tuple[str, ...] = ("mu",)) -> dict[str, Array]:
+    """f: its mean, sd and quantiles; where a datum has several, a set of columns for each."""
+    mean, variance = f.moments()
+    every = {"mean": mean, "sd": np.sqrt(variance), "lower": f.quantile(tail), "upper": f.quantile(1.0 - tail)}
+    if len(fields) == 1:
+        return every
+    return {f"{name}({field})": values.reshape(len(fields), -1)[k]
+            for k, field in enumerate(fields) for name, values in every.items()}
+
+
+def mean_columns(f: Latents, tail: float) -> dict[str, Array]:
+    """E[y | f] as f is uncertain: its mean (that of y), its sd, and the transformed quantiles of f."""
+    likelihood = f.models[0].likelihood
+    pairs = [mean_moments(model, m, v) for model, m, v in zip(f.models, f.m, f.v, strict=True)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, variance = mixture_moments(f.weights, np.array([a for a, _ in pairs]), np.array([b for _, b in pairs]))
+    inverse = likelihood.link.inverse
+    ends = np.sort([inverse(f.quantile(tail)), inverse(f.quantile(1.0 - tail))], axis=0)
+    sd = np.sqrt(np.nan_to_num(variance, nan=np.inf))
+    return {"mean": mean, "sd": sd, "lower": ends[0], "upper": ends[1]}
+
+
+def mean_moments(model: Any, m: Array, v: Array) -> tuple[Array, Array]:
+    """Mean and variance of E[y | f] where f ~ N(m, v); the mean is exactly that of y."""
+    likelihood = model.likelihood
+    if likelihood.link.name == "identity":
+        return m, v
+    if likelihood.link.name == "log":
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = np.exp(m + 0.5 * v)
+            return mean, mean**2 * np.expm1(v)
+    nodes, mass = np.polynomial.hermite_e.hermegauss(NODES)
+    mass = mass / mass.sum()
+    values = likelihood.link.inverse(m + np.sqrt(v) * nodes[:, None])
+    mean = np.asarray(model.new_site(None).response_moments(m, v)[0])
+    # The spread of E[y | f] around its mean: few digits are enough, and the rule's own mean makes it never negative.
+    return mean, np.asarray(mass @ (values - mass @ values) ** 2)
+
+
+def level_columns(f: Latents, sites: list[Site], levels: tuple[str, ...]) -> dict[str, Array]:
+    """The chance of every level of a response that has levels."""
+    chances = sum(w * site.class_probabilities(m, v) for w, site, m, v in zip(f.weights, sites, f.m, f.v, strict=True))
+    return {f"P({level})": np.asarray(chances)[:, k] for k, level in enumerate(levels)}
+
+
+def class_columns(f: Latents, tail: float, levels: tuple[str, ...]) -> dict[str, dict[str, Array]]:
+    """For every class the mean and the credible interval of its chance, as f is uncertain."""
+    classes = len(levels)
+    z = normal_draws(CLASS_DRAWS, classes, seed=0)
+    rows = f.m.shape[1] // classes
+    draws = np.empty((len(f.weights), CLASS_DRAWS, rows, classes))
+    for part, m, v in zip(draws, f.m, f.v, strict=True):
+        m, sd = m.reshape(classes, rows).T, np.sqrt(v).reshape(classes, rows).T
+        part[:] = softmax(m + sd * z[:, None, :], axis=-1)
+    shares = np.repeat(f.weights / CLASS_DRAWS, CLASS_DRAWS)
+    every = draws.reshape(-1, rows, classes)
+    order = np.argsort(every, axis=0)
+    below = np.cumsum(shares[order], axis=0)
+    ends = [np.take_along_axis(np.take_along_axis(every, order, 0), np.argmax(below >= p, axis=0)[None], 0)[0]
+            for p in (tail, 1.0 - tail)]
+    chances = level_columns(f, [model.new_site(None) for model in f.models], levels)
+    return {level: {"mean": chances[f"P({level})"], "lower": ends[0][:, k], "upper": ends[1][:, k]}
+            for k, level in enumerate(levels)}
+
+
+def has_moments(site: Site) -> bool:
+    """Whether the likelihood can say more of y than its density: one of the user's own may not."""
+    one = np.zeros(site.n_outputs)
+    try:
+        site.rows(slice(0, 1)).response_moments(one, np.ones_like(one))
+    except InputError:
+        return False
+    return True
+
+
+def response_columns(f: Latents, sites: list[Site], tail: float) -> dict[str, Array]:
+    """y itself: mean, sd and quantiles of the predictive distribution."""
+    moments = [site.response_moments(m, v) for site, m, v in zip(sites, f.m, f.v, strict=True)]
+    mean, variance = mixture_moments(f.weights, np.array([a for a, _ in moments]), np.array([b for _, b in moments]))
+    return {"mean": mean, "sd": np.sqrt(variance), "lower": response_quantile(f, sites, tail),
+            "upper": response_quantile(f, sites, 1.0 - tail)}
+
+
+def response_quantile(f: Latents, sites: list[Site], p: float) -> Array:
+    """The p-quantile of y under the mixture.
+
+    From that of one normal f with the moments of all, secant steps on the mixture's own distribution function; steps
+    to neighbouring numbers where y is a count.
+    """
+    if sites[0].response == "classes":
+        chances = sum(w * s.class_probabilities(m, v) for w, s, m, v in zip(f.weights, sites, f.m, f.v, strict=True))
+        upto = np.cumsum(np.asarray(chances), axis=1)
+        return np.asarray(np.argmax(upto >= min(p, 1.0 - 1e-12), axis=1), dtype=np.float64)
+    heaviest = sites[int(np.argmax(f.weights))]
+    y = heaviest.predict(*f.moments()).quantile(p)
+    if len(sites) == 1:
+        return np.asarray(y)
+    parts = list(zip(f.weights, sites, f.m, f.v, strict=True))
+
+    def below(rows: Any, at: Array) -> Array:
+        return np.asarray(sum(w * predictive_cdf(site.rows(rows), at, m[rows], v[rows]) for w, site, m, v in parts))
+
+    if heaviest.discrete:
+        return _whole_quantile(below, y, p)
+    if heaviest.response in ("positive", "unit"):  # a quantile may round to an end that has no density
+        y = np.clip(y, np.finfo(float).tiny, None if heaviest.response == "positive" else 1.0 - 2.0**-53)
+    with np.errstate(under="ignore", over="ignore"):
+        slope = np.exp(heaviest.predict(*f.moments()).log_density(y))
+    return _secant_quantile(below, slope, y, p, heaviest.response)
+
+
+def _secant_quantile(below: Any, slope: Array, y: Array, p: float, support: str) -> Array:
+    """Where the distribution function is p, from a close guess ``y`` and the density there."""
+    rows = np.arange(len(y))
+    gap = below(rows, y) - p
+    for _ in range(SECANT_STEPS):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            step = np.clip(-gap / slope, -0.2 / slope, 0.2 / slope)  # over a fifth of the mass at this density
+        step = np.where(np.isfinite(step), step, 0.0)
+        moved = y[rows] + step
+        if support in ("positive", "unit"):  # stay inside
+            moved = np.where(moved <= 0, 0.5 * y[rows], moved)
+        if support == "unit":
+            moved = np.where(moved >= 1, 0.5 * (1.0 + y[rows]), moved)
+        step, y[rows] = moved - y[rows], moved
+        found = np.abs(gap) <= SECANT_TOL
+        if found.all():
+            break
+        rows, gap, slope, step = (part[~found] for part in (rows, gap, slope, step))
+        new_gap = below(rows, y[rows]) - p
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            secant = (new_gap - gap) / step
+            usable = np.isfinite(secant) & (secant > 0.1 * slope) & (secant < 10.0 * slope)
+        slope = np.where(usable, secant, slope)
+        gap = new_gap
+    return y
+
+
+def _whole_quantile(below: Any, y: Array, p: float) -> Array:
+    """The smallest whole number with P(Y <= y) >= p, from a guess: ever longer steps, then halves of the last one."""
+    rows = np.arange(len(y))
+    enough = below(rows, y) >= p
+    low, high = np.where(enough, -1.0, y), np.where(enough, y, np.inf)
+    stride = np.ones(len(y))
+    while True:  # until P(Y <= low) < p <= P(Y <= high) are neighbours; P(Y <= -1) = 0
+        rows = np.flatnonzero(high - low > 1.0)
+        if not rows.size:
+            return np.asarray(high)
+        known = np.isfinite(high[rows])
+        down = np.maximum(high[rows] - stride[rows], np.floor(0.5 * (low[rows] + high[rows])), where=known,
+                          out=np.zeros(len(rows)))
+        trial = np.where(known, np.maximum(down, low[rows] + 1.0), low[rows] + stride[rows])
+        enough = below(rows, trial) >= p
+        high[rows], low[rows] = np.where(enough, trial, high[rows]), np.where(enough, low[rows], trial)
+        stride[rows] *= 2.0
+
+
+def checked_interval(interval: Any) -> float:
+    """Half of what is left outside a central interval."""
+    if not isinstance(interval, int | float) or isinstance(interval, bool) or not 0.0 < interval < 1.0:
+        raise InputError("interval must be between 0 and 1", repr(interval), "0.9 is the default: from 5% to 95%.")
+    return 0.5 * (1.0 - float(interval))

@@ -1,0 +1,246 @@
+"""The search for hyperparameters: fits at one theta after another, and a climb of bound plus log prior.
+
+    theta -> fit (from the sites of a neighbour) -> bound + log prior, and its gradient by the envelope theorem
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, final
+
+import numpy as np
+
+from klimb.errors import InputError, KlimbError
+from klimb.infer.result import Result, Status
+from klimb.latents.base import Posterior
+from klimb.likelihoods import Observed
+from klimb.models.model import Listen, Model, Progress
+from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.quasi_newton import climb
+
+TOL = 1e-2  # of the gradient, in nats per unit of theta
+GAIN = 1e-4  # nats that the next step promises, at most, where many data make the gradient's last digits noise
+FIT_TOL = 1e-5  # of fits on the way: what they leave must not mislead a line search
+CURVATURE_TOL = 1e-7  # of fits whose gradients are subtracted
+STEP = 0.05  # in theta, for the Hessian as differences of gradients
+FLATTEST = 0.05  # smallest curvature taken at face value: below it a direction has sd 1 / sqrt(0.05)
+
+
+@final
+class Stopped(Exception):
+    """The listener asked to stop."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """A fit at one theta: its objective, bound plus log prior, is -inf where nothing can be computed."""
+
+    model: Any
+    result: Result | None
+    objective: float
+
+
+@final
+class Evaluator:
+    """Fits of one model at any theta, counted, each from the sites of the last one unless told otherwise."""
+
+    def __init__(self, model: Model, data: Observed, *, listen: Listen | None = None, max_iter: int = 500,
+                 start: Posterior | None = None) -> None:
+        self.model, self.data, self.n_fits = model, data, 0
+        self._listen, self._max_iter, self._latest = listen, max_iter, start
+        self.path: list[float] = []  # the best objective after every fit of a climb
+        self.best: Evaluated | None = None
+
+    def __call__(self, theta: Array, *, start: Posterior | None = None, tol: float = FIT_TOL) -> Evaluated:
+        """The fit at ``theta``."""
+        here = self.model.moved(theta)
+        try:
+            result = here.infer(self.data, start=start if start is not None else self._latest, tol=tol,
+                                max_iter=self._max_iter)
+        except KlimbError:
+            if self.best is None:
+                raise
+            return Evaluated(here, None, -np.inf)
+        self.n_fits += 1
+        value = result.bound + here.log_prior()[0]
+        found = Evaluated(here, result, value if np.isfinite(value) else -np.inf)
+        if np.isfinite(value) and (self.best is None or value > self.best.objective):
+            self.best = found
+        return found
+
+    def objective(self, theta: Array) -> tuple[float, Array]:
+        """For a climb: the objective and its gradient."""
+        found = self(theta)
+        if found.result is None or not np.isfinite(found.objective):
+            return -np.inf, np.zeros_like(theta)
+        self._latest = found.result.posterior
+        self.path.append(max(found.objective, self.path[-1]) if self.path else found.objective)
+        self.tell("hyperparameters", len(self.path), 0, found.result.bound)
+        return found.objective, self.gradient(found)
+
+    def gradient(self, found: Evaluated) -> Array:
+        """Of the objective at a fit."""
+        assert found.result is not None
+        return np.asarray(found.model.gradient(found.result.posterior, self.data) + found.model.log_prior()[1])
+
+    def tell(self, what: str, done: int, total: int, bound: float) -> None:
+        """Let the listener know; False from it stops the work."""
+        if self._listen is not None and self._listen(Progress(what, done, total, bound)) is False:
+            raise Stopped
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Peak:
+    """The best theta and the fit there."""
+
+    model: Any
+    result: Result
+    objective: float
+    status: Status
+    gradient: Array
+    n_fits: int
+    path: tuple[float, ...]
+
+    @property
+    def converged(self) -> bool:
+        return self.status is Status.CONVERGED
+
+
+def find_peak(model: Model, data: Observed, *, tol: float = TOL, fit_tol: float = 1e-6, max_iter: int = 200,
+              fit_iter: int = 500, restarts: int = 0, seed: int = 0, start: Posterior | None = None,
+              listen: Listen | None = None) -> Peak:
+    """Climb bound plus log prior from the model's present theta, and from ``restarts`` random places around it."""
+    lower, upper = model.theta.lower, model.theta.upper
+    rng = np.random.default_rng(seed)
+    best: Peak | None = None
+    for number in range(restarts + 1):
+        jump = rng.standard_normal(model.theta.size) if number else np.zeros(model.theta.size)
+        begin = np.clip(model.at + jump, lower, upper)
+        found = _climbed(Evaluator(model, data, listen=listen, max_iter=fit_iter, start=start), begin, tol, fit_tol,
+                         max_iter)
+        n_fits = found.n_fits + (best.n_fits if best is not None else 0)
+        if best is None or found.objective > best.objective:
+            best = found
+        best = Peak(best.model, best.result, best.objective, best.status, best.gradient, n_fits, best.path)
+    assert best is not None
+    return best
+
+
+def _climbed(evaluate: Evaluator, begin: Array, tol: float, fit_tol: float, max_iter: int) -> Peak:
+    lower, upper = evaluate.model.theta.lower, evaluate.model.theta.upper
+    stopped = False
+    try:
+        found = climb(evaluate.objective, begin, lower, upper, tol=tol, gain=GAIN * tol / TOL, max_iter=max_iter)
+        converged, gradient = found.converged, found.gradient
+    except Stopped:
+        stopped, converged, gradient = True, False, np.zeros_like(begin)
+    at = evaluate.best
+    if at is None or at.result is None:
+        raise InputError("some hyperparameters must give a finite bound", "none did", "Start at other values.")
+    result = at.model.infer(evaluate.data, start=at.result.posterior, tol=fit_tol)  # to the usual precision
+    free = ~(((at.model.at <= lower) & (gradient < 0)) | ((at.model.at >= upper) & (gradient > 0)))
+    close = converged or bool(np.abs(gradient[free]).max(initial=0.0) <= 10 * tol)
+    status = Status.STOPPED if stopped else result.status if close else (
+        Status.MAX_ITER if evaluate.n_fits >= max_iter else Status.STALLED)
+    return Peak(at.model, result, result.bound + at.model.log_prior()[0], status, gradient, evaluate.n_fits + 1,
+                tuple(evaluate.path))
+
+
+def curvature(peak: Peak, evaluate: Evaluator) -> Array:
+    """Minus the Hessian of the objective at the peak, by central differences of its gradient."""
+    theta, lower, upper = peak.model.at, peak.model.theta.lower, peak.model.theta.upper
+    hessian = np.empty((theta.size, theta.size))
+    for j in range(theta.size):
+        sides, places = list[Array](), list[float]()
+        for sign in (1.0, -1.0):
+            shifted = theta.copy()
+            shifted[j] = np.clip(theta[j] + sign * STEP, lower[j], upper[j])
+            found = evaluate(shifted, start=peak.result.posterior, tol=CURVATURE_TOL)
+            evaluate.tell("curvature", 2 * j + len(sides) + 1, 2 * theta.size, peak.result.bound)
+            sides.append(evaluate.gradient(found))
+            places.append(float(shifted[j]))
+        hessian[j] = -(sides[0] - sides[1]) / (places[0] - places[1])
+    return 0.5 * (hessian + hessian.T)
+
+
+def axes_of(hessian: Array) -> Array:
+    """A with A A' the inverse of the curvature, flat directions held at a finite width."""
+    values, vectors = np.linalg.eigh(hessian)
+    return np.asarray(vectors / np.sqrt(np.maximum(values, FLATTEST)))
+
+
+# -- a table of bounds
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Bounds over a grid of hyperparameters, one axis per name."""
+
+    names: tuple[str, ...]
+    axes: tuple[Array, ...]
+    bound: Array
+    converged: Array
+    n_factor: Array
+    best: Any  # the model of the best cell
+    best_result: Result
+
+    def table(self) -> list[dict[str, float]]:
+        """One row per cell: the hyperparameters (as in theta), the bound, whether it converged."""
+        return [
+            dict(zip(self.names, values, strict=True)) | {"bound": float(bound), "converged": bool(done)}
+            for values, bound, done in zip(product(*self.axes), self.bound.flat, self.converged.flat, strict=True)
+        ]
+
+    def plot(self, ax: Any = None) -> Any:
+        """A heat map over two axes, the best cell marked; needs matplotlib."""
+        from klimb.report.plots import plot_grid
+
+        if len(self.names) != 2:
+            raise InputError("a heat map needs a grid over two hyperparameters", f"{len(self.names)}", "Use table().")
+        return plot_grid(self.names, self.axes, self.bound, ax)
+
+
+def grid(model: Model, y: Any, axes: Mapping[str, Any], *, tol: float = 1e-6) -> Grid:
+    """The bound at every combination of some hyperparameters; the others stay as they are.
+
+    ``axes`` maps names of ``model.names`` to values of theta (logs of positive parameters). Neighbouring cells follow
+    each other, so that each fit starts from the sites of a neighbour.
+    """
+    data = model.read(y)
+    model = model.ready(data)
+    unknown = [name for name in axes if name not in model.names]
+    if unknown or not axes:
+        raise InputError(f"axes must name hyperparameters among {', '.join(model.names)}", f"{unknown or 'none'}",
+                         "Names are those of model.names.")
+    names = tuple(axes)
+    values = tuple(as_float(axes[name], name, ndim=1) for name in names)
+    places = [model.names.index(name) for name in names]
+    shape = tuple(len(v) for v in values)
+    bound, done, cost = np.empty(shape), np.zeros(shape, dtype=bool), np.zeros(shape, dtype=int)
+    best: tuple[float, Model, Result] | None = None
+    start: Posterior | None = None
+    for cell in _neighbouring(shape):
+        theta = model.at.copy()
+        theta[places] = [values[axis][index] for axis, index in enumerate(cell)]
+        here = model.moved(theta)
+        result = here.infer(data, start=start, tol=tol)
+        start = result.posterior if result.converged else None
+        bound[cell], done[cell], cost[cell] = result.bound, result.converged, int(result.history.n_factor.sum())
+        if best is None or result.bound > best[0]:
+            best = (result.bound, here, result)
+    assert best is not None
+    return Grid(names, values, bound, done, cost, best[1], best[2])
+
+
+def _neighbouring(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """All cells, neighbours following each other."""
+    cells: list[tuple[int, ...]] = [()]
+    for size in shape:
+        forth, back = list(range(size)), list(range(size - 1, -1, -1))
+        cells = [(*cell, i) for number, cell in enumerate(cells) for i in (back if number % 2 else forth)]
+    return cells

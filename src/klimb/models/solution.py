@@ -1,0 +1,85 @@
+"""From a model and data to a solution: hyperparameters held, chosen or integrated out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.infer.result import Result, Status
+from klimb.latents.base import Posterior
+from klimb.likelihoods import Observed
+from klimb.models.average import Averaged, chosen, integrated, worth_integrating
+from klimb.models.components import SCORES, Components
+from klimb.models.model import HyperMode, Listen, Model, Progress
+from klimb.models.search import Evaluator, Peak, Stopped, find_peak
+
+MODES = ("auto", "optimise", "integrate", "fixed")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The components, the model at the best theta, and the fit there with all its matrices."""
+
+    model: Any
+    result: Result
+    components: Components
+    bound: float  # on the log evidence; over all theta where those were integrated out
+    mode: str  # "fixed", "optimise" or "integrate"
+    status: Status
+    n_fits: int
+    path: tuple[float, ...] = ()  # the objective in theta, as it was climbed
+
+
+def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Posterior | None = None,
+          tol: float = 1e-6, max_iter: int = 500, listen: Listen | None = None, restarts: int = 0, seed: int = 0,
+          search_tol: float = 1e-2, search_iter: int = 200, spread: bool = True) -> Solution:
+    """Fit ``model``; ``listen`` is told of every fit and stops the work by returning False.
+
+    Without ``spread`` the uncertainty of hyperparameters that are chosen is left for later: it costs two fits for each.
+    """
+    if hyper not in MODES:
+        raise InputError('hyper must be "auto", "optimise", "integrate" or "fixed"', repr(hyper),
+                         "Leave it out for the default.")
+    if hyper == "fixed" or not model.theta.size:
+        result = model.infer(data, start=start, tol=tol, max_iter=max_iter, callback=_each_iteration(listen))
+        return Solution(model, result, one_point(model, result), result.bound, "fixed", result.status, 1)
+    peak = find_peak(model, data, tol=search_tol, fit_tol=tol, max_iter=search_iter, fit_iter=max_iter,
+                     restarts=restarts, seed=seed, start=start, listen=listen)
+    wanted = hyper == "integrate" or (hyper == "auto" and worth_integrating(model))
+    return around(peak, data, integrate=wanted, spread=spread, listen=listen)
+
+
+def around(peak: Peak, data: Observed, *, integrate: bool, spread: bool = True,
+           listen: Listen | None = None) -> Solution:
+    """The solution from a peak that has been found."""
+    if not (integrate or spread):
+        return _at_peak(peak, peak.status, peak.n_fits)
+    evaluate = Evaluator(peak.model, data, listen=listen)
+    mode = "integrate" if integrate else "optimise"
+    try:
+        found: Averaged = (integrated if integrate else chosen)(peak, evaluate)
+    except Stopped:
+        return _at_peak(peak, Status.STOPPED, peak.n_fits + evaluate.n_fits)
+    return Solution(peak.model, peak.result, found.components, found.log_evidence, mode, found.status,
+                    peak.n_fits + evaluate.n_fits, peak.path)
+
+
+def one_point(model: Model, result: Result) -> Components:
+    """The components of one theta, which counts as known."""
+    quantiles = np.repeat(model.at[:, None], len(SCORES), axis=1)
+    return Components(np.ones(1), model.at[None], (model.detach(result.posterior),), quantiles)
+
+
+def _at_peak(peak: Peak, status: Status, n_fits: int) -> Solution:
+    return Solution(peak.model, peak.result, one_point(peak.model, peak.result), peak.result.bound, "optimise", status,
+                    n_fits, peak.path)
+
+
+def _each_iteration(listen: Listen | None) -> Any:
+    if listen is None:
+        return None
+    return lambda row: listen(Progress("fit", row.number, 0, row.bound))

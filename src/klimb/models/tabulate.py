@@ -1,0 +1,100 @@
+"""Rows of tables: mixtures over the points of theta become means, sds and credible intervals here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from klimb.models.components import SCORES, Components, marginal_quantile, share_above
+from klimb.numerics.arrays import Array
+from klimb.numerics.mixtures import mixture_above, mixture_moments, mixture_quantile
+from klimb.report.records import CoefficientRow
+from klimb.theta import ParameterBlock, RowKind, Scale, Theta
+
+MANY = 500  # points of theta from which their own quantiles are taken
+DIFFERENCE = 1e-6  # in theta, for the derivative of what is printed
+
+
+def mixture_rows(names: Sequence[str], weights: Array, means: Array, sds: Array, tail: float,
+                 kind: RowKind) -> list[CoefficientRow]:
+    """A row per name; parts along the first axis of ``means`` and ``sds``."""
+    if not len(names):
+        return []
+    mean, variance = mixture_moments(weights, means, sds**2)
+    low, high = (mixture_quantile(weights, means, sds, p) for p in (tail, 1.0 - tail))
+    above = mixture_above(weights, means, sds)
+    return [CoefficientRow(name, float(mean[j]), float(math.sqrt(variance[j])), float(low[j]), float(high[j]),
+                           float(above[j]), kind) for j, name in enumerate(names)]
+
+
+def linear_rows(names: Sequence[str], components: Components, L: Any, tail: float,
+                kind: RowKind) -> list[CoefficientRow]:
+    """A row for each linear functional of the weights."""
+    pairs = [part.at(L, 0.0) for part in components.parts]
+    means, variances = np.array([m for m, _ in pairs]), np.array([v for _, v in pairs])
+    return mixture_rows(names, components.weights, means, np.sqrt(variances), tail, kind)
+
+
+def parameter_rows(theta: Theta, components: Components, tail: float) -> list[CoefficientRow]:
+    """Standard deviations, correlations, lengthscales, dispersions; cut points are the formula's business."""
+    rows: list[CoefficientRow] = []
+    for block in theta.blocks:
+        if block.kind != "cut":
+            rows += block_rows(theta, block, components, tail)
+    return rows
+
+
+def block_rows(theta: Theta, block: ParameterBlock, components: Components, tail: float) -> list[CoefficientRow]:
+    """The rows of one block."""
+    at = theta.slice_of(block)
+    points, weights = components.marginal_points
+    own = points[:, at]
+    values = block.reported(own)
+    mean = weights @ values
+    sd = np.sqrt(weights @ (values - mean) ** 2)
+    if not components.integrated:
+        sd = _spread(block, own[0], components.covariance[at, at] if components.covariance.size else None)
+    kind: RowKind = block.kind if block.kind != "cut" else "parameter"
+    rows = []
+    for j, (name, signed, alone) in enumerate(zip(block.names, block.signed(), block.alone(), strict=True)):
+        if alone is not None:
+            marginal = components.quantiles[at.start + j]
+            low, high = alone(marginal_quantile(marginal, np.array([tail, 1.0 - tail])))
+            above = share_above(alone(marginal), 0.0) if signed else None
+        else:
+            low, high, above = _ends(block.scales()[j], weights, values[:, j], float(sd[j]), tail)
+            above = above if signed else None
+        rows.append(CoefficientRow(name, float(mean[j]), float(sd[j]), float(low), float(high), above, kind))
+    return rows
+
+
+def _spread(block: ParameterBlock, own: Array, covariance: Array | None) -> Array:
+    """Sds of what is printed from the covariance of theta, by the derivative of one in the other."""
+    if covariance is None:
+        return np.zeros(block.size)
+    steps = DIFFERENCE * np.eye(block.size)
+    slopes = (block.reported(own + steps) - block.reported(own - steps)) / (2.0 * DIFFERENCE)
+    return np.asarray(np.sqrt(np.einsum("ij,ik,kj->j", slopes, covariance, slopes)))
+
+
+def _ends(scale: Scale, weights: Array, values: Array, sd: float, tail: float) -> tuple[float, float, float]:
+    """The ends of an interval and the mass above 0: from many points, or by a normal where values are roughly so."""
+    if len(weights) >= MANY:
+        order = np.argsort(values, kind="stable")
+        upto = np.cumsum(weights[order]) - 0.5 * weights[order]
+        low, high = np.interp([tail, 1.0 - tail], upto, values[order])
+        return float(low), float(high), float(weights[values > 0.0].sum())
+    there, back = scale
+    scaled = there(values)
+    middle = float(weights @ scaled)
+    width = math.sqrt(float(weights @ (scaled - middle) ** 2))
+    if len(weights) == 1 and sd > 0.0:
+        step = DIFFERENCE * max(abs(float(values[0])), 1.0)
+        slope = float((there(values[0] + step) - there(values[0] - step)) / (2.0 * step))
+        width = sd * slope
+    marginal = back(middle + width * SCORES)
+    low, high = marginal_quantile(marginal, np.array([tail, 1.0 - tail]))
+    return float(low), float(high), share_above(marginal, 0.0) if width > 0 else float(values[0] > 0)
