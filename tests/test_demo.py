@@ -39,7 +39,7 @@ def test_demo_finds_what_the_script_put_in() -> None:
         assert abs(rows[name].mean - value) < 4 * rows[name].sd, name
     signs = {name: np.sign(rows[name].lower) + np.sign(rows[name].upper) for name in ("wind", "days", "party", "start")}
     assert signs == {"wind": -2, "days": 2, "party": 0, "start": -2}
-    assert fit.training.dropped == 4
+    assert fit.observed.dropped == 4
     assert fit.converged
     assert fit.trust_summary.verdict == "trust"
 

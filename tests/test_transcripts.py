@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.registries import as_before
 from tests.transcripts import COMMANDS, PAGES, ROOT, corrected, runs, same, workplace
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if runs(page)], ids=lambda page: str(page.relative_to(ROOT)))
 def test_blocks_run_and_outputs_are_true(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    with workplace():
+    with workplace(), as_before():
         found = corrected(text, commands_too=page in COMMANDS, name=str(page))
     if not same(found, text):
         assert found == text  # shows where

@@ -51,7 +51,7 @@ def corrected(text: str, *, commands_too: bool = True, show: bool = False, name:
         if kind == "python":
             line = text[: block.start(2)].count("\n")
             with contextlib.redirect_stdout(io.StringIO()) as stream:
-                exec(compile("\n" * line + inside, name, "exec"), names)
+                exec(compile("\n" * line + inside, name, "exec", dont_inherit=True), names)
             printed = tidy(stream.getvalue())
             if show and printed and not answered:
                 pieces.append(f"{inside}```\n\n```text\n{printed}")

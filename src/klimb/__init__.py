@@ -35,15 +35,13 @@ if TYPE_CHECKING:
     from klimb import steps as steps
     from klimb.boosting import boost
     from klimb.infer import methods as methods
-    from klimb.infer.evidence import optimise
-    from klimb.infer.integrate import integrate
     from klimb.infer.loop import infer
     from klimb.models.calibrate import calibrate
     from klimb.models.compare import compare
     from klimb.models.door import fit
+    from klimb.models.evidence import integrate, optimise
     from klimb.models.files import load
-    from klimb.models.gp import gp
-    from klimb.models.series import series
+    from klimb.models.gp import gp, series
     from klimb.models.sparse import sparse_glm, sparse_linear
     from klimb.trust import trust
 
@@ -56,10 +54,10 @@ _HOME = {
     "compare": "klimb.models.compare",
     "fit": "klimb.models.door",
     "gp": "klimb.models.gp",
-    "integrate": "klimb.infer.integrate",
+    "integrate": "klimb.models.evidence",
     "load": "klimb.models.files",
-    "optimise": "klimb.infer.evidence",
-    "series": "klimb.models.series",
+    "optimise": "klimb.models.evidence",
+    "series": "klimb.models.gp",
     "sparse_glm": "klimb.models.sparse",
     "sparse_linear": "klimb.models.sparse",
 }

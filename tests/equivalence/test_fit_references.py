@@ -21,6 +21,12 @@ def quantiles(weights, axis, levels=(0.05, 0.95)):
     return np.interp(levels, cdf, axis)
 
 
+def prior_of(fit):
+    """Prior means and sds of the fixed columns."""
+    mean, variances = fit.model.prior_moments()
+    return mean, np.sqrt(variances)
+
+
 @pytest.mark.parametrize("sd", [0.8, 0.0])
 def test_random_intercepts_with_normal_noise(sd):
     """The marginal density is normal for given (sd, sigma); those two are summed over a fine grid."""
@@ -31,7 +37,7 @@ def test_random_intercepts_with_normal_noise(sd):
     fit = klimb.fit("y ~ x + (1 | g)", {"y": y, "x": x, "g": g.astype(str)})
     scale = np.std(y)
     X = np.column_stack([np.ones(n), x - x.mean()])
-    mean, width = fit.shared.mean, fit.shared.sd
+    mean, width = prior_of(fit)
     assert mean[0] == pytest.approx(y.mean())
     assert width == pytest.approx([2.5 * scale, 2.5 * scale / np.std(x)])
     log_sd = np.linspace(np.log(scale) - 9, np.log(scale) + 2.5, 101)
@@ -88,9 +94,10 @@ def test_random_intercepts_of_labels():
         value = -np.logaddexp(0.0, -sign[own] * f).sum(axis=2)
         log_p += np.log(density @ np.exp(value - value.max())) + value.max()
     log_p += (log_sd - np.exp(log_sd))[:, None, None]
-    log_p += -0.5 * ((a - fit.shared.mean[0]) / fit.shared.sd[0])[:, None] ** 2
-    log_p += -0.5 * (b / fit.shared.sd[1]) ** 2
-    log_p += -np.log(2 * np.pi * fit.shared.sd[0] * fit.shared.sd[1])
+    prior_mean, prior_sd = prior_of(fit)
+    log_p += -0.5 * ((a - prior_mean[0]) / prior_sd[0])[:, None] ** 2
+    log_p += -0.5 * (b / prior_sd[1]) ** 2
+    log_p += -np.log(2 * np.pi * prior_sd[0] * prior_sd[1])
     w, evidence = grid_moments(log_p, log_sd, a, b)
     slope = w.sum(axis=(0, 1))
     mean = slope @ b
@@ -137,12 +144,12 @@ def test_a_process_by_formula_is_klimb_gp():
     fit = klimb.fit("y ~ gp(x, kernel=\"rbf\")", {"x": x, "y": y}, family="poisson", hyper="optimise",
                     priors={"Intercept": "normal(0, 2)"})
     standard = (x - x.mean()) / np.std(x, ddof=0)
-    theta = fit.solution.model.full
-    inputs = fit.shared.rows.inputs[0][:, 0]
+    theta = fit.model.at
+    inputs = fit.model.rows.blocks[1].inputs[:, 0]
     assert np.corrcoef(standard, inputs)[0, 1] == pytest.approx(1.0)
     kernel = klimb.kernels.RBF(lengthscale=np.exp(theta[1]), variance=np.exp(2 * theta[0]))
     kernel = kernel + klimb.kernels.Constant(4.0)
-    by_hand = klimb.gp(kernel, inputs, klimb.sites.Poisson()).fit(y)
+    by_hand = klimb.gp(kernel, inputs, klimb.sites.Poisson()).fit(y, hyper="fixed")
     assert fit.bound == pytest.approx(by_hand.bound, abs=1e-4)
-    np.testing.assert_allclose(fit.solution.result.posterior.m, by_hand.posterior.m, atol=1e-4)
-    np.testing.assert_allclose(fit.solution.result.posterior.v, by_hand.posterior.v, atol=1e-4)
+    np.testing.assert_allclose(fit.posterior.m, by_hand.posterior.m, atol=1e-4)
+    np.testing.assert_allclose(fit.posterior.v, by_hand.posterior.v, atol=1e-4)

@@ -13,6 +13,7 @@ from klimb.active.pool import Index, check_count, labelled_rows, take_rows
 from klimb.errors import InputError
 from klimb.infer.loop import infer
 from klimb.infer.result import Result
+from klimb.infer.start import start_at
 from klimb.latents.base import Posterior
 from klimb.latents.prior import WeightPrior
 from klimb.latents.weights import Weights
@@ -79,12 +80,11 @@ class LinearModel:
         return below, Stack([(site, len(y)), (sparsity, D)]), np.concatenate([y, np.zeros(D)])
 
     def _start(self, latent: Weights, start: tuple[Array, Array], n: int) -> Posterior:
-        """A posterior that stands for its sites alone: the loop reads a + gamma m and gamma of it."""
+        """The sites of an earlier fit, and hardly any for the rows that are new."""
         slope, gamma = start
         missing = n - len(slope)
         slope, gamma = np.concatenate([slope, np.zeros(missing)]), np.concatenate([gamma, np.full(missing, 1e-8)])
-        zero = np.zeros(n)
-        return Posterior(latent, slope, gamma, zero, zero, 0.0)
+        return start_at(latent, slope, gamma)
 
     def belief(self, result: Result | None, kept: CrossProducts, rows: Index) -> Belief:
         """What is known of the weights; before the first label, the prior."""

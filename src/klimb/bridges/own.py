@@ -8,11 +8,11 @@ import numpy as np
 
 from klimb.bridges.base import Bridge
 from klimb.errors import InputError
-from klimb.infer.hyper import Hypermodel
 from klimb.infer.result import Result
 from klimb.latents.base import Posterior
 from klimb.latents.kernel import Kernel
 from klimb.latents.weights import Weights
+from klimb.models.model import Model
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import psd_square_root
 
@@ -67,20 +67,22 @@ def _whitening(model: Any) -> tuple[Array, Array, Array | None]:
                      "Use a Kernel or Weights latent of the same model.")
 
 
-def hyperparameters(model: Hypermodel, y: Any, *, tol: float = 1e-6) -> Bridge:
-    """theta -> bound + log hyperprior of a model such as `klimb.gp`'s, with its gradient, as a target.
+def hyperparameters(model: Model, y: Any, *, tol: float = 1e-6) -> Bridge:
+    """theta -> bound + log prior of the hyperparameters of a model such as `klimb.gp`'s, with its gradient: a target.
 
-    Parameters keep the names and units of ``model.names`` (logs of positive ones). Outside ``model.bounds`` the density
-    is taken to be zero: give hyperpriors, or the bounds cut it off.
+    The density is one of theta (logs of positive parameters, see ``model.theta``); parameters have the names and values
+    that a table prints. Outside the limits of theta it is taken to be zero: give priors, or the limits cut it off.
 
     >>> import klimb
     >>> x = np.linspace(0.0, 6.0, 25)
     >>> bridge = hyperparameters(klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Gaussian(0.1)), np.sin(x))
     >>> long, short = (bridge.log_density(np.log([1.0, lengthscale])) for lengthscale in (1.8, 0.5))
     >>> print(bridge.names, round(long - short, 1))  # how much better the longer one is, in nats
-    ('log variance', 'log lengthscale') 16.6
+    ('variance', 'lengthscale') 16.6
     """
-    low, high = model.bounds
+    data = model.read(y)
+    model = model.ready(data)
+    low, high = model.theta.lower, model.theta.upper
     last: dict[str, Posterior | None] = {"posterior": None}
     memory: dict[bytes, tuple[float, Array]] = {}
 
@@ -93,11 +95,11 @@ def hyperparameters(model: Hypermodel, y: Any, *, tol: float = 1e-6) -> Bridge:
     def _evaluate(theta: Array) -> tuple[float, Array]:
         if (theta < low).any() or (theta > high).any():
             return -np.inf, np.zeros_like(theta)
-        moved = model.with_theta(theta)
-        result = moved.fit(y, start=last["posterior"], tol=tol)
+        moved = model.moved(theta)
+        result = moved.infer(data, start=last["posterior"], tol=tol)
         last["posterior"] = result.posterior
         prior, prior_slope = moved.log_prior()
-        return result.bound + prior, np.asarray(moved.gradient(result.posterior, y) + prior_slope)
+        return result.bound + prior, np.asarray(moved.gradient(result.posterior, data) + prior_slope)
 
     def log_density(theta: Array) -> float:
         return both(np.asarray(theta))[0]
@@ -105,6 +107,4 @@ def hyperparameters(model: Hypermodel, y: Any, *, tol: float = 1e-6) -> Bridge:
     def gradient(theta: Array) -> Array:
         return both(np.asarray(theta))[1]
 
-    names = tuple(model.names)
-    return Bridge(log_density, len(names), names, lambda draws: {name: draws[:, j] for j, name in enumerate(names)},
-                  gradient, np.asarray(model.theta)[None], 0.3)
+    return Bridge(log_density, model.theta.size, model.names, model.theta.reported, gradient, model.at[None], 0.3)

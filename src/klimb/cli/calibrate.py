@@ -38,7 +38,7 @@ def command(formula: str, data: str, n: int, seed: int, workers: int, as_json: b
     from klimb.cli.shell import emit
 
     fit = fit_table(formula, data, level=0.9, quiet=quiet, **how)
-    found = klimb.calibrate(fit.solution.model, n=n, seed=seed, workers=workers)
+    found = klimb.calibrate(fit, n=n, seed=seed, workers=workers)
     if as_json:
         emit(json.dumps({"schema": "klimb.calibrate/1", **found.to_dict()}, allow_nan=False))
     else:

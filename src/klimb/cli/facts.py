@@ -21,7 +21,7 @@ def fit_json(fit: Any) -> dict[str, Any]:
         "family": family_words(fit),
         "interval": fit.interval,
         "rows": fit.n,
-        "dropped": fit.training.dropped,
+        "dropped": fit.observed.dropped,
         "coefficients": to_json(fit.coefficient_rows()),
         "parameters": to_json(fit.parameter_rows()),
         "priors": dict(fit.priors),

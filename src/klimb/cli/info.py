@@ -47,8 +47,8 @@ def file_facts(path: str) -> dict[str, Any]:
     header = found.header
     return {
         "kind": found.kind,
-        "formula": header.get("formula"),
-        "family": _words(header.get("family")),
+        "model": header.get("title"),
+        "family": header.get("family"),
         "klimb": found.klimb_version,
         "schema": found.schema,
         "size": Path(path).stat().st_size,
@@ -56,9 +56,3 @@ def file_facts(path: str) -> dict[str, Any]:
         "arrays": [{"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "bytes": int(array.nbytes)}
                    for name, array in found.arrays.items()],
     }
-
-
-def _words(family: Any) -> Any:
-    if isinstance(family, dict):
-        return family.get("label") or family.get("name")
-    return family

@@ -49,7 +49,7 @@ def modelling(function: F) -> F:
         click.option("--on-missing", type=click.Choice(["drop", "error"]), default="drop", show_default=True,
                      help="What to do about rows with missing values."),
         click.option("--hyper", type=click.Choice(["auto", "optimise", "integrate"]), default="auto", show_default=True,
-                     help="Standard deviations of groups and other parameters: at their best, or averaged over."),
+                     help="Standard deviations of groups and other hyperparameters: at their best, or integrated out."),
     )):
         function = option(function)
     return function

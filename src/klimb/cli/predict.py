@@ -71,7 +71,7 @@ def load_fit(path: str, load: Any) -> Any:
     from klimb.errors import InputError
 
     found = load(path)
-    if not hasattr(found, "coefficient_rows"):
+    if not hasattr(found, "formula"):
         raise InputError("a file saved by klimb fit", f"{path}, which holds a {type(found).__name__}",
                          "Predict with it in Python: klimb.load(path).")
     return found
@@ -97,7 +97,7 @@ def predicted(fit: Any, data: str, options: Any, kind: str, level: float | None,
     from klimb.cli.tables.read import stream_table
     from klimb.errors import InputError, listed, nearest
 
-    needed = {*fit.encoder.predictors, *(fit.encoder.response.columns if fit.training.trials is not None else ())}
+    needed = {*fit.encoder.predictors, *(fit.encoder.response.columns if "trials" in fit.observed.aux else ())}
 
     def choose(header: tuple[str, ...]) -> list[str]:
         for name in keep:

@@ -137,7 +137,7 @@ def fit(
         before, gain, bound = gain, new - bound, new
         left = remaining(gain, before)
         rows.append(Iteration(number, bound, left, 1.0 - step.keep, rule, perf_counter() - begin, len(order), 0))
-        if callback is not None and callback(rows[-1]):
+        if callback is not None and callback(rows[-1]) is False:
             status = Status.STOPPED
             break
         if number > 1 and left <= tol * (1.0 + abs(bound)):

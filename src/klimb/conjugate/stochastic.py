@@ -110,7 +110,7 @@ def fit_batches(
         before, gain, bound = gain, new - bound, new
         left = remaining(gain, before) if number > 1 else np.inf
         rows.append(Iteration(number, bound, left, 1.0, "pass", perf_counter() - begin, count, 0))
-        if callback is not None and callback(rows[-1]):
+        if callback is not None and callback(rows[-1]) is False:
             status = Status.STOPPED
             break
         if number > 1 + step.fresh and left <= tol * (1.0 + abs(bound)):

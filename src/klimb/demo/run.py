@@ -12,7 +12,7 @@ from klimb.report.digits import percent
 from klimb.report.text import table
 
 if TYPE_CHECKING:
-    from klimb.models.formula_fit import Fit
+    from klimb.models.formula_fit import FormulaFit
 
 TITLE = "Who reaches the summit?"
 FORMULA = "summit ~ wind + days + party + start + route + (1 | guide)"
@@ -25,14 +25,14 @@ LINES = ("import klimb", "from klimb.demo import load_summit", "",
          f'fit = klimb.fit("{FORMULA}", load_summit(), family="{FAMILY}")', "print(fit)")
 
 
-def fit_summit() -> Fit:
+def fit_summit() -> FormulaFit:
     """The example fit."""
     from klimb.models.door import fit
 
     return fit(FORMULA, load_summit(), family=FAMILY)
 
 
-def run(folder: Path, tell: Callable[[str], None] = print) -> Fit:
+def run(folder: Path, tell: Callable[[str], None] = print) -> FormulaFit:
     """Fit the example, tell what it found, and write report, picture and the table itself into ``folder``."""
     from klimb.report.charts import effect_chart
     from klimb.report.page import page
@@ -49,7 +49,7 @@ def run(folder: Path, tell: Callable[[str], None] = print) -> Fit:
     return fit
 
 
-def predictions(fit: Fit) -> str:
+def predictions(fit: FormulaFit) -> str:
     """Three trips and their chances, as a table."""
     found = fit.predict(TRIPS)
     names = ("guide", "route", "wind", "days", "party", "start")  # text to the left of numbers, so that both line up

@@ -128,6 +128,21 @@ def plot_pit(pit: PitHistogram, ax: Any = None) -> Any:
     return ax
 
 
+def plot_grid(names: Sequence[str], axes: Sequence[Any], bound: Any, ax: Any = None) -> Any:
+    """A heat map of the bound over two hyperparameters, the best cell marked."""
+    import numpy as np
+
+    ax = _one(ax, (5.0, 4.2))
+    first, second = axes
+    low = np.quantile(bound, 0.2)  # the far corners would take all the colours
+    mesh = ax.pcolormesh(second, first, bound, shading="nearest", cmap="viridis", vmin=low)
+    i, j = np.unravel_index(int(bound.argmax()), bound.shape)
+    ax.plot(second[j], first[i], "o", mfc="none", mec="white", ms=12, mew=2)
+    ax.set(xlabel=_plain(names[1]), ylabel=_plain(names[0]), title=f"bound; best {bound.max():.2f}")
+    ax.figure.colorbar(mesh, ax=ax)
+    return ax
+
+
 def _plain(text: str) -> str:
     """A dollar sign in a name is a dollar sign, not mathematics."""
     return text.replace("$", r"\$")

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
+
+from klimb._stored import stored
+
+if TYPE_CHECKING:
+    from klimb.theta import RowKind
 
 Verdict = Literal["trust", "corrected", "doubt", "unchecked"]
 PARAMETERS = "parameters"
-RowKind = Literal["fixed", "group", "smooth", "process", "parameter", "level"]
 
 
 @final
+@stored("report.fact")
 @dataclass(frozen=True, slots=True)
 class Fact:
     """One line of a two-column table: ``Fact("rows used", "398")``."""
@@ -79,6 +84,7 @@ class EffectCurve:
 
 
 @final
+@stored("report.trace")
 @dataclass(frozen=True, slots=True)
 class BoundTrace:
     """The bound after every iteration of the fit, and the stationarity norm beside it.
@@ -156,6 +162,7 @@ class Loo:
 
 
 @final
+@stored("report.trust")
 @dataclass(frozen=True, slots=True)
 class TrustSummary:
     """Whether the Gaussian posterior can be believed: a verdict, why, and what to do."""

@@ -19,7 +19,7 @@ except ImportError as error:
 
 from klimb.sklearn.active import ActiveLearner
 from klimb.sklearn.glm import GLMClassifier, GLMRegressor
-from klimb.sklearn.processes import GPClassifier, GPRegressor
+from klimb.sklearn.gp import GPClassifier, GPRegressor
 from klimb.sklearn.sparse import SparseLinearRegressor
 
 __all__ = ["ActiveLearner", "GLMClassifier", "GLMRegressor", "GPClassifier", "GPRegressor", "SparseLinearRegressor"]

@@ -1,8 +1,7 @@
-"""What the estimators share: checked input, classes, the units of regressors, and probabilities that can be trusted."""
+"""What the estimators share: checked input, classes, and predictions from the `Fit` that they hold as ``fit_``."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,17 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from klimb.errors import InputError
-from klimb.likelihoods.families import resolve_family
+from klimb.likelihoods import Likelihood, likelihood, named_site
+from klimb.models.fit import Fit
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.sites.base import Site
 from klimb.sites.prediction import Prediction
-from klimb.sites.softmax import Softmax
-from klimb.sklearn.likelihood import Likelihood, class_likelihood
 
 TINY = 1e-6  # probabilities below this have few digits left as what others leave of one
 
 
 class Estimator(BaseEstimator):
-    """Checked input for all estimators; sparse matrices are CSR from here on."""
+    """Checked input for all estimators; sparse matrices are CSR from here on. ``fit_`` is a `Fit`, or a list."""
 
     def _checked_rows(self, X: Any) -> Any:
         check_is_fitted(self)
@@ -38,6 +36,25 @@ class Estimator(BaseEstimator):
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         return X, y, np.asarray(weights)
 
+    @property
+    def _fits(self) -> list[Fit]:
+        fits: list[Fit] = self.fit_ if isinstance(self.fit_, list) else [self.fit_]
+        return fits
+
+    def _hold(self, fits: list[Fit]) -> None:
+        """The fits, and what every estimator says of them."""
+        self.fit_: Any = fits[0] if len(fits) == 1 else fits
+        self.bound_ = one_or_array([fit.bound for fit in fits])
+        self.converged_ = all(fit.converged for fit in fits)
+        self.n_iter_ = max(fit.n_fits for fit in fits)
+
+    def _moments(self, X: Any) -> tuple[Array, Array]:
+        """Means and variances of f at checked rows, one column per latent value."""
+        found = [(fit.latents(X), len(fit.model.likelihood.fields)) for fit in self._fits]
+        m, v = (np.vstack([part.reshape(count, -1) for part, count in pairs]).T
+                for pairs in ([(f.m[0], count) for f, count in found], [(f.v[0], count) for f, count in found]))
+        return m, v
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
@@ -51,87 +68,79 @@ class Estimator(BaseEstimator):
 
 
 class Regressor(RegressorMixin, Estimator):
-    """Predictions of numbers, in the units of y. What is fitted is ``_predict_latent`` and ``likelihood_``."""
-
-    @abstractmethod
-    def _predict_latent(self, X: Any) -> tuple[Array, Array]:
-        """Mean and variance of f at checked rows, in the units of the fit."""
+    """Predictions of numbers, in the units of y."""
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mean of y at the rows of X; with ``return_std`` also its standard deviation, noise included."""
-        prediction, centre, spread = self._prediction(X)
-        mean = centre + spread * prediction.mean
-        return (mean, spread * np.sqrt(prediction.var)) if return_std else mean
+        prediction = self._prediction(X)
+        return (prediction.mean, np.sqrt(prediction.var)) if return_std else prediction.mean
 
     def predict_quantiles(self, X: Any, q: ArrayLike = (0.05, 0.5, 0.95)) -> Array:
         """Quantiles of y, one column per level; (0.05, 0.95) are the ends of a 90 % interval."""
-        prediction, centre, spread = self._prediction(X)
-        return centre + spread * prediction.quantile(q)
+        return np.asarray(self._prediction(X).quantile(q))
 
     def predict_log_density(self, X: Any, y: ArrayLike) -> Array:
         """log p(y | X, training data) of each row: the score that sees the whole distribution."""
-        prediction, centre, spread = self._prediction(X)
-        return np.asarray(prediction.log_density((as_float(y, "y", ndim=1) - centre) / spread) - np.log(spread))
+        return np.asarray(self._prediction(X).log_density(as_float(y, "y", ndim=1)))
 
     def predict_latent(self, X: Any) -> tuple[Array, Array]:
         """Mean and standard deviation of f, the response on the scale of the link, without noise."""
-        m, v = self._predict_latent(self._checked_rows(X))
-        return self._centre + self._spread * m, self._spread * np.sqrt(v)
+        m, v = self._moments(self._checked_rows(X))
+        return m[:, 0], np.sqrt(v[:, 0])
 
-    def _prediction(self, X: Any) -> tuple[Prediction, float, float]:
-        m, v = self._predict_latent(self._checked_rows(X))
-        return self._site.predict(m, v), self._centre, self._spread
+    def _prediction(self, X: Any) -> Prediction:
+        m, v = self._moments(self._checked_rows(X))
+        return self._fits[0].model.new_site().predict(m[:, 0], v[:, 0])
 
-    def _keep(self, likelihood: Likelihood) -> None:
-        """What is left of the likelihood after the fit: plain values, which any pickle can hold."""
-        self._site = likelihood.plain
-        self._centre, self._spread = likelihood.centre, likelihood.spread
-        self.dispersion_ = likelihood.parameters
+    @property
+    def dispersion_(self) -> dict[str, float]:
+        """The likelihood's parameters by name, in the units of y."""
+        check_is_fitted(self)
+        model = self._fits[0].model
+        own = model.likelihood
+        return {**own.known, **own.values(model.theta.of_owner(model.at, own.parameters))}
 
 
 class Classifier(ClassifierMixin, Estimator):
     """Predictions of classes from latent values: one for two classes, one per class for more."""
 
-    @abstractmethod
-    def _latents(self, X: Any) -> tuple[Array, Array]:
-        """Means and variances of f at checked rows, one column per latent value."""
-
-    def _means(self, X: Any) -> Array:
-        """Means of f alone."""
-        return self._latents(X)[0]
-
     def predict_log_proba(self, X: Any) -> Array:
         """Log probabilities of the classes, one column each, accurate also where they are tiny."""
-        m, v = self._latents(self._checked_rows(X))
-        if m.shape[1] > 1 and self._together:
-            return _log_probabilities(Softmax(m.shape[1]), m, v, m.shape[1])
-        site = resolve_family("bernoulli", link=self.link).site({})
+        m, v = self._moments(self._checked_rows(X))
+        site = self._fits[0].model.new_site()
+        if site.n_outputs > 1:
+            return _log_probabilities(site, m, v, m.shape[1])
         parts = [_log_probabilities(site, m[:, k], v[:, k], 2) for k in range(m.shape[1])]
         return parts[0] if len(parts) == 1 else _one_against_rest(parts)
 
     def predict_latent(self, X: Any) -> tuple[Array, Array]:
         """Mean and standard deviation of f, the log odds: (n,) for two classes, (n, K) for more."""
-        m, v = self._latents(self._checked_rows(X))
+        m, v = self._moments(self._checked_rows(X))
         return (m[:, 0], np.sqrt(v[:, 0])) if m.shape[1] == 1 else (m, np.sqrt(v))
+
+    def _means(self, X: Any) -> Array:
+        """Means of f alone."""
+        return self._moments(X)[0]
 
     @property
     def _together(self) -> bool:
         """Whether more than two classes are one model."""
         return self.multi_class == "softmax" and len(self.classes_) > 2
 
-    def _likelihood(self, weights: Array | None) -> Likelihood:
+    def _likelihood(self) -> Likelihood:
         """Of all classes together, or of one against the rest."""
         for name, known in (("link", ("logit", "probit")), ("multi_class", ("softmax", "ovr"))):
             if getattr(self, name) not in known:
                 raise InputError(f'{name} must be "{known[0]}" or "{known[1]}"', repr(getattr(self, name)),
                                  f"Leave it out for {known[0]}.")
-        return class_likelihood(self.link, len(self.classes_) if self._together else 2, weights)
+        return likelihood("categorical") if self._together else likelihood("bernoulli", link=self.link)
 
-    def _targets(self, code: Array) -> list[Array]:
-        """Class numbers for each fit: as they are, or 1 for each of several against 0 for the rest."""
-        if self._together or len(self.classes_) == 2:
-            return [code]
-        return [(code == k).astype(np.float64) for k in range(len(self.classes_))]
+    def _targets(self, code: Array) -> list[tuple[Array, tuple[str, ...]]]:
+        """Class numbers and their names for each fit: as they are, or 1 for each of several against 0 for the rest."""
+        names = tuple(map(str, self.classes_.tolist()))
+        if self._together or len(names) == 2:
+            return [(code, names)]
+        return [((code == k).astype(np.float64), (f"not {name}", name)) for k, name in enumerate(names)]
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, one column each, averaged over the posterior."""
@@ -173,6 +182,35 @@ class Classifier(ClassifierMixin, Estimator):
                              f"{np.asarray(y)[first].item()!r} at index {first}",
                              "Name all classes in the first call of partial_fit.")
         return X, code.astype(np.float64), weights
+
+
+def likelihood_of_numbers(family: Any, dispersion: Any) -> Likelihood:
+    """The likelihood of a regressor by name or site, with ``dispersion`` "auto" or a number in the units of y."""
+    found = named_site(family) if isinstance(family, Site) else likelihood(family)
+    if found.response in ("binary", "trials", "ordered", "classes"):
+        raise InputError("a regressor needs a family for numbers", repr(found.name),
+                         "Use GLMClassifier or GPClassifier for classes, klimb.fit for trials and ordered levels.")
+    if dispersion == "auto":
+        return found
+    if not found.free:
+        raise InputError(f"the family {found.name} has no dispersion left to set", f"dispersion={dispersion!r}",
+                         'Leave it at "auto".')
+    return found.knowing({found.free[0].field: _positive(dispersion, "dispersion")})
+
+
+def positive_or_auto(value: Any, name: str) -> float | None:
+    """A number, or None for "auto"."""
+    return None if isinstance(value, str) and value == "auto" else _positive(value, name)
+
+
+def _positive(value: Any, name: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = np.nan
+    if not 0.0 < number < np.inf:
+        raise InputError(f'{name} must be "auto" or a positive number', repr(value), 'Leave it at "auto".')
+    return number
 
 
 def _log_probabilities(site: Site, m: Array, v: Array, n_classes: int) -> Array:

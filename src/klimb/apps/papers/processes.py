@@ -20,8 +20,8 @@ from klimb import kernels, latents, methods, sites, steps
 from klimb.apps.papers.data import Library
 from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, Table, by_parts
 from klimb.apps.papers.tables import NOTHING, seconds, with_error
-from klimb.infer.evidence import optimise
 from klimb.infer.loop import infer
+from klimb.models.evidence import optimise
 from klimb.models.gp import gp
 from klimb.numerics.arrays import Array
 
@@ -174,10 +174,10 @@ def by_gradient(library: Library, name: str, seed: int) -> Found:
     else:
         model = gp(kernel, half.X, sites.Laplace(0.3), learn="scale")
     best = optimise(model, half.y)
-    m, v = best.model.predict(best.result.posterior, half.X_test)
-    return {"loss": log_loss(best.model.likelihood, m, v, half.y_test), "bound": float(best.bound),
+    m, v = best.latents(half.X_test).moments()
+    return {"loss": log_loss(best.model.new_site(), m, v, half.y_test), "bound": float(best.bound),
             "seconds": time.process_time() - begin, "failed": int(not best.converged), "cells": 1,
-            "fits": best.n_fits, "theta": dict(zip(best.model.names, best.model.theta.tolist(), strict=True))}
+            "fits": best.n_fits, "theta": dict(zip(best.model.names, best.model.at.tolist(), strict=True))}
 
 
 # -- the plan ---------------------------------------------------------------------------------------------------------

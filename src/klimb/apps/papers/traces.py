@@ -22,10 +22,10 @@ from klimb import kernels, latents, methods, sites, steps
 from klimb.apps.papers.data import Library
 from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, Table, by_parts
 from klimb.apps.papers.pictures import BLUE, GREEN, GREY, ORANGE, PINK, SKY, letter, panels
-from klimb.infer.evidence import optimise
 from klimb.infer.loop import infer
 from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
+from klimb.models.evidence import optimise
 from klimb.models.gp import gp
 from klimb.numerics.arrays import Array
 
@@ -111,14 +111,14 @@ def setting(library: Library, panel: Panel, limit: int | None) -> Setting:
         return Setting(latents.Weights(X, cov=panel.prior_variance), site, y, unit * (X**2).sum(axis=1))
     kernel = kernels.RBF(variance=1.0, lengthscale=float(np.sqrt(X.shape[1])))
     learn = ("scale",) if panel.likelihood == "Laplace" else ()
-    best = optimise(gp(kernel, X[:FEW], site, learn=learn), y[:FEW]).model
-    model = gp(best.kernel, X, best.likelihood, inducing=X[:INDUCING] if panel.inducing else None, jitter=JITTER)
+    best: Any = optimise(gp(kernel, X[:FEW], site, learn=learn), y[:FEW]).model
+    model = gp(best.kernel, X, best.new_site(), inducing=X[:INDUCING] if panel.inducing else None, jitter=JITTER)
     if not panel.inducing:
-        return Setting(model.latent, model.site, y, np.full(len(y), unit))
+        return Setting(model.latent, model.new_site(), y, np.full(len(y), unit))
     Kuu, Kuf = best.kernel.gram(X[:INDUCING]), best.kernel.gram(X[:INDUCING], X)
     D = np.linalg.solve(Kuu + JITTER * np.eye(len(Kuu)), Kuf)  # f_i = d_i'u + noise of variance c_i: [S] Eq. (4)
     slack = np.maximum(best.kernel.diag(X) - (Kuf * D).sum(axis=0), 0.0)
-    return Setting(model.latent, model.site, y, slack + unit * (D**2).sum(axis=0))
+    return Setting(model.latent, model.new_site(), y, slack + unit * (D**2).sum(axis=0))
 
 
 # -- traces -----------------------------------------------------------------------------------------------------------
