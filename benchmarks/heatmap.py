@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 import klimb
-from klimb.infer.evidence import grid, optimise
+from klimb.models.search import GAIN, TOL, Evaluator, grid
+from klimb.numerics.quasi_newton import climb
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "grid.png"
 
@@ -33,17 +34,23 @@ def main() -> None:
     f = 2 * np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] - 1
     y = rng.random(80) < 1 / (1 + np.exp(-f))
     model = klimb.gp(klimb.kernels.RBF(), X, klimb.sites.Logistic())
-    table = grid(model, y, {"log variance": np.linspace(-1, 6, 29), "log lengthscale": np.linspace(-2, 2.5, 31)})
+    table = grid(model, y, {"variance": np.linspace(-1, 6, 29), "lengthscale": np.linspace(-2, 2.5, 31)})
     assert table.converged.all()
-    best = optimise(model.with_theta([5.5, -1.5]), y)
+    evaluate, path_taken = Evaluator(model, model.read(y)), []
+
+    def objective(theta):
+        path_taken.append(theta.copy())
+        return evaluate.objective(theta)
+
+    best = climb(objective, np.array([5.5, -1.5]), model.theta.lower, model.theta.upper, tol=TOL, gain=GAIN)
     figure, ax = plt.subplots(figsize=(5.6, 4.2), layout="constrained")
     table.plot(ax)
-    trace = np.array([theta for theta, _ in best.trace])
-    ax.plot(trace[:, 1], trace[:, 0], ".-", color="white", lw=1, ms=4, label=f"optimise, {best.n_fits} fits")
-    ax.plot(best.model.theta[1], best.model.theta[0], "*", color="white", mec="black", ms=13)
+    trace = np.array(path_taken)
+    ax.plot(trace[:, 1], trace[:, 0], ".-", color="white", lw=1, ms=4, label=f"optimise, {best.evaluations} fits")
+    ax.plot(best.x[1], best.x[0], "*", color="white", mec="black", ms=13)
     ax.legend(loc="lower right", frameon=False, labelcolor="white")
     figure.savefig(path, dpi=120)
-    print(f"{path}: best cell {table.bound.max():.3f}, optimum {best.bound:.3f}, "
+    print(f"{path}: best cell {table.bound.max():.3f}, optimum {best.value:.3f}, "
           f"{int(table.n_factor.sum())} factorisations for {table.bound.size} cells")
 
 

@@ -25,7 +25,6 @@ from klimb import kernels, sites
 from klimb.infer.minibatch import minibatch
 from klimb.kernels import choose_inducing
 from klimb.models.inducing import enough_inducing, optimise_inducing
-from klimb.models.update import summarise, update
 from klimb.rows.kernel_rows import inducing_latent
 
 Found = dict[str, Any]
@@ -143,18 +142,16 @@ def part_update(repeats: int) -> Found:
         n = 1000 if points is None else 2000
         for new in (1, 20):
             X, y, old = data.X[:n], data.y[:n], n - new
-            before = klimb.gp(KERNEL, X[:old], sites.Logistic(), inducing=points)
-            fit = before.fit(y[:old])
+            fit = klimb.gp(KERNEL, X[:old], sites.Logistic(), inducing=points).fit(y[:old], hyper="fixed")
             whole = cpu(lambda X=X, y=y, points=points: klimb.gp(
-                KERNEL, X, sites.Logistic(), inducing=points).fit(y), repeats)
-            more = cpu(lambda before=before, fit=fit, X=X, y=y, old=old: update(
-                before, fit, y[:old], X[old:], y[old:])[1], repeats)
+                KERNEL, X, sites.Logistic(), inducing=points).fit(y, hyper="fixed"), repeats)
+            more = cpu(lambda fit=fit, X=X, y=y, old=old: fit.update(X[old:], y[old:]), repeats)
             line = {"refit": whole.seconds, "update": more.seconds,
                     "factorisations of refit": int(whole.value.history.n_factor.sum()),
                     "factorisations of update": int(more.value.history.n_factor.sum()),
                     "difference": more.value.bound - whole.value.bound}
             if points is not None:
-                summary = summarise(before, fit)
+                summary = fit.summarise()
                 line["summary"] = cpu(lambda s=summary, X=X, y=y, old=old: s.absorb(X[old:], y[old:]), repeats).seconds
             found[f"{name}, {new} new"] = line
             rows.append((f"{name}, {new} new", *line.values()))
@@ -169,13 +166,13 @@ def part_moving(repeats: int) -> Found:
     found: Found = {}
     rows = []
     enough = cpu(lambda: enough_inducing(model, data.y, tol=1.0, most=400), 1)
-    found["enough"] = {"seconds": enough.seconds, "sizes": enough.value.sizes, "bounds": enough.value.bounds,
-                       "reason": enough.value.reason}
+    found["enough"] = {"seconds": enough.seconds, "sizes": enough.value.trace.rule, "bounds": enough.value.trace.bound,
+                       "reason": enough.value.notes[0]}
     for method in ("greedy", "kmeans++"):
         Z = choose_inducing(KERNEL, data.X, 50, method=method)
         start = klimb.gp(KERNEL, data.X, sites.Logistic(), inducing=Z)
         run = cpu(lambda start=start: optimise_inducing(start, data.y, hyperparameters=False), 1)
-        line = {"start": start.fit(data.y).bound, "moved": run.value.bound, "n_fits": run.value.n_fits,
+        line = {"start": start.fit(data.y, hyper="fixed").bound, "moved": run.value.bound, "n_fits": run.value.n_fits,
                 "seconds": run.seconds}
         found[method] = line
         rows.append((method, *line.values()))
@@ -196,7 +193,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where to write the JSON file (default: benchmarks/results)")
     chosen = parser.parse_args()
     with one_thread():
-        klimb.gp(KERNEL, problem(300).X, sites.Logistic(), inducing=20).fit(problem(300).y)  # imports and tables
+        small = problem(300)  # imports and tables
+        klimb.gp(KERNEL, small.X, sites.Logistic(), inducing=20).fit(small.y, hyper="fixed")
         found = {name: PARTS[name](chosen.repeats) for name in chosen.only}
     print("\nwritten to", save("inducing", found, chosen.out))
 

@@ -106,7 +106,7 @@ def ours(data: Split, prior: str, C: float, **options: Any) -> dict[str, Any]:
     scale = np.sqrt(C) if prior == "gaussian" else C
     fit = klimb.sparse_glm(data.X, data.y, prior=prior, scale=scale, intercept=False, **options)
     seconds = time.process_time() - start
-    probability = fit.observe(data.X_test).probabilities()[:, 1]
+    probability = fit.predict(data.X_test)["mean"]
     row = {"solver": "klimb" if not options else f"klimb, {options['accuracy']:.0%}", "seconds": seconds,
            "predict_seconds": time.process_time() - start - seconds, "engine": fit.plan.choice,
            "status": fit.status.name, "certified": fit.certified, "iterations": fit.result.n_iter,

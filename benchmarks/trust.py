@@ -12,15 +12,18 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import klimb
-from klimb.infer.evidence import optimise
-from klimb.infer.hyper import Hypermodel
+from klimb.latents.costs import Shape
+from klimb.likelihoods import from_site
+from klimb.models.model import Functionals, Model
+from klimb.priors import PositivePrior
+from klimb.theta import Positive, Theta
 
 SITES = ("logistic", "probit", "poisson", "binomial", "laplace", "exponential", "gaussian", "negative binomial")
 
@@ -99,52 +102,73 @@ def planted_problems() -> Iterator[tuple[str, Any, Any, np.ndarray]]:
                klimb.sites.Logistic(), np.ones(12))
 
 
+@dataclass(frozen=True)
+class HalfCauchy(PositivePrior):
+    """Of a scale that may be near zero or large."""
+
+    scale: float
+
+    def __str__(self) -> str:
+        return f"half_cauchy({self.scale:g})"
+
+    def log_density(self, value: float) -> float:
+        return float(np.log(2.0 / (np.pi * self.scale)) - np.log1p((value / self.scale) ** 2))
+
+    def slope(self, value: float) -> float:
+        r = (value / self.scale) ** 2
+        return -2.0 * r / (1.0 + r)
+
+    def typical(self) -> float:
+        return self.scale
+
+
 @dataclass(frozen=True, eq=False)
-class Groups(Hypermodel):
+class Groups(Model):
     """Group means around a common one, y_j ~ N(mu + w_j, noise), w_j ~ N(0, scale^2), with the scale to be found.
 
     Jointly over (w, log scale) the posterior is a funnel: the smaller the scale, the narrower the w.
     """
 
     noise: np.ndarray
-    scale: float = 1.0
-    half_cauchy: float = 5.0  # of the prior of the scale
+    at: np.ndarray = field(default_factory=lambda: np.zeros(1))
+    theta: Theta = field(default_factory=lambda: Theta.of([Positive("scale", HalfCauchy(5.0), least=1e-3)]))
     mean_sd: float = 5.0
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return ("log scale",)
+    def likelihood(self) -> Any:
+        return from_site(klimb.sites.Gaussian(self.noise))
 
     @property
-    def theta(self) -> np.ndarray:
-        return np.log([self.scale])
+    def scale(self) -> float:
+        return float(np.exp(self.at[0]))
 
     @property
-    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.log([1e-3]), np.log([1e3])
+    def columns(self) -> np.ndarray:
+        n = len(self.noise)
+        return np.column_stack([np.ones(n), np.eye(n)])
 
-    def with_theta(self, theta: Any) -> Groups:
-        return replace(self, scale=float(np.exp(np.asarray(theta)[0])))
+    def _moved(self, at: Any) -> Groups:
+        return replace(self, at=at)
 
     @property
     def latent(self) -> Any:
-        n = len(self.noise)
-        variances = np.append(self.mean_sd**2, np.full(n, self.scale**2))
-        return klimb.latents.Weights(np.column_stack([np.ones(n), np.eye(n)]), cov=variances, form="primal")
+        variances = np.append(self.mean_sd**2, np.full(len(self.noise), self.scale**2))
+        return klimb.latents.Weights(self.columns, cov=variances, form="primal")
 
-    @property
-    def site(self) -> Any:
-        return klimb.sites.Gaussian(self.noise)
-
-    def gradient(self, posterior: Any, y: Any) -> np.ndarray:
+    def prior_gradient(self, posterior: Any) -> np.ndarray:
         """Of -KL: sum_j E w_j^2 / scale^2 - 1 per unit of log scale."""
         second = posterior.mean[1:] ** 2 + np.diag(posterior.covariance())[1:]
         return np.array([float((second / self.scale**2 - 1.0).sum())])
 
-    def log_prior(self) -> tuple[float, Any]:
-        r = (self.scale / self.half_cauchy) ** 2
-        constant = np.log(2.0 / (np.pi * self.half_cauchy))
-        return float(constant - np.log1p(r) + np.log(self.scale)), np.array([1.0 - 2.0 * r / (1.0 + r)])
+    def prepare(self, new: Any) -> np.ndarray:
+        return self.columns if new is None else np.asarray(new, dtype=float)
+
+    def functionals(self, prepared: np.ndarray) -> Functionals:
+        return Functionals(prepared, np.zeros(len(prepared)), np.zeros(len(prepared)))
+
+    def shape(self) -> Shape:
+        n, width = self.columns.shape
+        return Shape(n, width, n * width)
 
 
 EIGHT_SCHOOLS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
@@ -185,7 +209,7 @@ def planted() -> None:
         print(f"{label:36s} {report.verdict:10s} {report.number:6.2f} {report.measures:30s} k-hat {report.khat:.2f} "
               f"effective {report.efficiency:.2f}")
     for label, model, y in planted_funnels():
-        found = klimb.trust(optimise(model, y))
+        found = klimb.trust(model.fit(y))
         print(f"{label:36s} {found.verdict:10s} {found.number:6.2f} {found.measures}")
 
 

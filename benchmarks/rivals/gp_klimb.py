@@ -10,8 +10,8 @@ import numpy as np
 import scipy.linalg as sla
 
 import klimb
-from klimb.infer.evidence import optimise
-from klimb.infer.hyper import Hypermodel
+from klimb.models.search import GAIN, TOL, Evaluator
+from klimb.numerics.quasi_newton import climb
 
 IMPORTS = time.perf_counter() - BEGIN
 
@@ -63,37 +63,29 @@ def default(task, watch):
     watch.about.update(factorisations=int(result.history.n_factor.sum()), bound=result.bound)
 
 
-class Noted(Hypermodel):
-    """A model that tells a stopwatch about every evaluation of its bound and gradient."""
-
-    def __init__(self, model, watch):
-        self.model, self.watch = model, watch
-
-    names = property(lambda self: self.model.names)
-    theta = property(lambda self: self.model.theta)
-    bounds = property(lambda self: self.model.bounds)
-    latent = property(lambda self: self.model.latent)
-    site = property(lambda self: self.model.site)
-
-    def with_theta(self, theta):
-        return Noted(self.model.with_theta(theta), self.watch)
-
-    def gradient(self, q, y):
-        gradient = self.model.gradient(q, y)
-        self.watch.lap(posterior(q), hyperparameters(self.model))
-        return gradient
-
-
 def hyperparameters(model):
     return model.kernel.lengthscale, model.kernel.variance
 
 
 def learn(task, watch):
-    watch.compiling(lambda: optimise(model_of(task, slice(0, 60)), task.y[:60]))
+    """The search of klimb.optimise, with a note of every evaluation."""
+    watch.compiling(lambda: klimb.optimise(model_of(task, slice(0, 60)), task.y[:60]))
     watch.start()
-    best = optimise(Noted(model_of(task), watch), task.y)
-    watch.lap(posterior(best.result.posterior), hyperparameters(best.model.model), force=True)
-    watch.about.update(fits=best.n_fits, bound=best.bound)
+    model = model_of(task)
+    evaluate, latest = Evaluator(model, model.read(task.y)), [None]
+
+    def objective(theta):
+        found = evaluate(theta, start=latest[0])
+        latest[0] = found.result.posterior
+        gradient = evaluate.gradient(found)
+        watch.lap(posterior(latest[0]), hyperparameters(found.model))
+        return found.objective, gradient
+
+    climb(objective, model.at, model.theta.lower, model.theta.upper, tol=TOL, gain=GAIN, max_iter=200)
+    best = evaluate.best
+    result = best.model.infer(evaluate.data, start=best.result.posterior)
+    watch.lap(posterior(result.posterior), hyperparameters(best.model), force=True)
+    watch.about.update(fits=evaluate.n_fits, bound=result.bound)
 
 
 if __name__ == "__main__":
