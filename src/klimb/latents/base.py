@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from klimb.latents.costs import Option, Shape
     from klimb.latents.implicit import Implicit
     from klimb.latents.linear import LinearParts
+    from klimb.latents.shocks import Shocks
     from klimb.latents.weights_posterior import WeightPosterior
     from klimb.linalg.matrix import DesignMatrix
 
@@ -196,6 +197,10 @@ class Latent(ABC):
         from klimb.latents.coordinates import default_coordinates
 
         return default_coordinates(posterior)
+
+    def shocks(self, posterior: Posterior) -> Shocks | None:
+        """q of few shared weights, and of the levels of a group apart; None where importance weights are of no use."""
+        return None
 
     def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
         """A draw from the prior: of what is reported (here f itself), and of f at the sites."""

@@ -23,6 +23,7 @@ from klimb.latents.costs import Option, Shape, arrow
 from klimb.latents.linear import LinearParts
 from klimb.latents.mixed_coordinates import MixedCoordinates
 from klimb.latents.prior import WeightPrior
+from klimb.latents.shocks import Shocks
 from klimb.linalg.matrix import DenseDesign
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import (
@@ -317,6 +318,11 @@ class Mixed(Latent):
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
         return MixedCoordinates(self, posterior)
+
+    def shocks(self, posterior: Posterior) -> Shocks | None:
+        if self.n_outputs > 1 or self.slack.any() or not posterior.spread:
+            return None
+        return Shocks.of_levels(self.detach(posterior), self.X, self.values, self.rows)
 
     def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
         slack = np.sqrt(self.slack) * rng.standard_normal(self.n_sites)

@@ -25,6 +25,7 @@ from klimb.latents.costs import Option, Shape, cheapest, dual, primal
 from klimb.latents.kernel import Buffers, Kernel, kernel_factor
 from klimb.latents.linear import LinearParts
 from klimb.latents.prior import WeightPrior
+from klimb.latents.shocks import MOST_SHARED, Shocks
 from klimb.latents.weights_posterior import DenseWeights, WeightPosterior, WideWeights
 from klimb.linalg.matrix import DesignMatrix, ScaledRows, as_design
 from klimb.numerics.arrays import Array
@@ -243,6 +244,11 @@ class Weights(Latent):
         explained = np.einsum("ij,j,ij->i", pushed, posterior.gamma, cross)
         variances = np.asarray(np.maximum(prior - explained, np.finfo(float).eps * prior))
         return DenseCoordinates(covariance, posterior.m, (cross, posterior.mean, variances))
+
+    def shocks(self, posterior: Posterior) -> Shocks | None:
+        if self.n_outputs > 1 or self.slack.any() or self.n_weights > MOST_SHARED or not posterior.spread:
+            return None
+        return Shocks.of_rows(DenseWeights(posterior.mean, self.posterior_root(posterior)), self.X)
 
     def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
         slack = np.sqrt(self.slack) * rng.standard_normal(self.n_sites)

@@ -19,6 +19,7 @@ from klimb.infer.result import Status
 from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.components import SCORES, Components
+from klimb.models.correction import Correction, Corrector
 from klimb.models.search import Evaluator, Peak, Stopped
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import smooth_log_weights
@@ -29,6 +30,7 @@ GOOD_KHAT, GOOD_EFFECTIVE = 0.5, 0.3  # where a round is the last one: k-hat, an
 ENOUGH_EFFECTIVE = 300.0  # effective points that are enough whatever the share
 COMPONENTS = 3  # t's that are fitted to the weights
 KEPT = 128  # points whose posterior of the weights is kept
+KEPT_CORRECTED = 64  # the same where each has to be corrected
 PROBE = 2.0  # where along an axis the width is measured, in sd
 WIDTHS = (0.4, 4.0)  # least and most of it
 MEMORY = 2e8  # bytes of posteriors of weights that are remembered while points are drawn
@@ -72,36 +74,51 @@ class _Points:
         self._count = 0
         self._small = _bytes(peak.model.detach(peak.result.posterior)) * most <= MEMORY
         self._parts: dict[bytes, tuple[WeightPosterior, Status]] = {}
+        self._correct = Corrector(peak.result)
+        self._gain = self._correct.gain(peak.result)
+        self.gains: dict[bytes, float] = {}  # of evidence over bound, beyond that at the peak
 
-    def part(self, theta: Array) -> tuple[WeightPosterior, Status] | None:
-        """q of the weights at a point, remembered where that is cheap, else fitted again."""
-        if theta.tobytes() in self._parts:
-            return self._parts[theta.tobytes()]
-        found = self._evaluate(theta, start=self._peak.result.posterior)
+    @property
+    def corrected(self) -> bool:
+        return self._correct.wanted
+
+    def part(self, theta: Array) -> tuple[WeightPosterior, Status, Correction | None] | None:
+        """q of the weights at a point, remembered where that is cheap, else fitted again, and its correction."""
+        if theta.tobytes() in self._parts and not self.corrected:
+            return *self._parts[theta.tobytes()], None
+        found = self._evaluate(theta, start=self._nearest(theta))
         if found.result is None:
             return None
-        return found.model.detach(found.result.posterior), found.result.status
+        return found.model.detach(found.result.posterior), found.result.status, self._correct(found.result)
+
+    def _nearest(self, theta: Array) -> Posterior:
+        place = self._inverse @ (theta - self._peak.model.at)
+        return min(self._starts, key=lambda one: float(((one[0] - place) ** 2).sum()))[1]
 
     def objective(self, theta: Array) -> float:
-        """Bound plus log prior relative to the peak; minus infinity where nothing can be computed."""
+        """Bound plus log prior relative to the peak, with the gain of evidence over bound where that matters; minus
+        infinity where nothing can be computed.
+        """
         peak = self._peak
         if (theta <= peak.model.theta.lower).any() or (theta >= peak.model.theta.upper).any():
             return -np.inf
-        place = self._inverse @ (theta - peak.model.at)
-        start = min(self._starts, key=lambda one: float(((one[0] - place) ** 2).sum()))[1]
         try:
-            found = self._evaluate(theta, start=start)
+            found = self._evaluate(theta, start=self._nearest(theta))
         except KlimbError:
             return -np.inf
         self._count += 1
         self._evaluate.tell("integrating", self._count, self._most, peak.result.bound)
         if found.result is None or not np.isfinite(found.objective):
             return -np.inf
-        if self._small:
+        plain = found.objective - peak.objective
+        gain = self._correct.gain(found.result) - self._gain if self.corrected and plain > -FALL else 0.0
+        self.gains[theta.tobytes()] = gain
+        if self._small and not self.corrected:
             self._parts[theta.tobytes()] = found.model.detach(found.result.posterior), found.result.status
         if len(self._starts) < ANCHORS:
+            place = self._inverse @ (theta - peak.model.at)
             self._starts.append((place, replace(found.result.posterior, factor=None)))
-        return found.objective - peak.objective
+        return plain + gain
 
 
 def _bytes(part: WeightPosterior) -> int:
@@ -110,11 +127,12 @@ def _bytes(part: WeightPosterior) -> int:
     return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
-def adaptively(peak: Peak, axes: Array, evaluate: Evaluator, most: int) -> tuple[Sampled, Components, Status]:
-    """Weighted points of theta, as many rounds as their weights ask for, and the components made of them."""
+def adaptively(peak: Peak, axes: Array, evaluate: Evaluator, most: int) -> tuple[Array, Components, Status]:
+    """Log weights of points of theta by q's bounds, as many rounds as they ask for, and the components made of them."""
     points = _Points(peak, axes, evaluate, most)
     found = _sampled(peak, axes, points, most)
-    return found, *_components(found, points, axes)
+    gains = np.array([points.gains.get(one.tobytes(), 0.0) for one in found.theta])
+    return found.log_weights - gains, *_components(found, points, axes)
 
 
 def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> Sampled:
@@ -241,27 +259,45 @@ def _polynomials(z: Array, degree: int) -> Array:
 
 def _components(found: Sampled, points: _Points, axes: Array) -> tuple[Components, Status]:
     """Components whose thetas are an even choice of the points by their weights, and marginals from all points."""
-    weights = found.weights
+    count = KEPT_CORRECTED if points.corrected else KEPT
+    chosen, shares = _even_choice(found.theta, found.weights, np.linalg.inv(axes), count)
+    every = [(k, share, at) for k, share in zip(chosen, shares, strict=True)
+             if (at := points.part(found.theta[k])) is not None]
+    theta, w = np.array([found.theta[k] for k, _, _ in every]), np.array([share for _, share, _ in every])
+    status = next((at[1] for _, _, at in every if at[1] is not Status.CONVERGED), Status.CONVERGED)
+    plain = tuple(at[0] for _, _, at in every)
+    known = [(share, at[2]) for _, share, at in every if at[2] is not None]
+    if not known:
+        return _with_marginals(found, theta, w, plain), status
+    gains = np.array([points.gains.get(one.tobytes(), 0.0) for one in found.theta])
+    own = np.exp(-gains[[k for k, _, _ in every]])
+    uncorrected = _with_marginals(_reweighed(found, -gains), theta, w * own, plain)
+    parts = tuple(at[0] if at[2] is None or at[2].part is None else at[2].part for _, _, at in every)
+    mass = np.array([share for share, _ in known])
+    efficiency = float(mass @ np.array([one.efficiency for _, one in known]) / mass.sum())
+    khat = float(np.median([one.khat for _, one in known]))
+    return replace(_with_marginals(found, theta, w, parts), uncorrected=uncorrected, efficiency=efficiency,
+                   correction_khat=khat), status
+
+
+def _reweighed(found: Sampled, change: Array) -> Sampled:
+    """The same points under another objective."""
+    log_w = found.log_weights + change
+    smoothed = smooth_log_weights(log_w)
+    return replace(found, values=found.values + change, log_weights=log_w, khat=smoothed.khat,
+                   n_effective=smoothed.effective)
+
+
+def _with_marginals(found: Sampled, theta: Array, w: Array, parts: tuple[WeightPosterior, ...]) -> Components:
     many, many_weights = smoothed_points(found) or _heavy(found)
-    chosen, shares = _even_choice(found.theta, weights, np.linalg.inv(axes))
-    parts, thetas, kept, status = [], [], [], Status.CONVERGED
-    for k, share in zip(chosen, shares, strict=True):
-        at = points.part(found.theta[k])
-        if at is None:
-            continue
-        parts.append(at[0])
-        thetas.append(found.theta[k])
-        kept.append(share)
-        status = at[1] if status is Status.CONVERGED else status
-    w = np.array(kept)
-    w = calibrated(np.array(thetas), w / w.sum(), many, many_weights)
-    return Components(w, np.array(thetas), tuple(parts), marginal_quantiles(many, many_weights),
-                      khat=found.khat, n_effective=found.n_effective, points=many, point_weights=many_weights), status
+    w = calibrated(theta, w / w.sum(), many, many_weights)
+    return Components(w, theta, parts, marginal_quantiles(many, many_weights), khat=found.khat,
+                      n_effective=found.n_effective, points=many, point_weights=many_weights)
 
 
-def _even_choice(theta: Array, weights: Array, inverse: Any) -> tuple[Any, Array]:
-    """Systematic resampling along the longest direction: `KEPT` points of equal weight, repeated ones merged."""
-    if (weights > 0).sum() <= KEPT:
+def _even_choice(theta: Array, weights: Array, inverse: Any, count: int) -> tuple[Any, Array]:
+    """Systematic resampling along the longest direction: ``count`` points of equal weight, repeated ones merged."""
+    if (weights > 0).sum() <= count:
         keep = np.flatnonzero(weights > 1e-6 * weights.max())
         return keep, weights[keep] / weights[keep].sum()
     z = (theta - weights @ theta) @ inverse.T
@@ -269,9 +305,9 @@ def _even_choice(theta: Array, weights: Array, inverse: Any) -> tuple[Any, Array
     along = z @ np.linalg.eigh(spread)[1][:, -1]
     order = np.argsort(along, kind="stable")
     edges = np.cumsum(weights[order])
-    picks = order[np.minimum(np.searchsorted(edges, (np.arange(KEPT) + 0.5) / KEPT), len(order) - 1)]
+    picks = order[np.minimum(np.searchsorted(edges, (np.arange(count) + 0.5) / count), len(order) - 1)]
     chosen, counts = np.unique(picks, return_counts=True)
-    return chosen, counts / KEPT
+    return chosen, counts / count
 
 
 def marginal_quantiles(theta: Array, weights: Array) -> Array:

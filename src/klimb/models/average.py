@@ -14,11 +14,13 @@ from typing import Any, final
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from klimb.infer.result import Status
+from klimb.infer.result import Result, Status
 from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.adaptive import FIRST, adaptively
 from klimb.models.components import LEAST_WEIGHT, SCORES, Components
+from klimb.models.correction import Correction, Corrector
+from klimb.models.model import Model
 from klimb.models.search import Evaluated, Evaluator, Peak, axes_of, curvature
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
@@ -55,6 +57,8 @@ class _Point:
     theta: Array
     part: WeightPosterior
     status: Status
+    plain: float  # bound plus log prior, relative to the peak's
+    correction: Correction | None
 
 
 @final
@@ -64,22 +68,31 @@ class _Around:
     def __init__(self, peak: Peak, A: Array, evaluate: Evaluator, expected: int) -> None:
         self.peak, self.A, self._evaluate, self._expected = peak, A, evaluate, expected
         self._count = 0
+        self._correct = Corrector(peak.result)
+        self._gain = 0.0  # at the peak
 
-    def __call__(self, z: Array, start: Posterior | None = None) -> tuple[float, Evaluated]:
-        """The objective relative to the peak, and the fit."""
-        peak = self.peak
+    def __call__(self, z: Array, start: Posterior | None = None) -> tuple[float, Evaluated, _Point | None]:
+        """The objective relative to the peak, corrected where q's bound is not good enough; the fit, and what is kept.
+        """
+        peak, beyond = self.peak, 0.0
+        if z.any():
+            theta = peak.model.at + self.A @ z
+            inside = np.clip(theta, peak.model.theta.lower, peak.model.theta.upper)
+            beyond = PENALTY * float(np.abs(theta - inside).max())
+            found = self._evaluate(inside, start=start if start is not None else peak.result.posterior)
+            self._count += 1
+            self._evaluate.tell("integrating", self._count, max(self._expected, self._count), peak.result.bound)
+        else:
+            found = Evaluated(peak.model, peak.result, peak.objective)
+        plain = found.objective - peak.objective - beyond
+        if found.result is None or not np.isfinite(plain):
+            return -np.inf, found, None
+        correction = self._correct(found.result)
+        gain = correction.gain if correction is not None else self._gain
         if not z.any():
-            return 0.0, Evaluated(peak.model, peak.result, peak.objective)
-        theta = peak.model.at + self.A @ z
-        inside = np.clip(theta, peak.model.theta.lower, peak.model.theta.upper)
-        found = self._evaluate(inside, start=start if start is not None else peak.result.posterior)
-        self._count += 1
-        self._evaluate.tell("integrating", self._count, max(self._expected, self._count), peak.result.bound)
-        return found.objective - peak.objective - PENALTY * float(np.abs(theta - inside).max()), found
-
-    def point(self, found: Evaluated) -> _Point:
-        assert found.result is not None
-        return _Point(found.model.at, found.model.detach(found.result.posterior), found.result.status)
+            self._gain = gain
+        part = found.model.detach(found.result.posterior)
+        return plain + gain - self._gain, found, _Point(found.model.at, part, found.result.status, plain, correction)
 
 
 def integrated(peak: Peak, evaluate: Evaluator) -> Averaged:
@@ -93,9 +106,9 @@ def integrated(peak: Peak, evaluate: Evaluator) -> Averaged:
 
 def _adaptive(peak: Peak, A: Array, evaluate: Evaluator, most: int) -> Averaged:
     """Importance sampling that adapts, whose weights say how far it can be trusted."""
-    found, components, status = adaptively(peak, A, evaluate, most)
-    usable = np.isfinite(found.log_weights)
-    evidence = float(np.logaddexp.reduce(found.log_weights[usable])) - float(np.log(len(found.theta)))
+    log_weights, components, status = adaptively(peak, A, evaluate, most)
+    usable = np.isfinite(log_weights)
+    evidence = float(np.logaddexp.reduce(log_weights[usable])) - float(np.log(len(log_weights)))
     return Averaged(components, peak.objective + evidence, status if peak.converged else peak.status)
 
 
@@ -104,19 +117,50 @@ def chosen(peak: Peak, evaluate: Evaluator) -> Averaged:
     A = axes_of(curvature(peak, evaluate))
     covariance = A @ A.T
     quantiles = peak.model.at[:, None] + np.sqrt(np.diagonal(covariance))[:, None] * SCORES
-    components = Components(np.ones(1), peak.model.at[None], (peak.model.detach(peak.result.posterior),), quantiles,
-                            covariance)
-    return Averaged(components, peak.result.bound, peak.status)
+    return Averaged(one_point(peak.model, peak.result, quantiles, covariance), peak.result.bound, peak.status)
 
 
-def _components(points: list[_Point], log_w: Array, quantiles: Array) -> tuple[Components, Status]:
-    total = float(np.logaddexp.reduce(log_w))
-    weights = np.exp(log_w - total)
+def one_point(model: Model, result: Result, quantiles: Array | None = None,
+              covariance: Array | None = None) -> Components:
+    """The components of one theta, which counts as known unless its ``covariance`` is given."""
+    if quantiles is None:
+        quantiles = np.repeat(model.at[:, None], len(SCORES), axis=1)
+    plain = Components(np.ones(1), model.at[None], (model.detach(result.posterior),), quantiles,
+                       np.zeros((0, 0)) if covariance is None else covariance)
+    found = Corrector(result)(result)
+    if found is None:
+        return plain
+    part = plain.parts[0] if found.part is None else found.part
+    return replace(plain, parts=(part,), uncorrected=plain, efficiency=found.efficiency, correction_khat=found.khat)
+
+
+def _components(points: list[_Point], log_w: Array, quantiles: Array,
+                plain_quantiles: Array) -> tuple[Components, Status]:
+    """Of points with the logs of their weights; beside them what q's own bounds would have said."""
+    found, status = _plain_components([point.part for point in points], points, log_w, quantiles)
+    corrections = [point.correction for point in points]
+    if not any(corrections):
+        return found, status
+    log_plain = log_w - np.array([0.0 if own is None else own.gain for own in corrections])
+    plain, _ = _plain_components([point.part for point in points], points, log_plain, plain_quantiles)
+    parts = [point.part if own is None or own.part is None else own.part
+             for point, own in zip(points, corrections, strict=True)]
+    found, status = _plain_components(parts, points, log_w, quantiles)
+    share = np.exp(log_w - np.logaddexp.reduce(log_w))
+    known = np.array([own is not None for own in corrections])
+    efficiency = share[known] @ np.array([own.efficiency for own in corrections if own is not None]) / share[known].sum()
+    khat = max(own.khat for own, weight in zip(corrections, share, strict=True)
+               if own is not None and weight >= 0.1 * share.max())
+    return replace(found, uncorrected=plain, efficiency=float(efficiency), correction_khat=float(khat)), status
+
+
+def _plain_components(parts: list[WeightPosterior], points: list[_Point], log_w: Array,
+                      quantiles: Array) -> tuple[Components, Status]:
+    weights = np.exp(log_w - np.logaddexp.reduce(log_w))
     keep = np.flatnonzero(weights > LEAST_WEIGHT * weights.max())
-    kept = [points[k] for k in keep]
-    status = next((p.status for p in kept if p.status is not Status.CONVERGED), Status.CONVERGED)
-    return Components(weights[keep] / weights[keep].sum(), np.array([p.theta for p in kept]),
-                      tuple(p.part for p in kept), quantiles), status
+    status = next((points[k].status for k in keep if points[k].status is not Status.CONVERGED), Status.CONVERGED)
+    return Components(weights[keep] / weights[keep].sum(), np.array([points[k].theta for k in keep]),
+                      tuple(parts[k] for k in keep), quantiles), status
 
 
 def _lattice(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
@@ -129,13 +173,14 @@ def _lattice(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
     points: dict[tuple[int, ...], _Point] = {}
     starts: dict[tuple[int, ...], Posterior] = {}
     queue: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(origin, origin)]
-    asked = {origin}
+    asked, best = {origin}, 0.0
     while queue and len(values) < MOST_NODES[d]:
         node, parent = queue.pop(0)
-        values[node], found = around(spacing * np.array(node, dtype=float), starts.get(parent))
-        if values[node] < -DROP:
+        values[node], found, point = around(spacing * np.array(node, dtype=float), starts.get(parent))
+        best = max(best, values[node])
+        if point is None or values[node] < best - DROP:
             continue
-        points[node] = around.point(found)
+        points[node] = point
         starts[node] = _sites_of(found, peak)
         for axis in range(d):
             for sign in (1, -1):
@@ -147,11 +192,13 @@ def _lattice(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
         starts = {place: kept for place, kept in starts.items() if place in waiting}
     nodes = list(points)
     log_w = np.array([values[node] for node in nodes])
+    plain = {node: points[node].plain if node in points else value for node, value in values.items()}
     components, status = _components([points[node] for node in nodes], log_w,
-                                     _lattice_quantiles(peak, A, spacing, values))
+                                     _lattice_quantiles(peak, A, spacing, values),
+                                     _lattice_quantiles(peak, A, spacing, plain))
     cell = d * np.log(spacing) + float(np.linalg.slogdet(A)[1])
-    return Averaged(components, peak.objective + float(np.logaddexp.reduce(log_w)) + cell,
-                    status if peak.converged else peak.status)
+    evidence = float(np.logaddexp.reduce([points[node].plain for node in nodes])) + cell
+    return Averaged(components, peak.objective + evidence, status if peak.converged else peak.status)
 
 
 def _sites_of(found: Evaluated, peak: Peak) -> Posterior:
@@ -163,7 +210,8 @@ def _sites_of(found: Evaluated, peak: Peak) -> Posterior:
 def _lattice_quantiles(peak: Peak, A: Array, spacing: float, values: dict[tuple[int, ...], float]) -> Array:
     """Quantiles of each entry of theta: the density between the nodes is a sum of normal bumps through its values."""
     z = spacing * np.array(list(values), dtype=float)
-    p = np.exp(np.array(list(values.values())))
+    heights = np.array(list(values.values()))
+    p = np.exp(heights - heights.max())
     width = KERNEL * spacing
     distance = ((z[:, None] - z[None]) ** 2).sum(axis=2)
     bumps = np.linalg.solve(np.exp(-0.5 * distance / width**2) + 1e-10 * np.eye(len(z)), p)
@@ -188,17 +236,19 @@ def _composite(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
         for side, sign in enumerate((-1.0, 1.0)):
             fall = -around(sign * PROBE * np.eye(d)[k])[0]
             stretch[k, side] = np.clip(PROBE / np.sqrt(2.0 * max(fall, 1e-3)), *STRETCH)
-    points, logs = [], []
+    points, logs, volume = list[_Point](), list[float](), list[float]()
     for place, share in zip(z, mass, strict=True):
         scale = np.where(place > 0, stretch[:, 1], np.where(place < 0, stretch[:, 0], stretch.mean(axis=1)))
-        value, found = around(scale * place)
-        if not np.isfinite(value):
+        value, _, point = around(scale * place)
+        if point is None:
             continue
-        logs.append(value + 0.5 * float(place @ place) + np.log(share) + float(np.log(scale).sum()))
-        points.append(around.point(found))
-    log_w = np.array(logs)
-    components, status = _components(points, log_w, _split_quantiles(peak, A, stretch))
-    evidence = peak.objective + float(np.logaddexp.reduce(log_w)) + 0.5 * d * np.log(2 * np.pi)
+        volume.append(0.5 * float(place @ place) + np.log(share) + float(np.log(scale).sum()))
+        logs.append(value + volume[-1])
+        points.append(point)
+    quantiles = _split_quantiles(peak, A, stretch)
+    components, status = _components(points, np.array(logs), quantiles, quantiles)
+    plain = np.array([point.plain for point in points]) + np.array(volume)
+    evidence = peak.objective + float(np.logaddexp.reduce(plain)) + 0.5 * d * np.log(2 * np.pi)
     return Averaged(components, evidence + float(np.linalg.slogdet(A)[1]), status if peak.converged else peak.status)
 
 

@@ -38,6 +38,9 @@ class Components:
     n_effective: float = float("nan")  # points of theta that count
     points: Array = field(default_factory=lambda: np.zeros((0, 0)))  # all points of theta, where more than ``theta``
     point_weights: Array = field(default_factory=lambda: np.zeros(0))
+    uncorrected: Components | None = None  # by q and its bound alone, where these have the exact posterior's moments
+    efficiency: float = float("nan")  # of the importance weights behind that: effective draws over draws
+    correction_khat: float = float("nan")  # the tail of those weights
 
     @property
     def marginal_points(self) -> tuple[Array, Array]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
-
 from klimb.errors import InputError
 from klimb.infer.result import Result, Status
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
-from klimb.models.average import Averaged, chosen, integrated, worth_integrating
-from klimb.models.components import SCORES, Components
+from klimb.models.average import Averaged, chosen, integrated, one_point, worth_integrating
+from klimb.models.components import Components
 from klimb.models.model import HyperMode, Listen, Model, Progress
 from klimb.models.search import Evaluator, Peak, Stopped, find_peak
 
@@ -66,12 +64,6 @@ def around(peak: Peak, data: Observed, *, integrate: bool, spread: bool = True,
         return _at_peak(peak, Status.STOPPED, peak.n_fits + evaluate.n_fits)
     return Solution(peak.model, peak.result, found.components, found.log_evidence, mode, found.status,
                     peak.n_fits + evaluate.n_fits, peak.path)
-
-
-def one_point(model: Model, result: Result) -> Components:
-    """The components of one theta, which counts as known."""
-    quantiles = np.repeat(model.at[:, None], len(SCORES), axis=1)
-    return Components(np.ones(1), model.at[None], (model.detach(result.posterior),), quantiles)
 
 
 def _at_peak(peak: Peak, status: Status, n_fits: int) -> Solution:

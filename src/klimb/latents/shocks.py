@@ -1,0 +1,107 @@
+"""q of a linear model in standard shocks: those shared by all rows, and those of each level of a grouping factor.
+
+    f_i = m_i + r_i'e + s_i'u_l,    e ~ N(0, I) of the shared weights,    u_l ~ N(0, I) of the level, given e
+
+Given e the levels are independent under q and under the exact posterior, so that each can be integrated out by itself:
+what is left has as many dimensions as there are shared weights, however many levels there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb.latents.arrow import ArrowWeights
+from klimb.latents.weights_posterior import DenseWeights, WeightPosterior
+from klimb.numerics.arrays import Array
+
+MOST_SHARED = 64  # shared weights up to which importance weights over them are of use
+MOST_COLUMNS = 3  # coefficients of a level up to which it is integrated out by quadrature
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ShockMoments:
+    """Moments of the shocks under the exact posterior: N(0, I) where q is exact."""
+
+    centre: Array  # (R,): E e
+    spread: Array  # (R, R): Cov(e)
+    mean: Array  # (L, k): E u_l
+    with_shared: Array  # (L, k, R): Cov(u_l, e)
+    covariance: Array  # (L, k, k): Cov(u_l)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Shocks:
+    """Rows in the shocks of q, sorted by level; without a grouping factor all rows are one level that has no shocks."""
+
+    q: ArrowWeights
+    own: Array  # (L, k, k): roots of the levels' covariances given e
+    shared_rows: Array  # (N, R): r_i
+    level_rows: Array  # (N, k): s_i
+    order: npt.NDArray[np.intp]  # original position of each row
+    starts: npt.NDArray[np.intp]  # where the runs of the levels begin
+    present: npt.NDArray[np.intp]  # level of each run
+
+    @classmethod
+    def of_levels(cls, q: ArrowWeights, X: Array, values: Array, rows: Any) -> Shocks | None:
+        """From rows sorted by level; None where there are too many weights to be of use."""
+        (_, R), k = q.root.shape, values.shape[1]
+        if R > MOST_SHARED or k > MOST_COLUMNS:
+            return None
+        eigenvalues, vectors = np.linalg.eigh(q.level_cov)
+        own = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))[:, None, :]
+        shared_rows = X @ q.root
+        for j in range(k):
+            shared_rows -= values[:, j, None] * q.pull[rows.level, j]
+        level_rows = np.einsum("ij,ijk->ik", values, own[rows.level])
+        return cls(q, own, shared_rows, level_rows, rows.order, rows.starts, rows.present)
+
+    @classmethod
+    def of_rows(cls, q: DenseWeights, X: Any) -> Shocks | None:
+        """From the rows of a design that all share their weights."""
+        if q.root.ndim != 2 or q.root.shape[1] > MOST_SHARED:
+            return None
+        R = q.root.shape[1]
+        arrow = ArrowWeights(q.mean, q.root, np.zeros((1, 0)), np.zeros((1, 0, R)), np.zeros((1, 0, 0)))
+        rows = np.concatenate([np.asarray(block) for _, block in X.scaled_blocks(q.root)])
+        one = np.zeros(1, dtype=np.intp)
+        return cls(arrow, np.zeros((1, 0, 0)), rows, np.zeros((len(rows), 0)), np.arange(len(rows)), one, one)
+
+    @property
+    def dim(self) -> int:
+        return self.q.root.shape[1]
+
+    def some(self, runs: npt.NDArray[np.intp]) -> Shocks:
+        """The rows of some levels alone."""
+        counts = np.diff(np.append(self.starts, len(self.order)))[runs]
+        rows = np.concatenate([np.arange(self.starts[run], self.starts[run] + n)
+                               for run, n in zip(runs, counts, strict=True)])
+        starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp)
+        return replace(self, shared_rows=self.shared_rows[rows], level_rows=self.level_rows[rows],
+                       order=self.order[rows], starts=starts, present=self.present[runs])
+
+    def matched(self, found: ShockMoments) -> WeightPosterior:
+        """q with the means and covariances of the exact posterior; levels are correlated through e alone."""
+        q, own = self.q, self.own
+        eigenvalues, vectors = np.linalg.eigh(found.spread)
+        widths = np.sqrt(np.maximum(eigenvalues, 1e-12))
+        root, back = vectors * widths, vectors / widths  # e = centre + root e'
+        shared = q.shared + q.root @ found.centre
+        if not q.level_mean.size:
+            return DenseWeights(shared, q.root @ root)
+        # b_l = level_mean - pull e + own u: its mean, how it moves with e', and what is left of its covariance.
+        mean = q.level_mean - q.pull @ found.centre + np.einsum("ljk,lk->lj", own, found.mean)
+        with_shared = own @ found.with_shared
+        moves = with_shared @ back - q.pull @ root
+        cross = with_shared @ np.swapaxes(q.pull, 1, 2)
+        whole = (q.pull @ found.spread @ np.swapaxes(q.pull, 1, 2) - cross - np.swapaxes(cross, 1, 2)
+                 + own @ found.covariance @ np.swapaxes(own, 1, 2))
+        left = whole - moves @ np.swapaxes(moves, 1, 2)
+        values, directions = np.linalg.eigh(0.5 * (left + np.swapaxes(left, 1, 2)))
+        left = (directions * np.maximum(values, 0.0)[:, None, :]) @ np.swapaxes(directions, 1, 2)
+        return ArrowWeights(shared, q.root @ root, mean, -moves, left)

@@ -1,0 +1,93 @@
+"""What a Gaussian q leaves out, put back: the exact posterior's evidence, means and covariances at fixed theta.
+
+q understates the evidence of a model, the more so the further its levels are from Gaussian, and that grows with the
+standard deviation of small groups of yes and no: weighing theta by the bound alone pulls such parameters down. Where
+importance weights over the shared weights are good (the levels of a group integrated out by quadrature), they give the
+evidence, and the posterior of the weights gets the means and covariances of the exact one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from klimb.infer.result import Result
+from klimb.latents.weights_posterior import WeightPosterior
+from klimb.numerics.lowdiscrepancy import matched_draws
+from klimb.numerics.pareto import smooth_log_weights
+from klimb.trust.collapsed import CollapsedWeights
+
+GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 24, 8, 512
+MOST_VALUES = 1.2e6  # of log p, at one theta
+LARGEST = 3e7  # values of log p from which a model is too large to be looked at so closely
+NEGLIGIBLE = 0.003  # variance of log weights up to which sds are right to 0.5%
+NEGLIGIBLE_GAIN = 0.01  # nats between evidence and bound that move no hyperparameter
+USABLE = 0.15  # effective draws over draws from which moments are taken
+SEEDS = 8  # sets of draws that points of theta take in turn, so that their noise averages out
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """At one theta: ``gain`` is log evidence - bound, ``part`` q with the exact posterior's means and covariances."""
+
+    gain: float
+    part: WeightPosterior | None  # None where q's own is kept: the weights are of no use, or nothing is to be gained
+    khat: float
+    efficiency: float
+
+
+@final
+class Corrector:
+    """Corrections of the fits of one model; ``wanted`` says whether they are worth their while at this one."""
+
+    def __init__(self, result: Result) -> None:
+        self._count = 0
+        weights = _weights(result, PROBE_DRAWS)
+        logs = None if weights is None else weights.evidence(matched_draws(PROBE_DRAWS, weights.shocks.dim))
+        self.wanted = False
+        if weights is not None and logs is not None and np.isfinite(logs).all():
+            gain = abs(float(logs.mean()) - weights.bound)
+            self.wanted = float(logs.var()) > NEGLIGIBLE or gain > NEGLIGIBLE_GAIN
+
+    def gain(self, result: Result) -> float:
+        """log evidence - bound by few draws, 0 where none can be had: good to a hundredth of a nat."""
+        weights = _weights(result, GAIN_DRAWS) if self.wanted else None
+        if weights is None:
+            return 0.0
+        logs = weights.evidence(matched_draws(GAIN_DRAWS, weights.shocks.dim))
+        found = float(np.logaddexp.reduce(logs)) - float(np.log(GAIN_DRAWS)) - weights.bound
+        return found if np.isfinite(found) else 0.0
+
+    def __call__(self, result: Result) -> Correction | None:
+        """The correction of a fit; None where none is wanted, or none can be had."""
+        if not self.wanted:
+            return None
+        self._count += 1
+        dim = 0 if (shocks := result.posterior.latent.shocks(result.posterior)) is None else shocks.dim
+        n = int(np.clip(DRAWS_PER_WEIGHT * dim, FEWEST_DRAWS, MOST_DRAWS))
+        weights = _weights(result, n)
+        if weights is None:
+            return None
+        n = max(min(n, int(MOST_VALUES / weights.work)), PROBE_DRAWS) // 2 * 2
+        draws = weights(matched_draws(n, dim, seed=self._count % SEEDS))
+        if not np.isfinite(draws.log_weights).any():
+            return None
+        smoothed = smooth_log_weights(draws.log_weights)
+        efficiency = smoothed.effective / n
+        part = weights.shocks.matched(draws.moments(smoothed.normalised)) if efficiency >= USABLE else None
+        return Correction(smoothed.log_mean - weights.bound, part, smoothed.khat, efficiency)
+
+
+def _weights(result: Result, n: int) -> CollapsedWeights | None:
+    """Weights for about ``n`` draws; None where q is exact, or too much would be asked."""
+    problem, posterior = result.problem, result.posterior
+    if problem is None or problem.site.gamma_trend == "constant" or not problem.site.separable:
+        return None
+    shocks = posterior.latent.shocks(posterior)
+    if shocks is None or not shocks.dim:
+        return None
+    found = CollapsedWeights(problem, posterior, shocks, MOST_VALUES / n)
+    return found if PROBE_DRAWS * found.work <= LARGEST else None

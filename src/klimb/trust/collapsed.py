@@ -1,0 +1,148 @@
+"""Importance weights of the shared weights, with the levels of a grouping factor integrated out by quadrature.
+
+With h_i(d) = log p(y_i | m_i + d) - a_i d + gamma_i d^2 / 2 (see `klimb.trust.weights`) and d_i = r_i'e + s_i'u,
+
+    log w(e) = offset + sum_l log E_u exp sum_{i in l} h_i(r_i'e + s_i'u),    u ~ N(0, I)
+
+is the log weight of the shared weights alone. At the optimum of the bound the h_i begin with third powers, so that few
+nodes suffice, and the weights hardly vary even where hundreds of small levels are each far from Gaussian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import final
+
+import numpy as np
+
+from klimb.infer.problem import Problem
+from klimb.latents.base import Posterior
+from klimb.latents.shocks import ShockMoments, Shocks
+from klimb.numerics.arrays import Array
+from klimb.sites.base import Expectation
+from klimb.trust.weights import LogWeights, exact_site
+
+NODES = {0: 1, 1: 15, 2: 7, 3: 5}  # per coefficient of a level: sums right to some 0.02 nats even where sds are large
+BLOCK = 100_000  # values of log p that are held at once
+
+
+@lru_cache(maxsize=8)
+def quadrature(k: int) -> tuple[Array, Array]:
+    """Nodes (Q, k) and log weights (Q,) of a rule for averages under N(0, I).
+
+    >>> nodes, log_weights = quadrature(1)
+    >>> float(np.exp(log_weights) @ nodes[:, 0] ** 4)
+    3.0...
+    """
+    from scipy.special import roots_hermite
+
+    x, w = roots_hermite(NODES[k])
+    nodes = np.array(list(product(np.sqrt(2.0) * x, repeat=k))).reshape(-1, k)
+    log_w = np.log(w) - 0.5 * np.log(np.pi)
+    return nodes, np.array([sum(one) for one in product(log_w, repeat=k)], dtype=float)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CollapsedDraws:
+    """Draws of e: their log weights, the gradients there, and means and covariances of each level's u given e."""
+
+    e: Array  # (S, R)
+    log_weights: Array  # (S,)
+    gradient: Array  # (S, R)
+    mean: Array  # (S, L, k)
+    covariance: Array  # (S, L, k, k)
+
+    def moments(self, weights: Array) -> ShockMoments:
+        """Of all shocks, by Stein's identity for e: E e = E G and E ee' = I + E eG', G the gradient of log w.
+
+        Their right-hand sides vanish as q becomes exact, and so does their noise.
+        """
+        centre = weights @ self.gradient
+        second = self.e.T @ (weights[:, None] * self.gradient)
+        spread = np.eye(len(centre)) + 0.5 * (second + second.T) - np.outer(centre, centre)
+        mean = np.tensordot(weights, self.mean, axes=1)
+        away = self.mean - mean
+        with_shared = np.einsum("s,slk,sr->lkr", weights, away, self.e - weights @ self.e)
+        between = np.einsum("s,slj,slk->ljk", weights, away, away)
+        return ShockMoments(centre, spread, mean, with_shared,
+                            between + np.tensordot(weights, self.covariance, axes=1))
+
+
+@final
+class CollapsedWeights:
+    """The log weight of draws of the shared weights, the levels integrated out.
+
+    Where a draw would take more than ``most`` values of log p, some of the levels, chosen by a fixed seed, stand for
+    all: what their number says of the sum over levels is a relative error that is the same for all hyperparameters.
+    """
+
+    def __init__(self, problem: Problem, posterior: Posterior, shocks: Shocks, most: float = np.inf) -> None:
+        whole = len(shocks.order) * len(quadrature(shocks.own.shape[1])[1])
+        n_runs = len(shocks.starts)
+        kept = max(int(n_runs * most / max(whole, 1)), 1) if whole > most else n_runs
+        self.scale = n_runs / kept
+        self.shocks = shocks if kept == n_runs else shocks.some(np.sort(
+            np.random.default_rng(0).permutation(n_runs)[:kept]))
+        order = self.shocks.order
+        self._site, self._y = exact_site(problem.site).rows(order), problem.y[order]
+        self._m, self._a, self._gamma = (values[order] for values in (posterior.m, posterior.a, posterior.gamma))
+        # E_q h_i: with it taken off, every term is small and the sum of all begins at the bound.
+        expected = self._site.oracle(self._y, self._m, posterior.v[order]).value
+        self._expected = expected + 0.5 * self._gamma * posterior.v[order]
+        self.bound = LogWeights(problem, posterior, None).mean
+
+    @property
+    def work(self) -> int:
+        """Values of log p that one draw takes."""
+        return len(self._y) * len(quadrature(self.shocks.own.shape[1])[1])
+
+    def evidence(self, e: Array) -> Array:
+        """The log weights alone."""
+        values = np.empty(len(e))
+        for some, _, _, logs in self._blocks(e):
+            top = logs.max(axis=1, keepdims=True)
+            total = np.exp(logs - np.where(np.isfinite(top), top, 0.0)).sum(axis=1, keepdims=True)
+            with np.errstate(divide="ignore"):
+                values[some] = self.bound + self.scale * (np.log(total) + top).sum(axis=(1, 2))
+        return values
+
+    def _blocks(self, e: Array) -> Iterator[tuple[slice, Array, Expectation, Array]]:
+        """Blocks of draws: deviations (s, Q, N), log p and its slopes there, log terms of each level (s, Q, runs)."""
+        shocks = self.shocks
+        nodes, log_rule = quadrature(shocks.own.shape[1])
+        steps = nodes @ shocks.level_rows.T
+        size = max(BLOCK // steps.size, 1)
+        for begin in range(0, len(e), size):
+            some = slice(begin, min(begin + size, len(e)))
+            d = (e[some] @ shocks.shared_rows.T)[:, None, :] + steps
+            with np.errstate(over="ignore", invalid="ignore"):
+                point = self._site.point(self._y, self._m + d)
+                h = point.value - self._expected + d * (0.5 * self._gamma * d - self._a)
+                logs = np.add.reduceat(h, shocks.starts, axis=2) + log_rule[:, None]
+            yield some, d, point, np.where(np.isfinite(logs), logs, -np.inf)
+
+    def __call__(self, e: Array) -> CollapsedDraws:
+        shocks, S = self.shocks, len(e)
+        L, k = shocks.q.level_mean.shape
+        nodes, _ = quadrature(k)
+        values, slopes = np.empty(S), np.empty((S, len(self._y)))
+        mean, covariance = np.zeros((S, L, k)), np.broadcast_to(np.eye(k), (S, L, k, k)).copy()
+        counts = np.diff(np.append(shocks.starts, len(self._y)))
+        for some, d, point, logs in self._blocks(e):
+            top = logs.max(axis=1, keepdims=True)
+            share = np.exp(logs - np.where(np.isfinite(top), top, 0.0))
+            total = share.sum(axis=1, keepdims=True)
+            with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+                values[some] = self.bound + self.scale * (np.log(total) + top).sum(axis=(1, 2))
+                slope = np.nan_to_num(self._gamma * d - point.alpha - self._a)
+            share /= np.maximum(total, 1e-300)
+            slopes[some] = np.einsum("sqi,sqi->si", np.repeat(share, counts, axis=2), slope)
+            first = np.einsum("sql,qk->slk", share, nodes)
+            mean[some, shocks.present] = first
+            second = np.einsum("sql,qj,qk->sljk", share, nodes, nodes, optimize=True)
+            covariance[some, shocks.present] = second - first[..., :, None] * first[..., None, :]
+        return CollapsedDraws(e, values, self.scale * (slopes @ shocks.shared_rows), mean, covariance)
