@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from klimb.apps.label import Items, Journal, LabelServer, Session, Settings, items_of
-from klimb.apps.label.figures import Foreseen, Point, advice
+from klimb.apps.label import Journal, LabelItems, LabelServer, Session, Settings, items_of
+from klimb.apps.label.figures import CurvePoint, Foreseen, advice
 from klimb.apps.label.model import Chooser
-from klimb.apps.label.progress import Progress
+from klimb.apps.label.progress import LabelProgress
 from klimb.apps.label.words import Vocabulary
 
 
@@ -44,10 +44,10 @@ def texts(n: int, words: int = 50, vocabulary: int = 30_000, seed: int = 0) -> t
     return [" ".join(names[row]) for row in picked], label.tolist()
 
 
-def choosing(items: Items, truth: list[int], marks: list[int]) -> list[tuple[int, float]]:
+def choosing(items: LabelItems, truth: list[int], marks: list[int]) -> list[tuple[int, float]]:
     """CPU seconds for one order when so many labels are known."""
     settings = Settings(text=("t",))
-    chooser, progress = Chooser(items, settings), Progress(askable=items.n, batch=settings.batch)
+    chooser, progress = Chooser(items, settings), LabelProgress(askable=items.n, batch=settings.batch)
     found, waiting = [], list(marks)
     while waiting:
         for order in progress.place_orders():
@@ -66,7 +66,7 @@ def choosing(items: Items, truth: list[int], marks: list[int]) -> list[tuple[int
     return found
 
 
-def keys(items: Items, truth: list[int], presses: int = 40) -> list[float]:
+def keys(items: LabelItems, truth: list[int], presses: int = 40) -> list[float]:
     """Clock seconds per key, pressed as fast as answers come, while the model works in the background."""
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "a.jsonl") as journal:
         settings = Settings(text=("t",))
@@ -97,7 +97,7 @@ def keys(items: Items, truth: list[int], presses: int = 40) -> list[float]:
     return spent
 
 
-def stored(name: str, n: int, seed: int) -> tuple[Items, list[int]]:
+def stored(name: str, n: int, seed: int) -> tuple[LabelItems, list[int]]:
     """Some texts of a data set whose words are counted already."""
     from scipy.sparse import csr_matrix
 
@@ -112,16 +112,16 @@ def stored(name: str, n: int, seed: int) -> tuple[Items, list[int]]:
     length = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())
     X.data /= np.repeat(np.where(length > 0.0, length, 1.0), np.diff(X.indptr))
     names = tuple(map(str, range(X.shape[1])))
-    items = Items(X, names, ("",) * n, {}, tuple(map(str, range(n))), np.arange(n),
-                  Vocabulary(names, np.ones(len(names)), {}), name)
+    items = LabelItems(X, names, ("",) * n, {}, tuple(map(str, range(n))), np.arange(n),
+                       Vocabulary(names, np.ones(len(names)), {}), name)
     return items, (y <= 0).astype(int).tolist()
 
 
 def quality(name: str, settings: Settings, marks: list[int], n: int = 2500, seed: int = 0) -> None:
     """One session, its errors at so many labels, and where it was told to stop."""
     items, truth = stored(name, n, seed)
-    chooser, progress = Chooser(items, settings), Progress(askable=n, batch=settings.batch)
-    points: list[Point] = []
+    chooser, progress = Chooser(items, settings), LabelProgress(askable=n, batch=settings.batch)
+    points: list[CurvePoint] = []
     asked: dict[int, tuple[str, int]] = {}
     waiting, told, stop = list(marks), [], "never"
     while waiting:

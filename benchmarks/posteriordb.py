@@ -25,7 +25,7 @@ from klimb.models.components import Components
 from klimb.models.model import Functionals, Model
 from klimb.numerics.mixtures import mixture_moments
 from klimb.priors import PositivePrior
-from klimb.theta import Positive, Theta
+from klimb.theta import PositiveParameter, Theta
 
 FLAT = 1e6  # prior variance of a coefficient without a prior, in units of var(y) / var(column)
 
@@ -162,8 +162,8 @@ class Process(Written):
 
 def process(x: np.ndarray, counts: bool) -> Process:
     """With the reference's priors."""
-    blocks = [Positive("rho", gamma(25.0, 4.0), 5.0), Positive("alpha", half_normal(2.0), 1.0),
-              Positive("sigma", half_normal(1.0), 0.5)][: 2 if counts else 3]
+    blocks = [PositiveParameter("rho", gamma(25.0, 4.0), 5.0), PositiveParameter("alpha", half_normal(2.0), 1.0),
+              PositiveParameter("sigma", half_normal(1.0), 0.5)][: 2 if counts else 3]
     theta = Theta.of(blocks)
     return Process(x, counts, theta, theta.start)
 
@@ -178,7 +178,7 @@ def regression(X: np.ndarray, y: np.ndarray, prior: Density, mean: Any = 0.0, va
         spread = np.where(X.std(0) > 0, X.std(0), size)
         variance = FLAT * np.var(y) / np.minimum(spread, size) ** 2
     start = float(np.std(y - X @ np.linalg.lstsq(X, y, rcond=None)[0]))
-    theta = Theta.of([Positive("sigma", prior, start, unit=start)])
+    theta = Theta.of([PositiveParameter("sigma", prior, start, unit=start)])
     return Regression(X, np.broadcast_to(mean, (columns,)), np.broadcast_to(variance, (columns,)), theta, theta.start)
 
 

@@ -23,7 +23,7 @@ from klimb.latents.costs import Shape
 from klimb.likelihoods import from_site
 from klimb.models.model import Functionals, Model
 from klimb.priors import PositivePrior
-from klimb.theta import Positive, Theta
+from klimb.theta import PositiveParameter, Theta
 
 SITES = ("logistic", "probit", "poisson", "binomial", "laplace", "exponential", "gaussian", "negative binomial")
 
@@ -131,7 +131,7 @@ class Groups(Model):
 
     noise: np.ndarray
     at: np.ndarray = field(default_factory=lambda: np.zeros(1))
-    theta: Theta = field(default_factory=lambda: Theta.of([Positive("scale", HalfCauchy(5.0), least=1e-3)]))
+    theta: Theta = field(default_factory=lambda: Theta.of([PositiveParameter("scale", HalfCauchy(5.0), least=1e-3)]))
     mean_sd: float = 5.0
 
     @property

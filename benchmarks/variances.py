@@ -19,7 +19,7 @@ from scipy import sparse
 from benchmarks.measure import one_thread, save, table
 from benchmarks.problems import load
 from klimb.linalg import images as operators
-from klimb.linalg.factors.primal import PrimalFactor
+from klimb.linalg.factors.primal import PrimalFactorisation
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import Operator, as_operator
 from klimb.linalg.variances import estimate
@@ -88,7 +88,7 @@ def main() -> None:
         for name in chosen:
             A, B = PROBLEMS[name]()
             begin = process_time()
-            factor = PrimalFactor(A)
+            factor = PrimalFactorisation(A)
             truth = factor.variances(B)
             exact = process_time() - begin
             rows = [measured(A, B, truth, method, budget) for method in METHODS for budget in BUDGETS]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -102,3 +104,27 @@ def test_classes_that_nothing_derives_from_are_final(root: Path) -> None:
              if node.name not in derived_from | errors and not bases & exempt
              and "final" not in {ast.unparse(decorator) for decorator in node.decorator_list}]
     assert loose == []
+
+
+@pytest.fixture(scope="module")
+def measure(root: Path) -> ModuleType:
+    """tools/measure.py: what it counts is kept here."""
+    spec = importlib.util.spec_from_file_location("measure", root / "tools" / "measure.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_class_names_stand_once(root: Path, measure: ModuleType) -> None:
+    assert measure.twice(measure.Tree(root)) == {}
+
+
+def test_a_class_name_that_stands_twice_is_found(tmp_path: Path, measure: ModuleType) -> None:
+    for place, name in [("kernels", "Kernel"), ("latents", "Kernel"), ("sites", "Gamma"), ("priors", "Gamma"),
+                        ("sites", "Step"), ("infer", "Step"), ("kernels", "Sum"), ("latents", "Sum"), ("rows", "Own")]:
+        file = tmp_path / "src" / "klimb" / place / f"{name.lower()}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"class {name}:\n    pass\n\n\nclass _Hidden:\n    pass\n")
+    assert sorted(measure.twice(measure.Tree(tmp_path))) == ["Step", "Sum"]

@@ -19,8 +19,8 @@ from pathlib import Path
 
 LONGEST = 440  # lines of a module
 ROOTS = {"Latent", "Factor", "Factorisation"}  # what latents and factors derive from
-# A distribution may have its name once in each of these; a latent and a covariance function may both be called Kernel.
-HOMES = [{"priors", "sites", "likelihoods", "conjugate"}, {"latents", "kernels"}]
+HOMES = {"priors", "sites", "likelihoods", "conjugate"}  # a distribution may have its name once in each of these
+KERNEL = {"latents", "kernels"}  # a latent and a covariance function may both be called Kernel
 INSIDE = re.compile(r"\blatents\b|\b(linalg|numerics)\.factors\b")  # modules that define latents and factors
 FITS = {
     'klimb.fit("y ~ x + (1 | g)")': 'klimb.fit("y ~ x + (1 | g)", {"y": y, "x": x, "g": g})',
@@ -121,7 +121,7 @@ def twice(tree: Tree) -> dict[str, list[str]]:
         if not node.name.startswith("_"):
             places[node.name].append(path)
     return {name: [str(path) for path in paths] for name, paths in sorted(places.items())
-            if len(paths) > 1 and not any(apart(paths, homes) for homes in HOMES)}
+            if len(paths) > 1 and not apart(paths, KERNEL if name == "Kernel" else HOMES)}
 
 
 def apart(paths: list[Path], homes: set[str]) -> bool:

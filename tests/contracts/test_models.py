@@ -11,7 +11,7 @@ import pytest
 import klimb
 from klimb import kernels, sites
 from klimb._stored import pack, unpack
-from klimb.kernels.means import Constant
+from klimb.kernels.means import ConstantMean
 from klimb.models.fit import Fit
 from klimb.models.inducing import with_points
 
@@ -20,7 +20,7 @@ N, OLD = 45, 40  # the last rows are new to the models
 X = RNG.uniform(0.0, 4.0, (N, 2))
 F = np.sin(2.0 * X[:, 0]) + 0.3 * X[:, 1]
 COUNTS, REAL, LABELS = RNG.poisson(np.exp(F)), F + 0.3 * RNG.standard_normal(N), np.digitize(F, [0.0, 1.0])
-MEAN = Constant(0.2)
+MEAN = ConstantMean(0.2)
 
 # Of each kind: how to make it for some rows, and y.
 KERNEL_MODELS: dict[str, tuple[Any, Any]] = {

@@ -9,19 +9,19 @@ from numpy.testing import assert_allclose
 
 from klimb._stored import pack, unpack
 from klimb.priors import dirichlet, exponential, fixed, lkj, normal
-from klimb.theta import Cutpoints, GroupCovariance, ParameterBlock, Positive, Real, Theta
+from klimb.theta import Cutpoints, GroupCovariance, ParameterBlock, PositiveParameter, RealParameter, Theta
 
-SDS = tuple(Positive(f"sd({name})", exponential(mean), begin=0.5)
+SDS = tuple(PositiveParameter(f"sd({name})", exponential(mean), begin=0.5)
             for name, mean in zip("abc", (1.0, 2.0, 0.3), strict=True))
 BLOCKS: dict[str, ParameterBlock] = {
-    "positive": Positive("sigma", exponential(2.0), begin=0.7, unit=2.0),
-    "positive, held": Positive("sigma", fixed(2.0)),
-    "real": Real("b", normal(1.0, 2.0)),
-    "real, flat": Real("b"),
+    "positive": PositiveParameter("sigma", exponential(2.0), begin=0.7, unit=2.0),
+    "positive, held": PositiveParameter("sigma", fixed(2.0)),
+    "real": RealParameter("b", normal(1.0, 2.0)),
+    "real, flat": RealParameter("b"),
     "one sd": GroupCovariance(SDS[:1], ()),
     "independent": GroupCovariance(SDS, ()),
     "correlated": GroupCovariance(SDS, ("cor(a, b)", "cor(a, c)", "cor(b, c)"), lkj(1.5)),
-    "one sd held": GroupCovariance((Positive("sd(a)", fixed(2.0)), SDS[1]), ("cor(a, b)",)),
+    "one sd held": GroupCovariance((PositiveParameter("sd(a)", fixed(2.0)), SDS[1]), ("cor(a, b)",)),
     "cut points, logit": Cutpoints(("c1", "c2", "c3"), dirichlet(2.0), "logit", np.array([-1.0, 0.2, 2.0])),
     "cut points, probit": Cutpoints(("c1", "c2"), dirichlet(1.0), "probit", np.array([-1.0, 0.2])),
 }
@@ -68,7 +68,8 @@ def test_priors_are_densities_per_unit_of_theta(name: str) -> None:
 
 
 def test_lkj_of_three_columns_is_a_density() -> None:
-    block = GroupCovariance(tuple(Positive(f"sd({k})", fixed(1.0)) for k in "abc"), ("ab", "ac", "bc"), lkj(2.0))
+    scales = tuple(PositiveParameter(f"sd({k})", fixed(1.0)) for k in "abc")
+    block = GroupCovariance(scales, ("ab", "ac", "bc"), lkj(2.0))
     nodes, weights = np.polynomial.legendre.leggauss(40)
     grid = 6.0 * nodes
     total = sum(wa * wb * wc * np.exp(block.log_prior(np.array([a, b, c]))[0])

@@ -11,7 +11,7 @@ import klimb
 from klimb import kernels, latents, methods, sites, steps
 from klimb.errors import InputError
 from klimb.infer.minibatch import minibatch
-from klimb.kernels.means import Constant
+from klimb.kernels.means import ConstantMean
 from klimb.models.classes import coupled_covariance, one_vs_rest
 from klimb.models.evidence import integrate, optimise
 from klimb.models.loo import loo
@@ -261,7 +261,7 @@ PROCESSES = {
     "inducing": lambda: klimb.gp(kernels.RBF(variance=2.0), X[:50, 1:], SITE, inducing=12),
     "each": lambda: klimb.gp([kernels.RBF(), kernels.Matern52(lengthscale=2.0), kernels.RBF(variance=0.5)],
                              X[:50, 1:], SITE),
-    "mean": lambda: klimb.gp(kernels.RBF(), X[:50, 1:], SITE, mean=Constant(0.3)),
+    "mean": lambda: klimb.gp(kernels.RBF(), X[:50, 1:], SITE, mean=ConstantMean(0.3)),
 }
 
 

@@ -9,7 +9,7 @@ import klimb
 from klimb import kernels, sites
 from klimb.errors import InputError
 from klimb.kernels import choose_inducing
-from klimb.kernels.means import Constant, Linear
+from klimb.kernels.means import ConstantMean, LinearMean
 from klimb.models.evidence import integrate, optimise
 from klimb.models.inducing import with_points
 from klimb.models.loo import loo
@@ -62,7 +62,7 @@ def differences(model, y, step=1e-4):
     *((name, None) for name in KERNELS), *((name, 12) for name in KERNELS if name != "sum")])  # White is not for Kuf
 def test_gradient_in_every_kernel_parameter(kernel, inducing):
     site, _, y = SITES["logistic"]
-    model = klimb.gp(KERNELS[kernel], X, site, inducing=inducing, mean=Linear(slope=[0.1, 0.2], intercept=-0.3))
+    model = klimb.gp(KERNELS[kernel], X, site, inducing=inducing, mean=LinearMean(slope=[0.1, 0.2], intercept=-0.3))
     fit = fixed(model, y, tol=1e-10)
     np.testing.assert_allclose(model.gradient(fit.posterior, fit.data), differences(model, y), rtol=1e-4, atol=1e-5)
 
@@ -70,7 +70,7 @@ def test_gradient_in_every_kernel_parameter(kernel, inducing):
 @pytest.mark.parametrize("name", SITES)
 def test_gradient_in_every_site_parameter(name):
     site, learn, y = SITES[name]
-    model = klimb.gp(KERNELS["matern"], X, site, learn=learn, mean=Constant(0.2))
+    model = klimb.gp(KERNELS["matern"], X, site, learn=learn, mean=ConstantMean(0.2))
     fit = fixed(model, y, tol=1e-10)
     assert len(model.names) == 3 + len(learn)
     np.testing.assert_allclose(model.gradient(fit.posterior, fit.data), differences(model, y), rtol=1e-4, atol=1e-5)

@@ -10,7 +10,7 @@ import pytest
 import klimb
 from klimb import kernels, latents, sites
 from klimb.errors import InputError
-from klimb.kernels.means import Constant
+from klimb.kernels.means import ConstantMean
 from klimb.models.inducing import with_points
 from klimb.models.kernel import KernelModel
 
@@ -110,7 +110,7 @@ def test_what_can_not_be_is_refused():
 @pytest.mark.parametrize("name", ["poisson", "student"])
 def test_draws_have_the_moments_of_predictions(name, inducing):
     site, y = DATA[name]
-    model = klimb.gp(kernels.RBF(variance=0.5), X, site, inducing=inducing, mean=Constant(0.3))
+    model = klimb.gp(kernels.RBF(variance=0.5), X, site, inducing=inducing, mean=ConstantMean(0.3))
     fit = model.fit(y, hyper="fixed")
     m, v = latent_moments(fit, NEW)
     f = fit.sample(20_000, NEW, seed=0)

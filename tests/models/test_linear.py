@@ -12,7 +12,7 @@ from klimb.infer.loop import infer
 from klimb.likelihoods import likelihood
 from klimb.models.door import build
 from klimb.terms.encoder import encode
-from klimb.theta import Cutpoints, GroupCovariance, Positive, correlation_root
+from klimb.theta import Cutpoints, GroupCovariance, PositiveParameter, correlation_root
 
 RNG = np.random.default_rng(7)
 N = 60
@@ -96,13 +96,13 @@ def test_the_slope_of_the_hyperprior(name):
                                    priors.log_normal(2.0, 0.6), priors.gamma(2.0, 0.1)])
 def test_positive_priors_are_densities(prior):
     theta = np.linspace(-45, 60, 10_001)
-    log_p = np.array([Positive("sd", prior).log_prior(np.array([t]))[0] for t in theta])
+    log_p = np.array([PositiveParameter("sd", prior).log_prior(np.array([t]))[0] for t in theta])
     assert np.trapezoid(np.exp(log_p), theta) == pytest.approx(1.0, abs=1e-6)
 
 
 def correlations(k, eta):
     """Correlations of k columns, whose sds are held."""
-    sds = tuple(Positive(f"sd{i}", priors.fixed(1.0)) for i in range(k))
+    sds = tuple(PositiveParameter(f"sd{i}", priors.fixed(1.0)) for i in range(k))
     return GroupCovariance(sds, tuple(f"c{i}{j}" for i in range(1, k) for j in range(i)), priors.lkj(eta))
 
 

@@ -10,7 +10,7 @@ import pytest
 import klimb
 from klimb import kernels, sites
 from klimb.errors import InputError
-from klimb.kernels.means import Constant
+from klimb.kernels.means import ConstantMean
 from klimb.models.update import local_sites
 
 RNG = np.random.default_rng(5)
@@ -31,7 +31,7 @@ def fixed(model, y):
 
 
 def process(rows, site, inducing=None):
-    return klimb.gp(KERNEL, X[rows], site, inducing=inducing, mean=Constant(0.4))
+    return klimb.gp(KERNEL, X[rows], site, inducing=inducing, mean=ConstantMean(0.4))
 
 
 @pytest.mark.parametrize("inducing", [None, X[:30]], ids=["full", "inducing"])

@@ -416,7 +416,8 @@ def test_gaussian_processes_add_rows(n_classes: int, rng: np.random.Generator) -
     elif n_classes == 2:
         share = (y[:40].sum() + 0.5) / 41.0
         level = np.log(share / (1.0 - share))
-    direct = klimb.gp(kernel, Z, site, mean=klimb.kernels.means.Constant(level)).fit(y, weights=weights, hyper="fixed")
+    mean = klimb.kernels.means.ConstantMean(level)
+    direct = klimb.gp(kernel, Z, site, mean=mean).fit(y, weights=weights, hyper="fixed")
     assert model.bound_ == pytest.approx(direct.bound, abs=1e-4)
     assert len(model.fit_.loo().log_density) == 60
     assert LEVEL == 3.0

@@ -11,7 +11,7 @@ from klimb.terms.encoder import Encoded, Encoder
 from klimb.terms.encoder import encode as learn
 from klimb.terms.gp import GaussianProcess
 from klimb.terms.group import Group
-from klimb.terms.offset import Offset
+from klimb.terms.offset import OffsetTerm
 from klimb.terms.smooth import Smooth
 
 
@@ -59,7 +59,7 @@ class View:
 
     @property
     def offset(self) -> Any:
-        return sum((found.term.shift(found.block) for found in self._of(Offset)), np.zeros(self.encoded.n))
+        return sum((found.term.shift(found.block) for found in self._of(OffsetTerm)), np.zeros(self.encoded.n))
 
     @property
     def response(self) -> Any:

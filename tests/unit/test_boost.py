@@ -16,9 +16,9 @@ from klimb.boosting import Above, Below, Interval, Ordered, Positive, Real, Simp
 from klimb.boosting.gaussians import Gaussians, divergence, log_mixture
 from klimb.boosting.hellinger import _overlaps, affinities, best_lengths, products
 from klimb.boosting.nodes import nodes
-from klimb.boosting.refine import Model, evaluated
+from klimb.boosting.refine import ProximalObjective, evaluated
 from klimb.boosting.target import Target
-from klimb.boosting.transforms import Coordinates
+from klimb.boosting.transforms import TransformedBlocks
 from klimb.boosting.weights import bracketed_newton, newton_exclusive, newton_inclusive
 from klimb.errors import InputError
 
@@ -253,7 +253,7 @@ def test_the_gradient_of_the_model_is_its_gradient() -> None:
     parts = Gaussians(rng.standard_normal((3, 2)), np.tril(0.3 * rng.standard_normal((3, 2, 2))) + np.eye(2))
     fit = evaluated(Target(banana, 2, gradient=banana_slope), np.array([0.2, 0.3, 0.5]), parts, nodes(20, 2))
     for free in (0, 1, 2):
-        model = Model(fit, free)
+        model = ProximalObjective(fit, free)
         x = model.start + 0.2 * rng.standard_normal(model.start.shape)
         numeric = [(model.objective(x + 1e-6 * e)[0] - model.objective(x - 1e-6 * e)[0]) / 2e-6 for e in np.eye(len(x))]
         np.testing.assert_allclose(model.objective(x)[1], numeric, atol=1e-7)
@@ -543,7 +543,7 @@ def test_evaluations_are_bounded() -> None:
 
 def test_coordinates_say_what_they_miss() -> None:
     with pytest.raises(InputError, match="cover dim = 3"):
-        Coordinates.of([Simplex(2)], 3)
+        TransformedBlocks.of([Simplex(2)], 3)
     with pytest.raises(InputError, match="low < high"):
         Interval(1.0, 1.0)
 

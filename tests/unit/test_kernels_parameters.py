@@ -172,8 +172,8 @@ def test_log_prior_is_a_density_of_the_logarithms():
 # -- mean functions
 
 
-MEANS = [means.Zero(), means.Constant(2.0), means.Linear(0.5, 1.0), means.Linear([1.0, -2.0, 0.0], 0.3),
-         means.Linear([1.0, -2.0, 0.0]).fixed("slope[1]").bounded(intercept=(-1.0, 1.0))]
+MEANS = [means.ZeroMean(), means.ConstantMean(2.0), means.LinearMean(0.5, 1.0), means.LinearMean([1.0, -2.0, 0.0], 0.3),
+         means.LinearMean([1.0, -2.0, 0.0]).fixed("slope[1]").bounded(intercept=(-1.0, 1.0))]
 
 
 @pytest.mark.parametrize("mean", MEANS, ids=repr)
@@ -244,9 +244,10 @@ BAD = {
     "negative factor": (lambda: -1.0 * RBF(), "a kernel needs a factor > 0, from 1e-100 to 1e+100; got -1.0. Pass"),
     "one term": (lambda: Sum((RBF(),)), "Sum takes at least two kernels; got 1. Use"),
     "not a kernel": (lambda: Product((RBF(), 2.0)), "Product takes kernels; got 2.0. Wrap"),
-    "mean width": (lambda: means.Linear([1.0, 2.0])(X), "takes one slope or 3; got 2 values. Pass"),
-    "mean gradient": (lambda: means.Zero().vjp(X, [1.0]), "one entry per row of X (6); got 1."),
-    "mean inputs": (lambda: means.Zero()(np.zeros((1, 1, 1))), "X must have one row per point; got shape (1, 1, 1)."),
+    "mean width": (lambda: means.LinearMean([1.0, 2.0])(X), "takes one slope or 3; got 2 values. Pass"),
+    "mean gradient": (lambda: means.ZeroMean().vjp(X, [1.0]), "one entry per row of X (6); got 1."),
+    "mean inputs": (lambda: means.ZeroMean()(np.zeros((1, 1, 1))),
+                    "X must have one row per point; got shape (1, 1, 1)."),
 }
 
 

@@ -9,7 +9,7 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
 from klimb.errors import InputError, NotPositiveDefiniteError
-from klimb.linalg.factors import Plan, cheapest_plan, factorise
+from klimb.linalg.factors import FactorPlan, cheapest_plan, factorise
 from klimb.linalg.factors.levels import find_levels, sparse_pattern
 from klimb.linalg.krylov import (
     Identity,
@@ -296,7 +296,7 @@ def test_factorisations(name, kind):
     pattern = sparse_pattern(A)
     if (kind == "levels" and pattern is None) or (kind == "dual" and (A.shift.min() <= 0 or not A.parts)):
         return
-    factor = factorise(A, Plan(kind, 0.0, 0, None if pattern is None else find_levels(pattern)))
+    factor = factorise(A, FactorPlan(kind, 0.0, 0, None if pattern is None else find_levels(pattern)))
     dense = A.dense()
     inverse = np.linalg.inv(dense)
     for rows in (B, other):
@@ -318,7 +318,7 @@ def test_dual_variances_at_all_scales(seed):
     unit = sparse.csr_matrix(sparse.identity(D + 2))
     B, weights, three = (as_operator(rows, "B") for rows in (X, unit, unit[-3:]))
     A = NormalMatrix(shift, [(B, gamma)])
-    factor = factorise(A, Plan("dual", 0.0, 0))
+    factor = factorise(A, FactorPlan("dual", 0.0, 0))
     few = factor.variances(three)  # by solving: for so few of them no inverse is made
     own, all_weights = factor.variances(B), factor.variances(weights)
     gain = gamma * (X.multiply(X) @ (1.0 / shift))
@@ -360,4 +360,4 @@ def test_factorisations_of_indefinite_matrices():
     A = NormalMatrix(np.ones(256), [(gaps, np.full(480, -10.0))])
     for kind in ("primal", "dual", "levels"):
         with pytest.raises(NotPositiveDefiniteError):
-            factorise(A, Plan(kind, 0.0, 0, find_levels(sparse_pattern(A))))
+            factorise(A, FactorPlan(kind, 0.0, 0, find_levels(sparse_pattern(A))))

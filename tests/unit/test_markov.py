@@ -338,7 +338,7 @@ PARTLY_FIXED = KERNEL.fixed("0.variance", "1.lengthscale")
 def test_series_is_the_dense_gaussian_process(kernel, site):
     likelihood, y = SITES[site]
     learn = ("scale",) if site in ("gaussian", "student-t") else ()
-    models = [make(kernel, TIMES, likelihood, mean=kernels.means.Constant(0.2), learn=learn)
+    models = [make(kernel, TIMES, likelihood, mean=kernels.means.ConstantMean(0.2), learn=learn)
               for make in (klimb.series, klimb.gp)]
     fits = [model.fit(y, hyper="fixed", tol=1e-9) for model in models]
     np.testing.assert_allclose(fits[0].bound, fits[1].bound, atol=1e-8)
@@ -355,7 +355,7 @@ def test_series_learns_what_made_the_data():
     times = np.sort(rng.random(3000)) * 300
     truth = latents.Markov(times, 2.0, 5.0, 1.5)
     f = truth.chain.run(np.einsum("ijn,nj->ni", truth.chain.root, rng.standard_normal((3000, 2))))[:, 0]
-    model = klimb.series(kernels.Matern32(), times, sites.Poisson(), mean=kernels.means.Constant())
+    model = klimb.series(kernels.Matern32(), times, sites.Poisson(), mean=kernels.means.ConstantMean())
     best = klimb.optimise(model, rng.poisson(np.exp(f - 0.5)))
     assert best.converged
     np.testing.assert_allclose(best.model.at[:2], np.log([2.0, 5.0]), atol=0.5)

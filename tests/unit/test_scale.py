@@ -9,7 +9,7 @@ import klimb
 from klimb import kernels, latents, sites
 from klimb.errors import InputError
 from klimb.infer.minibatch import minibatch
-from klimb.kernels.means import Constant
+from klimb.kernels.means import ConstantMean
 from klimb.linalg.whitening import Whitener
 from klimb.rows.kernel_rows import KernelRows, inducing_latent
 from klimb.rows.source import StreamedRows, as_source
@@ -42,8 +42,8 @@ def sources(tmp_path):
 @pytest.mark.parametrize("kind", ["array", "memory map", "stream"])
 def test_rows_on_demand_are_the_stored_ones(kind, tmp_path):
     source = sources(tmp_path)[kind]
-    stored = inducing_latent(KERNEL, X, Z, mean=Constant(0.3), stored=True)
-    lazy = inducing_latent(KERNEL, source, Z, mean=Constant(0.3), stored=False)
+    stored = inducing_latent(KERNEL, X, Z, mean=ConstantMean(0.3), stored=True)
+    lazy = inducing_latent(KERNEL, source, Z, mean=ConstantMean(0.3), stored=False)
     assert isinstance(lazy.row_design, KernelRows)
     design, rows = lazy.row_design, stored.row_design
     gamma, b = RNG.random(N), RNG.standard_normal(N)
@@ -81,7 +81,7 @@ def test_fits_agree_whatever_the_rows_come_from(kind, tmp_path):
 
 def test_kernel_model_and_latent_by_matrices_agree():
     site, y = DATA["poisson"]
-    model = klimb.gp(KERNEL, X, site, inducing=Z, mean=Constant(0.2))
+    model = klimb.gp(KERNEL, X, site, inducing=Z, mean=ConstantMean(0.2))
     Kuu = KERNEL.gram(Z) + 1e-8 * 4.0 * np.eye(40)
     other = klimb.infer(latents.Inducing(Kuu, KERNEL.gram(Z, X), 4.0, mean=0.2), site, y)
     assert abs(model.fit(y, hyper="fixed").bound - other.bound) < 1e-7
@@ -102,7 +102,7 @@ def test_whitening_solves_well_and_badly_conditioned_triangles(pivot):
 @pytest.mark.parametrize("batch", [250, None])
 def test_minibatches_reach_the_full_optimum(name, batch):
     site, y = DATA[name]
-    latent = inducing_latent(KERNEL, X, Z, mean=Constant(0.3))
+    latent = inducing_latent(KERNEL, X, Z, mean=ConstantMean(0.3))
     full = klimb.infer(latent, site, y, tol=1e-8)
     found = minibatch(latent, site, y, batch=batch)
     assert found.converged, found

@@ -15,7 +15,7 @@ from klimb._files import whole_file
 from klimb.active.batch import best_row, greedy_batch, score_rows
 from klimb.active.belief import Belief, CrossProducts
 from klimb.active.inclusion import Inclusion, include
-from klimb.active.marginals import Counts, Marginals, Snapshot
+from klimb.active.marginals import Marginals, Snapshot, WorkCounts
 from klimb.active.model import linear_model
 from klimb.active.pending import Targets
 from klimb.active.pool import Index, Mask, as_pool, check_count, check_rows, fingerprint, take_rows
@@ -116,7 +116,7 @@ class ActiveLearner:
         self._belief: Belief | None = None
         self._state: Marginals | None = None  # with every label, included or fitted
         self._before: Snapshot | None = None  # the last marginals of the whole pool before this fit
-        self.counts = Counts()  # of work with the pool, since the beginning
+        self.counts = WorkCounts()  # of work with the pool, since the beginning
         self._fitted = self._included = 0  # labels of the last fit, and those included since
 
     # -- labels

@@ -36,7 +36,7 @@ LOST = 1e-10  # share of its former value below which a variance is a difference
 
 @final
 @dataclass(eq=False)
-class Counts:
+class WorkCounts:
     """What the algebra has cost, from one state to the next."""
 
     products: int = 0  # with the pool
@@ -83,14 +83,14 @@ class Marginals:
     before: Snapshot | None = field(default=None, repr=False)  # the last one, of this fit or of one before
     travelled: float = 0.0  # by the mean since then, each step in units of the belief that it started from
     log_det: float = 0.0
-    counts: Counts = field(default_factory=Counts)
+    counts: WorkCounts = field(default_factory=WorkCounts)
     targets: Targets | None = None
 
     @staticmethod
-    def of(pool: DesignMatrix, site: Site, belief: Belief, before: Snapshot | None = None, counts: Counts | None = None
-           ) -> Marginals:
+    def of(pool: DesignMatrix, site: Site, belief: Belief, before: Snapshot | None = None,
+           counts: WorkCounts | None = None) -> Marginals:
         """Those of a fit; ``before`` are those of an earlier one."""
-        return Marginals(pool, site, Pending(belief), belief.mean, before, counts=counts or Counts())
+        return Marginals(pool, site, Pending(belief), belief.mean, before, counts=counts or WorkCounts())
 
     @property
     def m(self) -> Array:

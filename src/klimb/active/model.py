@@ -33,7 +33,7 @@ INTERCEPT_COV = 25.0
 
 @final
 @dataclass(frozen=True, eq=False)
-class LinearModel:
+class PoolModel:
     """s = x'w with w ~ N(0, cov) or w_j ~ Laplace(scale), the intercept (the last column, if any) ~ N(0, 25)."""
 
     site: Site
@@ -96,7 +96,7 @@ class LinearModel:
 
 
 def linear_model(site: Any, n_columns: int, *, prior: str, cov: Any, scale: float, intercept: bool, tol: Any,
-                 n_lanczos: int | None) -> LinearModel:
+                 n_lanczos: int | None) -> PoolModel:
     """A checked model over ``n_columns`` columns, the intercept's not counted."""
     if not isinstance(site, Site) or not site.separable:
         raise InputError("site must be a klimb site with one latent value per datum", repr(site),
@@ -122,4 +122,4 @@ def linear_model(site: Any, n_columns: int, *, prior: str, cov: Any, scale: floa
         else:
             given = np.append(WeightPrior(0.0, given, n_columns).root ** 2, INTERCEPT_COV)
     whole_prior = WeightPrior(0.0, given, n_columns + intercept)
-    return LinearModel(site, prior, whole_prior, float(scale), intercept, float(tol), n_lanczos)
+    return PoolModel(site, prior, whole_prior, float(scale), intercept, float(tol), n_lanczos)

@@ -2,10 +2,25 @@
 
 from klimb.boosting.api import boost
 from klimb.boosting.mixture import Ended, Mixture
-from klimb.boosting.record import Step
+from klimb.boosting.record import BoostStep
 from klimb.boosting.target import TargetError
 from klimb.boosting.transforms import Above, Below, Interval, Ordered, Positive, Real, Simplex, Transform
-from klimb.boosting.trust import Corrected, MixtureTrust
+from klimb.boosting.trust import CorrectedMixture, MixtureTrust
 
-__all__ = ["Above", "Below", "Corrected", "Ended", "Interval", "Mixture", "MixtureTrust", "Ordered", "Positive", "Real",
-           "Simplex", "Step", "TargetError", "Transform", "boost"]
+__all__ = [
+           "Above",
+           "Below",
+           "BoostStep",
+           "CorrectedMixture",
+           "Ended",
+           "Interval",
+           "Mixture",
+           "MixtureTrust",
+           "Ordered",
+           "Positive",
+           "Real",
+           "Simplex",
+           "TargetError",
+           "Transform",
+           "boost",
+]

@@ -17,11 +17,11 @@ from klimb.boosting.lowrank import low_rank_gaussian
 from klimb.boosting.mixture import Ended, Mixture
 from klimb.boosting.nodes import node_count, nodes
 from klimb.boosting.paper import laplacian_boosted
-from klimb.boosting.record import Step
-from klimb.boosting.refine import Fitted
+from klimb.boosting.record import BoostStep
+from klimb.boosting.refine import EvaluatedMixture
 from klimb.boosting.support import check_proper, starting_points
 from klimb.boosting.target import LogDensity, Target
-from klimb.boosting.transforms import Coordinates
+from klimb.boosting.transforms import TransformedBlocks
 from klimb.errors import InputError
 from klimb.numerics.arrays import as_float
 
@@ -35,7 +35,7 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
           component: Literal["auto", "full", "lowrank", "laplacian"] = "auto",
           weights: Literal["joint", "corrective", "newton"] | None = None, tol: float = 0.01,
           max_evaluations: int = 200_000, names: Sequence[str] | None = None,
-          callback: Callable[[Step], None] | None = None, seed: int = 0) -> Mixture:
+          callback: Callable[[BoostStep], None] | None = None, seed: int = 0) -> Mixture:
     """Approximate the density exp(log_density) / its integral by a mixture of Gaussians.
 
     ``log_density`` takes a point (length ``dim``) or a batch (n x dim); which, is found out. It may return -inf outside
@@ -63,7 +63,7 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
     _check_options(divergence, component, weights, n_components, tol, max_evaluations)
     if not _is_count(dim):
         raise InputError("dim must be a positive integer", repr(dim), "It is the number of parameters.")
-    coordinates = Coordinates.of(transform, int(dim))
+    coordinates = TransformedBlocks.of(transform, int(dim))
     labels = tuple(names) if names is not None else tuple(f"x{j}" for j in range(dim))
     if len(labels) != dim:
         raise InputError(f"names must have dim = {dim} entries", f"{len(labels)}", "One per parameter.")
@@ -80,7 +80,7 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
 
 def _default(target: Target, starts: Any, spread: Any, n_components: int, divergence: str, component: str, weights: str,
              tol: float, max_evaluations: int, labels: tuple[str, ...], seed: int,
-             watch: Callable[[Step], None]) -> Mixture:
+             watch: Callable[[BoostStep], None]) -> Mixture:
     from klimb.boosting.support import finite_starts, meets_edge
 
     starts = finite_starts(target, starts, spread, seed)
@@ -121,7 +121,7 @@ def _default(target: Target, starts: Any, spread: Any, n_components: int, diverg
 
 
 def _paper(target: Target, starts: Any, spread: Any, n_components: int, divergence: str, rule: str,
-           labels: tuple[str, ...], seed: int, watch: Callable[[Step], None]) -> Mixture:
+           labels: tuple[str, ...], seed: int, watch: Callable[[BoostStep], None]) -> Mixture:
     if rule == "joint":
         raise InputError("component='laplacian' takes weights 'newton' or 'corrective'", "'joint'",
                          "Leave component out for joint refinement.")
@@ -136,7 +136,7 @@ def _bound_of(target: Target, weights: Any, parts: Gaussians, seed: int) -> tupl
     """The bound and its error at fresh nodes."""
     Z = nodes(4 * node_count(parts.dim), parts.dim, seed + 5)
     values = target.values(parts.at(Z).reshape(-1, parts.dim)).reshape(len(parts), len(Z))
-    fit = Fitted(weights, parts, values, np.zeros((len(parts), len(Z), 0)), Z, np.ones(len(parts)))
+    fit = EvaluatedMixture(weights, parts, values, np.zeros((len(parts), len(Z), 0)), Z, np.ones(len(parts)))
     return fit.bound, float(np.sqrt(weights**2 @ fit.residual.var(axis=1) / len(Z)))
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from klimb.boosting.refine import Fitted
+from klimb.boosting.refine import EvaluatedMixture
 from klimb.boosting.target import Target, show
-from klimb.boosting.transforms import Above, Below, Coordinates, Interval, Real, Transform
+from klimb.boosting.transforms import Above, Below, Interval, Real, Transform, TransformedBlocks
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
@@ -22,7 +22,8 @@ PROBES = 256  # points at which the box must hold
 NEAR_EDGE = 0.02  # shares of the box's width in which half of them lie
 
 
-def box_coordinates(target: Target, fit: Fitted, spread: Array, seed: int) -> tuple[Coordinates, Array] | None:
+def box_coordinates(target: Target, fit: EvaluatedMixture, spread: Array, seed: int
+                    ) -> tuple[TransformedBlocks, Array] | None:
     """Coordinates without edges and a point inside; None where the support is not a box as far as probes can tell."""
     if not target.coordinates.plain:
         return None
@@ -39,7 +40,7 @@ def box_coordinates(target: Target, fit: Fitted, spread: Array, seed: int) -> tu
                          "Leave out parameters that others determine.")
     if not _holds(target, centre, scale, low, high, seed):
         return None
-    return Coordinates([_block(a, b) for a, b in zip(low, high, strict=True)]), centre
+    return TransformedBlocks([_block(a, b) for a, b in zip(low, high, strict=True)]), centre
 
 
 def _block(low: float, high: float) -> Transform:

@@ -19,7 +19,7 @@ import numpy as np
 
 from klimb.boosting.gaussians import Gaussians, log_mixture, one_gaussian
 from klimb.boosting.nodes import nodes
-from klimb.boosting.record import Step, gaps
+from klimb.boosting.record import BoostStep, gaps
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 
@@ -87,7 +87,7 @@ def drawn(target: Target, weights: Array, parts: Gaussians, seed: int, n: int = 
 
 
 def cut_boosted(target: Target, first: Gaussians, n_components: int, tol: float, seed: int,
-                watch: Callable[[Step], None]) -> tuple[Cut, list[Step], str]:
+                watch: Callable[[BoostStep], None]) -> tuple[Cut, list[BoostStep], str]:
     """Add and refine cut-off components until they gain less than ``tol``."""
     counter = seed + 1000
     # A mode at an edge says little about the width: the first Gaussian is tried wider, in steps of four.
@@ -112,9 +112,9 @@ def _judged(target: Target, cut: Cut, seed: int) -> Cut:
     return drawn(target, cut.weights, cut.parts, seed + 77, FINAL)
 
 
-def _step(target: Target, cut: Cut, watch: Callable[[Step], None]) -> Step:
-    step = Step(len(cut.weights), cut.weights, cut.bound, cut.error, target.n_values, target.n_gradients,
-                *gaps(cut.residual, cut.share[cut.inner]), cut.parts)
+def _step(target: Target, cut: Cut, watch: Callable[[BoostStep], None]) -> BoostStep:
+    step = BoostStep(len(cut.weights), cut.weights, cut.bound, cut.error, target.n_values, target.n_gradients,
+                     *gaps(cut.residual, cut.share[cut.inner]), cut.parts)
     watch(step)
     return step
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from klimb.boosting.gaussians import Gaussians, log_mixture, one_gaussian
 from klimb.boosting.nodes import node_count, nodes
-from klimb.boosting.record import Step, gaps
+from klimb.boosting.record import BoostStep, gaps
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 
@@ -34,7 +34,7 @@ NEGLIGIBLE = 1e-8  # weights of products that are dropped
 
 
 def hellinger_boosted(target: Target, first: Gaussians, n_components: int, tol: float, seed: int,
-                      watch: Callable[[Step], None]) -> tuple[Array, Gaussians, list[Step], str]:
+                      watch: Callable[[BoostStep], None]) -> tuple[Array, Gaussians, list[BoostStep], str]:
     """Grow a mixture from the Gaussians ``first`` while the cosine to the target rises by a quarter of ``tol``."""
     Z = nodes(NODES * node_count(target.dim), target.dim, seed)
     rng = np.random.default_rng(seed)
@@ -192,7 +192,7 @@ def _overlaps(one: Gaussians, parts: Gaussians, lengths: Array) -> tuple[float, 
     return float(z.sum()), (d_mean, 2.0 * d_S @ root)
 
 
-def _step(target: Target, weights: Array, parts: Gaussians, Z: Array, watch: Callable[[Step], None]) -> Step:
+def _step(target: Target, weights: Array, parts: Gaussians, Z: Array, watch: Callable[[BoostStep], None]) -> BoostStep:
     """The bound of q by nodes of all its products."""
     X = parts.at(Z[: max(64, 2 * parts.dim + 2)])
     K, S, D = X.shape
@@ -202,6 +202,7 @@ def _step(target: Target, weights: Array, parts: Gaussians, Z: Array, watch: Cal
     finite = np.isfinite(residual.ravel())
     bound = float(share @ residual.ravel()) if finite.all() else -np.inf
     error = float(np.sqrt(weights**2 @ residual.var(axis=1) / S)) if finite.all() else np.inf
-    step = Step(K, weights, bound, error, target.n_values, target.n_gradients, *gaps(residual.ravel(), share), parts)
+    step = BoostStep(K, weights, bound, error, target.n_values, target.n_gradients,
+                     *gaps(residual.ravel(), share), parts)
     watch(step)
     return step

@@ -13,8 +13,8 @@ from klimb.boosting.gaussians import Gaussians, one_gaussian
 from klimb.boosting.inclusive import inclusive_refined
 from klimb.boosting.nodes import node_count, nodes
 from klimb.boosting.proposals import Outlook, Pool, best_share, candidates, looked_out, steep_count, steepest
-from klimb.boosting.record import Step, gaps
-from klimb.boosting.refine import Fitted, at_nodes, evaluated, improve
+from klimb.boosting.record import BoostStep, gaps
+from klimb.boosting.refine import EvaluatedMixture, at_nodes, evaluated, improve
 from klimb.boosting.support import check_arrived
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
@@ -41,7 +41,7 @@ class Check:
     parts: Gaussians | None = None
     values: Array = field(default_factory=lambda: np.zeros((0, 0)))
 
-    def evaluate(self, fit: Fitted) -> Fitted:
+    def evaluate(self, fit: EvaluatedMixture) -> EvaluatedMixture:
         """``fit`` at the check's nodes; components that have not moved are not evaluated again."""
         K, S = len(fit.parts), len(self.nodes)
         values = np.empty((K, S))
@@ -56,7 +56,7 @@ class Check:
             X = fit.parts.take(fresh).at(self.nodes).reshape(-1, fit.parts.dim)
             values[fresh] = self.target.values(X).reshape(len(fresh), S)
         self.parts, self.values = fit.parts, values
-        return Fitted(fit.weights, fit.parts, values, np.zeros((K, S, 0)), self.nodes, fit.rho)
+        return EvaluatedMixture(fit.weights, fit.parts, values, np.zeros((K, S, 0)), self.nodes, fit.rho)
 
     def _known(self, parts: Gaussians, k: int) -> Array | None:
         if self.parts is None:
@@ -69,8 +69,8 @@ class Check:
 class Booster:
     """One run: the target, the nodes, the current mixture and the record of how it grew."""
 
-    def __init__(self, target: Target, first: Fitted, tol: float, seed: int, watch: Callable[[Step], None], *,
-                 joint: bool = True, max_evaluations: int = 1 << 62) -> None:
+    def __init__(self, target: Target, first: EvaluatedMixture, tol: float, seed: int,
+                 watch: Callable[[BoostStep], None], *, joint: bool = True, max_evaluations: int = 1 << 62) -> None:
         self.joint, self.max_evaluations = joint, max_evaluations
         self.target, self.tol, self.seed, self.watch = target, tol, seed, watch
         self.factor = 1  # of the number of nodes
@@ -78,7 +78,7 @@ class Booster:
         self.outlook: Outlook | None = None
         self.check = self._new_check()
         self.seen = self.check.evaluate(first)
-        self.steps: list[Step] = []
+        self.steps: list[BoostStep] = []
         self._record()
 
     def _new_check(self) -> Check:
@@ -88,12 +88,12 @@ class Booster:
     def _record(self) -> None:
         pool = Pool.of(self.seen)
         spread = float(np.sqrt(pool.share @ (pool.residual - pool.share @ pool.residual) ** 2 / len(pool.residual)))
-        step = Step(len(self.fit.parts), self.fit.weights, self.seen.bound, spread, self.target.n_values,
-                    self.target.n_gradients, *gaps(pool.residual, pool.share), self.fit.parts)
+        step = BoostStep(len(self.fit.parts), self.fit.weights, self.seen.bound, spread, self.target.n_values,
+                         self.target.n_gradients, *gaps(pool.residual, pool.share), self.fit.parts)
         self.steps.append(step)
         self.watch(step)
 
-    def accept(self, grown: Fitted, least: float = 0.0) -> float:
+    def accept(self, grown: EvaluatedMixture, least: float = 0.0) -> float:
         """Take ``grown`` if the check says it is better (by ``least``); return what it won."""
         grown = pruned(grown)
         seen = self.check.evaluate(grown)
@@ -129,7 +129,7 @@ class Booster:
     def grow(self, n_components: int) -> str:
         """Add components until there are enough, or until they stop being worth it; returns why it ended."""
         failures, won = 0, 0.0
-        looked_at: Fitted | None = None  # the mixture around which the last outlook was
+        looked_at: EvaluatedMixture | None = None  # the mixture around which the last outlook was
         while len(self.fit.parts) < n_components:
             if self.target.n_values > self.max_evaluations:
                 return "evaluations"
@@ -182,7 +182,7 @@ class Booster:
 # -- the steps of it -------------------------------------------------------------------------------------------------
 
 
-def first_gaussian(target: Target, starts: Array, root: Array, tol: float, seed: int) -> Fitted:
+def first_gaussian(target: Target, starts: Array, root: Array, tol: float, seed: int) -> EvaluatedMixture:
     """The best single Gaussian: from the highest mode that the climbs find, or from a point along the climb."""
     Z = nodes(node_count(target.dim), target.dim, seed)
     found = climb(target, starts, root)
@@ -195,7 +195,7 @@ def first_gaussian(target: Target, starts: Array, root: Array, tol: float, seed:
     return improve(target, max(fits, key=lambda one: one.bound), rounds=FIRST_ROUNDS, gain=0.1 * tol)
 
 
-def inside(target: Target, mean: Array, cov: Array, Z: Array) -> Fitted:
+def inside(target: Target, mean: Array, cov: Array, Z: Array) -> EvaluatedMixture:
     """N(mean, cov), shrunk until every node has a finite value (or nearly to a point)."""
     root = np.linalg.cholesky(cov + 1e-14 * np.trace(cov) / len(cov) * np.eye(len(cov)))
     for _ in range(12):
@@ -206,7 +206,7 @@ def inside(target: Target, mean: Array, cov: Array, Z: Array) -> Fitted:
     return fit
 
 
-def with_modes(target: Target, fit: Fitted, n_components: int, tol: float, seed: int) -> Fitted:
+def with_modes(target: Target, fit: EvaluatedMixture, n_components: int, tol: float, seed: int) -> EvaluatedMixture:
     """``fit`` with a Gaussian at every mode that scouts find and that raises the bound."""
     joined = fit
     for point, inverse in zip(*scouted_modes(target, fit.parts, seed), strict=True):
@@ -223,7 +223,7 @@ def with_modes(target: Target, fit: Fitted, n_components: int, tol: float, seed:
     return pruned(improve(target, joined, rounds=ROUNDS, gain=0.1 * tol, free=free))
 
 
-def added(target: Target, fit: Fitted, pool: Pool, tol: float, joint: bool) -> Fitted:
+def added(target: Target, fit: EvaluatedMixture, pool: Pool, tol: float, joint: bool) -> EvaluatedMixture:
     """``fit`` with the best of a few candidates, all refined together."""
     options, parents = candidates(fit, pool, TRIED)
     trials = evaluated(target, np.full(len(options), 1.0 / len(options)), options, fit.nodes)
@@ -240,7 +240,7 @@ def added(target: Target, fit: Fitted, pool: Pool, tol: float, joint: bool) -> F
     return improve(target, joined, rounds=ROUNDS, gain=0.1 * tol, free=free)
 
 
-def split(target: Target, fit: Fitted, pool: Pool, tol: float, joint: bool) -> Fitted:
+def split(target: Target, fit: EvaluatedMixture, pool: Pool, tol: float, joint: bool) -> EvaluatedMixture:
     """``fit`` with the component that fits worst made two, along the direction in which it fits worst."""
     k = int(np.argmax(fit.weights * fit.residual.var(axis=1)))
     free = free_axes(fit, k) if joint else 0
@@ -256,12 +256,12 @@ def split(target: Target, fit: Fitted, pool: Pool, tol: float, joint: bool) -> F
     return improve(target, joined, rounds=ROUNDS, gain=0.1 * tol, free=free)
 
 
-def free_axes(fit: Fitted, k: int) -> int:
+def free_axes(fit: EvaluatedMixture, k: int) -> int:
     """Along how many of its axes component k may move together with others."""
     return fit.parts.dim if fit.parts.dim <= FREE_BELOW else steep_count(fit, k)
 
 
-def turned(target: Target, fit: Fitted, k: int, free: int) -> Fitted:
+def turned(target: Target, fit: EvaluatedMixture, k: int, free: int) -> EvaluatedMixture:
     """``fit`` with the nodes of component k turned so that their first axes are those along which it fits worst."""
     if free == fit.parts.dim:
         return fit
@@ -270,10 +270,10 @@ def turned(target: Target, fit: Fitted, k: int, free: int) -> Fitted:
     values[[k]], slopes[[k]] = at_nodes(target, new, fit.nodes)
     if not np.isfinite(values[k]).all():
         return fit
-    return Fitted(fit.weights, fit.parts.replaced([k], new), values, slopes, fit.nodes, fit.rho)
+    return EvaluatedMixture(fit.weights, fit.parts.replaced([k], new), values, slopes, fit.nodes, fit.rho)
 
 
-def pruned(fit: Fitted) -> Fitted:
+def pruned(fit: EvaluatedMixture) -> EvaluatedMixture:
     """``fit`` without components of negligible weight."""
     keep = np.flatnonzero(fit.weights > NEGLIGIBLE)
     return fit if len(keep) == len(fit.parts) else fit.take(keep)

@@ -12,7 +12,7 @@ from klimb.boosting.ascent import climb
 from klimb.boosting.gaussians import one_gaussian
 from klimb.boosting.nodes import nodes
 from klimb.boosting.proposals import steepest
-from klimb.boosting.refine import Fitted, evaluated, improve
+from klimb.boosting.refine import EvaluatedMixture, evaluated, improve
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 
@@ -20,7 +20,7 @@ RANK = 20  # axes that are refined at a time
 TURNS = 4  # times that they are chosen anew
 
 
-def low_rank_gaussian(target: Target, starts: Array, root: Array, tol: float, seed: int) -> Fitted:
+def low_rank_gaussian(target: Target, starts: Array, root: Array, tol: float, seed: int) -> EvaluatedMixture:
     """The best Gaussian of that form, from the highest mode that the climbs find."""
     D = target.dim
     Z = nodes(2 * D + 20, D, seed)

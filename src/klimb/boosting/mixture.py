@@ -11,10 +11,10 @@ from typing import Any, final
 import numpy as np
 
 from klimb.boosting.gaussians import Gaussians, log_mixture
-from klimb.boosting.record import Step
+from klimb.boosting.record import BoostStep
 from klimb.boosting.target import Target
 from klimb.boosting.transforms import Transform, points
-from klimb.boosting.trust import CHECKED, Corrected, MixtureTrust, Weighed, tail, trust_of
+from klimb.boosting.trust import CHECKED, CorrectedMixture, MixtureTrust, Weighed, tail, trust_of
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.lowdiscrepancy import normal_draws
@@ -57,7 +57,7 @@ class Mixture:
     bound: float  # lower bound of the log evidence, estimated at nodes that the fit has not seen
     bound_error: float  # its standard error
     ended: Ended
-    steps: tuple[Step, ...] = field(repr=False)
+    steps: tuple[BoostStep, ...] = field(repr=False)
     target: Target = field(repr=False)
     names: tuple[str, ...] = field(repr=False)
     inside: float = 1.0
@@ -251,7 +251,7 @@ class Mixture:
         return tail(self._weighed.plain)
 
     @property
-    def corrected(self) -> Corrected:
+    def corrected(self) -> CorrectedMixture:
         """Moments and log evidence by Pareto-smoothed weights of draws from q and from around it."""
         return self._weighed.corrected
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from klimb.boosting.gaussians import Gaussians, log_mixture, one_gaussian
 from klimb.boosting.nodes import nodes
-from klimb.boosting.record import Step, gaps
+from klimb.boosting.record import BoostStep, gaps
 from klimb.boosting.target import Target
 from klimb.boosting.weights import corrective, newton_exclusive, newton_inclusive
 from klimb.numerics.arrays import Array
@@ -30,7 +30,7 @@ STARTS = 4  # of the search for the residual's peak
 
 
 def laplacian_boosted(target: Target, first: Gaussians, n_components: int, divergence: str, weights_rule: str,
-                      seed: int, watch: Callable[[Step], None]) -> tuple[Array, Gaussians, list[Step]]:
+                      seed: int, watch: Callable[[BoostStep], None]) -> tuple[Array, Gaussians, list[BoostStep]]:
     """[G] Algorithm 2 from the Gaussian ``first``, with the weights of Algorithm 1, Algorithm 3 or all refitted."""
     rng = np.random.default_rng(seed)
     Z = nodes(SAMPLES, first.dim, seed)
@@ -114,7 +114,7 @@ def _mixture_hessian(weights: Array, parts: Gaussians, x: Array, scale: Array) -
 
 
 def _step(target: Target, weights: Array, parts: Gaussians, values: Array, Z: Array,
-          watch: Callable[[Step], None]) -> Step:
+          watch: Callable[[BoostStep], None]) -> BoostStep:
     """The bound at the nodes of the components (not those that set this step's weight alone, but all so far)."""
     K, S = values.shape
     residual = values - log_mixture(weights, parts.log_densities(parts.at(Z).reshape(K * S, -1))).reshape(K, S)
@@ -123,6 +123,6 @@ def _step(target: Target, weights: Array, parts: Gaussians, values: Array, Z: Ar
         bound = float(weights[weights > 0] @ averages[weights > 0])
         error = float(np.sqrt(weights**2 @ residual.var(axis=1) / S))
     found = gaps(residual.ravel(), np.repeat(weights / S, S))
-    step = Step(K, weights, bound, error, target.n_values, target.n_gradients, *found, parts)
+    step = BoostStep(K, weights, bound, error, target.n_values, target.n_gradients, *found, parts)
     watch(step)
     return step

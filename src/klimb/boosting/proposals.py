@@ -13,7 +13,7 @@ import numpy as np
 
 from klimb.boosting.gaussians import Gaussians, log_mixture, widened
 from klimb.boosting.record import gaps
-from klimb.boosting.refine import Fitted
+from klimb.boosting.refine import EvaluatedMixture
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
@@ -45,7 +45,7 @@ class Outlook:
     values: Array
 
 
-def looked_out(target: Target, fit: Fitted, seed: int) -> Outlook:
+def looked_out(target: Target, fit: EvaluatedMixture, seed: int) -> Outlook:
     """Points around every component, two and six standard deviations outside the shell that holds its mass."""
     K, D = len(fit.parts), fit.parts.dim
     per_part = max(LOOKS, OUTLOOK * fit.values.shape[1] // (K * len(BEYOND)))
@@ -66,7 +66,7 @@ class Pool:
     log_q: Array
 
     @classmethod
-    def of(cls, *fits: Fitted, outlook: Outlook | None = None) -> Pool:
+    def of(cls, *fits: EvaluatedMixture, outlook: Outlook | None = None) -> Pool:
         """The nodes of several evaluations of one mixture, and the points of an outlook."""
         D = fits[0].parts.dim
         X = np.concatenate([fit.points.reshape(-1, D) for fit in fits])
@@ -107,7 +107,7 @@ class Pool:
         return np.asarray(np.maximum(weight / weight.sum() - self.share, 0.0))
 
 
-def candidates(fit: Fitted, pool: Pool, n: int) -> tuple[Gaussians, Array]:
+def candidates(fit: EvaluatedMixture, pool: Pool, n: int) -> tuple[Gaussians, Array]:
     """The ``n`` most promising of many candidates, by screening, and one at the point with the largest p/q mass.
 
     Beside them, the component that each came from.
@@ -151,7 +151,7 @@ def screened(pool: Pool, parts: Gaussians) -> Array:
     return found
 
 
-def _around_nodes(fit: Fitted, pool: Pool) -> tuple[list[tuple[Array, Array]], list[int]]:
+def _around_nodes(fit: EvaluatedMixture, pool: Pool) -> tuple[list[tuple[Array, Array]], list[int]]:
     """Small ones at the two points that carry most of the importance weight, and the moments of the excess there."""
     D = fit.parts.dim
     with np.errstate(divide="ignore"):
@@ -186,7 +186,7 @@ def _moments(X: Array, share: Array, root: Array) -> tuple[Array, Array]:
     return mean, np.linalg.cholesky(cov)
 
 
-def _along_directions(fit: Fitted, k: int) -> list[tuple[Array, Array]]:
+def _along_directions(fit: EvaluatedMixture, k: int) -> list[tuple[Array, Array]]:
     """Component k moved and stretched along the directions in which the slope of log p - log q varies most."""
     mean, root = fit.parts.means[k], fit.parts.roots[k]
     basis = steepest(fit, k)
@@ -203,12 +203,12 @@ def _along_directions(fit: Fitted, k: int) -> list[tuple[Array, Array]]:
     return found
 
 
-def steepest(fit: Fitted, k: int) -> Array:
+def steepest(fit: EvaluatedMixture, k: int) -> Array:
     """Whitened directions of component k, as columns, by how much the slope of log p - log q varies along them."""
     return _directions(fit, k)[0]
 
 
-def steep_count(fit: Fitted, k: int) -> int:
+def steep_count(fit: EvaluatedMixture, k: int) -> int:
     """How many of those directions matter.
 
     Where the slope of the residual lies in a subspace, p/q depends on that subspace alone: the rest needs no mixture.
@@ -217,13 +217,13 @@ def steep_count(fit: Fitted, k: int) -> int:
     return int(np.count_nonzero(variances > MATTERS * variances[0]))
 
 
-def _directions(fit: Fitted, k: int) -> tuple[Array, Array]:
+def _directions(fit: EvaluatedMixture, k: int) -> tuple[Array, Array]:
     slope = fit.slopes[k] - fit.log_q_slopes(k)
     variances, basis = np.linalg.eigh(slope.T @ slope)
     return np.asarray(basis[:, ::-1]), np.asarray(variances[::-1])
 
 
-def best_share(fit: Fitted, new: Fitted) -> tuple[float, float]:
+def best_share(fit: EvaluatedMixture, new: EvaluatedMixture) -> tuple[float, float]:
     """The share alpha of ``new`` that maximises the bound of (1 - alpha) fit + alpha new, and the bound gained.
 
     [G] Eq. (7): the bound is concave in alpha. Golden sections in the logit of alpha, so that small shares count.

@@ -13,7 +13,7 @@ from klimb.numerics.arrays import Array
 
 @final
 @dataclass(frozen=True, eq=False)
-class Step:
+class BoostStep:
     """The mixture after a step: its size, weights, bound with standard error, and the evaluations used so far.
 
     ``gap`` estimates KL(q || p) and ``duality_gap`` is the bound on it that Frank-Wolfe algorithms stop by (Locatello

@@ -41,7 +41,7 @@ Natural: TypeAlias = tuple[Array, Array, Array]  # in weights, moves and factors
 
 @final
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class EvaluatedMixture:
     """A mixture with the target's values and (whitened) slopes at the nodes of each component."""
 
     weights: Array  # K
@@ -82,23 +82,24 @@ class Fitted:
         slopes = -np.matmul(share[:, :, None] * white, self.parts.inverse_roots).sum(axis=0)
         return np.asarray(slopes @ self.parts.roots[k])
 
-    def take(self, index: Index) -> Fitted:
+    def take(self, index: Index) -> EvaluatedMixture:
         """The components ``index``, their weights normalised."""
         weights = self.weights[index]
-        return Fitted(weights / weights.sum(), self.parts.take(index), self.values[index], self.slopes[index],
-                      self.nodes, self.rho[index])
+        return EvaluatedMixture(weights / weights.sum(), self.parts.take(index), self.values[index], self.slopes[index],
+                                self.nodes, self.rho[index])
 
-    def joined(self, other: Fitted, share: float) -> Fitted:
+    def joined(self, other: EvaluatedMixture, share: float) -> EvaluatedMixture:
         """(1 - share) of this and ``share`` of ``other``."""
         weights = np.concatenate([(1.0 - share) * self.weights, share * other.weights])
-        return Fitted(weights, self.parts.joined(other.parts), np.concatenate([self.values, other.values]),
-                      np.concatenate([self.slopes, other.slopes]), self.nodes, np.concatenate([self.rho, other.rho]))
+        return EvaluatedMixture(weights, self.parts.joined(other.parts), np.concatenate([self.values, other.values]),
+                                np.concatenate([self.slopes, other.slopes]), self.nodes,
+                                np.concatenate([self.rho, other.rho]))
 
 
-def evaluated(target: Target, weights: Array, parts: Gaussians, nodes: Array, rho: float = FRESH) -> Fitted:
+def evaluated(target: Target, weights: Array, parts: Gaussians, nodes: Array, rho: float = FRESH) -> EvaluatedMixture:
     """The mixture with the target evaluated at the nodes of every component."""
     values, slopes = at_nodes(target, parts, nodes)
-    return Fitted(weights, parts, values, slopes, nodes, np.full(len(parts), rho))
+    return EvaluatedMixture(weights, parts, values, slopes, nodes, np.full(len(parts), rho))
 
 
 def at_nodes(target: Target, parts: Gaussians, nodes: Array) -> tuple[Array, Array]:
@@ -110,7 +111,8 @@ def at_nodes(target: Target, parts: Gaussians, nodes: Array) -> tuple[Array, Arr
     return values.reshape(K, S), np.matmul(slopes.reshape(K, S, D), parts.roots)
 
 
-def improve(target: Target, fit: Fitted, *, rounds: int, gain: float, free: int | None = None) -> Fitted:
+def improve(target: Target, fit: EvaluatedMixture, *, rounds: int, gain: float, free: int | None = None
+            ) -> EvaluatedMixture:
     """Up to ``rounds`` evaluations uphill; ends early when a step gains less than ``gain`` nats.
 
     Components move along their first ``free`` axes (all if None). Each is held back by its own rho, which grows where
@@ -119,7 +121,7 @@ def improve(target: Target, fit: Fitted, *, rounds: int, gain: float, free: int 
     failures = 0
     fit = replace(fit, rho=np.clip(fit.rho, LEAST_RHO, CALM))
     for _ in range(rounds):
-        model = Model(fit, fit.parts.dim if free is None else free)
+        model = ProximalObjective(fit, fit.parts.dim if free is None else free)
         x = model.minimiser()
         proposal = model.mixture(x)
         moves = divergence(proposal.parts, fit.parts)
@@ -136,7 +138,7 @@ def improve(target: Target, fit: Fitted, *, rounds: int, gain: float, free: int 
         if spoilers.any() and not won > 0:
             kept = moved[~spoilers[moved]]
             trial = _kept(fit, trial, kept)
-            weighing = Model(trial, 0)
+            weighing = ProximalObjective(trial, 0)
             y = weighing.minimiser()
             trial = weighing.mixture(y)
             won = trial.bound - fit.bound + model.correction(x, kept)
@@ -159,14 +161,14 @@ def improve(target: Target, fit: Fitted, *, rounds: int, gain: float, free: int 
     return fit
 
 
-def _kept(fit: Fitted, trial: Fitted, kept: Index) -> Fitted:
+def _kept(fit: EvaluatedMixture, trial: EvaluatedMixture, kept: Index) -> EvaluatedMixture:
     """``trial`` with only the components ``kept`` moved; the others are where they were, so nothing is evaluated."""
     values, slopes = fit.values.copy(), fit.slopes.copy()
     values[kept], slopes[kept] = trial.values[kept], trial.slopes[kept]
     return replace(trial, parts=fit.parts.replaced(kept, trial.parts.take(kept)), values=values, slopes=slopes)
 
 
-def _trial(target: Target, fit: Fitted, proposal: Fitted, moved: Index) -> Fitted:
+def _trial(target: Target, fit: EvaluatedMixture, proposal: EvaluatedMixture, moved: Index) -> EvaluatedMixture:
     """``proposal`` with true values for the components ``moved``; the others stay where they were."""
     if len(moved) == 0:
         return replace(fit, weights=proposal.weights)
@@ -180,14 +182,14 @@ def _trial(target: Target, fit: Fitted, proposal: Fitted, moved: Index) -> Fitte
 
 
 @final
-class Model:
+class ProximalObjective:
     """Minus the modelled bound plus the proximal term, as a function of logits and of moves in whitened coordinates.
 
     Component k moves to mu = mu0 + L0 a, L = L0 T with T lower triangular, its diagonal positive by exponentials. Its
     nodes move by L0 y, y = a + (T - I) z, and log p at a node becomes value + slope'y + y'Hy/2.
     """
 
-    def __init__(self, fit: Fitted, free: int) -> None:
+    def __init__(self, fit: EvaluatedMixture, free: int) -> None:
         self.fit = fit
         D = fit.parts.dim
         self.K, self.D = len(fit.parts), D
@@ -258,7 +260,7 @@ class Model:
         values = self.fit.values + np.einsum("ksd,ksd->ks", self.slopes + 0.5 * Hy, y)
         return values, self.slopes + Hy
 
-    def mixture(self, x: Array) -> Fitted:
+    def mixture(self, x: Array) -> EvaluatedMixture:
         weights, a, T = self.unpacked(x)
         return replace(self.fit, weights=weights, parts=self.parts(a, T), values=self.values(a, T)[0])
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from klimb.boosting.ascent import Climb
 from klimb.boosting.gaussians import Gaussians
-from klimb.boosting.refine import Fitted
+from klimb.boosting.refine import EvaluatedMixture
 from klimb.boosting.target import Target, show
-from klimb.boosting.transforms import Coordinates, points
+from klimb.boosting.transforms import TransformedBlocks, points
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
@@ -21,7 +21,7 @@ RUNAWAY = 1e9  # times scale: where a climb that has not arrived has no mode to 
 EDGE_AT = 1.5  # an edge matters if this many times the nodes' spread crosses it
 
 
-def starting_points(init: Any, coordinates: Coordinates) -> tuple[Array, Array]:
+def starting_points(init: Any, coordinates: TransformedBlocks) -> tuple[Array, Array]:
     """Rows to start from, in free coordinates, and the first of them."""
     if init is None:
         return np.zeros((1, coordinates.n_free)), np.zeros(coordinates.n_free)
@@ -84,7 +84,7 @@ def check_proper(target: Target, first: Gaussians) -> None:
                          "Check priors (a flat one needs data to bound it); declare constraints by transform.")
 
 
-def meets_edge(target: Target, fit: Fitted) -> bool:
+def meets_edge(target: Target, fit: EvaluatedMixture) -> bool:
     """Whether the support ends inside the bulk of the first Gaussian."""
     if not np.isfinite(fit.values).all():
         return True

@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.boosting import autodiff
-from klimb.boosting.transforms import Coordinates
+from klimb.boosting.transforms import TransformedBlocks
 from klimb.errors import InputError, KlimbError
 from klimb.numerics.arrays import Array
 
@@ -41,14 +41,14 @@ class Target:
     """
 
     def __init__(self, log_density: LogDensity, dim: int, *, gradient: LogDensity | None = None,
-                 hessian: LogDensity | None = None, coordinates: Coordinates | None = None,
+                 hessian: LogDensity | None = None, coordinates: TransformedBlocks | None = None,
                  near: Array | None = None) -> None:
         given: dict[str, Any] = {"log_density": log_density, "gradient": gradient, "hessian": hessian}
         for name, function in given.items():
             if not callable(function) and (function is not None or name == "log_density"):
                 raise InputError(f"{name} must be a function", type(function).__name__,
                                  "Pass a callable that takes a point of length dim or an n x dim batch.")
-        self.coordinates = coordinates or Coordinates.real(dim)
+        self.coordinates = coordinates or TransformedBlocks.real(dim)
         self.n_values = self.n_gradients = 0
         self.dim = self.coordinates.n_free  # of u
         self.has_gradient = gradient is not None
@@ -125,7 +125,7 @@ class Target:
             return np.asarray(0.5 * (H + H.T))
         return self._second_differences(u, steps, h)
 
-    def within(self, coordinates: Coordinates) -> Target:
+    def within(self, coordinates: TransformedBlocks) -> Target:
         """The same function in other coordinates; evaluations go on being counted."""
         moved = copy.copy(self)
         moved.coordinates, moved.dim = coordinates, coordinates.n_free

@@ -314,10 +314,10 @@ class Simplex(Transform):
 
 
 @final
-class Coordinates:
+class TransformedBlocks:
     """The blocks of x side by side, from ``transform`` of `klimb.boost`.
 
-    >>> c = Coordinates.of([Real(2), Positive()], 3)
+    >>> c = TransformedBlocks.of([Real(2), Positive()], 3)
     >>> print(c.n_free, c.to_user(np.zeros((1, 3)))[0], c.to_free(np.array([[1.0, 2.0, 1.0]])))
     3 [[0. 0. 1.]] [[1. 2. 0.]]
     """
@@ -330,11 +330,11 @@ class Coordinates:
         self.elementwise = all(block.elementwise for block in self.blocks)
 
     @classmethod
-    def real(cls, dim: int) -> Coordinates:
+    def real(cls, dim: int) -> TransformedBlocks:
         return cls([Real(dim)])
 
     @classmethod
-    def of(cls, transform: Any, dim: int) -> Coordinates:
+    def of(cls, transform: Any, dim: int) -> TransformedBlocks:
         """From None, one transform for all, or a list of blocks (transforms or their names)."""
         if transform is None:
             return cls.real(dim)

@@ -29,7 +29,7 @@ HEAVY = 10.0  # times the average: weights below it settle an average whatever t
 
 @final
 @dataclass(frozen=True, eq=False)
-class Corrected:
+class CorrectedMixture:
     """Moments of the target itself: draws of the mixture, and of a wider one, reweighted by the target.
 
     Rely on them while ``khat`` is below 0.7. ``log_evidence`` is the log of the integral of the user's density.
@@ -129,13 +129,13 @@ class Weighed:
         return self.mixture.target.coordinates.to_user(self.U)[0]
 
     @cached_property
-    def corrected(self) -> Corrected:
+    def corrected(self) -> CorrectedMixture:
         smoothed = self.defended
         w = smoothed.normalised
         mean = w @ self.X
         centred = self.X - mean
-        return Corrected(mean, (centred * w[:, None]).T @ centred, smoothed.log_mean, smoothed.log_mean_error,
-                         smoothed.khat, smoothed.effective, self.X, w)
+        return CorrectedMixture(mean, (centred * w[:, None]).T @ centred, smoothed.log_mean, smoothed.log_mean_error,
+                                smoothed.khat, smoothed.effective, self.X, w)
 
     @property
     def gap(self) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from klimb.conjugate.families import Dirichlet, Family, Naturals
 from klimb.conjugate.families.base import generator
-from klimb.conjugate.variables import Conditional, Plates, State, Variable
+from klimb.conjugate.variables import Conditional, NetworkState, Plates, Variable
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 
@@ -104,18 +104,18 @@ class ChainGiven(Conditional):
     def member(self, natural: Naturals) -> MarkovChain:
         return MarkovChain(natural, self.lengths)
 
-    def natural(self, state: State) -> Naturals:
+    def natural(self, state: NetworkState) -> Naturals:
         (first,), (step,) = state.moments(self.first), state.moments(self.step)
         return first, step, np.zeros((self.plates[0], len(first)))
 
-    def log_partition(self, state: State) -> Array:
+    def log_partition(self, state: NetworkState) -> Array:
         return np.zeros(())
 
     @property
     def separate(self) -> bool:
         return True
 
-    def message(self, to: Variable, x: Naturals, weight: Array, state: State) -> Naturals:
+    def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
         return (x[0],) if to is self.first else (x[1],)
 
 
@@ -215,4 +215,4 @@ def _draw(weights: Array, rng: np.random.Generator) -> Any:
 def _classes(variable: Variable) -> int:
     if variable.family is not Dirichlet:
         raise InputError("a chain needs dirichlet variables", f"{variable!r}", "Declare dirichlet(numpy.ones(K)).")
-    return int(variable.conditional.natural(State())[0].shape[-1])
+    return int(variable.conditional.natural(NetworkState())[0].shape[-1])

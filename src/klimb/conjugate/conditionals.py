@@ -19,13 +19,13 @@ from klimb.conjugate.families import (
 )
 from klimb.conjugate.families.gamma import HALF_LOG_2PI
 from klimb.conjugate.means import Predictor, outer
-from klimb.conjugate.variables import Conditional, Plates, State, Variable, View, as_view, common_plates, sum_to
+from klimb.conjugate.variables import Conditional, NetworkState, Plates, Variable, View, as_view, common_plates, sum_to
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
 
 
 @final
-class Fixed(Conditional):
+class KnownParameters(Conditional):
     """A prior with known parameters: one member of the family for every plate."""
 
     def __init__(self, prior: Family, plates: Plates, name: str) -> None:
@@ -41,13 +41,13 @@ class Fixed(Conditional):
     def dimension(self) -> int:
         return int(self.prior.natural[0].shape[-1])
 
-    def natural(self, state: State) -> Naturals:
+    def natural(self, state: NetworkState) -> Naturals:
         return self.prior.natural
 
-    def log_partition(self, state: State) -> Array:
+    def log_partition(self, state: NetworkState) -> Array:
         return self._log_partition
 
-    def message(self, to: Variable, x: Naturals, weight: Array, state: State) -> Naturals:
+    def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
         raise AssertionError("a fixed prior has no parents")
 
 
@@ -74,7 +74,7 @@ class Scale:
         self.variables = tuple(view.variable for view in self.views)
         self.plates = common_plates(f"the precision of {name}", self.known.shape, *(view.plates for view in self.views))
 
-    def moments(self, state: State) -> tuple[Array, Array]:
+    def moments(self, state: NetworkState) -> tuple[Array, Array]:
         """E log and E of the precision."""
         log, mean = np.log(self.known), self.known
         for view in self.views:
@@ -82,7 +82,7 @@ class Scale:
             log, mean = log + log_part, mean * part
         return log, mean
 
-    def message(self, to: Variable, half_count: Array, half_square: Array, state: State) -> Naturals:
+    def message(self, to: Variable, half_count: Array, half_square: Array, state: NetworkState) -> Naturals:
         """From (1/2) E log tau - half_square E tau per plate of the child."""
         others: Any = self.known
         target: View | None = None
@@ -110,27 +110,27 @@ class NormalGiven(Conditional):
                              "A variable that is both in the mean and in the precision, or twice in one of them, has "
                              "no conjugate factor.")
 
-    def natural(self, state: State) -> Naturals:
+    def natural(self, state: NetworkState) -> Naturals:
         tau, m, shape = self.precision.moments(state)[1], self.mean.mean(state), self.plates
         return np.broadcast_to(tau * m, shape), np.broadcast_to(-0.5 * tau, shape)
 
-    def log_partition(self, state: State) -> Array:
+    def log_partition(self, state: NetworkState) -> Array:
         log_tau, tau = self.precision.moments(state)
         m, v = self.mean.moments(state)
         return np.broadcast_to(0.5 * tau * (m * m + v) - 0.5 * log_tau + HALF_LOG_2PI, self.plates)
 
-    def squared_error(self, x: Naturals, state: State) -> Array:
+    def squared_error(self, x: Naturals, state: NetworkState) -> Array:
         """E (x - mean)^2."""
         m, v = self.mean.moments(state)
         mean, second = x
         return np.asarray((second - mean * mean) + v + (mean - m) ** 2)
 
-    def expected_log(self, x: Naturals, state: State) -> Array:
+    def expected_log(self, x: Naturals, state: NetworkState) -> Array:
         """E log p(x | parents), without the cancellation of its two large halves."""
         log_tau, tau = self.precision.moments(state)
         return np.asarray(0.5 * log_tau - HALF_LOG_2PI - 0.5 * tau * self.squared_error(x, state))
 
-    def message(self, to: Variable, x: Naturals, weight: Array, state: State) -> Naturals:
+    def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
         if to in self.precision.variables:
             square = 0.5 * weight * self.squared_error(x, state)
             half = np.broadcast_to(0.5 * weight, self.plates)
@@ -162,7 +162,7 @@ class MultivariateGiven(Conditional):
         self.plates = common_plates(name, known if self.parent is None else self.parent.plates, plates)
         self.variables = (precision,) if self.parent is None else (self.parent.variable, precision)
 
-    def _precision(self, state: State) -> tuple[Array, Array]:
+    def _precision(self, state: NetworkState) -> tuple[Array, Array]:
         """E log det and E of the precision matrix."""
         log, value = state.moments(self.precision)
         if self.precision.family is Wishart:
@@ -170,7 +170,7 @@ class MultivariateGiven(Conditional):
         values = np.broadcast_to(value, (self.dimension,))
         return np.broadcast_to(log, (self.dimension,)).sum(), np.diag(values)
 
-    def _mean(self, state: State) -> tuple[Array, Array]:
+    def _mean(self, state: NetworkState) -> tuple[Array, Array]:
         """E mean and E mean mean'."""
         if self.parent is not None:
             first, second = self.parent.moments(state)
@@ -178,19 +178,19 @@ class MultivariateGiven(Conditional):
         mean = np.broadcast_to(self.known, (*self.known.shape[:-1], self.dimension))
         return mean, outer(mean)
 
-    def natural(self, state: State) -> Naturals:
+    def natural(self, state: NetworkState) -> Naturals:
         P = self._precision(state)[1]
         m = self._mean(state)[0] @ P
         D = self.dimension
         return np.broadcast_to(m, (*self.plates, D)), np.broadcast_to(-0.5 * P, (*self.plates, D, D))
 
-    def log_partition(self, state: State) -> Array:
+    def log_partition(self, state: NetworkState) -> Array:
         log_det, P = self._precision(state)
         second = self._mean(state)[1]
         value = 0.5 * (P * second).sum((-2, -1)) - 0.5 * log_det + self.dimension * HALF_LOG_2PI
         return np.broadcast_to(value, self.plates)
 
-    def message(self, to: Variable, x: Naturals, weight: Array, state: State) -> Naturals:
+    def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
         P = self._precision(state)[1]
         if self.parent is not None and to is self.parent.variable:
             w = np.broadcast_to(weight, self.plates)
@@ -218,13 +218,13 @@ class GammaGiven(Conditional):
         self.shape, self.rate, self.variables = as_float(shape, "shape"), rate, (rate.variable,)
         self.plates = common_plates(name, self.shape.shape, rate.plates, plates)
 
-    def natural(self, state: State) -> Naturals:
+    def natural(self, state: NetworkState) -> Naturals:
         return np.broadcast_to(self.shape, self.plates), np.broadcast_to(-self.rate.moments(state)[1], self.plates)
 
-    def log_partition(self, state: State) -> Array:
+    def log_partition(self, state: NetworkState) -> Array:
         return np.broadcast_to(gammaln(self.shape) - self.shape * self.rate.moments(state)[0], self.plates)
 
-    def message(self, to: Variable, x: Naturals, weight: Array, state: State) -> Naturals:
+    def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
         return self.rate.collect(tuple(np.broadcast_arrays(weight * self.shape, -weight * x[1])))
 
 
@@ -241,14 +241,14 @@ class CategoricalGiven(Conditional):
         self.probabilities, self.variables = probabilities, (probabilities.variable,)
         self.plates = common_plates(name, probabilities.plates, plates)
 
-    def natural(self, state: State) -> Naturals:
+    def natural(self, state: NetworkState) -> Naturals:
         (log_p,) = self.probabilities.moments(state)
         return (np.broadcast_to(log_p, (*self.plates, log_p.shape[-1])),)
 
-    def log_partition(self, state: State) -> Array:
+    def log_partition(self, state: NetworkState) -> Array:
         return np.zeros(self.plates)
 
-    def message(self, to: Variable, x: Naturals, weight: Array, state: State) -> Naturals:
+    def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
         indicators = np.broadcast_to(x[0], (*self.plates, x[0].shape[-1]))
         w = np.broadcast_to(weight, self.plates)
         return self.probabilities.collect((w[..., None] * indicators,))

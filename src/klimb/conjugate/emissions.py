@@ -24,7 +24,7 @@ from klimb.conjugate.families import (
 )
 from klimb.conjugate.families.gamma import HALF_LOG_2PI
 from klimb.conjugate.means import packed, unpacked
-from klimb.conjugate.variables import Evidence, State, Variable
+from klimb.conjugate.variables import Evidence, NetworkState, Variable
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
 
@@ -75,7 +75,7 @@ class FullNormal(Emission):
 
     @property
     def width(self) -> int:
-        return int(self.component.conditional.natural(State())[0].shape[-1])
+        return int(self.component.conditional.natural(NetworkState())[0].shape[-1])
 
     def _statistics(self, x: Array) -> tuple[Array, Array]:
         return values_and_products(x)
@@ -95,11 +95,11 @@ class TiedNormal(Emission):
 
     @property
     def n_classes(self) -> int:
-        return int(self.component.conditional.natural(State())[0].shape[0])
+        return int(self.component.conditional.natural(NetworkState())[0].shape[0])
 
     @property
     def width(self) -> int:
-        return int(self.component.conditional.natural(State())[0].shape[1])
+        return int(self.component.conditional.natural(NetworkState())[0].shape[1])
 
     def _statistics(self, x: Array) -> tuple[Array, Array]:
         return values_and_products(x)
@@ -178,7 +178,7 @@ class WordCounts(Emission):
 
     @property
     def width(self) -> int:
-        return int(self.component.conditional.natural(State())[0].shape[-1])
+        return int(self.component.conditional.natural(NetworkState())[0].shape[-1])
 
     def statistics(self, values: Any) -> tuple[Any, Array]:
         if not hasattr(values, "tocsr"):
@@ -210,7 +210,7 @@ EMISSIONS: dict[type[Family], type[Emission]] = {
 
 
 @final
-class Mixture:
+class MixtureEmission:
     """Data whose class is the unknown ``gate``: made by `mixture`."""
 
     def __init__(self, gate: Variable, component: Variable, scale: Variable | None = None) -> None:
@@ -259,7 +259,7 @@ class MixtureData(Evidence):
         self._base = float(base.sum())
         self._last: tuple[Family, Array, Array] | None = None
 
-    def _parts(self, state: State) -> tuple[Array, Array]:
+    def _parts(self, state: NetworkState) -> tuple[Array, Array]:
         """The log densities N x K in two parts, of which a datum's scale multiplies the first."""
         factor = state[self.emission.component]
         if self._last is None or self._last[0] is not factor:
@@ -269,7 +269,7 @@ class MixtureData(Evidence):
             self._last = (factor, distance, free)
         return self._last[1], self._last[2]
 
-    def log_densities(self, state: State) -> Array:
+    def log_densities(self, state: NetworkState) -> Array:
         """E log p(x_i | class k), N x K (without what no class changes)."""
         values, free = self._parts(state)
         if self.scale is not None:
@@ -277,11 +277,11 @@ class MixtureData(Evidence):
             values = values * scale[:, None] + free + 0.5 * self.emission.width * log_scale[:, None]
         return values if self.present is None else values * self.present[:, None]
 
-    def expected_log(self, state: State) -> float:
+    def expected_log(self, state: NetworkState) -> float:
         shares = state.moments(self.gate)[-1]
         return float(np.einsum("nk,nk->", shares, self.log_densities(state))) + self._base
 
-    def message(self, to: Variable, state: State) -> Naturals:
+    def message(self, to: Variable, state: NetworkState) -> Naturals:
         if to is self.gate:
             zeros = tuple(np.zeros(part.shape) for part in state[self.gate].natural[:-1])
             return (*zeros, self.log_densities(state))
@@ -301,7 +301,7 @@ def values_and_products(x: Array) -> tuple[Array, Array]:
     return np.hstack([x, x[:, i] * x[:, j]]), np.full(len(x), -x.shape[1] * HALF_LOG_2PI)
 
 
-def mixture(gate: Variable, component: Variable, *, scale: Variable | None = None) -> Mixture:
+def mixture(gate: Variable, component: Variable, *, scale: Variable | None = None) -> MixtureEmission:
     """Data whose class is ``gate`` (a `categorical` or a `chain`) and whose classes are the plates of ``component``.
 
     ``scale``, one gamma per row, multiplies the precision of normal components: gamma(df/2, df/2) makes them Student-t.
@@ -312,7 +312,7 @@ def mixture(gate: Variable, component: Variable, *, scale: Variable | None = Non
     >>> print(result[rate].mean.round(1), result[kind].mean.argmax(axis=1))
     [0.8 9.7] [0 0 0 0 0 1 1 1]
     """
-    return Mixture(gate, component, scale)
+    return MixtureEmission(gate, component, scale)
 
 
 def without_missing(values: Any) -> tuple[Any, Array | None]:
@@ -328,7 +328,7 @@ def without_missing(values: Any) -> tuple[Any, Array | None]:
     return x, missing
 
 
-def _prior_state(variable: Variable) -> State:
+def _prior_state(variable: Variable) -> NetworkState:
     """Every ancestor at its prior, enough to see the shapes of a variable's natural parameters."""
     from klimb.conjugate.network import prior_state
 

@@ -13,7 +13,7 @@ import numpy as np
 from klimb.conjugate.chain import MarkovChain
 from klimb.conjugate.families import Categorical, Family
 from klimb.conjugate.network import Network, prior_state, proper
-from klimb.conjugate.variables import Evidence, State, Variable
+from klimb.conjugate.variables import Evidence, NetworkState, Variable
 from klimb.errors import InputError
 from klimb.infer.result import History, Iteration, Status
 
@@ -59,7 +59,7 @@ class Fitted:
     3.25 [1.9 4.9]
     """
 
-    def __init__(self, network: Network, state: State, bound: float, status: Status, history: History) -> None:
+    def __init__(self, network: Network, state: NetworkState, bound: float, status: Status, history: History) -> None:
         self.network, self.state, self.bound, self.status, self.history = network, state, bound, status, history
 
     def __getitem__(self, variable: Variable | str) -> Family:
@@ -91,7 +91,7 @@ def fit(
     tol: float = 1e-6,
     max_iter: int = 1000,
     callback: Callable[[Iteration], Any] | None = None,
-    improve: Callable[[State], State | None] | None = None,
+    improve: Callable[[NetworkState], NetworkState | None] | None = None,
 ) -> Fitted:
     """Fit all unknowns behind some evidence.
 
@@ -159,10 +159,10 @@ class Stretch:
 
     def __init__(self, order: tuple[Variable, ...]) -> None:
         self.moved = tuple(v for v in order if v.family not in (Categorical, MarkovChain))
-        self.last: State | None = None
+        self.last: NetworkState | None = None
         self.length, self.rho, self.wait, self.patience = 0.0, 0.0, 3, 3
 
-    def seen(self, state: State) -> None:
+    def seen(self, state: NetworkState) -> None:
         """Note a state after a sweep."""
         length = 0.0
         if self.last is not None:
@@ -181,7 +181,7 @@ class Stretch:
         self.patience = min(2 * self.patience, 50)
         self.wait = self.patience
 
-    def propose(self, state: State) -> State | None:
+    def propose(self, state: NetworkState) -> NetworkState | None:
         """A state further along, or None."""
         if self.wait > 0 or self.last is None or self.before is None or self.rho < 0.3:
             return None
@@ -197,13 +197,13 @@ class Stretch:
         return longer
 
 
-def sweep(network: Network, order: tuple[Variable, ...], state: State, keep: float) -> None:
+def sweep(network: Network, order: tuple[Variable, ...], state: NetworkState, keep: float) -> None:
     """One proximal step of every factor in turn."""
     for variable in order:
         update(network, variable, state, keep)
 
 
-def update(network: Network, variable: Variable, state: State, keep: float) -> None:
+def update(network: Network, variable: Variable, state: NetworkState, keep: float) -> None:
     """One proximal step of one factor; halved until the bound does not fall where a site was linearised."""
     old = state[variable]
     best = network.optimum(variable, state)
@@ -245,7 +245,7 @@ def _order(network: Network, start: Mapping[Variable, Family]) -> tuple[Variable
     return tuple(v for v in backwards if v not in start) + tuple(v for v in backwards if v in start)
 
 
-def check_start(variable: Variable, factor: Family, state: State) -> None:
+def check_start(variable: Variable, factor: Family, state: NetworkState) -> None:
     """An `InputError` unless a starting factor fits its variable."""
     if variable not in state:
         raise InputError("start must name variables of the network", f"{variable!r}", "Check what was observed.")

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.conjugate.families import MultivariateNormal, Naturals, Normal
-from klimb.conjugate.variables import Plates, State, Variable, View, as_view, common_plates, sum_to
+from klimb.conjugate.variables import NetworkState, Plates, Variable, View, as_view, common_plates, sum_to
 from klimb.errors import InputError
 from klimb.linalg.matrix import as_design
 from klimb.numerics.arrays import Array, as_float
@@ -28,19 +28,19 @@ class Predictor(ABC):
     gaussian: bool = True  # f is normal when its variables are; not so for products
 
     @abstractmethod
-    def moments(self, state: State) -> tuple[Array, Array]:
+    def moments(self, state: NetworkState) -> tuple[Array, Array]:
         """Mean and variance of f."""
 
-    def mean(self, state: State) -> Array:
+    def mean(self, state: NetworkState) -> Array:
         """Mean of f alone."""
         return self.moments(state)[0]
 
     @abstractmethod
-    def message(self, to: Variable, J: Array, h: Array, state: State) -> Naturals:
+    def message(self, to: Variable, J: Array, h: Array, state: NetworkState) -> Naturals:
         """The potential -J f^2 / 2 + h f as a message, all other variables at their factors."""
 
-    def __add__(self, other: Any) -> Sum:
-        return Sum((self, as_predictor(other)))
+    def __add__(self, other: Any) -> SumPredictor:
+        return SumPredictor((self, as_predictor(other)))
 
     __radd__ = __add__
 
@@ -53,10 +53,10 @@ class Known(Predictor):
         self.value = as_float(value, "mean")
         self.plates, self.variables = self.value.shape, ()
 
-    def moments(self, state: State) -> tuple[Array, Array]:
+    def moments(self, state: NetworkState) -> tuple[Array, Array]:
         return self.value, np.zeros(())
 
-    def message(self, to: Variable, J: Array, h: Array, state: State) -> Naturals:
+    def message(self, to: Variable, J: Array, h: Array, state: NetworkState) -> Naturals:
         raise AssertionError("a constant has no variables")
 
 
@@ -67,18 +67,18 @@ class Itself(Predictor):
     def __init__(self, view: View) -> None:
         self.view, self.plates, self.variables = view, view.plates, (view.variable,)
 
-    def moments(self, state: State) -> tuple[Array, Array]:
+    def moments(self, state: NetworkState) -> tuple[Array, Array]:
         factor = state[self.view.variable]
         assert isinstance(factor, Normal)
         m, v = factor.mean, factor.variance
         return (m, v) if self.view.index is None else (m[self.view.index], v[self.view.index])
 
-    def message(self, to: Variable, J: Array, h: Array, state: State) -> Naturals:
+    def message(self, to: Variable, J: Array, h: Array, state: NetworkState) -> Naturals:
         return self.view.collect((h, -0.5 * J))
 
 
 @final
-class Dot(Predictor):
+class DotPredictor(Predictor):
     """X w, one entry per row of X (dense or sparse), for a multivariate normal w without plates."""
 
     def __init__(self, X: Any, w: Variable) -> None:
@@ -92,7 +92,7 @@ class Dot(Predictor):
                              f"Declare {w.name} with dimension {self.X.shape[1]}.")
         self.plates = (self.X.shape[0],)
 
-    def moments(self, state: State) -> tuple[Array, Array]:
+    def moments(self, state: NetworkState) -> tuple[Array, Array]:
         factor = state[self.variables[0]]
         assert isinstance(factor, MultivariateNormal)
         root = np.asarray(np.linalg.inv(factor.root).T, dtype=float)  # covariance = root root'
@@ -103,7 +103,7 @@ class Dot(Predictor):
     def _gram(self) -> Array:
         return self.X.weighted_gram(np.ones(self.X.shape[0]))
 
-    def message(self, to: Variable, J: Array, h: Array, state: State) -> Naturals:
+    def message(self, to: Variable, J: Array, h: Array, state: NetworkState) -> Naturals:
         J, h = np.broadcast_to(J, self.plates), np.array(np.broadcast_to(h, self.plates))
         if J.strides == (0,) or np.all(J[0] == J):  # one precision for all rows: X'X serves every sweep
             return self.X.transpose_times(h), -0.5 * J[0] * self._gram
@@ -139,7 +139,7 @@ class Inner(Predictor):
         self.pairs = u.index is not None
         self.plates = common_plates("inner", u.plates, v.plates) if self.pairs else (*u.plates, *v.plates)
 
-    def _covariances(self, state: State) -> tuple[Array, Array, Array, Array]:
+    def _covariances(self, state: NetworkState) -> tuple[Array, Array, Array, Array]:
         out = []
         for variable in self.variables:
             factor = state[variable]
@@ -147,7 +147,7 @@ class Inner(Predictor):
             out += [factor.mean, factor.covariance]
         return out[0], out[1], out[2], out[3]
 
-    def mean(self, state: State) -> Array:
+    def mean(self, state: NetworkState) -> Array:
         means = [state[variable].mean for variable in self.variables]
         if not self.pairs:
             return np.asarray(means[0] @ means[1].T)
@@ -161,13 +161,13 @@ class Inner(Predictor):
         assert self.v.index is not None
         return left[self.u.index[rows]], right[self.v.index[rows]]
 
-    def moments(self, state: State) -> tuple[Array, Array]:
+    def moments(self, state: NetworkState) -> tuple[Array, Array]:
         now = (state[self.variables[0]], state[self.variables[1]])
         if self._seen is None or self._seen[0][0] is not now[0] or self._seen[0][1] is not now[1]:
             self._seen = (now, self._moments(state))
         return self._seen[1]
 
-    def _moments(self, state: State) -> tuple[Array, Array]:
+    def _moments(self, state: NetworkState) -> tuple[Array, Array]:
         mu, Vu, mv, Vv = self._covariances(state)
         # Var(u'v) = mu'Vv mu + mv'Vu mv + tr(Vu Vv) = <Vu, Vv + mv mv'> + <mu mu', Vv>
         second_v, spread_u, spread_v = packed(Vv + outer(mv)), packed(Vu, twice=True), packed(Vv, twice=True)
@@ -191,7 +191,7 @@ class Inner(Predictor):
             out[this.variable] = (other.index[order], np.concatenate([[0], np.cumsum(counts)]), order)
         return out
 
-    def message(self, to: Variable, J: Array, h: Array, state: State) -> Naturals:
+    def message(self, to: Variable, J: Array, h: Array, state: NetworkState) -> Naturals:
         first = to is self.u.variable
         mu, Vu, mv, Vv = self._covariances(state)
         mean, covariance = (mv, Vv) if first else (mu, Vu)
@@ -211,11 +211,11 @@ class Inner(Predictor):
 
 
 @final
-class Sum(Predictor):
+class SumPredictor(Predictor):
     """Independent predictors added up."""
 
     def __init__(self, terms: tuple[Predictor, ...]) -> None:
-        nested = (term.terms if isinstance(term, Sum) else (term,) for term in terms)
+        nested = (term.terms if isinstance(term, SumPredictor) else (term,) for term in terms)
         self.terms: tuple[Predictor, ...] = tuple(part for parts in nested for part in parts)
         self.variables = tuple(variable for term in self.terms for variable in term.variables)
         names = [variable.name for variable in self.variables]
@@ -226,7 +226,7 @@ class Sum(Predictor):
         self.plates = common_plates("a sum", *(term.plates for term in self.terms))
         self.gaussian = all(term.gaussian for term in self.terms)
 
-    def moments(self, state: State) -> tuple[Array, Array]:
+    def moments(self, state: NetworkState) -> tuple[Array, Array]:
         mean, variance = np.zeros(self.plates), np.zeros(self.plates)
         for term in self.terms:
             m, v = term.moments(state)
@@ -234,7 +234,7 @@ class Sum(Predictor):
             variance += v
         return mean, variance
 
-    def message(self, to: Variable, J: Array, h: Array, state: State) -> Naturals:
+    def message(self, to: Variable, J: Array, h: Array, state: NetworkState) -> Naturals:
         rest: Any = 0.0
         target: Predictor | None = None
         for term in self.terms:
@@ -248,7 +248,7 @@ class Sum(Predictor):
         return target.message(to, sum_to(J, target.plates, 0), sum_to(h, target.plates, 0), state)
 
 
-def dot(X: Any, w: Variable) -> Dot:
+def dot(X: Any, w: Variable) -> DotPredictor:
     """The linear predictor X w.
 
     >>> from klimb.conjugate import dot, fit, gamma, multivariate_normal, normal
@@ -259,7 +259,7 @@ def dot(X: Any, w: Variable) -> Dot:
     >>> print(result[w].mean.round(1), round(float(result[noise].mean ** -0.5), 2))
     [1. 3.] 0.07
     """
-    return Dot(X, w)
+    return DotPredictor(X, w)
 
 
 def inner(u: Variable | View, v: Variable | View) -> Inner:

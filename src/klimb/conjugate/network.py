@@ -9,7 +9,7 @@ import numpy as np
 
 from klimb.conjugate.conditionals import NormalGiven
 from klimb.conjugate.families import Family, Naturals
-from klimb.conjugate.variables import Evidence, State, Variable
+from klimb.conjugate.variables import Evidence, NetworkState, Variable
 from klimb.errors import InputError, NotPositiveDefiniteError
 
 
@@ -35,11 +35,11 @@ class Network:
             for parent in dict.fromkeys(child.conditional.variables):
                 self._children[parent].append(child)
 
-    def optimum(self, variable: Variable, state: State) -> Naturals:
+    def optimum(self, variable: Variable, state: NetworkState) -> Naturals:
         """Natural parameters of the variable's best factor given all others: [A] Eq. (5), lambda*."""
         return add(variable.conditional.natural(state), *self.messages(variable, state, self._children[variable]))
 
-    def messages(self, variable: Variable, state: State, children: Iterable[Variable]) -> list[Naturals]:
+    def messages(self, variable: Variable, state: NetworkState, children: Iterable[Variable]) -> list[Naturals]:
         """What the evidence and these children say about a variable."""
         said = [item.message(variable, state) for item in self._said[variable]]
         for child in children:
@@ -54,13 +54,13 @@ class Network:
         """Whether all that is said to the variable is conjugate."""
         return all(item.exact for item in self._said[variable])
 
-    def bound(self, state: State) -> float:
+    def bound(self, state: NetworkState) -> float:
         """Expected log joint plus entropies: [A] Eq. (1)."""
         total = sum(item.expected_log(state) for item in self.evidence)
         return total - sum(divergence(variable, state) for variable in self.variables)
 
 
-def divergence(variable: Variable, state: State) -> float:
+def divergence(variable: Variable, state: NetworkState) -> float:
     """E KL(factor || p(variable | parents)) over the parents' factors."""
     factor, conditional = state[variable], variable.conditional
     if not conditional.variables:
@@ -96,9 +96,9 @@ def add(first: Naturals, *more: Naturals) -> Naturals:
     return tuple(total)
 
 
-def prior_state(variables: Iterable[Variable]) -> State:
+def prior_state(variables: Iterable[Variable]) -> NetworkState:
     """Every variable at its prior, given its parents at theirs."""
-    state = State()
+    state = NetworkState()
     for variable in ancestors(variables):
         state.set(variable, variable.conditional.member(variable.conditional.natural(state)))
     return state

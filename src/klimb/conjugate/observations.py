@@ -10,7 +10,7 @@ from scipy.special import gammaln
 from klimb.conjugate.conditionals import CategoricalGiven, NormalGiven
 from klimb.conjugate.families import Beta, Categorical, Dirichlet, Gamma, Naturals
 from klimb.conjugate.means import Predictor, as_predictor
-from klimb.conjugate.variables import Evidence, State, Variable, View, as_view, common_plates
+from klimb.conjugate.variables import Evidence, NetworkState, Variable, View, as_view, common_plates
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
 from klimb.sites.base import Site
@@ -18,7 +18,7 @@ from klimb.sites.local import SuperGaussian
 
 
 @final
-class Observed(Evidence):
+class ObservedVariable(Evidence):
     """Values of a variable that has unknown parents; NaN is missing."""
 
     def __init__(self, variable: Variable, values: Any) -> None:
@@ -42,13 +42,13 @@ class Observed(Evidence):
         else:
             self.x = (_indicators(x, conditional, variable.name),)
 
-    def expected_log(self, state: State) -> float:
+    def expected_log(self, state: NetworkState) -> float:
         if isinstance(self.conditional, NormalGiven):
             return float((self.weight * np.broadcast_to(self.conditional.expected_log(self.x, state),
                                                         self.conditional.plates)).sum())
         return float((self.weight * (self.conditional.natural(state)[0] * self.x[0]).sum(-1)).sum())
 
-    def message(self, to: Variable, state: State) -> Naturals:
+    def message(self, to: Variable, state: NetworkState) -> Naturals:
         return self.conditional.message(to, self.x, self.weight, state)
 
 
@@ -66,12 +66,12 @@ class PoissonData(Evidence):
         self.rate, self.exposure, self.variables = rate, exposure, (rate.variable,)
         self.plates = common_plates(rate.variable.name, y.shape, rate.plates, exposure.shape)
 
-    def expected_log(self, state: State) -> float:
+    def expected_log(self, state: NetworkState) -> float:
         log_rate, rate = self.rate.moments(state)
         terms = self.y * (log_rate + np.log(self.exposure)) - self.exposure * rate - gammaln(self.y + 1.0)
         return float((self.weight * np.broadcast_to(terms, self.plates)).sum())
 
-    def message(self, to: Variable, state: State) -> Naturals:
+    def message(self, to: Variable, state: NetworkState) -> Naturals:
         parts = np.broadcast_arrays(self.weight * self.y, -self.weight * self.exposure, np.empty(self.plates))
         return self.rate.collect(tuple(parts[:2]))
 
@@ -90,11 +90,11 @@ class BernoulliData(Evidence):
         self.probability, self.variables = probability, (probability.variable,)
         self.plates = common_plates(probability.variable.name, y.shape, probability.plates)
 
-    def expected_log(self, state: State) -> float:
+    def expected_log(self, state: NetworkState) -> float:
         one, zero = self.probability.moments(state)
         return float((self.weight * np.broadcast_to(self.y * one + (1 - self.y) * zero, self.plates)).sum())
 
-    def message(self, to: Variable, state: State) -> Naturals:
+    def message(self, to: Variable, state: NetworkState) -> Naturals:
         parts = np.broadcast_arrays(self.weight * self.y, self.weight * (1 - self.y), np.empty(self.plates))
         return self.probability.collect(tuple(parts[:2]))
 
@@ -130,16 +130,16 @@ class Potential(Evidence):
     def exact(self) -> bool:
         return False
 
-    def _moments(self, state: State) -> tuple[Array, Array]:
+    def _moments(self, state: NetworkState) -> tuple[Array, Array]:
         m, v = self.predictor.moments(state)
         shape = self.predictor.plates
         mean, variance = (np.broadcast_to(part, shape).ravel()[self.kept] for part in (m, v))
         return mean, np.maximum(variance, 0.0)
 
-    def expected_log(self, state: State) -> float:
+    def expected_log(self, state: NetworkState) -> float:
         return float(self.site.oracle(self.y, *self._moments(state)).value.sum()) + self.constant
 
-    def message(self, to: Variable, state: State) -> Naturals:
+    def message(self, to: Variable, state: NetworkState) -> Naturals:
         m, v = self._moments(state)
         e = self.site.oracle(self.y, m, v)
         J, h = np.zeros(self.predictor.plates), np.zeros(self.predictor.plates)
@@ -170,7 +170,7 @@ class Topics(Evidence):
                                  "dirichlet(numpy.full(V, b), plates=(K,)).")
         (D, V), K = matrix.shape, words.plates[0]
         wanted = (D, K), (K, V)
-        got = tuple(v.conditional.natural(State())[0].shape for v in (shares, words))
+        got = tuple(v.conditional.natural(NetworkState())[0].shape for v in (shares, words))
         if got != wanted:
             raise InputError(f"shares and words must have shapes {wanted[0]} and {wanted[1]}", f"{got[0]} and {got[1]}",
                              "Documents x topics and topics x words.")
@@ -179,7 +179,7 @@ class Topics(Evidence):
         self._rows = np.repeat(np.arange(D), np.diff(matrix.indptr))
         self._seen: tuple[Any, Any, Any] | None = None
 
-    def _ratios(self, state: State) -> tuple[Array, Array, Any, float]:
+    def _ratios(self, state: NetworkState) -> tuple[Array, Array, Any, float]:
         """exp E log of both sides, counts / sum over topics as a sparse matrix, and the expected log itself."""
         now = (state[self.shares], state[self.words])
         if self._seen is None or self._seen[0] is not now[0] or self._seen[1] is not now[1]:
@@ -196,10 +196,10 @@ class Topics(Evidence):
             self._seen = (*now, (share, word, ratio, value))
         return self._seen[2]
 
-    def expected_log(self, state: State) -> float:
+    def expected_log(self, state: NetworkState) -> float:
         return self._ratios(state)[3]
 
-    def message(self, to: Variable, state: State) -> Naturals:
+    def message(self, to: Variable, state: NetworkState) -> Naturals:
         share, word, ratio, _ = self._ratios(state)
         if to is self.shares:
             return (share * (ratio @ word),)
@@ -293,7 +293,7 @@ def _needs(view: View, family: type, what: str, instead: str) -> None:
 
 
 def _indicators(x: Array, conditional: CategoricalGiven, name: str) -> Array:
-    K = int(conditional.probabilities.variable.conditional.natural(State())[0].shape[-1])
+    K = int(conditional.probabilities.variable.conditional.natural(NetworkState())[0].shape[-1])
     if np.any((x < 0) | (x >= K) | (x != np.floor(x))):
         bad = tuple(int(i) for i in np.argwhere((x < 0) | (x >= K) | (x != np.floor(x)))[0])
         raise InputError(f"{name} must be a class in 0..{K - 1}", f"{x[bad]} at index {bad}", "Number the classes.")

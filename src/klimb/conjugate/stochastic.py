@@ -18,7 +18,7 @@ import numpy as np
 from klimb.conjugate.families import Family, Naturals
 from klimb.conjugate.loop import Fitted, check_start, remaining, sweep
 from klimb.conjugate.network import Network, add, ancestors, divergence, prior_state
-from klimb.conjugate.variables import Evidence, State, Variable
+from klimb.conjugate.variables import Evidence, NetworkState, Variable
 from klimb.errors import InputError
 from klimb.infer.result import History, Iteration, Status
 
@@ -55,7 +55,7 @@ class _Batch:
 
     said: dict[Variable, Naturals] = field(default_factory=dict)
     own: float = 0.0
-    local: State | None = None
+    local: NetworkState | None = None
 
 
 def fit_batches(
@@ -120,7 +120,8 @@ def fit_batches(
     return Fitted(network, state, bound, status, History(rows))
 
 
-def _visit(evidence: Any, batch: _Batch, shared: tuple[Variable, ...], state: State, step: Stochastic) -> Network:
+def _visit(evidence: Any, batch: _Batch, shared: tuple[Variable, ...], state: NetworkState, step: Stochastic
+           ) -> Network:
     """Fit the batch's own variables, then note what it says about the shared ones."""
     network = Network([evidence] if isinstance(evidence, Evidence) else evidence)
     local = tuple(v for v in network.variables if v not in shared)
@@ -144,7 +145,7 @@ def _visit(evidence: Any, batch: _Batch, shared: tuple[Variable, ...], state: St
                 batch.said[variable] = add(said[0], *said[1:])
     # The expected log is linear in the moments of each shared variable: what is left over does not move with them.
     batch.own = own - sum(float(known[v].inner(m, known.moments(v)).sum()) for v, m in batch.said.items())
-    batch.local = State({v: known[v] for v in local}) if step.remember else None
+    batch.local = NetworkState({v: known[v] for v in local}) if step.remember else None
     return network
 
 
@@ -160,7 +161,7 @@ def _check_separate(network: Network, local: tuple[Variable, ...], shared: tuple
                              "Use a joint variable such as normal_gamma, or fit(...) on all data.")
 
 
-def _begin(local: tuple[Variable, ...], remembered: State | None, known: State) -> None:
+def _begin(local: tuple[Variable, ...], remembered: NetworkState | None, known: NetworkState) -> None:
     """The batch's variables at their last factors (declared anew each time, so found by order), or at the prior."""
     old = [] if remembered is None else remembered.factors()
     for k, variable in enumerate(local):
@@ -169,12 +170,12 @@ def _begin(local: tuple[Variable, ...], remembered: State | None, known: State) 
         known.set(variable, old[k] if same else prior)
 
 
-def _own(network: Network, local: tuple[Variable, ...], state: State) -> float:
+def _own(network: Network, local: tuple[Variable, ...], state: NetworkState) -> float:
     """Expected log of the batch's data less the divergences of its own variables."""
     return sum(item.expected_log(state) for item in network.evidence) - sum(divergence(v, state) for v in local)
 
 
-def _update_shared(shared: tuple[Variable, ...], store: dict[int, _Batch], state: State) -> None:
+def _update_shared(shared: tuple[Variable, ...], store: dict[int, _Batch], state: NetworkState) -> None:
     for variable in shared[::-1]:
         said = [batch.said[variable] for batch in store.values() if variable in batch.said]
         for child in shared:
@@ -183,7 +184,7 @@ def _update_shared(shared: tuple[Variable, ...], store: dict[int, _Batch], state
         state.set(variable, variable.conditional.member(add(variable.conditional.natural(state), *said)))
 
 
-def _bound(shared: tuple[Variable, ...], store: dict[int, _Batch], state: State) -> float:
+def _bound(shared: tuple[Variable, ...], store: dict[int, _Batch], state: NetworkState) -> float:
     """The bound on all data seen, from what the batches left."""
     total = 0.0
     for batch in store.values():

@@ -25,11 +25,11 @@ class Evidence(ABC):
     variables: tuple[Variable, ...]
 
     @abstractmethod
-    def expected_log(self, state: State) -> float:
+    def expected_log(self, state: NetworkState) -> float:
         """The term itself."""
 
     @abstractmethod
-    def message(self, to: Variable, state: State) -> Naturals:
+    def message(self, to: Variable, state: NetworkState) -> Naturals:
         """Its gradient in the mean parameters of ``to``."""
 
     @property
@@ -55,15 +55,15 @@ class Conditional(ABC):
         return self.family.from_natural(natural)
 
     @abstractmethod
-    def natural(self, state: State) -> Naturals:
+    def natural(self, state: NetworkState) -> Naturals:
         """Expected natural parameters of x."""
 
     @abstractmethod
-    def log_partition(self, state: State) -> Array:
+    def log_partition(self, state: NetworkState) -> Array:
         """Expected log-partition, one per plate."""
 
     @abstractmethod
-    def message(self, to: Variable, x: Naturals, weight: Array, state: State) -> Naturals:
+    def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
         """What x, known by its mean parameters, says about a parent."""
 
     @property
@@ -89,9 +89,9 @@ class Variable:
 
     def observe(self, values: Any) -> Evidence:
         """The evidence of having seen these values; NaN is missing."""
-        from klimb.conjugate.observations import Observed
+        from klimb.conjugate.observations import ObservedVariable
 
-        return Observed(self, values)
+        return ObservedVariable(self, values)
 
     def __getitem__(self, index: Any) -> View:
         """The copies at these positions of the first plate, one per entry of ``index``."""
@@ -153,7 +153,7 @@ class View:
         E = len(self.index)
         return csr_array((np.ones(E), (self.index, np.arange(E))), shape=(self.variable.plates[0], E))
 
-    def moments(self, state: State) -> Naturals:
+    def moments(self, state: NetworkState) -> Naturals:
         """Mean parameters, one per plate of the view."""
         known = state.moments(self.variable)
         return known if self.index is None else tuple(part[self.index] for part in known)
@@ -172,7 +172,7 @@ class View:
 
 
 @final
-class State:
+class NetworkState:
     """The factor of every variable, and its mean parameters (computed once per change)."""
 
     def __init__(self, factors: dict[Variable, Family] | None = None) -> None:
@@ -198,8 +198,8 @@ class State:
         """All factors, in the order they were set."""
         return list(self._factors.values())
 
-    def copy(self) -> State:
-        other = State(self._factors)
+    def copy(self) -> NetworkState:
+        other = NetworkState(self._factors)
         other._moments = dict(self._moments)
         return other
 

@@ -19,7 +19,7 @@ from klimb.rows.table import Source
 @final
 @stored("formula.polynomial")
 @dataclass(frozen=True)
-class Polynomial:
+class PolynomialBasis:
     """``poly(x, degree)``: polynomials that are orthonormal over the data of the fit, or plain powers."""
 
     degree: int
@@ -54,14 +54,14 @@ class Polynomial:
         return np.column_stack(columns)
 
 
-def learn_polynomial(x: Array, source: Source, arguments: dict[str, Any], node: Call, text: str) -> Polynomial:
+def learn_polynomial(x: Array, source: Source, arguments: dict[str, Any], node: Call, text: str) -> PolynomialBasis:
     """Orthogonalise 1, x, x^2, ... over the data (Stieltjes' procedure); a row of weight 2 counts twice."""
     degree = arguments["degree"]
     if not 1 <= degree <= 50:
         raise FormulaError("expected a degree from 1 to 50", str(degree), "Use s(x) for flexible curves.", text,
                            node.span)
     if arguments["raw"]:
-        return Polynomial(degree, (), ())
+        return PolynomialBasis(degree, (), ())
     distinct = len(np.unique(x))
     if distinct <= degree:
         raise FormulaError(f"expected at least {degree + 1} different values for degree {degree}", f"{distinct}",
@@ -78,7 +78,7 @@ def learn_polynomial(x: Array, source: Source, arguments: dict[str, Any], node: 
         ratio = squares[j] / squares[j - 1] if j else 0.0
         before, now = now, (t - centers[j]) * now - ratio * before
         squares.append(float((counts * now) @ now))
-    return Polynomial(degree, tuple(centers), tuple(squares), shift, size)
+    return PolynomialBasis(degree, tuple(centers), tuple(squares), shift, size)
 
 
 @final

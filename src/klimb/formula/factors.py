@@ -14,7 +14,7 @@ import numpy as np
 
 from klimb._stored import stored
 from klimb.errors import InputError, listed
-from klimb.formula.bases import BSpline, Polynomial, learn_bspline, learn_polynomial
+from klimb.formula.bases import BSpline, PolynomialBasis, learn_bspline, learn_polynomial
 from klimb.formula.contrasts import contrast, contrast_labels, left_out_level
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import FUNCTIONS, bind
@@ -51,7 +51,7 @@ class BasisFactor:
 
     name: str
     expression: Numeric
-    basis: Polynomial | BSpline
+    basis: PolynomialBasis | BSpline
     levels: tuple[str, ...] = ()
 
     def names(self, full: bool) -> tuple[str, ...]:

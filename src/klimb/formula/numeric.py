@@ -30,7 +30,7 @@ _LEARNS = {"standardize": 2, "scale": 2, "center": 1}  # numbers that a function
 @final
 @stored("formula.step")
 @dataclass(frozen=True)
-class Step:
+class CodedStep:
     """One function, with the numbers it learnt (mean and sd of standardize, mean of center)."""
 
     function: str
@@ -73,7 +73,7 @@ class Numeric:
     """
 
     column: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[CodedStep, ...] = ()
 
     def evaluate(self, source: Source) -> Array:
         values = source.number(self.column)
@@ -103,7 +103,7 @@ def learn_numeric(node: Any, source: Source) -> Numeric:
         if function not in _ELEMENTWISE:
             values = expression.evaluate(source)
             learnt = moments(values, f"{function}({expression})", weights=source.weights)[: _LEARNS[function]]
-        step = Step(function, learnt)
+        step = CodedStep(function, learnt)
         expression = Numeric(expression.column, (*expression.steps, step))
     return expression
 

@@ -18,7 +18,7 @@ from klimb.rows.table import Source
 @final
 @stored("formula.variable")
 @dataclass(frozen=True)
-class Variable:
+class FormulaVariable:
     """A column that the formula uses on its right side."""
 
     name: str
@@ -37,12 +37,12 @@ class Variable:
         return self.median if self.kind == "number" else self.commonest
 
 
-def learn_variable(name: str, source: Source, as_levels: bool) -> Variable:
+def learn_variable(name: str, source: Source, as_levels: bool) -> FormulaVariable:
     """Look at one column."""
     if as_levels or source.column(name).is_factor:
         codes, levels = source.factor(name)
         counts = np.bincount(codes, source.counts, minlength=len(levels))
-        return Variable(name, "levels", levels=levels, commonest=levels[int(np.argmax(counts))])
+        return FormulaVariable(name, "levels", levels=levels, commonest=levels[int(np.argmax(counts))])
     values = source.number(name)
     whole = bool((values == np.floor(values)).all())
     middle = float(counted_quantile(values, source.counts, 0.5))
@@ -50,4 +50,4 @@ def learn_variable(name: str, source: Source, as_levels: bool) -> Variable:
         middle = float(np.floor(middle))
     size = float(np.abs(values).max()) or 1.0
     mean = float(source.shares @ (values / size)) * size
-    return Variable(name, "number", float(values.min()), float(values.max()), mean, middle, whole=whole)
+    return FormulaVariable(name, "number", float(values.min()), float(values.max()), mean, middle, whole=whole)

@@ -43,7 +43,7 @@ STRICTER = 0.1  # what the passes aim at, relative to tol, when a check of the w
 
 @final
 @dataclass(frozen=True, eq=False)
-class Gaussian:
+class FactorisedGaussian:
     """q(u) = N(P^-1 s, P^-1), factorised."""
 
     precision: Array
@@ -53,12 +53,12 @@ class Gaussian:
     logdet: float
 
     @staticmethod
-    def of(precision: Array, shift: Array) -> Gaussian:
+    def of(precision: Array, shift: Array) -> FactorisedGaussian:
         """Factorise; raises `NotPositiveDefiniteError` where q would be improper."""
         lower = cholesky(np.array(precision, order="F"))
         logdet = log_det_from_cholesky(lower)
         root = triangular_inverse(lower).T
-        return Gaussian(precision, shift, root, root @ (root.T @ shift), logdet)
+        return FactorisedGaussian(precision, shift, root, root @ (root.T @ shift), logdet)
 
     def divergence(self) -> float:
         """KL(q || N(0, I))."""
@@ -81,10 +81,10 @@ class Batch:
 
 @final
 @dataclass(frozen=True, eq=False)
-class View:
+class BatchView:
     """A batch under a q to which it contributes the sites exp(slope h - gamma h^2 / 2)."""
 
-    q: Gaussian
+    q: FactorisedGaussian
     slope: Array
     gamma: Array
     h: Array
@@ -101,7 +101,7 @@ class View:
         return float(max(residual.max(), (self.v * np.abs(self.gamma - e.gamma)).max()))
 
 
-def _look(batch: Batch, q: Gaussian, slope: Array, gamma: Array) -> View:
+def _look(batch: Batch, q: FactorisedGaussian, slope: Array, gamma: Array) -> BatchView:
     norms, h = DenseDesign(batch.rows).row_norms_squared(q.root, upper=True, times=q.mean)
     v = norms + batch.slack
     batch.problem.n_oracle += 1
@@ -110,18 +110,18 @@ def _look(batch: Batch, q: Gaussian, slope: Array, gamma: Array) -> View:
              0.5 * float(gamma @ norms), -0.5 * q.logdet)
     finite = all(np.isfinite(part).all() for part in (terms, e.alpha, e.gamma))
     noise = ROUNDING * sum(abs(term) for term in terms) if finite else 0.0
-    return View(q, slope, gamma, h, v, e, sum(terms) if finite else -np.inf, noise)
+    return BatchView(q, slope, gamma, h, v, e, sum(terms) if finite else -np.inf, noise)
 
 
-def _replaced(batch: Batch, view: View, slope: Array, gamma: Array) -> Gaussian:
+def _replaced(batch: Batch, view: BatchView, slope: Array, gamma: Array) -> FactorisedGaussian:
     """q with the share of this batch replaced: the change of both sums is exact."""
     rows = batch.rows
     batch.problem.n_factor += 1
     precision = view.q.precision + rows.T @ (rows * (gamma - view.gamma)[:, None])
-    return Gaussian.of(precision, view.q.shift + rows.T @ (slope - view.slope))
+    return FactorisedGaussian.of(precision, view.q.shift + rows.T @ (slope - view.slope))
 
 
-def _step(batch: Batch, view: View) -> tuple[View | None, float]:
+def _step(batch: Batch, view: BatchView) -> tuple[BatchView | None, float]:
     """The natural step on one batch, halved until the judge accepts it; None where no step is accepted."""
     e = view.expectation
     targets = [e.gamma] if e.gamma.min() >= 0 else [e.gamma, np.maximum(e.gamma, 0.0)]
@@ -140,7 +140,7 @@ def _step(batch: Batch, view: View) -> tuple[View | None, float]:
     return None, 0.0
 
 
-def _visit(batch: Batch, view: View) -> tuple[View | Gaussian, Array, Array, float]:
+def _visit(batch: Batch, view: BatchView) -> tuple[BatchView | FactorisedGaussian, Array, Array, float]:
     """The q after a visit to a batch seen before, its new sites, and the length of the step."""
     e = view.expectation
     if view.stationarity <= NEAR:
@@ -154,7 +154,7 @@ def _visit(batch: Batch, view: View) -> tuple[View | Gaussian, Array, Array, flo
     return kept, kept.slope, kept.gamma, step
 
 
-def _first_visit(batch: Batch, view: View) -> tuple[View, float]:
+def _first_visit(batch: Batch, view: BatchView) -> tuple[BatchView, float]:
     """A few steps, from the sites that match each datum or from none, whichever is the better place."""
     slope, gamma = batch.site.start(batch.y)
     slope = slope - gamma * batch.mean
@@ -187,7 +187,7 @@ class _Passes:
         self._seen = np.zeros(n, dtype=bool)
         self._mean, self._slack = np.asarray(latent.mean), np.asarray(latent.slack)
         identity = np.eye(design.shape[1])
-        self.q = Gaussian.of(identity, np.zeros(len(identity)))
+        self.q = FactorisedGaussian.of(identity, np.zeros(len(identity)))
 
     def run(self) -> tuple[float, float, float]:
         """One pass: an estimate of the bound, the worst stationarity on the way, the shortest step."""
@@ -200,7 +200,7 @@ class _Passes:
             worst = max(worst, view.stationarity)
             if self._seen[index[0]]:
                 after, self.slope[index], self.gamma[index], step = _visit(batch, view)
-                self.q = after.q if isinstance(after, View) else after
+                self.q = after.q if isinstance(after, BatchView) else after
                 self._values[index] = view.expectation.value
             else:
                 found, step = _first_visit(batch, view)

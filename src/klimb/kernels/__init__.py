@@ -26,9 +26,9 @@ KERNELS: dict[str, type[Kernel]] = {
 _STORED: tuple[type[Kernel], ...] = (*KERNELS.values(), Sum, Product)
 for _kernel in _STORED:
     stored(f"kernel.{_kernel.__name__}")(_kernel)
-_MEANS: tuple[type[means.Mean], ...] = (means.Zero, means.Constant, means.Linear)
+_MEANS: tuple[type[means.Mean], ...] = (means.ZeroMean, means.ConstantMean, means.LinearMean)
 for _mean in _MEANS:
-    stored(f"mean.{_mean.__name__}")(_mean)
+    stored(f"mean.{_mean.__name__.removesuffix('Mean')}")(_mean)
 
 # Spelled out, because type checkers do not read a computed list.
 __all__ = ["KERNELS", "RBF", "Constant", "Cosine", "Kernel", "Linear", "Matern12", "Matern32", "Matern52",

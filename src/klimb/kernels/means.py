@@ -15,7 +15,7 @@ from klimb.errors import InputError
 from klimb.kernels.parameters import Leaf, Value, real
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 
-__all__ = ["Constant", "Linear", "Mean", "Zero"]
+__all__ = ["ConstantMean", "LinearMean", "Mean", "ZeroMean"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,10 +75,10 @@ class Mean(Leaf):
 
 @final
 @dataclass(frozen=True, repr=False)
-class Zero(Mean):
+class ZeroMean(Mean):
     """m(x) = 0.
 
-    >>> Zero()([1.0, 2.0])
+    >>> ZeroMean()([1.0, 2.0])
     array([0., 0.])
     """
 
@@ -91,10 +91,10 @@ class Zero(Mean):
 
 @final
 @dataclass(frozen=True, repr=False)
-class Constant(Mean):
+class ConstantMean(Mean):
     """m(x) = value.
 
-    >>> Constant(3.0)([1.0, 2.0])
+    >>> ConstantMean(3.0)([1.0, 2.0])
     array([3., 3.])
     """
 
@@ -111,10 +111,10 @@ class Constant(Mean):
 
 @final
 @dataclass(frozen=True, repr=False)
-class Linear(Mean):
+class LinearMean(Mean):
     """m(x) = intercept + slope'x; one slope for all columns, or one per column.
 
-    >>> mean = Linear(slope=[1.0, -1.0], intercept=0.5)
+    >>> mean = LinearMean(slope=[1.0, -1.0], intercept=0.5)
     >>> mean([[2.0, 1.0]]), mean.free
     (array([1.5]), ('slope[0]', 'slope[1]', 'intercept'))
     """

@@ -27,7 +27,7 @@ from klimb.numerics.arrays import Array
 from klimb.priors import Fixed, PositivePrior, Prior, as_prior
 from klimb.sites.base import Site
 from klimb.sites.wrappers import Offset, Weighted
-from klimb.theta import ParameterBlock, Positive
+from klimb.theta import ParameterBlock, PositiveParameter
 
 DIFFERENCE = 1e-5  # in theta, for the derivative of the expected log likelihood
 EDGE = 0.5  # counts as half a datum against a mean response at the end of its range
@@ -84,14 +84,14 @@ class Choices:
         return name in self._given and self._given[name] != "auto"
 
     def positive(self, name: str, default: PositivePrior, unit: float = 1.0, *, begin: float | None = None,
-                 least: float = 0.0, kind: Any = "parameter") -> Positive:
+                 least: float = 0.0, kind: Any = "parameter") -> PositiveParameter:
         """A positive parameter with the user's prior or the default one; a name that a column has is changed."""
         while name in self.printed:
             name += " (parameter)"
         prior = self.take(name, default, (PositivePrior, Fixed))
         if begin is None:
             begin = prior.typical() if isinstance(prior, PositivePrior) else 1.0
-        return Positive(name, prior, begin, unit, least, kind)
+        return PositiveParameter(name, prior, begin, unit, least, kind)
 
     def finish(self) -> None:
         """An error for a name that nothing has."""

@@ -20,7 +20,7 @@ from klimb.likelihoods.named import LIKELIHOODS
 from klimb.numerics.arrays import Array
 from klimb.priors import LogFlat, parse_call
 from klimb.sites.base import Site
-from klimb.theta import Positive
+from klimb.theta import PositiveParameter
 
 # Names of links that people use for a family.
 _BY_LINK = {"probit": ("bernoulli", "probit"), "cloglog": ("bernoulli", "cloglog"), "logit": ("bernoulli", "logit")}
@@ -148,7 +148,7 @@ class Given(Likelihood):
             if not isinstance(getattr(self.given, name, None), float):
                 raise InputError(f"learn must name positive scalar parameters of {type(self.given).__name__}",
                                  repr(name), "Look at repr(site) for its parameters.")
-        blocks = tuple(Positive(name, LogFlat(), float(getattr(self.given, name))) for name in names)
+        blocks = tuple(PositiveParameter(name, LogFlat(), float(getattr(self.given, name))) for name in names)
         return replace(self, learn=tuple(names), parameters=blocks)
 
     def new(self, theta: Any, aux: Any = None) -> Site:

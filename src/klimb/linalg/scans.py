@@ -24,7 +24,7 @@ from klimb.linalg.batches import (
 from klimb.numerics.arrays import Array
 
 
-class Step(NamedTuple):
+class ChainStep(NamedTuple):
     """Steps of a chain: transitions, noise, and information about the state before the step."""
 
     A: Array
@@ -73,7 +73,8 @@ def information(A: Array, C: Array, J: Array, end: Array) -> Array:
     if n > 1:
         halved = _joined(A[..., left], C[..., left], J[..., left], A[..., right], C[..., right], J[..., right])
         if n % 2:
-            halved = Step(*(np.concatenate([a, b[..., -1:]], axis=2) for a, b in zip(halved, (A, C, J), strict=True)))
+            halved = ChainStep(*(np.concatenate([a, b[..., -1:]], axis=2)
+                                 for a, b in zip(halved, (A, C, J), strict=True)))
         out[..., : n + 1 : 2] = information(*halved, end)[..., : n // 2 + 1]
         steps = right
     following = out[..., slice(steps.start + 1, steps.stop + 1, steps.step)]
@@ -82,13 +83,13 @@ def information(A: Array, C: Array, J: Array, end: Array) -> Array:
     return out
 
 
-def _joined(A1: Array, C1: Array, J1: Array, A2: Array, C2: Array, J2: Array) -> Step:
+def _joined(A1: Array, C1: Array, J1: Array, A2: Array, C2: Array, J2: Array) -> ChainStep:
     """The first step, then the second, as one: the state between them is integrated out."""
     within = absorb(semidefinite_root(C1), J2).covariance  # of the state between, given the one before
     pulled = product(J2, A1)
     moved = A1 - product(within, pulled)
     J = J1 + symmetric(product_tn(A1, pulled) - congruence_t(pulled, within))
-    return Step(product(A2, moved), C2 + congruence(A2, within), J)
+    return ChainStep(product(A2, moved), C2 + congruence(A2, within), J)
 
 
 def marginal_covariances(A: Array, C: Array) -> Array:

@@ -14,7 +14,7 @@ from klimb.report.digits import plain
 from klimb.report.records import EffectCurve
 
 if TYPE_CHECKING:
-    from klimb.formula.variables import Variable
+    from klimb.formula.variables import FormulaVariable
     from klimb.models.formula_fit import FormulaFit
 
 POINTS = 61
@@ -44,12 +44,12 @@ def _grouping_only(fit: FormulaFit) -> set[str]:
                      for factor in factors}
 
 
-def _shown(fit: FormulaFit) -> list[Variable]:
+def _shown(fit: FormulaFit) -> list[FormulaVariable]:
     hidden = _grouping_only(fit)
     return [variable for variable in fit.encoder.variables if variable.name not in hidden]
 
 
-def _curves(fit: FormulaFit, variable: Variable, level: float) -> list[EffectCurve]:
+def _curves(fit: FormulaFit, variable: FormulaVariable, level: float) -> list[EffectCurve]:
     """The curve of one column; a curve for every class where the response has classes."""
     tail = checked_interval(level)
     numeric = variable.kind == "number"
@@ -74,14 +74,14 @@ def _curves(fit: FormulaFit, variable: Variable, level: float) -> list[EffectCur
                         _note(fit, variable)) for label, columns in found.items()]
 
 
-def _grid(variable: Variable) -> Any:
+def _grid(variable: FormulaVariable) -> Any:
     low, high = variable.minimum, variable.maximum
     if variable.whole and high - low < POINTS:
         return np.arange(low, high + 1.0)
     return np.linspace(low, high, POINTS) if high > low else np.array([low])
 
 
-def _data(fit: FormulaFit, variable: Variable) -> tuple[tuple[float, ...], tuple[int, ...]]:
+def _data(fit: FormulaFit, variable: FormulaVariable) -> tuple[tuple[float, ...], tuple[int, ...]]:
     if fit.frame is None or variable.name not in fit.frame.columns:
         return (), ()
     column = fit.frame.read(variable.name)
@@ -94,7 +94,7 @@ def _data(fit: FormulaFit, variable: Variable) -> tuple[tuple[float, ...], tuple
     return (), tuple(int(counts.get(level, 0)) for level in variable.levels)
 
 
-def _note(fit: FormulaFit, variable: Variable) -> str:
+def _note(fit: FormulaFit, variable: FormulaVariable) -> str:
     hidden = _grouping_only(fit)
     held = []
     for other in fit.encoder.variables:

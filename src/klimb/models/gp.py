@@ -14,7 +14,7 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.kernels import Kernel as Covariance
 from klimb.kernels.inducing_points import choose_inducing, explaining_points
-from klimb.kernels.means import Mean, Zero
+from klimb.kernels.means import Mean, ZeroMean
 from klimb.likelihoods import Likelihood, from_site, likelihood
 from klimb.models.kernel import Form, KernelModel, as_inputs, check_fields, markov_terms, single
 from klimb.models.kernel_blocks import KernelBlock, MeanBlock, Points
@@ -74,9 +74,10 @@ def gp(
     """
     inputs, family = as_inputs(X, "X"), _likelihood(site, learn)
     kernels = list(kernel) if isinstance(kernel, Sequence) else [kernel]
-    function: Any = Zero() if mean is None else mean
+    function: Any = ZeroMean() if mean is None else mean
     if not isinstance(function, Mean):
-        raise InputError("mean must be a klimb mean function", repr(mean), "Use klimb.kernels.means.Constant(), say.")
+        raise InputError("mean must be a klimb mean function", repr(mean),
+                         "Use klimb.kernels.means.ConstantMean(), say.")
     for one in kernels:
         if not isinstance(one, Covariance):
             raise InputError("kernel must be a klimb kernel", repr(one), "Use klimb.kernels.RBF(), say.")

@@ -27,8 +27,8 @@ from klimb.numerics.arrays import Array
 from klimb.rows.distinct import Rows
 from klimb.rows.scaling import Scaling
 from klimb.terms.base import Context, Dense, Term
-from klimb.terms.fixed import Fixed
-from klimb.theta import Positive
+from klimb.terms.fixed import FixedTerm
+from klimb.theta import PositiveParameter
 
 BEHIND = 0.1  # share of the bound by which a way to scale columns may be behind at first and still be searched
 LEAST_NOISE = 1e-4  # of y's spread: less noise cannot be told from none
@@ -58,7 +58,7 @@ class MatrixData:
         """The likelihood with its free parameters, of which those with the unit of y stay above `LEAST_NOISE`."""
         found, spread = self.likelihood.prepared(self.data, choices), self.likelihood.units(self.data).spread
         blocks = [replace(block, least=max(block.least, LEAST_NOISE * spread))
-                  if isinstance(block, Positive) and own.scaled else block
+                  if isinstance(block, PositiveParameter) and own.scaled else block
                   for own, block in zip(found.free, found.parameters, strict=True)]
         return replace(found, parameters=tuple(blocks))
 
@@ -67,7 +67,7 @@ class MatrixData:
         choices, likelihood, data = Choices(priors), self.likelihood, self.data
         units = likelihood.units(data)
         context = Context(units, likelihood.centre(data), likelihood.reach(data), data.shares, choices)
-        level = Fixed(((),) if inputs.intercept else (), {})
+        level = FixedTerm(((),) if inputs.intercept else (), {})
         level = level.ready(Dense(np.ones((data.n, int(inputs.intercept)))), context)
         if inputs.products:  # columns are not centred: f where they are 0 is a unit or so from f at their means
             level = replace(level, sd=np.hypot(level.sd, units.spread))

@@ -13,7 +13,7 @@ from klimb.models.prediction import checked_interval
 from klimb.report.diagnostics import calibration, pit_histogram
 from klimb.report.digits import plain
 from klimb.report.records import (
-    Calibration,
+    CalibrationBins,
     Fact,
     FitReport,
     GroupEffects,
@@ -116,7 +116,7 @@ def group_effects(fit: FormulaFit, name: str, interval: float | None = None) -> 
 # -- predictions of each row from the others
 
 
-def calibration_curve(fit: FormulaFit, level: float = 0.9) -> Calibration | None:
+def calibration_curve(fit: FormulaFit, level: float = 0.9) -> CalibrationBins | None:
     """Observed against predicted means; None where there are too few rows."""
     if fit.model.likelihood.response == "classes":
         return None

@@ -3,7 +3,7 @@
     sparse_linear    y = X u + noise, and a sparsity prior on u or on an analysis of it (gradients, wavelets)
     sparse_glm       any likelihood of X u, with a Gaussian or a sparsity prior on u
 
-Both build a model of sites, look at what the engines would cost (`Plan`), fit it, and return a `SparseFit`.
+Both build a model of sites, look at what the engines would cost (`EnginePlan`), fit it, and return a `SparseFit`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.infer.loop import infer
 from klimb.infer.matrixfree.outer import DoubleLoop
-from klimb.infer.matrixfree.plan import EngineName, Plan, plan
+from klimb.infer.matrixfree.plan import EngineName, EnginePlan, plan
 from klimb.infer.matrixfree.target import Bound, site_for
 from klimb.latents.implicit import Implicit
 from klimb.latents.weights import Weights
@@ -35,7 +35,7 @@ INTERCEPT = 10.0  # prior standard deviation of the intercept, in units of the l
 SPARSITY = {"laplace": Laplace, "sech2": Sech2}  # priors with a scale and nothing else
 PRIORS = ("laplace", "student", "power", "sech2")
 
-__all__ = ["Plan", "SparseFit", "plan_for", "sparse_glm", "sparse_linear"]
+__all__ = ["EnginePlan", "SparseFit", "plan_for", "sparse_glm", "sparse_linear"]
 
 
 def sparse_glm(
@@ -70,8 +70,8 @@ def sparse_glm(
     memory : float
         Bytes that the fit may take. It is refused, with the number, where no engine fits.
     explain : bool
-        Print the `Plan` first: what each engine costs in flops, seconds and bytes, and the choice. `plan_for` makes
-        one without fitting.
+        Print the `EnginePlan` first: what each engine costs in flops, seconds and bytes, and the choice. `plan_for`
+        makes one without fitting.
 
     Examples
     --------
@@ -172,7 +172,7 @@ def sparse_linear(
 
 
 def plan_for(X: Any, *, prior: Any = "gaussian", engine: Engine = "auto", memory: float = MEMORY,
-             accuracy: float = 0.01) -> Plan:
+             accuracy: float = 0.01) -> EnginePlan:
     """What `sparse_glm` would do with this design: the engines, their flops, seconds and bytes, and the choice.
 
     >>> import scipy.sparse
@@ -184,7 +184,7 @@ def plan_for(X: Any, *, prior: Any = "gaussian", engine: Engine = "auto", memory
                     accuracy=accuracy)
 
 
-def _planned(design: Operator, engine: Engine, memory: float, *, exact: bool, accuracy: float) -> Plan:
+def _planned(design: Operator, engine: Engine, memory: float, *, exact: bool, accuracy: float) -> EnginePlan:
     if engine not in ("auto", "primal", "dual", "double loop"):
         raise InputError('engine must be "auto", "primal", "dual" or "double loop"', repr(engine), "Leave it out.")
     stored = design.explicit is not None

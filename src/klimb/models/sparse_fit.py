@@ -10,7 +10,7 @@ import numpy as np
 
 from klimb._stored import SKIPPED, stored
 from klimb.errors import InputError
-from klimb.infer.matrixfree.plan import Plan
+from klimb.infer.matrixfree.plan import EnginePlan
 from klimb.infer.result import Result
 from klimb.latents.attached import AttachedWeights
 from klimb.latents.base import Latent, Posterior
@@ -107,7 +107,7 @@ class SparseFit(Fit):
     [ 1.9 13.8] [ 4. 21.]
     """
 
-    plan: Plan | None = field(default=None, metadata={SKIPPED: False})
+    plan: EnginePlan | None = field(default=None, metadata={SKIPPED: False})
 
     @property
     def _design(self) -> OperatorModel:
@@ -158,7 +158,7 @@ class SparseFit(Fit):
         return f"SparseFit({size}{self._design.engine}, bound={self.bound:.6g} ({kind}), status={self.status.name})"
 
 
-def sparse_fit(result: Result, plan: Plan, site: Site, design: Operator, intercept: bool,
+def sparse_fit(result: Result, plan: EnginePlan, site: Site, design: Operator, intercept: bool,
                y: Array | None = None) -> SparseFit:
     """The fit of a design (the intercept's column included); ``y`` are the data of its rows, where sites have them."""
     D = design.shape[1] - int(intercept)

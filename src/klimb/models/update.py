@@ -17,7 +17,7 @@ from klimb.infer.loop import infer
 from klimb.infer.result import Status
 from klimb.infer.start import sites_at, start_at
 from klimb.kernels import Kernel
-from klimb.kernels.means import Mean, Zero
+from klimb.kernels.means import Mean, ZeroMean
 from klimb.latents.inducing import Inducing
 from klimb.latents.weights import Weights
 from klimb.likelihoods import Left, Observed, from_site
@@ -204,7 +204,7 @@ class Summary:
 
     def _prior_for(self, seen: Inducing) -> Weights:
         """The weights with what was learnt as their prior; a mean function is one more weight, held at 1."""
-        if isinstance(self.mean, Zero):
+        if isinstance(self.mean, ZeroMean):
             return Weights(seen.row_design, self.weight_mean, self.weight_covariance, seen.slack)
         M = len(self.weight_mean)
         covariance = np.zeros((M + 1, M + 1))

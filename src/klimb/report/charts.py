@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from klimb.report.digits import percent, plain
-from klimb.report.records import BoundTrace, Calibration, CoefficientRow, EffectCurve, GroupEffects, PitHistogram
-from klimb.report.scales import Scale, span
+from klimb.report.records import BoundTrace, CalibrationBins, CoefficientRow, EffectCurve, GroupEffects, PitHistogram
+from klimb.report.scales import AxisScale, span
 from klimb.report.svg import CHARACTER, Panel, shorten
 from klimb.report.text import width
 
@@ -17,7 +17,8 @@ INTERCEPT = "Intercept"
 
 def _panel(x: tuple[float, float], y: tuple[float, float], title: str, description: str, *, log: bool = False,
            left: float = 46.0, bottom: float = 40.0) -> Panel:
-    return Panel(Scale(*x, left, WIDE - 8.0), Scale(*y, HIGH - bottom, 30.0, log=log), (WIDE, HIGH), title, description)
+    return Panel(AxisScale(*x, left, WIDE - 8.0), AxisScale(*y, HIGH - bottom, 30.0, log=log), (WIDE, HIGH), title,
+                 description)
 
 
 # -- effects ----------------------------------------------------------------------------------------------------------
@@ -67,7 +68,8 @@ def coefficient_range(rows: Sequence[CoefficientRow]) -> tuple[float, float]:
 
 def interval_cell(row: CoefficientRow, limits: tuple[float, float]) -> str:
     """One coefficient as a strip, to stand in its row of a table; all strips of a table share their limits."""
-    panel = Panel(Scale(*limits, 8.0, 232.0), Scale(0.0, 1.0, 22.0, 0.0), (240.0, 22.0), f"interval of {row.name}")
+    panel = Panel(AxisScale(*limits, 8.0, 232.0), AxisScale(0.0, 1.0, 22.0, 0.0), (240.0, 22.0),
+                  f"interval of {row.name}")
     panel.segment(panel.x(0.0), 22.0, panel.x(0.0), 0.0, "ref")
     panel.across(0.5, row.lower, row.upper, row.mean, _tip(row))
     return panel.svg()
@@ -75,7 +77,7 @@ def interval_cell(row: CoefficientRow, limits: tuple[float, float]) -> str:
 
 def axis_cell(limits: tuple[float, float]) -> str:
     """The axis below the strips."""
-    panel = Panel(Scale(*limits, 8.0, 232.0), Scale(0.0, 1.0, 3.0, 0.0), (240.0, 20.0), "axis of the intervals")
+    panel = Panel(AxisScale(*limits, 8.0, 232.0), AxisScale(0.0, 1.0, 3.0, 0.0), (240.0, 20.0), "axis of the intervals")
     panel.x_axis(count=4, grid=False)
     return panel.svg()
 
@@ -86,9 +88,9 @@ def coefficient_chart(rows: Sequence[CoefficientRow], level: float, title: str =
     left = 12.0 + CHARACTER * columns
     bottom = 12.0 + 22.0 * len(rows)
     limits = coefficient_range(rows)
-    panel = Panel(Scale(*limits, left, WIDE - 12.0), Scale(0.0, float(max(len(rows), 1)), 8.0, bottom),
+    panel = Panel(AxisScale(*limits, left, WIDE - 12.0), AxisScale(0.0, float(max(len(rows), 1)), 8.0, bottom),
                   (WIDE, bottom + 24.0), title, f"Posterior means and {percent(level)} intervals. " + _sentence(rows))
-    top, panel.y = panel.y, Scale(0.0, 1.0, bottom, 8.0)
+    top, panel.y = panel.y, AxisScale(0.0, 1.0, bottom, 8.0)
     panel.x_axis()
     panel.y = top
     panel.segment(panel.x(0.0), 8.0, panel.x(0.0), bottom, "ref")
@@ -138,7 +140,7 @@ def bound_chart(trace: BoundTrace) -> str:
 # -- calibration ------------------------------------------------------------------------------------------------------
 
 
-def calibration_chart(curve: Calibration) -> str:
+def calibration_chart(curve: CalibrationBins) -> str:
     """Observed against predicted means: dots on the diagonal, within the grey bars, are what a right model gives."""
     both = span([*curve.predicted, *curve.observed], pad=0.05)
     words = (f"{len(curve.counts)} bins of like predictions; "

@@ -8,13 +8,14 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
-from klimb.report.records import Calibration, PitHistogram
+from klimb.report.records import CalibrationBins, PitHistogram
 
 BINS = 10
 SMALLEST_BIN = 8  # rows: fewer say too little to draw
 
 
-def calibration(predicted: Any, variance: Any, y: Any, *, level: float = 0.9, label: str = "y") -> Calibration | None:
+def calibration(predicted: Any, variance: Any, y: Any, *, level: float = 0.9, label: str = "y"
+                ) -> CalibrationBins | None:
     """Observed and predicted means in bins of rows with like predictions; None with too few rows.
 
     ``predicted`` and ``variance`` are the predictive means and variances of each y without that y. The sum over a bin
@@ -44,10 +45,10 @@ def calibration(predicted: Any, variance: Any, y: Any, *, level: float = 0.9, la
     sd = [float(np.sqrt(spread[part].sum())) / len(part) for part in bins]
     # The interval cannot leave the range that y itself cannot leave (0 to 1 for yes or no).
     floor, ceiling = (0.0, 1.0) if np.all((seen == 0) | (seen == 1)) else (-np.inf, np.inf)
-    return Calibration(tuple(center), tuple(float(seen[part].mean()) for part in bins),
-                       tuple(max(middle - half * scale, floor) for middle, scale in zip(center, sd, strict=True)),
-                       tuple(min(middle + half * scale, ceiling) for middle, scale in zip(center, sd, strict=True)),
-                       tuple(len(part) for part in bins), level, label)
+    return CalibrationBins(tuple(center), tuple(float(seen[part].mean()) for part in bins),
+                           tuple(max(middle - half * scale, floor) for middle, scale in zip(center, sd, strict=True)),
+                           tuple(min(middle + half * scale, ceiling) for middle, scale in zip(center, sd, strict=True)),
+                           tuple(len(part) for part in bins), level, label)
 
 
 def pit_histogram(below: Any, at: Any, *, level: float = 0.9, bins: int = BINS) -> PitHistogram | None:

@@ -8,7 +8,7 @@ from typing import Any
 from klimb.errors import KlimbError
 from klimb.report.charts import coefficient_range
 from klimb.report.digits import percent
-from klimb.report.records import BoundTrace, Calibration, CoefficientRow, EffectCurve, PitHistogram
+from klimb.report.records import BoundTrace, CalibrationBins, CoefficientRow, EffectCurve, PitHistogram
 
 MARK, SOFT = "#0c6a92", "#5a6a76"
 
@@ -102,7 +102,7 @@ def plot_bound(trace: BoundTrace, ax: Any = None) -> Any:
     return ax
 
 
-def plot_calibration(curve: Calibration, ax: Any = None) -> Any:
+def plot_calibration(curve: CalibrationBins, ax: Any = None) -> Any:
     """Observed against predicted means, with the intervals in which a right model's dots lie."""
     ax = _one(ax, (4.0, 3.6))
     ends = (min(*curve.predicted, *curve.observed), max(*curve.predicted, *curve.observed))

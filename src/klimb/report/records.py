@@ -105,7 +105,7 @@ class BoundTrace:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class CalibrationBins:
     """Predicted against observed means in bins of like predictions, each datum predicted from all the others.
 
     ``lower`` and ``upper`` enclose where the observed mean of the bin falls with probability ``level`` if the model is
@@ -195,7 +195,7 @@ class FitReport:
     data: tuple[Fact, ...] = ()
     priors: tuple[Fact, ...] = ()
     trace: BoundTrace | None = None
-    calibration: Calibration | None = None
+    calibration: CalibrationBins | None = None
     pit: PitHistogram | None = None
     loo: Loo | None = None
     trust: TrustSummary = field(default_factory=lambda: TrustSummary("unchecked", "This fit was not checked."))

@@ -10,7 +10,7 @@ from typing import final
 
 @final
 @dataclass(frozen=True, slots=True)
-class Scale:
+class AxisScale:
     """Maps [low, high] to [start, end]; ``start`` may be the larger (heights grow upwards, SVG counts downwards)."""
 
     low: float

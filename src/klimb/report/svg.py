@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from html import escape as escape_html
 from typing import final
 
-from klimb.report.scales import Scale
+from klimb.report.scales import AxisScale
 from klimb.report.text import visible, width
 
 CHARACTER = 6.3  # width of an average character at the font size of labels, with room
@@ -68,7 +68,8 @@ def shorten(text: str, columns: int) -> str:
 class Panel:
     """One chart under construction: two scales, and the marks drawn so far, from the bottom up."""
 
-    def __init__(self, x: Scale, y: Scale, size: tuple[float, float], title: str, description: str = "") -> None:
+    def __init__(self, x: AxisScale, y: AxisScale, size: tuple[float, float], title: str,
+                 description: str = "") -> None:
         self.x = x
         self.y = y
         self.size = size

@@ -17,7 +17,7 @@ except ImportError as error:
     raise ImportError("klimb.sklearn needs scikit-learn; got no such package. Run: pip install 'klimb[sklearn]'",
                       name="sklearn") from error
 
-from klimb.sklearn.active import ActiveLearner
+from klimb.sklearn.active import ActiveClassifier as ActiveLearner
 from klimb.sklearn.glm import GLMClassifier, GLMRegressor
 from klimb.sklearn.gp import GPClassifier, GPRegressor
 from klimb.sklearn.sparse import SparseLinearRegressor

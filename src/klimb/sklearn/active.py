@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from klimb.active import ActiveLearner as Learner
+from klimb.active import ActiveLearner
 from klimb.errors import InputError
 from klimb.infer.result import Result
 from klimb.numerics.arrays import Array
@@ -19,7 +19,7 @@ from klimb.sklearn.base import Estimator
 
 
 @final
-class ActiveLearner(ClassifierMixin, Estimator):
+class ActiveClassifier(ClassifierMixin, Estimator):
     """A classifier of two classes that says which of its unlabelled rows to label next.
 
     ``fit`` takes the whole pool; rows without a label have None or NaN in ``y`` (or leave ``y`` out). Then ``query``
@@ -64,8 +64,9 @@ class ActiveLearner(ClassifierMixin, Estimator):
         labels = np.full(X.shape[0], None, dtype=object) if y is None else _objects(y, X.shape[0])
         known = np.flatnonzero([not _missing(label) for label in labels])
         self.classes_ = _two_classes(self.classes, labels[known])
-        self.learner_ = Learner(X, cov=self.cov, prior=self.prior, scale=self.scale, score=self.strategy,
-                                intercept=self.fit_intercept, initial=self.initial, seed=_seed(self.random_state))
+        self.learner_ = ActiveLearner(X, cov=self.cov, prior=self.prior, scale=self.scale, score=self.strategy,
+                                      intercept=self.fit_intercept, initial=self.initial,
+                                      seed=_seed(self.random_state))
         if known.size:
             self.teach(known, labels[known])
         return self

@@ -15,7 +15,7 @@ from klimb.errors import InputError
 from klimb.infer.start import sites_at, start_at
 from klimb.kernels import KERNELS, Constant, Kernel, Product, White
 from klimb.kernels.inducing_points import choose_inducing
-from klimb.kernels.means import Constant as Level
+from klimb.kernels.means import ConstantMean as Level
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Choices, Likelihood, Merged, Observed
 from klimb.models.fit import Fit

@@ -22,13 +22,13 @@ from klimb.formula.factors import Factor, LevelFactor, learn_factor
 from klimb.formula.left import LeftSide, learn_response
 from klimb.formula.nodes import Call, Node
 from klimb.formula.parts import Grouping, Parts, expand, used_columns
-from klimb.formula.variables import Variable, learn_variable
+from klimb.formula.variables import FormulaVariable, learn_variable
 from klimb.likelihoods import Left
 from klimb.numerics.arrays import Array
 from klimb.rows.frames import read_frame
 from klimb.rows.table import Source, complete_rows
 from klimb.terms.base import Term, TermBlock
-from klimb.terms.fixed import Fixed
+from klimb.terms.fixed import FixedTerm
 from klimb.terms.group import Group
 from klimb.terms.registry import term_of
 
@@ -60,8 +60,8 @@ class Encoder:
     formula: str
     missing: str
     response: LeftSide | None
-    variables: tuple[Variable, ...]  # the columns of the right side, with their ranges and typical values
-    terms: tuple[Term, ...]  # `Fixed` first, then as written
+    variables: tuple[FormulaVariable, ...]  # the columns of the right side, with their ranges and typical values
+    terms: tuple[Term, ...]  # `FixedTerm` first, then as written
 
     def encode(self, frame: Any, *, response: bool = False, missing: str | None = None) -> Encoded:
         """The columns of another frame; with ``response`` its response as well."""
@@ -89,10 +89,10 @@ class Encoder:
         return tuple(variable.name for variable in self.variables)
 
     @property
-    def fixed(self) -> Fixed:
+    def fixed(self) -> FixedTerm:
         """The term of columns with fixed priors."""
         first = self.terms[0]
-        assert isinstance(first, Fixed)
+        assert isinstance(first, FixedTerm)
         return first
 
     def with_terms(self, terms: tuple[Term, ...]) -> Encoder:
@@ -133,7 +133,7 @@ def _learn(formula: Formula, parts: Parts, source: Source, predictors: tuple[str
         if hasattr(kind, "fixed_part"):
             keys += _pointing(kind.fixed_part, part, source, text, factors)
     products = tuple(full_rank(sorted(keys, key=len), lambda key: isinstance(factors[key], LevelFactor)))
-    fixed = Fixed(products, {key: factors[key] for product in products for key, _ in product})
+    fixed = FixedTerm(products, {key: factors[key] for product in products for key, _ in product})
     terms: list[Term] = [fixed]
     for kind, part in zip(kinds, parts.others, strict=True):
         terms += _pointing(kind.learn, part, source, text, factors)
@@ -143,7 +143,7 @@ def _learn(formula: Formula, parts: Parts, source: Source, predictors: tuple[str
     return Encoder(text, missing, response, variables, tuple(terms))
 
 
-def _variables(terms: list[Term], predictors: tuple[str, ...], source: Source) -> tuple[Variable, ...]:
+def _variables(terms: list[Term], predictors: tuple[str, ...], source: Source) -> tuple[FormulaVariable, ...]:
     """What is remembered of each column; those that are only ever levels are levels, whatever their type."""
     every = [factor for term in terms for factor in term.factors().values()]
     levels = {factor.column for factor in every if isinstance(factor, LevelFactor)}

@@ -25,7 +25,7 @@ WIDTH = 2.5  # prior sd of a coefficient, in units of f over the spread of its c
 @final
 @stored("term.fixed")
 @dataclass(frozen=True, eq=False)
-class Fixed(Term):
+class FixedTerm(Term):
     """All products of the formula with wide priors.
 
     Inside, every column is freed of the constant and of the columns marginal to it (`klimb.terms.margins`), so that

@@ -27,7 +27,7 @@ from klimb.numerics.dense import cholesky, row_blocks, triangular_solve
 from klimb.priors import Exponential, LogNormal
 from klimb.rows.table import Source
 from klimb.terms.base import Context, FeatureGradients, Moving, Term, TermBlock, WeightsPrior
-from klimb.theta import ParameterBlock, Positive
+from klimb.theta import ParameterBlock, PositiveParameter
 
 MOST_POINTS = 120  # inducing inputs; with no more distinct inputs than these it is exact
 JITTER = 1e-8  # of the variance, on the diagonal over the points
@@ -85,7 +85,7 @@ class GaussianProcess(Term):
         return Moving(np.column_stack(columns))
 
     def ready(self, block: TermBlock, context: Context) -> Self:
-        scale, blocks = context.units.spread, list[Positive]()
+        scale, blocks = context.units.spread, list[PositiveParameter]()
         for name in self._kernel_type()().free:
             if name == "variance":
                 blocks.append(context.choices.positive(f"sd({self.name})", Exponential(scale), scale,

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from klimb.formula.bases import Polynomial
+from klimb.formula.bases import PolynomialBasis
 from klimb.formula.coding import Product
 from klimb.formula.factors import BasisFactor, Factor, LevelFactor
 from klimb.numerics.arrays import Array
@@ -90,4 +90,4 @@ def _residual_map(X: Array, shares: Array, regressors: npt.NDArray[np.intp], own
 def _raw_powers(product: Product, factors: dict[str, Factor]) -> bool:
     """Whether the columns of a product are x, x^2, ...: each is then freed of those before it."""
     factor = factors[product[0][0]] if len(product) == 1 else None
-    return isinstance(factor, BasisFactor) and isinstance(factor.basis, Polynomial)
+    return isinstance(factor, BasisFactor) and isinstance(factor.basis, PolynomialBasis)

@@ -18,7 +18,7 @@ from klimb.theta import ParameterBlock
 @final
 @stored("term.offset")
 @dataclass(frozen=True, eq=False)
-class Offset(Term):
+class OffsetTerm(Term):
     """An expression that has no weight."""
 
     kind = "offset"
@@ -29,7 +29,7 @@ class Offset(Term):
     parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
-    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> tuple[Offset, ...]:
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> tuple[OffsetTerm, ...]:
         """Evaluate once, so that an error shows its place in the formula."""
         expression = learn_numeric(bind(call, text)["x"], source)
         expression.evaluate(source)

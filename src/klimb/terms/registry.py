@@ -9,10 +9,10 @@ from klimb.formula.functions import FUNCTIONS
 from klimb.formula.nodes import Call
 from klimb.formula.parts import Grouping
 from klimb.terms.base import Term
-from klimb.terms.fixed import Fixed
+from klimb.terms.fixed import FixedTerm
 from klimb.terms.gp import GaussianProcess
 from klimb.terms.group import Group
-from klimb.terms.offset import Offset
+from klimb.terms.offset import OffsetTerm
 from klimb.terms.ridge import Ridge
 from klimb.terms.smooth import Smooth
 from klimb.terms.sparsity import Sparse
@@ -32,7 +32,7 @@ def register(cls: type[Term]) -> type[Term]:
     return cls
 
 
-for _kind in (Fixed, Offset, Group, Smooth, GaussianProcess, Ridge, Sparse):
+for _kind in (FixedTerm, OffsetTerm, Group, Smooth, GaussianProcess, Ridge, Sparse):
     register(_kind)
 
 

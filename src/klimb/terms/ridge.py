@@ -24,7 +24,7 @@ from klimb.priors import LogNormal
 from klimb.rows.scaling import Scaling
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Dense, Reported, Term, TermBlock, WeightsPrior
-from klimb.theta import ParameterBlock, Positive
+from klimb.theta import ParameterBlock, PositiveParameter
 
 SCALE = LogNormal(median=1.0, sd=2.0)  # of the prior scale: says little, but that it is neither 0 nor infinite
 NAME = "scale(ridge)"
@@ -91,7 +91,7 @@ class Ridge(Term):
         return self.used
 
 
-def _scale(choices: Choices, spread: float) -> Positive:
+def _scale(choices: Choices, spread: float) -> PositiveParameter:
     return choices.positive(NAME, replace(SCALE, median=spread * SCALE.median), spread, begin=spread)
 
 

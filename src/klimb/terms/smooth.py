@@ -23,7 +23,7 @@ from klimb.formula.errors import FormulaError
 from klimb.formula.factors import Factor, LevelFactor, NumberFactor, learn_factor
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
-from klimb.formula.numeric import Numeric, Step, learn_numeric, moments
+from klimb.formula.numeric import CodedStep, Numeric, learn_numeric, moments
 from klimb.numerics.arrays import Array
 from klimb.priors import Exponential
 from klimb.rows.table import Source
@@ -95,7 +95,7 @@ class Smooth(OneScale):
         expression = learn_numeric(arguments["x"], source)
         if slope not in factors:  # the column itself may be a term already
             slope = f"s({slope})[slope]"
-            center = Step("center", (moments(expression.evaluate(source), "center", weights=source.weights)[0],))
+            center = CodedStep("center", (moments(expression.evaluate(source), "center", weights=source.weights)[0],))
             factors.setdefault(slope, NumberFactor(slope, Numeric(expression.column, (*expression.steps, center))))
         if arguments["by"] is None:
             return [[slope]]

@@ -29,7 +29,7 @@ from klimb.sites.base import Site
 from klimb.sites.real import Laplace, StudentT
 from klimb.terms.base import Context, Dense, Reported, Term, TermBlock, WeightsPrior
 from klimb.terms.ridge import columns_of, learnt_columns, names_of, per_unit
-from klimb.theta import ParameterBlock, Positive
+from klimb.theta import ParameterBlock, PositiveParameter
 
 TAPER = 1e3  # in units of the response over a column's spread, where coefficients beyond some tens do not happen
 SCALE = LogNormal(median=0.1, sd=2.0)  # of the weights' prior scale
@@ -123,5 +123,5 @@ class Sparse(Term):
         return self.used
 
 
-def _scale(choices: Choices, spread: float) -> Positive:
+def _scale(choices: Choices, spread: float) -> PositiveParameter:
     return choices.positive(NAME, replace(SCALE, median=spread * SCALE.median), spread)

@@ -74,12 +74,12 @@ class ParameterBlock(ABC):
 @final
 @stored("parameter.positive")
 @dataclass(frozen=True, eq=False)
-class Positive(ParameterBlock):
+class PositiveParameter(ParameterBlock):
     """One positive parameter, by its logarithm; a `Fixed` prior holds it.
 
     >>> from klimb.priors import exponential, fixed
-    >>> block = Positive("sigma", exponential(2.0), begin=1.0)
-    >>> block.names, round(block.value(np.log([3.0])), 12), Positive("sigma", fixed(2.0)).value(np.zeros(0))
+    >>> block = PositiveParameter("sigma", exponential(2.0), begin=1.0)
+    >>> block.names, round(block.value(np.log([3.0])), 12), PositiveParameter("sigma", fixed(2.0)).value(np.zeros(0))
     (('sigma',), 3.0, 2.0)
     """
 
@@ -135,7 +135,7 @@ class Positive(ParameterBlock):
 @final
 @stored("parameter.real")
 @dataclass(frozen=True, eq=False)
-class Real(ParameterBlock):
+class RealParameter(ParameterBlock):
     """One parameter on the whole line, with a normal prior or a flat one."""
 
     name: str
@@ -192,8 +192,8 @@ class Theta:
     """The blocks of a model in order. A block that several owners hold stands once, by identity.
 
     >>> from klimb.priors import exponential
-    >>> scale = Positive("prior scale", exponential(1.0))
-    >>> theta = Theta.of([scale, Positive("sigma", exponential(1.0)), scale])
+    >>> scale = PositiveParameter("prior scale", exponential(1.0))
+    >>> theta = Theta.of([scale, PositiveParameter("sigma", exponential(1.0)), scale])
     >>> theta.names, [part.tolist() for part in theta.split(np.array([0.5, 1.0]))]
     (('prior scale', 'sigma'), [[0.5], [1.0]])
     """

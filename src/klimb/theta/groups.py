@@ -14,7 +14,7 @@ from scipy.special import betaln
 from klimb._stored import stored
 from klimb.numerics.arrays import Array
 from klimb.priors import LKJ, Fixed
-from klimb.theta.base import ParameterBlock, Positive, RowKind, Scale
+from klimb.theta.base import ParameterBlock, PositiveParameter, RowKind, Scale
 
 CORRELATION_LIMITS = (-6.0, 6.0)  # of atanh of a partial correlation
 DIFFERENCE = 1e-5  # in theta, for derivatives of what is printed
@@ -35,7 +35,7 @@ class GroupCovariance(ParameterBlock):
     ``as_printed`` the priors act on what is printed, with the Jacobian of one in the other.
     """
 
-    sds: tuple[Positive, ...]
+    sds: tuple[PositiveParameter, ...]
     correlations: tuple[str, ...]  # their names, row by row; () where the columns are independent
     prior: LKJ = field(default_factory=lambda: LKJ(2.0))
     kind: RowKind = "group"

@@ -34,7 +34,7 @@ WIDER = 1.1  # and its scale, over the sd of the target as first seen
 
 @final
 @dataclass(frozen=True, eq=False)
-class Moments:
+class WeightedMoments:
     """Of some reported marginals under p, in units of q's standard deviations, with standard errors."""
 
     shift: Array  # (mean of p - mean of q) / sd of q
@@ -94,7 +94,7 @@ class Sample:
         sd = np.where(coordinates.sd[which] > 0, coordinates.sd[which], 1.0)
         return coordinates.report(self.z, which) / sd, coordinates.report(self.gradient, which) / sd
 
-    def moments(self, marginals: Marginals) -> Moments:
+    def moments(self, marginals: Marginals) -> WeightedMoments:
         """Mean, sd and skewness of marginals by weighting."""
         x, G = marginals
         w, n = self.smoothed.normalised[:, None], self.n_draws
@@ -110,9 +110,9 @@ class Sample:
         shift_error = _pair_error(scaled * G - n * w * shift)
         second_error = _pair_error(scaled * product - n * w * (second - 1.0))
         ratio = np.sqrt(variance)
-        return Moments(shift, ratio, skewness, shift_error, 0.5 * second_error / ratio)
+        return WeightedMoments(shift, ratio, skewness, shift_error, 0.5 * second_error / ratio)
 
-    def second_order(self, marginals: Marginals) -> Moments:
+    def second_order(self, marginals: Marginals) -> WeightedMoments:
         """The same without weights, to second order in log w, for draws of an optimal q: no dimension is too high.
 
         The variance grows by a = E_q G^2 to leading order, too much where a is not small; a / (1 + a) is close.
@@ -123,7 +123,7 @@ class Sample:
         ratio = np.sqrt(1.0 + gain / (1.0 + gain))
         skewness = ((x * x - 1.0) * G).mean(0) / ratio**3
         error = _pair_error(G * G) / (2.0 * ratio * (1.0 + gain) ** 2)
-        return Moments(np.zeros_like(gain), ratio, skewness, np.sqrt(gain / self.n_draws), error)
+        return WeightedMoments(np.zeros_like(gain), ratio, skewness, np.sqrt(gain / self.n_draws), error)
 
 
 def _pair_error(terms: Array) -> Any:

@@ -18,12 +18,12 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import khat_threshold
 from klimb.numerics.threads import threads_for
 from klimb.trust.directions import direction_khat, leading_directions
-from klimb.trust.importance import Moments, Sample, default_draws, draw, redraw
+from klimb.trust.importance import Sample, WeightedMoments, default_draws, draw, redraw
 from klimb.trust.ladder import Ladder, climb_ladder
 from klimb.trust.marginals import Corrected
 from klimb.trust.modes import LARGEST, Mode, other_modes
 from klimb.trust.sites import SiteReport, site_report
-from klimb.trust.verdict import MODE_ODDS, Evidence, Verdict, Word, judge, tail_matters
+from klimb.trust.verdict import MODE_ODDS, Findings, Verdict, Word, judge, tail_matters
 from klimb.trust.weights import LogWeights, exact_site
 
 REDRAW_DIM = 20  # coordinates up to which a wider proposal is worth its draws
@@ -68,7 +68,7 @@ class Trust:
     method: str  # of the marginals: "importance" or "second order"
     kind: str
     checked: Array  # indices of the marginals that were looked at
-    marginals: Moments
+    marginals: WeightedMoments
     modes: tuple[Mode, ...]
     status: Status
     context: _Context = field(repr=False)
@@ -236,7 +236,7 @@ def trust_report(result: Result, *, draws: int | None = None, seed: int = 0, com
         modes: tuple[Mode, ...] = ()
         if complete or problem.latent.n_sites <= LARGEST:
             modes = _modes(log_weights, own, problem, complete)
-    found = Evidence(result.status, result.history[-1].stationarity, best, moments, method,
+    found = Findings(result.status, result.history[-1].stationarity, best, moments, method,
                      coordinates.kind, modes, directions, coordinates.independent)
     evidence, error = (own if best is own else min((own, best), key=lambda s: s.log_evidence()[1])).log_evidence()
     evidence = max(evidence, log_weights.mean)
@@ -263,13 +263,13 @@ def _modes(log_weights: LogWeights, own: Sample, problem: Problem, complete: boo
     return other_modes(problem, log_weights.posterior, log_weights.mean, direction, enough)
 
 
-def _noisy(moments: Moments) -> bool:
+def _noisy(moments: WeightedMoments) -> bool:
     """Whether some standard error is too large, both as it is and beside the correction itself."""
     allowed = np.maximum(PRECISE, PRECISE_SHARE * np.abs(moments.ratio - 1.0))
     return bool((moments.ratio_error > allowed).any())
 
 
-def _moments(sample: Sample, coordinates: Coordinates, which: Any, method: str) -> Moments:
+def _moments(sample: Sample, coordinates: Coordinates, which: Any, method: str) -> WeightedMoments:
     marginals = sample.marginals(coordinates, which)
     return sample.moments(marginals) if method == "importance" else sample.second_order(marginals)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from klimb.infer.result import Status
 from klimb.numerics.pareto import RELIABLE, khat_threshold
-from klimb.trust.importance import Moments, Sample
+from klimb.trust.importance import Sample, WeightedMoments
 from klimb.trust.modes import Mode
 
 Word: TypeAlias = Literal["trust", "corrected", "doubt"]
@@ -38,13 +38,13 @@ class Verdict:
 
 @final
 @dataclass(frozen=True)
-class Evidence:
+class Findings:
     """What a verdict is made of."""
 
     status: Status
     stationarity: float
     sample: Sample  # the draws that the moments come from
-    moments: Moments
+    moments: WeightedMoments
     method: str
     kind: str
     modes: tuple[Mode, ...]
@@ -52,12 +52,12 @@ class Evidence:
     independent: str  # what q takes for independent, or ""
 
 
-def judge(found: Evidence) -> Verdict:
+def judge(found: Findings) -> Verdict:
     """Reasons for doubt first, then reasons to correct; what is left can be trusted."""
     return _doubt(found) or _correct(found) or _trust(found)
 
 
-def _doubt(found: Evidence) -> Verdict | None:
+def _doubt(found: Findings) -> Verdict | None:
     if found.status in (Status.DIVERGED, Status.IMPROPER, Status.CYCLE) or (
         found.status is not Status.CONVERGED and found.stationarity > 0.1
     ):
@@ -73,7 +73,7 @@ def _doubt(found: Evidence) -> Verdict | None:
     return _unreliable(found)
 
 
-def _unreliable(found: Evidence) -> Verdict | None:
+def _unreliable(found: Findings) -> Verdict | None:
     sample, moments = found.sample, found.moments
     khat, worst = sample.smoothed.khat, _largest_sd_error(moments)
     if worst > BEYOND and not found.independent:  # else it is the correlations that are missing, not the shape
@@ -107,7 +107,7 @@ def tail_matters(efficiency: float) -> bool:
     return 1.0 - efficiency > MINOR
 
 
-def _correct(found: Evidence) -> Verdict | None:
+def _correct(found: Findings) -> Verdict | None:
     moments, name = found.moments, _name(found.kind)
     excess = np.abs(moments.ratio - 1.0)
     sure = excess - SIGNIFICANT * moments.ratio_error > SD_ERROR
@@ -133,20 +133,20 @@ def _correct(found: Evidence) -> Verdict | None:
     return None
 
 
-def _trust(found: Evidence) -> Verdict:
+def _trust(found: Findings) -> Verdict:
     moments = found.moments
     size = float((np.abs(moments.ratio - 1.0) - moments.ratio_error).max(initial=0.0))
     return Verdict("trust", size, "relative error of an sd",
                    f"Means, sds and intervals can be used as they are (sds right to about {size:.1%}).")
 
 
-def _largest_sd_error(moments: Moments) -> float:
+def _largest_sd_error(moments: WeightedMoments) -> float:
     """As a share of q's sd, no larger than the standard errors vouch for."""
     sure = np.maximum(np.abs(moments.ratio - 1.0) - SIGNIFICANT * moments.ratio_error, 0.0)
     return float(sure.max(initial=0.0))
 
 
-def _why(found: Evidence) -> str:
+def _why(found: Findings) -> str:
     return f" (q takes the {found.independent} for independent)" if found.independent else ""
 
 

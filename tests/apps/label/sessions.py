@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from klimb.apps.label.items import Items, items_of
+from klimb.apps.label.items import LabelItems, items_of
 from klimb.apps.label.journal import Journal
 from klimb.apps.label.session import Session
 from klimb.apps.label.settings import Settings
@@ -37,12 +37,12 @@ def reviews(n: int = 80, seed: int = 0) -> tuple[list[str], list[int]]:
     return texts, truth
 
 
-def make_items(n: int = 80, seed: int = 0) -> tuple[Items, list[int]]:
+def make_items(n: int = 80, seed: int = 0) -> tuple[LabelItems, list[int]]:
     texts, truth = reviews(n, seed)
     return items_of({"review": texts}, text=["review"]), truth
 
 
-def open_session(path: Path, items: Items, settings: Settings | None = None, **more: Any) -> Session:
+def open_session(path: Path, items: LabelItems, settings: Settings | None = None, **more: Any) -> Session:
     """A session on a journal, begun or taken up again."""
     journal = Journal(path)
     settings = settings or Settings(text=("review",))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from klimb.apps.label.figures import SHOWN, Foreseen, Point, advice, check_curve, share, thinned
+from klimb.apps.label.figures import SHOWN, CurvePoint, Foreseen, advice, check_curve, share, thinned
 
 NAMES = ("yes", "no")
 RIGHT, WRONG = Foreseen(True, True), Foreseen(False, True)
 
 
-def points(labels: int, changed: float | None, error: float = 0.05, rarer: float = 0.5) -> list[Point]:
+def points(labels: int, changed: float | None, error: float = 0.05, rarer: float = 0.5) -> list[CurvePoint]:
     """Predictions of which ``rarer`` are of the rarer label, and this share of them changes in a window."""
     agreement = None if changed is None else 1.0 - changed / (2.0 * rarer * (1.0 - rarer))
-    return [Point(count, error, 0.3, *((changed, agreement) if count > 30 else ())) for count in range(2, labels, 3)]
+    return [CurvePoint(count, error, 0.3, *((changed, agreement) if count > 30 else ()))
+            for count in range(2, labels, 3)]
 
 
 def test_when_there_is_nothing_to_say() -> None:
@@ -32,12 +33,12 @@ def test_stop_when_predictions_have_settled() -> None:
     assert advice([30, 30], NAMES, points(60, 0.02), [RIGHT] * 12, 100)[0] == "go"
     assert advice([20, 15], NAMES, points(35, 0.0), [RIGHT] * 12, 100)[0] == "go"  # too early
     assert advice([30, 30], NAMES, points(60, 0.004, rarer=0.05), [RIGHT] * 12, 100)[0] == "go"  # much of what is rare
-    shaky = [*points(60, 0.02), Point(60, 0.05, 0.3, 0.0, 1.0)]
+    shaky = [*points(60, 0.02), CurvePoint(60, 0.05, 0.3, 0.0, 1.0)]
     assert "begins to settle" in advice([30, 30], NAMES, shaky, [], 100)[1]
 
 
 def test_a_model_that_says_the_same_of_all_has_not_settled() -> None:
-    same = [*points(60, 0.0), Point(60, 0.05, 0.3, 0.0, None)]
+    same = [*points(60, 0.0), CurvePoint(60, 0.05, 0.3, 0.0, None)]
     assert "the same label for every item" in advice([50, 10], NAMES, same, [RIGHT] * 12, 100)[1]
 
 

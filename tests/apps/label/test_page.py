@@ -16,7 +16,7 @@ import pytest
 from tests.apps.label.browser import Browser, Page, program
 from tests.apps.label.sessions import HOSTILE, end, make_items, open_session
 
-from klimb.apps.label.items import Items, items_of
+from klimb.apps.label.items import LabelItems, items_of
 from klimb.apps.label.journal import NotSaved
 from klimb.apps.label.server import LabelServer
 from klimb.apps.label.settings import Settings
@@ -31,7 +31,7 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def serving(path: Path, items: Items, settings: Settings | None = None, port: int = 0, **more: Any,
+def serving(path: Path, items: LabelItems, settings: Settings | None = None, port: int = 0, **more: Any,
             ) -> Iterator[LabelServer]:
     session = open_session(path, items, settings, source="reviews.csv", **more)
     server = LabelServer(session, port)

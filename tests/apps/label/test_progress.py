@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klimb.apps.label.progress import Order, Progress
+from klimb.apps.label.progress import LabelProgress, Order
 
 
 def story(actions: list[str], delays: list[int], batch: int, n: int) -> tuple[list[Order], list[int | None]]:
@@ -13,7 +13,7 @@ def story(actions: list[str], delays: list[int], batch: int, n: int) -> tuple[li
 
     Items of an order are n, n - 1, ... that no order has had: what matters here is who asks when, not for what.
     """
-    progress = Progress(askable=n, batch=batch)
+    progress = LabelProgress(askable=n, batch=batch)
     orders: list[Order] = []
     shown: list[int | None] = []
     open_orders: list[tuple[Order, int]] = []
@@ -61,7 +61,7 @@ def test_a_slow_model_changes_nothing(actions: list[str], delays: list[int], bat
 @given(st.lists(st.sampled_from(["yes", "no", "skip", "undo"]), max_size=60), st.integers(1, 5), st.integers(2, 12))
 @settings(max_examples=100)
 def test_every_item_is_somewhere_and_only_once(actions: list[str], batch: int, n: int) -> None:
-    progress = Progress(askable=n, batch=batch)
+    progress = LabelProgress(askable=n, batch=batch)
     fresh = iter(range(n))
     for action in ["", *actions]:
         if action == "undo" and progress.steps:

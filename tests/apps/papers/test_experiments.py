@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from klimb.apps.papers import EXPERIMENTS, run
-from klimb.apps.papers.experiment import Experiment, Job, Table
+from klimb.apps.papers.experiment import Experiment, Job, PaperTable
 from klimb.apps.papers.record import SCHEMA, Record, plain
 from klimb.apps.papers.registry import canonical
 from klimb.apps.papers.runner import shown
@@ -75,7 +75,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return Job(name, work)
 
     one = Experiment(lambda library, size: [job(name) for name in "abcd"],
-                     lambda results: [Table("t", ("job",), tuple((name,) for name in results))])
+                     lambda results: [PaperTable("t", ("job",), tuple((name,) for name in results))])
     monkeypatch.setattr("klimb.apps.papers.runner.entry", lambda key: type("E", (), {
         "title": "four jobs", "data": (), "experiment": lambda self: one})())
     monkeypatch.setattr("klimb.apps.papers.runner.canonical", lambda key: "G-test")

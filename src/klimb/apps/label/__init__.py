@@ -10,15 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from klimb.apps.label.items import Items, items_of
+    from klimb.apps.label.items import LabelItems, items_of
     from klimb.apps.label.journal import Journal
     from klimb.apps.label.server import LabelServer
     from klimb.apps.label.session import Session
     from klimb.apps.label.settings import Settings
 
-__all__ = ["Items", "Journal", "LabelServer", "Session", "Settings", "items_of"]
-_HOME = {"Items": "items", "items_of": "items", "Journal": "journal", "LabelServer": "server", "Session": "session",
-         "Settings": "settings"}
+__all__ = ["Journal", "LabelItems", "LabelServer", "Session", "Settings", "items_of"]
+_HOME = {"LabelItems": "items", "items_of": "items", "Journal": "journal", "LabelServer": "server",
+         "Session": "session", "Settings": "settings"}
 
 
 def __getattr__(name: str) -> Any:

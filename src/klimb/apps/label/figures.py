@@ -37,7 +37,7 @@ class Share(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class Point:
+class CurvePoint:
     """What the model thought of the pool when it had so many labels."""
 
     labels: int
@@ -88,14 +88,14 @@ def check_curve(foreseen: Sequence[Foreseen]) -> list[tuple[int, float, float, f
     return curve
 
 
-def thinned(points: Sequence[Point]) -> list[Point]:
+def thinned(points: Sequence[CurvePoint]) -> list[CurvePoint]:
     """At most about `SHOWN` points, the last among them."""
     step = max(1, -(-len(points) // SHOWN))
     kept = list(points[::step])
     return kept if not points or kept[-1] is points[-1] else [*kept, points[-1]]
 
 
-def advice(counts: Sequence[int], names: Sequence[str], points: Sequence[Point], foreseen: Sequence[Foreseen],
+def advice(counts: Sequence[int], names: Sequence[str], points: Sequence[CurvePoint], foreseen: Sequence[Foreseen],
            left: int) -> tuple[str, str]:
     """A word (``go``, ``stop``, ``doubt`` or ``done``) and a sentence for the person who labels."""
     labels = sum(counts)
@@ -126,7 +126,7 @@ def advice(counts: Sequence[int], names: Sequence[str], points: Sequence[Point],
                   f" items.{checks}")
 
 
-def _settled(points: Sequence[Point]) -> bool:
+def _settled(points: Sequence[CurvePoint]) -> bool:
     """Have the predictions hardly changed over the last window, and is that not the first time?"""
     recent = [point.agreement for point in points if point.labels > points[-1].labels - WINDOW // 2]
     return len(recent) > 1 and all(agreement is not None and agreement >= AGREED for agreement in recent)

@@ -19,7 +19,7 @@ Index: TypeAlias = npt.NDArray[np.intp]
 
 @final
 @dataclass(frozen=True, eq=False)
-class Items:
+class LabelItems:
     """Rows of a table: texts, columns of numbers, or both."""
 
     features: Any  # one row per item; CSR where there are texts, else dense
@@ -40,7 +40,7 @@ class Items:
 
 def items_of(table: Mapping[str, Any], *, text: Sequence[str] = (), columns: Sequence[str] = (),
              show: Sequence[str] = (), id_column: str | None = None,
-             tell: Callable[[int], None] | None = None) -> Items:
+             tell: Callable[[int], None] | None = None) -> LabelItems:
     """Items from columns of a table: ``text`` columns are read by word, ``columns`` as numbers; the others are shown.
 
     >>> items = items_of({"review": ["good film", "bad film", None], "stars": [5.0, 1.0, 3.0]}, text=["review"])
@@ -83,8 +83,8 @@ def items_of(table: Mapping[str, Any], *, text: Sequence[str] = (), columns: Seq
     ids = tuple(map(str, range(n))) if id_column is None else tuple(map(_cell, table[id_column]))
     shown = {name: tuple(map(_cell, table[name])) for name in dict.fromkeys([*columns, *show])}
     learnt_from = {name: shown[name] for name in columns}
-    return Items(_beside(parts), tuple(names), texts, shown, ids, askable, vocabulary,
-                 _fingerprint(texts if text else (), learnt_from), tuple(notes))
+    return LabelItems(_beside(parts), tuple(names), texts, shown, ids, askable, vocabulary,
+                      _fingerprint(texts if text else (), learnt_from), tuple(notes))
 
 
 def _texts(columns: Sequence[Any], n: int) -> tuple[str, ...]:

@@ -18,8 +18,8 @@ from typing import TypeAlias, final
 import numpy as np
 
 from klimb.active import ActiveLearner
-from klimb.apps.label.figures import WINDOW, Point, kappa
-from klimb.apps.label.items import Index, Items
+from klimb.apps.label.figures import WINDOW, CurvePoint, kappa
+from klimb.apps.label.items import Index, LabelItems
 from klimb.apps.label.progress import Order
 from klimb.apps.label.settings import Settings
 from klimb.apps.label.topics import pool_of
@@ -45,7 +45,7 @@ class Choice:
     why: tuple[str, ...]  # "model" or "check"
     chances: tuple[tuple[Chance, ...], ...]  # per item, one for each label
     pushes: tuple[Pushes, ...]
-    point: Point
+    point: CurvePoint
     trouble: str = ""
 
 
@@ -53,7 +53,7 @@ class Choice:
 class Chooser:
     """Carries out orders. Not for several threads at once."""
 
-    def __init__(self, items: Items, settings: Settings) -> None:
+    def __init__(self, items: LabelItems, settings: Settings) -> None:
         self.items, self.settings = items, settings
         self._rows: Index = items.askable
         self._place = {int(row): place for place, row in enumerate(self._rows)}
@@ -85,7 +85,7 @@ class Chooser:
         """An order of an earlier run, whose items are known: what the model thought of them then."""
         try:
             self._learn(self._labels(order))
-            return self._choice([self._place[row] for row in rows], [""] * len(rows), Point(0, 0.0, 0.0))
+            return self._choice([self._place[row] for row in rows], [""] * len(rows), CurvePoint(0, 0.0, 0.0))
         except Exception as error:  # as above: the items are known, only what the model thinks of them is not
             return self._blind_choice([self._place[row] for row in rows], 0, "The model has nothing to say of these "
                                       f"items ({type(error).__name__}: {error}). Labels are saved all the same.")
@@ -97,7 +97,7 @@ class Chooser:
     def _labels(self, order: Order) -> Labels:
         return tuple((self._place[row], label) for row, label in order.labels)
 
-    def _choice(self, picks: Sequence[int], why: Sequence[str], point: Point) -> Choice:
+    def _choice(self, picks: Sequence[int], why: Sequence[str], point: CurvePoint) -> Choice:
         chances = self._chances(np.array(picks, dtype=np.intp))
         leading = [max(range(len(chance)), key=lambda label: chance[label][0]) for chance in chances]
         pushes = [self._pushes(place, label) for place, label in zip(picks, leading, strict=True)]
@@ -111,7 +111,7 @@ class Chooser:
         count = len(self.settings.labels)
         chances = (((1.0 / count, 0.0, 1.0),) * count,) * len(picks)
         return Choice(tuple(int(self._rows[place]) for place in picks), ("start",) * len(picks), chances,
-                      ({},) * len(picks), Point(labels, 1.0 - 1.0 / count, float(np.log2(count))), trouble)
+                      ({},) * len(picks), CurvePoint(labels, 1.0 - 1.0 / count, float(np.log2(count))), trouble)
 
     # -- choosing -----------------------------------------------------------------------------------------------------
 
@@ -220,16 +220,16 @@ class Chooser:
             return dict(zip(row.indices.tolist(), (row.data * weights[row.indices]).tolist(), strict=True))
         return dict(enumerate((row * weights).tolist()))
 
-    def _outlook(self, labels: Labels) -> Point:
+    def _outlook(self, labels: Labels) -> CurvePoint:
         """What the model expects of the items that are not labelled, and how far it has changed its mind."""
         free = np.ones(len(self._rows), dtype=bool)
         free[[place for place, _ in labels]] = False
         if not free.any():
-            return Point(len(labels), 0.0, 0.0)
+            return CurvePoint(len(labels), 0.0, 0.0)
         p = self.probabilities()[free]
         entropy = -np.sum(p * np.log2(np.maximum(p, 1e-300)), axis=1)
         error = float(np.mean(1.0 - p.max(axis=1)))
-        return Point(len(labels), error, float(entropy.mean()), *self._changed(labels, free))
+        return CurvePoint(len(labels), error, float(entropy.mean()), *self._changed(labels, free))
 
     def probabilities(self) -> Array:
         """Of every label (columns) for every item that can be asked (rows), by the labels of the last order."""

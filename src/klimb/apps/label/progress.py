@@ -36,7 +36,7 @@ class Order:
 
 @final
 @dataclass(frozen=True)
-class Step:
+class AnswerStep:
     """An answer that can be taken back."""
 
     row: int
@@ -45,17 +45,17 @@ class Step:
 
 @final
 @dataclass
-class Progress:
+class LabelProgress:
     """The state of a session. ``askable`` counts the items that can be asked, ``batch`` those chosen at a time.
 
-    >>> progress = Progress(askable=10, batch=2)
+    >>> progress = LabelProgress(askable=10, batch=2)
     >>> [order.size for order in progress.place_orders()]
     [2]
     >>> progress.fulfil(0, [7, 3])
     >>> progress.answer(7, 1); [order.labels for order in progress.place_orders()]
     [((7, 1),)]
     >>> progress.undo(), progress.queue
-    (Step(row=7, label=1), deque([7, 3]))
+    (AnswerStep(row=7, label=1), deque([7, 3]))
     """
 
     askable: int
@@ -63,7 +63,7 @@ class Progress:
     queue: deque[int] = field(default_factory=deque)
     labels: dict[int, int] = field(default_factory=dict)
     skipped: set[int] = field(default_factory=set)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[AnswerStep] = field(default_factory=list)
     turn: int = 0
     n_orders: int = 0
     n_chosen: int = 0  # items chosen or being chosen since the beginning
@@ -91,10 +91,10 @@ class Progress:
             self.skipped.add(row)
         else:
             self.labels[row] = label
-        self.steps.append(Step(row, label))
+        self.steps.append(AnswerStep(row, label))
         self.turn += 1
 
-    def undo(self) -> Step:
+    def undo(self) -> AnswerStep:
         """Take back the last answer that stands; its item is on the screen again."""
         if not self.steps:
             raise InputError("an answer to take back", "a session without any", "Answer an item first.")

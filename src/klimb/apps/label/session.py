@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, final
 
-from klimb.apps.label.figures import Foreseen, Point, advice, check_curve, share, thinned
-from klimb.apps.label.items import Items
+from klimb.apps.label.figures import CurvePoint, Foreseen, advice, check_curve, share, thinned
+from klimb.apps.label.items import LabelItems
 from klimb.apps.label.journal import Entry, Journal, NotSaved, of_kind
 from klimb.apps.label.model import Choice, Chooser
-from klimb.apps.label.progress import Order, Progress, Step
+from klimb.apps.label.progress import AnswerStep, LabelProgress, Order
 from klimb.apps.label.settings import Settings
 from klimb.apps.label.view import Pushes, columns_shown, preview, segments
 from klimb.errors import InputError
@@ -62,7 +62,7 @@ class Session:
     ([0, 1], 'no')
     """
 
-    def __init__(self, items: Items, settings: Settings, journal: Journal, *, source: str = "",
+    def __init__(self, items: LabelItems, settings: Settings, journal: Journal, *, source: str = "",
                  keys: Sequence[str] = "123456789", blind: bool = False,
                  clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.items, self.settings, self.journal = items, settings, journal
@@ -70,11 +70,11 @@ class Session:
                       "labels": list(settings.labels), "journal": journal.path.name}
         self._clock = clock
         self._changed = threading.Condition()
-        self._progress = Progress(askable=len(items.askable), batch=settings.batch)
+        self._progress = LabelProgress(askable=len(items.askable), batch=settings.batch)
         self._asked: dict[int, Asked] = {}
         self._pushes: dict[int, Pushes] = {}
         self._times: dict[int, str] = {}
-        self._points: list[Point] = []
+        self._points: list[CurvePoint] = []
         self._jobs: deque[tuple[Order, Entry | None]] = deque()
         self._version = 0
         self._trouble = ""
@@ -118,7 +118,7 @@ class Session:
             self._asked[row] = Asked(why, tuple((c[0], c[1], c[2]) for c in chances))
         if entry["labels"]:
             names = ("labels", "error", "entropy", "changed", "agreement")
-            self._points.append(Point(**{name: entry[name] for name in names}))
+            self._points.append(CurvePoint(**{name: entry[name] for name in names}))
 
     # -- the model, in a thread of its own --------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class Session:
         return {"row": row, "id": self.items.ids[row], "why": asked.why, "segments": parts, "more": more,
                 "columns": columns_shown(self.items, row, pushes), "chances": asked.chances}
 
-    def _past(self, step: Step) -> dict[str, Any]:
+    def _past(self, step: AnswerStep) -> dict[str, Any]:
         return {"row": step.row, "label": step.label, "text": preview(self.items, step.row)}
 
     def _counts(self) -> list[int]:

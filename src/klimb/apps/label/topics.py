@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from klimb.apps.label.items import Items
+from klimb.apps.label.items import LabelItems
 from klimb.numerics.arrays import Array
 
 MOST_DIRECTIONS = 100
@@ -26,21 +26,21 @@ OWN = 0.1  # r, the share of the words themselves in the prior variance
 EXTRA, PASSES = 10, 4  # of the randomised search for directions
 
 
-class Pool(NamedTuple):
+class FeaturePool(NamedTuple):
     """Features for the model, and how its weights become weights of words and columns."""
 
     features: Any
     per_name: Callable[[Array], Array]
 
 
-def pool_of(items: Items) -> Pool:
+def pool_of(items: LabelItems) -> FeaturePool:
     """The features of the items that can be asked."""
     every = len(items.askable) == items.n
     plain = items.features if every else items.features[items.askable]
     words = len(items.vocabulary.words) if items.vocabulary else 0
     count = min(MOST_DIRECTIONS, plain.shape[0] // TEXTS_PER_DIRECTION, words // 2)
     if count < 2:
-        return Pool(plain, lambda weights: weights)
+        return FeaturePool(plain, lambda weights: weights)
     X, columns = plain[:, :words], plain[:, words:]
     V = main_directions(X, count)
     Z = np.asarray(X @ V)
@@ -53,7 +53,7 @@ def pool_of(items: Items) -> Pool:
 
     from scipy.sparse import csr_matrix, hstack
 
-    return Pool(hstack([csr_matrix(near * Z), own * X, columns], format="csr"), per_name)
+    return FeaturePool(hstack([csr_matrix(near * Z), own * X, columns], format="csr"), per_name)
 
 
 def main_directions(X: Any, count: int, seed: int = 0) -> Array:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from klimb.apps.label.items import Items
+from klimb.apps.label.items import LabelItems
 from klimb.numerics.arrays import Array
 
 Pushes: TypeAlias = Mapping[int, float]  # feature -> what it adds to the log odds of the label it is about
@@ -33,7 +33,7 @@ def levels(pushes: Array, largest: float) -> npt.NDArray[np.intp]:
     return np.where(pushes > 0.0, sizes, -sizes)
 
 
-def segments(items: Items, row: int, pushes: Pushes, longest: int | None = LONGEST,
+def segments(items: LabelItems, row: int, pushes: Pushes, longest: int | None = LONGEST,
              ) -> tuple[list[tuple[str, int]], bool]:
     """Pieces of the text with the strength of their push, and whether there is more of it."""
     text = items.texts[row]
@@ -55,7 +55,7 @@ def segments(items: Items, row: int, pushes: Pushes, longest: int | None = LONGE
     return pieces, more
 
 
-def columns_shown(items: Items, row: int, pushes: Pushes) -> list[tuple[str, str, int]]:
+def columns_shown(items: LabelItems, row: int, pushes: Pushes) -> list[tuple[str, str, int]]:
     """Name, value and push of the columns beside the text."""
     words = len(items.vocabulary.words) if items.vocabulary else 0
     known = {items.names[column]: push for column, push in pushes.items() if column >= words}
@@ -67,7 +67,7 @@ def _largest(pushes: Pushes) -> float:
     return max(map(abs, pushes.values()), default=0.0)
 
 
-def preview(items: Items, row: int, longest: int = 160) -> str:
+def preview(items: LabelItems, row: int, longest: int = 160) -> str:
     """The beginning of an item on one line."""
     text = items.texts[row] or ", ".join(f"{name} {cells[row]}" for name, cells in items.shown.items())
     line = " ".join(text[: 4 * longest].split())

@@ -18,7 +18,7 @@ import numpy as np
 
 from klimb.active import ActiveLearner
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, Table, by_parts
+from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
 from klimb.apps.papers.pictures import BLUE, GREEN, GREY, INK, ORANGE, PINK, letter, panels
 from klimb.numerics.arrays import Array
 
@@ -31,7 +31,7 @@ MARKS = {"random": "o", "cu": "s", "ig": "^", "bald": "D", "batch": "v"}
 
 @final
 @dataclass(frozen=True)
-class Panel:
+class ActivePanel:
     """One panel of the figure: data, prior, and how labels come."""
 
     key: str
@@ -49,16 +49,16 @@ class Panel:
 MOST_POINTS = 100  # of a curve
 SEEDS: dict[Size, int] = {"full": 5, "quick": 2, "tiny": 1}
 PANELS = (
-    Panel("a9a-gaussian", "a9a", "a9a, Gaussian prior", "gaussian", 1.0, 1.0, 100, 3,
-          {"full": 3001, "quick": 190, "tiny": 29}, 16_000),
-    Panel("a9a-laplace", "a9a", "a9a, Laplace prior", "laplace", 1.0, 0.5, 100, 3,
-          {"full": 3001, "quick": 160, "tiny": 29}, 16_000),
-    Panel("imdb", "imdb", "imdb (for real-sim)", "gaussian", 9.0, 1.0, 500, 20,
-          {"full": 2000, "quick": 540, "tiny": 40}, 10_000),
-    Panel("farm_ads", "farm_ads", "farm ads (for rcv1)", "gaussian", 9.0, 1.0, 100, 20,
-          {"full": 1000, "quick": 160, "tiny": 40}, 2900),
-    Panel("reuters", "reuters", "Reuters (for rcv1)", "gaussian", 9.0, 1.0, 100, 20,
-          {"full": 800, "quick": 160, "tiny": 40}, None),
+    ActivePanel("a9a-gaussian", "a9a", "a9a, Gaussian prior", "gaussian", 1.0, 1.0, 100, 3,
+                {"full": 3001, "quick": 190, "tiny": 29}, 16_000),
+    ActivePanel("a9a-laplace", "a9a", "a9a, Laplace prior", "laplace", 1.0, 0.5, 100, 3,
+                {"full": 3001, "quick": 160, "tiny": 29}, 16_000),
+    ActivePanel("imdb", "imdb", "imdb (for real-sim)", "gaussian", 9.0, 1.0, 500, 20,
+                {"full": 2000, "quick": 540, "tiny": 40}, 10_000),
+    ActivePanel("farm_ads", "farm_ads", "farm ads (for rcv1)", "gaussian", 9.0, 1.0, 100, 20,
+                {"full": 1000, "quick": 160, "tiny": 40}, 2900),
+    ActivePanel("reuters", "reuters", "Reuters (for rcv1)", "gaussian", 9.0, 1.0, 100, 20,
+                {"full": 800, "quick": 160, "tiny": 40}, None),
 )
 
 
@@ -67,7 +67,7 @@ PANELS = (
 
 @final
 @dataclass(frozen=True, eq=False)
-class Split:
+class PoolSplit:
     """A pool with its answers, and rows to test on."""
 
     pool: Any
@@ -76,7 +76,7 @@ class Split:
     truth: Array
 
 
-def _rows(panel: Panel, library: Library, size: Size) -> tuple[Any, Array, Any]:
+def _rows(panel: ActivePanel, library: Library, size: Size) -> tuple[Any, Array, Any]:
     """Design, labels -1 and +1, and the official training rows; invented rows for the smallest size."""
     if size == "tiny":
         rng = np.random.default_rng(0)
@@ -107,7 +107,7 @@ def tf_idf(counts: Any) -> Any:
     return csr_matrix(diags(1.0 / np.where(norms > 0.0, norms, 1.0)) @ X)
 
 
-def split(panel: Panel, library: Library, size: Size, seed: int) -> Split:
+def split(panel: ActivePanel, library: Library, size: Size, seed: int) -> PoolSplit:
     """Pool and test rows: drawn by the seed, or the official ones (of which the seed then draws the first labels)."""
     X, y, train = _rows(panel, library, size)
     if panel.train is None or size == "tiny":
@@ -116,13 +116,13 @@ def split(panel: Panel, library: Library, size: Size, seed: int) -> Split:
     else:
         order = np.random.default_rng(seed).permutation(len(y))
         chosen, rest = np.sort(order[: panel.train]), np.sort(order[panel.train :])
-    return Split(X[chosen], y[chosen], X[rest], y[rest])
+    return PoolSplit(X[chosen], y[chosen], X[rest], y[rest])
 
 
 # -- work --------------------------------------------------------------------------------------------------------------
 
 
-def curve(panel: Panel, library: Library, size: Size, strategy: str, seed: int, _: Results) -> Found:
+def curve(panel: ActivePanel, library: Library, size: Size, strategy: str, seed: int, _: Results) -> Found:
     """Test error after the first labels and after blocks: every one, or as many as a curve shows."""
     data = split(panel, library, size, seed)
     initial = panel.initial if size != "tiny" else 20
@@ -151,7 +151,7 @@ def curve(panel: Panel, library: Library, size: Size, strategy: str, seed: int, 
             "seconds_per_label": (time.process_time() - begin) / inclusions}
 
 
-def all_labels(panel: Panel, library: Library, size: Size, seed: int, _: Results) -> Found:
+def all_labels(panel: ActivePanel, library: Library, size: Size, seed: int, _: Results) -> Found:
     """The line to reach: test error with every label of the pool."""
     data = split(panel, library, size, seed)
     if data.pool.shape[1] <= 1000:
@@ -199,7 +199,7 @@ def _curves(results: Results, panel: str, strategy: str) -> tuple[Array, Array]:
     return np.array(found[0]["labels"]), np.array([job["error"] for job in found])
 
 
-def tables(results: Results) -> Sequence[Table]:
+def tables(results: Results) -> Sequence[PaperTable]:
     """Errors at the end of each panel, and the labels that chance would have needed for the same."""
     rows = []
     for panel in PANELS:
@@ -217,7 +217,7 @@ def tables(results: Results) -> Sequence[Table]:
             rows.append((panel.title, NAMES[strategy], f"{int(x[-1])}", f"{100 * mean:.2f} +- {100 * spread:.2f}", at,
                          f"{100 * full.mean():.2f}"))
     heads = ("data", "score", "labels", "test error, %", "labels for random's last error", "all labels, %")
-    return [Table("Error against labels: [N] Figure 2", heads, tuple(rows), left=2)]
+    return [PaperTable("Error against labels: [N] Figure 2", heads, tuple(rows), left=2)]
 
 
 def draw(results: Results, path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, Table, by_parts
+from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
 from klimb.apps.papers.pictures import GREEN, GREY, ORANGE, RED, SKY, letter, panels
 from klimb.apps.papers.tables import NOTHING, seconds
 from klimb.boosting.api import boost
@@ -183,13 +183,13 @@ def plan_figure1(library: Library, size: Size) -> list[Job]:
     return [toy_job(name, method, ITERATIONS[size]) for name in chosen for method in COLOURS]
 
 
-def toy_tables(results: Results) -> list[Table]:
+def toy_tables(results: Results) -> list[PaperTable]:
     """The paper prints no figures, so these stand alone."""
     rows = tuple((name, method, str(len(found["weights"])), f"{found['kl']:.4f}",
                   str(found["evaluations"]) if "evaluations" in found else NOTHING, seconds(found["seconds"]))
                  for (name, method), found in by_parts(results).items())
     heads = ("density", "method", "components", "KL(q || p), nats", "evaluations", "CPU")
-    return [Table("[G] Figure 1: how close the mixtures come", heads, rows, left=2)]
+    return [PaperTable("[G] Figure 1: how close the mixtures come", heads, rows, left=2)]
 
 
 def draw_figure1(results: Results, path: Path) -> None:
@@ -303,7 +303,7 @@ def plan_figure2(library: Library, size: Size) -> list[Job]:
     return [Job("truth", lambda _: truth(library, DRAWS[size])), *map(job, COLOURS)]
 
 
-def nodal_tables(results: Results) -> list[Table]:
+def nodal_tables(results: Results) -> list[PaperTable]:
     """Errors of means, standard deviations and correlations."""
     true_mean, true_cov = np.array(results["truth"]["mean"]), np.array(results["truth"]["cov"])
     sd = np.sqrt(np.diag(true_cov))
@@ -318,7 +318,7 @@ def nodal_tables(results: Results) -> list[Table]:
                      seconds(results[method]["seconds"])))
     heads = ("method", "components", "largest error of a mean, sd", "of an sd", "mean error of sds",
              "of a correlation", "CPU")
-    return [Table("[G] Figure 2: nodal involvement, against importance sampling", heads, tuple(rows))]
+    return [PaperTable("[G] Figure 2: nodal involvement, against importance sampling", heads, tuple(rows))]
 
 
 def draw_figure2(results: Results, path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, Table
+from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size
 
 
 class Printed(NamedTuple):
@@ -52,7 +52,7 @@ def plan(library: Library, size: Size) -> list[Job]:
     return [job(name) for name in PRINTED]
 
 
-def tables(results: Results) -> list[Table]:
+def tables(results: Results) -> list[PaperTable]:
     """Ours beside theirs."""
     rows = []
     for name, found in results.items():
@@ -62,7 +62,7 @@ def tables(results: Results) -> list[Table]:
                      str(one.splits)))
     heads = ("set", "model", "hyperparameters", "N", "paper", "D", "paper", "repeated rows", "constant columns",
              "train", "splits")
-    return [Table("[A] Table 1: data sets and grids", heads, tuple(rows), left=3)]
+    return [PaperTable("[A] Table 1: data sets and grids", heads, tuple(rows), left=3)]
 
 
 TABLE = Experiment(plan, tables, remarks=(

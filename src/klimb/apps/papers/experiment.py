@@ -32,7 +32,7 @@ class Job:
 
 @final
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """Cells ready to be shown; the first ``left`` columns are text."""
 
     title: str
@@ -47,7 +47,7 @@ class Experiment:
     """One table or figure of a paper."""
 
     plan: Callable[[Library, Size], Sequence[Job]]
-    tables: Callable[[Results], Sequence[Table]]
+    tables: Callable[[Results], Sequence[PaperTable]]
     draw: Callable[[Results, Path], None] | None = None
     caption: str = ""  # of the picture: what to see
     remarks: tuple[str, ...] = ()  # why figures differ from the paper's

@@ -10,7 +10,7 @@ import numpy as np
 
 from klimb import kernels, latents, sites
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, Table, by_parts
+from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
 from klimb.apps.papers.pictures import BLUE, INK, ORANGE, PINK, panels
 from klimb.apps.papers.processes import GRID, Half, fitter, split, walk
 from klimb.apps.papers.tables import seconds
@@ -95,7 +95,7 @@ def _at(half: Half, method: str, log_l: float, log_sigma: float) -> Array:
     return np.asarray(np.exp(sites.Logistic().predict(m, v).log_density(half.y_test)))
 
 
-def tables(results: Results) -> list[Table]:
+def tables(results: Results) -> list[PaperTable]:
     """The least loss of the grid, the loss at the best evidence, the time of the whole grid."""
     lines = []
     shown = results.get("probabilities", {})
@@ -111,7 +111,7 @@ def tables(results: Results) -> list[Table]:
                       seconds(float(time.sum())), f"{sum(one != 'converged' for one in status)} of {len(status)}"))
     heads = ("method", "loss at the best evidence, bits", "nats", "(log l, log sigma)", "least loss, nats", "there",
              "all at EP's cell, nats", "CPU, whole grid", "not converged")
-    return [Table("[A] Figure 1: USPS 3 against 5, one split", heads, tuple(lines))]
+    return [PaperTable("[A] Figure 1: USPS 3 against 5, one split", heads, tuple(lines))]
 
 
 def draw(results: Results, path: Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from klimb import latents, methods, sites, steps
 from klimb.apps.papers.data import DataSet, Library
-from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, Table, by_parts
+from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
 from klimb.apps.papers.pictures import BLUE, GREEN, INK, ORANGE, PINK, panels
 from klimb.apps.papers.tables import NOTHING, seconds, with_error
 from klimb.infer.loop import infer
@@ -58,7 +58,7 @@ PAPER = {
 # -- data -------------------------------------------------------------------------------------------------------------
 
 
-class Split(NamedTuple):
+class TrainTest(NamedTuple):
     """Rows to train on and rows to test; dense or CSR."""
 
     X: Any
@@ -67,22 +67,22 @@ class Split(NamedTuple):
     y_test: Array
 
 
-def official(library: Library, name: str, seed: int) -> Split:
+def official(library: Library, name: str, seed: int) -> TrainTest:
     """LIBSVM's own training rows."""
     data = library.load(name)
     train = np.flatnonzero(data.train)
     test = np.flatnonzero(~data.train)
-    return Split(data.X[train].toarray(), data.y[train], data.X[test].toarray(), data.y[test])
+    return TrainTest(data.X[train].toarray(), data.y[train], data.X[test].toarray(), data.y[test])
 
 
-def halves(X: Any, y: Array, seed: int) -> Split:
+def halves(X: Any, y: Array, seed: int) -> TrainTest:
     """A random half to train on."""
     order = np.random.default_rng(seed).permutation(len(y))
     train, test = np.sort(order[: len(y) // 2]), np.sort(order[len(y) // 2 :])
-    return Split(X[train], y[train], X[test], y[test])
+    return TrainTest(X[train], y[train], X[test], y[test])
 
 
-def half_of(library: Library, name: str, seed: int) -> Split:
+def half_of(library: Library, name: str, seed: int) -> TrainTest:
     """A random half, columns scaled to [-1, 1] as LIBSVM scales Gisette (sparse ones to [0, 1]); Colon as it comes."""
     data = pixel_products(library) if name == "4 against 9" else library.load(name)
     return halves(data.X if name in ("colon", "gisette") else scaled(data.X), data.y, seed)
@@ -117,7 +117,7 @@ def pixel_products(library: Library) -> DataSet:
 
 
 @final
-class Model:
+class LogisticFits:
     """Logistic regression on given rows for any delta; by X X' where that is the smaller matrix."""
 
     def __init__(self, X: Any, y: Array, X_test: Any, y_test: Array, method: str) -> None:
@@ -146,10 +146,10 @@ def _dense(X: Any) -> Array:
     return np.asarray(X if isinstance(X, np.ndarray) else X.toarray())
 
 
-def sweep(rows: Split, method: str, deltas: Array) -> Found:
+def sweep(rows: TrainTest, method: str, deltas: Array) -> Found:
     """All values of delta; the one that the method itself prefers, and what the test rows say of it."""
     begin = time.process_time()
-    model = Model(*rows, method)
+    model = LogisticFits(*rows, method)
     fits = [model.fit(float(delta)) for delta in deltas]
     found: Found = {"log10_delta": np.log10(deltas).round(6), "loss": [loss for _, loss in fits],
                     "failed": sum(not result.converged for result, _ in fits)}
@@ -163,14 +163,14 @@ def sweep(rows: Split, method: str, deltas: Array) -> Found:
             "seconds": time.process_time() - begin}
 
 
-def cross_validated(rows: Split, deltas: Array) -> list[float]:
+def cross_validated(rows: TrainTest, deltas: Array) -> list[float]:
     """Mean log-loss of the mode on rows left out, for every delta."""
     fold = np.random.default_rng(0).permutation(len(rows.y)) % FOLDS
     total = np.zeros(len(deltas))
     for one in range(FOLDS):
         left_out = np.flatnonzero(fold == one)
         kept = np.flatnonzero(fold != one)
-        model = Model(rows.X[kept], rows.y[kept], rows.X[left_out], rows.y[left_out], "MAP")
+        model = LogisticFits(rows.X[kept], rows.y[kept], rows.X[left_out], rows.y[left_out], "MAP")
         total += [len(left_out) * model.fit(float(delta))[1] for delta in deltas]
     return [float(value) for value in total / len(rows.y)]
 
@@ -183,7 +183,7 @@ def grid(ends: tuple[float, float], size: Size) -> Array:
     return np.logspace(*ends, POINTS)[:: {"full": 1, "quick": 7, "tiny": 14}[size]]
 
 
-def jobs(library: Library, name: str, rows: Callable[..., Split], ends: tuple[float, float], splits: int,
+def jobs(library: Library, name: str, rows: Callable[..., TrainTest], ends: tuple[float, float], splits: int,
          chosen: Sequence[str], size: Size, source: str = "") -> list[Job]:
     """A job for every method and split of a data set."""
     def job(method: str, seed: int) -> Job:
@@ -215,7 +215,7 @@ def plan_gisette(library: Library, size: Size) -> list[Job]:
 # -- tables and picture -----------------------------------------------------------------------------------------------
 
 
-def table(results: Results, title: str) -> list[Table]:
+def table(results: Results, title: str) -> list[PaperTable]:
     """Ours beside the paper's, a row for every method of every set."""
     parts = by_parts(results)
     rows = []
@@ -232,7 +232,7 @@ def table(results: Results, title: str) -> list[Table]:
                      f"{sum(record['failed'] for record in records)}"))
     heads = ("set", "rows x columns", "method", "-log evidence", "paper", "loss, bits", "nats", "paper", "delta", "CPU",
              "paper's", "not converged")
-    return [Table(title, heads, tuple(rows), left=3)]
+    return [PaperTable(title, heads, tuple(rows), left=3)]
 
 
 LINES = {"default": (BLUE, "o"), "proximal": (ORANGE, "s"), "Cholesky": (INK, "x"), "mean-field": (PINK, "v"),

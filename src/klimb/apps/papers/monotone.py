@@ -14,9 +14,9 @@ import numpy as np
 
 from klimb import sites
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, Table
+from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size
 from klimb.apps.papers.pictures import BLUE, INK, ORANGE, letter, panels
-from klimb.apps.papers.traces import Panel, setting
+from klimb.apps.papers.traces import TracePanel, setting
 from klimb.numerics.arrays import Array
 
 NAME = "german"
@@ -65,7 +65,7 @@ def signs_of(short: str) -> list[int]:
 
 def one_step(library: Library, model: str, rows: int, n: int) -> Found:
     """(m, v) of every datum after one step from m = 0 and V = I: the state that the second update sees."""
-    this = setting(library, Panel(NAME, "logistic", 0.1 if model == "GLM" else None), rows)
+    this = setting(library, TracePanel(NAME, "logistic", 0.1 if model == "GLM" else None), rows)
     site, y, posterior = this.site, this.y, this.after_one_step()
     m = posterior.m * y  # as if every label were +1: gamma is even in m, so the map is the same
     signs = slope_sign(site, np.ones(len(y)), m, posterior.v)
@@ -87,7 +87,7 @@ def plan(library: Library, size: Size) -> list[Job]:
     return [*map(map_job, MAPS), *map(data_job, ("GLM", "GP"))]
 
 
-def tables(results: Results) -> list[Table]:
+def tables(results: Results) -> list[PaperTable]:
     """How many data lie where gamma grows."""
     rows = []
     for model, paper in (("GLM", "some grow, some fall"), ("GP", "all on one side (2b)")):
@@ -95,7 +95,7 @@ def tables(results: Results) -> list[Table]:
         total = len(found["m"])
         rows.append((model, str(total), f"{found['growing'] / total:.1%}", f"{found['falling'] / total:.1%}", paper))
     heads = ("logistic model", "data", "gamma grows with v", "gamma falls with v", "paper")
-    return [Table("[S] Figure 1: the data after one step", heads, tuple(rows))]
+    return [PaperTable("[S] Figure 1: the data after one step", heads, tuple(rows))]
 
 
 def draw(results: Results, path: Path) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from klimb import kernels, latents, methods, sites, steps
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, Table, by_parts
+from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
 from klimb.apps.papers.tables import NOTHING, seconds, with_error
 from klimb.infer.loop import infer
 from klimb.models.evidence import optimise
@@ -236,7 +236,7 @@ def chosen_cell(record: Found) -> tuple[int, int, int]:
 # -- the table --------------------------------------------------------------------------------------------------------
 
 
-def tables(results: Results) -> list[Table]:
+def tables(results: Results) -> list[PaperTable]:
     """Ours in bits and in nats beside the paper's."""
     parts = by_parts(results)
     rows = []
@@ -245,7 +245,7 @@ def tables(results: Results) -> list[Table]:
             records = [found for key, found in parts.items() if key[:2] == (name, method)]
             rows.append(_row(name, method, records, paper))
     heads = ("set", "method", "bits", "nats", "paper", "not converged", "CPU", "paper's time", "splits")
-    return [Table("[A] Table 3: log-loss of the other half at the best evidence", heads, tuple(rows), left=2)]
+    return [PaperTable("[A] Table 3: log-loss of the other half at the best evidence", heads, tuple(rows), left=2)]
 
 
 def _row(name: str, method: str, records: Sequence[Found], paper: Paper) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from scipy.special import expit
 
 from klimb import latents, sites, steps
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, Table, by_parts
+from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
 from klimb.apps.papers.tables import NOTHING, seconds
 from klimb.infer.loop import infer
 from klimb.linalg.krylov import solve
@@ -94,7 +94,7 @@ def plan(library: Library, size: Size) -> list[Job]:
     return [job(name, method) for name in SETS for method in METHODS]
 
 
-def tables(results: Results) -> list[Table]:
+def tables(results: Results) -> list[PaperTable]:
     """Counts beside the paper's formulas, a table for every set."""
     parts, found = by_parts(results), []
     for name in dict.fromkeys(key[0] for key in parts):
@@ -106,9 +106,10 @@ def tables(results: Results) -> list[Table]:
             lines.append((title, PRINTED[method] + extra, f"{one['products']:,}", iterations,
                           seconds(one["seconds"]) if method != "gradient" else NOTHING))
         first = parts[name, "MAP"]
-        found.append(Table(f"[N] section 2.4, {name}: q = {first['q']:,} rows, n = {first['n']:,} weights,"
-                           f" {first['nonzeros']:,} nonzeros",
-                           ("algorithm", "paper", "products with B or B'", "iterations", "CPU"), tuple(lines), left=2))
+        found.append(PaperTable(f"[N] section 2.4, {name}: q = {first['q']:,} rows, n = {first['n']:,} weights,"
+                                f" {first['nonzeros']:,} nonzeros",
+                                ("algorithm", "paper", "products with B or B'", "iterations", "CPU"),
+                                tuple(lines), left=2))
     return found
 
 

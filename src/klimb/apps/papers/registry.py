@@ -24,7 +24,7 @@ PAPERS = {
 
 @final
 @dataclass(frozen=True)
-class Entry:
+class PaperEntry:
     """A table or figure: what it shows, where its experiment is (``module:NAME``), the data sets it needs."""
 
     title: str
@@ -42,38 +42,38 @@ class Entry:
 
 GRID_SETS = ("sonar", "ionosphere", "usps_3vs5", "triazines", "boston", "space_ga")
 
-EXPERIMENTS: dict[str, Entry] = {
-    "A-table1": Entry("the data sets and the grids of hyperparameters", "data_table:TABLE",
-                      ("a1a", "colon", *GRID_SETS), "10 s"),
-    "A-table2": Entry("Bayesian logistic regression: evidence, log-loss and time of five methods",
-                      "logistic:TABLE2", ("a1a", "colon"), "4 min"),
-    "B-table2": Entry("the same on Gisette, or on what stands in for it", "logistic:GISETTE",
-                      ("usps", "madelon", "arcene", "dexter"), "30 min"),
-    "A-table3": Entry("Gaussian processes over grids: log-loss and time of Laplace, EP and the proximal method",
-                      "processes:TABLE3", GRID_SETS, "2 h"),
-    "A-figure1": Entry("log-loss and time over the grid for USPS 3 against 5, and predicted probabilities",
-                       "heatmaps:FIGURE", ("usps_3vs5",), "15 min"),
-    "S-figure1": Entry("where the curvature of a logistic site grows with its variance", "monotone:FIGURE",
-                       ("german",), "5 s"),
-    "S-figure2": Entry("the bound against time: generalised linear models", "traces:FIGURE2",
-                       ("a9a", "german", "abalone", "flares", "boston", "space_ga"), "2 min"),
-    "S-figure3": Entry("the bound against time: Gaussian processes", "traces:FIGURE3",
-                       ("german", "ionosphere", "flares", "abalone", "boston", "stock"), "2 min"),
-    "S-figure4": Entry("the bound against time: sparse processes with Laplace noise", "traces:FIGURE4",
-                       ("stock", "space_ga"), "1 min"),
-    "S-figure5": Entry("the bound against time: processes with Student-t noise", "traces:FIGURE5",
-                       ("boston", "stock"), "1 min"),
-    "N-table1": Entry("products with the design that a fit takes (the table of section 2.4)", "products:TABLE",
-                      ("a9a", "reuters"), "3 min"),
-    "N-figure2": Entry("active learning: error against labels, for scores and for chance", "active_learning:FIGURE2",
-                       ("a9a", "imdb", "farm_ads", "reuters"), "1 h"),
-    "G-figure1": Entry("boosted mixtures for a Cauchy density and for mixtures", "boosting:FIGURE1", (), "1 min"),
-    "G-figure2": Entry("means and covariances of a logistic regression by boosting", "boosting:FIGURE2",
-                       ("nodal",), "1 min"),
+EXPERIMENTS: dict[str, PaperEntry] = {
+    "A-table1": PaperEntry("the data sets and the grids of hyperparameters", "data_table:TABLE",
+                           ("a1a", "colon", *GRID_SETS), "10 s"),
+    "A-table2": PaperEntry("Bayesian logistic regression: evidence, log-loss and time of five methods",
+                           "logistic:TABLE2", ("a1a", "colon"), "4 min"),
+    "B-table2": PaperEntry("the same on Gisette, or on what stands in for it", "logistic:GISETTE",
+                           ("usps", "madelon", "arcene", "dexter"), "30 min"),
+    "A-table3": PaperEntry("Gaussian processes over grids: log-loss and time of Laplace, EP and the proximal method",
+                           "processes:TABLE3", GRID_SETS, "2 h"),
+    "A-figure1": PaperEntry("log-loss and time over the grid for USPS 3 against 5, and predicted probabilities",
+                            "heatmaps:FIGURE", ("usps_3vs5",), "15 min"),
+    "S-figure1": PaperEntry("where the curvature of a logistic site grows with its variance", "monotone:FIGURE",
+                            ("german",), "5 s"),
+    "S-figure2": PaperEntry("the bound against time: generalised linear models", "traces:FIGURE2",
+                            ("a9a", "german", "abalone", "flares", "boston", "space_ga"), "2 min"),
+    "S-figure3": PaperEntry("the bound against time: Gaussian processes", "traces:FIGURE3",
+                            ("german", "ionosphere", "flares", "abalone", "boston", "stock"), "2 min"),
+    "S-figure4": PaperEntry("the bound against time: sparse processes with Laplace noise", "traces:FIGURE4",
+                            ("stock", "space_ga"), "1 min"),
+    "S-figure5": PaperEntry("the bound against time: processes with Student-t noise", "traces:FIGURE5",
+                            ("boston", "stock"), "1 min"),
+    "N-table1": PaperEntry("products with the design that a fit takes (the table of section 2.4)", "products:TABLE",
+                           ("a9a", "reuters"), "3 min"),
+    "N-figure2": PaperEntry("active learning: error against labels, for scores and for chance",
+                            "active_learning:FIGURE2", ("a9a", "imdb", "farm_ads", "reuters"), "1 h"),
+    "G-figure1": PaperEntry("boosted mixtures for a Cauchy density and for mixtures", "boosting:FIGURE1", (), "1 min"),
+    "G-figure2": PaperEntry("means and covariances of a logistic regression by boosting", "boosting:FIGURE2",
+                            ("nodal",), "1 min"),
 }
 
 
-def entry(key: str) -> Entry:
+def entry(key: str) -> PaperEntry:
     """The entry of a key; its letters may be of either case.
 
     >>> entry("g-FIGURE1").title

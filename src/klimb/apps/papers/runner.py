@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 
 from klimb._files import whole_file
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.experiment import SIZES, Experiment, Job, Results, Size, Table
+from klimb.apps.papers.experiment import SIZES, Experiment, Job, PaperTable, Results, Size
 from klimb.apps.papers.pictures import NEEDS_MATPLOTLIB, can_draw
 from klimb.apps.papers.record import Record
-from klimb.apps.papers.registry import PAPERS, Entry, canonical, entry
+from klimb.apps.papers.registry import PAPERS, PaperEntry, canonical, entry
 from klimb.apps.papers.tables import as_markdown, as_text, seconds
 from klimb.errors import InputError
 
@@ -121,7 +121,7 @@ def _work(record: Record, jobs: Sequence[Job], hear: Hear | None) -> None:
     tell("", len(jobs), len(jobs))
 
 
-def _finish(record: Record, chosen: Entry, experiment: Experiment, jobs: Sequence[Job]) -> None:
+def _finish(record: Record, chosen: PaperEntry, experiment: Experiment, jobs: Sequence[Job]) -> None:
     results = {job.name: record.results[job.name] for job in jobs if job.name in record.results}  # in planned order
     record.finished = len(results) == len(jobs)
     tables = experiment.tables(results)
@@ -143,7 +143,7 @@ def draw(record: Record, experiment: Experiment, results: Results) -> Path | Non
     return path
 
 
-def page(record: Record, experiment: Experiment, tables: Sequence[Table], picture: Path | None) -> str:
+def page(record: Record, experiment: Experiment, tables: Sequence[PaperTable], picture: Path | None) -> str:
     """All of it in Markdown."""
     option = "" if record.size == "full" else f" --{record.size}"
     part = "" if record.finished else f" ({len(record.results)} of {record.extra['jobs']} parts so far)"
@@ -162,7 +162,7 @@ def page(record: Record, experiment: Experiment, tables: Sequence[Table], pictur
 def shown(record: Record) -> str:
     """What the terminal is told: tables, remarks, and where the files are."""
     experiment = entry(record.experiment).experiment()
-    tables = [Table(**one) for one in record.extra["tables"]]
+    tables = [PaperTable(**one) for one in record.extra["tables"]]
     files = [path for ending in (".json", ".md", ".png") if (path := record.path.with_suffix(ending)).exists()]
     remarks = "\n".join(f"- {remark}" for remark in experiment.remarks)
     return "\n\n".join([*map(as_text, tables), *([remarks] if remarks else []), "\n".join(map(str, files))])

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from klimb.apps.papers.experiment import Table
+from klimb.apps.papers.experiment import PaperTable
 from klimb.report.text import table
 
 NOTHING = "-"  # a cell without a figure
 
 
-def as_text(one: Table) -> str:
+def as_text(one: PaperTable) -> str:
     """A table for the terminal.
 
-    >>> print(as_text(Table("Losses", ("set", "ours", "paper"), (("sonar", "0.41", "0.32"),))))
+    >>> print(as_text(PaperTable("Losses", ("set", "ours", "paper"), (("sonar", "0.41", "0.32"),))))
     Losses
     <BLANKLINE>
     set    ours  paper
@@ -23,10 +23,10 @@ def as_text(one: Table) -> str:
     return f"{one.title}\n\n{table(one.heads, one.rows, one.left)}"
 
 
-def as_markdown(one: Table) -> str:
+def as_markdown(one: PaperTable) -> str:
     """The same in Markdown.
 
-    >>> print(as_markdown(Table("Losses", ("set", "ours"), (("a|b", "0.41"),))))
+    >>> print(as_markdown(PaperTable("Losses", ("set", "ours"), (("a|b", "0.41"),))))
     **Losses**
     <BLANKLINE>
     | set | ours |

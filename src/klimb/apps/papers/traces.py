@@ -20,7 +20,7 @@ import numpy as np
 
 from klimb import kernels, latents, methods, sites, steps
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, Table, by_parts
+from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
 from klimb.apps.papers.pictures import BLUE, GREEN, GREY, ORANGE, PINK, SKY, letter, panels
 from klimb.infer.loop import infer
 from klimb.infer.problem import Problem
@@ -42,7 +42,7 @@ LINES = {"default": (BLUE, "o"), "FPi": (ORANGE, "s"), "FPi from data": (SKY, "D
 
 @final
 @dataclass(frozen=True)
-class Panel:
+class TracePanel:
     """A data set and its likelihood; for GLMs the variance of the prior."""
 
     data: str
@@ -62,7 +62,7 @@ SITES: dict[str, sites.Site] = {"logistic": sites.Logistic(), "Poisson": sites.P
 # -- problems ---------------------------------------------------------------------------------------------------------
 
 
-def rows(library: Library, panel: Panel, limit: int | None) -> tuple[Array, Array]:
+def rows(library: Library, panel: TracePanel, limit: int | None) -> tuple[Array, Array]:
     """Standardised inputs and the target (standardised if it is real) of random rows."""
     data = library.load(panel.data)
     order = np.random.default_rng(0).permutation(len(data.y))[:limit]
@@ -97,7 +97,7 @@ class Setting:
         return problem.posterior(problem.state(-da, mean - dm, factor))
 
 
-def setting(library: Library, panel: Panel, limit: int | None) -> Setting:
+def setting(library: Library, panel: TracePanel, limit: int | None) -> Setting:
     """A panel, ready to be fitted."""
     X, y = rows(library, panel, limit)
     site = SITES[panel.likelihood]
@@ -159,18 +159,18 @@ def traced(run: Callable[[Any], Any], cap: float) -> Found:
             "status": result.status.name.lower()}
 
 
-def plan_of(chosen: tuple[Panel, ...]) -> Callable[[Library, Size], list[Job]]:
+def plan_of(chosen: tuple[TracePanel, ...]) -> Callable[[Library, Size], list[Job]]:
     """A job for every panel and rule."""
     def plan(library: Library, size: Size) -> list[Job]:
         cap = {"full": 15.0, "quick": 2.0, "tiny": 0.1}[size]
         whole = {"full": None, "quick": 4000, "tiny": 60}[size]
 
         @lru_cache(maxsize=1)  # rules of a panel follow each other
-        def ready(panel: Panel) -> Setting:
+        def ready(panel: TracePanel) -> Setting:
             return setting(library, panel, whole if panel.prior_variance is not None or panel.inducing else
                            {"full": 500, "quick": 300, "tiny": 60}[size])
 
-        def job(panel: Panel, name: str) -> Job:
+        def job(panel: TracePanel, name: str) -> Job:
             return Job(f"{panel.name}/{name}", lambda _: traced(rule(name, ready(panel)), cap))
 
         return [job(panel, name) for panel in chosen for name in LINES]
@@ -200,13 +200,13 @@ def arrival(trace: Found, best: float) -> str:
     return f"{trace['seconds'][away[-1] + 1 if away else 0]:.2g}"
 
 
-def table_of(title: str) -> Callable[[Results], list[Table]]:
+def table_of(title: str) -> Callable[[Results], list[PaperTable]]:
     """Seconds to arrive, a row for every panel."""
-    def tables(results: Results) -> list[Table]:
+    def tables(results: Results) -> list[PaperTable]:
         parts, best = by_parts(results), bests(results)
         lines = tuple((panel, *(arrival(parts[panel, name], top) for name in LINES)) for panel, top in best.items())
-        return [Table(f"{title}: CPU seconds to stay within {CLOSE:g} nats of the best bound",
-                      ("likelihood, data", *LINES), lines)]
+        return [PaperTable(f"{title}: CPU seconds to stay within {CLOSE:g} nats of the best bound",
+                           ("likelihood, data", *LINES), lines)]
 
     return tables
 
@@ -260,13 +260,14 @@ CAPTION = ("How far below the best bound each rule is, against CPU seconds. The 
            " the optimum in every panel; ")
 
 
-def _experiment(title: str, chosen: tuple[Panel, ...], see: str, *remarks: str) -> Experiment:
+def _experiment(title: str, chosen: tuple[TracePanel, ...], see: str, *remarks: str) -> Experiment:
     return Experiment(plan_of(chosen), table_of(title), draw, CAPTION + see, (*COMMON, *remarks))
 
 
 FIGURE2 = _experiment("[S] Figure 2, GLMs", (
-    Panel("a9a", "logistic", 0.1), Panel("abalone", "Poisson", 0.1), Panel("space_ga", "Laplace", 0.1),
-    Panel("german", "logistic", 0.1), Panel("flares", "Poisson", 0.001), Panel("boston", "Laplace", 0.1)),
+    TracePanel("a9a", "logistic", 0.1), TracePanel("abalone", "Poisson", 0.1), TracePanel("space_ga", "Laplace", 0.1),
+    TracePanel("german", "logistic", 0.1), TracePanel("flares", "Poisson", 0.001),
+    TracePanel("boston", "Laplace", 0.1)),
     "FPi does so where it converges at all, GRAD follows later.",
     "Designs have a column of ones besides; the scale of the Laplace noise is the mean absolute residual of least"
     " squares on 200 of the data.",
@@ -274,8 +275,8 @@ FIGURE2 = _experiment("[S] Figure 2, GLMs", (
     " way: they end a hundredth of a nat low. On a9a, whose rare columns are long after standardising, T overshoots"
     " from any start.")
 FIGURE3 = _experiment("[S] Figure 3, processes", (
-    Panel("german", "logistic"), Panel("flares", "Poisson"), Panel("boston", "Laplace"),
-    Panel("ionosphere", "logistic"), Panel("abalone", "Poisson"), Panel("stock", "Laplace")),
+    TracePanel("german", "logistic"), TracePanel("flares", "Poisson"), TracePanel("boston", "Laplace"),
+    TracePanel("ionosphere", "logistic"), TracePanel("abalone", "Poisson"), TracePanel("stock", "Laplace")),
     "FPi matches it on German credit and on counts and fails elsewhere; from the data it fails on Ionosphere only; FPb,"
     " GRAD and the proximal rule arrive about ten to a hundred times later, or not at all.",
     "Where FPi starts decides: from the paper's start it fails on Laplace noise, from the data it is nearly the default"
@@ -283,10 +284,11 @@ FIGURE3 = _experiment("[S] Figure 3, processes", (
     "On Ionosphere FPi comes within 1e-6 nats of the optimum and then leaves it for the cycle of two that the paper's"
     " theorem allows: the fixed point is unstable there.")
 FIGURE4 = _experiment("[S] Figure 4, 100 inducing points", (
-    Panel("stock", "Laplace", inducing=True), Panel("space_ga", "Laplace", inducing=True)),
+    TracePanel("stock", "Laplace", inducing=True), TracePanel("space_ga", "Laplace", inducing=True)),
     "FPi from the paper's start cycles on one set and matches it on the other; FPb and GRAD need about ten to a hundred"
     " times as long.")
-FIGURE5 = _experiment("[S] Figure 5, Student-t noise", (Panel("boston", "Student-t"), Panel("stock", "Student-t")),
+FIGURE5 = _experiment("[S] Figure 5, Student-t noise",
+    (TracePanel("boston", "Student-t"), TracePanel("stock", "Student-t")),
     "FPi does not settle from the paper's start, FPb does on one set; from the data FPi is as fast as the default.",
     "FPi and FPb set negative gamma to zero, as the paper does (steps.FixedPoint(clip=True)). That moves the fixed"
     " point: on Housing FPb ends in a cycle 0.01 nats low. The default and FPi from data keep negative gamma.")

@@ -40,7 +40,7 @@ def shown(cell: str) -> str:
 
 
 @final
-class Column:
+class TextColumn:
     """Takes chunks of text and decides, from the first that says something, what the column holds."""
 
     def __init__(self, name: str, options: ReadOptions, semicolons: bool = False) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import chain, islice
 from typing import TextIO, final
 
-from klimb.cli.tables.columns import Column, shown
+from klimb.cli.tables.columns import TextColumn, shown
 from klimb.cli.tables.records import Choice, ReadOptions, Table
 from klimb.errors import InputError
 
@@ -45,7 +45,7 @@ def stream_csv(stream: TextIO, choose: Choice, options: ReadOptions, *, whole: b
     wanted = list(dict.fromkeys(choose(header)))
     _no_doubles(header, wanted)
     places = [header.index(name) for name in wanted]
-    columns = [Column(name, options, semicolons=mark == ";") for name in wanted]
+    columns = [TextColumn(name, options, semicolons=mark == ";") for name in wanted]
     size = max(256, options.cells // max(len(header), 1))
     first = rows = 0
     for block in _blocks(rows_of_text, header, size):

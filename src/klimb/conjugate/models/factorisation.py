@@ -13,7 +13,7 @@ from klimb.conjugate.families import Family, Gamma, MultivariateNormal, Normal
 from klimb.conjugate.loop import Fitted, fit
 from klimb.conjugate.means import Predictor, inner
 from klimb.conjugate.observations import potential
-from klimb.conjugate.variables import State, Variable
+from klimb.conjugate.variables import NetworkState, Variable
 from klimb.errors import InputError
 from klimb.infer.result import Iteration
 from klimb.numerics.arrays import Array, as_float
@@ -24,7 +24,7 @@ ALWAYS, SELDOM = 5, 5  # rows and columns are turned after each of the first swe
 
 @final
 @dataclass(frozen=True, eq=False)
-class Factorisation:
+class MatrixFactorisation:
     """A fitted factorisation: rows and columns as normal vectors, one relevance per direction."""
 
     fit: Fitted
@@ -65,7 +65,7 @@ def matrix_factorisation(
     tol: float = 1e-6,
     max_iter: int = 200,
     callback: Callable[[Iteration], Any] | None = None,
-) -> Factorisation:
+) -> MatrixFactorisation:
     """values[e] = u[i[e]]'v[j[e]] + level of the row + level of the column + noise, for the entries that were seen.
 
     ``rank`` is an upper limit: directions that the data do not need vanish. With a ``site`` the entries are labels or
@@ -89,7 +89,8 @@ def matrix_factorisation(
     return _fitted(N, D, rank, y, site, seed, tol, max_iter, callback, (first, second))
 
 
-def probabilistic_pca(X: Any, rank: int, *, seed: int = 0, tol: float = 1e-6, max_iter: int = 500) -> Factorisation:
+def probabilistic_pca(X: Any, rank: int, *, seed: int = 0, tol: float = 1e-6, max_iter: int = 500
+                      ) -> MatrixFactorisation:
     """X = u v' + column means + noise for a matrix with NaN where entries are missing.
 
     >>> import numpy as np
@@ -107,7 +108,7 @@ def probabilistic_pca(X: Any, rank: int, *, seed: int = 0, tol: float = 1e-6, ma
 
 
 def _fitted(N: int, D: int, rank: int, y: Array, site: Site | None, seed: int, tol: float, max_iter: int,
-            callback: Any, pairs: Any) -> Factorisation:
+            callback: Any, pairs: Any) -> MatrixFactorisation:
     if not 1 <= rank <= min(N, D):
         raise InputError(f"rank must lie in 1..{min(N, D)}", f"{rank}", "It is an upper limit: what is idle vanishes.")
     level, unit = (float(np.nanmean(y)), float(np.nanvar(y)) or 1.0) if site is None else (0.0, 1.0)
@@ -138,8 +139,8 @@ def _fitted(N: int, D: int, rank: int, y: Array, site: Site | None, seed: int, t
     result = fit(evidence, start=start, tol=tol, max_iter=max_iter, callback=callback, improve=turned)
     factors = [result[x] for x in (u, v, across, down, relevance)]
     row_levels = factors[2] if pairs else Normal.from_natural(tuple(part[:, 0] for part in factors[2].natural))
-    return Factorisation(result, factors[0], factors[1], row_levels, factors[3], factors[4],  # type: ignore[arg-type]
-                         None if noise is None else result[noise], level)  # type: ignore[arg-type]
+    return MatrixFactorisation(result, factors[0], factors[1], row_levels, factors[3], factors[4],  # type: ignore[arg-type]
+                               None if noise is None else result[noise], level)  # type: ignore[arg-type]
 
 
 @final
@@ -152,7 +153,7 @@ class _Turn:
     def __init__(self, u: Variable, v: Variable, relevance: Variable) -> None:
         self.u, self.v, self.relevance, self.sweeps = u, v, relevance, 0
 
-    def __call__(self, state: State) -> State | None:
+    def __call__(self, state: NetworkState) -> NetworkState | None:
         self.sweeps += 1
         if self.sweeps > ALWAYS and self.sweeps % SELDOM:
             return None

@@ -12,7 +12,7 @@ from klimb.conjugate.emissions import EMISSIONS, mixture
 from klimb.conjugate.families import Categorical, Dirichlet, Family, NormalGamma, NormalWishart, TiedNormalWishart
 from klimb.conjugate.loop import Fitted, fit
 from klimb.conjugate.stochastic import fit_batches
-from klimb.conjugate.variables import State, Variable
+from klimb.conjugate.variables import NetworkState, Variable
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.clusters import kmeans
@@ -100,7 +100,7 @@ def gaussian_mixture(
         gate = categorical(weights, plates=(len(rows),), name="class")
         return gate, mixture(gate, component).observe(rows)
 
-    first = State({component: component.conditional.member(component.conditional.natural(State()))})
+    first = NetworkState({component: component.conditional.member(component.conditional.natural(NetworkState()))})
     gate, seen = evidence(x)
     first.set(gate, Categorical(shares))
     begin = {component: component.conditional.member(_added(first[component].natural, seen.message(component, first))),

@@ -14,8 +14,8 @@ import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.implicit import Implicit
-from klimb.linalg.factors import Factorisation, Plan, cheapest_plan, factorise
-from klimb.linalg.krylov import Preconditioner, ScaledLanczos, Solution, simplest_preconditioner, solve
+from klimb.linalg.factors import Factorisation, FactorPlan, cheapest_plan, factorise
+from klimb.linalg.krylov import KrylovSolution, Preconditioner, ScaledLanczos, simplest_preconditioner, solve
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import StackedOperator
 from klimb.linalg.variances import LogDet, Variances, estimate, log_det
@@ -80,7 +80,7 @@ class Engine:
 
     def __init__(self, latent: Implicit, method: Any, accuracy: float, seed: int) -> None:
         self.latent, self.method, self.accuracy, self.seed = latent, method, accuracy, seed
-        self._plan: Plan | None = None
+        self._plan: FactorPlan | None = None
         if method in ("auto", "exact"):
             # The pattern of A does not depend on gamma, as long as no entry of gamma vanishes.
             plan = cheapest_plan(latent.precision(np.ones(latent.n_sites)), latent.B)
@@ -144,9 +144,9 @@ class Engine:
         if not determined:
             raise undetermined()
 
-    def _factorised(self, A: NormalMatrix, gamma: Array, plan: Plan) -> Measured:
+    def _factorised(self, A: NormalMatrix, gamma: Array, plan: FactorPlan) -> Measured:
         if plan.kind == "dual" and not A.positive:  # gamma of both signs has no dual form
-            plan = Plan("primal", plan.seconds, plan.bytes)
+            plan = FactorPlan("primal", plan.seconds, plan.bytes)
         factor = factorise(A, plan)
         self._preconditioner = Factored(factor, A.size)
         B = self.latent.B
@@ -170,7 +170,7 @@ class Engine:
                 return LogDet(previous.log_det.value + 0.5 * (old + new), error, False, previous.log_det.n_products)
         return log_det(A, seed=self.seed)
 
-    def solve(self, weights: Array, rhs: Array, tol: float) -> Solution:
+    def solve(self, weights: Array, rhs: Array, tol: float) -> KrylovSolution:
         """A(weights)^-1 rhs to a relative residual of ``tol``."""
         A = self.latent.precision(weights)
         if tol >= SINGLE and not self.exact:  # a direction, which a line search judges: seven digits are plenty

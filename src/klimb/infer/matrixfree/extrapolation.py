@@ -6,7 +6,7 @@ from typing import final
 
 import numpy as np
 
-from klimb.infer.matrixfree.target import Target
+from klimb.infer.matrixfree.target import BoundTarget
 from klimb.infer.problem import State
 from klimb.numerics.arrays import Array
 
@@ -17,7 +17,7 @@ FAR, SLOW, PAUSE = 0.03, 0.3, 8  # when a stretch is tried, and how long it wait
 MEMORY = 6  # states that are combined
 
 
-def anticipated(target: Target, state: State) -> Array | None:
+def anticipated(target: BoundTarget, state: State) -> Array | None:
     """Where gamma goes if every site's own variance answers to it: v_i = 1 / (1 / v_i - q.gamma_i + gamma_i).
 
     A site that holds most of the information about its f (a sparsity prior on a weight that the data hardly know) would

@@ -12,8 +12,8 @@ from typing import TypeAlias, final
 
 import numpy as np
 
-from klimb.infer.matrixfree.target import Mean, Target
-from klimb.linalg.krylov import Solution
+from klimb.infer.matrixfree.target import BoundTarget, MeanPoint
+from klimb.linalg.krylov import KrylovSolution
 from klimb.numerics.arrays import Array
 
 MOST_STEPS = 60
@@ -24,7 +24,7 @@ FLAT_ENOUGH = 0.3  # slope along the step, relative to its start, at which a lin
 MOST_TRIALS = 30
 
 # Newton weights of the sites, right-hand side and relative residual in, solution out.
-Solver: TypeAlias = Callable[[Array, Array, float], Solution]
+Solver: TypeAlias = Callable[[Array, Array, float], KrylovSolution]
 
 
 @final
@@ -32,12 +32,13 @@ Solver: TypeAlias = Callable[[Array, Array, float], Solution]
 class Found:
     """The mean, how far it is from the best one (in posterior standard deviations, at most), and how it was found."""
 
-    mean: Mean
+    mean: MeanPoint
     distance: float
     unsolved: float  # the worst relative residual of a system that missed its tolerance; 0 if all were solved
 
 
-def best_mean(target: Target, v: Array, start: Mean, solver: Solver, goal: float, most: int = MOST_STEPS) -> Found:
+def best_mean(target: BoundTarget, v: Array, start: MeanPoint, solver: Solver, goal: float, most: int = MOST_STEPS
+              ) -> Found:
     """Raise the objective over u at fixed ``v`` until the Newton decrement is at most ``goal``.
 
     The decrement, sqrt(g' A(e)^-1 g), bounds how far any linear function of u is from its value at the optimum, in
@@ -75,7 +76,7 @@ def _forcing(size: float, before: tuple[float, float], goal: float) -> float:
     return float(np.clip(max(wanted, needed), TIGHTEST, LOOSEST))
 
 
-def _line_search(target: Target, v: Array, mean: Mean, d: Array, gradient: Array) -> Mean | None:
+def _line_search(target: BoundTarget, v: Array, mean: MeanPoint, d: Array, gradient: Array) -> MeanPoint | None:
     """A point along ``d`` that is better than ``mean``: the full step where it will do, else where the slope is small.
 
     None where no point is better by more than rounding.
@@ -86,7 +87,7 @@ def _line_search(target: Target, v: Array, mean: Mean, d: Array, gradient: Array
     bend = float(gaussian.prior_precision @ d**2 + gaussian.weights @ df**2)
     gaussian_slope = promised + float(mean.e.alpha @ ds)  # the sites have the rest of the slope
 
-    def at(t: float) -> tuple[Mean, float]:
+    def at(t: float) -> tuple[MeanPoint, float]:
         trial = target.mean_of(mean.u + t * d, mean.s + t * ds, mean.fitted + t * df, v)
         return trial, gaussian_slope - t * bend - float(trial.e.alpha @ ds)
 
@@ -95,7 +96,7 @@ def _line_search(target: Target, v: Array, mean: Mean, d: Array, gradient: Array
         close = trial.objective >= mean.objective - 4 * mean.noise and abs(slope) < 0.5 * promised
         return trial if close else None
     low, high, t = 0.0, np.inf, 1.0
-    best: Mean | None = None
+    best: MeanPoint | None = None
     for _ in range(MOST_TRIALS):
         gain = trial.objective - mean.objective
         if gain >= ENOUGH_GAIN * t * promised and (best is None or trial.objective >= best.objective):

@@ -23,7 +23,7 @@ from klimb.infer.loop import Move, Moves, Step
 from klimb.infer.matrixfree.engine import ROUGH, Engine, Measured, undetermined
 from klimb.infer.matrixfree.extrapolation import Trail, anticipated
 from klimb.infer.matrixfree.mean import Found, best_mean
-from klimb.infer.matrixfree.target import Bound, Target
+from klimb.infer.matrixfree.target import Bound, BoundTarget
 from klimb.infer.problem import ROUNDING, Problem, State
 from klimb.infer.result import Status
 from klimb.numerics.arrays import Array
@@ -43,7 +43,7 @@ PATIENCE = 6  # iterations at the level of rounding without a smaller stationari
 
 @final
 @dataclass(frozen=True, eq=False)
-class Point:
+class OuterPoint:
     """A Gaussian q = N(u, A(gamma)^-1) with the variances and the log determinant that belong to it."""
 
     measured: Measured
@@ -105,7 +105,7 @@ class DoubleLoop(Step):
             raise InputError("max_outer must be at least 1", f"{self.max_outer}", "The default is 200.")
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
-        target = Target(problem, self.bound)
+        target = BoundTarget(problem, self.bound)
         engine = Engine(target.latent, self.variances, self.accuracy, self.seed)
         try:
             point = _start(target, engine)
@@ -145,7 +145,7 @@ class DoubleLoop(Step):
         return Status.MAX_ITER
 
 
-def _aim(point: Point, accuracy: float) -> float:
+def _aim(point: OuterPoint, accuracy: float) -> float:
     """How good the next variances should be: as good as they must, once one more iteration is likely to be the last.
 
     Those of a surrogate are off by some percent, so what comes after them is not yet the end.
@@ -157,7 +157,7 @@ def _aim(point: Point, accuracy: float) -> float:
     return float(np.clip(PRECEDE * point.disagreement, accuracy, max(ROUGH, accuracy)))
 
 
-def _start(target: Target, engine: Engine) -> Point:
+def _start(target: BoundTarget, engine: Engine) -> OuterPoint:
     """Sites that match each datum (or those of an earlier fit), sharpened while the bound overflows."""
     start = target.problem.start
     gamma, slope = target.start_gamma, target.slope
@@ -183,8 +183,8 @@ def _start(target: Target, engine: Engine) -> Point:
 
 
 def _outer(
-    target: Target, engine: Engine, point: Point, trail: Trail, longest: float
-) -> tuple[Point, str, float] | None:
+    target: BoundTarget, engine: Engine, point: OuterPoint, trail: Trail, longest: float
+) -> tuple[OuterPoint, str, float] | None:
     """The next point, the rule and the share of the step that was taken; None where nothing is better."""
     wanted, goal, step = point.state.expectation.gamma, _goal(engine, point), longest
     ahead = anticipated(target, point.state) if longest == 1.0 else None
@@ -211,7 +211,7 @@ def _useful(state: State, after: State) -> bool:
     return after.objective > state.objective + state.noise or after.stationarity < 0.9 * state.stationarity
 
 
-def _at_gamma(target: Target, engine: Engine, point: Point, gamma: Array, goal: float) -> Point | None:
+def _at_gamma(target: BoundTarget, engine: Engine, point: OuterPoint, gamma: Array, goal: float) -> OuterPoint | None:
     """The point at ``gamma``, or None where that is no proper q, or where exact bounds say that it is worse."""
     try:
         measured = _measure(target, engine, gamma, point.measured)
@@ -224,12 +224,12 @@ def _at_gamma(target: Target, engine: Engine, point: Point, gamma: Array, goal: 
     return after if not measured.exact or after.state.objective >= point.state.objective - doubt else None
 
 
-def _measure(target: Target, engine: Engine, gamma: Array, previous: Measured | None) -> Measured:
+def _measure(target: BoundTarget, engine: Engine, gamma: Array, previous: Measured | None) -> Measured:
     target.problem.n_factor += engine.exact
     return engine.measure(gamma, previous)
 
 
-def _goal(engine: Engine, point: Point) -> float:
+def _goal(engine: Engine, point: OuterPoint) -> float:
     """How close to the best mean the inner loop should come: somewhat closer than q is to its fixed point."""
     least = CLOSEST if point.measured.exact else FOLLOW * engine.accuracy
     apart = _apart(point.measured.gamma, point.measured.v, point.state.expectation.gamma)
@@ -243,7 +243,7 @@ def _apart(gamma: Array, v: Array, wanted: Array) -> float:
     return worst if np.isfinite(worst) else np.inf
 
 
-def _point(target: Target, measured: Measured, found: Found) -> Point:
+def _point(target: BoundTarget, measured: Measured, found: Found) -> OuterPoint:
     mean, gamma, v = found.mean, measured.gamma, measured.v
     kl = target.divergence(mean, gamma, v, measured.log_det.value)
     bound = float(mean.e.value.sum()) + target.problem.constant - kl
@@ -253,10 +253,10 @@ def _point(target: Target, measured: Measured, found: Found) -> Point:
     factor = target.factor(gamma, measured.variances, measured.log_det, mean.u)
     state = State(-mean.e.alpha, factor, mean.s, v, mean.e, kl, bound, bound, noise, stationarity,
                   mean_gain=0.5 * found.distance**2, bound_error=_bound_error(target, measured, found))
-    return Point(measured, found, state)
+    return OuterPoint(measured, found, state)
 
 
-def _bound_error(target: Target, measured: Measured, found: Found) -> float:
+def _bound_error(target: BoundTarget, measured: Measured, found: Found) -> float:
     """Half the error of the log determinant, and what the bound changes by if all variances are wrong at once.
 
     At the fixed point the derivative in v, (gamma - e.gamma) / 2, vanishes: errors of v enter by their squares.

@@ -16,7 +16,7 @@ EngineName: TypeAlias = Literal["primal", "dual", "double loop"]
 
 @final
 @dataclass(frozen=True)
-class Plan:
+class EnginePlan:
     """The ways to fit a model of ``n_sites`` x ``n_weights``, and the one that was chosen; ``print`` it.
 
     >>> print(plan(50_000, 15_000, 4_000_000, memory=8e9))
@@ -60,7 +60,7 @@ def readable(size: float) -> str:
 def plan(
     n_sites: int, n_weights: int, n_nonzeros: int, *, memory: float, dense: bool = False, exact_engines: bool = True,
     choice: EngineName | None = None, accuracy: float = 0.01,
-) -> Plan:
+) -> EnginePlan:
     """The cheapest way that fits into ``memory`` bytes, exact ones favoured; or the given one.
 
     ``accuracy`` is that of the variances where they are estimated.
@@ -77,4 +77,4 @@ def plan(
             f"({n_sites:,} sites, {n_weights:,} weights, {n_nonzeros:,} nonzeros)",
             "Raise memory, drop rare columns, or fit a part of the rows.",
         )
-    return Plan(n_sites, n_weights, n_nonzeros, memory, tuple(options), chosen)
+    return EnginePlan(n_sites, n_weights, n_nonzeros, memory, tuple(options), chosen)

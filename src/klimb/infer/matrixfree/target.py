@@ -64,7 +64,7 @@ def curvature_is_gamma(site: Site) -> bool:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Mean:
+class MeanPoint:
     """Weights u with what belongs to them: B u, X u, the oracle there, and the part of the bound that u enters."""
 
     u: Array
@@ -76,7 +76,7 @@ class Mean:
 
 
 @final
-class Target:
+class BoundTarget:
     """A latent, an oracle and data; counts oracle calls in the problem it belongs to."""
 
     def __init__(self, problem: Problem, bound: Bound) -> None:
@@ -105,28 +105,28 @@ class Target:
         with np.errstate(over="ignore", invalid="ignore"):
             return self.site.oracle(self.y, m, v)
 
-    def newton_weights(self, mean: Mean, v: Array) -> Array:
+    def newton_weights(self, mean: MeanPoint, v: Array) -> Array:
         """Curvatures of the sites in m, kept positive: e of the inner loop ([N] section 2.2)."""
         curvature = mean.e.gamma if self._direct else self.site.curvature(self.y, mean.s, v)
         floor = np.maximum(FLOOR * self.start_gamma, np.where(curvature < 0.0, SMALL * np.abs(mean.e.gamma), 0.0))
         return np.maximum(curvature, floor)
 
-    def mean_at(self, u: Array, v: Array) -> Mean:
+    def mean_at(self, u: Array, v: Array) -> MeanPoint:
         return self.mean_of(u, self.offset + self.latent.B.times(u), self.latent.gaussian.fitted(u), v)
 
-    def mean_of(self, u: Array, s: Array, fitted: Array, v: Array) -> Mean:
+    def mean_of(self, u: Array, s: Array, fitted: Array, v: Array) -> MeanPoint:
         e = self.oracle(s, v)
         gaussian = self.latent.gaussian.log_density(u, fitted)
         with np.errstate(over="ignore", invalid="ignore"):
             total, size = float(e.value.sum()), float(np.abs(e.value).sum())
         objective = gaussian + total if np.isfinite(gaussian + total) else -np.inf
-        return Mean(u, s, fitted, e, objective, ROUNDING * (abs(gaussian) + size))
+        return MeanPoint(u, s, fitted, e, objective, ROUNDING * (abs(gaussian) + size))
 
-    def gradient(self, mean: Mean) -> Array:
+    def gradient(self, mean: MeanPoint) -> Array:
         """Of the objective in u."""
         return self.latent.gaussian.gradient(mean.u, mean.fitted) - self.latent.B.transpose_times(mean.e.alpha)
 
-    def divergence(self, mean: Mean, gamma: Array, v: Array, log_det: float) -> float:
+    def divergence(self, mean: MeanPoint, gamma: Array, v: Array, log_det: float) -> float:
         """What the expected log likelihood loses in the bound: KL(q || G), G the Gaussian factors as they stand."""
         gaussian = self.latent.gaussian.log_density(mean.u, mean.fitted)
         return -gaussian - 0.5 * (float(gamma @ v) - log_det + self.latent.n_weights * LOG_TWO_PI)

@@ -101,7 +101,7 @@ def sparse_pattern(A: NormalMatrix) -> Any | None:
 
 
 @final
-class LevelFactor(Factorisation):
+class LevelFactorisation(Factorisation):
     """Block tridiagonal Cholesky: diagonal blocks L_b, blocks below them C_b = A_{b,b-1} L_{b-1}^-T."""
 
     def __init__(self, A: NormalMatrix, levels: Levels) -> None:

@@ -20,7 +20,7 @@ CANCELLED = 1e-7  # b'Vb over (sum_j |b_j| sd_j)^2 below which the sum of pairs 
 
 
 @final
-class PrimalFactor(Factorisation):
+class PrimalFactorisation(Factorisation):
     """Cholesky of A itself; A is scaled to unit diagonal first, so that scales of weights do no harm."""
 
     def __init__(self, A: NormalMatrix) -> None:

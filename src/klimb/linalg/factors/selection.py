@@ -10,8 +10,8 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.linalg.factors.base import Factorisation
 from klimb.linalg.factors.dual import DualFactor
-from klimb.linalg.factors.levels import LevelFactor, Levels, find_levels, sparse_pattern
-from klimb.linalg.factors.primal import PrimalFactor
+from klimb.linalg.factors.levels import LevelFactorisation, Levels, find_levels, sparse_pattern
+from klimb.linalg.factors.primal import PrimalFactorisation
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import Operator, SparseOperator, StackedOperator
 
@@ -26,7 +26,7 @@ WORTH_LEVELS = 200  # weights from which they may pay
 
 @final
 @dataclass(frozen=True, eq=False)
-class Plan:
+class FactorPlan:
     """``kind`` is "primal", "dual" or "levels"; ``seconds`` (on one core) and ``bytes`` are what it should cost.
 
     >>> from klimb.linalg.operators import as_operator
@@ -44,7 +44,7 @@ class Plan:
         return f"{self.kind}: about {self.seconds:.2g} s and {self.bytes / 2**20:,.0f} MiB"
 
 
-def cheapest_plan(A: NormalMatrix, B: Operator | None = None) -> Plan:
+def cheapest_plan(A: NormalMatrix, B: Operator | None = None) -> FactorPlan:
     """The exact factorisation of A with the least expected time, variances of the rows of B (if given) included."""
     plans = [_primal(A, B)]
     if A.positive and A.parts and A.shift.min() > 0.0:
@@ -54,7 +54,7 @@ def cheapest_plan(A: NormalMatrix, B: Operator | None = None) -> Plan:
     return min(plans, key=lambda plan: plan.seconds)
 
 
-def factorise(A: NormalMatrix, plan: Plan | None = None, *, memory: int = MEMORY) -> Factorisation:
+def factorise(A: NormalMatrix, plan: FactorPlan | None = None, *, memory: int = MEMORY) -> Factorisation:
     """Factorise A as ``plan`` says (the cheapest one unless given); refuses to take more than ``memory`` bytes.
 
     >>> from klimb.linalg.operators import as_operator
@@ -69,11 +69,11 @@ def factorise(A: NormalMatrix, plan: Plan | None = None, *, memory: int = MEMORY
                          f"{plan.bytes / 2**30:.1f} GiB for {A.size:,} weights ({plan.kind})",
                          "Use an estimator (method='auto') or allow more memory.")
     if plan.kind == "primal":
-        return PrimalFactor(A)
+        return PrimalFactorisation(A)
     if plan.kind == "dual":
         return DualFactor(_separated(A))
     assert plan.levels is not None
-    return LevelFactor(A, plan.levels)
+    return LevelFactorisation(A, plan.levels)
 
 
 def _separated(A: NormalMatrix) -> NormalMatrix:
@@ -88,7 +88,7 @@ def _separated(A: NormalMatrix) -> NormalMatrix:
     return NormalMatrix(np.maximum(A.shift, SEPARATED * diagonal), A.parts)
 
 
-def _primal(A: NormalMatrix, B: Operator | None) -> Plan:
+def _primal(A: NormalMatrix, B: Operator | None) -> FactorPlan:
     D = float(A.size)
     seconds = D**3 / 3 / FLOPS_A_SECOND + sum(_gram_seconds(operator) for operator in A.operators)
     if B is not None:
@@ -97,19 +97,19 @@ def _primal(A: NormalMatrix, B: Operator | None) -> Plan:
         by_pairs = np.inf if pairs is None else 2 * D**3 / 3 / FLOPS_A_SECOND + pairs / PAIRS_A_SECOND
         seconds += min(by_solves, float(by_pairs))
     unstored = 8 * sum(_unstored(operator) for operator in (*A.operators, B) if operator is not None)
-    return Plan("primal", seconds, int(8 * (2.2 * D**2 if B is not None else 1.2 * D**2) + unstored))
+    return FactorPlan("primal", seconds, int(8 * (2.2 * D**2 if B is not None else 1.2 * D**2) + unstored))
 
 
-def _dual(A: NormalMatrix, B: Operator | None) -> Plan:
+def _dual(A: NormalMatrix, B: Operator | None) -> FactorPlan:
     N, D = float(sum(operator.shape[0] for operator in A.operators)), float(A.size)
     nonzeros = sum(_nonzeros(operator) for operator in A.operators)
     seconds = N**3 / 3 / FLOPS_A_SECOND + min(N * nonzeros / PAIRS_A_SECOND, N**2 * D / FLOPS_A_SECOND)
     if B is not None:
         seconds += B.shape[0] * N**2 / FLOPS_A_SECOND
-    return Plan("dual", seconds, int(8 * (3.5 * N**2 + sum(_unstored(operator) for operator in A.operators))))
+    return FactorPlan("dual", seconds, int(8 * (3.5 * N**2 + sum(_unstored(operator) for operator in A.operators))))
 
 
-def levels_plan(A: NormalMatrix) -> Plan | None:
+def levels_plan(A: NormalMatrix) -> FactorPlan | None:
     """The factorisation by levels, where A is sparse beyond doubt: sum_i nnz_i^2 bounds its entries."""
     pairs = [_pairs(operator) for operator in A.operators]
     known = [count for count in pairs if count is not None]
@@ -121,7 +121,7 @@ def levels_plan(A: NormalMatrix) -> Plan | None:
     if pattern is None or pattern.nnz > SPARSE_ENOUGH * A.size**2:
         return None
     levels = find_levels(pattern)
-    return Plan("levels", levels.flops / FLOPS_A_SECOND + 1e-4 * len(levels.sizes), 8 * levels.doubles, levels)
+    return FactorPlan("levels", levels.flops / FLOPS_A_SECOND + 1e-4 * len(levels.sizes), 8 * levels.doubles, levels)
 
 
 def _sampled_density(operator: Operator) -> float:

@@ -1,6 +1,6 @@
 """Krylov methods for positive definite matrices that can only multiply: conjugate gradients and Lanczos."""
 
-from klimb.linalg.krylov.cg import Solution, solve
+from klimb.linalg.krylov.cg import KrylovSolution, solve
 from klimb.linalg.krylov.lanczos import Lanczos, lanczos
 from klimb.linalg.krylov.lowrank import LowRankPlusDiagonal, ScaledLanczos
 from klimb.linalg.krylov.preconditioners import (
@@ -13,6 +13,19 @@ from klimb.linalg.krylov.preconditioners import (
 from klimb.linalg.krylov.selection import choose_preconditioner
 from klimb.linalg.krylov.sparsepart import SparsePart, sparse_part
 
-__all__ = ["Identity", "Jacobi", "Lanczos", "LowRankPlusDiagonal", "Preconditioner", "ScaledLanczos", "Solution",
-           "SparsePart", "Surrogate", "choose_preconditioner", "lanczos", "simplest_preconditioner",
-           "solve", "sparse_part"]
+__all__ = [
+    "Identity",
+    "Jacobi",
+    "KrylovSolution",
+    "Lanczos",
+    "LowRankPlusDiagonal",
+    "Preconditioner",
+    "ScaledLanczos",
+    "SparsePart",
+    "Surrogate",
+    "choose_preconditioner",
+    "lanczos",
+    "simplest_preconditioner",
+    "solve",
+    "sparse_part",
+]

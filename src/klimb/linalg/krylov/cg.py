@@ -27,7 +27,7 @@ WORTH_RESTARTING = 0.5  # a restart must reduce the residual by this factor, or 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Solution:
+class KrylovSolution:
     """``x`` with A x = rhs. ``residual`` holds |rhs - A x| / |rhs| per column in the norm of M^-1, M preconditioning.
 
     ``converged`` is False where rounding or the limit of iterations left a residual above the tolerance.
@@ -44,7 +44,7 @@ class Solution:
 
 
 def solve(A: NormalMatrix, rhs: Array, *, preconditioner: Preconditioner | None = None, tol: float = 1e-10,
-          max_iter: int | None = None, start: Array | None = None, record: bool = False) -> Solution:
+          max_iter: int | None = None, start: Array | None = None, record: bool = False) -> KrylovSolution:
     """Solve A x = ``rhs`` for a vector (D,) or for the columns of a matrix (D, k).
 
     Stops a column when its residual is below ``tol`` times its right-hand side, both in the norm of M^-1, which does
@@ -70,7 +70,7 @@ def solve(A: NormalMatrix, rhs: Array, *, preconditioner: Preconditioner | None 
     x *= scale
     converged = bool((residual <= (DRIFT if tol < TRUSTED_TOLERANCE else 1.0) * tol).all())
     steps, ratios = _coefficients(history, columns.shape[1]) if record else (np.empty((0, 0)), np.empty((0, 0)))
-    return Solution(x.reshape(rhs.shape), residual, n_iter, converged, steps, ratios)
+    return KrylovSolution(x.reshape(rhs.shape), residual, n_iter, converged, steps, ratios)
 
 
 _History: TypeAlias = list[tuple[npt.NDArray[np.intp], Array, Array]]  # of each iteration: columns, steps, ratios

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import final
 
 from klimb.errors import NotPositiveDefiniteError
-from klimb.linalg.factors.levels import LevelFactor, Levels
+from klimb.linalg.factors.levels import LevelFactorisation, Levels
 from klimb.linalg.factors.selection import MEMORY, levels_plan
 from klimb.linalg.krylov.preconditioners import Surrogate
 from klimb.linalg.normal_matrix import NormalMatrix
@@ -29,7 +29,7 @@ class SparsePart(Surrogate):
         diagonal = M.diagonal()
         assert diagonal is not None
         self.size, self.diagonal = M.size, diagonal
-        self._factor = LevelFactor(M, levels)
+        self._factor = LevelFactorisation(M, levels)
         self.log_det = self._factor.log_det
 
     def solve(self, R: Array) -> Array:

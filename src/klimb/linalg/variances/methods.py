@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.linalg.factors import Plan, cheapest_plan, factorise
+from klimb.linalg.factors import FactorPlan, cheapest_plan, factorise
 from klimb.linalg.factors.selection import MEMORY
 from klimb.linalg.krylov import ScaledLanczos, sparse_part
 from klimb.linalg.normal_matrix import NormalMatrix
@@ -109,7 +109,7 @@ class Effort(NamedTuple):
     probes: int
 
 
-def _exact(A: NormalMatrix, B: Operator, plan: Plan) -> Variances:
+def _exact(A: NormalMatrix, B: Operator, plan: FactorPlan) -> Variances:
     count = ProductCount((*A.operators, B))
     factor = factorise(A, plan)
     value = np.maximum(factor.variances(B), 0.0)
@@ -118,7 +118,7 @@ def _exact(A: NormalMatrix, B: Operator, plan: Plan) -> Variances:
 
 
 def _probed(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed: int, memory: object,
-            plan: Plan | None = None, bounded: bool = False) -> Variances:
+            plan: FactorPlan | None = None, bounded: bool = False) -> Variances:
     """Probes until the accuracy is reached or the budget spent; or the exact ``plan``, once it looks cheaper."""
     count = ProductCount((*A.operators, B))
     if B.row_norms_squared(np.ones(A.size)) is None:  # the surrogate cannot be compared with

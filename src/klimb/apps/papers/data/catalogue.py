@@ -13,9 +13,18 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from klimb.apps.papers.data.formats import Parts, labelled, numbers, read_arff, read_csv, read_libsvm, rows_of, wrong
+from klimb.apps.papers.data.formats import (
+    DataParts,
+    labelled,
+    numbers,
+    read_arff,
+    read_csv,
+    read_libsvm,
+    rows_of,
+    wrong,
+)
 
-Reader: TypeAlias = Callable[[Sequence[Path]], Parts]
+Reader: TypeAlias = Callable[[Sequence[Path]], DataParts]
 LIBSVM = "the LIBSVM data page, https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
 UCI = "the UCI repository, https://archive.ics.uci.edu"
 SEXES = ("F", "I", "M")  # of abalones
@@ -45,7 +54,7 @@ class Published:
 
 def _libsvm(n_features: int, *, dense: bool = True, real: bool = False) -> Reader:
     """One file, or the training and the test part of it, labels as -1 and +1 unless the target is real."""
-    def read(paths: Sequence[Path]) -> Parts:
+    def read(paths: Sequence[Path]) -> DataParts:
         from scipy.sparse import vstack
 
         parts = [read_libsvm(path, n_features) for path in paths]
@@ -54,7 +63,7 @@ def _libsvm(n_features: int, *, dense: bool = True, real: bool = False) -> Reade
         if not real:
             y = np.where(y == np.max(y), 1.0, -1.0)
         train = np.arange(len(y)) < len(parts[0][1]) if len(parts) > 1 else None
-        return Parts(X.toarray() if dense else X, y, train)
+        return DataParts(X.toarray() if dense else X, y, train)
 
     return read
 
@@ -87,14 +96,14 @@ def _challenge(n_features: int, *, sparse: bool = False) -> Reader:
         return csr_matrix((np.array(data), np.array(columns, dtype=np.int32), np.array(ends)),
                           shape=(len(ends) - 1, n_features))
 
-    def read(paths: Sequence[Path]) -> Parts:
+    def read(paths: Sequence[Path]) -> DataParts:
         from scipy.sparse import vstack
 
         blocks = [matrix(path) for path in paths[::2]]
         labels = [numbers(path)[:, 0] for path in paths[1::2]]
         y = np.concatenate(labels)
         X = vstack(blocks, format="csr") if sparse else np.concatenate(blocks)
-        return Parts(X, np.where(y > 0, 1.0, -1.0), np.arange(len(y)) < len(labels[0]))
+        return DataParts(X, np.where(y > 0, 1.0, -1.0), np.arange(len(y)) < len(labels[0]))
 
     return read
 
@@ -103,34 +112,34 @@ def _challenge_files(name: str) -> tuple[str, ...]:
     return tuple(f"{name}_{part}.{kind}" for part in ("train", "valid") for kind in ("data", "labels"))
 
 
-def _housing(paths: Sequence[Path]) -> Parts:
+def _housing(paths: Sequence[Path]) -> DataParts:
     table = numbers(paths[0])
-    return Parts(table[:, :-1], table[:, -1])
+    return DataParts(table[:, :-1], table[:, -1])
 
 
-def _german(paths: Sequence[Path]) -> Parts:
+def _german(paths: Sequence[Path]) -> DataParts:
     table = numbers(paths[0])
-    return Parts(table[:, :-1], np.where(table[:, -1] == 2, 1.0, -1.0))  # 2 is bad credit
+    return DataParts(table[:, :-1], np.where(table[:, -1] == 2, 1.0, -1.0))  # 2 is bad credit
 
 
-def _usps(paths: Sequence[Path]) -> Parts:
+def _usps(paths: Sequence[Path]) -> DataParts:
     """LIBSVM's files, whose labels are digit + 1, or the text files zip.train and zip.test, which say the digit."""
     if "zip" in paths[0].name:
         tables = [numbers(path) for path in paths]
-        return Parts(np.concatenate([table[:, 1:] for table in tables]),
-                     np.concatenate([table[:, 0] for table in tables]),
-                     np.arange(sum(map(len, tables))) < len(tables[0]))
+        return DataParts(np.concatenate([table[:, 1:] for table in tables]),
+                         np.concatenate([table[:, 0] for table in tables]),
+                         np.arange(sum(map(len, tables))) < len(tables[0]))
     read = _libsvm(256, real=True)(paths)
-    return Parts(read.X, read.y - 1.0, read.train)
+    return DataParts(read.X, read.y - 1.0, read.train)
 
 
-def _threes_and_fives(paths: Sequence[Path]) -> Parts:
+def _threes_and_fives(paths: Sequence[Path]) -> DataParts:
     digits = _usps(paths)
     kept = (digits.y == 3) | (digits.y == 5)
-    return Parts(digits.X[kept], np.where(digits.y[kept] == 3, 1.0, -1.0), digits.train[kept])
+    return DataParts(digits.X[kept], np.where(digits.y[kept] == 3, 1.0, -1.0), digits.train[kept])
 
 
-def _flares(paths: Sequence[Path]) -> Parts:
+def _flares(paths: Sequence[Path]) -> DataParts:
     """Three letters as indicators, seven whole numbers; the target is the number of C-class flares."""
     rows = []
     for number, words in rows_of(paths[0], skip=("*",)):
@@ -145,10 +154,10 @@ def _flares(paths: Sequence[Path]) -> Parts:
     indicators = [np.array([word == level for word in column], dtype=float)
                   for column in columns[:3] for level in sorted(set(column))]
     integers = [np.array(column, dtype=float) for column in columns[3:10]]
-    return Parts(np.column_stack([*indicators, *integers]), np.array(columns[10], dtype=float))
+    return DataParts(np.column_stack([*indicators, *integers]), np.array(columns[10], dtype=float))
 
 
-def _abalone(paths: Sequence[Path]) -> Parts:
+def _abalone(paths: Sequence[Path]) -> DataParts:
     sexes, numbers_after = [], []
     for number, words in rows_of(paths[0], ","):
         try:
@@ -161,14 +170,14 @@ def _abalone(paths: Sequence[Path]) -> Parts:
     if not sexes:
         raise wrong(paths[0], "at least one row", 1, "")
     sex, rest = [np.array([one == level for one in sexes], dtype=float) for level in SEXES], np.array(numbers_after)
-    return Parts(np.column_stack([*sex, rest[:, :-1]]), rest[:, -1])
+    return DataParts(np.column_stack([*sex, rest[:, :-1]]), rest[:, -1])
 
 
-def _nodal(paths: Sequence[Path]) -> Parts:
+def _nodal(paths: Sequence[Path]) -> DataParts:
     """Five indicators with an intercept before them; R's table calls the outcome r."""
     read = read_csv(paths[0], target=("y", "r"), drop=("rownames", "m"))
     X = read.X if (read.X[:, 0] == 1.0).all() else np.column_stack([np.ones(len(read.y)), read.X])
-    return Parts(X, np.where(read.y > 0, 1.0, -1.0))
+    return DataParts(X, np.where(read.y > 0, 1.0, -1.0))
 
 
 # -- the sets ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from klimb.numerics.svmlight import parse
 OPENERS: dict[str, Callable[..., Any]] = {"": open, ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
-class Parts(NamedTuple):
+class DataParts(NamedTuple):
     """What a reader returns: a design (dense or CSR), a target, and which rows are the official training set."""
 
     X: Any
@@ -87,7 +87,7 @@ def numbers(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = ()
     return np.array(found)
 
 
-def labelled(path: Path, labels: dict[str, float], delimiter: str | None = ",") -> Parts:
+def labelled(path: Path, labels: dict[str, float], delimiter: str | None = ",") -> DataParts:
     """A table of numbers whose last column is one of ``labels``."""
     rows, y = [], []
     for number, words in rows_of(path, delimiter):
@@ -102,10 +102,10 @@ def labelled(path: Path, labels: dict[str, float], delimiter: str | None = ",") 
             raise wrong(path, f"{len(rows[0])} features in every line", number, " ".join(words))
     if not rows:
         raise wrong(path, "at least one row", 1, "")
-    return Parts(np.array(rows), np.array(y))
+    return DataParts(np.array(rows), np.array(y))
 
 
-def read_csv(path: Path, target: tuple[str, ...] = ("y",), drop: tuple[str, ...] = ()) -> Parts:
+def read_csv(path: Path, target: tuple[str, ...] = ("y",), drop: tuple[str, ...] = ()) -> DataParts:
     """A CSV file with a heading; the target is the first of ``target`` that the heading has."""
     with opened(path) as stream:
         reader = csv.reader(stream)
@@ -126,16 +126,16 @@ def read_csv(path: Path, target: tuple[str, ...] = ("y",), drop: tuple[str, ...]
     if not rows:
         raise wrong(path, "at least one row below the heading", 2, "")
     table = np.array(rows)
-    return Parts(table[:, :-1], table[:, -1])
+    return DataParts(table[:, :-1], table[:, -1])
 
 
-def read_arff(path: Path) -> Parts:
+def read_arff(path: Path) -> DataParts:
     """An ARFF file of numbers; the last attribute is the target."""
     table = numbers(path, ",", skip=("@", "%"))
-    return Parts(table[:, :-1], table[:, -1])
+    return DataParts(table[:, :-1], table[:, -1])
 
 
-def read_npz(path: Path) -> Parts:
+def read_npz(path: Path) -> DataParts:
     """``X`` or the CSR parts ``data, indices, indptr, shape``; ``y``; ``train`` where it is there."""
     import zipfile
 
@@ -156,4 +156,4 @@ def read_npz(path: Path) -> Parts:
         X = csr_matrix((arrays["data"].astype(np.float64), arrays["indices"], arrays["indptr"]),
                        shape=tuple(arrays["shape"]))
     train = arrays["train"].astype(bool) if "train" in arrays else None
-    return Parts(X, arrays["y"].astype(np.float64), train)
+    return DataParts(X, arrays["y"].astype(np.float64), train)

@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.apps.papers.data.catalogue import CATALOGUE, Form
-from klimb.apps.papers.data.formats import OPENERS, Parts, read_csv, read_npz
+from klimb.apps.papers.data.formats import OPENERS, DataParts, read_csv, read_npz
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, check_finite
 
@@ -126,7 +126,7 @@ class Library:
                              f"It is published at {where}. Put it there under that name; {PAGE} says more.")
         return found
 
-    def _check(self, name: str, parts: Parts) -> None:
+    def _check(self, name: str, parts: DataParts) -> None:
         if parts.X.shape[0] != len(parts.y) or len(parts.y) == 0:
             raise InputError(f"expected the data set {name} to have as many targets as rows, and some",
                              f"{parts.X.shape[0]} rows and {len(parts.y)} targets", "Take the published files.")
