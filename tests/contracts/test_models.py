@@ -74,7 +74,7 @@ def test_the_gradient_is_that_of_refits(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_functionals_of_its_own_rows_are_the_marginals_of_the_posterior(name: str) -> None:
     fit = fitted(name)
-    f = fit.latents()
+    f = fit.uncorrected.latents()
     np.testing.assert_allclose(f.m[0], fit.posterior.m, atol=1e-8)
     np.testing.assert_allclose(f.v[0], fit.posterior.v, atol=1e-8)
 

@@ -7,9 +7,7 @@ and more are drawn, up to a limit. All points count, each against the mixture of
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
-from itertools import combinations_with_replacement
 from typing import Any, final
 
 import numpy as np
@@ -24,6 +22,7 @@ from klimb.models.search import Evaluator, Peak, Stopped
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.numerics.proposals import SplitStudent, StudentMixture, fit_students
+from klimb.numerics.surrogate import fit_surrogate, quadratics
 
 FIRST = 128  # points of the first round; rounds double the number of points
 GOOD_KHAT, GOOD_EFFECTIVE = 0.5, 0.3  # where a round is the last one: k-hat, and effective over drawn
@@ -35,12 +34,11 @@ PROBE = 2.0  # where along an axis the width is measured, in sd
 WIDTHS = (0.4, 4.0)  # least and most of it
 MEMORY = 2e8  # bytes of posteriors of weights that are remembered while points are drawn
 ANCHORS = 24  # fits whose sites may start others
-FALL = 12.0  # nats below the peak up to which fits count for the polynomial between them
-FITS_PER_COEFFICIENT = 1.6  # that it needs
-ROUGHNESS = 0.1  # nats: its leave-one-out error up to which it is used
-SURE = 0.9  # share of the fits, from the middle, among which the best polynomial counts alone
-CAP = 0.5  # nats above the peak that it may claim
-MANY = 8_192  # points that it weighs
+FALL = 12.0  # nats below the best up to which fits count for the surrogate between them
+SMOOTH = 0.2  # nats: its leave-one-out error from which no more fits are asked for
+ROUGHNESS = 0.35  # and up to which it is used: errors at different points average out
+CAP = 0.3  # nats above the best that it may claim
+MANY = 16_384  # points that it weighs
 GRID = 401  # points of a marginal's distribution function
 BANDWIDTH = 0.3  # of its smoothing, in sd over the fifth root of the effective number
 
@@ -82,6 +80,10 @@ class _Points:
     def corrected(self) -> bool:
         return self._correct.wanted
 
+    @property
+    def efficiency(self) -> float:
+        return self._correct.efficiency
+
     def part(self, theta: Array) -> tuple[WeightPosterior, Status, Correction | None] | None:
         """q of the weights at a point, remembered where that is cheap, else fitted again, and its correction."""
         if theta.tobytes() in self._parts and not self.corrected:
@@ -96,8 +98,9 @@ class _Points:
         return min(self._starts, key=lambda one: float(((one[0] - place) ** 2).sum()))[1]
 
     def objective(self, theta: Array) -> float:
-        """Bound plus log prior relative to the peak, with the gain of evidence over bound where that matters; minus
-        infinity where nothing can be computed.
+        """Bound plus log prior relative to the peak, and the gain of evidence over bound where that matters.
+
+        Minus infinity where nothing can be computed.
         """
         peak = self._peak
         if (theta <= peak.model.theta.lower).any() or (theta >= peak.model.theta.upper).any():
@@ -146,7 +149,7 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> Sampled:
         values = np.concatenate([values, [points.objective(one) for one in new]])
         found = _weighted(theta, values, proposals)
         good = found.khat < GOOD_KHAT and found.n_effective >= GOOD_EFFECTIVE * len(theta)
-        if (good and smoothed_points(found) is not None) or 2 * len(theta) > most:
+        if (good and smoothed_points(found, SMOOTH) is not None) or 2 * len(theta) > most:
             return found
         if found.khat < GOOD_KHAT and found.n_effective >= ENOUGH_EFFECTIVE:
             return found
@@ -183,61 +186,39 @@ def _heavy(found: Sampled) -> tuple[Array, Array]:
     return found.theta[keep], weights[keep] / weights[keep].sum()
 
 
-def smoothed_points(found: Sampled) -> tuple[Array, Array] | None:
+def smoothed_points(found: Sampled, roughest: float) -> tuple[Array, Array] | None:
     """Many points of theta with weights, for its marginals; None where they cannot be had.
 
-    The objective is smooth in theta, so a polynomial through the fits says what it is between them: where its own
+    The objective is smooth in theta, so a surrogate through the fits says what it is between them: where its own
     leave-one-out errors are small, points by the thousand are weighted by it, and the noise of few points is gone.
     """
     weights = found.weights
-    usable = np.isfinite(found.values) & (found.values > -FALL)
+    usable = np.isfinite(found.values) & (found.values > found.values.max() - FALL)
     theta, values = found.theta[usable], found.values[usable]
     centre = weights @ found.theta
     spread = (found.theta - centre).T @ (weights[:, None] * (found.theta - centre))
     inverse = np.linalg.inv(np.linalg.cholesky(spread + 1e-12 * np.trace(spread) * np.eye(len(spread))))
     z = (theta - centre) @ inverse.T
-    tried = [_regression(z, values, weights[usable], k) for k in (2, 3, 4)
-             if FITS_PER_COEFFICIENT * math.comb(z.shape[1] + k, k) <= len(z)]
-    if not tried:
+    surrogate = fit_surrogate(z, values, weights[usable])
+    if surrogate is None or surrogate.error > roughest:
         return None
-    error, degree, coefficients = min(tried, key=lambda one: one[0])
-    if error > ROUGHNESS:
-        return None
-    parts = [proposal.draws(max(MANY * count // len(found.theta), 1), seed=1000 + k)
-             for k, (count, proposal) in enumerate(found.proposals)]
-    many = np.vstack(parts)
+    many = np.vstack([proposal.draws(max(MANY * count // len(found.theta), 1), seed=1000 + k)
+                      for k, (count, proposal) in enumerate(found.proposals)])
     place = (many - centre) @ inverse.T
     logs = np.array([np.log(count / len(found.theta)) + proposal.log_density(many)
                      for count, proposal in found.proposals])
-    squares = (place**2).sum(axis=1)
-    height = _polynomials(place, degree) @ coefficients
-    # Beyond most fits polynomials rise as they like: there the lowest of the good ones counts, and beyond all none.
-    far = squares > np.quantile((z**2).sum(axis=1), SURE)
-    for worse, other, own in tried:
-        if worse <= 2.0 * ROUGHNESS:
-            height[far] = np.minimum(height[far], _polynomials(place[far], other) @ own)
-    inside = squares <= (z**2).sum(axis=1).max()
-    log_w = np.minimum(height, CAP) - np.logaddexp.reduce(logs, axis=0)
+    inside = (place**2).sum(axis=1) <= (z**2).sum(axis=1).max()
+    log_w = np.minimum(surrogate(place), values.max() + CAP) - np.logaddexp.reduce(logs, axis=0)
     w = np.where(inside, np.exp(log_w - log_w[inside].max()), 0.0)
-    keep = w > 1e-5 * w.max()
+    keep = w > 1e-6 * w.max()
     return many[keep], w[keep] / w[keep].sum()
-
-
-def _regression(z: Array, values: Array, weights: Array, degree: int) -> tuple[float, int, Array]:
-    """A polynomial through the fits, the likely ones above all, and its leave-one-out error where the mass is."""
-    importance = np.sqrt(weights / weights.max() + 0.01)
-    X = _polynomials(z, degree) * importance[:, None]
-    Q, R = np.linalg.qr(X)
-    coefficients = np.linalg.solve(R, Q.T @ (importance * values))
-    errors = (importance * values - X @ coefficients) / np.maximum(1.0 - (Q**2).sum(axis=1), 0.05) / importance
-    return float(np.sqrt(weights @ errors**2 / weights.sum())), degree, coefficients
 
 
 def calibrated(theta: Array, weights: Array, many: Array, many_weights: Array) -> Array:
     """Weights of a few points, changed least so that first and second moments of theta are those of many points."""
     centre = many_weights @ many
     sd = np.sqrt(many_weights @ (many - centre) ** 2) + 1e-300
-    phi, goal = _polynomials((theta - centre) / sd, 2), many_weights @ _polynomials((many - centre) / sd, 2)
+    phi, goal = quadratics((theta - centre) / sd), many_weights @ quadratics((many - centre) / sd)
     if 2 * phi.shape[1] > len(theta):
         phi, goal = phi[:, : theta.shape[1] + 1], goal[: theta.shape[1] + 1]
     if 2 * phi.shape[1] > len(theta):
@@ -246,15 +227,6 @@ def calibrated(theta: Array, weights: Array, many: Array, many_weights: Array) -
     scale = np.linalg.lstsq(phi.T @ (weights[:, None] * phi), goal - weights @ phi, rcond=1e-10)[0]
     moved = weights * np.clip(1.0 + phi @ scale, 0.2, 5.0)
     return np.asarray(moved / moved.sum())
-
-
-def _polynomials(z: Array, degree: int) -> Array:
-    """All products of up to ``degree`` coordinates."""
-    columns = [np.ones(len(z))]
-    for size in range(1, degree + 1):
-        for chosen in combinations_with_replacement(range(z.shape[1]), size):
-            columns.append(np.prod(z[:, chosen], axis=1))
-    return np.column_stack(columns)
 
 
 def _components(found: Sampled, points: _Points, axes: Array) -> tuple[Components, Status]:
@@ -268,7 +240,7 @@ def _components(found: Sampled, points: _Points, axes: Array) -> tuple[Component
     plain = tuple(at[0] for _, _, at in every)
     known = [(share, at[2]) for _, share, at in every if at[2] is not None]
     if not known:
-        return _with_marginals(found, theta, w, plain), status
+        return replace(_with_marginals(found, theta, w, plain), efficiency=points.efficiency), status
     gains = np.array([points.gains.get(one.tobytes(), 0.0) for one in found.theta])
     own = np.exp(-gains[[k for k, _, _ in every]])
     uncorrected = _with_marginals(_reweighed(found, -gains), theta, w * own, plain)
@@ -289,7 +261,7 @@ def _reweighed(found: Sampled, change: Array) -> Sampled:
 
 
 def _with_marginals(found: Sampled, theta: Array, w: Array, parts: tuple[WeightPosterior, ...]) -> Components:
-    many, many_weights = smoothed_points(found) or _heavy(found)
+    many, many_weights = smoothed_points(found, ROUGHNESS) or _heavy(found)
     w = calibrated(theta, w / w.sum(), many, many_weights)
     return Components(w, theta, parts, marginal_quantiles(many, many_weights), khat=found.khat,
                       n_effective=found.n_effective, points=many, point_weights=many_weights)

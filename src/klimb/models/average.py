@@ -71,6 +71,10 @@ class _Around:
         self._correct = Corrector(peak.result)
         self._gain = 0.0  # at the peak
 
+    @property
+    def efficiency(self) -> float:
+        return self._correct.efficiency
+
     def __call__(self, z: Array, start: Posterior | None = None) -> tuple[float, Evaluated, _Point | None]:
         """The objective relative to the peak, corrected where q's bound is not good enough; the fit, and what is kept.
         """
@@ -127,20 +131,21 @@ def one_point(model: Model, result: Result, quantiles: Array | None = None,
         quantiles = np.repeat(model.at[:, None], len(SCORES), axis=1)
     plain = Components(np.ones(1), model.at[None], (model.detach(result.posterior),), quantiles,
                        np.zeros((0, 0)) if covariance is None else covariance)
-    found = Corrector(result)(result)
+    corrector = Corrector(result)
+    found = corrector(result)
     if found is None:
-        return plain
+        return replace(plain, efficiency=corrector.efficiency)
     part = plain.parts[0] if found.part is None else found.part
     return replace(plain, parts=(part,), uncorrected=plain, efficiency=found.efficiency, correction_khat=found.khat)
 
 
 def _components(points: list[_Point], log_w: Array, quantiles: Array,
-                plain_quantiles: Array) -> tuple[Components, Status]:
+                plain_quantiles: Array, probed: float) -> tuple[Components, Status]:
     """Of points with the logs of their weights; beside them what q's own bounds would have said."""
     found, status = _plain_components([point.part for point in points], points, log_w, quantiles)
     corrections = [point.correction for point in points]
     if not any(corrections):
-        return found, status
+        return replace(found, efficiency=probed), status
     log_plain = log_w - np.array([0.0 if own is None else own.gain for own in corrections])
     plain, _ = _plain_components([point.part for point in points], points, log_plain, plain_quantiles)
     parts = [point.part if own is None or own.part is None else own.part
@@ -148,7 +153,8 @@ def _components(points: list[_Point], log_w: Array, quantiles: Array,
     found, status = _plain_components(parts, points, log_w, quantiles)
     share = np.exp(log_w - np.logaddexp.reduce(log_w))
     known = np.array([own is not None for own in corrections])
-    efficiency = share[known] @ np.array([own.efficiency for own in corrections if own is not None]) / share[known].sum()
+    efficiencies = np.array([own.efficiency for own in corrections if own is not None])
+    efficiency = share[known] @ efficiencies / share[known].sum()
     khat = max(own.khat for own, weight in zip(corrections, share, strict=True)
                if own is not None and weight >= 0.1 * share.max())
     return replace(found, uncorrected=plain, efficiency=float(efficiency), correction_khat=float(khat)), status
@@ -195,7 +201,7 @@ def _lattice(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
     plain = {node: points[node].plain if node in points else value for node, value in values.items()}
     components, status = _components([points[node] for node in nodes], log_w,
                                      _lattice_quantiles(peak, A, spacing, values),
-                                     _lattice_quantiles(peak, A, spacing, plain))
+                                     _lattice_quantiles(peak, A, spacing, plain), around.efficiency)
     cell = d * np.log(spacing) + float(np.linalg.slogdet(A)[1])
     evidence = float(np.logaddexp.reduce([points[node].plain for node in nodes])) + cell
     return Averaged(components, peak.objective + evidence, status if peak.converged else peak.status)
@@ -246,7 +252,7 @@ def _composite(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
         logs.append(value + volume[-1])
         points.append(point)
     quantiles = _split_quantiles(peak, A, stretch)
-    components, status = _components(points, np.array(logs), quantiles, quantiles)
+    components, status = _components(points, np.array(logs), quantiles, quantiles, around.efficiency)
     plain = np.array([point.plain for point in points]) + np.array(volume)
     evidence = peak.objective + float(np.logaddexp.reduce(plain)) + 0.5 * d * np.log(2 * np.pi)
     return Averaged(components, evidence + float(np.linalg.slogdet(A)[1]), status if peak.converged else peak.status)

@@ -47,10 +47,11 @@ class Corrector:
         self._count = 0
         weights = _weights(result, PROBE_DRAWS)
         logs = None if weights is None else weights.evidence(matched_draws(PROBE_DRAWS, weights.shocks.dim))
-        self.wanted = False
+        self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
         if weights is not None and logs is not None and np.isfinite(logs).all():
             gain = abs(float(logs.mean()) - weights.bound)
             self.wanted = float(logs.var()) > NEGLIGIBLE or gain > NEGLIGIBLE_GAIN
+            self.efficiency = float("nan") if self.wanted else 1.0
 
     def gain(self, result: Result) -> float:
         """log evidence - bound by few draws, 0 where none can be had: good to a hundredth of a nat."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from klimb.numerics.arrays import Array
 from klimb.report.records import PARAMETERS, BoundTrace, CoefficientRow, TrustSummary
 from klimb.rows.frames import Frame, make_frame, read_frame
 from klimb.sites.prediction import draw_response
+
+if TYPE_CHECKING:
+    from klimb.models.verdict import FitTrust
 
 
 @stored("fit")
@@ -168,8 +171,8 @@ class Fit:
     # -- is it right?
 
     @cached_property
-    def trust(self) -> Any:
-        """Whether the computation can be believed: ``.verdict``, ``.number``, ``.measures``, ``.advice``."""
+    def trust(self) -> FitTrust:
+        """Whether the numbers shown can be believed: ``.verdict``, ``.number``, ``.measures``, ``.advice``."""
         from klimb.models.verdict import quick_trust
 
         return quick_trust(self)
@@ -177,18 +180,22 @@ class Fit:
     @cached_property
     def trust_summary(self) -> TrustSummary:
         """The verdict in words and numbers, of a fit from a file too."""
-        from klimb.models.reporting import trust_record
-
         if self.kept_trust is not None:
             return self.kept_trust
         try:
-            return trust_record(self.trust)
+            return self.trust.summary()
         except InputError as error:  # a latent whose posterior cannot be weighed, in its own words
             return TrustSummary("unchecked", str(error))
 
+    @property
+    def uncorrected(self) -> Self:
+        """The fit by q and its bound alone, where the numbers shown are those of the exact posterior; else itself."""
+        plain = self.components.uncorrected
+        return self if plain is None else replace(self, components=plain)
+
     def judged(self, *, draws: int, seed: int) -> Any:
         """The complete report that ``klimb.trust(fit)`` returns; it judges the hyperparameters too."""
-        from klimb.models.verdict import judge
+        from klimb.models.complete_trust import judge
 
         return judge(self, draws=draws, seed=seed)
 
@@ -197,7 +204,7 @@ class Fit:
         if self.kept_loo is not None:
             return self.kept_loo
         data = self.observed
-        found = leave_one_out(self.model, self.components, data)
+        found = leave_one_out(self.model, self.uncorrected.components, data)  # cavities are those of q
         return found if data.merged is None else found.of_rows(data.merged.inverse, data.merged.weights)
 
     def loo(self) -> LeaveOneOut:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from klimb.report.records import (
     HardRow,
     Loo,
     PitHistogram,
-    TrustSummary,
 )
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 MOST_LEVELS = 30  # of a grouping factor shown in a report: the most extreme ones
 HARDEST = 5
-UNCHECKED = TrustSummary("unchecked", "This fit comes without a check of its posterior.")
 
 
 def fit_report(fit: FormulaFit, *, title: str = "", reproduce: Sequence[str] = (), source: str = "",
@@ -151,28 +149,3 @@ def loo_record(fit: FormulaFit) -> Loo:
     rows = tuple(HardRow(int(data.places[i]), shown(i), plain(float(loo.mean[i])), float(loo.log_density[i]))
                  for i in hardest)
     return Loo(loo.elpd, loo.se, len(loo.log_density), loo.failed, rows)
-
-
-# -- trust
-
-
-def trust_record(trust: Any) -> TrustSummary:
-    """The verdict of ``result.trust`` as plain text and numbers; None has not been checked."""
-    if trust is None:
-        return UNCHECKED
-    found = trust.to_dict()
-    facts = [
-        Fact("tail of the importance weights (k-hat)", f"{plain(found['khat'], 2)}, from {found['n_draws']:,} draws"),
-        Fact("effective draws", f"{100.0 * found['efficiency']:.0f}%"),
-        Fact("log evidence", f"{plain(found['log_evidence'], 6)} ± {plain(found['log_evidence_error'], 2)}"),
-        Fact("bound", plain(found["bound"], 6)),
-        Fact("sd of the posterior over reported sd",
-             f"{found['smallest_sd_ratio']:.3f} to {found['largest_sd_ratio']:.3f}"),
-        Fact("largest error of a mean", f"{found['largest_shift']:.3f} sd"),
-        Fact("largest skewness", plain(found["largest_skewness"], 2)),
-    ]
-    if found.get("direction_khat") is not None:
-        facts.insert(1, Fact("k-hat of the most influential directions", plain(found["direction_khat"], 2)))
-    if found.get("modes"):
-        facts.append(Fact("other modes", str(len(found["modes"]))))
-    return TrustSummary(found["verdict"], found["measures"], found["advice"], found["number"], tuple(facts))

@@ -65,7 +65,7 @@ class Evaluator:
                 raise
             return Evaluated(here, None, -np.inf)
         self.n_fits += 1
-        value = result.bound + here.log_prior()[0]
+        value = result.bound + here.theta.log_density(here.at)
         found = Evaluated(here, result, value if np.isfinite(value) else -np.inf)
         if np.isfinite(value) and (self.best is None or value > self.best.objective):
             self.best = found

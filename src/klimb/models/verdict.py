@@ -1,172 +1,216 @@
-"""Whether a fit can be believed: the engine's result at the best hyperparameters, and what choosing those hides.
+"""``fit.trust``: whether the numbers that a fit shows can be believed, and how far.
 
-A fit at the best hyperparameters says nothing of their own uncertainty. Where the evidence is flat in one of them, or
-best at the edge of its range (a variance that wants to be zero: the neck of a funnel), its posterior is far too narrow,
-and nothing in the fit there can show it; integrating the hyperparameters out can.
+The numbers shown are the exact posterior's wherever importance weights can tell it (`klimb.models.correction`); what q
+and its bound alone would have said stands beside them, and the difference says how much was put right. What remains is
+judged by the tails of the weights, those over the weights of the model and those over its hyperparameters.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from klimb.errors import InputError
-from klimb.models.components import Components, Latents
-from klimb.models.solution import around
+from klimb.models.components import Components
 from klimb.numerics.arrays import Array
+from klimb.numerics.mixtures import mixture_moments
 from klimb.numerics.pareto import RELIABLE
-from klimb.trust import Trust, Verdict, trust_report
-from klimb.trust.verdict import BEYOND, FEWEST_EFFECTIVE, SD_ERROR, Word
+from klimb.report.digits import plain
+from klimb.report.records import Fact, TrustSummary
+from klimb.trust import Trust
+from klimb.trust.verdict import FEWEST_EFFECTIVE, MEAN_ERROR, MODE_ODDS, SD_ERROR, Verdict, Word
 
 if TYPE_CHECKING:
     from klimb.models.fit import Fit
 
-EDGE = 1e-3  # distance from a limit, in theta, at which a hyperparameter counts as lying on it
-WIDE = 1.0  # sd of theta (mostly logs) from which a hyperparameter counts as hardly determined
-SKEWED = 1.0  # skewness of its marginal from which it is no longer summarised by a mode
-UNEVEN = 3.0  # ratio of f's sd between likely hyperparameters from which the joint posterior is a funnel
-LIKELY = 0.02  # share of the mass from which a point counts as likely
+FEW_DRAWS = 0.15  # effective draws over draws below which nothing is corrected
+HARMLESS = 0.9  # the same above which a heavy tail carries next to nothing
+WRONG_MEAN, WRONG_SD = 0.2, 0.1  # errors of what is shown from which it cannot be called right: in sd, and relative
+PRECISION = 0.005  # relative error of an sd that no check goes below
+REMAINING = 0.1  # share of a correction that may be left
+MOST_COMPARED = 4000  # weights
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class FitTrust:
-    """The verdict on a fit: that of the engine's result, and what its hyperparameters add.
+    """The verdict on what a fit shows: "trust", "corrected" (what is shown is corrected), "doubt" or "verified".
 
-    For hyperparameters at their best value, ``sd_ratio`` is, per latent value of the data, the sd of f with them
-    integrated out over the sd at the best; ``shift`` the distance of the means in sd. ``unevenness`` is the largest
-    ratio of an sd between likely hyperparameters.
+    ``number`` is the figure behind it, ``measures`` says what of, ``advice`` is one sentence, ``facts`` are the rest.
     """
 
-    judgement: Verdict
-    names: tuple[str, ...]
-    mode: Array
-    mean: Array
-    sd: Array
-    skewness: Array
-    at_bound: tuple[str, ...]
-    sd_ratio: Array
-    shift: Array
-    unevenness: float
-    inner: Trust  # of the result at the best hyperparameters
-    integrated: Components = field(repr=False)
+    verdict: Word
+    number: float
+    measures: str
+    advice: str
+    facts: tuple[Fact, ...] = ()
 
-    @property
-    def verdict(self) -> Word:
-        return self.judgement.word
+    @classmethod
+    def of_summary(cls, kept: TrustSummary) -> FitTrust:
+        """From what a file keeps."""
+        number = float("nan") if kept.number is None else kept.number
+        return cls(kept.verdict, number, kept.headline, kept.advice, kept.facts)  # type: ignore[arg-type]
 
-    @property
-    def number(self) -> float:
-        return self.judgement.number
-
-    @property
-    def measures(self) -> str:
-        return self.judgement.measures
-
-    @property
-    def advice(self) -> str:
-        return self.judgement.advice
+    def summary(self) -> TrustSummary:
+        """As a record for files and reports."""
+        return TrustSummary(self.verdict, self.measures, self.advice, self.number, self.facts)
 
     def __str__(self) -> str:
-        lines = [f"verdict       {self.verdict}: {self.advice}"]
-        for name, mode, mean, sd in zip(self.names, self.mode, self.mean, self.sd, strict=True):
-            lines.append(f"{name:13s} best {mode:.3f}, mean {mean:.3f}, sd {sd:.3f}, in theta")
-        if self.names:
-            lines.append(f"sd of f       up to {float(self.sd_ratio.max()):.2f} times the one at the best")
-        lines.append(f"at the best   {self.inner.verdict}: {self.inner.advice}")
-        return "\n".join(lines)
+        width = max((len(fact.name) for fact in self.facts), default=0)
+        lines = [f"{fact.name:{width}s}  {fact.text}" for fact in self.facts]
+        return "\n".join([f"{self.verdict}: {self.advice}", *lines])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and text, for JSON and reports."""
-        return {
-            "verdict": self.verdict, "number": self.number, "measures": self.measures, "advice": self.advice,
-            "names": list(self.names), "mode": self.mode.tolist(), "mean": self.mean.tolist(), "sd": self.sd.tolist(),
-            "skewness": self.skewness.tolist(), "at_bound": list(self.at_bound),
-            "largest_sd_ratio": float(self.sd_ratio.max(initial=1.0)), "unevenness": self.unevenness,
-            "inner": self.inner.to_dict(),
-        }
+        """Plain numbers and text, for JSON."""
+        return {"verdict": self.verdict, "number": self.number if np.isfinite(self.number) else None,
+                "measures": self.measures, "advice": self.advice, "facts": {f.name: f.text for f in self.facts}}
 
 
-def quick_trust(fit: Fit) -> Trust | None:
-    """The engine's verdict at the best hyperparameters, and on the weights of those that were integrated out.
+def quick_trust(fit: Fit) -> FitTrust:
+    """The verdict from what the fit has computed; for models that nothing was corrected of, from the engine's own."""
+    if fit.kept_trust is not None:
+        return FitTrust.of_summary(fit.kept_trust)
+    judgement, facts = _judged(fit)
+    advice = judgement.advice
+    if fit.mode == "optimise" and fit.model.theta.size and judgement.word != "doubt":
+        advice += " Given the hyperparameters, which are at their best value."
+    return FitTrust(judgement.word, judgement.number, judgement.measures, advice, facts)
 
-    None for a fit from a file, whose summary is kept.
-    """
-    if fit.result is None:
+
+def _judged(fit: Fit) -> tuple[Verdict, tuple[Fact, ...]]:
+    components = fit.components
+    facts = _integration_facts(components)
+    found = _unfinished(fit) or _badly_integrated(components)
+    if found is not None:
+        return found, facts
+    assert fit.result is not None
+    problem = fit.result.problem
+    if problem is not None and problem.site.gamma_trend == "constant":
+        return _settled(PRECISION), (*facts, Fact("q given the hyperparameters", "exact"))
+    if components.uncorrected is None and not components.efficiency >= 1.0:  # nothing could be corrected
+        return _by_engine(fit.result.trust), (*facts, *engine_facts(fit.result.trust))
+    if problem is not None and not problem.site.log_concave:
+        inner = fit.result.trust
+        if inner.modes and inner.modes[0].odds > MODE_ODDS:
+            return inner.judgement, (*facts, *engine_facts(inner))
+    if components.uncorrected is None:
+        return _settled(PRECISION), facts
+    shift, ratio = changes(fit)
+    facts += (Fact("largest change of a mean by the correction", f"{shift:.2f} sd"),
+              Fact("largest change of an sd", f"{ratio:.1%}"),
+              Fact("effective draws behind it", f"{components.efficiency:.0%}"))
+    return _corrected(components, shift, ratio), facts
+
+
+def _unfinished(fit: Fit) -> Verdict | None:
+    if fit.converged:
         return None
-    inner, components = fit.result.trust, fit.components
-    if not (components.khat > RELIABLE or components.n_effective < FEWEST_EFFECTIVE):  # False where there are none
-        return inner
-    judgement = Verdict("doubt", components.khat, "tail of the weights of hyperparameters (k-hat)",
-                        f"The hyperparameters are hard to integrate out: k-hat {components.khat:.2f}, "
-                        f"{components.n_effective:.0f} effective points. Give the least determined ones a prior, or "
-                        "simplify the model.")
-    return replace(inner, judgement=judgement)
+    return Verdict("doubt", float("nan"), "convergence", f"The fit did not converge ({fit.status.name}). "
+                   f"{fit.status.advice}")
 
 
-def judge(fit: Fit, *, draws: int, seed: int) -> FitTrust:
-    """The complete report; it integrates out hyperparameters that were chosen, which costs some dozen fits.
-
-    Examples
-    --------
-    >>> import numpy as np, klimb
-    >>> x = np.linspace(0, 6, 12)
-    >>> fit = klimb.fit("y ~ (1 | g)", {"y": np.sin(x) > 0, "g": np.arange(12) // 3}, "bernoulli", hyper="optimise")
-    >>> report = klimb.trust(fit)
-    >>> report.verdict != "trust", bool(report.sd_ratio.max() > 1.05)
-    (True, True)
-    """
-    if fit.result is None or fit.data is None:
-        raise InputError("a verdict needs the engine's result", "a fit from a file",
-                         "fit.trust_summary has the verdict of the session of the fit.")
-    inner = trust_report(fit.result, draws=draws, seed=seed, complete=True)
-    chosen = fit.mode == "optimise" and not fit.components.integrated and fit.model.theta.size > 0
-    average = around(fit.peak(), fit.data, integrate=True).components if chosen else fit.components
-    theta, weights, model = average.theta, average.weights, fit.model
-    mean = weights @ theta
-    sd = np.sqrt(weights @ (theta - mean) ** 2)
-    skewness = weights @ ((theta - mean) / np.maximum(sd, 1e-12)) ** 3
-    at_bound = tuple(name for name, t, low, high in zip(model.names, model.at, model.theta.lower, model.theta.upper,
-                                                        strict=True) if t - low < EDGE or high - t < EDGE)
-    prepared = model.prepare(None)
-    f = average.at(model, prepared)
-    (m, v), (here, plugged) = f.moments(), fit.components.at(model, prepared).moments()
-    ratio = np.sqrt(v / np.maximum(plugged, 1e-300))
-    shift = np.abs(m - here) / np.sqrt(np.maximum(v, 1e-300))
-    uneven = _unevenness(f)
-    verdict = inner.judgement
-    if chosen:
-        verdict = _judge(model.names, sd, skewness, at_bound, ratio, shift, uneven, inner)
-    return FitTrust(verdict, model.names, model.at, mean, sd, skewness, at_bound, ratio, shift, uneven, inner, average)
+def _badly_integrated(components: Components) -> Verdict | None:
+    """False comparisons with NaN are those of hyperparameters that were not integrated out by importance weights."""
+    if not (components.khat > RELIABLE or components.n_effective < FEWEST_EFFECTIVE):
+        return None
+    return Verdict("doubt", components.khat, "tail of the weights of hyperparameters (k-hat)",
+                   f"The hyperparameters are hard to integrate out: k-hat {components.khat:.2f}, "
+                   f"{components.n_effective:.0f} effective points. Give the least determined ones a prior, or "
+                   "simplify the model.")
 
 
-def _unevenness(f: Latents) -> float:
-    """The largest ratio of an sd of f between likely hyperparameters."""
-    likely = f.v[(f.weights > LIKELY) | (f.weights == f.weights.max())]
-    return float(np.sqrt((likely.max(axis=0) / np.maximum(likely.min(axis=0), 1e-300)).max()))
+def _integration_facts(components: Components) -> tuple[Fact, ...]:
+    if not np.isfinite(components.n_effective):
+        return ()
+    return (Fact("k-hat of the weights of hyperparameters", plain(components.khat, 2)),
+            Fact("effective points of hyperparameters", f"{components.n_effective:.0f}"))
 
 
-def _judge(names: tuple[str, ...], sd: Array, skewness: Array, at_bound: tuple[str, ...], ratio: Array, shift: Array,
-           unevenness: float, inner: Trust) -> Verdict:
-    if inner.verdict == "doubt":
-        return inner.judgement
-    error = float(np.maximum(ratio - 1.0, 0.0).max(initial=0.0))
-    if at_bound:
-        return Verdict("doubt", error, "relative error of an sd",
-                       f"{', '.join(at_bound)} went to the end of its range: its best value says nothing of those that "
-                       "are nearly as good. Give it a prior, or use a sampler.")
-    wide = [f"{name} (sd {s:.1f})" for name, s, g in zip(names, sd, skewness, strict=True)
-            if s > WIDE or (s > 0.5 * WIDE and abs(g) > SKEWED)]
-    if unevenness > UNEVEN or (wide and error > SD_ERROR) or error > BEYOND:
-        what = f"Hardly determined: {', '.join(wide)}. " if wide else ""
-        return Verdict("doubt", unevenness, "ratio of an sd of f between likely hyperparameters",
-                       f"The posterior is a funnel: the spread of f changes {unevenness:.1f}-fold between likely "
-                       f'hyperparameters. {what}Integrate them out (hyper="integrate"), or sample.')
-    moved = float(shift.max(initial=0.0))
-    if error > SD_ERROR or moved > 0.1:
-        return Verdict("corrected", max(error, 0.0), "relative error of an sd",
-                       f"Choosing the hyperparameters understates sds of f by up to {error / (1 + error):.0%}: "
-                       'integrate them out with hyper="integrate".')
-    return inner.judgement
+def _corrected(components: Components, shift: float, ratio: float) -> Verdict:
+    heavy = components.correction_khat > RELIABLE and components.efficiency < HARMLESS
+    if components.efficiency < FEW_DRAWS or heavy:
+        return Verdict("doubt", components.correction_khat, "tail of the importance weights (k-hat)",
+                       f"The posterior is too far from Gaussian for a correction ({components.efficiency:.0%} of the "
+                       "draws are effective). Narrow the prior, or sample with fit.exact().")
+    left = PRECISION + REMAINING * ratio
+    if shift <= MEAN_ERROR and ratio <= SD_ERROR:
+        return _settled(left)
+    return Verdict("corrected", left, "relative error of an sd",
+                   f"The numbers shown are corrected and can be used (sds right to about {left:.1%}): a Gaussian "
+                   f"posterior alone would be off by up to {shift:.2f} sd in a mean and {ratio:.0%} in an sd "
+                   "(fit.uncorrected).")
+
+
+def _settled(error: float) -> Verdict:
+    return Verdict("trust", error, "relative error of an sd",
+                   f"Means, sds and intervals can be used as they are (sds right to about {error:.1%}).")
+
+
+def _by_engine(inner: Trust) -> Verdict:
+    """The engine's verdict on q, where what is shown is q: what it would correct is right, or is not."""
+    judgement, moments = inner.judgement, inner.marginals
+    if judgement.word != "corrected":
+        return judgement
+    sd = float((np.abs(1.0 - 1.0 / moments.ratio) - moments.ratio_error).max(initial=0.0))
+    mean = float((np.abs(moments.shift) - moments.shift_error).max(initial=0.0))
+    if sd < WRONG_SD and mean < WRONG_MEAN:
+        return Verdict("trust", sd, "relative error of an sd",
+                       f"Means, sds and intervals can be used (sds right to about {sd:.1%}, means to {mean:.2f} sd); "
+                       "fit.result.corrected has the exact posterior's.")
+    return Verdict("doubt", sd, "relative error of an sd",
+                   f"sds are off by up to {sd:.0%}, means by up to {mean:.2f} sd: fit.result.corrected has the exact "
+                   "posterior's; for predictions sample, or narrow the prior.")
+
+
+def changes(fit: Fit) -> tuple[float, float]:
+    """What the correction changes most, of all that is shown: a mean in sd, and an sd relative to the exact one."""
+    components = fit.components
+    assert components.uncorrected is not None
+    (mean, sd), (plain_mean, plain_sd) = _weight_moments(components), _weight_moments(components.uncorrected)
+    pairs = [(mean, sd, plain_mean, plain_sd)]
+    if components.integrated or type(fit).coefficient_rows is not _no_rows():
+        shown = fit.coefficient_rows() if not components.integrated else fit.table_rows()
+        other = fit.uncorrected
+        before = other.coefficient_rows() if not components.integrated else other.table_rows()
+        pairs.append(tuple(np.array([getattr(row, name) for row in rows], dtype=float)  # type: ignore[arg-type]
+                           for rows in (shown, before) for name in ("mean", "sd")))
+    shift = ratio = 0.0
+    for mean, sd, plain_mean, plain_sd in pairs:
+        spread = np.where(sd > 0, sd, 1.0)
+        shift = max(shift, float((np.abs(mean - plain_mean) / spread).max(initial=0.0)))
+        ratio = max(ratio, float(np.abs(plain_sd / spread - 1.0)[sd > 0].max(initial=0.0)))
+    return shift, ratio
+
+
+def _no_rows() -> Any:
+    from klimb.models.fit import Fit
+
+    return Fit.coefficient_rows
+
+
+def _weight_moments(components: Components) -> tuple[Array, Array]:
+    means = np.array([part.mean[:MOST_COMPARED] for part in components.parts])
+    sds = np.array([part.sd()[:MOST_COMPARED] for part in components.parts])
+    mean, variance = mixture_moments(components.weights, means, sds**2)
+    return mean, np.sqrt(variance)
+
+
+def engine_facts(trust: Trust) -> tuple[Fact, ...]:
+    """The engine's report as facts."""
+    found = trust.to_dict()
+    facts = [
+        Fact("tail of the importance weights (k-hat)", f"{plain(found['khat'], 2)}, from {found['n_draws']:,} draws"),
+        Fact("effective draws", f"{100.0 * found['efficiency']:.0f}%"),
+        Fact("log evidence", f"{plain(found['log_evidence'], 6)} ± {plain(found['log_evidence_error'], 2)}"),
+        Fact("bound", plain(found["bound"], 6)),
+        Fact("sd of the posterior over reported sd",
+             f"{found['smallest_sd_ratio']:.3f} to {found['largest_sd_ratio']:.3f}"),
+        Fact("largest error of a mean", f"{found['largest_shift']:.3f} sd"),
+        Fact("largest skewness", plain(found["largest_skewness"], 2)),
+    ]
+    if found.get("direction_khat") is not None:
+        facts.insert(1, Fact("k-hat of the most influential directions", plain(found["direction_khat"], 2)))
+    if found.get("modes"):
+        facts.append(Fact("other modes", str(len(found["modes"]))))
+    return tuple(facts)

@@ -50,6 +50,10 @@ class ParameterBlock(ABC):
     def log_prior(self, theta: Array) -> tuple[float, Array]:
         """Log density per unit of theta (Jacobian included) and its gradient."""
 
+    def log_density(self, theta: Array) -> float:
+        """The first of ``log_prior`` alone, where that is cheaper."""
+        return self.log_prior(theta)[0]
+
     @abstractmethod
     def reported(self, theta: Array) -> Array:
         """(S, d) of theta as (S, d) of what is printed."""
@@ -262,6 +266,10 @@ class Theta:
         """Log density of all blocks per unit of theta, and its gradient."""
         parts = [block.log_prior(own) for block, own in zip(self.blocks, self.split(theta), strict=True)]
         return sum(value for value, _ in parts), np.concatenate([np.zeros(0), *(slope for _, slope in parts)])
+
+    def log_density(self, theta: Array) -> float:
+        """Log density of all blocks per unit of theta."""
+        return sum(block.log_density(own) for block, own in zip(self.blocks, self.split(theta), strict=True))
 
     def reported(self, theta: Array) -> dict[str, Array]:
         """(S, d) of theta as what is printed, by name."""

@@ -86,12 +86,28 @@ class GroupCovariance(ParameterBlock):
                   for h in DIFFERENCE * np.eye(len(theta))]
         return value, np.array(slopes)
 
+    def log_density(self, theta: Array) -> float:
+        return self._printed_prior(theta) if self.as_printed and self.centre else self._plain_prior(theta)[0]
+
     def _printed_prior(self, theta: Array) -> float:
-        """The prior of the printed quantities, per unit of the centred theta."""
-        steps = DIFFERENCE * np.eye(len(theta))
-        up, down = (np.array([self._as_written(theta + sign * h) for h in steps]) for sign in (1.0, -1.0))
-        _, volume = np.linalg.slogdet((up - down) / (2.0 * DIFFERENCE))
-        return self._plain_prior(self._as_written(theta))[0] + float(volume)
+        """The prior of the printed quantities, per unit of the centred theta.
+
+        Sigma -> T Sigma T' keeps volume, because T has ones on its diagonal and zeros on one side of it; what changes
+        is how much of Sigma a unit of theta is worth.
+        """
+        written = self._as_written(theta)
+        return self._plain_prior(written)[0] + self._log_volume(theta) - self._log_volume(written)
+
+    def _log_volume(self, theta: Array) -> float:
+        """log |d Sigma / d theta| up to a constant: Sigma_ij = s_i s_j R_ij, and R from atanh of partial correlations."""
+        count, k = len(self._free), len(self.sds)
+        total = float((k + 1.0) * theta[:count].sum())
+        if self.correlations:
+            _, columns = np.tril_indices(k, -1)
+            r = np.abs(theta[count:])
+            log_cosh = r + np.log1p(np.exp(-2.0 * r)) - math.log(2.0)
+            total -= float((2.0 + (k - 2.0 - columns)) @ log_cosh)
+        return total
 
     def _as_written(self, theta: Array) -> Array:
         """Theta of the coefficients of the columns as they are written."""

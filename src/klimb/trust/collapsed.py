@@ -40,7 +40,7 @@ def quadrature(k: int) -> tuple[Array, Array]:
     from scipy.special import roots_hermite
 
     x, w = roots_hermite(NODES[k])
-    nodes = np.array(list(product(np.sqrt(2.0) * x, repeat=k))).reshape(-1, k)
+    nodes = np.array(list(product(np.sqrt(2.0) * x, repeat=k))).reshape(len(x) ** k, k)
     log_w = np.log(w) - 0.5 * np.log(np.pi)
     return nodes, np.array([sum(one) for one in product(log_w, repeat=k)], dtype=float)
 
