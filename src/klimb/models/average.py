@@ -36,6 +36,7 @@ DRAWS = 4096  # that quantiles of theta are taken from
 MOST_POINTS = 1024  # of theta, where its hyperparameters are integrated by importance sampling
 MOST_INTEGRATED = 8  # hyperparameters up to which "auto" integrates them out
 MOST_WORK = 3e10  # multiplications that "auto" spends on it, roughly
+CORRECTED = 5.0  # nats below the peak up to which a point's own posterior of the weights is corrected
 PENALTY = 5.0  # nats per unit of theta beyond the limits of the search, where nothing is known
 
 
@@ -58,6 +59,7 @@ class _Point:
     part: WeightPosterior
     status: Status
     plain: float  # bound plus log prior, relative to the peak's
+    gain: float  # of evidence over bound
     correction: Correction | None
 
 
@@ -91,12 +93,13 @@ class _Around:
         plain = found.objective - peak.objective - beyond
         if found.result is None or not np.isfinite(plain):
             return -np.inf, found, None
-        correction = self._correct(found.result)
-        gain = correction.gain if correction is not None else self._gain
+        correction = self._correct(found.result) if plain > -CORRECTED else None
+        gain = correction.gain if correction is not None else self._correct.gain(found.result)
         if not z.any():
             self._gain = gain
         part = found.model.detach(found.result.posterior)
-        return plain + gain - self._gain, found, _Point(found.model.at, part, found.result.status, plain, correction)
+        return plain + gain - self._gain, found, _Point(
+            found.model.at, part, found.result.status, plain, gain, correction)
 
 
 def integrated(peak: Peak, evaluate: Evaluator) -> Averaged:
@@ -146,7 +149,7 @@ def _components(points: list[_Point], log_w: Array, quantiles: Array,
     corrections = [point.correction for point in points]
     if not any(corrections):
         return replace(found, efficiency=probed), status
-    log_plain = log_w - np.array([0.0 if own is None else own.gain for own in corrections])
+    log_plain = log_w - np.array([point.gain for point in points])
     plain, _ = _plain_components([point.part for point in points], points, log_plain, plain_quantiles)
     parts = [point.part if own is None or own.part is None else own.part
              for point, own in zip(points, corrections, strict=True)]

@@ -17,13 +17,15 @@ from klimb.infer.result import Result
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.lowdiscrepancy import matched_draws
 from klimb.numerics.pareto import smooth_log_weights
-from klimb.trust.collapsed import CollapsedWeights
+from klimb.trust.collapsed import NODES, CollapsedWeights
 
-GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 24, 8, 512
-MOST_VALUES = 1.2e6  # of log p, at one theta
+GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 512
+MOST_VALUES = 6e5  # of log p, at one theta
 LARGEST = 3e7  # values of log p from which a model is too large to be looked at so closely
 NEGLIGIBLE = 0.003  # variance of log weights up to which sds are right to 0.5%
 NEGLIGIBLE_GAIN = 0.01  # nats between evidence and bound that move no hyperparameter
+EVEN = 0.02  # variance of log weights up to which half the draws are enough
+SAME_SUM = 0.01  # nats between sums by more and by fewer nodes
 USABLE = 0.15  # effective draws over draws from which moments are taken
 SEEDS = 8  # sets of draws that points of theta take in turn, so that their noise averages out
 
@@ -44,18 +46,29 @@ class Corrector:
     """Corrections of the fits of one model; ``wanted`` says whether they are worth their while at this one."""
 
     def __init__(self, result: Result) -> None:
-        self._count = 0
-        weights = _weights(result, PROBE_DRAWS)
-        logs = None if weights is None else weights.evidence(matched_draws(PROBE_DRAWS, weights.shocks.dim))
+        self._count, self._variance = 0, 0.0
+        self._nodes: int | None = None
         self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
-        if weights is not None and logs is not None and np.isfinite(logs).all():
-            gain = abs(float(logs.mean()) - weights.bound)
-            self.wanted = float(logs.var()) > NEGLIGIBLE or gain > NEGLIGIBLE_GAIN
-            self.efficiency = float("nan") if self.wanted else 1.0
+        weights = self._weights(result, PROBE_DRAWS)
+        if weights is None:
+            return
+        draws = matched_draws(PROBE_DRAWS, weights.shocks.dim)
+        logs = weights.evidence(draws)
+        if not np.isfinite(logs).all():
+            return
+        self._variance = float(logs.var())
+        self.wanted = self._variance > NEGLIGIBLE or abs(float(logs.mean()) - weights.bound) > NEGLIGIBLE_GAIN
+        self.efficiency = float("nan") if self.wanted else 1.0
+        if self.wanted:  # fewer nodes where they say the same
+            for count in NODES[weights.shocks.own.shape[1]][1:]:
+                other = self._weights(result, PROBE_DRAWS, count)
+                if other is None or abs(float((other.evidence(draws[:1]) - logs[:1])[0])) > SAME_SUM:
+                    break
+                self._nodes = count
 
     def gain(self, result: Result) -> float:
         """log evidence - bound by few draws, 0 where none can be had: good to a hundredth of a nat."""
-        weights = _weights(result, GAIN_DRAWS) if self.wanted else None
+        weights = self._weights(result, GAIN_DRAWS, self._nodes) if self.wanted else None
         if weights is None:
             return 0.0
         logs = weights.evidence(matched_draws(GAIN_DRAWS, weights.shocks.dim))
@@ -68,8 +81,9 @@ class Corrector:
             return None
         self._count += 1
         dim = 0 if (shocks := result.posterior.latent.shocks(result.posterior)) is None else shocks.dim
-        n = int(np.clip(DRAWS_PER_WEIGHT * dim, FEWEST_DRAWS, MOST_DRAWS))
-        weights = _weights(result, n)
+        each = DRAWS_PER_WEIGHT if self._variance > EVEN else DRAWS_PER_WEIGHT // 2
+        n = int(np.clip(each * dim, FEWEST_DRAWS, MOST_DRAWS))
+        weights = self._weights(result, n, self._nodes)
         if weights is None:
             return None
         n = max(min(n, int(MOST_VALUES / weights.work)), PROBE_DRAWS) // 2 * 2
@@ -81,14 +95,14 @@ class Corrector:
         part = weights.shocks.matched(draws.moments(smoothed.normalised)) if efficiency >= USABLE else None
         return Correction(smoothed.log_mean - weights.bound, part, smoothed.khat, efficiency)
 
-
-def _weights(result: Result, n: int) -> CollapsedWeights | None:
-    """Weights for about ``n`` draws; None where q is exact, or too much would be asked."""
-    problem, posterior = result.problem, result.posterior
-    if problem is None or problem.site.gamma_trend == "constant" or not problem.site.separable:
-        return None
-    shocks = posterior.latent.shocks(posterior)
-    if shocks is None or not shocks.dim:
-        return None
-    found = CollapsedWeights(problem, posterior, shocks, MOST_VALUES / n)
-    return found if PROBE_DRAWS * found.work <= LARGEST else None
+    @staticmethod
+    def _weights(result: Result, n: int, nodes: int | None = None) -> CollapsedWeights | None:
+        """Weights for about ``n`` draws; None where q is exact, or too much would be asked."""
+        problem, posterior = result.problem, result.posterior
+        if problem is None or problem.site.gamma_trend == "constant" or not problem.site.separable:
+            return None
+        shocks = posterior.latent.shocks(posterior)
+        if shocks is None or not shocks.dim:
+            return None
+        found = CollapsedWeights(problem, posterior, shocks, MOST_VALUES / n, nodes)
+        return found if PROBE_DRAWS * found.work <= LARGEST else None

@@ -99,7 +99,7 @@ class GroupCovariance(ParameterBlock):
         return self._plain_prior(written)[0] + self._log_volume(theta) - self._log_volume(written)
 
     def _log_volume(self, theta: Array) -> float:
-        """log |d Sigma / d theta| up to a constant: Sigma_ij = s_i s_j R_ij, and R from atanh of partial correlations."""
+        """log |d Sigma / d theta| but for a constant: Sigma_ij = s_i s_j R_ij, R from atanh of partial correlations."""
         count, k = len(self._free), len(self.sds)
         total = float((k + 1.0) * theta[:count].sum())
         if self.correlations:

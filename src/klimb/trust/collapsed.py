@@ -25,21 +25,22 @@ from klimb.numerics.arrays import Array
 from klimb.sites.base import Expectation
 from klimb.trust.weights import LogWeights, exact_site
 
-NODES = {0: 1, 1: 15, 2: 7, 3: 5}  # per coefficient of a level: sums right to some 0.02 nats even where sds are large
+# Nodes per coefficient of a level, the most first: those give sums right to some 0.02 nats even where sds are large.
+NODES = {0: (1,), 1: (15, 9, 5), 2: (7, 5), 3: (5, 3)}
 BLOCK = 100_000  # values of log p that are held at once
 
 
-@lru_cache(maxsize=8)
-def quadrature(k: int) -> tuple[Array, Array]:
-    """Nodes (Q, k) and log weights (Q,) of a rule for averages under N(0, I).
+@lru_cache(maxsize=16)
+def quadrature(k: int, count: int) -> tuple[Array, Array]:
+    """Nodes (Q, k) and log weights (Q,) of a rule for averages under N(0, I), ``count`` in every direction.
 
-    >>> nodes, log_weights = quadrature(1)
+    >>> nodes, log_weights = quadrature(1, 9)
     >>> float(np.exp(log_weights) @ nodes[:, 0] ** 4)
     3.0...
     """
     from scipy.special import roots_hermite
 
-    x, w = roots_hermite(NODES[k])
+    x, w = roots_hermite(count)
     nodes = np.array(list(product(np.sqrt(2.0) * x, repeat=k))).reshape(len(x) ** k, k)
     log_w = np.log(w) - 0.5 * np.log(np.pi)
     return nodes, np.array([sum(one) for one in product(log_w, repeat=k)], dtype=float)
@@ -80,8 +81,11 @@ class CollapsedWeights:
     all: what their number says of the sum over levels is a relative error that is the same for all hyperparameters.
     """
 
-    def __init__(self, problem: Problem, posterior: Posterior, shocks: Shocks, most: float = np.inf) -> None:
-        whole = len(shocks.order) * len(quadrature(shocks.own.shape[1])[1])
+    def __init__(self, problem: Problem, posterior: Posterior, shocks: Shocks, most: float = np.inf,
+                 nodes: int | None = None) -> None:
+        k = shocks.own.shape[1]
+        self.rule = quadrature(k, NODES[k][0] if nodes is None else nodes)
+        whole = len(shocks.order) * len(self.rule[1])
         n_runs = len(shocks.starts)
         kept = max(int(n_runs * most / max(whole, 1)), 1) if whole > most else n_runs
         self.scale = n_runs / kept
@@ -98,7 +102,7 @@ class CollapsedWeights:
     @property
     def work(self) -> int:
         """Values of log p that one draw takes."""
-        return len(self._y) * len(quadrature(self.shocks.own.shape[1])[1])
+        return len(self._y) * len(self.rule[1])
 
     def evidence(self, e: Array) -> Array:
         """The log weights alone."""
@@ -113,7 +117,7 @@ class CollapsedWeights:
     def _blocks(self, e: Array) -> Iterator[tuple[slice, Array, Expectation, Array]]:
         """Blocks of draws: deviations (s, Q, N), log p and its slopes there, log terms of each level (s, Q, runs)."""
         shocks = self.shocks
-        nodes, log_rule = quadrature(shocks.own.shape[1])
+        nodes, log_rule = self.rule
         steps = nodes @ shocks.level_rows.T
         size = max(BLOCK // steps.size, 1)
         for begin in range(0, len(e), size):
@@ -128,7 +132,7 @@ class CollapsedWeights:
     def __call__(self, e: Array) -> CollapsedDraws:
         shocks, S = self.shocks, len(e)
         L, k = shocks.q.level_mean.shape
-        nodes, _ = quadrature(k)
+        nodes, _ = self.rule
         values, slopes = np.empty(S), np.empty((S, len(self._y)))
         mean, covariance = np.zeros((S, L, k)), np.broadcast_to(np.eye(k), (S, L, k, k)).copy()
         counts = np.diff(np.append(shocks.starts, len(self._y)))
