@@ -25,7 +25,7 @@ import numpy as np
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.infer.problem import ROUNDING, Problem, State
 from klimb.infer.result import History, Iteration, Result, Status
-from klimb.latents.base import Latent
+from klimb.latents.base import Latent, as_latent
 from klimb.linalg.matrix import DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, triangular_inverse
@@ -263,11 +263,11 @@ def minibatch(
     >>> found.status.name, bool(abs(found.bound - klimb.infer(latent, site, y).bound) < 1e-4)
     ('CONVERGED', True)
     """
-    given: Any = latent
-    design = latent.whitened() if isinstance(given, Latent) else None
+    expected = "minibatches need a latent with few weights"
+    advice = "Use Weights, Inducing or klimb.rows.kernel_rows.inducing_latent."
+    design = as_latent(latent, expected, advice).whitened()
     if design is None or latent.n_outputs > 1:
-        raise InputError("minibatches need a latent with few weights", type(latent).__name__,
-                         "Use Weights, Inducing or klimb.rows.kernel_rows.inducing_latent.")
+        raise InputError(expected, type(latent).__name__, advice)
     if batch is not None and batch < 1:
         raise InputError("batch must be at least 1", f"{batch}", "Leave it out for a good size.")
     if not tol > 0 or max_passes < 1:

@@ -121,6 +121,9 @@ class MeanField(Latent):
     def design(self) -> Array:
         return self.full.design()
 
+    def reported_prior(self) -> tuple[Array, Array, Array | None]:
+        return self.full.reported_prior()
+
     def weight_mean(self, posterior: Posterior) -> Array:
         return self.full.weight_mean(posterior)
 

@@ -71,6 +71,8 @@ class Outputs(Latent):
     [[-0.5, -2.5], [-0.4, 2.6]]
     """
 
+    parts: tuple[Latent, ...] = ()
+
     def __init__(self, parts: Sequence[Latent]) -> None:
         self.parts = tuple(parts)
         if not self.parts:
