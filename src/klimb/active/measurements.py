@@ -50,10 +50,10 @@ def measurement_gains(posterior: Any, blocks: Sequence[Any], noise: float) -> Ar
     gains = np.empty(len(blocks))
     for k, block in enumerate(blocks):
         rows = _dense(block, n_weights, k)
-        signal = np.asarray(rows @ times(np.ascontiguousarray(rows.T)) / noise**2)
+        signal: Array = rows @ times(np.ascontiguousarray(rows.T)) / noise**2
         signal = 0.5 * (signal + signal.T)
         signal.flat[:: len(signal) + 1] += 1.0
-        gains[k] = 0.5 * log_det_from_cholesky(np.linalg.cholesky(signal))
+        gains[k] = 0.5 * log_det_from_cholesky(np.asarray(np.linalg.cholesky(signal), dtype=np.float64))
     return gains
 
 
