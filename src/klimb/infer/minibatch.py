@@ -224,7 +224,7 @@ def minibatch(
     max_passes: int = 50,
     seed: int = 0,
 ) -> Result:
-    """Fit by natural gradients on batches of data: for rows that do not fit in memory, or are dear to read.
+    """Fit by natural gradients on batches of data: for rows that do not fit in memory, or are expensive to read.
 
     Every datum keeps its site (two numbers), so that each batch's contribution can be replaced exactly; q improves with
     each batch, and the first pass does the work of several full-data steps. There is nothing to tune, and the result is
