@@ -251,10 +251,3 @@ class Inducing(Latent):
                     unexplained = total[block] - np.einsum("ij,ij->i", rows, rows)
                     v[block] = np.maximum(unexplained, 0.0) + np.einsum("ij,ij->i", within, within)
         return m, v
-
-    def predict_covariance(self, posterior: Posterior, K_new: Array, K_new_new: Array) -> Array:
-        """The posterior covariance of f between new inputs: n_new x n_new, from that of the prior ``K_new_new``."""
-        with threads_for(self.dense_size):
-            rows = self._whitener.whitened(K_new)
-            within = rows @ self.weight_root(posterior)
-            return np.asarray(K_new_new - rows @ rows.T + within @ within.T)
