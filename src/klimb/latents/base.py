@@ -187,10 +187,11 @@ class Latent(ABC):
     @abstractmethod
     def weight_covariance(self, posterior: Posterior) -> Array: ...
 
-    @abstractmethod
-    def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array: ...
-
     # -- what has a default for every latent
+
+    def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
+        """``n`` draws of the weights, one a row."""
+        return self.detach(posterior).sample(n, rng)
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
         """The coordinates in which q is N(0, I), for `Result.trust`."""

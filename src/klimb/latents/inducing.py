@@ -209,9 +209,6 @@ class Inducing(Latent):
             d_inner = triangular_solve(L, inner.T, transpose=True)
         return 0.5 * (d_inner + d_inner.T), -0.5 * np.sum([q.gamma for q in posteriors], axis=0)
 
-    def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
-        return self._weights.weight_sample(self._inner(posterior), n, rng)
-
     def coordinates(self, posterior: Posterior) -> Coordinates:
         root = self.weight_root(posterior)
         return PrimalCoordinates(self.row_design, root, posterior.m, "f", posterior.m, posterior.v)

@@ -155,9 +155,6 @@ class Outputs(Latent):
 
         return np.asarray(block_diag(*(part.covariance() for part in self.split(posterior))))
 
-    def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
-        return np.concatenate([part.sample(n, rng) for part in self.split(posterior)], axis=1)
-
     def coordinates(self, posterior: Posterior) -> Coordinates:
         return OutputsCoordinates([part.latent.coordinates(part) for part in self.split(posterior)])
 
