@@ -164,7 +164,7 @@ def part_grid(repeats: int, size: int) -> Found:
                      max(cell["seconds"] for cell in cells) / floors[name]))
     table("factorisations to stationarity 1e-6, 15 x 15 grid",
           ["data", "median", "95%", "worst", "at (log l, log sigma)", "over 60", "not converged", "CPU s",
-           "dearest cell in floors"], rows)
+           "most expensive cell in floors"], rows)
     for name, cells in found.items():
         square = np.array([cell["n_factor"] for cell in cells]).reshape(len(problems.GRID), -1)
         table(f"{name}: factorisations", ["log l \\ log sigma", *(f"{value:g}" for value in problems.GRID)],

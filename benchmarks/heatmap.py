@@ -2,8 +2,8 @@
 
     python -m benchmarks.heatmap [path]
 
-The bound of a logistic process over its two hyperparameters, on the data of that page, with the optimum that `optimise`
-finds from the corner marked beside the best cell of the grid.
+The bound of a logistic Gaussian process over its two hyperparameters, on the data of that page, with the optimum that
+`optimise` finds from the corner marked beside the best cell of the grid.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processes over time: how the cost of `latents.Markov` grows with the data, beside the dense kernel.
+"""Gaussian processes over time: how the cost of `latents.Markov` grows with the data, beside the dense kernel.
 
     python -m benchmarks.markov [--quick] [--json PATH]
 """

@@ -1,8 +1,8 @@
 """How time and memory grow with the number of rows: ``python -m benchmarks.rows`` (draws docs/images/rows.png).
 
 Each fit runs in a process of its own, so that its peak memory is its own: logistic regression with 20 columns, the
-same with 5,000 groups by formula, a logistic process with 100 inducing points in four dimensions, a Poisson process
-over time.
+same with 5,000 groups by formula, a logistic Gaussian process with 100 inducing points in four dimensions, one
+over time with counts.
 """
 
 from __future__ import annotations

@@ -128,3 +128,10 @@ def test_a_class_name_that_stands_twice_is_found(tmp_path: Path, measure: Module
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"class {name}:\n    pass\n\n\nclass _Hidden:\n    pass\n")
     assert sorted(measure.twice(measure.Tree(tmp_path))) == ["Step", "Sum"]
+
+
+def test_few_lines_ask_for_the_class_of_a_latent(root: Path, measure: ModuleType) -> None:
+    """What a latent can do stands in its contract; the learner of `klimb.active` knows that it made `Weights`."""
+    tree = measure.Tree(root)
+    assert len(measure.asking(tree, measure.derived(tree), r"isinstance\(")) <= 2
+    assert len(measure.asking(tree, measure.everything(tree), measure.BROAD)) <= 4

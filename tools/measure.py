@@ -22,6 +22,7 @@ ROOTS = {"Latent", "Factor", "Factorisation"}  # what latents and factors derive
 HOMES = {"priors", "sites", "likelihoods", "conjugate"}  # a distribution may have its name once in each of these
 KERNEL = {"latents", "kernels"}  # a latent and a covariance function may both be called Kernel
 INSIDE = re.compile(r"\blatents\b|\b(linalg|numerics)\.factors\b")  # modules that define latents and factors
+BROAD = r"isinstance\(|issubclass\(|\btype\([^)]*\) (is|in|==|!=)|^\s*case\b"  # ways to ask for a class
 FITS = {
     'klimb.fit("y ~ x + (1 | g)")': 'klimb.fit("y ~ x + (1 | g)", {"y": y, "x": x, "g": g})',
     "GPClassifier().fit": "klimb.sklearn.GPClassifier().fit(np.stack([x, y], axis=1), label)",
@@ -92,6 +93,11 @@ def derived(tree: Tree) -> set[str]:
         found |= more
 
 
+def everything(tree: Tree) -> set[str]:
+    """All classes of the rooms of latents and factors."""
+    return {node.name for path, node in tree.classes() if of_latents(path)}
+
+
 def elsewhere(module: ast.Module) -> set[str]:
     """Names that a module imports from, or defines, somewhere else than in the rooms of latents and factors."""
     found = {node.name for node in module.body if isinstance(node, ast.ClassDef)}
@@ -152,9 +158,8 @@ def report(tree: Tree) -> Iterator[str]:
     yield f"\nmodules above {LONGEST} lines: {len(long)}"
     yield from (f"  {path} ({tree.lines(path)})" for path in long)
     names = derived(tree)
-    every = {node.name for path, node in tree.classes() if of_latents(path)}
     asked = asking(tree, names, r"isinstance\(")
-    broad = asking(tree, every, r"isinstance\(|issubclass\(|\btype\([^)]*\) (is|in|==|!=)|^\s*case\b")
+    broad = asking(tree, everything(tree), BROAD)
     yield f"\nlines outside latents/ with isinstance( and a latent or factor: {len(asked)} in {files(asked)} modules"
     yield f"  by a broad count (any class of these rooms; issubclass, type() is, case): {len(broad)} in {files(broad)}"
     yield from (f"  {place}" for place in broad)

@@ -124,7 +124,7 @@ def inla() -> None:
     places, count = np.unique(np.column_stack([scale * np.std(coal["year"]), sd]), axis=0, return_counts=True)
     right.scatter(*places.T, s=900 * count / count.max(), color=BLUE, alpha=0.75, lw=0)
     right.set(
-        title="averaged over", xlabel="lengthscale (years)", ylabel="sd of the log rate", xscale="log", yscale="log"
+        title="integrated out", xlabel="lengthscale (years)", ylabel="sd of the log rate", xscale="log", yscale="log"
     )
     for axis, ticks in ((right.xaxis, (10, 20, 50, 100, 200)), (right.yaxis, (0.3, 0.5, 1, 2, 4))):
         axis.set_ticks(ticks, [str(tick) for tick in ticks])

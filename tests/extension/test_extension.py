@@ -25,7 +25,6 @@ from klimb.kernels.stationary import Stationary
 from klimb.latents import LATENTS
 from klimb.latents.base import Factor, Latent
 from klimb.latents.costs import Option
-from klimb.latents.weights_posterior import DenseWeights
 from klimb.likelihoods import Likelihood, SiteParameter
 from klimb.likelihoods import register as register_likelihood
 from klimb.priors import Exponential
@@ -162,10 +161,6 @@ class Gram(Latent):
     def draw(self, rng):
         w = rng.multivariate_normal(self.w, self.S)
         return w, self.X @ w
-
-    def weight_sample(self, posterior, n, rng):
-        q: DenseWeights = self.detach(posterior)
-        return q.sample(n, rng)
 
 
 @pytest.fixture

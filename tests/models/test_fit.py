@@ -63,7 +63,7 @@ def test_every_family_fits_prints_predicts_and_survives_its_file(fits, family, t
 def test_reports_are_filled(fits, family):
     report = fits[family].report()
     assert report.n == N
-    assert len(report.effects) == 2  # x and z; g is averaged over
+    assert len(report.effects) == 2  # x and z; levels of g are averaged
     assert report.loo is not None
     assert np.isfinite(report.loo.elpd)
     assert report.trust.verdict in ("trust", "corrected", "doubt")

@@ -32,7 +32,7 @@ from klimb.report.records import (
     to_json,
 )
 from klimb.report.svg import escape, shorten, standalone
-from klimb.report.text import coefficient_table, table
+from klimb.report.text import coefficient_cells, table
 
 UGLY = "<script>alert('x')</script> \"& größe 高さ\x00\n"
 VOID = {"meta", "img", "link", "br"}
@@ -226,7 +226,7 @@ def test_any_size_of_number_can_be_drawn(size: float) -> None:
         drawn(chart)
         assert "nan" not in chart
         assert "inf" not in chart.replace("info", "")
-    coefficient_table(rows, 0.9)
+    table(*coefficient_cells(rows, 0.9))
 
 
 def test_ticks_are_round_and_inside() -> None:
@@ -258,11 +258,11 @@ def test_table_lines_up_wide_letters() -> None:
 
 def test_digits_follow_the_uncertainty() -> None:
     rows = [CoefficientRow("a", 12.3456, 0.0123, 12.32, 12.37), CoefficientRow("b", 1.0, 3.0, -4.0, 6.0)]
-    text = coefficient_table(rows, 0.9)
+    text = table(*coefficient_cells(rows, 0.9))
     assert "12.346" in text
     assert "5%" in text
     assert "P(>0)" not in text
-    assert ">0.99" in coefficient_table([CoefficientRow("a", 1.0, 0.2, 0.5, 1.5, 0.9999)], 0.9)
+    assert ">0.99" in table(*coefficient_cells([CoefficientRow("a", 1.0, 0.2, 0.5, 1.5, 0.9999)], 0.9))
 
 
 def test_records_become_json() -> None:

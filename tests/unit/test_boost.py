@@ -298,7 +298,7 @@ def test_transforms_and_their_jacobians(block: klimb.boosting.Transform) -> None
     X, log_jacobian = block.forward(U)
     assert block.inside(X).all()
     np.testing.assert_allclose(block.inverse(X), U, atol=1e-9)
-    a = rng.standard_normal(block.n)
+    a = rng.standard_normal(block.size)
 
     def f(u: np.ndarray) -> float:
         x, log_j = block.forward(u[None])

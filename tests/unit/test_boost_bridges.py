@@ -59,10 +59,15 @@ def test_hyperparameters_of_a_process() -> None:
 
 
 def test_latent_says_what_it_bridges() -> None:
-    model = klimb.latents.MeanField(np.ones((3, 1)))
-    result = klimb.infer(model, klimb.sites.Logistic(), [0, 1, 1])
-    with pytest.raises(InputError, match="Weights without slack"):
-        klimb.bridges.latent(result)
+    X, site, y = np.array([[1.0, 0.3], [1.0, -0.2], [1.0, 2.0]]), klimb.sites.Logistic(), [0, 1, 1]
+    for model in (klimb.latents.Weights(X, slack=0.1), klimb.latents.Implicit(X)):
+        with pytest.raises(InputError, match="without slack.*got " + type(model).__name__):
+            klimb.bridges.latent(klimb.infer(model, site, y))
+    whole, restricted = (klimb.bridges.latent(klimb.infer(latent(X, cov=2.0), site, y))
+                         for latent in (klimb.latents.Weights, klimb.latents.MeanField))
+    points = np.random.default_rng(0).standard_normal((4, 2))
+    np.testing.assert_allclose(restricted.log_density(points), whole.log_density(points), rtol=1e-12)
+    assert list(restricted.parameters(points)) == ["w"]
 
 
 def test_dynesty_pairs_give_the_evidence() -> None:

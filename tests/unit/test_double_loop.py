@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.fft
@@ -12,7 +14,8 @@ import scipy.sparse.linalg
 import klimb
 from klimb import latents, sites, steps
 from klimb.errors import InputError
-from klimb.infer.matrixfree.plan import plan
+from klimb.latents.costs import Shape
+from klimb.models.plan import engine_plan
 
 RNG = np.random.default_rng(5)
 N, D = 40, 5
@@ -454,10 +457,12 @@ def test_operators_that_break_down_on_the_way_are_named():
 
 
 def test_plans_name_their_numbers():
-    text = str(plan(677_399, 47_236, 50_000_000, memory=8e9))
+    huge, tall = (Shape(*counts, dense=False, memory=8e9)
+                  for counts in ((677_399, 47_236, 50_000_000), (32_561, 123, 451_592)))
+    text = str(engine_plan(huge))
     assert "* double loop" in text
     assert "too large" in text
-    assert plan(32_561, 123, 451_592, memory=8e9).choice == "primal"
-    assert plan(200, 10_000, 2_000_000, memory=8e9, dense=True).choice == "dual"
+    assert engine_plan(tall).choice == "primal"
+    assert engine_plan(Shape(200, 10_000, 2_000_000, memory=8e9)).choice == "dual"
     with pytest.raises(InputError, match="GB for the double loop"):
-        plan(677_399, 47_236, 50_000_000, memory=1e9)
+        engine_plan(replace(huge, memory=1e9))

@@ -27,6 +27,17 @@ def test_gains_are_mutual_information() -> None:
         [0.5 * np.linalg.slogdet(np.eye(len(B)) + B @ W @ B.T / 0.04)[1] for B in blocks[:2]], rel=1e-8)
 
 
+def test_gains_in_every_form_of_the_weights() -> None:
+    rng = np.random.default_rng(1)
+    X, blocks = rng.standard_normal((7, 12)), [rng.standard_normal((k, 12)) for k in (1, 4)]
+    y = rng.integers(0, 2, 7)
+    latents = [klimb.latents.Weights(X, cov=2.0, form=form) for form in ("primal", "dual")]
+    gains = [measurement_gains(klimb.infer(latent, klimb.sites.Logistic(), y, tol=1e-10).posterior, blocks, 0.3)
+             for latent in [*latents, klimb.latents.Implicit(X, cov=2.0)]]
+    assert gains[1] == pytest.approx(gains[0], rel=1e-6)
+    assert gains[2] == pytest.approx(gains[0], rel=1e-4)
+
+
 def test_what_is_known_is_not_measured_again() -> None:
     eye = np.eye(5)
     fit = klimb.sparse_linear(eye[:2], [3.0, 0.0], noise=0.1, scale=1.0)

@@ -14,16 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from klimb.active.belief import belief_of
 from klimb.errors import InputError
-from klimb.latents.base import Posterior
-from klimb.latents.implicit import Implicit
-from klimb.latents.weights import Weights
+from klimb.latents.base import Posterior, Product
 from klimb.linalg.operators import Operator, as_operator
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import log_det_from_cholesky
-
-DENSE = 2000  # weights up to which V itself costs less than solving for every row
 
 
 def measurement_gains(posterior: Any, blocks: Sequence[Any], noise: float) -> Array:
@@ -32,7 +27,8 @@ def measurement_gains(posterior: Any, blocks: Sequence[Any], noise: float) -> Ar
     Parameters
     ----------
     posterior : Posterior
-        Of `klimb.latents.Weights` or `klimb.latents.Implicit`, as ``klimb.sparse_linear(...).result.posterior``.
+        Of weights (`klimb.latents.Weights`, `klimb.latents.Implicit`), such as
+        ``klimb.sparse_linear(...).result.posterior``.
     blocks : list of arrays, sparse matrices or operators
         Rows that are measured together, each with one column per weight.
     noise : float
@@ -54,24 +50,19 @@ def measurement_gains(posterior: Any, blocks: Sequence[Any], noise: float) -> Ar
     gains = np.empty(len(blocks))
     for k, block in enumerate(blocks):
         rows = _dense(block, n_weights, k)
-        signal = rows @ times(np.ascontiguousarray(rows.T)) / noise**2
+        signal: Array = rows @ times(np.ascontiguousarray(rows.T)) / noise**2
         signal = 0.5 * (signal + signal.T)
         signal.flat[:: len(signal) + 1] += 1.0
-        gains[k] = 0.5 * log_det_from_cholesky(np.linalg.cholesky(signal))
+        gains[k] = 0.5 * log_det_from_cholesky(np.asarray(np.linalg.cholesky(signal), dtype=np.float64))
     return gains
 
 
-def _products(posterior: Any) -> tuple[Any, int]:
+def _products(posterior: Any) -> tuple[Product, int]:
     latent = posterior.latent if isinstance(posterior, Posterior) else None
-    if isinstance(latent, Implicit) and latent.n_weights <= DENSE:
-        V = posterior.covariance()
-        return lambda vectors: V @ vectors, latent.n_weights
-    if isinstance(latent, Implicit):
-        return latent.factor_of(posterior).solve_weights, latent.n_weights
-    if isinstance(latent, Weights):
-        return belief_of(posterior).times, latent.n_weights
-    raise InputError("posterior must be that of weights", type(latent or posterior).__name__,
-                     "Fit klimb.sparse_linear, or klimb.infer with latents.Weights or latents.Implicit.")
+    if latent is None or latent.reports != "weight":
+        raise InputError("posterior must be that of weights", type(latent or posterior).__name__,
+                         "Fit klimb.sparse_linear, or klimb.infer with latents.Weights or latents.Implicit.")
+    return latent.covariance_products(posterior), latent.n_weights
 
 
 def _dense(block: Any, n_weights: int, k: int) -> Array:

@@ -57,7 +57,7 @@ class Score(ABC):
 
     name: ClassVar[str]
     uses_targets: ClassVar[bool] = False
-    smooth: ClassVar[bool] = False  # a positive, smooth function of (m, v) alone, and dear: worth a shortlist
+    smooth: ClassVar[bool] = False  # a positive, smooth function of (m, v) alone, and expensive: worth a shortlist
 
     @abstractmethod
     def of(self, candidates: Candidates) -> Array:

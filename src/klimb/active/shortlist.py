@@ -1,4 +1,4 @@
-"""The best of many candidates by a score that is dear to compute, without computing it for all.
+"""The best of many candidates by a score that is expensive to compute, without computing it for all.
 
 A score of the marginals alone is a smooth function of (m, log v), and so is its logarithm, which does not vanish where
 the score does. A spline of it over the box of the candidates (`klimb.active.box`) costs a few thousand evaluations,

@@ -21,19 +21,15 @@ EDGE = np.finfo(float).tiny
 
 
 class Transform(ABC):
-    """A map of a block of coordinates: u (n_free of them) to x (n of them)."""
+    """A map of a block of coordinates: u (n_free of them) to x (``size`` of them)."""
 
     elementwise: bool = False  # each x is a rising function of its own u
-
-    @property
-    @abstractmethod
-    def n(self) -> int:
-        """How many entries of x."""
+    size: int  # entries of x
 
     @property
     def n_free(self) -> int:
         """How many entries of u."""
-        return self.n
+        return self.size
 
     @abstractmethod
     def forward(self, U: Array) -> tuple[Array, Array]:
@@ -66,10 +62,6 @@ class Real(Transform):
     size: int = 1
     elementwise = True
 
-    @property
-    def n(self) -> int:
-        return self.size
-
     def forward(self, U: Array) -> tuple[Array, Array]:
         return U, np.zeros(len(U))
 
@@ -95,10 +87,6 @@ class Positive(Transform):
 
     size: int = 1
     elementwise = True
-
-    @property
-    def n(self) -> int:
-        return self.size
 
     def forward(self, U: Array) -> tuple[Array, Array]:
         U = np.clip(U, -700.0, 700.0)  # exp stays positive and finite
@@ -131,10 +119,6 @@ class Above(Transform):
         if not np.isfinite(self.low):
             raise InputError("Above needs a finite low", f"{self.low}", "Use Real() where there is no edge.")
 
-    @property
-    def n(self) -> int:
-        return self.size
-
     def forward(self, U: Array) -> tuple[Array, Array]:
         X, log_jacobian = Positive(self.size).forward(U)
         return np.maximum(self.low + X, np.nextafter(self.low, np.inf)), log_jacobian
@@ -165,10 +149,6 @@ class Below(Transform):
     def __post_init__(self) -> None:
         if not np.isfinite(self.high):
             raise InputError("Below needs a finite high", f"{self.high}", "Use Real() where there is no edge.")
-
-    @property
-    def n(self) -> int:
-        return self.size
 
     def forward(self, U: Array) -> tuple[Array, Array]:
         X, log_jacobian = Positive(self.size).forward(-U)
@@ -203,10 +183,6 @@ class Interval(Transform):
             raise InputError("Interval needs finite low < high", f"low = {self.low}, high = {self.high}",
                              "Use Above(low) or Below(high) for a half-line.")
 
-    @property
-    def n(self) -> int:
-        return self.size
-
     def forward(self, U: Array) -> tuple[Array, Array]:
         share, rest, width = _logistic(U), _logistic(-U), self.high - self.low
         # From the nearer end, so that x never rounds to an end while u is moderate.
@@ -235,10 +211,6 @@ class Ordered(Transform):
     """
 
     size: int
-
-    @property
-    def n(self) -> int:
-        return self.size
 
     def forward(self, U: Array) -> tuple[Array, Array]:
         U = np.concatenate([U[:, :1], np.clip(U[:, 1:], -700.0, 700.0)], axis=1)
@@ -272,10 +244,6 @@ class Simplex(Transform):
     def __post_init__(self) -> None:
         if self.size < 2:
             raise InputError("Simplex needs at least 2 shares", f"{self.size}", "One share is always 1.")
-
-    @property
-    def n(self) -> int:
-        return self.size
 
     @property
     def n_free(self) -> int:
@@ -324,7 +292,7 @@ class TransformedBlocks:
 
     def __init__(self, blocks: Sequence[Transform]) -> None:
         self.blocks = tuple(blocks)
-        self.n = sum(block.n for block in self.blocks)
+        self.n = sum(block.size for block in self.blocks)
         self.n_free = sum(block.n_free for block in self.blocks)
         self.plain = all(isinstance(block, Real) for block in self.blocks)
         self.elementwise = all(block.elementwise for block in self.blocks)
@@ -357,8 +325,8 @@ class TransformedBlocks:
     def _slices(self) -> list[tuple[Transform, slice, slice]]:
         found, i, j = [], 0, 0
         for block in self.blocks:
-            found.append((block, slice(i, i + block.n_free), slice(j, j + block.n)))
-            i, j = i + block.n_free, j + block.n
+            found.append((block, slice(i, i + block.n_free), slice(j, j + block.size)))
+            i, j = i + block.n_free, j + block.size
         return found
 
     def to_user(self, U: Array) -> tuple[Array, Array]:

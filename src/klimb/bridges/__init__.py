@@ -1,7 +1,7 @@
 """Bridges to `klimb.boost`: models of other packages, and klimb's own, as log densities with gradients.
 
     klimb.bridges.latent(result)            the exact posterior of a latent Gaussian model that klimb has fitted
-    klimb.bridges.hyperparameters(model, y) the hyperparameters of a process, by its bound and hyperprior
+    klimb.bridges.hyperparameters(model, y) the hyperparameters of a Gaussian process, by its bound and hyperprior
     klimb.bridges.pymc(model)               a PyMC model
     klimb.bridges.numpyro(model, *args)     a NumPyro model
     klimb.bridges.stan(model)               a Stan model compiled by BridgeStan

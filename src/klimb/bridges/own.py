@@ -10,18 +10,15 @@ from klimb.bridges.base import Bridge
 from klimb.errors import InputError
 from klimb.infer.result import Result
 from klimb.latents.base import Posterior
-from klimb.latents.kernel import Kernel
-from klimb.latents.weights import Weights
 from klimb.models.model import Model
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import psd_square_root
 
 
 def latent(result: Result) -> Bridge:
     """The exact posterior of a model fitted by `klimb.infer`, where its prior is N(0, I), started at the fit's mean.
 
-    The parameters are the weights ``w`` of a `Weights` latent, or the values ``f`` of a `Kernel` latent, one mixture
-    dimension each: meant for tens of them, such as a robust regression whose posterior has two modes. The bound is of
+    The parameters are the weights ``w`` of a `Weights` latent, or the values ``f`` of any other, one mixture dimension
+    each: meant for tens of them, such as a robust regression whose posterior has two modes. The bound is of
     the log evidence, as ``result.bound`` is, and at least as high where the mixture fits better than one Gaussian.
 
     >>> import klimb
@@ -34,7 +31,11 @@ def latent(result: Result) -> Bridge:
     problem, posterior = result.problem, result.posterior
     if problem is None:
         raise InputError("latent needs a result that knows its model", "one without", "Fit it with klimb.infer.")
-    prior_mean, root, map_to_sites = _whitening(problem.latent)
+    prior = problem.latent
+    if np.any(prior.slack) or prior.n_outputs > 1 or prior.by_products:
+        raise InputError("latent bridges models of one output, without slack, that are not known by products alone",
+                         type(prior).__name__, "Use a Kernel or Weights latent of the same model.")
+    prior_mean, root, map_to_sites = prior.reported_prior()
     site, y, constant, dim = problem.site, problem.y, problem.constant, root.shape[1]
     design = map_to_sites @ root if map_to_sites is not None else root  # f = mean + design e, N x R
 
@@ -52,19 +53,6 @@ def latent(result: Result) -> Bridge:
     return Bridge(log_density, dim, tuple(f"e{j}" for j in range(dim)),
                   lambda draws: {name: prior_mean + draws @ root.T}, gradient,
                   np.asarray(start[None], dtype=np.float64))
-
-
-def _whitening(model: Any) -> tuple[Array, Array, Array | None]:
-    """Prior mean, a root of the prior covariance, and the map from parameters to sites (None for f itself)."""
-    if isinstance(model, Weights) and not np.any(model.slack):
-        root = model.prior.root
-        dense = np.diag(root) if root.ndim == 1 else root
-        kept = np.flatnonzero(np.abs(dense).sum(axis=0) > 0)
-        return model.prior.mean, dense[:, kept], model.X.dense_rows(slice(0, model.n_sites))
-    if isinstance(model, Kernel):
-        return np.asarray(model.mean), psd_square_root(np.asarray(model.K), "K"), None
-    raise InputError("latent bridges Weights without slack, and Kernel", type(model).__name__,
-                     "Use a Kernel or Weights latent of the same model.")
 
 
 def hyperparameters(model: Model, y: Any, *, tol: float = 1e-6) -> Bridge:

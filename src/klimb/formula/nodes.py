@@ -138,10 +138,3 @@ def children(node: Node) -> tuple[Node, ...]:
     if isinstance(node, Bar):
         return (node.effects, node.groups)
     return node.items if isinstance(node, Items) else ()
-
-
-def names_in(node: Node) -> list[Name]:
-    """Every column that ``node`` names, in the order of the text."""
-    if isinstance(node, Name):
-        return [node]
-    return [name for child in children(node) for name in names_in(child)]

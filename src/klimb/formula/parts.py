@@ -307,7 +307,7 @@ def _terms(items: _Items) -> list[Term]:
 
 
 def _specials(node: Node) -> list[Node]:
-    """Groupings (their right side), offsets, smooths and processes below ``node``: ``.`` leaves their columns out."""
+    """Groupings (their right side), offsets, smooths, Gaussian processes below ``node``; ``.`` leaves them out."""
     found: list[Node] = []
     stack: list[Node] = [node]
     while stack:

@@ -18,7 +18,7 @@ from klimb.infer.loop import Callback, infer, run
 from klimb.infer.natural import Natural
 from klimb.infer.problem import Problem
 from klimb.infer.result import Result
-from klimb.latents.base import Latent, Posterior
+from klimb.latents.base import Latent, Posterior, as_latent
 from klimb.sites.base import Site
 from klimb.sites.wrappers import Cavity, Point
 
@@ -145,9 +145,8 @@ def mean_field(
     -14.06 [0.22 0.06]
     -13.32 [0.46 0.13]
     """
-    if not isinstance(latent, Latent):
-        raise InputError("mean_field needs a latent", type(latent).__name__, "Use klimb.latents, as for klimb.infer.")
-    return infer(latent.diagonal(), site, y, tol=tol, max_iter=max_iter, callback=callback)
+    diagonal = as_latent(latent, "mean_field needs a latent", "Use klimb.latents, as for klimb.infer.").diagonal()
+    return infer(diagonal, site, y, tol=tol, max_iter=max_iter, callback=callback)
 
 
 def certificate(result: Result, site: Site, y: Any, *, tol: float = 1e-8, max_iter: int = 100) -> Certificate:

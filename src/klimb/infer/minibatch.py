@@ -25,7 +25,7 @@ import numpy as np
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.infer.problem import ROUNDING, Problem, State
 from klimb.infer.result import History, Iteration, Result, Status
-from klimb.latents.base import Latent
+from klimb.latents.base import Latent, as_latent
 from klimb.linalg.matrix import DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, triangular_inverse
@@ -224,7 +224,7 @@ def minibatch(
     max_passes: int = 50,
     seed: int = 0,
 ) -> Result:
-    """Fit by natural gradients on batches of data: for rows that do not fit in memory, or are dear to read.
+    """Fit by natural gradients on batches of data: for rows that do not fit in memory, or are expensive to read.
 
     Every datum keeps its site (two numbers), so that each batch's contribution can be replaced exactly; q improves with
     each batch, and the first pass does the work of several full-data steps. There is nothing to tune, and the result is
@@ -263,11 +263,11 @@ def minibatch(
     >>> found.status.name, bool(abs(found.bound - klimb.infer(latent, site, y).bound) < 1e-4)
     ('CONVERGED', True)
     """
-    given: Any = latent
-    design = latent.whitened() if isinstance(given, Latent) else None
+    expected = "minibatches need a latent with few weights"
+    advice = "Use Weights, Inducing or klimb.rows.kernel_rows.inducing_latent."
+    design = as_latent(latent, expected, advice).whitened()
     if design is None or latent.n_outputs > 1:
-        raise InputError("minibatches need a latent with few weights", type(latent).__name__,
-                         "Use Weights, Inducing or klimb.rows.kernel_rows.inducing_latent.")
+        raise InputError(expected, type(latent).__name__, advice)
     if batch is not None and batch < 1:
         raise InputError("batch must be at least 1", f"{batch}", "Leave it out for a good size.")
     if not tol > 0 or max_passes < 1:

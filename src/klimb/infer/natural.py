@@ -86,7 +86,7 @@ class Natural(Step):
 
 @final
 class _Pace:
-    """How fast the residual has been falling, and how long to leave the dearer proposals alone."""
+    """How fast the residual has been falling, and how long to leave the more expensive proposals alone."""
 
     def __init__(self, state: State, patience: float) -> None:
         self.slow = False  # some step left more than a little of the residual
@@ -143,9 +143,9 @@ def _stronger(problem: Problem, state: State, pace: _Pace) -> Move | None:
 def _patience(problem: Problem) -> float:
     """How many iterations to do without Newton directions: they cost N x N products.
 
-    Those are cheap beside a factor of that size; beside a smaller one they are a rescue, and for many data too dear. A
-    site that couples latent values makes plain steps slow, and its oracle is dear: with few weights, whose products are
-    cheap, Newton comes early.
+    Those are cheap beside a factor of that size; beside a smaller one they are a rescue, and for many data too
+    expensive. A site that couples latent values makes plain steps slow, and its oracle is expensive: with few weights,
+    whose products are cheap, Newton comes early.
     """
     latent = problem.latent
     if latent.n_weights >= latent.n_sites:

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
-from klimb.latents.base import Factor, Latent, Posterior
+from klimb.latents.base import Factor, Latent, Posterior, as_latent
 from klimb.numerics.arrays import Array, finite_sum
 from klimb.sites.base import Expectation, Site
 
@@ -83,8 +83,7 @@ class Problem:
     """A latent, a site and clean data; counts factorisations and oracle calls."""
 
     def __init__(self, latent: Latent, site: Site, y: Any, start: Posterior | None = None) -> None:
-        if not isinstance(latent, Latent):
-            raise InputError("latent must be a klimb latent", type(latent).__name__, "Use klimb.latents.Weights(X).")
+        as_latent(latent)
         if not isinstance(site, Site):
             raise InputError("site must be a klimb site", repr(site), "Use an instance such as klimb.sites.Logistic().")
         self.latent, self.site = latent, site

@@ -86,7 +86,7 @@ def choose_inducing(kernel: Kernel, X: Any, count: int, *, method: Method = "gre
     inputs = _inputs(X)
     if not 1 <= count <= len(inputs):
         raise InputError(f"the number of inducing points must lie between 1 and {len(inputs)}", f"{count}",
-                         "Fewer points than data make it a sparse process.")
+                         "Fewer points than data make it a sparse Gaussian process.")
     if method not in ("greedy", "kmeans++"):
         raise InputError('method must be "greedy" or "kmeans++"', repr(method), "Leave it out for greedy.")
     pool = candidates(inputs, seed, count)

@@ -1,4 +1,4 @@
-"""Mean functions m(x) of a process. Their parameters have the view of the kernels', by value instead of logarithm.
+"""Mean functions m(x) of a Gaussian process. Their parameters have the view of the kernels', by value, not logarithm.
 
     latent = klimb.latents.Kernel(kernel.gram(X), mean=mean(X))
 """

@@ -187,10 +187,11 @@ class Latent(ABC):
     @abstractmethod
     def weight_covariance(self, posterior: Posterior) -> Array: ...
 
-    @abstractmethod
-    def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array: ...
-
     # -- what has a default for every latent
+
+    def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
+        """``n`` draws of the weights, one a row."""
+        return self.detach(posterior).sample(n, rng)
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
         """The coordinates in which q is N(0, I), for `Result.trust`."""
@@ -221,8 +222,13 @@ class Latent(ABC):
         latent.log_evidence, latent.n_outputs = self.log_evidence, self.n_outputs
         return latent
 
+    @property
+    def parts(self) -> tuple[Latent, ...]:
+        """The latents of parts that are independent under q (`Outputs`); itself where there are none."""
+        return (self,)
+
     def split(self, posterior: Posterior) -> tuple[Posterior, ...]:
-        """The posteriors of parts that are independent under q (`Outputs`)."""
+        """The posteriors of the parts."""
         return (posterior,)
 
     def detach(self, posterior: Posterior) -> WeightPosterior:
@@ -231,6 +237,15 @@ class Latent(ABC):
 
         covariance = self.weight_covariance(posterior)
         return DenseWeights(self.weight_mean(posterior), psd_square_root(covariance, "the posterior covariance"))
+
+    def covariance_products(self, posterior: Posterior) -> Product:
+        """b -> V_w b for vectors or columns b, V_w the posterior covariance of the weights."""
+        covariance = self.weight_covariance(posterior)
+        return lambda vectors: np.asarray(covariance @ vectors)
+
+    def reported_prior(self) -> tuple[Array, Array, Array | None]:
+        """Mean and root of the prior of the weights, and their map to the sites; for f itself the map is None."""
+        return self.mean, self._dense_design(), None
 
     def whitened(self) -> DesignMatrix | None:
         """Rows x_i with f_i = mean_i + x_i'u + slack, u ~ N(0, I), for batches of data; None where there are none."""
@@ -272,6 +287,14 @@ class Latent(ABC):
             raise InputError(f"a dense design of {type(self).__name__} has up to {DENSE_LIMIT:,} entries",
                              f"{self.n_sites:,} sites x {self.n_weights:,} weights", "Take fewer data.")
         return self.design()
+
+
+def as_latent(value: Any, expected: str = "latent must be a klimb latent",
+              advice: str = "Use klimb.latents.Weights(X).") -> Latent:
+    """``value`` if it is a latent, else an `InputError` in the caller's words."""
+    if not isinstance(value, Latent):
+        raise InputError(expected, type(value).__name__, advice)
+    return value
 
 
 def mean_at(mean: Any, shape: tuple[int, ...], name: str) -> Array:

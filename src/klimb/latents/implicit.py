@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.latents.base import Factor, Latent, Posterior, mean_at
+from klimb.latents.base import Factor, Latent, Posterior, Product, mean_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, PrimalCoordinates
 from klimb.latents.costs import Option, Shape, double_loop
 from klimb.latents.linear import LinearParts
@@ -33,6 +33,7 @@ from klimb.numerics.dense import cholesky, symmetric_from_lower, triangular_inve
 
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
 TOLERANCE = 1e-10  # of the systems behind means, draws and predictions
+DENSE = 2000  # weights up to which the covariance itself costs less than solving for many vectors
 COVARIANCE_BYTES = 2**31  # a dense D x D matrix beyond this is refused unless the limit is raised
 
 
@@ -282,6 +283,12 @@ class Implicit(Latent):
 
         inverse, _ = dpotri(cholesky(self.factor_of(posterior).matrix.dense()), lower=1)
         return symmetric_from_lower(inverse)
+
+    def covariance_products(self, posterior: Posterior) -> Product:
+        """By V itself up to `DENSE` weights; solving for every vector beyond."""
+        if self.n_weights <= DENSE or not posterior.spread:
+            return super().covariance_products(posterior)
+        return self.factor_of(posterior).solve_weights
 
     def weight_variances(self, posterior: Posterior, accuracy: float = 0.01) -> Variances:
         """diag(A^-1), the posterior variances of the weights, with the error of the estimate."""

@@ -209,9 +209,6 @@ class Inducing(Latent):
             d_inner = triangular_solve(L, inner.T, transpose=True)
         return 0.5 * (d_inner + d_inner.T), -0.5 * np.sum([q.gamma for q in posteriors], axis=0)
 
-    def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
-        return self._weights.weight_sample(self._inner(posterior), n, rng)
-
     def coordinates(self, posterior: Posterior) -> Coordinates:
         root = self.weight_root(posterior)
         return PrimalCoordinates(self.row_design, root, posterior.m, "f", posterior.m, posterior.v)
@@ -251,10 +248,3 @@ class Inducing(Latent):
                     unexplained = total[block] - np.einsum("ij,ij->i", rows, rows)
                     v[block] = np.maximum(unexplained, 0.0) + np.einsum("ij,ij->i", within, within)
         return m, v
-
-    def predict_covariance(self, posterior: Posterior, K_new: Array, K_new_new: Array) -> Array:
-        """The posterior covariance of f between new inputs: n_new x n_new, from that of the prior ``K_new_new``."""
-        with threads_for(self.dense_size):
-            rows = self._whitener.whitened(K_new)
-            within = rows @ self.weight_root(posterior)
-            return np.asarray(K_new_new - rows @ rows.T + within @ within.T)

@@ -404,11 +404,6 @@ class Kernel(Latent):
             v = np.maximum(v, 0.0) if posterior.spread else np.zeros_like(v)
             return prior_mean + cross @ posterior.a, v
 
-    def predict_covariance(self, posterior: Posterior, K_new: Array, K_new_new: Array) -> Array:
-        """The posterior covariance of f between new inputs: n_new x n_new, from that of the prior ``K_new_new``."""
-        with threads_for(self.dense_size):
-            return np.asarray(K_new_new - self._factor_of(posterior).explained_matrix(K_new))
-
     def _factor_of(self, posterior: Posterior) -> DenseFactor:
         factor = posterior.factorised()
         assert isinstance(factor, KernelFactor | SignedKernelFactor)

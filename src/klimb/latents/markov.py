@@ -342,7 +342,7 @@ def _times(times: Any, name: str) -> Array:
         array = array[:, 0]
     if array.ndim != 1:
         raise InputError(f"{name} must have one dimension", f"shape {array.shape}",
-                         "A process over several inputs is a Kernel, or Inducing.")
+                         "A Gaussian process over several inputs is a Kernel, or Inducing.")
     return array
 
 

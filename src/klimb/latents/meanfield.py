@@ -121,6 +121,9 @@ class MeanField(Latent):
     def design(self) -> Array:
         return self.full.design()
 
+    def reported_prior(self) -> tuple[Array, Array, Array | None]:
+        return self.full.reported_prior()
+
     def weight_mean(self, posterior: Posterior) -> Array:
         return self.full.weight_mean(posterior)
 
@@ -133,10 +136,6 @@ class MeanField(Latent):
 
     def weight_covariance(self, posterior: Posterior) -> Array:
         return np.diag(self.weight_variances(posterior))
-
-    def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
-        noise = rng.standard_normal((n, self.n_weights))
-        return np.asarray(posterior.mean + noise * np.sqrt(self.weight_variances(posterior)))
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
         return MeanFieldCoordinates(self, posterior)

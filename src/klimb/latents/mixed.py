@@ -313,9 +313,6 @@ class Mixed(Latent):
                 cov[B + np.arange(L) * k + i, B + np.arange(L) * k + j] += q.level_cov[:, i, j]
         return np.asarray(cov)
 
-    def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
-        return self.detach(posterior).sample(n, rng)
-
     def coordinates(self, posterior: Posterior) -> Coordinates:
         return MixedCoordinates(self, posterior)
 

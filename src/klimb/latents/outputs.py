@@ -71,6 +71,8 @@ class Outputs(Latent):
     [[-0.5, -2.5], [-0.4, 2.6]]
     """
 
+    parts: tuple[Latent, ...] = ()
+
     def __init__(self, parts: Sequence[Latent]) -> None:
         self.parts = tuple(parts)
         if not self.parts:
@@ -152,9 +154,6 @@ class Outputs(Latent):
         from scipy.linalg import block_diag
 
         return np.asarray(block_diag(*(part.covariance() for part in self.split(posterior))))
-
-    def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
-        return np.concatenate([part.sample(n, rng) for part in self.split(posterior)], axis=1)
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
         return OutputsCoordinates([part.latent.coordinates(part) for part in self.split(posterior)])

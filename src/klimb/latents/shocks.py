@@ -74,7 +74,7 @@ class Shocks:
 
     @property
     def dim(self) -> int:
-        return self.q.root.shape[1]
+        return int(self.q.root.shape[1])
 
     def some(self, runs: npt.NDArray[np.intp]) -> Shocks:
         """The rows of some levels alone."""

@@ -218,6 +218,20 @@ class Weights(Latent):
         root = self.posterior_root(posterior)
         return np.asarray(root @ root.T)
 
+    def covariance_products(self, posterior: Posterior) -> Product:
+        """In the dual form V_w = Sigma - Sigma X'(K + G^-1)^-1 X Sigma, [A] Eq. (19), without a D x D matrix."""
+        if self._K is None or not posterior.spread:
+            return super().covariance_products(posterior)
+        factor, prior, X = kernel_factor(self._K, posterior.gamma), self.prior, self.X
+
+        def times(vectors: Array) -> Array:
+            pushed = prior.covariance_times(vectors)
+            columns = [X.transpose_times(factor.solve(posterior.gamma * X.times(np.ascontiguousarray(column)))[0])
+                       for column in pushed.reshape(len(pushed), -1).T]
+            return np.asarray(pushed - prior.covariance_times(np.reshape(np.transpose(columns), vectors.shape)))
+
+        return times
+
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
         if not posterior.spread:
             return np.tile(posterior.mean, (n, 1))
@@ -255,6 +269,12 @@ class Weights(Latent):
         noise = rng.standard_normal((self.prior.root.shape[-1], 1))
         w = np.asarray(self.prior.mean + self.prior.root_times(noise)[:, 0])
         return w, self.X.times(w) + slack
+
+    def reported_prior(self) -> tuple[Array, Array, Array | None]:
+        root = self.prior.root
+        dense = np.diag(root) if root.ndim == 1 else root
+        kept = np.flatnonzero(np.abs(dense).sum(axis=0) > 0)
+        return self.prior.mean, dense[:, kept], self.X.dense_rows(slice(0, self.n_sites))
 
     def detach(self, posterior: Posterior) -> WeightPosterior:
         if not posterior.spread:

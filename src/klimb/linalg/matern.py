@@ -1,7 +1,7 @@
-"""Matern processes as Gauss-Markov chains: transitions and noise over a step of time, and their derivatives.
+"""Matern Gaussian processes as Gauss-Markov chains: transitions and noise over a step of time, and their derivatives.
 
-With s = nu + 1/2, the process f and its first s - 1 derivatives (the j-th divided by rate^j, rate = sqrt(2 nu) / l)
-are a Markov process dz = F z dx + e_s dw in the unitless time x = rate * t. All eigenvalues of F are -1.
+With s = nu + 1/2, f and its first s - 1 derivatives (the j-th divided by rate^j, rate = sqrt(2 nu) / l) are a Markov
+process dz = F z dx + e_s dw in the unitless time x = rate * t. All eigenvalues of F are -1.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class MaternSum:
         return Chain.of(self._transition(transitions), self._covariance(noises))
 
     def chain(self, gaps: Array) -> Chain:
-        """The process at times that lie so far apart, from its stationary state."""
+        """The Gaussian process at times that lie so far apart, from its stationary state."""
         first, rest = self.stationary, self.steps(gaps)
         return Chain(np.concatenate([first.transition, rest.transition], axis=2),
                      np.concatenate([first.noise, rest.noise], axis=2),

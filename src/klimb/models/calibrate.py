@@ -14,7 +14,7 @@ import numpy as np
 
 from klimb.errors import InputError, KlimbError
 from klimb.infer.loop import infer
-from klimb.latents.base import Latent
+from klimb.latents.base import Latent, as_latent
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Site
 from klimb.sites.prediction import draw_response
@@ -229,12 +229,11 @@ def _parts(model: Any, site: Any) -> tuple[Latent, Site]:
         return model.model.latent, model.model.site(model.observed)
     if isinstance(model, Model):
         return model.latent, model.new_site()
-    if not isinstance(model, Latent):
-        raise InputError("calibrate needs a fit, a model, or a latent and a site", type(model).__name__,
-                         "Pass what klimb.fit returned, or klimb.latents.Weights(X) and klimb.sites.Logistic().")
+    latent = as_latent(model, "calibrate needs a fit, a model, or a latent and a site",
+                       "Pass what klimb.fit returned, or klimb.latents.Weights(X) and klimb.sites.Logistic().")
     if not isinstance(site, Site):
         raise InputError("calibrate needs a site beside a latent", repr(site), "Use klimb.sites.Logistic(), say.")
-    return model, site
+    return latent, site
 
 
 def _chosen(latent: Latent, marginals: Any) -> Any:

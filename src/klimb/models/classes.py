@@ -16,7 +16,7 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.infer.loop import infer
 from klimb.infer.result import Result
-from klimb.latents.base import Latent, Posterior
+from klimb.latents.base import Latent, Posterior, as_latent
 from klimb.models.fit import Fit
 from klimb.models.model import HyperMode, Model
 from klimb.numerics.arrays import Array, ArrayLike
@@ -96,28 +96,27 @@ def one_vs_rest(model: Latent | Model, y: ArrayLike, *, site: Site | None = None
     >>> fits.probabilities([[1.0, -2.5], [1.0, 2.5]]).argmax(axis=1), fits.converged
     (array([0, 2]), True)
     """
-    if not isinstance(model, Latent | Model):
-        raise InputError("model must be a latent or a Gaussian process", type(model).__name__,
-                         "Use klimb.gp(kernel, X, site).")
+    if not isinstance(model, Model):
+        as_latent(model, "model must be a latent or a Gaussian process", "Use klimb.gp(kernel, X, site).")
     binary = _binary_site(model, site)
     count = int(np.max(np.asarray(y, dtype=float), initial=1.0)) + 1 if n_classes is None else n_classes
     labels = Softmax(count).validate(y)
     fits, asked = list[Fit | Result](), list[Callable[..., tuple[Array, Array]]]()
     for c in range(count):
-        if isinstance(model, Latent):
-            result = infer(model, binary, labels == c, tol=tol)
-            ask: Any = partial(model.predict, result.posterior)  # type: ignore[attr-defined]
-            fits.append(result)
-        else:
+        if isinstance(model, Model):
             fit = model.fit(labels == c, hyper=hyper, tol=tol)
-            ask = partial(_moments, fit)
+            ask: Any = partial(_moments, fit)
             fits.append(fit)
+        else:
+            result = infer(model, binary, labels == c, tol=tol)
+            ask = partial(model.predict, result.posterior)  # type: ignore[attr-defined]
+            fits.append(result)
         asked.append(ask)
     return OneVsRest(tuple(fits), tuple(asked), binary)
 
 
 def _binary_site(model: Latent | Model, site: Site | None) -> Site:
-    found = (site or Logistic()) if isinstance(model, Latent) else None
+    found = None if isinstance(model, Model) else site or Logistic()
     if isinstance(model, Model) and len(model.likelihood.fields) == 1 and not model.likelihood.parameters:
         found = model.new_site()
     if found is None or found.response != "classes" or len(found.labels()) != 2:

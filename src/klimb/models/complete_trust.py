@@ -17,7 +17,7 @@ from klimb.models.components import Components, Latents
 from klimb.models.solution import around
 from klimb.numerics.arrays import Array
 from klimb.trust import Trust, Verdict, trust_report
-from klimb.trust.verdict import BEYOND, SD_ERROR, Word
+from klimb.trust.verdict import BEYOND, SD_ERROR, Judged
 
 if TYPE_CHECKING:
     from klimb.models.fit import Fit
@@ -31,7 +31,7 @@ LIKELY = 0.02  # share of the mass from which a point counts as likely
 
 @final
 @dataclass(frozen=True, eq=False)
-class CompleteTrust:
+class CompleteTrust(Judged):
     """The complete report on a fit: that of the engine's result, and what its hyperparameters add.
 
     For hyperparameters at their best value, ``sd_ratio`` is, per latent value of the data, the sd of f with them
@@ -52,22 +52,6 @@ class CompleteTrust:
     inner: Trust  # of the result at the best hyperparameters
     integrated: Components = field(repr=False)
 
-    @property
-    def verdict(self) -> Word:
-        return self.judgement.word
-
-    @property
-    def number(self) -> float:
-        return self.judgement.number
-
-    @property
-    def measures(self) -> str:
-        return self.judgement.measures
-
-    @property
-    def advice(self) -> str:
-        return self.judgement.advice
-
     def __str__(self) -> str:
         lines = [f"verdict       {self.verdict}: {self.advice}"]
         for name, mode, mean, sd in zip(self.names, self.mode, self.mean, self.sd, strict=True):
@@ -80,7 +64,7 @@ class CompleteTrust:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and text, for JSON and reports."""
         return {
-            "verdict": self.verdict, "number": self.number, "measures": self.measures, "advice": self.advice,
+            **self._judged(),
             "names": list(self.names), "mode": self.mode.tolist(), "mean": self.mean.tolist(), "sd": self.sd.tolist(),
             "skewness": self.skewness.tolist(), "at_bound": list(self.at_bound),
             "largest_sd_ratio": float(self.sd_ratio.max(initial=1.0)), "unevenness": self.unevenness,

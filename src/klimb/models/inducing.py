@@ -14,13 +14,14 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.infer.result import Result
 from klimb.kernels.inducing_points import GreedyPoints, candidates
+from klimb.models.average import one_point
 from klimb.models.fit import Fit
 from klimb.models.gp import INDUCING_JITTER
 from klimb.models.kernel import KernelModel, single
 from klimb.models.kernel_blocks import Held, Points
 from klimb.models.model import Listen
 from klimb.models.search import find_peak
-from klimb.models.solution import Solution, around, one_point
+from klimb.models.solution import Solution, around
 from klimb.numerics.arrays import Array
 from klimb.report.records import BoundTrace
 from klimb.theta import ParameterBlock

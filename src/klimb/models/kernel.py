@@ -185,8 +185,7 @@ class KernelModel(Model):
 
     def _parts(self) -> tuple[Any, ...]:
         """The latents of the kernels."""
-        parts = self.latent.parts if isinstance(self.latent, Outputs) else (self.latent,)
-        return parts[: len(self.kernels)]
+        return self.latent.parts[: len(self.kernels)]
 
     def detach(self, posterior: Posterior) -> WeightPosterior:
         return super().detach(posterior).without_prior()

@@ -16,12 +16,14 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.infer.loop import infer
 from klimb.infer.matrixfree.outer import DoubleLoop
-from klimb.infer.matrixfree.plan import plan, readable
 from klimb.infer.result import Result
 from klimb.latents.base import Posterior
+from klimb.latents.costs import Shape, dual, primal
 from klimb.likelihoods import Observed
+from klimb.models.average import one_point
 from klimb.models.linear import LinearModel
-from klimb.models.solution import Solution, one_point
+from klimb.models.plan import readable
+from klimb.models.solution import Solution
 from klimb.numerics.arrays import Array
 from klimb.numerics.quasi_newton import climb
 from klimb.sites.base import Site
@@ -44,8 +46,8 @@ def too_large(X: Any, name: str, site: Site) -> bool:
     if not hasattr(X, "tocsr"):
         return False
     N, D = X.shape
-    costs = plan(N, D, max(X.nnz, 1), memory=np.inf)
-    exact = min((option for option in costs.options if option.exact), key=lambda option: option.seconds)
+    shape = Shape(N, D, max(X.nnz, 1), dense=False)
+    exact = min(primal(shape), dual(shape), key=lambda option: option.seconds)
     outputs = site.n_outputs
     size = outputs * exact.bytes
     if outputs == 1 and site.log_concave:

@@ -3,7 +3,7 @@
     sparse_linear    y = X u + noise, and a sparsity prior on u or on an analysis of it (gradients, wavelets)
     sparse_glm       any likelihood of X u, with a Gaussian or a sparsity prior on u
 
-Both build a model of sites, look at what the engines would cost (`EnginePlan`), fit it, and return a `SparseFit`.
+Both build a model of sites, look at what the engines would cost (`Plan`), fit it, and return a `SparseFit`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.infer.loop import infer
 from klimb.infer.matrixfree.outer import DoubleLoop
-from klimb.infer.matrixfree.plan import EngineName, EnginePlan, plan
 from klimb.infer.matrixfree.target import Bound, site_for
+from klimb.latents.costs import Shape
 from klimb.latents.implicit import Implicit
 from klimb.latents.weights import Weights
 from klimb.linalg.operators import DenseOperator, Operator, SparseOperator, as_operator
+from klimb.models.plan import Plan, engine_plan
 from klimb.models.sparse_fit import SparseFit, identity, sparse_fit, with_intercept
 from klimb.numerics.arrays import Array, as_float
 from klimb.sites.base import Site
@@ -35,7 +36,7 @@ INTERCEPT = 10.0  # prior standard deviation of the intercept, in units of the l
 SPARSITY = {"laplace": Laplace, "sech2": Sech2}  # priors with a scale and nothing else
 PRIORS = ("laplace", "student", "power", "sech2")
 
-__all__ = ["EnginePlan", "SparseFit", "plan_for", "sparse_glm", "sparse_linear"]
+__all__ = ["Plan", "SparseFit", "plan_for", "sparse_glm", "sparse_linear"]
 
 
 def sparse_glm(
@@ -70,7 +71,7 @@ def sparse_glm(
     memory : float
         Bytes that the fit may take. It is refused, with the number, where no engine fits.
     explain : bool
-        Print the `EnginePlan` first: what each engine costs in flops, seconds and bytes, and the choice. `plan_for`
+        Print the `Plan` first: what each engine costs in flops, seconds and bytes, and the choice. `plan_for`
         makes one without fitting.
 
     Examples
@@ -99,7 +100,7 @@ def sparse_glm(
         deviations = _positive(scale, D, "scale")
         cov = np.append(deviations**2, [INTERCEPT**2] * intercept)
         if chosen.choice != "double loop":
-            latent = Weights(design.explicit, cov=cov, form=chosen.choice)
+            latent = Weights(design.explicit, cov=cov, form="dual" if chosen.choice == "dual" else "primal")
             result = infer(latent, site_for(likelihood, bound), target, tol=tol)
             return sparse_fit(result, chosen, likelihood, design, intercept, target)
         model, whole = Implicit(design, cov=cov), likelihood
@@ -172,7 +173,7 @@ def sparse_linear(
 
 
 def plan_for(X: Any, *, prior: Any = "gaussian", engine: Engine = "auto", memory: float = MEMORY,
-             accuracy: float = 0.01) -> EnginePlan:
+             accuracy: float = 0.01) -> Plan:
     """What `sparse_glm` would do with this design: the engines, their flops, seconds and bytes, and the choice.
 
     >>> import scipy.sparse
@@ -184,16 +185,15 @@ def plan_for(X: Any, *, prior: Any = "gaussian", engine: Engine = "auto", memory
                     accuracy=accuracy)
 
 
-def _planned(design: Operator, engine: Engine, memory: float, *, exact: bool, accuracy: float) -> EnginePlan:
+def _planned(design: Operator, engine: Engine, memory: float, *, exact: bool, accuracy: float) -> Plan:
     if engine not in ("auto", "primal", "dual", "double loop"):
         raise InputError('engine must be "auto", "primal", "dual" or "double loop"', repr(engine), "Leave it out.")
     stored = design.explicit is not None
     if engine in ("primal", "dual") and not (exact and stored):
         raise InputError(f"the {engine} engine needs a stored X and a Gaussian prior",
                          "an operator" if exact else "another prior", 'Leave engine out.')
-    choice: EngineName | None = None if engine == "auto" else engine
-    return plan(*design.shape, _nonzeros(design), memory=memory, dense=isinstance(design, DenseOperator),
-                exact_engines=exact and stored, choice=choice, accuracy=accuracy)
+    shape = Shape(*design.shape, _nonzeros(design), dense=isinstance(design, DenseOperator), memory=memory)
+    return engine_plan(shape, None if engine == "auto" else engine, exact_engines=exact and stored, accuracy=accuracy)
 
 
 def _nonzeros(operator: Operator) -> int:

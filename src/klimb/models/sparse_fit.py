@@ -10,7 +10,6 @@ import numpy as np
 
 from klimb._stored import SKIPPED, stored
 from klimb.errors import InputError
-from klimb.infer.matrixfree.plan import EnginePlan
 from klimb.infer.result import Result
 from klimb.latents.attached import AttachedWeights
 from klimb.latents.base import Latent, Posterior
@@ -19,9 +18,11 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Likelihood, Observed, from_site
 from klimb.linalg.operators import Operator, SparseOperator, as_operator
 from klimb.linalg.variances import Variances
+from klimb.models.average import one_point
 from klimb.models.fit import Fit
 from klimb.models.model import Functionals, Model
-from klimb.models.solution import Solution, one_point
+from klimb.models.plan import Plan
+from klimb.models.solution import Solution
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Site
 from klimb.theta import Theta
@@ -107,7 +108,7 @@ class SparseFit(Fit):
     [ 1.9 13.8] [ 4. 21.]
     """
 
-    plan: EnginePlan | None = field(default=None, metadata={SKIPPED: False})
+    plan: Plan | None = field(default=None, metadata={SKIPPED: False})
 
     @property
     def _design(self) -> OperatorModel:
@@ -154,11 +155,12 @@ class SparseFit(Fit):
 
     def __repr__(self) -> str:
         kind = "exact" if self.certified else f"+- {self._result('bound').bound_error:.2g}"
-        size = "" if self.plan is None else f"{self.plan.n_sites:,} sites, {self.plan.n_weights:,} weights, "
+        shape = None if self.plan is None else self.plan.shape
+        size = "" if shape is None else f"{shape.n_sites:,} sites, {shape.n_weights:,} weights, "
         return f"SparseFit({size}{self._design.engine}, bound={self.bound:.6g} ({kind}), status={self.status.name})"
 
 
-def sparse_fit(result: Result, plan: EnginePlan, site: Site, design: Operator, intercept: bool,
+def sparse_fit(result: Result, plan: Plan, site: Site, design: Operator, intercept: bool,
                y: Array | None = None) -> SparseFit:
     """The fit of a design (the intercept's column included); ``y`` are the data of its rows, where sites have them."""
     D = design.shape[1] - int(intercept)

@@ -21,9 +21,10 @@ from klimb.kernels.means import Mean, ZeroMean
 from klimb.latents.inducing import Inducing
 from klimb.latents.weights import Weights
 from klimb.likelihoods import Left, Observed, from_site
+from klimb.models.average import one_point
 from klimb.models.fit import Fit
 from klimb.models.kernel import KernelModel, single
-from klimb.models.solution import Solution, one_point
+from klimb.models.solution import Solution
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.numerics.dense import row_blocks
 from klimb.rows.kernel_rows import inducing_latent

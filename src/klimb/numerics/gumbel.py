@@ -17,7 +17,6 @@ import numpy as np
 from scipy.special import ndtr
 
 from klimb.numerics.arrays import Array
-from klimb.numerics.rules import SQRT_2PI
 
 EULER = 0.57721566490153286061  # the mean of G
 SOFTENING = 0.4  # t is measured in units of sqrt(v + SOFTENING): narrower where F is the Gumbel function itself
@@ -146,17 +145,3 @@ def _by_quadrature(t: Array, v: float) -> Array:
             return np.asarray(np.exp(-np.exp(s * z - t[..., None])) @ (weight / weight.sum()))
     g = np.arange(-4.0, 42.0, 0.25)
     return np.asarray(ndtr((t[..., None] - g) / s) @ (0.25 * np.exp(-g - np.exp(-g))))
-
-
-def gumbel_normal_density(t: Array, v: float) -> Array:
-    """F' by the same quadratures, slowly: what the table is tested against."""
-    s = np.sqrt(v)
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        if s < SWITCH:
-            z = 0.2 * np.arange(-48, 49)
-            weight = np.exp(-0.5 * z * z)
-            rate = np.minimum(np.exp(s * z - t[..., None]), 1e5)
-            return np.asarray((rate * np.exp(-rate)) @ (weight / weight.sum()))
-        g = np.arange(-4.0, 42.0, 0.25)
-        a = (t[..., None] - g) / s
-        return np.asarray(np.exp(-0.5 * a * a) @ (0.25 * np.exp(-g - np.exp(-g))) / (s * SQRT_2PI))

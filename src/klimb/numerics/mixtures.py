@@ -1,4 +1,4 @@
-"""Numbers of mixtures of normals: what is left of a posterior when the parameters behind it have been averaged over."""
+"""Numbers of mixtures of normals: a posterior whose hyperparameters are integrated out."""
 
 from __future__ import annotations
 

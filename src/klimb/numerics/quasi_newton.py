@@ -1,4 +1,4 @@
-"""A small quasi-Newton maximiser for few parameters and dear functions: BFGS with short, checked steps in a box."""
+"""A small quasi-Newton maximiser for few parameters and expensive functions: BFGS, short, checked steps in a box."""
 
 from __future__ import annotations
 

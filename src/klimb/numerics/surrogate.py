@@ -76,7 +76,7 @@ def fit_surrogate(points: Array, values: Array, weights: Array) -> Surrogate | N
         errors = pull / np.maximum(diagonal, 1e-300)
         error = float(np.sqrt(share @ errors**2))
         if best is None or error < best.error:
-            best = Surrogate(points, values, trend, pull, length, error)
+            best = Surrogate(points, values, np.asarray(trend, dtype=float), pull, length, error)
     return best
 
 

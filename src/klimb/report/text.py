@@ -71,17 +71,6 @@ def coefficient_cells(rows: Sequence[CoefficientRow], level: float) -> tuple[lis
     return heads, cells
 
 
-def coefficient_table(rows: Sequence[CoefficientRow], level: float, indent: str = "") -> str:
-    """A table of coefficients.
-
-    >>> print(coefficient_table([CoefficientRow("x", 1.0, 0.5, 0.178, 1.822, 0.977)], 0.9))
-       mean    sd    5%   95%  P(>0)
-    x  1.00  0.50  0.18  1.82   0.98
-    """
-    heads, cells = coefficient_cells(rows, level)
-    return table(heads, cells, indent=indent)
-
-
 def _chance(value: float) -> str:
     """A probability that is neither 0 nor 1 is not printed as one."""
     return ">0.99" if 0.995 <= value < 1.0 else "<0.01" if 0.0 < value < 0.005 else f"{value:.2f}"

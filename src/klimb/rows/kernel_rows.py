@@ -24,7 +24,7 @@ STORED_LIMIT = 2**26  # entries (512 MiB) up to which rows are stored unless the
 
 @final
 class KernelRows(BlockedDesign):
-    """The N x M design of a process seen through inducing points, of which only a block exists at a time.
+    """The N x M design of a Gaussian process seen through inducing points, of which only a block exists at a time.
 
     A pass costs N M kernel values and N M^2 / 2 products; the memory is a block of about 1 MiB. ``stored`` computes the
     same blocks once and keeps them, so that both forms give the same numbers to the last bit.
@@ -76,7 +76,7 @@ def inducing_latent(
     jitter: float = 1e-8,
     stored: bool | None = None,
 ) -> Inducing:
-    """A process at the inputs ``X`` seen through inducing points ``Z``, of any length.
+    """A Gaussian process at the inputs ``X`` seen through inducing points ``Z``, of any length.
 
     Parameters
     ----------

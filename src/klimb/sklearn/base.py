@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 import numpy as np
 from scipy.special import logsumexp
@@ -14,6 +15,7 @@ from klimb.errors import InputError
 from klimb.likelihoods import Likelihood, likelihood, named_site
 from klimb.models.fit import Fit
 from klimb.numerics.arrays import Array, ArrayLike, as_float
+from klimb.rows.distinct import Rows, distinct_rows
 from klimb.sites.base import Site
 from klimb.sites.prediction import Prediction
 
@@ -48,6 +50,22 @@ class Estimator(BaseEstimator):
         self.converged_ = all(fit.converged for fit in fits)
         self.n_iter_ = max(fit.n_fits for fit in fits)
 
+    def _rows(self, X: Any, y: Array, weights: Array | None) -> Rows:
+        """The rows that a model is fitted to."""
+        return distinct_rows(X, y, weights)
+
+    def _fitted(self, rows: Rows, likelihood: Likelihood, names: tuple[str, ...], weights: Array | None) -> Any:
+        """The fit of distinct rows, hyperparameters included; ``names`` are those of the classes."""
+        raise NotImplementedError
+
+    def _extended(self, fit: Any, rows: Rows, names: tuple[str, ...], weights: Array | None) -> Any:
+        """The fit after more rows."""
+        raise NotImplementedError
+
+    def _set(self, fits: list[Any]) -> Self:
+        """Hold the fits, with the attributes that users read."""
+        raise NotImplementedError
+
     def _moments(self, X: Any) -> tuple[Array, Array]:
         """Means and variances of f at checked rows, one column per latent value."""
         found = [(fit.latents(X), len(fit.model.likelihood.fields)) for fit in self._fits]
@@ -69,6 +87,16 @@ class Estimator(BaseEstimator):
 
 class Regressor(RegressorMixin, Estimator):
     """Predictions of numbers, in the units of y."""
+
+    def _target(self) -> tuple[Any, Any]:
+        """The family of y, and its dispersion."""
+        raise NotImplementedError
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the model; a row of weight k counts like k rows."""
+        X, y, weights = self._checked_data(X, y, sample_weight, numeric=True)
+        rows = self._rows(X, np.asarray(y, dtype=np.float64), weights)
+        return self._set([self._fitted(rows, likelihood_of_numbers(*self._target()), (), weights)])
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mean of y at the rows of X; with ``return_std`` also its standard deviation, noise included."""
@@ -100,9 +128,47 @@ class Regressor(RegressorMixin, Estimator):
         own = model.likelihood
         return {**own.known, **own.values(model.theta.of_owner(model.at, own.parameters))}
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = self._target()[0] in ("gamma", "exponential")
+        return tags
+
+
+class GrowingRegressor(Regressor):
+    """A regressor that takes more rows."""
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from more rows, at the scaling and the hyperparameters of the first call, which is ``fit``."""
+        if not hasattr(self, "fit_"):
+            return self.fit(X, y, sample_weight)
+        X, y, weights = self._checked_data(X, y, sample_weight, numeric=True, reset=False)
+        rows = self._rows(X, np.asarray(y, dtype=np.float64), weights)
+        return self._set([self._extended(self.fit_, rows, (), weights)])
+
 
 class Classifier(ClassifierMixin, Estimator):
     """Predictions of classes from latent values: one for two classes, one per class for more."""
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the model; a row of weight k counts like k rows."""
+        return self._fit_classes(*self._checked_classes(X, y, sample_weight))
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from more rows, at the scaling and the hyperparameters of the first call, which is ``fit``.
+
+        ``classes`` names all classes there will be; it is needed in the first call if that does not see them all.
+        """
+        if not hasattr(self, "fit_"):
+            return self._fit_classes(*self._checked_classes(X, y, sample_weight, classes))
+        X, code, weights = self._checked_classes(X, y, sample_weight, reset=False)
+        rows = self._rows(X, code, weights)
+        return self._set([self._extended(fit, replace(rows, y=target), names, weights)
+                          for fit, (target, names) in zip(self._fits, self._targets(rows.y), strict=True)])
+
+    def _fit_classes(self, X: Any, code: Array, weights: Array | None) -> Self:
+        rows, own = self._rows(X, code, weights), self._likelihood()
+        return self._set([self._fitted(replace(rows, y=target), own, names, weights)
+                          for target, names in self._targets(rows.y)])
 
     def predict_log_proba(self, X: Any) -> Array:
         """Log probabilities of the classes, one column each, accurate also where they are tiny."""

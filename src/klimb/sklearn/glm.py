@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Self, final
 
 import numpy as np
@@ -12,25 +11,32 @@ from klimb.likelihoods import Likelihood
 from klimb.models.fit import Fit
 from klimb.models.matrix import MatrixData, absorb, fit_matrix
 from klimb.numerics.arrays import Array
-from klimb.rows.distinct import Rows, distinct_rows
-from klimb.sklearn.base import Classifier, Regressor, likelihood_of_numbers, one_or_array, positive_or_auto
-from klimb.sklearn.linear import at_zero, coefficients, held, means, prior_scale, ways_to_scale
+from klimb.rows.distinct import Rows
+from klimb.sklearn.base import Classifier, Estimator, GrowingRegressor, one_or_array, positive_or_auto
+from klimb.sklearn.linear import LinearRegressor, at_zero, coefficients, held, means, prior_scale, ways_to_scale
 from klimb.terms.ridge import NAME, Ridge
 
 
-def _fitted(estimator: Any, rows: Rows, likelihood: Likelihood, names: tuple[str, ...],
-            weights: Array | None) -> tuple[Fit, float]:
-    """The fit of distinct rows, hyperparameters included, and its prior scale in units of the response."""
-    data = MatrixData.of(rows, likelihood, names, weights)
-    scale = positive_or_auto(estimator.prior_scale, "prior_scale")
-    ways = ways_to_scale(rows, estimator.standardize, intercept=bool(estimator.fit_intercept), given=scale is not None)
-    fit = fit_matrix(data, ways, Ridge.of_matrix, held(NAME, scale, data), tol=estimator.tol,
-                     max_iter=estimator.max_iter)
-    return fit, prior_scale(fit, data.likelihood.units(data.data).spread)
+class _RidgeModel(Estimator):
+    """What both estimators do with rows: one prior scale for all coefficients."""
+
+    def _fitted(self, rows: Rows, likelihood: Likelihood, names: tuple[str, ...], weights: Array | None) -> Fit:
+        data = MatrixData.of(rows, likelihood, names, weights)
+        scale = positive_or_auto(self.prior_scale, "prior_scale")
+        ways = ways_to_scale(rows, self.standardize, intercept=bool(self.fit_intercept), given=scale is not None)
+        return fit_matrix(data, ways, Ridge.of_matrix, held(NAME, scale, data), tol=self.tol, max_iter=self.max_iter)
+
+    def _extended(self, fit: Fit, rows: Rows, names: tuple[str, ...], weights: Array | None) -> Fit:
+        return absorb(fit, rows, names, tol=self.tol)
+
+    def _hold(self, fits: list[Fit]) -> None:
+        super()._hold(fits)
+        if all(fit.data is not None for fit in fits):  # more rows and files have no say in it
+            self.prior_scale_ = one_or_array([prior_scale(fit) for fit in fits])
 
 
 @final
-class GLMRegressor(Regressor):
+class GLMRegressor(_RidgeModel, LinearRegressor, GrowingRegressor):
     """A generalised linear model: y depends on f = intercept + X coef through a likelihood.
 
     Parameters
@@ -54,6 +60,12 @@ class GLMRegressor(Regressor):
         Of the final fit, as in `klimb.infer`.
     max_iter : int
         Most steps of the search for hyperparameters.
+
+    Notes
+    -----
+    In ``partial_fit`` the posterior so far is the prior of more rows. The first rows decide the scaling of the columns,
+    the prior scale and the dispersion, so let them be typical. Exact for a Gaussian likelihood; for others earlier rows
+    stay as they were approximated when they came.
 
     Attributes
     ----------
@@ -103,46 +115,12 @@ class GLMRegressor(Regressor):
         self.tol = tol
         self.max_iter = max_iter
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit the model; a row of weight k counts like k rows."""
-        X, y, weights = self._checked_data(X, y, sample_weight, numeric=True)
-        rows = distinct_rows(X, np.asarray(y, dtype=np.float64), weights)
-        likelihood = likelihood_of_numbers(self.family, self.dispersion)
-        fit, self.prior_scale_ = _fitted(self, rows, likelihood, (), weights)
-        return self._set(fit)
-
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn from more rows, the posterior so far being the prior; the first call is ``fit``.
-
-        The first rows decide the scaling of the columns, the prior scale and the dispersion, so let them be typical.
-        Exact for a Gaussian likelihood; for others earlier rows stay as they were approximated when they came.
-        """
-        if not hasattr(self, "fit_"):
-            return self.fit(X, y, sample_weight)
-        X, y, weights = self._checked_data(X, y, sample_weight, numeric=True, reset=False)
-        rows = distinct_rows(X, np.asarray(y, dtype=np.float64), weights)
-        return self._set(absorb(self.fit_, rows, (), tol=self.tol))
-
-    def _set(self, fit: Fit) -> Self:
-        self._hold([fit])
-        self.coef_ = coefficients(fit, fit.components.parts[0].mean)[0]
-        (self.intercept_,), (self.intercept_std_,) = (part.tolist() for part in at_zero(fit))
-        return self
-
-    @property
-    def coef_std_(self) -> Array:
-        """Posterior standard deviations of the coefficients."""
-        check_is_fitted(self)
-        return np.asarray(coefficients(self.fit_, self.fit_.components.parts[0].sd())[0])
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = self.family in ("gamma", "exponential")
-        return tags
+    def _target(self) -> tuple[Any, Any]:
+        return self.family, self.dispersion
 
 
 @final
-class GLMClassifier(Classifier):
+class GLMClassifier(_RidgeModel, Classifier):
     """Bayesian logistic (or probit) regression for two or more classes.
 
     Parameters
@@ -204,29 +182,6 @@ class GLMClassifier(Classifier):
         self.standardize = standardize
         self.tol = tol
         self.max_iter = max_iter
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit the model; a row of weight k counts like k rows."""
-        return self._fit_classes(*self._checked_classes(X, y, sample_weight))
-
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Learn from more rows, the posterior so far being the prior; see `GLMRegressor.partial_fit`.
-
-        ``classes`` names all classes there will be; it is needed in the first call if that does not see them all.
-        """
-        if not hasattr(self, "fit_"):
-            return self._fit_classes(*self._checked_classes(X, y, sample_weight, classes))
-        X, code, weights = self._checked_classes(X, y, sample_weight, reset=False)
-        rows = distinct_rows(X, code, weights)
-        return self._set([absorb(fit, replace(rows, y=target), names, tol=self.tol)
-                          for fit, (target, names) in zip(self._fits, self._targets(rows.y), strict=True)])
-
-    def _fit_classes(self, X: Any, code: Array, weights: Array | None) -> Self:
-        rows, likelihood = distinct_rows(X, code, weights), self._likelihood()
-        found = [_fitted(self, replace(rows, y=target), likelihood, names, weights)
-                 for target, names in self._targets(rows.y)]
-        self.prior_scale_ = one_or_array([scale for _, scale in found])
-        return self._set([fit for fit, _ in found])
 
     def _set(self, fits: list[Fit]) -> Self:
         self._hold(fits)

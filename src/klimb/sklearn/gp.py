@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Self, final
 
 import numpy as np
@@ -13,7 +12,7 @@ from klimb.models.matrix import MatrixData
 from klimb.numerics.arrays import Array
 from klimb.rows.distinct import Rows, distinct_rows
 from klimb.rows.scaling import Scaling
-from klimb.sklearn.base import Classifier, Estimator, Regressor, likelihood_of_numbers, one_or_list
+from klimb.sklearn.base import Classifier, Estimator, GrowingRegressor, one_or_list
 from klimb.sklearn.gp_search import ScaledFit, extend, fit_gp, has_noise, scaled, shown_kernel
 
 DENSE_LIMIT = 2**27  # entries (1 GiB) of a sparse X that may be filled in
@@ -55,7 +54,7 @@ class _GaussianProcess(Estimator):
 
 
 @final
-class GPRegressor(_GaussianProcess, Regressor):
+class GPRegressor(_GaussianProcess, GrowingRegressor):
     """Gaussian process regression with any of klimb's likelihoods.
 
     Parameters
@@ -81,6 +80,10 @@ class GPRegressor(_GaussianProcess, Regressor):
         Of fits in `partial_fit`, as in `klimb.infer`.
     max_iter : int
         Most steps of each search for hyperparameters.
+
+    Notes
+    -----
+    ``partial_fit`` fits all data so far.
 
     Attributes
     ----------
@@ -133,24 +136,8 @@ class GPRegressor(_GaussianProcess, Regressor):
         self.tol = tol
         self.max_iter = max_iter
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit the Gaussian process; a row of weight k counts like k rows."""
-        X, y, weights = self._checked_data(X, y, sample_weight, numeric=True)
-        rows = self._rows(X, np.asarray(y, dtype=np.float64), weights)
-        return self._set([self._fitted(rows, likelihood_of_numbers(self.likelihood, self.dispersion), (), weights)])
-
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Add rows: the fit to all data so far, at the scaling and the hyperparameters of the first call."""
-        if not hasattr(self, "fit_"):
-            return self.fit(X, y, sample_weight)
-        X, y, weights = self._checked_data(X, y, sample_weight, numeric=True, reset=False)
-        rows = self._rows(X, np.asarray(y, dtype=np.float64), weights)
-        return self._set([self._extended(self.fit_, rows, (), weights)])
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = self.likelihood in ("gamma", "exponential")
-        return tags
+    def _target(self) -> tuple[Any, Any]:
+        return self.likelihood, self.dispersion
 
 
 @final
@@ -210,24 +197,3 @@ class GPClassifier(_GaussianProcess, Classifier):
         self.standardize = standardize
         self.tol = tol
         self.max_iter = max_iter
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit the Gaussian process; a row of weight k counts like k rows."""
-        return self._fit_classes(*self._checked_classes(X, y, sample_weight))
-
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows: the fit to all data so far, at the scaling and the hyperparameters of the first call.
-
-        ``classes`` names all classes there will be; it is needed in the first call if that does not see them all.
-        """
-        if not hasattr(self, "fit_"):
-            return self._fit_classes(*self._checked_classes(X, y, sample_weight, classes))
-        X, code, weights = self._checked_classes(X, y, sample_weight, reset=False)
-        rows, fits = self._rows(X, code, weights), self._fits
-        return self._set([self._extended(fit, replace(rows, y=target), names, weights)  # type: ignore[arg-type]
-                          for fit, (target, names) in zip(fits, self._targets(rows.y), strict=True)])
-
-    def _fit_classes(self, X: Any, code: Array, weights: Array | None) -> Self:
-        rows, likelihood = self._rows(X, code, weights), self._likelihood()
-        return self._set([self._fitted(replace(rows, y=target), likelihood, names, weights)
-                          for target, names in self._targets(rows.y)])

@@ -18,13 +18,14 @@ from klimb.kernels.inducing_points import choose_inducing
 from klimb.kernels.means import ConstantMean as Level
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Choices, Likelihood, Merged, Observed
+from klimb.models.average import one_point
 from klimb.models.fit import Fit
 from klimb.models.gp import gp
 from klimb.models.inducing import enough_inducing, with_points
 from klimb.models.kernel import KernelModel
 from klimb.models.kernel_blocks import KernelBlock
 from klimb.models.matrix import MatrixData, left_of
-from klimb.models.solution import Solution, one_point, solve
+from klimb.models.solution import Solution, solve
 from klimb.models.update import update
 from klimb.numerics.arrays import Array, as_float
 from klimb.priors import LogNormal

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from klimb.errors import InputError
 from klimb.models.fit import Fit
@@ -14,8 +15,25 @@ from klimb.numerics.arrays import Array
 from klimb.priors import Fixed
 from klimb.rows.distinct import Rows
 from klimb.rows.scaling import Scaling
+from klimb.sklearn.base import Regressor
 
 MOSTLY_ZERO = 0.1  # share of entries up to which a sparse X may stay as it is, its columns not standardised
+
+
+class LinearRegressor(Regressor):
+    """Coefficients and intercept of a regressor's fit."""
+
+    def _set(self, fits: list[Fit]) -> Self:
+        self._hold(fits)
+        self.coef_ = coefficients(fits[0], fits[0].components.parts[0].mean)[0]
+        (self.intercept_,), (self.intercept_std_,) = (part.tolist() for part in at_zero(fits[0]))
+        return self
+
+    @property
+    def coef_std_(self) -> Array:
+        """Posterior standard deviations of the coefficients."""
+        check_is_fitted(self)
+        return np.asarray(coefficients(self.fit_, self.fit_.components.parts[0].sd())[0])
 
 
 def ways_to_scale(rows: Rows, standardize: Any, *, intercept: bool, given: bool) -> list[Scaling]:
@@ -42,9 +60,9 @@ def linear_model(fit: Fit) -> LinearModel:
     return fit.model
 
 
-def prior_scale(fit: Fit, spread: float) -> float:
+def prior_scale(fit: Fit) -> float:
     """The scale of the coefficients' prior, in units of the response."""
-    return float(linear_model(fit).values[-1][0]) / spread
+    return float(linear_model(fit).values[-1][0]) / fit.model.likelihood.units(fit.observed).spread
 
 
 def coefficients(fit: Fit, values: Array) -> Array:

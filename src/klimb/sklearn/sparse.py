@@ -7,22 +7,22 @@ from functools import partial
 from typing import Any, Self, final
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from klimb.errors import InputError
+from klimb.likelihoods import Likelihood
 from klimb.models.fit import Fit
 from klimb.models.linear import LinearModel
 from klimb.models.matrix import MatrixData, fit_matrix, solved
 from klimb.numerics.arrays import Array
-from klimb.rows.distinct import distinct_rows
+from klimb.rows.distinct import Rows
 from klimb.rows.scaling import Scaling
-from klimb.sklearn.base import Regressor, likelihood_of_numbers, positive_or_auto
-from klimb.sklearn.linear import at_zero, coefficients, held, linear_model, prior_scale
+from klimb.sklearn.base import positive_or_auto
+from klimb.sklearn.linear import LinearRegressor, held, linear_model, prior_scale
 from klimb.terms.sparsity import DENSITIES, NAME, Sparse
 
 
 @final
-class SparseLinearRegressor(Regressor):
+class SparseLinearRegressor(LinearRegressor):
     """Linear regression for many columns of which few matter, with a posterior instead of a selection.
 
     Parameters
@@ -79,15 +79,15 @@ class SparseLinearRegressor(Regressor):
         self.tol = tol
         self.max_iter = max_iter
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit the model; a row of weight k counts like k rows."""
-        X, y, weights = self._checked_data(X, y, sample_weight, numeric=True)
+    def _target(self) -> tuple[Any, Any]:
+        return "gaussian", self.noise
+
+    def _fitted(self, rows: Rows, likelihood: Likelihood, names: tuple[str, ...], weights: Array | None) -> Fit:
         if self.prior not in ("auto", *DENSITIES):
             raise InputError(f'prior must be "auto", "{DENSITIES[0]}" or "{DENSITIES[1]}"', repr(self.prior),
                              "Leave it out to let the bound decide.")
-        rows = distinct_rows(X, np.asarray(y, dtype=np.float64), weights)
         intercept = bool(self.fit_intercept)
-        data = MatrixData.of(rows, likelihood_of_numbers("gaussian", self.noise), (), weights)
+        data = MatrixData.of(rows, likelihood, names, weights)
         way = Scaling.of(rows.X, rows.weights, centred=intercept, intercept=intercept)
         scale = positive_or_auto(self.prior_scale, "prior_scale")
         first = partial(Sparse.of_matrix, density=DENSITIES[0] if self.prior == "auto" else self.prior)
@@ -95,24 +95,15 @@ class SparseLinearRegressor(Regressor):
         if self.prior == "auto":
             other = Fit.of(solved(_heavier(fit), data.data, self.tol, self.max_iter), data.data)
             fit = replace(max(fit, other, key=lambda one: one.bound), n_fits=fit.n_fits + other.n_fits)
-        return self._set(fit, data.likelihood.units(data.data).spread)
+        return fit
 
-    def _set(self, fit: Fit, spread: float) -> Self:
+    def _set(self, fits: list[Fit]) -> Self:
         from scipy.special import ndtr
 
-        self._hold([fit])
-        part = fit.components.parts[0]
-        self.coef_ = coefficients(fit, part.mean)[0]
+        super()._set(fits)
         self.sign_probability_ = ndtr(np.abs(self.coef_) / self.coef_std_)
-        (self.intercept_,), (self.intercept_std_,) = (values.tolist() for values in at_zero(fit))
-        self.prior_, self.prior_scale_ = _term(linear_model(fit)).density_name, prior_scale(fit, spread)
+        self.prior_, self.prior_scale_ = _term(linear_model(fits[0])).density_name, prior_scale(fits[0])
         return self
-
-    @property
-    def coef_std_(self) -> Array:
-        """Posterior standard deviations of the coefficients."""
-        check_is_fitted(self)
-        return np.asarray(coefficients(self.fit_, self.fit_.components.parts[0].sd())[0])
 
 
 def _term(model: LinearModel) -> Sparse:

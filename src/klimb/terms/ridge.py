@@ -7,9 +7,8 @@ Levels have a column each. A coefficient is reported per unit of its column, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, final
+from typing import Self, final
 
 import numpy as np
 
@@ -17,24 +16,63 @@ from klimb._stored import stored
 from klimb.formula.factors import Factor, learn_factor
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
-from klimb.latents.weights_posterior import Moments
 from klimb.likelihoods import Choices
-from klimb.numerics.arrays import Array
 from klimb.priors import LogNormal
 from klimb.rows.scaling import Scaling
 from klimb.rows.table import Source
-from klimb.terms.base import Context, Dense, Reported, Term, TermBlock, WeightsPrior
+from klimb.terms.base import Context, Dense, OneScale, Reported, Term, TermBlock
 from klimb.theta import ParameterBlock, PositiveParameter
 
 SCALE = LogNormal(median=1.0, sd=2.0)  # of the prior scale: says little, but that it is neither 0 nor infinite
 NAME = "scale(ridge)"
 
 
+class ColumnsTerm(Term):
+    """Columns of a formula, or (without factors) ``count`` columns of a matrix that come standardised."""
+
+    count: int
+    used: dict[str, Factor]
+    scaling: Scaling | None
+
+    @staticmethod
+    def learnt(call: Call, source: Source, text: str) -> tuple[int, dict[str, Factor]]:
+        """How many columns a call names, and their factors in order."""
+        used = {str(node): learn_factor(node, source, text) for node in bind(call, text)["x"]}
+        return sum(len(factor.names(True)) for factor in used.values()), used
+
+    @property
+    def size(self) -> int:
+        return self.count
+
+    @property
+    def coefficient_names(self) -> tuple[str, ...]:
+        return tuple(name for factor in self.used.values() for name in factor.names(True))
+
+    def block(self, source: Source) -> Dense:
+        every = Dense(np.hstack([factor.block(source, True) for factor in self.used.values()]))
+        return every if self.scaling is None else self.settled(every)
+
+    def settled(self, block: TermBlock) -> Dense:
+        assert isinstance(block, Dense)
+        assert self.scaling is not None
+        return Dense(self.scaling.apply(block.values))
+
+    def report(self) -> Reported | None:
+        """Coefficients of columns as they are, from weights of standardised ones."""
+        if self.scaling is None:
+            return None
+        scale = self.scaling.scale
+        return Reported(self.coefficient_names, np.diag(1.0 / scale), "fixed", -self.scaling.centre / scale)
+
+    def factors(self) -> dict[str, Factor]:
+        return self.used
+
+
 @final
 @stored("term.ridge")
 @dataclass(frozen=True, eq=False)
-class Ridge(Term):
-    """Columns of a formula, or (without factors) ``count`` columns of a matrix that come standardised."""
+class Ridge(ColumnsTerm, OneScale):
+    """Columns whose coefficients share one prior scale."""
 
     kind = "ridge"
     functions = (Function("ridge", "special", (Parameter("x", "numeric", many=True),),
@@ -47,69 +85,18 @@ class Ridge(Term):
 
     @classmethod
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> tuple[Ridge, ...]:
-        used = learnt_columns(call, source, text)
-        return (cls(len(names_of(used)), used),)
+        return (cls(*cls.learnt(call, source, text)),)
 
     @classmethod
     def of_matrix(cls, count: int, choices: Choices, spread: float = 1.0) -> Ridge:
         """For standardised columns of a matrix."""
         return cls(count, parameters=(_scale(choices, spread),))
 
-    @property
-    def size(self) -> int:
-        return self.count
-
-    @property
-    def coefficient_names(self) -> tuple[str, ...]:
-        return names_of(self.used)
-
-    def block(self, source: Source) -> Dense:
-        every = Dense(columns_of(self.used, source))
-        return every if self.scaling is None else self.settled(every)
-
     def ready(self, block: TermBlock, context: Context) -> Self:
         assert isinstance(block, Dense)
         return replace(self, scaling=Scaling.of(block.values, context.shares, centred=context.centred),
                        parameters=(_scale(context.choices, context.units.spread),))
 
-    def settled(self, block: TermBlock) -> Dense:
-        assert isinstance(block, Dense)
-        assert self.scaling is not None
-        return Dense(self.scaling.apply(block.values))
-
-    def prior(self, values: Sequence[Any], field: int = 0) -> WeightsPrior:
-        return WeightsPrior(np.zeros(self.size), np.full(self.size, values[0] ** 2))
-
-    def gradient(self, values: Sequence[Any], moments: Moments) -> tuple[float, ...]:
-        total = float((moments.mean**2).sum() + moments.variances().sum())
-        return ((total / values[0] ** 2 - self.size) / values[0],)
-
-    def report(self) -> Reported | None:
-        return None if self.scaling is None else per_unit(self.coefficient_names, self.scaling)
-
-    def factors(self) -> dict[str, Factor]:
-        return self.used
-
 
 def _scale(choices: Choices, spread: float) -> PositiveParameter:
     return choices.positive(NAME, replace(SCALE, median=spread * SCALE.median), spread, begin=spread)
-
-
-def learnt_columns(call: Call, source: Source, text: str) -> dict[str, Factor]:
-    """The factors that a call with many columns names, in order."""
-    return {str(node): learn_factor(node, source, text) for node in bind(call, text)["x"]}
-
-
-def names_of(used: dict[str, Factor]) -> tuple[str, ...]:
-    """Names of the columns of some factors; levels have a column each."""
-    return tuple(name for factor in used.values() for name in factor.names(True))
-
-
-def columns_of(used: dict[str, Factor], source: Source) -> Array:
-    """Their columns."""
-    return np.hstack([factor.block(source, True) for factor in used.values()])
-
-
-def per_unit(names: tuple[str, ...], scaling: Scaling) -> Reported:
-    """Coefficients of columns as they are, from weights of standardised ones."""
-    return Reported(names, np.diag(1.0 / scaling.scale), "fixed", -scaling.centre / scaling.scale)

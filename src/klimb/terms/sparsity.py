@@ -27,8 +27,8 @@ from klimb.rows.scaling import Scaling
 from klimb.rows.table import Source
 from klimb.sites.base import Site
 from klimb.sites.real import Laplace, StudentT
-from klimb.terms.base import Context, Dense, Reported, Term, TermBlock, WeightsPrior
-from klimb.terms.ridge import columns_of, learnt_columns, names_of, per_unit
+from klimb.terms.base import Context, Dense, TermBlock, WeightsPrior
+from klimb.terms.ridge import ColumnsTerm
 from klimb.theta import ParameterBlock, PositiveParameter
 
 TAPER = 1e3  # in units of the response over a column's spread, where coefficients beyond some tens do not happen
@@ -42,8 +42,8 @@ NAME = "scale(sparse)"
 @final
 @stored("term.sparse")
 @dataclass(frozen=True, eq=False)
-class Sparse(Term):
-    """Columns of a formula, or (without factors) ``count`` columns of a matrix that come standardised."""
+class Sparse(ColumnsTerm):
+    """Columns of whose coefficients few matter."""
 
     kind = "sparse"
     functions = (Function("sparse", "special", (Parameter("x", "numeric", many=True),
@@ -63,36 +63,19 @@ class Sparse(Term):
         if density not in DENSITIES:
             raise FormulaError("expected prior=laplace or prior=student_t", density, "Leave it out for laplace.", text,
                                call.span)
-        used = learnt_columns(call, source, text)
-        return (cls(len(names_of(used)), density, used),)
+        count, used = cls.learnt(call, source, text)
+        return (cls(count, density, used),)
 
     @classmethod
     def of_matrix(cls, count: int, choices: Choices, spread: float = 1.0, density: str = "laplace") -> Sparse:
         """For standardised columns of a matrix."""
         return cls(count, density, spread=spread, parameters=(_scale(choices, spread),))
 
-    @property
-    def size(self) -> int:
-        return self.count
-
-    @property
-    def coefficient_names(self) -> tuple[str, ...]:
-        return names_of(self.used)
-
-    def block(self, source: Source) -> Dense:
-        every = Dense(columns_of(self.used, source))
-        return every if self.scaling is None else self.settled(every)
-
     def ready(self, block: TermBlock, context: Context) -> Self:
         assert isinstance(block, Dense)
         spread = context.units.spread
         return replace(self, scaling=Scaling.of(block.values, context.shares, centred=context.centred), spread=spread,
                        parameters=(_scale(context.choices, spread),))
-
-    def settled(self, block: TermBlock) -> Dense:
-        assert isinstance(block, Dense)
-        assert self.scaling is not None
-        return Dense(self.scaling.apply(block.values))
 
     def prior(self, values: Sequence[Any], field: int = 0) -> WeightsPrior:
         return WeightsPrior(np.zeros(self.size), np.full(self.size, (TAPER * self.spread) ** 2))
@@ -115,12 +98,6 @@ class Sparse(Term):
             value = float((site.oracle(zeros, m, v).value + site.constant(zeros)).sum())
             sides.append(value - self.log_taper(moved))
         return ((sides[0] - sides[1]) / (2.0 * DIFFERENCE * values[0]),)
-
-    def report(self) -> Reported | None:
-        return None if self.scaling is None else per_unit(self.coefficient_names, self.scaling)
-
-    def factors(self) -> dict[str, Factor]:
-        return self.used
 
 
 def _scale(choices: Choices, spread: float) -> PositiveParameter:

@@ -23,7 +23,7 @@ from klimb.latents.base import Posterior
 from klimb.latents.shocks import ShockMoments, Shocks
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Expectation
-from klimb.trust.weights import LogWeights, exact_site
+from klimb.trust.weights import exact_site
 
 # Nodes per coefficient of a level, the most first: those give sums right to some 0.02 nats even where sds are large.
 NODES = {0: (1,), 1: (15, 9, 5), 2: (7, 5), 3: (5, 3)}
@@ -95,9 +95,9 @@ class CollapsedWeights:
         self._site, self._y = exact_site(problem.site).rows(order), problem.y[order]
         self._m, self._a, self._gamma = (values[order] for values in (posterior.m, posterior.a, posterior.gamma))
         # E_q h_i: with it taken off, every term is small and the sum of all begins at the bound.
-        expected = self._site.oracle(self._y, self._m, posterior.v[order]).value
-        self._expected = expected + 0.5 * self._gamma * posterior.v[order]
-        self.bound = LogWeights(problem, posterior, None).mean
+        expected = exact_site(problem.site).oracle(problem.y, posterior.m, posterior.v).value
+        self._expected = (expected + 0.5 * posterior.gamma * posterior.v)[order]
+        self.bound = float(expected.sum()) + problem.constant - posterior.kl
 
     @property
     def work(self) -> int:

@@ -23,7 +23,7 @@ from klimb.trust.ladder import Ladder, climb_ladder
 from klimb.trust.marginals import Corrected
 from klimb.trust.modes import LARGEST, Mode, other_modes
 from klimb.trust.sites import SiteReport, site_report
-from klimb.trust.verdict import MODE_ODDS, Findings, Verdict, Word, judge, tail_matters
+from klimb.trust.verdict import MODE_ODDS, Findings, Judged, Verdict, judge, tail_matters
 from klimb.trust.weights import LogWeights, exact_site
 
 REDRAW_DIM = 20  # coordinates up to which a wider proposal is worth its draws
@@ -39,7 +39,7 @@ FULL_DRAWS = 16_384
 
 @final
 @dataclass(frozen=True, eq=False)
-class Trust:
+class Trust(Judged):
     """Whether a fit can be believed. Made by ``result.trust``; ``print`` it, or read the parts.
 
     ``verdict`` is "trust", "corrected" or "doubt"; ``number`` is the figure behind it, ``measures`` says what of, and
@@ -74,25 +74,9 @@ class Trust:
     context: _Context = field(repr=False)
 
     @property
-    def verdict(self) -> Word:
-        return self.judgement.word
-
-    @property
     def khat_matters(self) -> bool:
         """Whether the tail that k-hat describes carries weight: it does not where nearly all draws are effective."""
         return tail_matters(self.efficiency)
-
-    @property
-    def number(self) -> float:
-        return self.judgement.number
-
-    @property
-    def measures(self) -> str:
-        return self.judgement.measures
-
-    @property
-    def advice(self) -> str:
-        return self.judgement.advice
 
     # -- what costs more, when it is asked for
 
@@ -168,8 +152,7 @@ class Trust:
         """Plain numbers and text, for JSON and reports."""
         moments = self.marginals
         return {
-            "verdict": self.verdict, "number": self.number, "measures": self.measures, "advice": self.advice,
-            "khat": _plain(self.khat), "khat_matters": self.khat_matters,
+            **self._judged(), "khat": _plain(self.khat), "khat_matters": self.khat_matters,
             "direction_khat": _plain(self.direction_khat),
             "n_draws": self.n_draws, "efficiency": self.efficiency, "bound": self.bound,
             "log_evidence": self.log_evidence, "log_evidence_error": self.log_evidence_error,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 
@@ -34,6 +34,31 @@ class Verdict:
     number: float
     measures: str
     advice: str
+
+
+class Judged:
+    """What has a verdict: its parts by name."""
+
+    judgement: Verdict
+
+    @property
+    def verdict(self) -> Word:
+        return self.judgement.word
+
+    @property
+    def number(self) -> float:
+        return self.judgement.number
+
+    @property
+    def measures(self) -> str:
+        return self.judgement.measures
+
+    @property
+    def advice(self) -> str:
+        return self.judgement.advice
+
+    def _judged(self) -> dict[str, Any]:
+        return {"verdict": self.verdict, "number": self.number, "measures": self.measures, "advice": self.advice}
 
 
 @final

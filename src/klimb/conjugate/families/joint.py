@@ -75,8 +75,24 @@ class NormalGamma(Family):
         return np.stack([mu, tau], axis=-1)
 
 
+class MeanAndPrecision(Family):
+    """What distributions of means and of a precision matrix share; the first two statistics are those of the means."""
+
+    @property
+    def dimension(self) -> int:
+        return int(self.natural[0].shape[-1])
+
+    @property
+    def kappa(self) -> Array:
+        return -2.0 * self.natural[1]
+
+    @property
+    def mean(self) -> Array:
+        return self.natural[0] / self.kappa[..., None]
+
+
 @final
-class NormalWishart(Family):
+class NormalWishart(MeanAndPrecision):
     """mu | L ~ Normal(mean, kappa L), L ~ Wishart(dof, rate): statistics (L mu, mu'L mu, L, log det L)."""
 
     event_ndims: ClassVar[tuple[int, ...]] = (1, 0, 2, 0)
@@ -94,18 +110,6 @@ class NormalWishart(Family):
         scatter = k[..., None, None] * m[..., :, None] * m[..., None, :]
         super().__init__((k[..., None] * m, -0.5 * k, -0.5 * (R + scatter),
                           np.broadcast_to(precision.natural[0] + 0.5, plates)))
-
-    @property
-    def dimension(self) -> int:
-        return int(self.natural[0].shape[-1])
-
-    @property
-    def kappa(self) -> Array:
-        return -2.0 * self.natural[1]
-
-    @property
-    def mean(self) -> Array:
-        return self.natural[0] / self.kappa[..., None]
 
     @cached_property
     def precision(self) -> Wishart:
@@ -146,7 +150,7 @@ class NormalWishart(Family):
 
 
 @final
-class TiedNormalWishart(Family):
+class TiedNormalWishart(MeanAndPrecision):
     """K means with one precision matrix: mu_k | L ~ Normal(mean_k, kappa_k L), L ~ Wishart(dof, rate).
 
     Statistics (L mu_k, mu_k'L mu_k, L, log det L); one member only, no plates.
@@ -160,18 +164,6 @@ class TiedNormalWishart(Family):
         precision = Wishart(dof, R)
         super().__init__((k[:, None] * m, -0.5 * k, -0.5 * (R + (k * m.T) @ m),
                           np.asarray(precision.natural[0] + 0.5 * len(m))))
-
-    @property
-    def dimension(self) -> int:
-        return int(self.natural[0].shape[-1])
-
-    @property
-    def kappa(self) -> Array:
-        return -2.0 * self.natural[1]
-
-    @property
-    def mean(self) -> Array:
-        return self.natural[0] / self.kappa[:, None]
 
     @cached_property
     def precision(self) -> Wishart:

@@ -8,9 +8,9 @@ from typing import Any, final
 
 import numpy as np
 
+from klimb.linalg.matrix import DenseDesign
 from klimb.linalg.operators.base import BLOCK_DOUBLES, Operator, Rows, as_row_indices
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import symmetric_from_lower
 
 LARGE = 100_000  # nonzeros from which products in single precision pay
 ROWS_AT_A_TIME = 4096  # of a dense matrix, when it has to be scaled or squared
@@ -43,16 +43,7 @@ class DenseOperator(Operator):
         return norms
 
     def gram(self, gamma: Array) -> Array:
-        from scipy.linalg.blas import dsyrk
-
-        D = self.shape[1]
-        if gamma.size and gamma.min() < 0.0:
-            return super().gram(gamma)
-        total = np.zeros((D, D), order="F")
-        for rows in self._blocks():
-            scaled = self.values[rows] * np.sqrt(gamma[rows, None])
-            total = dsyrk(1.0, scaled.T, beta=1.0, c=total, lower=1, overwrite_c=1)
-        return np.asfortranarray(symmetric_from_lower(total))
+        return DenseDesign(self.values).weighted_gram(gamma)
 
     def take(self, rows: Rows) -> DenseOperator:
         return DenseOperator(self.values[as_row_indices(rows, self.shape[0])])
