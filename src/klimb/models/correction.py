@@ -8,7 +8,7 @@ evidence, and the posterior of the weights gets the means and covariances of the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -16,11 +16,14 @@ import numpy as np
 from klimb.infer.result import Result
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.lowdiscrepancy import matched_draws
-from klimb.numerics.pareto import smooth_log_weights
-from klimb.trust.collapsed import NODES, CollapsedWeights
+from klimb.numerics.pareto import SmoothedWeights, smooth_log_weights
+from klimb.numerics.proposals import StudentMixture
+from klimb.trust.collapsed import NODES, CollapsedDraws, CollapsedWeights
 
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 512
 MOST_VALUES = 6e5  # of log p, at one theta
+FREE_VALUES = 4e4  # that are always taken
+WIDE_DIM, WIDER = 20, 1.1  # shared weights up to which a wider proposal is drawn from, and its scale
 LARGEST = 3e7  # values of log p from which a model is too large to be looked at so closely
 NEGLIGIBLE = 0.003  # variance of log weights up to which sds are right to 0.5%
 NEGLIGIBLE_GAIN = 0.01  # nats between evidence and bound that move no hyperparameter
@@ -86,11 +89,15 @@ class Corrector:
         weights = self._weights(result, n, self._nodes)
         if weights is None:
             return None
-        n = max(min(n, int(MOST_VALUES / weights.work)), PROBE_DRAWS) // 2 * 2
-        draws = weights(matched_draws(n, dim, seed=self._count % SEEDS))
+        n = max(min(n, int(MOST_VALUES / weights.work)), int(FREE_VALUES / weights.work), FEWEST_DRAWS)
+        n = min(n, MOST_DRAWS) // 2 * 2
+        seed = self._count % SEEDS
+        draws = weights(matched_draws(n, dim, seed=seed))
         if not np.isfinite(draws.log_weights).any():
             return None
         smoothed = smooth_log_weights(draws.log_weights)
+        if dim <= WIDE_DIM and (smoothed.khat > 0.5 or smoothed.effective < 0.8 * n) and smoothed.effective > 2 * dim:
+            draws, smoothed = _wider(weights, draws, smoothed, seed)
         efficiency = smoothed.effective / n
         part = weights.shocks.matched(draws.moments(smoothed.normalised)) if efficiency >= USABLE else None
         return Correction(smoothed.log_mean - weights.bound, part, smoothed.khat, efficiency)
@@ -106,3 +113,17 @@ class Corrector:
             return None
         found = CollapsedWeights(problem, posterior, shocks, MOST_VALUES / n, nodes)
         return found if PROBE_DRAWS * found.work <= LARGEST else None
+
+
+def _wider(weights: CollapsedWeights, first: CollapsedDraws, smoothed: SmoothedWeights,
+           seed: int) -> tuple[CollapsedDraws, SmoothedWeights]:
+    """Draws of a t with the moments that the first ones found: its tails reach where q's own do not."""
+    found = first.moments(smoothed.normalised)
+    values, vectors = np.linalg.eigh(found.spread)
+    spread = (vectors * np.maximum(values, 0.25)) @ vectors.T * WIDER**2
+    proposal = StudentMixture(np.ones(1), found.centre[None], np.linalg.cholesky(spread)[None])
+    e = proposal.draws(len(first.e), seed)
+    draws = weights(e)
+    log_q = -0.5 * (e**2).sum(axis=1) - 0.5 * e.shape[1] * np.log(2.0 * np.pi)
+    draws = replace(draws, log_weights=draws.log_weights + log_q - proposal.log_density(e))
+    return draws, smooth_log_weights(draws.log_weights)

@@ -64,7 +64,8 @@ class FitTrust:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and text, for JSON."""
         return {"verdict": self.verdict, "number": self.number if np.isfinite(self.number) else None,
-                "measures": self.measures, "advice": self.advice, "facts": {fact.label: fact.value for fact in self.facts}}
+                "measures": self.measures, "advice": self.advice,
+                "facts": {fact.label: fact.value for fact in self.facts}}
 
 
 def quick_trust(fit: Fit) -> FitTrust:
