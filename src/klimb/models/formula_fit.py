@@ -185,9 +185,11 @@ class FormulaFit(Fit):
         for block in cuts:
             rows[0].append(np.tile(self._level_shift, (block.size, 1)))
             names += block.names
+        if not names:
+            return names, np.zeros((0, 0))
         pairs = []
         for number, own_rows in enumerate(rows):
-            L = self.linear.weight_rows(np.vstack(own_rows or [np.zeros((0, size))]))
+            L = self.linear.weight_rows(np.vstack(own_rows))
             pairs.append([part.joint(L, 0.0) for part in self._of_field(number).parts])
         means = np.array([np.concatenate([m for m, _ in each]) for each in zip(*pairs, strict=True)])
         for block in cuts:

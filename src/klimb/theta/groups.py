@@ -29,10 +29,10 @@ class GroupCovariance(ParameterBlock):
     Theta holds the logs of the free sds, then atanh of the partial correlations row by row: those of column i with the
     columns before it. The value is R with R R' the covariance. What is printed are correlations, not partial ones.
 
-    With a ``mix`` U theta speaks of the coefficients w of columns X U freed of those marginal to them (slopes are centred,
-    then), where their posterior is well behaved: b = U w are the coefficients of the columns as they are written, of
-    which the printed sds and correlations are. Default priors act on w; where ``as_printed`` the priors act on what is
-    printed, with the Jacobian of one in the other.
+    With a ``mix`` U theta speaks of the coefficients w of columns X U freed of those marginal to them (slopes are
+    centred, then), where their posterior is well behaved: b = U w are the coefficients of the columns as they are
+    written, of which the printed sds and correlations are. Default priors act on w; where ``as_printed`` the priors
+    act on what is printed, with the Jacobian of one in the other.
     """
 
     sds: tuple[PositiveParameter, ...]
