@@ -204,10 +204,11 @@ def _shifted(products: tuple[Product, ...], factors: dict[str, Factor]) -> Itera
 def posterior_notes(fit: FormulaFit, priors: Mapping[str, Any] | None, encoded: Encoded) -> tuple[str, ...]:
     """What is worth saying of the posterior: separation, and priors that overrule the data or stand for them."""
     given = {name for name, prior in (priors or {}).items() if prior != "auto"}
+    if "fixed" in given:
+        given |= {name for name in fit.encoder.fixed.names if name != INTERCEPT}
     apart = [*_separated(fit, encoded.blocks[0]), *_one_sided(fit)]
-    constant = float(np.ptp(fit.observed.y)) == 0.0
-    found = [text for name, text in _conflicts(fit)
-             if name in given or ("fixed" in given and name != INTERCEPT) or not (apart or constant)]
+    known = bool(apart) or any("cannot tell" in note or "nothing" in note for note in fit.notes)  # why priors matter
+    found = [text for name, text in _conflicts(fit, given) if name in given or not known]
     return (*apart[:MOST], *found[:MOST], *_held(fit, given))
 
 
@@ -248,53 +249,42 @@ def _one_sided(fit: FormulaFit) -> Iterator[str]:
                         "coefficient goes rests on the prior." for k in full.tolist())
 
 
-def without(m: float, s: float, slope: float, curvature: float) -> tuple[float, float, float]:
-    """Mean and sd without a prior of this slope and curvature at m, and the share of what is known that is the prior's.
+def _conflicts(fit: FormulaFit, given: set[str]) -> Iterator[tuple[str, str]]:
+    """Coefficients that priors move by more than half an sd, that rest on them, or lie in the tails of given ones.
 
-    The prior's part of the precision is taken out: 1/s'^2 = 1/s^2 + curvature, m' = m - s'^2 slope. For N(mu, s0^2) on
-    one of several coefficients that is exact, by the Sherman-Morrison formula, and no other one moves by more sds.
+    Without its prior N(mu, s0^2) a coefficient with posterior N(m, s^2), given theta, has m' = m + s^2 (m - mu) / (s0^2
+    - s^2) and s'^2 = s^2 s0^2 / (s0^2 - s^2): the Sherman-Morrison formula, so that the others are counted; by Cauchy
+    and Schwarz no linear function of the coefficients moves by more sds. m' is (m - mu) / sqrt(s0^2 - s^2) sds from mu
+    where both are uncertain.
     """
-    share = min(max(-curvature * s**2, 0.0), 1.0)
-    left = s**2 / max(1.0 - share, 1e-12)
-    return m - left * slope, float(np.sqrt(left)), share
-
-
-def _conflicts(fit: FormulaFit) -> Iterator[tuple[str, str]]:
-    """Coefficients that their priors move by more than half an sd, those in their tails, those that rest on them."""
-    fixed, linear = fit.encoder.fixed, fit.linear
-    fields, place = fit.model.likelihood.fields, fit.linear.places[0]
+    fixed, fields, place = fit.encoder.fixed, fit.model.likelihood.fields, fit.linear.places[0]
     some = fit.components.pruned(0.05)
     for number, field in enumerate(fields if fixed.size else ()):
         every: Any = some.parts
-        parts = [part if len(fields) == 1 else part.parts[number] for part in every]
         L = np.zeros((fixed.size, fit.components.parts[0].size // len(fields)))
         L[:, place] = np.eye(fixed.size)
-        pairs = [part.at(linear.weight_rows(L), 0.0) for part in parts]
-        means, variances = (np.array([pair[k] for pair in pairs]) for k in (0, 1))
-        mean = some.weights @ means
-        sd = np.sqrt(some.weights @ (variances + (means - mean) ** 2))
+        rows = fit.linear.weight_rows(L)
+        pairs = [(part if len(fields) == 1 else part.parts[number]).at(rows, 0.0) for part in every]
+        m, variance = (np.array([pair[k] for pair in pairs]) for k in (0, 1))
+        gap, wide = m - fixed.mean[number], fixed.sd**2
+        left = np.maximum(wide - variance, 1e-12 * wide)
+        shares, scores = some.weights @ (variance / wide), np.abs(some.weights @ (gap / np.sqrt(left)))
+        freely, moved = some.weights @ (m + variance * gap / left), some.weights @ (np.sqrt(variance) * gap / left)
+        loosely = np.sqrt(some.weights @ (variance * wide / left))
         for j, name in enumerate(fixed.names):
-            text = _conflict(name if len(fields) == 1 else f"{field}: {name}", fit.priors.get(name, ""), float(mean[j]),
-                             float(sd[j]), float(fixed.mean[number, j]), float(fixed.sd[j]))
-            if text:
-                yield name, text
-
-
-def _conflict(name: str, prior: str, m: float, s: float, middle: float, width: float) -> str:
-    freely, loosely, share = without(m, s, (middle - m) / width**2, -1.0 / width**2)
-    score = abs(m - middle) / (width * max(1.0 - share, 1e-12) ** 0.5)  # of the data's own estimate, under the prior
-    moved = abs(freely - m) / s
-    if share > RESTS and score <= TAIL:
-        return f"{name} rests on its prior, {prior}: the data add {100 * (1 - share):.0f}% of what is known about it."
-    if score <= TAIL and moved <= MOVED:
-        return ""
-    return (f"prior-data conflict on {name}: the data alone would say {plain(freely, 3)} (sd {plain(loosely, 3)}), "
-            f"{plain(score, 2)} sds from what its prior, {prior}, expects. The prior moves the estimate by "
-            f"{plain(moved, 2)} sd, and {100 * share:.0f}% of any change of the prior's mean would be seen in it.")
+            words, prior, share = name if len(fields) == 1 else f"{field}: {name}", fit.priors.get(name, ""), shares[j]
+            if share > RESTS and scores[j] <= TAIL:
+                yield name, (f"{words} rests on its prior, {prior}: the data add {100 * (1 - share):.0f}% of what is "
+                             "known about it.")
+            elif abs(moved[j]) > MOVED or (scores[j] > TAIL and name in given):
+                yield name, (f"prior-data conflict on {words}: the data alone would say {plain(freely[j], 3)} (sd "
+                             f"{plain(loosely[j], 3)}), {plain(scores[j], 2)} sds from what its prior, {prior}, "
+                             f"expects. The prior moves the estimate by {plain(abs(moved[j]), 2)} sd, and the estimate "
+                             f"follows {100 * share:.0f}% of any change of the prior's mean.")
 
 
 def _held(fit: FormulaFit, given: set[str]) -> Iterator[str]:
-    """The same for positive parameters with priors of the user's, on their logarithms."""
+    """The same for positive parameters with priors of the user's, to first order, on their logarithms."""
     points, weights = fit.components.marginal_points
     for block in fit.model.theta.blocks if fit.components.integrated else ():
         values = block.reported(points[:, fit.model.theta.slice_of(block)])
@@ -303,11 +293,9 @@ def _held(fit: FormulaFit, given: set[str]) -> Iterator[str]:
             if name not in given or name not in block.names or not isinstance(prior, PositivePrior):
                 continue
             logs = np.log(values[:, block.names.index(name)])
-            m = float(weights @ logs)
-            s = float(np.sqrt(weights @ (logs - m) ** 2))
-            slope, beyond = prior.slope(float(np.exp(m))), prior.slope(float(np.exp(m + 1e-4)))
-            freely, _, share = without(m, s, slope, (beyond - slope) / 1e-4)
-            if abs(freely - m) > MOVED * s and s > 0.0:
-                how = "rests on it" if share > RESTS else f"would be about {plain(float(np.exp(freely)), 2)} without it"
-                yield (f"prior-data conflict on {name}: {prior} moves its logarithm by {plain(abs(freely - m) / s, 2)} "
-                       f"sd, the parameter to {plain(float(np.exp(m)), 3)}; it {how}.")
+            middle = float(weights @ logs)
+            sd = float(np.sqrt(weights @ (logs - middle) ** 2))
+            slope = prior.slope(float(np.exp(middle)))  # of the log density: what the prior adds to the data's own
+            if sd * abs(slope) > MOVED:
+                yield (f"prior-data conflict on {name}: its prior, {prior}, moves it {'up' if slope > 0.0 else 'down'} "
+                       f"by about {plain(sd * abs(slope), 2)} sd, to {plain(float(np.exp(middle)), 3)}.")
