@@ -49,6 +49,8 @@ def freed(X: Array, products: Sequence[Product], factors: dict[str, Factor], sha
     """
     owner = owners(products, factors)
     U, constant = np.eye(X.shape[1]), constant_in(products, factors)
+    if constant is not None and () not in products and left_alone[constant > 0.0].any():
+        constant = None  # cells with priors of their own: what is taken out of others would move them
     for number, product in enumerate(products):
         if not product:
             continue
