@@ -133,8 +133,10 @@ def _response(data: Observed, family: Likelihood) -> Iterator[str]:
 def _offsets(encoder: Encoder, encoded: Encoded, data: Observed, family: Likelihood) -> Iterator[str]:
     """Exposures that nobody took the logarithm of: y is more in proportion to them than to their exponentials."""
     total = float(data.shares @ data.y)
+    if family.link.name != "log" or total <= 0.0:
+        return
     for term, block in zip(encoder.terms, encoded.blocks, strict=True):
-        if not isinstance(term, OffsetTerm) or not isinstance(block, Dense) or family.link.name != "log" or total <= 0.0:
+        if not isinstance(term, OffsetTerm) or not isinstance(block, Dense):
             continue
         o, w = block.values[:, 0], np.ones(data.n) if data.weights is None else data.weights
         if o.min() <= 0.0 or any(step.function.startswith("log") for step in term.expression.steps):
@@ -250,7 +252,9 @@ def _one_sided(fit: FormulaFit) -> Iterator[str]:
 
 
 def _conflicts(fit: FormulaFit, given: set[str]) -> Iterator[tuple[str, str]]:
-    """Coefficients that priors move by more than half an sd, that rest on them, or lie in the tails of given ones.
+    """Coefficients that rest on their priors, lie in their tails, or are moved by more than half an sd.
+
+    Default priors must do both: those that shrink what the data hardly say are not in conflict with them.
 
     Without its prior N(mu, s0^2) a coefficient with posterior N(m, s^2), given theta, has m' = m + s^2 (m - mu) / (s0^2
     - s^2) and s'^2 = s^2 s0^2 / (s0^2 - s^2): the Sherman-Morrison formula, so that the others are counted; by Cauchy
@@ -267,7 +271,7 @@ def _conflicts(fit: FormulaFit, given: set[str]) -> Iterator[tuple[str, str]]:
         pairs = [(part if len(fields) == 1 else part.parts[number]).at(rows, 0.0) for part in every]
         m, variance = (np.array([pair[k] for pair in pairs]) for k in (0, 1))
         gap, wide = m - fixed.mean[number], fixed.sd**2
-        left = np.maximum(wide - variance, 1e-12 * wide)
+        left = np.where(variance < (1.0 - 1e-9) * wide, wide - variance, np.inf)  # inf: the data say nothing at all
         shares, scores = some.weights @ (variance / wide), np.abs(some.weights @ (gap / np.sqrt(left)))
         freely, moved = some.weights @ (m + variance * gap / left), some.weights @ (np.sqrt(variance) * gap / left)
         loosely = np.sqrt(some.weights @ (variance * wide / left))
@@ -276,7 +280,7 @@ def _conflicts(fit: FormulaFit, given: set[str]) -> Iterator[tuple[str, str]]:
             if share > RESTS and scores[j] <= TAIL:
                 yield name, (f"{words} rests on its prior, {prior}: the data add {100 * (1 - share):.0f}% of what is "
                              "known about it.")
-            elif abs(moved[j]) > MOVED or (scores[j] > TAIL and name in given):
+            elif (max if name in given else min)(abs(moved[j]) / MOVED, scores[j] / TAIL) > 1.0:
                 yield name, (f"prior-data conflict on {words}: the data alone would say {plain(freely[j], 3)} (sd "
                              f"{plain(loosely[j], 3)}), {plain(scores[j], 2)} sds from what its prior, {prior}, "
                              f"expects. The prior moves the estimate by {plain(abs(moved[j]), 2)} sd, and the estimate "
