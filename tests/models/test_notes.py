@@ -65,8 +65,9 @@ def test_what_cannot_work_is_an_error_with_the_remedy(formula, family, words):
         klimb.fit(formula, DATA, family=family)
 
 
-@pytest.mark.parametrize("formula", ["y ~ gp(x)", "y ~ x*z", "y ~ 0 + h + x", "y ~ x*h", "y ~ h:x + h", "y ~ s(x) + C(few)",
-                                     "y ~ 0 + scale(x)", "y ~ poly(x, 2, raw=True)*h", "y ~ x + (x | g)", "y ~ exp(x)"])
+@pytest.mark.parametrize("formula", ["y ~ gp(x)", "y ~ s(x) + C(few)", "y ~ x + (x | g)",
+                                     "y ~ x*z", "y ~ 0 + h + x", "y ~ x*h", "y ~ h:x + h",
+                                     "y ~ 0 + scale(x)", "y ~ poly(x, 2, raw=True)*h", "y ~ exp(x)"])
 def test_formulas_that_span_the_same_for_any_origin_have_no_note(formula):
     assert klimb.fit(formula, DATA, hyper="optimise").notes == ()
 
@@ -110,13 +111,6 @@ def test_priors_that_agree_are_silent_and_those_that_decide_are_named():
     assert any("conflict on Intercept" in note for note in notes)
     notes = klimb.fit("y ~ x", DATA, priors={"sigma": "half_normal(0.05)"}).notes
     assert any("conflict on sigma" in note for note in notes)
-
-
-def test_default_priors_that_overrule_are_named():
-    rng = np.random.default_rng(8)
-    x, e = rng.standard_normal(N), rng.standard_normal(N)
-    notes = klimb.fit("y ~ x + z", {"x": x, "z": x + 0.01 * e, "y": 50.0 * e + rng.standard_normal(N)}).notes
-    assert any("prior-data conflict on z" in note for note in notes), notes
 
 
 def test_a_level_of_one_outcome_is_named():
