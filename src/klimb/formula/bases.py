@@ -15,6 +15,7 @@ from klimb.formula.numeric import counted_quantile
 from klimb.numerics.arrays import Array
 from klimb.rows.table import Source
 
+LOST = 1e-13  # what a power adds to the lower ones, over itself: rounding leaves nothing of less
 
 @final
 @stored("formula.polynomial")
@@ -61,6 +62,11 @@ def learn_polynomial(x: Array, source: Source, arguments: dict[str, Any], node: 
         raise FormulaError("expected a degree from 1 to 50", str(degree), "Use s(x) for flexible curves.", text,
                            node.span)
     if arguments["raw"]:
+        size, reach = float(np.abs(x).max(initial=0.0)), 0.5 * float(np.ptp(x)) if len(x) else 0.0
+        if 0.0 < (reach / (size or 1.0)) ** degree < LOST:
+            raise FormulaError("expected powers that keep their digits", f"values of {size:.3g} that differ by at most "
+                               f"{2 * reach:.3g}", f"Use poly({arguments['x']}, {degree}), which is the same curve, or "
+                               "subtract a round number from the column first.", text, node.span)
         return PolynomialBasis(degree, (), ())
     distinct = len(np.unique(x))
     if distinct <= degree:

@@ -45,7 +45,6 @@ class SiteParameter:
     field: str
     prior: Callable[[float], PositivePrior]
     scaled: bool = False
-    least: float = 0.0  # a search stays above
 
 
 @final
@@ -84,14 +83,14 @@ class Choices:
         return name in self._given and self._given[name] != "auto"
 
     def positive(self, name: str, default: PositivePrior, unit: float = 1.0, *, begin: float | None = None,
-                 least: float = 0.0, kind: Any = "parameter") -> PositiveParameter:
+                 kind: Any = "parameter") -> PositiveParameter:
         """A positive parameter with the user's prior or the default one; a name that a column has is changed."""
         while name in self.printed:
             name += " (parameter)"
         prior = self.take(name, default, (PositivePrior, Fixed))
         if begin is None:
             begin = prior.typical() if isinstance(prior, PositivePrior) else 1.0
-        return PositiveParameter(name, prior, begin, unit, least, kind)
+        return PositiveParameter(name, prior, begin, unit, kind=kind)
 
     def finish(self) -> None:
         """An error for a name that nothing has."""
@@ -198,7 +197,7 @@ class Likelihood:
         scale = self.units(data).spread
         blocks = tuple(
             choices.positive(p.name, p.prior(scale), scale if p.scaled else 1.0,
-                             begin=0.7 * scale if p.scaled else None, least=p.least)
+                             begin=0.7 * scale if p.scaled else None)
             for p in self.free
         )
         return replace(self, parameters=blocks)

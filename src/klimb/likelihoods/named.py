@@ -130,7 +130,7 @@ class StudentT(Likelihood):
 
     name, aliases, about, response = "student_t", ("student", "t"), "measurements with outliers", "real"
     links: ClassVar = {"identity": sites.StudentT}
-    site_parameters = (_SCALE, SiteParameter("df", "df", lambda _: GammaPrior(2.0, 0.1), least=1.001))
+    site_parameters = (_SCALE, SiteParameter("df", "df", lambda _: GammaPrior(2.0, 0.1)))
 
     def mean_response(self, data: Observed) -> float:
         order = np.argsort(data.y, kind="stable")  # the median, copies counted

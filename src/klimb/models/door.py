@@ -14,6 +14,7 @@ from klimb.likelihoods import Choices, Likelihood, Observed, likelihood, named_s
 from klimb.models.formula_fit import FormulaFit
 from klimb.models.linear import LinearModel
 from klimb.models.model import HyperMode
+from klimb.models.notes import data_notes, posterior_notes
 from klimb.models.prediction import checked_interval
 from klimb.models.progress import reporter
 from klimb.models.solution import solve
@@ -22,8 +23,6 @@ from klimb.rows.frames import Frame, read_frame
 from klimb.sites.base import Site
 from klimb.terms.base import Context
 from klimb.terms.encoder import Encoded, Encoder, encode
-
-MOST_CHECKED = 300  # columns up to which collinear ones are looked for
 
 
 def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None = None,
@@ -81,11 +80,12 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     if encoded.left is None:
         raise InputError("a fit needs a response on the left of ~", repr(formula), "Write y ~ ..., say.")
     model, encoder, observed, printed = build(encoder, encoded, resolved, priors)
-    notes = (*_order_notes(observed, resolved, frame, encoder), *_collinear_notes(encoded, encoder))
+    notes = data_notes(encoder, encoded, observed, model.likelihood, frame)
     with reporter(progress) as listen:
         solution = solve(model, observed, hyper=hyper, tol=tol, listen=listen)
-    return FormulaFit.of(solution, observed, interval=float(interval), notes=notes, encoder=encoder, priors=printed,
-                         frame=frame)
+    found = FormulaFit.of(solution, observed, interval=float(interval), notes=notes, encoder=encoder, priors=printed,
+                          frame=frame)
+    return replace(found, notes=(*found.notes, *posterior_notes(found, priors, encoded)))
 
 
 def build(encoder: Encoder, encoded: Encoded, family: Likelihood,
@@ -127,27 +127,3 @@ def _row_weights(weights: Any, frame: Frame) -> Array | None:
     if not array.any():
         raise InputError("some weight must be positive", "none", "Rows with weight 0 are left out.")
     return array
-
-
-def _order_notes(data: Observed, family: Likelihood, frame: Frame, encoder: Encoder) -> tuple[str, ...]:
-    """Ordered levels that nobody has put in order."""
-    response = encoder.response
-    if family.response != "ordered" or family.levels or response is None or response.kind != "levels":
-        return ()
-    if frame.read(response.columns[0]).kind != "text":
-        return ()
-    return (f"levels of {response.name} are in alphabetical order, {' < '.join(data.levels)}: pass an ordered "
-            'category, or family={"name": "ordinal", "levels": [...]}, for another one.',)
-
-
-def _collinear_notes(encoded: Encoded, encoder: Encoder) -> tuple[str, ...]:
-    """Columns that the data cannot tell apart: their coefficients rest on the prior."""
-    block: Any = encoded.blocks[0]
-    names = encoder.fixed.every_name
-    if not 0 < len(names) <= MOST_CHECKED:
-        return ()
-    from klimb.terms.collinear import collinear
-
-    found = collinear(block.values, names)
-    more = [f"{len(found) - 3} more columns are not identified either."] if len(found) > 3 else []
-    return (*found[:3], *more)

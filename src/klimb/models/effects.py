@@ -69,9 +69,9 @@ def _curves(fit: FormulaFit, variable: FormulaVariable, level: float) -> list[Ef
                  else mean_columns(f, tail)}
     shown = tuple(x.tolist()) if numeric else tuple(str(value) for value in x)
     rug, counts = _data(fit, variable)
-    return [EffectCurve(variable.name, shown, tuple(columns["mean"].tolist()), tuple(columns["lower"].tolist()),
-                        tuple(columns["upper"].tolist()), level, variable.name, label, rug, counts,
-                        _note(fit, variable)) for label, columns in found.items()]
+    return [EffectCurve(variable.name, shown, tuple(columns.get("median", columns["mean"]).tolist()),
+                        tuple(columns["lower"].tolist()), tuple(columns["upper"].tolist()), level, variable.name, label,
+                        rug, counts, _note(fit, variable)) for label, columns in found.items()]
 
 
 def _grid(variable: FormulaVariable) -> Any:

@@ -22,7 +22,7 @@ from klimb.likelihoods import Observed
 from klimb.models.components import Components, Latents
 from klimb.models.loo import LeaveOneOut, leave_one_out
 from klimb.models.model import Model
-from klimb.models.prediction import PredictionKind, checked_interval, columns_of
+from klimb.models.prediction import PredictionKind, checked_interval, columns_of, tail_notes
 from klimb.models.search import Peak
 from klimb.models.solution import Solution, around
 from klimb.models.tabulate import parameter_rows
@@ -73,7 +73,9 @@ class Fit:
             trace = BoundTrace(solution.path, (), (PARAMETERS,) * len(solution.path))
         else:
             trace = BoundTrace(tuple(history.bound.tolist()), tuple(history.stationarity.tolist()), history.rule)
-        notes = (*more.pop("notes", ()), *solution.result.notes)
+        components = solution.components
+        tails = tail_notes(components.weights, [solution.model.moved(at).new_site(None) for at in components.theta])
+        notes = (*more.pop("notes", ()), *solution.result.notes, *tails)
         return cls(solution.model, solution.components, solution.bound, solution.mode, solution.status, data, trace,
                    solution.n_fits, notes=notes, result=solution.result, **more)
 

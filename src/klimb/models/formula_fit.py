@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from klimb._stored import SKIPPED, stored
 from klimb.errors import InputError
@@ -20,7 +21,7 @@ from klimb.models.components import Components, Latents
 from klimb.models.fit import Fit, numbers_of
 from klimb.models.linear import LinearModel, LinearRows
 from klimb.models.prediction import PredictionKind, checked_interval, columns_of
-from klimb.models.tabulate import block_rows, linear_rows
+from klimb.models.tabulate import block_covariance, block_rows, linear_rows, mixture_rows
 from klimb.numerics.arrays import Array
 from klimb.report.records import CoefficientRow, EffectCurve, FitReport
 from klimb.rows.frames import Frame, make_frame, read_frame
@@ -135,10 +136,8 @@ class FormulaFit(Fit):
         pairs = [part.at(self.linear.weight_rows(shift), 0.0) for part in self.components.parts]
         means, variances = (np.array([pair[k][0] for pair in pairs]) for k in (0, 1))
         weights = self.components.weights
-        plain = block_rows(self.model.theta, block, self.components, tail)
+        plain = block_rows(self.model.theta, block, self._spread, tail)
         cuts = block.reported(self.components.theta[:, self.model.theta.slice_of(block)])
-        from klimb.models.tabulate import mixture_rows
-
         own = np.array([row.sd for row in plain]) if not self.components.integrated else np.zeros(len(plain))
         values = cuts + means[:, None]
         mean = weights @ values
@@ -151,6 +150,58 @@ class FormulaFit(Fit):
         """A frame of the data's own type: name, mean, sd, lower, upper, positive (the chance of a value above 0)."""
         return self._row_frame(self.coefficient_rows())
 
+    @property
+    def covariance(self) -> Any:
+        """The joint posterior covariance of the coefficients, hyperparameters integrated out where they were.
+
+        A frame of the data's own type: ``name``, then a column for every coefficient, in the order of `coefficients`.
+
+        >>> import numpy as np, klimb
+        >>> x = np.array([0.0, 1.0, 2.0, 4.0])
+        >>> fit = klimb.fit("y ~ x", {"x": x, "y": np.array([1.0, 2.0, 2.0, 5.0])})
+        >>> list(fit.covariance)
+        ['name', 'Intercept', 'x']
+        >>> bool(np.isclose(fit.covariance["x"][1] ** 0.5, fit.coefficients["sd"][1]))
+        True
+        """
+        names, matrix = self._joint_covariance()
+        label = "name"
+        while label in names:
+            label += "_"
+        return self._frame({label: np.array(names, dtype=object), **dict(zip(names, matrix.T, strict=True))})
+
+    def _joint_covariance(self) -> tuple[list[str], Array]:
+        """E[V] + Cov[m] over the points of theta, of all that `coefficients` has, cut points included."""
+        theta, components, size = self.model.theta, self.components, self._n_weights_of_field
+        fields, names = len(self.model.likelihood.fields), list[str]()
+        rows: list[list[Array]] = [[] for _ in range(fields)]
+        for own, number, at, T, _ in self._reported():
+            L = np.zeros((len(own), size))
+            L[:, at] = T
+            rows[number].append(L)
+            names += own
+        cuts = [block for block in theta.blocks if block.kind == "cut"]
+        known = len(names)
+        for block in cuts:
+            rows[0].append(np.tile(self._level_shift, (block.size, 1)))
+            names += block.names
+        if not names:
+            return names, np.zeros((0, 0))
+        pairs = []
+        for number, own_rows in enumerate(rows):
+            L = self.linear.weight_rows(np.vstack(own_rows))
+            pairs.append([part.joint(L, 0.0) for part in self._of_field(number).parts])
+        means = np.array([np.concatenate([m for m, _ in each]) for each in zip(*pairs, strict=True)])
+        for block in cuts:
+            means[:, known:] += block.reported(components.theta[:, theta.slice_of(block)])
+        away = means - components.weights @ means
+        total = (components.weights * away.T) @ away
+        for weight, each in zip(components.weights, zip(*pairs, strict=True), strict=True):
+            total += weight * block_diag(*(V for _, V in each))
+        if cuts and not components.integrated:
+            total[known:, known:] += block_covariance(theta, cuts[0], self._spread)
+        return names, np.asarray(total)
+
     def random_effects(self, group: str | None = None, interval: float | None = None) -> Any:
         """Deviations of the levels of one grouping factor: level, column, mean, sd, lower, upper."""
         term = self.group_term(group)
@@ -162,8 +213,6 @@ class FormulaFit(Fit):
 
     def level_rows(self, term: Group, interval: float | None = None) -> list[CoefficientRow]:
         """Deviations of the levels of a group as records, one per level and column."""
-        from klimb.models.tabulate import mixture_rows
-
         tail = checked_interval(self.interval if interval is None else interval)
         place = self.linear.places[self.linear.terms.index(term)]
         pairs = [_level_moments(part, place, term) for part in self.components.parts]

@@ -219,7 +219,8 @@ def _affordable(weights: Array, n: int) -> Array:
 def mixed(parts: list[Cavities], log_shares: Array, weights: Array | None) -> LeaveOneOut:
     """p(y_i | others) = 1 / sum_k w_k / p_k(y_i | others): leaving i out also changes how likely each theta is."""
     log_w = log_shares[:, None] - np.array([part.log_density for part in parts])
-    total = np.logaddexp.reduce(log_w, axis=0)
+    with np.errstate(invalid="ignore"):  # a density of infinity under one theta and of 0 under another
+        total = np.logaddexp.reduce(log_w, axis=0)
     return LeaveOneOut(-total, weights, None, lambda: _details(parts, log_w, total))
 
 

@@ -19,6 +19,7 @@ PredictionKind: TypeAlias = Literal["mean", "latent", "response", "all"]
 KINDS = ("mean", "latent", "response", "all")
 SECANT_STEPS, SECANT_TOL = 15, 1e-6  # on the distribution function of y; the last step leaves less
 CLASS_DRAWS = 256  # of f, for the interval of the chance of a class
+HEAVY = 0.01  # of the posterior's mass: where more of it leaves y without a mean, none is given
 NODES = 48  # of Gauss-Hermite quadrature over f, for the sd of the mean of y
 
 
@@ -57,6 +58,10 @@ def latent_columns(f: Latents, tail: float, fields: tuple[str, ...] = ("mu",)) -
 def mean_columns(f: Latents, tail: float) -> dict[str, Array]:
     """E[y | f] as f is uncertain: its mean (that of y), its sd, and the transformed quantiles of f."""
     likelihood = f.models[0].likelihood
+    if moments_missing(f.weights, [model.new_site(None) for model in f.models])[0] > HEAVY:
+        nothing = np.full(f.m.shape[1], np.nan)
+        ends = {"lower": f.quantile(tail), "upper": f.quantile(1.0 - tail)}
+        return {"mean": nothing, "sd": nothing.copy(), **ends, "median": f.quantile(0.5)}
     pairs = [mean_moments(model, m, v) for model, m, v in zip(f.models, f.m, f.v, strict=True)]
     with np.errstate(over="ignore", invalid="ignore"):
         mean, variance = mixture_moments(f.weights, np.array([a for a, _ in pairs]), np.array([b for _, b in pairs]))
@@ -119,12 +124,45 @@ def has_moments(site: Site) -> bool:
     return True
 
 
+def moments_missing(weights: Array, sites: list[Site]) -> tuple[float, float]:
+    """The mass of the posterior under which y has no mean (Student-t, df <= 1), and no sd (df <= 2)."""
+    one = np.zeros(1)
+    if sites[0].log_concave or sites[0].response != "real" or not has_moments(sites[0]):
+        return 0.0, 0.0
+    found = [site.rows(slice(0, 1)).response_moments(one, one) for site in sites]
+    lost = np.array([[np.isnan(mean[0]), not np.isfinite(variance[0])] for mean, variance in found])
+    return float(weights @ lost[:, 0]), float(weights @ lost[:, 1])
+
+
+def tail_notes(weights: Array, sites: list[Any]) -> tuple[str, ...]:
+    """What predictions leave out where y has no mean or no sd."""
+    no_mean, no_sd = moments_missing(weights, sites)
+    if no_mean > HEAVY:
+        return (f"y has no mean where df <= 1, which has {no_mean:.0%} of the posterior: predictions give the median "
+                "and quantiles; mean and sd are NaN.",)
+    if no_sd > HEAVY:
+        return (f"y has no sd where df <= 2, which has {no_sd:.0%} of the posterior: predictions of y have NaN as sd.",)
+    return ()
+
+
 def response_columns(f: Latents, sites: list[Site], tail: float) -> dict[str, Array]:
-    """y itself: mean, sd and quantiles of the predictive distribution."""
+    """y itself: mean, sd and quantiles of the predictive distribution; the median as well where it has no mean."""
     moments = [site.response_moments(m, v) for site, m, v in zip(sites, f.m, f.v, strict=True)]
-    mean, variance = mixture_moments(f.weights, np.array([a for a, _ in moments]), np.array([b for _, b in moments]))
-    return {"mean": mean, "sd": np.sqrt(variance), "lower": response_quantile(f, sites, tail),
-            "upper": response_quantile(f, sites, 1.0 - tail)}
+    means, variances = (np.array([pair[k] for pair in moments]) for k in (0, 1))
+    ends = {"lower": response_quantile(f, sites, tail), "upper": response_quantile(f, sites, 1.0 - tail)}
+    if sites[0].log_concave or sites[0].response != "real":
+        mean, variance = mixture_moments(f.weights, means, variances)
+        return {"mean": mean, "sd": np.sqrt(variance), **ends}
+    no_mean, no_sd = moments_missing(f.weights, sites)
+    mean, variance = np.full_like(means[0], np.nan), np.full_like(means[0], np.nan)
+    if no_mean <= HEAVY:
+        some = np.isfinite(means).all(axis=1)
+        mean = mixture_moments(f.weights[some] / f.weights[some].sum(), means[some], variances[some])[0]
+    if no_sd <= HEAVY:
+        some = np.isfinite(variances).all(axis=1)
+        variance = mixture_moments(f.weights[some] / f.weights[some].sum(), means[some], variances[some])[1]
+    more = {"median": response_quantile(f, sites, 0.5)} if no_mean > HEAVY else {}
+    return {"mean": mean, "sd": np.sqrt(variance), **ends, **more}
 
 
 def response_quantile(f: Latents, sites: list[Site], p: float) -> Array:

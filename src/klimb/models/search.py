@@ -21,7 +21,9 @@ from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.quasi_newton import climb
 
 TOL = 1e-2  # of the gradient, in nats per unit of theta
+FINEST = 1e-8  # rounding leaves so much of it
 GAIN = 1e-4  # nats that the next step promises, at most, where many data make the gradient's last digits noise
+USUAL_TOL = 1e-6  # of a fit; where less is asked for, search and integration follow
 FIT_TOL = 1e-5  # of fits on the way: what they leave must not mislead a line search
 CURVATURE_TOL = 1e-7  # of fits whose gradients are subtracted
 STEP = 0.05  # in theta, for the Hessian as differences of gradients
@@ -48,8 +50,9 @@ class Evaluator:
     """Fits of one model at any theta, counted, each from the sites of the last one unless told otherwise."""
 
     def __init__(self, model: Model, data: Observed, *, listen: Listen | None = None, max_iter: int = 500,
-                 start: Posterior | None = None) -> None:
+                 start: Posterior | None = None, tol: float = USUAL_TOL) -> None:
         self.model, self.data, self.n_fits = model, data, 0
+        self._finest = FIT_TOL * tol / USUAL_TOL if tol < USUAL_TOL else np.inf  # who asks for more digits gets them
         self._listen, self._max_iter, self._latest = listen, max_iter, start
         self.path: list[float] = []  # the best objective after every fit of a climb
         self.best: Evaluated | None = None
@@ -58,8 +61,8 @@ class Evaluator:
         """The fit at ``theta``."""
         here = self.model.moved(theta)
         try:
-            result = here.infer(self.data, start=start if start is not None else self._latest, tol=tol,
-                                max_iter=self._max_iter)
+            result = here.infer(self.data, start=start if start is not None else self._latest,
+                                tol=min(tol, self._finest), max_iter=self._max_iter)
         except KlimbError:
             if self.best is None:
                 raise
@@ -115,13 +118,14 @@ def find_peak(model: Model, data: Observed, *, tol: float = TOL, fit_tol: float 
               listen: Listen | None = None) -> Peak:
     """Climb bound plus log prior from the model's present theta, and from ``restarts`` random places around it."""
     lower, upper = model.theta.lower, model.theta.upper
+    tol = min(tol, max(tol * fit_tol / USUAL_TOL, FINEST))
     rng = np.random.default_rng(seed)
     best: Peak | None = None
     for number in range(restarts + 1):
         jump = rng.standard_normal(model.theta.size) if number else np.zeros(model.theta.size)
         begin = np.clip(model.at + jump, lower, upper)
-        found = _climbed(Evaluator(model, data, listen=listen, max_iter=fit_iter, start=start), begin, tol, fit_tol,
-                         max_iter)
+        evaluate = Evaluator(model, data, listen=listen, max_iter=fit_iter, start=start, tol=fit_tol)
+        found = _climbed(evaluate, begin, tol, fit_tol, max_iter)
         n_fits = found.n_fits + (best.n_fits if best is not None else 0)
         if best is None or found.objective > best.objective:
             best = found

@@ -48,15 +48,15 @@ def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Pos
     peak = find_peak(model, data, tol=search_tol, fit_tol=tol, max_iter=search_iter, fit_iter=max_iter,
                      restarts=restarts, seed=seed, start=start, listen=listen)
     wanted = hyper == "integrate" or (hyper == "auto" and worth_integrating(model))
-    return around(peak, data, integrate=wanted, spread=spread, listen=listen)
+    return around(peak, data, integrate=wanted, spread=spread, listen=listen, tol=tol)
 
 
 def around(peak: Peak, data: Observed, *, integrate: bool, spread: bool = True,
-           listen: Listen | None = None) -> Solution:
+           listen: Listen | None = None, tol: float = 1e-6) -> Solution:
     """The solution from a peak that has been found."""
     if not (integrate or spread):
         return _at_peak(peak, peak.status, peak.n_fits)
-    evaluate = Evaluator(peak.model, data, listen=listen)
+    evaluate = Evaluator(peak.model, data, listen=listen, tol=tol)
     mode = "integrate" if integrate else "optimise"
     try:
         found: Averaged = (integrated if integrate else chosen)(peak, evaluate)

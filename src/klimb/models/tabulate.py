@@ -56,7 +56,7 @@ def block_rows(theta: Theta, block: ParameterBlock, components: Components, tail
     mean = weights @ values
     sd = np.sqrt(weights @ (values - mean) ** 2)
     if not components.integrated:
-        sd = _spread(block, own[0], components.covariance[at, at] if components.covariance.size else None)
+        sd = np.sqrt(np.diag(block_covariance(theta, block, components)))
     kind: RowKind = block.kind if block.kind != "cut" else "parameter"
     rows = []
     for j, (name, signed, alone) in enumerate(zip(block.names, block.signed(), block.alone(), strict=True)):
@@ -71,13 +71,14 @@ def block_rows(theta: Theta, block: ParameterBlock, components: Components, tail
     return rows
 
 
-def _spread(block: ParameterBlock, own: Array, covariance: Array | None) -> Array:
-    """Sds of what is printed from the covariance of theta, by the derivative of one in the other."""
-    if covariance is None:
-        return np.zeros(block.size)
-    steps = DIFFERENCE * np.eye(block.size)
+def block_covariance(theta: Theta, block: ParameterBlock, components: Components) -> Array:
+    """Of what is printed of parameters that were chosen: from the covariance of theta, by the derivative in it."""
+    at = theta.slice_of(block)
+    if not components.covariance.size:
+        return np.zeros((block.size, block.size))
+    own, steps = components.theta[0, at], DIFFERENCE * np.eye(block.size)
     slopes = (block.reported(own + steps) - block.reported(own - steps)) / (2.0 * DIFFERENCE)
-    return np.asarray(np.sqrt(np.einsum("ij,ik,kj->j", slopes, covariance, slopes)))
+    return np.asarray(slopes.T @ components.covariance[at, at] @ slopes)
 
 
 def _ends(scale: Scale, weights: Array, values: Array, sd: float, tail: float) -> tuple[float, float, float]:

@@ -99,9 +99,13 @@ class Regressor(RegressorMixin, Estimator):
         return self._set([self._fitted(rows, likelihood_of_numbers(*self._target()), (), weights)])
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The mean of y at the rows of X; with ``return_std`` also its standard deviation, noise included."""
+        """The mean of y at the rows of X (the median where it has none: Student-t, df <= 1).
+
+        With ``return_std`` also its standard deviation, noise included.
+        """
         prediction = self._prediction(X)
-        return (prediction.mean, np.sqrt(prediction.var)) if return_std else prediction.mean
+        mean = np.where(np.isnan(prediction.mean), prediction.m, prediction.mean)
+        return (mean, np.sqrt(prediction.var)) if return_std else mean
 
     def predict_quantiles(self, X: Any, q: ArrayLike = (0.05, 0.5, 0.95)) -> Array:
         """Quantiles of y, one column per level; (0.05, 0.95) are the ends of a 90 % interval."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from klimb.numerics.arrays import Array
 
-TOLERANCE = 1e-9  # share of a column's length that must be new
+TOLERANCE = 1e-13  # share of a column's length that must be new: the square of a column around 1e6 has 1e-12
 _CHUNK = 1 << 22  # entries of the rows that are looked at together
 INTERCEPT = "Intercept"
 

@@ -10,15 +10,17 @@ import numpy as np
 
 from klimb._stored import stored
 from klimb.formula.coding import Product
-from klimb.formula.factors import Factor
+from klimb.formula.contrasts import contrast
+from klimb.formula.factors import Factor, LevelFactor
 from klimb.formula.products import INTERCEPT, design, design_names
 from klimb.numerics.arrays import Array
 from klimb.priors import Normal
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Dense, Reported, Term, TermBlock, WeightsPrior
-from klimb.terms.margins import constant_in, freed
+from klimb.terms.margins import constant_in, freed, owners
 from klimb.theta import ParameterBlock
 
+MOST_CELLS = 300  # levels up to which cells are brought to the constant and contrasts, which takes a dense matrix
 WIDTH = 2.5  # prior sd of a coefficient, in units of f over the spread of its column
 
 
@@ -72,8 +74,8 @@ class FixedTerm(Term):
         assert isinstance(block, Dense)
         every, shares = self.every_name, context.shares
         kept = tuple(j for j, name in enumerate(every) if context.intercept or name != INTERCEPT)
-        U = self._freed(block.values, context)
         at = every.index(INTERCEPT) if INTERCEPT in every else -1
+        U, cells = self._around_constant(self._freed(block.values, context), block.values, context)
         centre = np.zeros(len(kept))
         if at >= 0:
             centre = np.where([k == at for k in kept], 0.0, -U[at, list(kept)])
@@ -88,7 +90,6 @@ class FixedTerm(Term):
         spread = np.sqrt(shares @ (Z - shares @ Z) ** 2)
         unit = np.where(spread > 1e-12 * largest, spread, largest)
         mean, sd = np.zeros((len(context.centre), len(kept))), np.ones(len(kept))
-        cells = self._cells(at >= 0)
         for j, k in enumerate(kept):
             if k == at or cells[k]:
                 prior = self._level(context, every[k])
@@ -98,17 +99,38 @@ class FixedTerm(Term):
                 prior = _normal(context, every[k], default, "", "fixed")
                 mean[:, j] = prior.mean
             sd[j] = prior.sd
+        joint = np.flatnonzero(U[:, cells > 0.0].any(axis=1) & (cells.sum() == 1.0)) if at < 0 else ()
+        for j in joint:  # cells that are the constant and contrasts inside
+            level, width = float(mean[0, joint[0]]) * (len(mean) == 1), np.sqrt(U[j, joint] ** 2 @ sd[joint] ** 2)
+            alone = Normal(level, float(width))
+            context.choices.printed[every[j]] = f"{alone} (where other columns are at their means; cells share a part)"
         return replace(placed, mean=mean, sd=sd)
 
     def _freed(self, X: Array, context: Context) -> Array:
         """The map to columns freed of their margins; those with priors of the user's are not taken out of others."""
-        alone = np.array([context.choices.given(name) for name in self.every_name], dtype=bool)
+        every = context.choices.given("fixed")
+        alone = np.array([context.choices.given(name) or (every and name != INTERCEPT) for name in self.every_name],
+                         dtype=bool)
         return freed(X, self.products, self.used, context.shares, alone)
 
-    def _cells(self, has_intercept: bool) -> Array:
-        """Which columns are cells that stand for the constant where there is no intercept."""
-        constant = None if has_intercept else constant_in(self.products, self.used)
-        return np.zeros(len(self.every_name)) if constant is None else constant
+    def _around_constant(self, U: Array, X: Array, context: Context) -> tuple[Array, Array]:
+        """Which columns have the prior of an intercept where there is none: cells that make up the constant.
+
+        Those of one factor become the constant and its contrasts, so that ``0 + h + k``, ``0 + k + h`` and ``1 + h +
+        k`` are one model; unless the user has priors for cells, which are then independent, as printed.
+        """
+        constant = constant_in(self.products, self.used)
+        if constant is None or INTERCEPT in self.every_name:
+            return U, np.zeros(len(U))
+        own, choices = np.flatnonzero(constant), context.choices
+        product = self.products[owners(self.products, self.used)[own[0]]]
+        factor = self.used[product[0][0]]
+        given = any(choices.given(name) for name in ("fixed", *(self.every_name[k] for k in own)))
+        if len(product) > 1 or given or len(own) > MOST_CELLS or not isinstance(factor, LevelFactor):
+            return U, constant
+        C = contrast(factor.contrast, factor.levels, factor.reference)
+        U[np.ix_(own, own)] = np.hstack([np.ones((len(own), 1)), C - context.shares @ X[:, own] @ C])
+        return U, np.where(np.arange(len(U)) == own[0], 1.0, 0.0)
 
     def _level(self, context: Context, name: str) -> Normal:
         """The prior of the intercept, or of a cell: around the mean response."""
@@ -116,7 +138,9 @@ class FixedTerm(Term):
         default = Normal(level, WIDTH * max(context.reach, context.units.spread))
         if name != INTERCEPT:
             return _normal(context, name, default, "", "fixed")
-        return _normal(context, name, default, " (where other columns are at their means)", None)
+        prior = _normal(context, name, default, "", None)
+        context.choices.printed[name] = f"{prior} (where other columns are at their means)"
+        return prior
 
     def prior(self, values: Sequence[Any], field: int = 0) -> WeightsPrior:
         return WeightsPrior(self.mean[field], self.sd**2)

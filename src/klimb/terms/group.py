@@ -21,6 +21,7 @@ from klimb.priors import LKJ, Exponential
 from klimb.rows.columns import Codes, match_levels
 from klimb.rows.table import Source
 from klimb.terms.base import UNSEEN, Coded, Context, Term, TermBlock, WeightsPrior, repeated_root_gradient
+from klimb.terms.margins import freed
 from klimb.theta import GroupCovariance, ParameterBlock
 
 JOIN = ":"  # levels of g:h are written "a:b"
@@ -41,7 +42,7 @@ class Group(Term):
     correlated: bool
     used: dict[str, Factor]
     parameters: tuple[ParameterBlock, ...] = ()
-    centre: Array = field(default_factory=lambda: np.zeros(0))  # taken off the columns, inside
+    mix: Array = field(default_factory=lambda: np.zeros((0, 0)))  # the columns inside are X mix; empty: as written
 
     @classmethod
     def learn(cls, grouping: Grouping, source: Source, text: str, factors: dict[str, Factor]) -> tuple[Group, ...]:
@@ -99,35 +100,37 @@ class Group(Term):
 
     def settled(self, block: TermBlock) -> Coded:
         assert isinstance(block, Coded)
-        return replace(block, values=block.values - self.centre) if self.centre.any() else block
+        return replace(block, values=block.values @ self.mix) if self.mix.size else block
 
     def ready(self, block: TermBlock, context: Context) -> Self:
-        """Default priors act where slopes' columns are at their means; those of the user on what is printed."""
+        """Default priors act on columns freed of what is marginal to them; those of the user on what is printed."""
         assert isinstance(block, Coded)
-        columns, shares = self.columns, context.shares
-        movable = self.correlated and len(columns) > 1 and columns[0] == INTERCEPT
-        centre = shares @ block.values if movable else np.zeros(len(columns))
-        centre = np.where([column == INTERCEPT for column in columns], 0.0, centre)
+        columns, choices, k = self.columns, context.choices, len(self.columns)
+        mix = np.eye(k)
+        if self.correlated:
+            mix = freed(block.values, self.effects, self.used, context.shares, np.zeros(k, dtype=bool))
+        mixed = np.count_nonzero(mix, axis=1) > 1  # coefficients that others move
+        if not mixed.any():
+            mix = np.zeros((0, 0))
+        freed_block = replace(self, mix=mix).settled(block)
+        sizes = np.sqrt(context.shares @ freed_block.values**2)
         sds = []
-        for j, column in enumerate(columns):
-            size = float(np.sqrt(shares @ (block.values[:, j] - centre[j]) ** 2)) or 1.0
-            unit = context.units.spread / size
-            sds.append(context.choices.positive(self.sd_name(column), Exponential(unit), unit, begin=0.5 * unit,
-                                                kind="group"))
+        for column, size in zip(columns, sizes.tolist(), strict=True):
+            unit = context.units.spread / (size or 1.0)
+            sds.append(choices.positive(self.sd_name(column), Exponential(unit), unit, begin=0.5 * unit, kind="group"))
+        if any(not sd.free for sd, moved in zip(sds, mixed, strict=True) if moved):
+            mix = np.zeros((0, 0))  # what is held is held as it is printed
         names, prior = self._correlations(context)
-        given = context.choices.given(sds[0].name) or any(context.choices.given(name) for name in names)
-        moved = tuple(centre[1:].tolist()) if centre.any() else ()
-        covariance = GroupCovariance(tuple(sds), names, prior, centre=moved,
-                                     as_printed=given or context.choices.given(f"cor({self.name})"))
-        return replace(self, parameters=(covariance,), centre=centre)
+        given = any(choices.given(name) for name in (*names, f"cor({self.name})")) or any(
+            choices.given(sd.name) for sd, moved in zip(sds, mixed, strict=True) if moved)
+        covariance = GroupCovariance(tuple(sds), names, prior, mix=mix, as_printed=given)
+        choices.printed.update({name: words for name, words in covariance.printed().items() if name in choices.printed})
+        return replace(self, parameters=(covariance,), mix=mix)
 
     @property
     def uncentred(self) -> Array:
         """From the coefficients of a level inside to those of the columns as they are written."""
-        T = np.eye(len(self.columns))
-        if self.centre.any():
-            T[0] -= np.where(np.arange(len(T)) == 0, 0.0, self.centre)
-        return T
+        return self.mix if self.mix.size else np.eye(len(self.columns))
 
     def sd_name(self, column: str) -> str:
         """``sd(g)`` for the intercepts of g, ``sd(x | g)`` for the slopes of x."""

@@ -22,6 +22,7 @@ from klimb.formula.factors import BasisFactor, Factor, LevelFactor
 from klimb.numerics.arrays import Array
 
 NEGLIGIBLE = 1e-10  # of the largest singular value: directions below it are not in the margin
+ROUNDING = 64 * float(np.finfo(float).eps)  # of what a column is a difference of: less is nothing
 
 
 def owners(products: Sequence[Product], factors: dict[str, Factor]) -> npt.NDArray[np.intp]:
@@ -48,6 +49,8 @@ def freed(X: Array, products: Sequence[Product], factors: dict[str, Factor], sha
     """
     owner = owners(products, factors)
     U, constant = np.eye(X.shape[1]), constant_in(products, factors)
+    if constant is not None and () not in products and left_alone[constant > 0.0].any():
+        constant = None  # cells with priors of their own: what is taken out of others would move them
     for number, product in enumerate(products):
         if not product:
             continue
@@ -56,13 +59,13 @@ def freed(X: Array, products: Sequence[Product], factors: dict[str, Factor], sha
         below = [k for k, other in enumerate(products) if other and {key for key, _ in other} < keys]
         margin = np.flatnonzero(np.isin(owner, below) & ~left_alone)
         level = None if constant is None or constant[own].any() else constant  # cells in full make the constant
-        if _raw_powers(product, factors):
-            for place, j in enumerate(own):
-                lower = own[:place]
-                regressors = np.concatenate([margin, lower[~left_alone[lower]]])
-                U[:, [j]] = _residual_map(X, shares, regressors, own[place : place + 1], level)
-        else:
-            U[:, own] = _residual_map(X, shares, margin, own, level)
+        degree = _degrees(product, factors)
+        for power in np.unique(degree):
+            lower, now = own[degree < power], own[degree == power]
+            U[:, now] = _residual_map(X, shares, np.concatenate([margin, lower[~left_alone[lower]]]), now, level)
+    size = np.abs(X).max(axis=0, initial=0.0)
+    gone = np.abs(X @ U).max(axis=0, initial=0.0) <= ROUNDING * (size @ np.abs(U))  # its margins make up the column:
+    U[:, gone] = np.eye(len(U))[:, gone]  # nothing is left to scale a prior by
     return U
 
 
@@ -87,7 +90,12 @@ def _residual_map(X: Array, shares: Array, regressors: npt.NDArray[np.intp], own
     return out
 
 
-def _raw_powers(product: Product, factors: dict[str, Factor]) -> bool:
-    """Whether the columns of a product are x, x^2, ...: each is then freed of those before it."""
-    factor = factors[product[0][0]] if len(product) == 1 else None
-    return isinstance(factor, BasisFactor) and isinstance(factor.basis, PolynomialBasis)
+def _degrees(product: Product, factors: dict[str, Factor]) -> npt.NDArray[np.intp]:
+    """Of the columns of a product as polynomials: each is freed of the lower ones."""
+    degree = np.zeros(1, dtype=np.intp)
+    for key, full in product:
+        factor = factors[key]
+        power = isinstance(factor, BasisFactor) and isinstance(factor.basis, PolynomialBasis)
+        own = np.arange(len(factor.names(full))) * power
+        degree = (own[:, None] + degree).ravel()
+    return degree

@@ -29,17 +29,17 @@ class GroupCovariance(ParameterBlock):
     Theta holds the logs of the free sds, then atanh of the partial correlations row by row: those of column i with the
     columns before it. The value is R with R R' the covariance. What is printed are correlations, not partial ones.
 
-    With a ``centre`` theta speaks of coefficients where the columns are at their means, where their posterior is well
-    behaved: the first column is the intercept, and b = T^-1 b_centred with T = [[1, c'], [0, I]] are the coefficients
-    as the columns are written, of which the printed sds and correlations are. Default priors act at the means; where
-    ``as_printed`` the priors act on what is printed, with the Jacobian of one in the other.
+    With a ``mix`` U theta speaks of the coefficients w of columns X U freed of those marginal to them (slopes are
+    centred, then), where their posterior is well behaved: b = U w are the coefficients of the columns as they are
+    written, of which the printed sds and correlations are. Default priors act on w; where ``as_printed`` the priors
+    act on what is printed, with the Jacobian of one in the other.
     """
 
     sds: tuple[PositiveParameter, ...]
     correlations: tuple[str, ...]  # their names, row by row; () where the columns are independent
     prior: LKJ = field(default_factory=lambda: LKJ(2.0))
     kind: RowKind = "group"
-    centre: tuple[float, ...] = ()  # means of the columns after the first; () where nothing is centred
+    mix: Array = field(default_factory=lambda: np.zeros((0, 0)))  # empty where the columns are as written
     as_printed: bool = False
 
     @cached_property
@@ -79,7 +79,7 @@ class GroupCovariance(ParameterBlock):
         return np.concatenate([own, np.einsum("cij,ij->c", d_L, d_value * sd[:, None])])
 
     def log_prior(self, theta: Array) -> tuple[float, Array]:
-        if not (self.as_printed and self.centre):
+        if not (self.as_printed and self.mix.size):
             return self._plain_prior(theta)
         value = self._printed_prior(theta)
         slopes = [(self._printed_prior(theta + h) - self._printed_prior(theta - h)) / (2.0 * DIFFERENCE)
@@ -118,11 +118,13 @@ class GroupCovariance(ParameterBlock):
 
     @cached_property
     def uncentred(self) -> Array:
-        """T^-1: from coefficients where the columns are at their means to those of the columns as they are written."""
-        T = np.eye(len(self.sds))
-        if self.centre:
-            T[0, 1:] = -np.array(self.centre)
-        return T
+        """U: from coefficients of the columns inside to those of the columns as they are written."""
+        return self.mix if self.mix.size else np.eye(len(self.sds))
+
+    @cached_property
+    def _moved(self) -> Any:
+        """Which of the coefficients as written are not those inside."""
+        return np.count_nonzero(self.uncentred, axis=1) > 1
 
     def _plain_prior(self, theta: Array) -> tuple[float, Array]:
         count, total = len(self._free), 0.0
@@ -143,7 +145,7 @@ class GroupCovariance(ParameterBlock):
     def reported(self, theta: Array) -> Array:
         count, k = len(self._free), len(self.sds)
         out = np.empty_like(theta, dtype=float)
-        if self.centre:
+        if self.mix.size:
             rows, columns = np.tril_indices(k, -1)
             for s, point in enumerate(theta):
                 root = self.uncentred @ self.value(point)
@@ -161,8 +163,9 @@ class GroupCovariance(ParameterBlock):
 
     def printed(self) -> dict[str, str]:
         words = {name: text for sd in self.sds for name, text in sd.printed().items()}
-        if self.centre and not self.as_printed:
-            words[self.sds[0].name] += " (where slopes' columns are at their means)"
+        if not self.as_printed:
+            words |= {sd.name: words[sd.name] + " (where slopes' columns are at their means)"
+                      for sd, moved in zip(self.sds, self._moved, strict=True) if moved and sd.name in words}
         return words | dict.fromkeys(self.correlations, str(self.prior))
 
     def signed(self) -> tuple[bool, ...]:
@@ -171,8 +174,8 @@ class GroupCovariance(ParameterBlock):
     def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:
         """Partial correlations with the first column are correlations; the others depend on those."""
         _, columns = np.tril_indices(len(self.sds), -1)
-        own = [np.tanh if column == 0 and not self.centre else None for column in columns[: len(self.correlations)]]
-        sds = [None if i == 0 and self.centre else np.exp for i in self._free]
+        own = [np.tanh if column == 0 and not self.mix.size else None for column in columns[: len(self.correlations)]]
+        sds = [None if self._moved[i] else np.exp for i in self._free]
         return (*sds, *own)
 
     def scales(self) -> tuple[Scale, ...]:
