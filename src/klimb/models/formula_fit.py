@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from klimb.sites.prediction import draw_response
 from klimb.terms.encoder import Encoder
 from klimb.terms.group import Group
 from klimb.theta import ParameterBlock, RowKind
+
+if TYPE_CHECKING:
+    from klimb.models.stan import StanProgram
 
 
 @final
@@ -319,6 +322,19 @@ class FormulaFit(Fit):
         from klimb.models.arviz import to_arviz
 
         return to_arviz(self, draws, chains, seed)
+
+    def to_stan(self, *, centred: bool | None = None) -> StanProgram:
+        """The model as a program in Stan with its data; its log density is klimb's joint.
+
+        Parameters
+        ----------
+        centred : bool
+            Whether weights with a learnt scale are parameters themselves (True), or in units of that scale (False).
+            Left out, each term is written the way that suits its data.
+        """
+        from klimb.models.stan import stan_program
+
+        return stan_program(self, centred)
 
     # -- words and small parts
 

@@ -7,9 +7,8 @@ Levels have a column each. A coefficient is reported per unit of its column, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, final
+from typing import Self, final
 
 import numpy as np
 
@@ -17,13 +16,12 @@ from klimb._stored import stored
 from klimb.formula.factors import Factor, learn_factor
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
-from klimb.latents.weights_posterior import Moments
 from klimb.likelihoods import Choices
 from klimb.numerics.arrays import Array
 from klimb.priors import LogNormal
 from klimb.rows.scaling import Scaling
 from klimb.rows.table import Source
-from klimb.terms.base import Context, Dense, Reported, Term, TermBlock, WeightsPrior
+from klimb.terms.base import Context, Dense, OneScale, Reported, TermBlock
 from klimb.theta import ParameterBlock, PositiveParameter
 
 SCALE = LogNormal(median=1.0, sd=2.0)  # of the prior scale: says little, but that it is neither 0 nor infinite
@@ -33,7 +31,7 @@ NAME = "scale(ridge)"
 @final
 @stored("term.ridge")
 @dataclass(frozen=True, eq=False)
-class Ridge(Term):
+class Ridge(OneScale):
     """Columns of a formula, or (without factors) ``count`` columns of a matrix that come standardised."""
 
     kind = "ridge"
@@ -76,13 +74,6 @@ class Ridge(Term):
         assert isinstance(block, Dense)
         assert self.scaling is not None
         return Dense(self.scaling.apply(block.values))
-
-    def prior(self, values: Sequence[Any], field: int = 0) -> WeightsPrior:
-        return WeightsPrior(np.zeros(self.size), np.full(self.size, values[0] ** 2))
-
-    def gradient(self, values: Sequence[Any], moments: Moments) -> tuple[float, ...]:
-        total = float((moments.mean**2).sum() + moments.variances().sum())
-        return ((total / values[0] ** 2 - self.size) / values[0],)
 
     def report(self) -> Reported | None:
         return None if self.scaling is None else per_unit(self.coefficient_names, self.scaling)

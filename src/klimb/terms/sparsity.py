@@ -15,6 +15,7 @@ from typing import Any, Self, final
 
 import numpy as np
 
+from klimb._stan import StanPart, StanScope, number
 from klimb._stored import stored
 from klimb.formula.errors import FormulaError
 from klimb.formula.factors import Factor
@@ -27,7 +28,7 @@ from klimb.rows.scaling import Scaling
 from klimb.rows.table import Source
 from klimb.sites.base import Site
 from klimb.sites.real import Laplace, StudentT
-from klimb.terms.base import Context, Dense, Reported, Term, TermBlock, WeightsPrior
+from klimb.terms.base import Context, Dense, Reported, Term, TermBlock, WeightsPrior, scaled_columns
 from klimb.terms.ridge import columns_of, learnt_columns, names_of, per_unit
 from klimb.theta import ParameterBlock, PositiveParameter
 
@@ -121,6 +122,13 @@ class Sparse(Term):
 
     def factors(self) -> dict[str, Factor]:
         return self.used
+
+    def stan(self, block: TermBlock, values: Sequence[str], scope: StanScope) -> StanPart:
+        """The density of the weights without the taper, which is the engine's and not the model's."""
+        density = "double_exponential_lpdf({} | 0, {})"
+        if self.density_name != "laplace":
+            density = "student_t_lpdf({} | " + number(HEAVY) + ", 0, {})"
+        return scaled_columns(self.name, block, values[0], scope, density)
 
 
 def _scale(choices: Choices, spread: float) -> PositiveParameter:
