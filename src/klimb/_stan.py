@@ -85,10 +85,10 @@ def said(words: str) -> str:
     return f"  // {comment(words)}" if words else ""
 
 
-def number(value: float) -> str:
+def literal(value: float) -> str:
     """A number with all its digits.
 
-    >>> number(2), number(0.1)
+    >>> literal(2), literal(0.1)
     ('2.0', '0.1')
     """
     return repr(float(value))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
-from klimb._stan import number
+from klimb._stan import literal
 from klimb._stored import stored
 from klimb.errors import InputError
 
@@ -86,10 +86,11 @@ class Exponential(PositivePrior):
         return float((0.7 * self.mean) ** (1.0 / self.power))
 
     def stan(self, name: str) -> str:
-        rate, p = number(1.0 / self.mean), self.power
+        rate, p = literal(1.0 / self.mean), self.power
         if p == 1.0:
             return f"exponential_lpdf({name} | {rate})"
-        return f"exponential_lpdf(pow({name}, {number(p)}) | {rate}) + log({number(abs(p))}) + {number(p - 1.0)} * log({name})"
+        slope = f"log({literal(abs(p))}) + {literal(p - 1.0)} * log({name})"  # of name^p
+        return f"exponential_lpdf(pow({name}, {literal(p)}) | {rate}) + {slope}"
 
     def __str__(self) -> str:
         power = "" if self.power == 1.0 else f", power={_short(self.power)}"
@@ -114,7 +115,7 @@ class HalfNormal(PositivePrior):
         return 0.67 * self.sd
 
     def stan(self, name: str) -> str:
-        return f"normal_lpdf({name} | 0, {number(self.sd)}) + log(2)"
+        return f"normal_lpdf({name} | 0, {literal(self.sd)}) + log(2)"
 
     def __str__(self) -> str:
         return f"half_normal({_short(self.sd)})"
@@ -140,7 +141,7 @@ class LogNormal(PositivePrior):
         return self.median
 
     def stan(self, name: str) -> str:
-        return f"lognormal_lpdf({name} | {number(math.log(self.median))}, {number(self.sd)})"
+        return f"lognormal_lpdf({name} | {literal(math.log(self.median))}, {literal(self.sd)})"
 
     def __str__(self) -> str:
         return f"log_normal({_short(self.median)}, {_short(self.sd)})"
@@ -166,7 +167,7 @@ class Gamma(PositivePrior):
         return self.shape / self.rate
 
     def stan(self, name: str) -> str:
-        return f"gamma_lpdf({name} | {number(self.shape)}, {number(self.rate)})"
+        return f"gamma_lpdf({name} | {literal(self.shape)}, {literal(self.rate)})"
 
     def __str__(self) -> str:
         return f"gamma({_short(self.shape)}, {_short(self.rate)})"

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal, norm
+from tests.contracts.test_terms import written
 
 import klimb
 from klimb.errors import InputError
 from klimb.likelihoods import LIKELIHOODS
 from klimb.terms import TERMS
-from tests.contracts.test_terms import written
 
 RNG = np.random.default_rng(8)
 N = 50
@@ -171,7 +171,8 @@ def test_a_fit_from_a_file_has_no_rows(tmp_path: Path) -> None:
         klimb.load(tmp_path / "m.klimb").to_stan()
 
 
-NASTY = ["x; } model { target += 1;", "a */ b /* c", "// x", "#include <evil.stan>", "new\nline }", "é\u2028\u0085}", "\"q\"\\"]
+NASTY = ["x; } model { target += 1;", "a */ b /* c", "// x", "#include <evil.stan>", "new\nline }",
+         "é\u2028\u0085}", "\"q\"\\"]
 
 
 @pytest.mark.parametrize("name", NASTY)

@@ -187,7 +187,8 @@ class ExponentialTimes(PositiveMean):
 
     name, about, response = "exponential", "waiting times", "nonnegative"
     links: ClassVar = {"log": lambda: sites.Exponential(mean=True), "minus log": lambda: sites.Exponential(mean=False)}
-    densities: ClassVar = {"log": "exponential_lpdf(y{n} | exp(-f{n}))", "minus log": "exponential_lpdf(y{n} | exp(f{n}))"}
+    densities: ClassVar = {"log": "exponential_lpdf(y{n} | exp(-f{n}))",
+                           "minus log": "exponential_lpdf(y{n} | exp(f{n}))"}
 
 
 @register

@@ -175,7 +175,7 @@ class Fit:
         """Whether the numbers shown can be believed: ``.verdict``, ``.number``, ``.measures``, ``.advice``."""
         from klimb.models.verdict import quick_trust
 
-        return quick_trust(self)
+        return quick_trust(self) if self.kept_trust is None else self.kept_trust
 
     @cached_property
     def trust_summary(self) -> TrustSummary:
@@ -197,6 +197,8 @@ class Fit:
         """The complete report that ``klimb.trust(fit)`` returns; it judges the hyperparameters too."""
         from klimb.models.complete_trust import judge
 
+        if self.kept_trust is not None and self.kept_trust.verdict == "verified":
+            return self.kept_trust
         return judge(self, draws=draws, seed=seed)
 
     @cached_property

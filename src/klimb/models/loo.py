@@ -19,6 +19,7 @@ from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
 from klimb.models.components import Components
 from klimb.numerics.arrays import Array
+from klimb.numerics.pareto import smooth_log_weights
 from klimb.sites.base import Site
 from klimb.sites.prediction import predictive_cdf
 
@@ -203,7 +204,9 @@ def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOn
         site = here.new_site(data.aux)
         y = site.validate(data.y)
         e = site.oracle(y, m, v)  # of one copy of each datum: that is what is left out
-        slack = np.broadcast_to(here.latent.slack, here.latent.n_sites)[: m.size]
+        slack = np.zeros_like(m)
+        if v.any():  # else f is known, slack and all
+            slack = np.broadcast_to(here.latent.slack, here.latent.n_sites)[: m.size]
         parts.append(cavities(site, y, m, v, slack, -e.alpha, e.gamma))
     shares = components.weights[keep] / components.weights[keep].sum()
     return mixed(parts, np.log(shares), data.weights)
@@ -217,10 +220,18 @@ def _affordable(weights: Array, n: int) -> Array:
 
 
 def mixed(parts: list[Cavities], log_shares: Array, weights: Array | None) -> LeaveOneOut:
-    """p(y_i | others) = 1 / sum_k w_k / p_k(y_i | others): leaving i out also changes how likely each theta is."""
-    log_w = log_shares[:, None] - np.array([part.log_density for part in parts])
+    """p(y_i | others) = 1 / sum_k w_k / p_k(y_i | others): leaving i out also changes how likely each theta is.
+
+    Where parts are draws, with f known in each, these are importance weights, whose tails are smoothed.
+    """
+    densities = np.array([part.log_density for part in parts])
+    log_w = log_shares[:, None] - densities
+    if len(parts) > 1 and not any(part.v.any() for part in parts):
+        good = np.flatnonzero(np.isfinite(log_w).all(axis=0))
+        log_w[:, good] = np.array([smooth_log_weights(log_w[:, i]).log_weights for i in good]).T
     total = np.logaddexp.reduce(log_w, axis=0)
-    return LeaveOneOut(-total, weights, None, lambda: _details(parts, log_w, total))
+    found = np.logaddexp.reduce(log_w + densities, axis=0) - total
+    return LeaveOneOut(found, weights, None, lambda: _details(parts, log_w, total))
 
 
 def _details(parts: list[Cavities], log_w: Array, total: Array) -> LeftOut:

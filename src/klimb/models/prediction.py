@@ -71,6 +71,8 @@ def mean_moments(model: Any, m: Array, v: Array) -> tuple[Array, Array]:
     likelihood = model.likelihood
     if likelihood.link.name == "identity":
         return m, v
+    if not v.any():  # f is known
+        return np.asarray(likelihood.link.inverse(m)), v
     if likelihood.link.name == "log":
         with np.errstate(over="ignore", invalid="ignore"):
             mean = np.exp(m + 0.5 * v)

@@ -171,11 +171,13 @@ def _parameters(likelihood: Likelihood) -> list[tuple[str, ParameterBlock]]:
 
 def _rows(data: Observed, classes: int) -> StanPart:
     """How many rows and classes there are, and how often each row counts."""
-    lines, values = ["int<lower=1> N;" + said("rows")], {"N": data.n}
+    lines, values = ["int<lower=1> N;" + said("rows")], dict[str, Any](N=data.n)
     if classes > 1:
-        lines, values = [*lines, "int<lower=2> C;" + said("classes")], {**values, "C": classes}
+        lines.append("int<lower=2> C;" + said("classes"))
+        values["C"] = classes
     if data.weights is not None:
-        lines, values = [*lines, "vector<lower=0>[N] times;" + said("each row counts")], {**values, "times": data.weights}
+        lines.append("vector<lower=0>[N] times;" + said("each row counts"))
+        values["times"] = data.weights
     return StanPart(data=tuple(lines), values=values)
 
 

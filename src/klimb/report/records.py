@@ -16,7 +16,7 @@ from klimb._stored import stored
 if TYPE_CHECKING:
     from klimb.theta import RowKind
 
-Verdict = Literal["trust", "corrected", "doubt", "unchecked"]
+Verdict = Literal["trust", "corrected", "doubt", "verified", "unchecked"]
 PARAMETERS = "parameters"
 
 
@@ -172,6 +172,17 @@ class TrustSummary:
     advice: str = ""  # one sentence: what to do with the numbers of the fit
     number: float | None = None
     facts: tuple[Fact, ...] = ()
+
+    @property
+    def measures(self) -> str:
+        """What the number measures."""
+        return self.headline
+
+    def __str__(self) -> str:
+        facts = [(fact.label, fact.value) for fact in self.facts]
+        width = max(len(name) for name, _ in (("verdict", ""), *facts))
+        lines = [("verdict", f"{self.verdict}: {self.advice or self.headline}"), *facts]
+        return "\n".join(f"{name:{width}s}  {value}" for name, value in lines)
 
 
 @final

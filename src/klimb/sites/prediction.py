@@ -249,6 +249,10 @@ def moments_by_quadrature(site: Site, m: Array, v: Array) -> tuple[Array, Array]
 
 def predictive_cdf(site: Site, y: Array, m: Array, v: Array) -> Array:
     """P(Y <= y) where f ~ N(m, v), to 1e-12 absolute."""
+    if not v.any():
+        with np.errstate(all="ignore"):
+            return site.cdf(y, m)
+
     def conditional(rows: Rows, f: Array) -> Array:
         return site.rows(rows).cdf(y[rows], f)[None]
 

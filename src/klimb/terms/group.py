@@ -193,8 +193,9 @@ class Group(Term):
             return replace(part, parameters=(scope.declare(kind, "b"),), names=(b,), model=(
                 f"target += std_normal_lpdf(to_vector(mdivide_left_tri_low({root}, {b}{{c}}))) - {L} * "
                 f"sum(log(diagonal({root})));",))
-        return replace(part, parameters=(scope.declare(kind, "z", "b in units of their root"),), names=(z,), model=(
-            f"target += std_normal_lpdf(to_vector({z}{{c}}));",), transformed=(StanDefinition(kind, b, f"{root} * {z}{{c}}"),))
+        return replace(part, parameters=(scope.declare(kind, "z", "b in units of their root"),), names=(z,),
+                       transformed=(StanDefinition(kind, b, f"{root} * {z}{{c}}"),),
+                       model=(f"target += std_normal_lpdf(to_vector({z}{{c}}));",))
 
     def standardised(self, values: Sequence[Any], weights: Array) -> Array:
         (root,) = values

@@ -15,7 +15,7 @@ from typing import Any, Self, final
 
 import numpy as np
 
-from klimb._stan import StanPart, StanScope, number
+from klimb._stan import StanPart, StanScope, literal
 from klimb._stored import stored
 from klimb.formula.errors import FormulaError
 from klimb.formula.factors import Factor
@@ -127,7 +127,7 @@ class Sparse(Term):
         """The density of the weights without the taper, which is the engine's and not the model's."""
         density = "double_exponential_lpdf({} | 0, {})"
         if self.density_name != "laplace":
-            density = "student_t_lpdf({} | " + number(HEAVY) + ", 0, {})"
+            density = "student_t_lpdf({} | " + literal(HEAVY) + ", 0, {})"
         return scaled_columns(self.name, block, values[0], scope, density)
 
 

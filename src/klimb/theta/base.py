@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 
-from klimb._stan import StanPart, number, said
+from klimb._stan import StanPart, literal, said
 from klimb._stored import stored
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
@@ -78,7 +78,7 @@ class ParameterBlock(ABC):
 
     def stan(self, name: str) -> StanPart:
         """Its parameters in Stan, whose unconstrained values are theta, their prior, and the value as an expression."""
-        raise InputError("this needs parameters that can be written in Stan", ", ".join(self.names) or type(self).__name__,
+        raise InputError("this needs parameters that can be written in Stan", ", ".join(self.names),
                          "Give the block a method stan.")
 
     def to_stan(self, theta: Array) -> tuple[Array, ...]:
@@ -213,7 +213,7 @@ class RealParameter(ParameterBlock):
 
     def stan(self, name: str) -> StanPart:
         prior = self.prior
-        line = "" if prior is None else f"target += normal_lpdf({name} | {number(prior.mean)}, {number(prior.sd)});"
+        line = "" if prior is None else f"target += normal_lpdf({name} | {literal(prior.mean)}, {literal(prior.sd)});"
         return StanPart(parameters=(f"real {name};" + said(self.name),), names=(name,), model=(line,) if line else (),
                         value=name)
 

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 from scipy.special import log_expit, log_ndtr
 
-from klimb._stan import StanDefinition, StanPart, number, said
+from klimb._stan import StanDefinition, StanPart, literal, said
 from klimb._stored import stored
 from klimb.numerics.arrays import Array
 from klimb.priors import Dirichlet
@@ -97,7 +97,7 @@ class Cutpoints(ParameterBlock):
         cdf, chances = "Phi" if probit else "inv_logit", f"chance_{name}"
         ends = f"append_row({cdf}({name}), 1) - append_row(0, {cdf}({name}))"
         return replace(part, transformed=(StanDefinition(f"vector[{K}]", chances, ends),), model=(
-            f"target += dirichlet_lpdf({chances} | rep_vector({number(a)}, {K})) + {jacobian};",))
+            f"target += dirichlet_lpdf({chances} | rep_vector({literal(a)}, {K})) + {jacobian};",))
 
     def to_stan(self, theta: Array) -> tuple[Array, ...]:
         return (self.value(theta),)

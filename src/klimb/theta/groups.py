@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 from scipy.special import betaln
 
-from klimb._stan import StanDefinition, StanPart, number, said
+from klimb._stan import StanDefinition, StanPart, literal, said
 from klimb._stored import stored
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
@@ -188,7 +188,7 @@ class GroupCovariance(ParameterBlock):
         tag = name.removeprefix("sd")
         k, count, sd, L, root = len(self.sds), len(self._free), name, f"L{tag}", f"root{tag}"
         names = {int(i): f"{sd}[{place + 1}]" for place, i in enumerate(self._free)}
-        whole = [names.get(i, number(self._parts(np.zeros(count + len(self.correlations)))[0][i])) for i in range(k)]
+        whole = [names.get(i, literal(self._parts(np.zeros(count + len(self.correlations)))[0][i])) for i in range(k)]
         sds = sd if count == k else f"[{', '.join(whole)}]'"
         declared = [f"vector<lower=0>[{count}] {sd};" + said(", ".join(self.sds[i].name for i in self._free))]
         declared += [f"cholesky_factor_corr[{k}] {L};" + said(", ".join(self.correlations))] * bool(self.correlations)
@@ -213,7 +213,7 @@ class GroupCovariance(ParameterBlock):
         """The priors of sds by their names in Stan, and of the factor of correlations."""
         priors = [(self.sds[i].prior, own) for i, own in names.items()]
         lines = [f"target += {prior.stan(own)};" for prior, own in priors if isinstance(prior, PositivePrior)]
-        last = f"target += lkj_corr_cholesky_lpdf({L} | {number(self.prior.eta)});"
+        last = f"target += lkj_corr_cholesky_lpdf({L} | {literal(self.prior.eta)});"
         return (*lines, *([last] if self.correlations else []))
 
     def _stan_printed(self, tag: str, names: dict[int, str]) -> tuple[str, ...]:
