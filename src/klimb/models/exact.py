@@ -127,10 +127,12 @@ def judged_draws(fit: FormulaFit, theta: Array, weights: Array, found: Sampled, 
 
 
 def _planned(fit: FormulaFit, program: StanProgram, chains: int, length: int, seed: int) -> Chains:
-    """Starts are draws of q; the metric is the covariance of many."""
+    """Starts are draws of q, and other modes that its report knows of; the metric is the covariance of many draws."""
     rng, components = np.random.default_rng(seed), fit._spread
     size = program.point(components.theta[0], components.parts[0].mean)[1].size
     theta, weights = components.draw(max(METRIC_DRAWS, 4 * size if size <= MOST_DENSE else 0) + chains, rng)
+    for k, mode in enumerate(fit.result.trust.modes[: chains - 1] if fit.result is not None else (), start=1):
+        theta[k], weights[k] = fit.model.at, fit.model.detach(mode.posterior).mean
     points = [program.point(t, w) for t, w in zip(theta, weights, strict=True)]
     vectors = np.array([vector for _, vector in points[chains:]])
     variances = np.maximum(vectors.var(axis=0), 1e-12)

@@ -21,7 +21,7 @@ from klimb.models.components import Components
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.sites.base import Site
-from klimb.sites.prediction import predictive_cdf
+from klimb.sites.prediction import class_chances, predictive_cdf
 
 MOST_TERMS = 100_000  # rows times points of theta
 LEAST_WEIGHT = 0.02  # of a point, over that of the heaviest
@@ -148,7 +148,7 @@ class Cavities:
         site, y, m, v = self.site.rows(rows), self.y[rows], self.m[places], self.v[places]
         mean, variance = site.response_moments(m, v)
         if site.response == "classes":
-            upto = np.cumsum(site.class_probabilities(m, v), axis=1)
+            upto = np.cumsum(class_chances(site, m, v), axis=1)
             place, number = np.searchsorted(site.labels(), y), np.arange(len(y))
             below = np.where(place > 0, upto[number, np.maximum(place - 1, 0)], 0.0)
             return mean, variance, below, np.minimum(upto[number, place], 1.0)
@@ -203,10 +203,11 @@ def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOn
         m = m + functionals.shift
         site = here.new_site(data.aux)
         y = site.validate(data.y)
+        if not v.any():  # a draw
+            parts.append(Cavities(m, v, site.log_density(y, m), site, y))
+            continue
         e = site.oracle(y, m, v)  # of one copy of each datum: that is what is left out
-        slack = np.zeros_like(m)
-        if v.any():  # else f is known, slack and all
-            slack = np.broadcast_to(here.latent.slack, here.latent.n_sites)[: m.size]
+        slack = np.broadcast_to(here.latent.slack, here.latent.n_sites)[: m.size]
         parts.append(cavities(site, y, m, v, slack, -e.alpha, e.gamma))
     shares = components.weights[keep] / components.weights[keep].sum()
     return mixed(parts, np.log(shares), data.weights)
