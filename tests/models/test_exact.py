@@ -182,7 +182,7 @@ def test_divergent_transitions_are_a_doubt(monkeypatch: pytest.MonkeyPatch) -> N
     """A funnel that is sampled as it stands: weights are parameters, steps are long."""
     data = {"y": np.random.default_rng(3).standard_normal(16), "g": np.arange(16) // 2}
     fit = klimb.fit("y ~ (1 | g)", data)
-    monkeypatch.setattr(module, "ATTEMPTS", ((149, 0.5),))
+    monkeypatch.setattr(module, "ATTEMPTS", ((149, 0.5, None),))
     monkeypatch.setattr("klimb.models.stan.INFORMED", np.inf)
     found = fit.exact(draws=1000)
     assert found.trust.verdict == "doubt"
@@ -235,7 +235,7 @@ def test_by_cmdstan_where_it_is_installed() -> None:
     fit = klimb.fit("count ~ x + (1 | g)", DATA, "poisson")
     program = fit.to_stan()
     plan = module._planned(fit, program, 2, 200, 0)
-    found = module.by_cmdstan(program, plan, *module.ATTEMPTS[0])
+    found = module.by_cmdstan(program, plan, *module.ATTEMPTS[0][:2])
     theta, weights = program.read(found.draws)
     assert theta.shape == (400, 1)
     assert weights.shape == (400, 10)

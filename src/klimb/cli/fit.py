@@ -25,7 +25,7 @@ from klimb.cli.options import (
 @output_option("Save the fit here (for predict, report, compare).")
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(dir_okay=False),
               help="Write the HTML report as well.")
-@click.option("--exact", is_flag=True, help="Then sample the model exactly, and say how far the fit is off (extra exact).")
+@click.option("--exact", is_flag=True, help="Sample the model exactly afterwards, and say how far the fit was off.")
 @level_option()
 @json_option
 @quiet_option
@@ -80,8 +80,8 @@ def fit_table(formula: str, data: str, *, family: str, link: str | None, priors:
                      missing=on_missing, hyper=hyper, interval=level, progress=False if quiet else None)
 
 
-def again(formula: str, data: str, output: str | None, *, exact: bool = False, family: str, link: str | None, priors: tuple[str, ...],
-          weights: str | None, hyper: str, **_: Any) -> str:
+def again(formula: str, data: str, output: str | None, *, family: str, link: str | None, priors: tuple[str, ...],
+          weights: str | None, hyper: str, exact: bool = False, **_: Any) -> str:
     """The command that makes the fit again, ready to be pasted into a shell."""
     from shlex import quote
 

@@ -18,5 +18,5 @@ LATENTS: dict[str, type[Latent]] = {
     latent.__name__: latent for latent in (Weights, Kernel, Inducing, Mixed, Markov, Implicit, Outputs, MeanField)
 }
 
-__all__ = ["LATENTS", "WEIGHT_POSTERIORS", "ArrowRows", "DrawnWeights", "Factor", "Implicit", "Inducing", "Kernel", "Latent", "Markov",
-           "MeanField", "Mixed", "Outputs", "Posterior", "WeightPosterior", "Weights"]
+__all__ = ["LATENTS", "WEIGHT_POSTERIORS", "ArrowRows", "DrawnWeights", "Factor", "Implicit", "Inducing", "Kernel",
+           "Latent", "Markov", "MeanField", "Mixed", "Outputs", "Posterior", "WeightPosterior", "Weights"]

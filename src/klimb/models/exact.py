@@ -32,9 +32,10 @@ AGREED = 1.01  # R-hat up to which chains agree
 FEWEST = 100  # draws of a chain from which R-hat says something
 MOST_DENSE = 300  # parameters up to which the metric is q's whole covariance; above it is its diagonal
 METRIC_DRAWS = 1000  # of q at least, for its covariance
-# Warm-up steps of a chain and the acceptance rate that step sizes aim at. Below 150 steps Stan leaves the metric
-# alone and only adapts the step size; the last attempt, where the others did not do, learns a metric of its own.
-ATTEMPTS = ((149, 0.9), (149, 0.99), (1000, 0.99))
+# Warm-up steps of a chain, the acceptance rate that step sizes aim at, and whether weights are centred. Below 150 steps
+# Stan leaves the metric alone and only adapts the step size; the last attempt, where the others did not do, learns a
+# metric of its own, for weights in units of their scale, which make no funnel.
+ATTEMPTS: tuple[tuple[int, float, bool | None], ...] = ((149, 0.9, None), (149, 0.99, None), (1000, 0.99, False))
 UNTOLD = 0.2  # sampling error of an sd from which it is left out of the comparison: it may not even be finite
 
 
@@ -69,10 +70,9 @@ def exact(fit: FormulaFit, draws: int, chains: int, seed: int) -> FormulaFit:
         raise InputError("exact draws the hyperparameters too", 'hyper="fixed", which holds them',
                          'Fit with another hyper, or hold single ones by priors={"sigma": 1.0}, say.')
     sampler, name = _sampler()
-    program = fit.to_stan()
-    plan = _planned(fit, program, chains, draws // chains, seed)
-    for warmup, aim in ATTEMPTS:
-        found = sampler(program, plan, warmup, aim)
+    for warmup, aim, centred in ATTEMPTS:
+        program = fit.to_stan(centred=centred)
+        found = sampler(program, _planned(fit, program, chains, draws // chains, seed), warmup, aim)
         theta, weights = program.read(found.draws)
         summary = judged_draws(fit, theta, weights, found, chains, name)
         if summary.verdict == "verified":
@@ -119,8 +119,9 @@ def judged_draws(fit: FormulaFit, theta: Array, weights: Array, found: Sampled, 
     measures = "largest error of an sd of the fit, by exact draws"
     if worst > AGREED or found.divergent or not np.isfinite(worst):
         why = f"{found.divergent} transitions diverged" if found.divergent else "the chains disagree"
-        return TrustSummary("doubt", measures, f"The {len(theta):,} exact draws cannot be relied on: {why} ({agreement}). "
-                            "Ask for more draws, or give the least determined parameters a prior.", number, facts)
+        advice = (f"The {len(theta):,} exact draws cannot be relied on: {why} ({agreement}). Ask for more draws, or give "
+                  "the least determined parameters a prior.")
+        return TrustSummary("doubt", measures, advice, number, facts)
     advice = (f"verified by {len(theta):,} exact draws: largest error of an sd {number:.0%} (sampling error "
               f"{noise:.1%}); {agreement}")
     return TrustSummary("verified", measures, advice, number, facts)

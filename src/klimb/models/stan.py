@@ -26,7 +26,7 @@ from klimb.theta import ParameterBlock
 if TYPE_CHECKING:
     from klimb.models.formula_fit import FormulaFit
 
-INFORMED = 0.1  # posterior over prior variance of weights below which the data tell them, so that they are centred
+INFORMED = 0.3  # posterior over prior variance of weights below which the data tell them, so that they are centred
 LIKELY = 0.02  # share of the heaviest point from which a theta counts in that
 
 
