@@ -119,8 +119,8 @@ def judged_draws(fit: FormulaFit, theta: Array, weights: Array, found: Sampled, 
     measures = "largest error of an sd of the fit, by exact draws"
     if worst > AGREED or found.divergent or not np.isfinite(worst):
         why = f"{found.divergent} transitions diverged" if found.divergent else "the chains disagree"
-        advice = (f"The {len(theta):,} exact draws cannot be relied on: {why} ({agreement}). Ask for more draws, or give "
-                  "the least determined parameters a prior.")
+        advice = (f"The {len(theta):,} exact draws cannot be relied on: {why} ({agreement}). Ask for more draws, or "
+                  "give the least determined parameters a prior.")
         return TrustSummary("doubt", measures, advice, number, facts)
     advice = (f"verified by {len(theta):,} exact draws: largest error of an sd {number:.0%} (sampling error "
               f"{noise:.1%}); {agreement}")

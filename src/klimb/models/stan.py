@@ -137,9 +137,9 @@ def stan_program(fit: FormulaFit, centred: bool | None = None) -> StanProgram:
         _add(blocks, own, name)
     parts = [_rows(data, classes), site, _known(likelihood), *(found.part for found in blocks),
              *(written.part for written in terms), *_reported(fit, terms)]
-    values = {name: value for part in parts for name, value in part.values.items()}
+    kept = {name: value for part in parts for name, value in part.values.items()}
     code = _text(fit, parts, [written.part.value for written in terms], _likelihood_line(site, data))
-    return StanProgram(code, values, model, tuple(blocks), tuple(written for written in terms if written.term.size))
+    return StanProgram(code, kept, model, tuple(blocks), tuple(written for written in terms if written.term.size))
 
 
 def _add(blocks: list[WrittenBlock], block: ParameterBlock, name: str) -> str:
