@@ -360,12 +360,11 @@ def test_exact_draws_and_their_verdict(work: Path, tmp_path: Path, capsys: pytes
     assert "verified by 4,000 exact draws: largest error of an sd" in out
     assert "--exact" in page.read_text(encoding="utf-8")
     checked = said(capsys, "check", kept)
-    assert checked.startswith("verdict")
-    assert "verified by 4,000 exact draws" in checked
+    assert checked.startswith("verified by 4,000 exact draws")
     assert "largest rhat" in checked
 
 
 def test_check_says_what_the_file_knows(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(said(capsys, "check", work / "mixed.klimb", "--json"))
     assert found["trust"]["verdict"] == klimb.load(work / "mixed.klimb").trust_summary.verdict
-    assert said(capsys, "check", work / "mixed.klimb").startswith("verdict")
+    assert said(capsys, "check", work / "mixed.klimb").startswith(found["trust"]["verdict"])

@@ -25,17 +25,17 @@ def command(model: str, as_json: bool) -> int:
     from klimb.cli.predict import load_fit
     from klimb.cli.shell import emit
     from klimb.models.files import load
-    from klimb.report.records import to_json
 
     fit = load_fit(model, load)
     found = findings(fit)
     if as_json:
-        emit(json.dumps({name: to_json(record) for name, record in found.items()}, ensure_ascii=False, allow_nan=False))
+        facts = {name: record.to_dict() for name, record in found.items()}
+        emit(json.dumps(facts, ensure_ascii=False, allow_nan=False))
     else:
         emit("\n\n".join(str(record) for record in found.values()))
     return exit_code(fit)
 
 
 def findings(fit: Any) -> dict[str, Any]:
-    """What is checked, by name: records that print, and become JSON. Whatever else judges a fit goes in here."""
-    return {"trust": fit.trust_summary}
+    """What is checked, by name: records that print, and have ``to_dict``. Whatever else judges a fit goes in here."""
+    return {"trust": fit.trust}

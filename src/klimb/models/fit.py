@@ -175,7 +175,7 @@ class Fit:
         """Whether the numbers shown can be believed: ``.verdict``, ``.number``, ``.measures``, ``.advice``."""
         from klimb.models.verdict import quick_trust
 
-        return quick_trust(self) if self.kept_trust is None else self.kept_trust
+        return quick_trust(self)
 
     @cached_property
     def trust_summary(self) -> TrustSummary:
@@ -198,7 +198,7 @@ class Fit:
         from klimb.models.complete_trust import judge
 
         if self.kept_trust is not None and self.kept_trust.verdict == "verified":
-            return self.kept_trust
+            return self.trust
         return judge(self, draws=draws, seed=seed)
 
     @cached_property

@@ -57,14 +57,14 @@ class FitTrust:
         return TrustSummary(self.verdict, self.measures, self.advice, self.number, self.facts)
 
     def __str__(self) -> str:
-        width = max((len(fact.name) for fact in self.facts), default=0)
-        lines = [f"{fact.name:{width}s}  {fact.text}" for fact in self.facts]
-        return "\n".join([f"{self.verdict}: {self.advice}", *lines])
+        width = max((len(fact.label) for fact in self.facts), default=0)
+        lines = [f"{fact.label:{width}s}  {fact.value}" for fact in self.facts]
+        return "\n".join([self.advice if self.verdict == "verified" else f"{self.verdict}: {self.advice}", *lines])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and text, for JSON."""
         return {"verdict": self.verdict, "number": self.number if np.isfinite(self.number) else None,
-                "measures": self.measures, "advice": self.advice, "facts": {f.name: f.text for f in self.facts}}
+                "measures": self.measures, "advice": self.advice, "facts": {f.label: f.value for f in self.facts}}
 
 
 def quick_trust(fit: Fit) -> FitTrust:

@@ -173,17 +173,6 @@ class TrustSummary:
     number: float | None = None
     facts: tuple[Fact, ...] = ()
 
-    @property
-    def measures(self) -> str:
-        """What the number measures."""
-        return self.headline
-
-    def __str__(self) -> str:
-        facts = [(fact.label, fact.value) for fact in self.facts]
-        width = max(len(name) for name, _ in (("verdict", ""), *facts))
-        lines = [("verdict", f"{self.verdict}: {self.advice or self.headline}"), *facts]
-        return "\n".join(f"{name:{width}s}  {value}" for name, value in lines)
-
 
 @final
 @dataclass(frozen=True, slots=True)
