@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
+from klimb._stan import literal
 from klimb._stored import stored
 from klimb.errors import InputError
 
@@ -54,6 +55,10 @@ class PositivePrior(Prior):
     def typical(self) -> float:
         """A value in the middle of the prior."""
 
+    def stan(self, name: str) -> str:
+        """``log_density`` of a variable as an expression of Stan."""
+        raise InputError("this needs a prior that can be written in Stan", str(self), "Give the prior a method stan.")
+
 
 @final
 @stored("prior.exponential")
@@ -80,6 +85,13 @@ class Exponential(PositivePrior):
     def typical(self) -> float:
         return float((0.7 * self.mean) ** (1.0 / self.power))
 
+    def stan(self, name: str) -> str:
+        rate, p = literal(1.0 / self.mean), self.power
+        if p == 1.0:
+            return f"exponential_lpdf({name} | {rate})"
+        slope = f"log({literal(abs(p))}) + {literal(p - 1.0)} * log({name})"  # of name^p
+        return f"exponential_lpdf(pow({name}, {literal(p)}) | {rate}) + {slope}"
+
     def __str__(self) -> str:
         power = "" if self.power == 1.0 else f", power={_short(self.power)}"
         return f"exponential({_short(self.mean)}{power})"
@@ -101,6 +113,9 @@ class HalfNormal(PositivePrior):
 
     def typical(self) -> float:
         return 0.67 * self.sd
+
+    def stan(self, name: str) -> str:
+        return f"normal_lpdf({name} | 0, {literal(self.sd)}) + log(2)"
 
     def __str__(self) -> str:
         return f"half_normal({_short(self.sd)})"
@@ -125,6 +140,9 @@ class LogNormal(PositivePrior):
     def typical(self) -> float:
         return self.median
 
+    def stan(self, name: str) -> str:
+        return f"lognormal_lpdf({name} | {literal(math.log(self.median))}, {literal(self.sd)})"
+
     def __str__(self) -> str:
         return f"log_normal({_short(self.median)}, {_short(self.sd)})"
 
@@ -148,6 +166,9 @@ class Gamma(PositivePrior):
     def typical(self) -> float:
         return self.shape / self.rate
 
+    def stan(self, name: str) -> str:
+        return f"gamma_lpdf({name} | {literal(self.shape)}, {literal(self.rate)})"
+
     def __str__(self) -> str:
         return f"gamma({_short(self.shape)}, {_short(self.rate)})"
 
@@ -166,6 +187,9 @@ class LogFlat(PositivePrior):
 
     def typical(self) -> float:
         return 1.0
+
+    def stan(self, name: str) -> str:
+        return f"-log({name})"
 
     def __str__(self) -> str:
         return "flat in its logarithm"

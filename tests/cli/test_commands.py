@@ -346,3 +346,25 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, "demo", "-o", tmp_path / "new" / "folder")
     assert "trust it" in out
     assert sorted(os.listdir(tmp_path / "new" / "folder")) == ["effects.svg", "report.html", "summit.csv"]
+
+
+# -- exact, check -----------------------------------------------------------------------------------------------------
+
+
+def test_exact_draws_and_their_verdict(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("stanli", reason="exact draws are made by stanli, of the extra exact")
+    kept = tmp_path / "exact.klimb"
+    page = tmp_path / "exact.html"
+    out = said(capsys, "fit", "summit ~ wind", work / "summit.csv", "--family", "bernoulli", "--exact", "-o", kept,
+               "--report", page)
+    assert "verified by 4,000 exact draws: largest error of an sd" in out
+    assert "--exact" in page.read_text(encoding="utf-8")
+    checked = said(capsys, "check", kept)
+    assert checked.startswith("verified by 4,000 exact draws")
+    assert "largest rhat" in checked
+
+
+def test_check_says_what_the_file_knows(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(said(capsys, "check", work / "mixed.klimb", "--json"))
+    assert found["trust"]["verdict"] == klimb.load(work / "mixed.klimb").trust_summary.verdict
+    assert said(capsys, "check", work / "mixed.klimb").startswith(found["trust"]["verdict"])

@@ -14,6 +14,7 @@ COMMANDS = {  # name: (module, one line for --help)
     "predict": ("klimb.cli.predict", "Predict new rows with intervals."),
     "report": ("klimb.cli.report", "Write a one-page HTML report of a saved fit."),
     "compare": ("klimb.cli.compare", "Rank saved fits of the same data."),
+    "check": ("klimb.cli.check", "Say whether a saved fit can be believed, and why."),
     "info": ("klimb.cli.info", "Say what a saved file holds."),
     "calibrate": ("klimb.cli.calibrate", "Check by simulation that intervals hold what they promise."),
     "label": ("klimb.cli.label", "Label a table on a local page; the model asks for what it learns most from."),

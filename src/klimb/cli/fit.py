@@ -25,12 +25,13 @@ from klimb.cli.options import (
 @output_option("Save the fit here (for predict, report, compare).")
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(dir_okay=False),
               help="Write the HTML report as well.")
+@click.option("--exact", is_flag=True, help="Sample the model exactly afterwards, and say how far the fit was off.")
 @level_option()
 @json_option
 @quiet_option
 @reading
-def command(formula: str, data: str, output: str | None, report_path: str | None, level: float, as_json: bool,
-            quiet: bool, **how: Any) -> int:
+def command(formula: str, data: str, output: str | None, report_path: str | None, exact: bool, level: float,
+            as_json: bool, quiet: bool, **how: Any) -> int:
     """Fit FORMULA to the table DATA (CSV, Parquet, npz, svmlight; - is standard input) and print the table.
 
     \b
@@ -46,6 +47,7 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
 
     check_targets(output, report_path, sources=(data,))
     fit = fit_table(formula, data, level=level, quiet=quiet, **how)
+    fit = fit.exact() if exact else fit
     if as_json:
         from klimb.cli.facts import fit_json
 
@@ -58,7 +60,7 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
     if report_path is not None:
         from klimb.cli.report import write_report
 
-        write_report(fit, report_path, source=data, command=again(formula, data, output, **how))
+        write_report(fit, report_path, source=data, command=again(formula, data, output, exact=exact, **how))
         say(f"report: {report_path}", quiet)
     return exit_code(fit)
 
@@ -79,7 +81,7 @@ def fit_table(formula: str, data: str, *, family: str, link: str | None, priors:
 
 
 def again(formula: str, data: str, output: str | None, *, family: str, link: str | None, priors: tuple[str, ...],
-          weights: str | None, hyper: str, **_: Any) -> str:
+          weights: str | None, hyper: str, exact: bool = False, **_: Any) -> str:
     """The command that makes the fit again, ready to be pasted into a shell."""
     from shlex import quote
 
@@ -88,6 +90,7 @@ def again(formula: str, data: str, output: str | None, *, family: str, link: str
     parts += [part for prior in priors for part in ("--prior", quote(prior))]
     parts += ["--weights", quote(weights)] if weights else []
     parts += ["--hyper", hyper] if hyper != "auto" else []
+    parts += ["--exact"] if exact else []
     parts += ["-o", quote(output)] if output else []
     return " ".join(parts)
 

@@ -2,6 +2,7 @@
 
 from klimb.latents.arrow import ArrowRows
 from klimb.latents.base import Factor, Latent, Posterior
+from klimb.latents.drawn import DrawnWeights  # which registers it
 from klimb.latents.implicit import Implicit
 from klimb.latents.inducing import Inducing
 from klimb.latents.kernel import Kernel
@@ -17,5 +18,5 @@ LATENTS: dict[str, type[Latent]] = {
     latent.__name__: latent for latent in (Weights, Kernel, Inducing, Mixed, Markov, Implicit, Outputs, MeanField)
 }
 
-__all__ = ["LATENTS", "WEIGHT_POSTERIORS", "ArrowRows", "Factor", "Implicit", "Inducing", "Kernel", "Latent", "Markov",
-           "MeanField", "Mixed", "Outputs", "Posterior", "WeightPosterior", "Weights"]
+__all__ = ["LATENTS", "WEIGHT_POSTERIORS", "ArrowRows", "DrawnWeights", "Factor", "Implicit", "Inducing", "Kernel",
+           "Latent", "Markov", "MeanField", "Mixed", "Outputs", "Posterior", "WeightPosterior", "Weights"]

@@ -33,6 +33,16 @@ class ArrowRows:
     codes: npt.NDArray[np.intp]
     values: Array
 
+    def times(self, weights: Array) -> Array:
+        """x'w + t'b for draws of the weights, one a row."""
+        B, k = self.X.shape[1], self.values.shape[1]
+        f = weights[:, :B] @ self.X.T
+        if k and weights.shape[1] > B:
+            levels = weights[:, B:].reshape(len(weights), -1, k)
+            t = np.where((self.codes >= 0)[:, None], self.values, 0.0)
+            f += np.einsum("nik,ik->ni", levels[:, np.maximum(self.codes, 0)], t)
+        return np.asarray(f)
+
 
 @register
 @final
@@ -126,13 +136,7 @@ class ArrowWeights(WeightPosterior):
         return np.asarray(moved @ self.root[at].T)
 
     def push(self, L: ArrowRows, weights: Array) -> Array:
-        B, (count, k) = len(self.shared), self.level_mean.shape
-        f = weights[:, :B] @ L.X.T
-        if count:
-            levels = weights[:, B:].reshape(len(weights), count, k)
-            t = np.where((L.codes >= 0)[:, None], L.values, 0.0)
-            f += np.einsum("nik,ik->ni", levels[:, np.maximum(L.codes, 0)], t)
-        return f
+        return L.times(weights)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         e = rng.standard_normal((n, self.root.shape[1]))

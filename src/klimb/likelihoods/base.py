@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self, final
 
 import numpy as np
 
+from klimb._stan import StanPart
 from klimb.errors import InputError
 from klimb.likelihoods.data import Left, Observed, ResponseKind, read_response
 from klimb.likelihoods.links import LINKS, Link
@@ -115,6 +116,7 @@ class Likelihood:
     response: ClassVar[ResponseKind] = "any"
     links: ClassVar[Mapping[str, Callable[..., Site]]] = {}  # what builds the site, by link; the first is the default
     site_parameters: ClassVar[tuple[SiteParameter, ...]] = ()
+    densities: ClassVar[Mapping[str, str]] = {}  # log p(y | f) in Stan, by link: see ``stan``
 
     link_name: str = ""
     known: Mapping[str, Any] = field(default_factory=dict)  # by field of the site
@@ -236,6 +238,23 @@ class Likelihood:
         return tuple(found)
 
     # -- words
+
+    def stan(self, data: Observed) -> StanPart:
+        """log p(y | f) as Stan has it, and the data that it takes.
+
+        It speaks of y, f, the site's parameters by their names and what the data have beside y; ``{n}`` follows what
+        every row has. Written with ``[n]`` it is for one row at a time.
+        """
+        if self.link.name not in self.densities:
+            raise InputError("this needs a likelihood that can be written in Stan", self.label,
+                             "Use one of klimb's families, or give yours the field densities.")
+        first = {"binary": 0, "trials": 0, "counts": 0, "ordered": 1, "classes": 1}.get(self.response)
+        kind = "vector[N]" if first is None else f"array[N] int<lower={first}>"
+        y = data.y if first is None else data.y.astype(np.int64) + first
+        aux = {name: values.astype(np.int64) if first is not None else values for name, values in data.aux.items()}
+        density = self.densities[self.link.name]
+        return StanPart(data=(f"{kind} y;", *(f"{kind} {name};" for name in aux)), values={"y": y, **aux},
+                        density=density, by_row="[n]" in density)
 
     def mean_label(self, data: Observed) -> str:
         """What an axis says that shows E[y]."""

@@ -44,6 +44,7 @@ class Gaussian(Likelihood):
 
     name, aliases, about, response = "gaussian", ("normal",), "measurements with normal noise", "real"
     links: ClassVar = {"identity": sites.Gaussian}
+    densities: ClassVar = {"identity": "normal_lpdf(y{n} | f{n}, sigma)"}
     site_parameters = (replace(_SCALE, name="sigma"),)
 
 
@@ -64,6 +65,9 @@ class Bernoulli(Binary):
 
     name, aliases, about, response = "bernoulli", ("binary", "logistic"), "one of two outcomes", "binary"
     links: ClassVar = {"logit": sites.Logistic, "probit": sites.Probit, "cloglog": sites.CLogLog}
+    densities: ClassVar = {"logit": "bernoulli_logit_lpmf(y{n} | f{n})",
+                           "probit": "std_normal_lcdf((2 * y[n] - 1) * f[n])",
+                           "cloglog": "(y[n] == 1 ? log1m_exp(-exp(f[n])) : -exp(f[n]))"}
 
     def for_data(self, data: Observed) -> Likelihood:
         if "trials" not in data.aux:
@@ -84,6 +88,7 @@ class Binomial(Binary):
 
     name, about, response = "binomial", "successes in a number of trials", "trials"
     links: ClassVar = {"logit": sites.Binomial}
+    densities: ClassVar = {"logit": "binomial_logit_lpmf(y{n} | trials{n}, f{n})"}
 
     def new(self, theta: Any, aux: Any = None) -> Site:
         return super().new(theta, aux or {"trials": 1.0})
@@ -108,6 +113,7 @@ class Poisson(Counts):
 
     name, aliases, about, response = "poisson", ("count",), "counts", "counts"
     links: ClassVar = {"log": sites.Poisson}
+    densities: ClassVar = {"log": "poisson_log_lpmf(y{n} | f{n})"}
 
 
 @register
@@ -119,6 +125,7 @@ class NegativeBinomial(Counts):
     name, aliases = "negative_binomial", ("negbinomial", "nbinom", "nb")
     about, response = "counts that vary more than Poisson counts do", "counts"
     links: ClassVar = {"log": sites.NegativeBinomial}
+    densities: ClassVar = {"log": "neg_binomial_2_log_lpmf(y{n} | f{n}, size)"}
     site_parameters = (_dispersion("size"),)
 
 
@@ -130,6 +137,7 @@ class StudentT(Likelihood):
 
     name, aliases, about, response = "student_t", ("student", "t"), "measurements with outliers", "real"
     links: ClassVar = {"identity": sites.StudentT}
+    densities: ClassVar = {"identity": "student_t_lpdf(y{n} | df, f{n}, scale)"}
     site_parameters = (_SCALE, SiteParameter("df", "df", lambda _: GammaPrior(2.0, 0.1)))
 
     def mean_response(self, data: Observed) -> float:
@@ -147,6 +155,7 @@ class Laplace(Likelihood):
 
     name, aliases, about, response = "laplace", ("double_exponential",), "measurements around a median", "real"
     links: ClassVar = {"identity": sites.Laplace}
+    densities: ClassVar = {"identity": "double_exponential_lpdf(y{n} | f{n}, scale)"}
     site_parameters = (_SCALE,)
 
 
@@ -166,6 +175,7 @@ class Gamma(PositiveMean):
     name, response = "gamma", "positive"
     about = "positive measurements with a constant coefficient of variation"
     links: ClassVar = {"log": sites.Gamma}
+    densities: ClassVar = {"log": "gamma_lpdf(y{n} | shape, shape * exp(-f{n}))"}
     site_parameters = (_dispersion("shape"),)
 
 
@@ -177,6 +187,8 @@ class ExponentialTimes(PositiveMean):
 
     name, about, response = "exponential", "waiting times", "nonnegative"
     links: ClassVar = {"log": lambda: sites.Exponential(mean=True), "minus log": lambda: sites.Exponential(mean=False)}
+    densities: ClassVar = {"log": "exponential_lpdf(y{n} | exp(-f{n}))",
+                           "minus log": "exponential_lpdf(y{n} | exp(f{n}))"}
 
 
 @register
@@ -187,6 +199,7 @@ class Beta(Likelihood):
 
     name, about, response = "beta", "proportions strictly between 0 and 1", "unit"
     links: ClassVar = {"logit": sites.Beta}
+    densities: ClassVar = {"logit": "beta_proportion_lpdf(y{n} | inv_logit(f{n}), precision)"}
     site_parameters = (_dispersion("precision"),)
 
 
@@ -200,6 +213,8 @@ class Ordinal(Likelihood):
     about = "ordered levels, by cut points"
     links: ClassVar = {"logit": lambda cutpoints: sites.Ordinal(cutpoints, "logit"),
              "probit": lambda cutpoints: sites.Ordinal(cutpoints, "probit")}
+    densities: ClassVar = {"logit": "ordered_logistic_lpmf(y{n} | f{n}, cutpoints)",
+                           "probit": "ordered_probit_lpmf(y{n} | f{n}, cutpoints)"}
 
     def centre(self, data: Observed) -> Array:
         return np.zeros(1)
@@ -234,6 +249,7 @@ class Categorical(Likelihood):
     name, aliases, response = "categorical", ("multinomial", "softmax"), "classes"
     about = "one of several classes without an order"
     links: ClassVar = {"logit": sites.Softmax}
+    densities: ClassVar = {"logit": "categorical_logit_lpmf(y[n] | f[n]')"}
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -260,6 +276,7 @@ class StochasticVolatility(Likelihood):
     name, aliases, response = "stochastic_volatility", ("volatility",), "real"
     about = "returns whose log variance is modelled"
     links: ClassVar = {"log": sites.StochasticVolatility}
+    densities: ClassVar = {"log": "normal_lpdf(y{n} | 0, exp(0.5 * f{n}))"}
 
     def mean_response(self, data: Observed) -> float:
         return float(data.shares @ data.y**2) or 1.0

@@ -112,6 +112,12 @@ class Latents:
     def moments(self) -> tuple[Array, Array]:
         return mixture_moments(self.weights, self.m, self.v)
 
+    def thinned(self, most: int) -> Latents:
+        """The first points where they are many draws, which come in random order, and each of them needs quadrature."""
+        if len(self.weights) <= most or np.ptp(self.weights) > 0.0 or not self.v.any():
+            return self
+        return Latents(np.full(most, 1.0 / most), self.m[:most], self.v[:most], self.models[:most])
+
     def quantile(self, p: float) -> Array:
         return mixture_quantile(self.weights, self.m, np.sqrt(self.v), p)
 

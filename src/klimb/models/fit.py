@@ -199,6 +199,8 @@ class Fit:
         """The complete report that ``klimb.trust(fit)`` returns; it judges the hyperparameters too."""
         from klimb.models.complete_trust import judge
 
+        if self.kept_trust is not None and self.kept_trust.verdict == "verified":
+            return self.trust
         return judge(self, draws=draws, seed=seed)
 
     @cached_property

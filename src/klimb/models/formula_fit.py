@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -29,6 +29,9 @@ from klimb.sites.prediction import draw_response
 from klimb.terms.encoder import Encoder
 from klimb.terms.group import Group
 from klimb.theta import ParameterBlock, RowKind
+
+if TYPE_CHECKING:
+    from klimb.models.stan import StanProgram
 
 
 @final
@@ -138,10 +141,15 @@ class FormulaFit(Fit):
         weights = self.components.weights
         plain = block_rows(self.model.theta, block, self._spread, tail)
         cuts = block.reported(self.components.theta[:, self.model.theta.slice_of(block)])
+        from klimb.models.tabulate import MANY
+
         own = np.array([row.sd for row in plain]) if not self.components.integrated else np.zeros(len(plain))
         values = cuts + means[:, None]
         mean = weights @ values
         variance = weights @ ((values - mean) ** 2 + variances[:, None]) + own**2
+        if len(weights) >= MANY:
+            spread = np.sqrt(np.broadcast_to(variances[:, None], values.shape))
+            return mixture_rows(list(block.names), weights, values, spread, tail, "parameter")
         # Parts are narrow and few: their mixture would be a comb, so a normal with its moments stands for it.
         return mixture_rows(list(block.names), np.ones(1), mean[None], np.sqrt(variance)[None], tail, "parameter")
 
@@ -300,7 +308,10 @@ class FormulaFit(Fit):
 
     def draws(self, n: int = 1000, *, seed: int = 0) -> dict[str, Array]:
         """``n`` joint draws of coefficients, hyperparameters and levels, by name; the same for the same seed."""
-        theta, w = self.components.draw(n, np.random.default_rng(seed))
+        return self.named(*self.components.draw(n, np.random.default_rng(seed)))
+
+    def named(self, theta: Array, w: Array) -> dict[str, Array]:
+        """Draws of theta and of the weights, one a row, as coefficients, hyperparameters and levels by name."""
         out: dict[str, Array] = {}
         for names, number, at, T, _ in self._reported():
             own = w[:, number * self._n_weights_of_field + at] @ T.T
@@ -313,7 +324,7 @@ class FormulaFit(Fit):
             out |= {name: values[:, j] for j, name in enumerate(block.names)}
         for term in self.groups:
             k = len(term.columns)
-            own = w[:, self.linear.places[self.linear.terms.index(term)]].reshape(n, -1, k) @ term.uncentred.T
+            own = w[:, self.linear.places[self.linear.terms.index(term)]].reshape(len(w), -1, k) @ term.uncentred.T
             for j, column in enumerate(term.columns):
                 out[level_name(term, column)] = own[:, :, j]
         return out
@@ -368,6 +379,29 @@ class FormulaFit(Fit):
         from klimb.models.arviz import to_arviz
 
         return to_arviz(self, draws, chains, seed)
+
+    def to_stan(self, *, centred: bool | None = None) -> StanProgram:
+        """The model as a program in Stan with its data; its log density is klimb's joint.
+
+        Parameters
+        ----------
+        centred : bool
+            Whether weights with a learnt scale are parameters themselves (True), or in units of that scale (False).
+            Left out, each term is written the way that suits its data.
+        """
+        from klimb.models.stan import stan_program
+
+        return stan_program(self, centred)
+
+    def exact(self, draws: int = 4000, chains: int = 4, seed: int = 0) -> FormulaFit:
+        """The same model by long sampling: a fit whose posterior is ``draws`` exact draws of `to_stan`.
+
+        Its ``trust`` says how far the sds of this fit are off. It needs stanli (``pip install "klimb[exact]"``), or
+        CmdStan with cmdstanpy.
+        """
+        from klimb.models.exact import exact
+
+        return exact(self, draws, chains, seed)
 
     # -- words and small parts
 

@@ -19,8 +19,9 @@ from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
 from klimb.models.components import Components
 from klimb.numerics.arrays import Array
+from klimb.numerics.pareto import smooth_log_weights
 from klimb.sites.base import Site
-from klimb.sites.prediction import predictive_cdf
+from klimb.sites.prediction import class_chances, predictive_cdf
 
 MOST_TERMS = 100_000  # rows times points of theta
 LEAST_WEIGHT = 0.02  # of a point, over that of the heaviest
@@ -147,7 +148,7 @@ class Cavities:
         site, y, m, v = self.site.rows(rows), self.y[rows], self.m[places], self.v[places]
         mean, variance = site.response_moments(m, v)
         if site.response == "classes":
-            upto = np.cumsum(site.class_probabilities(m, v), axis=1)
+            upto = np.cumsum(class_chances(site, m, v), axis=1)
             place, number = np.searchsorted(site.labels(), y), np.arange(len(y))
             below = np.where(place > 0, upto[number, np.maximum(place - 1, 0)], 0.0)
             return mean, variance, below, np.minimum(upto[number, place], 1.0)
@@ -202,6 +203,9 @@ def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOn
         m = m + functionals.shift
         site = here.new_site(data.aux)
         y = site.validate(data.y)
+        if not v.any():  # a draw
+            parts.append(Cavities(m, v, site.log_density(y, m), site, y))
+            continue
         e = site.oracle(y, m, v)  # of one copy of each datum: that is what is left out
         slack = np.broadcast_to(here.latent.slack, here.latent.n_sites)[: m.size]
         parts.append(cavities(site, y, m, v, slack, -e.alpha, e.gamma))
@@ -217,11 +221,19 @@ def _affordable(weights: Array, n: int) -> Array:
 
 
 def mixed(parts: list[Cavities], log_shares: Array, weights: Array | None) -> LeaveOneOut:
-    """p(y_i | others) = 1 / sum_k w_k / p_k(y_i | others): leaving i out also changes how likely each theta is."""
-    log_w = log_shares[:, None] - np.array([part.log_density for part in parts])
+    """p(y_i | others) = 1 / sum_k w_k / p_k(y_i | others): leaving i out also changes how likely each theta is.
+
+    Where parts are draws, with f known in each, these are importance weights, whose tails are smoothed.
+    """
+    densities = np.array([part.log_density for part in parts])
+    log_w = log_shares[:, None] - densities
+    if len(parts) > 1 and not any(part.v.any() for part in parts):
+        good = np.flatnonzero(np.isfinite(log_w).all(axis=0))
+        log_w[:, good] = np.array([smooth_log_weights(log_w[:, i]).log_weights for i in good]).T
     with np.errstate(invalid="ignore"):  # a density of infinity under one theta and of 0 under another
         total = np.logaddexp.reduce(log_w, axis=0)
-    return LeaveOneOut(-total, weights, None, lambda: _details(parts, log_w, total))
+        found = np.logaddexp.reduce(log_w + densities, axis=0) - total
+    return LeaveOneOut(found, weights, None, lambda: _details(parts, log_w, total))
 
 
 def _details(parts: list[Cavities], log_w: Array, total: Array) -> LeftOut:

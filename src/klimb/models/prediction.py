@@ -13,13 +13,14 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.mixtures import mixture_moments
 from klimb.sites.base import Site
-from klimb.sites.prediction import predictive_cdf
+from klimb.sites.prediction import class_chances, predictive_cdf
 
 PredictionKind: TypeAlias = Literal["mean", "latent", "response", "all"]
 KINDS = ("mean", "latent", "response", "all")
 SECANT_STEPS, SECANT_TOL = 15, 1e-6  # on the distribution function of y; the last step leaves less
 CLASS_DRAWS = 256  # of f, for the interval of the chance of a class
 HEAVY = 0.01  # of the posterior's mass: where more of it leaves y without a mean, none is given
+MOST_DRAWS = 500  # of a sampler that the noise of y is averaged over
 NODES = 48  # of Gauss-Hermite quadrature over f, for the sd of the mean of y
 
 
@@ -30,14 +31,15 @@ def columns_of(f: Latents, kind: PredictionKind, tail: float, levels: tuple[str,
                          "mean is the default; latent is the linear predictor, response is y itself.")
     likelihood = f.models[0].likelihood
     classes = likelihood.response in ("ordered", "classes")
-    sites = [model.new_site(aux) for model in f.models]
+    some = f.thinned(MOST_DRAWS)
+    sites = [model.new_site(aux) for model in some.models]
     columns: dict[str, Array] = {}
     if kind in ("latent", "all"):
         columns |= _prefixed("f_" if kind == "all" else "", latent_columns(f, tail, likelihood.fields))
     if kind in ("mean", "all"):
-        columns |= level_columns(f, sites, levels) if classes else mean_columns(f, tail)
+        columns |= level_columns(some, sites, levels) if classes else mean_columns(f, tail)
     if kind == "response" or (kind == "all" and has_moments(sites[0])):
-        columns |= _prefixed("y_" if kind == "all" else "", response_columns(f, sites, tail))
+        columns |= _prefixed("y_" if kind == "all" else "", response_columns(some, sites, tail))
     return columns
 
 
@@ -76,6 +78,8 @@ def mean_moments(model: Any, m: Array, v: Array) -> tuple[Array, Array]:
     likelihood = model.likelihood
     if likelihood.link.name == "identity":
         return m, v
+    if not v.any():  # f is known
+        return np.asarray(likelihood.link.inverse(m)), v
     if likelihood.link.name == "log":
         with np.errstate(over="ignore", invalid="ignore"):
             mean = np.exp(m + 0.5 * v)
@@ -90,7 +94,7 @@ def mean_moments(model: Any, m: Array, v: Array) -> tuple[Array, Array]:
 
 def level_columns(f: Latents, sites: list[Site], levels: tuple[str, ...]) -> dict[str, Array]:
     """The chance of every level of a response that has levels."""
-    chances = sum(w * site.class_probabilities(m, v) for w, site, m, v in zip(f.weights, sites, f.m, f.v, strict=True))
+    chances = sum(w * class_chances(site, m, v) for w, site, m, v in zip(f.weights, sites, f.m, f.v, strict=True))
     return {f"P({level})": np.asarray(chances)[:, k] for k, level in enumerate(levels)}
 
 
@@ -172,7 +176,7 @@ def response_quantile(f: Latents, sites: list[Site], p: float) -> Array:
     to neighbouring numbers where y is a count.
     """
     if sites[0].response == "classes":
-        chances = sum(w * s.class_probabilities(m, v) for w, s, m, v in zip(f.weights, sites, f.m, f.v, strict=True))
+        chances = sum(w * class_chances(s, m, v) for w, s, m, v in zip(f.weights, sites, f.m, f.v, strict=True))
         upto = np.cumsum(np.asarray(chances), axis=1)
         return np.asarray(np.argmax(upto >= min(p, 1.0 - 1e-12), axis=1), dtype=np.float64)
     heaviest = sites[int(np.argmax(f.weights))]

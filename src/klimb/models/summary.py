@@ -61,7 +61,7 @@ def _quality(fit: Fit) -> str:
         lines[1] += f"; hyperparameters {TREATED[fit.mode]}"
     trust = fit.trust_summary
     if trust.verdict != "unchecked":
-        word = {"trust": "trust it", "doubt": "in doubt"}.get(trust.verdict, trust.verdict)
-        lines.append(f"{word}: {trust.advice}")
+        word = {"trust": "trust it: ", "corrected": "corrected: ", "doubt": "in doubt: ", "verified": ""}
+        lines.append(word[trust.verdict] + trust.advice)
     lines += [f"note: {note}" for note in fit.notes]
     return "\n".join(lines)

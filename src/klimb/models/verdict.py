@@ -59,7 +59,7 @@ class FitTrust:
     def __str__(self) -> str:
         width = max((len(fact.label) for fact in self.facts), default=0)
         lines = [f"{fact.label:{width}s}  {fact.value}" for fact in self.facts]
-        return "\n".join([f"{self.verdict}: {self.advice}", *lines])
+        return "\n".join([self.advice if self.verdict == "verified" else f"{self.verdict}: {self.advice}", *lines])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and text, for JSON."""

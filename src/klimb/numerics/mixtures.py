@@ -32,10 +32,20 @@ def mixture_quantile(weights: Array, means: Array, sds: Array, p: float) -> Arra
     """
     if len(weights) == 1:
         return np.asarray(means[0] + sds[0] * ndtri(p))
+    if not sds.any():  # points
+        return _points_quantile(weights, means, p)
     out = np.empty(means.shape[1])
     for block in row_blocks(len(out), 8 * len(weights)):
         out[block] = _newton(weights, means[:, block], np.maximum(sds[:, block], 1e-300), p)
     return out
+
+
+def _points_quantile(weights: Array, points: Array, p: float) -> Array:
+    """The p-quantiles of points with weights: between their middles, straight lines."""
+    order = np.argsort(points, axis=0, kind="stable")
+    upto = np.cumsum(weights[order], axis=0) - 0.5 * weights[order]
+    ordered = np.take_along_axis(points, order, axis=0)
+    return np.array([np.interp(p, own, values) for own, values in zip(upto.T, ordered.T, strict=True)])
 
 
 def _newton(weights: Array, means: Array, sds: Array, p: float) -> Array:

@@ -36,6 +36,8 @@ SIGNS = {
     "trust": ("Trust", '<circle cx="12" cy="12" r="10.5"/><path class="cut" d="m7 12.5 3.5 3.5L17.5 8.5"/>'),
     "corrected": ("Corrected", '<rect x="1.5" y="1.5" width="21" height="21" rx="5"/>'
                                '<path class="cut" d="M6.5 9.5h11m-11 5h11"/>'),
+    "verified": ("Verified", '<path d="M12 1 21.5 5v6.5C21.5 17 17.5 21 12 23 6.5 21 2.5 17 2.5 11.5V5z"/>'
+                             '<path class="cut" d="m7.5 12 3.2 3.2 6-6.7"/>'),
     "doubt": ("Doubt", '<path d="M12 1.5 23.2 21.5H.8z"/><path class="cut" d="M12 8.5v6m0 3v.1"/>'),
     "unchecked": ("Not checked", '<circle class="open" cx="12" cy="12" r="10"/><path class="line" d="M8 12h8"/>'),
 }

@@ -16,7 +16,7 @@ from klimb._stored import stored
 if TYPE_CHECKING:
     from klimb.theta import RowKind
 
-Verdict = Literal["trust", "corrected", "doubt", "unchecked"]
+Verdict = Literal["trust", "corrected", "doubt", "verified", "unchecked"]
 PARAMETERS = "parameters"
 
 

@@ -28,7 +28,7 @@ section{margin-top:2.9rem}
 .verdict{display:flex;gap:1rem;margin:0 0 1.2rem;padding:1rem 1.2rem;background:var(--paper);
 border:1px solid var(--line);border-left:5px solid var(--tone,var(--axis));border-radius:8px}
 .verdict p{margin:0} .verdict .soft{margin-top:.25rem;font-size:.93rem}
-.verdict strong{color:var(--tone,var(--ink))} .trust{--tone:var(--good)} .corrected{--tone:var(--warn)}
+.verdict strong{color:var(--tone,var(--ink))} .trust,.verified{--tone:var(--good)} .corrected{--tone:var(--warn)}
 .doubt{--tone:var(--bad)}
 .sign{flex:none;width:1.75rem;height:1.75rem;fill:var(--tone,var(--soft))}
 .sign .cut{fill:none;stroke:var(--paper);stroke-width:2.4;stroke-linecap:round;stroke-linejoin:round}

@@ -247,8 +247,20 @@ def moments_by_quadrature(site: Site, m: Array, v: Array) -> tuple[Array, Array]
 # -- quantiles
 
 
+def class_chances(site: Site, m: Array, v: Array) -> Array:
+    """(n, classes) chances of the classes where f ~ N(m, v), which may be known."""
+    if v.any():
+        return site.class_probabilities(m, v)
+    n = m.size // site.n_outputs
+    return np.exp([site.log_density(np.full(n, label), m) for label in site.labels()]).T
+
+
 def predictive_cdf(site: Site, y: Array, m: Array, v: Array) -> Array:
     """P(Y <= y) where f ~ N(m, v), to 1e-12 absolute."""
+    if not v.any():
+        with np.errstate(all="ignore"):
+            return site.cdf(y, m)
+
     def conditional(rows: Rows, f: Array) -> Array:
         return site.rows(rows).cdf(y[rows], f)[None]
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
+from klimb._stan import StanDefinition, StanPart, StanScope, said
+from klimb.errors import InputError
 from klimb.formula.factors import Factor
 from klimb.formula.functions import Function
 from klimb.latents.weights_posterior import Moments
@@ -194,6 +196,14 @@ class Term(ABC):
         """The factors of the formula that it is made of, by key."""
         return {}
 
+    def stan(self, block: TermBlock, values: Sequence[str], scope: StanScope) -> StanPart:
+        """Its columns, weights, their prior and what it adds to f in Stan, the values of its parameters by name."""
+        raise InputError("this needs a term that can be written in Stan", self.name, "Give the term a method stan.")
+
+    def standardised(self, values: Sequence[Any], weights: Array) -> Array:
+        """(..., D) weights in units of their prior's root: the parameters of a program in Stan that is not centred."""
+        return np.asarray(weights / values[0])
+
 
 class OneScale(Term):
     """A term whose weights are independent with one standard deviation, the value of its only parameter."""
@@ -205,6 +215,30 @@ class OneScale(Term):
         """d bound / ds = (E|w|^2 / s^2 - D) / s."""
         total = float((moments.mean**2).sum() + moments.variances().sum())
         return ((total / values[0] ** 2 - self.size) / values[0],)
+
+    def stan(self, block: TermBlock, values: Sequence[str], scope: StanScope) -> StanPart:
+        return scaled_columns(self.name, block, values[0], scope)
+
+
+def scaled_columns(name: str, block: TermBlock, scale: str, scope: StanScope,
+                   density: str = "normal_lpdf({} | 0, {})") -> StanPart:
+    """Columns in Stan whose weights have one scale: ``density`` of weights and scale."""
+    assert isinstance(block, Dense)
+    tag, size = scope.tag, block.values.shape[1]
+    part = StanPart(data=(f"matrix[N, {size}] X{tag};" + said(f"columns of {name}"),), values={f"X{tag}": block.values},
+                    value=f"X{tag} * b{tag}{{c}}", weights=f"b{tag}", shape=(size,))
+    return with_scaled_weights(part, f"vector[{size}]", scale, scope, density)
+
+
+def with_scaled_weights(part: StanPart, kind: str, scale: str, scope: StanScope, density: str) -> StanPart:
+    """The weights ``b`` of a part, as they are or as ``scale`` times ``z``."""
+    b, z = f"b{scope.tag}", f"z{scope.tag}"
+    if scope.centred:
+        return replace(part, parameters=(scope.declare(kind, "b"),), names=(b,),
+                       model=(f"target += {density.format(b + '{c}', scale)};",))
+    return replace(part, parameters=(scope.declare(kind, "z", "b in units of its scale"),), names=(z,),
+                   transformed=(StanDefinition(kind, b, f"{scale} * {z}{{c}}"),),
+                   model=(f"target += {density.format(z + '{c}', 1)};",))
 
 
 def repeated_root_gradient(root: Array, M: Array, copies: int) -> Array:

@@ -8,6 +8,7 @@ from typing import Any, Self, final
 
 import numpy as np
 
+from klimb._stan import StanPart, StanScope, said
 from klimb._stored import stored
 from klimb.formula.coding import Product
 from klimb.formula.contrasts import contrast
@@ -155,6 +156,19 @@ class FixedTerm(Term):
 
     def factors(self) -> dict[str, Factor]:
         return self.used
+
+    def stan(self, block: TermBlock, values: Sequence[str], scope: StanScope) -> StanPart:
+        assert isinstance(block, Dense)
+        K, mean = self.size, self.mean if scope.classes > 1 else self.mean[0]
+        return StanPart(
+            data=(f"matrix[N, {K}] X;" + said(f"freed of the columns marginal to each: {', '.join(self.names)}"),
+                  scope.declare(f"vector[{K}]", "b_mean"), f"vector<lower=0>[{K}] b_sd;"),
+            values={"X": block.values, "b_mean": mean, "b_sd": self.sd},
+            parameters=(scope.declare(f"vector[{K}]", "b"),), names=("b",), weights="b", shape=(K,), value="X * b{c}",
+            model=("target += normal_lpdf(b{c} | b_mean{c}, b_sd);",))
+
+    def standardised(self, values: Sequence[Any], weights: Array) -> Array:
+        return weights
 
 
 def _normal(context: Context, name: str, default: Normal, note: str, family: str | None) -> Normal:

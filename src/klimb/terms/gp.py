@@ -15,8 +15,9 @@ from typing import Any, Self, final
 
 import numpy as np
 
+from klimb._stan import StanPart, StanScope
 from klimb._stored import stored
-from klimb.errors import listed, nearest
+from klimb.errors import InputError, listed, nearest
 from klimb.formula.errors import FormulaError
 from klimb.formula.factors import Factor
 from klimb.formula.functions import Function, Parameter, bind
@@ -144,6 +145,12 @@ class GaussianProcess(Term):
         # Gradients of kernels are in the logs of their parameters; the variance is held as an sd.
         return tuple((2.0 if name == "variance" else 1.0) * slope / value
                      for name, slope, value in zip(kernel.free, pulled, values, strict=True))
+
+    def stan(self, block: TermBlock, values: Sequence[str], scope: StanScope) -> StanPart:
+        raise InputError(
+            "Stan text is written for terms whose columns stand still", f"{self.name}, whose columns move with its "
+            "lengthscale and leave a part of the variance to every row by itself",
+            "Use s() for a smooth curve over one column, or klimb.trust(fit) to judge the fit as it is.")
 
 
 def choose_points(inputs: Array, most: int) -> Array:

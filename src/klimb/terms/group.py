@@ -8,6 +8,7 @@ from typing import Any, Self, final
 
 import numpy as np
 
+from klimb._stan import StanDefinition, StanPart, StanScope, said
 from klimb._stored import stored
 from klimb.formula.coding import Product, full_rank
 from klimb.formula.factors import Factor, LevelFactor
@@ -20,7 +21,16 @@ from klimb.numerics.arrays import Array
 from klimb.priors import LKJ, Exponential
 from klimb.rows.columns import Codes, match_levels
 from klimb.rows.table import Source
-from klimb.terms.base import UNSEEN, Coded, Context, Term, TermBlock, WeightsPrior, repeated_root_gradient
+from klimb.terms.base import (
+    UNSEEN,
+    Coded,
+    Context,
+    Term,
+    TermBlock,
+    WeightsPrior,
+    repeated_root_gradient,
+    with_scaled_weights,
+)
 from klimb.terms.margins import freed
 from klimb.theta import GroupCovariance, ParameterBlock
 
@@ -163,6 +173,37 @@ class Group(Term):
 
     def factors(self) -> dict[str, Factor]:
         return self.used
+
+    def stan(self, block: TermBlock, values: Sequence[str], scope: StanScope) -> StanPart:
+        """Weights ``b``: a vector over levels, or a matrix with a column for each level."""
+        assert isinstance(block, Coded)
+        tag, k, L, (root,) = scope.tag, len(self.columns), self.n_levels, values
+        group, x, b = f"g{tag}", f"x{tag}", f"b{tag}"
+        part = StanPart(data=(f"array[N] int<lower=1, upper={L}> {group};" + said(f"level of {self.name}"),),
+                        values={group: block.codes + 1}, weights=b, shape=(L,), value=f"{b}{{c}}[{group}]")
+        if k == 1:
+            if (block.values != 1.0).any():
+                part = replace(part, data=(*part.data, f"vector[N] {x};" + said(self.columns[0])), values={
+                    **part.values, x: block.values[:, 0]}, value=f"{x} .* {b}{{c}}[{group}]")
+            return with_scaled_weights(part, f"vector[{L}]", root, scope, "normal_lpdf({} | 0, {})")
+        kind, z = f"matrix[{k}, {L}]", f"z{tag}"
+        index = f"{b}[c, :, {group}]" if scope.classes > 1 else f"{b}[:, {group}]"
+        part = replace(part, data=(*part.data, f"matrix[{k}, N] {x};" + said(", ".join(self.columns))), values={
+            **part.values, x: block.values.T}, value=f"columns_dot_product({x}, {index})'", shape=(k, L))
+        if self.centre.any():
+            part = replace(part, generated=(StanDefinition(kind, f"level{tag}", f"T{tag} * {b}{{c}}"),))
+        if scope.centred:
+            return replace(part, parameters=(scope.declare(kind, "b"),), names=(b,), model=(
+                f"target += std_normal_lpdf(to_vector(mdivide_left_tri_low({root}, {b}{{c}}))) - {L} * "
+                f"sum(log(diagonal({root})));",))
+        return replace(part, parameters=(scope.declare(kind, "z", "b in units of their root"),), names=(z,),
+                       transformed=(StanDefinition(kind, b, f"{root} * {z}{{c}}"),),
+                       model=(f"target += std_normal_lpdf(to_vector({z}{{c}}));",))
+
+    def standardised(self, values: Sequence[Any], weights: Array) -> Array:
+        (root,) = values
+        levels = weights.reshape(*weights.shape[:-1], self.n_levels, len(root))
+        return np.asarray(np.linalg.solve(root, levels[..., None]).reshape(weights.shape))
 
 
 def _flatten(parts: list[Codes], sizes: list[int]) -> Codes:

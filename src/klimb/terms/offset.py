@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self, final
 
+from klimb._stan import StanPart, StanScope, said
 from klimb._stored import stored
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
@@ -48,3 +50,8 @@ class OffsetTerm(Term):
     def shift(self, block: TermBlock) -> Array:
         assert isinstance(block, Dense)
         return block.values[:, 0]
+
+    def stan(self, block: TermBlock, values: Sequence[str], scope: StanScope) -> StanPart:
+        name = f"offset{scope.tag}"
+        return StanPart(data=(f"vector[N] {name};" + said(str(self.expression)),), values={name: self.shift(block)},
+                        value=name)

@@ -15,6 +15,7 @@ from typing import Any, Self, final
 
 import numpy as np
 
+from klimb._stan import StanPart, StanScope, literal
 from klimb._stored import stored
 from klimb.formula.errors import FormulaError
 from klimb.formula.factors import Factor
@@ -27,7 +28,7 @@ from klimb.rows.scaling import Scaling
 from klimb.rows.table import Source
 from klimb.sites.base import Site
 from klimb.sites.real import Laplace, StudentT
-from klimb.terms.base import Context, Dense, TermBlock, WeightsPrior
+from klimb.terms.base import Context, Dense, TermBlock, WeightsPrior, scaled_columns
 from klimb.terms.ridge import ColumnsTerm
 from klimb.theta import ParameterBlock, PositiveParameter
 
@@ -98,6 +99,13 @@ class Sparse(ColumnsTerm):
             value = float((site.oracle(zeros, m, v).value + site.constant(zeros)).sum())
             sides.append(value - self.log_taper(moved))
         return ((sides[0] - sides[1]) / (2.0 * DIFFERENCE * values[0]),)
+
+    def stan(self, block: TermBlock, values: Sequence[str], scope: StanScope) -> StanPart:
+        """The density of the weights without the taper, which is the engine's and not the model's."""
+        density = "double_exponential_lpdf({} | 0, {})"
+        if self.density_name != "laplace":
+            density = "student_t_lpdf({} | " + literal(HEAVY) + ", 0, {})"
+        return scaled_columns(self.name, block, values[0], scope, density)
 
 
 def _scale(choices: Choices, spread: float) -> PositiveParameter:

@@ -15,7 +15,9 @@ from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 
+from klimb._stan import StanPart, literal, said
 from klimb._stored import stored
+from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 from klimb.priors import Fixed, Normal, PositivePrior, Prior
 
@@ -73,6 +75,19 @@ class ParameterBlock(ABC):
     def scales(self) -> tuple[Scale, ...]:
         """Of each entry, what makes printed values roughly normal, and its inverse."""
         return ((np.asarray, np.asarray),) * self.size
+
+    def stan(self, name: str) -> StanPart:
+        """Its parameters in Stan, whose unconstrained values are theta, their prior, and the value as an expression."""
+        raise InputError("this needs parameters that can be written in Stan", ", ".join(self.names),
+                         "Give the block a method stan.")
+
+    def to_stan(self, theta: Array) -> tuple[Array, ...]:
+        """The parameters of ``stan`` at theta."""
+        raise NotImplementedError
+
+    def from_stan(self, draws: Sequence[Array]) -> Array:
+        """(S, d) of theta from draws of the parameters of ``stan``, (S, ...) each."""
+        raise NotImplementedError
 
 
 @final
@@ -135,6 +150,19 @@ class PositiveParameter(ParameterBlock):
     def printed(self) -> dict[str, str]:
         return {self.name: str(self.prior)}
 
+    def stan(self, name: str) -> StanPart:
+        if not isinstance(self.prior, PositivePrior):
+            held = f"real<lower=0> {name};" + said(f"{self.name}, held")
+            return StanPart(data=(held,), values={name: self.value(np.zeros(0))}, value=name)
+        return StanPart(parameters=(f"real<lower=0> {name};" + said(self.name),), names=(name,),
+                        model=(f"target += {self.prior.stan(name)};",), value=name)
+
+    def to_stan(self, theta: Array) -> tuple[Array, ...]:
+        return (np.asarray(math.exp(theta[0])),) if self.free else ()
+
+    def from_stan(self, draws: Sequence[Array]) -> Array:
+        return np.log(draws[0])[:, None]
+
 
 @final
 @stored("parameter.real")
@@ -182,6 +210,18 @@ class RealParameter(ParameterBlock):
 
     def printed(self) -> dict[str, str]:
         return {self.name: "flat" if self.prior is None else str(self.prior)}
+
+    def stan(self, name: str) -> StanPart:
+        prior = self.prior
+        line = "" if prior is None else f"target += normal_lpdf({name} | {literal(prior.mean)}, {literal(prior.sd)});"
+        return StanPart(parameters=(f"real {name};" + said(self.name),), names=(name,), model=(line,) if line else (),
+                        value=name)
+
+    def to_stan(self, theta: Array) -> tuple[Array, ...]:
+        return (np.asarray(theta[0]),)
+
+    def from_stan(self, draws: Sequence[Array]) -> Array:
+        return draws[0][:, None]
 
     def signed(self) -> tuple[bool, ...]:
         return (True,)

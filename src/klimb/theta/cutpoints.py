@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 from scipy.special import log_expit, log_ndtr
 
+from klimb._stan import StanDefinition, StanPart, literal, said
 from klimb._stored import stored
 from klimb.numerics.arrays import Array
 from klimb.priors import Dirichlet
@@ -84,6 +85,25 @@ class Cutpoints(ParameterBlock):
 
     def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:
         return (None,) * self.size
+
+    def stan(self, name: str) -> StanPart:
+        """The chances of the levels at f = 0 are Dirichlet, with the Jacobian of the cut points in them."""
+        K, a, probit = self.size + 1, self.prior.concentration, self.link == "probit"
+        part = StanPart(parameters=(f"ordered[{K - 1}] {name};" + said(", ".join(self.cut_names)),), names=(name,),
+                        value=name)
+        jacobian = f"std_normal_lpdf({name})" if probit else f"logistic_lpdf({name} | 0, 1)"
+        if a == 1.0:  # every set of chances has the density lgamma(K)
+            return replace(part, model=(f"target += lgamma({K}) + {jacobian};",))
+        cdf, chances = "Phi" if probit else "inv_logit", f"chance_{name}"
+        ends = f"append_row({cdf}({name}), 1) - append_row(0, {cdf}({name}))"
+        return replace(part, transformed=(StanDefinition(f"vector[{K}]", chances, ends),), model=(
+            f"target += dirichlet_lpdf({chances} | rep_vector({literal(a)}, {K})) + {jacobian};",))
+
+    def to_stan(self, theta: Array) -> tuple[Array, ...]:
+        return (self.value(theta),)
+
+    def from_stan(self, draws: Sequence[Array]) -> Array:
+        return np.hstack([draws[0][:, :1], np.log(np.diff(draws[0], axis=1))])
 
 
 def _log_cells(c: Array, log_cdf: Any) -> Array:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 from scipy.special import betaln
 
+from klimb._stan import StanDefinition, StanPart, literal, said
 from klimb._stored import stored
+from klimb.errors import InputError
 from klimb.numerics.arrays import Array
-from klimb.priors import LKJ, Fixed
+from klimb.priors import LKJ, Fixed, PositivePrior
 from klimb.theta.base import ParameterBlock, PositiveParameter, RowKind, Scale
 
 CORRELATION_LIMITS = (-6.0, 6.0)  # of atanh of a partial correlation
@@ -87,7 +89,7 @@ class GroupCovariance(ParameterBlock):
         return value, np.array(slopes)
 
     def log_density(self, theta: Array) -> float:
-        return self._printed_prior(theta) if self.as_printed and self.centre else self._plain_prior(theta)[0]
+        return self._printed_prior(theta) if self.as_printed and self.mix.size else self._plain_prior(theta)[0]
 
     def _printed_prior(self, theta: Array) -> float:
         """The prior of the printed quantities, per unit of the centred theta.
@@ -181,6 +183,74 @@ class GroupCovariance(ParameterBlock):
     def scales(self) -> tuple[Scale, ...]:
         correlations = (lambda r: np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12)), np.tanh)
         return ((np.log, np.exp),) * len(self._free) + (correlations,) * len(self.correlations)
+
+    def stan(self, name: str) -> StanPart:
+        """``sd`` and the Cholesky factor of the correlations, as theta has them; the value is the root, or one sd."""
+        if len(self.sds) == 1:
+            return self.sds[0].stan(name)
+        tag = name.removeprefix("sd")
+        k, count, sd, L, root = len(self.sds), len(self._free), name, f"L{tag}", f"root{tag}"
+        names = {int(i): f"{sd}[{place + 1}]" for place, i in enumerate(self._free)}
+        whole = [names.get(i, literal(self._parts(np.zeros(count + len(self.correlations)))[0][i])) for i in range(k)]
+        sds = sd if count == k else f"[{', '.join(whole)}]'"
+        declared = [f"vector<lower=0>[{count}] {sd};" + said(", ".join(self.sds[i].name for i in self._free))]
+        declared += [f"cholesky_factor_corr[{k}] {L};" + said(", ".join(self.correlations))] * bool(self.correlations)
+        value = f"diag_pre_multiply({sds}, {L})" if self.correlations else f"diag_matrix({sds})"
+        kept = [*([sd] if count else []), *([L] if self.correlations else [])]
+        part = StanPart(parameters=tuple(declared if count else declared[1:]), names=tuple(kept), value=root,
+                        transformed=(StanDefinition(f"matrix[{k}, {k}]", root, value),))
+        if not self.centre:
+            printed = (StanDefinition(f"matrix[{k}, {k}]", f"cor{tag}", f"multiply_lower_tri_self_transpose({L})"),)
+            return replace(part, model=self._stan_prior(names, L), generated=printed * bool(self.correlations))
+        T, cov = f"T{tag}", f"cov{tag}"
+        return replace(
+            part, data=(f"matrix[{k}, {k}] {T};" + said("to coefficients of the columns as they are written"),),
+            values={T: self.uncentred}, model=self._stan_printed(tag, names) if self.as_printed
+            else self._stan_prior(names, L),
+            generated=(StanDefinition(f"matrix[{k}, {k}]", cov, f"tcrossprod({T} * {root})"),
+                       StanDefinition(f"vector[{k}]", f"printed_sd{tag}", f"sqrt(diagonal({cov}))"),
+                       StanDefinition(f"matrix[{k}, {k}]", f"printed_cor{tag}",
+                                      f"quad_form_diag({cov}, 1 / sqrt(diagonal({cov})))")))
+
+    def _stan_prior(self, names: dict[int, str], L: str) -> tuple[str, ...]:
+        """The priors of sds by their names in Stan, and of the factor of correlations."""
+        priors = [(self.sds[i].prior, own) for i, own in names.items()]
+        lines = [f"target += {prior.stan(own)};" for prior, own in priors if isinstance(prior, PositivePrior)]
+        last = f"target += lkj_corr_cholesky_lpdf({L} | {literal(self.prior.eta)});"
+        return (*lines, *([last] if self.correlations else []))
+
+    def _stan_printed(self, tag: str, names: dict[int, str]) -> tuple[str, ...]:
+        """Priors of what is printed, per unit of what is inside.
+
+        With k columns the covariance has 2^k prod sd_i^k times the density of (sds, correlations), and these prod_j
+        L_jj^(k - j) that of (sds, L); between the covariances the map has determinant 1, and the slopes keep their sds.
+        """
+        if 0 not in names:
+            raise InputError("an sd that is held must be that of slopes", f"{self.sds[0].name} = {self.sds[0].prior}",
+                             f"With priors on what is printed, Stan can have it free: leave out the one of "
+                             f"{self.sds[0].name}.")
+        k, sd, L, W, P = len(self.sds), f"sd{tag}", f"L{tag}", f"written{tag}", f"L_written{tag}"
+        powers = "[" + ", ".join(str(k - j - 1) for j in range(k)) + "]"
+        lines = (f"matrix[{k}, {k}] {W} = cholesky_decompose(tcrossprod(T{tag} * root{tag}));",
+                 f"real first{tag} = {W}[1, 1];" + said(f"{self.sds[0].name} as printed"),
+                 f"matrix[{k}, {k}] {P} = diag_pre_multiply(1 / sqrt(rows_dot_self({W})), {W});")
+        volume = (f"target += {powers} * (log(diagonal({L})) - log(diagonal({P}))) + {k} * "
+                  f"(log({sd}[1]) - log(first{tag}));")
+        return (*lines, *self._stan_prior({**names, 0: f"first{tag}"}, P), volume)
+
+    def to_stan(self, theta: Array) -> tuple[Array, ...]:
+        count, (sd, L, _) = len(self._free), self._parts(theta)
+        if len(self.sds) == 1:
+            return self.sds[0].to_stan(theta)
+        return (*([sd[self._free]] if count else []), *([L] if self.correlations else []))
+
+    def from_stan(self, draws: Sequence[Array]) -> Array:
+        if len(self.sds) == 1:
+            return self.sds[0].from_stan(draws)
+        parts = [np.log(draws[0])] if len(self._free) else []
+        if self.correlations:
+            parts.append(np.array([partial_correlations(L) for L in draws[-1]]))
+        return np.hstack(parts)
 
 
 def partial_correlations(L: Any) -> Array:

@@ -12,7 +12,7 @@ from klimb.numerics.pareto import RELIABLE, khat_threshold
 from klimb.trust.importance import Sample, WeightedMoments
 from klimb.trust.modes import Mode
 
-Word: TypeAlias = Literal["trust", "corrected", "doubt"]
+Word: TypeAlias = Literal["trust", "corrected", "doubt", "verified"]
 
 SD_ERROR = 0.05  # of a reported sd, relative: what still counts as right
 MEAN_ERROR = 0.1  # of a reported mean, in sd

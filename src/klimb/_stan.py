@@ -1,0 +1,94 @@
+"""What every part of a model may say in Stan: lines by block of the program, and the data that they name.
+
+Names of variables are made of fixed words and a tag, never of the user's text: that enters comments alone, where
+`comment` leaves letters, digits and a few signs of it.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+_PLAIN = frozenset(string.ascii_letters + string.digits + " _.,:()|+-~^*=<>[]")
+LONGEST = 100  # characters of a comment
+
+
+@final
+@dataclass(frozen=True)
+class StanDefinition:
+    """A variable with its expression; one for every class where ``{c}`` stands in it."""
+
+    kind: str  # its type
+    name: str
+    value: str
+    words: str = ""  # a comment
+
+    def lines(self, classes: int) -> tuple[str, ...]:
+        """The definition in Stan."""
+        if classes == 1 or "{c}" not in self.value:
+            return (f"{self.kind} {self.name} = {self.value.replace('{c}', '')};" + said(self.words),)
+        return (f"array[C] {self.kind} {self.name};" + said(self.words),
+                f"for (c in 1:C) {self.name}[c] = {self.value.replace('{c}', '[c]')};")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class StanPart:
+    """Lines of a Stan program, by its blocks.
+
+    In lines of terms ``{c}`` stands for the class of a response that has several: "[c]", in a loop, or nothing. In the
+    ``density`` of a likelihood ``{n}`` stands for a row: "[n]" in a loop, or nothing.
+    """
+
+    data: tuple[str, ...] = ()  # declarations
+    values: Mapping[str, Any] = field(default_factory=dict)  # of the data
+    parameters: tuple[str, ...] = ()  # declarations
+    names: tuple[str, ...] = ()  # of the parameters, in that order
+    transformed: tuple[StanDefinition, ...] = ()
+    model: tuple[str, ...] = ()
+    generated: tuple[StanDefinition, ...] = ()
+    value: str = ""  # an expression: of a block its value, of a term what it adds to f
+    weights: str = ""  # of a term, the variable that holds its weights
+    shape: tuple[int, ...] = ()  # of that variable: (D,), or (coefficients of a level, levels)
+    density: str = ""  # of a likelihood: log p(y | f) of one row, or summed over all
+    by_row: bool = False  # whether the density takes one row at a time
+
+
+@final
+@dataclass(frozen=True)
+class StanScope:
+    """Where a term stands: the ending of its names, how many classes the response has, how its weights are written."""
+
+    tag: str = ""
+    classes: int = 1
+    centred: bool = False  # weights themselves are the parameters, not weights in units of their prior's root
+
+    def declare(self, kind: str, name: str, words: str = "") -> str:
+        """The declaration of what there is for every class."""
+        return f"{'array[C] ' if self.classes > 1 else ''}{kind} {name}{self.tag};" + said(words)
+
+
+def comment(text: str) -> str:
+    """The user's text as a comment may have it: on one line, without any sign that could end the comment.
+
+    >>> comment("x; } model {*/")
+    'x_ _ model _*_'
+    """
+    plain = "".join(sign if sign in _PLAIN else "_" for sign in text)
+    return plain if len(plain) <= LONGEST else plain[: LONGEST - 3] + "..."
+
+
+def said(words: str) -> str:
+    """A comment at the end of a line; nothing without words."""
+    return f"  // {comment(words)}" if words else ""
+
+
+def literal(value: float) -> str:
+    """A number with all its digits.
+
+    >>> literal(2), literal(0.1)
+    ('2.0', '0.1')
+    """
+    return repr(float(value))

@@ -1,0 +1,218 @@
+"""Programs in Stan say klimb's joint density, for every family, term and prior, and hold nothing of the user's text."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal, norm
+from tests.contracts.test_terms import written
+
+import klimb
+from klimb.errors import InputError
+from klimb.likelihoods import LIKELIHOODS
+from klimb.terms import TERMS
+
+RNG = np.random.default_rng(8)
+N = 50
+DATA: dict[str, Any] = {"x": RNG.standard_normal(N), "z": RNG.uniform(0.0, 5.0, N), "g": RNG.choice(list("abcdef"), N),
+                        "h": RNG.choice(list("uvw"), N), "often": RNG.integers(1, 4, N), "area": RNG.uniform(1, 2, N)}
+RESPONSES: dict[str, Any] = {
+    "real": RNG.normal(2.0, 3.0, N), "binary": RNG.integers(0, 2, N), "counts": RNG.poisson(3.0, N),
+    "positive": RNG.gamma(2.0, 1.0, N), "nonnegative": RNG.exponential(2.0, N), "unit": RNG.beta(2.0, 3.0, N),
+    "ordered": RNG.integers(0, 4, N), "classes": RNG.choice(["p", "q", "r"], N),
+}
+TRIALS = {"s": RNG.integers(0, 5, N), "t": RNG.integers(5, 9, N)}
+
+
+def fitted(right: str, family: Any, link: str | None = None, **options: Any) -> Any:
+    """A model of random data, at the hyperparameters where a search starts: only its joint density counts."""
+    kind = LIKELIHOODS[family.partition("(")[0] if isinstance(family, str) else family["name"]].response
+    left = "p(s, t)" if kind == "trials" else "y"
+    data = {**DATA, **(TRIALS if kind == "trials" else {"y": RESPONSES[kind]})}
+    return klimb.fit(f"{left} ~ {right}", data, family, link=link, hyper="fixed", **options)
+
+
+def joint(fit: Any, theta: Any, w: Any) -> float:
+    """klimb's log p(y, w, theta), per unit of theta, of its own parts."""
+    model = fit.linear.moved(theta)
+    fields = len(model.likelihood.fields)
+    rows = model.prepare(None)
+    by_field = w.reshape(fields, -1)
+    f = np.zeros((fields, rows.n))
+    total = model.log_prior()[0]
+    for number in range(fields):
+        for term, block, place, values in zip(model.terms, rows.blocks, model.places, model.values, strict=True):
+            if not term.size:
+                continue
+            own = by_field[number, place]
+            f[number] += (block.dense() if hasattr(block, "codes") else block.values) @ own
+            density, prior = term.density(values), term.prior(values, number)
+            if density is not None:
+                total += density.log_density(np.zeros(term.size), own).sum()
+            elif prior.root is None:
+                total += norm.logpdf(own, prior.mean, np.sqrt(prior.variances)).sum()
+            else:
+                k = len(prior.root)
+                total += multivariate_normal(np.zeros(k), prior.root @ prior.root.T).logpdf(own.reshape(-1, k)).sum()
+    return float(total + model.site(fit.data).log_density(fit.data.y, f.ravel()).sum())
+
+
+def volume(program: Any, theta: Any) -> float:
+    """log |dw / dz| of terms whose parameters are in units of their prior's root."""
+    here, total = program.model.moved(theta), 0.0
+    for found in program.terms:
+        if found.centred:
+            continue
+        root = np.atleast_2d(here.values[found.number][0])
+        copies = found.term.size // len(root) * len(program.model.likelihood.fields)
+        total += copies * float(np.log(np.diagonal(root)).sum())
+    return total
+
+
+def check(fit: Any) -> Any:
+    """The program's density is the joint at random points, and what it reads and reports is what klimb does."""
+    stanli = pytest.importorskip("stanli", reason="log densities of Stan programs are evaluated by stanli")
+    for centred in (True, False):
+        program = fit.to_stan(centred=centred)
+        sampler = stanli.Model(stan_code=program.code, data=program.data_json())
+        bridge = stanli.bridgestan_model(stan_code=program.code, data=program.data_json()) if find_spec(
+            "bridgestan") else None
+        rng = np.random.default_rng(3)
+        for _ in range(4):
+            theta = fit.model.theta.start + 0.3 * rng.standard_normal(fit.model.theta.size)
+            w = 0.3 * rng.standard_normal(fit.components.parts[0].size)
+            named, at = program.point(theta, w)
+            if bridge is not None:
+                text = json.dumps({name: value.tolist() for name, value in named.items()})
+                np.testing.assert_allclose(bridge.param_unconstrain_json(text), at, atol=1e-9)
+            expected = joint(fit, theta, w) + volume(program, theta)
+            assert abs(sampler.log_prob_grad(at)[0] - expected) < 1e-8
+    return program
+
+
+PAIRS = [(name, link) for name, kind in LIKELIHOODS.items() for link in kind.links]
+
+
+@pytest.mark.parametrize(("name", "link"), PAIRS)
+def test_every_likelihood(name: str, link: str) -> None:
+    check(fitted("x + (1 | g)", name, link))
+
+
+@pytest.mark.parametrize("kind", list(TERMS))
+def test_every_term(kind: str) -> None:
+    fit = fitted(written(kind), "poisson")
+    if kind == "gp":
+        with pytest.raises(InputError, match="columns move with its lengthscale"):
+            fit.to_stan()
+        return
+    check(fit)
+
+
+PRIORS = {"Intercept": "normal(1, 4)", "x": "normal(0.5, 2)", "sd(g)": "half_normal(2)", "sigma": "gamma(2, 1)"}
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "row weights": ("x + (1 | g)", "poisson", {"weights": "often"}),
+    "row weights by row": ("x", "bernoulli", {"weights": "often", "link": "cloglog"}),
+    "offset and weights": ("x + offset(log(area))", "negative_binomial", {"weights": "often"}),
+    "priors": ("x + (1 | g)", "gaussian", {"priors": PRIORS}),
+    "log normal": ("x + (1 | g)", "gaussian", {"priors": {"sd(g)": "log_normal(1, 0.5)"}}),
+    "held": ("x + (1 | g)", "student_t(df=4)", {"priors": {"sd(g)": 0.7, "scale": "exponential(2, power=0.5)"}}),
+    "slopes": ("x + (1 + x + z | g)", "gaussian", {}),
+    "independent slopes": ("x + (1 + x || g)", "poisson", {}),
+    "slopes alone": ("x + (0 + x | g)", "poisson", {}),
+    "one slope held": ("x + (1 + z | g)", "poisson", {"priors": {"sd(z | g)": 0.3}}),
+    "both held": ("x + (1 + z || g)", "poisson", {"priors": {"sd(z | g)": 0.3, "sd(g)": 0.5}}),
+    "crossed": ("x * h + (1 | g) + (1 | h) + (1 | g:h)", "bernoulli", {}),
+    "curves": ("s(z, by=h) + ridge(x)", "poisson", {}),
+    "cell means": ("0 + h + (1 | g)", "gaussian", {}),
+    "no fixed columns": ("0 + (1 | g)", "poisson", {}),
+    "heavy tails": ("sparse(x, z, prior=student_t)", "gaussian", {}),
+    "cut points": ("x + h + ridge(z)", "ordinal", {"priors": {"cutpoints": "dirichlet(2)"}}),
+    "cut points, probit": ("x", "ordinal", {"link": "probit", "priors": {"cutpoints": "dirichlet(1.5)"}}),
+    "classes": ("x + (1 + z | g) + s(z)", "categorical", {}),
+}
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_what_models_are_made_of(name: str) -> None:
+    right, family, options = MODELS[name]
+    check(fitted(right, family, **options))
+
+
+PRINTED = ({"sd(g)": "half_normal(2)"}, {"cor(g)": "lkj(3)", "sd(z | g)": 0.4})
+
+
+@pytest.mark.parametrize("priors", PRINTED)
+@pytest.mark.parametrize("slopes", ["z", "z + x"])
+def test_priors_on_what_is_printed(priors: dict[str, Any], slopes: str) -> None:
+    check(fitted(f"x + (1 + {slopes} | g)", "poisson", priors=priors))
+
+
+def test_refuses_in_words() -> None:
+    data = {**DATA, "y": RESPONSES["real"]}
+    own = klimb.fit("y ~ x", data, lambda y, f: -abs(y - f), hyper="fixed")
+    with pytest.raises(InputError, match=r"likelihood that can be written in Stan(.|\n)*custom"):
+        own.to_stan()
+    held = fitted("x + (1 + z | g)", "poisson", priors={"sd(g)": 0.4})
+    with pytest.raises(InputError, match=r"sd\(g\)"):
+        held.to_stan()
+
+
+def test_a_fit_from_a_file_has_no_rows(tmp_path: Path) -> None:
+    fit = fitted("x", "poisson")
+    fit.save(tmp_path / "m.klimb")
+    with pytest.raises(InputError, match="rows of the fit"):
+        klimb.load(tmp_path / "m.klimb").to_stan()
+
+
+NASTY = ["x; } model { target += 1;", "a */ b /* c", "// x", "#include <evil.stan>", "new\nline }",
+         "é\u2028\u0085}", "\"q\"\\"]
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_names_and_levels_stay_out_of_the_text(name: str) -> None:
+    """The statements of a program do not depend on how columns, levels and responses are called."""
+    stanli = pytest.importorskip("stanli")
+
+    def program(column: str, group: str, levels: list[str], response: str) -> Any:
+        columns = {column: DATA["x"], group: np.array(levels)[np.unique(DATA["g"], return_inverse=True)[1]],
+                   response: RESPONSES["ordered"], "h": np.array(levels[:3])[np.unique(DATA["h"],
+                                                                                    return_inverse=True)[1]]}
+        quoted = [f"`{text}`" for text in (response, column, group)]
+        formula = "{0} ~ {1} + h + s({1}) + (1 + {1} | {2}) + offset({1})".format(*quoted)
+        return klimb.fit(formula, columns, "ordinal", hyper="fixed").to_stan()
+
+    plain = program("x", "g", list("abcdef"), "y")
+    nasty = program(name, name + "g", [f"{k}{name}" for k in range(6)], name + "y")
+    without = re.compile(r" *//.*")
+    assert [without.sub("", line) for line in nasty.code.split("\n")] == [
+        without.sub("", line) for line in plain.code.split("\n")]
+    comments = "".join(line.partition("//")[2] for line in nasty.code.split("\n"))
+    assert re.fullmatch(r"[A-Za-z0-9 _.,:()|+~^*=<>\[\]-]*", comments)
+    q = 0.1 * np.arange(stanli.Model(stan_code=plain.code, data=plain.data_json()).n_unconstrained)
+    one, two = (stanli.Model(stan_code=p.code, data=p.data_json()).log_prob_grad(q)[0] for p in (plain, nasty))
+    assert one == two
+
+
+def test_the_program_is_saved_with_its_data(tmp_path: Path) -> None:
+    program = fitted("x + (1 | g)", "poisson").to_stan()
+    program.save(tmp_path / "m.stan")
+    assert (tmp_path / "m.stan").read_text() == program.code == str(program)
+    kept = json.loads((tmp_path / "m.data.json").read_text())
+    assert kept["N"] == N
+    np.testing.assert_array_equal(kept["X"], program.data["X"])
+
+
+def test_data_that_tell_the_levels_are_written_centred() -> None:
+    g = np.repeat(np.arange(12), 40)
+    effects = 3.0 * np.random.default_rng(2).standard_normal(12)
+    y = effects[g] + np.random.default_rng(3).standard_normal(480)
+    sharp = klimb.fit("y ~ (1 | g)", {"y": y, "g": g})
+    assert "vector[12] b_1;" in sharp.to_stan().code
+    vague = klimb.fit("y ~ (1 | g)", {"y": y[::20], "g": g[::20]})
+    assert "vector[12] z_1;" in vague.to_stan().code
