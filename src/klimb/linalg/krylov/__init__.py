@@ -7,7 +7,7 @@ from klimb.linalg.krylov.preconditioners import (
     Identity,
     Jacobi,
     Preconditioner,
-    Surrogate,
+    SurrogateMatrix,
     simplest_preconditioner,
 )
 from klimb.linalg.krylov.selection import choose_preconditioner
@@ -22,7 +22,7 @@ __all__ = [
     "Preconditioner",
     "ScaledLanczos",
     "SparsePart",
-    "Surrogate",
+    "SurrogateMatrix",
     "choose_preconditioner",
     "lanczos",
     "simplest_preconditioner",

@@ -15,7 +15,7 @@ import numpy as np
 
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.krylov.lanczos import Lanczos, lanczos
-from klimb.linalg.krylov.preconditioners import Surrogate
+from klimb.linalg.krylov.preconditioners import SurrogateMatrix
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators.base import Operator, column_blocks
 from klimb.numerics.arrays import Array
@@ -25,7 +25,7 @@ SMALLEST_REST = 0.01  # of the unit diagonal that must be left to delta, where t
 
 
 @final
-class LowRankPlusDiagonal(Surrogate):
+class LowRankPlusDiagonal(SurrogateMatrix):
     """M = diag(``diagonal``) + ``U U'``, with ``diagonal`` positive.
 
     >>> M = LowRankPlusDiagonal(np.ones(2), np.array([[1.0], [2.0]]))

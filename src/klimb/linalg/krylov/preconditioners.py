@@ -28,7 +28,7 @@ class Preconditioner(ABC):
         """F noise: for noise of unit covariance, draws with covariance M."""
 
 
-class Surrogate(Preconditioner):
+class SurrogateMatrix(Preconditioner):
     """A preconditioner that knows its own variances: where estimates of variances begin."""
 
     diagonal: Array  # of M, or of the part of it that is not low rank

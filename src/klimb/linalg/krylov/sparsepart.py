@@ -13,7 +13,7 @@ from typing import final
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.factors.levels import LevelFactorisation, Levels
 from klimb.linalg.factors.selection import MEMORY, levels_plan
-from klimb.linalg.krylov.preconditioners import Surrogate
+from klimb.linalg.krylov.preconditioners import SurrogateMatrix
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import Operator, SparseOperator
 from klimb.numerics.arrays import Array
@@ -22,7 +22,7 @@ AFFORDABLE = 10.0  # seconds that its factorisation may take: it serves a block 
 
 
 @final
-class SparsePart(Surrogate):
+class SparsePart(SurrogateMatrix):
     """M as a precision of its own, block tridiagonal in the ``levels`` of its graph."""
 
     def __init__(self, M: NormalMatrix, levels: Levels) -> None:

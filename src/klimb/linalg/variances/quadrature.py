@@ -12,7 +12,7 @@ from typing import final
 
 import numpy as np
 
-from klimb.linalg.krylov.preconditioners import Surrogate
+from klimb.linalg.krylov.preconditioners import SurrogateMatrix
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators.base import Operator
 from klimb.numerics.arrays import Array
@@ -24,7 +24,7 @@ FITTED_FROM = 16  # probes from which the share of the control that is taken off
 class Quadrature:
     """Collects eta' log(C) eta and eta'C eta - D, one of each per probe."""
 
-    def __init__(self, A: NormalMatrix, M: Surrogate, known: tuple[Operator, Array] | None) -> None:
+    def __init__(self, A: NormalMatrix, M: SurrogateMatrix, known: tuple[Operator, Array] | None) -> None:
         self._size, self._M = A.size, M
         self._trace = _trace(A, M, known)
         self._logs: list[float] = []
@@ -62,7 +62,7 @@ class Quadrature:
         return self._M.log_det + known + float(rest.mean()), float(np.hypot(error, rule))
 
 
-def _trace(A: NormalMatrix, M: Surrogate, known: tuple[Operator, Array] | None) -> float | None:
+def _trace(A: NormalMatrix, M: SurrogateMatrix, known: tuple[Operator, Array] | None) -> float | None:
     """tr(M^-1 A) = sum shift diag(M^-1) + sum_i gamma_i b_i'M^-1 b_i, or None where entries are not known."""
     total = 0.0
     for operator, weights in A.parts:

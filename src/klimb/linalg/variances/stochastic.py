@@ -18,7 +18,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.linalg.krylov import Surrogate, solve
+from klimb.linalg.krylov import SurrogateMatrix, solve
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators.base import Operator, column_blocks
 from klimb.linalg.variances.pooling import (
@@ -78,7 +78,7 @@ class RowSums:
 class Probes:
     """Probes of A against its surrogate M, added until they are enough. Without B, for the log-determinant alone."""
 
-    def __init__(self, A: NormalMatrix, B: Operator | None, M: Surrogate, *, accuracy: float, seed: int) -> None:
+    def __init__(self, A: NormalMatrix, B: Operator | None, M: SurrogateMatrix, *, accuracy: float, seed: int) -> None:
         self.A, self.B, self.M = A, B, M
         self._rng = np.random.default_rng([seed, 1])
         self._tol = min(SHARE_OF_SOLVES * accuracy, COARSEST)
@@ -123,7 +123,7 @@ class Probes:
 class _Rows:
     """The rows of B: their variances under M, their features, and sums over the probes."""
 
-    def __init__(self, A: NormalMatrix, B: Operator, M: Surrogate) -> None:
+    def __init__(self, A: NormalMatrix, B: Operator, M: SurrogateMatrix) -> None:
         known = M.variances(B)
         assert known is not None, "probes need the entries of B"
         self.B, (self.surrogate, base) = B, known
