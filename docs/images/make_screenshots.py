@@ -1,18 +1,24 @@
-"""Makes the screenshots of the report: ``python docs/images/make_screenshots.py`` (needs chromium and Pillow).
+"""Makes the screenshots of the report: ``python docs/images/make_screenshots.py [checks]`` (needs chromium and Pillow).
 
 The page is that of ``klimb demo``; light and dark as a desktop shows it, narrow as a phone does, and printed.
+``checks`` makes the picture of docs/checks.md alone.
 """
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
+import klimb
 from klimb.demo.run import run
+from klimb.report.page import page
 
 HERE = Path(__file__).resolve().parent
 LARGEST = 150_000  # bytes of a picture
@@ -41,8 +47,26 @@ def shrink(source: Path, target: Path, crop: tuple[int, int], scale: float = 1.0
     print(f"{target.name}: {picture.width} x {picture.height}, {target.stat().st_size / 1000:.0f} kB")
 
 
+def checks() -> None:
+    """What the page says of a Poisson model of counts that vary too much."""
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-2.0, 2.0, 400)
+    data = {"visits": rng.poisson(np.exp(0.5 + 0.4 * x) * rng.gamma(0.7, 1 / 0.7, 400)), "income": x}
+    report = klimb.fit("visits ~ income", data, family="poisson").report()
+    few = replace(report, coefficients=(), effects=(), calibration=None, loo=None, trace=None, data=(), priors=(),
+                  reproduce=(), versions=())
+    with tempfile.TemporaryDirectory() as folder:
+        source, shot = Path(folder) / "checks.html", Path(folder) / "shot.png"
+        source.write_text(page(few), encoding="utf-8")
+        browser("--window-size=1000,1470", f"--screenshot={shot}", source.as_uri())
+        shrink(shot, HERE / "checks.png", (1000, 1470), scale=0.8)
+
+
 def main() -> None:
     """All pictures, from one fit."""
+    checks()
+    if sys.argv[1:] == ["checks"]:
+        return
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         run(place, tell=lambda _: None)

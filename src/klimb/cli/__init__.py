@@ -1,7 +1,8 @@
 """The command line: ``klimb fit``, ``predict``, ``report``, ``compare``, ``info``, ``calibrate``, ``label``, ...
 
 Results go to standard output, messages and progress to standard error. Exit codes: 0 fitted and converged, 1 something
-about the input is wrong, 2 the command was not understood, 3 fitted but not converged or in doubt, 130 interrupted.
+about the input is wrong, 2 the command was not understood, 3 fitted but not converged or in doubt, 4 fitted by a model
+that does not suit the data (``--strict``), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-USER_ERROR, USAGE, IN_DOUBT, INTERRUPTED = 1, 2, 3, 130
+USER_ERROR, USAGE, IN_DOUBT, MISFIT, INTERRUPTED = 1, 2, 3, 4, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -32,5 +32,6 @@ def fit_json(fit: Any) -> dict[str, Any]:
         "loo": to_json({"elpd": loo.elpd, "se": loo.se, "failed": loo.failed}),
         "trust": to_json({"verdict": trust.verdict, "number": trust.number, "measures": trust.headline,
                           "advice": trust.advice}),
+        "checks": fit.checks.to_dict(),
         "notes": list(fit.notes),
     }

@@ -26,12 +26,13 @@ from klimb.cli.options import (
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(dir_okay=False),
               help="Write the HTML report as well.")
 @click.option("--exact", is_flag=True, help="Sample the model exactly afterwards, and say how far the fit was off.")
+@click.option("--strict", is_flag=True, help="Leave with exit code 4 where the model does not suit the data.")
 @level_option()
 @json_option
 @quiet_option
 @reading
-def command(formula: str, data: str, output: str | None, report_path: str | None, exact: bool, level: float,
-            as_json: bool, quiet: bool, **how: Any) -> int:
+def command(formula: str, data: str, output: str | None, report_path: str | None, exact: bool, strict: bool,
+            level: float, as_json: bool, quiet: bool, **how: Any) -> int:
     """Fit FORMULA to the table DATA (CSV, Parquet, npz, svmlight; - is standard input) and print the table.
 
     \b
@@ -62,7 +63,7 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
 
         write_report(fit, report_path, source=data, command=again(formula, data, output, exact=exact, **how))
         say(f"report: {report_path}", quiet)
-    return exit_code(fit)
+    return exit_code(fit, strict)
 
 
 def fit_table(formula: str, data: str, *, family: str, link: str | None, priors: tuple[str, ...], weights: str | None,
@@ -111,8 +112,10 @@ def prior_texts(given: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def exit_code(fit: Any) -> int:
-    """0 for a fit to rely on, 3 for one that did not converge or that its own check doubts."""
-    from klimb.cli import IN_DOUBT
+def exit_code(fit: Any, strict: bool = False) -> int:
+    """0 for a fit to rely on, 3 for one that did not converge or is in doubt, with ``strict`` 4 for a misfit."""
+    from klimb.cli import IN_DOUBT, MISFIT
 
-    return 0 if fit.converged and fit.trust_summary.verdict != "doubt" else IN_DOUBT
+    if not fit.converged or fit.trust_summary.verdict == "doubt":
+        return IN_DOUBT
+    return MISFIT if strict and fit.checks.verdict == "misfit" else 0

@@ -27,7 +27,7 @@ from klimb.models.search import Peak
 from klimb.models.solution import Solution, around
 from klimb.models.tabulate import parameter_rows
 from klimb.numerics.arrays import Array
-from klimb.report.records import PARAMETERS, BoundTrace, CoefficientRow, TrustSummary
+from klimb.report.records import PARAMETERS, BoundTrace, Checks, CoefficientRow, TrustSummary
 from klimb.rows.frames import Frame, make_frame, read_frame
 from klimb.sites.prediction import draw_response
 
@@ -63,6 +63,7 @@ class Fit:
     notes: tuple[str, ...] = ()
     kept_loo: LeaveOneOut | None = None  # of a fit that was loaded
     kept_trust: TrustSummary | None = None
+    kept_checks: Checks | None = None
     result: Result | None = field(default=None, metadata={SKIPPED: False})  # the engine's, in the session of the fit
 
     @classmethod
@@ -204,12 +205,23 @@ class Fit:
         return judge(self, draws=draws, seed=seed)
 
     @cached_property
+    def checks(self) -> Checks:
+        """Whether the model suits the data: ``.verdict`` is "fits" or "misfit", ``.findings`` say what to do."""
+        from klimb.models.checks import checked
+
+        return self.kept_checks if self.kept_checks is not None else checked(self)
+
+    @cached_property
+    def data_loo(self) -> LeaveOneOut:
+        """Leave-one-out predictions of the data as they were fitted: rows of the caller that are equal may be one."""
+        return leave_one_out(self.model, self.uncorrected.components, self.observed)  # cavities are those of q
+
+    @cached_property
     def _loo(self) -> LeaveOneOut:
         if self.kept_loo is not None:
             return self.kept_loo
-        data = self.observed
-        found = leave_one_out(self.model, self.uncorrected.components, data)  # cavities are those of q
-        return found if data.merged is None else found.of_rows(data.merged.inverse, data.merged.weights)
+        merged = self.observed.merged
+        return self.data_loo if merged is None else self.data_loo.of_rows(merged.inverse, merged.weights)
 
     def loo(self) -> LeaveOneOut:
         """Leave-one-out predictive densities, without fitting again."""
@@ -298,7 +310,8 @@ class Fit:
     def _for_file(self) -> Self:
         """With what cannot be computed again without the data."""
         loo = self.loo().resolved() if self.data is not None else self.kept_loo
-        return replace(self, components=self._spread, kept_loo=loo, kept_trust=self.trust_summary)
+        return replace(self, components=self._spread, kept_loo=loo, kept_trust=self.trust_summary,
+                       kept_checks=self.checks)
 
     def _holds(self) -> tuple[str, ...]:
         """The data that the file will contain, in words."""

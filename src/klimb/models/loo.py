@@ -24,6 +24,7 @@ from klimb.sites.base import Site
 from klimb.sites.prediction import class_chances, predictive_cdf
 
 MOST_TERMS = 100_000  # rows times points of theta
+MOST_MOMENTS, MOST_POINTS = 5_000, 12  # the same, and points, for distribution functions, which cost quadrature
 LEAST_WEIGHT = 0.02  # of a point, over that of the heaviest
 
 
@@ -52,14 +53,21 @@ class LeaveOneOut:
     log_density: Array
     weights: Array | None = None
     moments: LeftOut | None = None
-    details: Callable[[], LeftOut] | None = field(default=None, metadata={SKIPPED: False})
+    details: Callable[[Any], LeftOut] | None = field(default=None, metadata={SKIPPED: False})  # of rows; None: of all
 
     @cached_property
     def _left_out(self) -> LeftOut:
         if self.moments is not None:
             return self.moments
         assert self.details is not None
-        return self.details()
+        return self.details(None)
+
+    def some(self, rows: Any) -> LeftOut:
+        """``mean``, ``variance``, ``below`` and ``at`` of some rows, without working out those of all."""
+        if self.details is not None and "_left_out" not in self.__dict__ and len(rows) < len(self.log_density):
+            return self.details(rows)
+        own = self._left_out
+        return LeftOut(own.mean[rows], own.variance[rows], own.below[rows], own.at[rows])
 
     @property
     def mean(self) -> Array:
@@ -117,9 +125,10 @@ class LeaveOneOut:
         def spread(values: Array) -> Array:
             return np.where(nowhere, np.nan, values[inverse])
 
-        def details() -> LeftOut:
+        def details(rows: Any) -> LeftOut:
             own = self._left_out
-            return LeftOut(spread(own.mean), spread(own.variance), spread(own.below), spread(own.at))
+            full = (spread(values) for values in (own.mean, own.variance, own.below, own.at))
+            return LeftOut(*(values if rows is None else values[rows] for values in full))
 
         return LeaveOneOut(spread(self.log_density), weights, None, details)
 
@@ -153,7 +162,8 @@ class Cavities:
             below = np.where(place > 0, upto[number, np.maximum(place - 1, 0)], 0.0)
             return mean, variance, below, np.minimum(upto[number, place], 1.0)
         at = predictive_cdf(site, y, m, v)
-        return mean, variance, predictive_cdf(site, y - 1.0, m, v) if site.discrete else at, at
+        below = np.maximum(at - np.exp(self.log_density[rows]), 0.0) if site.discrete else at
+        return mean, variance, below, at
 
 
 def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, gamma: Array) -> Cavities:
@@ -227,24 +237,30 @@ def mixed(parts: list[Cavities], log_shares: Array, weights: Array | None) -> Le
     """
     densities = np.array([part.log_density for part in parts])
     log_w = log_shares[:, None] - densities
-    if len(parts) > 1 and not any(part.v.any() for part in parts):
+    drawn = len(parts) > 1 and not any(part.v.any() for part in parts)
+    if drawn:
         good = np.flatnonzero(np.isfinite(log_w).all(axis=0))
         log_w[:, good] = np.array([smooth_log_weights(log_w[:, i]).log_weights for i in good]).T
     with np.errstate(invalid="ignore"):  # a density of infinity under one theta and of 0 under another
         total = np.logaddexp.reduce(log_w, axis=0)
         found = np.logaddexp.reduce(log_w + densities, axis=0) - total
-    return LeaveOneOut(found, weights, None, lambda: _details(parts, log_w, total))
+    most = min(max(MOST_MOMENTS // max(log_w.shape[1], 1), 1), MOST_POINTS) if not drawn else len(parts)
+    heavy = np.sort(np.argsort(-log_shares, kind="stable")[:most])
+    some = [parts[k] for k in heavy]
+    return LeaveOneOut(found, weights, None, lambda rows: _details(some, log_w[heavy], rows))
 
 
-def _details(parts: list[Cavities], log_w: Array, total: Array) -> LeftOut:
+def _details(parts: list[Cavities], log_w: Array, rows: Any) -> LeftOut:
+    rows = np.arange(log_w.shape[1]) if rows is None else rows
+    log_w = log_w[:, rows]
     with np.errstate(invalid="ignore"):
-        w = np.exp(log_w - total)
-    good = np.flatnonzero(np.isfinite(total))
-    out = np.full((4, len(total)), np.nan)
+        w = np.exp(log_w - np.logaddexp.reduce(log_w, axis=0))
+    good = np.flatnonzero(np.isfinite(w).all(axis=0))
+    out = np.full((4, len(rows)), np.nan)
     sums = np.zeros((4, len(good)))
     for part, weight in zip(parts, w[:, good], strict=True):
         try:
-            mean, variance, below, at = part.moments(good)
+            mean, variance, below, at = part.moments(rows[good])
         except InputError:  # a likelihood of the user's that has no moments and no distribution function
             return LeftOut(*out)
         sums += weight * np.array([mean, variance + mean**2, below, at])

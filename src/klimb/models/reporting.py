@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from klimb.models.prediction import checked_interval
-from klimb.report.diagnostics import calibration, pit_histogram
+from klimb.report.diagnostics import calibration, pit_histogram, quantile_residuals
 from klimb.report.digits import plain
 from klimb.report.records import (
     CalibrationBins,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST_LEVELS = 30  # of a grouping factor shown in a report: the most extreme ones
 HARDEST = 5
+MOST_RESIDUALS = 300  # drawn against normal ones
 
 
 def fit_report(fit: FormulaFit, *, title: str = "", reproduce: Sequence[str] = (), source: str = "",
@@ -43,7 +44,8 @@ def fit_report(fit: FormulaFit, *, title: str = "", reproduce: Sequence[str] = (
         effects=tuple(fit.effects(interval=level)), data=data_facts(fit, source),
         priors=tuple(Fact(name, text) for name, text in fit.priors.items()), trace=fit.trace,
         calibration=calibration_curve(fit, level), pit=pit(fit, level), loo=loo_record(fit), trust=fit.trust_summary,
-        notes=fit.notes, reproduce=tuple(reproduce) or (call_text(fit),), versions=versions(),
+        checks=fit.checks, residuals=residuals(fit), notes=fit.notes,
+        reproduce=tuple(reproduce) or (call_text(fit),), versions=versions(),
         title=title)
 
 
@@ -134,6 +136,18 @@ def pit(fit: FormulaFit, level: float = 0.9) -> PitHistogram | None:
         return None
     loo = fit.loo()
     return pit_histogram(loo.below, loo.at, level=level)
+
+
+def residuals(fit: FormulaFit) -> tuple[float, ...]:
+    """Quantile residuals at `MOST_RESIDUALS` evenly spaced ranks; none for yes or no and for classes."""
+    if fit.model.likelihood.response in ("binary", "classes"):
+        return ()
+    loo = fit.loo()
+    found = quantile_residuals(loo.below, loo.at)
+    found = np.sort(found[np.isfinite(found)])
+    if len(found) > MOST_RESIDUALS:
+        found = np.quantile(found, (np.arange(MOST_RESIDUALS) + 0.5) / MOST_RESIDUALS)
+    return tuple(found.tolist())
 
 
 def loo_record(fit: FormulaFit) -> Loo:

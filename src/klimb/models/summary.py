@@ -63,5 +63,7 @@ def _quality(fit: Fit) -> str:
     if trust.verdict != "unchecked":
         word = {"trust": "trust it: ", "corrected": "corrected: ", "doubt": "in doubt: ", "verified": ""}
         lines.append(word[trust.verdict] + trust.advice)
+    if fit.checks.verdict != "unchecked":
+        lines.append(visible(fit.checks.headline))
     lines += [f"note: {note}" for note in fit.notes]
     return "\n".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 from klimb.report.digits import percent, plain
 from klimb.report.records import BoundTrace, CalibrationBins, CoefficientRow, EffectCurve, GroupEffects, PitHistogram
@@ -175,4 +176,22 @@ def pit_chart(pit: PitHistogram) -> str:
                   f"{plain(index / bins)} to {plain((index + 1) / bins)}: {plain(value)}")
     for height in (pit.lower, pit.upper):
         panel.segment(panel.x.start, panel.y(height), panel.x.end, panel.y(height), "ref")
+    return panel.svg()
+
+
+def residual_chart(residuals: Sequence[float], n: int) -> str:
+    """Quantile residuals against those of a normal sample, and the band that holds 95% of them for a right model."""
+    normal, count = NormalDist(), len(residuals)
+    places = [(index + 0.5) / count for index in range(count)]
+    x = [normal.inv_cdf(place) for place in places]
+    half = [2.0 * math.sqrt(place * (1.0 - place) / n) / normal.pdf(at) for place, at in zip(places, x, strict=True)]
+    panel = _panel(span(x, pad=0.04), span([*residuals, *x], pad=0.05), "Quantile residuals",
+                   f"{n:,} residuals from {plain(residuals[0])} to {plain(residuals[-1])}; normal ones would run from"
+                   f" {plain(x[0])} to {plain(x[-1])}.")
+    panel.y_axis("residual (sd)")
+    panel.x_axis("normal quantile (sd)")
+    ends = [(at - one, at + one) for at, one in zip(x, half, strict=True)]
+    panel.band(x, [low for low, _ in ends], [high for _, high in ends])
+    panel.line(x, x, "ref")
+    panel.line(x, residuals)
     return panel.svg()

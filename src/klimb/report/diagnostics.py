@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
@@ -12,6 +13,8 @@ from klimb.report.records import CalibrationBins, PitHistogram
 
 BINS = 10
 SMALLEST_BIN = 8  # rows: fewer say too little to draw
+FARTHEST = 8.0  # sds: the largest quantile residual
+SEED = 20260101  # of the places of discrete data within their jumps
 
 
 def calibration(predicted: Any, variance: Any, y: Any, *, level: float = 0.9, label: str = "y"
@@ -79,6 +82,19 @@ def pit_histogram(below: Any, at: Any, *, level: float = 0.9, bins: int = BINS) 
         coverage.append((nominal, round(float(inside[1] - inside[0]), 6)))
     return PitHistogram(tuple(float(value) for value in density), float(max(1.0 - half, 0.0)), float(1.0 + half), n,
                         level, tuple(coverage))
+
+
+def quantile_residuals(below: Any, at: Any) -> Array:
+    """Normal quantiles of P(Y <= y), at random (by a fixed seed) within its jump: N(0, 1) where the model is right.
+
+    ``below`` is P(Y < y), ``at`` P(Y <= y). Residuals beyond `FARTHEST` are cut: probabilities run out of digits.
+
+    >>> quantile_residuals([0.025, 0.0], [0.025, 1e-300]).round(2)
+    array([-1.96, -8.  ])
+    """
+    low, high = (np.clip(np.asarray(end, dtype=float), 0.0, 1.0) for end in (below, at))
+    place = low + np.random.default_rng(SEED).random(len(low)) * (high - low)
+    return np.asarray(np.clip(ndtri(place), -FARTHEST, FARTHEST))
 
 
 def _cdf_of_pit(points: Array, low: Array, high: Array) -> Array:

@@ -15,9 +15,10 @@ from klimb.report.charts import (
     group_chart,
     interval_cell,
     pit_chart,
+    residual_chart,
 )
 from klimb.report.digits import fixed, percent, plain
-from klimb.report.records import CoefficientRow, Fact, FitReport, Loo, TrustSummary
+from klimb.report.records import Checks, CoefficientRow, Fact, FitReport, Loo, TrustSummary
 from klimb.report.style import PAGE_STYLE
 from klimb.report.svg import STYLE, escape
 from klimb.report.text import coefficient_cells
@@ -26,6 +27,7 @@ LOGO = ('<svg viewBox="0 0 40 24" aria-hidden="true"><path d="M2 22 13 7l6 8L28 
         ' stroke="currentColor" stroke-width="2.6" stroke-linejoin="round" stroke-linecap="round"/></svg>')
 
 MOST_ROWS, MOST_EFFECTS = 100, 24
+CHECKED = "What was checked"
 T = TypeVar("T")
 
 # Nothing is loaded and nothing runs, whatever a column is called.
@@ -54,6 +56,7 @@ def page(report: FitReport) -> str:
     body = [
         _header(report),
         _verdict(report.trust, report),
+        _suits(report.checks),
         _tiles(report),
         _coefficients(report),
         _effects(report),
@@ -90,11 +93,30 @@ def _verdict(trust: TrustSummary, report: FitReport) -> str:
     words = trust.advice or trust.headline
     advice = "" if report.converged else f"{report.status}: {report.advice}"
     facts = _facts(trust.facts)
-    more = f"<details><summary>What was checked</summary>{facts}</details>" if facts else ""
+    more = f"<details><summary>{CHECKED}</summary>{facts}</details>" if facts else ""
     return (f'<section class="verdict {kind}" aria-label="verdict">'
             f'<svg class="sign" viewBox="0 0 24 24" aria-hidden="true">{drawing}</svg>'
             f"<div><p><strong>{word}.</strong> {escape(words)}</p>"
             f'{f"<p class=soft>{escape(advice)}</p>" if advice else ""}{more}</div></section>\n')
+
+
+def _suits(checks: Checks) -> str:
+    """Whether the model suits the data, and what to do where it does not."""
+    if checks.verdict == "unchecked":
+        return ""
+    kind, word = ("trust", "Fits the data") if checks.verdict == "fits" else ("doubt", "Misfit")
+    first = checks.findings[0].sentence if checks.findings else "The checks find nothing amiss"
+    items = "".join(f"<li><b>{escape(one.check)}</b>: {escape(one.sentence)} (effect {escape(plain(one.effect))}, large"
+                    f" from {escape(plain(one.threshold))}; p {escape(one.chance)}).<br>"
+                    f"<code>{escape(one.next_step)}</code></li>" for one in checks.findings)
+    quiet = [name for name in checks.looked if name not in {one.check for one in checks.findings}]
+    rest = f"<p>Nothing amiss in {escape(', '.join(quiet))} ({checks.rows:,} rows).</p>" if quiet else ""
+    head = "What was found, and what to do" if items else CHECKED
+    found = f"<ul>{items}</ul>" if items else ""
+    more = f"<details{' open' if items else ''}><summary>{head}</summary>{found}{rest}</details>"
+    return (f'<section class="verdict {kind}" aria-label="does the model suit the data?">'
+            f'<svg class="sign" viewBox="0 0 24 24" aria-hidden="true">{SIGNS[kind][1]}</svg>'
+            f"<div><p><strong>{word}.</strong> {escape(first[0].upper() + first[1:])}.</p>{more}</div></section>\n")
 
 
 def _tiles(report: FitReport) -> str:
@@ -180,6 +202,10 @@ def _predictions(report: FitReport) -> str:
                             for nominal, actual in report.pit.coverage)
         figures.append(_figure(pit_chart(report.pit), (f"{covered}. " if covered else "")
                                + f"{percent(report.pit.level)} of flat bars end between the dashed lines."))
+    if report.residuals:
+        figures.append(_figure(residual_chart(report.residuals, report.n),
+                               "The places of the rows in their predictions, as normal quantiles, in order. Those of a"
+                               " right model follow the dashed line; 95% of them lie in the band."))
     if report.loo is not None:
         figures.append(_hardest(report.loo))
     return _section("Predictions", _grid(figures), "Each row is predicted from all the others, without refitting."

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from klimb.theta import RowKind
 
 Verdict = Literal["trust", "corrected", "doubt", "verified", "unchecked"]
+Suits = Literal["fits", "misfit", "unchecked"]
 PARAMETERS = "parameters"
 
 
@@ -175,6 +176,65 @@ class TrustSummary:
 
 
 @final
+@stored("report.finding")
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A way in which the data differ from what the model says: significantly, and by more than a threshold."""
+
+    check: str  # "dispersion", "trend", ...
+    number: float  # the figure of the sentence: a ratio, a share, a correlation
+    effect: float  # how large the misfit is, on the scale of ``threshold``
+    threshold: float  # from which it is large
+    p: float  # how often a right model has as large a number, corrected for the columns that were tried
+    sentence: str
+    next_step: str  # what to do, mostly a call to paste
+
+    @property
+    def chance(self) -> str:
+        """``p`` in words, without digits that say nothing."""
+        return "< 1e-6" if self.p < 1e-6 else f"= {self.p:.1g}"
+
+
+@final
+@stored("report.checks")
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """Whether the model suits the data: what ``fit.checks`` holds. ``verdict`` is "fits", "misfit" or "unchecked"."""
+
+    verdict: Suits
+    findings: tuple[Finding, ...] = ()
+    looked: tuple[str, ...] = ()  # the checks that could be made
+    rows: int = 0  # that were looked at
+    reason: str = ""  # why nothing could be checked
+
+    @property
+    def headline(self) -> str:
+        """One line for the foot of a table."""
+        if self.verdict == "unchecked":
+            return f"not checked against the data: {self.reason}"
+        if not self.findings:
+            return f"fits the data: {len(self.looked)} checks find nothing amiss"
+        more = f", and {len(self.findings) - 1} more" if len(self.findings) > 1 else ""
+        return f"misfit: {self.findings[0].sentence}{more}; print(fit.checks) says what to do"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and text, for JSON and reports."""
+        found: dict[str, Any] = to_json(self)
+        return found
+
+    def __str__(self) -> str:
+        lines = [f"verdict  {self.verdict}" + (f": {self.reason}" if self.reason else "")]
+        for found in self.findings:
+            lines += ["", f"{found.check}: {found.sentence}",
+                      f"  effect {found.effect:.3g} (large from {found.threshold:g}), p {found.chance}",
+                      f"  {found.next_step}"]
+        quiet = [name for name in self.looked if name not in {found.check for found in self.findings}]
+        if quiet:
+            lines += ["", f"nothing amiss in {', '.join(quiet)} ({self.rows:,} rows)"]
+        return "\n".join(lines)
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class FitReport:
     """All that is said of one fit."""
@@ -199,6 +259,8 @@ class FitReport:
     pit: PitHistogram | None = None
     loo: Loo | None = None
     trust: TrustSummary = field(default_factory=lambda: TrustSummary("unchecked", "This fit was not checked."))
+    checks: Checks = field(default_factory=lambda: Checks("unchecked", reason="nobody asked"))
+    residuals: tuple[float, ...] = ()  # quantile residuals, sorted
     notes: tuple[str, ...] = ()
     reproduce: tuple[str, ...] = ()  # lines of a terminal or Python session
     versions: tuple[Fact, ...] = ()

@@ -1,0 +1,315 @@
+"""What checks of a model look at: data, leave-one-out predictions, residuals, covariates, and the score of a column.
+
+A column x that the model lacks would have the coefficient 0 if the model were right. Then the slope of the bound in it,
+U = x'a, is near N(0, x'P x) with P = G - G V G, where (a, G = diag(gamma)) are the sites of the fit and V its posterior
+covariance at them: both stand in the fit, and V x is one product. U^2 / 2 x'P x estimates what the column would gain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from scipy.special import chdtrc, gammaln, stdtrit
+
+from klimb.errors import InputError
+from klimb.linalg.matrix import as_design
+from klimb.models.loo import LeftOut
+from klimb.numerics.arrays import Array
+from klimb.report.diagnostics import quantile_residuals
+from klimb.rows.columns import Codes
+from klimb.sites.prediction import predictive_cdf
+
+if TYPE_CHECKING:
+    from klimb.models.fit import Fit
+
+MOST_ROWS = 5_000  # looked at; of more rows a sample by a fixed seed
+MOST_COLUMNS = 24  # numeric columns in the model, and as many that it leaves out
+MOST_LEVELS = 40  # of a factor whose levels are scored one by one
+MOST_INPUTS = 500  # columns of a matrix up to which they are looked at
+FEWEST_ROWS = 20
+HARDEST = 50  # rows among which outliers are looked for where there are very many
+DEGREE = 4  # of the polynomials in the ranks of a column that stand for a nonlinear trend
+FREE = 0.01  # share of a column that the model must leave free for its score to count
+GRID = 41  # values of a parameter among which the best is taken
+SEED = 20260102
+
+
+@final
+@dataclass(frozen=True)
+class Score:
+    """What some columns would add: their chi-squared statistic, how many they are, and the gain in nats."""
+
+    statistic: float
+    size: int
+    gain: float
+
+    @property
+    def p(self) -> float:
+        return float(chdtrc(self.size, self.statistic)) if self.size else 1.0
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CheckView:
+    """A fit as its checks see it; everything is worked out once, when it is first asked for."""
+
+    fit: Fit
+
+    # -- rows
+
+    @cached_property
+    def rows(self) -> Codes:
+        """The data that are looked at: those that can be left out, or pairs of neighbours drawn from very many."""
+        good = np.isfinite(self.fit.data_loo.log_density)
+        if self.fit.observed.weights is not None:
+            good &= self.fit.observed.weights > 0.0
+        rows = np.flatnonzero(good)
+        if len(rows) <= MOST_ROWS:
+            return rows
+        first = np.random.default_rng(SEED).choice(len(rows) // 2, MOST_ROWS // 2, replace=False)
+        return np.asarray(rows[np.sort(np.concatenate([2 * first, 2 * first + 1]))])
+
+    def hardest(self) -> CheckView:
+        """The same with the rows that the others predict worst; itself where all rows are looked at."""
+        density = self.fit.data_loo.log_density
+        if len(self.rows) < MOST_ROWS:
+            return self
+        view = CheckView(self.fit)
+        view.__dict__["rows"] = np.argsort(np.where(np.isfinite(density), density, np.inf), kind="stable")[:HARDEST]
+        return view
+
+    @cached_property
+    def y(self) -> Array:
+        return self.fit.observed.y[self.rows]
+
+    @cached_property
+    def counts(self) -> Array:
+        """How often each row counts."""
+        weights = self.fit.observed.weights
+        return np.ones(len(self.rows)) if weights is None else weights[self.rows]
+
+    @property
+    def n(self) -> float:
+        return float(self.counts.sum())
+
+    @property
+    def response(self) -> str:
+        """The kind of response: counts, trials, binary, ..."""
+        return self.fit.model.likelihood.response
+
+    # -- predictions of each row from the others
+
+    @cached_property
+    def loo(self) -> LeftOut:
+        """Leave-one-out mean, variance and both ends of the place of y in its prediction."""
+        return self.fit.data_loo.some(self.rows)
+
+    @cached_property
+    def residuals(self) -> Array | None:
+        """Quantile residuals, standard normal where the model is right; None where nothing gives probabilities."""
+        if not np.isfinite(self.loo.at).all() or self.response == "classes":
+            return None
+        return quantile_residuals(self.loo.below, self.loo.at)
+
+    @cached_property
+    def pearson(self) -> Array:
+        """(y - mean) / sd, of each row from the others."""
+        return np.asarray((self.y - self.loo.mean) / np.sqrt(np.maximum(self.loo.variance, 1e-300)))
+
+    @cached_property
+    def n_free(self) -> float:
+        """Rows less what the model took from them: residuals of neighbours that share much are not independent."""
+        return float(self.counts @ (1.0 - self.leverage))
+
+    # -- the engine's own numbers at the best hyperparameters
+
+    @property
+    def posterior(self) -> Any:
+        """q at the best hyperparameters, of one latent value per row."""
+        posterior = self.fit.posterior
+        if posterior.latent.n_outputs > 1:
+            raise InputError("checks need one latent value per row", "several classes", "Look at fit.loo().")
+        if posterior.latent.by_products or not posterior.spread:
+            raise InputError("checks need a posterior whose covariance is known", "one known by its products alone",
+                             "Fit fewer columns.")
+        return posterior
+
+    @cached_property
+    def leverage(self) -> Array:
+        """The share of each row's own prediction that the row itself decides, between 0 and 1."""
+        q = self.posterior
+        h = (q.gamma * (q.v - q.latent.slack))[self.rows]
+        return np.asarray(np.clip(h / self.counts, 0.0, 0.99))
+
+    @cached_property
+    def without(self) -> tuple[Array, Array]:
+        """Mean and variance of f of each row, offset included, without one copy of it."""
+        q = self.posterior
+        a, gamma, slack = q.a[self.rows] / self.counts, q.gamma[self.rows] / self.counts, q.latent.slack
+        v = (q.v - slack)[self.rows]
+        own = v / np.maximum(1.0 - gamma * v, 1e-3)
+        return self.fitted - own * a, own + np.broadcast_to(slack, q.v.shape)[self.rows]
+
+    @property
+    def fitted(self) -> Array:
+        """The mean of f of each row, offset included."""
+        offset = self.fit.observed.offset
+        return np.asarray(self.posterior.m[self.rows] + (0.0 if offset is None else offset[self.rows]))
+
+    @cached_property
+    def own_pull(self) -> Array:
+        """How far each row moves its own linear predictor."""
+        return np.asarray(np.abs(self.fitted - self.without[0]))
+
+    def chance_of_zero(self) -> Array:
+        """P(Y = 0) of each row without that row."""
+        rest = np.flatnonzero(self.y > 0.0)
+        f, v = self.without
+        site = self.fit.model.new_site(self.fit.observed.take(self.rows[rest]).aux)
+        chance = self.loo.at.copy()
+        chance[rest] = predictive_cdf(site, np.zeros(len(rest)), f[rest], v[rest])
+        return chance
+
+    def score(self, columns: Array) -> Score:
+        """The score test of columns at the rows, beside what the model has already."""
+        q, rows = self.posterior, self.rows
+        X = np.zeros((len(q.a), columns.shape[1]))
+        X[rows] = columns
+        factor = q.factorised()
+        free = X - np.column_stack([factor.smooth(q.gamma * x) for x in X.T])
+        variance, plain = X.T @ (q.gamma[:, None] * free), X.T @ (np.abs(q.gamma)[:, None] * X)
+        sizes, axes = np.linalg.eigh(plain)
+        axes = axes[:, sizes > 1e-10 * max(float(sizes[-1]), 1e-300)]
+        axes = axes / np.sqrt(np.einsum("ij,ij->j", axes, plain @ axes))
+        left, turn = np.linalg.eigh(axes.T @ (0.5 * (variance + variance.T)) @ axes)
+        keep = left > FREE
+        if not keep.any():
+            return Score(0.0, 0, 0.0)
+        axes = (axes @ turn)[:, keep] / np.sqrt(left[keep])
+        slopes = (q.a @ X) @ axes
+        # Where rows pull more than their likelihood says, the slopes vary as much more.
+        own = (free @ axes) ** 2
+        counts = np.ones(len(q.a)) if self.fit.observed.weights is None else self._copies(len(q.a))
+        expected = np.abs(q.gamma) @ own
+        seen = (q.a**2 / counts / np.maximum(1.0 - np.clip(q.gamma * q.v / counts, 0.0, 0.99), 0.01)) @ own
+        statistic = float(np.sum(slopes**2 / np.maximum(seen / np.maximum(expected, 1e-300), 1.0)))
+        share = min(statistic / self.n, 0.999)
+        nats = -0.5 * np.log1p(-share) if self.fit.model.likelihood.scaled else 0.5 * share  # a free scale would shrink
+        return Score(statistic, int(keep.sum()), float(nats) * self.fit.observed.total)
+
+    def _copies(self, size: int) -> Array:
+        """How often each site counts, those of weights' priors once."""
+        weights = self.fit.observed.weights
+        assert weights is not None
+        return np.concatenate([np.maximum(weights, 1e-12), np.ones(size - len(weights))])
+
+    # -- covariates
+
+    @cached_property
+    def columns(self) -> tuple[dict[str, Array], dict[str, Array], dict[str, Codes]]:
+        """Numbers in the model, numbers that it leaves out, and codes of factors that it leaves out, by name."""
+        frame, encoder = getattr(self.fit, "frame", None), getattr(self.fit, "encoder", None)
+        if frame is None or encoder is None:
+            return self._inputs(), {}, {}
+        places = self.fit.observed.places[self.rows]
+        kinds = {variable.name: variable.kind for variable in encoder.variables}
+        taken = {*kinds, *(encoder.response.columns if encoder.response is not None else ())}
+        inside = {name: frame.read(name).number[places] for name, kind in kinds.items() if kind == "number"}
+        outside: dict[str, Array] = {}
+        factors: dict[str, Codes] = {}
+        for name in frame.columns:
+            if name in taken or len(outside) + len(factors) >= 2 * MOST_COLUMNS:
+                continue
+            column = frame.read(name)
+            if column.kind == "number" and not self._repeats_y(column.number[places]):
+                outside[name] = column.number[places]
+            if column.is_factor or (column.kind == "number" and _looks_coded(column.number[places])):
+                factors[name] = np.unique(column.factor[0][places], return_inverse=True)[1]
+        return _some(inside), _some(outside), factors
+
+    def _inputs(self) -> dict[str, Array]:
+        """Columns of a matrix of inputs, by number."""
+        inputs = getattr(self.fit.model.prepare(None), "X", None)
+        if inputs is None or inputs.shape[1] > MOST_INPUTS:
+            return {}
+        some = as_design(inputs, "X").subset(self.rows).dense()
+        first = int(some.shape[1] > 1 and np.ptp(some[:, 0]) == 0.0)  # the intercept's
+        return _some({f"x[{j}]": column for j, column in enumerate(some.T[first:])})
+
+    def _repeats_y(self, values: Array) -> bool:
+        """Whether a column is the response in other words."""
+        good = np.isfinite(values)
+        if np.ptp(values[good]) == 0.0 if good.any() else True:
+            return True
+        return bool(abs(np.corrcoef(_ranks(values[good]), _ranks(self.y[good]))[0, 1]) > 0.99)
+
+    # -- what another likelihood would gain, at the means of this fit
+
+    def gain_of(self, family: str) -> float:
+        """Nats of leave-one-out density that a family would gain at these means, its own parameter at its best."""
+        own = self.fit.data_loo.log_density[self.rows]
+        y, mean = self.y, self.loo.mean
+        density = {"negative_binomial": _negative_binomial, "student_t": _student, "gamma": _gamma}[family]
+        if not np.isfinite(mean).all() or (family != "student_t" and (mean <= 0.0).any()):
+            return 0.0
+        grid = np.exp(np.linspace(-4.0, 6.0, GRID))
+        best = max(float(self.counts @ density(y, mean, value)) for value in grid)
+        return (best - float(self.counts @ own)) * self.fit.observed.total / self.n
+
+    # -- words
+
+    def call(self, *, add: str = "", family: str = "") -> str:
+        """The fit with one more term, or with another family, as a call to paste."""
+        formula, own = getattr(self.fit, "formula", None), self.fit.model.likelihood
+        if formula is None:
+            return f"fit with {f'family={family!r}' if family else add}"
+        link = "" if family or own.link.name == next(iter(own.links), "") else f", link={own.link.name!r}"
+        return f"klimb.fit({formula + (f' + {add}' if add else '')!r}, data, family={family or own.name!r}{link})"
+
+
+def trend(values: Array) -> Array:
+    """Polynomials in the ranks of a column, (n, at most `DEGREE`), each with mean square near 1; 0 where missing."""
+    good = np.isfinite(values)
+    u = 2.0 * _ranks(values[good]) - 1.0
+    degree = min(DEGREE, len(np.unique(u)) - 1)
+    out = np.zeros((len(values), max(degree, 0)))
+    out[good] = np.polynomial.legendre.legvander(u, max(degree, 0))[:, 1:] * np.sqrt(2.0 * np.arange(1, degree + 1) + 1)
+    return out
+
+
+def _ranks(values: Array) -> Array:
+    """Places between 0 and 1, the same for equal values."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray(((np.cumsum(count) - 0.5 * count) / max(len(values), 1))[place])
+
+
+def _some(columns: dict[str, Array]) -> dict[str, Array]:
+    """Columns that change, as many as are looked at."""
+    changing = {name: values for name, values in columns.items() if len(np.unique(values[np.isfinite(values)])) > 1}
+    return dict(list(changing.items())[:MOST_COLUMNS])
+
+
+def _looks_coded(values: Array) -> bool:
+    """Whether whole numbers may be the codes of groups: few for the rows there are."""
+    good = values[np.isfinite(values)]
+    return bool(len(good) and (good == np.floor(good)).all() and 3 <= len(np.unique(good)) <= len(good) // 4)
+
+
+def _negative_binomial(y: Array, mean: Array, size: float) -> Array:
+    return np.asarray(gammaln(y + size) - gammaln(size) - gammaln(y + 1.0) + size * np.log(size / (size + mean))
+                      + y * np.log(mean / (size + mean)))
+
+
+def _gamma(y: Array, mean: Array, shape: float) -> Array:
+    return np.asarray(shape * np.log(shape / mean) - gammaln(shape) + (shape - 1.0) * np.log(y) - shape * y / mean)
+
+
+def _student(y: Array, mean: Array, df: float) -> Array:
+    """At the scale that puts the quartiles of the residuals right, which is near the best."""
+    df = float(np.clip(df, 1.0, 200.0))
+    scale = max(float(np.median(np.abs(y - mean)) / stdtrit(df, 0.75)), 1e-300)
+    constant = gammaln(0.5 * (df + 1.0)) - gammaln(0.5 * df) - 0.5 * np.log(df * np.pi) - np.log(scale)
+    return np.asarray(constant - 0.5 * (df + 1.0) * np.log1p(((y - mean) / scale) ** 2 / df))

@@ -1,0 +1,254 @@
+"""Checks of a fit: wrong models are caught, right ones are not blamed, and what is said can be done."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from tests.registries import as_before
+
+import klimb
+from benchmarks.checks import Case, available, right, right_cases, wrong_cases
+from klimb.cli import run
+from klimb.models.check_view import MOST_ROWS, CheckView, trend
+from klimb.models.checks import CHECKS, Check, _kurtosis_score, _skew_score, register
+from klimb.report.diagnostics import quantile_residuals
+from klimb.report.records import Finding
+
+EXPECTED = {
+    "Poisson on the RAND visits": "dispersion", "a line through a curve": "trend", "a column left out": "trend",
+    "groups left out": "group", "a time series taken for independent rows": "order", "heavy tails": "tails",
+    "skewed noise": "skew", "noise that grows": "spread", "counts with extra zeros": "zeros",
+    "shares that vary more than binomial ones": "dispersion", "an outlier": "outliers",
+    "a mean with a floor and a log link": "link",
+}
+
+
+def _fit(case: Case) -> Any:
+    if not available(case):
+        pytest.skip(f"{case.data}.npz is not in the directory named by KLIMB_DATA")
+    return case.fit()
+
+
+@pytest.mark.parametrize("case", list(wrong_cases()), ids=lambda case: case.name)
+def test_wrong_models_are_caught_for_what_is_wrong(case: Case) -> None:
+    found = _fit(case).checks
+    assert found.verdict == "misfit"
+    assert EXPECTED[case.name] in {one.check for one in found.findings}
+    assert all(one.effect >= one.threshold and one.sentence and one.next_step for one in found.findings)
+
+
+@pytest.mark.parametrize("case", list(right_cases()), ids=lambda case: case.name)
+def test_right_models_are_not_blamed(case: Case) -> None:
+    assert _fit(case).checks.verdict == "fits"
+
+
+def test_simulated_right_models_of_every_family_are_not_blamed() -> None:
+    blamed = [case.name for case in map(right, range(9)) if case.fit().checks.verdict != "fits"]
+    assert not blamed
+
+
+@pytest.fixture(scope="module")
+def counts() -> dict[str, Any]:
+    rng = np.random.default_rng(4)
+    x, g = rng.uniform(-2.0, 2.0, 500), rng.integers(0, 20, 500)
+    level = 0.7 * rng.standard_normal(20)[g]
+    return {"y": rng.poisson(np.exp(0.5 + 0.4 * x + level)), "x": x, "g": np.array([f"g{k}" for k in g])}
+
+
+# -- the score of a column
+
+
+def test_the_score_is_the_fall_of_the_squares() -> None:
+    rng = np.random.default_rng(0)
+    x, z = rng.standard_normal((2, 80))
+    y = 1.0 + x + 0.4 * z + rng.standard_normal(80)
+    wide = {"x": "normal(0, 1000)", "Intercept": "normal(0, 1000)"}
+    fit = klimb.fit("y ~ x", {"y": y, "x": x}, "gaussian(sigma=3)", priors=wide)
+    found = CheckView(fit).score(np.column_stack([z, z**2]))
+    X = np.column_stack([np.ones(80), x])
+    squares = [float(np.sum((y - A @ np.linalg.lstsq(A, y, rcond=None)[0]) ** 2))
+               for A in (X, np.column_stack([X, z, z**2]))]
+    assert found.size == 2
+    assert found.statistic == pytest.approx((squares[0] - squares[1]) / 9.0, rel=1e-4)
+    assert CheckView(fit).score(x[:, None]).size == 0  # nothing is left of what the model has
+    close = klimb.fit("y ~ x", {"y": y, "x": x}, "gaussian(sigma=0.5)", priors=wide)
+    assert CheckView(close).score(z[:, None]).statistic < 30.0  # not 4 x 9: rows pull four times more than they should
+
+
+def test_a_row_that_counts_twice_is_two_rows() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-1.0, 1.0, 90)
+    y, weights = x**2 + 0.3 * rng.standard_normal(90), np.ones(90)
+    weights[:30] = 2.0
+    twice = np.concatenate([np.arange(30), np.arange(90)])
+    one = klimb.fit("y ~ x", {"y": y, "x": x}, weights=weights)
+    other = klimb.fit("y ~ x", {"y": y[twice], "x": x[twice]})
+    view, long = CheckView(one), CheckView(other)
+    # Ranks are taken of rows, so that the column is given here.
+    score, longer = view.score(x[:, None] ** 2), long.score(x[twice][:, None] ** 2)
+    assert score.statistic == pytest.approx(longer.statistic, rel=1e-4)
+    assert view.n_free == pytest.approx(long.n_free, rel=1e-6)
+    for name in ("tails", "skew"):
+        assert CHECKS[name].look(view) == CHECKS[name].look(long)
+
+
+def test_moments_are_scored_as_in_the_literature() -> None:
+    z = np.random.default_rng(2).standard_t(6.0, 150)
+    assert _skew_score(float(stats.skew(z)), 150.0) == pytest.approx(stats.skewtest(z).statistic)
+    assert _kurtosis_score(float(stats.kurtosis(z)), 150.0) == pytest.approx(stats.kurtosistest(z).statistic)
+
+
+def test_quantile_residuals_of_counts_are_normal() -> None:
+    y = np.random.default_rng(3).poisson(1.5, 4000)
+    q = quantile_residuals(stats.poisson.cdf(y - 1, 1.5), stats.poisson.cdf(y, 1.5))
+    assert stats.kstest(q, "norm").pvalue > 0.01
+
+
+def test_a_trend_has_as_many_columns_as_the_data_tell_apart() -> None:
+    assert trend(np.array([0.0, 1.0, 1.0, 0.0, np.nan])).shape == (5, 1)
+    assert trend(np.arange(30.0)).shape == (30, 4)
+    assert trend(np.full(4, 2.0)).shape == (4, 0)
+
+
+# -- significant is not enough
+
+
+def test_with_many_rows_a_small_misfit_is_none() -> None:
+    rng = np.random.default_rng(5)
+    x = rng.uniform(-1.0, 1.0, 60_000)
+    fit = klimb.fit("y ~ x", {"y": x + 0.1 * x**2 + rng.standard_normal(60_000), "x": x})
+    assert fit.checks.verdict == "fits"
+    assert fit.checks.rows == MOST_ROWS
+    curved = klimb.fit("y ~ x", {"y": x + x**2 + rng.standard_normal(60_000), "x": x})
+    assert next(one.check for one in curved.checks.findings) == "trend"
+
+
+def test_an_outlier_among_very_many_rows_is_found() -> None:
+    rng = np.random.default_rng(6)
+    x = rng.standard_normal(20_000)
+    y = x + rng.standard_normal(20_000)
+    y[12_345] += 30.0
+    found = klimb.fit("y ~ x", {"y": y, "x": x}).checks
+    assert [one.check for one in found.findings] == ["outliers"]
+    assert "row 12345 " in found.findings[0].sentence
+
+
+def test_data_sorted_by_the_response_are_no_time_series() -> None:
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal(300)
+    y = x + rng.standard_normal(300)
+    order = np.argsort(y)
+    found = klimb.fit("y ~ x", {"y": y[order], "x": x[order]}).checks
+    assert found.verdict == "fits"
+    assert "order" not in found.looked
+
+
+# -- what is said
+
+
+def test_next_steps_can_be_pasted_and_gain(counts: dict[str, Any]) -> None:
+    fit = klimb.fit("y ~ x", counts, "poisson")
+    steps = {one.check: one.next_step for one in fit.checks.findings}
+    assert {"group", "dispersion"} <= set(steps)
+    for name in ("group", "dispersion"):
+        call, _, remark = steps[name].partition("  # gains about ")
+        other = eval(call, {"klimb": klimb, "data": counts})
+        claimed = float(remark.split()[0].replace(",", ""))
+        gained = other.loo().elpd - fit.loo().elpd
+        assert 0.5 * claimed < gained < 2.0 * claimed
+    assert klimb.fit("y ~ x + (1 | g)", counts, "poisson").checks.verdict == "fits"
+
+
+def test_tables_files_and_pages_say_it(counts: dict[str, Any], tmp_path: Path) -> None:
+    fit = klimb.fit("y ~ x", counts, "poisson")
+    line = str(fit).splitlines()[-1]
+    assert line.startswith("misfit: rows of one g are alike")
+    assert "print(fit.checks)" in line
+    fit.save(tmp_path / "m.klimb")
+    back = klimb.load(tmp_path / "m.klimb")
+    assert back.checks == fit.checks
+    assert str(back).splitlines()[-1] == line
+    assert json.loads(json.dumps(fit.checks.to_dict()))["verdict"] == "misfit"
+    fit.to_html(tmp_path / "m.html")
+    page = (tmp_path / "m.html").read_text(encoding="utf-8")
+    assert "Misfit." in page
+    assert "Quantile residuals" in page
+    assert "(1 | g)" in page
+    assert "nothing amiss in" in str(fit.checks)
+    assert "(1 | g)" in str(fit.checks)
+
+
+def test_the_command_line_is_strict_where_asked(counts: dict[str, Any], tmp_path: Path,
+                                                capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "d.csv"
+    rows = zip(counts["y"], counts["x"], strict=True)
+    table.write_text("y,x\n" + "".join(f"{y},{x:.6f}\n" for y, x in rows))
+    command = ["fit", "y ~ x", str(table), "--family", "poisson", "--json", "--quiet"]
+    assert run(command) == 0
+    assert run([*command, "--strict"]) == 4
+    found = json.loads(capsys.readouterr().out.splitlines()[0])["checks"]
+    assert found["verdict"] == "misfit"
+    assert found["findings"][0]["check"] == "dispersion"
+    assert run(["fit", "y ~ x", str(table), "--family", "negative_binomial", "--strict", "--quiet"]) == 0
+
+
+# -- other doors
+
+
+def test_what_cannot_be_checked_says_so() -> None:
+    few = klimb.fit("y ~ x", {"y": np.arange(8.0), "x": np.arange(8.0) % 3})
+    assert few.checks.verdict == "unchecked"
+    assert "rows" in few.checks.reason
+    x = np.linspace(-2.0, 2.0, 60)
+    classes = klimb.fit("y ~ x", {"y": np.array(list("abc"))[np.arange(60) % 3], "x": x}, "categorical")
+    assert classes.checks.verdict == "unchecked"
+    assert "classes" in classes.checks.reason
+    for fit in (few, classes):
+        assert "misfit" not in str(fit)
+        assert "fits the data" not in str(fit)
+
+
+def test_every_door_has_checks() -> None:
+    rng = np.random.default_rng(8)
+    x = np.sort(rng.uniform(0.0, 6.0, 120))
+    gp = klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Poisson()).fit(rng.poisson(np.exp(1.0 + np.sin(x))))
+    assert gp.checks.verdict == "fits"
+    assert "order" in gp.checks.looked
+    assert "fits the data: 10 checks" not in str(gp)
+    assert "fits the data" in str(gp)
+    X = rng.standard_normal((150, 3))
+    y = X[:, 0] ** 2 + 0.2 * rng.standard_normal(150)
+    sparse = klimb.sparse_glm(X, y, site=klimb.sites.Gaussian(0.2))
+    assert sparse.checks.verdict == "misfit"
+
+
+def test_estimators_have_checks() -> None:
+    sklearn = pytest.importorskip("klimb.sklearn")
+    rng = np.random.default_rng(9)
+    X = rng.standard_normal((200, 2))
+    right_one = sklearn.GLMRegressor().fit(X, X @ [1.0, -1.0] + 0.5 * rng.standard_normal(200))
+    assert right_one.fit_.checks.verdict == "fits"
+    bent = sklearn.GLMRegressor().fit(X, X[:, 0] ** 2 + 0.5 * rng.standard_normal(200))
+    assert "trend" in {one.check for one in bent.fit_.checks.findings}
+
+
+def test_a_check_can_be_added(counts: dict[str, Any]) -> None:
+    with as_before():
+
+        @register
+        class Even(Check):
+            """More even counts than odd ones."""
+
+            name = "even"
+
+            def look(self, view: CheckView) -> Finding | None:
+                share = float(np.mean(view.y % 2 == 0))
+                return self.found(1e-9, 1, share, share, 0.01, "some counts are even", lambda: "Rejoice.")
+
+        assert "even" in {one.check for one in klimb.fit("y ~ x", counts, "poisson").checks.findings}
+    assert "even" not in CHECKS
