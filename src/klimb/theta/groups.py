@@ -13,7 +13,6 @@ from scipy.special import betaln
 
 from klimb._stan import StanDefinition, StanPart, literal, said
 from klimb._stored import stored
-from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 from klimb.priors import LKJ, Fixed, PositivePrior
 from klimb.theta.base import ParameterBlock, PositiveParameter, RowKind, Scale
@@ -199,13 +198,13 @@ class GroupCovariance(ParameterBlock):
         kept = [*([sd] if count else []), *([L] if self.correlations else [])]
         part = StanPart(parameters=tuple(declared if count else declared[1:]), names=tuple(kept), value=root,
                         transformed=(StanDefinition(f"matrix[{k}, {k}]", root, value),))
-        if not self.centre:
+        if not self.mix.size:
             printed = (StanDefinition(f"matrix[{k}, {k}]", f"cor{tag}", f"multiply_lower_tri_self_transpose({L})"),)
             return replace(part, model=self._stan_prior(names, L), generated=printed * bool(self.correlations))
         T, cov = f"T{tag}", f"cov{tag}"
         return replace(
             part, data=(f"matrix[{k}, {k}] {T};" + said("to coefficients of the columns as they are written"),),
-            values={T: self.uncentred}, model=self._stan_printed(tag, names) if self.as_printed
+            values={T: self.uncentred}, model=self._stan_printed(tag) if self.as_printed
             else self._stan_prior(names, L),
             generated=(StanDefinition(f"matrix[{k}, {k}]", cov, f"tcrossprod({T} * {root})"),
                        StanDefinition(f"vector[{k}]", f"printed_sd{tag}", f"sqrt(diagonal({cov}))"),
@@ -219,24 +218,22 @@ class GroupCovariance(ParameterBlock):
         last = f"target += lkj_corr_cholesky_lpdf({L} | {literal(self.prior.eta)});"
         return (*lines, *([last] if self.correlations else []))
 
-    def _stan_printed(self, tag: str, names: dict[int, str]) -> tuple[str, ...]:
+    def _stan_printed(self, tag: str) -> tuple[str, ...]:
         """Priors of what is printed, per unit of what is inside.
 
         With k columns the covariance has 2^k prod sd_i^k times the density of (sds, correlations), and these prod_j
-        L_jj^(k - j) that of (sds, L); between the covariances the map has determinant 1, and the slopes keep their sds.
+        L_jj^(k - j) that of (sds, L); between the covariances the map has determinant 1.
         """
-        if 0 not in names:
-            raise InputError("an sd that is held must be that of slopes", f"{self.sds[0].name} = {self.sds[0].prior}",
-                             f"With priors on what is printed, Stan can have it free: leave out the one of "
-                             f"{self.sds[0].name}.")
-        k, sd, L, W, P = len(self.sds), f"sd{tag}", f"L{tag}", f"written{tag}", f"L_written{tag}"
+        k, L, W, sd, P = len(self.sds), f"L{tag}", f"written{tag}", f"sd_written{tag}", f"L_written{tag}"
+        names = {int(i): f"{sd}[{i + 1}]" for i in self._free}
+        free = sd if len(names) == k else f"{sd}[{{{', '.join(str(i + 1) for i in names)}}}]"
         powers = "[" + ", ".join(str(k - j - 1) for j in range(k)) + "]"
-        lines = (f"matrix[{k}, {k}] {W} = cholesky_decompose(tcrossprod(T{tag} * root{tag}));",
-                 f"real first{tag} = {W}[1, 1];" + said(f"{self.sds[0].name} as printed"),
-                 f"matrix[{k}, {k}] {P} = diag_pre_multiply(1 / sqrt(rows_dot_self({W})), {W});")
-        volume = (f"target += {powers} * (log(diagonal({L})) - log(diagonal({P}))) + {k} * "
-                  f"(log({sd}[1]) - log(first{tag}));")
-        return (*lines, *self._stan_prior({**names, 0: f"first{tag}"}, P), volume)
+        return (f"matrix[{k}, {k}] {W} = cholesky_decompose(tcrossprod(T{tag} * root{tag}));",
+                f"vector[{k}] {sd} = sqrt(rows_dot_self({W}));" + said("as printed"),
+                f"matrix[{k}, {k}] {P} = diag_pre_multiply(1 / {sd}, {W});",
+                *self._stan_prior(names, P),
+                f"target += {powers} * (log(diagonal({L})) - log(diagonal({P}))) + {k} * "
+                f"(sum(log(sd{tag})) - sum(log({free})));")
 
     def to_stan(self, theta: Array) -> tuple[Array, ...]:
         count, (sd, L, _) = len(self._free), self._parts(theta)
