@@ -144,11 +144,11 @@ def test_what_models_are_made_of(name: str) -> None:
     check(fitted(right, family, **options))
 
 
-PRINTED = ({"sd(g)": "half_normal(2)"}, {"cor(g)": "lkj(3)", "sd(z | g)": 0.4})
+PRINTED = ({"sd(g)": "half_normal(2)"}, {"sd(g)": 0.4}, {"cor(g)": "lkj(3)", "sd(z | g)": 0.4})
 
 
 @pytest.mark.parametrize("priors", PRINTED)
-@pytest.mark.parametrize("slopes", ["z", "z + x"])
+@pytest.mark.parametrize("slopes", ["z", "z + x", "z * x"])
 def test_priors_on_what_is_printed(priors: dict[str, Any], slopes: str) -> None:
     check(fitted(f"x + (1 + {slopes} | g)", "poisson", priors=priors))
 

@@ -41,7 +41,7 @@ UNTOLD = 0.2  # sampling error of an sd from which it is left out of the compari
 
 @final
 @dataclass(frozen=True, eq=False)
-class Sampled:
+class SampledChains:
     """What a sampler found: draws of a variable, all chains one after the other, and where it had trouble."""
 
     draws: Callable[[str], Array]
@@ -51,7 +51,7 @@ class Sampled:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Chains:
+class ChainPlan:
     """How long chains are, where they start and the covariance that is their metric; (n,) is a diagonal."""
 
     count: int
@@ -94,7 +94,8 @@ def drawn(theta: Array, weights: Array, classes: int = 1) -> Components:
     return Components(np.full(count, 1.0 / count), theta, tuple(parts), np.asarray(quantiles))
 
 
-def judged_draws(fit: FormulaFit, theta: Array, weights: Array, found: Sampled, chains: int, name: str) -> TrustSummary:
+def judged_draws(fit: FormulaFit, theta: Array, weights: Array, found: SampledChains, chains: int,
+                 name: str) -> TrustSummary:
     """The verdict on the draws, and what they say of the sds and means that ``fit`` shows."""
     by_name = fit.named(theta, weights)
     every = np.column_stack([values.reshape(len(theta), -1) for values in by_name.values()])
@@ -127,7 +128,7 @@ def judged_draws(fit: FormulaFit, theta: Array, weights: Array, found: Sampled, 
     return TrustSummary("verified", measures, advice, number, facts)
 
 
-def _planned(fit: FormulaFit, program: StanProgram, chains: int, length: int, seed: int) -> Chains:
+def _planned(fit: FormulaFit, program: StanProgram, chains: int, length: int, seed: int) -> ChainPlan:
     """Starts are draws of q, and other modes that its report knows of; the metric is the covariance of many draws."""
     rng, components = np.random.default_rng(seed), fit._spread
     size = program.point(components.theta[0], components.parts[0].mean)[1].size
@@ -140,13 +141,13 @@ def _planned(fit: FormulaFit, program: StanProgram, chains: int, length: int, se
     metric = variances
     if size <= MOST_DENSE:
         metric = np.cov(vectors.T, ddof=0).reshape(size, size) + np.diag(1e-6 * variances)
-    return Chains(chains, length, seed, tuple(points[:chains]), metric)
+    return ChainPlan(chains, length, seed, tuple(points[:chains]), metric)
 
 
 # -- samplers
 
 
-def _sampler() -> tuple[Callable[[StanProgram, Chains, int, float], Sampled], str]:
+def _sampler() -> tuple[Callable[[StanProgram, ChainPlan, int, float], SampledChains], str]:
     """What samples, and its name."""
     if find_spec("stanli") is not None:
         import stanli
@@ -163,7 +164,7 @@ def _sampler() -> tuple[Callable[[StanProgram, Chains, int, float], Sampled], st
                      'pip install "klimb[exact]" brings stanli, which needs no compiler.')
 
 
-def by_stanli(program: StanProgram, plan: Chains, warmup: int, aim: float) -> Sampled:
+def by_stanli(program: StanProgram, plan: ChainPlan, warmup: int, aim: float) -> SampledChains:
     """Draws by stanli, which interprets the program."""
     import stanli
 
@@ -171,11 +172,11 @@ def by_stanli(program: StanProgram, plan: Chains, warmup: int, aim: float) -> Sa
         chains=plan.count, seed=plan.seed + 1, warmup=warmup, samples=plan.length, delta=aim, refresh=0,
         inits=np.array([vector for _, vector in plan.starts]), inv_metric=plan.metric,
         metric="dense_e" if plan.metric.ndim == 2 else "diag_e")
-    return Sampled(lambda name: np.asarray(found[name]), int(found.divergences.sum()),
+    return SampledChains(lambda name: np.asarray(found[name]), int(found.divergences.sum()),
                    int(found.max_treedepth_hits.sum()))
 
 
-def by_cmdstan(program: StanProgram, plan: Chains, warmup: int, aim: float) -> Sampled:
+def by_cmdstan(program: StanProgram, plan: ChainPlan, warmup: int, aim: float) -> SampledChains:
     """Draws by CmdStan, which compiles the program."""
     import cmdstanpy
 
@@ -188,4 +189,4 @@ def by_cmdstan(program: StanProgram, plan: Chains, warmup: int, aim: float) -> S
             inits=[{name: value.tolist() for name, value in named.items()} for named, _ in plan.starts],
             inv_metric=plan.metric, metric="dense_e" if plan.metric.ndim == 2 else "diag_e")
         kept: dict[str, Any] = {name: np.asarray(values) for name, values in found.stan_variables().items()}
-        return Sampled(kept.__getitem__, int(np.sum(found.divergences)), int(np.sum(found.max_treedepths)))
+        return SampledChains(kept.__getitem__, int(np.sum(found.divergences)), int(np.sum(found.max_treedepths)))

@@ -204,7 +204,7 @@ class GroupCovariance(ParameterBlock):
         T, cov = f"T{tag}", f"cov{tag}"
         return replace(
             part, data=(f"matrix[{k}, {k}] {T};" + said("to coefficients of the columns as they are written"),),
-            values={T: self.uncentred}, model=self._stan_printed(tag, names) if self.as_printed
+            values={T: self.uncentred}, model=self._stan_printed(tag) if self.as_printed
             else self._stan_prior(names, L),
             generated=(StanDefinition(f"matrix[{k}, {k}]", cov, f"tcrossprod({T} * {root})"),
                        StanDefinition(f"vector[{k}]", f"printed_sd{tag}", f"sqrt(diagonal({cov}))"),
@@ -218,20 +218,22 @@ class GroupCovariance(ParameterBlock):
         last = f"target += lkj_corr_cholesky_lpdf({L} | {literal(self.prior.eta)});"
         return (*lines, *([last] if self.correlations else []))
 
-    def _stan_printed(self, tag: str, names: dict[int, str]) -> tuple[str, ...]:
+    def _stan_printed(self, tag: str) -> tuple[str, ...]:
         """Priors of what is printed, per unit of what is inside.
 
         With k columns the covariance has 2^k prod sd_i^k times the density of (sds, correlations), and these prod_j
         L_jj^(k - j) that of (sds, L); between the covariances the map has determinant 1.
         """
-        k, L, W, P = len(self.sds), f"L{tag}", f"written{tag}", f"L_written{tag}"
+        k, L, W, sd, P = len(self.sds), f"L{tag}", f"written{tag}", f"sd_written{tag}", f"L_written{tag}"
+        names = {int(i): f"{sd}[{i + 1}]" for i in self._free}
+        free = sd if len(names) == k else f"{sd}[{{{', '.join(str(i + 1) for i in names)}}}]"
         powers = "[" + ", ".join(str(k - j - 1) for j in range(k)) + "]"
-        lines = (f"matrix[{k}, {k}] {W} = cholesky_decompose(tcrossprod(T{tag} * root{tag}));",
-                 f"vector[{k}] sd_{W} = sqrt(rows_dot_self({W}));" + said(", ".join(sd.name for sd in self.sds)),
-                 f"matrix[{k}, {k}] {P} = diag_pre_multiply(1 / sd_{W}, {W});")
-        volume = (f"target += {powers} * (log(diagonal({L})) - log(diagonal({P}))) + {k} * "
-                  f"(sum(log(sqrt(rows_dot_self(root{tag})))) - sum(log(sd_{W})));")
-        return (*lines, *self._stan_prior({i: f"sd_{W}[{i + 1}]" for i in names}, P), volume)
+        return (f"matrix[{k}, {k}] {W} = cholesky_decompose(tcrossprod(T{tag} * root{tag}));",
+                f"vector[{k}] {sd} = sqrt(rows_dot_self({W}));" + said("as printed"),
+                f"matrix[{k}, {k}] {P} = diag_pre_multiply(1 / {sd}, {W});",
+                *self._stan_prior(names, P),
+                f"target += {powers} * (log(diagonal({L})) - log(diagonal({P}))) + {k} * "
+                f"(sum(log(sd{tag})) - sum(log({free})));")
 
     def to_stan(self, theta: Array) -> tuple[Array, ...]:
         count, (sd, L, _) = len(self._free), self._parts(theta)
