@@ -190,7 +190,7 @@ class Group(Term):
         index = f"{b}[c, :, {group}]" if scope.classes > 1 else f"{b}[:, {group}]"
         part = replace(part, data=(*part.data, f"matrix[{k}, N] {x};" + said(", ".join(self.columns))), values={
             **part.values, x: block.values.T}, value=f"columns_dot_product({x}, {index})'", shape=(k, L))
-        if self.centre.any():
+        if self.mix.size:
             part = replace(part, generated=(StanDefinition(kind, f"level{tag}", f"T{tag} * {b}{{c}}"),))
         if scope.centred:
             return replace(part, parameters=(scope.declare(kind, "b"),), names=(b,), model=(

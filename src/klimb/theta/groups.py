@@ -199,7 +199,7 @@ class GroupCovariance(ParameterBlock):
         kept = [*([sd] if count else []), *([L] if self.correlations else [])]
         part = StanPart(parameters=tuple(declared if count else declared[1:]), names=tuple(kept), value=root,
                         transformed=(StanDefinition(f"matrix[{k}, {k}]", root, value),))
-        if not self.centre:
+        if not self.mix.size:
             printed = (StanDefinition(f"matrix[{k}, {k}]", f"cor{tag}", f"multiply_lower_tri_self_transpose({L})"),)
             return replace(part, model=self._stan_prior(names, L), generated=printed * bool(self.correlations))
         T, cov = f"T{tag}", f"cov{tag}"
