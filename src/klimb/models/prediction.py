@@ -62,8 +62,8 @@ def mean_columns(f: Latents, tail: float) -> dict[str, Array]:
     likelihood = f.models[0].likelihood
     if moments_missing(f.weights, [model.new_site(None) for model in f.models])[0] > HEAVY:
         nothing = np.full(f.m.shape[1], np.nan)
-        return {"mean": nothing, "sd": nothing.copy(), "lower": f.quantile(tail), "upper": f.quantile(1.0 - tail),
-                "median": f.quantile(0.5)}
+        quantiles = {"lower": f.quantile(tail), "upper": f.quantile(1.0 - tail), "median": f.quantile(0.5)}
+        return {"mean": nothing, "sd": nothing.copy(), **quantiles}
     pairs = [mean_moments(model, m, v) for model, m, v in zip(f.models, f.m, f.v, strict=True)]
     with np.errstate(over="ignore", invalid="ignore"):
         mean, variance = mixture_moments(f.weights, np.array([a for a, _ in pairs]), np.array([b for _, b in pairs]))

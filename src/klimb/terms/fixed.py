@@ -100,11 +100,12 @@ class FixedTerm(Term):
                 prior = _normal(context, every[k], default, "", "fixed")
                 mean[:, j] = prior.mean
             sd[j] = prior.sd
-        joint: Any = np.flatnonzero(U[:, cells > 0.0].any(axis=1) & (cells.sum() == 1.0)) if at < 0 else ()
-        for i in map(int, joint):  # cells that are the constant and contrasts inside
-            level, width = float(mean[0, joint[0]]) * (len(mean) == 1), np.sqrt(U[i, joint] ** 2 @ sd[joint] ** 2)
-            alone = Normal(level, float(width))
-            context.choices.printed[every[i]] = f"{alone} (where other columns are at their means; cells share a part)"
+        joint = np.flatnonzero(U[:, cells > 0.0].any(axis=1) & (cells.sum() == 1.0) & (at < 0))
+        widths = np.sqrt(U[np.ix_(joint, joint)] ** 2 @ sd[joint] ** 2)
+        for place, width in zip(joint.tolist(), widths.tolist(), strict=True):  # the constant and contrasts, inside
+            alone = Normal(float(mean[0, joint[0]]) * (len(mean) == 1), width)
+            where = "where other columns are at their means; cells share a part"
+            context.choices.printed[every[place]] = f"{alone} ({where})"
         return replace(placed, mean=mean, sd=sd)
 
     def _freed(self, X: Array, context: Context) -> Array:
