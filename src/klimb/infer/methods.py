@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from klimb.errors import InputError
+from klimb.infer.certificate import Certificate, SafeStep, largest_safe_step, variance_certificate
 from klimb.infer.direct import cholesky_gradient_path
 from klimb.infer.ep import ExpectationPropagation
-from klimb.infer.literal import Certificate, variance_certificate
 from klimb.infer.loop import Callback, infer, run
 from klimb.infer.natural import Natural
 from klimb.infer.problem import Problem
@@ -24,7 +24,7 @@ from klimb.sites.wrappers import Cavity, Point
 
 SMOOTHINGS = 9  # widths tried for a density with a kink, each a tenth of the one before
 
-__all__ = ["certificate", "cholesky_gradient", "ep", "laplace", "map_estimate", "mean_field"]
+__all__ = ["certificate", "cholesky_gradient", "ep", "laplace", "map_estimate", "mean_field", "safe_step"]
 
 
 def laplace(
@@ -150,7 +150,12 @@ def mean_field(
 
 
 def certificate(result: Result, site: Site, y: Any, *, tol: float = 1e-8, max_iter: int = 100) -> Certificate:
-    """Two-sided bounds on the marginal variances at the mean of ``result``, where [S] conditions 1 and 2a hold.
+    """Two-sided bounds on the covariance at the mean of ``result``, for every log-concave site ([S] Theorem 1).
+
+    ``lower`` and ``upper`` enclose the variances at the sites, ``matrices()`` the covariance itself: A <= V* <= B, so
+    that every linear combination has its variance between the two. They do not trust the loop. Where gamma neither
+    rises nor falls with the variance for every datum, it is bounded over the interval; sites that are not log-concave
+    are taken where even the lowest curvatures leave q proper.
 
     Examples
     --------
@@ -163,3 +168,24 @@ def certificate(result: Result, site: Site, y: Any, *, tol: float = 1e-8, max_it
     """
     problem = Problem(result.posterior.latent, site, y)
     return variance_certificate(problem, result.posterior.m, tol, max_iter)
+
+
+def safe_step(site: Site, y: Any, variances: tuple[float, float]) -> SafeStep:
+    """The largest beta that [A] section 4 calls safe for `klimb.steps.Proximal` on one datum each of ``y``.
+
+    ``variances`` is the range in which the variance at the site stays; for a log-concave site it ends at the prior's.
+    ``lipschitz`` is infinite, and ``beta`` 0, where the gradient of the expected log likelihood is not Lipschitz there,
+    as for counts with a log link: then no fixed step is safe.
+
+    Examples
+    --------
+    >>> import klimb
+    >>> logistic, poisson = (klimb.methods.safe_step(site, [1], (0.1, 2.0))
+    ...                      for site in (klimb.sites.Logistic(), klimb.sites.Poisson()))
+    >>> print(f"{logistic.lipschitz:.3f} {logistic.beta:.3f}", poisson.exists)
+    0.244 0.512 False
+    """
+    low, high = variances
+    if not 0 < low <= high:
+        raise InputError("variances must be a range 0 < low <= high", f"{variances}", "Such as (0.01, 4.0).")
+    return largest_safe_step(site, site.validate(y), low, high)
