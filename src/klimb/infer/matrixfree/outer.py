@@ -78,8 +78,8 @@ class DoubleLoop(Step):
     seed : int
         Of the estimates. The same seed gives the same numbers.
     vectors : int
-        How many Lanczos vectors, k in [N] section 2.3, with ``variances="lanczos"``; as many as ``accuracy`` asks for if
-        it is left out. Few of them leave variances too small: that is the price of a cheap outer iteration.
+        How many Lanczos vectors, k in [N] section 2.3, with ``variances="lanczos"``; as many as ``accuracy`` asks for
+        if it is left out. Few of them leave variances too small: that is the price of a cheap outer iteration.
 
     Examples
     --------
