@@ -299,8 +299,8 @@ TABLE2 = Experiment(
         "a1a, mean-field: 792.8 is not the optimum at the best delta, which L-BFGS on (mean, log sd) confirms to be"
         " near 613; the bound has that value near delta = 0.005.",
         "Colon: with LIBSVM's scaling the best delta lies below the printed range, so the evidence there is worse than"
-        " the paper's; its scaling must differ. The rows below it show the optimum. With columns stretched to [0, 1] and"
-        " divided by sqrt(D) the printed range holds the optimum, and evidence and loss come near the paper's.",
+        " the paper's; its scaling must differ. The rows below it show the optimum. With columns stretched to [0, 1]"
+        " and divided by sqrt(D) the printed range holds the optimum, and evidence and loss come near the paper's.",
         "Losses are printed in bits and in nats. The paper says that 1 is a coin flip, which is base 2; a1a and Colon"
         " (with smaller delta) agree in bits. Splits of Colon are ours; brackets hold standard errors over splits.",
         "The paper does not say how many folds its cross-validation had; here there are five.",

@@ -260,7 +260,8 @@ def _row(name: str, method: str, records: Sequence[Found], paper: Paper) -> tupl
     failed, cells = sum(record["failed"] for record in records), sum(record.get("cells", 1) for record in records)
     rounding = sum(record.get("rounding", 0) for record in records)
     return (name, NAMES[rule] + note, with_error([value / np.log(2) for value in loss], 3), with_error(loss, 3),
-            with_error(least, 3) if least and how != "chosen" else NOTHING, f"{paper.loss[place]:.3f}" if place >= 0 else NOTHING,
+            with_error(least, 3) if least and how != "chosen" else NOTHING,
+            f"{paper.loss[place]:.3f}" if place >= 0 else NOTHING,
             f"{failed} of {cells}" + (f" ({rounding} by rounding)" if rounding else ""),
             seconds(float(np.mean([record["seconds"] for record in records]))),
             paper.time[place] if place >= 0 and how != "chosen" else NOTHING, str(len(records)))
