@@ -274,11 +274,12 @@ def alternating(this: traces.Setting, n: int, *, clip: bool = False, at_once: bo
 
 
 @pytest.mark.parametrize(("key", "panel"), [
-    ("S-figure2", traces.Panel("german", "logistic", 0.1)), ("S-figure2", traces.Panel("abalone", "Poisson", 0.1)),
-    ("S-figure3", traces.Panel("german", "logistic")), ("S-figure3", traces.Panel("boston", "Laplace")),
-    ("S-figure4", traces.Panel("stock", "Laplace", inducing=True)),
-    ("S-figure5", traces.Panel("boston", "Student-t")), ("S-figure5", traces.Panel("stock", "Student-t"))])
-def test_s_figures(library: Library, key: str, panel: traces.Panel) -> None:
+    ("S-figure2", traces.TracePanel("german", "logistic", 0.1)),
+    ("S-figure2", traces.TracePanel("abalone", "Poisson", 0.1)),
+    ("S-figure3", traces.TracePanel("german", "logistic")), ("S-figure3", traces.TracePanel("boston", "Laplace")),
+    ("S-figure4", traces.TracePanel("stock", "Laplace", inducing=True)),
+    ("S-figure5", traces.TracePanel("boston", "Student-t")), ("S-figure5", traces.TracePanel("stock", "Student-t"))])
+def test_s_figures(library: Library, key: str, panel: traces.TracePanel) -> None:
     this = traces.setting(library, panel, 60)
     clip = panel.likelihood == "Student-t"
     found = job(library, key, f"{panel.name}/FPi")
@@ -301,7 +302,7 @@ def test_s_figure1(library: Library) -> None:
     curve = [average(lambda f: expit(f) * expit(-f), m, v * (1 + h)) for h in (1e-3, -1e-3)]
     assert found["growing"] == int((curve[0] > curve[1]).sum())
     assert found["falling"] == int((curve[0] < curve[1]).sum())
-    this = traces.setting(library, traces.Panel("german", "logistic", 0.1), 40)
+    this = traces.setting(library, traces.TracePanel("german", "logistic", 0.1), 40)
     X, y = this.latent.design() / np.sqrt(0.1), this.y
     e = this.site.expect(y, np.zeros(40), (X**2).sum(axis=1))
     w = -np.linalg.solve(10 * np.eye(X.shape[1]) + X.T @ (e.gamma[:, None] * X), X.T @ e.alpha)

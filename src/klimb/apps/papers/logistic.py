@@ -88,7 +88,7 @@ def half_of(library: Library, name: str, seed: int) -> TrainTest:
     return halves(data.X if name in ("colon", "gisette") else scaled(data.X), data.y, seed)
 
 
-def unit_half(library: Library, name: str, seed: int) -> Split:
+def unit_half(library: Library, name: str, seed: int) -> TrainTest:
     """A random half, columns stretched to [0, 1] and divided by sqrt(D), so that no row is longer than 1."""
     data = library.load(name)
     return halves((scaled(data.dense) + 1.0) / (2.0 * np.sqrt(data.X.shape[1])), data.y, seed)

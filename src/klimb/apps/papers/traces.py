@@ -293,7 +293,8 @@ FIGURE4 = _experiment("[S] Figure 4, 100 inducing points", (
     TracePanel("stock", "Laplace", inducing=True), TracePanel("space_ga", "Laplace", inducing=True)),
     "FPi arrives on both; FPb and GRAD need about ten to a hundred times as long; moving mean and covariance at once"
     " cycles on stock.")
-FIGURE5 = _experiment("[S] Figure 5, Student-t noise", (TracePanel("boston", "Student-t"), TracePanel("stock", "Student-t")),
+FIGURE5 = _experiment("[S] Figure 5, Student-t noise", (
+    TracePanel("boston", "Student-t"), TracePanel("stock", "Student-t")),
     "FPi and FPb arrive on stock and stay 0.009 nats low on Housing; moving both at once fails on both.",
     'FPi and FPb set negative gamma to zero, as the paper does (steps.FixedPoint(negative="clip")). That moves the'
     ' fixed point: on Housing both end 0.009 nats low. With negative="gradient" FPi steps along its gradient there, and'
