@@ -67,7 +67,7 @@ def direct_gradient_path(problem: Problem, tol: float, max_iter: int, callback: 
 
     def covariance(theta: Array) -> tuple[Array, Array]:
         gamma = np.exp(np.clip(theta[R:], -60.0, 60.0))
-        return gamma, np.linalg.inv(np.eye(R) + Z.T @ (gamma[:, None] * Z))
+        return gamma, np.asarray(np.linalg.inv(np.eye(R) + Z.T @ (gamma[:, None] * Z)), dtype=np.float64)
 
     def marginals(theta: Array) -> tuple[Array, Array]:
         V = covariance(theta)[1]

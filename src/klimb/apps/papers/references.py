@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from klimb.numerics.arrays import Array
 
@@ -66,7 +67,7 @@ def polya_gamma(c: Array, rng: np.random.Generator) -> Array:
         accepted = _accepted(x, rng)
         found[todo[accepted]] = 0.25 * x[accepted]
         todo = todo[~accepted]
-    return found
+    return np.asarray(found)
 
 
 def _proposal(z: Array, rng: np.random.Generator) -> Array:
@@ -99,7 +100,7 @@ def _term(n: int, x: Array) -> Array:
         return np.where(x > SWITCH, np.pi * k * np.exp(-0.5 * k**2 * np.pi**2 * x), near)
 
 
-def _accepted(x: Array, rng: np.random.Generator) -> Array:
+def _accepted(x: Array, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
     total = _term(0, x)
     level, undecided, accepted = rng.random(len(x)) * total, np.ones(len(x), dtype=bool), np.zeros(len(x), dtype=bool)
     for n in range(1, 200):

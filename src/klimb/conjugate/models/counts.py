@@ -15,14 +15,16 @@ So the operator of [S] Eq. (8) has these matrices in place of gamma_i d_i d_i', 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import gammaln
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
 
+Index: TypeAlias = npt.NDArray[np.intp]
 HALVINGS = 30  # of a step that would lower the bound or leave the set where E e^(u'v) is finite
 ROUNDING = 1e-12
 
@@ -102,7 +104,7 @@ def poisson_factorisation(i: Any, j: Any, counts: Any, rank: int, *, variance: f
     return CountFactorisation(*sides[0], *sides[1], np.array(bounds), bool(converged))
 
 
-def _half_sweep(side: _Side, other: _Side, own: Array, far: Array, y: Array, variance: float) -> _Side:
+def _half_sweep(side: _Side, other: _Side, own: Index, far: Index, y: Array, variance: float) -> _Side:
     """A Newton step on the means of one side, then T on its covariances at the new means."""
     n, k = side.m.shape
     b, B = other.m[far], other.V[far]
@@ -117,12 +119,12 @@ def _half_sweep(side: _Side, other: _Side, own: Array, far: Array, y: Array, var
     now = np.linalg.inv(side.V)
 
     def towards(t: Array) -> _Side:
-        return _Side(side.m, np.linalg.inv(now + t[:, None, None] * (wanted - now)))
+        return _Side(side.m, np.asarray(np.linalg.inv(now + t[:, None, None] * (wanted - now)), dtype=np.float64))
 
     return _halved(side, towards, other, own, far, y, variance)
 
 
-def _halved(side: _Side, path: Any, other: _Side, own: Array, far: Array, y: Array, variance: float) -> _Side:
+def _halved(side: _Side, path: Any, other: _Side, own: Index, far: Index, y: Array, variance: float) -> _Side:
     """``path`` at t = 1, 1/2, ... for each member by itself, until its bound does not fall; else at t = 0."""
     before = _bounds(side, other, own, far, y, variance)
     t = np.ones(len(before))
@@ -135,7 +137,7 @@ def _halved(side: _Side, path: Any, other: _Side, own: Array, far: Array, y: Arr
     return path(np.where(worse, 0.0, t))  # type: ignore[no-any-return]
 
 
-def _bounds(side: _Side, other: _Side, own: Array, far: Array, y: Array, variance: float) -> Array:
+def _bounds(side: _Side, other: _Side, own: Index, far: Index, y: Array, variance: float) -> Array:
     """What each member of ``side`` adds to the bound, without constants."""
     log_e = _tilted(_Side(side.m[own], side.V[own]), other.m[far], other.V[far]).log_e
     fit = y * np.einsum("ek,ek->e", side.m[own], other.m[far]) - np.exp(np.minimum(log_e, 700.0))
@@ -164,7 +166,7 @@ def _tilted(side: _Side, b: Array, B: Array) -> _Tilted:
     return _Tilted(np.where(finite, log_e, np.inf), g, H)
 
 
-def _summed(values: Array, index: Array, n: int) -> Array:
+def _summed(values: Array, index: Index, n: int) -> Array:
     total = np.zeros((n, *values.shape[1:]))
     np.add.at(total, index, values)
     return total
