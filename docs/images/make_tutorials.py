@@ -185,7 +185,7 @@ def lynx() -> None:
 
 
 def loop() -> None:
-    """The bound of a model with one datum as a landscape, and how four rules approach the optimum of a larger one."""
+    """The bound of a model with one datum as a landscape, and how five rules approach the optimum of a larger one."""
     page = names_of("one-loop.md")
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4.1), layout="constrained", width_ratios=(1.15, 1))
     m, sd = np.meshgrid(np.linspace(-1.2, 5.2, 200), np.geomspace(0.07, 2.6, 200))
@@ -209,7 +209,8 @@ def loop() -> None:
     left.minorticks_off()
     left.legend(loc="lower left", fontsize=9)
     best = max(run.bound for run in page["runs"].values())
-    for (name, run), colour, mark in zip(page["runs"].items(), (BLUE, ORANGE, GREEN, PURPLE), "sod^", strict=True):
+    colours = (BLUE, ORANGE, SKY, GREEN, PURPLE)
+    for (name, run), colour, mark in zip(page["runs"].items(), colours, "sovd^", strict=True):
         gap = np.maximum(best - np.asarray(run.history.bound), 1e-10)
         right.semilogy(
             gap[:80], mark + "-", color=colour, ms=3.5, lw=1.3, markevery=1 if len(gap) < 12 else 4, label=name

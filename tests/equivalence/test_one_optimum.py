@@ -37,6 +37,10 @@ RULES = {
         latent, site, y, tol=TIGHT, max_iter=5000, step=steps.Proximal(0.25, start="data")),
     "fixed point, incremental": lambda latent, site, y: klimb.infer(
         latent, site, y, tol=TIGHT, step=steps.FixedPoint(start="data")),
+    "full natural": lambda latent, site, y: klimb.infer(
+        latent, site, y, tol=TIGHT, step=steps.FullNatural(start="data")),
+    "fixed point, gradient where gamma < 0": lambda latent, site, y: klimb.infer(
+        latent, site, y, tol=TIGHT, step=steps.FixedPoint(negative="gradient", start="data")),
     "fixed point, batch": lambda latent, site, y: klimb.infer(
         latent, site, y, tol=TIGHT, step=steps.FixedPoint(batch=True, start="data")),
     "cholesky gradient": lambda latent, site, y: methods.cholesky_gradient(latent, site, y, tol=1e-7),
@@ -163,13 +167,44 @@ def test_mean_field_is_below_the_full_bound_and_is_the_best_diagonal(problem):
     np.testing.assert_allclose(np.diag(result.posterior.covariance()), np.exp(2 * found.x[D:]), rtol=1e-5)
 
 
-def test_fixed_point_incremental_is_the_natural_step_with_r_zero():
+def test_the_full_natural_step_is_the_default_with_r_zero():
     site, y = PROBLEMS["poisson"]
     latent = LATENTS["primal"]()
-    one = klimb.infer(latent, site, y, step=steps.FixedPoint(start="data"))
+    one = klimb.infer(latent, site, y, step=steps.FullNatural(start="data"))
     other = klimb.infer(latent, site, y, step=steps.Natural(1, newton=False))
     np.testing.assert_allclose(one.history.bound, other.history.bound, rtol=1e-12)
     np.testing.assert_allclose(one.history.stationarity, other.history.stationarity, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson"])
+def test_incremental_fixed_point_alternates(name):
+    """[S] section 4 with dense matrices in weight space: a Newton step on m at V, then T(V) at the new m."""
+    site, y = PROBLEMS[name]
+    inverse, m, V = np.linalg.inv(SIGMA), MEAN.copy(), SIGMA.copy()
+
+    def expect(m, V):
+        return site.expect(y, X @ m, np.einsum("ij,jk,ik->i", X, V, X))
+
+    def bound(m, V):
+        gap, log_volumes = m - MEAN, np.linalg.slogdet(SIGMA)[1] - np.linalg.slogdet(V)[1]
+        return expect(m, V).value.sum() - 0.5 * (np.trace(inverse @ V) + gap @ inverse @ gap - D + log_volumes)
+
+    bounds, lengths = [], []
+    for _ in range(4):
+        e = expect(m, V)
+        direction = -np.linalg.solve(inverse + X.T @ (e.gamma[:, None] * X), X.T @ e.alpha + inverse @ (m - MEAN))
+        length = 1.0
+        while bound(m + length * direction, V) < bound(m, V):
+            length /= 2
+        m = m + length * direction
+        V = np.linalg.inv(inverse + X.T @ (expect(m, V).gamma[:, None] * X))
+        bounds.append(bound(m, V))
+        lengths.append(length)
+    result = klimb.infer(LATENTS["dual"](), site, y, step=steps.FixedPoint(), max_iter=4, tol=1e-12)
+    np.testing.assert_allclose(result.history.bound[1:], bounds, rtol=1e-10)
+    np.testing.assert_array_equal(result.history.step[1:], lengths)
+    np.testing.assert_allclose(result.posterior.mean, m, atol=1e-9)
+    np.testing.assert_allclose(result.posterior.covariance(), V, atol=1e-9)
 
 
 def test_proximal_steps_follow_the_papers_equations():

@@ -116,7 +116,7 @@ def test_the_optimum_is_that_of_a_general_optimiser_and_of_the_other_rules():
     latent = shared()
     result = klimb.infer(latent, SITE, Y)
     assert methods.cholesky_gradient(latent, SITE, Y).bound == pytest.approx(result.bound, abs=1e-6)
-    rule = klimb.infer(latent, SITE, Y, step=steps.FixedPoint(start="data"))
+    rule = klimb.infer(latent, SITE, Y, step=steps.FullNatural(start="data"))
     assert rule.bound == pytest.approx(result.bound, abs=1e-6)
     assert klimb.infer(latent, SITE, Y, step=steps.Natural(newton=False)).bound == pytest.approx(result.bound, abs=1e-6)
     assert methods.mean_field(latent, SITE, Y).bound < result.bound

@@ -315,7 +315,11 @@ def test_certificate() -> None:
     found = counts.trust.certificate
     assert found is not None
     assert np.all(found.lower <= counts.posterior.v * (1 + 1e-5))
-    assert logistic().trust.certificate is None
+    labels = logistic().trust.certificate
+    assert labels is not None
+    assert np.all(labels.upper >= logistic().posterior.v * (1 - 1e-5))
+    robust = klimb.infer(klimb.latents.Weights(X), klimb.sites.StudentT(3.0, 0.5), Y.astype(float))
+    assert robust.trust.certificate is None
 
 
 def test_plots() -> None:

@@ -78,12 +78,15 @@ CASES = {
     "negative max_iter": (lambda: klimb.infer(latents.Weights(X), sites.Logistic(), Y, max_iter=-1), [
         "max_iter", "-1", "500"]),
     "beta of zero": (lambda: steps.Proximal(0.0), ["beta must be positive", "0.0", "0.25"]),
+    "unknown treatment": (lambda: steps.FixedPoint(negative="drop"), [
+        'negative must be "keep", "clip" or "gradient"', "'drop'", "zero"]),
     "unknown start": (lambda: steps.FixedPoint(start="here"), ['start must be "prior" or "data"', "'here'", "prior"]),
     "memory of zero": (lambda: steps.Natural(memory=0), ["memory must be at least 1", "0", "turns"]),
     "damping": (lambda: methods.ep(latents.Weights(X), sites.Logistic(), Y, damping=2.0), [
         "damping", "2.0", "full steps"]),
-    "certificate": (lambda: methods.certificate(FIT, sites.Logistic(), Y), [
-        "a certificate needs", "Logistic", "Poisson"]),
+    "certificate": (lambda: methods.certificate(FIT, sites.Point(sites.Logistic()), Y), [
+        "a certificate needs", "Point", "Poisson"]),
+    "no radius": (lambda: steps.TrustRegion(0.0), ["epsilon must be positive", "0.0", "nats"]),
     "mean_field of a stranger": (lambda: methods.mean_field(X, sites.Logistic(), Y), [
         "mean_field needs", "ndarray", "klimb.infer"]),
     "X_new of wrong width": (lambda: FIT.posterior.latent.predict(FIT.posterior, np.ones((3, 5))), [

@@ -12,7 +12,7 @@ import scipy.sparse
 import scipy.sparse.linalg
 
 import klimb
-from klimb import latents, sites, steps
+from klimb import latents, methods, sites, steps
 from klimb.errors import InputError
 from klimb.latents.costs import Shape
 from klimb.models.plan import engine_plan
@@ -125,6 +125,56 @@ def test_sparse_linear_model_is_the_optimum_of_a_direct_solver():
 
 def tangent_gamma(part, square):
     return -2 * part[5](square)
+
+
+@pytest.mark.parametrize("name", ["Laplace", "Logistic"])
+def test_the_baselines_of_the_paper_end_where_the_double_loop_does(name):
+    """Coordinate ascent and direct gradients on the local bound: [N] section 2.2."""
+    part = EVEN[name]
+    double = klimb.infer(latents.Implicit(X, cov=2.0), part[0], part[1], step=steps.DoubleLoop("local"), tol=1e-9)
+    weights, local = latents.Weights(X, cov=2.0), sites.SuperGaussian(part[0])
+    swept = klimb.infer(weights, local, part[1], step=steps.CoordinateAscent(), tol=1e-8)
+    direct = methods.direct_gradient(weights, local, part[1], tol=1e-6)
+    for other in (swept, direct):
+        assert other.converged
+        assert abs(other.bound - double.bound) < 1e-7
+        np.testing.assert_allclose(other.posterior.gamma, double.posterior.gamma, rtol=1e-4)
+    assert (np.diff(swept.history.bound) > -1e-10).all()  # every sweep raises the bound
+    assert set(swept.history.rule[1:]) == {"sweep"}
+    assert direct.n_iter > 2 * double.n_iter
+    with pytest.raises(InputError, match="positive precisions; got StudentT"):
+        methods.direct_gradient(weights, sites.StudentT(3.0, 1.0), REAL)
+
+
+def test_a_sweep_is_one_site_after_the_other():
+    """The first sweep by hand, with a full inverse for every site."""
+    site, y = sites.Logistic(), LABELS
+    result = klimb.infer(latents.Weights(X, cov=2.0), site, y, step=steps.CoordinateAscent(), max_iter=1)
+    slope, gamma = (np.array(part) for part in site.start(site.validate(y)))
+    for i in range(N):
+        for _ in range(200):
+            V = np.linalg.inv(np.eye(D) / 2 + X.T @ (gamma[:, None] * X))
+            m, v = X[i] @ V @ X.T @ slope, X[i] @ V @ X[i]
+            e = site.expect(y[i:i + 1], [m], [v])
+            slope[i], gamma[i] = e.gamma[0] * m - e.alpha[0], e.gamma[0]
+    np.testing.assert_allclose(result.posterior.gamma, gamma, rtol=1e-6)
+
+
+def test_the_number_of_lanczos_vectors():
+    """k of [N] section 2.3: variances from below that rise with k, and the products that they cost."""
+    rng = np.random.default_rng(3)
+    B = rng.standard_normal((120, 60))
+    latent, y = latents.Implicit(B, cov=1.0), (B[:, 0] > 0).astype(float)
+    exact = klimb.infer(latent, sites.Logistic(), y, step=steps.DoubleLoop("local", variances="exact"))
+    fits = {k: klimb.infer(latent, sites.Logistic(), y, step=steps.DoubleLoop("local", "lanczos", vectors=k))
+            for k in (5, 20, 60)}
+    means = [fits[k].posterior.v.mean() for k in (5, 20, 60)]
+    assert means[0] < means[1] < means[2]
+    assert abs(means[2] - exact.posterior.v.mean()) < 0.01 * means[2]  # the accuracy that was asked for
+    products = [fits[k].history.n_products.sum() / fits[k].n_iter for k in (5, 60)]
+    assert products[1] > products[0] + 60
+    with pytest.raises(InputError, match="vectors must be at least 1"):
+        steps.DoubleLoop(vectors=5)
 
 
 def test_coordinate_ascent_and_a_single_loop_end_where_the_double_loop_does():

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.infer.direct import cholesky_gradient_path
+from klimb.infer.certificate import Certificate, SafeStep, largest_safe_step, variance_certificate
+from klimb.infer.direct import cholesky_gradient_path, direct_gradient_path
 from klimb.infer.ep import ExpectationPropagation
-from klimb.infer.literal import Certificate, variance_certificate
 from klimb.infer.loop import Callback, infer, run
 from klimb.infer.natural import Natural
 from klimb.infer.problem import Problem
@@ -24,7 +24,9 @@ from klimb.sites.wrappers import Cavity, Point
 
 SMOOTHINGS = 9  # widths tried for a density with a kink, each a tenth of the one before
 
-__all__ = ["certificate", "cholesky_gradient", "ep", "laplace", "map_estimate", "mean_field"]
+__all__ = [
+    "certificate", "cholesky_gradient", "direct_gradient", "ep", "laplace", "map_estimate", "mean_field", "safe_step",
+]
 
 
 def laplace(
@@ -130,6 +132,31 @@ def cholesky_gradient(
     return Result(problem.posterior(state), state.bound, status, history, (), problem)
 
 
+def direct_gradient(
+    latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 5000, callback: Callback | None = None
+) -> Result:
+    """L-BFGS on the mean and the logarithms of gamma, with the variances of all sites for every gradient.
+
+    What [N] section 2.2 sets its double loop against; with ``sites.SuperGaussian(site)`` on the same bound. gamma stays
+    positive, so the site must be log-concave or such a bound.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> latent = klimb.latents.Weights(np.column_stack([np.ones(6), np.arange(6.0)]))
+    >>> problem = latent, klimb.sites.Poisson(), [2, 1, 3, 4, 3, 7]
+    >>> slow, fast = klimb.methods.direct_gradient(*problem), klimb.infer(*problem)
+    >>> bool(abs(slow.bound - fast.bound) < 1e-6), slow.n_iter > 2 * fast.n_iter
+    (True, True)
+    """
+    if not site.log_concave:
+        raise InputError("direct_gradient needs a site with positive precisions", type(site).__name__,
+                         "Use a log-concave site, or klimb.sites.SuperGaussian(site).")
+    problem = Problem(latent, site, y)
+    state, status, history = direct_gradient_path(problem, tol, max_iter, callback)
+    return Result(problem.posterior(state), state.bound, status, history, (), problem)
+
+
 def mean_field(
     latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 500, callback: Callback | None = None
 ) -> Result:
@@ -150,7 +177,12 @@ def mean_field(
 
 
 def certificate(result: Result, site: Site, y: Any, *, tol: float = 1e-8, max_iter: int = 100) -> Certificate:
-    """Two-sided bounds on the marginal variances at the mean of ``result``, where [S] conditions 1 and 2a hold.
+    """Two-sided bounds on the covariance at the mean of ``result``, for every log-concave site ([S] Theorem 1).
+
+    ``lower`` and ``upper`` enclose the variances at the sites, ``matrices()`` the covariance itself: A <= V* <= B, so
+    that every linear combination has its variance between the two. They do not trust the loop. Where gamma neither
+    rises nor falls with the variance for every datum, it is bounded over the interval; sites that are not log-concave
+    are taken where even the lowest curvatures leave q proper.
 
     Examples
     --------
@@ -163,3 +195,24 @@ def certificate(result: Result, site: Site, y: Any, *, tol: float = 1e-8, max_it
     """
     problem = Problem(result.posterior.latent, site, y)
     return variance_certificate(problem, result.posterior.m, tol, max_iter)
+
+
+def safe_step(site: Site, y: Any, variances: tuple[float, float]) -> SafeStep:
+    """The largest beta that [A] section 4 calls safe for `klimb.steps.Proximal` on one datum each of ``y``.
+
+    ``variances`` is the range in which the variance at the site stays; for a log-concave site it ends at the prior's.
+    ``lipschitz`` is infinite, and ``beta`` 0, where the gradient of the expected log likelihood is not Lipschitz there,
+    as for counts with a log link: then no fixed step is safe.
+
+    Examples
+    --------
+    >>> import klimb
+    >>> logistic, poisson = (klimb.methods.safe_step(site, [1], (0.1, 2.0))
+    ...                      for site in (klimb.sites.Logistic(), klimb.sites.Poisson()))
+    >>> print(f"{logistic.lipschitz:.3f} {logistic.beta:.3f}", poisson.exists)
+    0.244 0.512 False
+    """
+    low, high = variances
+    if not 0 < low <= high:
+        raise InputError("variances must be a range 0 < low <= high", f"{variances}", "Such as (0.01, 4.0).")
+    return largest_safe_step(site, site.validate(y), low, high)

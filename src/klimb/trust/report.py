@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.infer.literal import Certificate, variance_certificate
+from klimb.infer.certificate import Certificate, variance_certificate
 from klimb.infer.problem import Problem
 from klimb.infer.result import Result, Status
 from klimb.latents.base import Posterior
@@ -107,10 +107,10 @@ class Trust(Judged):
 
     @cached_property
     def certificate(self) -> Certificate | None:
-        """Two-sided bounds on the variances ([S] Eq. (13)) where the likelihood allows it, else None."""
+        """Two-sided bounds on the covariance ([S] Theorem 1) where the likelihood is log-concave, else None."""
         problem = self.context.problem
         site = exact_site(problem.site)
-        if not (site.log_concave and site.gamma_trend == "rising"):
+        if not (site.log_concave and site.separable and site.uses_variance):
             return None
         return variance_certificate(Problem(problem.latent, site, problem.y), self.context.posterior.m)
 

@@ -46,8 +46,9 @@ REGRESSION = {
 }
 SETS = CLASSIFICATION | REGRESSION
 GRID = np.linspace(-1.0, 6.0, 15)  # log l, and log sigma: [A] Table 1
-NOISE = np.linspace(-5.0, 1.0, 4)  # log b: the paper prints linspace(-5, 1, 2), whose values are the outer ones here
-PRINTED_NOISE = (0, 3)
+FEW, MANY = np.linspace(-5.0, 1.0, 4), np.linspace(-5.0, 1.0, 15)  # log b; printed is linspace(-5, 1, 2), the ends
+NOISE = {"triazines": FEW, "boston": MANY, "space_ga": FEW}
+RAW = ("usps_3vs5",)  # pixels in [-1, 1] as they come: standardising blows up those that are nearly constant
 ROUNDING = 1e-4  # stationarity below which a fit that stalled did so for lack of digits
 STEP = {True: 0.25, False: 1.0}  # the paper's beta, for classification and regression
 COARSE = 2
@@ -80,12 +81,12 @@ class Half(NamedTuple):
 
 
 def split(library: Library, name: str, seed: int) -> Half:
-    """Inputs (and real targets) standardised by the half that is trained on."""
+    """Inputs (but pixels) and real targets standardised by the half that is trained on."""
     data = library.load(name)
     order = np.random.default_rng(seed).permutation(len(data.y))
     train, test = order[: len(order) // 2], order[len(order) // 2 :]
     mean, sd = data.dense[train].mean(0), data.dense[train].std(0)
-    X = (data.dense - mean) / np.where(sd > 0, sd, 1.0)
+    X = data.dense if name in RAW else (data.dense - mean) / np.where(sd > 0, sd, 1.0)
     y = data.y
     if name in REGRESSION:
         y = (y - y[train].mean()) / y[train].std()
@@ -94,7 +95,7 @@ def split(library: Library, name: str, seed: int) -> Half:
 
 def shapes(name: str) -> list[sites.Site]:
     """The likelihoods of the grid: one for classification, one for each noise scale else."""
-    return [sites.Logistic()] if name in CLASSIFICATION else [sites.Laplace(float(np.exp(b))) for b in NOISE]
+    return [sites.Logistic()] if name in CLASSIFICATION else [sites.Laplace(float(np.exp(b))) for b in NOISE[name]]
 
 
 def fitter(classification: bool, method: str) -> Callable[..., Any]:
@@ -159,7 +160,7 @@ def by_grid(library: Library, name: str, method: str, seed: int, places: Cells, 
              "most_factorisations": max(cell.n_factor for cell in cells),
              "factorisations": sum(cell.n_factor for cell in cells), "first_failures": failed[:20]}
     if name in REGRESSION and len(cells) > 1:
-        found["printed"] = summary(best_of(cells, method, PRINTED_NOISE))
+        found["printed"] = summary(best_of(cells, method, (0, len(NOISE[name]) - 1)))
     return found
 
 
@@ -244,8 +245,9 @@ def tables(results: Results) -> list[PaperTable]:
         for method in sorted({key[1] for key in parts if key[0] == name}, key=ORDER.index):
             records = [found for key, found in parts.items() if key[:2] == (name, method)]
             rows.append(_row(name, method, records, paper))
-    heads = ("set", "method", "bits", "nats", "paper", "not converged", "CPU", "paper's time", "splits")
-    return [PaperTable("[A] Table 3: log-loss of the other half at the best evidence", heads, tuple(rows), left=2)]
+    heads = ("set", "method", "at the best evidence, bits", "nats", "least over the grid, nats", "paper",
+             "not converged", "CPU", "paper's time", "splits")
+    return [PaperTable("[A] Table 3: log-loss of the other half", heads, tuple(rows), left=2)]
 
 
 def _row(name: str, method: str, records: Sequence[Found], paper: Paper) -> tuple[str, ...]:
@@ -254,9 +256,11 @@ def _row(name: str, method: str, records: Sequence[Found], paper: Paper) -> tupl
     every = records[0].get("every", 1)
     note = ", at the default's cell" if how == "chosen" else f", every {_ordinal(every)} value" if every > 1 else ""
     loss = [record["loss"] for record in records]
+    least = [record["least"] for record in records if "least" in record]
     failed, cells = sum(record["failed"] for record in records), sum(record.get("cells", 1) for record in records)
     rounding = sum(record.get("rounding", 0) for record in records)
     return (name, NAMES[rule] + note, with_error([value / np.log(2) for value in loss], 3), with_error(loss, 3),
+            with_error(least, 3) if least and how != "chosen" else NOTHING,
             f"{paper.loss[place]:.3f}" if place >= 0 else NOTHING,
             f"{failed} of {cells}" + (f" ({rounding} by rounding)" if rounding else ""),
             seconds(float(np.mean([record["seconds"] for record in records]))),
@@ -269,11 +273,13 @@ def _ordinal(number: int) -> str:
 
 TABLE3 = Experiment(plan, tables, remarks=(
     "The splits are ours (seeded); the paper's are not published. Inputs and real targets are standardised by the"
-    " training half. Only sizes and order can be compared.",
+    " training half, pixels are not. Only sizes and order can be compared.",
+    "The paper's Figure 1 circles the least log-loss over the grid and sends on to this table, so it may be that column"
+    " which it prints; with it the order proximal, EP, Laplace is the paper's.",
     "The paper says that a log-loss of 1 is a coin flip, which is base 2; its figures agree with ours far better in"
     " nats.",
     "Table 1 prints two values of log b, -5 and 1; with those alone the losses on Triazines, Housing and Space_ga are"
-    " far from the paper's. Here there are four, from -5 to 1.",
+    " far from the paper's. Here there are fifteen for Housing and four for the others, from -5 to 1.",
     "Laplace noise has no curvature at its mode, so there is no Laplace approximation to set beside the paper's.",
     "Proximal is the paper's iteration with its fixed step, from the prior for classification and from the data for"
     " regression, where from the prior it runs in a circle. Where it does not converge it ran out of 1,000 iterations.",

@@ -78,8 +78,8 @@ def undetermined(proper: bool = False) -> InputError:
 class Engine:
     """Variances, determinants and solves for one latent; the preconditioner follows gamma."""
 
-    def __init__(self, latent: Implicit, method: Any, accuracy: float, seed: int) -> None:
-        self.latent, self.method, self.accuracy, self.seed = latent, method, accuracy, seed
+    def __init__(self, latent: Implicit, method: Any, accuracy: float, seed: int, vectors: int | None = None) -> None:
+        self.latent, self.method, self.accuracy, self.seed, self._vectors = latent, method, accuracy, seed, vectors
         self._plan: FactorPlan | None = None
         if method in ("auto", "exact"):
             # The pattern of A does not depend on gamma, as long as no entry of gamma vanishes.
@@ -106,7 +106,7 @@ class Engine:
             if found is not None:
                 return found
         variances = estimate(A, self.latent.B, method=self.method, accuracy=self.aim, seed=self.seed,
-                             previous=None if previous is None else previous.variances)
+                             previous=None if previous is None else previous.variances, vectors=self._vectors)
         self._preconditioner = variances.preconditioner or simplest_preconditioner(A)
         return Measured(gamma, variances, self._log_det(A, gamma, variances, previous))
 

@@ -77,6 +77,9 @@ class DoubleLoop(Step):
         Most outer iterations.
     seed : int
         Of the estimates. The same seed gives the same numbers.
+    vectors : int
+        How many Lanczos vectors, k in [N] section 2.3, with ``variances="lanczos"``; as many as ``accuracy`` asks for
+        if it is left out. Few of them leave variances too small: that is the price of a cheap outer iteration.
 
     Examples
     --------
@@ -93,6 +96,7 @@ class DoubleLoop(Step):
     accuracy: float = 0.01
     max_outer: int = 200
     seed: int = 0
+    vectors: int | None = None
 
     def __post_init__(self) -> None:
         if self.bound not in ("auto", "local", "kl"):
@@ -103,10 +107,13 @@ class DoubleLoop(Step):
             raise InputError("accuracy must lie between 0 and 1", f"{self.accuracy}", "The default is 0.01.")
         if self.max_outer < 1:
             raise InputError("max_outer must be at least 1", f"{self.max_outer}", "The default is 200.")
+        if self.vectors is not None and (self.vectors < 1 or self.variances != "lanczos"):
+            raise InputError('vectors must be at least 1, with variances="lanczos"',
+                             f"{self.vectors} with {self.variances!r}", "[N] takes 80 or 750 of them.")
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
         target = BoundTarget(problem, self.bound)
-        engine = Engine(target.latent, self.variances, self.accuracy, self.seed)
+        engine = Engine(target.latent, self.variances, self.accuracy, self.seed, self.vectors)
         try:
             point = _start(target, engine)
         except NotPositiveDefiniteError as error:

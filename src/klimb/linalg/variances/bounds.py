@@ -46,10 +46,11 @@ def simple_upper(A: NormalMatrix, B: Operator) -> Array:
     return upper
 
 
-def by_lanczos(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed: int) -> Variances:
-    """Bounds from below, of a basis that grows until they are accurate enough or the budget is spent."""
+def by_lanczos(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed: int,
+               vectors: int | None = None) -> Variances:
+    """Bounds from below, of a basis that grows until they are accurate enough, or of so many ``vectors``."""
     count = ProductCount((*A.operators, B))
-    krylov = ScaledLanczos(A, min(FIRST_RANK, A.size), seed)
+    krylov = ScaledLanczos(A, min(FIRST_RANK if vectors is None else vectors, A.size), seed)
     most = max(min(A.size, MOST_RANK, MOST_DOUBLES // A.size), FIRST_RANK)
     while True:
         lower, upper = bracket_by_lanczos(A, B, krylov)
@@ -57,7 +58,7 @@ def by_lanczos(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, se
         error = upper - lower if certain else _missed(A, B, lower, seed)
         reached = median_relative_error(lower, error, normal=False) <= accuracy or krylov.found.k >= A.size
         rank = krylov.found.k
-        if reached or rank >= most or count.spent * 2 > budget:
+        if vectors is not None or reached or rank >= most or count.spent * 2 > budget:
             break
         krylov.extend(min(2 * rank, most))
     return Variances(lower, error, lower, upper, "lanczos", False, certain, bool(reached), count.spent,

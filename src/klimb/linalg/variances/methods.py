@@ -32,7 +32,8 @@ GOOD_SURROGATE = 0.7  # noise of a probe, half that of a draw, below which no ot
 
 
 def estimate(A: NormalMatrix, B: Operator, *, method: str = "auto", accuracy: float = 0.01, seed: int = 0,
-             previous: Variances | None = None, budget: int | None = None) -> Variances:
+             previous: Variances | None = None, budget: int | None = None,
+             vectors: int | None = None) -> Variances:
     """diag(B A^-1 B') with an error for each of its values.
 
     ``accuracy`` is the median relative error to aim for and ``budget`` the most single-vector products with the
@@ -42,7 +43,7 @@ def estimate(A: NormalMatrix, B: Operator, *, method: str = "auto", accuracy: fl
     - ``"exact"``: dense Cholesky in D or in N, or selected inversion of a sparse A.
     - ``"diagonal"``: the diagonal of a surrogate and probes of the rest, pooled over the rows.
     - ``"bracket"``: the same within certain bounds from Lanczos's iteration.
-    - ``"lanczos"``: those bounds alone, the value being the one from below.
+    - ``"lanczos"``: those bounds alone, the value being the one from below; of so many ``vectors`` if given.
     - ``"sampling"``: perturb and solve. Needs nothing but products.
     - ``"auto"``: exact where that takes a moment or less than an estimate would, "diagonal" elsewhere.
 
@@ -58,7 +59,7 @@ def estimate(A: NormalMatrix, B: Operator, *, method: str = "auto", accuracy: fl
     if method == "exact":
         return _exact(A, B, cheapest_plan(A, B))
     if method == "lanczos":
-        return by_lanczos(A, B, accuracy=accuracy, budget=limit, seed=seed)
+        return by_lanczos(A, B, accuracy=accuracy, budget=limit, seed=seed, vectors=vectors)
     if method == "sampling":
         return sample(A, B, accuracy=accuracy, budget=limit, seed=seed, previous=memory)
     if method == "auto":
