@@ -63,6 +63,9 @@ def compared(model: Everyday, truth: dict[str, Any]) -> dict[str, Any] | None:
     judged = time.process_time() - began - seconds
     if set(rows) != set(truth["rows"]):
         return {"failed": f"rows {sorted(set(rows) ^ set(truth['rows']))} are not in both"}
+    unstated = {name for name in fit.priors if not name.startswith("cor(")} - set(model.priors)
+    if unstated:
+        return {"failed": f"no prior is stated for {sorted(unstated)}"}
     found = {}
     for name, true in truth["rows"].items():
         row, sd = rows[name], true["sd"]
@@ -78,12 +81,12 @@ def compared(model: Everyday, truth: dict[str, Any]) -> dict[str, Any] | None:
 
 def grade(rows: dict[str, Any], verdict: str) -> dict[str, Any]:
     """The largest errors, and what the verdict is worth."""
-    mean = max(abs(row["mean_error"]) for row in rows.values())
-    ratio = {kind: max((abs(row["sd_ratio"] - 1.0) for row in rows.values() if row["coefficient"] == kind), default=0.0)
-             for kind in (True, False)}
-    ends = max(abs(row[end]) for row in rows.values() for end in ("lower_error", "upper_error"))
+    mean = float(np.max([abs(row["mean_error"]) for row in rows.values()]))  # np.max keeps a NaN
+    ratio = {kind: float(np.max([0.0, *(abs(row["sd_ratio"] - 1.0) for row in rows.values()
+                                        if row["coefficient"] == kind)])) for kind in (True, False)}
+    ends = float(np.max([abs(row[end]) for row in rows.values() for end in ("lower_error", "upper_error")]))
     right = bool(mean <= MEAN and ratio[True] <= COEFFICIENT and ratio[False] <= PARAMETER)  # False where one is NaN
-    bad = not (mean < FALSE_MEAN and max(ratio.values()) < FALSE_SD)
+    bad = not (mean < FALSE_MEAN and ratio[True] < FALSE_SD and ratio[False] < FALSE_SD)
     return {"mean_error": mean, "sd_error": ratio[True], "parameter_sd_error": ratio[False], "end_error": ends,
             "right": right, "false_trust": verdict in ("trust", "corrected", "verified") and bad,
             "false_doubt": verdict == "doubt" and right}
@@ -102,7 +105,7 @@ def show_summary(results: dict[str, Any]) -> None:
     lines = []
     for name, r in results.items():
         if "failed" in r:
-            lines.append((name, "failed", *[""] * 10))
+            lines.append((name, "failed", *[""] * 11))
             continue
         word = "right" if r["right"] else "wrong"
         word += ", FALSE TRUST" if r["false_trust"] else ", FALSE DOUBT" if r["false_doubt"] else ""
@@ -113,7 +116,7 @@ def show_summary(results: dict[str, Any]) -> None:
                       f"{r['judged']:.2f}", r["n_fits"], "" if np.isnan(r["khat"]) else f"{r['khat']:.2f}"))
     measure.table("largest errors of each model",
                   ["model", "grade", "mean/sd", "sd of coef.", "sd of param.", "ends/sd", "verdict", "stated sd error",
-                   "true", "CPU s", "verdict s", "fits", "k-hat"], [line[:13] for line in lines])
+                   "true", "CPU s", "verdict s", "fits", "k-hat"], lines)
     good = [r for r in results.values() if "failed" not in r]
     stated = [abs(r["stated"] - max(r["sd_error"], r["parameter_sd_error"])) for r in good if r["stated"] is not None]
     print(f"\n{len(results)} models: {sum(r['right'] for r in good)} right, "
@@ -128,6 +131,7 @@ def show_summary(results: dict[str, Any]) -> None:
 
 def truths(names: list[str], brief: bool) -> dict[str, Any]:
     results, missing = {}, []
+    klimb.fit("y ~ (1 | g)", {"y": [1.0, 2.0, 4.0, 3.0], "g": [1, 1, 2, 2]}, progress=False)  # imports are not timed
     known = stored()["models"]
     for name in names or [name for name in BY_NAME if name in known]:
         found = compared(BY_NAME[name], known[name])

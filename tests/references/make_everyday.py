@@ -35,7 +35,8 @@ from numpyro.infer import MCMC, NUTS
 jax.config.update("jax_enable_x64", True)
 
 CHAINS, WARMUP, DRAWS = 4, 2000, 10_000
-LENGTH = {"dyestuff2": 20_000, "phones": 30_000, "stackloss": 20_000, "rand-visits": 4000, "nlschools": 5000}  # draws
+LENGTH = {"dyestuff2": 20_000, "phones": 30_000, "stackloss": 20_000, "rand-visits": 4000, "nlschools": 5000,
+          **dict.fromkeys(("oats", "oxide", "pixel", "chicks", "verbagg", "contraception", "cake", "orthodont"), 5000)}
 CENTRED = {"verbagg": ("item",), "contraception": ()}  # groups whose levels have so many rows that they mix better so
 CONDITIONAL = 20_000  # points of theta for which the weights are drawn
 LEVELS = (0.05, 0.5, 0.95)
