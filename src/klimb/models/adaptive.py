@@ -7,6 +7,7 @@ and more are drawn, up to a limit. All points count, each against the mixture of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, final
 
@@ -18,7 +19,7 @@ from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.components import SCORES, Components
 from klimb.models.correction import Correction, Corrector
-from klimb.models.search import Evaluator, Peak, Stopped
+from klimb.models.search import Evaluator, HigherGround, Peak, Stopped
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.numerics.proposals import SplitStudent, StudentMixture, fit_students
@@ -32,11 +33,13 @@ KEPT = 128  # points whose posterior of the weights is kept
 KEPT_CORRECTED = 64  # the same where each has to be corrected
 PROBE = 2.0  # where along an axis the width is measured, in sd
 WIDTHS = (0.4, 4.0)  # least and most of it
+HIGHER = 0.5  # nats above the peak from which another one is climbed
 MEMORY = 2e8  # bytes of posteriors of weights that are remembered while points are drawn
 ANCHORS = 24  # fits whose sites may start others
 FALL = 12.0  # nats below the best up to which fits count for the surrogate between them
-SMOOTH = 0.2  # nats: its leave-one-out error from which no more fits are asked for
-ROUGHNESS = 0.35  # and up to which it is used: errors at different points average out
+ROUGHNESS = 0.5  # nats: its leave-one-out error up to which it is put to the test
+TESTED, TESTS = 48, 3  # points of its own choice, and how often it may try
+SMOOTH = 0.15  # nats: its error there from which no more fits are asked for
 CAP = 0.3  # nats above the best that it may claim
 MANY = 16_384  # points that it weighs
 GRID = 401  # points of a marginal's distribution function
@@ -45,8 +48,11 @@ BANDWIDTH = 0.3  # of its smoothing, in sd over the fifth root of the effective 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Sampled:
-    """Weighted points of theta: ``log_weights`` are of target over proposal, so that their mean is the evidence."""
+class SampledTheta:
+    """Weighted points of theta: ``log_weights`` are of target over proposal, so that their mean is the evidence.
+
+    ``more`` are points that were looked at to learn the objective, drawn from nothing with a density.
+    """
 
     theta: Array
     values: Array  # the objective, relative to the peak's
@@ -54,6 +60,9 @@ class Sampled:
     khat: float
     n_effective: float
     proposals: tuple[tuple[int, Any], ...]
+    more: Array
+    more_values: Array
+    smooth: bool = False  # whether a surrogate has foretold the values at points of its own choice
 
     @property
     def weights(self) -> Array:
@@ -114,6 +123,8 @@ class _Points:
         if found.result is None or not np.isfinite(found.objective):
             return -np.inf
         plain = found.objective - peak.objective
+        if plain > HIGHER:
+            raise HigherGround(theta, found.result.posterior)
         gain = self._correct.gain(found.result) - self._gain if self.corrected and plain > -FALL else 0.0
         self.gains[theta.tobytes()] = gain
         if self._small and not self.corrected:
@@ -138,23 +149,46 @@ def adaptively(peak: Peak, axes: Array, evaluate: Evaluator, most: int) -> tuple
     return found.log_weights - gains, *_components(found, points, axes)
 
 
-def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> Sampled:
+def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledTheta:
+    """Rounds of points, each from t's fitted to the weights so far, until a surrogate of the objective holds."""
     d = len(axes)
     proposals: list[tuple[int, SplitStudent | StudentMixture]] = [(FIRST, _first_proposal(peak, axes, points))]
     theta, values = np.zeros((0, d)), np.zeros(0)
+    more, more_values = np.zeros((0, d)), np.zeros(0)
     while True:
         count, proposal = proposals[-1]
         new = proposal.draws(count, seed=len(proposals))
         theta = np.vstack([theta, new])
         values = np.concatenate([values, [points.objective(one) for one in new]])
-        found = _weighted(theta, values, proposals)
-        good = found.khat < GOOD_KHAT and found.n_effective >= GOOD_EFFECTIVE * len(theta)
-        if (good and smoothed_points(found, SMOOTH) is not None) or 2 * len(theta) > most:
-            return found
-        if found.khat < GOOD_KHAT and found.n_effective >= ENOUGH_EFFECTIVE:
+        found = _weighted(theta, values, proposals, more, more_values)
+        for _ in range(TESTS):
+            tested = _tested(found, points)
+            if tested is None:
+                break
+            found, error = tested
+            more, more_values = found.more, found.more_values
+            if error <= SMOOTH:
+                return replace(found, smooth=True)
+        if 2 * len(theta) > most or (found.khat < GOOD_KHAT and found.n_effective >= ENOUGH_EFFECTIVE):
             return found
         floor = 0.05 * axes @ axes.T
         proposals.append((len(theta), fit_students(theta, found.weights, COMPONENTS, floor)))
+
+
+def _tested(found: SampledTheta, points: _Points) -> tuple[SampledTheta, float] | None:
+    """The objective at points that the surrogate thinks likely, and the error of what it foretold; None without one."""
+    smoothed = smoothed_points(found)
+    if smoothed is None:
+        return None
+    place = np.searchsorted(np.cumsum(smoothed.weights), (np.arange(TESTED) + 0.5) / TESTED)
+    chosen = np.unique(np.minimum(place, len(smoothed.weights) - 1))
+    new = smoothed.theta[chosen]
+    values = np.array([points.objective(one) for one in new])
+    known = np.isfinite(values)
+    missed = np.where(known, np.abs(np.where(known, values, 0.0) - smoothed.heights[chosen]), FALL)
+    more = replace(found, more=np.vstack([found.more, new[known]]),
+                   more_values=np.concatenate([found.more_values, values[known]]))
+    return more, float(np.sqrt(np.mean(np.minimum(missed, FALL) ** 2)))
 
 
 def _first_proposal(peak: Peak, axes: Array, points: _Points) -> SplitStudent:
@@ -167,51 +201,79 @@ def _first_proposal(peak: Peak, axes: Array, points: _Points) -> SplitStudent:
     return SplitStudent(peak.model.at, axes, widths)
 
 
-def _weighted(theta: Array, values: Array, proposals: list[tuple[int, Any]]) -> Sampled:
+def _weighted(theta: Array, values: Array, proposals: list[tuple[int, Any]], more: Array,
+              more_values: Array) -> SampledTheta:
     """Weights against the mixture of all proposals, each counted as often as it drew."""
-    logs = np.array([np.log(count / len(theta)) + proposal.log_density(theta) for count, proposal in proposals])
-    log_w = values - np.logaddexp.reduce(logs, axis=0)
+    log_w = values - mixture_log_density(theta, proposals)
     usable = np.isfinite(log_w)
     if not usable.any():
         raise Stopped
     smoothed = smooth_log_weights(np.where(usable, log_w, -np.inf))
-    return Sampled(theta, values, np.where(usable, log_w, -np.inf), smoothed.khat, smoothed.effective,
-                   tuple(proposals))
+    return SampledTheta(theta, values, np.where(usable, log_w, -np.inf), smoothed.khat, smoothed.effective,
+                        tuple(proposals), more, more_values)
 
 
-def _heavy(found: Sampled) -> tuple[Array, Array]:
+def mixture_log_density(theta: Array, proposals: Sequence[tuple[int, Any]]) -> Array:
+    """Of the proposals together, each with its share of the draws."""
+    total = sum(count for count, _ in proposals)
+    logs = np.array([np.log(count / total) + proposal.log_density(theta) for count, proposal in proposals])
+    return np.asarray(np.logaddexp.reduce(logs, axis=0))
+
+
+def _heavy(found: SampledTheta) -> tuple[Array, Array]:
     """The points that weigh something, and their weights."""
     weights = found.weights
     keep = weights > 1e-6 * weights.max()
     return found.theta[keep], weights[keep] / weights[keep].sum()
 
 
-def smoothed_points(found: Sampled, roughest: float) -> tuple[Array, Array] | None:
+@final
+@dataclass(frozen=True, eq=False)
+class SmoothedTheta:
+    """Many points of theta with weights by a surrogate of the objective, whose values there are ``heights``."""
+
+    theta: Array
+    weights: Array
+    heights: Array
+    khat: float
+    n_effective: float
+
+
+def smoothed_points(found: SampledTheta) -> SmoothedTheta | None:
     """Many points of theta with weights, for its marginals; None where they cannot be had.
 
     The objective is smooth in theta, so a surrogate through the fits says what it is between them: where its own
     leave-one-out errors are small, points by the thousand are weighted by it, and the noise of few points is gone.
+    Proposals for those cost nothing, so they are fitted to the surrogate until its weights are good.
     """
     weights = found.weights
-    usable = np.isfinite(found.values) & (found.values > found.values.max() - FALL)
-    theta, values = found.theta[usable], found.values[usable]
+    every, values = np.vstack([found.theta, found.more]), np.concatenate([found.values, found.more_values])
+    share = np.concatenate([weights, np.full(len(found.more), 1.0 / len(weights))])
+    usable = np.isfinite(values) & (values > values.max() - FALL)
     centre = weights @ found.theta
     spread = (found.theta - centre).T @ (weights[:, None] * (found.theta - centre))
     inverse = np.linalg.inv(np.linalg.cholesky(spread + 1e-12 * np.trace(spread) * np.eye(len(spread))))
-    z = (theta - centre) @ inverse.T
-    surrogate = fit_surrogate(z, values, weights[usable])
-    if surrogate is None or surrogate.error > roughest:
+    z, values = (every[usable] - centre) @ inverse.T, values[usable]
+    surrogate = fit_surrogate(z, values, share[usable])
+    if surrogate is None or surrogate.error > ROUGHNESS:
         return None
-    many = np.vstack([proposal.draws(max(MANY * count // len(found.theta), 1), seed=1000 + k)
-                      for k, (count, proposal) in enumerate(found.proposals)])
-    place = (many - centre) @ inverse.T
-    logs = np.array([np.log(count / len(found.theta)) + proposal.log_density(many)
-                     for count, proposal in found.proposals])
-    inside = (place**2).sum(axis=1) <= (z**2).sum(axis=1).max()
-    log_w = np.minimum(surrogate(place), values.max() + CAP) - np.logaddexp.reduce(logs, axis=0)
-    w = np.where(inside, np.exp(log_w - log_w[inside].max()), 0.0)
-    keep = w > 1e-6 * w.max()
-    return many[keep], w[keep] / w[keep].sum()
+    proposals, farthest = list(found.proposals), float((z**2).sum(axis=1).max())
+    while True:
+        total = sum(count for count, _ in proposals)
+        many = np.vstack([proposal.draws(max(MANY * count // total, 1), seed=1000 + k)
+                          for k, (count, proposal) in enumerate(proposals)])
+        place = (many - centre) @ inverse.T
+        heights = np.minimum(surrogate(place), values.max() + CAP)
+        inside = (place**2).sum(axis=1) <= farthest
+        log_w = np.where(inside, heights - mixture_log_density(many, proposals), -np.inf)
+        smoothed = smooth_log_weights(log_w)
+        w = smoothed.normalised
+        good = smoothed.khat < GOOD_KHAT and smoothed.effective > GOOD_EFFECTIVE * len(many)
+        if good or len(proposals) >= len(found.proposals) + 2:
+            keep = w > 1e-6 * w.max()
+            return SmoothedTheta(many[keep], w[keep] / w[keep].sum(), heights[keep], smoothed.khat, smoothed.effective)
+        some = slice(None, None, max(len(many) // 4096, 1))
+        proposals.append((total, fit_students(many[some], w[some], COMPONENTS, 0.02 * spread)))
 
 
 def calibrated(theta: Array, weights: Array, many: Array, many_weights: Array) -> Array:
@@ -229,7 +291,7 @@ def calibrated(theta: Array, weights: Array, many: Array, many_weights: Array) -
     return np.asarray(moved / moved.sum())
 
 
-def _components(found: Sampled, points: _Points, axes: Array) -> tuple[Components, Status]:
+def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Components, Status]:
     """Components whose thetas are an even choice of the points by their weights, and marginals from all points."""
     count = KEPT_CORRECTED if points.corrected else KEPT
     chosen, shares = _even_choice(found.theta, found.weights, np.linalg.inv(axes), count)
@@ -241,9 +303,10 @@ def _components(found: Sampled, points: _Points, axes: Array) -> tuple[Component
     known = [(share, at[2]) for _, share, at in every if at[2] is not None]
     if not known:
         return replace(_with_marginals(found, theta, w, plain), efficiency=points.efficiency), status
-    gains = np.array([points.gains.get(one.tobytes(), 0.0) for one in found.theta])
+    gains, more = (np.array([points.gains.get(one.tobytes(), 0.0) for one in some])
+                   for some in (found.theta, found.more))
     own = np.exp(-gains[[k for k, _, _ in every]])
-    uncorrected = _with_marginals(_reweighed(found, -gains), theta, w * own, plain)
+    uncorrected = _with_marginals(_reweighed(found, -gains, -more), theta, w * own, plain)
     parts = tuple(at[0] if at[2] is None or at[2].part is None else at[2].part for _, _, at in every)
     mass = np.array([share for share, _ in known])
     efficiency = float(mass @ np.array([one.efficiency for _, one in known]) / mass.sum())
@@ -252,19 +315,23 @@ def _components(found: Sampled, points: _Points, axes: Array) -> tuple[Component
                    correction_khat=khat), status
 
 
-def _reweighed(found: Sampled, change: Array) -> Sampled:
+def _reweighed(found: SampledTheta, change: Array, more_change: Array) -> SampledTheta:
     """The same points under another objective."""
     log_w = found.log_weights + change
     smoothed = smooth_log_weights(log_w)
-    return replace(found, values=found.values + change, log_weights=log_w, khat=smoothed.khat,
-                   n_effective=smoothed.effective)
+    return replace(found, values=found.values + change, more_values=found.more_values + more_change, log_weights=log_w,
+                   khat=smoothed.khat, n_effective=smoothed.effective)
 
 
-def _with_marginals(found: Sampled, theta: Array, w: Array, parts: tuple[WeightPosterior, ...]) -> Components:
-    many, many_weights = smoothed_points(found, ROUGHNESS) or _heavy(found)
+def _with_marginals(found: SampledTheta, theta: Array, w: Array, parts: tuple[WeightPosterior, ...]) -> Components:
+    smoothed = smoothed_points(found)
+    many, many_weights = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
+    khat, effective = found.khat, found.n_effective
+    if smoothed is not None and found.smooth:
+        khat, effective = smoothed.khat, smoothed.n_effective
     w = calibrated(theta, w / w.sum(), many, many_weights)
-    return Components(w, theta, parts, marginal_quantiles(many, many_weights), khat=found.khat,
-                      n_effective=found.n_effective, points=many, point_weights=many_weights)
+    return Components(w, theta, parts, marginal_quantiles(many, many_weights), khat=khat, n_effective=effective,
+                      points=many, point_weights=many_weights)
 
 
 def _even_choice(theta: Array, weights: Array, inverse: Any, count: int) -> tuple[Any, Array]:

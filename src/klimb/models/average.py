@@ -17,11 +17,11 @@ from scipy.special import ndtr, ndtri
 from klimb.infer.result import Result, Status
 from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
-from klimb.models.adaptive import FIRST, adaptively
+from klimb.models.adaptive import FIRST, HIGHER, adaptively
 from klimb.models.components import LEAST_WEIGHT, SCORES, Components
 from klimb.models.correction import Correction, Corrector
 from klimb.models.model import Model
-from klimb.models.search import Evaluated, Evaluator, Peak, axes_of, curvature
+from klimb.models.search import Evaluated, Evaluator, HigherGround, Peak, axes_of, curvature, higher_peak
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
 
@@ -37,6 +37,7 @@ MOST_POINTS = 1024  # of theta, where its hyperparameters are integrated by impo
 MOST_INTEGRATED = 8  # hyperparameters up to which "auto" integrates them out
 MOST_WORK = 3e10  # multiplications that "auto" spends on it, roughly
 CORRECTED = 5.0  # nats below the peak up to which a point's own posterior of the weights is corrected
+CLIMBS = 5  # peaks that are climbed, each from a better point than the last
 PENALTY = 5.0  # nats per unit of theta beyond the limits of the search, where nothing is known
 
 
@@ -48,6 +49,7 @@ class Averaged:
     components: Components
     log_evidence: float
     status: Status
+    peak: Peak | None = None  # around which they were found
 
 
 @final
@@ -93,6 +95,8 @@ class _Around:
         plain = found.objective - peak.objective - beyond
         if found.result is None or not np.isfinite(plain):
             return -np.inf, found, None
+        if plain > HIGHER:
+            raise HigherGround(found.model.at, found.result.posterior)
         correction = self._correct(found.result) if plain > -CORRECTED else None
         gain = correction.gain if correction is not None else self._correct.gain(found.result)
         if not z.any():
@@ -103,7 +107,16 @@ class _Around:
 
 
 def integrated(peak: Peak, evaluate: Evaluator) -> Averaged:
-    """Integrate theta out instead of choosing it."""
+    """Integrate theta out instead of choosing it; from a better peak where the way there shows one."""
+    for _ in range(CLIMBS):
+        try:
+            return replace(_integrated(peak, evaluate), peak=peak)
+        except HigherGround as found:
+            peak = higher_peak(peak, evaluate, found)
+    return replace(chosen(peak, evaluate), peak=peak, status=Status.STALLED)  # a range of peaks: no one stands for all
+
+
+def _integrated(peak: Peak, evaluate: Evaluator) -> Averaged:
     A = axes_of(curvature(peak, evaluate))
     if len(A) <= 2:
         return _lattice(peak, A, evaluate)

@@ -60,7 +60,10 @@ class Corrector:
         if not np.isfinite(logs).all():
             return
         self._variance = float(logs.var())
-        self.wanted = self._variance > NEGLIGIBLE or abs(float(logs.mean()) - weights.bound) > NEGLIGIBLE_GAIN
+        gain = abs(float(logs.mean()) - weights.bound)
+        assert result.problem is not None
+        small = self._variance <= NEGLIGIBLE and gain <= NEGLIGIBLE_GAIN  # and elsewhere, where log p is concave
+        self.wanted = not (small and result.problem.site.log_concave)
         self.efficiency = float("nan") if self.wanted else 1.0
         if self.wanted:  # fewer nodes where they say the same
             for count in NODES[weights.shocks.own.shape[1]][1:]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, final
 
@@ -33,6 +33,14 @@ FLATTEST = 0.05  # smallest curvature taken at face value: below it a direction 
 @final
 class Stopped(Exception):
     """The listener asked to stop."""
+
+
+@final
+class HigherGround(Exception):
+    """A point that is clearly better than where a climb ended: its theta, and the fit there."""
+
+    def __init__(self, theta: Array, posterior: Posterior) -> None:
+        self.theta, self.posterior = theta, posterior
 
 
 @final
@@ -129,7 +137,7 @@ def find_peak(model: Model, data: Observed, *, tol: float = TOL, fit_tol: float 
         n_fits = found.n_fits + (best.n_fits if best is not None else 0)
         if best is None or found.objective > best.objective:
             best = found
-        best = Peak(best.model, best.result, best.objective, best.status, best.gradient, n_fits, best.path)
+        best = replace(best, n_fits=n_fits)
     assert best is not None
     return best
 
@@ -152,6 +160,12 @@ def _climbed(evaluate: Evaluator, begin: Array, tol: float, fit_tol: float, max_
         Status.MAX_ITER if evaluate.n_fits >= max_iter else Status.STALLED)
     return Peak(at.model, result, result.bound + at.model.log_prior()[0], status, gradient, evaluate.n_fits + 1,
                 tuple(evaluate.path))
+
+
+def higher_peak(peak: Peak, evaluate: Evaluator, found: HigherGround) -> Peak:
+    """The peak above a better point than the first climb reached."""
+    higher = find_peak(evaluate.model.moved(found.theta), evaluate.data, start=found.posterior)
+    return replace(higher, n_fits=higher.n_fits + peak.n_fits)
 
 
 def curvature(peak: Peak, evaluate: Evaluator) -> Array:

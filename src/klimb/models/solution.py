@@ -62,6 +62,7 @@ def around(peak: Peak, data: Observed, *, integrate: bool, spread: bool = True,
         found: Averaged = (integrated if integrate else chosen)(peak, evaluate)
     except Stopped:
         return _at_peak(peak, Status.STOPPED, peak.n_fits + evaluate.n_fits)
+    peak = peak if found.peak is None else found.peak
     return Solution(peak.model, peak.result, found.components, found.log_evidence, mode, found.status,
                     peak.n_fits + evaluate.n_fits, peak.path)
 
