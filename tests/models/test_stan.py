@@ -164,6 +164,12 @@ def test_refuses_in_words() -> None:
         own.to_stan()
 
 
+@pytest.mark.parametrize(("formula", "priors"), [
+    ("x + (1 + z | g)", {"sd(g)": 0.4}), ("x + (x*z | g)", {"sd(x | g)": "half_normal(1)"}), ("0 + h + x", {})])
+def test_groups_with_priors_as_printed_and_cells(formula: str, priors: dict[str, Any]) -> None:
+    check(fitted(formula, "poisson", priors=priors))
+
+
 def test_a_fit_from_a_file_has_no_rows(tmp_path: Path) -> None:
     fit = fitted("x", "poisson")
     fit.save(tmp_path / "m.klimb")

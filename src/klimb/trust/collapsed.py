@@ -101,8 +101,9 @@ class CollapsedWeights:
 
     @property
     def work(self) -> int:
-        """Values of log p that one draw takes."""
-        return len(self._y) * len(self.rule[1])
+        """Values of log p that one draw takes, copies of a row counted: a row of weight 2 asks what two rows do."""
+        copies = getattr(self._site, "weights", None)
+        return round(float(len(self._y) if copies is None else np.sum(copies))) * len(self.rule[1])
 
     def evidence(self, e: Array) -> Array:
         """The log weights alone."""
