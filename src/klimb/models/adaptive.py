@@ -18,7 +18,7 @@ from klimb.infer.result import Status
 from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.components import SCORES, Components
-from klimb.models.correction import Correction, Corrector
+from klimb.models.correction import Correction, Corrector, pooled_khat
 from klimb.models.search import Evaluator, HigherGround, Peak, Stopped
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import smooth_log_weights
@@ -310,7 +310,7 @@ def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Comp
     parts = tuple(at[0] if at[2] is None or at[2].part is None else at[2].part for _, _, at in every)
     mass = np.array([share for share, _ in known])
     efficiency = float(mass @ np.array([one.efficiency for _, one in known]) / mass.sum())
-    khat = float(np.median([one.khat for _, one in known]))
+    khat = pooled_khat([one for _, one in known])
     return replace(_with_marginals(found, theta, w, parts), uncorrected=uncorrected, efficiency=efficiency,
                    correction_khat=khat), status
 

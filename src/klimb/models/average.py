@@ -19,7 +19,7 @@ from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.adaptive import FIRST, HIGHER, adaptively
 from klimb.models.components import LEAST_WEIGHT, SCORES, Components
-from klimb.models.correction import Correction, Corrector
+from klimb.models.correction import Correction, Corrector, pooled_khat
 from klimb.models.model import Model
 from klimb.models.search import Evaluated, Evaluator, HigherGround, Peak, axes_of, curvature, higher_peak
 from klimb.numerics.arrays import Array
@@ -147,12 +147,13 @@ def one_point(model: Model, result: Result, quantiles: Array | None = None,
         quantiles = np.repeat(model.at[:, None], len(SCORES), axis=1)
     plain = Components(np.ones(1), model.at[None], (model.detach(result.posterior),), quantiles,
                        np.zeros((0, 0)) if covariance is None else covariance)
-    corrector = Corrector(result)
+    corrector = Corrector(result, alone=True)
     found = corrector(result)
     if found is None:
         return replace(plain, efficiency=corrector.efficiency)
     part = plain.parts[0] if found.part is None else found.part
-    return replace(plain, parts=(part,), uncorrected=plain, efficiency=found.efficiency, correction_khat=found.khat)
+    return replace(plain, parts=(part,), uncorrected=plain, efficiency=found.efficiency,
+                   correction_khat=pooled_khat([found]))
 
 
 def _components(points: list[_Point], log_w: Array, quantiles: Array,
@@ -171,9 +172,9 @@ def _components(points: list[_Point], log_w: Array, quantiles: Array,
     known = np.array([own is not None for own in corrections])
     efficiencies = np.array([own.efficiency for own in corrections if own is not None])
     efficiency = share[known] @ efficiencies / share[known].sum()
-    khat = max(own.khat for own, weight in zip(corrections, share, strict=True)
-               if own is not None and weight >= 0.1 * share.max())
-    return replace(found, uncorrected=plain, efficiency=float(efficiency), correction_khat=float(khat)), status
+    khat = pooled_khat([own for own, weight in zip(corrections, share, strict=True)
+                        if own is not None and weight >= 0.1 * share.max()])
+    return replace(found, uncorrected=plain, efficiency=float(efficiency), correction_khat=khat), status
 
 
 def _plain_components(parts: list[WeightPosterior], points: list[_Point], log_w: Array,

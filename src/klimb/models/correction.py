@@ -8,6 +8,7 @@ evidence, and the posterior of the weights gets the means and covariances of the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -15,14 +16,15 @@ import numpy as np
 
 from klimb.infer.result import Result
 from klimb.latents.weights_posterior import WeightPosterior
+from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import matched_draws
 from klimb.numerics.pareto import SmoothedWeights, smooth_log_weights
 from klimb.numerics.proposals import StudentMixture
 from klimb.trust.collapsed import NODES, CollapsedDraws, CollapsedWeights
 
-GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 512
+GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
 MOST_VALUES = 6e5  # of log p, at one theta
-FREE_VALUES = 4e4  # that are always taken
+FREE_VALUES, ALONE_VALUES = 4e4, 4e5  # that are always taken: at each of many theta, and at the only one
 WIDE_DIM, WIDER = 20, 1.1  # shared weights up to which a wider proposal is drawn from, and its scale
 LARGEST = 3e7  # values of log p from which a model is too large to be looked at so closely
 NEGLIGIBLE = 0.003  # variance of log weights up to which sds are right to 0.5%
@@ -39,17 +41,22 @@ class Correction:
     """At one theta: ``gain`` is log evidence - bound, ``part`` q with the exact posterior's means and covariances."""
 
     gain: float
-    part: WeightPosterior | None  # None where q's own is kept: the weights are of no use, or nothing is to be gained
-    khat: float
-    efficiency: float
+    part: WeightPosterior | None  # None where q's own is kept, because the weights are of no use
+    log_weights: Array  # of the draws, over their mean
+    efficiency: float  # effective draws over draws
+
+
+def pooled_khat(corrections: Sequence[Correction]) -> float:
+    """The tail of the weights of all draws together: those at one theta are too few to tell."""
+    return smooth_log_weights(np.concatenate([one.log_weights for one in corrections])).khat
 
 
 @final
 class Corrector:
     """Corrections of the fits of one model; ``wanted`` says whether they are worth their while at this one."""
 
-    def __init__(self, result: Result) -> None:
-        self._count, self._variance = 0, 0.0
+    def __init__(self, result: Result, *, alone: bool = False) -> None:
+        self._count, self._variance, self._free = 0, 0.0, ALONE_VALUES if alone else FREE_VALUES
         self._nodes: int | None = None
         self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
         weights = self._weights(result, PROBE_DRAWS)
@@ -92,7 +99,7 @@ class Corrector:
         weights = self._weights(result, n, self._nodes)
         if weights is None:
             return None
-        n = max(min(n, int(MOST_VALUES / weights.work)), int(FREE_VALUES / weights.work), FEWEST_DRAWS)
+        n = max(min(n, int(MOST_VALUES / weights.work)), int(self._free / weights.work), FEWEST_DRAWS)
         n = min(n, MOST_DRAWS) // 2 * 2
         seed = self._count % SEEDS
         draws = weights(matched_draws(n, dim, seed=seed))
@@ -103,7 +110,7 @@ class Corrector:
             draws, smoothed = _wider(weights, draws, smoothed, seed)
         efficiency = smoothed.effective / n
         part = weights.shocks.matched(draws.moments(smoothed.normalised)) if efficiency >= USABLE else None
-        return Correction(smoothed.log_mean - weights.bound, part, smoothed.khat, efficiency)
+        return Correction(smoothed.log_mean - weights.bound, part, draws.log_weights - smoothed.log_mean, efficiency)
 
     @staticmethod
     def _weights(result: Result, n: int, nodes: int | None = None) -> CollapsedWeights | None:
