@@ -33,7 +33,7 @@ LEAST_SHARE = 0.01  # with which a new component begins
 
 @final
 @dataclass
-class Check:
+class BoundCheck:
     """Values at a second set of nodes, which the fit has not seen: what the bound is judged by."""
 
     target: Target
@@ -81,9 +81,9 @@ class Booster:
         self.steps: list[BoostStep] = []
         self._record()
 
-    def _new_check(self) -> Check:
+    def _new_check(self) -> BoundCheck:
         dim = self.target.dim
-        return Check(self.target, nodes(2 * self.factor * node_count(dim), dim, self.seed + 1))
+        return BoundCheck(self.target, nodes(2 * self.factor * node_count(dim), dim, self.seed + 1))
 
     def _record(self) -> None:
         pool = Pool.of(self.seen)

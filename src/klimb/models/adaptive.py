@@ -24,6 +24,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.numerics.proposals import SplitStudent, StudentMixture, fit_students
 from klimb.numerics.surrogate import fit_surrogate, quadratics
+from klimb.theta import Theta
 
 FIRST = 128  # points of the first round; rounds double the number of points
 GOOD_KHAT, GOOD_EFFECTIVE = 0.5, 0.3  # where a round is the last one: k-hat, and effective over drawn
@@ -84,6 +85,11 @@ class _Points:
         self._correct = Corrector(peak.result)
         self._gain = self._correct.gain(peak.result)
         self.gains: dict[bytes, float] = {}  # of evidence over bound, beyond that at the peak
+
+    @property
+    def theta(self) -> Theta:
+        theta: Theta = self._peak.model.theta
+        return theta
 
     @property
     def corrected(self) -> bool:
@@ -176,12 +182,19 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
 
 
 def _tested(found: SampledTheta, points: _Points) -> tuple[SampledTheta, float] | None:
-    """The objective at points that the surrogate thinks likely, and the error of what it foretold; None without one."""
+    """The objective where the surrogate sees mass, and the error of what it foretold; None without a surrogate.
+
+    Half of the points are likely ones, half are those that the sds of what is printed hang on: far out in the tails.
+    """
     smoothed = smoothed_points(found)
     if smoothed is None:
         return None
-    place = np.searchsorted(np.cumsum(smoothed.weights), (np.arange(TESTED) + 0.5) / TESTED)
-    chosen = np.unique(np.minimum(place, len(smoothed.weights) - 1))
+    w = smoothed.weights
+    printed = np.column_stack(list(points.theta.reported(smoothed.theta).values()))
+    centre = w @ printed
+    away = (printed - centre) ** 2
+    pull = w * (away / np.maximum(w @ away, 1e-300)).max(axis=1)
+    chosen = np.unique(np.concatenate([_evenly(w, TESTED // 2), _evenly(pull / pull.sum(), TESTED // 2)]))
     new = smoothed.theta[chosen]
     values = np.array([points.objective(one) for one in new])
     known = np.isfinite(values)
@@ -189,6 +202,11 @@ def _tested(found: SampledTheta, points: _Points) -> tuple[SampledTheta, float] 
     more = replace(found, more=np.vstack([found.more, new[known]]),
                    more_values=np.concatenate([found.more_values, values[known]]))
     return more, float(np.sqrt(np.mean(np.minimum(missed, FALL) ** 2)))
+
+
+def _evenly(weights: Array, count: int) -> Any:
+    """Places of ``count`` points that share the mass evenly."""
+    return np.minimum(np.searchsorted(np.cumsum(weights), (np.arange(count) + 0.5) / count), len(weights) - 1)
 
 
 def _first_proposal(peak: Peak, axes: Array, points: _Points) -> SplitStudent:

@@ -39,7 +39,7 @@ SEED = 20260102
 
 @final
 @dataclass(frozen=True)
-class Score:
+class ScoreTest:
     """What some columns would add: their chi-squared statistic, how many they are, and the gain in nats."""
 
     statistic: float
@@ -173,7 +173,7 @@ class CheckView:
         chance[rest] = predictive_cdf(site, np.zeros(len(rest)), f[rest], v[rest])
         return chance
 
-    def score(self, columns: Array) -> Score:
+    def score(self, columns: Array) -> ScoreTest:
         """The score test of columns at the rows, beside what the model has already."""
         q, rows = self.posterior, self.rows
         X = np.zeros((len(q.a), columns.shape[1]))
@@ -187,7 +187,7 @@ class CheckView:
         left, turn = np.linalg.eigh(axes.T @ (0.5 * (variance + variance.T)) @ axes)
         keep = left > FREE
         if not keep.any():
-            return Score(0.0, 0, 0.0)
+            return ScoreTest(0.0, 0, 0.0)
         axes = (axes @ turn)[:, keep] / np.sqrt(left[keep])
         slopes = (q.a @ X) @ axes
         # Where rows pull more than their likelihood says, the slopes vary as much more.
@@ -198,7 +198,7 @@ class CheckView:
         statistic = float(np.sum(slopes**2 / np.maximum(seen / np.maximum(expected, 1e-300), 1.0)))
         share = min(statistic / self.n, 0.999)
         nats = -0.5 * np.log1p(-share) if self.fit.model.likelihood.scaled else 0.5 * share  # a free scale would shrink
-        return Score(statistic, int(keep.sum()), float(nats) * self.fit.observed.total)
+        return ScoreTest(statistic, int(keep.sum()), float(nats) * self.fit.observed.total)
 
     def _copies(self, size: int) -> Array:
         """How often each site counts, those of weights' priors once."""

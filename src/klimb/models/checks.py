@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import chdtr, chdtrc, fdtrc, ndtr, stdtr
 
 from klimb.errors import KlimbError
-from klimb.models.check_view import FEWEST_ROWS, MOST_LEVELS, CheckView, Score, trend
+from klimb.models.check_view import FEWEST_ROWS, MOST_LEVELS, CheckView, ScoreTest, trend
 from klimb.numerics.arrays import Array
 from klimb.report.digits import plain
 from klimb.report.records import Checks, Finding
@@ -132,7 +132,7 @@ class TrendCheck(Check):
         found = [self._finding(view, *one, len(tried)) for one in tried]
         return max((one for one in found if one is not None), key=lambda one: one.effect / one.threshold, default=None)
 
-    def _finding(self, view: CheckView, name: str, score: Score, inside: bool, tests: int) -> Finding | None:
+    def _finding(self, view: CheckView, name: str, score: ScoreTest, inside: bool, tests: int) -> Finding | None:
         share = score.statistic / view.n
         words = (f"residuals follow a curve along {name}, which explains {share:.0%} of what the model leaves" if inside
                  else f"{name}, which is not in the model, explains {share:.0%} of what the model leaves")

@@ -145,22 +145,16 @@ class GroupCovariance(ParameterBlock):
 
     def reported(self, theta: Array) -> Array:
         count, k = len(self._free), len(self.sds)
-        out = np.empty_like(theta, dtype=float)
-        if self.mix.size:
-            rows, columns = np.tril_indices(k, -1)
-            for s, point in enumerate(theta):
-                root = self.uncentred @ self.value(point)
-                sd = np.sqrt((root**2).sum(axis=1))
-                cor = np.einsum("ij,ij->i", root[rows], root[columns]) / (sd[rows] * sd[columns])
-                out[s] = np.concatenate([sd[self._free], cor])
-            return out
-        out[:, :count] = np.exp(theta[:, :count])
-        if self.correlations:
-            rows, columns = np.tril_indices(k, -1)
-            for s, point in enumerate(theta):
-                L, _ = correlation_root(point[count:], k)
-                out[s, count:] = np.einsum("ij,ij->i", L[rows], L[columns])
-        return out
+        held = [sd.prior.value if isinstance(sd.prior, Fixed) else 0.0 for sd in self.sds]
+        sd = np.tile(np.array(held), (len(theta), 1))
+        sd[:, self._free] = np.exp(theta[:, :count])
+        if not (self.correlations or self.mix.size):
+            return sd[:, self._free]
+        root = sd[:, :, None] * correlation_roots(theta[:, count:], k)
+        cov = self.uncentred @ (root @ np.swapaxes(root, 1, 2)) @ self.uncentred.T
+        sd = np.sqrt(np.diagonal(cov, axis1=1, axis2=2))
+        rows, columns = np.tril_indices(k, -1) if self.correlations else (self._free[:0], self._free[:0])
+        return np.hstack([sd[:, self._free], cov[:, rows, columns] / (sd[:, rows] * sd[:, columns])])
 
     def printed(self) -> dict[str, str]:
         words = {name: text for sd in self.sds for name, text in sd.printed().items()}
@@ -260,6 +254,21 @@ def partial_correlations(L: Any) -> Array:
             found.append(math.atanh(r))
             left *= math.sqrt(1.0 - r * r)
     return np.array(found)
+
+
+def correlation_roots(theta: Array, k: int) -> Array:
+    """`correlation_root` of many points at once, without derivatives: (S, k, k)."""
+    L = np.zeros((len(theta), k, k))
+    L[:, 0, 0] = 1.0
+    place = 0
+    for i in range(1, k):
+        left = np.ones(len(theta))
+        for j in range(i if theta.shape[1] else 0):
+            L[:, i, j] = np.tanh(theta[:, place + j]) * left
+            left = left / np.cosh(theta[:, place + j])
+        L[:, i, i] = left
+        place += i
+    return L
 
 
 def correlation_root(theta: Array, k: int) -> tuple[Array, Array]:
