@@ -1,9 +1,8 @@
-"""``klimb check``: whether a saved fit can be believed."""
+"""``klimb check``: whether a saved fit can be believed, and whether its model suits the data."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import click
 
@@ -14,7 +13,9 @@ from klimb.cli.options import json_option
 @click.argument("model", metavar="MODEL")
 @json_option
 def command(model: str, as_json: bool) -> int:
-    """Say what is known of how far the fit in the file MODEL can be believed.
+    """Say how far the fit in the file MODEL can be believed, and whether its model suits the data.
+
+    Leaves with 3 where the fit is in doubt, and with 4 where the model does not suit the data.
 
     \b
     Examples:
@@ -27,15 +28,10 @@ def command(model: str, as_json: bool) -> int:
     from klimb.models.files import load
 
     fit = load_fit(model, load)
-    found = findings(fit)
+    found = {"trust": fit.trust, "checks": fit.checks}
     if as_json:
         facts = {name: record.to_dict() for name, record in found.items()}
         emit(json.dumps(facts, ensure_ascii=False, allow_nan=False))
     else:
         emit("\n\n".join(str(record) for record in found.values()))
-    return exit_code(fit)
-
-
-def findings(fit: Any) -> dict[str, Any]:
-    """What is checked, by name: records that print, and have ``to_dict``. Whatever else judges a fit goes in here."""
-    return {"trust": fit.trust}
+    return exit_code(fit, strict=True)
