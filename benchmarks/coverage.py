@@ -2,8 +2,8 @@
 
     python -m benchmarks.coverage [DATA SETS] [--seed 0] [--workers 2] [--json FILE]
 
-Hyperparameters and coefficients are drawn from explicit priors, data are simulated and fitted, and the place of the truth in
-each fitted marginal is looked up. Seeds are fixed beforehand: data set i of a model has the seed (model, i).
+Hyperparameters and coefficients are drawn from explicit priors, data are simulated and fitted, and the place of the
+truth in each fitted marginal is looked up. Seeds are fixed beforehand: data set i of a model has the seed (model, i).
 """
 
 from __future__ import annotations

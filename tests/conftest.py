@@ -21,6 +21,7 @@ hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, d
 hypothesis.settings.load_profile("fixed")
 
 ROOT = Path(__file__).resolve().parent.parent
+collect_ignore = ["references/make_everyday.py"]  # a script that loads JAX, which boosting would then take for granted
 
 
 class DataSet(NamedTuple):

@@ -19,6 +19,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.registries import as_before
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = tuple(sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]))
 COMMANDS = (ROOT / "README.md", ROOT / "docs" / "quickstart.md", ROOT / "docs" / "command-line.md")
@@ -141,7 +143,7 @@ def main(arguments: list[str]) -> None:
     chosen = [Path(argument).resolve() for argument in arguments] or [page for page in PAGES if runs(page)]
     for page in chosen:
         before = page.read_text(encoding="utf-8")
-        with workplace():
+        with workplace(), as_before():
             after = corrected(before, commands_too=page in COMMANDS, name=str(page))
         if not same(before, after):
             page.write_text(after, encoding="utf-8")

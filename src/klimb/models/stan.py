@@ -57,7 +57,7 @@ class StanProgram:
 
     >>> import klimb
     >>> program = klimb.fit("y ~ x", {"y": [1.0, 3.0, 2.0, 5.0], "x": [0.0, 1.0, 2.0, 3.0]}).to_stan()
-    >>> print(program.code[-80:])
+    >>> print(program.code[program.code.index("generated") :].rstrip())
     generated quantities {
       vector[2] coefficient = U * b;  // Intercept, x
     }

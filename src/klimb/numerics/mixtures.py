@@ -41,11 +41,11 @@ def mixture_quantile(weights: Array, means: Array, sds: Array, p: float) -> Arra
 
 
 def _points_quantile(weights: Array, points: Array, p: float) -> Array:
-    """The p-quantiles of points with weights: between their middles, straight lines."""
+    """The p-quantiles of points with weights: the first below which, itself included, lies that much of the mass."""
     order = np.argsort(points, axis=0, kind="stable")
-    upto = np.cumsum(weights[order], axis=0) - 0.5 * weights[order]
-    ordered = np.take_along_axis(points, order, axis=0)
-    return np.array([np.interp(p, own, values) for own, values in zip(upto.T, ordered.T, strict=True)])
+    upto = np.cumsum(weights[order], axis=0)
+    at = np.minimum((upto < p * upto[-1]).sum(axis=0), len(points) - 1)
+    return np.asarray(np.take_along_axis(points, np.take_along_axis(order, at[None], axis=0), axis=0)[0])
 
 
 def _newton(weights: Array, means: Array, sds: Array, p: float) -> Array:

@@ -53,7 +53,7 @@ def run(key: str, *, data: str | Path | None = None, out: str | Path = "reproduc
     >>> import klimb.apps.papers, tempfile
     >>> record = klimb.apps.papers.run("G-figure1", out=tempfile.mkdtemp(), size="tiny")
     >>> record.finished, sorted(record.results)[0]
-    (True, 'Cauchy/[G]')
+    (True, 'Cauchy/ADVI')
     """
     name, chosen = canonical(key), entry(key)
     if size not in SIZES:
