@@ -6,7 +6,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from klimb.errors import InputError
-from klimb.models.formula_fit import level_name
+from klimb.models.tabulate import level_name
 
 if TYPE_CHECKING:
     from klimb.models.formula_fit import FormulaFit

@@ -313,3 +313,24 @@ def _student(y: Array, mean: Array, df: float) -> Array:
     scale = max(float(np.median(np.abs(y - mean)) / stdtrit(df, 0.75)), 1e-300)
     constant = gammaln(0.5 * (df + 1.0)) - gammaln(0.5 * df) - 0.5 * np.log(df * np.pi) - np.log(scale)
     return np.asarray(constant - 0.5 * (df + 1.0) * np.log1p(((y - mean) / scale) ** 2 / df))
+
+
+def skew_score(skewness: float, n: float) -> float:
+    """Normal under a normal sample of n (D'Agostino 1970, Biometrika 57, 679)."""
+    y = skewness * np.sqrt((n + 1.0) * (n + 3.0) / (6.0 * (n - 2.0)))
+    beta = 3.0 * (n**2 + 27.0 * n - 70.0) * (n + 1.0) * (n + 3.0) / ((n - 2.0) * (n + 5.0) * (n + 7.0) * (n + 9.0))
+    w = np.sqrt(2.0 * (beta - 1.0)) - 1.0
+    return float(np.arcsinh(y / np.sqrt(2.0 / (w - 1.0))) / np.sqrt(0.5 * np.log(w)))
+
+
+def kurtosis_score(excess: float, n: float) -> float:
+    """Normal under a normal sample of n (Anscombe and Glynn 1983, Biometrika 70, 227)."""
+    mean = 3.0 * (n - 1.0) / (n + 1.0)
+    variance = 24.0 * n * (n - 2.0) * (n - 3.0) / ((n + 1.0) ** 2 * (n + 3.0) * (n + 5.0))
+    x = (excess + 3.0 - mean) / np.sqrt(variance)
+    root = 6.0 * (n**2 - 5.0 * n + 2.0) / ((n + 7.0) * (n + 9.0)) * np.sqrt(
+        6.0 * (n + 3.0) * (n + 5.0) / (n * (n - 2.0) * (n - 3.0)))
+    a = 6.0 + 8.0 / root * (2.0 / root + np.sqrt(1.0 + 4.0 / root**2))
+    below = 1.0 + x * np.sqrt(2.0 / (a - 4.0))
+    cube = np.sign(below) * np.abs((1.0 - 2.0 / a) / below) ** (1.0 / 3.0) if below else 0.0
+    return float((1.0 - 2.0 / (9.0 * a) - cube) / np.sqrt(2.0 / (9.0 * a)))

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import chdtr, chdtrc, fdtrc, ndtr, stdtr
 
 from klimb.errors import KlimbError
-from klimb.models.check_view import FEWEST_ROWS, MOST_LEVELS, CheckView, ScoreTest, trend
+from klimb.models.check_view import FEWEST_ROWS, MOST_LEVELS, CheckView, ScoreTest, kurtosis_score, skew_score, trend
 from klimb.numerics.arrays import Array
 from klimb.report.digits import plain
 from klimb.report.records import Checks, Finding
@@ -310,7 +310,7 @@ class TailsCheck(Check):
 
     def look(self, view: CheckView) -> Finding | None:
         kurtosis = _standard_moment(view, 4) - 3.0
-        p = 2.0 * float(ndtr(-abs(_kurtosis_score(kurtosis, view.n_free))))
+        p = 2.0 * float(ndtr(-abs(kurtosis_score(kurtosis, view.n_free))))
         name = view.fit.model.likelihood.name
         share = float(view.counts @ (np.abs(view.residuals) > 3.0)) / view.n  # type: ignore[arg-type]
         if kurtosis < 0.0:
@@ -332,7 +332,7 @@ class SkewCheck(Check):
 
     def look(self, view: CheckView) -> Finding | None:
         skewness = _standard_moment(view, 3)
-        p = 2.0 * float(ndtr(-abs(_skew_score(skewness, view.n_free))))
+        p = 2.0 * float(ndtr(-abs(skew_score(skewness, view.n_free))))
         return self.found(p, 1, skewness, skewness, self.threshold,
                           f"residuals lean to {'high' if skewness > 0 else 'low'} values (skewness {skewness:.1f})",
                           lambda: _positive(view) if skewness > 0.0 and (view.y > 0.0).all()
@@ -420,24 +420,3 @@ def _standard_moment(view: CheckView, power: int) -> float:
     centred = view.residuals - float(view.counts @ view.residuals) / view.n
     sd = np.sqrt(float(view.counts @ centred**2) / view.n)
     return float(view.counts @ (centred / max(sd, 1e-300)) ** power) / view.n
-
-
-def _skew_score(skewness: float, n: float) -> float:
-    """Normal under a normal sample of n (D'Agostino 1970, Biometrika 57, 679)."""
-    y = skewness * np.sqrt((n + 1.0) * (n + 3.0) / (6.0 * (n - 2.0)))
-    beta = 3.0 * (n**2 + 27.0 * n - 70.0) * (n + 1.0) * (n + 3.0) / ((n - 2.0) * (n + 5.0) * (n + 7.0) * (n + 9.0))
-    w = np.sqrt(2.0 * (beta - 1.0)) - 1.0
-    return float(np.arcsinh(y / np.sqrt(2.0 / (w - 1.0))) / np.sqrt(0.5 * np.log(w)))
-
-
-def _kurtosis_score(excess: float, n: float) -> float:
-    """Normal under a normal sample of n (Anscombe and Glynn 1983, Biometrika 70, 227)."""
-    mean = 3.0 * (n - 1.0) / (n + 1.0)
-    variance = 24.0 * n * (n - 2.0) * (n - 3.0) / ((n + 1.0) ** 2 * (n + 3.0) * (n + 5.0))
-    x = (excess + 3.0 - mean) / np.sqrt(variance)
-    root = 6.0 * (n**2 - 5.0 * n + 2.0) / ((n + 7.0) * (n + 9.0)) * np.sqrt(
-        6.0 * (n + 3.0) * (n + 5.0) / (n * (n - 2.0) * (n - 3.0)))
-    a = 6.0 + 8.0 / root * (2.0 / root + np.sqrt(1.0 + 4.0 / root**2))
-    below = 1.0 + x * np.sqrt(2.0 / (a - 4.0))
-    cube = np.sign(below) * np.abs((1.0 - 2.0 / a) / below) ** (1.0 / 3.0) if below else 0.0
-    return float((1.0 - 2.0 / (9.0 * a) - cube) / np.sqrt(2.0 / (9.0 * a)))

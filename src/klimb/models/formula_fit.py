@@ -21,7 +21,7 @@ from klimb.models.components import Components, Latents
 from klimb.models.fit import Fit, numbers_of
 from klimb.models.linear import LinearModel, LinearRows
 from klimb.models.prediction import PredictionKind, checked_interval, columns_of
-from klimb.models.tabulate import block_covariance, block_rows, linear_rows, mixture_rows
+from klimb.models.tabulate import block_covariance, block_rows, level_moments, level_name, linear_rows, mixture_rows
 from klimb.numerics.arrays import Array
 from klimb.report.records import CoefficientRow, EffectCurve, FitReport
 from klimb.rows.frames import Frame, make_frame, read_frame
@@ -223,7 +223,7 @@ class FormulaFit(Fit):
         """Deviations of the levels of a group as records, one per level and column."""
         tail = checked_interval(self.interval if interval is None else interval)
         place = self.linear.places[self.linear.terms.index(term)]
-        pairs = [_level_moments(part, place, term) for part in self.components.parts]
+        pairs = [level_moments(part, place, term) for part in self.components.parts]
         means, sds = np.array([m for m, _ in pairs]), np.array([s for _, s in pairs])
         names = [level if column == "Intercept" else f"{level}, {column}"
                  for level in term.levels for column in term.columns]
@@ -430,20 +430,3 @@ class FormulaFit(Fit):
             return None
         first, second = (frame.column(name)[rows].astype(np.float64) for name in response.columns)
         return {"trials": np.asarray(first + second if response.failures else second)}
-
-
-def _level_moments(part: Any, place: slice, term: Group) -> tuple[Array, Array]:
-    """Means and sds of the coefficients of every level, for the columns as they are written."""
-    k, T = len(term.columns), term.uncentred
-    mean = part.mean[place].reshape(-1, k) @ T.T
-    first = place.start + k * np.arange(term.n_levels)
-    variance = np.zeros_like(mean)
-    for j in range(k):
-        for a, b in zip(*np.nonzero(np.outer(T[j], T[j])), strict=True):
-            variance[:, j] += T[j, a] * T[j, b] * part.covariances(first + a, first + b)
-    return mean.ravel(), np.sqrt(np.maximum(variance, 0.0)).ravel()
-
-
-def level_name(term: Group, column: str) -> str:
-    """What the draws of the levels of one column are called: "1|g", "x|g"."""
-    return f"{'1' if column == 'Intercept' else column}|{term.name}"

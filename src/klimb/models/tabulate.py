@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,10 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.mixtures import mixture_above, mixture_moments, mixture_quantile
 from klimb.report.records import CoefficientRow
 from klimb.theta import ParameterBlock, RowKind, Scale, Theta
+
+if TYPE_CHECKING:
+    from klimb.latents.weights_posterior import WeightPosterior
+    from klimb.terms.group import Group
 
 MANY = 500  # points of theta from which their own quantiles are taken
 DIFFERENCE = 1e-6  # in theta, for the derivative of what is printed
@@ -99,3 +103,20 @@ def _ends(scale: Scale, weights: Array, values: Array, sd: float, tail: float) -
     marginal = back(middle + width * SCORES)
     low, high = marginal_quantile(marginal, np.array([tail, 1.0 - tail]))
     return float(low), float(high), share_above(marginal, 0.0) if width > 0 else float(values[0] > 0)
+
+
+def level_moments(part: WeightPosterior, place: slice, term: Group) -> tuple[Array, Array]:
+    """Means and sds of the coefficients of every level, for the columns as they are written."""
+    k, T = len(term.columns), term.uncentred
+    mean = part.mean[place].reshape(-1, k) @ T.T
+    first = place.start + k * np.arange(term.n_levels)
+    variance = np.zeros_like(mean)
+    for j in range(k):
+        for a, b in zip(*np.nonzero(np.outer(T[j], T[j])), strict=True):
+            variance[:, j] += T[j, a] * T[j, b] * part.covariances(first + a, first + b)
+    return mean.ravel(), np.sqrt(np.maximum(variance, 0.0)).ravel()
+
+
+def level_name(term: Group, column: str) -> str:
+    """What the draws of the levels of one column are called: "1|g", "x|g"."""
+    return f"{'1' if column == 'Intercept' else column}|{term.name}"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FEW_DRAWS = 0.15  # effective draws over draws below which nothing is corrected
 HARMLESS = 0.9  # the same above which a heavy tail carries next to nothing
-MANY_EFFECTIVE = 2000.0  # effective points of theta from which a heavy tail carries next to nothing
+MANY_EFFECTIVE, HOPELESS = 2000.0, 1.2  # effective points of theta from which k-hat may go up to this
 WRONG_MEAN, WRONG_SD = 0.2, 0.1  # errors of what is shown from which it cannot be called right: in sd, and relative
 PRECISION = 0.005  # relative error of an sd that no check goes below
 REMAINING = 0.1  # share of a correction that may be left
@@ -114,7 +114,7 @@ def _unfinished(fit: Fit) -> Verdict | None:
 
 def _badly_integrated(components: Components) -> Verdict | None:
     """False comparisons with NaN are those of hyperparameters that were not integrated out by importance weights."""
-    heavy = components.khat > RELIABLE and components.n_effective < MANY_EFFECTIVE
+    heavy = components.khat > (RELIABLE if components.n_effective < MANY_EFFECTIVE else HOPELESS)
     if not (heavy or components.n_effective < FEWEST_EFFECTIVE):
         return None
     return Verdict("doubt", components.khat, "tail of the weights of hyperparameters (k-hat)",
