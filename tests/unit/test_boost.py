@@ -26,6 +26,12 @@ RNG = np.random.default_rng(0)
 Batch = Callable[[np.ndarray], np.ndarray]
 
 
+@pytest.fixture(autouse=True)
+def no_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a program that has not imported JAX, whatever other tests have done in this interpreter."""
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+
+
 def banana(x: np.ndarray) -> np.ndarray:
     return -(x[:, 0] ** 2) / 8 - 0.5 * (x[:, 1] - 0.5 * (x[:, 0] ** 2 - 4)) ** 2 - np.log(4 * np.pi)
 

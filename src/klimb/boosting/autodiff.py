@@ -32,6 +32,10 @@ def recognise(log_density: Function, point: Array) -> tuple[Function, Function] 
         scalar = lambda x: jax.numpy.reshape(log_density(x), ())  # noqa: E731
         value = jax.jit(jax.vmap(scalar))
         slope = jax.jit(jax.vmap(jax.grad(scalar)))
+        try:
+            slope(jax.numpy.asarray(point)[None])
+        except Exception:  # it works on numbers, with NumPy's functions or Python's branches, and cannot be traced
+            return None
     return _numpy(jax, value), _numpy(jax, slope)
 
 
