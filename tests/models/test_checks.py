@@ -14,8 +14,8 @@ from tests.registries import as_before
 import klimb
 from benchmarks.checks import Case, available, right, right_cases, wrong_cases
 from klimb.cli import run
-from klimb.models.check_view import MOST_ROWS, CheckView, trend
-from klimb.models.checks import CHECKS, Check, _kurtosis_score, _skew_score, register
+from klimb.models.check_view import MOST_ROWS, CheckView, kurtosis_score, skew_score, trend
+from klimb.models.checks import CHECKS, Check, register
 from klimb.report.diagnostics import quantile_residuals
 from klimb.report.records import Finding
 
@@ -99,8 +99,8 @@ def test_a_row_that_counts_twice_is_two_rows() -> None:
 
 def test_moments_are_scored_as_in_the_literature() -> None:
     z = np.random.default_rng(2).standard_t(6.0, 150)
-    assert _skew_score(float(stats.skew(z)), 150.0) == pytest.approx(stats.skewtest(z).statistic)
-    assert _kurtosis_score(float(stats.kurtosis(z)), 150.0) == pytest.approx(stats.kurtosistest(z).statistic)
+    assert skew_score(float(stats.skew(z)), 150.0) == pytest.approx(stats.skewtest(z).statistic)
+    assert kurtosis_score(float(stats.kurtosis(z)), 150.0) == pytest.approx(stats.kurtosistest(z).statistic)
 
 
 def test_quantile_residuals_of_counts_are_normal() -> None:

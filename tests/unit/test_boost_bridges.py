@@ -103,7 +103,7 @@ def test_pymc() -> None:
 
 def test_functions_that_jax_cannot_trace_are_called_as_they_are() -> None:
     pytest.importorskip("jax")
-    found = klimb.boost(lambda x: -0.5 * x[0] ** 2 if x[0] > 0.0 else -0.5 * x[0] ** 2, 1, n_components=1)
+    found = klimb.boost(lambda x: -0.5 * x[0] ** 2 if x[0] > 0.0 else -0.5 * abs(x[0]) ** 2, 1, n_components=1)
     assert found.mean[0] == pytest.approx(0.0, abs=1e-3)
     assert found.sd[0] == pytest.approx(1.0, rel=1e-2)
 
