@@ -130,8 +130,9 @@ sys.exit(run(["linger", sys.argv[1]]))
 @pytest.mark.parametrize(("kind", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_command_leaves_nothing(tmp_path: Path, kind: signal.Signals, code: int) -> None:
     target = tmp_path / "a.txt"
+    # A shell that runs the tests in the background has their children ignore SIGINT.
     with subprocess.Popen([sys.executable, "-c", WRITER, str(target)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True) as process:
+                          text=True, preexec_fn=lambda: signal.signal(kind, signal.SIG_DFL)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(kind)
