@@ -1,8 +1,9 @@
 """Hyperparameters integrated out: points of theta around the peak that stand for all others, with weights.
 
 theta = mode + A z makes the objective (bound plus log prior) a unit bowl near its best. One or two hyperparameters get
-a lattice in z that grows until the objective has fallen off, wherever that is; more get a central composite design
-whose axes are stretched to either side as the objective asks (Rue, Martino and Chopin 2009, section 6.5, has both).
+a lattice in z that grows until the objective has fallen off, wherever that is; more are sampled with importance weights
+(`klimb.models.adaptive`), or, where fits are too expensive for that, get a central composite design whose axes are
+stretched to either side (Rue, Martino and Chopin 2009, section 6.5, has lattice and design).
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ def integrate(model: Model, y: Any, *, weights: Any = None, tol: float = 1e-2, m
     """Integrate the hyperparameters out instead of choosing them.
 
     From the best ones, found as by `optimise`, and the curvature of the bound there: one or two hyperparameters get a
-    lattice, cut where the bound has fallen off, more get a central composite design. Each point is fitted and weighted
-    by exp(bound + log prior).
+    lattice, cut where the objective has fallen off, more are sampled with importance weights. The objective is bound
+    plus log prior, with the gain of the exact evidence over the bound where that can be told.
     """
     return _fitted(model, y, weights, "integrate", search_tol=tol, search_iter=max_iter, restarts=restarts, seed=seed,
                    listen=callback)
