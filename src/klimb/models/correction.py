@@ -15,6 +15,7 @@ from typing import final
 import numpy as np
 
 from klimb.infer.result import Result
+from klimb.latents.shocks import Shocks
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import matched_draws
@@ -93,10 +94,11 @@ class Corrector:
         if not self.wanted:
             return None
         self._count += 1
-        dim = 0 if (shocks := result.posterior.latent.shocks(result.posterior)) is None else shocks.dim
+        shocks = result.posterior.latent.shocks(result.posterior)
+        dim = 0 if shocks is None else shocks.dim
         each = DRAWS_PER_WEIGHT if self._variance > EVEN else DRAWS_PER_WEIGHT // 2
         n = int(np.clip(each * dim, FEWEST_DRAWS, MOST_DRAWS))
-        weights = self._weights(result, n, self._nodes)
+        weights = self._weights(result, n, self._nodes, shocks)
         if weights is None:
             return None
         n = max(min(n, int(MOST_VALUES / weights.work)), int(self._free / weights.work), FEWEST_DRAWS)
@@ -113,12 +115,13 @@ class Corrector:
         return Correction(smoothed.log_mean - weights.bound, part, draws.log_weights - smoothed.log_mean, efficiency)
 
     @staticmethod
-    def _weights(result: Result, n: int, nodes: int | None = None) -> CollapsedWeights | None:
+    def _weights(result: Result, n: int, nodes: int | None = None,
+                 shocks: Shocks | None = None) -> CollapsedWeights | None:
         """Weights for about ``n`` draws; None where q is exact, or too much would be asked."""
         problem, posterior = result.problem, result.posterior
         if problem is None or problem.site.gamma_trend == "constant" or not problem.site.separable:
             return None
-        shocks = posterior.latent.shocks(posterior)
+        shocks = posterior.latent.shocks(posterior) if shocks is None else shocks
         if shocks is None or not shocks.dim:
             return None
         found = CollapsedWeights(problem, posterior, shocks, MOST_VALUES / n, nodes)
