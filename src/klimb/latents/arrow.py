@@ -27,16 +27,21 @@ class ArrowRows:
     """Rows of a design with one grouping factor: x'w + t'b of the level.
 
     ``X`` (n, B), ``codes`` (n,) the level of each row, -1 where it was never seen and adds nothing, ``values`` (n, k).
+    Weights of ``sparse`` columns, a CSR matrix, come after those of ``X``.
     """
 
     X: Array
     codes: npt.NDArray[np.intp]
     values: Array
+    sparse: Any = None
 
     def times(self, weights: Array) -> Array:
         """x'w + t'b for draws of the weights, one a row."""
         B, k = self.X.shape[1], self.values.shape[1]
         f = weights[:, :B] @ self.X.T
+        if self.sparse is not None:
+            crossed = weights[:, B : B + self.sparse.shape[1]]
+            f, B = f + (self.sparse @ crossed.T).T, B + self.sparse.shape[1]
         if k and weights.shape[1] > B:
             levels = weights[:, B:].reshape(len(weights), -1, k)
             t = np.where((self.codes >= 0)[:, None], self.values, 0.0)

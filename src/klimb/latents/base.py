@@ -273,11 +273,11 @@ class Latent(ABC):
         return None
 
     @classmethod
-    def rows_of(cls, X: Any, codes: npt.NDArray[np.intp], values: Array, n_levels: int) -> Any:
-        """Rows of a linear model in the form that ``detach(posterior).at`` takes."""
+    def rows_of(cls, X: Any, codes: npt.NDArray[np.intp], values: Array, n_levels: int, sparse: Any = None) -> Any:
+        """Rows of a linear model in the form that ``detach(posterior).at`` takes; ``sparse`` as in `LinearParts`."""
         from klimb.latents.linear import dense_rows
 
-        return dense_rows(X, codes, values, n_levels)
+        return dense_rows(X, codes, values, n_levels, sparse)
 
     def _dense_design(self) -> Array:
         """``design()``, or an `InputError` where it would be too large to form."""

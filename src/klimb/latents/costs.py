@@ -44,6 +44,7 @@ class Shape:
     chain: bool = False  # a Gaussian process over one input whose kernel has a state
     kernel: bool = False  # a Gaussian process; n_weights are its sites or its inducing points
     memory: float = inf  # bytes that may be used
+    sparse: int = 0  # columns of the border that are levels of other groups, by their codes
 
     @property
     def linear(self) -> bool:

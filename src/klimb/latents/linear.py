@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -17,7 +18,8 @@ class LinearParts:
     """f = X w + values'(weights of the row's level) + N(0, slack), w ~ N(mean, cov), levels ~ N(0, group_cov) each.
 
     Without a group ``codes`` are -1 and ``n_levels`` is 0. ``fixed_columns`` says that X and the slack do not move with
-    the prior, so that what is made of them may be kept.
+    the prior, so that what is made of them may be kept. Further columns may be ``sparse``: their weights come after w,
+    and each of ``roots`` is (R, copies), for as many consecutive vectors of weights with prior N(0, R R').
     """
 
     X: Any  # (n, B) array, or a DesignMatrix
@@ -29,23 +31,34 @@ class LinearParts:
     n_levels: int = 0
     group_cov: Array | None = None  # (k, k)
     fixed_columns: bool = True
+    sparse: Any = None  # (n, S) CSR matrix
+    roots: tuple[tuple[Array, int], ...] = ()
 
     def dense(self) -> tuple[Array, Array, Array]:
         """Columns, prior mean and covariance with the levels among the other weights, after them."""
         if not self.n_levels:
             return self.X, self.mean, self.cov
+        from scipy.linalg import block_diag
+
         assert self.group_cov is not None
-        k, B = self.values.shape[1], len(self.mean)
-        size = B + self.n_levels * k
-        cov = np.zeros((size, size))
-        cov[:B, :B] = np.diag(self.cov) if self.cov.ndim == 1 else self.cov
-        cov[B:, B:] = np.kron(np.eye(self.n_levels), self.group_cov)
-        X = dense_rows(self.X, self.codes, self.values, self.n_levels)
-        return X, np.concatenate([self.mean, np.zeros(size - B)]), cov
+        shared = np.diag(self.cov) if self.cov.ndim == 1 else self.cov
+        crossed = [np.kron(np.eye(copies), root @ root.T) for root, copies in self.roots]
+        cov = np.asarray(block_diag(shared, *crossed, np.kron(np.eye(self.n_levels), self.group_cov)))
+        X = dense_rows(self.X, self.codes, self.values, self.n_levels, self.sparse)
+        return X, np.concatenate([self.mean, np.zeros(len(cov) - len(self.mean))]), cov
 
 
-def dense_rows(X: Any, codes: npt.NDArray[np.intp], values: Array, n_levels: int) -> Any:
+def side_by_side(columns: Sequence[Any]) -> Any:
+    """Matrices, dense or sparse, as the columns of one CSR matrix."""
+    from scipy.sparse import csr_matrix, hstack
+
+    return csr_matrix(hstack([csr_matrix(one) for one in columns], format="csr"))
+
+
+def dense_rows(X: Any, codes: npt.NDArray[np.intp], values: Array, n_levels: int, sparse: Any = None) -> Any:
     """Shared columns, then a column for each coefficient of each level; levels never seen add nothing."""
+    if sparse is not None:
+        X = np.hstack([X, sparse.toarray()])
     if not n_levels:
         return X
     n, k = values.shape

@@ -267,7 +267,7 @@ class Mixed(Latent):
     @classmethod
     def of_parts(cls, parts: LinearParts, kept: dict[str, Any]) -> Mixed | None:
         """Rows are sorted by level once, whatever the prior."""
-        if not parts.n_levels:
+        if not parts.n_levels or parts.sparse is not None:
             return None
         if "sorted" not in kept:
             kept["sorted"] = cls(parts.X, parts.codes, parts.values, n_levels=parts.n_levels)
@@ -276,12 +276,13 @@ class Mixed(Latent):
                                       X=None if parts.fixed_columns else parts.X, slack=parts.slack)
 
     @classmethod
-    def rows_of(cls, X: Any, codes: npt.NDArray[np.intp], values: Array, n_levels: int) -> ArrowRows:
-        return ArrowRows(X, codes, values)
+    def rows_of(cls, X: Any, codes: npt.NDArray[np.intp], values: Array, n_levels: int,
+                sparse: Any = None) -> ArrowRows:
+        return ArrowRows(X, codes, values, sparse)
 
     @classmethod
     def costs(cls, shape: Shape) -> Option | None:
-        return arrow(shape) if shape.linear and shape.n_levels > 0 else None
+        return arrow(shape) if shape.linear and shape.n_levels > 0 and not shape.sparse else None
 
     def predict(self, posterior: Posterior, X_new: Any, codes: Any, values: Any = None) -> tuple[Array, Array]:
         """Mean and variance of f at new rows; a level of -1 is one that was never seen, and gets the prior."""

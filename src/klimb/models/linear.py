@@ -23,7 +23,7 @@ from klimb.latents import LATENTS
 from klimb.latents.attached import AttachedWeights
 from klimb.latents.base import Latent, Posterior
 from klimb.latents.costs import Shape
-from klimb.latents.linear import LinearParts
+from klimb.latents.linear import LinearParts, side_by_side
 from klimb.latents.outputs import Outputs
 from klimb.latents.weights import Weights
 from klimb.latents.weights_posterior import WeightPosterior
@@ -42,21 +42,28 @@ from klimb.theta import Theta
 
 MOST_ENTRIES = 2**27  # of the matrix of shared columns (1 GiB)
 MOST_COLUMNS = 5000  # their posterior covariance is a dense matrix
+MOST_CROSSED = 10_000  # the same where most of them are levels of groups, whose rows are kept sparse
+FEW_LEVELS = 64  # weights of all groups but the largest up to which they are dense columns like any other
 MEMORY = 8e9  # bytes that a fit may take
 PREDICTED = 0.03  # relative error of variances that are estimated after a fit
+CROSSED = 0.02  # multiplications of a dense product over those of a sum over rows, in time
 WIDE = 1.5  # columns over rows from which N x N matrices are cheaper than D x D ones
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class LinearRows:
-    """Rows in the columns of a model: those that all share, and the codes of the one group that keeps them."""
+    """Rows in the columns of a model: those that all share, and the codes of the one group that keeps them.
+
+    Of the columns that all share, those of many levels are ``sparse``: their weights come after those of ``X``.
+    """
 
     X: Any  # (n, B) array, or a DesignMatrix; zeros where features of `Moving` terms go
     codes: Any  # (n,), `UNSEEN` everywhere without such a group
     values: Array  # (n, k), k = 0 without such a group
     blocks: tuple[TermBlock, ...]
     shift: Array  # (n,)
+    sparse: Any = None  # (n, S) CSR matrix of the terms whose columns are mostly zero; None without any
 
     @property
     def n(self) -> int:
@@ -73,6 +80,7 @@ class LinearModel(Model):
     likelihood: Likelihood
     at: Array
     coded: int = -1  # which term may keep its codes, -1: none
+    sparse: tuple[int, ...] = ()  # which other terms have sparse columns
     form: str = "Weights"  # which of `klimb.latents.LATENTS` it is fitted with
     rows: LinearRows | None = field(default=None, metadata={SKIPPED: False})
     kept: dict[str, Any] = field(default_factory=dict, metadata={SKIPPED: False}, repr=False)  # by all theta
@@ -83,7 +91,10 @@ class LinearModel(Model):
         """The model of terms that know their priors, with the columns of the data of the fit."""
         sizes = [term.size if isinstance(block, Coded) else 0 for term, block in zip(terms, blocks, strict=True)]
         coded = int(np.argmax(sizes)) if max(sizes, default=0) > 0 else -1
-        model = cls(tuple(terms), likelihood, np.zeros(0), coded)
+        if coded >= 0:
+            sizes[coded] = 0
+        sparse = tuple(np.flatnonzero(sizes).tolist()) if sum(sizes) > FEW_LEVELS else ()
+        model = cls(tuple(terms), likelihood, np.zeros(0), coded, sparse)
         model._check_size(blocks)
         model = replace(model, at=model.theta.start, rows=model.arranged(blocks))
         return replace(model, form=model.plan().choice)
@@ -109,7 +120,7 @@ class LinearModel(Model):
         size = self.width + levels * k
         nonzeros = rows.X.nnz if hasattr(rows.X, "nnz") else rows.n * size
         return Shape(rows.n, size, nonzeros, levels, k, self.width, outputs, apart=True,
-                     dense=not hasattr(rows.X, "nnz"), memory=MEMORY)
+                     dense=not hasattr(rows.X, "nnz"), memory=MEMORY, sparse=self.width - self._dense_width)
 
     @property
     def _n_levels(self) -> int:
@@ -133,41 +144,47 @@ class LinearModel(Model):
 
     @cached_property
     def places(self) -> tuple[slice, ...]:
-        """The weights of each term, of one field; those of the coded term come last."""
+        """The weights of each term, of one field: those of dense columns, of sparse ones, of the coded term."""
         begin, places = 0, list[slice]()
         for number, term in enumerate(self.terms):
-            size = 0 if number == self.coded else term.size
+            size = 0 if number == self.coded or number in self.sparse else term.size
             places.append(slice(begin, begin + size))
             begin += size
-        if self.coded >= 0:
-            start = max(begin, 1)
-            places[self.coded] = slice(start, start + self.terms[self.coded].size)
+        begin = self._dense_width
+        for number in (*self.sparse, *([self.coded] if self.coded >= 0 else [])):
+            places[number] = slice(begin, begin + self.terms[number].size)
+            begin = places[number].stop
         return tuple(places)
 
     @property
+    def _dense_width(self) -> int:
+        """How many dense columns there are; at least one, which holds the place where there are none."""
+        apart = (self.coded, *self.sparse)
+        return max(sum(term.size for number, term in enumerate(self.terms) if number not in apart), 1)
+
+    @property
     def width(self) -> int:
-        """How many columns all rows share; at least one, which holds the place where there are none."""
-        return max(sum(term.size for number, term in enumerate(self.terms) if number != self.coded), 1)
+        """How many columns all rows share."""
+        return self._dense_width + sum(self.terms[number].size for number in self.sparse)
 
     def _check_size(self, blocks: Sequence[TermBlock]) -> None:
-        n, width = _length(blocks), self.width
-        if width <= MOST_COLUMNS and width * n <= MOST_ENTRIES:
-            return
-        beside = [term for number, (term, block) in enumerate(zip(self.terms, blocks, strict=True))
-                  if isinstance(block, Coded) and number != self.coded]
-        if beside:
+        n, dense, beside = _length(blocks), self._dense_width, [self.terms[number] for number in self.sparse]
+        if self.width > MOST_CROSSED and beside:
             worst = max(beside, key=lambda term: term.size)
-            raise InputError(f"all grouping factors but the largest may have {MOST_COLUMNS} weights in all, and "
-                             f"{MOST_ENTRIES:.0e} entries", f"{width} columns for {n} rows",
-                             f"{worst.name!r} has {worst.size} weights: leave it out, or nest it.")
+            raise InputError(f"all grouping factors but the largest may have {MOST_CROSSED:,} weights in all",
+                             f"{self.width:,} columns for {n:,} rows",
+                             f"{worst.name!r} has {worst.size:,} weights: leave it out, or use klimb.latents.Implicit "
+                             "with a sparse matrix.")
+        if dense <= MOST_COLUMNS and dense * n <= MOST_ENTRIES:
+            return
         raise InputError(f"a model by formula may have {MOST_COLUMNS} columns, and {MOST_ENTRIES:.0e} entries",
-                         f"{width} columns for {n} rows", "Use klimb.latents.Weights with a sparse matrix.")
+                         f"{dense} columns for {n} rows", "Use klimb.latents.Weights with a sparse matrix.")
 
     def arranged(self, blocks: Sequence[TermBlock]) -> LinearRows:
         """The columns of every term as rows of this model."""
         n = _length(blocks)
-        X, shift = np.zeros((n, self.width)), np.zeros(n)
-        codes, values = np.full(n, UNSEEN, dtype=np.intp), np.zeros((n, 0))
+        X, shift = np.zeros((n, self._dense_width)), np.zeros(n)
+        codes, values, columns = np.full(n, UNSEEN, dtype=np.intp), np.zeros((n, 0)), list[Any]()
         for number, (term, block, place) in enumerate(zip(self.terms, blocks, self.places, strict=True)):
             own = term.shift(block)
             if own is not None:
@@ -175,11 +192,14 @@ class LinearModel(Model):
             elif number == self.coded:
                 assert isinstance(block, Coded)
                 codes, values = block.codes, np.where((block.codes >= 0)[:, None], block.values, 0.0)
+            elif number in self.sparse:
+                assert isinstance(block, Coded)
+                columns.append(block.sparse())
             elif isinstance(block, Coded):
                 X[:, place] = block.dense()
             elif isinstance(block, Dense):
                 X[:, place] = block.values
-        return LinearRows(X, codes, values, tuple(blocks), shift)
+        return LinearRows(X, codes, values, tuple(blocks), shift, side_by_side(columns) if columns else None)
 
     # -- the prior
 
@@ -196,11 +216,11 @@ class LinearModel(Model):
                      for term, values in zip(self.terms, self.values, strict=True))
 
     def prior_moments(self, field: int = 0) -> tuple[Array, Array]:
-        """Prior mean and covariance of the shared weights: variances, or a matrix where blocks need one."""
-        mean, variances = np.zeros(self.width), np.zeros(self.width)
+        """Prior mean and covariance of the weights of dense columns: variances, or a matrix where blocks need one."""
+        mean, variances = np.zeros(self._dense_width), np.zeros(self._dense_width)
         blocks: list[tuple[slice, Array, int]] = []
         for number, (prior, place) in enumerate(zip(self.priors(field), self.places, strict=True)):
-            if prior is None or number == self.coded:
+            if prior is None or number == self.coded or number in self.sparse:
                 continue
             mean[place], variances[place] = prior.mean, prior.variances
             if prior.root is not None and _correlated(prior.root):
@@ -247,8 +267,10 @@ class LinearModel(Model):
         if self.densities:
             return Weights(self._with_identity(X), mean, cov, self._with_zeros(slack), form="primal")
         root = self.values[self.coded][0] if self.coded >= 0 else None
+        crossed = [self.priors(field)[number] for number in self.sparse]
+        roots = tuple((prior.root, prior.copies) for prior in crossed if prior is not None and prior.root is not None)
         parts = LinearParts(X, mean, cov, slack, rows.codes, rows.values, self._n_levels,
-                            None if root is None else root @ root.T, X is rows.X)
+                            None if root is None else root @ root.T, X is rows.X, rows.sparse, roots)
         latent = LATENTS[self.form].of_parts(parts, self.kept)
         if latent is None:
             raise InputError("the latent must be one that is made of columns", self.form,
@@ -351,14 +373,15 @@ class LinearModel(Model):
         rows, (X, _) = self._rows(), self._featured
         d_slack = np.where(posterior.latent.slack > 0, -0.5 * posterior.gamma, 0.0)
         for block in row_blocks(rows.n, 2 * (place.stop - place.start)):
-            cross = q.covariance_with(self._L(X[block], rows.codes[block], rows.values[block]), place)
+            sparse = None if rows.sparse is None else rows.sparse[block]
+            cross = q.covariance_with(self._L(X[block], rows.codes[block], rows.values[block], sparse), place)
             yield (block, np.outer(posterior.a[block], q.mean[place]) - posterior.gamma[block, None] * cross,
                    d_slack[block])
 
     # -- predictions
 
-    def _L(self, X: Any, codes: Any, values: Array) -> Any:
-        return LATENTS[self.form].rows_of(X, codes, values, self._n_levels)
+    def _L(self, X: Any, codes: Any, values: Array, sparse: Any = None) -> Any:
+        return LATENTS[self.form].rows_of(X, codes, values, self._n_levels, sparse)
 
     def prepare(self, new: Any) -> LinearRows:
         """Columns of new rows, or those of the fit."""
@@ -382,7 +405,9 @@ class LinearModel(Model):
         if L.shape[1] > self.width and L[:, self.width :].any():
             raise InputError("functionals of a group's own weights are asked of its rows", "weights of levels",
                              "Use random_effects.")
-        return LATENTS[self.form].rows_of(L[:, : self.width], none, np.zeros((len(L), k)), self._n_levels)
+        dense = self._dense_width
+        sparse = side_by_side([L[:, dense : self.width]]) if self.sparse else None
+        return self._L(L[:, :dense], none, np.zeros((len(L), k)), sparse)
 
     def functionals(self, prepared: LinearRows, *, new_levels: bool = True) -> Functionals:
         X, rest = self._with_features(prepared)
@@ -391,12 +416,14 @@ class LinearModel(Model):
             if root is not None:
                 rest = rest + np.einsum("ij,ij->i", root, root)
         fields = len(self.likelihood.fields)
-        L = self._L(X, prepared.codes, prepared.values)
+        L = self._L(X, prepared.codes, prepared.values, prepared.sparse)
         return Functionals(L, rest, np.tile(prepared.shift, fields))
 
     def work(self) -> float:
         rows = self._rows()
-        return 15.0 * rows.n * float(self.width + rows.values.shape[1] + 5) ** 2
+        k = rows.values.shape[1] + (0 if rows.sparse is None else len(self.sparse))
+        levels = 0.0 if rows.sparse is None else CROSSED * (self.width + self._n_levels) * float(self.width) ** 2
+        return 15.0 * (rows.n * float(self._dense_width + k + 5) ** 2 + levels)
 
 
 def _length(blocks: Sequence[TermBlock]) -> int:

@@ -58,6 +58,17 @@ class Coded:
             out[at, self.codes[at] * k + j] = self.values[at, j]
         return out
 
+    def sparse(self) -> Any:
+        """The same as a CSR matrix."""
+        from scipy.sparse import csr_matrix
+
+        n, k = self.values.shape
+        at = np.flatnonzero(self.codes >= 0)
+        columns = self.codes[at, None] * k + np.arange(k)
+        counts = np.where(self.codes >= 0, k, 0)
+        return csr_matrix((self.values[at].ravel(), columns.ravel(), np.concatenate([[0], np.cumsum(counts)])),
+                          shape=(n, self.n_levels * k))
+
 
 @final
 @dataclass(frozen=True, eq=False)
