@@ -1,0 +1,202 @@
+"""The tree of fronts: what a multifrontal Cholesky factorisation knows before it sees a number.
+
+A front is a set of pivots that are eliminated together and their boundary, the later nodes that they are coupled to, by the matrix
+or by fill. Its panel is a dense array with a row for each pivot and each node of the boundary and a column for each pivot.
+All panels lie one behind the other in one buffer, so the entries of the matrix are scattered into them in one step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csc_array
+
+from klimb.linalg.ordering import Dissection, Integers, Mask, dissect, invented_coordinates
+from klimb.numerics.arrays import Array
+
+Window = tuple[slice, slice]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the boundary of a front lies among the rows of its parent: ``first`` of it are pivots there.
+
+    ``runs`` has pairs (rows in the parent, rows in the boundary) that are contiguous in both.
+    """
+
+    rows: Integers
+    first: int
+    runs: list[tuple[slice, slice]]
+
+    @staticmethod
+    def of(rows: Integers, first: int) -> Placement:
+        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
+        if 0 < first < len(rows):
+            breaks = np.union1d(breaks, [first])
+        ends = [*breaks.tolist(), len(rows)]
+        runs, begin = [], 0
+        starts = rows[[0, *breaks]].tolist()
+        for start, end in zip(starts, ends, strict=True):
+            runs.append((slice(start, start + end - begin), slice(begin, end)))
+            begin = end
+        return Placement(rows, first, runs)
+
+
+@dataclass(frozen=True)
+class Front:
+    """Pivots ``begin`` to ``end`` of the new order; ``boundary`` are later nodes; the panel begins at ``offset``."""
+
+    begin: int
+    end: int
+    boundary: Integers
+    offset: int
+    parent: int
+    placement: Placement | None
+
+    @property
+    def pivots(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.begin + len(self.boundary)
+
+
+class FrontTree:
+    """Order, fronts and the places of a symmetric pattern's entries (CSC, both triangles, with its diagonal).
+
+    ``last`` marks nodes that are eliminated after all others: those coupled to so many that no separator avoids them.
+    """
+
+    def __init__(self, pattern: Any, last: Mask, coordinates: Array | None = None) -> None:
+        self.size = pattern.shape[0]
+        dissection, points = _dissected(pattern, last, coordinates)
+        rank = _postorder(dissection.parent)[dissection.front]
+        self.order = np.lexsort((_along(points, rank), rank))
+        place = np.empty(self.size, dtype=np.int64)
+        place[self.order] = np.arange(self.size)
+        counts = np.bincount(rank)
+        ends = np.cumsum(counts)
+        column = np.repeat(np.arange(self.size), np.diff(pattern.indptr))
+        row, column = place[pattern.indices], place[column]
+        lower = np.flatnonzero(row >= column)
+        row, column = row[lower], column[lower]
+        owner = np.repeat(np.arange(len(ends)), counts)
+        boundaries = _boundaries(row, column, owner, ends)
+        self.fronts = _linked(boundaries, owner, ends)
+        # entry (row, column) of the lower triangle has this place in the buffer of panels
+        self.entries, self.lower = self._places(row, column, owner), lower
+        self.mirrored = np.empty(pattern.nnz, dtype=np.int64)  # the same for both triangles
+        self.mirrored[_transposition(pattern)[lower]] = self.entries
+        self.mirrored[lower] = self.entries
+        self.length = int(sum(front.rows * front.pivots for front in self.fronts))
+        self.diagonal = np.concatenate([front.offset + np.arange(front.pivots) * (front.pivots + 1) for front in self.fronts])
+        self.children: list[list[int]] = [[] for _ in self.fronts]
+        for i, front in enumerate(self.fronts):
+            if front.parent >= 0:
+                self.children[front.parent].append(i)
+
+    def _places(self, row: Integers, column: Integers, owner: Integers) -> Integers:
+        front = owner[column]
+        begin = np.array([f.begin for f in self.fronts])
+        width = np.array([f.pivots for f in self.fronts])
+        offset = np.array([f.offset for f in self.fronts])
+        local = row - begin[front]
+        outside = np.flatnonzero(local >= width[front])
+        # boundaries one behind the other, each with its front's number times n added, are sorted: one search finds all
+        sizes = np.array([len(f.boundary) for f in self.fronts])
+        keys = np.concatenate([f.boundary for f in self.fronts]) + np.repeat(np.arange(len(sizes)), sizes) * self.size
+        found = np.searchsorted(keys, row[outside] + front[outside] * self.size)
+        local[outside] = found - (np.cumsum(sizes) - sizes)[front[outside]] + width[front[outside]]
+        return np.asarray(offset[front] + local * width[front] + column - begin[front])
+
+
+def _transposition(pattern: Any) -> Integers:
+    """The place of entry (j, i) for each entry (i, j) of a symmetric CSC pattern."""
+    places = csc_array((np.arange(pattern.nnz), pattern.indices, pattern.indptr), shape=pattern.shape)
+    return np.asarray(places.tocsr().data)
+
+
+def _dissected(pattern: Any, last: Mask, coordinates: Array | None) -> tuple[Dissection, Array]:
+    """Fronts by nested dissection of the nodes that are not last, and one front above them for those that are."""
+    size, inner = pattern.shape[0], np.flatnonzero(~last)
+    graph = pattern if len(inner) == size else pattern[inner][:, inner]
+    points = np.zeros((size, 3 if coordinates is None else coordinates.shape[1]))
+    if len(inner):
+        if coordinates is None:
+            made = invented_coordinates(graph)
+            points = np.zeros((size, made.shape[1]))
+            points[inner] = made
+        else:
+            points[inner] = coordinates[inner]
+    found = dissect(graph, points[inner])
+    if len(inner) == size:
+        return found, points
+    front = np.zeros(size, dtype=np.int64)
+    front[inner] = found.front + 1
+    return Dissection(front, np.concatenate([[-1], found.parent + 1])), points
+
+
+def _along(points: Array, front: Integers) -> Array:
+    """A node's coordinate in the direction in which its front is longest, so that neighbours stand side by side."""
+    order = np.argsort(front, kind="stable")
+    starts = np.flatnonzero(np.diff(front[order], prepend=-1))
+    sorted_ = points[order]
+    extent = np.maximum.reduceat(sorted_, starts) - np.minimum.reduceat(sorted_, starts)
+    return np.asarray(np.take_along_axis(points, extent.argmax(axis=1)[front][:, None], 1)[:, 0])
+
+
+def _postorder(parent: Integers) -> Integers:
+    """The rank of every front in an order that has children directly before their parents."""
+    children: list[list[int]] = [[] for _ in parent]
+    stack = []
+    for i, p in enumerate(parent.tolist()):
+        (children[p] if p >= 0 else stack).append(i)
+    rank, left = np.empty(len(parent), dtype=np.int64), len(parent)
+    while stack:  # a parent before its children, numbered from the end
+        i = stack.pop()
+        left -= 1
+        rank[i] = left
+        stack.extend(children[i])
+    return rank
+
+
+def _boundaries(row: Integers, column: Integers, owner: Integers, ends: Integers) -> list[Integers]:
+    """Later nodes coupled to each front: by the matrix, or because a front that it is the first to follow is."""
+    count = len(ends)
+    beyond = row >= ends[owner[column]]
+    keys = np.unique(owner[column[beyond]] * len(owner) + row[beyond])
+    of, nodes = np.divmod(keys, len(owner))
+    split = np.searchsorted(of, np.arange(1, count))
+    boundaries = np.split(nodes, split)
+    pending: list[list[Integers]] = [[] for _ in range(count)]
+    last = ends.tolist()
+    for i in range(count):
+        if pending[i]:
+            merged = np.unique(np.concatenate([boundaries[i], *pending[i]]))
+            boundaries[i] = merged[np.searchsorted(merged, last[i]):]
+            pending[i] = []
+        if len(boundaries[i]):
+            pending[owner[boundaries[i][0]]].append(boundaries[i])
+    return boundaries
+
+
+def _linked(boundaries: list[Integers], owner: Integers, ends: Integers) -> list[Front]:
+    """Fronts with their places in the buffer and in their parents. The parent owns the first node of the boundary."""
+    fronts, begin, offset = [], 0, 0
+    last = ends.tolist()
+    for boundary, end in zip(boundaries, last, strict=True):
+        parent, placement = -1, None
+        if len(boundary):
+            parent = int(owner[boundary[0]])
+            start, stop = (last[parent - 1] if parent else 0), last[parent]
+            first = int(np.searchsorted(boundary, stop))
+            rows = boundary - start
+            rows[first:] = stop - start + np.searchsorted(boundaries[parent], boundary[first:])
+            placement = Placement.of(rows, first)
+        fronts.append(Front(begin, end, boundary, offset, parent, placement))
+        offset += (end - begin) * (end - begin + len(boundary))
+        begin = end
+    return fronts

@@ -1,0 +1,181 @@
+"""Sets of nodes without coupling among themselves, eliminated all at once: leaves of trees, levels of a group, every other node of a chain.
+
+With the set first, M = [[D, C], [C', A]] and D is diagonal: R = D^1/2, L21' = R^-1 C, and A - L21 L21' is what is left to factorise.
+For the inverse, with Z22 that of what is left, Z12 = -D^-1 C Z22 and diag Z11 = 1/D - rowsums(D^-1 C * Z12).
+Products over pairs of neighbours are listed once, where they are few; otherwise they are products of sparse matrices, and what is
+left is dense.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csc_array, csr_array
+
+from klimb.errors import NotPositiveDefiniteError
+from klimb.linalg.ordering import Integers, Mask
+from klimb.numerics.arrays import Array
+
+FEW = 3  # neighbours up to which elimination does not add entries: d (d - 1) new ones for 2 d + 1
+SMALL = 1000  # fewer nodes are not worth a set of their own
+SHARE = 0.2  # of the nodes that a set must hold
+PAIRS = 4_000_000  # products of neighbours that are listed
+BLOCK = 4_000_000  # entries of Z12 that are held at once
+
+
+def independent_set(pattern: Any, last: Mask) -> IndependentSet | None:
+    """The next set worth its elimination, or nothing. ``last`` marks nodes that stay."""
+    size = pattern.shape[0]
+    degree = np.diff(pattern.indptr) - 1
+    if size - int(last.sum()) <= 1 or size < SMALL:
+        return None
+    row, column = pattern.indices, np.repeat(np.arange(size), degree + 1)
+    inner = ~last[row] & ~last[column] & (row != column)
+    row, column = row[inner], column[inner]
+    sparse_degree = np.bincount(column, minlength=size)
+    few = ~last & (sparse_degree <= FEW)
+    taken = _greedy(row, column, sparse_degree, few)
+    if taken.sum() >= SHARE * size:
+        pairs = float((degree[taken].astype(float) ** 2).sum())
+        kept = size - int(taken.sum())
+        if pairs <= min(PAIRS, 4.0 * pattern.nnz):
+            return IndependentSet(pattern, taken, dense=False)
+        if kept**2 <= pairs:
+            return IndependentSet(pattern, taken, dense=True)
+    taken = _greedy(row, column, sparse_degree, ~last)
+    kept, pairs = size - int(taken.sum()), float((degree[taken].astype(float) ** 2).sum())
+    if kept**2 <= 2.0 * pairs and kept < taken.sum():
+        return IndependentSet(pattern, taken, dense=True)
+    return None
+
+
+def _greedy(row: Integers, column: Integers, degree: Integers, allowed: Mask) -> Mask:
+    """A largest set that takes nodes of low degree first: in each pass those that come before all of their neighbours."""
+    size = len(degree)
+    key = np.empty(size, dtype=np.int64)
+    mixed = (np.arange(size) * 2654435761) % 4294967296  # breaks ties without long runs of waiting nodes
+    key[np.lexsort((mixed, degree))] = np.arange(size)
+    taken, open_ = np.zeros(size, dtype=bool), allowed.copy()
+    while open_.any():
+        live = open_[row] & open_[column]
+        row, column = row[live], column[live]
+        beaten = np.zeros(size, dtype=bool)
+        beaten[column[key[row] < key[column]]] = True
+        chosen = open_ & ~beaten
+        taken |= chosen
+        open_ &= beaten
+        open_[row[chosen[column]]] = False
+    taken[-1] &= not taken.all()  # one node stays
+    return taken
+
+
+class IndependentSet:
+    """The set, the pattern of what is left, and the places of entries in both."""
+
+    def __init__(self, pattern: Any, taken: Mask, *, dense: bool) -> None:
+        size = pattern.shape[0]
+        self.entries, self.dense = pattern.nnz, dense
+        self.taken, self.kept = np.flatnonzero(taken), np.flatnonzero(~taken)
+        number = np.empty(size, dtype=np.int64)
+        number[self.taken], number[self.kept] = np.arange(len(self.taken)), np.arange(len(self.kept))
+        row, column = pattern.indices, np.repeat(np.arange(size), np.diff(pattern.indptr))
+        self.pivots = np.flatnonzero(taken[column] & (row == column))
+        self.couplings = np.flatnonzero(taken[column] & ~taken[row])
+        self.inner = np.flatnonzero(~taken[column] & ~taken[row])
+        mirror = csc_array((np.arange(pattern.nnz), pattern.indices, pattern.indptr), shape=pattern.shape).tocsr().data
+        self.mirrored = mirror[self.couplings]
+        self.of = number[column[self.couplings]]
+        self.neighbour = number[row[self.couplings]]
+        self.starts = np.searchsorted(self.of, np.arange(len(self.taken) + 1))
+        left = len(self.kept)
+        inner_key = number[column[self.inner]] * left + number[row[self.inner]]
+        if dense:
+            self.rest = csc_array((np.ones(left * left, dtype=np.int8), np.tile(np.arange(left), left),
+                                   np.arange(left + 1) * left), shape=(left, left))
+            self.places = inner_key
+            return
+        count = np.diff(self.starts)
+        repeat = count[self.of]
+        self.first = np.repeat(np.arange(len(self.of)), repeat)
+        begin = np.cumsum(repeat) - repeat
+        self.second = np.arange(len(self.first)) - begin[self.first] + self.starts[self.of[self.first]]
+        pair_key = self.neighbour[self.first] * left + self.neighbour[self.second]
+        keys, where = np.unique(np.concatenate([inner_key, pair_key]), return_inverse=True)
+        self.places, self.pairs = where[:len(inner_key)], where[len(inner_key):]
+        columns, rows = np.divmod(keys, left)
+        self.rest = csc_array((np.ones(len(keys), dtype=np.int8), rows, np.searchsorted(columns, np.arange(left + 1))),
+                              shape=(left, left))
+
+    def eliminate(self, values: Array) -> tuple[EliminatedSet, Array]:
+        """The columns of L that belong to the set, and the entries of what is left."""
+        pivots = values[self.pivots]
+        if not ((pivots > 0.0) & np.isfinite(pivots)).all():
+            raise NotPositiveDefiniteError("a diagonal entry is not positive")
+        root = np.sqrt(pivots)
+        scaled = values[self.couplings] / root[self.of]
+        left = np.zeros(self.rest.nnz)
+        left[self.places] = values[self.inner]
+        part = EliminatedSet(self, root, scaled)
+        if self.dense:
+            left -= (part.matrix.T @ part.matrix).toarray().ravel()
+        else:
+            left -= np.bincount(self.pairs, scaled[self.first] * scaled[self.second], len(left))
+        return part, left
+
+
+@dataclass(frozen=True)
+class EliminatedSet:
+    """D^1/2 and D^-1/2 C of an independent set."""
+
+    plan: IndependentSet
+    root: Array
+    scaled: Array
+
+    @property
+    def logdet(self) -> float:
+        return 2.0 * float(np.log(self.root).sum())
+
+    @property
+    def matrix(self) -> csr_array:
+        """D^-1/2 C as a sparse matrix."""
+        plan = self.plan
+        return csr_array((self.scaled, plan.neighbour, plan.starts), shape=(len(plan.taken), len(plan.kept)))
+
+    def forward(self, x: Array) -> tuple[Array, Array]:
+        """L11^-1 x1 and x2 - L21 L11^-1 x1."""
+        y = x[self.plan.taken] / self.root[:, None]
+        return y, x[self.plan.kept] - self.matrix.T @ y
+
+    def backward(self, y: Array, x: Array) -> Array:
+        """L^-T of y for the set, given the rest of the solution."""
+        out = np.empty((len(y) + len(x), x.shape[1]))
+        out[self.plan.kept] = x
+        out[self.plan.taken] = (y - self.matrix @ x) / self.root[:, None]
+        return out
+
+    def inverse_entries(self, left: Array) -> Array:
+        """Entries of the inverse on the whole pattern, from those of what is left."""
+        plan = self.plan
+        out = np.empty(plan.entries)
+        out[plan.inner] = left[plan.places]
+        weights = self.scaled / self.root[plan.of]
+        if plan.dense:
+            coupled = self._coupled_dense(left.reshape(len(plan.kept), -1))
+        else:
+            coupled = -np.bincount(plan.first, weights[plan.second] * left[plan.pairs], len(weights))
+        out[plan.couplings] = out[plan.mirrored] = coupled
+        out[plan.pivots] = self.root**-2 - np.bincount(plan.of, weights * coupled, len(self.root))
+        return out
+
+    def _coupled_dense(self, inverse: Array) -> Array:
+        """Entries of -D^-1 C Z22 on the pattern of C, some rows at a time."""
+        plan, matrix = self.plan, self.matrix
+        out = np.empty(len(plan.of))
+        step = max(1, BLOCK // max(1, len(inverse)))
+        for begin in range(0, len(plan.taken), step):
+            block = matrix[begin:begin + step] @ inverse
+            at = slice(plan.starts[begin], plan.starts[min(begin + step, len(plan.taken))])
+            out[at] = block[plan.of[at] - begin, plan.neighbour[at]]
+        return np.asarray(-out / self.root[plan.of])

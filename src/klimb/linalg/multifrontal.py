@@ -1,0 +1,153 @@
+"""Numeric multifrontal factorisation over a tree of fronts: factor, solves, selected inverse.
+
+Notation of one front: the pivots 1, the boundary 2. Its part of the matrix is F = [[F11, F21'], [F21, F22]] with the children's updates
+added. F11 = L11 L11', L21 = F21 L11^-T, and F22 - L21 L21' is the update that goes to the parent.
+
+Arrays are in C order and BLAS reads them as their transposes: the lower triangle of L11 is the upper one of LAPACK.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg.blas import dsyrk, dtrsm
+from scipy.linalg.lapack import dpotrf, dtrtri
+
+from klimb.errors import NotPositiveDefiniteError
+from klimb.linalg.fronts import FrontTree, Placement
+from klimb.numerics.arrays import Array
+
+LOST = 4.0 * np.finfo(float).eps  # a pivot below this share of its diagonal entry has no digit left
+SLICES = 200  # entries for which one indexed addition costs as much as one addition of slices
+
+
+class FrontFactor:
+    """L of P M P' = L L' in panels, for ``values`` of the lower triangle in the order of ``tree.lower``."""
+
+    def __init__(self, tree: FrontTree, values: Array) -> None:
+        self.tree = tree
+        buffer = np.zeros(tree.length)
+        buffer[tree.entries] = values
+        diagonal = buffer[tree.diagonal]
+        updates: dict[int, Array] = {}
+        self.panels: list[tuple[Array, Array]] = []
+        for i, front in enumerate(tree.fronts):
+            p, m = front.pivots, front.rows
+            panel = buffer[front.offset:front.offset + p * m].reshape(m, p)
+            received = [(updates.pop(child), tree.fronts[child].placement) for child in tree.children[i]]
+            for update, placement in received:
+                _add_to_panel(panel, update, placement)
+            top, below = panel[:p], panel[p:]
+            _, info = dpotrf(top.T, lower=0, clean=1, overwrite_a=1)
+            if info != 0:
+                raise NotPositiveDefiniteError(f"a pivot among nodes {front.begin} to {front.end} of the order is not positive")
+            self.panels.append((top, below))
+            if m == p:
+                continue
+            dtrsm(1.0, top.T, below.T, side=0, lower=0, trans_a=1, overwrite_b=1)  # L21' = L11^-1 F21'
+            update = dsyrk(-1.0, below.T, trans=1, lower=0).T
+            for other, placement in received:
+                _add_to_update(update, other, placement, p)
+            updates[i] = update
+        pivots = buffer[tree.diagonal]
+        if not (pivots**2 > LOST * diagonal).all():  # also catches NaN
+            raise NotPositiveDefiniteError("a pivot has no digit left: the matrix is singular to working precision")
+        self.logdet = 2.0 * float(np.log(pivots).sum())
+
+    def forward(self, x: Array) -> Array:
+        """L^-1 x in place; x of shape (n, k) is in the order of elimination."""
+        for (top, below), front in zip(self.panels, self.tree.fronts, strict=True):
+            y = x[front.begin:front.end]
+            dtrsm(1.0, top.T, y.T, side=1, lower=0, overwrite_b=1)
+            if len(below):
+                x[front.boundary] -= below @ y
+        return x
+
+    def backward(self, x: Array) -> Array:
+        """L^-T x in place."""
+        for (top, below), front in zip(reversed(self.panels), reversed(self.tree.fronts), strict=True):
+            y = x[front.begin:front.end]
+            if len(below):
+                y -= below.T @ x[front.boundary]
+            dtrsm(1.0, top.T, y.T, side=1, lower=0, trans_a=1, overwrite_b=1)
+        return x
+
+    def inverse_entries(self) -> Array:
+        """Entries of M^-1 = Z in the order of the pattern.
+
+        From M Z = I, that is L' Z = L^-1, the rows of one front's pivots read L11' Z1. + L21' Z2. = (L^-1)1., whose right side is zero in the
+        columns 2 and L11^-1 in the columns 1. With W = L21 L11^-1 therefore
+
+            Z21 = -Z22 W,        Z11 = L11^-T L11^-1 - W' Z21.
+
+        Z22 is known when the parent is done, because the boundary of a front lies among its parent's rows (Takahashi's recursion in
+        blocks). Entries of Z outside the panels are never needed.
+        """
+        tree = self.tree
+        buffer = np.empty(tree.length)
+        known: dict[int, Array] = {}
+        waiting = [len(children) for children in tree.children]
+        for i in range(len(tree.fronts) - 1, -1, -1):
+            front, (top, below) = tree.fronts[i], self.panels[i]
+            p, m = front.pivots, front.rows
+            panel = buffer[front.offset:front.offset + p * m].reshape(m, p)
+            root, _ = dtrtri(top.T, lower=0)  # (L11^-1)'
+            panel[:p] = root @ root.T
+            if front.placement is not None:
+                rows = front.placement
+                z22 = _gathered(known[front.parent], rows)
+                waiting[front.parent] -= 1
+                if not waiting[front.parent]:
+                    del known[front.parent]
+                w = below @ root.T
+                np.matmul(z22, w, out=panel[p:])
+                np.negative(panel[p:], out=panel[p:])
+                panel[:p] -= w.T @ panel[p:]
+            if waiting[i]:
+                full = np.empty((m, m))
+                full[:, :p] = panel
+                full[:p, p:] = panel[p:].T
+                if m > p:
+                    full[p:, p:] = z22
+                known[i] = full
+        return buffer[tree.mirrored]
+
+
+def _add_to_panel(panel: Array, update: Array, placement: Placement) -> None:
+    """The columns of a child's update that belong to pivots of its parent."""
+    runs, first = placement.runs, placement.first
+    if len(runs) ** 2 * SLICES > update.size:
+        panel[placement.rows[:, None], placement.rows[:first]] += update[:, :first]
+        return
+    for j, (column, column_of) in enumerate(runs):
+        if column_of.start >= first:
+            break
+        for row, row_of in runs[j:]:
+            panel[row, column] += update[row_of, column_of]
+
+
+def _add_to_update(update: Array, other: Array, placement: Placement, pivots: int) -> None:
+    """The rest of a child's update, which its parent hands on."""
+    runs, first = placement.runs, placement.first
+    if len(runs) ** 2 * SLICES > other.size:
+        rows = placement.rows[first:] - pivots
+        update[rows[:, None], rows] += other[first:, first:]
+        return
+    for j, (column, column_of) in enumerate(runs):
+        if column_of.start < first:
+            continue
+        across = slice(column.start - pivots, column.stop - pivots)
+        for row, row_of in runs[j:]:
+            update[row.start - pivots:row.stop - pivots, across] += other[row_of, column_of]
+
+
+def _gathered(full: Array, placement: Placement) -> Array:
+    """Rows and columns of a symmetric matrix."""
+    runs = placement.runs
+    size = len(placement.rows)
+    if len(runs) ** 2 * SLICES > size * size:
+        return np.asarray(full[placement.rows[:, None], placement.rows])
+    out = np.empty((size, size))
+    for row, row_of in runs:
+        for column, column_of in runs:
+            out[row_of, column_of] = full[row, column]
+    return out

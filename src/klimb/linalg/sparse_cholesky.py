@@ -1,0 +1,109 @@
+"""Sparse Cholesky factorisation with selected inverse: analysis of a pattern once, then a factor for each set of values."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+
+from klimb.linalg.fronts import FrontTree
+from klimb.linalg.independent import IndependentSet, independent_set
+from klimb.linalg.multifrontal import FrontFactor
+from klimb.numerics.arrays import Array
+
+DENSE = 10.0  # a row with more than this many times sqrt(n) entries is eliminated last
+
+
+@final
+class SymbolicCholesky:
+    """The analysis of a symmetric pattern: order of elimination, tree of fronts, places of the entries.
+
+    Parameters
+    ----------
+    pattern
+        Square ``csc_array`` or ``csc_matrix`` with both triangles, every diagonal entry stored, sorted indices and no duplicates.
+        Its values are not looked at.
+    coordinates
+        Positions of the nodes, shape (n, d), where there are any: separators are then found in space, not in the graph.
+
+    Examples
+    --------
+    >>> from scipy.sparse import diags_array
+    >>> M = diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(4, 4)).tocsc()
+    >>> factor = SymbolicCholesky(M).factor(M.data)
+    >>> bool(np.isclose(factor.logdet, np.linalg.slogdet(M.toarray())[1]))
+    True
+    >>> Z = M.copy()
+    >>> Z.data = factor.inverse_entries()
+    >>> bool(np.allclose(Z.diagonal(), np.linalg.inv(M.toarray()).diagonal()))
+    True
+    """
+
+    def __init__(self, pattern: Any, coordinates: Array | None = None) -> None:
+        self.pattern = pattern
+        self.size: int = pattern.shape[0]
+        degree = np.diff(pattern.indptr)
+        last = degree > max(16.0, DENSE * np.sqrt(self.size))
+        nodes = np.arange(self.size)
+        self.stages: list[IndependentSet] = []
+        while (stage := independent_set(pattern, last)) is not None:
+            self.stages.append(stage)
+            pattern, last, nodes = stage.rest, last[stage.kept], nodes[stage.kept]
+        self.tree = FrontTree(pattern, last, None if coordinates is None else coordinates[nodes])
+
+    def factor(self, values: Array) -> SparseCholesky:
+        """The factor for entries in the order of ``pattern.data``; only one triangle is looked at."""
+        return SparseCholesky(self, values)
+
+
+@final
+class SparseCholesky:
+    """P M P' = L L' with what follows from it. Made by `SymbolicCholesky.factor`."""
+
+    def __init__(self, symbolic: SymbolicCholesky, values: Array) -> None:
+        self.symbolic = symbolic
+        self._parts = []
+        self.logdet = 0.0
+        for stage in symbolic.stages:
+            part, values = stage.eliminate(values)
+            self._parts.append(part)
+            self.logdet += part.logdet
+        self._core = FrontFactor(symbolic.tree, values[symbolic.tree.lower])
+        self.logdet += self._core.logdet
+
+    def half_solve(self, b: Array) -> Array:
+        """L^-1 P b for b of shape (n,) or (n, k): the squared length is b' M^-1 b."""
+        x = np.array(b, dtype=float).reshape(len(b), -1)
+        done = []
+        for part in self._parts:
+            y, x = part.forward(x)
+            done.append(y)
+        done.append(self._core.forward(x[self.symbolic.tree.order]))
+        return np.concatenate(done).reshape(np.shape(b))
+
+    def root_solve(self, z: Array) -> Array:
+        """P' L^-T z: has covariance M^-1 where the entries of z are independent with variance 1."""
+        z_ = np.array(z, dtype=float).reshape(len(z), -1)
+        sizes = [len(stage.taken) for stage in self.symbolic.stages]
+        *parts, core = np.split(z_, np.cumsum(sizes))
+        x = np.empty_like(core)
+        x[self.symbolic.tree.order] = self._core.backward(core)
+        for part, y in zip(reversed(self._parts), reversed(parts), strict=True):
+            x = part.backward(y, x)
+        return x.reshape(np.shape(z))
+
+    def solve(self, b: Array) -> Array:
+        """M^-1 b for b of shape (n,) or (n, k)."""
+        return self.root_solve(self.half_solve(b))
+
+    def inverse_entries(self) -> Array:
+        """Entries of M^-1 in the order of ``pattern.data``."""
+        return self._inverse
+
+    @cached_property
+    def _inverse(self) -> Array:
+        values = self._core.inverse_entries()
+        for part in reversed(self._parts):
+            values = part.inverse_entries(values)
+        return values
