@@ -196,6 +196,68 @@ class LogFlat(PositivePrior):
 
 
 @final
+@stored("prior.beta")
+@dataclass(frozen=True)
+class Beta(Prior):
+    """For parameters between two limits: their share of the way from the lower to the upper one is beta(a, b)."""
+
+    a: float
+    b: float
+
+    def __str__(self) -> str:
+        return f"beta({_short(self.a)}, {_short(self.b)})"
+
+
+@final
+@stored("prior.uniform")
+@dataclass(frozen=True)
+class Uniform(PositivePrior):
+    """Every value between ``lower`` and ``upper`` alike."""
+
+    lower: float
+    upper: float
+
+    def log_density(self, value: float) -> float:
+        return -math.log(self.upper - self.lower) if self.lower <= value <= self.upper else -math.inf
+
+    def slope(self, value: float) -> float:
+        return 0.0
+
+    def typical(self) -> float:
+        return 0.5 * (self.lower + self.upper)
+
+    def stan(self, name: str) -> str:
+        return f"uniform_lpdf({name} | {literal(self.lower)}, {literal(self.upper)})"
+
+    def __str__(self) -> str:
+        return f"uniform({_short(self.lower)}, {_short(self.upper)})"
+
+
+@final
+@stored("prior.pc_correlation")
+@dataclass(frozen=True)
+class PCCorrelation(Prior):
+    """Penalised complexity of a correlation r, the simplest model being r = 0: sqrt(-log(1 - r^2)) is exponential."""
+
+    limit: float
+    probability: float  # of |r| > limit
+
+    def log_density(self, value: float) -> float:
+        rate = -math.log(self.probability) / math.sqrt(-math.log1p(-self.limit**2))
+        distance = math.sqrt(-math.log1p(-(value**2)))
+        ratio = abs(value) / distance if distance > 0.0 else 1.0
+        return math.log(0.5 * rate * ratio) - rate * distance - math.log1p(-(value**2))
+
+    def stan(self, name: str) -> str:
+        rate = literal(-math.log(self.probability) / math.sqrt(-math.log1p(-self.limit**2)))
+        distance = f"sqrt(-log1m({name}^2))"
+        return f"log(0.5 * {rate} * abs({name}) / {distance}) - {rate} * {distance} - log1m({name}^2)"
+
+    def __str__(self) -> str:
+        return f"pc_correlation({_short(self.limit)}, {_short(self.probability)})"
+
+
+@final
 @stored("prior.lkj")
 @dataclass(frozen=True)
 class LKJ(Prior):
@@ -299,6 +361,40 @@ def dirichlet(concentration: float = 1.0) -> Dirichlet:
     return Dirichlet(_positive("dirichlet", "concentration", concentration))
 
 
+def beta(a: float = 1.0, b: float = 1.0) -> Beta:
+    """For a share such as phi(bym2(r)); for a correlation rho, of (rho + 1) / 2.
+
+    >>> print(beta(2, 1))
+    beta(2, 1)
+    """
+    return Beta(_positive("beta", "a", a), _positive("beta", "b", b))
+
+
+def pc_correlation(limit: float = 0.5, probability: float = 0.5) -> PCCorrelation:
+    """Penalised complexity for a correlation: P(|rho| > limit) = probability."""
+    return PCCorrelation(_probability("pc_correlation", limit), _probability("pc_correlation", probability))
+
+
+def uniform(lower: float = 0.0, upper: float = 1.0) -> Uniform:
+    """Every value between two limits alike."""
+    low, high = _number("uniform", "lower", lower), _number("uniform", "upper", upper)
+    if low >= high:
+        raise InputError("uniform needs lower < upper", f"{lower} and {upper}", "Pass the smaller one first.")
+    return Uniform(low, high)
+
+
+def pc_range(limit: float, probability: float = 0.5) -> Exponential:
+    """For the range of a field over two coordinates: penalised complexity with P(range < limit) = probability.
+
+    1 / range is exponential (Fuglstad and others 2019), so P(range < r) = exp(-m / r) with m = -log(probability) limit.
+
+    >>> print(pc_range(2.0, 0.5))
+    exponential(0.721, power=-1)
+    """
+    return Exponential(-1.0 / (math.log(_probability("pc_range", probability)) * _positive("pc_range", "limit", limit)),
+                       -1.0)
+
+
 def fixed(value: float) -> Fixed:
     """Hold a standard deviation, a dispersion, a lengthscale at this value."""
     return Fixed(_positive("fixed", "value", value))
@@ -307,7 +403,8 @@ def fixed(value: float) -> Fixed:
 PRIORS: dict[str, Callable[..., Prior]] = {
     "normal": normal, "exponential": exponential, "half_normal": half_normal, "log_normal": log_normal,
     "gamma": gamma, "lkj": lkj, "dirichlet": dirichlet, "fixed": fixed, "pc_variance": pc_variance,
-    "pc_lengthscale": pc_lengthscale,
+    "pc_lengthscale": pc_lengthscale, "pc_range": pc_range, "beta": beta, "uniform": uniform,
+    "pc_correlation": pc_correlation,
 }
 
 

@@ -27,6 +27,7 @@ KINDS = {
     "contrast": "Treatment, Sum, Helmert or Poly",
     "level": "a level of the factor, in quotation marks",
     "levels": 'a list of levels such as ["low", "high"]',
+    "object": "the name of what was passed beside the data",
 }
 CONTRASTS = {"treatment": "Treatment", "sum": "Sum", "helmert": "Helmert", "poly": "Poly"}
 
@@ -85,8 +86,6 @@ FUNCTIONS: dict[str, Function] = {
                  "left of ~: successes and trials"),
     )
 }
-RESERVED = {"rw1": "a random walk", "rw2": "a smooth random walk", "ar1": "an autoregression",
-            "car": "a conditional autoregression over areas", "bym2": "a BYM2 model of areas"}
 _ADVICE = {"I": "Arithmetic is not evaluated: make the column in your data first (poly(x, 2, raw=True): x and x^2).",
            "factor": "Write C(x).", "as.factor": "Write C(x).", "Treatment": 'Write C(x, Treatment, reference="a").',
            "ns": "Use s(x), or bs(x, df=5) without penalty.", "cr": "Use s(x).", "te": "Use gp(x, z).",
@@ -103,10 +102,6 @@ def lookup(call: Call, text: str) -> Function:
     function = FUNCTIONS.get(call.function)
     if function is not None:
         return function
-    if call.function in RESERVED:
-        raise FormulaError("expected a function that is there already", f"{call.function}()",
-                           f"{call.function}() will be {RESERVED[call.function]}; it is not there yet. "
-                           "Until then gp(time) or s(time) and (1 | area) may serve.", text, call.name_span)
     advice = _ADVICE.get(call.function, "")
     if call.function.startswith("contr."):
         advice = "Write C(x, Treatment), C(x, Sum), C(x, Helmert) or C(x, Poly)."
@@ -245,4 +240,5 @@ _CONVERTERS = {
     "contrast": _contrast,
     "level": _level,
     "levels": _levels,
+    "object": _text,
 }

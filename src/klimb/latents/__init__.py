@@ -11,12 +11,16 @@ from klimb.latents.markov import Markov
 from klimb.latents.meanfield import MeanField
 from klimb.latents.mixed import Mixed
 from klimb.latents.outputs import Outputs
+from klimb.latents.precision import Precision
+from klimb.latents.precision_weights import SparseWeights  # which registers it
 from klimb.latents.weights import Weights
 from klimb.latents.weights_posterior import WEIGHT_POSTERIORS, WeightPosterior
 
 LATENTS: dict[str, type[Latent]] = {
-    latent.__name__: latent for latent in (Weights, Kernel, Inducing, Mixed, Markov, Implicit, Outputs, MeanField)
+    latent.__name__: latent for latent in (Weights, Kernel, Inducing, Mixed, Precision, Markov, Implicit, Outputs,
+                                         MeanField)
 }
 
 __all__ = ["LATENTS", "WEIGHT_POSTERIORS", "ArrowRows", "DrawnWeights", "Factor", "Implicit", "Inducing", "Kernel",
-           "Latent", "Markov", "MeanField", "Mixed", "Outputs", "Posterior", "WeightPosterior", "Weights"]
+           "Latent", "Markov", "MeanField", "Mixed", "Outputs", "Posterior", "Precision", "SparseWeights",
+           "WeightPosterior", "Weights"]

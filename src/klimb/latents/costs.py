@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf
+from math import inf, log2
 from typing import final
 
 DENSE_RATE = 2e10  # flops a second of one core in large dense products
@@ -45,11 +45,12 @@ class Shape:
     kernel: bool = False  # a Gaussian process; n_weights are its sites or its inducing points
     memory: float = inf  # bytes that may be used
     sparse: int = 0  # columns of the border that are levels of other groups, by their codes
+    fields: bool = False  # a sparse prior precision
 
     @property
     def linear(self) -> bool:
         """Whether the model is a design with a prior on its weights."""
-        return not (self.chain or self.kernel)
+        return not (self.chain or self.kernel or self.fields)
 
     @property
     def stored(self) -> float:
@@ -129,6 +130,15 @@ def arrow(shape: Shape) -> Option:
     sums = ITERATIONS * GATHERS * N * (k * B + k * k) / SPARSE_RATE  # they wait for memory
     held = 8.0 * (N * (3 * B + 2 * k + VECTORS) + L * k * (2 * B + 2 * k) + 3 * B * B)
     return Option("arrow", flops, flops / DENSE_RATE + sums, held, True)
+
+
+def sparse_factor(shape: Shape) -> Option:
+    """A sparse Cholesky factor with its selected inverse, as on a planar graph: n^1.5 flops, n log n entries."""
+    N, n, B = float(shape.n_sites), float(max(shape.sparse, 1)), float(shape.border - shape.sparse)
+    flops = ITERATIONS * (30.0 * n**1.5 + 2.0 * N * B * B)
+    entries = 8.0 * n * max(log2(n), 1.0)
+    seconds = flops / DENSE_RATE + ITERATIONS * (GATHERS * N + entries) / SPARSE_RATE
+    return Option("sparse factor", flops, seconds, 8.0 * (3 * entries + N * (B + VECTORS)), True)
 
 
 def chain(shape: Shape) -> Option:

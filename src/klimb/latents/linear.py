@@ -19,7 +19,8 @@ class LinearParts:
 
     Without a group ``codes`` are -1 and ``n_levels`` is 0. ``fixed_columns`` says that X and the slack do not move with
     the prior, so that what is made of them may be kept. Further columns may be ``sparse``: their weights come after w,
-    and each of ``roots`` is (R, copies), for as many consecutive vectors of weights with prior N(0, R R').
+    and each of ``roots`` is (R, copies), for as many consecutive vectors of weights with prior N(0, R R'). With fields
+    among them, the prior of all weights is a sparse ``precision``, under ``constraints``.
     """
 
     X: Any  # (n, B) array, or a DesignMatrix
@@ -33,6 +34,9 @@ class LinearParts:
     fixed_columns: bool = True
     sparse: Any = None  # (n, S) CSR matrix
     roots: tuple[tuple[Array, int], ...] = ()
+    precision: Any = None  # (B + S, B + S) CSC matrix instead of cov and roots, on a pattern that does not move
+    logdet: float = 0.0  # of ``precision`` where the constraints hold
+    constraints: Array | None = None
 
     def dense(self) -> tuple[Array, Array, Array]:
         """Columns, prior mean and covariance with the levels among the other weights, after them."""

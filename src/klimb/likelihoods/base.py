@@ -25,10 +25,10 @@ from klimb.errors import InputError
 from klimb.likelihoods.data import Left, Observed, ResponseKind, read_response
 from klimb.likelihoods.links import LINKS, Link
 from klimb.numerics.arrays import Array
-from klimb.priors import Fixed, PositivePrior, Prior, as_prior
+from klimb.priors import Beta, Fixed, PCCorrelation, PositivePrior, Prior, Uniform, as_prior
 from klimb.sites.base import Site
 from klimb.sites.wrappers import Offset, Weighted
-from klimb.theta import ParameterBlock, PositiveParameter
+from klimb.theta import BoundedParameter, ParameterBlock, PositiveParameter
 
 DIFFERENCE = 1e-5  # in theta, for the derivative of the expected log likelihood
 EDGE = 0.5  # counts as half a datum against a mean response at the end of its range
@@ -92,6 +92,10 @@ class Choices:
         if begin is None:
             begin = prior.typical() if isinstance(prior, PositivePrior) else 1.0
         return PositiveParameter(name, prior, begin, unit, kind=kind)
+
+    def bounded(self, name: str, default: Prior, low: float, high: float, *, begin: float = 0.5) -> BoundedParameter:
+        """A parameter between two limits with the user's prior or the default one."""
+        return BoundedParameter(name, self.take(name, default, (Beta, Uniform, PCCorrelation, Fixed)), low, high, begin)
 
     def finish(self) -> None:
         """An error for a name that nothing has."""

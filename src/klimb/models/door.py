@@ -28,7 +28,8 @@ from klimb.terms.encoder import Encoded, Encoder, encode
 def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None = None,
         priors: Mapping[str, Any] | None = None, hyper: HyperMode = "auto", weights: Any = None,
         missing: str = "drop", interval: float = 0.9, tol: float = 1e-6,
-        progress: bool | None = None) -> FormulaFit:
+        progress: bool | None = None, graphs: Mapping[str, Any] | None = None,
+        matrices: Mapping[str, Any] | None = None, meshes: Mapping[str, Any] | None = None) -> FormulaFit:
     """Fit a Bayesian model by formula.
 
     Parameters
@@ -57,6 +58,8 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
         Of the fits, as in `klimb.infer`.
     progress : bool
         Whether to show progress on stderr; by default where that is a terminal and the work takes over a second.
+    graphs, matrices, meshes : dict
+        What terms name: ``"y ~ bym2(region, graph=G)"`` with ``graphs={"G": edges}``; see docs/structured.md.
 
     Returns
     -------
@@ -76,7 +79,8 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     checked_interval(interval)
     resolved = named_site(family) if isinstance(family, Site) else likelihood(family, link)
     frame = read_frame(data)
-    encoder, encoded = encode(formula, frame, missing=missing, weights=_row_weights(weights, frame))
+    objects = {**(graphs or {}), **(matrices or {}), **(meshes or {})}
+    encoder, encoded = encode(formula, frame, missing=missing, weights=_row_weights(weights, frame), objects=objects)
     if encoded.left is None:
         raise InputError("a fit needs a response on the left of ~", repr(formula), "Write y ~ ..., say.")
     model, encoder, observed, printed = build(encoder, encoded, resolved, priors)

@@ -29,6 +29,7 @@ from klimb.latents.weights import Weights
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Likelihood, Observed
 from klimb.linalg.matrix import DesignMatrix, as_design
+from klimb.models.field_prior import JointPrecision
 from klimb.models.grams import Grams
 from klimb.models.model import Functionals, Model
 from klimb.models.prior_sites import WithIdentity
@@ -37,7 +38,18 @@ from klimb.numerics.dense import row_blocks
 from klimb.rows.scaling import Scaling
 from klimb.sites.base import Site
 from klimb.sites.stack import Stack
-from klimb.terms.base import UNSEEN, Coded, Dense, FeatureGradients, Moving, Placed, Term, TermBlock, WeightsPrior
+from klimb.terms.base import (
+    UNSEEN,
+    Coded,
+    Dense,
+    FeatureGradients,
+    Moving,
+    Nodes,
+    Placed,
+    Term,
+    TermBlock,
+    WeightsPrior,
+)
 from klimb.theta import Theta
 
 MOST_ENTRIES = 2**27  # of the matrix of shared columns (1 GiB)
@@ -89,14 +101,17 @@ class LinearModel(Model):
     @classmethod
     def of(cls, terms: Sequence[Term], likelihood: Likelihood, blocks: Sequence[TermBlock]) -> LinearModel:
         """The model of terms that know their priors, with the columns of the data of the fit."""
-        sizes = [term.size if isinstance(block, Coded) else 0 for term, block in zip(terms, blocks, strict=True)]
-        coded = int(np.argmax(sizes)) if max(sizes, default=0) > 0 else -1
+        fields = any(isinstance(block, Nodes) for block in blocks)
+        sizes = [term.size if isinstance(block, Coded | Nodes) else 0
+                 for term, block in zip(terms, blocks, strict=True)]
+        coded = int(np.argmax(sizes)) if max(sizes, default=0) > 0 and not fields else -1
         if coded >= 0:
             sizes[coded] = 0
-        sparse = tuple(np.flatnonzero(sizes).tolist()) if sum(sizes) > FEW_LEVELS else ()
+        sparse = tuple(np.flatnonzero(sizes).tolist()) if fields or sum(sizes) > FEW_LEVELS else ()
         model = cls(tuple(terms), likelihood, np.zeros(0), coded, sparse)
         model._check_size(blocks)
-        model = replace(model, at=model.theta.start, rows=model.arranged(blocks))
+        model = model.moved(model.theta.start)
+        model = replace(model, rows=model.arranged(blocks))
         return replace(model, form=model.plan().choice)
 
     @classmethod
@@ -120,7 +135,8 @@ class LinearModel(Model):
         size = self.width + levels * k
         nonzeros = rows.X.nnz if hasattr(rows.X, "nnz") else rows.n * size
         return Shape(rows.n, size, nonzeros, levels, k, self.width, outputs, apart=True,
-                     dense=not hasattr(rows.X, "nnz"), memory=MEMORY, sparse=self.width - self._dense_width)
+                     dense=not hasattr(rows.X, "nnz"), memory=MEMORY, sparse=self.width - self._dense_width,
+                     fields=any(isinstance(block, Nodes) for block in rows.blocks))
 
     @property
     def _n_levels(self) -> int:
@@ -169,7 +185,7 @@ class LinearModel(Model):
 
     def _check_size(self, blocks: Sequence[TermBlock]) -> None:
         n, dense, beside = _length(blocks), self._dense_width, [self.terms[number] for number in self.sparse]
-        if self.width > MOST_CROSSED and beside:
+        if self.width > MOST_CROSSED and beside and not any(isinstance(block, Nodes) for block in blocks):
             worst = max(beside, key=lambda term: term.size)
             raise InputError(f"all grouping factors but the largest may have {MOST_CROSSED:,} weights in all",
                              f"{self.width:,} columns for {n:,} rows",
@@ -193,8 +209,7 @@ class LinearModel(Model):
                 assert isinstance(block, Coded)
                 codes, values = block.codes, np.where((block.codes >= 0)[:, None], block.values, 0.0)
             elif number in self.sparse:
-                assert isinstance(block, Coded)
-                columns.append(block.sparse())
+                columns.append(term.columns_at(block, self.values[number]))
             elif isinstance(block, Coded):
                 X[:, place] = block.dense()
             elif isinstance(block, Dense):
@@ -271,6 +286,10 @@ class LinearModel(Model):
         roots = tuple((prior.root, prior.copies) for prior in crossed if prior is not None and prior.root is not None)
         parts = LinearParts(X, mean, cov, slack, rows.codes, rows.values, self._n_levels,
                             None if root is None else root @ root.T, X is rows.X, rows.sparse, roots)
+        if self.form == "Precision":
+            joint = JointPrecision(cov, [prior for prior in crossed if prior is not None],
+                                   [self.terms[number] for number in self.sparse])
+            parts = replace(parts, precision=joint.Q, logdet=joint.logdet, constraints=joint.constraints)
         latent = LATENTS[self.form].of_parts(parts, self.kept)
         if latent is None:
             raise InputError("the latent must be one that is made of columns", self.form,
@@ -416,8 +435,14 @@ class LinearModel(Model):
             if root is not None:
                 rest = rest + np.einsum("ij,ij->i", root, root)
         fields = len(self.likelihood.fields)
-        L = self._L(X, prepared.codes, prepared.values, prepared.sparse)
+        L = self._L(X, prepared.codes, prepared.values, self._sparse_columns(prepared))
         return Functionals(L, rest, np.tile(prepared.shift, fields))
+
+    def _sparse_columns(self, rows: LinearRows) -> Any:
+        """Sparse columns; those of rows beyond the nodes of a field may move with its parameters."""
+        if all(not isinstance(block, Nodes) or block.beyond is None for block in rows.blocks):
+            return rows.sparse
+        return side_by_side([self.terms[k].columns_at(rows.blocks[k], self.values[k]) for k in self.sparse])
 
     def work(self) -> float:
         rows = self._rows()
@@ -429,7 +454,7 @@ class LinearModel(Model):
 def _length(blocks: Sequence[TermBlock]) -> int:
     first = blocks[0]
     assert not isinstance(first, Placed)
-    return len(first.inputs) if isinstance(first, Moving) else len(first.values)
+    return len(first.inputs) if isinstance(first, Moving) else int(first.values.shape[0])
 
 
 def _correlated(root: Array) -> bool:

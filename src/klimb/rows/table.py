@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -22,6 +23,7 @@ class Source:
     frame: Frame
     kept: npt.NDArray[np.intp] | None = None
     weights: Array | None = None  # how often each kept row counts
+    objects: Mapping[str, Any] = field(default_factory=dict)  # graphs, matrices and meshes that formulas name
     _numbers: dict[str, Array] = field(default_factory=dict)  # columns that were asked for already
 
     @property

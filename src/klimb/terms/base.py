@@ -72,6 +72,15 @@ class Coded:
 
 @final
 @dataclass(frozen=True, eq=False)
+class Nodes:
+    """Rows of a field: few nonzeros each, over its nodes and whatever other weights it has."""
+
+    values: Any  # (n, size) CSR matrix
+    beyond: Array | None = None  # (n, ...): what a term needs of rows that stand at no node of it
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class Moving:
     """Inputs whose columns move with the hyperparameters."""
 
@@ -84,7 +93,7 @@ class Placed:
     """Columns that stand in the matrix of the model already."""
 
 
-TermBlock: TypeAlias = Dense | Coded | Moving | Placed
+TermBlock: TypeAlias = Dense | Coded | Nodes | Moving | Placed
 
 
 @final
@@ -92,13 +101,17 @@ TermBlock: TypeAlias = Dense | Coded | Moving | Placed
 class WeightsPrior:
     """N(mean, covariance) of the weights of a term, without matrices larger than a level's.
 
-    ``root`` (k, k): every one of ``copies`` levels has N(mean of the level, root root'). Otherwise ``variances`` (D,).
+    ``root`` (k, k): every one of ``copies`` levels has N(mean of the level, root root'). ``precision``: a sparse
+    matrix on a pattern that does not move, with its log determinant where `Term.constraints` hold. Otherwise
+    ``variances`` (D,).
     """
 
     mean: Array  # (D,)
     variances: Array  # (D,)
     root: Array | None = None
     copies: int = 1
+    precision: Any = None  # (D, D) CSC matrix
+    logdet: float = 0.0  # of ``precision``
 
 
 @final
@@ -165,6 +178,15 @@ class Term(ABC):
         """The prior of its weights for one latent field, given the values of its parameters."""
         raise NotImplementedError
 
+    def constraints(self) -> Array | None:
+        """Rows C with C w = 0 for its weights; None where there are none."""
+        return None
+
+    def columns_at(self, block: TermBlock, values: Sequence[Any]) -> Any:
+        """Its sparse columns; they may move with its parameters for rows that stand at none of its nodes."""
+        assert isinstance(block, (Coded, Nodes))
+        return block.values if isinstance(block, Nodes) else block.sparse()
+
     def density(self, values: Sequence[Any]) -> Site | None:
         """One site per weight, where their prior is no Gaussian; ``prior`` is then wide, and only there to be proper.
         """
@@ -202,6 +224,10 @@ class Term(ABC):
     def report(self) -> Reported | None:
         """The coefficients that the table shows; None where only its parameters are shown."""
         return None
+
+    def level_columns(self) -> tuple[str, ...]:
+        """The columns that it reads as levels, whatever their type."""
+        return ()
 
     def factors(self) -> dict[str, Factor]:
         """The factors of the formula that it is made of, by key."""

@@ -6,7 +6,7 @@ points, ...) and makes the same columns of new frames.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, final
 
@@ -29,7 +29,6 @@ from klimb.rows.frames import read_frame
 from klimb.rows.table import Source, complete_rows
 from klimb.terms.base import Term, TermBlock
 from klimb.terms.fixed import FixedTerm
-from klimb.terms.group import Group
 from klimb.terms.registry import term_of
 
 _Learnt = TypeVar("_Learnt")
@@ -100,9 +99,11 @@ class Encoder:
         return replace(self, terms=terms)
 
 
-def encode(formula: str | Formula, frame: Any, *, missing: str = "drop",
-           weights: Array | None = None) -> tuple[Encoder, Encoded]:
+def encode(formula: str | Formula, frame: Any, *, missing: str = "drop", weights: Array | None = None,
+           objects: Mapping[str, Any] | None = None) -> tuple[Encoder, Encoded]:
     """Learn from ``frame`` what ``formula`` asks for, and encode it; rows of weight 0 are left out.
+
+    ``objects`` are graphs, matrices and meshes that terms name.
 
     >>> data = {"y": [0.0, 1.0, 2.0, 3.0], "x": [1.0, 2.0, 3.0, 5.0], "g": ["a", "b", "a", "b"]}
     >>> encoder, encoded = encode("y ~ x + g + (1 | g)", data)
@@ -118,7 +119,7 @@ def encode(formula: str | Formula, frame: Any, *, missing: str = "drop",
     predictors = tuple(dict.fromkeys(name.name for node in nodes for name in used_columns(node, text)))
     targets = [name.name for name in used_columns(formula.response, text)]
     source, dropped = complete_rows(frame, [*targets, *predictors], missing, learning=True, weights=weights)
-    encoder = _learn(formula, parts, source, predictors, missing)
+    encoder = _learn(formula, parts, replace(source, objects=objects or {}), predictors, missing)
     return encoder, encoder.blocks(source, dropped, response=True)
 
 
@@ -147,7 +148,7 @@ def _variables(terms: list[Term], predictors: tuple[str, ...], source: Source) -
     """What is remembered of each column; those that are only ever levels are levels, whatever their type."""
     every = [factor for term in terms for factor in term.factors().values()]
     levels = {factor.column for factor in every if isinstance(factor, LevelFactor)}
-    levels |= {column for term in terms if isinstance(term, Group) for column in term.group_columns}
+    levels |= {column for term in terms for column in term.level_columns()}
     numbers = {factor.expression.column for factor in every if not isinstance(factor, LevelFactor)}
     return tuple(learn_variable(name, source, name in levels - numbers) for name in predictors)
 

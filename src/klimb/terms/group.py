@@ -79,6 +79,9 @@ class Group(Term):
         return tuple(JOIN.join(levels[k] for levels, k in zip(self.group_levels, cell, strict=True))
                      for cell in self.cells)
 
+    def level_columns(self) -> tuple[str, ...]:
+        return self.group_columns
+
     @property
     def n_levels(self) -> int:
         return len(self.group_levels[0]) if self.cells is None else len(self.cells)

@@ -8,14 +8,18 @@ from klimb.errors import InputError
 from klimb.formula.functions import FUNCTIONS
 from klimb.formula.nodes import Call
 from klimb.formula.parts import Grouping
+from klimb.terms.areas import Areas
+from klimb.terms.autoregression import Autoregression
 from klimb.terms.base import Term
 from klimb.terms.fixed import FixedTerm
 from klimb.terms.gp import GaussianProcess
 from klimb.terms.group import Group
 from klimb.terms.offset import OffsetTerm
 from klimb.terms.ridge import Ridge
+from klimb.terms.seasonal import Seasonal
 from klimb.terms.smooth import Smooth
 from klimb.terms.sparsity import Sparse
+from klimb.terms.walk import Walk
 
 TERMS: dict[str, type[Term]] = {}
 _BY_FUNCTION: dict[str, type[Term]] = {}
@@ -32,7 +36,8 @@ def register(cls: type[Term]) -> type[Term]:
     return cls
 
 
-for _kind in (FixedTerm, OffsetTerm, Group, Smooth, GaussianProcess, Ridge, Sparse):
+for _kind in (FixedTerm, OffsetTerm, Group, Smooth, GaussianProcess, Ridge, Sparse, Walk, Areas,
+              Autoregression, Seasonal):
     register(_kind)
 
 

@@ -21,7 +21,8 @@ from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 from klimb.priors import Fixed, Normal, PositivePrior, Prior
 
-RowKind: TypeAlias = Literal["fixed", "group", "smooth", "gp", "parameter", "level", "cut"]  # where a table prints it
+RowKind: TypeAlias = Literal["fixed", "group", "smooth", "gp", "field", "parameter", "level",
+                             "cut"]  # where a table prints it
 POSITIVE_LIMITS = (-16.0, 14.0)  # of the log of a positive parameter in its unit
 Scale: TypeAlias = tuple[Callable[[Array], Array], Callable[[Array], Array]]
 

@@ -1,0 +1,57 @@
+"""The prior of all weights of a linear model as one sparse precision, where some of its terms are fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+import scipy.sparse
+
+from klimb.numerics.arrays import Array
+from klimb.terms.base import Term, WeightsPrior
+
+HELD = 1e12  # precision of a weight whose prior variance is 0
+
+
+@final
+class JointPrecision:
+    """Weights of dense columns, then those of each sparse term: Q, its log determinant, and all constraints.
+
+    Q is block diagonal, so the entries of its CSC form are those of its blocks, one after another.
+    """
+
+    def __init__(self, variances: Array, sparse: Sequence[WeightsPrior], terms: Sequence[Term]) -> None:
+        dense = np.divide(1.0, variances, out=np.full(len(variances), HELD), where=variances > 0.0)
+        blocks: list[Any] = [scipy.sparse.diags_array(dense, format="csc")]
+        self.logdet = float(np.log(dense).sum())
+        for prior in sparse:
+            block, logdet = _precision_of(prior)
+            blocks.append(block)
+            self.logdet += logdet
+        self.Q = scipy.sparse.csc_array(scipy.sparse.block_diag(blocks, format="csc"))
+        self.Q.sort_indices()
+        begin, rows = len(variances), []
+        for term in terms:
+            own = term.constraints()
+            if own is not None:
+                row = np.zeros((len(own), self.Q.shape[0]))
+                row[:, begin : begin + term.size] = own
+                rows.append(row)
+            begin += term.size
+        self.constraints = np.vstack(rows) if rows else None
+
+
+def _precision_of(prior: WeightsPrior) -> tuple[Any, float]:
+    """The precision of one term's weights, with all entries that it may have, and its log determinant."""
+    if prior.precision is not None:
+        return prior.precision, prior.logdet
+    if prior.root is None:
+        return scipy.sparse.diags_array(1.0 / prior.variances, format="csc"), -float(np.log(prior.variances).sum())
+    inverse = np.linalg.inv(prior.root)
+    k, block = len(inverse), inverse.T @ inverse
+    size = k * prior.copies
+    rows = (k * np.arange(prior.copies)[:, None, None] + np.broadcast_to(np.arange(k), (k, k))).ravel()
+    data = np.tile(block.ravel(), prior.copies)
+    matrix = scipy.sparse.csc_array((data, rows, k * np.arange(size + 1)), shape=(size, size))
+    return matrix, 2.0 * prior.copies * float(np.linalg.slogdet(inverse)[1])

@@ -1,0 +1,144 @@
+"""Graphs over the levels of a column, from whatever people have: edges, neighbours, adjacency matrices, libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb.errors import InputError, listed
+
+Edges = npt.NDArray[np.intp]
+_ADVICE = ("Pass pairs of levels, a dict of neighbours, a sparse adjacency matrix, a networkx graph or a libpysal W.")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Nodes by the label of their level, and edges as pairs of their numbers, each once."""
+
+    labels: tuple[str, ...]
+    edges: Edges  # (E, 2), the smaller number first
+
+    @property
+    def n(self) -> int:
+        return len(self.labels)
+
+    def parts(self) -> npt.NDArray[np.intp]:
+        """The connected part of every node."""
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        matrix = coo_array((np.ones(len(self.edges)), (self.edges[:, 0], self.edges[:, 1])), shape=(self.n, self.n))
+        return np.asarray(connected_components(matrix, directed=False)[1], dtype=np.intp)
+
+
+def read_graph(given: Any, levels: Sequence[str], appeared: Sequence[str], name: str) -> Graph:
+    """The graph over ``levels``; ``appeared`` has them in the order of the rows, for graphs that count regions.
+
+    >>> graph = read_graph([("a", "b"), ("c", "b")], ["a", "b", "c"], ["a", "b", "c"], "G")
+    >>> graph.labels, graph.edges.tolist()
+    (('a', 'b', 'c'), [[0, 1], [1, 2]])
+    """
+    nodes, pairs = _pairs(given, name)
+    found = _labels_of(nodes, levels, appeared, name)
+    known = {node: k for k, node in enumerate(nodes)}
+    labels = list(dict.fromkeys([*levels, *found]))
+    place = {label: k for k, label in enumerate(labels)}
+    at = [place[label] for label in found]
+    edges = np.array([(at[known[i]], at[known[j]]) for i, j in pairs], dtype=np.intp).reshape(-1, 2)
+    loops = np.flatnonzero(edges[:, 0] == edges[:, 1])
+    if len(loops):
+        raise InputError(f"{name} must not join a region to itself", f"{labels[edges[loops[0], 0]]!r}",
+                         "Leave these pairs out.")
+    return Graph(tuple(labels), np.unique(np.sort(edges, axis=1), axis=0))
+
+
+def _pairs(given: Any, name: str) -> tuple[list[Any], list[tuple[Any, Any]]]:
+    """The nodes that a graph names, and its edges."""
+    if hasattr(given, "adjacency") and hasattr(given, "edges"):  # networkx
+        return list(given.nodes), [(i, j) for i, j, *_ in given.edges]
+    if hasattr(given, "neighbors") and isinstance(given.neighbors, Mapping):  # libpysal
+        given = given.neighbors
+    if isinstance(given, Mapping):
+        if all(np.ndim(value) == 1 and not isinstance(value, str) for value in given.values()):
+            columns = list(given.values())
+            if len(columns) == 2 and set(given) == {"i", "j"}:
+                return _from_pairs(list(zip(*(_plain(column) for column in columns), strict=True)))
+            return _from_neighbours(given, name)
+        raise InputError(f"{name} must map each region to its neighbours", repr(given)[:60], _ADVICE)
+    if hasattr(given, "tocoo"):
+        return _from_matrix(given, name)
+    if hasattr(given, "columns") and not isinstance(given, np.ndarray):  # a data frame of two columns
+        first, second = list(given.columns)[:2]
+        return _from_pairs(list(zip(_plain(given[first]), _plain(given[second]), strict=True)))
+    array = np.asarray(given)
+    if array.ndim == 2 and array.shape[1] == 2 and not (array.shape[0] == 2 and array.dtype.kind == "f"):
+        return _from_pairs([(i, j) for i, j in array.tolist()])
+    if array.ndim == 2 and array.shape[0] == array.shape[1]:
+        from scipy.sparse import coo_array
+
+        return _from_matrix(coo_array(array), name)
+    raise InputError(f"{name} must be a graph", f"{type(given).__name__} of shape {array.shape}", _ADVICE)
+
+
+def _plain(column: Any) -> list[Any]:
+    return list(np.asarray(column).tolist())
+
+
+def _from_pairs(pairs: list[tuple[Any, Any]]) -> tuple[list[Any], list[tuple[Any, Any]]]:
+    return list(dict.fromkeys(node for pair in pairs for node in pair)), pairs
+
+
+def _from_neighbours(given: Mapping[Any, Any], name: str) -> tuple[list[Any], list[tuple[Any, Any]]]:
+    nodes = dict.fromkeys(given)
+    for region, others in given.items():
+        for other in _plain(others):
+            if other not in nodes:
+                raise InputError(f"{name} must name every neighbour as a region of its own", repr(other),
+                                 f"It is a neighbour of {region!r}.")
+            if region not in _plain(given[other]):
+                raise InputError(f"{name} must be symmetric", f"{other!r} is a neighbour of {region!r}, but not the "
+                                 "other way round", "Name both.")
+    return list(nodes), [(region, other) for region, others in given.items() for other in _plain(others)]
+
+
+def _from_matrix(given: Any, name: str) -> tuple[list[Any], list[tuple[Any, Any]]]:
+    matrix = given.tocoo()
+    if matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"{name} must be a square adjacency matrix", f"shape {matrix.shape}", _ADVICE)
+    away = abs(matrix.tocsr() - matrix.T.tocsr()).tocoo()
+    if away.nnz and away.max() > 0:
+        k = int(np.argmax(away.data))
+        raise InputError(f"{name} must be symmetric", f"entries {int(away.row[k])}, {int(away.col[k])} differ",
+                         "Add its transpose.")
+    kept = (matrix.data != 0) & (matrix.row != matrix.col)
+    pairs = list(zip(matrix.row[kept].tolist(), matrix.col[kept].tolist(), strict=True))
+    return list(range(matrix.shape[0])), pairs
+
+
+def _labels_of(nodes: list[Any], levels: Sequence[str], appeared: Sequence[str], name: str) -> list[str]:
+    """The label of the level that each node stands for: by name, or by number where none of them is a name."""
+    names, have = [_label(node) for node in nodes], set(levels)
+    whole = all(isinstance(node, int) and not isinstance(node, bool) for node in nodes)
+    numbered = whole and all(level.isdigit() for level in levels)
+    if numbered and nodes and min(nodes) == 0 and "0" not in have:  # regions 1, 2, ... counted from 0
+        names = [str(node + 1) for node in nodes]
+    elif whole and nodes and not have & set(names):
+        if max(nodes) >= len(levels) or min(nodes) < 0:
+            raise InputError(f"{name} must count the {len(levels)} regions from 0", f"region {max(nodes)}",
+                             "Name regions by their levels instead.")
+        names = [appeared[node] for node in nodes]
+    missing, unknown = [level for level in levels if level not in set(names)], [n for n in names if n not in have]
+    if missing and unknown:
+        raise InputError(f"{name} must have the regions of the data",
+                         f"no region {listed(map(repr, missing), 3)}, but {listed(map(repr, unknown), 3)}",
+                         "Name regions as the column does.")
+    return names
+
+
+def _label(node: Any) -> str:
+    return str(int(node)) if isinstance(node, float) and node == int(node) else str(node)

@@ -1,0 +1,168 @@
+"""``besag(region, graph=G)``, ``bym2(...)`` and ``car(...)``: effects of areas that are like their neighbours.
+
+    besag:  w'R w / s^2 with R = D - W of the graph, sum zero on every connected part: the intrinsic autoregression
+    bym2:   s (sqrt(1 - phi) v + sqrt(phi) u) with v independent and u as in besag (Riebler and others 2016)
+    car:    precision ((1 - rho) I + rho (D - W)) / s^2, which is proper (Leroux and others 2000)
+
+The intrinsic part is scaled on every connected part, so that at sd 1 the geometric mean of its areas' variances is 1
+and the sd means the same whatever the graph; an area without neighbours has a standard normal of its own there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self, final
+
+import numpy as np
+import scipy.sparse
+
+from klimb._stored import stored
+from klimb.formula.errors import FormulaError
+from klimb.formula.functions import Function, Parameter, bind
+from klimb.formula.nodes import Call
+from klimb.latents.precision import Precision
+from klimb.linalg.sparse_cholesky import SymbolicCholesky
+from klimb.numerics.arrays import Array
+from klimb.priors import Beta
+from klimb.rows.columns import match_levels
+from klimb.rows.graphs import Edges, Graph, read_graph
+from klimb.rows.table import Source
+from klimb.terms.base import UNSEEN, Context, Nodes, TermBlock
+from klimb.terms.field import Field, scaled_entries, symmetric_pattern
+from klimb.theta import ParameterBlock
+
+_ARGUMENTS = (Parameter("region", "column"), Parameter("graph", "object"))
+
+
+@final
+@stored("term.areas")
+@dataclass(frozen=True, eq=False)
+class Areas(Field):
+    """A field over the nodes of a graph; of a BYM2 model, the independent parts and then the structured ones."""
+
+    kind = "areas"
+    functions = (
+        Function("besag", "special", _ARGUMENTS, "areas like their neighbours: intrinsic autoregression on a graph"),
+        Function("bym2", "special", _ARGUMENTS, "areas, partly like their neighbours and partly on their own: BYM2"),
+        Function("car", "special", _ARGUMENTS, "areas like their neighbours: proper autoregression (Leroux)"))
+    name: str
+    model: str
+    column: str
+    labels: tuple[str, ...]
+    edges: Edges
+    parameters: tuple[ParameterBlock, ...] = field(default=())
+
+    @classmethod
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> tuple[Areas, ...]:
+        """The graph that the fit was given by this name, over the regions of the data."""
+        arguments = bind(call, text)
+        column, wanted = arguments["region"].name, str(arguments["graph"])
+        if wanted not in source.objects:
+            raise FormulaError(f"expected a graph called {wanted} beside the data", "none",
+                               f"Pass klimb.fit(..., graphs={{{wanted!r}: edges}}).", text, call.span)
+        codes, levels = source.factor(column)
+        appeared = tuple(levels[k] for k in dict.fromkeys(codes.tolist()))
+        graph = read_graph(source.objects[wanted], levels, appeared, wanted)
+        if graph.n < 2:
+            raise FormulaError("expected at least two regions", f"{graph.n}", "Leave the term out.", text, call.span)
+        return (cls(f"{call.function}({column})", call.function, column, graph.labels, graph.edges),)
+
+    # -- the prior
+
+    @property
+    def n(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def _laplacian(self) -> Any:
+        """D - W."""
+        i, j = self.edges.T
+        W = scipy.sparse.coo_array((np.ones(2 * len(i)), (np.concatenate([i, j]), np.concatenate([j, i]))),
+                                   shape=(self.n, self.n)).tocsc()
+        return symmetric_pattern(scipy.sparse.diags_array(W.sum(axis=0)) - W)
+
+    @cached_property
+    def _intrinsic(self) -> tuple[Any, Array, float]:
+        """The scaled structure matrix, an orthonormal basis of its null space, its log determinant without that."""
+        part = Graph(self.labels, self.edges).parts()
+        sizes = np.bincount(part)
+        joined = np.flatnonzero(sizes > 1)
+        basis = np.zeros((self.n, len(joined)))
+        for k, own in enumerate(joined):
+            basis[part == own, k] = sizes[own] ** -0.5
+        alone = sizes[part] == 1
+        R = symmetric_pattern(self._laplacian + scipy.sparse.diags_array(alone.astype(np.float64)))
+        variances = Precision(R, None, basis.T).prior_variances
+        scale = np.exp(np.bincount(part, np.log(variances)) / sizes)[part]
+        R.data *= scale[R.indices]  # both ends of an edge belong to one part
+        return R, basis, Precision(R, None, basis.T).prior_logdet
+
+    @cached_property
+    def pattern(self) -> Any:
+        if self.model == "car":
+            return self._laplacian
+        R = self._intrinsic[0]
+        own = scipy.sparse.eye_array(self.n)
+        return R if self.model == "besag" else symmetric_pattern(scipy.sparse.block_diag([own, R]))
+
+    def constraints(self) -> Array | None:
+        if self.model == "car":
+            return None
+        basis = self._intrinsic[1].T
+        return basis if self.model == "besag" else np.hstack([np.zeros_like(basis), basis])
+
+    @cached_property
+    def _symbolic(self) -> SymbolicCholesky:
+        return SymbolicCholesky(self.pattern)
+
+    def entries(self, values: Sequence[Any]) -> tuple[Array, float]:
+        sd, own = values[0], self.pattern.data
+        if self.model == "car":
+            data = values[1] * own
+            data[self._diagonal] += 1.0 - values[1]
+            return scaled_entries(data, self._symbolic.factor(data).logdet, self.n, sd)
+        _, basis, logdet = self._intrinsic
+        rank = self.n - basis.shape[1]
+        if self.model == "besag":
+            return scaled_entries(own, logdet, rank, sd)
+        share = values[1]
+        first, one = scaled_entries(own[: self.n], 0.0, self.n, sd * np.sqrt(1.0 - share))
+        second, two = scaled_entries(own[self.n :], logdet, rank, sd * np.sqrt(share))
+        return np.concatenate([first, second]), one + two
+
+    @cached_property
+    def _diagonal(self) -> Any:
+        columns = np.repeat(np.arange(self.n), np.diff(self.pattern.indptr))
+        return np.flatnonzero(self.pattern.indices == columns)
+
+    def ready(self, block: TermBlock, context: Context) -> Self:
+        blocks: tuple[ParameterBlock, ...] = (self.scale_parameter(context),)
+        if self.model != "besag":
+            name = "phi" if self.model == "bym2" else "rho"
+            blocks += (context.choices.bounded(f"{name}({self.name})", Beta(1.0, 1.0), 0.0, 1.0),)
+        return replace(self, parameters=blocks)
+
+    # -- rows
+
+    def level_columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def block(self, source: Source) -> Nodes:
+        codes = match_levels(*source.factor(self.column), self.labels)
+        seen = np.flatnonzero(codes != UNSEEN)
+        n, columns = len(codes), codes[seen]
+        if self.model == "bym2":
+            rows = np.concatenate([seen, seen])
+            columns = np.concatenate([columns, columns + self.n])
+        else:
+            rows = seen
+        matrix = scipy.sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=(n, self.size))
+        return Nodes(matrix, (codes == UNSEEN).astype(np.float64) if len(seen) < n else None)
+
+    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
+        """A region that the graph does not have is one without neighbours."""
+        assert isinstance(block, Nodes)
+        return None if block.beyond is None else values[0] * block.beyond[:, None]
+

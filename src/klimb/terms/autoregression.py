@@ -1,0 +1,190 @@
+"""``ar1(t)`` and ``ar(t, p=2)``: stationary autoregressions over time.
+
+    x_k | x_<k ~ N(sum over lags of phi_j x_{k-j}, s^2 prod over lags of (1 - psi_j^2)),        x_k ~ N(0, s^2)
+
+with psi_j the partial autocorrelations: any values between -1 and 1 make a stationary process. The first values have
+fewer lags, with the coefficients of that order (Durbin and Levinson), so that Q = B'diag(1 / innovation variances)B
+with B a unit lower triangular band. Times of an autoregression of order 1 may have gaps: over a gap d the correlation
+is rho^d, exactly. Whole-number times are steps of one; a higher order needs them, and has a node at each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self, final
+
+import numpy as np
+import scipy.sparse
+
+from klimb._stored import stored
+from klimb.formula.errors import FormulaError
+from klimb.formula.functions import Function, Parameter, bind
+from klimb.formula.nodes import Call
+from klimb.formula.numeric import Numeric, learn_numeric
+from klimb.numerics.arrays import Array
+from klimb.priors import PCCorrelation
+from klimb.rows.table import Source
+from klimb.terms.base import Context, Nodes, TermBlock
+from klimb.terms.field import Field, banded, symmetric_pattern
+from klimb.terms.positions import column_positions, grid
+from klimb.theta import ParameterBlock
+
+MOST_LAGS = 10
+
+
+@final
+@stored("term.autoregression")
+@dataclass(frozen=True, eq=False)
+class Autoregression(Field):
+    """A stationary autoregression over its nodes; values are its marginal sd and partial autocorrelations."""
+
+    kind = "autoregression"
+    functions = (Function("ar1", "special", (Parameter("t", "numeric"),),
+                          "autoregression of order 1 over time; times may have gaps"),
+                 Function("ar", "special", (Parameter("t", "numeric"), Parameter("p", "whole", 1)),
+                          "autoregression of order p over whole-number times"))
+    name: str
+    expression: Numeric
+    lags: int
+    nodes: Array
+    parameters: tuple[ParameterBlock, ...] = field(default=())
+
+    @classmethod
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> tuple[Autoregression, ...]:
+        """Nodes at the times of the data; at every whole number of their range for higher orders."""
+        arguments = bind(call, text)
+        lags, expression = int(arguments.get("p", 1)), learn_numeric(arguments["t"], source)
+        if not 1 <= lags <= MOST_LAGS:
+            raise FormulaError(f"expected p from 1 to {MOST_LAGS}", str(lags), "1 is ar1(t).", text, call.span)
+        times = column_positions(expression, source)
+        whole = bool((times == np.round(times)).all())
+        if lags > 1 and not whole:
+            raise FormulaError("expected whole-number times for an autoregression of higher order",
+                               f"{times[times != np.round(times)][0]:g} in {expression}",
+                               "Count time in steps, or use ar1().", text, call.span)
+        nodes = grid(times) if lags > 1 else times
+        if len(nodes) < lags + 2:
+            raise FormulaError(f"expected at least {lags + 2} different times", f"{len(nodes)} in {expression}",
+                               "Use fewer lags.", text, call.span)
+        return (cls(f"{call.function}({arguments['t']})", expression, lags, nodes),)
+
+    @cached_property
+    def _whole(self) -> bool:
+        return bool((self.nodes == np.round(self.nodes)).all())
+
+    def ready(self, block: TermBlock, context: Context) -> Self:
+        low, choices = (-1.0 if self._whole else 0.0), context.choices
+        names = ["rho"] if self.lags == 1 else [f"pacf{j + 1}" for j in range(self.lags)]
+        begin = 0.75 if self._whole else 0.5
+        partial = tuple(choices.bounded(f"{name}({self.name})", PCCorrelation(0.5, 0.5), low, 1.0,
+                                        begin=begin if number == 0 else 0.5) for number, name in enumerate(names))
+        return replace(self, parameters=(self.scale_parameter(context), *partial))
+
+    # -- the prior
+
+    @cached_property
+    def pattern(self) -> Any:
+        n, ones = len(self.nodes), np.ones(len(self.nodes))
+        B = banded([ones] * (self.lags + 1), range(-self.lags, 1), (n, n))
+        return symmetric_pattern(B.T @ B)
+
+    def entries(self, values: Sequence[Any]) -> tuple[Array, float]:
+        """By bands: entry (i, i + lag) of B'WB is the sum over k of B_{k,i} W_k B_{k,i+lag}."""
+        lower, weights = self._triangle(values)
+        n, p = len(self.nodes), self.lags
+        bands = []
+        for lag in range(p + 1):
+            total = np.zeros(n - lag)  # of column i and row i + lag
+            for j in range(lag, p + 1):  # k = i + j holds column i at band j and column i + lag at band j - lag
+                product = lower[j, : n - j] * weights[j:] * lower[j - lag, lag : n - j + lag]
+                total[: n - j] += product
+            bands.append(total)
+        matrix = banded([bands[abs(lag)] for lag in range(-p, p + 1)], range(-p, p + 1), (n, n)).tocsc()
+        matrix.sort_indices()
+        return np.asarray(matrix.data), float(np.log(weights).sum())
+
+    def _triangle(self, values: Sequence[Any]) -> tuple[Array, Array]:
+        """Bands of B, lower[j, i] = B_{i+j, i}, and the innovations' precisions."""
+        sd, partial = float(values[0]), [float(value) for value in values[1:]]
+        n, p = len(self.nodes), self.lags
+        lower, weights = np.zeros((p + 1, n)), np.full(n, sd**-2)
+        lower[0] = 1.0
+        if p == 1:
+            power = _powers(partial[0], np.diff(self.nodes))
+            lower[1, :-1] = -power
+            weights[1:] /= 1.0 - power**2
+            return lower, weights
+        coefficients, variance = np.zeros(0), 1.0
+        for order, psi in enumerate(partial, start=1):
+            coefficients = np.append(coefficients - psi * coefficients[::-1], psi)
+            variance *= 1.0 - psi**2
+            last = n if order == p else order + 1  # rows that have this many lags
+            for j in range(1, order + 1):
+                lower[j, order - j : last - j] = -coefficients[j - 1]
+            weights[order:last] = 1.0 / (sd**2 * variance)
+        return lower, weights
+
+    # -- rows
+
+    def block(self, source: Source) -> Nodes:
+        x = self.expression.evaluate(source)
+        left = np.clip(np.searchsorted(self.nodes, x, side="right") - 1, 0, len(self.nodes) - 1)
+        at = self.nodes[left] == x
+        matrix = scipy.sparse.csr_array((np.ones(int(at.sum())), (np.flatnonzero(at), left[at])),
+                                        shape=(len(x), self.size))
+        return Nodes(matrix, None if at.all() else np.where(at, np.nan, x))
+
+    def columns_at(self, block: TermBlock, values: Sequence[Any]) -> Any:
+        assert isinstance(block, Nodes)
+        return block.values if block.beyond is None else self._expected(block, values)[0]
+
+    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
+        """What the nodes leave unknown of the process at other times."""
+        assert isinstance(block, Nodes)
+        if block.beyond is None:
+            return None
+        return np.asarray(values[0] * np.sqrt(np.maximum(self._expected(block, values)[1], 0.0)))[:, None]
+
+    def _expected(self, block: Nodes, values: Sequence[Any]) -> tuple[Any, Array]:
+        """Rows over the nodes of E[x | nodes] at other times, and what is left of the variance at sd 1."""
+        assert block.beyond is not None
+        rows = scipy.sparse.lil_array(block.values)
+        rest, x = np.zeros(rows.shape[0]), block.beyond
+        for row in np.flatnonzero(np.isfinite(x)).tolist():
+            columns, weights, rest[row] = self._conditional(float(x[row]), values)
+            rows[row, columns] = weights
+        return scipy.sparse.csr_array(rows), rest
+
+    def _conditional(self, x: float, values: Sequence[Any]) -> tuple[Any, Array, float]:
+        last, p = len(self.nodes) - 1, self.lags
+        inside = self.nodes[0] < x < self.nodes[-1]
+        if inside:  # order 1, between two nodes
+            left = int(np.searchsorted(self.nodes, x)) - 1
+            one, two = _powers(values[1], np.array([x - self.nodes[left], self.nodes[left + 1] - x]))
+            known = 1.0 - (one * two) ** 2
+            return ([left, left + 1], np.array([one * (1.0 - two**2), two * (1.0 - one**2)]) / known,
+                    (1.0 - one**2) * (1.0 - two**2) / known)
+        gap = max(x - self.nodes[-1], self.nodes[0] - x)
+        ends = [last - j for j in range(p)] if x > self.nodes[-1] else list(range(p))  # a mirror image is as likely
+        if p == 1:
+            power = float(_powers(values[1], np.array([gap]))[0])
+            return ends, np.array([power]), 1.0 - power**2
+        coefficients, variance = np.zeros(0), 1.0
+        for psi in values[1:]:
+            coefficients = np.append(coefficients - psi * coefficients[::-1], psi)
+            variance *= 1.0 - psi**2
+        companion = np.eye(p, k=-1)
+        companion[0] = coefficients
+        state, left_over = np.eye(p), 0.0
+        for _ in range(max(int(np.ceil(gap)), 1)):
+            left_over += variance * state[0, 0] ** 2
+            state = state @ companion
+        return ends, state[0], left_over
+
+
+def _powers(rho: float, gaps: Array) -> Array:
+    """rho^gap; a negative rho needs whole-number gaps."""
+    sizes = np.exp(gaps * np.log(max(abs(rho), 1e-300)))
+    return np.asarray(sizes if rho >= 0.0 else sizes * np.where(np.round(gaps) % 2 == 1, -1.0, 1.0))

@@ -1,0 +1,155 @@
+"""``seasonal(t, period=12)``: a pattern that repeats, and may change slowly.
+
+    x_k + x_{k-1} + ... + x_{k-period+1} ~ N(0, s^2)
+
+The prior says nothing of patterns that repeat exactly and sum to zero over a period; they have weights of their own,
+with a flat prior, and the field is what is left: how the pattern departs from an exact repetition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self, final
+
+import numpy as np
+import scipy.sparse
+
+from klimb._stored import stored
+from klimb.formula.errors import FormulaError
+from klimb.formula.functions import Function, Parameter, bind
+from klimb.formula.nodes import Call
+from klimb.formula.numeric import Numeric, learn_numeric
+from klimb.numerics.arrays import Array
+from klimb.rows.table import Source
+from klimb.terms.base import Context, Nodes, TermBlock
+from klimb.terms.field import FLAT, Field, banded, scaled_entries, symmetric_pattern
+from klimb.terms.positions import column_positions, grid
+from klimb.theta import ParameterBlock
+
+MOST_PERIOD = 1000
+
+
+@final
+@stored("term.seasonal")
+@dataclass(frozen=True, eq=False)
+class Seasonal(Field):
+    """The departures from a repeating pattern at every whole-number time, then the weights of the pattern."""
+
+    kind = "seasonal"
+    functions = (Function("seasonal", "special", (Parameter("t", "numeric"), Parameter("period", "whole")),
+                          "a pattern that repeats every period steps of time and may change slowly"),)
+    name: str
+    expression: Numeric
+    period: int
+    nodes: Array
+    flat_sd: float = FLAT
+    parameters: tuple[ParameterBlock, ...] = field(default=())
+
+    @classmethod
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> tuple[Seasonal, ...]:
+        """A node at every whole number of the column's range."""
+        arguments = bind(call, text)
+        expression, period = learn_numeric(arguments["t"], source), int(arguments["period"])
+        times = column_positions(expression, source)
+        if (times != np.round(times)).any():
+            raise FormulaError("expected whole-number times", f"{times[times != np.round(times)][0]:g} in {expression}",
+                               "Count time in steps.", text, call.span)
+        nodes = grid(times)
+        if not 2 <= period <= min(MOST_PERIOD, len(nodes) - 1):
+            raise FormulaError(f"expected a period from 2 to {min(MOST_PERIOD, len(nodes) - 1)} steps", str(period),
+                               "It counts steps of the time column.", text, call.span)
+        return (cls(f"seasonal({arguments['t']})", expression, period, nodes),)
+
+    def ready(self, block: TermBlock, context: Context) -> Self:
+        return replace(self, parameters=(self.scale_parameter(context),), flat_sd=FLAT * context.units.spread)
+
+    # -- the prior
+
+    @cached_property
+    def _contrasts(self) -> Array:
+        """(period, period - 1): patterns that sum to zero, orthonormal (Helmert)."""
+        m = self.period
+        out = np.zeros((m, m - 1))
+        for k in range(1, m):
+            out[:k, k - 1], out[k, k - 1] = 1.0, -float(k)
+        return np.asarray(out / np.sqrt((out**2).sum(axis=0)))
+
+    @cached_property
+    def _repeating(self) -> tuple[Array, Array]:
+        """The patterns at all nodes, and an orthonormal basis of them."""
+        null = self._contrasts[np.arange(len(self.nodes)) % self.period]
+        return null, np.linalg.qr(null)[0]
+
+    @cached_property
+    def _sums(self) -> Any:
+        n, m = len(self.nodes), self.period
+        return banded([np.ones(n - m + 1)] * m, range(m), (n - m + 1, n))
+
+    @cached_property
+    def pattern(self) -> Any:
+        own = scipy.sparse.eye_array(self.period - 1)
+        return symmetric_pattern(scipy.sparse.block_diag([self._sums.T @ self._sums, own]))
+
+    def constraints(self) -> Array:
+        basis = self._repeating[1].T
+        return np.hstack([basis, np.zeros((len(basis), self.period - 1))])
+
+    def entries(self, values: Sequence[Any]) -> tuple[Array, float]:
+        null, _ = self._repeating
+        k = self.period - 1
+        # With the first nodes held the sums of the others are a unit triangle: det 1 but for the choice of these nodes.
+        logdet = float(np.linalg.slogdet(null.T @ null)[1] - 2.0 * np.linalg.slogdet(null[:k])[1])
+        data, total = scaled_entries(self.pattern.data[:-k], logdet, len(self.nodes) - k, values[0])
+        return np.concatenate([data, np.full(k, self.flat_sd**-2)]), total - 2.0 * k * float(np.log(self.flat_sd))
+
+    # -- rows
+
+    def block(self, source: Source) -> Nodes:
+        x = self.expression.evaluate(source)
+        whole = np.round(x)
+        source.check(whole == x, x, f"{self.name} needs whole-number times", "Count time in steps.")
+        step = (whole - self.nodes[0]).astype(np.intp)
+        n, m = len(self.nodes), self.period
+        rows, columns, values = [], [], []
+        inside = np.flatnonzero((step >= 0) & (step < n))
+        rows.append(inside)
+        columns.append(step[inside])
+        values.append(np.ones(len(inside)))
+        for row in np.flatnonzero((step < 0) | (step >= n)).tolist():  # the pattern of the nearest period goes on
+            own = _continued(int(step[row]), n, m)
+            rows.append(np.full(len(own), row))
+            columns.append(np.array([at for at, _ in own], dtype=np.intp))
+            values.append(np.array([value for _, value in own]))
+        i, j, data = np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
+        field_rows = scipy.sparse.csr_array((data, (i, j)), shape=(len(x), n))
+        flat = self._contrasts[step % m]
+        beyond = np.maximum(np.maximum(step - (n - 1), -step), 0).astype(np.float64)
+        return Nodes(scipy.sparse.csr_array(scipy.sparse.hstack([field_rows, flat])), beyond)
+
+    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
+        """h steps ahead two innovations of every period have come in: x_k = x_{k-period} + e_k - e_{k-1}."""
+        assert isinstance(block, Nodes)
+        assert block.beyond is not None
+        if not block.beyond.any():
+            return None
+        h = block.beyond
+        came = np.where(h > 0, np.floor((h - 1) / self.period) + 1, 0.0)
+        came += np.where(h > 1, np.floor((h - 2) / self.period) + 1, 0.0)
+        return np.asarray(values[0] * np.sqrt(came))[:, None]
+
+
+def _continued(step: int, n: int, m: int) -> list[tuple[int, float]]:
+    """What departures at other times are expected to be, in terms of those at the m - 1 nearest nodes.
+
+    >>> _continued(10, 10, 4), _continued(11, 10, 4)
+    ([(7, -1.0), (8, -1.0), (9, -1.0)], [(7, 1.0)])
+    """
+    mirrored = step < 0
+    ahead = (-step if mirrored else step - (n - 1)) % m
+    if ahead == 1:
+        found = [(n - m + k, -1.0) for k in range(1, m)]
+    else:
+        found = [(n - 1 - (m - ahead) % m, 1.0)]
+    return [(n - 1 - at, value) if mirrored else (at, value) for at, value in found]

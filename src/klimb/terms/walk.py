@@ -1,0 +1,224 @@
+"""``rw1(t)`` and ``rw2(t)``: random walks of first and second order over time, or over any ordered column.
+
+    rw1:  (w_{i+1} - w_i) / sqrt(h_i) ~ N(0, s^2)        rw2:  (slope after i - slope before i) / sqrt(h) ~ N(0, s^2)
+
+with h_i the steps and h the mean of the two steps beside node i: on a grid of whole numbers the first and second
+differences, elsewhere the Galerkin form of Lindgren and Rue (2008), whose field is straight between its nodes. A walk
+is intrinsic: it says nothing of the level (rw1, rw2) and of the straight line (rw2). The field is what is left without
+them; the level is the intercept's, and the line has a weight of its own with a flat prior. It is scaled: at sd 1 the
+geometric mean of the nodes' variances is 1, so that the sd means the same whatever the length and the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self, final
+
+import numpy as np
+import scipy.sparse
+
+from klimb._stored import stored
+from klimb.errors import InputError
+from klimb.formula.errors import FormulaError
+from klimb.formula.functions import Function, Parameter, bind
+from klimb.formula.nodes import Call
+from klimb.formula.numeric import Numeric, learn_numeric
+from klimb.numerics.arrays import Array
+from klimb.rows.table import Source
+from klimb.terms.base import Context, Nodes, TermBlock
+from klimb.terms.field import FLAT, Field, banded, scaled_entries, symmetric_pattern
+from klimb.terms.positions import column_positions, grid
+from klimb.theta import ParameterBlock
+
+_ARGUMENTS = (Parameter("t", "numeric"), Parameter("cyclic", "flag", False))
+
+
+@final
+@stored("term.walk")
+@dataclass(frozen=True, eq=False)
+class Walk(Field):
+    """A walk over its nodes; the last weight of a second-order one is that of the straight line."""
+
+    kind = "walk"
+    functions = (Function("rw1", "special", _ARGUMENTS, "random walk of first order: a rough curve over time"),
+                 Function("rw2", "special", _ARGUMENTS, "random walk of second order: a smooth curve over time"))
+    name: str
+    expression: Numeric
+    order: int
+    cyclic: bool
+    nodes: Array
+    line_sd: float = FLAT  # prior sd of the straight line, per sd of the nodes
+    parameters: tuple[ParameterBlock, ...] = field(default=())
+
+    @classmethod
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> tuple[Walk, ...]:
+        """Nodes at all positions of the column, those of rows without a response included."""
+        arguments, order = bind(call, text), int(call.function[-1])
+        expression = learn_numeric(arguments["t"], source)
+        nodes = grid(column_positions(expression, source))
+        fewest = order + (2 if arguments["cyclic"] else 1)
+        if len(nodes) < fewest:
+            raise FormulaError(f"expected at least {fewest} different positions for {call.function}()",
+                               f"{len(nodes)} in {expression}", f"Use {expression} itself.", text, call.span)
+        steps = np.diff(nodes)
+        if arguments["cyclic"] and steps.max() - steps.min() > 1e-9 * steps.max():
+            raise FormulaError("expected equal steps for a cycle", f"steps from {steps.min():g} to {steps.max():g}",
+                               "Round the column to whole numbers first.", text, call.span)
+        return (cls(f"{call.function}({arguments['t']})", expression, order, bool(arguments["cyclic"]), nodes),)
+
+    # -- the prior
+
+    @property
+    def _with_line(self) -> bool:
+        return self.order == 2 and not self.cyclic
+
+    @cached_property
+    def _walk(self) -> tuple[Any, Array, float, float]:
+        """The scaled structure matrix, a basis of its null space, its log determinant without that, and its scale.
+
+        The scale is the precision of an innovation at sd 1.
+        """
+        return (_cycle if self.cyclic else _path)(self.nodes, self.order)
+
+    @cached_property
+    def pattern(self) -> Any:
+        matrix = self._walk[0]
+        return symmetric_pattern(scipy.sparse.block_diag([matrix, [[1.0]]]) if self._with_line else matrix)
+
+    def constraints(self) -> Array:
+        basis = self._walk[1]
+        return np.hstack([basis.T, np.zeros((basis.shape[1], 1))]) if self._with_line else np.asarray(basis.T)
+
+    def entries(self, values: Sequence[Any]) -> tuple[Array, float]:
+        _, basis, logdet, _ = self._walk
+        rank, own = len(self.nodes) - basis.shape[1], self.pattern.data
+        if not self._with_line:
+            return scaled_entries(own, logdet, rank, values[0])
+        data, total = scaled_entries(own[:-1], logdet, rank, values[0])
+        return np.append(data, self.line_sd**-2), total - 2.0 * float(np.log(self.line_sd))
+
+    def ready(self, block: TermBlock, context: Context) -> Self:
+        return replace(self, parameters=(self.scale_parameter(context),), line_sd=FLAT * context.units.spread)
+
+    # -- rows
+
+    def block(self, source: Source) -> Nodes:
+        x = self.expression.evaluate(source)
+        if self.cyclic:
+            step = (self.nodes[-1] - self.nodes[0]) / (len(self.nodes) - 1)
+            x = self.nodes[0] + np.mod(x - self.nodes[0], len(self.nodes) * step)
+        left, share = between(x, self.nodes, self.cyclic)
+        right, n = (left + 1) % len(self.nodes), len(x)
+        if self.order == 1:  # beyond its ends a walk of first order stays where it was
+            share = np.clip(share, 0.0, 1.0)
+        rows, columns = np.repeat(np.arange(n), 2), np.stack([left, right], axis=1).ravel()
+        values = np.stack([1.0 - share, share], axis=1).ravel()
+        kept = values != 0.0
+        matrix = scipy.sparse.csr_array((values[kept], (rows[kept], columns[kept])), shape=(n, len(self.nodes)))
+        if self._with_line:
+            line = (x - self.nodes.mean()) / self.nodes.std()
+            matrix = scipy.sparse.csr_array(scipy.sparse.hstack([matrix, line[:, None]]))
+        return Nodes(matrix, np.maximum(np.maximum(x - self.nodes[-1], self.nodes[0] - x), 0.0))
+
+    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
+        """Beyond the ends the walk goes on: h steps add h (rw1) or about h^3 / 3 (rw2) innovations' variances."""
+        assert isinstance(block, Nodes)
+        assert block.beyond is not None
+        if self.cyclic or not block.beyond.any():
+            return None
+        h = block.beyond / float(np.diff(self.nodes).mean())
+        grown = h if self.order == 1 else h * (h + 1.0) * (2.0 * h + 1.0) / 6.0
+        return np.asarray(values[0] * np.sqrt(grown / self._walk[3]))[:, None]
+
+
+def between(x: Array, nodes: Array, cyclic: bool) -> tuple[Any, Array]:
+    """The node to the left of each x, and how far it is on the way to the next; beyond the ends less than 0 or above 1.
+
+    >>> between(np.array([0.0, 2.5, 4.0, 5.0]), np.array([0.0, 1.0, 3.0, 4.0]), False)
+    (array([0, 1, 2, 2]), array([0.  , 0.75, 1.  , 2.  ]))
+    """
+    last = len(nodes) - (1 if cyclic else 2)
+    left = np.clip(np.searchsorted(nodes, x, side="right") - 1, 0, last)
+    steps = np.diff(nodes, append=2.0 * nodes[-1] - nodes[-2]) if cyclic else np.diff(nodes)
+    share = (x - nodes[left]) / steps[left]
+    return left, np.where(np.abs(share) < 1e-9, 0.0, share)
+
+
+def _differences(nodes: Array, order: int) -> Any:
+    """D with structure matrix D'D: first differences over the roots of their steps, or second ones of Galerkin's."""
+    h, n = np.diff(nodes), len(nodes)
+    if order == 1:
+        return banded([-(h**-0.5), h**-0.5], [0, 1], (n - 1, n))
+    root = np.sqrt(2.0 / (h[:-1] + h[1:]))
+    bands = [root / h[:-1], -root * (1.0 / h[:-1] + 1.0 / h[1:]), root / h[1:]]
+    return banded(bands, [0, 1, 2], (n - 2, n))
+
+
+def _path(nodes: Array, order: int) -> tuple[Any, Array, float, float]:
+    """D'D, scaled. With the first nodes held at 0 the others' D is a triangle, which stays exact at any length."""
+    n = len(nodes)
+    steps = np.diff(nodes)
+    positions = (nodes - nodes.mean()) / steps.mean()
+    D = _differences(positions, order)
+    null = np.column_stack([np.ones(n), positions])[:, :order]
+    basis, triangle = np.linalg.qr(null)
+    scale = float(np.exp(np.log(_free_variances(D, basis, order)).mean()))
+    diagonal = D.diagonal(order)  # of the triangle
+    logdet = 2.0 * float(np.log(np.abs(diagonal)).sum() + np.log(np.abs(np.diagonal(triangle))).sum()
+                         - np.linalg.slogdet(null[:order])[1])
+    return scale * (D.T @ D), basis, logdet + (n - order) * float(np.log(scale)), scale
+
+
+def _free_variances(D: Any, basis: Array, order: int) -> Array:
+    """Variances of the nodes at sd 1, without level and line: diag((I - N N') G (I - N N')), G = D_z^-1 D_z^-T."""
+    from scipy.linalg.lapack import dtbtrs
+
+    n = D.shape[1]
+    band = np.zeros((order + 1, n - order))
+    for j in range(order + 1):
+        band[j, : n - order - j] = D.diagonal(order - j)[j:]
+    down, _ = dtbtrs(band, np.asfortranarray(basis[order:]), uplo="L", trans="T")
+    pushed = np.zeros_like(basis)
+    pushed[order:], _ = dtbtrs(band, np.asfortranarray(down), uplo="L", trans="N")
+    own = np.zeros(n)
+    own[order:] = _triangle_variances(band)
+    middle = basis.T @ pushed
+    return np.asarray(own - 2.0 * np.einsum("ij,ij->i", pushed, basis) + np.einsum("ij,jk,ik->i", basis, middle, basis))
+
+
+def _triangle_variances(band: Array) -> Array:
+    """The diagonal of T^-1 T^-T for a lower triangular band matrix T of one or two bands below the diagonal."""
+    if len(band) == 2:
+        # x_i = (e_i - T_{i,i-1} x_{i-1}) / T_ii, and T_{i,i-1} = -T_ii where steps are equal: a sum of variances.
+        out, previous = np.empty(band.shape[1]), 0.0
+        for i, (diagonal, below) in enumerate(zip(band[0].tolist(), [0.0, *band[1, :-1].tolist()], strict=True)):
+            previous = (1.0 + below * below * previous) / (diagonal * diagonal)
+            out[i] = previous
+        return out
+    first, second = [0.0, *band[1, :-1].tolist()], [0.0, 0.0, *band[2, :-2].tolist()][: band.shape[1]]
+    out = np.empty(band.shape[1])
+    one = two = cross = 0.0  # variances of the last node and of the one before, and their covariance
+    for i, (diagonal, b, c) in enumerate(zip(band[0].tolist(), first, second, strict=True)):
+        variance = (1.0 + b * b * one + c * c * two + 2.0 * b * c * cross) / (diagonal * diagonal)
+        cross, two, one = -(b * one + c * cross) / diagonal, one, variance
+        out[i] = variance
+    return out
+
+
+def _cycle(nodes: Array, order: int) -> tuple[Any, Array, float, float]:
+    """Differences around a circle: a circulant matrix, whose eigenvalues are known."""
+    n = len(nodes)
+    if n <= 2 * order:
+        raise InputError(f"a cycle of order {order} needs more than {2 * order} nodes", str(n), "Use C(x).")
+    stencil = {1: (2.0, -1.0), 2: (6.0, -4.0, 1.0)}[order]
+    values = (4.0 * np.sin(np.pi * np.arange(1, n) / n) ** 2) ** order
+    scale = float(np.sum(1.0 / values) / n)
+    rows = np.arange(n)
+    parts = [(rows, rows, np.full(n, stencil[0]))]
+    for lag, value in enumerate(stencil[1:], start=1):
+        parts += [(rows, (rows + lag) % n, np.full(n, value)), (rows, (rows - lag) % n, np.full(n, value))]
+    i, j, data = (np.concatenate([part[k] for part in parts]) for k in range(3))
+    matrix = scipy.sparse.csc_array((scale * data, (i, j)), shape=(n, n))
+    return matrix, np.full((n, 1), n**-0.5), float(np.log(scale * values).sum()), scale
