@@ -2,8 +2,8 @@
 
     w ~ N(mean, Q^-1) given C (w - mean) = 0,        f = A w,        P = Q + A' G A
 
-Weights are split into an inner part s, where P is sparse, and a border b: columns that most rows share, and one node
-for every constraint. With the multipliers of the constraints beside the border,
+Weights are split into an inner part s, where P is sparse, and a border b: columns that most rows share. With the
+multipliers of the constraints beside the border,
 
     [P_ss  U ] [x_s]   [u_s]        U = [P_sb  C_s'],        T = P_ss^-1 U,
     [U'    P_] [y  ] = [u_b]        S = [[P_bb  C_b'], [C_b  0]] - U'T,
@@ -13,7 +13,9 @@ P_ss is the only large matrix that is factorised, and S is small. On the surface
     V_ss = P_ss^-1 + T S^-1 T',        V_bs = -S^-1 T' (rows of b),        V_bb = S^-1 (rows and columns of b),
 
 and its entries that f needs stand on the pattern of the factor: they come from its selected inverse. Determinants are
-those of the bordered matrix: what the choice of C adds to them cancels between posterior and prior.
+those of the bordered matrix: what the choice of C adds to them cancels between posterior and prior. Where the data say
+nothing of a null space of Q (the prior itself), P_ss is singular: there one node for every constraint is pinned, which
+means that it stands in the border as well.
 """
 
 from __future__ import annotations
@@ -31,12 +33,13 @@ from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, default_coordi
 from klimb.latents.costs import Option, Shape, sparse_factor
 from klimb.latents.linear import LinearParts, side_by_side
 from klimb.latents.precision_weights import PrecisionCoordinates, SparseWeights
-from klimb.linalg.sparse_cholesky import SparseCholesky, SymbolicCholesky
+from klimb.linalg.analysis import SelectedFactor, analysed
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, psd_square_root, row_blocks, triangular_inverse
 
 Index = npt.NDArray[np.intp]
 SHARED = 0.25  # share of the rows from which on a column stands in the border
+SEEN = 1e-9  # of the largest site: what the sites must say of constrained directions to do without pinned nodes
 RIDGE = 1e-10  # of the prior's precision, where that is singular to working precision and has to be inverted alone
 
 
@@ -44,16 +47,16 @@ RIDGE = 1e-10  # of the prior's precision, where that is singular to working pre
 class Layout:
     """What does not move with values: which weights stand in the border, the pattern of P_ss, and where values go."""
 
-    def __init__(self, Q: Any, A: Any, constraints: Array) -> None:
-        self.shape, r = A.shape, len(constraints)
+    def __init__(self, Q: Any, A: Any, constraints: Array, *, pin: bool) -> None:
+        self.shape = A.shape
         D = A.shape[1]
         bound = np.any(constraints != 0.0, axis=0)
         shared = (np.diff(A.tocsc().indptr) > max(SHARED * A.shape[0], 1.0)) & ~bound
         shared[-1] &= not shared.all()  # something must be inside
-        pinned = _pinned(constraints, shared)
+        pinned = _pinned(constraints, shared) if pin else np.zeros(0, dtype=np.intp)
         dense = np.flatnonzero(shared)
         self.border: Index = np.concatenate([dense, pinned])
-        self.n_dense, self.n_constraints = len(dense), r
+        self.n_dense = len(dense)
         inside = np.ones(D, dtype=bool)
         inside[self.border] = False
         self.inner: Index = np.flatnonzero(inside)
@@ -83,11 +86,35 @@ class Layout:
         self.pairs_t = self.pairs.T.tocsr()
         indptr = np.searchsorted(every, np.arange(n + 1, dtype=np.int64) * n)
         self.pattern: Any = scipy.sparse.csc_array((np.ones(len(every)), every % n, indptr), shape=(n, n))
-        self.symbolic = SymbolicCholesky(self.pattern)
+        self.symbolic = analysed(self.pattern)
         self.of_cross = np.flatnonzero((place[rows] >= 0) & (outer[columns] >= 0))
         self.at_cross = (place[rows[self.of_cross]], outer[columns[self.of_cross]])
         self.of_border = np.flatnonzero((outer[rows] >= 0) & (outer[columns] >= 0))
         self.at_border = (outer[rows[self.of_border]], outer[columns[self.of_border]])
+
+
+@final
+class Layouts:
+    """The layouts of one model: with nodes pinned, for where the data say nothing of some constraint, and without."""
+
+    def __init__(self, Q: Any, A: Any, constraints: Array) -> None:
+        self.Q, self.A, self.constraints = Q, A, constraints
+        seen = A @ constraints.T
+        self._seen = scipy.sparse.csr_array(seen.T**2) if len(constraints) else None
+
+    @cached_property
+    def free(self) -> Layout:
+        return Layout(self.Q, self.A, self.constraints, pin=False)
+
+    @cached_property
+    def pinned(self) -> Layout:
+        return Layout(self.Q, self.A, self.constraints, pin=True) if len(self.constraints) else self.free
+
+    def seen(self, gamma: Array) -> bool:
+        """Whether sites of these precisions say something of every constrained direction."""
+        if self._seen is None:
+            return True
+        return bool((self._seen @ gamma > SEEN * np.abs(gamma).max(initial=0.0)).all())
 
 
 def _pinned(constraints: Array, shared: npt.NDArray[np.bool_]) -> Index:
@@ -126,14 +153,14 @@ def _pairs(A: Any) -> tuple[npt.NDArray[np.int64], Index, Array]:
 class PrecisionFactor(Factor):
     """P = Q + A' G A on the surface of the constraints."""
 
-    def __init__(self, latent: Precision, gamma: Array) -> None:
-        self.gamma, self._latent = gamma, latent
+    def __init__(self, latent: Precision, gamma: Array, layout: Layout) -> None:
+        self.gamma, self._latent, self.layout = gamma, latent, layout
         self._variances: Array | None = None
-        layout, values = latent.layout, latent.values
+        values = latent.values
         data = np.asarray(layout.pairs @ gamma, dtype=np.float64)
         data[layout.at_inner] += values[layout.of_inner]
         self.data = data
-        self.inner: SparseCholesky = layout.symbolic.factor(data)
+        self.inner: SelectedFactor = layout.symbolic.factor(data)
         weighted = gamma[:, None] * layout.A_b
         cross = np.asarray(layout.A_s.T @ weighted)
         cross[layout.at_cross] += values[layout.of_cross]
@@ -147,7 +174,8 @@ class PrecisionFactor(Factor):
         before = np.diagonal(S).copy()
         S -= U.T @ self.T
         sizes = np.maximum(before, np.abs(np.diagonal(S)))
-        self.S_inverse, border_logdet = _bordered_inverse(0.5 * (S + S.T), sizes, layout.n_dense)
+        self.S_inverse, border_logdet = _bordered_inverse(0.5 * (S + S.T), sizes, layout.n_dense,
+                                                          layout.C_s.shape[1])
         self.absolute_logdet = self.inner.logdet + border_logdet
         self.logdet = self.absolute_logdet - latent.prior_logdet if latent.known_logdet else 0.0
 
@@ -159,7 +187,7 @@ class PrecisionFactor(Factor):
 
     def variances(self) -> Array:
         if self._variances is None:
-            layout = self._latent.layout
+            layout = self.layout
             v = np.asarray(layout.pairs_t @ self.inner.inverse_entries(), dtype=np.float64)
             for rows in row_blocks(len(v), 2 * max(self.T.shape[1], 1)):
                 rest = self.residual_rows(layout.A_s[rows], layout.A_b[rows])
@@ -169,7 +197,7 @@ class PrecisionFactor(Factor):
 
     def solve_weights(self, u: Array) -> Array:
         """V u for a vector or columns over the weights."""
-        layout = self._latent.layout
+        layout = self.layout
         inner = self.inner.solve(u[layout.inner])
         right = -(self.T.T @ u[layout.inner])
         right[: len(layout.border)] += u[layout.border]
@@ -188,20 +216,21 @@ class PrecisionFactor(Factor):
         return np.asarray(0.5 * (V + V.T))
 
 
-def _bordered_inverse(S: Array, sizes: Array, dense: int) -> tuple[Array, float]:
-    """S^-1 and log |det S|: the pinned nodes and their multipliers first, then the columns that all share.
+def _bordered_inverse(S: Array, sizes: Array, dense: int, multipliers: int) -> tuple[Array, float]:
+    """S^-1 and log |det S|: the pinned nodes and the multipliers first, then the columns that all share.
 
-    On the surface the posterior is proper where the first block has as many positive as negative eigenvalues and what
-    is left of the second is positive definite. ``sizes`` are those of the terms that the diagonal is a difference of.
+    On the surface the posterior is proper where the first block has a negative eigenvalue for each multiplier and no
+    other, and what is left of the second is positive definite. ``sizes`` are those of the terms that the diagonal is a
+    difference of.
     """
-    d, r = dense, (len(S) - dense) // 2
-    inverse, logdet, first = np.zeros_like(S), 0.0, np.zeros((2 * r, 2 * r))
+    d, r = dense, len(S) - dense
+    inverse, logdet, first = np.zeros_like(S), 0.0, np.zeros((r, r))
     rest = S[:d, :d]
     if r:
         block = S[d:, d:]
         scale = 1.0 / np.sqrt(np.maximum(sizes[d:], np.finfo(float).tiny))
         values, vectors = np.linalg.eigh(block * scale[:, None] * scale)
-        if np.count_nonzero(values > 0.0) != r:
+        if np.count_nonzero(values < 0.0) != multipliers or not np.isfinite(values).all():
             raise NotPositiveDefiniteError("the constrained precision is not positive definite")
         first = (vectors * (1.0 / values)) @ vectors.T * scale[:, None] * scale
         logdet = float(np.log(np.abs(values)).sum() - 2.0 * np.log(scale).sum())
@@ -267,30 +296,30 @@ class Precision(Latent):
         C = np.zeros((0, D)) if constraints is None else as_float(constraints, "constraints", ndim=2)
         if C.shape[1] != D:
             raise InputError(f"constraints must have {D} columns", f"shape {C.shape}", "There is one per weight.")
-        self._build(Layout(prior, rows, C), rows, prior.data, mean, slack, n_outputs, logdet)
+        self._build(Layouts(prior, rows, C), rows, prior.data, mean, slack, n_outputs, logdet)
         if logdet is None:
             try:
-                self.prior_logdet = PrecisionFactor(self, np.zeros(self.n_sites)).absolute_logdet
+                self.prior_logdet = PrecisionFactor(self, np.zeros(self.n_sites), self.layouts.pinned).absolute_logdet
             except NotPositiveDefiniteError as error:
                 raise InputError("Q must be positive definite where the constraints hold", "it is not",
                                  "Constrain the null space of Q: a sum per connected part of a graph.") from error
             self.known_logdet = True
 
-    def _build(self, layout: Layout, A: Any, values: Array, mean: Any, slack: Any, n_outputs: int,
+    def _build(self, layouts: Layouts, A: Any, values: Array, mean: Any, slack: Any, n_outputs: int,
                logdet: float | None) -> None:
-        self.layout, self.A, self.values = layout, A, values
+        self.layouts, self.A, self.values = layouts, A, values
         self.n_sites, self.n_weights = A.shape
         self.n_outputs = checked_outputs(n_outputs, self.n_sites)
         self.weights_mean = mean_at(mean, (self.n_weights,), "mean")
         self.mean = np.asarray(A @ self.weights_mean) if self.weights_mean.any() else np.zeros(self.n_sites)
         self.slack = variances_at(slack, (self.n_sites,), "slack")
-        self.dense_size = len(layout.border) + layout.n_constraints
+        self.dense_size = len(layouts.free.border) + len(layouts.constraints)
         self.known_logdet, self.prior_logdet = logdet is not None, 0.0 if logdet is None else float(logdet)
 
     def with_prior(self, values: Array, mean: Any, logdet: float) -> Precision:
         """The same rows under a prior precision with other values on the same pattern (those of its CSC form)."""
         new = Precision.__new__(Precision)
-        new._build(self.layout, self.A, values, mean, self.slack, self.n_outputs, logdet)
+        new._build(self.layouts, self.A, values, mean, self.slack, self.n_outputs, logdet)
         return new
 
     @cached_property
@@ -310,14 +339,22 @@ class Precision(Latent):
         return self._prior.smooth(a)
 
     def factor(self, gamma: Array) -> PrecisionFactor:
-        return PrecisionFactor(self, gamma)
+        layouts = self.layouts
+        if layouts.seen(gamma):
+            try:
+                return PrecisionFactor(self, gamma, layouts.free)
+            except NotPositiveDefiniteError:
+                if not len(layouts.constraints):
+                    raise
+        return PrecisionFactor(self, gamma, layouts.pinned)
 
     def _factor_of(self, posterior: Posterior) -> PrecisionFactor:
         factor = posterior.factor
         return factor if isinstance(factor, PrecisionFactor) else self.factor(posterior.gamma)
 
     def detach(self, posterior: Posterior) -> SparseWeights:
-        factor, layout = self._factor_of(posterior), self.layout
+        factor = self._factor_of(posterior)
+        layout = factor.layout
         pull = posterior.a + posterior.gamma * (posterior.m - self.mean)
         mean = self.weights_mean + factor.solve_weights(self.A.T @ pull)
         pattern, spread = layout.pattern, float(posterior.spread)

@@ -12,7 +12,7 @@ import scipy.sparse
 from klimb._stored import SKIPPED
 from klimb.latents.coordinates import BLOCK_DOUBLES, Coordinates, Visit
 from klimb.latents.weights_posterior import Index, WeightPosterior, register, with_rest
-from klimb.linalg.sparse_cholesky import SparseCholesky, SymbolicCholesky
+from klimb.linalg.analysis import SelectedFactor, analysed
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import psd_square_root, row_blocks
 
@@ -41,13 +41,13 @@ class SparseWeights(WeightPosterior):
     made: Any = field(default=None, metadata={SKIPPED: False}, repr=False)  # the factor of the fit
 
     @cached_property
-    def factor(self) -> SparseCholesky:
+    def factor(self) -> SelectedFactor:
         """Of P_ss: that of the fit, or a new one."""
         if self.made is not None:
             return self.made  # type: ignore[no-any-return]
         n = len(self.inner)
         pattern = scipy.sparse.csc_array((self.data, self.indices, self.indptr), shape=(n, n))
-        return SymbolicCholesky(pattern).factor(self.data)
+        return analysed(pattern).factor(self.data)
 
     @cached_property
     def _place(self) -> Index:

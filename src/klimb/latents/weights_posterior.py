@@ -8,7 +8,7 @@ for `ChainWeights`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar, final
@@ -106,10 +106,15 @@ def register(cls: Kind) -> Kind:
 @final
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Moments of the weights ``at`` under ``posterior``."""
+    """Moments of the weights ``at`` under ``posterior``.
+
+    ``explained``, where it is known, gives the sum over sites of gamma_i Cov(f_i, what these weights add to f_i) for
+    some of them, as a slice. With Q their prior precision it is their number, less constraints, less tr(Q V).
+    """
 
     posterior: WeightPosterior
     at: slice
+    explained: Callable[[slice], float] | None = None
 
     @property
     def mean(self) -> Array:

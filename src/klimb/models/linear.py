@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self, final
 
 import numpy as np
@@ -379,7 +379,20 @@ class LinearModel(Model):
                 found = FeatureGradients(self._feature_pieces(posterior, q, place), _moments_beyond_prior(q, place))
                 self._pull(total, term, term.pull_features(block, values, found))
             else:
-                self._pull(total, term, term.gradient(values, q.moments(place)))
+                moments = q.moments(place)
+                if isinstance(block, Nodes):
+                    moments = replace(moments, explained=partial(self._explained, posterior, q, place))
+                self._pull(total, term, term.gradient(values, moments))
+
+    def _explained(self, posterior: Posterior, q: WeightPosterior, place: slice, own: slice) -> float:
+        """sum_i gamma_i Cov(f_i, g_i), g what some weights of a term add to f: Var(f + g) = Var f + Var g + 2 Cov."""
+        rows = self._rows()
+        L = self._L(self._featured[0], rows.codes, rows.values, rows.sparse)
+        part = ((L.indices >= place.start + own.start) & (L.indices < place.start + own.stop)).astype(np.float64)
+        variances = [q.at(type(L)((L.data * scale, L.indices, L.indptr), shape=L.shape))[1]
+                     for scale in (1.0 + part, part)]
+        f = posterior.v - posterior.latent.slack
+        return 0.5 * float(posterior.gamma @ (variances[0] - variances[1] - f))
 
     def _pull(self, total: Array, term: Term, slopes: Sequence[Any]) -> None:
         own = [block.pull(self.at[self.theta.slice_of(block)], slope)

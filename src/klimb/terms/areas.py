@@ -23,7 +23,7 @@ from klimb.formula.errors import FormulaError
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.latents.precision import Precision
-from klimb.linalg.sparse_cholesky import SymbolicCholesky
+from klimb.linalg.analysis import Analysis, analysed
 from klimb.numerics.arrays import Array
 from klimb.priors import Beta
 from klimb.rows.columns import match_levels
@@ -114,8 +114,8 @@ class Areas(Field):
         return basis if self.model == "besag" else np.hstack([np.zeros_like(basis), basis])
 
     @cached_property
-    def _symbolic(self) -> SymbolicCholesky:
-        return SymbolicCholesky(self.pattern)
+    def _symbolic(self) -> Analysis:
+        return analysed(self.pattern)
 
     def entries(self, values: Sequence[Any]) -> tuple[Array, float]:
         sd, own = values[0], self.pattern.data

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self, final
+from typing import Any, NamedTuple, Self, final
 
 import numpy as np
 import scipy.sparse
@@ -25,6 +25,7 @@ from klimb.formula.errors import FormulaError
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric
+from klimb.latents.weights_posterior import Moments
 from klimb.numerics.arrays import Array
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
@@ -33,6 +34,15 @@ from klimb.terms.positions import column_positions, grid
 from klimb.theta import ParameterBlock
 
 _ARGUMENTS = (Parameter("t", "numeric"), Parameter("cyclic", "flag", False))
+
+
+class Differences(NamedTuple):
+    """The innovations D w of a walk at sd 1, scaled: its structure matrix is D'D."""
+
+    D: Any
+    null: Array  # an orthonormal basis of the null space
+    logdet: float  # of D'D without that
+    scale: float  # precision of an innovation over a step of the mean length
 
 
 @final
@@ -75,29 +85,32 @@ class Walk(Field):
         return self.order == 2 and not self.cyclic
 
     @cached_property
-    def _walk(self) -> tuple[Any, Array, float, float]:
-        """The scaled structure matrix, a basis of its null space, its log determinant without that, and its scale.
-
-        The scale is the precision of an innovation at sd 1.
-        """
+    def _walk(self) -> Differences:
         return (_cycle if self.cyclic else _path)(self.nodes, self.order)
 
     @cached_property
     def pattern(self) -> Any:
-        matrix = self._walk[0]
+        matrix = self._walk.D.T @ self._walk.D
         return symmetric_pattern(scipy.sparse.block_diag([matrix, [[1.0]]]) if self._with_line else matrix)
 
     def constraints(self) -> Array:
-        basis = self._walk[1]
+        basis = self._walk.null
         return np.hstack([basis.T, np.zeros((basis.shape[1], 1))]) if self._with_line else np.asarray(basis.T)
 
     def entries(self, values: Sequence[Any]) -> tuple[Array, float]:
-        _, basis, logdet, _ = self._walk
-        rank, own = len(self.nodes) - basis.shape[1], self.pattern.data
+        logdet, rank, own = self._walk.logdet, len(self.nodes) - self._walk.null.shape[1], self.pattern.data
         if not self._with_line:
             return scaled_entries(own, logdet, rank, values[0])
         data, total = scaled_entries(own[:-1], logdet, rank, values[0])
         return np.append(data, self.line_sd**-2), total - 2.0 * float(np.log(self.line_sd))
+
+    def gradient(self, values: Sequence[Any], moments: Moments) -> tuple[float, ...]:
+        """d bound / ds = (mean'Q mean - sum_i gamma_i Cov(f_i, w_i)) / s: E[w'Q w] itself cancels for long walks."""
+        if moments.explained is None:
+            return super().gradient(values, moments)
+        n, sd = len(self.nodes), values[0]
+        roughness = self._walk.D @ moments.mean[:n]
+        return ((float(roughness @ roughness) / sd**2 - moments.explained(slice(0, n))) / sd,)
 
     def ready(self, block: TermBlock, context: Context) -> Self:
         return replace(self, parameters=(self.scale_parameter(context),), line_sd=FLAT * context.units.spread)
@@ -130,7 +143,7 @@ class Walk(Field):
             return None
         h = block.beyond / float(np.diff(self.nodes).mean())
         grown = h if self.order == 1 else h * (h + 1.0) * (2.0 * h + 1.0) / 6.0
-        return np.asarray(values[0] * np.sqrt(grown / self._walk[3]))[:, None]
+        return np.asarray(values[0] * np.sqrt(grown / self._walk.scale))[:, None]
 
 
 def between(x: Array, nodes: Array, cyclic: bool) -> tuple[Any, Array]:
@@ -156,7 +169,7 @@ def _differences(nodes: Array, order: int) -> Any:
     return banded(bands, [0, 1, 2], (n - 2, n))
 
 
-def _path(nodes: Array, order: int) -> tuple[Any, Array, float, float]:
+def _path(nodes: Array, order: int) -> Differences:
     """D'D, scaled. With the first nodes held at 0 the others' D is a triangle, which stays exact at any length."""
     n = len(nodes)
     steps = np.diff(nodes)
@@ -168,7 +181,7 @@ def _path(nodes: Array, order: int) -> tuple[Any, Array, float, float]:
     diagonal = D.diagonal(order)  # of the triangle
     logdet = 2.0 * float(np.log(np.abs(diagonal)).sum() + np.log(np.abs(np.diagonal(triangle))).sum()
                          - np.linalg.slogdet(null[:order])[1])
-    return scale * (D.T @ D), basis, logdet + (n - order) * float(np.log(scale)), scale
+    return Differences(np.sqrt(scale) * D, basis, logdet + (n - order) * float(np.log(scale)), scale)
 
 
 def _free_variances(D: Any, basis: Array, order: int) -> Array:
@@ -207,18 +220,15 @@ def _triangle_variances(band: Array) -> Array:
     return out
 
 
-def _cycle(nodes: Array, order: int) -> tuple[Any, Array, float, float]:
+def _cycle(nodes: Array, order: int) -> Differences:
     """Differences around a circle: a circulant matrix, whose eigenvalues are known."""
     n = len(nodes)
     if n <= 2 * order:
         raise InputError(f"a cycle of order {order} needs more than {2 * order} nodes", str(n), "Use C(x).")
-    stencil = {1: (2.0, -1.0), 2: (6.0, -4.0, 1.0)}[order]
     values = (4.0 * np.sin(np.pi * np.arange(1, n) / n) ** 2) ** order
     scale = float(np.sum(1.0 / values) / n)
-    rows = np.arange(n)
-    parts = [(rows, rows, np.full(n, stencil[0]))]
-    for lag, value in enumerate(stencil[1:], start=1):
-        parts += [(rows, (rows + lag) % n, np.full(n, value)), (rows, (rows - lag) % n, np.full(n, value))]
-    i, j, data = (np.concatenate([part[k] for part in parts]) for k in range(3))
-    matrix = scipy.sparse.csc_array((scale * data, (i, j)), shape=(n, n))
-    return matrix, np.full((n, 1), n**-0.5), float(np.log(scale * values).sum()), scale
+    rows, weights = np.arange(n), {1: (-1.0, 1.0), 2: (1.0, -2.0, 1.0)}[order]
+    columns = np.concatenate([(rows + lag) % n for lag in range(order + 1)])
+    data = np.sqrt(scale) * np.repeat(weights, n)
+    D = scipy.sparse.csr_array((data, (np.tile(rows, order + 1), columns)), shape=(n, n))
+    return Differences(D, np.full((n, 1), n**-0.5), float(np.log(scale * values).sum()), scale)
