@@ -127,7 +127,7 @@ class BandFactor:
         cross = np.zeros_like(Z)
         cross[..., :-1] = product(W[..., :-1], Z[..., 1:])
         (block, i), (other, j) = plan.first, plan.second
-        return np.where(block == other, Z[i, j, block], cross[i, j, block])
+        return np.asarray(np.where(block == other, Z[i, j, block], cross[i, j, block]))
 
     def inverse_entries(self) -> Array:
         return self._inverse
