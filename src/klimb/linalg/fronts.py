@@ -131,7 +131,7 @@ def _dissected(pattern: Any, last: Mask, coordinates: Array | None) -> tuple[Dis
             points[inner] = made
         else:
             points[inner] = coordinates[inner]
-    found = dissect(graph, points[inner])
+    found = dissect(graph, points[inner], rotate=coordinates is None)
     if len(inner) == size:
         return found, points
     front = np.zeros(size, dtype=np.int64)

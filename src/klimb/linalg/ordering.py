@@ -8,6 +8,7 @@ in the graph. The separator is the smallest set of nodes that touches every edge
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,9 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components, maxi
 from klimb.numerics.arrays import Array
 
 LEAF = 64  # nodes that are eliminated together at the bottom: a dense block of this order costs less than calls for its parts
-POOR = 0.5  # a separator that holds more of its part than this is no use: the part is then eliminated as one
+POOR = 0.4  # a separator that holds more of its part than this is no use: the part is then eliminated as one
 LANDMARKS = 8
+HUB = 1.5  # a node with more than this many times the median number of neighbours is no way for distances
 SMOOTHING = 8  # passes that turn distances, which are whole numbers, into coordinates
 
 Integers = npt.NDArray[np.int64]
@@ -35,7 +37,7 @@ class Dissection:
     parent: Integers
 
 
-def dissect(graph: Any, coordinates: Array, leaf: int = LEAF) -> Dissection:
+def dissect(graph: Any, coordinates: Array, rotate: bool = False, leaf: int = LEAF) -> Dissection:
     """Fronts of a symmetric graph (CSR or CSC, the diagonal is ignored) with coordinates of shape (n, d)."""
     size = graph.shape[0]
     head = np.repeat(np.arange(size), np.diff(graph.indptr))
@@ -48,7 +50,14 @@ def dissect(graph: Any, coordinates: Array, leaf: int = LEAF) -> Dissection:
     while len(nodes):
         sizes = np.bincount(label, minlength=len(above))
         # the halves of every part, and the separators between them
-        side[nodes] = _halves(coordinates[nodes], label, sizes)
+        def border(upper: Mask, nodes: Integers = nodes, label: Integers = label, count: int = len(above)) -> Array:
+            side[nodes] = upper
+            crossing = side[head] != side[tail]
+            touched = np.zeros(size, dtype=bool)
+            touched[np.where(side[head[crossing]], tail[crossing], head[crossing])] = True
+            return np.bincount(label, touched[nodes], count)
+
+        side[nodes] = _halves(coordinates[nodes], label, sizes, border, rotate)
         cut = side[head] != side[tail]
         separator = np.zeros(size, dtype=bool)
         separator[_cover(head[cut], tail[cut], side)] = True
@@ -72,19 +81,47 @@ def dissect(graph: Any, coordinates: Array, leaf: int = LEAF) -> Dissection:
     return Dissection(front, np.concatenate(parents) if parents else np.zeros(0, dtype=np.int64))
 
 
-def _halves(points: Array, label: Integers, sizes: Integers) -> Mask:
-    """Which nodes lie in the upper half of their part along its longest direction."""
-    spread = np.empty((points.shape[1], len(sizes)))
-    for j, x in enumerate(points.T):
-        mean = np.bincount(label, x, len(sizes)) / np.maximum(sizes, 1)
-        spread[j] = np.bincount(label, (x - mean[label]) ** 2, len(sizes))
-    axis = np.argmax(spread * (1.0 + 1e-9 * np.arange(points.shape[1], 0, -1))[:, None], axis=0)
-    key = np.take_along_axis(points, axis[label][:, None], 1)[:, 0]
+def _halves(points: Array, label: Integers, sizes: Integers, sides: Callable[[Mask], Array], rotate: bool) -> Mask:
+    """Which nodes lie in the upper half of their part, along the direction that leaves the smallest border."""
+    best, key = np.full(len(sizes), np.inf), np.empty(len(label))
+    for projected in _directions(points, label, sizes, rotate):
+        mean = np.bincount(label, projected, len(sizes)) / sizes
+        upper = projected > mean[label]
+        share = np.bincount(label, upper, len(sizes)) / sizes
+        with np.errstate(divide="ignore", invalid="ignore"):
+            score = sides(upper) / (share * (1.0 - share))
+        better = score < best
+        best[better] = score[better]
+        key[better[label]] = projected[better[label]]
     order = np.lexsort((key, label))
     start = np.cumsum(sizes) - sizes
     upper = np.empty(len(label), dtype=bool)
     upper[order] = np.arange(len(label)) - start[label[order]] >= (sizes // 2)[label[order]]
     return upper
+
+
+def _directions(points: Array, label: Integers, sizes: Integers, rotate: bool) -> Iterator[Array]:
+    """Projections of the nodes: on the two axes along which a part is longest, on their sum and on their difference."""
+    d = points.shape[1]
+    centred = points - np.stack([np.bincount(label, x, len(sizes)) / sizes for x in points.T], axis=1)[label]
+    moments = np.empty((len(sizes), d, d))
+    for i in range(d):
+        for j in range(i + 1 if rotate else 1):
+            k = j if rotate else i
+            moments[:, i, k] = moments[:, k, i] = np.bincount(label, centred[:, i] * centred[:, k], len(sizes))
+    if rotate and d > 1:
+        axes = np.linalg.eigh(moments)[1][:, :, ::-1][:, :, :2]
+        first, second = (np.einsum("nd,nd->n", centred, axes[label, :, k]) for k in range(2))
+    else:
+        length = np.einsum("kii->ki", moments)
+        longest = np.argsort(-length, axis=1, kind="stable")
+        first = np.take_along_axis(centred, longest[label, :1], 1)[:, 0]
+        second = np.take_along_axis(centred, longest[label, -1:] if d == 1 else longest[label, 1:2], 1)[:, 0]
+    yield first
+    if d > 1:
+        yield second
+        yield first + second
+        yield first - second
 
 
 def _cover(head: Integers, tail: Integers, side: Mask) -> Integers:
@@ -113,34 +150,44 @@ def _cover(head: Integers, tail: Integers, side: Mask) -> Integers:
 
 
 def invented_coordinates(graph: Any) -> Array:
-    """Three coordinates from the distances to a few nodes that are far from each other, smoothed over neighbours."""
-    size = graph.shape[0]
-    graph = _connected(graph)
-    nearest = _distances(graph, int(_distances(graph, 0).argmax()))
+    """Distances to a few nodes that are far from each other, smoothed over neighbours."""
+    ways = _connected(_without_hubs(graph))
+    nearest = _distances(ways, int(_distances(ways, 0).argmax()))
     columns = [nearest]
-    for _ in range(min(LANDMARKS, size) - 1):
-        columns.append(_distances(graph, int(nearest.argmax())))
+    for _ in range(min(LANDMARKS, graph.shape[0]) - 1):
+        columns.append(_distances(ways, int(nearest.argmax())))
         nearest = np.minimum(nearest, columns[-1])
     table = np.stack(columns, axis=1)
-    degree = np.maximum(np.diff(graph.indptr), 1)[:, None]
+    degree = np.maximum(np.diff(ways.indptr), 1)[:, None]
     for _ in range(SMOOTHING):
-        table = 0.5 * (table + (graph @ table) / degree)
-    table -= table.mean(axis=0)
-    values, axes = np.linalg.eigh(table.T @ table)
-    axes = axes[:, ::-1][:, :3]
-    return np.asarray(table @ (axes * np.where(axes.sum(axis=0) < 0.0, -1.0, 1.0)))
+        table = 0.5 * (table + (ways @ table) / degree)
+    return table
 
 
-def _connected(graph: Any) -> csr_array:
+def _without_hubs(graph: Any) -> csr_array:
+    """The graph without the edges of nodes that have many: they are short cuts, and distances are to look like those in space.
+
+    The long edges along the hull of a triangulation are an example. A hub keeps the edge to its neighbour of lowest degree.
+    """
+    size, degree = graph.shape[0], np.diff(graph.indptr)
+    head, tail = np.repeat(np.arange(size), degree), graph.indices
+    hub = degree > HUB * np.median(degree)
+    of_hub = np.flatnonzero(hub[head] & (head != tail))
+    nearest = of_hub[np.lexsort((degree[tail[of_hub]], head[of_hub]))]
+    nearest = nearest[np.flatnonzero(np.diff(head[nearest], prepend=-1))]
+    keep = np.flatnonzero(~hub[head] & ~hub[tail])
+    i, j = np.concatenate([head[keep], head[nearest], tail[nearest]]), np.concatenate([tail[keep], tail[nearest], head[nearest]])
+    return csr_array((np.ones(len(i)), (i, j)), shape=graph.shape)
+
+
+def _connected(graph: csr_array) -> csr_array:
     """The graph with one edge more between one component and the next."""
     count, component = connected_components(graph, directed=False)
-    ones = np.ones(graph.nnz)
-    linked = csr_array((ones, graph.indices, graph.indptr), shape=graph.shape)
     if count == 1:
-        return linked
+        return graph
     first = np.unique(component, return_index=True)[1]
     links = csr_array((np.ones(count - 1), (first[:-1], first[1:])), shape=graph.shape)
-    return csr_array(linked + links + links.T)
+    return csr_array(graph + links + links.T)
 
 
 def _distances(graph: csr_array, source: int) -> Array:
