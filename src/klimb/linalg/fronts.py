@@ -16,8 +16,6 @@ from scipy.sparse import csc_array
 from klimb.linalg.ordering import Dissection, Integers, Mask, dissect, invented_coordinates
 from klimb.numerics.arrays import Array
 
-Window = tuple[slice, slice]
-
 
 @dataclass(frozen=True)
 class Placement:
@@ -29,19 +27,6 @@ class Placement:
     rows: Integers
     first: int
     runs: list[tuple[slice, slice]]
-
-    @staticmethod
-    def of(rows: Integers, first: int) -> Placement:
-        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-        if 0 < first < len(rows):
-            breaks = np.union1d(breaks, [first])
-        ends = [*breaks.tolist(), len(rows)]
-        runs, begin = [], 0
-        starts = rows[[0, *breaks]].tolist()
-        for start, end in zip(starts, ends, strict=True):
-            runs.append((slice(start, start + end - begin), slice(begin, end)))
-            begin = end
-        return Placement(rows, first, runs)
 
 
 @dataclass(frozen=True)
@@ -185,18 +170,27 @@ def _boundaries(row: Integers, column: Integers, owner: Integers, ends: Integers
 
 def _linked(boundaries: list[Integers], owner: Integers, ends: Integers) -> list[Front]:
     """Fronts with their places in the buffer and in their parents. The parent owns the first node of the boundary."""
-    fronts, begin, offset = [], 0, 0
-    last = ends.tolist()
-    for boundary, end in zip(boundaries, last, strict=True):
-        parent, placement = -1, None
-        if len(boundary):
-            parent = int(owner[boundary[0]])
-            start, stop = (last[parent - 1] if parent else 0), last[parent]
-            first = int(np.searchsorted(boundary, stop))
-            rows = boundary - start
-            rows[first:] = stop - start + np.searchsorted(boundaries[parent], boundary[first:])
-            placement = Placement.of(rows, first)
-        fronts.append(Front(begin, end, boundary, offset, parent, placement))
-        offset += (end - begin) * (end - begin + len(boundary))
-        begin = end
-    return fronts
+    sizes = np.array([len(boundary) for boundary in boundaries])
+    pivots = np.diff(ends, prepend=0)
+    nodes, starts = np.concatenate(boundaries), np.cumsum(sizes) - sizes
+    of = np.repeat(np.arange(len(sizes)), sizes)
+    parent = np.full(len(sizes), -1)
+    parent[sizes > 0] = owner[nodes[starts[sizes > 0]]]
+    above = parent[of]
+    found = np.searchsorted(nodes + of * len(owner), nodes + above * len(owner))  # among the parent's boundary
+    inside = nodes < ends[above]
+    rows = np.where(inside, nodes - (ends - pivots)[above], found - starts[above] + pivots[above])
+    first = np.bincount(of[inside], minlength=len(sizes))
+    # a run ends where the next row is not the next one of the parent, or no pivot of it any more, or of another front
+    breaks = np.flatnonzero((np.diff(rows) != 1) | (np.diff(of) != 0) | (np.diff(inside.astype(int)) != 0)) + 1
+    begins = np.concatenate([[0], breaks]) if len(nodes) else np.zeros(0, dtype=np.int64)
+    local, lengths = begins - starts[of[begins]], np.diff(begins, append=len(nodes))
+    runs: list[list[tuple[slice, slice]]] = [[] for _ in boundaries]
+    for i, row, begin, length in zip(of[begins].tolist(), rows[begins].tolist(), local.tolist(), lengths.tolist(), strict=True):
+        runs[i].append((slice(row, row + length), slice(begin, begin + length)))
+    offsets = np.cumsum(pivots * (pivots + sizes)) - pivots * (pivots + sizes)
+    split = np.split(rows, starts[1:])
+    table = zip((ends - pivots).tolist(), ends.tolist(), boundaries, offsets.tolist(), parent.tolist(), split, first.tolist(), runs,
+                strict=True)
+    return [Front(begin, end, boundary, offset, up, Placement(place, inner, run) if up >= 0 else None)
+            for begin, end, boundary, offset, up, place, inner, run in table]

@@ -36,19 +36,23 @@ def independent_set(pattern: Any, last: Mask) -> IndependentSet | None:
     row, column = row[inner], column[inner]
     sparse_degree = np.bincount(column, minlength=size)
     few = ~last & (sparse_degree <= FEW)
-    taken = _greedy(row, column, sparse_degree, few)
-    if taken.sum() >= SHARE * size:
-        pairs = float((degree[taken].astype(float) ** 2).sum())
-        kept = size - int(taken.sum())
-        if pairs <= min(PAIRS, 4.0 * pattern.nnz):
-            return IndependentSet(pattern, taken, dense=False)
-        if kept**2 <= pairs:
-            return IndependentSet(pattern, taken, dense=True)
+    if few.sum() >= SHARE * size:
+        taken = _greedy(row, column, sparse_degree, few)
+        kept, pairs = _remainder(degree, taken)
+        if kept <= (1.0 - SHARE) * size and (pairs <= min(PAIRS, 4.0 * pattern.nnz) or kept**2 <= pairs):
+            return IndependentSet(pattern, taken, dense=pairs > PAIRS)
+    # those that stay have to touch every edge, so there are at least as many of them as nodes of highest degree are needed for it
+    least = np.searchsorted(np.cumsum(np.sort(sparse_degree)[::-1]), len(row) // 2)
+    if least**2 > 2.0 * float((degree.astype(float) ** 2).sum()):
+        return None
     taken = _greedy(row, column, sparse_degree, ~last)
-    kept, pairs = size - int(taken.sum()), float((degree[taken].astype(float) ** 2).sum())
-    if kept**2 <= 2.0 * pairs and kept < taken.sum():
-        return IndependentSet(pattern, taken, dense=True)
-    return None
+    kept, pairs = _remainder(degree, taken)
+    return IndependentSet(pattern, taken, dense=True) if kept**2 <= 2.0 * pairs and 2 * kept < size else None
+
+
+def _remainder(degree: Integers, taken: Mask) -> tuple[int, float]:
+    """How many nodes stay, and how many products of neighbours their elimination takes."""
+    return int((~taken).sum()), float((degree[taken].astype(float) ** 2).sum())
 
 
 def _greedy(row: Integers, column: Integers, degree: Integers, allowed: Mask) -> Mask:
