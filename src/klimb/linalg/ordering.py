@@ -20,7 +20,7 @@ from klimb.numerics.arrays import Array
 
 LEAF = 64  # nodes that are eliminated together at the bottom: a dense block of this order costs less than calls for its parts
 POOR = 0.4  # a separator that holds more of its part than this is no use: the part is then eliminated as one
-LANDMARKS = 8
+LANDMARKS = 6
 LONG = 3.0  # a part so many times longer than wide is cut across
 HUB = 1.5  # a node with more than this many times the median number of neighbours is no way for distances
 SMOOTHING = 8  # passes that turn distances, which are whole numbers, into coordinates
