@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csc_array
 
-from klimb.linalg.ordering import Dissection, Integers, Mask, dissect, invented_coordinates
+from klimb.linalg.ordering import Dissection, Integers, Mask, dissect, invented_coordinates, transposition
 from klimb.numerics.arrays import Array
+
+Places = Integers | slice
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,22 @@ class FrontTree:
 
     def __init__(self, pattern: Any, last: Mask, coordinates: Array | None = None) -> None:
         self.size = pattern.shape[0]
+        self.entries: Places
+        self.lower: Places
+        self.mirrored: Places
+        if pattern.nnz == self.size**2:  # one front, whose panel is the matrix
+            self.order, self.entries, self.lower, self.mirrored = np.arange(self.size), slice(None), slice(None), slice(None)
+            self.fronts = [Front(0, self.size, np.zeros(0, dtype=np.int64), 0, -1, None)]
+        else:
+            self._analyse(pattern, last, coordinates)
+        self.length = int(sum(front.rows * front.pivots for front in self.fronts))
+        self.diagonal = np.concatenate([front.offset + np.arange(front.pivots) * (front.pivots + 1) for front in self.fronts])
+        self.children: list[list[int]] = [[] for _ in self.fronts]
+        for i, front in enumerate(self.fronts):
+            if front.parent >= 0:
+                self.children[front.parent].append(i)
+
+    def _analyse(self, pattern: Any, last: Mask, coordinates: Array | None) -> None:
         dissection, points = _dissected(pattern, last, coordinates)
         rank = _postorder(dissection.parent)[dissection.front]
         self.order = np.lexsort((_along(points, rank), rank))
@@ -71,17 +88,11 @@ class FrontTree:
         owner = np.repeat(np.arange(len(ends)), counts)
         boundaries = _boundaries(row, column, owner, ends)
         self.fronts = _linked(boundaries, owner, ends)
-        # entry (row, column) of the lower triangle has this place in the buffer of panels
+        # places in the buffer of panels of the entries of the lower triangle, and of all entries
         self.entries, self.lower = self._places(row, column, owner), lower
-        self.mirrored = np.empty(pattern.nnz, dtype=np.int64)  # the same for both triangles
-        self.mirrored[_transposition(pattern)[lower]] = self.entries
+        self.mirrored = np.empty(pattern.nnz, dtype=np.int64)
+        self.mirrored[transposition(pattern)[lower]] = self.entries
         self.mirrored[lower] = self.entries
-        self.length = int(sum(front.rows * front.pivots for front in self.fronts))
-        self.diagonal = np.concatenate([front.offset + np.arange(front.pivots) * (front.pivots + 1) for front in self.fronts])
-        self.children: list[list[int]] = [[] for _ in self.fronts]
-        for i, front in enumerate(self.fronts):
-            if front.parent >= 0:
-                self.children[front.parent].append(i)
 
     def _places(self, row: Integers, column: Integers, owner: Integers) -> Integers:
         front = owner[column]
@@ -96,12 +107,6 @@ class FrontTree:
         found = np.searchsorted(keys, row[outside] + front[outside] * self.size)
         local[outside] = found - (np.cumsum(sizes) - sizes)[front[outside]] + width[front[outside]]
         return np.asarray(offset[front] + local * width[front] + column - begin[front])
-
-
-def _transposition(pattern: Any) -> Integers:
-    """The place of entry (j, i) for each entry (i, j) of a symmetric CSC pattern."""
-    places = csc_array((np.arange(pattern.nnz), pattern.indices, pattern.indptr), shape=pattern.shape)
-    return np.asarray(places.tocsr().data)
 
 
 def _dissected(pattern: Any, last: Mask, coordinates: Array | None) -> tuple[Dissection, Array]:

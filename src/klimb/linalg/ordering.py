@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
+from scipy.sparse import csc_array, csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, maximum_bipartite_matching
 
 from klimb.numerics.arrays import Array
@@ -35,6 +35,12 @@ class Dissection:
 
     front: Integers
     parent: Integers
+
+
+def transposition(pattern: Any) -> Integers:
+    """The place of entry (j, i) for each entry (i, j) of a symmetric CSC pattern."""
+    places = csc_array((np.arange(pattern.nnz), pattern.indices, pattern.indptr), shape=pattern.shape)
+    return np.asarray(places.tocsr().data)
 
 
 def dissect(graph: Any, coordinates: Array, *, rotate: bool = False, leaf: int = LEAF) -> Dissection:
