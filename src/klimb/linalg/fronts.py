@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csc_array
 
-from klimb.linalg.ordering import Dissection, Integers, Mask, dissect, invented_coordinates
+from klimb.linalg.ordering import Dissection, Integers, Mask, dissect, invented_coordinates, transposition
 from klimb.numerics.arrays import Array
 
-Window = tuple[slice, slice]
+Places = Integers | slice
 
 
 @dataclass(frozen=True)
@@ -29,19 +28,6 @@ class Placement:
     rows: Integers
     first: int
     runs: list[tuple[slice, slice]]
-
-    @staticmethod
-    def of(rows: Integers, first: int) -> Placement:
-        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-        if 0 < first < len(rows):
-            breaks = np.union1d(breaks, [first])
-        ends = [*breaks.tolist(), len(rows)]
-        runs, begin = [], 0
-        starts = rows[[0, *breaks]].tolist()
-        for start, end in zip(starts, ends, strict=True):
-            runs.append((slice(start, start + end - begin), slice(begin, end)))
-            begin = end
-        return Placement(rows, first, runs)
 
 
 @dataclass(frozen=True)
@@ -72,6 +58,22 @@ class FrontTree:
 
     def __init__(self, pattern: Any, last: Mask, coordinates: Array | None = None) -> None:
         self.size = pattern.shape[0]
+        self.entries: Places
+        self.lower: Places
+        self.mirrored: Places
+        if pattern.nnz == self.size**2:  # one front, whose panel is the matrix
+            self.order, self.entries, self.lower, self.mirrored = np.arange(self.size), slice(None), slice(None), slice(None)
+            self.fronts = [Front(0, self.size, np.zeros(0, dtype=np.int64), 0, -1, None)]
+        else:
+            self._analyse(pattern, last, coordinates)
+        self.length = int(sum(front.rows * front.pivots for front in self.fronts))
+        self.diagonal = np.concatenate([front.offset + np.arange(front.pivots) * (front.pivots + 1) for front in self.fronts])
+        self.children: list[list[int]] = [[] for _ in self.fronts]
+        for i, front in enumerate(self.fronts):
+            if front.parent >= 0:
+                self.children[front.parent].append(i)
+
+    def _analyse(self, pattern: Any, last: Mask, coordinates: Array | None) -> None:
         dissection, points = _dissected(pattern, last, coordinates)
         rank = _postorder(dissection.parent)[dissection.front]
         self.order = np.lexsort((_along(points, rank), rank))
@@ -86,17 +88,11 @@ class FrontTree:
         owner = np.repeat(np.arange(len(ends)), counts)
         boundaries = _boundaries(row, column, owner, ends)
         self.fronts = _linked(boundaries, owner, ends)
-        # entry (row, column) of the lower triangle has this place in the buffer of panels
+        # places in the buffer of panels of the entries of the lower triangle, and of all entries
         self.entries, self.lower = self._places(row, column, owner), lower
-        self.mirrored = np.empty(pattern.nnz, dtype=np.int64)  # the same for both triangles
-        self.mirrored[_transposition(pattern)[lower]] = self.entries
+        self.mirrored = np.empty(pattern.nnz, dtype=np.int64)
+        self.mirrored[transposition(pattern)[lower]] = self.entries
         self.mirrored[lower] = self.entries
-        self.length = int(sum(front.rows * front.pivots for front in self.fronts))
-        self.diagonal = np.concatenate([front.offset + np.arange(front.pivots) * (front.pivots + 1) for front in self.fronts])
-        self.children: list[list[int]] = [[] for _ in self.fronts]
-        for i, front in enumerate(self.fronts):
-            if front.parent >= 0:
-                self.children[front.parent].append(i)
 
     def _places(self, row: Integers, column: Integers, owner: Integers) -> Integers:
         front = owner[column]
@@ -113,12 +109,6 @@ class FrontTree:
         return np.asarray(offset[front] + local * width[front] + column - begin[front])
 
 
-def _transposition(pattern: Any) -> Integers:
-    """The place of entry (j, i) for each entry (i, j) of a symmetric CSC pattern."""
-    places = csc_array((np.arange(pattern.nnz), pattern.indices, pattern.indptr), shape=pattern.shape)
-    return np.asarray(places.tocsr().data)
-
-
 def _dissected(pattern: Any, last: Mask, coordinates: Array | None) -> tuple[Dissection, Array]:
     """Fronts by nested dissection of the nodes that are not last, and one front above them for those that are."""
     size, inner = pattern.shape[0], np.flatnonzero(~last)
@@ -131,7 +121,7 @@ def _dissected(pattern: Any, last: Mask, coordinates: Array | None) -> tuple[Dis
             points[inner] = made
         else:
             points[inner] = coordinates[inner]
-    found = dissect(graph, points[inner])
+    found = dissect(graph, points[inner], rotate=coordinates is None)
     if len(inner) == size:
         return found, points
     front = np.zeros(size, dtype=np.int64)
@@ -185,18 +175,27 @@ def _boundaries(row: Integers, column: Integers, owner: Integers, ends: Integers
 
 def _linked(boundaries: list[Integers], owner: Integers, ends: Integers) -> list[Front]:
     """Fronts with their places in the buffer and in their parents. The parent owns the first node of the boundary."""
-    fronts, begin, offset = [], 0, 0
-    last = ends.tolist()
-    for boundary, end in zip(boundaries, last, strict=True):
-        parent, placement = -1, None
-        if len(boundary):
-            parent = int(owner[boundary[0]])
-            start, stop = (last[parent - 1] if parent else 0), last[parent]
-            first = int(np.searchsorted(boundary, stop))
-            rows = boundary - start
-            rows[first:] = stop - start + np.searchsorted(boundaries[parent], boundary[first:])
-            placement = Placement.of(rows, first)
-        fronts.append(Front(begin, end, boundary, offset, parent, placement))
-        offset += (end - begin) * (end - begin + len(boundary))
-        begin = end
-    return fronts
+    sizes = np.array([len(boundary) for boundary in boundaries])
+    pivots = np.diff(ends, prepend=0)
+    nodes, starts = np.concatenate(boundaries), np.cumsum(sizes) - sizes
+    of = np.repeat(np.arange(len(sizes)), sizes)
+    parent = np.full(len(sizes), -1)
+    parent[sizes > 0] = owner[nodes[starts[sizes > 0]]]
+    above = parent[of]
+    found = np.searchsorted(nodes + of * len(owner), nodes + above * len(owner))  # among the parent's boundary
+    inside = nodes < ends[above]
+    rows = np.where(inside, nodes - (ends - pivots)[above], found - starts[above] + pivots[above])
+    first = np.bincount(of[inside], minlength=len(sizes))
+    # a run ends where the next row is not the next one of the parent, or no pivot of it any more, or of another front
+    breaks = np.flatnonzero((np.diff(rows) != 1) | (np.diff(of) != 0) | (np.diff(inside.astype(int)) != 0)) + 1
+    begins = np.concatenate([[0], breaks]) if len(nodes) else np.zeros(0, dtype=np.int64)
+    local, lengths = begins - starts[of[begins]], np.diff(begins, append=len(nodes))
+    runs: list[list[tuple[slice, slice]]] = [[] for _ in boundaries]
+    for i, row, begin, length in zip(of[begins].tolist(), rows[begins].tolist(), local.tolist(), lengths.tolist(), strict=True):
+        runs[i].append((slice(row, row + length), slice(begin, begin + length)))
+    offsets = np.cumsum(pivots * (pivots + sizes)) - pivots * (pivots + sizes)
+    split = np.split(rows, starts[1:])
+    table = zip((ends - pivots).tolist(), ends.tolist(), boundaries, offsets.tolist(), parent.tolist(), split, first.tolist(), runs,
+                strict=True)
+    return [Front(begin, end, boundary, offset, up, Placement(place, inner, run) if up >= 0 else None)
+            for begin, end, boundary, offset, up, place, inner, run in table]

@@ -15,12 +15,13 @@ import numpy as np
 from scipy.sparse import csc_array, csr_array
 
 from klimb.errors import NotPositiveDefiniteError
-from klimb.linalg.ordering import Integers, Mask
+from klimb.linalg.ordering import Integers, Mask, transposition
 from klimb.numerics.arrays import Array
 
 FEW = 3  # neighbours up to which elimination does not add entries: d (d - 1) new ones for 2 d + 1
 SMALL = 1000  # fewer nodes are not worth a set of their own
 SHARE = 0.2  # of the nodes that a set must hold
+DENSITY = 0.25  # of a pattern from which on there is nothing to gain
 PAIRS = 4_000_000  # products of neighbours that are listed
 BLOCK = 4_000_000  # entries of Z12 that are held at once
 
@@ -29,26 +30,30 @@ def independent_set(pattern: Any, last: Mask) -> IndependentSet | None:
     """The next set worth its elimination, or nothing. ``last`` marks nodes that stay."""
     size = pattern.shape[0]
     degree = np.diff(pattern.indptr) - 1
-    if size - int(last.sum()) <= 1 or size < SMALL:
+    if size - int(last.sum()) <= 1 or size < SMALL or pattern.nnz > DENSITY * size**2:
         return None
     row, column = pattern.indices, np.repeat(np.arange(size), degree + 1)
     inner = ~last[row] & ~last[column] & (row != column)
     row, column = row[inner], column[inner]
     sparse_degree = np.bincount(column, minlength=size)
     few = ~last & (sparse_degree <= FEW)
-    taken = _greedy(row, column, sparse_degree, few)
-    if taken.sum() >= SHARE * size:
-        pairs = float((degree[taken].astype(float) ** 2).sum())
-        kept = size - int(taken.sum())
-        if pairs <= min(PAIRS, 4.0 * pattern.nnz):
-            return IndependentSet(pattern, taken, dense=False)
-        if kept**2 <= pairs:
-            return IndependentSet(pattern, taken, dense=True)
+    if few.sum() >= SHARE * size:
+        taken = _greedy(row, column, sparse_degree, few)
+        kept, pairs = _remainder(degree, taken)
+        if kept <= (1.0 - SHARE) * size and (pairs <= min(PAIRS, 4.0 * pattern.nnz) or kept**2 <= pairs):
+            return IndependentSet(pattern, taken, dense=pairs > PAIRS)
+    # those that stay have to touch every edge, so there are at least as many of them as nodes of highest degree are needed for it
+    least = np.searchsorted(np.cumsum(np.sort(sparse_degree)[::-1]), len(row) // 2)
+    if least**2 > 2.0 * float((degree.astype(float) ** 2).sum()):
+        return None
     taken = _greedy(row, column, sparse_degree, ~last)
-    kept, pairs = size - int(taken.sum()), float((degree[taken].astype(float) ** 2).sum())
-    if kept**2 <= 2.0 * pairs and kept < taken.sum():
-        return IndependentSet(pattern, taken, dense=True)
-    return None
+    kept, pairs = _remainder(degree, taken)
+    return IndependentSet(pattern, taken, dense=True) if kept**2 <= 2.0 * pairs and 2 * kept < size else None
+
+
+def _remainder(degree: Integers, taken: Mask) -> tuple[int, float]:
+    """How many nodes stay, and how many products of neighbours their elimination takes."""
+    return int((~taken).sum()), float((degree[taken].astype(float) ** 2).sum())
 
 
 def _greedy(row: Integers, column: Integers, degree: Integers, allowed: Mask) -> Mask:
@@ -84,15 +89,14 @@ class IndependentSet:
         self.pivots = np.flatnonzero(taken[column] & (row == column))
         self.couplings = np.flatnonzero(taken[column] & ~taken[row])
         self.inner = np.flatnonzero(~taken[column] & ~taken[row])
-        mirror = csc_array((np.arange(pattern.nnz), pattern.indices, pattern.indptr), shape=pattern.shape).tocsr().data
-        self.mirrored = mirror[self.couplings]
+        self.mirrored = transposition(pattern)[self.couplings]
         self.of = number[column[self.couplings]]
         self.neighbour = number[row[self.couplings]]
         self.starts = np.searchsorted(self.of, np.arange(len(self.taken) + 1))
         left = len(self.kept)
         inner_key = number[column[self.inner]] * left + number[row[self.inner]]
         if dense:
-            self.rest = csc_array((np.ones(left * left, dtype=np.int8), np.tile(np.arange(left), left),
+            self.rest = csc_array((np.ones(left * left, dtype=np.int8), np.tile(np.arange(left, dtype=np.int32), left),
                                    np.arange(left + 1) * left), shape=(left, left))
             self.places = inner_key
             return
@@ -110,10 +114,9 @@ class IndependentSet:
 
     def eliminate(self, values: Array) -> tuple[EliminatedSet, Array]:
         """The columns of L that belong to the set, and the entries of what is left."""
-        pivots = values[self.pivots]
-        if not ((pivots > 0.0) & np.isfinite(pivots)).all():
+        root = np.sqrt(values[self.pivots])
+        if not (root > 0.0).all():
             raise NotPositiveDefiniteError("a diagonal entry is not positive")
-        root = np.sqrt(pivots)
         scaled = values[self.couplings] / root[self.of]
         left = np.zeros(self.rest.nnz)
         left[self.places] = values[self.inner]
@@ -132,10 +135,6 @@ class EliminatedSet:
     plan: IndependentSet
     root: Array
     scaled: Array
-
-    @property
-    def logdet(self) -> float:
-        return 2.0 * float(np.log(self.root).sum())
 
     @property
     def matrix(self) -> csr_array:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.linalg.blas import dsyrk, dtrsm
-from scipy.linalg.lapack import dpotrf, dtrtri
+from scipy.linalg.lapack import dpotrf, dpotri
 
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.fronts import FrontTree, Placement
 from klimb.numerics.arrays import Array
 
-LOST = 4.0 * np.finfo(float).eps  # a pivot below this share of its diagonal entry has no digit left
 SLICES = 200  # entries for which one indexed addition costs as much as one addition of slices
 
 
@@ -27,7 +26,6 @@ class FrontFactor:
         self.tree = tree
         buffer = np.zeros(tree.length)
         buffer[tree.entries] = values
-        diagonal = buffer[tree.diagonal]
         updates: dict[int, Array] = {}
         self.panels: list[tuple[Array, Array]] = []
         for i, front in enumerate(tree.fronts):
@@ -48,10 +46,7 @@ class FrontFactor:
             for other, placement in received:
                 _add_to_update(update, other, placement, p)
             updates[i] = update
-        pivots = buffer[tree.diagonal]
-        if not (pivots**2 > LOST * diagonal).all():  # also catches NaN
-            raise NotPositiveDefiniteError("a pivot has no digit left: the matrix is singular to working precision")
-        self.logdet = 2.0 * float(np.log(pivots).sum())
+        self.roots = buffer[tree.diagonal]  # the diagonal of L
 
     def forward(self, x: Array) -> Array:
         """L^-1 x in place; x of shape (n, k) is in the order of elimination."""
@@ -90,15 +85,16 @@ class FrontFactor:
             front, (top, below) = tree.fronts[i], self.panels[i]
             p, m = front.pivots, front.rows
             panel = buffer[front.offset:front.offset + p * m].reshape(m, p)
-            root, _ = dtrtri(top.T, lower=0)  # (L11^-1)'
-            panel[:p] = root @ root.T
+            inverse, _ = dpotri(top.T, lower=0)  # one triangle of F11^-1, zeros in the other
+            np.add(inverse, inverse.T, out=panel[:p])
+            panel[:p].flat[::p + 1] *= 0.5
             if front.placement is not None:
                 rows = front.placement
                 z22 = _gathered(known[front.parent], rows)
                 waiting[front.parent] -= 1
                 if not waiting[front.parent]:
                     del known[front.parent]
-                w = below @ root.T
+                w = dtrsm(1.0, top.T, below.T, side=0, lower=0).T
                 np.matmul(z22, w, out=panel[p:])
                 np.negative(panel[p:], out=panel[p:])
                 panel[:p] -= w.T @ panel[p:]

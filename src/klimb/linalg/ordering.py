@@ -13,14 +13,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
+from scipy.sparse import csc_array, csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, maximum_bipartite_matching
 
 from klimb.numerics.arrays import Array
 
 LEAF = 64  # nodes that are eliminated together at the bottom: a dense block of this order costs less than calls for its parts
-POOR = 0.5  # a separator that holds more of its part than this is no use: the part is then eliminated as one
-LANDMARKS = 8
+POOR = 0.4  # a separator that holds more of its part than this is no use: the part is then eliminated as one
+LANDMARKS = 6
+LONG = 3.0  # a part so many times longer than wide is cut across
+HUB = 1.5  # a node with more than this many times the median number of neighbours is no way for distances
 SMOOTHING = 8  # passes that turn distances, which are whole numbers, into coordinates
 
 Integers = npt.NDArray[np.int64]
@@ -35,56 +37,111 @@ class Dissection:
     parent: Integers
 
 
-def dissect(graph: Any, coordinates: Array, leaf: int = LEAF) -> Dissection:
-    """Fronts of a symmetric graph (CSR or CSC, the diagonal is ignored) with coordinates of shape (n, d)."""
+def transposition(pattern: Any) -> Integers:
+    """The place of entry (j, i) for each entry (i, j) of a symmetric CSC pattern."""
+    places = csc_array((np.arange(pattern.nnz), pattern.indices, pattern.indptr), shape=pattern.shape)
+    return np.asarray(places.tocsr().data)
+
+
+def dissect(graph: Any, coordinates: Array, *, rotate: bool = False, leaf: int = LEAF) -> Dissection:
+    """Fronts of a symmetric graph (CSR or CSC, the diagonal is ignored) with coordinates of shape (n, d).
+
+    With ``rotate`` the coordinates' axes mean nothing and each part has principal axes of its own.
+    """
     size = graph.shape[0]
+    points = np.ascontiguousarray(coordinates.T)
     head = np.repeat(np.arange(size), np.diff(graph.indptr))
     tail = graph.indices.astype(np.int64)
     head, tail = head[head < tail], tail[head < tail]
-    front = np.full(size, -1)
-    parents: list[Integers] = []
-    count, nodes, label, above = 0, np.arange(size), np.zeros(size, dtype=np.int64), np.array([-1])
-    side, place = np.zeros(size, dtype=bool), np.full(size, -1)
+    front, parents, count = np.full(size, -1), [np.zeros(0, dtype=np.int64)], 0
+    # nodes are sorted by their part; ``above`` is the front of the separator that made the part
+    nodes, sizes, above = np.arange(size), np.array([size]), np.array([-1])
+    upper = np.zeros(size, dtype=bool)
     while len(nodes):
-        sizes = np.bincount(label, minlength=len(above))
-        # the halves of every part, and the separators between them
-        side[nodes] = _halves(coordinates[nodes], label, sizes)
-        cut = side[head] != side[tail]
+        parts = _Parts(nodes, sizes, points[:, nodes], head, tail)
+        order, high = parts.halves(rotate)
+        nodes, label = nodes[order], parts.label
+        upper[nodes] = high
+        cut = np.flatnonzero(upper[head] != upper[tail])
         separator = np.zeros(size, dtype=bool)
-        separator[_cover(head[cut], tail[cut], side)] = True
-        lost = np.bincount(label[separator[nodes]], minlength=len(above))
+        separator[_cover(head[cut], tail[cut], upper)] = True
+        lost = np.bincount(label[separator[nodes]], minlength=len(sizes))
         whole = (sizes <= leaf) | (lost > POOR * sizes)
-        ends = whole[label] | separator[nodes]  # these nodes are placed now
         own = whole | (lost > 0)
         number = np.where(own, count + np.cumsum(own) - 1, above)
-        front[nodes[ends]] = number[label[ends]]
         parents.append(above[own])
         count += int(own.sum())
-        # what is left: two parts for each that was split
-        nodes, label = nodes[~ends], label[~ends]
-        half = 2 * label + side[nodes]
-        present, label = np.unique(half, return_inverse=True)
-        above = number[present // 2]
-        place[:] = -1
-        place[nodes] = label
-        keep = (place[head] >= 0) & (place[head] == place[tail])
+        placed = whole[label] | separator[nodes]
+        front[nodes[placed]] = number[label[placed]]
+        # what is left are two parts for each that was split
+        halves = np.bincount((2 * label + high)[~placed], minlength=2 * len(sizes))
+        nodes, sizes, above = nodes[~placed], halves[halves > 0], number[np.flatnonzero(halves) // 2]
+        part = np.full(size, -1)
+        part[nodes] = np.repeat(np.arange(len(sizes)), sizes)
+        keep = np.flatnonzero((part[head] == part[tail]) & (part[head] >= 0))
         head, tail = head[keep], tail[keep]
-    return Dissection(front, np.concatenate(parents) if parents else np.zeros(0, dtype=np.int64))
+    return Dissection(front, np.concatenate(parents))
 
 
-def _halves(points: Array, label: Integers, sizes: Integers) -> Mask:
-    """Which nodes lie in the upper half of their part along its longest direction."""
-    spread = np.empty((points.shape[1], len(sizes)))
-    for j, x in enumerate(points.T):
-        mean = np.bincount(label, x, len(sizes)) / np.maximum(sizes, 1)
-        spread[j] = np.bincount(label, (x - mean[label]) ** 2, len(sizes))
-    axis = np.argmax(spread * (1.0 + 1e-9 * np.arange(points.shape[1], 0, -1))[:, None], axis=0)
-    key = np.take_along_axis(points, axis[label][:, None], 1)[:, 0]
-    order = np.lexsort((key, label))
-    start = np.cumsum(sizes) - sizes
-    upper = np.empty(len(label), dtype=bool)
-    upper[order] = np.arange(len(label)) - start[label[order]] >= (sizes // 2)[label[order]]
-    return upper
+class _Parts:
+    """The parts of one depth: ``nodes`` one part after the other, their coordinates of shape (d, nodes), the edges in parts."""
+
+    def __init__(self, nodes: Integers, sizes: Integers, points: Array, head: Integers, tail: Integers) -> None:
+        self.nodes, self.sizes, self.head, self.tail = nodes, sizes, head, tail
+        self.starts = np.cumsum(sizes) - sizes
+        self.label = np.repeat(np.arange(len(sizes)), sizes)
+        self.points = points - (self._sums(points) / sizes)[:, self.label]
+
+    def _sums(self, values: Array) -> Array:
+        return np.asarray(np.add.reduceat(values, self.starts, axis=-1))
+
+    def halves(self, rotate: bool) -> tuple[Integers, Mask]:
+        """An order of the nodes that has the lower half of each part first, and which of them are in the upper half.
+
+        Halves are taken along the direction that leaves the smallest border for the balance that it has at the mean.
+        """
+        directions = self._directions(rotate)
+        best, key = np.full(len(self.sizes), np.inf), directions[0]
+        for projected in directions if len(directions) > 1 else []:
+            high = projected > 0.0
+            share = self._sums(high.astype(float)) / self.sizes
+            with np.errstate(divide="ignore", invalid="ignore"):
+                score = self._borders(high) / (share * (1.0 - share))
+            better = score < best
+            best[better] = score[better]
+            key = np.where(better[self.label], projected, key)
+        least, most = np.minimum.reduceat(key, self.starts), np.maximum.reduceat(key, self.starts)
+        unit = (key - least[self.label]) / np.where(most > least, 1.001 * (most - least), 1.0)[self.label]
+        order = np.argsort(self.label + unit, kind="stable")
+        rank = np.arange(len(order)) - self.starts[self.label]
+        return order, rank >= (self.sizes // 2)[self.label]
+
+    def _borders(self, high: Mask) -> Array:
+        """How many nodes of each lower half have a neighbour in the upper one."""
+        upper = np.zeros(self.nodes.max() + 1, dtype=bool)
+        upper[self.nodes] = high
+        cut = np.flatnonzero(upper[self.head] != upper[self.tail])
+        touched = np.zeros(len(upper), dtype=bool)
+        touched[np.where(upper[self.head[cut]], self.tail[cut], self.head[cut])] = True
+        return self._sums(touched[self.nodes].astype(float))
+
+    def _directions(self, rotate: bool) -> list[Array]:
+        """Projections on the two axes along which a part is longest, on their sum and on their difference."""
+        x, label = self.points, self.label
+        if rotate:
+            moments = np.empty((len(self.sizes), len(x), len(x)))
+            for i in range(len(x)):
+                moments[:, i, :i + 1] = self._sums(x[i] * x[:i + 1]).T
+            lengths, axes = np.linalg.eigh(moments)  # reads the lower triangle
+            first, second = (np.einsum("dn,dn->n", x, axes[:, :, k].T[:, label]) for k in (-1, -min(2, len(x))))
+        else:
+            lengths = self._sums(x * x).T
+            axis = np.argsort(lengths, axis=1, kind="stable")
+            first, second = (x[axis[label, k], np.arange(len(label))] for k in (-1, -min(2, len(x))))
+            lengths = np.take_along_axis(lengths, axis, 1)
+        if len(x) == 1 or (LONG**2 * lengths[:, -2] < lengths[:, -1])[label].mean() > 0.9:
+            return [first]
+        return [first, second, first + second, first - second]
 
 
 def _cover(head: Integers, tail: Integers, side: Mask) -> Integers:
@@ -113,34 +170,44 @@ def _cover(head: Integers, tail: Integers, side: Mask) -> Integers:
 
 
 def invented_coordinates(graph: Any) -> Array:
-    """Three coordinates from the distances to a few nodes that are far from each other, smoothed over neighbours."""
-    size = graph.shape[0]
-    graph = _connected(graph)
-    nearest = _distances(graph, int(_distances(graph, 0).argmax()))
+    """Distances to a few nodes that are far from each other, smoothed over neighbours."""
+    ways = _connected(_without_hubs(graph))
+    nearest = _distances(ways, int(_distances(ways, 0).argmax()))
     columns = [nearest]
-    for _ in range(min(LANDMARKS, size) - 1):
-        columns.append(_distances(graph, int(nearest.argmax())))
+    for _ in range(min(LANDMARKS, graph.shape[0]) - 1):
+        columns.append(_distances(ways, int(nearest.argmax())))
         nearest = np.minimum(nearest, columns[-1])
     table = np.stack(columns, axis=1)
-    degree = np.maximum(np.diff(graph.indptr), 1)[:, None]
+    degree = np.maximum(np.diff(ways.indptr), 1)[:, None]
     for _ in range(SMOOTHING):
-        table = 0.5 * (table + (graph @ table) / degree)
-    table -= table.mean(axis=0)
-    values, axes = np.linalg.eigh(table.T @ table)
-    axes = axes[:, ::-1][:, :3]
-    return np.asarray(table @ (axes * np.where(axes.sum(axis=0) < 0.0, -1.0, 1.0)))
+        table = 0.5 * (table + (ways @ table) / degree)
+    return table
 
 
-def _connected(graph: Any) -> csr_array:
+def _without_hubs(graph: Any) -> csr_array:
+    """The graph without the edges of nodes that have many: they are short cuts, and distances are to look like those in space.
+
+    The long edges along the hull of a triangulation are an example. A hub keeps the edge to its neighbour of lowest degree.
+    """
+    size, degree = graph.shape[0], np.diff(graph.indptr)
+    head, tail = np.repeat(np.arange(size), degree), graph.indices
+    hub = degree > HUB * np.median(degree)
+    of_hub = np.flatnonzero(hub[head] & (head != tail))
+    nearest = of_hub[np.lexsort((degree[tail[of_hub]], head[of_hub]))]
+    nearest = nearest[np.flatnonzero(np.diff(head[nearest], prepend=-1))]
+    keep = np.flatnonzero(~hub[head] & ~hub[tail])
+    i, j = np.concatenate([head[keep], head[nearest], tail[nearest]]), np.concatenate([tail[keep], tail[nearest], head[nearest]])
+    return csr_array((np.ones(len(i)), (i, j)), shape=graph.shape)
+
+
+def _connected(graph: csr_array) -> csr_array:
     """The graph with one edge more between one component and the next."""
     count, component = connected_components(graph, directed=False)
-    ones = np.ones(graph.nnz)
-    linked = csr_array((ones, graph.indices, graph.indptr), shape=graph.shape)
     if count == 1:
-        return linked
+        return graph
     first = np.unique(component, return_index=True)[1]
     links = csr_array((np.ones(count - 1), (first[:-1], first[1:])), shape=graph.shape)
-    return csr_array(linked + links + links.T)
+    return csr_array(graph + links + links.T)
 
 
 def _distances(graph: csr_array, source: int) -> Array:

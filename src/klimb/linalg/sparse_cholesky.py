@@ -7,11 +7,13 @@ from typing import Any, final
 
 import numpy as np
 
+from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.fronts import FrontTree
-from klimb.linalg.independent import IndependentSet, independent_set
+from klimb.linalg.independent import EliminatedSet, IndependentSet, independent_set
 from klimb.linalg.multifrontal import FrontFactor
 from klimb.numerics.arrays import Array
 
+LOST = 4.0 * np.finfo(float).eps  # a pivot below this share of its diagonal entry has no digit left
 DENSE = 10.0  # a row with more than this many times sqrt(n) entries is eliminated last
 
 
@@ -46,11 +48,15 @@ class SymbolicCholesky:
         degree = np.diff(pattern.indptr)
         last = degree > max(16.0, DENSE * np.sqrt(self.size))
         nodes = np.arange(self.size)
+        pivots = np.flatnonzero(pattern.indices == np.repeat(nodes, degree))
         self.stages: list[IndependentSet] = []
+        self.diagonal = np.zeros(0, dtype=np.int64)  # places of the diagonal's entries in the order of elimination
         while (stage := independent_set(pattern, last)) is not None:
             self.stages.append(stage)
+            self.diagonal = np.concatenate([self.diagonal, pivots[nodes[stage.taken]]])
             pattern, last, nodes = stage.rest, last[stage.kept], nodes[stage.kept]
         self.tree = FrontTree(pattern, last, None if coordinates is None else coordinates[nodes])
+        self.diagonal = np.concatenate([self.diagonal, pivots[nodes[self.tree.order]]])
 
     def factor(self, values: Array) -> SparseCholesky:
         """The factor for entries in the order of ``pattern.data``; only one triangle is looked at."""
@@ -63,14 +69,18 @@ class SparseCholesky:
 
     def __init__(self, symbolic: SymbolicCholesky, values: Array) -> None:
         self.symbolic = symbolic
-        self._parts = []
-        self.logdet = 0.0
-        for stage in symbolic.stages:
-            part, values = stage.eliminate(values)
-            self._parts.append(part)
-            self.logdet += part.logdet
-        self._core = FrontFactor(symbolic.tree, values[symbolic.tree.lower])
-        self.logdet += self._core.logdet
+        self._parts: list[EliminatedSet] = []
+        left = np.asarray(values, dtype=float)
+        with np.errstate(all="ignore"):  # whatever is not a number ends in a pivot
+            for stage in symbolic.stages:
+                part, left = stage.eliminate(left)
+                self._parts.append(part)
+            self._core = FrontFactor(symbolic.tree, left[symbolic.tree.lower])
+            roots = np.concatenate([*(part.root for part in self._parts), self._core.roots])
+            sound = (roots**2 > LOST * np.asarray(values)[symbolic.diagonal]) & np.isfinite(roots)
+        if not sound.all():
+            raise NotPositiveDefiniteError("a pivot has no digit left: the matrix is singular to working precision")
+        self.logdet = 2.0 * float(np.log(roots).sum())
 
     def half_solve(self, b: Array) -> Array:
         """L^-1 P b for b of shape (n,) or (n, k): the squared length is b' M^-1 b."""
