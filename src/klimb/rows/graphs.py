@@ -132,7 +132,8 @@ def _labels_of(nodes: list[Any], levels: Sequence[str], appeared: Sequence[str],
             raise InputError(f"{name} must count the {len(levels)} regions from 0", f"region {max(nodes)}",
                              "Name regions by their levels instead.")
         names = [appeared[node] for node in nodes]
-    missing, unknown = [level for level in levels if level not in set(names)], [n for n in names if n not in have]
+    named = set(names)
+    missing, unknown = [level for level in levels if level not in named], [name for name in names if name not in have]
     if missing and unknown:
         raise InputError(f"{name} must have the regions of the data",
                          f"no region {listed(map(repr, missing), 3)}, but {listed(map(repr, unknown), 3)}",

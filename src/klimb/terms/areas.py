@@ -52,6 +52,8 @@ class Areas(Field):
     column: str
     labels: tuple[str, ...]
     edges: Edges
+    scale: Array  # of the intrinsic part at each node, by its connected part
+    logdet: float  # of that part once scaled, without its null space
     parameters: tuple[ParameterBlock, ...] = field(default=())
 
     @classmethod
@@ -67,7 +69,8 @@ class Areas(Field):
         graph = read_graph(source.objects[wanted], levels, appeared, wanted)
         if graph.n < 2:
             raise FormulaError("expected at least two regions", f"{graph.n}", "Leave the term out.", text, call.span)
-        return (cls(f"{call.function}({column})", call.function, column, graph.labels, graph.edges),)
+        found = cls(f"{call.function}({column})", call.function, column, graph.labels, graph.edges, np.ones(graph.n), 0.0)
+        return (found if call.function == "car" else found._scaled(),)
 
     # -- the prior
 
@@ -84,33 +87,45 @@ class Areas(Field):
         return symmetric_pattern(scipy.sparse.diags_array(W.sum(axis=0)) - W)
 
     @cached_property
-    def _intrinsic(self) -> tuple[Any, Array, float]:
-        """The scaled structure matrix, an orthonormal basis of its null space, its log determinant without that."""
-        part = Graph(self.labels, self.edges).parts()
-        sizes = np.bincount(part)
+    def _parts(self) -> Any:
+        """The connected part of every node."""
+        return Graph(self.labels, self.edges).parts()
+
+    @cached_property
+    def _null(self) -> Array:
+        """An orthonormal basis of the null space of the intrinsic part: a level for each part of two areas or more."""
+        sizes = np.bincount(self._parts)
         joined = np.flatnonzero(sizes > 1)
-        basis = np.zeros((self.n, len(joined)))
-        for k, own in enumerate(joined):
-            basis[part == own, k] = sizes[own] ** -0.5
-        alone = sizes[part] == 1
+        return np.where(self._parts[:, None] == joined, sizes[joined] ** -0.5, 0.0)
+
+    @cached_property
+    def _structure(self) -> Any:
+        """The scaled structure matrix; an area without neighbours has a 1."""
+        alone = np.bincount(self._parts)[self._parts] == 1
         R = symmetric_pattern(self._laplacian + scipy.sparse.diags_array(alone.astype(np.float64)))
-        variances = Precision(R, None, basis.T).prior_variances
-        scale = np.exp(np.bincount(part, np.log(variances)) / sizes)[part]
-        R.data *= scale[R.indices]  # both ends of an edge belong to one part
-        return R, basis, Precision(R, None, basis.T).prior_logdet
+        R.data *= self.scale[R.indices]  # both ends of an edge belong to one part
+        return R
+
+    def _scaled(self) -> Self:
+        """With the geometric mean of the variances at sd 1 made 1 in every connected part."""
+        prior, part = Precision(self._structure, None, self._null.T), self._parts
+        sizes = np.bincount(part)
+        scale = np.exp(np.bincount(part, np.log(prior.prior_variances)) / sizes)
+        free = sizes - (sizes > 1)  # dimensions that are not constrained
+        return replace(self, scale=scale[part], logdet=prior.prior_logdet + float(free @ np.log(scale)))
 
     @cached_property
     def pattern(self) -> Any:
         if self.model == "car":
             return self._laplacian
-        R = self._intrinsic[0]
+        R = self._structure
         own = scipy.sparse.eye_array(self.n)
         return R if self.model == "besag" else symmetric_pattern(scipy.sparse.block_diag([own, R]))
 
     def constraints(self) -> Array | None:
         if self.model == "car":
             return None
-        basis = self._intrinsic[1].T
+        basis = self._null.T
         return basis if self.model == "besag" else np.hstack([np.zeros_like(basis), basis])
 
     @cached_property
@@ -123,13 +138,12 @@ class Areas(Field):
             data = values[1] * own
             data[self._diagonal] += 1.0 - values[1]
             return scaled_entries(data, self._symbolic.factor(data).logdet, self.n, sd)
-        _, basis, logdet = self._intrinsic
-        rank = self.n - basis.shape[1]
+        rank = self.n - self._null.shape[1]
         if self.model == "besag":
-            return scaled_entries(own, logdet, rank, sd)
+            return scaled_entries(own, self.logdet, rank, sd)
         share = values[1]
         first, one = scaled_entries(own[: self.n], 0.0, self.n, sd * np.sqrt(1.0 - share))
-        second, two = scaled_entries(own[self.n :], logdet, rank, sd * np.sqrt(share))
+        second, two = scaled_entries(own[self.n :], self.logdet, rank, sd * np.sqrt(share))
         return np.concatenate([first, second]), one + two
 
     @cached_property
