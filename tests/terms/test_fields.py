@@ -1,0 +1,250 @@
+"""Fields against dense algebra: their prior covariance, scale, determinant, gradient and what new positions get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.linalg import null_space, toeplitz
+
+import klimb
+from klimb.errors import InputError
+from klimb.likelihoods import likelihood
+from klimb.models.door import build
+from klimb.rows.graphs import read_graph
+from klimb.terms.encoder import encode
+
+RNG = np.random.default_rng(4)
+IRREGULAR = np.sort(RNG.uniform(0.0, 10.0, 12))
+EDGES = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("e", "f"), ("f", "g")]  # two parts, and h alone
+FORMULAS = {
+    "rw1": "rw1(t)", "rw2": "rw2(t)", "cyclic rw1": "rw1(t, cyclic=True)", "cyclic rw2": "rw2(t, cyclic=True)",
+    "irregular rw1": "rw1(u)", "irregular rw2": "rw2(u)", "ar1": "ar1(t)", "irregular ar1": "ar1(u)",
+    "ar2": "ar(t, p=2)", "ar3": "ar(t, p=3)", "seasonal": "seasonal(t, period=4)", "besag": "besag(g, graph=G)",
+    "bym2": "bym2(g, graph=G)", "car": "car(g, graph=G)",
+}
+
+
+def frame(n: int = 24) -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    data = {"t": np.arange(n) % 12 + 3, "u": IRREGULAR[np.arange(n) % 12], "g": np.array(list("abcdefgh"))[np.arange(n) % 8]}
+    return {**data, "y": rng.poisson(2.0, n)}
+
+
+def model_of(formula: str) -> tuple[Any, Any]:
+    encoder, encoded = encode(f"y ~ {formula}", frame(), objects={"G": EDGES})
+    model, _, observed, _ = build(encoder, encoded, likelihood("poisson", None), None)
+    return model, observed
+
+
+def covariance(term: Any, values: Any) -> np.ndarray:
+    """The prior covariance of the weights, from entries and constraints by dense algebra."""
+    prior, C = term.prior(values), term.constraints()
+    Q = prior.precision.toarray()
+    E = np.eye(len(Q)) if C is None else null_space(C)
+    assert abs(np.linalg.slogdet(E.T @ Q @ E)[1] - prior.logdet) < 1e-7
+    return np.asarray(E @ np.linalg.inv(E.T @ Q @ E) @ E.T)
+
+
+def field(name: str) -> tuple[Any, np.ndarray]:
+    model, _ = model_of(FORMULAS[name])
+    term = model.terms[1]
+    values = [0.7, *[0.6, -0.3, 0.2][: len(term.parameters) - 1]]
+    return term, covariance(term, values)
+
+
+@pytest.mark.parametrize("name", ["rw1", "rw2", "cyclic rw1", "cyclic rw2", "irregular rw1", "irregular rw2"])
+def test_walks_have_unit_variance_at_unit_sd_and_normal_innovations(name: str) -> None:
+    term, V = field(name)
+    n = len(term.nodes)
+    own = V[:n, :n] / 0.49
+    assert abs(np.log(np.diag(own)).mean()) < 1e-8
+    steps = np.diff(term.nodes)
+    if "cyclic" in name:
+        D = np.eye(n, k=1) - np.eye(n) if "1" in name else np.eye(n, k=1) - 2 * np.eye(n) + np.eye(n, k=-1)
+        D[-1, 0], D[0, -1] = 1.0, 1.0 if "2" in name else 0.0
+    elif "1" in name:
+        D = (np.eye(n, k=1) - np.eye(n))[:-1] / np.sqrt(steps)[:, None]
+    else:
+        slopes = (np.eye(n, k=1) - np.eye(n))[:-1] / steps[:, None]
+        D = np.diff(slopes, axis=0) * np.sqrt(2.0 / (steps[:-1] + steps[1:]))[:, None]
+    innovations = D @ own @ D.T
+    rank = n - (1 if "cyclic" in name or "1" in name else 2)
+    values = np.linalg.eigvalsh(innovations)[-rank:]
+    np.testing.assert_allclose(values, values[-1], rtol=1e-6)  # independent, with one variance
+    np.testing.assert_allclose(own.sum(axis=0), 0.0, atol=1e-8)
+    if rank == n - 2:
+        np.testing.assert_allclose(own @ term.nodes, 0.0, atol=1e-6)
+
+
+def test_the_scale_of_a_long_walk_follows_the_power_of_its_length() -> None:
+    """The variance of a walk of second order grows as n^3: its scale does so to the last digits at 20,000 nodes."""
+    from klimb.terms.walk import _path
+
+    scales = [_path(np.arange(float(n)), 2).scale for n in (200, 2000, 20_000)]
+    assert abs(np.log10(scales[2] / scales[1]) - 3.0) < 1e-3
+    assert abs(np.log10(scales[1] / scales[0]) - 3.0) < 1e-2
+
+
+@pytest.mark.parametrize(("name", "gaps"), [("ar1", None), ("irregular ar1", IRREGULAR)])
+def test_autoregressions_of_order_one_decay_with_the_distance_in_time(name: str, gaps: Any) -> None:
+    term, V = field(name)
+    times = term.nodes if gaps is None else gaps
+    np.testing.assert_allclose(V, 0.49 * 0.6 ** np.abs(np.subtract.outer(times, times)), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["ar2", "ar3"])
+def test_autoregressions_are_stationary_with_their_partial_autocorrelations(name: str) -> None:
+    _, V = field(name)
+    correlations = V[0] / 0.49
+    np.testing.assert_allclose(V, 0.49 * toeplitz(correlations), atol=1e-12)
+    for order, psi in enumerate([0.6, -0.3, 0.2][: int(name[-1])], start=1):
+        R = toeplitz(correlations[:order])
+        assert abs(np.linalg.solve(R, correlations[1 : order + 1])[-1] - psi) < 1e-10
+
+
+def test_seasonal_sums_over_a_period_are_independent() -> None:
+    term, V = field("seasonal")
+    n = len(term.nodes)
+    sums = np.array([[1.0 if 0 <= j - i < 4 else 0.0 for j in range(n)] for i in range(n - 3)])
+    rows = np.hstack([sums, np.zeros((n - 3, 3))])
+    np.testing.assert_allclose(rows @ V @ rows.T, 0.49 * np.eye(n - 3), atol=1e-8)
+    pattern = term._contrasts[np.arange(n) % 4]
+    np.testing.assert_allclose(sums @ pattern, 0.0, atol=1e-12)
+
+
+def test_areas_are_scaled_in_every_part_and_free_where_alone() -> None:
+    term, V = field("besag")
+    own, labels = V / 0.49, list(term.labels)
+    for part in ("abcd", "efg", "h"):
+        at = [labels.index(label) for label in part]
+        block = own[np.ix_(at, at)]
+        assert abs(np.log(np.diag(block)).mean()) < 1e-9
+        if len(part) > 1:
+            np.testing.assert_allclose(block.sum(axis=0), 0.0, atol=1e-9)
+    _, both = field("bym2")
+    L = np.hstack([np.eye(8), np.eye(8)])
+    np.testing.assert_allclose(L @ both @ L.T, 0.4 * 0.49 * np.eye(8) + 0.6 * 0.49 * own, atol=1e-9)
+    term, V = field("car")
+    i, j = term.edges.T
+    W = np.zeros((8, 8))
+    W[i, j] = W[j, i] = 1.0
+    expected = (0.4 * np.eye(8) + 0.6 * (np.diag(W.sum(axis=0)) - W)) / 0.49
+    np.testing.assert_allclose(np.linalg.inv(V), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_gradients_are_differences_of_the_bound(name: str) -> None:
+    model, observed = model_of(FORMULAS[name] + " + (1 | g)" if name == "rw1" else FORMULAS[name])
+    theta = model.theta.start + 0.2
+    here = model.moved(theta)
+    result = here.infer(observed, tol=1e-10)
+    found = here.gradient(result.posterior, observed)
+    for k in range(len(theta)):
+        step = np.zeros(len(theta))
+        step[k] = 1e-4
+        sides = [model.moved(theta + sign * step).infer(observed, tol=1e-10).bound for sign in (1.0, -1.0)]
+        assert abs((sides[0] - sides[1]) / 2e-4 - found[k]) < 2e-5
+
+
+def conditional(V: np.ndarray, known: int) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients and covariance of the rest given the first ``known`` values."""
+    B = np.linalg.solve(V[:known, :known], V[:known, known:]).T
+    return B, V[known:, known:] - B @ V[:known, known:]
+
+
+@pytest.mark.parametrize(("name", "psi"), [("ar1", [0.6]), ("ar2", [0.6, -0.3])])
+def test_forecasts_of_autoregressions_are_conditional_normals(name: str, psi: list[float]) -> None:
+    model, _ = model_of(FORMULAS[name])
+    term, longer = model.terms[1], 18
+    correlations = [1.0]
+    coefficients = np.zeros(0)
+    for order, value in enumerate(psi, start=1):
+        previous = np.array(correlations[::-1])
+        correlations.append(float(coefficients @ previous[: order - 1] if order > 1 else 0.0) +
+                            value * (1.0 - float(coefficients @ np.array(correlations[1:order])) if order > 1 else 1.0))
+        coefficients = np.append(coefficients - value * coefficients[::-1], value)
+    while len(correlations) < longer:
+        correlations.append(float(coefficients @ np.array(correlations[::-1])[: len(psi)]))
+    B, rest = conditional(0.49 * toeplitz(correlations), 12)
+    source = encode("y ~ " + FORMULAS[name], {**frame(), "t": frame()["t"]})[0]
+    block = source.terms[1].block(_rows({"t": np.array([15, 17, 20])}))
+    values = [0.7, *psi]
+    np.testing.assert_allclose(term.columns_at(block, values).toarray(), B[[0, 2, 5]], atol=1e-10)
+    np.testing.assert_allclose(term.new(block, values)[:, 0] ** 2, np.diag(rest)[[0, 2, 5]], atol=1e-10)
+
+
+def _rows(columns: dict[str, Any]) -> Any:
+    from klimb.rows.frames import read_frame
+    from klimb.rows.table import Source
+
+    return Source(read_frame(columns))
+
+
+def test_an_autoregression_between_two_times_is_a_bridge() -> None:
+    model, _ = model_of("ar1(u)")
+    term, x = model.terms[1], 0.5 * (IRREGULAR[3] + IRREGULAR[4])
+    times = np.append(IRREGULAR, x)
+    B, rest = conditional(0.6 ** np.abs(np.subtract.outer(times, times)), 12)
+    block = term.block(_rows({"u": np.array([x])}))
+    np.testing.assert_allclose(term.columns_at(block, [1.0, 0.6]).toarray(), B, atol=1e-10)
+    np.testing.assert_allclose(term.new(block, [1.0, 0.6])[0, 0] ** 2, rest[0, 0], atol=1e-10)
+
+
+def test_forecasts_widen_and_walks_go_on_from_their_end() -> None:
+    rng = np.random.default_rng(0)
+    t = np.arange(60)
+    data = {"t": t, "y": np.sin(t / 9.0) + 0.1 * rng.standard_normal(60)}
+    for term in ("rw1(t)", "rw2(t)", "ar1(t)"):
+        fit = klimb.fit(f"y ~ {term}", data)
+        ahead = fit.predict({"t": [59, 60, 65, 75]}, kind="latent")
+        assert (np.diff(ahead["sd"]) > 0.0).all()
+    fit = klimb.fit("y ~ rw2(t)", data, hyper="optimise")
+    line = fit.predict({"t": [58, 59, 60, 61]}, kind="latent")["mean"]
+    np.testing.assert_allclose(np.diff(line, 2)[1:], 0.0, atol=1e-8)
+
+
+def test_rows_without_a_response_are_positions() -> None:
+    data = {"t": [1, 2, 3, 6], "y": [1.0, 2.0, 1.5, np.nan]}
+    encoder, _ = encode("y ~ rw1(t)", data)
+    assert encoder.terms[1].nodes.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+@pytest.mark.parametrize("given", [
+    EDGES, np.array(EDGES), {"a": ["b"], "b": ["a", "c"], "c": ["b"]}, {"i": ["a", "b"], "j": ["b", "c"]},
+    np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]]), [(0, 1), (1, 2)],
+])
+def test_graphs_come_in_many_forms(given: Any) -> None:
+    levels = list("abcdefgh") if len(given) == 6 else list("abc")
+    graph = read_graph(given, levels, levels, "G")
+    assert {(graph.labels[i], graph.labels[j]) for i, j in graph.edges.tolist()} >= {("a", "b"), ("b", "c")}
+
+
+def test_numbered_regions_may_be_counted_from_zero_or_named() -> None:
+    levels = ["1", "2", "3"]
+    assert read_graph([(0, 1), (1, 2)], levels, levels, "G").edges.tolist() == [[0, 1], [1, 2]]
+    assert read_graph([(1, 2), (2, 3)], levels, levels, "G").edges.tolist() == [[0, 1], [1, 2]]
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ([("a", "x"), ("x", "y")], "must have the regions of the data"),
+    ({"a": ["b"], "b": []}, "symmetric"),
+    (np.array([[0, 1, 0], [0, 0, 1], [0, 1, 0]]), "symmetric"),
+    ([("a", "a"), ("a", "b"), ("b", "c")], "to itself"),
+    ([(0, 7), (1, 2)], "count the 3 regions"),
+    (7, "must be a graph"),
+])
+def test_bad_graphs_are_told_in_words(given: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_graph(given, list("abc"), list("abc"), "G")
+
+
+@pytest.mark.parametrize(("formula", "words"), [
+    ("bym2(g, graph=H)", "a graph called H"), ("bym2(g)", "graph"), ("rw2(one)", "at least 3 different"),
+    ("seasonal(t, period=100)", "period"), ("ar(t, p=40)", "p from 1"), ("ar(u, p=2)", "whole-number"),
+    ("rw1(u, cyclic=True)", "equal steps"), ("rw1(t, circular=True)", "cyclic"),
+])
+def test_bad_terms_are_told_in_words(formula: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        klimb.fit(f"y ~ {formula}", {**frame(), "one": np.ones(24)}, family="poisson", graphs={"G": EDGES})
