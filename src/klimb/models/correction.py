@@ -14,6 +14,7 @@ from typing import final
 
 import numpy as np
 
+from klimb.errors import InputError
 from klimb.infer.result import Result
 from klimb.latents.shocks import Shocks
 from klimb.latents.weights_posterior import WeightPosterior
@@ -22,6 +23,7 @@ from klimb.numerics.lowdiscrepancy import matched_draws
 from klimb.numerics.pareto import SmoothedWeights, smooth_log_weights
 from klimb.numerics.proposals import StudentMixture
 from klimb.trust.collapsed import NODES, CollapsedDraws, CollapsedWeights
+from klimb.trust.gap import evidence_gap
 
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
 MOST_VALUES = 6e5  # of log p, at one theta
@@ -59,9 +61,11 @@ class Corrector:
     def __init__(self, result: Result, *, alone: bool = False) -> None:
         self._count, self._variance, self._free = 0, 0.0, ALONE_VALUES if alone else FREE_VALUES
         self._nodes: int | None = None
+        self._by_gap = False  # whether evidence is known to leading order alone
         self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
         weights = self._weights(result, PROBE_DRAWS)
         if weights is None:
+            self._by_gap = self._leading_gap(result) > NEGLIGIBLE_GAIN
             return
         draws = matched_draws(PROBE_DRAWS, weights.shocks.dim)
         logs = weights.evidence(draws)
@@ -82,6 +86,8 @@ class Corrector:
 
     def gain(self, result: Result) -> float:
         """log evidence - bound by few draws, 0 where none can be had: good to a hundredth of a nat."""
+        if self._by_gap:
+            return self._leading_gap(result)
         weights = self._weights(result, GAIN_DRAWS, self._nodes) if self.wanted else None
         if weights is None:
             return 0.0
@@ -113,6 +119,17 @@ class Corrector:
         efficiency = smoothed.effective / n
         part = weights.shocks.matched(draws.moments(smoothed.normalised)) if efficiency >= USABLE else None
         return Correction(smoothed.log_mean - weights.bound, part, draws.log_weights - smoothed.log_mean, efficiency)
+
+    @staticmethod
+    def _leading_gap(result: Result) -> float:
+        """For fields and crossed groups: to leading order; 0 where q is exact, or would be too large to look at."""
+        problem = result.problem
+        if problem is None or problem.site.gamma_trend == "constant" or not problem.site.separable:
+            return 0.0
+        try:
+            return evidence_gap(problem, result.posterior)
+        except InputError:  # no coordinates at this size
+            return 0.0
 
     @staticmethod
     def _weights(result: Result, n: int, nodes: int | None = None,
