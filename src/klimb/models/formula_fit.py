@@ -358,6 +358,23 @@ class FormulaFit(Fit):
 
         return plot_effects(self.effects(columns), axes)
 
+    def field(self, term: str | None = None, interval: float | None = None) -> Any:
+        """What a structured term adds to the linear predictor at each of its nodes: node, mean, sd, lower, upper."""
+        from klimb.models.field_table import field_rows, field_term
+
+        tail = checked_interval(self.interval if interval is None else interval)
+        nodes, rows = field_rows(self, field_term(self, term), tail)
+        return self._frame({"node": np.asarray(nodes), **numbers_of(rows)})
+
+    def plot_field(self, term: str | None = None, *, coordinates: Any = None, ax: Any = None) -> Any:
+        """The curve of a term over time with its band, or a map of its areas; needs matplotlib.
+
+        ``coordinates`` maps areas to points (x, y), or to polygons as lists of points.
+        """
+        from klimb.models.field_table import plot_field
+
+        return plot_field(self, term, coordinates, ax)
+
     def plot_coefficients(self, ax: Any = None) -> Any:
         """Coefficients with their credible intervals; needs matplotlib."""
         from klimb.report.plots import plot_coefficients

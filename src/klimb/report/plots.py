@@ -73,6 +73,37 @@ def plot_effects(curves: Sequence[EffectCurve], axes: Any = None) -> Any:
     return axes
 
 
+def plot_band(x: Any, center: Any, lower: Any, upper: Any, label: str, ax: Any = None) -> Any:
+    """A curve with its band, around zero."""
+    ax = _one(ax, (6.4, 3.0))
+    ax.axhline(0.0, color=SOFT, linestyle="--", linewidth=1)
+    ax.fill_between(x, lower, upper, color=MARK, alpha=0.18, linewidth=0)
+    ax.plot(x, center, color=MARK, linewidth=2)
+    ax.set_ylabel(_plain(label))
+    _tidy(ax)
+    return ax
+
+
+def plot_map(shapes: Sequence[Any], values: Any, label: str, ax: Any = None) -> Any:
+    """Areas coloured by their values: polygons where ``shapes`` are lists of points, else dots at points."""
+    from matplotlib.collections import PolyCollection
+
+    ax = _one(ax, (5.6, 4.6))
+    limit = max(float(abs(values).max()), 1e-12)
+    scale = {"cmap": "RdBu_r", "clim": (-limit, limit)}
+    if all(len(shape) > 2 for shape in shapes):
+        drawn = PolyCollection(list(shapes), array=values, edgecolors="white", linewidths=0.5, **scale)
+        ax.add_collection(drawn)
+        ax.autoscale_view()
+    else:
+        x, y = zip(*shapes, strict=True)
+        drawn = ax.scatter(x, y, c=values, s=max(12.0, 9000.0 / len(shapes)), vmin=-limit, vmax=limit, cmap="RdBu_r")
+    ax.set_aspect("equal")
+    ax.set_axis_off()
+    ax.figure.colorbar(drawn, ax=ax, label=_plain(label), shrink=0.8)
+    return ax
+
+
 def plot_coefficients(rows: Sequence[CoefficientRow], level: float, ax: Any = None) -> Any:
     """Dots with intervals, the first row on top; an interval beyond the axis ends at its edge."""
     ax = _one(ax, (5.6, 0.6 + 0.32 * max(len(rows), 1)))

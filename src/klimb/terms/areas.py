@@ -175,6 +175,10 @@ class Areas(Field):
         matrix = scipy.sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=(n, self.size))
         return Nodes(matrix, (codes == UNSEEN).astype(np.float64) if len(seen) < n else None)
 
+    def at_nodes(self) -> tuple[Sequence[Any], Any]:
+        rows: Any = scipy.sparse.eye_array(self.n, format="csr")
+        return self.labels, rows if self.model != "bym2" else scipy.sparse.csr_array(scipy.sparse.hstack([rows, rows]))
+
     def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
         """A region that the graph does not have is one without neighbours."""
         assert isinstance(block, Nodes)

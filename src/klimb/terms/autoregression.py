@@ -136,6 +136,9 @@ class Autoregression(Field):
                                         shape=(len(x), self.size))
         return Nodes(matrix, None if at.all() else np.where(at, np.nan, x))
 
+    def at_nodes(self) -> tuple[Sequence[Any], Any]:
+        return self.nodes, scipy.sparse.eye_array(self.size, format="csr")
+
     def columns_at(self, block: TermBlock, values: Sequence[Any]) -> Any:
         assert isinstance(block, Nodes)
         return block.values if block.beyond is None else self._expected(block, values)[0]

@@ -44,6 +44,14 @@ class Field(Term):
     def size(self) -> int:
         return int(self.pattern.shape[0])
 
+    @abstractmethod
+    def at_nodes(self) -> tuple[Sequence[Any], Any]:
+        """What its nodes are called (times, areas, places), and what they add to f as rows over its weights."""
+
+    def places(self) -> Array | None:
+        """(n, 2) coordinates of its nodes, where it knows them."""
+        return None
+
     def prior(self, values: Sequence[Any], field: int = 0) -> WeightsPrior:
         pattern, (data, logdet) = self.pattern, self.entries(values)
         precision = scipy.sparse.csc_array((data, pattern.indices, pattern.indptr), shape=pattern.shape)

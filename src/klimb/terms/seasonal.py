@@ -128,6 +128,10 @@ class Seasonal(Field):
         beyond = np.maximum(np.maximum(step - (n - 1), -step), 0).astype(np.float64)
         return Nodes(scipy.sparse.csr_array(scipy.sparse.hstack([field_rows, flat])), beyond)
 
+    def at_nodes(self) -> tuple[Sequence[Any], Any]:
+        own = scipy.sparse.eye_array(len(self.nodes), format="csr")
+        return self.nodes, scipy.sparse.csr_array(scipy.sparse.hstack([own, self._repeating[0]]))
+
     def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
         """h steps ahead two innovations of every period have come in: x_k = x_{k-period} + e_k - e_{k-1}."""
         assert isinstance(block, Nodes)

@@ -131,9 +131,17 @@ class Walk(Field):
         kept = values != 0.0
         matrix = scipy.sparse.csr_array((values[kept], (rows[kept], columns[kept])), shape=(n, len(self.nodes)))
         if self._with_line:
-            line = (x - self.nodes.mean()) / self.nodes.std()
-            matrix = scipy.sparse.csr_array(scipy.sparse.hstack([matrix, line[:, None]]))
+            matrix = scipy.sparse.csr_array(scipy.sparse.hstack([matrix, self._line(x)[:, None]]))
         return Nodes(matrix, np.maximum(np.maximum(x - self.nodes[-1], self.nodes[0] - x), 0.0))
+
+    def at_nodes(self) -> tuple[Sequence[Any], Any]:
+        rows: Any = scipy.sparse.eye_array(len(self.nodes), format="csr")
+        if self._with_line:
+            rows = scipy.sparse.csr_array(scipy.sparse.hstack([rows, self._line(self.nodes)[:, None]]))
+        return self.nodes, rows
+
+    def _line(self, x: Array) -> Array:
+        return np.asarray((x - self.nodes.mean()) / self.nodes.std())
 
     def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
         """Beyond the ends the walk goes on: h steps add h (rw1) or about h^3 / 3 (rw2) innovations' variances."""
