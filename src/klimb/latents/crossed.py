@@ -108,8 +108,8 @@ class CrossedFactor(Factor):
 
     def weights(self, shared: Array, level_mean: Array) -> CrossedWeights:
         """q with these means."""
-        (T, dense), cells = self.T, self._latent.cells
-        root = self.root_times(np.eye(len(self._lower_inverse)))
+        (T, dense), cells, W = self.T, self._latent.cells, self._latent.border_root
+        root = W @ self._lower_inverse.T if W.ndim == 2 else W[:, None] * self._lower_inverse.T
         return CrossedWeights(shared, root, level_mean, self.K, self._with_border[2], dense, T, cells.columns, cells.starts)
 
     def solve_weights(self, b: Array) -> tuple[Array, Array]:

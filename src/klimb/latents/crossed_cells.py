@@ -17,7 +17,7 @@ from klimb.latents.linear import side_by_side
 from klimb.linalg.matrix import DenseDesign
 from klimb.numerics.arrays import Array
 
-DENSE_GAIN = 100.0  # how much faster a multiplication is in a dense product than one by gathers
+DENSE_GAIN = 250.0  # how much faster a multiplication is in a dense product than one by gathers
 BLOCK = 2**20  # numbers of a temporary array
 SAME_RATIO = 8 * np.finfo(float).eps
 

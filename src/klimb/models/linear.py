@@ -419,6 +419,16 @@ class LinearModel(Model):
         L = self._L(X, prepared.codes, prepared.values, prepared.sparse)
         return Functionals(L, rest, np.tile(prepared.shift, fields))
 
+    def information(self) -> Array | None:
+        """As if weights and residuals were seen: two for each of the numbers that a log standard deviation is of."""
+        if self.form != "Crossed":
+            return None
+        found = np.full(self.theta.size, 2.0 * self._rows().n)
+        for term, prior in zip(self.terms, self.priors(), strict=True):
+            for block in term.parameters:
+                found[self.theta.slice_of(block)] = 2.0 * (prior.copies if prior is not None else term.size)
+        return found
+
     def work(self) -> float:
         rows = self._rows()
         k = rows.values.shape[1] + (0 if rows.sparse is None else len(self.sparse))

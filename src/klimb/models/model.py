@@ -111,6 +111,10 @@ class Model(ABC):
         """Log density of the hyperparameters' prior per unit of theta, and its gradient."""
         return self.theta.log_prior(self.at)
 
+    def information(self) -> Array | None:
+        """Second derivatives of the objective in theta, guessed from counts to start a climb; None where it is cheap."""
+        return None
+
     # -- data
 
     def read(self, y: Any, weights: Any = None) -> Observed:
