@@ -14,7 +14,6 @@ from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg.lapack import dlauum
 
 from klimb.errors import InputError
 from klimb.latents.arrow import ArrowRows, own_variances
@@ -57,7 +56,7 @@ class CrossedFactor(Factor):
         border[Bd:, Bd:] -= cells.gram(H)
         S = W.T @ (W.T @ border).T if W.ndim == 2 else W[:, None] * border * W
         S.flat[:: len(S) + 1] += 1.0
-        lower = cholesky(np.asfortranarray(0.5 * (S + S.T)))
+        lower = cholesky(S.T)
         self.logdet = log_det_levels + log_det_from_cholesky(lower)
         self._lower_inverse = triangular_inverse(lower)
 
@@ -79,8 +78,7 @@ class CrossedFactor(Factor):
     @cached_property
     def border_covariance(self) -> Array:
         W = self._latent.border_root
-        upper = np.asarray(dlauum(self._lower_inverse, lower=1)[0])  # the lower half of L^-T L^-1
-        V = np.tril(upper) + np.tril(upper, -1).T
+        V = self._lower_inverse.T @ self._lower_inverse
         return np.asarray(W @ (W @ V).T if W.ndim == 2 else W[:, None] * V * W)
 
     @cached_property

@@ -46,7 +46,7 @@ MOST_CROSSED = 10_000  # the same where most of them are levels of groups, whose
 FEW_LEVELS = 64  # weights of all groups but the largest up to which they are dense columns like any other
 MEMORY = 8e9  # bytes that a fit may take
 PREDICTED = 0.03  # relative error of variances that are estimated after a fit
-CROSSED = 0.02  # multiplications of a dense product over those of a sum over rows, in time
+CROSSED = 0.008  # multiplications of a dense product over those of a sum over rows, in time
 WIDE = 1.5  # columns over rows from which N x N matrices are cheaper than D x D ones
 
 
