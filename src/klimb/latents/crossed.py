@@ -26,6 +26,7 @@ from klimb.latents.linear import LinearParts, dense_rows, side_by_side
 from klimb.latents.mixed import checked_codes, group_root, inverse_blocks
 from klimb.latents.mixed_coordinates import CrossedCoordinates
 from klimb.latents.prior import WeightPrior
+from klimb.latents.shocks import Shocks
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, row_blocks, triangular_inverse
 
@@ -296,6 +297,11 @@ class Crossed(Latent):
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
         return CrossedCoordinates(self, posterior)
+
+    def shocks(self, posterior: Posterior) -> Shocks | None:
+        if self.slack.any() or not posterior.spread:
+            return None
+        return Shocks.of_crossed(self.detach(posterior), self.some(slice(None)))
 
     def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
         cells, W = self.cells, self.border_root

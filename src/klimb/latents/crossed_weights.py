@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from klimb.latents.arrow import ArrowRows, own_variances
+from klimb.latents.arrow import ArrowRows, block_roots, own_variances
 from klimb.latents.crossed_cells import BLOCK, padded
 from klimb.latents.weights_posterior import (
     Index,
@@ -118,10 +118,11 @@ class CrossedWeights(WeightPosterior):
         m = L.X @ self.shared[:Bd] + L.sparse @ self.shared[Bd:]
         return np.asarray(m + np.einsum("ik,ik->i", t, self.level_mean[at]))
 
-    def _moved(self, L: ArrowRows, t: Array, at: Index, rows: Any) -> Array:
-        """(x - T_l't)' root: how rows move with e."""
+    def moved(self, L: ArrowRows, rows: Any) -> Array:
+        """(x - T_l't)' root of some rows: how they move with e."""
         from scipy.sparse import csr_matrix
 
+        t, at = _seen(L)
         k, own = t.shape[1], at[rows]
         left = np.hstack([L.X[rows], L.sparse[rows].toarray()])
         for j in range(k):
@@ -139,7 +140,7 @@ class CrossedWeights(WeightPosterior):
                     v, size = self._by_covariances(L, t, at)
                     lost = np.flatnonzero(v < CANCELLED * size)
                 for some in row_blocks(len(lost), 4 * B):
-                    moved = self._moved(L, t, at, lost[some])
+                    moved = self.moved(L, lost[some])
                     own = own_variances(t[lost[some]], self.level_cov, at[lost[some]])
                     v[lost[some]] = np.einsum("ij,ij->i", moved, moved) + own
         return m, v + rest
@@ -170,7 +171,7 @@ class CrossedWeights(WeightPosterior):
     def joint(self, L: ArrowRows, rest: Any = 0.0) -> tuple[Array, Array]:
         t, at = _seen(L)
         with threads_for(len(self.shared)):
-            moved = self._moved(L, t, at, slice(0, len(L.X)))
+            moved = self.moved(L, slice(0, len(L.X)))
             V = moved @ moved.T
             V += np.where(at[:, None] == at, np.einsum("ij,ijk->ik", t, self.level_cov[at]) @ t.T, 0.0)
         return self._means(L, t, at), with_rest(V, rest)
@@ -193,8 +194,7 @@ class CrossedWeights(WeightPosterior):
     @cached_property
     def level_roots(self) -> Array:
         """Roots of the covariances of the levels given w."""
-        values, vectors = np.linalg.eigh(self.level_cov)  # a Cholesky factor would refuse an sd of zero
-        return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :])
+        return block_roots(self.level_cov)
 
 
 def _seen(L: ArrowRows) -> tuple[Array, Index]:

@@ -20,10 +20,8 @@ class MixedCoordinates(Coordinates):
     """w = mean + root e, b_l = mean_l - pull_l e + own_l u_l, z = (e, u): no matrix over all levels is formed."""
 
     def __init__(self, latent: Mixed, posterior: Posterior) -> None:
-        q = latent.detach(posterior)
-        values, vectors = np.linalg.eigh(q.level_cov)
-        self._own = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]  # (L, k, k)
-        self._q = q
+        self._q = q = latent.detach(posterior)
+        self._own = q.level_roots
         self._levels, self._k = q.level_mean.shape
         self._width = q.root.shape[1]
         self.dim = self._width + self._levels * self._k
