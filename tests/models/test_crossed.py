@@ -1,4 +1,4 @@
-"""Crossed and nested random effects by formula: the sparse border tells what the dense one does, in all that a fit has."""
+"""Crossed and nested random effects by formula: the sparse border tells what the dense one does, wherever asked."""
 
 from __future__ import annotations
 

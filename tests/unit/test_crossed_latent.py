@@ -135,7 +135,8 @@ def test_cancelled_digits_come_back():
     factor = latent.factor(np.ones(n))
     v = Weights(np.hstack([X, side.toarray(), np.eye(9)[codes]]), cov=[1e12, 1e12, *np.ones(13)], form="primal")
     assert_allclose(factor.variances(), v.factor(np.ones(n)).variances(), rtol=1e-4)
-    rows = ArrowRows(np.tile(X, (2, 1)), np.tile(codes, 2), np.ones((2 * n, 1)), csr_matrix(np.tile(side.toarray(), (2, 1))))
+    twice = csr_matrix(np.tile(side.toarray(), (2, 1)))
+    rows = ArrowRows(np.tile(X, (2, 1)), np.tile(codes, 2), np.ones((2 * n, 1)), twice)
     assert_allclose(factor.weights(np.zeros(6), np.zeros((9, 1))).at(rows)[1][:n], factor.variances(), rtol=1e-4)
 
 

@@ -20,5 +20,5 @@ LATENTS: dict[str, type[Latent]] = {
                                               MeanField)
 }
 
-__all__ = ["LATENTS", "WEIGHT_POSTERIORS", "ArrowRows", "Crossed", "DrawnWeights", "Factor", "Implicit", "Inducing", "Kernel",
-           "Latent", "Markov", "MeanField", "Mixed", "Outputs", "Posterior", "WeightPosterior", "Weights"]
+__all__ = ["LATENTS", "WEIGHT_POSTERIORS", "ArrowRows", "Crossed", "DrawnWeights", "Factor", "Implicit", "Inducing",
+           "Kernel", "Latent", "Markov", "MeanField", "Mixed", "Outputs", "Posterior", "WeightPosterior", "Weights"]

@@ -28,7 +28,7 @@ from klimb.latents.mixed_coordinates import CrossedCoordinates
 from klimb.latents.prior import WeightPrior
 from klimb.latents.shocks import Shocks
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.dense import cholesky, log_det_from_cholesky, row_blocks, triangular_inverse
+from klimb.numerics.dense import cholesky, log_det_from_cholesky, triangular_inverse
 
 
 @final
@@ -109,7 +109,8 @@ class CrossedFactor(Factor):
         """q with these means."""
         (T, dense), cells, W = self.T, self._latent.cells, self._latent.border_root
         root = W @ self._lower_inverse.T if W.ndim == 2 else W[:, None] * self._lower_inverse.T
-        return CrossedWeights(shared, root, level_mean, self.K, self._with_border[2], dense, T, cells.columns, cells.starts)
+        return CrossedWeights(shared, root, level_mean, self.K, self._with_border[2], dense, T, cells.columns,
+                              cells.starts)
 
     def solve_weights(self, b: Array) -> tuple[Array, Array]:
         """(Sigma_w^-1 + X'GX)^-1 X'b: the border's part and (L, k) for the levels."""
@@ -157,8 +158,8 @@ class Crossed(Latent):
         The largest factor, as in `Mixed`.
     mean, cov : prior of w, as in `Weights`
     roots : sequence of (R, copies)
-        For each factor in ``sparse`` the root R (k, k) of the prior covariance of a level's k coefficients, and how many
-        levels it has. One factor with a standard deviation of 1 unless given.
+        For each factor in ``sparse`` the root R (k, k) of the prior covariance of a level's k coefficients, and how
+        many levels it has. One factor with a standard deviation of 1 unless given.
     group_cov : number, (k,) array or (k, k) array
         Prior covariance of the coefficients of a level of the largest factor.
     slack : number or (N,) array
@@ -246,7 +247,8 @@ class Crossed(Latent):
         cells, Bd = self.cells, self.cells.X.shape[1]
         own = own_variances(cells.values, (self.group_root @ self.group_root.T)[None], np.zeros(cells.n, dtype=np.intp))
         if self.border_root.ndim == 1:
-            return own + cells.X.values**2 @ self.border_root[:Bd] ** 2 + cells.sparse.power(2) @ self.border_root[Bd:] ** 2
+            squares = self.border_root**2
+            return np.asarray(own + cells.X.values**2 @ squares[:Bd] + cells.sparse.power(2) @ squares[Bd:])
         scaled = side_by_side([cells.X.values, cells.sparse]) @ self.border_root
         return np.asarray(own + np.asarray(scaled.power(2).sum(axis=1)).ravel())
 

@@ -61,7 +61,6 @@ class Cells:
         first, second = np.triu_indices(at.shape[1])
         low, high = np.minimum(at[:, first], at[:, second]), np.maximum(at[:, first], at[:, second])
         pairs, pair_place = np.unique(low * S + high, return_inverse=True)
-        self._pairs = pairs
         self._i, self._j = np.triu_indices(k)
         self._edges = np.cumsum([n_levels * len(self._i), len(keys) * k])
         index = np.hstack([codes[:, None] * len(self._i) + np.arange(len(self._i)),
@@ -75,13 +74,14 @@ class Cells:
         levels = _rows_of_equal_length(codes[:, None] * k + np.arange(k), values, n_levels * k)
         self.Y = side_by_side([levels, sparse])  # all sparse columns, those of the levels first
         self._absolute = abs(self.Y)
-        self.with_dense(X)
+        self._rows, self._columns = pairs // S, pairs % S
+        self.X, self.width = DenseDesign(X), X.shape[1] + S
+        self._known: tuple[Array, CellSums] | None = None
 
     def with_dense(self, X: Array) -> Cells:
-        """The same sparse columns with other dense ones; on a copy unless there are none yet."""
-        new = copy(self) if hasattr(self, "X") else self
-        new.X, new.width = DenseDesign(X), X.shape[1] + self.n_sparse
-        new._known = None
+        """The same sparse columns with other dense ones."""
+        new = copy(self)
+        new.X, new.width, new._known = DenseDesign(X), X.shape[1] + self.n_sparse, None
         return new
 
     # -- sums over rows
@@ -99,7 +99,7 @@ class Cells:
         return self._sums(gamma)
 
     def _sums(self, gamma: Array) -> CellSums:
-        L, k, S, dense = self.n_levels, self.k, self.n_sparse, self.X.shape[1]
+        L, k, dense = self.n_levels, self.k, self.X.shape[1]
         flat = self._products.T @ gamma
         levels = np.empty((L, k, k))
         levels[:, self._i, self._j] = flat[: self._edges[0]].reshape(L, -1)
@@ -109,10 +109,9 @@ class Cells:
         border[:dense, :dense] = self.X.weighted_gram(gamma)
         border[dense:, :dense], border[:dense, dense:] = mixed[L * k :], mixed[L * k :].T
         block = border[dense:, dense:]
-        block[self._pairs // S, self._pairs % S] = flat[self._edges[1] :]
-        block[self._pairs % S, self._pairs // S] = flat[self._edges[1] :]
-        return CellSums(levels, mixed[: L * k].reshape(L, k, dense), flat[self._edges[0] : self._edges[1]].reshape(-1, k),
-                        border)
+        block[self._rows, self._columns] = block[self._columns, self._rows] = flat[self._edges[1] :]
+        cells = flat[self._edges[0] : self._edges[1]].reshape(-1, k)
+        return CellSums(levels, mixed[: L * k].reshape(L, k, dense), cells, border)
 
     def pulled(self, b: Array) -> tuple[Array, Array]:
         """Columns times b: the border's part and (L, k) for the levels."""
@@ -193,17 +192,17 @@ class Cells:
         Covariances of the weights of levels (L, k, k), of levels with sparse columns at the cells (E, k), of levels
         with dense columns (L, k, Bd), and V of the border.
         """
-        Bd, S = self.X.shape[1], self.n_sparse
+        Bd = self.X.shape[1]
         border = V[Bd:, Bd:]
-        twice = np.where(self._pairs // S == self._pairs % S, 1.0, 2.0)
+        twice = np.where(self._rows == self._columns, 1.0, 2.0)
         own = levels[:, self._i, self._j] * np.where(self._i == self._j, 1.0, 2.0)
         v = self._products @ np.concatenate([own.ravel(), 2.0 * cells.ravel(),
-                                             twice * border[self._pairs // S, self._pairs % S]])
+                                             twice * border[self._rows, self._columns]])
         X = self.X.values
         with_dense = self.Y @ np.vstack([dense.reshape(-1, Bd), V[Bd:, :Bd]])
         v += np.einsum("ij,ij->i", X, 2.0 * with_dense + X @ V[:Bd, :Bd])
-        sds = np.sqrt(np.maximum(np.concatenate([np.diagonal(levels, axis1=1, axis2=2).ravel(), np.diagonal(border)]), 0.0))
-        size = self._absolute @ sds + np.abs(X) @ np.sqrt(np.maximum(np.diagonal(V)[:Bd], 0.0))
+        squares = np.concatenate([np.diagonal(levels, axis1=1, axis2=2).ravel(), np.diagonal(border)])
+        size = self._absolute @ np.sqrt(np.maximum(squares, 0.0)) + np.abs(X) @ np.sqrt(np.diagonal(V)[:Bd])
         return v, size**2
 
 

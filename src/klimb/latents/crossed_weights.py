@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar, final
 
 import numpy as np
+import numpy.typing as npt
 
 from klimb.latents.arrow import ArrowRows, block_roots, own_variances
 from klimb.latents.crossed_cells import BLOCK, padded
@@ -46,8 +47,8 @@ class CrossedWeights(WeightPosterior):
     level_total: Array
     dense: Array
     cells: Array
-    columns: Array
-    starts: Array
+    columns: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.intp]
 
     @cached_property
     def mean(self) -> Array:  # type: ignore[override]

@@ -359,6 +359,7 @@ def group_root(group_cov: Any, k: int) -> Array:
 
 
 def checked_codes(codes: Any, n: int, n_levels: int | None) -> tuple[npt.NDArray[np.intp], int]:
+    """Levels of rows, and how many levels there are."""
     array = np.asarray(codes)
     if array.shape != (n,) or array.dtype.kind not in "iu":
         raise InputError(f"codes must be {n} whole numbers", f"shape {array.shape}, type {array.dtype}",

@@ -159,8 +159,8 @@ def _by_evidence(inner: Verdict, shift: float, ratio: float) -> Verdict:
         return inner
     left = float(np.nanmax([inner.number, PRECISION + REMAINING * ratio]))
     return Verdict("corrected", left, "relative error of an sd",
-                   f"The numbers shown can be used (sds right to about {left:.1%}): their hyperparameters are weighed by "
-                   f"a corrected evidence, without which they would be off by up to {shift:.2f} sd in a mean "
+                   f"The numbers shown can be used (sds right to about {left:.1%}): their hyperparameters are weighed "
+                   f"by a corrected evidence, without which they would be off by up to {shift:.2f} sd in a mean "
                    "(fit.uncorrected).")
 
 

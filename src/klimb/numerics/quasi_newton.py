@@ -35,8 +35,8 @@ def climb(objective: Objective, x: Array, lower: Array, upper: Array, *, tol: fl
     """Maximise ``objective`` (value and gradient; -inf where it cannot be computed) from ``x`` inside a box.
 
     Stops when no entry of the gradient that points into the box exceeds ``tol``, when the next step promises no more
-    than ``gain`` by the curvature learnt so far, or when no step gains anything. ``curvature`` is a first guess of minus
-    the second derivatives. Many parameters go to L-BFGS-B.
+    than ``gain`` by the curvature learnt so far, or when no step gains anything. ``curvature`` is a first guess of
+    minus the second derivatives. Many parameters go to L-BFGS-B.
 
     >>> def hill(x):
     ...     return -float((x - 1) @ (x - 1)), -2 * (x - 1)
