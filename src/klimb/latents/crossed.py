@@ -46,6 +46,8 @@ class CrossedFactor(Factor):
         half = R @ (np.sqrt(inverse) if inverse.shape[1] == 1 else np.linalg.cholesky(inverse))  # K = half half'
         self.K = half @ np.swapaxes(half, 1, 2)
         self.C, self.C_dense = sums.cells, sums.dense
+        self._C = [cells.matrix(sums.cells, j) for j in range(cells.k)]
+        self._C_transposed = [one.T for one in self._C]
         H, H_dense = np.einsum("ejr,ej->er", half[cells.level], sums.cells), np.swapaxes(half, 1, 2) @ sums.dense
         Bd = H_dense.shape[2]
         flat = H_dense.reshape(-1, Bd)
@@ -116,8 +118,8 @@ class CrossedFactor(Factor):
         """(Sigma_w^-1 + X'GX)^-1 X'b: the border's part and (L, k) for the levels."""
         half, own = self._eliminated(b)
         x = self.root_times(half)
-        Bd, cells = self.C_dense.shape[2], self._latent.cells
-        along = self.C_dense @ x[:Bd] + np.column_stack([cells.matrix(self.C, j) @ x[Bd:] for j in range(own.shape[1])])
+        Bd = self.C_dense.shape[2]
+        along = self.C_dense @ x[:Bd] + np.column_stack([one @ x[Bd:] for one in self._C])
         return x, own - np.einsum("ljk,lk->lj", self.K, along)
 
     def _eliminated(self, b: Array) -> tuple[Array, Array]:
@@ -125,7 +127,7 @@ class CrossedFactor(Factor):
         cells = self._latent.cells
         border, levels = cells.pulled(b)
         own = np.einsum("ljk,lk->lj", self.K, levels)
-        taken = sum(cells.matrix(self.C, j).T @ own[:, j] for j in range(own.shape[1]))
+        taken = sum(one @ own[:, j] for j, one in enumerate(self._C_transposed))
         dense = np.einsum("lkb,lk->b", self.C_dense, own)
         return self.root_transpose_times(border - np.concatenate([dense, taken])), own
 

@@ -71,9 +71,10 @@ class Cells:
                               entries[:, first] * entries[:, second] * np.where(
                                   (first != second) & (at[:, first] == at[:, second]), 2.0, 1.0)])
         self._products = _rows_of_equal_length(index, products, int(self._edges[1]) + len(pairs))
+        self._to_cells = self._products.T
         levels = _rows_of_equal_length(codes[:, None] * k + np.arange(k), values, n_levels * k)
         self.Y = side_by_side([levels, sparse])  # all sparse columns, those of the levels first
-        self._absolute = abs(self.Y)
+        self._to_columns, self._absolute = self.Y.T, abs(self.Y)
         self._rows, self._columns = pairs // S, pairs % S
         self.X, self.width = DenseDesign(X), X.shape[1] + S
         self._known: tuple[Array, CellSums] | None = None
@@ -100,11 +101,11 @@ class Cells:
 
     def _sums(self, gamma: Array) -> CellSums:
         L, k, dense = self.n_levels, self.k, self.X.shape[1]
-        flat = self._products.T @ gamma
+        flat = self._to_cells @ gamma
         levels = np.empty((L, k, k))
         levels[:, self._i, self._j] = flat[: self._edges[0]].reshape(L, -1)
         levels[:, self._j, self._i] = levels[:, self._i, self._j]
-        mixed = self.Y.T @ (gamma[:, None] * self.X.values)
+        mixed = self._to_columns @ (gamma[:, None] * self.X.values)
         border = np.zeros((self.width, self.width))
         border[:dense, :dense] = self.X.weighted_gram(gamma)
         border[dense:, :dense], border[:dense, dense:] = mixed[L * k :], mixed[L * k :].T
@@ -115,7 +116,7 @@ class Cells:
 
     def pulled(self, b: Array) -> tuple[Array, Array]:
         """Columns times b: the border's part and (L, k) for the levels."""
-        sparse, count = self.Y.T @ b, self.n_levels * self.k
+        sparse, count = self._to_columns @ b, self.n_levels * self.k
         return np.concatenate([self.X.transpose_times(b), sparse[count:]]), sparse[:count].reshape(-1, self.k)
 
     def pushed(self, border: Array, levels: Array) -> Array:

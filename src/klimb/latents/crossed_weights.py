@@ -126,7 +126,7 @@ class CrossedWeights(WeightPosterior):
         t, at = _seen(L)
         k, own = t.shape[1], at[rows]
         left = np.hstack([L.X[rows], L.sparse[rows].toarray()])
-        for j in range(k):
+        for j in np.flatnonzero(t[rows].any(axis=0)):
             left -= csr_matrix(self._pulls[own * k + j].multiply(t[rows, j, None])).toarray()
         return np.asarray(left @ self.root)
 

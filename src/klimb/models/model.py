@@ -112,7 +112,7 @@ class Model(ABC):
         return self.theta.log_prior(self.at)
 
     def information(self) -> Array | None:
-        """Minus the second derivatives of the objective, guessed from counts, to start a climb; None without a guess."""
+        """Minus the second derivatives of the objective, guessed from counts to start a climb; None without a guess."""
         return None
 
     # -- data
