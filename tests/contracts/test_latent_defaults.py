@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 import klimb
 from klimb import latents
@@ -40,6 +41,8 @@ MADE = {
     "Kernel": lambda: latents.Kernel(K, mean=0.3),
     "Inducing": lambda: latents.Inducing(np.exp(-np.abs(Z[:, None] - Z)), np.exp(-np.abs(Z[:, None] - T)), 1.0, 0.2),
     "Mixed": lambda: latents.Mixed(X, np.arange(N) % 4, cov=0.5, group_cov=0.4, mean=0.1),
+    "Crossed": lambda: latents.Crossed(X, csr_matrix(np.eye(5)[np.arange(N) % 5]), np.arange(N) % 4, cov=0.5,
+                                       group_cov=0.4, mean=0.1),
     "Markov": lambda: latents.Markov(T, 1.0, 2.0, 1.5, mean=0.2),
     "Implicit": lambda: latents.Implicit(X, mean=0.2, cov=0.7),
     "Outputs": lambda: latents.Outputs([latents.Weights(X, cov=0.5), latents.Weights(X, cov=0.5)]),

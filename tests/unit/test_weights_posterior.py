@@ -45,6 +45,16 @@ def mixed() -> Any:
         ArrowRows(NEW[:, :2], CODES_NEW, NEW[:, 2:]), rest
 
 
+def crossed() -> Any:
+    side, new = (scipy.sparse.csr_matrix(np.eye(3)[codes]) for codes in (np.arange(N) % 3, np.arange(9) % 3))
+    latent = klimb.latents.Crossed(X[:, :2], side, CODES, X[:, 2:], cov=[1.0, 2.0], roots=[(0.8, 3)],
+                                   group_cov=[[1.0, 0.3], [0.3, 0.5]])
+    prior = NEW[:, 2:] @ latent.group_root
+    rest = np.where(CODES_NEW < 0, (prior**2).sum(axis=1), 0.0)
+    return latent, lambda q: latent.predict(q, NEW[:, :2], new, CODES_NEW, NEW[:, 2:]), \
+        ArrowRows(NEW[:, :2], CODES_NEW, NEW[:, 2:], new), rest
+
+
 def inducing() -> Any:
     latent = klimb.latents.Inducing(k(Z, Z), k(Z, T), 1.0)
     cross = k(T_NEW, Z)
@@ -65,6 +75,7 @@ CASES: dict[str, Any] = {
                        k(T_NEW, T), np.ones(9)),
     "inducing": inducing,
     "mixed": mixed,
+    "crossed": crossed,
     "markov": lambda: (latent := klimb.latents.Markov(T), lambda q: latent.predict(q, T_NEW), T_NEW, 0.0),
 }
 
@@ -141,11 +152,12 @@ def test_draws_and_joint_covariance(name: str, signed: bool) -> None:
             np.testing.assert_allclose(one, other, atol=1e-9)
     else:
         if isinstance(L, ArrowRows):
-            rows = np.zeros((9, latent.n_weights))
-            rows[:, :2] = L.X
+            border = L.X if L.sparse is None else np.hstack([L.X, L.sparse.toarray()])
+            rows, B = np.zeros((9, latent.n_weights)), border.shape[1]
+            rows[:, :B] = border
             for i, code in enumerate(L.codes):
                 if code >= 0:
-                    rows[i, 2 + 2 * code : 4 + 2 * code] = L.values[i]
+                    rows[i, B + 2 * code : B + 2 + 2 * code] = L.values[i]
         else:
             rows = L.dense() if hasattr(L, "dense") else L.toarray() if hasattr(L, "toarray") else L
         np.testing.assert_allclose(detached.joint(L)[1], rows @ V @ rows.T, atol=1e-9 * max(V.max(), 1.0))

@@ -31,6 +31,8 @@ def first_state(problem: Problem, coarse_step: Step | None = None) -> State:
     are about as many weights as sites, and informative data. Sites that are not log-concave may have several optima,
     typically where data contradict each other: there two more starts each believe the data on one side of the first.
     """
+    if problem.site.gamma_trend == "constant" and problem.site.uses_variance:  # Gaussian data: their sites are known
+        return _finite_state(problem, *problem.site.start(problem.y))
     if problem.start is not None:
         state = _warm_state(problem, problem.start)
         if state is not None:

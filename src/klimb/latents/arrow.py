@@ -74,6 +74,11 @@ class ArrowWeights(WeightPosterior):
         own = np.diagonal(self.level_cov, axis1=1, axis2=2) + (self.pull**2).sum(axis=2)
         return np.asarray(np.sqrt(np.concatenate([(self.root**2).sum(axis=1), own.ravel()])))
 
+    @cached_property
+    def level_roots(self) -> Array:
+        """Roots of the covariances of the levels given w."""
+        return block_roots(self.level_cov)
+
     def _root_rows(self, index: Index) -> Array:
         """How weights move with e."""
         B, R = self.root.shape
@@ -147,10 +152,15 @@ class ArrowWeights(WeightPosterior):
         e = rng.standard_normal((n, self.root.shape[1]))
         L, k = self.level_mean.shape
         own = rng.standard_normal((n, L, k))
-        values, vectors = np.linalg.eigh(self.level_cov)  # a Cholesky factor would refuse an sd of zero
-        roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+        roots = self.level_roots
         levels = self.level_mean - np.einsum("lkb,nb->nlk", self.pull, e) + np.einsum("ljk,nlk->nlj", roots, own)
         return np.hstack([self.shared + e @ self.root.T, levels.reshape(n, L * k)])
+
+
+def block_roots(blocks: Array) -> Array:
+    """R with R R' each of the (L, k, k) blocks; a Cholesky factor would refuse an sd of zero."""
+    values, vectors = np.linalg.eigh(blocks)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :])
 
 
 def own_variances(t: Array, blocks: Array, level: npt.NDArray[np.intp]) -> Array:

@@ -141,6 +141,17 @@ def sparse_factor(shape: Shape) -> Option:
     return Option("sparse factor", flops, seconds, 8.0 * (3 * entries + N * (B + VECTORS)), True)
 
 
+def crossed(shape: Shape) -> Option:
+    """One group by its codes, other groups as sparse columns of the border, which is factorised dense."""
+    N, B, k, L = float(shape.n_sites), float(shape.border), float(shape.level_size), float(shape.n_levels)
+    dense = B - shape.sparse
+    rows = N * (3.0 * dense**2 + 8.0 * k * dense + 20.0)
+    levels = L * k * min(2.0 * B * B, 100.0 * N / L * N / L) + 1.5 * B**3  # by dense products, or cell by cell
+    flops = ITERATIONS * (rows + levels)
+    held = 8.0 * (N * (dense + 2 * k + VECTORS + 30) + L * k * (2 * dense + 2 * k) + 6 * B * B)
+    return Option("crossed", flops, ITERATIONS * (levels / DENSE_RATE + rows / SPARSE_RATE), held, True)
+
+
 def chain(shape: Shape) -> Option:
     """Recursions along a chain of states."""
     N, s = float(shape.n_sites), float(shape.level_size)

@@ -80,7 +80,7 @@ class MixedFactor(Factor):
         self._gamma = g
         D = rows.sums((g[:, None] * t)[:, :, None] * t[:, None, :])
         D[:, np.arange(k), np.arange(k)] += 1.0
-        self.D_inverse, log_det_levels = _inverse_blocks(D)
+        self.D_inverse, log_det_levels = inverse_blocks(D)
         C = np.stack([rows.sums((g * t[:, j])[:, None] * Z.values) for j in range(k)], axis=1)  # (L, k, B)
         self.T = np.matmul(self.D_inverse, C)
         B = Z.shape[1]
@@ -178,7 +178,7 @@ class Mixed(Latent):
         if matrix.shape[0] == 0:
             raise InputError("X must have at least one row", f"shape {matrix.shape}", "Pass some data.")
         N = len(matrix)
-        level, count = _checked_codes(codes, N, n_levels)
+        level, count = checked_codes(codes, N, n_levels)
         t = np.ones((N, 1)) if values is None else as_float(values, "values", ndim=2)
         if len(t) != N or t.shape[1] == 0:
             raise InputError(f"values must have {N} rows and at least one column", f"shape {t.shape}",
@@ -195,7 +195,7 @@ class Mixed(Latent):
         self.n_sites, self.slack = len(X), slack
         k = values.shape[1]
         self.prior = WeightPrior(mean, cov, X.shape[1])
-        self.group_root = _group_root(group_cov, k)
+        self.group_root = group_root(group_cov, k)
         self.Z = DenseDesign(X * self.prior.root if self.prior.root.ndim == 1 else X @ self.prior.root)
         self.t = values @ self.group_root
         self.n_weights = X.shape[1] + rows.n_levels * k
@@ -331,7 +331,7 @@ class Mixed(Latent):
         return np.concatenate([shared, levels.ravel()]), self.mean + design @ u + slack
 
 
-def _inverse_blocks(D: Array) -> tuple[Array, float]:
+def inverse_blocks(D: Array) -> tuple[Array, float]:
     """Inverses of positive definite k x k blocks and the sum of their log determinants."""
     if D.shape[1] == 1:
         if not D.min(initial=1.0) > 0.0:
@@ -345,7 +345,7 @@ def _inverse_blocks(D: Array) -> tuple[Array, float]:
     return np.swapaxes(half, 1, 2) @ half, 2.0 * float(np.log(np.diagonal(lower, axis1=1, axis2=2)).sum())
 
 
-def _group_root(group_cov: Any, k: int) -> Array:
+def group_root(group_cov: Any, k: int) -> Array:
     """R (k x r) with R R' = group_cov."""
     values = as_float(group_cov, "group_cov")
     if values.ndim <= 1:
@@ -358,7 +358,8 @@ def _group_root(group_cov: Any, k: int) -> Array:
     return root if root.shape[1] else np.zeros((k, 1))
 
 
-def _checked_codes(codes: Any, n: int, n_levels: int | None) -> tuple[npt.NDArray[np.intp], int]:
+def checked_codes(codes: Any, n: int, n_levels: int | None) -> tuple[npt.NDArray[np.intp], int]:
+    """Levels of rows, and how many levels there are."""
     array = np.asarray(codes)
     if array.shape != (n,) or array.dtype.kind not in "iu":
         raise InputError(f"codes must be {n} whole numbers", f"shape {array.shape}, type {array.dtype}",

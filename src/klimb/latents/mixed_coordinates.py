@@ -11,6 +11,7 @@ from klimb.numerics.arrays import Array
 
 if TYPE_CHECKING:
     from klimb.latents.base import Posterior
+    from klimb.latents.crossed import Crossed
     from klimb.latents.mixed import Mixed
 
 
@@ -19,10 +20,8 @@ class MixedCoordinates(Coordinates):
     """w = mean + root e, b_l = mean_l - pull_l e + own_l u_l, z = (e, u): no matrix over all levels is formed."""
 
     def __init__(self, latent: Mixed, posterior: Posterior) -> None:
-        q = latent.detach(posterior)
-        values, vectors = np.linalg.eigh(q.level_cov)
-        self._own = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]  # (L, k, k)
-        self._q = q
+        self._q = q = latent.detach(posterior)
+        self._own = q.level_roots
         self._levels, self._k = q.level_mean.shape
         self._width = q.root.shape[1]
         self.dim = self._width + self._levels * self._k
@@ -65,3 +64,49 @@ class MixedCoordinates(Coordinates):
     def report(self, z: Array, which: Any) -> Array:
         shared, levels = self._deviations(z)
         return np.hstack([shared, levels.reshape(len(z), -1)])[:, which]
+
+
+@final
+class CrossedCoordinates(Coordinates):
+    """w = mean + root e, b_l = mean_l - T_l root e + own_l u_l, z = (e, u), T sparse."""
+
+    def __init__(self, latent: Crossed, posterior: Posterior) -> None:
+        self._q = q = latent.detach(posterior)
+        self._cells, self._T = latent.cells, q.pulls()
+        self._width = q.root.shape[1]
+        self.dim = self._width + q.level_mean.size
+        self.n_sites = latent.n_sites
+        self.kind: Kind = "weight"
+        self.mean, self.sd = q.mean, q.sd()
+
+    @property
+    def work(self) -> float:
+        cells = self._cells
+        return float(self.n_sites * cells.X.shape[1] + cells.Y.nnz + self._T.nnz + self._width**2)
+
+    def _deviations(self, z: Array) -> tuple[Array, Array]:
+        """Of the border's weights (draws x B) and of the levels (draws x L k)."""
+        shared = z[:, : self._width] @ self._q.root.T
+        u = z[:, self._width :].reshape(len(z), *self._q.level_mean.shape)
+        own = np.einsum("ljk,slk->slj", self._q.level_roots, u).reshape(len(z), -1)
+        return shared, own - (self._T @ shared.T).T
+
+    def sweep(self, z: Array, visit: Visit) -> Array:
+        (shared, levels), dense, count = self._deviations(z), self._cells.X.shape[1], self._q.level_mean.size
+        crossed = np.ascontiguousarray(np.hstack([levels, shared[:, dense:]]).T)
+        to_dense, to_crossed = np.zeros((len(z), dense)), np.zeros_like(crossed)
+        size, n = max(BLOCK_DOUBLES // len(z), 16), self.n_sites
+        for begin in range(0, n, size):
+            rows = slice(begin, min(begin + size, n))
+            X, Y = self._cells.X.values[rows], self._cells.Y[rows]
+            slopes = visit(rows, shared[:, :dense] @ X.T + (Y @ crossed).T)
+            to_dense += slopes @ X
+            to_crossed += Y.T @ slopes.T
+        to_levels = to_crossed[:count]
+        pulled = np.hstack([to_dense, to_crossed[count:].T]) - (self._T.T @ to_levels).T
+        by_level = to_levels.T.reshape(len(z), *self._q.level_mean.shape)
+        own = np.einsum("ljk,slj->slk", self._q.level_roots, by_level)
+        return np.hstack([pulled @ self._q.root, own.reshape(len(z), -1)])
+
+    def report(self, z: Array, which: Any) -> Array:
+        return np.hstack(self._deviations(z))[:, which]

@@ -14,7 +14,8 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.latents.arrow import ArrowWeights
+from klimb.latents.arrow import ArrowRows, ArrowWeights
+from klimb.latents.crossed_weights import CrossedWeights
 from klimb.latents.weights_posterior import DenseWeights, WeightPosterior
 from klimb.numerics.arrays import Array
 
@@ -36,12 +37,25 @@ class ShockMoments:
 
 @final
 @dataclass(frozen=True, eq=False)
+class _CrossedRows:
+    """Rows sorted by level in the shocks of the border, made for those that are asked for."""
+
+    q: CrossedWeights
+    L: ArrowRows
+    order: npt.NDArray[np.intp]
+
+    def __getitem__(self, rows: npt.NDArray[np.intp]) -> Array:
+        return self.q.moved(self.L, self.order[rows])
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class Shocks:
     """Rows in the shocks of q, sorted by level; without a grouping factor all rows are one level that has no shocks."""
 
-    q: ArrowWeights
+    q: ArrowWeights | CrossedWeights
     own: Array  # (L, k, k): roots of the levels' covariances given e
-    shared_rows: Array  # (N, R): r_i
+    shared_rows: Any  # (N, R): r_i; of crossed factors only those that are asked for by an index
     level_rows: Array  # (N, k): s_i
     order: npt.NDArray[np.intp]  # original position of each row
     starts: npt.NDArray[np.intp]  # where the runs of the levels begin
@@ -53,13 +67,23 @@ class Shocks:
         (_, R), k = q.root.shape, values.shape[1]
         if R > MOST_SHARED or k > MOST_COLUMNS:
             return None
-        eigenvalues, vectors = np.linalg.eigh(q.level_cov)
-        own = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))[:, None, :]
+        own = q.level_roots
         shared_rows = X @ q.root
         for j in range(k):
             shared_rows -= values[:, j, None] * q.pull[rows.level, j]
         level_rows = np.einsum("ij,ijk->ik", values, own[rows.level])
         return cls(q, own, shared_rows, level_rows, rows.order, rows.starts, rows.present)
+
+    @classmethod
+    def of_crossed(cls, q: CrossedWeights, L: ArrowRows) -> Shocks | None:
+        """Of crossed factors: the levels of the largest one are integrated out; the others' weights are shared."""
+        if L.values.shape[1] > MOST_COLUMNS:
+            return None
+        order = np.argsort(L.codes, kind="stable")
+        level = L.codes[order]
+        starts = np.flatnonzero(np.diff(level, prepend=-1))
+        level_rows = np.einsum("ij,ijk->ik", L.values[order], q.level_roots[level])
+        return cls(q, q.level_roots, _CrossedRows(q, L, order), level_rows, order, starts, level[starts])
 
     @classmethod
     def of_rows(cls, q: DenseWeights, X: Any) -> Shocks | None:
@@ -71,6 +95,11 @@ class Shocks:
         rows = np.concatenate([np.asarray(block) for _, block in X.scaled_blocks(q.root)])
         one = np.zeros(1, dtype=np.intp)
         return cls(arrow, np.zeros((1, 0, 0)), rows, np.zeros((len(rows), 0)), np.arange(len(rows)), one, one)
+
+    @property
+    def wide(self) -> bool:
+        """Whether there are too many shared weights for importance weights over them."""
+        return self.dim > MOST_SHARED
 
     @property
     def dim(self) -> int:
@@ -88,6 +117,7 @@ class Shocks:
     def matched(self, found: ShockMoments) -> WeightPosterior:
         """q with the means and covariances of the exact posterior; levels are correlated through e alone."""
         q, own = self.q, self.own
+        assert isinstance(q, ArrowWeights)
         eigenvalues, vectors = np.linalg.eigh(found.spread)
         widths = np.sqrt(np.maximum(eigenvalues, 1e-12))
         root, back = vectors * widths, vectors / widths  # e = centre + root e'

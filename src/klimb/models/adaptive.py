@@ -27,6 +27,7 @@ from klimb.numerics.surrogate import fit_surrogate, quadratics
 from klimb.theta import Theta
 
 FIRST = 128  # points of the first round; rounds double the number of points
+SPARING, FEWER = 1000, 48  # points that may be had below which fits are dear, and the first round then
 GOOD_KHAT, GOOD_EFFECTIVE = 0.5, 0.3  # where a round is the last one: k-hat, and effective over drawn
 ENOUGH_EFFECTIVE = 300.0  # effective points that are enough whatever the share
 COMPONENTS = 3  # t's that are fitted to the weights
@@ -44,6 +45,7 @@ SMOOTH = 0.15  # nats: its error there from which no more fits are asked for
 CAP = 0.3  # nats above the best that it may claim
 MANY = 16_384  # points that it weighs
 GRID = 401  # points of a marginal's distribution function
+REACH = 7.0  # bandwidths beyond which a point counts whole or not at all
 BANDWIDTH = 0.3  # of its smoothing, in sd over the fifth root of the effective number
 
 
@@ -158,7 +160,8 @@ def adaptively(peak: Peak, axes: Array, evaluate: Evaluator, most: int) -> tuple
 def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledTheta:
     """Rounds of points, each from t's fitted to the weights so far, until a surrogate of the objective holds."""
     d = len(axes)
-    proposals: list[tuple[int, SplitStudent | StudentMixture]] = [(FIRST, _first_proposal(peak, axes, points))]
+    first = FIRST if most >= SPARING else FEWER
+    proposals: list[tuple[int, SplitStudent | StudentMixture]] = [(first, _first_proposal(peak, axes, points))]
     theta, values = np.zeros((0, d)), np.zeros(0)
     more, more_values = np.zeros((0, d)), np.zeros(0)
     while True:
@@ -168,7 +171,7 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
         values = np.concatenate([values, [points.objective(one) for one in new]])
         found = _weighted(theta, values, proposals, more, more_values)
         for _ in range(TESTS):
-            tested = _tested(found, points)
+            tested = _tested(found, points, TESTED if most >= SPARING else FEWER // 2)
             if tested is None:
                 break
             found, error = tested
@@ -181,7 +184,7 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
         proposals.append((len(theta), fit_students(theta, found.weights, COMPONENTS, floor)))
 
 
-def _tested(found: SampledTheta, points: _Points) -> tuple[SampledTheta, float] | None:
+def _tested(found: SampledTheta, points: _Points, count: int) -> tuple[SampledTheta, float] | None:
     """The objective where the surrogate sees mass, and the error of what it foretold; None without a surrogate.
 
     Half of the points are likely ones, half are those that the sds of what is printed hang on: far out in the tails.
@@ -194,7 +197,7 @@ def _tested(found: SampledTheta, points: _Points) -> tuple[SampledTheta, float] 
     centre = w @ printed
     away = (printed - centre) ** 2
     pull = w * (away / np.maximum(w @ away, 1e-300)).max(axis=1)
-    chosen = np.unique(np.concatenate([_evenly(w, TESTED // 2), _evenly(pull / pull.sum(), TESTED // 2)]))
+    chosen = np.unique(np.concatenate([_evenly(w, count // 2), _evenly(pull / pull.sum(), count // 2)]))
     new = smoothed.theta[chosen]
     values = np.array([points.objective(one) for one in new])
     known = np.isfinite(values)
@@ -381,6 +384,11 @@ def marginal_quantiles(theta: Array, weights: Array) -> Array:
         low, high = column[used].min() - 4 * width, column[used].max() + 4 * width
         line = np.linspace(low, high, GRID)
         shrunk = mean + (column[used] - mean) / np.sqrt(1.0 + (width / sd) ** 2)  # the smoothing adds no variance
-        cdf = ndtr((line[:, None] - shrunk) / width) @ (weights[used] / weights[used].sum())
+        order = np.argsort(shrunk)
+        shrunk, share = shrunk[order], weights[used][order] / weights[used].sum()
+        below = np.concatenate([[0.0], np.cumsum(share)])
+        edges = np.searchsorted(shrunk, line[:, None] + REACH * width * np.array([-1.0, 1.0]))
+        cdf = np.array([below[i] + ndtr((x - shrunk[i:j]) / width) @ share[i:j]
+                        for x, (i, j) in zip(line, edges.tolist(), strict=True)])
         out.append(np.interp(ndtr(SCORES), np.maximum.accumulate(np.clip(cdf, 0.0, 1.0)), line))
     return np.array(out)

@@ -46,11 +46,13 @@ class Correction:
     gain: float
     part: WeightPosterior | None  # None where q's own is kept, because the weights are of no use
     log_weights: Array  # of the draws, over their mean
-    efficiency: float  # effective draws over draws
+    efficiency: float  # effective draws over draws; NaN where only the evidence is corrected
 
 
 def pooled_khat(corrections: Sequence[Correction]) -> float:
-    """The tail of the weights of all draws together: those at one theta are too few to tell."""
+    """The tail of the weights of all draws together: those at one theta are too few to tell; NaN without any."""
+    if not sum(len(one.log_weights) for one in corrections):
+        return float("nan")
     return smooth_log_weights(np.concatenate([one.log_weights for one in corrections])).khat
 
 
@@ -85,14 +87,21 @@ class Corrector:
                 self._nodes = count
 
     def gain(self, result: Result) -> float:
-        """log evidence - bound by few draws, 0 where none can be had: good to a hundredth of a nat."""
+        """log evidence - bound by few draws, 0 where none can be had: good to a hundredth of a nat.
+
+        With too many shared weights for importance weights it is by the first two cumulants of their logs.
+        """
         if self._by_gap:
             return self._leading_gap(result)
         weights = self._weights(result, GAIN_DRAWS, self._nodes) if self.wanted else None
         if weights is None:
             return 0.0
         logs = weights.evidence(matched_draws(GAIN_DRAWS, weights.shocks.dim))
-        found = float(np.logaddexp.reduce(logs)) - float(np.log(GAIN_DRAWS)) - weights.bound
+        if weights.shocks.wide:
+            spread = float(logs.var(ddof=1)) if weights.scale == 1.0 else 0.0  # some levels alone vary too much
+            found = float(logs.mean()) + 0.5 * spread - weights.bound
+        else:
+            found = float(np.logaddexp.reduce(logs)) - float(np.log(GAIN_DRAWS)) - weights.bound
         return found if np.isfinite(found) else 0.0
 
     def __call__(self, result: Result) -> Correction | None:
@@ -102,6 +111,8 @@ class Corrector:
         self._count += 1
         shocks = result.posterior.latent.shocks(result.posterior)
         dim = 0 if shocks is None else shocks.dim
+        if shocks is not None and shocks.wide:
+            return Correction(self.gain(result), None, np.zeros(0), float("nan"))
         each = DRAWS_PER_WEIGHT if self._variance > EVEN else DRAWS_PER_WEIGHT // 2
         n = int(np.clip(each * dim, FEWEST_DRAWS, MOST_DRAWS))
         weights = self._weights(result, n, self._nodes, shocks)

@@ -78,7 +78,8 @@ def exact(fit: FormulaFit, draws: int, chains: int, seed: int) -> FormulaFit:
         if summary.verdict == "verified":
             break
     order = np.random.default_rng(seed).permutation(len(theta))  # so that any of them stand for all
-    model = replace(fit.linear, form="Mixed" if fit.linear.coded >= 0 else "Weights")
+    by_codes = "Crossed" if fit.linear.sparse else "Mixed"  # a form whose rows take draws of all weights
+    model = replace(fit.linear, form=by_codes if fit.linear.coded >= 0 else "Weights")
     return replace(fit, model=model, components=drawn(theta[order], weights[order], len(model.likelihood.fields)),
                    mode="integrate" if model.theta.size else fit.mode, status=Status.CONVERGED, kept_loo=None,
                    kept_trust=summary, result=None)

@@ -58,7 +58,7 @@ MOST_CROSSED = 10_000  # the same where most of them are levels of groups, whose
 FEW_LEVELS = 64  # weights of all groups but the largest up to which they are dense columns like any other
 MEMORY = 8e9  # bytes that a fit may take
 PREDICTED = 0.03  # relative error of variances that are estimated after a fit
-CROSSED = 0.02  # multiplications of a dense product over those of a sum over rows, in time
+CROSSED = 0.008  # multiplications of a dense product over those of a sum over rows, in time
 WIDE = 1.5  # columns over rows from which N x N matrices are cheaper than D x D ones
 
 
@@ -456,6 +456,16 @@ class LinearModel(Model):
         if all(not isinstance(block, Nodes) or block.beyond is None for block in rows.blocks):
             return rows.sparse
         return side_by_side([self.terms[k].columns_at(rows.blocks[k], self.values[k]) for k in self.sparse])
+
+    def information(self) -> Array | None:
+        """As if weights and residuals were seen: two for each of the numbers that a log standard deviation is of."""
+        if self.form != "Crossed":
+            return None
+        found = np.full(self.theta.size, 2.0 * self._rows().n)
+        for term, prior in zip(self.terms, self.priors(), strict=True):
+            for block in term.parameters:
+                found[self.theta.slice_of(block)] = 2.0 * (prior.copies if prior is not None else term.size)
+        return found
 
     def work(self) -> float:
         rows = self._rows()

@@ -111,6 +111,10 @@ class Model(ABC):
         """Log density of the hyperparameters' prior per unit of theta, and its gradient."""
         return self.theta.log_prior(self.at)
 
+    def information(self) -> Array | None:
+        """Minus the second derivatives of the objective, guessed from counts to start a climb; None without a guess."""
+        return None
+
     # -- data
 
     def read(self, y: Any, weights: Any = None) -> Observed:

@@ -146,7 +146,8 @@ def _climbed(evaluate: Evaluator, begin: Array, tol: float, fit_tol: float, max_
     lower, upper = evaluate.model.theta.lower, evaluate.model.theta.upper
     stopped = False
     try:
-        found = climb(evaluate.objective, begin, lower, upper, tol=tol, gain=GAIN * tol / TOL, max_iter=max_iter)
+        found = climb(evaluate.objective, begin, lower, upper, tol=tol, gain=GAIN * tol / TOL, max_iter=max_iter,
+                      curvature=evaluate.model.information())
         converged, gradient = found.converged, found.gradient
     except Stopped:
         stopped, converged, gradient = True, False, np.zeros_like(begin)

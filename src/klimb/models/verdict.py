@@ -99,6 +99,9 @@ def _judged(fit: Fit) -> tuple[Verdict, tuple[Fact, ...]]:
     if components.uncorrected is None:
         return _settled(PRECISION), facts
     shift, ratio = changes(fit)
+    if np.isnan(components.efficiency):
+        facts += (Fact("largest change of a mean by the corrected evidence", f"{shift:.2f} sd"),)
+        return _by_evidence(_by_engine(fit.result.trust), shift, ratio), (*facts, *engine_facts(fit.result.trust))
     facts += (Fact("largest change of a mean by the correction", f"{shift:.2f} sd"),
               Fact("largest change of an sd", f"{ratio:.1%}"),
               Fact("effective draws behind it", f"{components.efficiency:.0%}"))
@@ -148,6 +151,17 @@ def _corrected(components: Components, shift: float, ratio: float) -> Verdict:
 def _settled(error: float) -> Verdict:
     return Verdict("trust", error, "relative error of an sd",
                    f"Means, sds and intervals can be used as they are (sds right to about {error:.1%}).")
+
+
+def _by_evidence(inner: Verdict, shift: float, ratio: float) -> Verdict:
+    """Where hyperparameters were weighed by a corrected evidence, and q given them is judged as it is."""
+    if inner.word == "doubt" or (shift <= MEAN_ERROR and ratio <= SD_ERROR):
+        return inner
+    left = float(np.nanmax([inner.number, PRECISION + REMAINING * ratio]))
+    return Verdict("corrected", left, "relative error of an sd",
+                   f"The numbers shown can be used (sds right to about {left:.1%}): their hyperparameters are weighed "
+                   f"by a corrected evidence, without which they would be off by up to {shift:.2f} sd in a mean "
+                   "(fit.uncorrected).")
 
 
 def _by_engine(inner: Trust) -> Verdict:

@@ -31,11 +31,12 @@ class Climbed:
 
 
 def climb(objective: Objective, x: Array, lower: Array, upper: Array, *, tol: float, gain: float = 0.0,
-          max_iter: int = 100) -> Climbed:
+          max_iter: int = 100, curvature: Array | None = None) -> Climbed:
     """Maximise ``objective`` (value and gradient; -inf where it cannot be computed) from ``x`` inside a box.
 
     Stops when no entry of the gradient that points into the box exceeds ``tol``, when the next step promises no more
-    than ``gain`` by the curvature learnt so far, or when no step gains anything. Many parameters go to L-BFGS-B.
+    than ``gain`` by the curvature learnt so far, or when no step gains anything. ``curvature`` is a first guess of
+    minus the second derivatives. Many parameters go to L-BFGS-B.
 
     >>> def hill(x):
     ...     return -float((x - 1) @ (x - 1)), -2 * (x - 1)
@@ -48,8 +49,8 @@ def climb(objective: Objective, x: Array, lower: Array, upper: Array, *, tol: fl
         return _limited(objective, x, lower, upper, tol, max_iter)
     value, gradient = objective(x)
     count = 1
-    H = np.eye(len(x))  # inverse of minus the Hessian
-    fresh = True
+    H = np.eye(len(x)) if curvature is None else np.diag(1.0 / curvature)  # inverse of minus the Hessian
+    fresh = curvature is None
     for _ in range(max_iter):
         free = ~(((x <= lower) & (gradient < 0)) | ((x >= upper) & (gradient > 0)))
         if not free.any() or np.abs(gradient[free]).max() <= tol:

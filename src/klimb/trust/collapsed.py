@@ -89,7 +89,8 @@ class CollapsedWeights:
         n_runs = len(shocks.starts)
         kept = max(int(n_runs * most / max(whole, 1)), 1) if whole > most else n_runs
         self.scale = n_runs / kept
-        self.shocks = shocks if kept == n_runs else shocks.some(np.sort(
+        whole_there = kept == n_runs and isinstance(shocks.shared_rows, np.ndarray)
+        self.shocks = shocks if whole_there else shocks.some(np.sort(
             np.random.default_rng(0).permutation(n_runs)[:kept]))
         order = self.shocks.order
         self._site, self._y = exact_site(problem.site).rows(order), problem.y[order]

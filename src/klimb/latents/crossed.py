@@ -1,0 +1,331 @@
+"""Linear models with crossed grouping factors: the largest by its codes, the others as sparse columns.
+
+    f_i = x_i'w + s_i'u + t_i'b_l(i),    w ~ N(mean, cov),    u and b in levels, each N(0, R R') with the factor's R
+
+Levels of the largest factor are eliminated first, each by itself, as in `Mixed`. What is left has the size of (w, u)
+and is one dense matrix, but all that leads to it is sparse: a level meets few columns of the other factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb.errors import InputError
+from klimb.latents.arrow import ArrowRows, own_variances
+from klimb.latents.base import Factor, Latent, Posterior, variances_at
+from klimb.latents.coordinates import LARGEST_DENSE, Coordinates
+from klimb.latents.costs import Option, Shape, crossed
+from klimb.latents.crossed_cells import Cells
+from klimb.latents.crossed_weights import CANCELLED, CrossedWeights
+from klimb.latents.linear import LinearParts, dense_rows, side_by_side
+from klimb.latents.mixed import checked_codes, group_root, inverse_blocks
+from klimb.latents.mixed_coordinates import CrossedCoordinates
+from klimb.latents.prior import WeightPrior
+from klimb.latents.shocks import Shocks
+from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.dense import cholesky, log_det_from_cholesky, triangular_inverse
+
+
+@final
+class CrossedFactor(Factor):
+    """Levels eliminated, the border factorised: b given w has covariance K, and w has root root'."""
+
+    def __init__(self, latent: Crossed, gamma: Array) -> None:
+        self.gamma, self._latent = gamma, latent
+        self._variances: Array | None = None
+        cells, R, W = latent.cells, latent.group_root, latent.border_root
+        sums = cells.sums(gamma)
+        A = R.T @ sums.levels @ R
+        A[:, np.arange(A.shape[1]), np.arange(A.shape[1])] += 1.0
+        inverse, log_det_levels = inverse_blocks(A)
+        half = R @ (np.sqrt(inverse) if inverse.shape[1] == 1 else np.linalg.cholesky(inverse))  # K = half half'
+        self.K = half @ np.swapaxes(half, 1, 2)
+        self.C, self.C_dense = sums.cells, sums.dense
+        self._C = [cells.matrix(sums.cells, j) for j in range(cells.k)]
+        self._C_transposed = [one.T for one in self._C]
+        H, H_dense = np.einsum("ejr,ej->er", half[cells.level], sums.cells), np.swapaxes(half, 1, 2) @ sums.dense
+        Bd = H_dense.shape[2]
+        flat = H_dense.reshape(-1, Bd)
+        border = sums.border.copy()
+        border[:Bd, :Bd] -= flat.T @ flat
+        mixed = sum(cells.matrix(H, j).T @ H_dense[:, j] for j in range(H.shape[1]))
+        border[Bd:, :Bd] -= mixed
+        border[:Bd, Bd:] -= mixed.T
+        border[Bd:, Bd:] -= cells.gram(H)
+        S = W.T @ (W.T @ border).T if W.ndim == 2 else W[:, None] * border * W
+        S.flat[:: len(S) + 1] += 1.0
+        lower = cholesky(S.T)
+        self.logdet = log_det_levels + log_det_from_cholesky(lower)
+        self._lower_inverse = triangular_inverse(lower)
+
+    def root_times(self, e: Array) -> Array:
+        """The border's weights of standard shocks."""
+        W = self._latent.border_root
+        moved = self._lower_inverse.T @ e
+        return np.asarray(W @ moved if W.ndim == 2 else (W * moved.T).T)
+
+    def root_transpose_times(self, b: Array) -> Array:
+        W = self._latent.border_root
+        return np.asarray(self._lower_inverse @ (W.T @ b if W.ndim == 2 else W * b))
+
+    @cached_property
+    def T(self) -> tuple[Array, Array]:
+        """How levels follow the border: at cells (E, k), and (L, k, Bd) for dense columns."""
+        return np.einsum("ejk,ek->ej", self.K[self._latent.cells.level], self.C), self.K @ self.C_dense
+
+    @cached_property
+    def border_covariance(self) -> Array:
+        W = self._latent.border_root
+        V = self._lower_inverse.T @ self._lower_inverse
+        return np.asarray(W @ (W @ V).T if W.ndim == 2 else W[:, None] * V * W)
+
+    @cached_property
+    def _with_border(self) -> tuple[Array, Array, Array]:
+        """T V at the cells, T V of dense columns, and the covariances of the levels with the border unknown."""
+        cells, V, (T, T_dense) = self._latent.cells, self.border_covariance, self.T
+        Bd = T_dense.shape[2]
+        dense = np.stack([cells.matrix(T, j) @ V[Bd:, :Bd] for j in range(T.shape[1])], axis=1) + T_dense @ V[:Bd, :Bd]
+        at_cells = cells.products_at_cells(T, np.ascontiguousarray(V[Bd:, Bd:]))
+        for b in range(Bd):
+            at_cells += T_dense[cells.level, :, b] * V[b, cells.columns + Bd, None]
+        total = self.K + cells.level_sums(T, at_cells) + T_dense @ np.swapaxes(dense, 1, 2)
+        return at_cells, dense, 0.5 * (total + np.swapaxes(total, 1, 2))
+
+    def variances(self) -> Array:
+        if self._variances is None:
+            latent = self._latent
+            at_cells, dense, total = self._with_border
+            v, size = latent.cells.variances(total, -at_cells, -dense, self.border_covariance)
+            lost = np.flatnonzero(v < CANCELLED * size)
+            if lost.size:
+                v[lost] = self.weights(np.zeros(latent.cells.width), np.zeros(total.shape[:2])).at(latent.some(lost))[1]
+            self._variances = v
+        return self._variances
+
+    def weights(self, shared: Array, level_mean: Array) -> CrossedWeights:
+        """q with these means."""
+        (T, dense), cells, W = self.T, self._latent.cells, self._latent.border_root
+        root = W @ self._lower_inverse.T if W.ndim == 2 else W[:, None] * self._lower_inverse.T
+        return CrossedWeights(shared, root, level_mean, self.K, self._with_border[2], dense, T, cells.columns,
+                              cells.starts)
+
+    def solve_weights(self, b: Array) -> tuple[Array, Array]:
+        """(Sigma_w^-1 + X'GX)^-1 X'b: the border's part and (L, k) for the levels."""
+        half, own = self._eliminated(b)
+        x = self.root_times(half)
+        Bd = self.C_dense.shape[2]
+        along = self.C_dense @ x[:Bd] + np.column_stack([one @ x[Bd:] for one in self._C])
+        return x, own - np.einsum("ljk,lk->lj", self.K, along)
+
+    def _eliminated(self, b: Array) -> tuple[Array, Array]:
+        """root'(what is left of X'b without the levels), and K X'b of the levels."""
+        cells = self._latent.cells
+        border, levels = cells.pulled(b)
+        own = np.einsum("ljk,lk->lj", self.K, levels)
+        taken = sum(one @ own[:, j] for j, one in enumerate(self._C_transposed))
+        dense = np.einsum("lkb,lk->b", self.C_dense, own)
+        return self.root_transpose_times(border - np.concatenate([dense, taken])), own
+
+    def smooth(self, b: Array) -> Array:
+        return self._latent.cells.pushed(*self.solve_weights(b))
+
+    def energy(self, b: Array) -> float:
+        half, own = self._eliminated(b)
+        return float(half @ half + (own * self._latent.cells.pulled(b)[1]).sum())
+
+    def covariance(self) -> Array | None:
+        latent = self._latent
+        if latent.n_sites > LARGEST_DENSE:
+            return None
+        q = self.weights(np.zeros(latent.cells.width), np.zeros((latent.cells.n_levels, latent.cells.k)))
+        return q.joint(latent.some(slice(None)))[1]
+
+
+@final
+class Crossed(Latent):
+    """f = x'w + s'u + t'b of the row's level: fixed effects, and random effects of crossed or nested factors.
+
+    Parameters
+    ----------
+    X : (N, B) array
+        Dense columns, with weights w.
+    sparse : (N, S) scipy.sparse matrix
+        Columns of all grouping factors but the largest, level by level.
+    codes, values, n_levels
+        The largest factor, as in `Mixed`.
+    mean, cov : prior of w, as in `Weights`
+    roots : sequence of (R, copies)
+        For each factor in ``sparse`` the root R (k, k) of the prior covariance of a level's k coefficients, and how
+        many levels it has. One factor with a standard deviation of 1 unless given.
+    group_cov : number, (k,) array or (k, k) array
+        Prior covariance of the coefficients of a level of the largest factor.
+    slack : number or (N,) array
+        Extra variance of f_i.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> from scipy.sparse import csr_matrix
+    >>> students, teachers = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 1, 0, 1, 0, 1])
+    >>> by_teacher = csr_matrix((np.ones(6), (np.arange(6), teachers)))
+    >>> latent = klimb.latents.Crossed(np.ones((6, 1)), by_teacher, students, cov=100.0, group_cov=1.0)
+    >>> y = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    >>> result = klimb.infer(latent, klimb.sites.Gaussian(0.5), y)
+    >>> result.posterior.mean.round(1)  # the intercept, then the deviations of teachers and of students
+    array([ 3.5, -0.4,  0.4, -1.8,  0. ,  1.8])
+    """
+
+    reports = "weight"
+
+    def __init__(self, X: Any, sparse: Any, codes: Any, values: Any = None, *, n_levels: int | None = None,
+                 mean: Any = 0.0, cov: Any = 1.0, roots: Sequence[tuple[Any, int]] | None = None, group_cov: Any = 1.0,
+                 slack: Any = 0.0) -> None:
+        matrix = as_float(X, "X", ndim=2)
+        n = len(matrix)
+        columns = side_by_side([sparse])
+        columns.sum_duplicates()
+        if n == 0 or columns.shape[0] != n or columns.shape[1] == 0:
+            raise InputError("X and sparse must have the same rows, and both some columns",
+                             f"shapes {matrix.shape} and {columns.shape}", "There is one row of each per datum.")
+        level, count = checked_codes(codes, n, n_levels)
+        t = np.ones((n, 1)) if values is None else as_float(values, "values", ndim=2)
+        if len(t) != n or t.shape[1] == 0:
+            raise InputError(f"values must have {n} rows and at least one column", f"shape {t.shape}",
+                             "There is one row of values per row of X.")
+        self._build(Cells(matrix, columns, level, t, count), mean, cov, roots or ((1.0, columns.shape[1]),), group_cov,
+                    variances_at(slack, (n,), "slack"))
+
+    def _build(self, cells: Cells, mean: Any, cov: Any, roots: Sequence[tuple[Any, int]], group_cov: Any,
+               slack: Array) -> None:
+        self.cells, self.slack, self.n_sites = cells, slack, cells.n
+        Bd = cells.X.shape[1]
+        self.prior = WeightPrior(mean, cov, Bd)
+        self.group_root = group_root(group_cov, cells.k)
+        self.border_root = _border_root(self.prior.root, roots, cells.n_sparse)
+        self.border_mean = np.concatenate([self.prior.mean, np.zeros(cells.n_sparse)])
+        self.n_weights = cells.width + cells.n_levels * cells.k
+        self.dense_size = cells.width
+        self.mean = cells.X.times(self.prior.mean) if self.prior.mean.any() else np.zeros(cells.n)
+
+    @classmethod
+    def of_parts(cls, parts: LinearParts, kept: dict[str, Any]) -> Crossed | None:
+        """Pairs of entries are found once, whatever the prior."""
+        if not parts.n_levels or parts.sparse is None:
+            return None
+        if "cells" not in kept:
+            kept["cells"] = Cells(parts.X, parts.sparse, parts.codes, parts.values, parts.n_levels)
+        cells: Cells = kept["cells"]
+        latent = cls.__new__(cls)
+        latent._build(cells if parts.fixed_columns else cells.with_dense(parts.X), parts.mean, parts.cov, parts.roots,
+                      parts.group_cov, parts.slack)
+        return latent
+
+    @classmethod
+    def rows_of(cls, X: Any, codes: npt.NDArray[np.intp], values: Array, n_levels: int,
+                sparse: Any = None) -> ArrowRows:
+        return ArrowRows(X, codes, values, sparse)
+
+    @classmethod
+    def costs(cls, shape: Shape) -> Option | None:
+        return crossed(shape) if shape.linear and shape.n_levels > 0 and shape.sparse else None
+
+    def some(self, rows: Any) -> ArrowRows:
+        """Some of the rows of the fit, in the form that q takes."""
+        cells = self.cells
+        return ArrowRows(cells.X.values[rows], cells.codes[rows], cells.values[rows], cells.sparse[rows])
+
+    def _prior_times(self, border: Array, levels: Array) -> tuple[Array, Array]:
+        """Sigma_w times a vector over the weights."""
+        W, R = self.border_root, self.group_root
+        return np.asarray(W @ (W.T @ border) if W.ndim == 2 else W**2 * border), levels @ (R @ R.T)
+
+    @cached_property
+    def prior_variances(self) -> Array:
+        cells, Bd = self.cells, self.cells.X.shape[1]
+        own = own_variances(cells.values, (self.group_root @ self.group_root.T)[None], np.zeros(cells.n, dtype=np.intp))
+        if self.border_root.ndim == 1:
+            squares = self.border_root**2
+            return np.asarray(own + cells.X.values**2 @ squares[:Bd] + cells.sparse.power(2) @ squares[Bd:])
+        scaled = side_by_side([cells.X.values, cells.sparse]) @ self.border_root
+        return np.asarray(own + np.asarray(scaled.power(2).sum(axis=1)).ravel())
+
+    def mvm(self, a: Array) -> Array:
+        return self.cells.pushed(*self._prior_times(*self.cells.pulled(a)))
+
+    def factor(self, gamma: Array) -> CrossedFactor:
+        return CrossedFactor(self, gamma)
+
+    def detach(self, posterior: Posterior) -> CrossedWeights:
+        factor = posterior.factor if isinstance(posterior.factor, CrossedFactor) else self.factor(posterior.gamma)
+        border, levels = factor.solve_weights(posterior.a + posterior.gamma * (posterior.m - self.mean))
+        q = factor.weights(self.border_mean + border, levels)
+        if posterior.spread:
+            return q
+        nothing = np.zeros_like(q.level_cov)
+        return CrossedWeights(q.shared, np.zeros((len(q.shared), 0)), levels, nothing, nothing, q.dense, q.cells,
+                              q.columns, q.starts)
+
+    def predict(self, posterior: Posterior, X_new: Any, sparse: Any, codes: Any,
+                values: Any = None) -> tuple[Array, Array]:
+        """Mean and variance of f at new rows; a level of -1 is one that was never seen, and gets the prior."""
+        matrix = as_float(X_new, "X_new", ndim=2)
+        t = np.ones((len(matrix), 1)) if values is None else as_float(values, "values", ndim=2)
+        level = np.asarray(codes, dtype=np.intp)
+        m, v = self.detach(posterior).at(ArrowRows(matrix, level, t, side_by_side([sparse])))
+        prior = t @ self.group_root
+        return m, v + np.where(level < 0, np.einsum("ij,ij->i", prior, prior), 0.0)
+
+    def design(self) -> Array:
+        cells = self.cells
+        X = dense_rows(cells.X.values, cells.codes, cells.values, 0, cells.sparse)
+        border = X @ self.border_root if self.border_root.ndim == 2 else X * self.border_root
+        return np.asarray(dense_rows(border, cells.codes, cells.values @ self.group_root, cells.n_levels))
+
+    def weight_mean(self, posterior: Posterior) -> Array:
+        """w, then u, then the coefficients of each level in turn."""
+        return self.detach(posterior).mean
+
+    def weight_covariance(self, posterior: Posterior) -> Array:
+        q = self.detach(posterior)
+        every = np.vstack([q.root, -(q.pulls() @ q.root)])
+        cov, B, k = every @ every.T, len(q.shared), self.cells.k
+        first = B + np.arange(self.cells.n_levels) * k
+        for i, j in np.ndindex(k, k):
+            cov[first + i, first + j] += q.level_cov[:, i, j]
+        return np.asarray(cov)
+
+    def coordinates(self, posterior: Posterior) -> Coordinates:
+        return CrossedCoordinates(self, posterior)
+
+    def shocks(self, posterior: Posterior) -> Shocks | None:
+        if self.slack.any() or not posterior.spread:
+            return None
+        return Shocks.of_crossed(self.detach(posterior), self.some(slice(None)))
+
+    def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
+        cells, W = self.cells, self.border_root
+        e, u = rng.standard_normal(W.shape[-1]), rng.standard_normal((cells.n_levels, self.group_root.shape[1]))
+        border, levels = (W @ e if W.ndim == 2 else W * e), u @ self.group_root.T
+        slack = np.sqrt(self.slack) * rng.standard_normal(self.n_sites)
+        truth = np.concatenate([self.border_mean + border, levels.ravel()])
+        return truth, self.mean + cells.pushed(border, levels) + slack
+
+
+def _border_root(dense: Array, roots: Sequence[tuple[Any, int]], n_sparse: int) -> Any:
+    """The root of the prior covariance of the border: a vector where all is independent, else a sparse matrix."""
+    from scipy.sparse import block_diag, csr_matrix, diags, eye, kron
+
+    each = [(np.atleast_2d(as_float(root, "roots")), int(copies)) for root, copies in roots]
+    size = sum(len(root) * copies for root, copies in each)
+    if size != n_sparse or any(root.shape[0] != root.shape[1] for root, _ in each):
+        raise InputError(f"roots must stand for the {n_sparse} sparse columns", f"{size} weights",
+                         "Give a square root and the number of levels for each factor.")
+    if dense.ndim == 1 and all((root == np.diag(np.diagonal(root))).all() for root, _ in each):
+        return np.concatenate([dense, *(np.tile(np.diagonal(root), copies) for root, copies in each)])
+    first = diags(dense) if dense.ndim == 1 else csr_matrix(dense)
+    return csr_matrix(block_diag([first, *(kron(eye(copies), root) for root, copies in each)], format="csr"))

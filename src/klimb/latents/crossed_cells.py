@@ -1,0 +1,226 @@
+"""Sums over rows that have few nonzeros: one grouping factor by its codes, others as sparse columns beside it.
+
+What a posterior needs of such rows is linear in the products of pairs of their entries. Each product is stored once, at
+the cell that it adds to, so that all sums at some gamma are one sparse product, and so are all variances.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb.latents.linear import side_by_side
+from klimb.linalg.matrix import DenseDesign
+from klimb.numerics.arrays import Array
+
+DENSE_GAIN = 250.0  # how much faster a multiplication is in a dense product than one by gathers
+BLOCK = 2**20  # numbers of a temporary array
+SAME_RATIO = 8 * np.finfo(float).eps
+
+Index = npt.NDArray[np.intp]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CellSums:
+    """Z'GZ of unwhitened columns: blocks D of levels, C between levels and the border, ``border`` itself.
+
+    The border has dense columns first. C is (L, k, Bd) for those, and (E, k) at the cells of sparse ones.
+    """
+
+    levels: Array  # (L, k, k)
+    dense: Array  # (L, k, Bd)
+    cells: Array  # (E, k)
+    border: Array  # (B, B)
+
+    def times(self, factor: float) -> CellSums:
+        return CellSums(factor * self.levels, factor * self.dense, factor * self.cells, factor * self.border)
+
+
+@final
+class Cells:
+    """Rows with a level each, k ``values`` for it, dense columns ``X`` and ``sparse`` ones; nothing of a prior.
+
+    A cell is a level and a sparse column that share a row. Cells are sorted by level, then by column.
+    """
+
+    def __init__(self, X: Array, sparse: Any, codes: Index, values: Array, n_levels: int) -> None:
+        (n, k), S = values.shape, sparse.shape[1]
+        self.n, self.k, self.n_levels, self.n_sparse = n, k, n_levels, S
+        self.codes, self.values, self.sparse = codes, values, sparse
+        at, entries = padded(sparse)
+        keys, place = np.unique(codes[:, None] * S + at, return_inverse=True)
+        place = place.reshape(at.shape)
+        self.columns = (keys % S).astype(np.int32)
+        self.starts = np.searchsorted(keys, np.arange(n_levels + 1) * S)
+        self.level = np.repeat(np.arange(n_levels), np.diff(self.starts))
+        first, second = np.triu_indices(at.shape[1])
+        low, high = np.minimum(at[:, first], at[:, second]), np.maximum(at[:, first], at[:, second])
+        pairs, pair_place = np.unique(low * S + high, return_inverse=True)
+        self._i, self._j = np.triu_indices(k)
+        self._edges = np.cumsum([n_levels * len(self._i), len(keys) * k])
+        index = np.hstack([codes[:, None] * len(self._i) + np.arange(len(self._i)),
+                           (self._edges[0] + place[:, :, None] * k + np.arange(k)).reshape(n, -1),
+                           self._edges[1] + pair_place.reshape(low.shape)])
+        products = np.hstack([values[:, self._i] * values[:, self._j],
+                              (entries[:, :, None] * values[:, None, :]).reshape(n, -1),
+                              entries[:, first] * entries[:, second] * np.where(
+                                  (first != second) & (at[:, first] == at[:, second]), 2.0, 1.0)])
+        self._products = _rows_of_equal_length(index, products, int(self._edges[1]) + len(pairs))
+        self._to_cells = self._products.T
+        levels = _rows_of_equal_length(codes[:, None] * k + np.arange(k), values, n_levels * k)
+        self.Y = side_by_side([levels, sparse])  # all sparse columns, those of the levels first
+        self._to_columns, self._absolute = self.Y.T, abs(self.Y)
+        self._rows, self._columns = pairs // S, pairs % S
+        self.X, self.width = DenseDesign(X), X.shape[1] + S
+        self._known: tuple[Array, CellSums] | None = None
+
+    def with_dense(self, X: Array) -> Cells:
+        """The same sparse columns with other dense ones."""
+        new = copy(self)
+        new.X, new.width, new._known = DenseDesign(X), X.shape[1] + self.n_sparse, None
+        return new
+
+    # -- sums over rows
+
+    def sums(self, gamma: Array) -> CellSums:
+        """At any gamma; those of a multiple of the first gamma (a Gaussian likelihood) are multiples of its sums."""
+        if self._known is None:
+            self._known = gamma, self._sums(gamma)
+            return self._known[1]
+        known, sums = self._known
+        at = int(np.argmax(np.abs(known)))
+        ratio = float(gamma[at] / known[at]) if known[at] else 0.0
+        if (np.abs(gamma - ratio * known) <= SAME_RATIO * np.abs(gamma)).all():
+            return sums.times(ratio)
+        return self._sums(gamma)
+
+    def _sums(self, gamma: Array) -> CellSums:
+        L, k, dense = self.n_levels, self.k, self.X.shape[1]
+        flat = self._to_cells @ gamma
+        levels = np.empty((L, k, k))
+        levels[:, self._i, self._j] = flat[: self._edges[0]].reshape(L, -1)
+        levels[:, self._j, self._i] = levels[:, self._i, self._j]
+        mixed = self._to_columns @ (gamma[:, None] * self.X.values)
+        border = np.zeros((self.width, self.width))
+        border[:dense, :dense] = self.X.weighted_gram(gamma)
+        border[dense:, :dense], border[:dense, dense:] = mixed[L * k :], mixed[L * k :].T
+        block = border[dense:, dense:]
+        block[self._rows, self._columns] = block[self._columns, self._rows] = flat[self._edges[1] :]
+        cells = flat[self._edges[0] : self._edges[1]].reshape(-1, k)
+        return CellSums(levels, mixed[: L * k].reshape(L, k, dense), cells, border)
+
+    def pulled(self, b: Array) -> tuple[Array, Array]:
+        """Columns times b: the border's part and (L, k) for the levels."""
+        sparse, count = self._to_columns @ b, self.n_levels * self.k
+        return np.concatenate([self.X.transpose_times(b), sparse[count:]]), sparse[:count].reshape(-1, self.k)
+
+    def pushed(self, border: Array, levels: Array) -> Array:
+        """f at the rows of weights that are not whitened."""
+        dense = self.X.shape[1]
+        return np.asarray(self.X.times(border[:dense]) + self.Y @ np.concatenate([levels.ravel(), border[dense:]]))
+
+    # -- products over cells
+
+    def matrix(self, cells: Array, j: int) -> Any:
+        """(L, S): the j-th number of each cell."""
+        from scipy.sparse import csr_matrix
+
+        return csr_matrix((np.ascontiguousarray(cells[:, j]), self.columns, self.starts),
+                          shape=(self.n_levels, self.n_sparse))
+
+    @property
+    def _by_gathers(self) -> bool:
+        """Whether levels have so few cells that gathers beat dense products."""
+        counts = np.diff(self.starts).astype(np.float64)
+        return bool(DENSE_GAIN * (counts**2).sum() < self.n_levels * float(self.n_sparse) ** 2)
+
+    def gram(self, cells: Array) -> Array:
+        """H'H over levels and the second index of the cells, (S, S)."""
+        total = np.zeros((self.n_sparse, self.n_sparse))
+        for j in range(cells.shape[1]):
+            H = self.matrix(cells, j)
+            if self._by_gathers:
+                total += (H.T.tocsr() @ H).toarray()
+                continue
+            for levels in self._level_blocks():
+                block = H[levels].toarray()
+                total += block.T @ block
+        return total
+
+    def _level_blocks(self) -> list[slice]:
+        size = max(BLOCK // self.n_sparse, 16)
+        return [slice(begin, min(begin + size, self.n_levels)) for begin in range(0, self.n_levels, size)]
+
+    def products_at_cells(self, cells: Array, V: Array) -> Array:
+        """(T V) at the cells, T being (L, S) for each second index of ``cells``."""
+        out = np.empty_like(cells)
+        if not self._by_gathers:
+            for levels in self._level_blocks():
+                own = slice(self.starts[levels.start], self.starts[levels.stop])
+                for j in range(cells.shape[1]):
+                    block = self.matrix(cells, j)[levels].toarray() @ V
+                    out[own, j] = block[self.level[own] - levels.start, self.columns[own]]
+            return out
+        counts = np.diff(self.starts)
+        columns, flat = self.columns.astype(np.intp), V.ravel()
+        for count in np.unique(counts[counts > 0]).tolist():
+            first = self.starts[:-1][counts == count]
+            for begin in range(0, len(first), max(BLOCK // count**2, 1)):
+                at = first[begin : begin + max(BLOCK // count**2, 1), None] + np.arange(count)
+                J = columns[at]
+                block = flat.take(J[:, :, None] * len(V) + J[:, None, :])
+                out[at] = block @ cells[at]  # V is symmetric
+        return out
+
+    def level_sums(self, one: Array, other: Array) -> Array:
+        """Sums over the cells of each level of one other', (L, k, k)."""
+        k = one.shape[1]
+        out = np.empty((self.n_levels, k, k))
+        for i, j in np.ndindex(k, k):
+            out[:, i, j] = np.bincount(self.level, one[:, i] * other[:, j], minlength=self.n_levels)
+        return out
+
+    # -- variances of rows
+
+    def variances(self, levels: Array, cells: Array, dense: Array, V: Array) -> tuple[Array, Array]:
+        """x'Cov x for every row, and the square of what it would be if nothing cancelled.
+
+        Covariances of the weights of levels (L, k, k), of levels with sparse columns at the cells (E, k), of levels
+        with dense columns (L, k, Bd), and V of the border.
+        """
+        Bd = self.X.shape[1]
+        border = V[Bd:, Bd:]
+        twice = np.where(self._rows == self._columns, 1.0, 2.0)
+        own = levels[:, self._i, self._j] * np.where(self._i == self._j, 1.0, 2.0)
+        v = self._products @ np.concatenate([own.ravel(), 2.0 * cells.ravel(),
+                                             twice * border[self._rows, self._columns]])
+        X = self.X.values
+        with_dense = self.Y @ np.vstack([dense.reshape(-1, Bd), V[Bd:, :Bd]])
+        v += np.einsum("ij,ij->i", X, 2.0 * with_dense + X @ V[:Bd, :Bd])
+        squares = np.concatenate([np.diagonal(levels, axis1=1, axis2=2).ravel(), np.diagonal(border)])
+        size = self._absolute @ np.sqrt(np.maximum(squares, 0.0)) + np.abs(X) @ np.sqrt(np.diagonal(V)[:Bd])
+        return v, size**2
+
+
+def padded(sparse: Any) -> tuple[Index, Array]:
+    """Columns and values of the entries of each row of a CSR matrix; rows with fewer get zeros in column 0."""
+    counts = np.diff(sparse.indptr)
+    most = int(counts.max(initial=0))
+    if (counts == most).all():
+        return sparse.indices.reshape(-1, most).astype(np.intp), sparse.data.reshape(-1, most)
+    here = np.arange(most) < counts[:, None]
+    at, values = np.zeros(here.shape, dtype=np.intp), np.zeros(here.shape)
+    at[here], values[here] = sparse.indices, sparse.data
+    return at, values
+
+
+def _rows_of_equal_length(index: Any, values: Array, width: int) -> Any:
+    from scipy.sparse import csr_matrix
+
+    n, each = index.shape
+    return csr_matrix((values.ravel(), index.ravel(), np.arange(n + 1) * each), shape=(n, width))

@@ -1,0 +1,215 @@
+"""q of the weights of a linear model with crossed grouping factors, without a matrix of levels by columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, final
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb.latents.arrow import ArrowRows, block_roots, own_variances
+from klimb.latents.crossed_cells import BLOCK, padded
+from klimb.latents.weights_posterior import (
+    Index,
+    WeightPosterior,
+    register,
+    root_block_covariance,
+    root_covariances,
+    with_rest,
+)
+from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
+from klimb.numerics.threads import threads_for
+
+FEW_ROWS = 64  # up to which squares of a root are quicker than covariances
+CANCELLED = 1e-7  # variance over what it would be if nothing cancelled, below which digits are lost
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class CrossedWeights(WeightPosterior):
+    """q of all weights: w = shared + root e, and given w each level has b_l ~ N(level_mean_l - T_l (w - shared), K_l).
+
+    The weights w of the border are those of dense columns, then those of sparse ones. T is ``dense`` (L, k, Bd) for the
+    former; for the latter it has ``cells`` (E, k) at ``columns`` (E,), level l having those from ``starts[l]`` to
+    ``starts[l + 1]``. ``level_cov`` (L, k, k) is K, ``level_total`` the covariance of the levels with w unknown.
+    """
+
+    kind: ClassVar[str] = "crossed"
+    shared: Array
+    root: Array
+    level_mean: Array
+    level_cov: Array
+    level_total: Array
+    dense: Array
+    cells: Array
+    columns: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.intp]
+
+    @cached_property
+    def mean(self) -> Array:  # type: ignore[override]
+        return np.concatenate([self.shared, self.level_mean.ravel()])
+
+    def sd(self) -> Array:
+        own = np.diagonal(self.level_total, axis1=1, axis2=2).ravel()
+        return np.asarray(np.sqrt(np.concatenate([np.einsum("ij,ij->i", self.root, self.root), own])))
+
+    @cached_property
+    def border_covariance(self) -> Array:
+        """Of w, (B, B)."""
+        return np.asarray(self.root @ self.root.T)
+
+    def pulls(self) -> Any:
+        """T as a CSR matrix, with a row for each coefficient of each level."""
+        from scipy.sparse import csr_matrix, hstack
+
+        (L, k), (Bd, S) = self.level_mean.shape, (self.dense.shape[2], len(self.shared) - self.dense.shape[2])
+        counts = np.repeat(np.diff(self.starts), k)
+        order = np.arange(len(self.cells)) if k == 1 else np.concatenate(
+            [np.tile(np.arange(self.starts[at], self.starts[at + 1]), k) for at in range(L)])
+        which = np.repeat(np.tile(np.arange(k), L), counts)
+        crossed = csr_matrix((self.cells[order, which], self.columns[order], np.concatenate([[0], np.cumsum(counts)])),
+                             shape=(L * k, S))
+        return csr_matrix(hstack([csr_matrix(self.dense.reshape(L * k, Bd)), crossed], format="csr"))
+
+    @cached_property
+    def _pulls(self) -> Any:
+        return self.pulls()
+
+    def _root_rows(self, index: Index) -> Array:
+        """How weights move with e."""
+        B, R = self.root.shape
+        out = np.empty((len(index), R))
+        levels = index >= B
+        out[~levels] = self.root[index[~levels]]
+        out[levels] = -(self._pulls[index[levels] - B] @ self.root)
+        return out
+
+    def covariances(self, rows: Index, columns: Index) -> Array:
+        B, k = len(self.shared), max(self.level_mean.shape[1], 1)
+        i, j = rows - B, columns - B
+        same = (i >= 0) & (j >= 0) & (i // k == j // k)
+        out = np.empty(len(rows))
+        out[same] = self.level_total[i[same] // k, i[same] % k, j[same] % k]
+        shared = (i < 0) & (j < 0)
+        out[shared] = root_covariances(self.root, rows[shared], columns[shared])
+        others = np.flatnonzero(~(same | shared))
+        for some in row_blocks(len(others), 2 * max(self.root.shape[1], 1)):
+            at = others[some]
+            out[at] = np.einsum("ij,ij->i", self._root_rows(rows[at]), self._root_rows(columns[at]))
+        return out
+
+    def block_covariance(self, at: slice, k: int) -> Array:
+        first, last, _ = at.indices(self.size)
+        B, own = len(self.shared), self.level_mean.shape[1]
+        if last <= B:
+            return root_block_covariance(self.root[at], k)
+        if first >= B and k == own and (first - B) % k == 0:
+            return np.asarray(self.level_total[(first - B) // k : (last - B) // k].sum(axis=0))
+        return super().block_covariance(at, k)
+
+    # -- rows
+
+    def _means(self, L: ArrowRows, t: Array, at: Index) -> Array:
+        Bd = self.dense.shape[2]
+        m = L.X @ self.shared[:Bd] + L.sparse @ self.shared[Bd:]
+        return np.asarray(m + np.einsum("ik,ik->i", t, self.level_mean[at]))
+
+    def moved(self, L: ArrowRows, rows: Any) -> Array:
+        """(x - T_l't)' root of some rows: how they move with e."""
+        from scipy.sparse import csr_matrix
+
+        t, at = _seen(L)
+        k, own = t.shape[1], at[rows]
+        left = np.hstack([L.X[rows], L.sparse[rows].toarray()])
+        for j in np.flatnonzero(t[rows].any(axis=0)):
+            left -= csr_matrix(self._pulls[own * k + j].multiply(t[rows, j, None])).toarray()
+        return np.asarray(left @ self.root)
+
+    def at(self, L: ArrowRows, rest: Any = 0.0) -> tuple[Array, Array]:
+        t, at = _seen(L)
+        n, (B, R) = len(L.X), self.root.shape
+        m, v = self._means(L, t, at), np.zeros(n)
+        if R:
+            with threads_for(B):
+                lost = np.arange(n)
+                if n > FEW_ROWS:
+                    v, size = self._by_covariances(L, t, at)
+                    lost = np.flatnonzero(v < CANCELLED * size)
+                for some in row_blocks(len(lost), 4 * B):
+                    moved = self.moved(L, lost[some])
+                    own = own_variances(t[lost[some]], self.level_cov, at[lost[some]])
+                    v[lost[some]] = np.einsum("ij,ij->i", moved, moved) + own
+        return m, v + rest
+
+    def _by_covariances(self, L: ArrowRows, t: Array, at: Index) -> tuple[Array, Array]:
+        """Variances as sums over pairs of entries, and the squares of what they would be if nothing cancelled."""
+        Bd, k, V = self.dense.shape[2], t.shape[1], self.border_covariance
+        columns, entries = padded(L.sparse)
+        v = np.einsum("ij,ij->i", L.X, L.X @ V[:Bd, :Bd] + 2.0 * (L.sparse @ V[Bd:, :Bd]))
+        for one in range(columns.shape[1]):
+            for other in range(one + 1):
+                twice = 2.0 if other < one else 1.0
+                v += twice * entries[:, one] * entries[:, other] * V[columns[:, one] + Bd, columns[:, other] + Bd]
+        v += own_variances(t, self.level_total, at)
+        for levels, rows in _by_level(at, BLOCK // (k * len(V))):
+            with_border = (self._pulls[levels.start * k : levels.stop * k] @ V).reshape(-1, k, len(V))
+            here = at[rows] - levels.start
+            for j in range(k):
+                taken = np.einsum("ij,ij->i", L.X[rows], with_border[here, j, :Bd])
+                for one in range(columns.shape[1]):
+                    taken += entries[rows, one] * with_border[here, j, columns[rows, one] + Bd]
+                v[rows] -= 2.0 * t[rows, j] * taken
+        sds = np.sqrt(np.diagonal(V))
+        own = np.sqrt(np.diagonal(self.level_total, axis1=1, axis2=2))
+        size = np.abs(L.X) @ sds[:Bd] + abs(L.sparse) @ sds[Bd:] + np.einsum("ik,ik->i", np.abs(t), own[at])
+        return v, size**2
+
+    def joint(self, L: ArrowRows, rest: Any = 0.0) -> tuple[Array, Array]:
+        t, at = _seen(L)
+        with threads_for(len(self.shared)):
+            moved = self.moved(L, slice(0, len(L.X)))
+            V = moved @ moved.T
+            V += np.where(at[:, None] == at, np.einsum("ij,ijk->ik", t, self.level_cov[at]) @ t.T, 0.0)
+        return self._means(L, t, at), with_rest(V, rest)
+
+    def covariance_with(self, L: ArrowRows, at: slice) -> Array:
+        (t, level), Bd, k = _seen(L), self.dense.shape[2], self.level_mean.shape[1]
+        V = self.root @ self.root[at].T
+        own = (self._pulls @ V).reshape(-1, k, V.shape[1])[level]
+        return np.asarray(L.X @ V[:Bd] + L.sparse @ V[Bd:] - np.einsum("ik,ikb->ib", t, own))
+
+    def push(self, L: ArrowRows, weights: Array) -> Array:
+        return L.times(weights)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        w = rng.standard_normal((n, self.root.shape[1])) @ self.root.T
+        own = rng.standard_normal((n, *self.level_mean.shape))
+        levels = np.einsum("ljk,nlk->nlj", self.level_roots, own).reshape(n, -1) - (self._pulls @ w.T).T
+        return np.hstack([self.shared + w, self.level_mean.ravel() + levels])
+
+    @cached_property
+    def level_roots(self) -> Array:
+        """Roots of the covariances of the levels given w."""
+        return block_roots(self.level_cov)
+
+
+def _seen(L: ArrowRows) -> tuple[Array, Index]:
+    """Values (0 for levels never seen) and a level of each row."""
+    seen = L.codes >= 0
+    return np.where(seen[:, None], L.values, 0.0), np.where(seen, L.codes, 0)
+
+
+def _by_level(at: Index, size: int) -> Iterator[tuple[slice, Index]]:
+    """Blocks of about ``size`` levels, and the rows that have one of them."""
+    order = np.argsort(at, kind="stable")
+    level = at[order]
+    for begin in range(int(level[0]), int(level[-1]) + 1, max(size, 1)):
+        end = begin + max(size, 1)
+        rows = order[np.searchsorted(level, begin) : np.searchsorted(level, end)]
+        if len(rows):
+            yield slice(begin, end), rows
