@@ -18,9 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from klimb.boosting.gaussians import Gaussians, log_mixture, one_gaussian
-from klimb.boosting.nodes import node_count, nodes
-from klimb.boosting.record import BoostStep, gaps
+from klimb.boosting.gaussians import BoostStep, Gaussians, gaps, log_mixture, node_count, nodes, one_gaussian
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 

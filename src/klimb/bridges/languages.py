@@ -157,6 +157,6 @@ def gathered(names: list[str], columns: Array) -> dict[str, Array]:
 
 
 def _double(jax: Any) -> Any:
-    from klimb.boosting.autodiff import double_precision
+    from klimb.boosting.target import double_precision
 
     return double_precision(jax)
