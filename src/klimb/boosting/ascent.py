@@ -1,4 +1,4 @@
-"""Where to begin: climbs of log p from several points at once, scouts for modes far away, and whether p is a density."""
+"""Where to begin: climbs of log p from several points at once, scouts for far modes, and whether p is a density."""
 
 from __future__ import annotations
 

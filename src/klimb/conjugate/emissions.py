@@ -330,6 +330,6 @@ def without_missing(values: Any) -> tuple[Any, Array | None]:
 
 def _prior_state(variable: Variable) -> NetworkState:
     """Every ancestor at its prior, enough to see the shapes of a variable's natural parameters."""
-    from klimb.conjugate.network import prior_state
+    from klimb.conjugate.loop import prior_state
 
     return prior_state(variable.conditional.variables)

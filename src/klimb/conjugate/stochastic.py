@@ -16,8 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.conjugate.families import Family, Naturals
-from klimb.conjugate.loop import Fitted, check_start, remaining, sweep
-from klimb.conjugate.network import Network, add, ancestors, divergence, prior_state
+from klimb.conjugate.loop import Fitted, Network, add, ancestors, check_start, divergence, prior_state, remaining, sweep
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
 from klimb.errors import InputError
 from klimb.infer.result import History, Iteration, Status

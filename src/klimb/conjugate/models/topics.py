@@ -10,8 +10,7 @@ import numpy as np
 
 from klimb.conjugate.declare import dirichlet
 from klimb.conjugate.families import Dirichlet
-from klimb.conjugate.loop import Fitted, fit
-from klimb.conjugate.network import Network, prior_state
+from klimb.conjugate.loop import Fitted, Network, fit, prior_state
 from klimb.conjugate.observations import topics
 from klimb.conjugate.stochastic import Stochastic, fit_batches
 from klimb.conjugate.variables import Variable
