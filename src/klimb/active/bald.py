@@ -14,7 +14,7 @@ predictive quantiles at the nodes of a Gauss-Legendre rule stand for y: an error
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, singledispatch
+from functools import singledispatch
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from klimb.active.inclusion import response_nodes
 from klimb.errors import InputError
 from klimb.numerics.adaptive import Rows, gaussian_average
 from klimb.numerics.arrays import Array
+from klimb.numerics.rules import hermite, legendre
 from klimb.numerics.softplus import folded_moments
 from klimb.sites.base import Site
 from klimb.sites.binary import Logistic
@@ -124,10 +125,9 @@ def _summed(site: Site, m: Array, v: Array, low: Array, high: Array) -> Array:
     if rows.size:  # f(a) + f(a + 1) + ... = int f from a - 1/2, + f'(a - 1/2) / 24 - ...
         add(rows, low[rows] + ONE_BY_ONE, 1.0 / 24.0)
         add(rows, low[rows] + ONE_BY_ONE - 1.0, -1.0 / 24.0)
-    node, share = np.polynomial.legendre.leggauss(NODES)
     begin, width = ONE_BY_ONE - 0.5, (GROWTH - 1.0) * ONE_BY_ONE
     while rows.size:
-        for x, w in zip(0.5 * (node + 1.0), 0.5 * share, strict=True):
+        for x, w in zip(*legendre(NODES), strict=True):
             add(rows, low[rows] + begin + x * width, w * width)
         begin, width = begin + width, GROWTH * width
         rows = rows[low[rows] + begin < high[rows]]
@@ -207,21 +207,13 @@ def _(site: Logistic, m: Array, v: Array) -> Array:
     return out
 
 
-@lru_cache(maxsize=4)
-def hermite(n: int) -> tuple[Array, Array]:
-    """Nodes and weights for E g(z), z ~ N(0, 1)."""
-    node, weight = np.polynomial.hermite_e.hermegauss(n)
-    return np.asarray(node), np.asarray(weight / weight.sum())
-
-
 def _narrow_logistic(m: Array, v: Array) -> Array:
     """E KL(Bernoulli(sigmoid(s)) || Bernoulli(p)) on nodes; with t = logit p it is a Bregman divergence of softplus.
 
     softplus(t) - softplus(s) - (t - s) sigmoid(s) = (t - s)^2 int_0^1 (1 - u) sigmoid'(s + u (t - s)) du.
     """
     z, weight = hermite(12)
-    u, gauss = np.polynomial.legendre.leggauss(5)
-    u, gauss = 0.5 * (u + 1.0), 0.5 * gauss
+    u, gauss = legendre(5)
     mean = -np.abs(m)
     out = np.empty_like(m)
     size = max(1, POINTS // z.size)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from klimb.infer.start import DIFFERENCE, newton_step
 from klimb.numerics.adaptive import Rows
 from klimb.numerics.arrays import Array
+from klimb.numerics.rules import legendre
 from klimb.numerics.search import monotone_root
 from klimb.sites.base import Expectation, Site
 from klimb.sites.local import SuperGaussian
@@ -206,8 +207,8 @@ def response_nodes(site: Site, m: Array, v: Array) -> Iterator[tuple[Array, Arra
         for k, label in enumerate(plain.labels()):
             yield p[:, k], np.full_like(m, label)
         return
-    node, weight = np.polynomial.legendre.leggauss(LEVELS)
-    values = np.stack([plain.response_quantile(float(level), m, v) for level in 0.5 * (node + 1.0)])
+    levels, weight = legendre(LEVELS)
+    values = np.stack([plain.response_quantile(float(level), m, v) for level in levels])
     finite = np.isfinite(values)  # counts beyond the largest float are left out
     shares = np.where(finite, weight[:, None], 0.0)
     shares /= np.maximum(shares.sum(axis=0), 1e-300)

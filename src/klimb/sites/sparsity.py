@@ -9,9 +9,9 @@ import numpy as np
 from scipy.special import expit, gammainc, gammaincc, gammaln
 
 from klimb.numerics.arrays import Array, ArrayLike
-from klimb.numerics.logcosh import log_cosh_even
-from klimb.numerics.power_moments import power_moments
+from klimb.numerics.responses import power_moments
 from klimb.numerics.softplus import folded_moments, folded_point
+from klimb.numerics.special import log_cosh_even
 from klimb.sites.base import Expectation, Site, clean_data, parameter, positive_parameter
 from klimb.sites.even import EvenPart
 from klimb.sites.wrappers import set_facts
