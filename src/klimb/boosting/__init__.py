@@ -7,20 +7,5 @@ from klimb.boosting.target import TargetError
 from klimb.boosting.transforms import Above, Below, Interval, Ordered, Positive, Real, Simplex, Transform
 from klimb.boosting.trust import CorrectedMixture, MixtureTrust
 
-__all__ = [
-           "Above",
-           "Below",
-           "BoostStep",
-           "CorrectedMixture",
-           "Ended",
-           "Interval",
-           "Mixture",
-           "MixtureTrust",
-           "Ordered",
-           "Positive",
-           "Real",
-           "Simplex",
-           "TargetError",
-           "Transform",
-           "boost",
-]
+__all__ = ["Above", "Below", "BoostStep", "CorrectedMixture", "Ended", "Interval", "Mixture", "MixtureTrust",
+           "Ordered", "Positive", "Real", "Simplex", "TargetError", "Transform", "boost"]

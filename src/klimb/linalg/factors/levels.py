@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import NotPositiveDefiniteError
-from klimb.linalg.factors.base import Factorisation
+from klimb.linalg.factors.dense import Factorisation
 from klimb.linalg.normal_matrix import NormalMatrix
-from klimb.linalg.operators.base import Operator
-from klimb.linalg.operators.explicit import SparseOperator
+from klimb.linalg.operators.base import Operator, SparseOperator
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, log_det_from_cholesky
 from klimb.numerics.threads import threads_for

@@ -8,10 +8,8 @@ from typing import final
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.linalg.factors.base import Factorisation
-from klimb.linalg.factors.dual import DualFactor
+from klimb.linalg.factors.dense import DualFactor, Factorisation, PrimalFactorisation
 from klimb.linalg.factors.levels import LevelFactorisation, Levels, find_levels, sparse_pattern
-from klimb.linalg.factors.primal import PrimalFactorisation
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import Operator, SparseOperator, StackedOperator
 

@@ -12,9 +12,18 @@ from klimb.linalg.factors.selection import MEMORY
 from klimb.linalg.krylov import ScaledLanczos, sparse_part
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import Operator, SparseOperator, StackedOperator
-from klimb.linalg.variances.bounds import MOST_DOUBLES, bracket_by_lanczos, by_lanczos, simple_upper
-from klimb.linalg.variances.result import LogDet, ProductCount, Variances, median_relative_error
-from klimb.linalg.variances.sampling import FEWEST_ITERATIONS, sample
+from klimb.linalg.variances.bounds import (
+    FEWEST_ITERATIONS,
+    MOST_DOUBLES,
+    LogDet,
+    ProductCount,
+    Variances,
+    bracket_by_lanczos,
+    by_lanczos,
+    median_relative_error,
+    sample,
+    simple_upper,
+)
 from klimb.linalg.variances.stochastic import Probes
 from klimb.numerics.arrays import Array
 
