@@ -139,7 +139,7 @@ ITEMS = (
     Item("C6", "Theorems 1 and 2", "klimb.sites:SuperGaussian", f"{DUALS}::test_theorem_1", N),
     Item("C7", "the double loop", "klimb.steps:DoubleLoop",
          f"{DOUBLE}::test_local_bound_with_a_gaussian_prior_is_the_optimum_of_a_direct_solver", "sparse-models.md"),
-    Item("C8", "h, h* and their derivatives", "klimb.sites.duals:penalty", f"{DUALS}::test_penalties", N),
+    Item("C8", "h, h* and their derivatives", "klimb.sites.local:penalty", f"{DUALS}::test_penalties", N),
     Item("C9", "Lanczos variances from below, k of them", "klimb.steps:DoubleLoop",
          f"{DOUBLE}::test_the_number_of_lanczos_vectors", "variances.md"),
     Item("C10", "products and storage", "klimb.apps.papers.products:count", f"{NUMBERS}::test_n_table1", N),

@@ -22,8 +22,7 @@ from typing import final
 
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import bind
-from klimb.formula.nodes import Bar, Call, Dot, Items, Name, Node, Number, Operation, Text, Word
-from klimb.formula.tokens import WORDS, Token, tokenize
+from klimb.formula.nodes import WORDS, Bar, Call, Dot, Items, Name, Node, Number, Operation, Text, Token, Word, tokenize
 
 DEEPEST = 60  # nested parentheses; far beyond what anybody writes, far below Python's own limit
 LONGEST = 100_000  # characters

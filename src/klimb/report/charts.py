@@ -8,8 +8,7 @@ from statistics import NormalDist
 
 from klimb.report.digits import percent, plain
 from klimb.report.records import BoundTrace, CalibrationBins, CoefficientRow, EffectCurve, GroupEffects, PitHistogram
-from klimb.report.scales import AxisScale, span
-from klimb.report.svg import CHARACTER, Panel, shorten
+from klimb.report.svg import CHARACTER, AxisScale, Panel, shorten, span
 from klimb.report.text import width
 
 WIDE, HIGH = 380.0, 250.0
