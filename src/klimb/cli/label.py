@@ -135,8 +135,8 @@ def begin(journal: Any, data: str, quiet: bool, *, labels: tuple[str, ...] | Non
     """Items, settings and keys; the settings are those of the journal, if there is one. It is begun last of all."""
     from datetime import UTC, datetime
 
-    from klimb.apps.label.export import standing
     from klimb.apps.label.items import items_of
+    from klimb.apps.label.journal import standing
     from klimb.apps.label.settings import Settings, agree, same_data
     from klimb.cli.shell import say
     from klimb.errors import InputError
@@ -221,8 +221,7 @@ def progress(quiet: bool) -> Any:
 
 def write_export(journal: Path, out: str, quiet: bool) -> int:
     """The labels of a journal as a table."""
-    from klimb.apps.label.export import exported, standing
-    from klimb.apps.label.journal import read
+    from klimb.apps.label.journal import exported, read, standing
     from klimb.cli.shell import emit, say
     from klimb.errors import InputError
 
@@ -240,7 +239,7 @@ def write_export(journal: Path, out: str, quiet: bool) -> int:
 
 def finish(session: Any, out: str, quiet: bool) -> None:
     """At the end, the table; none for nothing."""
-    from klimb.apps.label.export import csv_text
+    from klimb.apps.label.journal import csv_text
     from klimb.cli.shell import emit, say
 
     labels = session.standing()
@@ -261,7 +260,7 @@ def save(text: str, out: str) -> None:
 
 def check_out(out: str, source: str) -> None:
     """Before the work: can the table be written, and does it overwrite nothing but an earlier one?"""
-    from klimb.apps.label.export import COLUMNS
+    from klimb.apps.label.journal import COLUMNS
     from klimb.cli.shell import check_targets
     from klimb.errors import InputError
 

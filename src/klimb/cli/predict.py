@@ -79,7 +79,7 @@ def load_fit(path: str, load: Any) -> Any:
 
 def kinds_of(fit: Any) -> dict[str, Any]:
     """Columns to be read as text because they hold levels: "007" is not 7 where the fit had text."""
-    from klimb.cli.tables.columns import number
+    from klimb.cli.tables.csvfile import number
     from klimb.rows.columns import number_label
 
     def plain_number(label: str) -> bool:

@@ -39,7 +39,7 @@ def _tables(path: str, choose: Choice, options: ReadOptions, *, whole: bool) -> 
             with _text(stream, options) as text:
                 yield from stream_csv(text, choose, options, whole=whole)
         elif kind == "svmlight":
-            from klimb.cli.tables.svmlight import read_svmlight
+            from klimb.cli.tables.arrays import read_svmlight
 
             with _text(stream, options) as text:
                 yield read_svmlight(text, choose)
