@@ -41,3 +41,8 @@ def listed(names: Iterable[str], most: int = 20) -> str:
         return "none"
     shown = ", ".join(every[:most])
     return shown if len(every) <= most else f"{shown}, ... ({len(every) - most} more)"
+
+
+def no_column(name: str, columns: tuple[str, ...], expected: str = "a column of the data") -> InputError:
+    """The error about a column that the data lack, with the name that is nearest and those that there are."""
+    return InputError(expected, repr(name), f"{nearest(name, columns)}The columns are: {listed(columns)}.")

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from klimb.cli.tables.records import Choice, ReadOptions, Table
+from klimb.cli.tables.read import Choice, ReadOptions, Table
 from klimb.errors import InputError
 from klimb.numerics.svmlight import parse
 

@@ -11,7 +11,7 @@ from typing import Any, TextIO, final
 
 import numpy as np
 
-from klimb.cli.tables.records import Choice, Kind, ReadOptions, Table
+from klimb.cli.tables.read import Choice, Kind, ReadOptions, Table
 from klimb.errors import InputError
 
 TRUTH = {"true": True, "false": False}
