@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from klimb.bridges.base import Bridge, missing
+from klimb.bridges.own import Bridge, missing
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 

@@ -185,15 +185,9 @@ class Fitted:
         return f"Fitted(bound={self.bound:.6g}, status={self.status.name}, n_iter={self.n_iter})"
 
 
-def fit(
-    *evidence: Evidence,
-    step: ProximalPoint | None = None,
-    start: Mapping[Variable, Family] | None = None,
-    tol: float = 1e-6,
-    max_iter: int = 1000,
-    callback: Callable[[Iteration], Any] | None = None,
-    improve: Callable[[NetworkState], NetworkState | None] | None = None,
-) -> Fitted:
+def fit(*evidence: Evidence, step: ProximalPoint | None = None, start: Mapping[Variable, Family] | None = None,
+        tol: float = 1e-6, max_iter: int = 1000, callback: Callable[[Iteration], Any] | None = None,
+        improve: Callable[[NetworkState], NetworkState | None] | None = None) -> Fitted:
     """Fit all unknowns behind some evidence.
 
     ``start`` gives factors to begin with (mixtures and factorisations need some asymmetry); the others begin at their

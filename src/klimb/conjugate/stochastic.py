@@ -57,17 +57,10 @@ class _Batch:
     local: NetworkState | None = None
 
 
-def fit_batches(
-    make: Callable[[Any], Evidence | Sequence[Evidence]],
-    batches: Iterable[Any],
-    *,
-    shared: Sequence[Variable],
-    step: Stochastic | None = None,
-    start: Mapping[Variable, Family] | None = None,
-    tol: float = 1e-6,
-    max_iter: int = 50,
-    callback: Callable[[Iteration], Any] | None = None,
-) -> Fitted:
+def fit_batches(make: Callable[[Any], Evidence | Sequence[Evidence]], batches: Iterable[Any], *,
+                shared: Sequence[Variable], step: Stochastic | None = None,
+                start: Mapping[Variable, Family] | None = None, tol: float = 1e-6, max_iter: int = 50,
+                callback: Callable[[Iteration], Any] | None = None) -> Fitted:
     """Fit the ``shared`` variables to data that come in batches.
 
     ``batches`` is gone through again and again (a list of row indices, a reader of files, ...); ``make(batch)``

@@ -67,15 +67,8 @@ class KernelRows(BlockedDesign):
         return DenseDesign(self.dense())
 
 
-def inducing_latent(
-    kernel: Kernel,
-    X: Any,
-    Z: Any,
-    *,
-    mean: Mean | None = None,
-    jitter: float = 1e-8,
-    stored: bool | None = None,
-) -> Inducing:
+def inducing_latent(kernel: Kernel, X: Any, Z: Any, *, mean: Mean | None = None, jitter: float = 1e-8,
+                    stored: bool | None = None) -> Inducing:
     """A Gaussian process at the inputs ``X`` seen through inducing points ``Z``, of any length.
 
     Parameters

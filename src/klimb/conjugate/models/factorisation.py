@@ -71,19 +71,9 @@ class MatrixFactorisation:
         return np.asarray(mean), np.asarray(spread)
 
 
-def matrix_factorisation(
-    i: Any,
-    j: Any,
-    values: Any,
-    rank: int,
-    *,
-    site: Site | None = None,
-    shape: tuple[int, int] | None = None,
-    seed: int = 0,
-    tol: float = 1e-6,
-    max_iter: int = 200,
-    callback: Callable[[Iteration], Any] | None = None,
-) -> MatrixFactorisation:
+def matrix_factorisation(i: Any, j: Any, values: Any, rank: int, *, site: Site | None = None,
+                         shape: tuple[int, int] | None = None, seed: int = 0, tol: float = 1e-6, max_iter: int = 200,
+                         callback: Callable[[Iteration], Any] | None = None) -> MatrixFactorisation:
     """values[e] = u[i[e]]'v[j[e]] + level of the row + level of the column + noise, for the entries that were seen.
 
     ``rank`` is an upper limit: directions that the data do not need vanish. With a ``site`` the entries are labels or

@@ -55,21 +55,9 @@ class GaussianMixture:
         return np.asarray(self.log_densities(X).argmax(1))
 
 
-def gaussian_mixture(
-    X: Any,
-    n_components: int,
-    *,
-    covariance: Shape = "full",
-    concentration: float | None = None,
-    mean_precision: float = 1.0,
-    dof: float | None = None,
-    rate: Any = None,
-    batch: int | None = None,
-    seed: int = 0,
-    tol: float = 1e-6,
-    max_iter: int = 500,
-    start: Any = None,
-) -> GaussianMixture:
+def gaussian_mixture(X: Any, n_components: int, *, covariance: Shape = "full", concentration: float | None = None,
+                     mean_precision: float = 1.0, dof: float | None = None, rate: Any = None, batch: int | None = None,
+                     seed: int = 0, tol: float = 1e-6, max_iter: int = 500, start: Any = None) -> GaussianMixture:
     """A mixture of at most ``n_components`` normals; a small ``concentration`` (default 1/K) empties the needless ones.
 
     The prior of a component is centred at the data's mean with ``mean_precision`` prior observations, and expects the
@@ -151,18 +139,9 @@ class HiddenMarkov:
         return np.asarray(self.shares.argmax(1))
 
 
-def hidden_markov(
-    y: Any,
-    n_states: int,
-    *,
-    emission: Literal["normal", "poisson"] = "normal",
-    lengths: Any = None,
-    concentration: float = 1.0,
-    stickiness: float = 0.0,
-    seed: int = 0,
-    tol: float = 1e-8,
-    max_iter: int = 1000,
-) -> HiddenMarkov:
+def hidden_markov(y: Any, n_states: int, *, emission: Literal["normal", "poisson"] = "normal", lengths: Any = None,
+                  concentration: float = 1.0, stickiness: float = 0.0, seed: int = 0, tol: float = 1e-8,
+                  max_iter: int = 1000) -> HiddenMarkov:
     """Sequences laid end to end (``lengths`` of each) whose hidden state jumps between ``n_states`` levels.
 
     ``y`` is (T,) or (T, D); rows with NaN are missing. ``stickiness`` adds prior counts to staying in a state.

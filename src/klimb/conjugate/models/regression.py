@@ -40,18 +40,9 @@ class Regression:
         return mean, variance
 
 
-def regression(
-    X: Any,
-    y: Any,
-    site: Site | None = None,
-    *,
-    relevance: Literal["one", "each"] = "one",
-    weight_prior: tuple[float, float] = (1e-6, 1e-6),
-    noise_prior: tuple[float, float] = (1e-6, 1e-6),
-    step: ProximalPoint | None = None,
-    tol: float = 1e-8,
-    max_iter: int = 1000,
-) -> Regression:
+def regression(X: Any, y: Any, site: Site | None = None, *, relevance: Literal["one", "each"] = "one",
+               weight_prior: tuple[float, float] = (1e-6, 1e-6), noise_prior: tuple[float, float] = (1e-6, 1e-6),
+               step: ProximalPoint | None = None, tol: float = 1e-8, max_iter: int = 1000) -> Regression:
     """y = X w + noise, or y ~ site(X w), with gamma priors on the precision of the weights and of the noise.
 
     ``relevance="each"`` gives every weight a precision of its own (automatic relevance determination): weights that the
@@ -100,16 +91,9 @@ class Hierarchy:
     within: Gamma | None
 
 
-def hierarchical_normal(
-    y: Any,
-    group: Any = None,
-    *,
-    sd: Any = None,
-    between_prior: tuple[float, float] = (1.0, 1.0),
-    within_prior: tuple[float, float] = (1e-3, 1e-3),
-    tol: float = 1e-10,
-    max_iter: int = 5000,
-) -> Hierarchy:
+def hierarchical_normal(y: Any, group: Any = None, *, sd: Any = None, between_prior: tuple[float, float] = (1.0, 1.0),
+                        within_prior: tuple[float, float] = (1e-3, 1e-3), tol: float = 1e-10,
+                        max_iter: int = 5000) -> Hierarchy:
     """y_i ~ N(mean of its group, within), means ~ N(common, between).
 
     Without ``group`` every datum is a group of its own, and ``sd`` must give its known standard error. Precision

@@ -52,19 +52,9 @@ class LatentDirichlet:
         return np.argsort(-self.words.mean, axis=1)[:, :count]
 
 
-def latent_dirichlet(
-    counts: Any,
-    n_topics: int,
-    *,
-    share_prior: float | None = None,
-    word_prior: float | None = None,
-    batch: int | None = 4096,
-    seed: int = 0,
-    start: Any = None,
-    tol: float = 1e-6,
-    max_iter: int = 200,
-    callback: Callable[[Iteration], Any] | None = None,
-) -> LatentDirichlet:
+def latent_dirichlet(counts: Any, n_topics: int, *, share_prior: float | None = None, word_prior: float | None = None,
+                     batch: int | None = 4096, seed: int = 0, start: Any = None, tol: float = 1e-6, max_iter: int = 200,
+                     callback: Callable[[Iteration], Any] | None = None) -> LatentDirichlet:
     """Topics of a documents x words matrix of counts (dense or sparse).
 
     Priors default to 1/``n_topics`` for shares and words. ``batch`` documents at a time are fitted before the topics
