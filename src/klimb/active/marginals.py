@@ -277,6 +277,5 @@ class Marginals:
         self.counts.solves += 1
         start = 0.0 if self.computed else self.travelled
         return replace(self, pending=self.pending.including(d, c, e), weights=self.weights + e * d, before=self.latest,
-                       travelled=start + abs(e) * float(np.sqrt(variance)),
-                       log_det=self.log_det + float(np.log(kappa)),
+                       travelled=start + abs(e) * float(np.sqrt(variance)), log_det=self.log_det + float(np.log(kappa)),
                        targets=None if self.targets is None else self.targets.including(d, c, e))

@@ -229,8 +229,7 @@ class MixtureEmission:
         classes = gate.conditional.natural(_prior_state(gate))[-1].shape[-1]
         if classes != self.emission.n_classes:
             raise InputError(f"{gate.name} and {component.name} must have the same number of classes",
-                             f"{classes} and {self.emission.n_classes}",
-                             "The first plate of the components is K.")
+                             f"{classes} and {self.emission.n_classes}", "The first plate of the components is K.")
 
     def observe(self, values: Any) -> MixtureData:
         """The data, one row per plate of the gate; a row with NaN is missing."""

@@ -143,15 +143,13 @@ def learn_bspline(x: Array, source: Source, arguments: dict[str, Any], node: Cal
     upper = float(x.max()) if arguments["upper"] is None else arguments["upper"]
     if knots is not None and df is not None and len(knots) + degree != df:
         raise FormulaError("expected df or knots", "both, and they disagree",
-                           f"These knots make df={len(knots) + degree}.",
-                           text, node.span)
+                           f"These knots make df={len(knots) + degree}.", text, node.span)
     if knots is None:
         df = degree if df is None else df
         inner = df - degree
         if inner < 0:
             raise FormulaError(f"expected df of at least the degree, {degree}", str(df),
-                               "Raise df or lower the degree.", text,
-                               node.span)
+                               "Raise df or lower the degree.", text, node.span)
         if df > 1000:
             raise FormulaError("expected df of at most 1000", str(df), "Use s(x) or gp(x).", text, node.span)
         inside = (x >= lower) & (x <= upper)

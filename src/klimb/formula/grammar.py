@@ -304,8 +304,7 @@ class _Parser:
     def finite(self, number: Number) -> Number:
         if number.value in (float("inf"), float("-inf")):
             raise FormulaError("expected a finite number", self.text[slice(*number.span)], "Use a smaller one.",
-                               self.text,
-                               number.span)
+                               self.text, number.span)
         return number
 
     def items(self, closing: str, opening: int) -> Items:

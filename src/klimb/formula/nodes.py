@@ -50,9 +50,8 @@ def tokenize(text: str) -> list[Token]:
         position = match.end()
         if kind == "quoted":
             if len(word) == 2:
-                raise FormulaError("expected a column name between the back-quotes", "nothing",
-                                   "Write `column name`.", text,
-                                   span)
+                raise FormulaError("expected a column name between the back-quotes", "nothing", "Write `column name`.",
+                                   text, span)
             tokens.append(Token("name", word[1:-1].replace("``", "`"), span, quoted=True))
         elif kind == "string":
             tokens.append(Token("string", re.sub(r"\\(.)", r"\1", word[1:-1], flags=re.DOTALL), span))

@@ -146,8 +146,7 @@ class MaternSum:
         """The Gaussian process at times that lie so far apart, from its stationary state."""
         first, rest = self.stationary, self.steps(gaps)
         return Chain(np.concatenate([first.transition, rest.transition], axis=2),
-                     np.concatenate([first.noise, rest.noise], axis=2),
-                     np.concatenate([first.root, rest.root], axis=2))
+                     np.concatenate([first.noise, rest.noise], axis=2), np.concatenate([first.root, rest.root], axis=2))
 
     def pulled_back(self, gaps: Array, d_noise: Array, d_transition: Array) -> Array:
         """Gradients in (log variance, log lengthscale), one row per kernel as given, from those in the chain.
