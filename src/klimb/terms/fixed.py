@@ -10,8 +10,7 @@ import numpy as np
 
 from klimb._stan import StanPart, StanScope, said
 from klimb._stored import stored
-from klimb.formula.factors import Factor, LevelFactor, contrast
-from klimb.formula.products import INTERCEPT, Product, design, design_names
+from klimb.formula.factors import INTERCEPT, Factor, LevelFactor, Product, contrast, design, design_names
 from klimb.numerics.arrays import Array
 from klimb.priors import Normal
 from klimb.rows.table import Source
