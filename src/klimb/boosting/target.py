@@ -39,14 +39,17 @@ def recognise(log_density: LogDensity, point: Array) -> tuple[LogDensity, LogDen
             return None
         if not isinstance(answer, jax.Array) or answer.size != 1:
             return None
-        scalar = lambda x: jax.numpy.reshape(log_density(x), ())  # noqa: E731
-        value = jax.jit(jax.vmap(scalar))
-        slope = jax.jit(jax.vmap(jax.grad(scalar)))
+        value, slope = batched(jax, lambda x: jax.numpy.reshape(log_density(x), ()))
         try:
-            slope(jax.numpy.asarray(point)[None])
+            slope(point)
         except Exception:  # it works on numbers, with NumPy's functions or Python's branches, and cannot be traced
             return None
-    return _numpy(jax, value), _numpy(jax, slope)
+    return value, slope
+
+
+def batched(jax: Any, scalar: LogDensity) -> tuple[LogDensity, LogDensity]:
+    """A JAX function of one point and its gradient, compiled, for points or batches of NumPy."""
+    return _numpy(jax, jax.jit(jax.vmap(scalar))), _numpy(jax, jax.jit(jax.vmap(jax.grad(scalar))))
 
 
 def _numpy(jax: Any, function: LogDensity) -> LogDensity:

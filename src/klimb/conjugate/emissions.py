@@ -26,7 +26,7 @@ from klimb.conjugate.families.gamma import HALF_LOG_2PI
 from klimb.conjugate.means import packed, unpacked
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, as_float, refuse
 
 
 class Emission(ABC):
@@ -136,10 +136,8 @@ class PoissonCounts(Emission):
     """Counts with gamma rates."""
 
     def _statistics(self, x: Array) -> tuple[Array, Array]:
-        if np.any(x < 0) or np.any(x != np.floor(x)):
-            bad = tuple(int(i) for i in np.argwhere((x < 0) | (x != np.floor(x)))[0])
-            raise InputError("counts must be whole numbers from 0 on", f"{x[bad]} at index {bad}",
-                             "Use normal components for real numbers.")
+        refuse((x < 0) | (x != np.floor(x)), x, "counts must be whole numbers from 0 on",
+               "Use normal components for real numbers.")
         return x, -gammaln(x + 1.0).sum(1)
 
     def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
@@ -157,9 +155,7 @@ class ZeroOne(Emission):
     """Vectors of zeros and ones with beta probabilities."""
 
     def _statistics(self, x: Array) -> tuple[Array, Array]:
-        if np.any((x != 0) & (x != 1)):
-            bad = tuple(int(i) for i in np.argwhere((x != 0) & (x != 1))[0])
-            raise InputError("the data must be zeros and ones", f"{x[bad]} at index {bad}", "Use counts or normals.")
+        refuse((x != 0) & (x != 1), x, "the data must be zeros and ones", "Use counts or normals.")
         return x, np.zeros(len(x))
 
     def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:

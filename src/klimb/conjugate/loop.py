@@ -163,7 +163,7 @@ class Fitted:
     def __init__(self, network: Network, state: NetworkState, bound: float, status: Status, history: History) -> None:
         self.network, self.state, self.bound, self.status, self.history = network, state, bound, status, history
 
-    def __getitem__(self, variable: Variable | str) -> Family:
+    def __getitem__(self, variable: Variable | str) -> Any:
         """The factor of a variable, by the variable itself or by its name."""
         if isinstance(variable, Variable):
             return self.state[variable]

@@ -10,8 +10,8 @@ from scipy.special import digamma, gammaln
 from klimb.conjugate.families.base import Family, Naturals, generator, positive
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.special import HALF_LOG_2PI, stirling_error
 
-HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
 SERIES = 16.0  # from here on the asymptotic series of Stirling has full precision with the terms below
 
 
@@ -27,16 +27,6 @@ def excess(x: Any) -> Array:
     with np.errstate(divide="ignore"):
         plain = t - np.log(x)
     return np.asarray(np.where(near, t * s - tail, plain))
-
-
-def stirling_log_gamma(a: Array) -> Array:
-    """log Gamma(a) - [(a - 1/2) log a - a + log(2 pi)/2], by its series where the difference would cancel."""
-    large = np.maximum(a, SERIES)
-    u = 1.0 / (large * large)
-    series = (1 / 12 - u * (1 / 360 - u * (1 / 1260 - u * (1 / 1680 - u * (1 / 1188 - u * (691 / 360360)))))) / large
-    small = np.minimum(a, SERIES)
-    direct = gammaln(small) - ((small - 0.5) * np.log(small) - small + HALF_LOG_2PI)
-    return np.asarray(np.where(a >= SERIES, series, direct))
 
 
 def stirling_digamma(a: Array) -> Array:
@@ -57,7 +47,7 @@ def gamma_kl(shape_q: Array, shape_p: Array, ratio: Array | float = 1.0) -> Arra
     """
     return np.asarray(
         shape_p * excess(ratio) + 0.5 * excess(shape_p / shape_q) - (shape_q - shape_p) * stirling_digamma(shape_q)
-        + stirling_log_gamma(shape_p) - stirling_log_gamma(shape_q)
+        + stirling_error(shape_p) - stirling_error(shape_q)
     )
 
 
@@ -107,7 +97,7 @@ class Gamma(Family):
 
     def entropy(self) -> Array:
         a = self.shape
-        return np.asarray(0.5 * np.log(a) - np.log(self.rate) + HALF_LOG_2PI + stirling_log_gamma(a) + 0.5 - 0.5 / a
+        return np.asarray(0.5 * np.log(a) - np.log(self.rate) + HALF_LOG_2PI + stirling_error(a) + 0.5 - 0.5 / a
                           - (1.0 - a) * stirling_digamma(a))
 
     def kl(self, other: Self) -> Array:

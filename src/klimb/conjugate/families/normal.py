@@ -6,6 +6,7 @@ Their natural parameters hold second moments about zero, so data far from the or
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar, Self, final
 
@@ -217,6 +218,30 @@ class MeanAndPrecision(Family):
     def mean(self) -> Array:
         return self.natural[0] / self.kappa[..., None]
 
+    @property
+    @abstractmethod
+    def precision(self) -> Wishart:
+        """The marginal distribution of the precision matrix."""
+
+    def _together(self, each: Array) -> Array:
+        """Numbers of each mean, summed over those that share a precision matrix."""
+        return np.asarray(each.sum(-1) if self.event_ndims[1] else each)
+
+    def log_partition(self) -> Array:
+        each = self.dimension * (HALF_LOG_2PI - 0.5 * np.log(self.kappa))
+        return self.precision.log_partition() + self._together(each)
+
+    def mean_parameters(self) -> Naturals:
+        log_det, L = self.precision.mean_parameters()
+        Lm = matvec(L, self.mean)
+        return Lm, self.dimension / self.kappa + (self.mean * Lm).sum(-1), L, log_det
+
+    def kl(self, other: Self) -> Array:
+        gap = self.mean - other.mean
+        distance = (gap * matvec(self.precision.mean, gap)).sum(-1)
+        given = other.kappa * distance + self.dimension * excess(other.kappa / self.kappa)
+        return 0.5 * self._together(given) + self.precision.kl(other.precision)
+
 
 @final
 class NormalWishart(MeanAndPrecision):
@@ -240,31 +265,14 @@ class NormalWishart(MeanAndPrecision):
 
     @cached_property
     def precision(self) -> Wishart:
-        """The marginal distribution of the precision matrix."""
         scatter = self.natural[0][..., :, None] * self.mean[..., None, :]
         return Wishart.from_natural((self.natural[3] - 0.5, self.natural[2] + 0.5 * scatter))
-
-    def log_partition(self) -> Array:
-        D = self.dimension
-        return np.asarray(self.precision.log_partition() - 0.5 * D * np.log(self.kappa) + D * HALF_LOG_2PI)
-
-    def mean_parameters(self) -> Naturals:
-        log_det, L = self.precision.mean_parameters()
-        m = self.mean
-        Lm = matvec(L, m)
-        return Lm, self.dimension / self.kappa + (m * Lm).sum(-1), L, log_det
 
     def statistics(self, x: Array) -> Naturals:
         """``x`` holds mu in its last column and L before it: (..., D, D + 1)."""
         L, mu = x[..., :-1], x[..., -1]
         Lm = matvec(L, mu)
         return Lm, (mu * Lm).sum(-1), L, np.linalg.slogdet(L)[1]
-
-    def kl(self, other: Self) -> Array:
-        gap = self.mean - other.mean
-        distance = (gap * matvec(self.precision.mean, gap)).sum(-1)
-        given = other.kappa * distance + self.dimension * excess(other.kappa / self.kappa)
-        return np.asarray(0.5 * given + self.precision.kl(other.precision))
 
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
         """L and, as last column, mu: (n, ..., D, D + 1)."""
@@ -294,29 +302,13 @@ class TiedNormalWishart(MeanAndPrecision):
 
     @cached_property
     def precision(self) -> Wishart:
-        """The marginal distribution of the precision matrix."""
         return Wishart.from_natural((np.asarray(self.natural[3] - 0.5 * len(self.kappa)),
                                      self.natural[2] + 0.5 * self.natural[0].T @ self.mean))
-
-    def log_partition(self) -> Array:
-        D, K = self.dimension, len(self.kappa)
-        return np.asarray(self.precision.log_partition() - 0.5 * D * np.log(self.kappa).sum() + K * D * HALF_LOG_2PI)
-
-    def mean_parameters(self) -> Naturals:
-        log_det, L = self.precision.mean_parameters()
-        Lm = self.mean @ L
-        return Lm, self.dimension / self.kappa + (self.mean * Lm).sum(-1), L, log_det
 
     def statistics(self, x: Array) -> Naturals:
         """``x`` holds the means in its first K rows and L below them: (K + D, D)."""
         mu, L = x[: len(self.kappa)], x[len(self.kappa) :]
         return mu @ L, ((mu @ L) * mu).sum(-1), L, np.asarray(np.linalg.slogdet(L)[1])
-
-    def kl(self, other: Self) -> Array:
-        gap = self.mean - other.mean
-        distance = ((gap @ self.precision.mean) * gap).sum(-1)
-        given = other.kappa * distance + self.dimension * excess(other.kappa / self.kappa)
-        return np.asarray(0.5 * given.sum() + self.precision.kl(other.precision))
 
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
         """The means in the first K rows, L below: (n, K + D, D)."""

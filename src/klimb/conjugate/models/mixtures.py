@@ -1,4 +1,4 @@
-"""Mixtures of Gaussians, and hidden Markov models with normal or count emissions."""
+"""Mixtures of Gaussians, and hidden Markov models with normal or count emissions; both begin at k-means."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 from klimb.conjugate.chain import MarkovChain, chain
 from klimb.conjugate.declare import categorical, dirichlet, gamma, normal_gamma, normal_wishart, tied_normal_wishart
 from klimb.conjugate.emissions import EMISSIONS, mixture, without_missing
-from klimb.conjugate.families import Categorical, Dirichlet, Family, NormalGamma, NormalWishart, TiedNormalWishart
-from klimb.conjugate.loop import Fitted, fit
+from klimb.conjugate.families import Categorical, Dirichlet, Family
+from klimb.conjugate.loop import Fitted, add, fit
 from klimb.conjugate.stochastic import fit_batches
 from klimb.conjugate.variables import NetworkState, Variable
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.clusters import kmeans
+from klimb.numerics.dense import row_blocks
 
 Shape = Literal["full", "tied", "diagonal"]
-Component = NormalWishart | TiedNormalWishart | NormalGamma
+SEED_ROWS = 4096  # rows that k-means++ looks at for its first centres
 
 
 @final
@@ -92,7 +92,7 @@ def gaussian_mixture(X: Any, n_components: int, *, covariance: Shape = "full", c
     first = NetworkState({component: component.conditional.member(component.conditional.natural(NetworkState()))})
     gate, seen = evidence(x)
     first.set(gate, Categorical(shares))
-    begin = {component: component.conditional.member(_added(first[component].natural, seen.message(component, first))),
+    begin = {component: component.conditional.member(add(first[component].natural, seen.message(component, first))),
              weights: Dirichlet(weights.conditional.natural(first)[0] + shares.sum(0))}
     if batch is None:
         fitted = fit(seen, start=begin, tol=tol, max_iter=max_iter)
@@ -101,8 +101,6 @@ def gaussian_mixture(X: Any, n_components: int, *, covariance: Shape = "full", c
         fitted = fit_batches(lambda rows: evidence(rows)[1], blocks, shared=(weights, component), start=begin, tol=tol,
                              max_iter=max_iter)
     mixing, parts = fitted[weights], fitted[component]
-    assert isinstance(mixing, Dirichlet)
-    assert isinstance(parts, Component)
     order = np.argsort(-mixing.mean, kind="stable")
     means = (parts.mean + shift)[order]
     return GaussianMixture(fitted, mixing.mean[order], means, mixing, parts, shift, component, order)
@@ -116,10 +114,6 @@ def _declare(covariance: Shape, K: int, D: int, kappa: float, dof: float, spread
     if covariance == "diagonal":
         return normal_gamma(0.0, kappa, 0.5 * dof, 0.5 * dof * np.diag(spread), plates=(K, D), name="components")
     raise InputError('covariance must be "full", "tied" or "diagonal"', f"{covariance!r}", 'Start with "full".')
-
-
-def _added(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Array, ...]:
-    return tuple(a + b for a, b in zip(first, second, strict=True))
 
 
 @final
@@ -180,8 +174,41 @@ def hidden_markov(y: Any, n_states: int, *, emission: Literal["normal", "poisson
     guess = MarkovChain((np.zeros(K), np.zeros((K, K)), 3.0 * np.eye(K)[labels]), sizes)
     fitted = fit(mixture(z, component).observe(data), start={z: guess}, tol=tol, max_iter=max_iter)
     q, levels, steps = fitted[z], fitted[component], fitted[step]
-    assert isinstance(q, MarkovChain)
-    assert isinstance(steps, Dirichlet)
     means = levels.mean * scale + shift
     order = np.argsort(means[:, 0], kind="stable")
     return HiddenMarkov(fitted, q.mean[:, order], steps.mean[np.ix_(order, order)], means[order], q, levels)
+
+
+def kmeans(X: Array, count: int, seed: int = 0, *, rounds: int = 10) -> Any:
+    """The nearest of ``count`` centres for every row: k-means++ seeds on some rows, then a few rounds on all."""
+    rng = np.random.default_rng(seed)
+    some = X if len(X) <= SEED_ROWS else X[rng.choice(len(X), max(SEED_ROWS, count), replace=False)]
+    centres = _seeds(some, count, rng)
+    for data, n in ((some, rounds), (X, 3 if len(X) > SEED_ROWS else 0)):
+        for _ in range(n):
+            nearest = _nearest(data, centres)
+            sizes = np.bincount(nearest, minlength=count)
+            sums = np.stack([np.bincount(nearest, weights=column, minlength=count) for column in data.T], axis=1)
+            filled = sizes > 0  # a centre that lost all its rows stays where it was
+            centres[filled] = sums[filled] / sizes[filled, None]
+    return _nearest(X, centres)
+
+
+def _seeds(X: Array, count: int, rng: np.random.Generator) -> Array:
+    """Each centre a row, drawn with probability proportional to its squared distance from those before."""
+    chosen = [int(rng.integers(len(X)))]
+    distance = ((X - X[chosen[0]]) ** 2).sum(1)
+    for _ in range(1, count):
+        total = distance.sum()
+        place = rng.uniform() * total if total > 0 else 0.0
+        chosen.append(int(min(np.searchsorted(np.cumsum(distance), place), len(X) - 1)))
+        np.minimum(distance, ((X - X[chosen[-1]]) ** 2).sum(1), out=distance)
+    return X[chosen].copy()
+
+
+def _nearest(X: Array, centres: Array) -> Any:
+    nearest = np.empty(len(X), dtype=np.intp)
+    half = 0.5 * (centres * centres).sum(1)
+    for rows in row_blocks(len(X), X.shape[1] + len(centres)):
+        nearest[rows] = (X[rows] @ centres.T - half).argmax(1)
+    return nearest

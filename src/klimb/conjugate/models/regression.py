@@ -71,12 +71,7 @@ def regression(X: Any, y: Any, site: Site | None = None, *, relevance: Literal["
         start = {alpha: Gamma(np.ones(alpha.plates), 1.0)}
         evidence = potential(site, dot(design, w)).observe(y)
     fitted = fit(evidence, step=step, start=start, tol=tol, max_iter=max_iter)
-    weights, precision = fitted[w], fitted[alpha]
-    noise = None if tau is None else fitted[tau]
-    assert isinstance(weights, MultivariateNormal)
-    assert isinstance(precision, Gamma)
-    assert noise is None or isinstance(noise, Gamma)
-    return Regression(fitted, weights, precision, noise)
+    return Regression(fitted, fitted[w], fitted[alpha], None if tau is None else fitted[tau])
 
 
 @final
@@ -127,14 +122,8 @@ def hierarchical_normal(y: Any, group: Any = None, *, sd: Any = None, between_pr
     observed = normal(groups[code], precision, plates=data.shape, name="y").observe(data - shift)
     start = {between: Gamma(1.0, unit)} | ({within: Gamma(1.0, unit)} if within is not None else {})
     fitted = fit(observed, start=start, tol=tol, max_iter=max_iter)
-    means, centre, spread = fitted[groups], fitted[common], fitted[between]
-    noise = None if within is None else fitted[within]
-    assert isinstance(means, Normal)
-    assert isinstance(centre, Normal)
-    assert isinstance(spread, Gamma)
-    assert noise is None or isinstance(noise, Gamma)
-    moved = [Normal(q.mean + shift, q.precision) for q in (means, centre)]
-    return Hierarchy(fitted, moved[0], moved[1], spread, noise)
+    means, centre = (Normal(q.mean + shift, q.precision) for q in (fitted[groups], fitted[common]))
+    return Hierarchy(fitted, means, centre, fitted[between], None if within is None else fitted[within])
 
 
 def standard_deviation(precision: Gamma) -> Array:

@@ -43,8 +43,7 @@ class LatentDirichlet:
             state.set(theta, Dirichlet.from_natural(new))
             if np.abs(new[0] - old).max() <= tol * (1.0 + np.abs(new[0]).max()):
                 break
-        found = state[theta]
-        assert isinstance(found, Dirichlet)
+        found: Dirichlet = state[theta]
         return found
 
     def top_words(self, count: int = 10) -> Any:
@@ -89,6 +88,4 @@ def latent_dirichlet(counts: Any, n_topics: int, *, share_prior: float | None = 
         step = Stochastic(local_sweeps=10, local_tol=1e-9, fresh=FRESH)
         fitted = fit_batches(evidence, blocks, shared=(words,), step=step, start={words: first}, tol=tol,
                              max_iter=max_iter, callback=callback)
-    found = fitted[words]
-    assert isinstance(found, Dirichlet)
-    return LatentDirichlet(fitted, found, a, words)
+    return LatentDirichlet(fitted, fitted[words], a, words)
