@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, final
 
 import numpy as np
 
+from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
 
@@ -173,3 +175,18 @@ def gaps(residual: Array, share: Array) -> tuple[float, float]:
     r, w = residual[inside], share[inside] / share[inside].sum()
     top, average = float(r.max()), float(w @ r)
     return top + float(np.log(w @ np.exp(r - top))) - average, top - average
+
+
+def step_of(target: Target, weights: Array, parts: Gaussians, X: Array, values: Array,
+            watch: Callable[[BoostStep], None]) -> BoostStep:
+    """The record of a mixture by log p at the nodes ``X`` (K x S x D) of its components, told to who watches."""
+    K, S, D = X.shape
+    residual = values - log_mixture(weights, parts.log_densities(X.reshape(-1, D))).reshape(K, S)
+    used, bound, error = weights > 0, -np.inf, np.inf
+    if np.isfinite(residual[used]).all():
+        bound = float(weights[used] @ residual[used].mean(axis=1))
+        error = float(np.sqrt(weights[used] ** 2 @ residual[used].var(axis=1) / S))
+    step = BoostStep(K, weights, bound, error, target.n_values, target.n_gradients,
+                     *gaps(residual.ravel(), np.repeat(weights / S, S)), parts)
+    watch(step)
+    return step

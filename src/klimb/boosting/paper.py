@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from klimb.boosting.gaussians import BoostStep, Gaussians, gaps, log_mixture, nodes, one_gaussian
+from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture, nodes, one_gaussian, step_of
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 
@@ -126,7 +126,7 @@ def laplacian_boosted(target: Target, first: Gaussians, n_components: int, diver
     Z = nodes(SAMPLES, first.dim, seed)
     weights, parts = np.ones(1), first
     values = target.values(parts.at(Z)[0])[None]
-    steps = [_step(target, weights, parts, values, Z, watch)]
+    steps = [step_of(target, weights, parts, parts.at(Z), values, watch)]
     for _ in range(1, n_components):
         new = residual_peak(target, weights, parts, first, rng)
         X = parts.at(Z).reshape(-1, first.dim)
@@ -142,7 +142,7 @@ def laplacian_boosted(target: Target, first: Gaussians, n_components: int, diver
         values = np.concatenate([values, new_values[None]])
         if weights_rule == "corrective":
             weights = corrective(weights, parts, values, Z)
-        steps.append(_step(target, weights, parts, values, Z, watch))
+        steps.append(step_of(target, weights, parts, parts.at(Z), values, watch))
     return weights, parts, steps
 
 
@@ -201,18 +201,3 @@ def _mixture_hessian(weights: Array, parts: Gaussians, x: Array, scale: Array) -
     slopes = _mixture_slope(weights, parts, np.concatenate([x + steps, x - steps]))[1]
     H = (slopes[: len(x)] - slopes[len(x) :]) / (2.0 * h[:, None])
     return np.asarray(0.5 * (H + H.T))
-
-
-def _step(target: Target, weights: Array, parts: Gaussians, values: Array, Z: Array,
-          watch: Callable[[BoostStep], None]) -> BoostStep:
-    """The bound at the nodes of the components (not those that set this step's weight alone, but all so far)."""
-    K, S = values.shape
-    residual = values - log_mixture(weights, parts.log_densities(parts.at(Z).reshape(K * S, -1))).reshape(K, S)
-    with np.errstate(invalid="ignore"):
-        averages = residual.mean(axis=1)
-        bound = float(weights[weights > 0] @ averages[weights > 0])
-        error = float(np.sqrt(weights**2 @ residual.var(axis=1) / S))
-    found = gaps(residual.ravel(), np.repeat(weights / S, S))
-    step = BoostStep(K, weights, bound, error, target.n_values, target.n_gradients, *found, parts)
-    watch(step)
-    return step

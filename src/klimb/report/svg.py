@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from html import escape as escape_html
 from typing import final
 
-from klimb.report.text import visible, width
+from klimb.errors import width
+from klimb.report.text import visible
 
 CHARACTER = 6.3  # width of an average character at the font size of labels, with room
 
