@@ -7,36 +7,23 @@ from typing import Any
 
 import click
 
-from klimb.cli import IN_DOUBT, MISFIT
-from klimb.cli.shell import (
-    check_targets,
-    emit,
-    emit_json,
-    json_option,
-    level_option,
-    modelling,
-    output_option,
-    quiet_option,
-    read_options,
-    reading,
-    say,
-)
+from klimb.cli import IN_DOUBT, MISFIT, shell
 from klimb.errors import no_column
 
 
 @click.command("fit", no_args_is_help=True)
 @click.argument("formula")
 @click.argument("data", metavar="DATA")
-@modelling
-@output_option("Save the fit here (for predict, report, compare).")
+@shell.modelling
+@shell.output_option("Save the fit here (for predict, report, compare).")
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(dir_okay=False),
               help="Write the HTML report as well.")
 @click.option("--exact", is_flag=True, help="Sample the model exactly afterwards, and say how far the fit was off.")
 @click.option("--strict", is_flag=True, help="Leave with exit code 4 where the model does not suit the data.")
-@level_option()
-@json_option
-@quiet_option
-@reading
+@shell.level_option()
+@shell.json_option
+@shell.quiet_option
+@shell.reading
 def command(formula: str, data: str, output: str | None, report_path: str | None, exact: bool, strict: bool,
             level: float, as_json: bool, quiet: bool, **how: Any) -> int:
     """Fit FORMULA to the table DATA (CSV, Parquet, npz, svmlight; - is standard input) and print the table.
@@ -50,21 +37,21 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
       zcat big.csv.gz | klimb fit "y ~ ." - --json --quiet > fit.json
       klimb fit '`blood pressure` ~ age' survey.csv --prior "age=normal(0, 1)"
     """
-    check_targets(output, report_path, sources=(data,))
+    shell.check_targets(output, report_path, sources=(data,))
     fit = fit_table(formula, data, level=level, quiet=quiet, **how)
     fit = fit.exact() if exact else fit
     if as_json:
-        emit_json(fit_json(fit))
+        shell.emit_json(fit_json(fit))
     else:
-        emit(str(fit))
+        shell.emit(str(fit))
     if output is not None:
         fit.save(output)
-        say(f"saved: {output}", quiet)
+        shell.say(f"saved: {output}", quiet)
     if report_path is not None:
         from klimb.cli.saved import write_report
 
         write_report(fit, report_path, source=data, command=again(formula, data, output, exact=exact, **how))
-        say(f"report: {report_path}", quiet)
+        shell.say(f"report: {report_path}", quiet)
     return exit_code(fit, strict)
 
 
@@ -73,7 +60,7 @@ def fit_table(formula: str, data: str, *, family: str, link: str | None, priors:
     """Read the columns that the formula needs, and fit."""
     from klimb.cli.tables.read import read_table
 
-    options = read_options(**how_to_read)
+    options = shell.read_options(**how_to_read)
     given = prior_texts(priors)
     table = read_table(data, columns_of(formula, weights), options)
     import klimb
@@ -188,14 +175,14 @@ def fit_json(fit: Any) -> dict[str, Any]:
 @click.command("calibrate", no_args_is_help=True)
 @click.argument("formula")
 @click.argument("data", metavar="DATA")
-@modelling
+@shell.modelling
 @click.option("-n", "--simulations", "n", type=click.IntRange(min=1), default=200, show_default=True,
               help="How many data sets to simulate and fit.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the simulated data: the only random part.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes to fit in.")
-@json_option
-@quiet_option
-@reading
+@shell.json_option
+@shell.quiet_option
+@shell.reading
 def calibrate_command(formula: str, data: str, n: int, seed: int, workers: int, as_json: bool, quiet: bool,
                       **how: Any) -> int:
     """Simulate data from the priors of a model, fit them, and count how often intervals cover the truth.
@@ -213,7 +200,7 @@ def calibrate_command(formula: str, data: str, n: int, seed: int, workers: int, 
     fit = fit_table(formula, data, level=0.9, quiet=quiet, **how)
     found = klimb.calibrate(fit, n=n, seed=seed, workers=workers)
     if as_json:
-        emit_json({"schema": "klimb.calibrate/1", **found.to_dict()})
+        shell.emit_json({"schema": "klimb.calibrate/1", **found.to_dict()})
     else:
-        emit(f"{found}\n{'calibrated' if found.calibrated else 'not calibrated: do not rely on these intervals'}")
+        shell.emit(f"{found}\n{'calibrated' if found.calibrated else 'not calibrated: do not rely on these intervals'}")
     return 0 if found.calibrated else IN_DOUBT

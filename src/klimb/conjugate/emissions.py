@@ -12,16 +12,8 @@ from typing import Any, final
 import numpy as np
 from scipy.special import gammaln
 
-from klimb.conjugate.families import (
-    Beta,
-    Dirichlet,
-    Family,
-    Gamma,
-    Naturals,
-    NormalGamma,
-    NormalWishart,
-    TiedNormalWishart,
-)
+from klimb.conjugate import families
+from klimb.conjugate.families import Family, Naturals
 from klimb.conjugate.families.gamma import HALF_LOG_2PI
 from klimb.conjugate.means import packed, unpacked
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
@@ -196,12 +188,12 @@ class WordCounts(Emission):
 
 
 EMISSIONS: dict[type[Family], type[Emission]] = {
-    NormalWishart: FullNormal,
-    TiedNormalWishart: TiedNormal,
-    NormalGamma: DiagonalNormal,
-    Gamma: PoissonCounts,
-    Beta: ZeroOne,
-    Dirichlet: WordCounts,
+    families.NormalWishart: FullNormal,
+    families.TiedNormalWishart: TiedNormal,
+    families.NormalGamma: DiagonalNormal,
+    families.Gamma: PoissonCounts,
+    families.Beta: ZeroOne,
+    families.Dirichlet: WordCounts,
 }
 
 
@@ -215,11 +207,12 @@ class MixtureEmission:
             known = ", ".join(family.__name__ for family in EMISSIONS)
             raise InputError(f"the components of a mixture must be one of {known}", f"{component!r}",
                              "normal_gamma(...) for numbers, normal_wishart(...) for vectors.")
-        if component.family is not TiedNormalWishart and not component.plates:
+        if component.family is not families.TiedNormalWishart and not component.plates:
             raise InputError("the components of a mixture need a plate, one copy per class", f"{component!r}",
                              "Give it plates=(K,).")
         self.gate, self.emission, self.scale = gate, kind(component), scale
-        if scale is not None and (scale.family is not Gamma or kind not in (FullNormal, TiedNormal, DiagonalNormal)):
+        normal = kind in (FullNormal, TiedNormal, DiagonalNormal)
+        if scale is not None and not (normal and scale.family is families.Gamma):
             raise InputError("scale must be a gamma variable, for normal components", f"{scale!r} with {component!r}",
                              "gamma(df / 2, df / 2, plates=(N,)) makes the components Student-t.")
         classes = gate.conditional.natural(_prior_state(gate))[-1].shape[-1]
