@@ -22,13 +22,14 @@ from typing import final
 import numpy as np
 
 from klimb.errors import NotPositiveDefiniteError
-from klimb.linalg.factors.levels import LevelFactorisation, Levels
 from klimb.linalg.factors.selection import MEMORY, levels_plan
+from klimb.linalg.factors.sparse import SparseFactorisation
 from klimb.linalg.krylov.cg import Preconditioner, SurrogateMatrix, simplest_preconditioner, solve
 from klimb.linalg.krylov.lanczos import Lanczos, lanczos
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import Operator, SparseOperator
 from klimb.linalg.operators.base import column_blocks
+from klimb.linalg.sparse_cholesky import SymbolicCholesky
 from klimb.numerics.arrays import Array
 
 BLOCK = 8  # columns of a block of Lanczos: half the cost a column of single vectors, hardly fewer digits
@@ -152,13 +153,13 @@ class ScaledLanczos:
 
 @final
 class SparsePart(SurrogateMatrix):
-    """M as a precision of its own, block tridiagonal in the ``levels`` of its graph."""
+    """M as a precision of its own, with a sparse factorisation."""
 
-    def __init__(self, M: NormalMatrix, levels: Levels) -> None:
+    def __init__(self, M: NormalMatrix, symbolic: SymbolicCholesky) -> None:
         diagonal = M.diagonal()
         assert diagonal is not None
         self.size, self.diagonal = M.size, diagonal
-        self._factor = LevelFactorisation(M, levels)
+        self._factor = SparseFactorisation(M, symbolic)
         self.log_det = self._factor.log_det
 
     def solve(self, R: Array) -> Array:
@@ -196,10 +197,10 @@ def sparse_part(A: NormalMatrix) -> SparsePart | None:
         return None
     M = NormalMatrix(rest, sparse)
     plan = levels_plan(M)
-    if plan is None or plan.levels is None or plan.bytes > MEMORY // 4 or plan.seconds > AFFORDABLE:
+    if plan is None or plan.symbolic is None or plan.bytes > MEMORY // 4 or plan.seconds > AFFORDABLE:
         return None
     try:
-        return SparsePart(M, plan.levels)
+        return SparsePart(M, plan.symbolic)
     except NotPositiveDefiniteError:  # a flat direction that only the others determine, lost to rounding
         return None
 
