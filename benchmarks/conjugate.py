@@ -20,8 +20,8 @@ from benchmarks.measure import one_thread, save, table
 from benchmarks.problems import load
 from klimb.conjugate import categorical, dirichlet, mixture, normal_wishart, topics
 from klimb.conjugate.families import Categorical, Dirichlet, NormalWishart
+from klimb.conjugate.loop import Network, prior_state
 from klimb.conjugate.models import gaussian_mixture, latent_dirichlet, matrix_factorisation
-from klimb.conjugate.network import Network, prior_state
 
 Found = dict[str, Any]
 

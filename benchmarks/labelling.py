@@ -27,9 +27,9 @@ import numpy as np
 
 from klimb.apps.label import Journal, LabelItems, LabelServer, Session, Settings, items_of
 from klimb.apps.label.figures import CurvePoint, Foreseen, advice
+from klimb.apps.label.items import Vocabulary
 from klimb.apps.label.model import Chooser
 from klimb.apps.label.progress import LabelProgress
-from klimb.apps.label.words import Vocabulary
 
 
 def texts(n: int, words: int = 50, vocabulary: int = 30_000, seed: int = 0) -> tuple[list[str], list[int]]:

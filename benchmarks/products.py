@@ -17,7 +17,7 @@ from benchmarks.measure import one_thread, save, table
 from benchmarks.sparse_glm import SETS, Split, split
 from klimb import sites
 from klimb.linalg.krylov import solve
-from klimb.linalg.krylov.lowrank import ScaledLanczos
+from klimb.linalg.krylov.surrogates import ScaledLanczos
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import Operator, as_operator
 from klimb.sites.base import Site

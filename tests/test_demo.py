@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools.make_summit import GUIDE_SD, as_csv
 
 from klimb.demo import load_summit
-from klimb.demo.make_data import GUIDE_SD, as_csv
 from klimb.demo.run import fit_summit, run
 
 

@@ -41,3 +41,22 @@ def listed(names: Iterable[str], most: int = 20) -> str:
         return "none"
     shown = ", ".join(every[:most])
     return shown if len(every) <= most else f"{shown}, ... ({len(every) - most} more)"
+
+
+def no_column(name: str, columns: tuple[str, ...], expected: str = "a column of the data") -> InputError:
+    """The error about a column that the data lack, with the name that is nearest and those that there are."""
+    return InputError(expected, repr(name), f"{nearest(name, columns)}The columns are: {listed(columns)}.")
+
+
+def width(text: str) -> int:
+    """Columns a text takes in a terminal.
+
+    >>> width("naïve"), width("高さ"), width("e\u0301")
+    (5, 4, 1)
+    """
+    if text.isascii():
+        return len(text)
+    import unicodedata  # only where a letter may be wide
+
+    return sum(0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+               for letter in text)

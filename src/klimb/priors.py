@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, final
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, final
 
 from klimb._stan import literal
 from klimb._stored import stored
 from klimb.errors import InputError
 
 LARGEST_LOG = 700.0  # exp of more is not a number
+KIND = "prior."
 
 
 class Prior(ABC):
@@ -27,17 +28,36 @@ class Prior(ABC):
     def __str__(self) -> str: ...
 
 
+@dataclass(frozen=True)
+class NamedPrior(Prior):
+    """A prior with checked numbers: finite, and positive but for those of ``any_sign``. Files know it by its call."""
+
+    stored_kind: ClassVar[str]
+    any_sign: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        for name in (part.name for part in fields(self)):
+            check = _number if name in self.any_sign else _positive
+            object.__setattr__(self, name, check(self.stored_kind.removeprefix(KIND), name, getattr(self, name)))
+
+    def __str__(self) -> str:
+        numbers = ", ".join(_short(getattr(self, part.name)) for part in fields(self))
+        return f"{self.stored_kind.removeprefix(KIND)}({numbers})"
+
+
 @final
 @stored("prior.normal")
 @dataclass(frozen=True)
-class Normal(Prior):
-    """A coefficient's prior: N(mean, sd^2)."""
+class Normal(NamedPrior):
+    """N(mean, sd^2), for coefficients.
 
-    mean: float
-    sd: float
+    >>> print(normal(0, 2.5))
+    normal(0, 2.5)
+    """
 
-    def __str__(self) -> str:
-        return f"normal({_short(self.mean)}, {_short(self.sd)})"
+    any_sign = ("mean",)
+    mean: float = 0.0
+    sd: float = 1.0
 
 
 class PositivePrior(Prior):
@@ -63,15 +83,21 @@ class PositivePrior(Prior):
 @final
 @stored("prior.exponential")
 @dataclass(frozen=True)
-class Exponential(PositivePrior):
-    """value^power is exponential with this mean: penalised complexity, the simplest model being value^power = 0.
+class Exponential(NamedPrior, PositivePrior):
+    """value^power is exponential with this mean, not rate: penalised complexity, the simplest model being 0.
 
     Power 1 is for standard deviations, power 1/2 for variances. Power -1/2 is for sizes, shapes and precisions:
     size^-1/2 is the coefficient of variation that they add. Power -dim/2 is for lengthscales over ``dim`` inputs.
     """
 
-    mean: float
+    any_sign = ("power",)
+    mean: float = 1.0
     power: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.power == 0.0:
+            raise InputError("exponential needs a power other than 0", "0", "Leave it out for standard deviations.")
 
     def log_density(self, value: float) -> float:
         p = self.power
@@ -100,10 +126,10 @@ class Exponential(PositivePrior):
 @final
 @stored("prior.half_normal")
 @dataclass(frozen=True)
-class HalfNormal(PositivePrior):
+class HalfNormal(NamedPrior, PositivePrior):
     """The positive half of N(0, sd^2)."""
 
-    sd: float
+    sd: float = 1.0
 
     def log_density(self, value: float) -> float:
         return 0.5 * math.log(2.0 / math.pi) - math.log(self.sd) - 0.5 * (value / self.sd) ** 2
@@ -117,18 +143,15 @@ class HalfNormal(PositivePrior):
     def stan(self, name: str) -> str:
         return f"normal_lpdf({name} | 0, {literal(self.sd)}) + log(2)"
 
-    def __str__(self) -> str:
-        return f"half_normal({_short(self.sd)})"
-
 
 @final
 @stored("prior.log_normal")
 @dataclass(frozen=True)
-class LogNormal(PositivePrior):
+class LogNormal(NamedPrior, PositivePrior):
     """log(value) is normal around log(median)."""
 
-    median: float
-    sd: float
+    median: float = 1.0
+    sd: float = 1.0
 
     def log_density(self, value: float) -> float:
         score = (math.log(value) - math.log(self.median)) / self.sd
@@ -143,14 +166,11 @@ class LogNormal(PositivePrior):
     def stan(self, name: str) -> str:
         return f"lognormal_lpdf({name} | {literal(math.log(self.median))}, {literal(self.sd)})"
 
-    def __str__(self) -> str:
-        return f"log_normal({_short(self.median)}, {_short(self.sd)})"
-
 
 @final
 @stored("prior.gamma")
 @dataclass(frozen=True)
-class Gamma(PositivePrior):
+class Gamma(NamedPrior, PositivePrior):
     """Density proportional to value^(shape - 1) exp(-rate value)."""
 
     shape: float
@@ -168,9 +188,6 @@ class Gamma(PositivePrior):
 
     def stan(self, name: str) -> str:
         return f"gamma_lpdf({name} | {literal(self.shape)}, {literal(self.rate)})"
-
-    def __str__(self) -> str:
-        return f"gamma({_short(self.shape)}, {_short(self.rate)})"
 
 
 @final
@@ -198,24 +215,34 @@ class LogFlat(PositivePrior):
 @final
 @stored("prior.beta")
 @dataclass(frozen=True)
-class Beta(Prior):
-    """For parameters between two limits: their share of the way from the lower to the upper one is beta(a, b)."""
+class Beta(NamedPrior):
+    """For parameters between two limits: their share of the way from the lower to the upper one is beta(a, b).
 
-    a: float
-    b: float
+    So for a share such as phi(bym2(r)) it is the prior itself, for a correlation rho that of (rho + 1) / 2.
 
-    def __str__(self) -> str:
-        return f"beta({_short(self.a)}, {_short(self.b)})"
+    >>> print(beta(2, 1))
+    beta(2, 1)
+    """
+
+    a: float = 1.0
+    b: float = 1.0
 
 
 @final
 @stored("prior.uniform")
 @dataclass(frozen=True)
-class Uniform(PositivePrior):
+class Uniform(NamedPrior, PositivePrior):
     """Every value between ``lower`` and ``upper`` alike."""
 
-    lower: float
-    upper: float
+    any_sign = ("lower", "upper")
+    lower: float = 0.0
+    upper: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lower >= self.upper:
+            raise InputError("uniform needs lower < upper", f"{self.lower} and {self.upper}",
+                             "Pass the smaller one first.")
 
     def log_density(self, value: float) -> float:
         return -math.log(self.upper - self.lower) if self.lower <= value <= self.upper else -math.inf
@@ -229,18 +256,20 @@ class Uniform(PositivePrior):
     def stan(self, name: str) -> str:
         return f"uniform_lpdf({name} | {literal(self.lower)}, {literal(self.upper)})"
 
-    def __str__(self) -> str:
-        return f"uniform({_short(self.lower)}, {_short(self.upper)})"
-
 
 @final
 @stored("prior.pc_correlation")
 @dataclass(frozen=True)
-class PCCorrelation(Prior):
+class PCCorrelation(NamedPrior):
     """Penalised complexity of a correlation r, the simplest model being r = 0: sqrt(-log(1 - r^2)) is exponential."""
 
-    limit: float
-    probability: float  # of |r| > limit
+    limit: float = 0.5
+    probability: float = 0.5  # of |r| > limit
+
+    def __post_init__(self) -> None:
+        for value in (self.limit, self.probability):
+            _probability("pc_correlation", value)
+        super().__post_init__()
 
     def log_density(self, value: float) -> float:
         rate = -math.log(self.probability) / math.sqrt(-math.log1p(-self.limit**2))
@@ -253,60 +282,36 @@ class PCCorrelation(Prior):
         distance = f"sqrt(-log1m({name}^2))"
         return f"log(0.5 * {rate} * abs({name}) / {distance}) - {rate} * {distance} - log1m({name}^2)"
 
-    def __str__(self) -> str:
-        return f"pc_correlation({_short(self.limit)}, {_short(self.probability)})"
-
 
 @final
 @stored("prior.lkj")
 @dataclass(frozen=True)
-class LKJ(Prior):
+class LKJ(NamedPrior):
     """Density of a correlation matrix proportional to det^(eta - 1): 1 is uniform, more pulls towards 0."""
 
-    eta: float
-
-    def __str__(self) -> str:
-        return f"lkj({_short(self.eta)})"
+    eta: float = 2.0
 
 
 @final
 @stored("prior.dirichlet")
 @dataclass(frozen=True)
-class Dirichlet(Prior):
+class Dirichlet(NamedPrior):
     """For cut points: the probabilities of the levels at f = 0 are Dirichlet with this concentration each."""
 
-    concentration: float
-
-    def __str__(self) -> str:
-        return f"dirichlet({_short(self.concentration)})"
+    concentration: float = 1.0
 
 
 @final
 @stored("prior.fixed")
 @dataclass(frozen=True)
-class Fixed(Prior):
+class Fixed(NamedPrior):
     """A parameter that is known: held at this value."""
 
     value: float
 
-    def __str__(self) -> str:
-        return f"fixed({_short(self.value)})"
 
-
-def normal(mean: float = 0.0, sd: float = 1.0) -> Normal:
-    """N(mean, sd^2), for coefficients.
-
-    >>> print(normal(0, 2.5))
-    normal(0, 2.5)
-    """
-    return Normal(_number("normal", "mean", mean), _positive("normal", "sd", sd))
-
-
-def exponential(mean: float = 1.0, power: float = 1.0) -> Exponential:
-    """An exponential density with this mean (not rate), of value^power."""
-    if _number("exponential", "power", power) == 0.0:
-        raise InputError("exponential needs a power other than 0", "0", "Leave it out for standard deviations.")
-    return Exponential(_positive("exponential", "mean", mean), float(power))
+normal, exponential, half_normal, log_normal, gamma = Normal, Exponential, HalfNormal, LogNormal, Gamma
+lkj, dirichlet, fixed, beta, uniform, pc_correlation = LKJ, Dirichlet, Fixed, Beta, Uniform, PCCorrelation
 
 
 def pc_variance(sd: float = 1.0, probability: float = 0.05) -> Exponential:
@@ -336,53 +341,6 @@ def pc_lengthscale(lower: float = 0.1, probability: float = 0.05, dim: int = 1) 
     return Exponential(_positive("pc_lengthscale", "lower", lower) ** power / rate, power)
 
 
-def half_normal(sd: float = 1.0) -> HalfNormal:
-    """The positive half of N(0, sd^2)."""
-    return HalfNormal(_positive("half_normal", "sd", sd))
-
-
-def log_normal(median: float = 1.0, sd: float = 1.0) -> LogNormal:
-    """log(value) ~ N(log median, sd^2)."""
-    return LogNormal(_positive("log_normal", "median", median), _positive("log_normal", "sd", sd))
-
-
-def gamma(shape: float, rate: float) -> Gamma:
-    """Density proportional to value^(shape - 1) exp(-rate value)."""
-    return Gamma(_positive("gamma", "shape", shape), _positive("gamma", "rate", rate))
-
-
-def lkj(eta: float = 2.0) -> LKJ:
-    """For correlations: density proportional to det^(eta - 1)."""
-    return LKJ(_positive("lkj", "eta", eta))
-
-
-def dirichlet(concentration: float = 1.0) -> Dirichlet:
-    """For the cut points of an ordinal response."""
-    return Dirichlet(_positive("dirichlet", "concentration", concentration))
-
-
-def beta(a: float = 1.0, b: float = 1.0) -> Beta:
-    """For a share such as phi(bym2(r)); for a correlation rho, of (rho + 1) / 2.
-
-    >>> print(beta(2, 1))
-    beta(2, 1)
-    """
-    return Beta(_positive("beta", "a", a), _positive("beta", "b", b))
-
-
-def pc_correlation(limit: float = 0.5, probability: float = 0.5) -> PCCorrelation:
-    """Penalised complexity for a correlation: P(|rho| > limit) = probability."""
-    return PCCorrelation(_probability("pc_correlation", limit), _probability("pc_correlation", probability))
-
-
-def uniform(lower: float = 0.0, upper: float = 1.0) -> Uniform:
-    """Every value between two limits alike."""
-    low, high = _number("uniform", "lower", lower), _number("uniform", "upper", upper)
-    if low >= high:
-        raise InputError("uniform needs lower < upper", f"{lower} and {upper}", "Pass the smaller one first.")
-    return Uniform(low, high)
-
-
 def pc_range(limit: float, probability: float = 0.5) -> Exponential:
     """For the range of a field over two coordinates: penalised complexity with P(range < limit) = probability.
 
@@ -393,11 +351,6 @@ def pc_range(limit: float, probability: float = 0.5) -> Exponential:
     """
     return Exponential(-1.0 / (math.log(_probability("pc_range", probability)) * _positive("pc_range", "limit", limit)),
                        -1.0)
-
-
-def fixed(value: float) -> Fixed:
-    """Hold a standard deviation, a dispersion, a lengthscale at this value."""
-    return Fixed(_positive("fixed", "value", value))
 
 
 PRIORS: dict[str, Callable[..., Prior]] = {

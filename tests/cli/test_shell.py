@@ -168,7 +168,7 @@ def test_json_is_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
 
 
 def test_only_columns_of_the_formula_are_read() -> None:
-    from klimb.cli.needs import columns_of
+    from klimb.cli.fit import columns_of
 
     header = ("y", "w", *(f"x{i}" for i in range(3000)), "unused")
     long = "y ~ " + " + ".join(header[2:-1])

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from klimb.cli.tables.read import read_table, stream_table
-from klimb.cli.tables.records import MISSING, ReadOptions
+from klimb.cli.tables.read import MISSING, ReadOptions, read_table, stream_table
 from klimb.errors import InputError
 
 

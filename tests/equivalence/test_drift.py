@@ -9,10 +9,9 @@ import scipy.sparse as sp
 import klimb
 from klimb.active import ActiveLearner, Bald, Marginals, batch
 from klimb.active.belief import Belief, PrimalBelief, belief_of
-from klimb.active.box import box_around
 from klimb.active.marginals import Drift
 from klimb.active.pool import as_pool
-from klimb.active.shortlist import Shortlist
+from klimb.active.shortlist import Shortlist, box_around
 from klimb.latents import Weights
 from klimb.sites import Logistic, Probit
 

@@ -12,8 +12,8 @@ from klimb.errors import InputError
 from klimb.formula import FormulaError, parse, quote
 from klimb.formula.errors import pointed
 from klimb.formula.functions import FUNCTIONS, RESERVED
+from klimb.formula.nodes import tokenize
 from klimb.formula.parts import Grouping, expand
-from klimb.formula.tokens import tokenize
 
 COLUMNS = ["y", "a", "b", "c", "x", "z", "g", "h"]
 

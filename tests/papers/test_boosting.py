@@ -10,9 +10,8 @@ import pytest
 from scipy.special import logsumexp
 
 import klimb
-from klimb.boosting.gaussians import Gaussians, log_mixture
-from klimb.boosting.nodes import nodes
-from klimb.boosting.weights import corrective
+from klimb.boosting.gaussians import Gaussians, log_mixture, nodes
+from klimb.boosting.paper import corrective
 
 
 def cauchy(x: np.ndarray) -> np.ndarray:

@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from klimb.report import charts, scales
+from klimb.report import charts
+from klimb.report import svg as scales
 from klimb.report.diagnostics import calibration, pit_histogram
 from klimb.report.page import page
 from klimb.report.records import (

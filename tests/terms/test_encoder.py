@@ -18,7 +18,7 @@ from tests.terms.view import View, encode, view
 from klimb._stored import pack, unpack
 from klimb.errors import InputError
 from klimb.formula import FormulaError
-from klimb.formula.products import INTERCEPT
+from klimb.formula.factors import INTERCEPT
 from klimb.terms.base import UNSEEN
 from klimb.terms.encoder import Encoder
 from klimb.terms.smooth import Smooth, roughness

@@ -13,13 +13,12 @@ from scipy.special import gammaln, logsumexp
 
 import klimb
 from klimb.boosting import Above, Below, Interval, Ordered, Positive, Real, Simplex, TargetError
-from klimb.boosting.gaussians import Gaussians, divergence, log_mixture
+from klimb.boosting.gaussians import Gaussians, divergence, log_mixture, nodes
 from klimb.boosting.hellinger import _overlaps, affinities, best_lengths, products
-from klimb.boosting.nodes import nodes
+from klimb.boosting.paper import bracketed_newton, newton_exclusive, newton_inclusive
 from klimb.boosting.refine import ProximalObjective, evaluated
 from klimb.boosting.target import Target
 from klimb.boosting.transforms import TransformedBlocks
-from klimb.boosting.weights import bracketed_newton, newton_exclusive, newton_inclusive
 from klimb.errors import InputError
 
 RNG = np.random.default_rng(0)

@@ -18,7 +18,7 @@ from klimb.conjugate.models import (
     probabilistic_pca,
     regression,
 )
-from klimb.conjugate.models.hierarchical import standard_deviation
+from klimb.conjugate.models.regression import standard_deviation
 from klimb.errors import InputError
 
 

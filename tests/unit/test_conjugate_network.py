@@ -35,8 +35,7 @@ from klimb.conjugate import (
 )
 from klimb.conjugate.chain import MarkovChain
 from klimb.conjugate.families import Categorical, Dirichlet, MultivariateNormal, NormalWishart
-from klimb.conjugate.loop import update
-from klimb.conjugate.network import Network, prior_state
+from klimb.conjugate.loop import Network, prior_state, update
 from klimb.errors import InputError
 
 RNG = np.random.default_rng(7)

@@ -7,7 +7,7 @@ import pytest
 
 import klimb
 from klimb.conjugate.models import poisson_factorisation
-from klimb.conjugate.models.counts import _Side, _tilted
+from klimb.conjugate.models.factorisation import _Side, _tilted
 from klimb.errors import InputError
 from klimb.infer.minibatch import minibatch
 

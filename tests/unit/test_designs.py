@@ -9,8 +9,7 @@ import scipy.sparse
 import klimb
 from klimb import latents, sites
 from klimb.errors import InputError
-from klimb.linalg.matrix import DenseDesign, as_design
-from klimb.linalg.sparse import PairedDesign, SparseDesign
+from klimb.linalg.matrix import DenseDesign, PairedDesign, SparseDesign, as_design
 
 RNG = np.random.default_rng(0)
 N, D = 200, 40

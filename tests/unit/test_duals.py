@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose
 from klimb import sites
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
-from klimb.sites import duals
+from klimb.sites import local as duals
 from klimb.sites.base import Expectation, Site, clean_data
 from klimb.sites.even import even_part_of_point
 

@@ -10,18 +10,11 @@ from scipy.sparse.linalg import LinearOperator
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.linalg.factors import FactorPlan, cheapest_plan, factorise
-from klimb.linalg.factors.levels import find_levels, sparse_pattern
-from klimb.linalg.krylov import (
-    Identity,
-    Jacobi,
-    LowRankPlusDiagonal,
-    ScaledLanczos,
-    SparsePart,
-    choose_preconditioner,
-    lanczos,
-    solve,
-    sparse_part,
-)
+from klimb.linalg.factors.sparse import analysed as find_levels
+from klimb.linalg.factors.sparse import sparse_pattern
+from klimb.linalg.krylov import ScaledLanczos, choose_preconditioner, lanczos, solve, sparse_part
+from klimb.linalg.krylov.cg import Identity, Jacobi
+from klimb.linalg.krylov.surrogates import LowRankPlusDiagonal, SparsePart
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import as_operator
 

@@ -10,7 +10,7 @@ from klimb import kernels, latents, sites
 from klimb.errors import InputError
 from klimb.infer.minibatch import minibatch
 from klimb.kernels.means import ConstantMean
-from klimb.linalg.whitening import Whitener
+from klimb.numerics.dense import Whitener
 from klimb.rows.kernel_rows import KernelRows, inducing_latent
 from klimb.rows.source import StreamedRows, as_source
 

@@ -10,8 +10,17 @@ import pytest
 
 from klimb import sites
 from klimb.errors import InputError
-from klimb.numerics.gumbel import EDGES, SOFTENING, SWITCH, _by_quadrature, gumbel_normal
-from klimb.numerics.softmax import NORMAL_REACH, ROUNDING, log_probabilities, softmax_moments
+from klimb.numerics.softmax import (
+    EDGES,
+    NORMAL_REACH,
+    ROUNDING,
+    SOFTENING,
+    SWITCH,
+    _by_quadrature,
+    gumbel_normal,
+    log_probabilities,
+    softmax_moments,
+)
 
 REFERENCES = json.loads((Path(__file__).parent.parent / "references" / "softmax_references.json").read_text())
 

@@ -16,7 +16,7 @@ from klimb.infer.start import sites_at, start_at
 from klimb.latents.arrow import ArrowRows
 from klimb.latents.weights_posterior import WEIGHT_POSTERIORS, DenseWeights, Several, WideWeights
 from klimb.linalg.matrix import as_design
-from klimb.linalg.whitening import Whitener
+from klimb.numerics.dense import Whitener
 
 RNG = np.random.default_rng(3)
 N, D = 24, 4

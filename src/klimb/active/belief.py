@@ -21,8 +21,7 @@ from klimb.latents.base import Posterior
 from klimb.latents.kernel import DenseFactor, kernel_factor
 from klimb.latents.prior import WeightPrior
 from klimb.latents.weights import Weights
-from klimb.linalg.matrix import DesignMatrix
-from klimb.linalg.sparse import CsrDesign
+from klimb.linalg.matrix import CsrDesign, DesignMatrix
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, row_blocks
 from klimb.numerics.threads import threads_for

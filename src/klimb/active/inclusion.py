@@ -11,6 +11,7 @@ bound, this is the minimiser of phi_i of [N] (Appendix, "active learning scores"
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from klimb.infer.start import DIFFERENCE, newton_step
 from klimb.numerics.adaptive import Rows
 from klimb.numerics.arrays import Array
+from klimb.numerics.rules import legendre
 from klimb.numerics.search import monotone_root
 from klimb.sites.base import Expectation, Site
 from klimb.sites.local import SuperGaussian
@@ -28,6 +30,8 @@ ENOUGH = 1e-11  # size of the gradient in (m / sd, log v) at which a datum is do
 MOST_STEPS = 80
 FEW = 256  # data up to which one call of the oracle at twice as many points costs less than two calls
 ROUNDING = 1e-13  # what the bound of one datum may lose to rounding, relative to its terms
+LEVELS = 33  # quantiles of the predictive distribution that stand for counts and numbers
+SCORE_TOL = 1e-6  # of the new sites behind a score, whose error is then smaller still
 
 
 @final
@@ -184,3 +188,41 @@ def _local_site(site: SuperGaussian, y: Array, m: Array, v: Array) -> tuple[Arra
     first = site.oracle(y, m, v).gamma
     gamma = np.exp(monotone_root(excess, np.log(np.maximum(first, np.finfo(float).tiny)), np.full_like(m, 0.5)))
     return gamma, odd + gamma * centre
+
+
+def plain_site(site: Site) -> Site:
+    """The likelihood itself, where the site is its local bound."""
+    return site.site if isinstance(site, SuperGaussian) else site
+
+
+def response_nodes(site: Site, m: Array, v: Array) -> Iterator[tuple[Array, Array]]:
+    """Pairs (weight, y), each one per candidate; weights of a candidate sum to 1.
+
+    Classes are listed with their probabilities. Of counts and numbers the predictive quantiles at the nodes of a
+    Gauss-Legendre rule are taken: means of smooth functions of y under the predictive distribution.
+    """
+    plain = plain_site(site)
+    if plain.response == "classes":
+        p = plain.class_probabilities(m, v)
+        for k, label in enumerate(plain.labels()):
+            yield p[:, k], np.full_like(m, label)
+        return
+    levels, weight = legendre(LEVELS)
+    values = np.stack([plain.response_quantile(float(level), m, v) for level in levels])
+    finite = np.isfinite(values)  # counts beyond the largest float are left out
+    shares = np.where(finite, weight[:, None], 0.0)
+    shares /= np.maximum(shares.sum(axis=0), 1e-300)
+    yield from zip(shares, np.where(finite, values, 0.0), strict=True)
+
+
+def expected_gamma(site: Site, m: Array, v: Array) -> Array:
+    """E gamma over the predictive distribution of the label, one per marginal N(m, v).
+
+    >>> from klimb.sites import Gaussian
+    >>> expected_gamma(Gaussian(scale=0.5), np.zeros(1), np.ones(1)).round(9).tolist()
+    [4.0]
+    """
+    total = np.zeros_like(m)
+    for weight, y in response_nodes(site, m, v):
+        total += weight * np.nan_to_num(include(site, y, m, v, tol=SCORE_TOL).gamma, nan=0.0)
+    return total

@@ -15,9 +15,8 @@ from klimb._files import whole_file
 from klimb.active.batch import best_row, greedy_batch, score_rows
 from klimb.active.belief import Belief, CrossProducts
 from klimb.active.inclusion import Inclusion, include
-from klimb.active.marginals import Marginals, Snapshot, WorkCounts
+from klimb.active.marginals import Marginals, Snapshot, Targets, WorkCounts
 from klimb.active.model import linear_model
-from klimb.active.pending import Targets
 from klimb.active.pool import Index, Mask, as_pool, check_count, check_rows, fingerprint, take_rows
 from klimb.active.scores import Random, Score, as_score
 from klimb.active.shortlist import Shortlist

@@ -17,8 +17,7 @@ from klimb.infer.start import start_at
 from klimb.latents.base import Posterior
 from klimb.latents.prior import WeightPrior
 from klimb.latents.weights import Weights
-from klimb.linalg.matrix import DesignMatrix
-from klimb.linalg.sparse import PairedDesign
+from klimb.linalg.matrix import DesignMatrix, PairedDesign
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Site
 from klimb.sites.local import SuperGaussian

@@ -13,10 +13,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from klimb.active.averages import divergence_term
+from klimb.active.bald import divergence_term
+from klimb.active.inclusion import expected_gamma, plain_site
 from klimb.active.pool import Index
-from klimb.active.responses import plain_site
-from klimb.active.sizes import expected_gamma
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Site

@@ -10,8 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.linalg.matrix import BlockedDesign, DenseDesign, DesignMatrix, as_design
-from klimb.linalg.sparse import CsrDesign, SparseDesign, worth_pairing
+from klimb.linalg.matrix import (
+    BlockedDesign,
+    CsrDesign,
+    DenseDesign,
+    DesignMatrix,
+    SparseDesign,
+    as_design,
+    worth_pairing,
+)
 from klimb.numerics.arrays import Array, as_float, finite_sum
 from klimb.numerics.dense import row_blocks
 

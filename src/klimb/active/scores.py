@@ -11,10 +11,8 @@ from typing import ClassVar, final
 import numpy as np
 
 from klimb.active.bald import bald
-from klimb.active.inclusion import include
+from klimb.active.inclusion import SCORE_TOL, expected_gamma, include, plain_site, response_nodes
 from klimb.active.pairs import epig
-from klimb.active.responses import plain_site, response_nodes
-from klimb.active.sizes import SCORE_TOL, expected_gamma
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Site

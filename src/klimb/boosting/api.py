@@ -7,19 +7,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from klimb.boosting.box import box_coordinates
-from klimb.boosting.edge import cut_boosted
-from klimb.boosting.gaussians import Gaussians, one_gaussian
+from klimb.boosting.ascent import check_proper, starting_points
+from klimb.boosting.edge import box_coordinates, cut_boosted
+from klimb.boosting.gaussians import BoostStep, Gaussians, node_count, nodes, one_gaussian
 from klimb.boosting.hellinger import hellinger_boosted
 from klimb.boosting.inclusive import inclusive_refined
-from klimb.boosting.loop import Booster, first_gaussian, with_modes
-from klimb.boosting.lowrank import low_rank_gaussian
+from klimb.boosting.loop import Booster, first_gaussian, low_rank_gaussian, with_modes
 from klimb.boosting.mixture import Ended, Mixture
-from klimb.boosting.nodes import node_count, nodes
 from klimb.boosting.paper import laplacian_boosted
-from klimb.boosting.record import BoostStep
 from klimb.boosting.refine import EvaluatedMixture
-from klimb.boosting.support import check_proper, starting_points
 from klimb.boosting.target import LogDensity, Target
 from klimb.boosting.transforms import TransformedBlocks
 from klimb.errors import InputError
@@ -81,7 +77,7 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
 def _default(target: Target, starts: Any, spread: Any, n_components: int, divergence: str, component: str, weights: str,
              tol: float, max_evaluations: int, labels: tuple[str, ...], seed: int,
              watch: Callable[[BoostStep], None]) -> Mixture:
-    from klimb.boosting.support import finite_starts, meets_edge
+    from klimb.boosting.ascent import finite_starts, meets_edge
 
     starts = finite_starts(target, starts, spread, seed)
     if component == "lowrank" or (component == "auto" and target.dim > LOW_RANK_FROM):

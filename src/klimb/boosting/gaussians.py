@@ -1,13 +1,15 @@
-"""Several Gaussians side by side, and mixtures of them: log densities, responsibilities, derivatives."""
+"""Gaussians side by side, mixtures of them, their nodes, and what a run writes down after every accepted step."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Any, final
 
 import numpy as np
 
+from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
 
@@ -114,3 +116,77 @@ def divergence(new: Gaussians, old: Gaussians) -> Array:
     shift = np.einsum("kde,ke->kd", old.inverse_roots, new.means - old.means)
     spread = np.einsum("kde,kde->k", T, T) - new.dim - 2 * np.linalg.slogdet(T)[1]
     return np.asarray(0.5 * (spread + (shift**2).sum(axis=1)))
+
+
+@lru_cache(maxsize=64)
+def nodes(n: int, dim: int, seed: int = 0) -> Array:
+    """``n`` nodes (rounded up to an even number above 2 ``dim``), whose average z is 0 and average zz' is I exactly.
+
+    So expectations of quadratics under any Gaussian are exact, and the error of others is that of a quasi-random rule.
+
+    >>> z = nodes(16, 2)
+    >>> print(z.shape, bool(np.allclose(z.T @ z / len(z), np.eye(2))))
+    (16, 2) True
+    """
+    n = max(n, 2 * dim + 2)
+    n += n % 2
+    z = normal_draws(n, dim, seed=seed)
+    root = np.linalg.cholesky(z.T @ z / n)
+    z = np.linalg.solve(root, z.T).T
+    z.setflags(write=False)
+    return z
+
+
+def node_count(dim: int) -> int:
+    """How many nodes a component gets: enough to see more than a quadratic, few enough to be cheap."""
+    return max(32, 16 * dim) if dim <= 6 else max(96, 2 * dim + 40)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BoostStep:
+    """The mixture after a step: its size, weights, bound with standard error, and the evaluations used so far.
+
+    ``gap`` estimates KL(q || p) and ``duality_gap`` is the bound on it that Frank-Wolfe algorithms stop by (Locatello
+    et al. 2018): the largest log p - log q less its average, at the points the step had.
+    """
+
+    n_components: int
+    weights: Array
+    bound: float
+    bound_error: float
+    n_values: int
+    n_gradients: int
+    gap: float
+    duality_gap: float
+    parts: Gaussians = field(repr=False)
+
+
+def gaps(residual: Array, share: Array) -> tuple[float, float]:
+    """log E e^r - E r and max r - E r of the residuals r = log p - log q: an estimate of KL(q || p), and its bound.
+
+    p integrates to E e^r, so the first is the divergence itself where the points are q's; the second is what moving all
+    mass to the best point would gain, which no mixture can exceed.
+
+    >>> print([round(gap, 3) for gap in gaps(np.array([0.0, 1.0]), np.array([0.5, 0.5]))])
+    [0.12, 0.5]
+    """
+    inside = np.isfinite(residual) & (share > 0)
+    r, w = residual[inside], share[inside] / share[inside].sum()
+    top, average = float(r.max()), float(w @ r)
+    return top + float(np.log(w @ np.exp(r - top))) - average, top - average
+
+
+def step_of(target: Target, weights: Array, parts: Gaussians, X: Array, values: Array,
+            watch: Callable[[BoostStep], None]) -> BoostStep:
+    """The record of a mixture by log p at the nodes ``X`` (K x S x D) of its components, told to who watches."""
+    K, S, D = X.shape
+    residual = values - log_mixture(weights, parts.log_densities(X.reshape(-1, D))).reshape(K, S)
+    used, bound, error = weights > 0, -np.inf, np.inf
+    if np.isfinite(residual[used]).all():
+        bound = float(weights[used] @ residual[used].mean(axis=1))
+        error = float(np.sqrt(weights[used] ** 2 @ residual[used].var(axis=1) / S))
+    step = BoostStep(K, weights, bound, error, target.n_values, target.n_gradients,
+                     *gaps(residual.ravel(), np.repeat(weights / S, S)), parts)
+    watch(step)
+    return step

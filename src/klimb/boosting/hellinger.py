@@ -18,9 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from klimb.boosting.gaussians import Gaussians, log_mixture, one_gaussian
-from klimb.boosting.nodes import node_count, nodes
-from klimb.boosting.record import BoostStep, gaps
+from klimb.boosting.gaussians import BoostStep, Gaussians, node_count, nodes, one_gaussian, step_of
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 
@@ -42,7 +40,7 @@ def hellinger_boosted(target: Target, first: Gaussians, n_components: int, tol: 
     shift = float(log_d.max())  # inner products with f are kept relative to it
     d = np.exp(log_d - shift)
     lengths = best_lengths(affinities(parts), d)
-    steps = [_step(target, *products(lengths, parts), Z, watch)]
+    steps = [_judged(target, *products(lengths, parts), Z, watch)]
     previous = float(lengths @ d)
     checks = nodes(NODES * node_count(target.dim), target.dim, seed + 1)
     failures = 0
@@ -58,7 +56,7 @@ def hellinger_boosted(target: Target, first: Gaussians, n_components: int, tol: 
                 return *products(lengths, parts), steps, "gain"
             continue
         parts, d, lengths, previous, failures = more, more_d, more_lengths, cosine, 0
-        steps.append(_step(target, *products(lengths, parts), Z, watch))
+        steps.append(_judged(target, *products(lengths, parts), Z, watch))
     return *products(lengths, parts), steps, "components"
 
 
@@ -192,17 +190,9 @@ def _overlaps(one: Gaussians, parts: Gaussians, lengths: Array) -> tuple[float, 
     return float(z.sum()), (d_mean, 2.0 * d_S @ root)
 
 
-def _step(target: Target, weights: Array, parts: Gaussians, Z: Array, watch: Callable[[BoostStep], None]) -> BoostStep:
+def _judged(target: Target, weights: Array, parts: Gaussians, Z: Array,
+            watch: Callable[[BoostStep], None]) -> BoostStep:
     """The bound of q by nodes of all its products."""
     X = parts.at(Z[: max(64, 2 * parts.dim + 2)])
-    K, S, D = X.shape
-    residual = target.values(X.reshape(-1, D)).reshape(K, S)
-    residual = residual - log_mixture(weights, parts.log_densities(X.reshape(-1, D))).reshape(K, S)
-    share = np.repeat(weights / S, S)
-    finite = np.isfinite(residual.ravel())
-    bound = float(share @ residual.ravel()) if finite.all() else -np.inf
-    error = float(np.sqrt(weights**2 @ residual.var(axis=1) / S)) if finite.all() else np.inf
-    step = BoostStep(K, weights, bound, error, target.n_values, target.n_gradients,
-                     *gaps(residual.ravel(), share), parts)
-    watch(step)
-    return step
+    values = target.values(X.reshape(-1, parts.dim)).reshape(X.shape[:2])
+    return step_of(target, weights, parts, X, values, watch)

@@ -10,8 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.boosting.gaussians import Gaussians, log_mixture
-from klimb.boosting.record import BoostStep
+from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture
 from klimb.boosting.target import Target
 from klimb.boosting.transforms import Transform, points
 from klimb.boosting.trust import CHECKED, CorrectedMixture, MixtureTrust, Weighed, tail, trust_of

@@ -11,8 +11,7 @@ from typing import final
 
 import numpy as np
 
-from klimb.boosting.gaussians import Gaussians, log_mixture, widened
-from klimb.boosting.record import gaps
+from klimb.boosting.gaussians import Gaussians, gaps, log_mixture, widened
 from klimb.boosting.refine import EvaluatedMixture
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array

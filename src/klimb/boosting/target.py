@@ -8,12 +8,13 @@ error that names the point. -inf is a good answer: it marks a point outside the 
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import numpy as np
 
-from klimb.boosting import autodiff
 from klimb.boosting.transforms import TransformedBlocks
 from klimb.errors import InputError, KlimbError
 from klimb.numerics.arrays import Array
@@ -21,6 +22,59 @@ from klimb.numerics.arrays import Array
 LogDensity = Callable[[Any], Any]
 STEP = 1e-6  # of a forward difference, in units of the scale of a coordinate
 SHOWN = 6  # coordinates of a point that a message shows
+
+
+def recognise(log_density: LogDensity, point: Array) -> tuple[LogDensity, LogDensity] | None:
+    """Batched value and gradient of a JAX function of one point; None if ``log_density`` is not one.
+
+    Only a program that has imported JAX can hold such a function, so JAX is never imported here for nothing.
+    """
+    jax = sys.modules.get("jax")
+    if jax is None:
+        return None
+    with double_precision(jax):
+        try:
+            answer = log_density(jax.numpy.asarray(point))
+        except Exception:  # not a function of one JAX array; its own call reports what is wrong with it, if anything
+            return None
+        if not isinstance(answer, jax.Array) or answer.size != 1:
+            return None
+        value, slope = batched(jax, lambda x: jax.numpy.reshape(log_density(x), ()))
+        try:
+            slope(point)
+        except Exception:  # it works on numbers, with NumPy's functions or Python's branches, and cannot be traced
+            return None
+    return value, slope
+
+
+def batched(jax: Any, scalar: LogDensity) -> tuple[LogDensity, LogDensity]:
+    """A JAX function of one point and its gradient, compiled, for points or batches of NumPy."""
+    return _numpy(jax, jax.jit(jax.vmap(scalar))), _numpy(jax, jax.jit(jax.vmap(jax.grad(scalar))))
+
+
+def _numpy(jax: Any, function: LogDensity) -> LogDensity:
+    """``function`` from and to NumPy in double precision. Rows are padded to powers of 2: few shapes to compile for."""
+
+    def call(X: Array) -> Array:
+        rows = np.atleast_2d(X)
+        n = len(rows)
+        padded = np.concatenate([rows, np.repeat(rows[:1], (1 << (n - 1).bit_length()) - n, axis=0)])
+        with double_precision(jax):
+            answer = np.asarray(function(jax.numpy.asarray(padded)), dtype=np.float64)[:n]
+        return np.asarray(answer if np.ndim(X) == 2 else answer[0])
+
+    return call
+
+
+def double_precision(jax: Any) -> AbstractContextManager[Any]:
+    """A context with 64-bit numbers."""
+    if jax.config.jax_enable_x64:
+        return nullcontext()
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)  # type: ignore[no-any-return]
+    from jax.experimental import enable_x64
+
+    return enable_x64()  # type: ignore[no-any-return]
 
 
 class TargetError(KlimbError, RuntimeError):
@@ -56,7 +110,7 @@ class Target:
         point = np.zeros(self.dim) if near is None else np.asarray(near, dtype=np.float64)
         probes = self._probes(point)
         if gradient is None:
-            found = autodiff.recognise(log_density, probes[0])
+            found = recognise(log_density, probes[0])
             if found is not None:
                 log_density, gradient = found
                 self.has_gradient = True

@@ -11,7 +11,7 @@ from typing import Literal, final
 
 import numpy as np
 
-from klimb.boosting.weights import bracketed_newton
+from klimb.boosting.paper import bracketed_newton
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 

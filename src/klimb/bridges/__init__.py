@@ -11,9 +11,7 @@
 Each returns a `Bridge`; ``bridge.boost()`` fits the mixture, ``bridge.parameters(draws)`` names its draws.
 """
 
-from klimb.bridges.base import Bridge
-from klimb.bridges.callables import dynesty, emcee
 from klimb.bridges.languages import numpyro, pymc, stan
-from klimb.bridges.own import hyperparameters, latent
+from klimb.bridges.own import Bridge, dynesty, emcee, hyperparameters, latent
 
 __all__ = ["Bridge", "dynesty", "emcee", "hyperparameters", "latent", "numpyro", "pymc", "stan"]

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from klimb.bridges.base import Bridge, missing
+from klimb.boosting.target import batched, double_precision
+from klimb.bridges.own import Bridge, missing
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 
@@ -69,29 +70,19 @@ def numpyro(model: Any, *args: Any, seed: int = 0, **kwargs: Any) -> Bridge:
         from numpyro.infer.util import initialize_model
     except ImportError as error:
         raise missing("numpyro", "numpyro") from error
-    with _double(jax):
+    with double_precision(jax):
         info = initialize_model(jax.random.PRNGKey(seed), model, model_args=args, model_kwargs=kwargs)
         start, unravel = ravel_pytree(info.param_info.z)
-        value = jax.jit(jax.vmap(lambda theta: -info.potential_fn(unravel(theta))))
-        slope = jax.jit(jax.vmap(jax.grad(lambda theta: -info.potential_fn(unravel(theta)))))
-
-    def call(function: Any, theta: Any) -> Array:
-        rows = np.atleast_2d(theta)
-        n = len(rows)
-        padded = np.concatenate([rows, np.repeat(rows[:1], (1 << (n - 1).bit_length()) - n, axis=0)])
-        with _double(jax):
-            found = np.asarray(function(jax.numpy.asarray(padded)), dtype=np.float64)[:n]
-        return np.asarray(found if np.ndim(theta) == 2 else found[0])
+        value, slope = batched(jax, lambda theta: -info.potential_fn(unravel(theta)))
 
     def to_parameters(draws: Array) -> dict[str, Array]:
-        with _double(jax):
+        with double_precision(jax):
             rows = [info.postprocess_fn(unravel(jax.numpy.asarray(theta))) for theta in draws]
         return {name: np.stack([np.asarray(row[name]) for row in rows]) for name in rows[0]}
 
     names = tuple(f"{name}[{i}]" if np.size(leaf) > 1 else name
                   for name, leaf in sorted(info.param_info.z.items()) for i in range(int(np.size(leaf))))
-    return Bridge(lambda theta: call(value, theta), len(names), names, to_parameters, lambda theta: call(slope, theta),
-                  np.asarray(start, dtype=np.float64)[None])
+    return Bridge(value, len(names), names, to_parameters, slope, np.asarray(start, dtype=np.float64)[None])
 
 
 def stan(model: Any, *, transformed: bool = True) -> Bridge:
@@ -154,9 +145,3 @@ def gathered(names: list[str], columns: Array) -> dict[str, Array]:
             np.moveaxis(array, 0, -1)[place] = columns[:, column]
         found[name] = array
     return found
-
-
-def _double(jax: Any) -> Any:
-    from klimb.boosting.autodiff import double_precision
-
-    return double_precision(jax)

@@ -1,17 +1,97 @@
-"""klimb's own models: past one Gaussian where one is not enough."""
+"""What every bridge returns, functions written for emcee and dynesty, and klimb's own models past one Gaussian."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 
-from klimb.bridges.base import Bridge
+from klimb.boosting import Mixture, boost
 from klimb.errors import InputError
 from klimb.infer.result import Result
 from klimb.latents.base import Posterior
 from klimb.models.model import Model
 from klimb.numerics.arrays import Array
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Bridge:
+    """A log density in unconstrained coordinates, and the way back to the parameters of the model it came from."""
+
+    log_density: Callable[[Any], Any]
+    dim: int
+    names: tuple[str, ...]
+    to_parameters: Callable[[Array], dict[str, Array]]
+    gradient: Callable[[Any], Any] | None = None
+    init: Array | None = None
+    scale: float = 1.0
+
+    def boost(self, **options: Any) -> Mixture:
+        """`klimb.boost` of this log density; options are its own."""
+        given: dict[str, Any] = {"gradient": self.gradient, "init": self.init, "scale": self.scale, "names": self.names}
+        return boost(self.log_density, self.dim, **{**given, **options})
+
+    def parameters(self, draws: Array) -> dict[str, Array]:
+        """The model's parameters at the rows of ``draws``, by name."""
+        return self.to_parameters(np.atleast_2d(draws))
+
+
+def missing(package: str, extra: str) -> ImportError:
+    """What to raise where a bridge's package is not installed."""
+    return ImportError(f"this bridge needs the package {package}: pip install {extra}")
+
+
+def emcee(log_prob: Callable[..., Any], ndim: int, *, args: Sequence[Any] = (), names: Sequence[str] | None = None,
+          init: Any = None) -> Bridge:
+    """The log probability function of an `emcee.EnsembleSampler`, with its ``args``.
+
+    >>> q = emcee(lambda theta, centre: -0.5 * np.sum((theta - centre) ** 2), 2, args=[np.array([1.0, 2.0])]).boost()
+    >>> print(q.mean.round(4), q.n_components)
+    [1. 2.] 1
+    """
+    labels = tuple(names) if names is not None else tuple(f"x{j}" for j in range(ndim))
+
+    def log_density(theta: Array) -> Any:
+        return log_prob(theta, *args)
+
+    return Bridge(log_density, ndim, labels, _columns(labels), init=None if init is None else np.asarray(init, float))
+
+
+def dynesty(loglike: Callable[[Array], float], prior_transform: Callable[[Array], Any], ndim: int, *,
+            names: Sequence[str] | None = None) -> Bridge:
+    """A log likelihood and a prior transform, as dynesty takes them, both of one point.
+
+    The mixture lives where the prior is N(0, I): a point e there is prior_transform(Phi(e)). So the bound and the log
+    evidence are those of the model, as in nested sampling.
+
+    >>> bridge = dynesty(lambda x: -50.0 * np.sum((x - 0.3) ** 2), lambda cube: 2.0 * cube - 1.0, 1, names=["x"])
+    >>> q = bridge.boost()
+    >>> print(round(float(bridge.parameters(q.sample(4000))["x"].mean()), 2), round(q.corrected.log_evidence, 2))
+    0.3 -2.08
+    """
+    from scipy.special import ndtr
+
+    labels = tuple(names) if names is not None else tuple(f"x{j}" for j in range(ndim))
+
+    def place(e: Array) -> Array:
+        cube = np.clip(ndtr(e), 1e-300, 1.0 - 1e-16)  # a prior transform may not know the ends of the cube
+        return np.asarray(prior_transform(cube), dtype=np.float64)
+
+    def log_density(e: Array) -> float:
+        return float(loglike(place(e))) - 0.5 * float(e @ e) - 0.5 * ndim * float(np.log(2.0 * np.pi))
+
+    def to_parameters(draws: Array) -> dict[str, Array]:
+        placed = np.stack([place(e) for e in draws])
+        return {name: placed[:, j] for j, name in enumerate(labels)}
+
+    return Bridge(log_density, ndim, labels, to_parameters)
+
+
+def _columns(labels: tuple[str, ...]) -> Callable[[Array], dict[str, Array]]:
+    return lambda draws: {name: draws[:, j] for j, name in enumerate(labels)}
 
 
 def latent(result: Result) -> Bridge:

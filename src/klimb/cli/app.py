@@ -1,26 +1,28 @@
-"""The group of commands. Each lives in a module of its own, imported when it is called: --help stays fast."""
+"""The group of commands. Their modules are imported when they are called: --help stays fast."""
 
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import final
 
 import click
 
 import klimb
+from klimb.cli.shell import emit
 
-COMMANDS = {  # name: (module, one line for --help)
-    "fit": ("klimb.cli.fit", "Fit a model given by a formula, print its table, save it."),
-    "predict": ("klimb.cli.predict", "Predict new rows with intervals."),
-    "report": ("klimb.cli.report", "Write a one-page HTML report of a saved fit."),
-    "compare": ("klimb.cli.compare", "Rank saved fits of the same data."),
-    "check": ("klimb.cli.check", "Say whether a saved fit can be believed, and why."),
-    "info": ("klimb.cli.info", "Say what a saved file holds."),
-    "calibrate": ("klimb.cli.calibrate", "Check by simulation that intervals hold what they promise."),
-    "label": ("klimb.cli.label", "Label a table on a local page; the model asks for what it learns most from."),
-    "demo": ("klimb.cli.demo", "Fit the bundled example and write its report."),
-    "reproduce": ("klimb.cli.reproduce", "Reproduce tables and figures of the papers klimb stands on."),
-    "completion": ("klimb.cli.completion", "Print the completion script for a shell."),
+COMMANDS = {  # name: (where it is, one line for --help)
+    "fit": ("klimb.cli.fit.command", "Fit a model given by a formula, print its table, save it."),
+    "predict": ("klimb.cli.predict.command", "Predict new rows with intervals."),
+    "report": ("klimb.cli.saved.report_command", "Write a one-page HTML report of a saved fit."),
+    "compare": ("klimb.cli.saved.compare_command", "Rank saved fits of the same data."),
+    "check": ("klimb.cli.saved.check_command", "Say whether a saved fit can be believed, and why."),
+    "info": ("klimb.cli.saved.info_command", "Say what a saved file holds."),
+    "calibrate": ("klimb.cli.fit.calibrate_command", "Check by simulation that intervals hold what they promise."),
+    "label": ("klimb.cli.label.command", "Label a table on a local page; the model asks for what it learns most from."),
+    "demo": ("klimb.cli.app.demo_command", "Fit the bundled example and write its report."),
+    "reproduce": ("klimb.cli.reproduce.command", "Reproduce tables and figures of the papers klimb stands on."),
+    "completion": ("klimb.cli.app.completion_command", "Print the completion script for a shell."),
 }
 
 EPILOG = """\b
@@ -46,7 +48,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(COMMANDS[cmd_name][0]).command
+        module, _, name = COMMANDS[cmd_name][0].rpartition(".")
+        command = getattr(import_module(module), name)
         assert isinstance(command, click.Command)
         return command
 
@@ -69,3 +72,39 @@ class Commands(click.Group):
 @click.version_option(klimb.__version__, message="klimb %(version)s")
 def app() -> None:
     """Latent Gaussian models by formula: fitted deterministically, with a verdict on whether to trust the answer."""
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion_command(shell: str) -> None:
+    """Print the script that lets SHELL complete commands, options and file names.
+
+    \b
+    Examples:
+      eval "$(klimb completion bash)"       # put this line into ~/.bashrc
+      klimb completion zsh > ~/.zfunc/_klimb
+      klimb completion fish > ~/.config/fish/completions/klimb.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    maker = get_completion_class(shell)
+    assert maker is not None
+    emit(maker(app, {}, "klimb", "_KLIMB_COMPLETE").source())
+
+
+@click.command("demo")
+@click.option("-o", "--output", "folder", metavar="DIRECTORY", default=".", show_default=True,
+              type=click.Path(file_okay=False, path_type=Path), help="Where the three files go.")
+def demo_command(folder: Path) -> int:
+    """Fit the bundled example (a mixed logistic regression), predict, and write report, picture and table.
+
+    \b
+    Examples:
+      klimb demo
+      klimb demo -o /tmp/klimb-demo
+    """
+    from klimb.cli.fit import exit_code
+    from klimb.demo.run import run
+
+    folder.mkdir(parents=True, exist_ok=True)
+    return exit_code(run(folder, emit))

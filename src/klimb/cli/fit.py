@@ -1,36 +1,29 @@
-"""``klimb fit``: from a formula and a table to coefficients, a verdict and a file."""
+"""``klimb fit`` and ``calibrate``: from a formula and a table to coefficients, a verdict and a file."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-from klimb.cli.options import (
-    json_option,
-    level_option,
-    modelling,
-    output_option,
-    quiet_option,
-    read_options,
-    reading,
-)
+from klimb.cli import IN_DOUBT, MISFIT, shell
+from klimb.errors import no_column
 
 
 @click.command("fit", no_args_is_help=True)
 @click.argument("formula")
 @click.argument("data", metavar="DATA")
-@modelling
-@output_option("Save the fit here (for predict, report, compare).")
+@shell.modelling
+@shell.output_option("Save the fit here (for predict, report, compare).")
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(dir_okay=False),
               help="Write the HTML report as well.")
 @click.option("--exact", is_flag=True, help="Sample the model exactly afterwards, and say how far the fit was off.")
 @click.option("--strict", is_flag=True, help="Leave with exit code 4 where the model does not suit the data.")
-@level_option()
-@json_option
-@quiet_option
-@reading
+@shell.level_option()
+@shell.json_option
+@shell.quiet_option
+@shell.reading
 def command(formula: str, data: str, output: str | None, report_path: str | None, exact: bool, strict: bool,
             level: float, as_json: bool, quiet: bool, **how: Any) -> int:
     """Fit FORMULA to the table DATA (CSV, Parquet, npz, svmlight; - is standard input) and print the table.
@@ -44,35 +37,30 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
       zcat big.csv.gz | klimb fit "y ~ ." - --json --quiet > fit.json
       klimb fit '`blood pressure` ~ age' survey.csv --prior "age=normal(0, 1)"
     """
-    from klimb.cli.shell import check_targets, emit, say
-
-    check_targets(output, report_path, sources=(data,))
+    shell.check_targets(output, report_path, sources=(data,))
     fit = fit_table(formula, data, level=level, quiet=quiet, **how)
     fit = fit.exact() if exact else fit
     if as_json:
-        from klimb.cli.facts import fit_json
-
-        emit(json.dumps(fit_json(fit), ensure_ascii=False, allow_nan=False))
+        shell.emit_json(fit_json(fit))
     else:
-        emit(str(fit))
+        shell.emit(str(fit))
     if output is not None:
         fit.save(output)
-        say(f"saved: {output}", quiet)
+        shell.say(f"saved: {output}", quiet)
     if report_path is not None:
-        from klimb.cli.report import write_report
+        from klimb.cli.saved import write_report
 
         write_report(fit, report_path, source=data, command=again(formula, data, output, exact=exact, **how))
-        say(f"report: {report_path}", quiet)
+        shell.say(f"report: {report_path}", quiet)
     return exit_code(fit, strict)
 
 
 def fit_table(formula: str, data: str, *, family: str, link: str | None, priors: tuple[str, ...], weights: str | None,
               on_missing: str, hyper: Any, level: float, quiet: bool, **how_to_read: Any) -> Any:
     """Read the columns that the formula needs, and fit."""
-    from klimb.cli.needs import columns_of
     from klimb.cli.tables.read import read_table
 
-    options = read_options(**how_to_read)
+    options = shell.read_options(**how_to_read)
     given = prior_texts(priors)
     table = read_table(data, columns_of(formula, weights), options)
     import klimb
@@ -114,8 +102,105 @@ def prior_texts(given: tuple[str, ...]) -> dict[str, str]:
 
 def exit_code(fit: Any, strict: bool = False) -> int:
     """0 for a fit to rely on, 3 for one that did not converge or is in doubt, with ``strict`` 4 for a misfit."""
-    from klimb.cli import IN_DOUBT, MISFIT
-
     if not fit.converged or fit.trust_summary.verdict == "doubt":
         return IN_DOUBT
     return MISFIT if strict and fit.checks.verdict == "misfit" else 0
+
+
+def columns_of(formula: str, *others: str | None) -> Callable[[tuple[str, ...]], Sequence[str]]:
+    """For a header, the columns that ``formula`` uses (all for a dot) and ``others``; errors point at absent ones.
+
+    >>> columns_of("y ~ log(x) + (1 | g)", "w")(("g", "w", "x", "y", "z"))
+    ['g', 'w', 'x', 'y']
+    """
+    from klimb.formula import parse
+    from klimb.formula.nodes import Dot, Node, children
+    from klimb.formula.parts import check_columns, used_columns
+
+    parsed = parse(formula)
+    extra = [name for name in others if name is not None]
+
+    def has_dot(node: Node) -> bool:
+        stack = [node]  # a long sum is a deep tree: no recursion
+        while stack:
+            top = stack.pop()
+            if isinstance(top, Dot):
+                return True
+            stack += children(top)
+        return False
+
+    def choose(header: tuple[str, ...]) -> Sequence[str]:
+        check_columns(parsed, header)
+        for name in extra:
+            if name not in header:
+                raise no_column(name, header)
+        if has_dot(parsed.right):
+            return header
+        used = {name.name for side in (parsed.response, parsed.right) for name in used_columns(side, formula)}
+        return [name for name in header if name in used or name in extra]
+
+    return choose
+
+
+def fit_json(fit: Any) -> dict[str, Any]:
+    """The schema ``klimb.fit/1`` of docs/command-line.md: numbers in full precision, null where there is none."""
+    import klimb
+    from klimb.models.reporting import family_words
+    from klimb.report.records import to_json
+
+    loo, trust = fit.loo(), fit.trust_summary
+    return {
+        "schema": "klimb.fit/1",
+        "klimb": klimb.__version__,
+        "formula": fit.formula,
+        "family": family_words(fit),
+        "interval": fit.interval,
+        "rows": fit.n,
+        "dropped": fit.observed.dropped,
+        "coefficients": to_json(fit.coefficient_rows()),
+        "parameters": to_json(fit.parameter_rows()),
+        "priors": dict(fit.priors),
+        "bound": to_json(fit.bound),
+        "converged": fit.converged,
+        "status": fit.status.name.lower(),
+        "advice": fit.status.advice,
+        "loo": to_json({"elpd": loo.elpd, "se": loo.se, "failed": loo.failed}),
+        "trust": to_json({"verdict": trust.verdict, "number": trust.number, "measures": trust.headline,
+                          "advice": trust.advice}),
+        "checks": fit.checks.to_dict(),
+        "notes": list(fit.notes),
+    }
+
+
+@click.command("calibrate", no_args_is_help=True)
+@click.argument("formula")
+@click.argument("data", metavar="DATA")
+@shell.modelling
+@click.option("-n", "--simulations", "n", type=click.IntRange(min=1), default=200, show_default=True,
+              help="How many data sets to simulate and fit.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the simulated data: the only random part.")
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes to fit in.")
+@shell.json_option
+@shell.quiet_option
+@shell.reading
+def calibrate_command(formula: str, data: str, n: int, seed: int, workers: int, as_json: bool, quiet: bool,
+                      **how: Any) -> int:
+    """Simulate data from the priors of a model, fit them, and count how often intervals cover the truth.
+
+    The design is that of DATA; standard deviations of groups and other parameters stay at their best for it. Leaves
+    with exit code 3 if coverage lies outside what chance explains.
+
+    \b
+    Examples:
+      klimb calibrate "passed ~ hours + (1 | school)" pupils.csv --family bernoulli
+      klimb calibrate "count ~ day" traps.csv --family poisson -n 500 --json
+    """
+    import klimb
+
+    fit = fit_table(formula, data, level=0.9, quiet=quiet, **how)
+    found = klimb.calibrate(fit, n=n, seed=seed, workers=workers)
+    if as_json:
+        shell.emit_json({"schema": "klimb.calibrate/1", **found.to_dict()})
+    else:
+        shell.emit(f"{found}\n{'calibrated' if found.calibrated else 'not calibrated: do not rely on these intervals'}")
+    return 0 if found.calibrated else IN_DOUBT

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from klimb.cli.options import file_options, quiet_option, read_options
+from klimb.cli.shell import check_targets, emit, file_options, quiet_option, read_options, say
+from klimb.errors import InputError, listed, no_column
 
 RESERVED = "suh"  # keys of the page itself: skip, undo, hide
 
@@ -76,8 +77,6 @@ def beside(data: str, ending: str) -> Path:
     >>> str(beside("reviews.csv.gz", ".labels.jsonl")), str(beside("a.b/c", ".labels.csv"))
     ('reviews.labels.jsonl', 'a.b/c.labels.csv')
     """
-    from klimb.errors import InputError
-
     if data == "-":
         raise InputError("a file to label, which is still there the next time", "standard input", "Save it first.")
     place = Path(data)
@@ -91,7 +90,6 @@ def serve(stack: contextlib.ExitStack, data: str, journal_path: Path, out: str, 
     from klimb.apps.label.journal import Journal
     from klimb.apps.label.server import LabelServer
     from klimb.apps.label.session import Session
-    from klimb.cli.shell import say
 
     journal = stack.enter_context(Journal(journal_path))
     items, settings, keys = begin(journal, data, quiet, **how)
@@ -135,11 +133,9 @@ def begin(journal: Any, data: str, quiet: bool, *, labels: tuple[str, ...] | Non
     """Items, settings and keys; the settings are those of the journal, if there is one. It is begun last of all."""
     from datetime import UTC, datetime
 
-    from klimb.apps.label.export import standing
     from klimb.apps.label.items import items_of
+    from klimb.apps.label.journal import standing
     from klimb.apps.label.settings import Settings, agree, same_data
-    from klimb.cli.shell import say
-    from klimb.errors import InputError
 
     if positive is not None:
         if labels is not None:
@@ -171,7 +167,6 @@ def read_columns(data: str, text: tuple[str, ...], columns: tuple[str, ...], sho
                  id_column: str | None, **how_to_read: Any) -> dict[str, Any]:
     """The columns that are needed, and no others."""
     from klimb.cli.tables.read import read_table
-    from klimb.errors import InputError, listed, nearest
 
     wanted = [*text, *columns, *show, *([] if id_column is None else [id_column])]
 
@@ -181,8 +176,7 @@ def read_columns(data: str, text: tuple[str, ...], columns: tuple[str, ...], sho
                              f"Say --text COLUMN or --columns A,B. The columns are: {listed(header)}.")
         for name in wanted:
             if name not in header:
-                raise InputError("a column of the data", repr(name),
-                                 f"{nearest(name, header)}The columns are: {listed(header)}.")
+                raise no_column(name, header)
         return list(dict.fromkeys(wanted))
 
     as_text = (*text, *([] if id_column is None or id_column in columns else [id_column]))
@@ -195,8 +189,6 @@ def check_keys(keys: tuple[str, ...] | None, count: int) -> str:
     >>> check_keys(None, 2), check_keys(("Y", "n"), 2)
     ('12', 'yn')
     """
-    from klimb.errors import InputError
-
     if keys is None:
         return "123456789"[:count]
     lowered = tuple(key.lower() for key in keys)
@@ -221,10 +213,7 @@ def progress(quiet: bool) -> Any:
 
 def write_export(journal: Path, out: str, quiet: bool) -> int:
     """The labels of a journal as a table."""
-    from klimb.apps.label.export import exported, standing
-    from klimb.apps.label.journal import read
-    from klimb.cli.shell import emit, say
-    from klimb.errors import InputError
+    from klimb.apps.label.journal import exported, read, standing
 
     if not journal.is_file():
         raise InputError("a journal to export", f"no file {journal}", "Label something first, or name it: --journal.")
@@ -240,8 +229,7 @@ def write_export(journal: Path, out: str, quiet: bool) -> int:
 
 def finish(session: Any, out: str, quiet: bool) -> None:
     """At the end, the table; none for nothing."""
-    from klimb.apps.label.export import csv_text
-    from klimb.cli.shell import emit, say
+    from klimb.apps.label.journal import csv_text
 
     labels = session.standing()
     if out == "-":
@@ -261,9 +249,7 @@ def save(text: str, out: str) -> None:
 
 def check_out(out: str, source: str) -> None:
     """Before the work: can the table be written, and does it overwrite nothing but an earlier one?"""
-    from klimb.apps.label.export import COLUMNS
-    from klimb.cli.shell import check_targets
-    from klimb.errors import InputError
+    from klimb.apps.label.journal import COLUMNS
 
     check_targets(out, sources=(source,))
     if out != "-" and Path(out).is_file() and (begins := first_line(out)) not in ("", ",".join(COLUMNS)):

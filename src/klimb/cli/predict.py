@@ -13,7 +13,8 @@ from typing import IO, Any, TypeAlias
 
 import click
 
-from klimb.cli.options import level_option, output_option, quiet_option, read_options, reading
+from klimb.cli.shell import check_targets, hush, level_option, output_option, quiet_option, read_options, reading, say
+from klimb.errors import InputError, no_column
 
 Piece: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 KINDS = ("mean", "latent", "response", "all")
@@ -44,11 +45,8 @@ def command(model: str, data: str, output: str | None, kind: str, keep: tuple[st
       klimb predict m.klimb new.parquet --keep-all -o predictions.parquet
       cut -d, -f2- big.csv | klimb predict m.klimb - --json | jq .mean
     """
-    from klimb.cli.shell import check_targets, hush, say
-    from klimb.models.files import load
-
     check_targets(output, sources=(model, data))
-    fit = load_fit(model, load)
+    fit = load_fit(model)
     options = read_options(**how_to_read)
     options = replace(options, kinds={**kinds_of(fit), **options.kinds})
     pieces = predicted(fit, data, options, kind, level, keep, keep_all)
@@ -66,9 +64,9 @@ def command(model: str, data: str, output: str | None, kind: str, keep: tuple[st
     return 0
 
 
-def load_fit(path: str, load: Any) -> Any:
+def load_fit(path: str) -> Any:
     """The fit in a file; an error if the file holds something else."""
-    from klimb.errors import InputError
+    from klimb.models.files import load
 
     found = load(path)
     if not hasattr(found, "formula"):
@@ -79,7 +77,7 @@ def load_fit(path: str, load: Any) -> Any:
 
 def kinds_of(fit: Any) -> dict[str, Any]:
     """Columns to be read as text because they hold levels: "007" is not 7 where the fit had text."""
-    from klimb.cli.tables.columns import number
+    from klimb.cli.tables.csvfile import number
     from klimb.rows.columns import number_label
 
     def plain_number(label: str) -> bool:
@@ -95,28 +93,22 @@ def predicted(fit: Any, data: str, options: Any, kind: str, level: float | None,
               keep_all: bool) -> Iterator[Piece]:
     """The kept columns and the predictions, piece by piece."""
     from klimb.cli.tables.read import stream_table
-    from klimb.errors import InputError, listed, nearest
 
     needed = {*fit.encoder.predictors, *(fit.encoder.response.columns if "trials" in fit.observed.aux else ())}
 
     def choose(header: tuple[str, ...]) -> list[str]:
         for name in keep:
             if name not in header:
-                raise InputError("--keep needs a column of the data", repr(name),
-                                 f"{nearest(name, header)}The columns are: {listed(header)}.")
-        absent = [name for name in fit.encoder.predictors if name not in header]
-        if absent:
-            raise InputError(f"the data must have the columns of {fit.formula!r}", f"no column {absent[0]!r}",
-                             f"{nearest(absent[0], header)}The columns are: {listed(header)}.")
+                raise no_column(name, header, "--keep needs a column of the data")
+        for name in fit.encoder.predictors:
+            if name not in header:
+                raise no_column(name, header, f"the data must have the columns of {fit.formula!r}")
         return [name for name in header if keep_all or name in needed or name in keep]
 
     for piece in stream_table(data, choose, options):
         kept = list(piece.columns) if keep_all else list(keep)
         frame = {name: values for name, values in piece.columns.items() if name in needed}
-        if piece.n:
-            columns = fit.predict(frame, interval=level, kind=kind)
-        else:
-            columns = {}
+        columns = fit.predict(frame, interval=level, kind=kind) if piece.n else {}
         # A kept column that has the name of a prediction is renamed.
         yield {f"data_{name}" if name in columns else name: piece.columns[name] for name in kept}, columns
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import click
 
-from klimb.cli.options import json_option, quiet_option
+from klimb.cli import INTERRUPTED, USER_ERROR
+from klimb.cli.shell import complain, emit, emit_json, json_option, quiet_option, say
+from klimb.errors import InputError
 
 
 @click.command("reproduce", no_args_is_help=True)
@@ -36,9 +38,6 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
       klimb reproduce A-table2 A-table3 --data ~/uci --out papers
     """
     from klimb.apps.papers.registry import EXPERIMENTS, canonical
-    from klimb.cli import INTERRUPTED, USER_ERROR
-    from klimb.cli.shell import complain, emit
-    from klimb.errors import InputError
 
     if fresh and so_far:
         raise click.UsageError("--fresh forgets what --so-far would show: say one of them")
@@ -71,8 +70,6 @@ def _one(name: str, quick: bool, data: Path | None, out: Path, fresh: bool, so_f
     from klimb.apps.papers.progress import progress
     from klimb.apps.papers.registry import entry
     from klimb.apps.papers.runner import run, shown, stem
-    from klimb.cli import INTERRUPTED
-    from klimb.cli.shell import emit, say
 
     size: Size = "quick" if quick else "full"
     try:
@@ -82,8 +79,7 @@ def _one(name: str, quick: bool, data: Path | None, out: Path, fresh: bool, so_f
         say(f"klimb: interrupted; what is done is kept in {out / stem(name, size)}.json: the same command goes on.")
         return INTERRUPTED
     if as_json:
-        emit(json.dumps({"experiment": name, "size": size, "record": str(record.path),
-                         "tables": record.extra["tables"]}, ensure_ascii=False, allow_nan=False))
+        emit_json({"experiment": name, "size": size, "record": str(record.path), "tables": record.extra["tables"]})
     else:
         emit(shown(record))
     if entry(name).experiment().draw is not None and not can_draw():

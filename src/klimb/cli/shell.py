@@ -1,4 +1,4 @@
-"""What commands share with the shell: messages, results, files that appear whole or not at all."""
+"""What commands share: messages, results, files that appear whole or not at all, options of several of them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import click
 
 # Advice is written for Python; at the shell the same is said by options.
 SPOKEN = ((re.compile(r'family="([^"]+)"'), r"--family \1"), (re.compile(r'link="([^"]+)"'), r"--link \1"),
           (re.compile(r'pass missing="drop"'), "say --on-missing drop"), (re.compile(r"weights="), "--weights "))
 ROW = re.compile(r"\brows? \d")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def colour_wanted(stream: Any) -> bool:
@@ -54,6 +57,13 @@ def emit(text: str) -> None:
         hush()
 
 
+def emit_json(facts: Any) -> None:
+    """The same for a result as JSON."""
+    import json
+
+    emit(json.dumps(facts, ensure_ascii=False, allow_nan=False))
+
+
 def hush() -> None:
     """The reader of our output has left: write what is still buffered to nowhere."""
     with contextlib.suppress(OSError, ValueError):
@@ -91,3 +101,76 @@ def terminate_softly() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def reading(function: F) -> F:
+    """The options of a command that reads a table; their values come as keywords of `read_options`."""
+    return text_option(file_options(function))
+
+
+def file_options(function: F) -> F:
+    """How a file is read, whatever its columns mean."""
+    for option in reversed((
+        click.option("--format", "file_format", type=click.Choice(["csv", "parquet", "npz", "svmlight"]),
+                     help="What DATA is, where its name and first bytes do not say it."),
+        click.option("--delimiter", metavar="CHAR", help=r"Between columns of CSV: , ; | or \t. Guessed if not given."),
+        click.option("--decimal", type=click.Choice([".", ","]), default=".", show_default=True,
+                     help="The decimal sign in CSV."),
+        click.option("--missing", "missing_words", metavar="WORD", multiple=True,
+                     help="A word that stands for a missing value, beside NA, NaN, N/A, NULL, ? and nothing."
+                          " May be repeated."),
+        click.option("--encoding", default="utf-8", show_default=True, help="Of CSV and svmlight."),
+    )):
+        function = option(function)
+    return function
+
+
+text_option = click.option("--text", "text_columns", metavar="COLUMN", multiple=True,
+                           help="Read this column as names, although it looks like numbers. May be repeated.")
+
+
+def modelling(function: F) -> F:
+    """The options of a command that fits a formula to a table; `fit_table` takes their values as keywords."""
+    for option in reversed((
+        click.option("--family", default="gaussian", show_default=True, metavar="NAME",
+                     help="What y is: gaussian, bernoulli, binomial, poisson, negative_binomial, gamma,"
+                          " student_t(df=4), ..."),
+        click.option("--link", metavar="NAME", help="Of the family: logit, probit, cloglog, ..."),
+        click.option("--prior", "priors", metavar="NAME=PRIOR", multiple=True,
+                     help='Change a prior: "x=normal(0, 1)". The table lists the names. May be repeated.'),
+        click.option("--weights", metavar="COLUMN", help="Count each row as often as this column says."),
+        click.option("--on-missing", type=click.Choice(["drop", "error"]), default="drop", show_default=True,
+                     help="What to do about rows with missing values."),
+        click.option("--hyper", type=click.Choice(["auto", "optimise", "integrate"]), default="auto", show_default=True,
+                     help="Standard deviations of groups and other hyperparameters: at their best, or integrated out."),
+    )):
+        function = option(function)
+    return function
+
+
+def read_options(*, file_format: str | None, delimiter: str | None, decimal: str, missing_words: tuple[str, ...],
+                 text_columns: tuple[str, ...], encoding: str) -> Any:
+    """What the reader takes, from the values of `reading`."""
+    from klimb.cli.tables.read import MISSING, ReadOptions
+
+    mark = {"\\t": "\t", "tab": "\t", "space": " "}.get(delimiter, delimiter) if delimiter else None
+    if mark is not None and len(mark) != 1:
+        raise click.BadParameter(f"{delimiter!r} is not one character", param_hint="--delimiter")
+    return ReadOptions(file_format, mark, decimal, MISSING | frozenset(missing_words),
+                       dict.fromkeys(text_columns, "text"), encoding)
+
+
+def output_option(help_text: str, **more: Any) -> Callable[[F], F]:
+    """``-o FILE``."""
+    return click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), help=help_text, **more)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="No messages and no progress on standard error.")
+
+
+def level_option(default: float | None = 0.9) -> Callable[[F], F]:
+    """``--interval 0.9``."""
+    return click.option("--interval", "level", type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
+                        default=default, show_default=default is not None, metavar="MASS",
+                        help="Mass of the intervals, between 0 and 1.")

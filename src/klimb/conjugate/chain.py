@@ -133,9 +133,8 @@ def chain(first: Variable, step: Variable, *, lengths: Any, name: str = "chain")
     return Variable(ChainGiven(first, step, sizes, name), name)
 
 
-def forward_backward(
-    first: Array, step: Array, evidence: Array, lengths: tuple[int, ...]
-) -> tuple[Array, Array, Array]:
+def forward_backward(first: Array, step: Array, evidence: Array,
+                     lengths: tuple[int, ...]) -> tuple[Array, Array, Array]:
     """Log-partition, expected counts of steps (K x K) and probabilities of the classes (N x K)."""
     K = len(first)
     top_step = step.max()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from klimb.conjugate import families
 from klimb.conjugate.conditionals import (
     CategoricalGiven,
     GammaGiven,
@@ -13,16 +14,6 @@ from klimb.conjugate.conditionals import (
     MultivariateGiven,
     NormalGiven,
     Scale,
-)
-from klimb.conjugate.families import (
-    Beta,
-    Dirichlet,
-    Gamma,
-    MultivariateNormal,
-    NormalGamma,
-    NormalWishart,
-    TiedNormalWishart,
-    Wishart,
 )
 from klimb.conjugate.means import as_predictor
 from klimb.conjugate.variables import NetworkState, Plates, Variable, View, as_view
@@ -41,11 +32,11 @@ def gamma(shape: Any, rate: Any, *, plates: Plates = (), name: str = "gamma") ->
     """
     if isinstance(rate, Variable | View):
         view = as_view(rate)
-        if view.variable.family is not Gamma:
+        if view.variable.family is not families.Gamma:
             raise InputError(f"the rate of {name} must be a number or a gamma variable", f"{view.variable!r}",
                              "Only a gamma is conjugate to the rate of a gamma.")
         return Variable(GammaGiven(shape, view, plates, name), name)
-    return Variable(KnownParameters(Gamma(shape, rate), plates, name), name)
+    return _known(families.Gamma(shape, rate), plates, name)
 
 
 def normal(mean: Any = 0.0, precision: Any = 1.0, *, plates: Plates = (), name: str = "normal") -> Variable:
@@ -78,7 +69,7 @@ def multivariate_normal(mean: Any = 0.0, precision: Any = 1.0, *, dimension: int
     [2. 0. 0.]
     """
     if isinstance(precision, Variable):
-        if precision.family is Wishart:
+        if precision.family is families.Wishart:
             size = int(precision.conditional.natural(NetworkState())[1].shape[-1])
         elif precision.plates:
             size = precision.plates[0]
@@ -93,7 +84,7 @@ def multivariate_normal(mean: Any = 0.0, precision: Any = 1.0, *, dimension: int
         size = dimension or max(P.shape[-1:] + np.shape(mean)[-1:] + (1,))
         P = np.eye(size) * np.broadcast_to(P, (size,))
     m = np.broadcast_to(as_float(mean, f"the mean of {name}"), (*np.shape(mean)[:-1], P.shape[-1]))
-    return Variable(KnownParameters(MultivariateNormal(m, P), plates, name), name)
+    return _known(families.MultivariateNormal(m, P), plates, name)
 
 
 def wishart(dof: Any, rate: Any, *, plates: Plates = (), name: str = "wishart") -> Variable:
@@ -110,7 +101,7 @@ def wishart(dof: Any, rate: Any, *, plates: Plates = (), name: str = "wishart") 
     >>> print(round(float(correlation), 2), round(float(np.corrcoef(lines.T)[0, 1]), 2))  # learnt, and of the lines
     -0.74 -0.77
     """
-    return Variable(KnownParameters(Wishart(dof, rate), plates, name), name)
+    return _known(families.Wishart(dof, rate), plates, name)
 
 
 def normal_gamma(mean: Any, kappa: Any, shape: Any, rate: Any, *, plates: Plates = (),
@@ -124,7 +115,7 @@ def normal_gamma(mean: Any, kappa: Any, shape: Any, rate: Any, *, plates: Plates
     >>> print(result[level].mean.round(1), result[group].mean.argmax(axis=1))
     [ 0.1 10. ] [0 0 0 1 1 1 1]
     """
-    return Variable(KnownParameters(NormalGamma(mean, kappa, shape, rate), plates, name), name)
+    return _known(families.NormalGamma(mean, kappa, shape, rate), plates, name)
 
 
 def normal_wishart(mean: Any, kappa: Any, dof: Any, rate: Any, *, plates: Plates = (),
@@ -143,7 +134,7 @@ def normal_wishart(mean: Any, kappa: Any, dof: Any, rate: Any, *, plates: Plates
     >>> print(result[cloud].mean[:, 1].round(1) + 0.0, sd.round(1))  # heights of both, spread of the first
     [0. 2.] [0.9 0.2]
     """
-    return Variable(KnownParameters(NormalWishart(mean, kappa, dof, rate), plates, name), name)
+    return _known(families.NormalWishart(mean, kappa, dof, rate), plates, name)
 
 
 def tied_normal_wishart(mean: Any, kappa: Any, dof: Any, rate: Any, *, name: str = "tied_normal_wishart") -> Variable:
@@ -161,7 +152,7 @@ def tied_normal_wishart(mean: Any, kappa: Any, dof: Any, rate: Any, *, name: str
     >>> print(result[clouds].mean[:, 1].round(1) + 0.0, sd.round(1))  # heights of both, the spread they share
     [0. 2.] [1.  0.2]
     """
-    return Variable(KnownParameters(TiedNormalWishart(mean, kappa, dof, rate), (), name), name)
+    return _known(families.TiedNormalWishart(mean, kappa, dof, rate), (), name)
 
 
 def dirichlet(concentration: Any, *, plates: Plates = (), name: str = "dirichlet") -> Variable:
@@ -173,7 +164,7 @@ def dirichlet(concentration: Any, *, plates: Plates = (), name: str = "dirichlet
     >>> print(result[shares].mean.round(2))  # (1 + 4) / 9, (1 + 2) / 9, 1 / 9
     [0.56 0.33 0.11]
     """
-    return Variable(KnownParameters(Dirichlet(concentration), plates, name), name)
+    return _known(families.Dirichlet(concentration), plates, name)
 
 
 def beta(a: Any, b: Any, *, plates: Plates = (), name: str = "beta") -> Variable:
@@ -185,7 +176,7 @@ def beta(a: Any, b: Any, *, plates: Plates = (), name: str = "beta") -> Variable
     >>> print(round(float(result[p].mean), 3), result[p].quantile([0.05, 0.95]).round(2))
     0.667 [0.34 0.92]
     """
-    return Variable(KnownParameters(Beta(a, b), plates, name), name)
+    return _known(families.Beta(a, b), plates, name)
 
 
 def categorical(probabilities: Variable | View, *, plates: Plates = (), name: str = "categorical") -> Variable:
@@ -199,3 +190,6 @@ def categorical(probabilities: Variable | View, *, plates: Plates = (), name: st
     """
     return Variable(CategoricalGiven(as_view(probabilities), plates, name), name)
 
+
+def _known(prior: families.Family, plates: Plates, name: str) -> Variable:
+    return Variable(KnownParameters(prior, plates, name), name)

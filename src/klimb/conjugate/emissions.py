@@ -12,21 +12,13 @@ from typing import Any, final
 import numpy as np
 from scipy.special import gammaln
 
-from klimb.conjugate.families import (
-    Beta,
-    Dirichlet,
-    Family,
-    Gamma,
-    Naturals,
-    NormalGamma,
-    NormalWishart,
-    TiedNormalWishart,
-)
+from klimb.conjugate import families
+from klimb.conjugate.families import Family, Naturals
 from klimb.conjugate.families.gamma import HALF_LOG_2PI
 from klimb.conjugate.means import packed, unpacked
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, as_float, refuse
 
 
 class Emission(ABC):
@@ -136,10 +128,8 @@ class PoissonCounts(Emission):
     """Counts with gamma rates."""
 
     def _statistics(self, x: Array) -> tuple[Array, Array]:
-        if np.any(x < 0) or np.any(x != np.floor(x)):
-            bad = tuple(int(i) for i in np.argwhere((x < 0) | (x != np.floor(x)))[0])
-            raise InputError("counts must be whole numbers from 0 on", f"{x[bad]} at index {bad}",
-                             "Use normal components for real numbers.")
+        refuse((x < 0) | (x != np.floor(x)), x, "counts must be whole numbers from 0 on",
+               "Use normal components for real numbers.")
         return x, -gammaln(x + 1.0).sum(1)
 
     def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
@@ -157,9 +147,7 @@ class ZeroOne(Emission):
     """Vectors of zeros and ones with beta probabilities."""
 
     def _statistics(self, x: Array) -> tuple[Array, Array]:
-        if np.any((x != 0) & (x != 1)):
-            bad = tuple(int(i) for i in np.argwhere((x != 0) & (x != 1))[0])
-            raise InputError("the data must be zeros and ones", f"{x[bad]} at index {bad}", "Use counts or normals.")
+        refuse((x != 0) & (x != 1), x, "the data must be zeros and ones", "Use counts or normals.")
         return x, np.zeros(len(x))
 
     def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
@@ -200,12 +188,12 @@ class WordCounts(Emission):
 
 
 EMISSIONS: dict[type[Family], type[Emission]] = {
-    NormalWishart: FullNormal,
-    TiedNormalWishart: TiedNormal,
-    NormalGamma: DiagonalNormal,
-    Gamma: PoissonCounts,
-    Beta: ZeroOne,
-    Dirichlet: WordCounts,
+    families.NormalWishart: FullNormal,
+    families.TiedNormalWishart: TiedNormal,
+    families.NormalGamma: DiagonalNormal,
+    families.Gamma: PoissonCounts,
+    families.Beta: ZeroOne,
+    families.Dirichlet: WordCounts,
 }
 
 
@@ -219,18 +207,18 @@ class MixtureEmission:
             known = ", ".join(family.__name__ for family in EMISSIONS)
             raise InputError(f"the components of a mixture must be one of {known}", f"{component!r}",
                              "normal_gamma(...) for numbers, normal_wishart(...) for vectors.")
-        if component.family is not TiedNormalWishart and not component.plates:
+        if component.family is not families.TiedNormalWishart and not component.plates:
             raise InputError("the components of a mixture need a plate, one copy per class", f"{component!r}",
                              "Give it plates=(K,).")
         self.gate, self.emission, self.scale = gate, kind(component), scale
-        if scale is not None and (scale.family is not Gamma or kind not in (FullNormal, TiedNormal, DiagonalNormal)):
+        normal = kind in (FullNormal, TiedNormal, DiagonalNormal)
+        if scale is not None and not (normal and scale.family is families.Gamma):
             raise InputError("scale must be a gamma variable, for normal components", f"{scale!r} with {component!r}",
                              "gamma(df / 2, df / 2, plates=(N,)) makes the components Student-t.")
         classes = gate.conditional.natural(_prior_state(gate))[-1].shape[-1]
         if classes != self.emission.n_classes:
             raise InputError(f"{gate.name} and {component.name} must have the same number of classes",
-                             f"{classes} and {self.emission.n_classes}",
-                             "The first plate of the components is K.")
+                             f"{classes} and {self.emission.n_classes}", "The first plate of the components is K.")
 
     def observe(self, values: Any) -> MixtureData:
         """The data, one row per plate of the gate; a row with NaN is missing."""
@@ -330,6 +318,6 @@ def without_missing(values: Any) -> tuple[Any, Array | None]:
 
 def _prior_state(variable: Variable) -> NetworkState:
     """Every ancestor at its prior, enough to see the shapes of a variable's natural parameters."""
-    from klimb.conjugate.network import prior_state
+    from klimb.conjugate.loop import prior_state
 
     return prior_state(variable.conditional.variables)

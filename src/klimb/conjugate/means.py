@@ -68,8 +68,7 @@ class Itself(Predictor):
         self.view, self.plates, self.variables = view, view.plates, (view.variable,)
 
     def moments(self, state: NetworkState) -> tuple[Array, Array]:
-        factor = state[self.view.variable]
-        assert isinstance(factor, Normal)
+        factor: Normal = state[self.view.variable]
         m, v = factor.mean, factor.variance
         return (m, v) if self.view.index is None else (m[self.view.index], v[self.view.index])
 
@@ -93,8 +92,7 @@ class DotPredictor(Predictor):
         self.plates = (self.X.shape[0],)
 
     def moments(self, state: NetworkState) -> tuple[Array, Array]:
-        factor = state[self.variables[0]]
-        assert isinstance(factor, MultivariateNormal)
+        factor: MultivariateNormal = state[self.variables[0]]
         root = np.asarray(np.linalg.inv(factor.root).T, dtype=float)  # covariance = root root'
         variance, mean = self.X.row_norms_squared(root, upper=True, times=factor.mean)
         return mean, variance
@@ -142,8 +140,7 @@ class Inner(Predictor):
     def _covariances(self, state: NetworkState) -> tuple[Array, Array, Array, Array]:
         out = []
         for variable in self.variables:
-            factor = state[variable]
-            assert isinstance(factor, MultivariateNormal)
+            factor: MultivariateNormal = state[variable]
             out += [factor.mean, factor.covariance]
         return out[0], out[1], out[2], out[3]
 

@@ -12,7 +12,7 @@ from klimb.conjugate.families import Beta, Categorical, Dirichlet, Gamma, Natura
 from klimb.conjugate.means import Predictor, as_predictor
 from klimb.conjugate.variables import Evidence, NetworkState, Variable, View, as_view, common_plates
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, as_float, refuse
 from klimb.sites.base import Site
 from klimb.sites.local import SuperGaussian
 
@@ -84,9 +84,7 @@ class BernoulliData(Evidence):
         y = np.asarray(values, dtype=float)
         missing = np.isnan(y)
         self.y, self.weight = np.where(missing, 0.0, y), (~missing).astype(float)
-        if np.any((self.y != 0) & (self.y != 1)):
-            bad = tuple(int(i) for i in np.argwhere((self.y != 0) & (self.y != 1))[0])
-            raise InputError("bernoulli data must be 0 or 1", f"{self.y[bad]} at index {bad}", "Code them as 0 and 1.")
+        refuse((self.y != 0) & (self.y != 1), self.y, "bernoulli data must be 0 or 1", "Code them as 0 and 1.")
         self.probability, self.variables = probability, (probability.variable,)
         self.plates = common_plates(probability.variable.name, y.shape, probability.plates)
 
@@ -294,7 +292,5 @@ def _needs(view: View, family: type, what: str, instead: str) -> None:
 
 def _indicators(x: Array, conditional: CategoricalGiven, name: str) -> Array:
     K = int(conditional.probabilities.variable.conditional.natural(NetworkState())[0].shape[-1])
-    if np.any((x < 0) | (x >= K) | (x != np.floor(x))):
-        bad = tuple(int(i) for i in np.argwhere((x < 0) | (x >= K) | (x != np.floor(x)))[0])
-        raise InputError(f"{name} must be a class in 0..{K - 1}", f"{x[bad]} at index {bad}", "Number the classes.")
+    refuse((x < 0) | (x >= K) | (x != np.floor(x)), x, f"{name} must be a class in 0..{K - 1}", "Number the classes.")
     return Categorical.from_natural((np.zeros(K),)).statistics(x)[0]

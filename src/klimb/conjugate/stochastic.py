@@ -16,8 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.conjugate.families import Family, Naturals
-from klimb.conjugate.loop import Fitted, check_start, remaining, sweep
-from klimb.conjugate.network import Network, add, ancestors, divergence, prior_state
+from klimb.conjugate.loop import Fitted, Network, add, ancestors, check_start, divergence, prior_state, remaining, sweep
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
 from klimb.errors import InputError
 from klimb.infer.result import History, Iteration, Status
@@ -58,17 +57,10 @@ class _Batch:
     local: NetworkState | None = None
 
 
-def fit_batches(
-    make: Callable[[Any], Evidence | Sequence[Evidence]],
-    batches: Iterable[Any],
-    *,
-    shared: Sequence[Variable],
-    step: Stochastic | None = None,
-    start: Mapping[Variable, Family] | None = None,
-    tol: float = 1e-6,
-    max_iter: int = 50,
-    callback: Callable[[Iteration], Any] | None = None,
-) -> Fitted:
+def fit_batches(make: Callable[[Any], Evidence | Sequence[Evidence]], batches: Iterable[Any], *,
+                shared: Sequence[Variable], step: Stochastic | None = None,
+                start: Mapping[Variable, Family] | None = None, tol: float = 1e-6, max_iter: int = 50,
+                callback: Callable[[Iteration], Any] | None = None) -> Fitted:
     """Fit the ``shared`` variables to data that come in batches.
 
     ``batches`` is gone through again and again (a list of row indices, a reader of files, ...); ``make(batch)``

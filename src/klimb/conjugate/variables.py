@@ -179,7 +179,7 @@ class NetworkState:
         self._factors: dict[Variable, Family] = dict(factors or {})
         self._moments: dict[Variable, Naturals] = {}
 
-    def __getitem__(self, variable: Variable) -> Family:
+    def __getitem__(self, variable: Variable) -> Any:
         return self._factors[variable]
 
     def __contains__(self, variable: Variable) -> bool:

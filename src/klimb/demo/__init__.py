@@ -1,5 +1,5 @@
 """The bundled example: who reaches the summit? ``klimb demo`` or ``python -m klimb.demo`` runs it."""
 
-from klimb.demo.data import load_summit
+from klimb.demo.run import load_summit
 
 __all__ = ["load_summit"]

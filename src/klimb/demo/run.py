@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from klimb.demo.data import load_summit
+import numpy as np
+
 from klimb.report.digits import percent
 from klimb.report.text import table
 
@@ -23,6 +25,24 @@ TRIPS: dict[str, list[Any]] = {  # to be predicted: two with a guide that the da
 }
 LINES = ("import klimb", "from klimb.demo import load_summit", "",
          f'fit = klimb.fit("{FORMULA}", load_summit(), family="{FAMILY}")', "print(fit)")
+
+
+def load_summit() -> dict[str, Any]:
+    """Four hundred invented attempts at a mountain: what was known before each, and whether it reached the top.
+
+    A dict of columns, as `klimb.fit` takes it: ``summit`` (0 or 1), ``wind`` (m/s; four are missing), ``days`` of
+    acclimatisation, people in the ``party``, hour of the ``start``, ``route`` and ``guide``.
+
+    >>> table = load_summit()
+    >>> list(table), len(table["summit"])
+    (['summit', 'wind', 'days', 'party', 'start', 'route', 'guide'], 400)
+    """
+    text = files("klimb.demo").joinpath("summit.csv").read_text(encoding="utf-8")
+    header, *rows = csv.reader(text.splitlines())
+    columns = dict(zip(header, zip(*rows, strict=True), strict=True))
+    return {name: np.array(values, dtype=object) if name in ("route", "guide")
+            else np.array([float(value) if value != "NA" else np.nan for value in values])
+            for name, values in columns.items()}
 
 
 def fit_summit() -> FormulaFit:

@@ -2,6 +2,6 @@
 
 from klimb.formula.errors import FormulaError
 from klimb.formula.grammar import Formula, parse
-from klimb.formula.tokens import quote
+from klimb.formula.nodes import quote
 
 __all__ = ["Formula", "FormulaError", "parse", "quote"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias, final
 
-from klimb.errors import InputError
+from klimb.errors import InputError, width
 
 Span: TypeAlias = tuple[int, int]  # first character and one past the last
 
@@ -48,15 +48,4 @@ def pointed(text: str, span: Span) -> tuple[str, str]:
     last = max(min(span[1], begin + len(line)), start + 1)
     # A tab or another control character would push the carets out of place.
     shown = "".join(character if character.isprintable() else " " for character in line)
-    pad = sum(_width(character) for character in shown[: start - begin])
-    carets = sum(_width(character) for character in shown[start - begin : last - begin])
-    return shown, " " * pad + "^" * max(carets, 1)
-
-
-def _width(character: str) -> int:
-    """Columns of a terminal that a character takes."""
-    import unicodedata  # only when there is an error to show
-
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return shown, " " * width(shown[: start - begin]) + "^" * max(width(shown[start - begin : last - begin]), 1)

@@ -123,8 +123,7 @@ def bind(call: Call, text: str) -> dict[str, Any]:
             parameter = first if first.many else next(positional, None)
             if parameter is None:
                 raise FormulaError(f"expected at most {len(known)} arguments: {usage(function)}",
-                                   f"{len(call.arguments)}",
-                                   "Take some out.", text, value.span)
+                                   f"{len(call.arguments)}", "Take some out.", text, value.span)
         else:
             parameter = known.get(key)
             if parameter is None:
@@ -135,8 +134,7 @@ def bind(call: Call, text: str) -> dict[str, Any]:
             given.setdefault(parameter.name, []).append(converted)
         elif parameter.name in given:
             raise FormulaError(f"expected {parameter.name} once", f"{parameter.name} twice",
-                               f"Write {usage(function)}.", text,
-                               value.span)
+                               f"Write {usage(function)}.", text, value.span)
         else:
             given[parameter.name] = converted
     for parameter in function.parameters:

@@ -22,8 +22,7 @@ from typing import final
 
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import bind
-from klimb.formula.nodes import Bar, Call, Dot, Items, Name, Node, Number, Operation, Text, Word
-from klimb.formula.tokens import WORDS, Token, tokenize
+from klimb.formula.nodes import WORDS, Bar, Call, Dot, Items, Name, Node, Number, Operation, Text, Token, Word, tokenize
 
 DEEPEST = 60  # nested parentheses; far beyond what anybody writes, far below Python's own limit
 LONGEST = 100_000  # characters
@@ -305,8 +304,7 @@ class _Parser:
     def finite(self, number: Number) -> Number:
         if number.value in (float("inf"), float("-inf")):
             raise FormulaError("expected a finite number", self.text[slice(*number.span)], "Use a smaller one.",
-                               self.text,
-                               number.span)
+                               self.text, number.span)
         return number
 
     def items(self, closing: str, opening: int) -> Items:

@@ -173,8 +173,7 @@ class _Expansion:
         role = FUNCTIONS[node.function].role
         if role == "response":
             raise FormulaError("expected a term", f"{node.function}()", f"{node.function}() goes to the left of ~.",
-                               self.text,
-                               node.span)
+                               self.text, node.span)
         return _ordered([self.without_dot(node) if role == "special" else (node,)])
 
     def without_dot(self, call: Call) -> Call:
@@ -228,8 +227,7 @@ class _Expansion:
 
     def too_many(self, operation: Operation) -> FormulaError:
         return FormulaError(f"expected at most {MOST_TERMS} terms", "more", "Choose the interactions that you need.",
-                            self.text,
-                            operation.operator_span)
+                            self.text, operation.operator_span)
 
     def only_products(self, items: _Items, operation: Operation) -> None:
         """s(), gp(), offset() and groupings stand on their own; so does 0."""

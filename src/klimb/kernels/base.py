@@ -238,7 +238,7 @@ class Kernel(Parametric):
 
 @dataclass(frozen=True, repr=False)
 class LeafKernel(Leaf, Kernel):
-    """A kernel that is not built of others. Its first parameter is its variance, which scales it."""
+    """A kernel that is not built of others. Its first parameter is its variance, its k(x, x) by default."""
 
     vector_fields: ClassVar[tuple[str, ...]] = ()  # parameters that may be one per column
 
@@ -288,6 +288,15 @@ class LeafKernel(Leaf, Kernel):
     def _collected(self, name: str, per_column: Array) -> Array:
         """A gradient per column as one per entry of the parameter."""
         return per_column if isinstance(getattr(self, name), tuple) else per_column.sum(keepdims=True)
+
+    def _diag(self, X: Array) -> Array:
+        return np.full(len(X), self._entries()[0].value)
+
+    def _diag_pull(self, X: Array, g: Array) -> Array:
+        entries = self._entries()
+        gradient = np.zeros(len(entries))
+        gradient[0] = entries[0].value * g.sum()
+        return gradient
 
     def _scaled(self, factor: float) -> Kernel:
         return self.with_parameters(variance=factor * np.asarray(getattr(self, "variance")))  # noqa: B009  in subclasses

@@ -33,12 +33,6 @@ class Constant(LeafKernel):
     def _pairs(self, X: Array, Z: Array | None, *, inputs: bool = False) -> Pairs:
         return FlatPairs(self.variance, (X if Z is None else Z).shape)
 
-    def _diag(self, X: Array) -> Array:
-        return np.full(len(X), self.variance)
-
-    def _diag_pull(self, X: Array, g: Array) -> Array:
-        return np.array([self.variance * g.sum()])
-
 
 @final
 @dataclass(frozen=True, repr=False)
@@ -56,12 +50,6 @@ class White(LeafKernel):
 
     def _pairs(self, X: Array, Z: Array | None, *, inputs: bool = False) -> Pairs:
         return FlatPairs(0.0, (X if Z is None else Z).shape)
-
-    def _diag(self, X: Array) -> Array:
-        return np.full(len(X), self.variance)
-
-    def _diag_pull(self, X: Array, g: Array) -> Array:
-        return np.array([self.variance * g.sum()])
 
 
 @final
@@ -254,14 +242,6 @@ class Cosine(LeafKernel):
 
     def _pairs(self, X: Array, Z: Array | None, *, inputs: bool = False) -> Pairs:
         return CosinePairs(self, X, Z)
-
-    def _diag(self, X: Array) -> Array:
-        return np.full(len(X), self.variance)
-
-    def _diag_pull(self, X: Array, g: Array) -> Array:
-        gradient = np.zeros(len(self._entries()))
-        gradient[0] = self.variance * g.sum()
-        return gradient
 
 
 @final

@@ -10,7 +10,7 @@ import numpy as np
 
 from klimb.kernels.distances import SquaredDistances, centre_of
 from klimb.kernels.parameters import Value
-from klimb.kernels.stationary import Stationary, StationaryPairs
+from klimb.kernels.stationary import RBF, Stationary, StationaryPairs
 from klimb.kernels.tiles import Pairs
 from klimb.numerics.arrays import Array
 
@@ -31,12 +31,7 @@ class Periodic(Stationary):
 
     period: Value = 1.0
 
-    def _profile(self, r2: Array) -> None:
-        r2 *= -0.5
-        np.exp(r2, out=r2)
-
-    def _slope(self, r2: Array, value: Array) -> Array:
-        return -0.5 * value
+    _profile, _slope = RBF._profile, RBF._slope
 
     def _pairs(self, X: Array, Z: Array | None, *, inputs: bool = False) -> Pairs:
         return PeriodicPairs(self, X, Z, inputs=inputs)

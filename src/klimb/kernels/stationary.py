@@ -44,14 +44,6 @@ class Stationary(LeafKernel):
     def _pairs(self, X: Array, Z: Array | None, *, inputs: bool = False) -> Pairs:
         return StationaryPairs(self, X, Z, inputs=inputs)
 
-    def _diag(self, X: Array) -> Array:
-        return np.full(len(X), self.variance)
-
-    def _diag_pull(self, X: Array, g: Array) -> Array:
-        gradient = np.zeros(len(self._entries()))
-        gradient[0] = self.variance * g.sum()
-        return gradient
-
 
 class StationaryPairs(Pairs):
     """A stationary kernel bound to its inputs; `PeriodicPairs` puts the inputs on circles first."""

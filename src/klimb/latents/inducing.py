@@ -17,9 +17,8 @@ from klimb.latents.costs import Option, Shape, inducing
 from klimb.latents.weights import PrimalFactor, Weights
 from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import BlockedDesign, DenseDesign, DesignMatrix
-from klimb.linalg.whitening import Whitener
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.dense import check_symmetric, psd_square_root, row_blocks, triangular_solve
+from klimb.numerics.dense import Whitener, check_symmetric, psd_square_root, row_blocks, triangular_solve
 from klimb.numerics.threads import threads_for
 
 

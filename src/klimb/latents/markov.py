@@ -18,9 +18,18 @@ from klimb.latents.costs import Option, Shape, chain
 from klimb.latents.kernel import Kernel
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.linalg import matern
-from klimb.linalg.batches import congruence, congruence_t, product
-from klimb.linalg.chains import Chain, Conditioned, SquaredCovariance, condition, inserted, pushed
-from klimb.linalg.matern_sum import MaternSum
+from klimb.linalg.chains import (
+    Chain,
+    Conditioned,
+    SquaredCovariance,
+    condition,
+    congruence,
+    congruence_t,
+    inserted,
+    product,
+    pushed,
+)
+from klimb.linalg.matern import MaternSum
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import psd_square_root, row_blocks
 

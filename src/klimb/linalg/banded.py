@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import NotPositiveDefiniteError
-from klimb.linalg.batches import product, product_tn, solve_lower, symmetric
-from klimb.linalg.scans import marginal_covariances
+from klimb.linalg.chains import marginal_covariances, product, product_tn, solve_lower, symmetric
 from klimb.numerics.arrays import Array
 
 WIDEST = 6  # bands below the diagonal up to which this is faster than fronts

@@ -5,19 +5,177 @@ The posterior of a chain is a chain. With B_k all that the sites k, k+1, ... say
     A_k <- (I + C_k B_k)^-1 A_k        C_k <- (C_k^-1 + B_k)^-1        log det(I + K G) = sum_k log det(I + C_k B_k),
 
 and its covariance is V = D^-1 C D^-T with D the block bidiagonal matrix (I, -A). The first state has A = 0.
+
+Matrices come many at once, in shape (rows, columns, n). With the batch last every operation is a handful of passes over
+long contiguous vectors. For matrices of one to six rows that is several times faster than one call of a linear algebra
+library per matrix. Recursions along the chain are solved in about log2(n) vectorised sweeps instead of n steps. Nothing
+here divides by the covariance C_k of e_k: zero noise (equal times) is ordinary, and so is noise that is tiny beside the
+variance of the states (dense sampling), where working with the precision of the chain, C^-1, would lose every digit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
-from klimb.linalg.batches import congruence, congruence_t, product, semidefinite_root
-from klimb.linalg.scans import absorb, information, marginal_covariances, seen_through
+from klimb.errors import NotPositiveDefiniteError
 from klimb.numerics.arrays import Array
+
+
+def product(A: Array, B: Array) -> Array:
+    """A B."""
+    return np.asarray(np.einsum("ijn,jkn->ikn", A, B))
+
+
+def product_tn(A: Array, B: Array) -> Array:
+    """A' B."""
+    return np.asarray(np.einsum("jin,jkn->ikn", A, B))
+
+
+def product_nt(A: Array, B: Array) -> Array:
+    """A B'."""
+    return np.asarray(np.einsum("ijn,kjn->ikn", A, B))
+
+
+def congruence(A: Array, S: Array) -> Array:
+    """A S A' for symmetric S, exactly symmetric."""
+    return symmetric(product_nt(product(A, S), A))
+
+
+def congruence_t(A: Array, S: Array) -> Array:
+    """A' S A for symmetric S, exactly symmetric."""
+    return symmetric(product_tn(A, product(S, A)))
+
+
+def symmetric(S: Array) -> Array:
+    """The mean of each matrix and its transpose, in place."""
+    for i in range(S.shape[0]):
+        for j in range(i):
+            S[i, j] += S[j, i]
+            S[i, j] *= 0.5
+            S[j, i] = S[i, j]
+    return S
+
+
+def semidefinite_root(S: Array) -> Array:
+    """Lower triangular L with L L' = S for positive semi-definite S; a vanishing pivot leaves its column empty."""
+    L = np.zeros_like(S)
+    for j in range(S.shape[0]):
+        pivot = S[j, j] - np.einsum("kn,kn->n", L[j, :j], L[j, :j])
+        root = np.sqrt(np.maximum(pivot, 0.0))
+        L[j, j] = root
+        inverse = np.divide(1.0, root, out=np.zeros_like(root), where=root > 0.0)
+        for i in range(j + 1, S.shape[0]):
+            L[i, j] = (S[i, j] - np.einsum("kn,kn->n", L[i, :j], L[j, :j])) * inverse
+    return L
+
+
+def cholesky(S: Array) -> Array:
+    """Lower triangular L with L L' = S, or `NotPositiveDefiniteError` if one S of the batch is not definite."""
+    L = np.zeros_like(S)
+    for j in range(S.shape[0]):
+        pivot = S[j, j] - np.einsum("kn,kn->n", L[j, :j], L[j, :j])
+        if not (pivot > 0.0).all():  # also catches NaN
+            raise NotPositiveDefiniteError("a pivot of the chain is not positive")
+        L[j, j] = np.sqrt(pivot)
+        for i in range(j + 1, S.shape[0]):
+            L[i, j] = (S[i, j] - np.einsum("kn,kn->n", L[i, :j], L[j, :j])) / L[j, j]
+    return L
+
+
+def solve_lower(L: Array, B: Array) -> Array:
+    """L^-1 B for lower triangular L."""
+    X = np.empty_like(B)
+    for i in range(L.shape[0]):
+        X[i] = (B[i] - np.einsum("kn,kjn->jn", L[i, :i], X[:i])) / L[i, i]
+    return X
+
+
+class ChainStep(NamedTuple):
+    """Steps of a chain: transitions, noise, and information about the state before the step."""
+
+    A: Array
+    C: Array
+    J: Array
+
+
+class Absorbed(NamedTuple):
+    """Noise C after the information B about its state has been taken in: root'root = (C^-1 + B)^-1."""
+
+    root: Array
+    covariance: Array
+    log_det: Array  # of I + C B
+
+
+def absorb(noise_root: Array, B: Array) -> Absorbed:
+    """(C^-1 + B)^-1 = L (I + L'BL)^-1 L' for C = L L'; B may be negative as long as the sum is positive."""
+    W = congruence_t(noise_root, B)
+    for i in range(W.shape[0]):
+        W[i, i] += 1.0
+    lower = cholesky(W)
+    root = solve_lower(lower, noise_root.transpose(1, 0, 2))
+    log_det = 2.0 * np.log(np.einsum("iin->in", lower)).sum(axis=0)
+    return Absorbed(root, symmetric(product_tn(root, root)), log_det)
+
+
+def seen_through(B: Array, covariance: Array) -> Array:
+    """(B^-1 + C)^-1 = B - B (C^-1 + B)^-1 B: what information B about a state says through noise C."""
+    return symmetric(B - congruence_t(B, covariance))
+
+
+def information(A: Array, C: Array, J: Array, end: Array) -> Array:
+    """B_k = J_k + A_k' (B_{k+1}^-1 + C_k)^-1 A_k for k = n-1, ..., 0 with B_n = ``end``: all of B_0, ..., B_n.
+
+    Two neighbouring steps are one step of the same form, so half of the entries follow from a recursion of half the
+    length, and the others from those. All J must have the same sign; negative ones raise `NotPositiveDefiniteError`
+    where the chain would become improper.
+    """
+    n = A.shape[2]
+    out = np.empty((*A.shape[:2], n + 1))
+    out[..., n] = end
+    if n == 0:
+        return out
+    left, right = slice(0, n - 1, 2), slice(1, n, 2)
+    steps = slice(0, 1)
+    if n > 1:
+        halved = _joined(A[..., left], C[..., left], J[..., left], A[..., right], C[..., right], J[..., right])
+        if n % 2:
+            halved = ChainStep(*(np.concatenate([a, b[..., -1:]], axis=2)
+                                 for a, b in zip(halved, (A, C, J), strict=True)))
+        out[..., : n + 1 : 2] = information(*halved, end)[..., : n // 2 + 1]
+        steps = right
+    following = out[..., slice(steps.start + 1, steps.stop + 1, steps.step)]
+    within = absorb(semidefinite_root(C[..., steps]), following).covariance
+    out[..., steps] = J[..., steps] + congruence_t(A[..., steps], seen_through(following, within))
+    return out
+
+
+def _joined(A1: Array, C1: Array, J1: Array, A2: Array, C2: Array, J2: Array) -> ChainStep:
+    """The first step, then the second, as one: the state between them is integrated out."""
+    within = absorb(semidefinite_root(C1), J2).covariance  # of the state between, given the one before
+    pulled = product(J2, A1)
+    moved = A1 - product(within, pulled)
+    J = J1 + symmetric(product_tn(A1, pulled) - congruence_t(pulled, within))
+    return ChainStep(product(A2, moved), C2 + congruence(A2, within), J)
+
+
+def marginal_covariances(A: Array, C: Array) -> Array:
+    """P_k = A_k P_{k-1} A_k' + C_k with P_{-1} = 0: covariances of the states, sums of positive terms only."""
+    n = A.shape[2]
+    if n == 1:
+        return C.copy()
+    pairs = n // 2
+    left, right = slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)
+    A2, C2 = product(A[..., right], A[..., left]), C[..., right] + congruence(A[..., right], C[..., left])
+    out = np.empty_like(C)
+    out[..., right] = marginal_covariances(A2, C2)
+    out[..., 0] = C[..., 0]
+    steps = slice(2, n, 2)
+    out[..., steps] = C[..., steps] + congruence(A[..., steps], out[..., 1 : n - 1 : 2])
+    return out
 
 
 @final

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.formula.products import INTERCEPT
+from klimb.formula.factors import INTERCEPT
 from klimb.likelihoods import Choices, Likelihood, Observed, likelihood, named_site
 from klimb.models.formula_fit import FormulaFit
 from klimb.models.linear import LinearModel

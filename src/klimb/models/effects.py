@@ -14,7 +14,7 @@ from klimb.report.digits import plain
 from klimb.report.records import EffectCurve
 
 if TYPE_CHECKING:
-    from klimb.formula.variables import FormulaVariable
+    from klimb.formula.numeric import FormulaVariable
     from klimb.models.formula_fit import FormulaFit
 
 POINTS = 61

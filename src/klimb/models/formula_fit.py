@@ -16,7 +16,7 @@ from scipy.linalg import block_diag
 
 from klimb._stored import SKIPPED, stored
 from klimb.errors import InputError
-from klimb.formula.products import INTERCEPT
+from klimb.formula.factors import INTERCEPT
 from klimb.models.components import Components, Latents
 from klimb.models.fit import Fit, numbers_of
 from klimb.models.linear import LinearModel, LinearRows

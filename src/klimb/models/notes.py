@@ -10,10 +10,8 @@ from scipy.special import logsumexp
 
 from klimb.errors import InputError
 from klimb.formula import parse
-from klimb.formula.coding import Product
-from klimb.formula.factors import BasisFactor, Factor, LevelFactor
+from klimb.formula.factors import INTERCEPT, BasisFactor, Factor, LevelFactor, Product
 from klimb.formula.nodes import Name, Operation
-from klimb.formula.products import INTERCEPT
 from klimb.likelihoods import Likelihood, Observed
 from klimb.priors import PositivePrior
 from klimb.report.digits import plain

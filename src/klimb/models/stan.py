@@ -16,7 +16,7 @@ import numpy as np
 
 from klimb._files import whole_file
 from klimb._stan import StanDefinition, StanPart, StanScope, comment, said
-from klimb.formula.products import INTERCEPT
+from klimb.formula.factors import INTERCEPT
 from klimb.likelihoods import Likelihood, Observed
 from klimb.models.linear import LinearModel
 from klimb.numerics.arrays import Array

@@ -66,3 +66,14 @@ def _not_finite(name: str, value: float, where: int | tuple[int, ...], count: in
         return InputError(f"{name} must be finite", f"{value}", "Pass a number.")
     return InputError(f"{name} must be finite", f"{value} at index {where} ({count} such value{'s' * (count > 1)})",
                       "Drop or impute missing values first.")
+
+
+def refuse(bad: npt.NDArray[np.bool_], array: Array, expected: str, advice: str) -> None:
+    """Raise an `InputError` that names the first entry of ``array`` where ``bad`` holds, if there is one."""
+    if not bad.any():
+        return
+    count = int(np.count_nonzero(bad))
+    index = tuple(int(i) for i in np.argwhere(bad)[0])
+    place = "" if not index else f" at index {index[0] if len(index) == 1 else index}"
+    others = f" ({count} such value{'s' if count > 1 else ''})" if array.ndim else ""
+    raise InputError(expected, f"{float(array[index])}{place}{others}", advice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import final
 
 import numpy as np
 
@@ -13,6 +14,7 @@ CACHE_DOUBLES = 131_072  # 1 MiB: a block of rows and its product stay in the se
 SMALLEST_HALF = 64  # rows up to which a triangular inverse is left to LAPACK
 SYMMETRY_TOLERANCE = 1e-8  # relative to the largest entry: what float32 kernels and sums in another order leave
 EIGENVALUE_TOLERANCE = 1e-8  # relative to the largest eigenvalue: below it a negative one is taken for rounding
+WELL_CONDITIONED = 1e-5  # ratio of pivots from which multiplying by the inverse keeps as many digits as solving
 
 
 def row_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
@@ -146,3 +148,48 @@ def psd_square_root(matrix: Array, name: str) -> Array:
     _check_eigenvalues(values, name)
     keep = values > np.finfo(float).eps * len(matrix) * max(float(values[-1]), 0.0)
     return np.ascontiguousarray(vectors[:, keep] * np.sqrt(values[keep]))
+
+
+@final
+class Whitener:
+    """``L`` with L L' = covariance: lower triangular, or rectangular with orthogonal columns (scaled eigenvectors).
+
+    A product with the inverse triangle is three times as fast as a triangular solve with many right-hand sides; it is
+    used unless the pivots say that it would lose digits. For a rectangular root (a singular covariance) the answer is
+    the least-squares solution.
+
+    >>> Whitener(np.array([[2.0, 0.0], [1.0, 1.0]])).whitened(np.array([[2.0, 3.0]]))
+    array([[1., 2.]])
+    """
+
+    def __init__(self, root: Array) -> None:
+        self.root = root
+        self._pull: Array | None = None
+        self._factor: Array | None = None
+        if root.shape[0] != root.shape[1]:
+            self._pull = root / np.einsum("ij,ij->j", root, root)
+            return
+        pivots = np.diagonal(root)
+        self._inverted = bool(pivots.min() >= WELL_CONDITIONED * pivots.max())
+        triangle = np.array(root, order="F")
+        self._factor = triangular_inverse(triangle) if self._inverted else triangle
+
+    @property
+    def width(self) -> int:
+        """Entries of a whitened row: the rank."""
+        return int(self.root.shape[1])
+
+    def whitened(self, rows: Array) -> Array:
+        """L^-1 k for every row k, as a new array."""
+        return self.in_place(np.array(rows, order="C"))
+
+    def in_place(self, rows: Array) -> Array:
+        """The same; a C-ordered ``rows`` is overwritten where the root is a triangle."""
+        from scipy.linalg.blas import dtrmm, dtrsm
+
+        if self._pull is not None:
+            return np.asarray(rows @ self._pull)
+        apply = dtrmm if self._inverted else dtrsm
+        for block in row_blocks(*rows.shape):
+            apply(1.0, self._factor, rows[block].T, lower=1, overwrite_b=1)
+        return rows

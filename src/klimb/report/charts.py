@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
+from klimb.errors import width
 from klimb.report.digits import percent, plain
 from klimb.report.records import BoundTrace, CalibrationBins, CoefficientRow, EffectCurve, GroupEffects, PitHistogram
-from klimb.report.scales import AxisScale, span
-from klimb.report.svg import CHARACTER, Panel, shorten
-from klimb.report.text import width
+from klimb.report.svg import CHARACTER, AxisScale, Panel, shorten, span
 
 WIDE, HIGH = 380.0, 250.0
 INTERCEPT = "Intercept"

@@ -6,17 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from klimb.report.charts import (
-    axis_cell,
-    bound_chart,
-    calibration_chart,
-    coefficient_range,
-    effect_chart,
-    group_chart,
-    interval_cell,
-    pit_chart,
-    residual_chart,
-)
+from klimb.report import charts
 from klimb.report.digits import fixed, percent, plain
 from klimb.report.records import Checks, CoefficientRow, Fact, FitReport, Loo, TrustSummary
 from klimb.report.style import PAGE_STYLE
@@ -155,14 +145,15 @@ def _coefficients(report: FitReport) -> str:
 def _forest(rows: Sequence[CoefficientRow], level: float) -> str:
     """A table in which every row draws its interval."""
     heads, cells = coefficient_cells(rows, level)
-    limits = coefficient_range(rows)
+    limits = charts.coefficient_range(rows)
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads[1:])
-    body = "".join(f'<tr><th scope="row">{escape(line[0])}</th><td class="strip">{interval_cell(row, limits)}</td>'
+    body = "".join(f'<tr><th scope="row">{escape(line[0])}</th>'
+                   f'<td class="strip">{charts.interval_cell(row, limits)}</td>'
                    + "".join(f"<td>{escape(cell)}</td>" for cell in line[1:]) + "</tr>"
                    for row, line in zip(rows, cells, strict=True))
     return (f'<div class="scroll" tabindex="0"><table class="forest"><thead><tr><td></td>'
             f'<th scope="col" class="strip">interval</th>{head}</tr></thead><tbody>{body}</tbody>'
-            f'<tfoot><tr><td></td><td class="strip">{axis_cell(limits)}</td>'
+            f'<tfoot><tr><td></td><td class="strip">{charts.axis_cell(limits)}</td>'
             f"{'<td></td>' * (len(heads) - 1)}</tr></tfoot></table></div>")
 
 
@@ -172,7 +163,7 @@ def _effects(report: FitReport) -> str:
     curves = _most(report.effects, MOST_EFFECTS, lambda curve: max(curve.center) - min(curve.center))
     some = "" if len(curves) == len(report.effects) else (
         f" These are the {len(curves)} largest of {len(report.effects):,}.")
-    figures = [_figure(effect_chart(curve), curve.note) for curve in curves]
+    figures = [_figure(charts.effect_chart(curve), curve.note) for curve in curves]
     return _section("Effects", _grid(figures),
                     f"What the model says of y along one column. Bands and bars hold {percent(report.level)}; ticks at"
                     f" the foot are data.{some}")
@@ -183,7 +174,7 @@ def _groups(report: FitReport) -> str:
     for group in report.groups:
         shown = len(group.rows)
         few = f"the {shown} most extreme of {group.total:,}" if shown < group.total else f"all {group.total:,}"
-        figures.append(_figure(group_chart(group, report.level), f"{group.column} by {group.name}, {few} levels."
+        figures.append(_figure(charts.group_chart(group, report.level), f"{group.column} by {group.name}, {few} levels."
                                " The less a level has been seen, the more it is drawn towards the average."))
     return _section("Levels", _grid(figures), "How far each level lies from the average of all.") if figures else ""
 
@@ -194,16 +185,16 @@ def _groups(report: FitReport) -> str:
 def _predictions(report: FitReport) -> str:
     figures = []
     if report.calibration is not None:
-        figures.append(_figure(calibration_chart(report.calibration),
+        figures.append(_figure(charts.calibration_chart(report.calibration),
                                "Rows in bins of like predictions. If the model is right,"
                                f" {percent(report.calibration.level)} of the dots lie within their grey bars."))
     if report.pit is not None:
         covered = ", ".join(f"{percent(nominal)} intervals hold {100.0 * actual:.0f}% of the data"
                             for nominal, actual in report.pit.coverage)
-        figures.append(_figure(pit_chart(report.pit), (f"{covered}. " if covered else "")
+        figures.append(_figure(charts.pit_chart(report.pit), (f"{covered}. " if covered else "")
                                + f"{percent(report.pit.level)} of flat bars end between the dashed lines."))
     if report.residuals:
-        figures.append(_figure(residual_chart(report.residuals, report.n),
+        figures.append(_figure(charts.residual_chart(report.residuals, report.n),
                                "The places of the rows in their predictions, as normal quantiles, in order. Those of a"
                                " right model follow the dashed line; 95% of them lie in the band."))
     if report.loo is not None:
@@ -223,7 +214,7 @@ def _hardest(loo: Loo) -> str:
 
 
 def _climb(report: FitReport) -> str:
-    chart = bound_chart(report.trace) if report.trace is not None else ""
+    chart = charts.bound_chart(report.trace) if report.trace is not None else ""
     words = f"{report.status}. {report.advice}".replace("..", ".")
     if not chart or report.trace is None:
         return ""

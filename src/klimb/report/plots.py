@@ -36,8 +36,13 @@ def _one(ax: Any, size: tuple[float, float]) -> Any:
     return ax
 
 
-def _tidy(ax: Any) -> None:
+def _labelled(ax: Any, x: str, y: str = "") -> Any:
+    """The axes with their words, and without the lines that say nothing."""
+    ax.set_xlabel(_plain(x))
+    if y:
+        ax.set_ylabel(_plain(y))
     ax.spines[["top", "right"]].set_visible(False)
+    return ax
 
 
 def plot_effects(curves: Sequence[EffectCurve], axes: Any = None) -> Any:
@@ -65,9 +70,7 @@ def plot_effects(curves: Sequence[EffectCurve], axes: Any = None) -> Any:
             if curve.rug:
                 ax.plot(curve.rug, [0.0] * len(curve.rug), "|", color=SOFT, alpha=0.5, clip_on=False,
                         transform=ax.get_xaxis_transform())
-        ax.set_xlabel(_plain(curve.x_label))
-        ax.set_ylabel(_plain(curve.y_label))
-        _tidy(ax)
+        _labelled(ax, curve.x_label, curve.y_label)
     for ax in axes.flat[len(curves):]:
         ax.set_visible(False)
     return axes
@@ -114,9 +117,7 @@ def plot_coefficients(rows: Sequence[CoefficientRow], level: float, ax: Any = No
     ax.set_yticks(list(places), [_plain(row.name) for row in rows])
     ax.set_xlim(*coefficient_range(rows))
     ax.invert_yaxis()
-    ax.set_xlabel(f"posterior mean and {percent(level)} interval")
-    _tidy(ax)
-    return ax
+    return _labelled(ax, f"posterior mean and {percent(level)} interval")
 
 
 def plot_bound(trace: BoundTrace, ax: Any = None) -> Any:
@@ -127,10 +128,7 @@ def plot_bound(trace: BoundTrace, ax: Any = None) -> Any:
     ax.plot([index for index, _ in gaps], [gap for _, gap in gaps], "o-", color=MARK, markersize=4)
     if gaps:
         ax.set_yscale("log")
-    ax.set_xlabel(trace.unit)
-    ax.set_ylabel("nats below the final bound")
-    _tidy(ax)
-    return ax
+    return _labelled(ax, trace.unit, "nats below the final bound")
 
 
 def plot_calibration(curve: CalibrationBins, ax: Any = None) -> Any:
@@ -140,10 +138,7 @@ def plot_calibration(curve: CalibrationBins, ax: Any = None) -> Any:
     ax.plot(ends, ends, linestyle="--", color=SOFT, linewidth=1)
     ax.vlines(curve.predicted, curve.lower, curve.upper, color=SOFT, alpha=0.3, linewidth=6)
     ax.plot(curve.predicted, curve.observed, "o", color=MARK)
-    ax.set_xlabel(_plain(f"predicted {curve.label}"))
-    ax.set_ylabel("observed")
-    _tidy(ax)
-    return ax
+    return _labelled(ax, f"predicted {curve.label}", "observed")
 
 
 def plot_pit(pit: PitHistogram, ax: Any = None) -> Any:
@@ -153,10 +148,7 @@ def plot_pit(pit: PitHistogram, ax: Any = None) -> Any:
     ax.bar([(index + 0.5) / count for index in range(count)], pit.density, width=0.96 / count, color=MARK, alpha=0.4)
     for height in (pit.lower, pit.upper):
         ax.axhline(height, linestyle="--", color=SOFT, linewidth=1)
-    ax.set_xlabel("place of each datum in its own prediction")
-    ax.set_ylabel("density")
-    _tidy(ax)
-    return ax
+    return _labelled(ax, "place of each datum in its own prediction", "density")
 
 
 def plot_grid(names: Sequence[str], axes: Sequence[Any], bound: Any, ax: Any = None) -> Any:

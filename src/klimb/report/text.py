@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 
+from klimb.errors import width
 from klimb.report.digits import decimals, fixed, percent
 from klimb.report.records import CoefficientRow
-
-
-def width(text: str) -> int:
-    """Columns a text takes in a terminal.
-
-    >>> width("naïve"), width("高さ"), width("e\u0301")
-    (5, 4, 1)
-    """
-    if text.isascii():
-        return len(text)
-    return sum(0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
-               for letter in text)
 
 
 def visible(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError, listed, nearest
+from klimb.errors import InputError, listed, no_column
 from klimb.rows.columns import Column, number_label, read_column, read_objects
 
 
@@ -38,8 +38,7 @@ class Frame:
         """A column with its kind, levels and missing values."""
         if name not in self._cache:
             if name not in self.columns:
-                raise InputError("the name of a column of the data", repr(name),
-                                 f"{nearest(name, self.columns)}The columns are: {listed(self.columns)}.")
+                raise no_column(name, self.columns, "the name of a column of the data")
             self._cache[name] = self._read(name)
         return self._cache[name]
 

@@ -13,9 +13,8 @@ from klimb.kernels import Kernel
 from klimb.kernels.means import Mean
 from klimb.latents.inducing import Inducing
 from klimb.linalg.matrix import BlockedDesign, DenseDesign
-from klimb.linalg.whitening import Whitener
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.dense import psd_square_root
+from klimb.numerics.dense import Whitener, psd_square_root
 from klimb.numerics.threads import threads_for
 from klimb.rows.source import ArrayRows, Index, RowSource, as_source
 
@@ -67,15 +66,8 @@ class KernelRows(BlockedDesign):
         return DenseDesign(self.dense())
 
 
-def inducing_latent(
-    kernel: Kernel,
-    X: Any,
-    Z: Any,
-    *,
-    mean: Mean | None = None,
-    jitter: float = 1e-8,
-    stored: bool | None = None,
-) -> Inducing:
+def inducing_latent(kernel: Kernel, X: Any, Z: Any, *, mean: Mean | None = None, jitter: float = 1e-8,
+                    stored: bool | None = None) -> Inducing:
     """A Gaussian process at the inputs ``X`` seen through inducing points ``Z``, of any length.
 
     Parameters

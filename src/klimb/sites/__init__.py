@@ -9,9 +9,8 @@ from klimb.sites.counts import Binomial, NegativeBinomial, Poisson
 from klimb.sites.custom import Custom
 from klimb.sites.local import SuperGaussian
 from klimb.sites.ordinal import Ordinal
-from klimb.sites.positive import Exponential, Gamma
+from klimb.sites.positive import Beta, Exponential, Gamma
 from klimb.sites.prediction import Prediction
-from klimb.sites.proportion import Beta
 from klimb.sites.real import Gaussian, Laplace, StochasticVolatility, StudentT
 from klimb.sites.softmax import Softmax
 from klimb.sites.sparsity import ExponentialPower, Sech2

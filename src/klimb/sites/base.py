@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, final
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array, ArrayLike, as_float
+from klimb.numerics.arrays import Array, ArrayLike, as_float, refuse
 
 if TYPE_CHECKING:
     from klimb.numerics.tilted import Tilted
@@ -162,7 +162,7 @@ class Site(ABC):
     def touching(self, y: Array, variance: Array) -> Array | None:
         """The square x > 0 where a Gaussian of that variance touches the site from below, -2 g'(x) variance = 1.
 
-        None where it is not known in closed form; it is then found by Newton's method (`klimb.sites.duals`).
+        None where it is not known in closed form; it is then found by Newton's method (`klimb.sites.local`).
         """
         return None
 
@@ -226,17 +226,6 @@ class Site(ABC):
 
 
 # -- checks that the sites share -------------------------------------------------------------------------------------
-
-
-def refuse(bad: np.ndarray[Any, np.dtype[np.bool_]], array: Array, expected: str, advice: str) -> None:
-    """Raise an `InputError` that names the first entry of ``array`` where ``bad`` holds, if there is one."""
-    if not bad.any():
-        return
-    count = int(np.count_nonzero(bad))
-    index = tuple(int(i) for i in np.argwhere(bad)[0])
-    place = "" if not index else f" at index {index[0] if len(index) == 1 else index}"
-    others = f" ({count} such value{'s' if count > 1 else ''})" if array.ndim else ""
-    raise InputError(expected, f"{float(array[index])}{place}{others}", advice)
 
 
 def parameter(value: Any, name: str, ok: Callable[[Array], Any], expected: str, advice: str) -> Any:

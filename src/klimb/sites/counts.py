@@ -9,10 +9,9 @@ import numpy as np
 from scipy.special import betainc, expit, gammaincc
 
 from klimb.numerics.arrays import Array, ArrayLike
-from klimb.numerics.logcosh import log_cosh_even
 from klimb.numerics.responses import lognormal_moments, sigmoid_moments
 from klimb.numerics.softplus import folded_moments, folded_point, unfold
-from klimb.numerics.special import HALF_LOG_2PI, expm1_minus, log_binomial, stirling_error
+from klimb.numerics.special import HALF_LOG_2PI, expm1_minus, log_binomial, log_cosh_even, stirling_error
 from klimb.sites.base import Expectation, Site, clean_data, parameter, positive_parameter
 from klimb.sites.even import EvenPart
 

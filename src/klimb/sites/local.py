@@ -1,20 +1,163 @@
-"""The local convex bound of super-Gaussian sites [N], as an oracle like any other."""
+"""The local convex bound of super-Gaussian sites [N], as an oracle like any other.
+
+Here sigma = 1 and ``variance`` is the paper's gamma: its Gaussian bound is exp(-x / (2 variance) - h(variance) / 2),
+x = s^2, and klimb's gamma is 1 / variance. With g convex and falling,
+
+    g(x) = max over the variance of [-x / variance - h(variance)] / 2
+    h(variance) = -min over x of [x / variance + 2 g(x)]
+    h*(s; z) = min over the variance of [(z + s^2) / variance + h(variance)] / 2 - slope s = -g(z + s^2) - slope s.
+
+The paper finds both minima by Newton's method, one inside the other. The outer one need not be searched for: the dual
+of the dual is g again, and its minimiser is -1 / (2 g'), so that h* costs one evaluation of g. The inner one inverts
+g': `height` does so in closed form where the site has one and by a bracketed Newton method on logarithms otherwise.
+`penalty_by_minimisation` is the paper's own way to h*, for checks.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.sites.base import Expectation, Site
-from klimb.sites.duals import Height, Penalty, Threshold, height, penalty, threshold
 from klimb.sites.prediction import Prediction
 from klimb.sites.wrappers import Wrapper
 
+Flags = npt.NDArray[np.bool_]
+ValueAndRate = Callable[[Array], tuple[Array, Array]]  # of functions of t, one per entry, and their derivatives
+
 _LARGEST = np.finfo(float).max
+_FIRST_ORDER = 1e-8  # log(variance / gamma_0) below which the expansion at the threshold has more digits than the root
+_LOWEST, _HIGHEST = -700.0, 700.0  # the logarithms of x that are searched
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """``variance`` = gamma_0: bounds narrower than this touch at the centre. ``rate`` = xi_0.
+
+    Just beyond the threshold the touching square is rate * log(variance / gamma_0). Both are 0 for a site with a kink.
+    """
+
+    variance: Array
+    rate: Array
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Height:
+    """h, h' and h'' at a variance, and ``square`` = x_*, the square of the distance at which the bound touches."""
+
+    value: Array
+    slope: Array
+    curvature: Array
+    square: Array
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Penalty:
+    """h*(s; z), its first and second derivative in s, and the ``variance`` that attains it."""
+
+    value: Array
+    slope: Array
+    curvature: Array
+    variance: Array
+
+
+def threshold(site: Site, y: Array) -> Threshold:
+    """gamma_0 = -1 / (2 g'(0)) and xi_0 = -g'(0) / g''(0), [N] Appendix."""
+    even = site.even_part(y, np.zeros_like(y))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kink = np.isinf(even.slope)
+        return Threshold(np.where(kink, 0.0, 1.0 / even.gamma), np.where(kink, 0.0, -even.slope / even.curvature))
+
+
+def height(site: Site, y: Array, variance: Array, *, start: Array | None = None) -> Height:
+    """h(variance) and its derivatives, [N] Appendix; ``start`` are squares found before (``Height.square``)."""
+    edge = threshold(site, y)
+    beyond = variance > edge.variance
+    square = np.where(beyond, _touching(site, y, variance, edge, start), 0.0)
+    even = site.even_part(y, square)
+    value = np.where(beyond, -square / variance, 0.0) - 2.0 * even.value
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        # gamma^3 h'' = 1 / (2 gamma g'') - 2 x; with l_x = 0 that is bend / (2 g''), which takes no difference and
+        # has the sign of the site's own curvature: [N] Theorem 2.
+        curvature = np.where(beyond, even.bend / (2.0 * even.curvature), 0.0) / variance**3
+    return Height(value, square / variance**2, np.nan_to_num(curvature, nan=0.0), square)
+
+
+def penalty(site: Site, y: Array, s: Array, z: Array) -> Penalty:
+    """h*(s; z) and its derivatives from one evaluation of g at z + (s - c)^2; ``s`` is the latent value itself."""
+    slope, centre = site.symmetry(y)
+    error = s - centre
+    square = error * error
+    even = site.even_part(y, square + z)
+    with np.errstate(divide="ignore"):
+        variance = np.where(np.isinf(even.slope), 0.0, 1.0 / even.gamma)
+    kink = np.isinf(even.slope)  # no distance and no variance: the precision is taken as 0, as the site itself does
+    gamma, bend = np.where(kink, 0.0, even.gamma), np.where(kink, 0.0, even.bend)
+    # -2 g' - 4 s^2 g'' as an average of gamma and of the site's own curvature: never negative if it is log-concave.
+    share = np.divide(z, square + z, out=np.ones_like(square), where=square + z > 0.0)
+    return Penalty(-even.value - slope * error, gamma * error - slope, share * gamma + (1.0 - share) * bend, variance)
+
+
+# -- where a Gaussian touches ----------------------------------------------------------------------------------------
+
+
+def _touching(site: Site, y: Array, variance: Array, edge: Threshold, start: Array | None) -> Array:
+    """x_* with -2 g'(x_*) variance = 1, where the variance exceeds the threshold."""
+    closed = site.touching(y, variance)
+    if closed is not None:
+        return closed
+
+    def excess(t: Array) -> tuple[Array, Array]:
+        """-log(-2 g'(x) variance) and its derivative in t = log x: g' is close to a power of x far out."""
+        x = np.exp(t)
+        even = site.even_part(y, x)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return -np.log(even.gamma) - np.log(variance), -x * even.curvature / even.slope
+
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = np.where(edge.variance > 0.0, np.log(variance) - np.log(edge.variance), np.inf)
+        first_order = edge.rate * ratio  # x_* near the threshold
+        guess = np.where(np.isfinite(ratio) & (ratio < 300.0), edge.rate * 0.5 * np.expm1(2.0 * ratio), variance)
+        if start is not None:
+            guess = np.where(start > 0.0, start, guess)
+        done = ratio < _FIRST_ORDER
+        root = np.exp(_rising_root(excess, np.log(np.maximum(np.where(done, 1.0, guess), 1e-300)), done))
+    return np.where(done, first_order, root)
+
+
+def _rising_root(function: ValueAndRate, guess: Array, done: Flags, rounds: int = 200) -> Array:
+    """The roots of rising functions of a logarithm: Newton steps, kept inside a bracket, else bisection.
+
+    ``function(t)`` returns value and derivative for all entries; those marked ``done`` are left where they are.
+    """
+    low, high = np.full_like(guess, _LOWEST), np.full_like(guess, _HIGHEST)
+    t = np.clip(guess, _LOWEST + 1.0, _HIGHEST - 1.0)
+    settled = done.copy()
+    for count in range(rounds):
+        value, rate = function(t)
+        below = ~(value > 0.0)  # nan counts as below
+        low, high = np.where(below, t, low), np.where(below, high, t)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            step = -value / rate
+        moved = t + np.clip(step, -20.0, 20.0)
+        middle = 0.5 * (low + high)
+        inside = np.isfinite(step) & (moved > low) & (moved < high) & (count % 8 != 7)
+        target = np.where(inside, moved, middle)
+        small = np.abs(target - t) <= 4e-16 * np.maximum(np.abs(t), 1.0)
+        settled |= (value == 0.0) | small | (high - low <= 4e-16 * np.maximum(np.abs(t), 1.0))
+        t = np.where(settled, t, target)
+        if settled.all():
+            break
+    return t
 
 
 @final

@@ -1,4 +1,4 @@
-"""Sites of positive measurements: waiting times, sizes, costs."""
+"""Sites of positive measurements (waiting times, sizes, costs) and of proportions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from scipy.special import gammainc
+from scipy.special import betainc, expit, gammainc, gammaln
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike
-from klimb.numerics.responses import lognormal_moments
-from klimb.numerics.special import HALF_LOG_2PI, expm1_minus, stirling_error
+from klimb.numerics.quadrature import Landscape, gaussian_expectation
+from klimb.numerics.responses import lognormal_moments, sigmoid_moments
+from klimb.numerics.rules import SPAN, Index, Triple
+from klimb.numerics.special import HALF_LOG_2PI, expm1_minus, gamma_family, stirling_error
 from klimb.sites.base import Expectation, Site, clean_data, positive_parameter
 
 
@@ -125,3 +127,98 @@ class Gamma(Site):
     def cdf(self, y: Array, f: Array) -> Array:
         with np.errstate(over="ignore", under="ignore"):
             return np.asarray(gammainc(self.shape, np.minimum(self.shape * y * np.exp(-f), 1e300)))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Beta(Site):
+    """y ~ Beta(precision mu, precision (1 - mu)) with mean mu = sigmoid(f). Not log-concave in f.
+
+    >>> e = Beta(precision=2.0).expect([0.3], m=[0.0], v=[0.0])  # uniform
+    >>> print(np.abs(e.value).round(12))
+    [0.]
+    """
+
+    precision: Array | float
+
+    log_concave = False
+    gamma_trend = "mixed"
+    discrete = False
+    support = "(0, 1)"
+    response = "unit"
+    per_datum = ("precision",)
+
+    def __post_init__(self) -> None:
+        positive_parameter(self, "precision", "The variance of y given f is mu (1 - mu) / (1 + precision).")
+
+    def validate(self, y: ArrayLike) -> Array:
+        return clean_data(self, y, lambda x: (x > 0.0) & (x < 1.0),
+                          "Use Binomial for counts, or shrink exact 0 and 1 inwards.")
+
+    def constant(self, y: Array) -> Array:
+        return np.zeros(())  # all of log p is in ``point``: near the uniform density its terms in y cancel
+
+    def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
+        def integrands(f: Array, rows: Index) -> Triple:
+            e = self.rows(rows).point(y[rows], f)
+            return e.value, e.alpha, e.gamma
+
+        # The gamma functions and the sigmoid have their singularities on Im f = +-pi, over |Re f| < log(1 + precision).
+        edge = np.log1p(self.precision) + np.zeros_like(m)
+        s, size = np.sqrt(v), np.abs(m)
+        far = np.maximum(size - edge, 0.0)
+        # The curvature falls like exp(-|f|), which moves its mass from m towards the centre.
+        inward = np.where(v < size, v + SPAN * s, np.sqrt(m * m + SPAN * SPAN * v))
+        side = np.where(m > 0.0, 1.0, -1.0)
+        ends = (m + side * SPAN * s, m - side * inward)
+        landscape = Landscape(offset=far, height=np.full_like(m, np.pi), tilt=np.ones_like(m),
+                              low=np.minimum(*ends), high=np.maximum(*ends), centre=np.zeros_like(m),
+                              step=lambda f, rows: 0.75 * np.hypot(np.maximum(np.abs(f) - edge[rows], 0.0), np.pi),
+                              by_parts=size < 3.0 * s)
+        return Expectation(*gaussian_expectation(integrands, m, v, landscape))
+
+    def point(self, y: Array, f: Array) -> Expectation:
+        precision = np.asarray(self.precision)
+        logit = np.log(y) - np.log1p(-y)
+        with np.errstate(under="ignore"):
+            e = np.exp(-np.abs(f))
+            larger = 1.0 / (1.0 + e)
+            smaller = e * larger
+            mu, nu = np.where(f < 0.0, smaller, larger), np.where(f < 0.0, larger, smaller)
+            p, q, w = precision * mu, precision * nu, smaller * larger
+            # log gamma(p) = log gamma(1 + p) - log p, and so on: no poles at p -> 0.
+            log_pq = 2.0 * np.log(precision) - np.abs(f) - 2.0 * np.log1p(e)
+            log_p, digamma_p, trigamma_p = gamma_family(1.0 + p)
+            log_q, digamma_q, trigamma_q = gamma_family(1.0 + q)
+            value = gammaln(precision) - log_p - log_q + log_pq
+            value += (p - 1.0) * np.log(y) + (q - 1.0) * np.log1p(-y)
+            pull = digamma_q - digamma_p + logit
+            tilt, spread = nu - mu, precision * w
+            slope = tilt + spread * pull
+            curvature = 2.0 * w - spread * tilt * pull + spread * spread * (trigamma_p + trigamma_q)
+        return Expectation(value, -slope, curvature)
+
+    def start(self, y: Array) -> tuple[Array, Array]:
+        # Mode near logit(y), moderated towards 0 for extreme y, with the expected information there.
+        middle = np.clip(np.log(y) - np.log1p(-y), -6.0, 6.0)
+        e = self.point(y, middle)
+        gamma = np.maximum(e.gamma, 0.0)
+        return gamma * middle - e.alpha, gamma
+
+    def peak(self, y: Array) -> tuple[Array, Array]:
+        # log p rises up to one peak, between 0 and a little beyond logit(y): bisect on the sign of its slope.
+        reach = np.abs(np.log(y) - np.log1p(-y)) + 60.0
+        low, high = -reach, reach
+        for _ in range(40):
+            middle = 0.5 * (low + high)
+            rising = self.point(y, middle).alpha < 0.0
+            low, high = np.where(rising, middle, low), np.where(rising, high, middle)
+        return middle, 1.0 / np.sqrt(np.maximum(self.point(y, middle).gamma, 1.0))
+
+    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
+        mean, within, between = sigmoid_moments(m, v)
+        return mean, within / (1.0 + self.precision) + between
+
+    def cdf(self, y: Array, f: Array) -> Array:
+        return np.asarray(betainc(np.maximum(self.precision * expit(f), 1e-300),
+                                  np.maximum(self.precision * expit(-f), 1e-300), y))

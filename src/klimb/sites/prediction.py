@@ -15,10 +15,10 @@ from scipy.special import expit
 
 from klimb.errors import InputError
 from klimb.numerics.adaptive import Rows, bounded_average, gaussian_average
-from klimb.numerics.arrays import Array, ArrayLike, as_float
+from klimb.numerics.arrays import Array, ArrayLike, as_float, refuse
 from klimb.numerics.search import monotone_root, smallest_integer
 from klimb.numerics.tilted import LogFactor, Tilted, tilted
-from klimb.sites.base import Site, refuse
+from klimb.sites.base import Site
 
 
 @final

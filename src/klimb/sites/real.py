@@ -12,23 +12,40 @@ from scipy.special import erf, ndtr, ndtri, stdtr
 from klimb.numerics.adaptive import Rows
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.normal import half_normal_loss
-from klimb.numerics.quadrature import Landscape, gaussian_expectation
+from klimb.numerics.quadrature import Landscape, WideTable, gaussian_expectation, geometric_edges, tabulate
 from klimb.numerics.responses import double_exponential_tilted, lognormal_moments
 from klimb.numerics.rules import SPAN, Index, Triple
 from klimb.numerics.search import monotone_root
 from klimb.numerics.special import HALF_LOG_2PI, SQRT_2, SQRT_2PI, expm1_minus, log_gamma_half_step
 from klimb.numerics.tilted import Tilted
-from klimb.numerics.wide_gaussians import WideTable, geometric_edges, tabulate
 from klimb.sites.base import Expectation, Site, clean_data, positive_parameter
 from klimb.sites.even import EvenPart
 from klimb.sites.prediction import predictive_cdf
 
-_ADVICE = "Drop or impute missing values first."
+
+class RealSite(Site):
+    """A site of real measurements."""
+
+    discrete = False
+    support = "the real numbers"
+    response = "real"
+
+    def validate(self, y: ArrayLike) -> Array:
+        return clean_data(self, y, np.isfinite, "Drop or impute missing values first.")
+
+
+class SymmetricNoise(RealSite):
+    """Super-Gaussian noise around f."""
+
+    super_gaussian = True
+
+    def symmetry(self, y: Array) -> tuple[Array, Array]:
+        return np.zeros_like(y), y
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Gaussian(Site):
+class Gaussian(RealSite):
     """y = f + noise with standard deviation ``scale``.
 
     >>> e = Gaussian(scale=2.0).expect([1.0], m=[0.0], v=[3.0])
@@ -40,16 +57,10 @@ class Gaussian(Site):
 
     log_concave = True
     gamma_trend = "constant"
-    discrete = False
-    support = "the real numbers"
-    response = "real"
     per_datum = ("scale",)
 
     def __post_init__(self) -> None:
         positive_parameter(self, "scale", "The scale is the standard deviation of the noise.")
-
-    def validate(self, y: ArrayLike) -> Array:
-        return clean_data(self, y, np.isfinite, _ADVICE)
 
     def constant(self, y: Array) -> Array:
         return -np.log(self.scale) - HALF_LOG_2PI + np.zeros_like(y)
@@ -84,7 +95,7 @@ class Gaussian(Site):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Laplace(Site):
+class Laplace(SymmetricNoise):
     """y = f + noise with density exp(-|x| / scale) / (2 scale).
 
     At v = 0 the density has a kink at f = y; there alpha and gamma are taken as 0.
@@ -98,18 +109,11 @@ class Laplace(Site):
 
     log_concave = True
     gamma_trend = "mixed"
-    super_gaussian = True
     smooth = False
-    discrete = False
-    support = "the real numbers"
-    response = "real"
     per_datum = ("scale",)
 
     def __post_init__(self) -> None:
         positive_parameter(self, "scale", "The scale is the mean of |y - f|.")
-
-    def validate(self, y: ArrayLike) -> Array:
-        return clean_data(self, y, np.isfinite, _ADVICE)
 
     def constant(self, y: Array) -> Array:
         return np.asarray(-np.log(2.0) - np.log(self.scale) + np.zeros_like(y))
@@ -129,9 +133,6 @@ class Laplace(Site):
     def point(self, y: Array, f: Array) -> Expectation:
         error = f - y
         return Expectation(-np.abs(error) / self.scale, np.sign(error) / self.scale, np.zeros_like(error))
-
-    def symmetry(self, y: Array) -> tuple[Array, Array]:
-        return np.zeros_like(y), y
 
     def even_part(self, y: Array, x: Array) -> EvenPart:
         # g = -sqrt(x) / scale; a kink at the centre, where the slope is infinite
@@ -162,7 +163,7 @@ class Laplace(Site):
 
 @final
 @dataclass(frozen=True, eq=False)
-class StudentT(Site):
+class StudentT(SymmetricNoise):
     """y = f + ``scale`` times Student's t with ``df`` degrees of freedom. Not log-concave: gamma may be negative.
 
     >>> e = StudentT(df=1.0, scale=1.0).expect([0.0], m=[0.0], v=[0.0])  # Cauchy
@@ -175,18 +176,11 @@ class StudentT(Site):
 
     log_concave = False
     gamma_trend = "mixed"
-    super_gaussian = True
-    discrete = False
-    support = "the real numbers"
-    response = "real"
     per_datum = ("df", "scale")
 
     def __post_init__(self) -> None:
         positive_parameter(self, "df", "Use Gaussian for infinitely many degrees of freedom.")
         positive_parameter(self, "scale", "The scale multiplies a t variable; it is not its standard deviation.")
-
-    def validate(self, y: ArrayLike) -> Array:
-        return clean_data(self, y, np.isfinite, _ADVICE)
 
     def constant(self, y: Array) -> Array:
         half = 0.5 * np.asarray(self.df)
@@ -212,9 +206,6 @@ class StudentT(Site):
     def point(self, y: Array, f: Array) -> Expectation:
         value, alpha, gamma = _student_integrands((f - y) / self.scale, np.asarray(self.df))
         return Expectation(value, alpha / self.scale, gamma / np.square(self.scale))
-
-    def symmetry(self, y: Array) -> tuple[Array, Array]:
-        return np.zeros_like(y), y
 
     def even_part(self, y: Array, x: Array) -> EvenPart:
         # g = -(df + 1)/2 log(1 + x / width), width = df scale^2
@@ -265,7 +256,7 @@ def _student_table(df: float) -> WideTable:
 
 @final
 @dataclass(frozen=True)
-class StochasticVolatility(Site):
+class StochasticVolatility(RealSite):
     """y ~ N(0, e^f): f is the log variance of a return.
 
     >>> e = StochasticVolatility().expect([1.0], m=[0.0], v=[2.0])
@@ -275,12 +266,6 @@ class StochasticVolatility(Site):
 
     log_concave = True
     gamma_trend = "rising"
-    discrete = False
-    support = "the real numbers"
-    response = "real"
-
-    def validate(self, y: ArrayLike) -> Array:
-        return clean_data(self, y, np.isfinite, _ADVICE)
 
     def constant(self, y: Array) -> Array:
         return -HALF_LOG_2PI - np.where(y == 0.0, 0.0, 0.5 + np.log(np.where(y == 0.0, 1.0, np.abs(y))))

@@ -8,9 +8,9 @@ from typing import Any, final
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array, ArrayLike, as_float
+from klimb.numerics.arrays import Array, ArrayLike, as_float, refuse
 from klimb.numerics.softmax import log_probabilities, softmax_couplings, softmax_moments
-from klimb.sites.base import Expectation, Rows, Site, clean_data, refuse
+from klimb.sites.base import Expectation, Rows, Site, clean_data
 from klimb.sites.prediction import Prediction
 
 MOST_COUPLED, MOST_ENTRIES = 24, 2**24  # classes, and entries in all, up to which a matrix per datum is kept

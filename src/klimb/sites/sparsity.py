@@ -8,22 +8,22 @@ from typing import final
 import numpy as np
 from scipy.special import expit, gammainc, gammaincc, gammaln
 
-from klimb.numerics.arrays import Array, ArrayLike
-from klimb.numerics.logcosh import log_cosh_even
-from klimb.numerics.power_moments import power_moments
+from klimb.numerics.arrays import Array
+from klimb.numerics.responses import power_moments
 from klimb.numerics.softplus import folded_moments, folded_point
-from klimb.sites.base import Expectation, Site, clean_data, parameter, positive_parameter
+from klimb.numerics.special import log_cosh_even
+from klimb.sites.base import Expectation, parameter, positive_parameter
 from klimb.sites.even import EvenPart
+from klimb.sites.real import SymmetricNoise
 from klimb.sites.wrappers import set_facts
 
-_ADVICE = "Drop or impute missing values first."
 _LARGEST = 1e300
 _CENTRE = 0.05  # distance from the centre, in widths, within which the mean of tanh is an integral of its derivative
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class ExponentialPower(Site):
+class ExponentialPower(SymmetricNoise):
     """y = f + noise with density proportional to exp(-|x / scale|^power), 0 < power < 2.
 
     Laplace at power 1, closer to a Gaussian above, and sparser below, where it is not log-concave: the posterior may
@@ -39,11 +39,7 @@ class ExponentialPower(Site):
 
     log_concave = False  # of the class; an instance says True where every power is at least 1
     gamma_trend = "mixed"
-    super_gaussian = True
     smooth = False
-    discrete = False
-    support = "the real numbers"
-    response = "real"
     per_datum = ("scale", "power")
 
     def __post_init__(self) -> None:
@@ -52,9 +48,6 @@ class ExponentialPower(Site):
                           "Use Gaussian for a power of 2; larger ones are not super-Gaussian.")
         object.__setattr__(self, "power", power)
         set_facts(self, log_concave=bool(np.all(np.asarray(power) >= 1.0)))
-
-    def validate(self, y: ArrayLike) -> Array:
-        return clean_data(self, y, np.isfinite, _ADVICE)
 
     def constant(self, y: Array) -> Array:
         return np.asarray(-np.log(2.0) - np.log(self.scale) - gammaln(1.0 + 1.0 / np.asarray(self.power))
@@ -77,9 +70,6 @@ class ExponentialPower(Site):
             gamma = np.where(at_y, 0.0, p * (p - 1.0) * safe**p / safe**2)
             alpha, gamma = alpha / self.scale, np.nan_to_num(np.nan_to_num(gamma) / np.square(self.scale))
         return Expectation(-value, alpha, gamma)
-
-    def symmetry(self, y: Array) -> tuple[Array, Array]:
-        return np.zeros_like(y), y
 
     def even_part(self, y: Array, x: Array) -> EvenPart:
         # g = -(x / scale^2)^(power / 2)
@@ -123,7 +113,7 @@ class ExponentialPower(Site):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Sech2(Site):
+class Sech2(SymmetricNoise):
     """y = f + noise with density sech^2(x / (2 scale)) / (4 scale): the logistic distribution, sd pi scale / sqrt(3).
 
     A smooth and log-concave relative of the Laplace distribution, with the same tails.
@@ -137,17 +127,10 @@ class Sech2(Site):
 
     log_concave = True
     gamma_trend = "mixed"
-    super_gaussian = True
-    discrete = False
-    support = "the real numbers"
-    response = "real"
     per_datum = ("scale",)
 
     def __post_init__(self) -> None:
         positive_parameter(self, "scale", "The standard deviation of the noise is 1.8138 times the scale.")
-
-    def validate(self, y: ArrayLike) -> Array:
-        return clean_data(self, y, np.isfinite, _ADVICE)
 
     def constant(self, y: Array) -> Array:
         return np.asarray(-np.log(self.scale) + np.zeros_like(y))
@@ -171,9 +154,6 @@ class Sech2(Site):
     def _in_units(self, x: Array, value: Array, tanh: Array, bend: Array) -> Expectation:
         """softplus(x) + softplus(-x) = 2 softplus(-|x|) + |x| from the folded moments; its derivative is tanh(x/2)."""
         return Expectation(-2.0 * value - np.abs(x), tanh / self.scale, 2.0 * bend / np.square(self.scale))
-
-    def symmetry(self, y: Array) -> tuple[Array, Array]:
-        return np.zeros_like(y), y
 
     def even_part(self, y: Array, x: Array) -> EvenPart:
         with np.errstate(over="ignore"):

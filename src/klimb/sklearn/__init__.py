@@ -20,6 +20,6 @@ except ImportError as error:
 from klimb.sklearn.active import ActiveClassifier as ActiveLearner
 from klimb.sklearn.glm import GLMClassifier, GLMRegressor
 from klimb.sklearn.gp import GPClassifier, GPRegressor
-from klimb.sklearn.sparse import SparseLinearRegressor
+from klimb.sklearn.linear import SparseLinearRegressor
 
 __all__ = ["ActiveLearner", "GLMClassifier", "GLMRegressor", "GPClassifier", "GPRegressor", "SparseLinearRegressor"]

@@ -29,9 +29,8 @@ class Estimator(BaseEstimator):
         check_is_fitted(self)
         return validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64)
 
-    def _checked_data(
-        self, X: Any, y: Any, sample_weight: Any, *, numeric: bool, reset: bool = True
-    ) -> tuple[Any, Any, Array | None]:
+    def _checked_data(self, X: Any, y: Any, sample_weight: Any, *, numeric: bool,
+                      reset: bool = True) -> tuple[Any, Any, Array | None]:
         X, y = validate_data(self, X, y, reset=reset, accept_sparse="csr", dtype=np.float64, y_numeric=numeric)
         if sample_weight is None:
             return X, y, None
@@ -229,9 +228,8 @@ class Classifier(ClassifierMixin, Estimator):
             return self.classes_[(self._means(self._checked_rows(X))[:, 0] > 0.0).astype(int)]
         return self.classes_[self.decision_function(X).argmax(axis=1)]
 
-    def _checked_classes(
-        self, X: Any, y: Any, sample_weight: Any, classes: Any = None, *, reset: bool = True
-    ) -> tuple[Any, Array, Array | None]:
+    def _checked_classes(self, X: Any, y: Any, sample_weight: Any, classes: Any = None, *,
+                         reset: bool = True) -> tuple[Any, Array, Array | None]:
         """Clean data with class numbers for y; sets ``classes_`` (of the data that count) when ``reset``."""
         X, y, weights = self._checked_data(X, y, sample_weight, numeric=False, reset=reset)
         check_classification_targets(y)

@@ -20,7 +20,7 @@ from klimb.models.linear import LinearModel
 from klimb.numerics.arrays import Array
 from klimb.sklearn.glm import GLMClassifier, GLMRegressor
 from klimb.sklearn.gp import GPClassifier, GPRegressor
-from klimb.sklearn.sparse import SparseLinearRegressor
+from klimb.sklearn.linear import SparseLinearRegressor
 
 CLASSES: dict[str, Any] = {
     one.__name__: one for one in (GLMClassifier, GLMRegressor, GPClassifier, GPRegressor, SparseLinearRegressor)

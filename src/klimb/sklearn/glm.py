@@ -96,17 +96,8 @@ class GLMRegressor(_RidgeModel, LinearRegressor, GrowingRegressor):
     >>> mean, sd = model.predict(X[:2], return_std=True)
     """
 
-    def __init__(
-        self,
-        family: Any = "gaussian",
-        *,
-        prior_scale: Any = "auto",
-        dispersion: Any = "auto",
-        fit_intercept: bool = True,
-        standardize: Any = "auto",
-        tol: float = 1e-6,
-        max_iter: int = 100,
-    ) -> None:
+    def __init__(self, family: Any = "gaussian", *, prior_scale: Any = "auto", dispersion: Any = "auto",
+                 fit_intercept: bool = True, standardize: Any = "auto", tol: float = 1e-6, max_iter: int = 100) -> None:
         self.family = family
         self.prior_scale = prior_scale
         self.dispersion = dispersion
@@ -164,17 +155,8 @@ class GLMClassifier(_RidgeModel, Classifier):
     array([[0.3, 0.7]])
     """
 
-    def __init__(
-        self,
-        link: str = "logit",
-        *,
-        multi_class: str = "softmax",
-        prior_scale: Any = "auto",
-        fit_intercept: bool = True,
-        standardize: Any = "auto",
-        tol: float = 1e-6,
-        max_iter: int = 100,
-    ) -> None:
+    def __init__(self, link: str = "logit", *, multi_class: str = "softmax", prior_scale: Any = "auto",
+                 fit_intercept: bool = True, standardize: Any = "auto", tol: float = 1e-6, max_iter: int = 100) -> None:
         self.link = link
         self.multi_class = multi_class
         self.prior_scale = prior_scale

@@ -111,20 +111,9 @@ class GPRegressor(_GaussianProcess, GrowingRegressor):
     True
     """
 
-    def __init__(
-        self,
-        likelihood: Any = "gaussian",
-        *,
-        kernel: Any = "Matern52",
-        variance: Any = "auto",
-        lengthscale: Any = "auto",
-        ard: Any = "auto",
-        dispersion: Any = "auto",
-        inducing: Any = "auto",
-        standardize: bool = True,
-        tol: float = 1e-6,
-        max_iter: int = 100,
-    ) -> None:
+    def __init__(self, likelihood: Any = "gaussian", *, kernel: Any = "Matern52", variance: Any = "auto",
+                 lengthscale: Any = "auto", ard: Any = "auto", dispersion: Any = "auto", inducing: Any = "auto",
+                 standardize: bool = True, tol: float = 1e-6, max_iter: int = 100) -> None:
         self.likelihood = likelihood
         self.kernel = kernel
         self.variance = variance
@@ -173,20 +162,9 @@ class GPClassifier(_GaussianProcess, Classifier):
     array([ True, False])
     """
 
-    def __init__(
-        self,
-        link: str = "logit",
-        *,
-        multi_class: str = "softmax",
-        kernel: Any = "Matern52",
-        variance: Any = "auto",
-        lengthscale: Any = "auto",
-        ard: Any = "auto",
-        inducing: Any = "auto",
-        standardize: bool = True,
-        tol: float = 1e-6,
-        max_iter: int = 100,
-    ) -> None:
+    def __init__(self, link: str = "logit", *, multi_class: str = "softmax", kernel: Any = "Matern52",
+                 variance: Any = "auto", lengthscale: Any = "auto", ard: Any = "auto", inducing: Any = "auto",
+                 standardize: bool = True, tol: float = 1e-6, max_iter: int = 100) -> None:
         self.link = link
         self.multi_class = multi_class
         self.kernel = kernel

@@ -16,13 +16,12 @@ import numpy.typing as npt
 from klimb._stored import stored
 from klimb.errors import InputError, listed
 from klimb.formula import Formula, parse
-from klimb.formula.coding import full_rank
 from klimb.formula.errors import FormulaError
-from klimb.formula.factors import Factor, LevelFactor, learn_factor
+from klimb.formula.factors import Factor, LevelFactor, full_rank, learn_factor
 from klimb.formula.left import LeftSide, learn_response
 from klimb.formula.nodes import Call, Node
+from klimb.formula.numeric import FormulaVariable, learn_variable
 from klimb.formula.parts import Grouping, Parts, expand, used_columns
-from klimb.formula.variables import FormulaVariable, learn_variable
 from klimb.likelihoods import Left
 from klimb.numerics.arrays import Array
 from klimb.rows.frames import read_frame

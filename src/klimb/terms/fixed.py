@@ -10,10 +10,7 @@ import numpy as np
 
 from klimb._stan import StanPart, StanScope, said
 from klimb._stored import stored
-from klimb.formula.coding import Product
-from klimb.formula.contrasts import contrast
-from klimb.formula.factors import Factor, LevelFactor
-from klimb.formula.products import INTERCEPT, design, design_names
+from klimb.formula.factors import INTERCEPT, Factor, LevelFactor, Product, contrast, design, design_names
 from klimb.numerics.arrays import Array
 from klimb.priors import Normal
 from klimb.rows.table import Source

@@ -10,12 +10,10 @@ import numpy as np
 
 from klimb._stan import StanDefinition, StanPart, StanScope, said
 from klimb._stored import stored
-from klimb.formula.coding import Product, full_rank
-from klimb.formula.factors import Factor, LevelFactor
+from klimb.formula.factors import INTERCEPT, Factor, LevelFactor, Product, design, design_names, full_rank
 from klimb.formula.functions import bind
 from klimb.formula.nodes import Name
 from klimb.formula.parts import Grouping
-from klimb.formula.products import INTERCEPT, design, design_names
 from klimb.latents.weights_posterior import Moments
 from klimb.numerics.arrays import Array
 from klimb.priors import LKJ, Exponential

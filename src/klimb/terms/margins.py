@@ -16,9 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from klimb.formula.bases import PolynomialBasis
-from klimb.formula.coding import Product
-from klimb.formula.factors import BasisFactor, Factor, LevelFactor
+from klimb.formula.factors import BasisFactor, Factor, LevelFactor, Product
+from klimb.formula.numeric import PolynomialBasis
 from klimb.numerics.arrays import Array
 
 NEGLIGIBLE = 1e-10  # of the largest singular value: directions below it are not in the margin

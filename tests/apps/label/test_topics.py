@@ -7,9 +7,9 @@ import pytest
 from scipy.sparse import csr_matrix, random_array
 from tests.apps.label.sessions import make_items
 
-from klimb.apps.label import topics
+from klimb.apps.label import model as topics
 from klimb.apps.label.items import items_of
-from klimb.apps.label.topics import main_directions, pool_of
+from klimb.apps.label.model import main_directions, pool_of
 
 
 def test_directions_are_those_of_the_largest_singular_values() -> None:

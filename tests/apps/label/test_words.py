@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.apps.label.sessions import reviews
 
-from klimb.apps.label.words import LARGEST_VOCABULARY, normal_form, spans, tf_idf
+from klimb.apps.label.items import LARGEST_VOCABULARY, normal_form, spans, tf_idf
 
 
 def words(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-r"""The journal of a labelling session: a file to which lines are added, and from which everything can be told again.
+"""The journal of labels: what was said, when, in a file that survives a crash; and the labels as a table.
 
 Each line is one JSON object that ends with a checksum of what stands before it. A label is acknowledged only after its
 line has reached the disk (``fsync``). A crash can therefore leave at most one incomplete line, at the end, which nobody
@@ -7,10 +7,12 @@ was told was saved: it is cut off, kept aside and reported. A damaged line anywh
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -18,6 +20,7 @@ from klimb.errors import InputError, KlimbError
 
 Entry: TypeAlias = dict[str, Any]
 SCHEMA = "klimb.label/1"
+COLUMNS = ("row", "id", "label", "time", "probability", "chosen")
 
 
 class NotSaved(KlimbError):
@@ -225,3 +228,38 @@ def _sync_directory(folder: Path) -> None:
 def of_kind(entries: Iterable[Entry], *kinds: str) -> list[Entry]:
     """The entries of some kinds, in their order."""
     return [entry for entry in entries if entry.get("kind") in kinds]
+
+
+def standing(entries: Sequence[Entry]) -> list[Entry]:
+    """The labels of a journal that were not taken back, in the order they were given.
+
+    >>> standing([{"kind": "label", "row": 1}, {"kind": "skip", "row": 2}, {"kind": "undo"}, {"kind": "undo"},
+    ...           {"kind": "label", "row": 3}])
+    [{'kind': 'label', 'row': 3}]
+    """
+    steps: list[Entry] = []
+    for entry in entries:
+        if entry["kind"] in ("label", "skip"):
+            steps.append(entry)
+        elif entry["kind"] == "undo":
+            steps.pop()
+    return [entry for entry in steps if entry["kind"] == "label"]
+
+
+def csv_text(labels: Iterable[Entry]) -> str:
+    r"""A line per label. ``probability`` is that of the label given, before it was; ``chosen`` says who chose the row.
+
+    >>> csv_text([{"row": 7, "id": "7", "label": "yes", "time": "2026-01-02T03:04:05.678Z", "p": 0.25, "why": "model"}])
+    'row,id,label,time,probability,chosen\n7,7,yes,2026-01-02T03:04:05.678Z,0.25,model\n'
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([entry["row"], entry["id"], entry["label"], entry["time"], entry["p"], entry["why"]]
+                     for entry in labels)
+    return stream.getvalue()
+
+
+def exported(journal: Contents) -> str:
+    """The table of a journal."""
+    return csv_text(standing(journal.entries))

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any, final
 from urllib.parse import parse_qs, urlsplit
 
-from klimb.apps.label.export import csv_text
-from klimb.apps.label.journal import NotSaved
+from klimb.apps.label.journal import NotSaved, csv_text
 from klimb.apps.label.session import OutOfStep, Session
 from klimb.errors import InputError
 

@@ -1,4 +1,4 @@
-"""Which reader for which file: by name, by the first bytes, or by what the user says; ``-`` is standard input."""
+"""Which reader for which file (by name, by the first bytes, or by what the user says), and what it gives back."""
 
 from __future__ import annotations
 
@@ -6,17 +6,51 @@ import gzip
 import io
 import sys
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, TypeAlias, final
 
-from klimb.cli.tables.records import Choice, ReadOptions, Table, all_columns
 from klimb.errors import InputError
 
 ENDINGS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".dat": "csv", ".parquet": "parquet", ".pq": "parquet",
            ".npz": "npz", ".svm": "svmlight", ".svmlight": "svmlight", ".libsvm": "svmlight"}
 GZIP, ZIP, PARQUET = b"\x1f\x8b", b"PK\x03\x04", b"PAR1"
+MISSING = frozenset({"", "NA", "NaN", "nan", "N/A", "n/a", "NULL", "null", "?"})
+
+Kind: TypeAlias = Literal["number", "boolean", "text"]
+Choice: TypeAlias = Callable[[tuple[str, ...]], Sequence[str]]
+
+
+@final
+@dataclass(frozen=True)
+class ReadOptions:
+    """How to read a table, where its own text does not say it."""
+
+    format: str | None = None  # csv, parquet, npz, svmlight; None: by name and content
+    delimiter: str | None = None  # None: the one that fits the first lines
+    decimal: str = "."
+    missing: frozenset[str] = MISSING
+    kinds: dict[str, Kind] = field(default_factory=dict)  # columns whose kind is known beforehand
+    encoding: str = "utf-8"
+    cells: int = 1 << 18  # entries held as text at any time: what bounds the memory
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Some rows of a table: equally long arrays by name, and the number of rows that came before."""
+
+    columns: dict[str, Any]
+    n: int
+    header: tuple[str, ...]  # every column the file has, read or not
+    first: int = 0
+
+
+def all_columns(header: tuple[str, ...]) -> Sequence[str]:
+    """A choice that reads everything."""
+    return header
 
 
 def read_table(path: str, choose: Choice = all_columns, options: ReadOptions | None = None) -> Table:
@@ -39,7 +73,7 @@ def _tables(path: str, choose: Choice, options: ReadOptions, *, whole: bool) -> 
             with _text(stream, options) as text:
                 yield from stream_csv(text, choose, options, whole=whole)
         elif kind == "svmlight":
-            from klimb.cli.tables.svmlight import read_svmlight
+            from klimb.cli.tables.arrays import read_svmlight
 
             with _text(stream, options) as text:
                 yield read_svmlight(text, choose)

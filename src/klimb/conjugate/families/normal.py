@@ -1,14 +1,19 @@
-"""Normal distributions, scalar and multivariate, by precision and precision times mean."""
+"""Normal distributions by precision and precision times mean, and a mean and its precision together.
+
+Their natural parameters hold second moments about zero, so data far from the origin cost digits: shift the data first
+(the ready models do).
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
 
 from klimb.conjugate.families.base import Family, Naturals, generator, matvec, positive
-from klimb.conjugate.families.gamma import HALF_LOG_2PI, excess
+from klimb.conjugate.families.gamma import HALF_LOG_2PI, Gamma, Wishart, excess
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
 
@@ -138,3 +143,177 @@ class MultivariateNormal(Family):
         z = generator(rng).standard_normal((n, *self.plates, self.dimension))
         back = np.swapaxes(np.linalg.inv(self.root), -1, -2)
         return self.mean + matvec(back, z)
+
+
+@final
+class NormalGamma(Family):
+    """mu | tau ~ Normal(mean, kappa tau), tau ~ Gamma(shape, rate): statistics (tau mu, tau mu^2, tau, log tau).
+
+    >>> q = NormalGamma(1.0, 4.0, 3.0, 2.0)
+    >>> print(q.mean, q.precision.mean)
+    1.0 1.5
+    """
+
+    event_ndims: ClassVar[tuple[int, ...]] = (0, 0, 0, 0)
+
+    def __init__(self, mean: Any, kappa: Any, shape: Any, rate: Any) -> None:
+        m, k, a, b = np.broadcast_arrays(as_float(mean, "mean"), positive(kappa, "kappa"), positive(shape, "shape"),
+                                         positive(rate, "rate"))
+        super().__init__((k * m, -0.5 * k, -b - 0.5 * k * m * m, a + 0.5))
+
+    @property
+    def kappa(self) -> Array:
+        return -2.0 * self.natural[1]
+
+    @property
+    def mean(self) -> Array:
+        return self.natural[0] / self.kappa
+
+    @cached_property
+    def precision(self) -> Gamma:
+        """The marginal distribution of tau."""
+        rate = -self.natural[2] - 0.5 * self.natural[0] * self.mean
+        return Gamma.from_natural((self.natural[3] - 0.5, -rate))
+
+    def log_base(self, statistics: Naturals) -> Array:
+        return -statistics[3]
+
+    def log_partition(self) -> Array:
+        return np.asarray(self.precision.log_partition() - 0.5 * np.log(self.kappa) + HALF_LOG_2PI)
+
+    def mean_parameters(self) -> Naturals:
+        log_tau, tau = self.precision.mean_parameters()
+        m = self.mean
+        return m * tau, 1.0 / self.kappa + m * m * tau, tau, log_tau
+
+    def statistics(self, x: Array) -> Naturals:
+        mu, tau = x[..., 0], x[..., 1]
+        return tau * mu, tau * mu * mu, tau, np.log(tau)
+
+    def kl(self, other: Self) -> Array:
+        gap = self.mean - other.mean
+        given = other.kappa * gap * gap * self.precision.mean + excess(other.kappa / self.kappa)
+        return 0.5 * given + self.precision.kl(other.precision)
+
+    def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
+        """Pairs (mu, tau) in the last axis."""
+        rng = generator(rng)
+        tau = self.precision.sample(n, rng)
+        mu = self.mean + rng.standard_normal(tau.shape) / np.sqrt(self.kappa * tau)
+        return np.stack([mu, tau], axis=-1)
+
+
+class MeanAndPrecision(Family):
+    """What distributions of means and of a precision matrix share; the first two statistics are those of the means."""
+
+    @property
+    def dimension(self) -> int:
+        return int(self.natural[0].shape[-1])
+
+    @property
+    def kappa(self) -> Array:
+        return -2.0 * self.natural[1]
+
+    @property
+    def mean(self) -> Array:
+        return self.natural[0] / self.kappa[..., None]
+
+    @property
+    @abstractmethod
+    def precision(self) -> Wishart:
+        """The marginal distribution of the precision matrix."""
+
+    def _together(self, each: Array) -> Array:
+        """Numbers of each mean, summed over those that share a precision matrix."""
+        return np.asarray(each.sum(-1) if self.event_ndims[1] else each)
+
+    def log_partition(self) -> Array:
+        each = self.dimension * (HALF_LOG_2PI - 0.5 * np.log(self.kappa))
+        return self.precision.log_partition() + self._together(each)
+
+    def mean_parameters(self) -> Naturals:
+        log_det, L = self.precision.mean_parameters()
+        Lm = matvec(L, self.mean)
+        return Lm, self.dimension / self.kappa + (self.mean * Lm).sum(-1), L, log_det
+
+    def kl(self, other: Self) -> Array:
+        gap = self.mean - other.mean
+        distance = (gap * matvec(self.precision.mean, gap)).sum(-1)
+        given = other.kappa * distance + self.dimension * excess(other.kappa / self.kappa)
+        return 0.5 * self._together(given) + self.precision.kl(other.precision)
+
+
+@final
+class NormalWishart(MeanAndPrecision):
+    """mu | L ~ Normal(mean, kappa L), L ~ Wishart(dof, rate): statistics (L mu, mu'L mu, L, log det L)."""
+
+    event_ndims: ClassVar[tuple[int, ...]] = (1, 0, 2, 0)
+
+    def __init__(self, mean: Any, kappa: Any, dof: Any, rate: Any) -> None:
+        m, R = as_float(mean, "mean"), as_float(rate, "rate")
+        if R.ndim < 2 or R.shape[-1] != R.shape[-2] or m.ndim < 1 or m.shape[-1] != R.shape[-1]:
+            raise InputError("mean (..., D) and rate (..., D, D) must fit", f"shapes {m.shape} and {R.shape}",
+                             "A diagonal rate is numpy.diag(values).")
+        precision = Wishart(dof, R)
+        plates = np.broadcast_shapes(m.shape[:-1], precision.plates, np.shape(kappa))
+        D = R.shape[-1]
+        k = np.broadcast_to(positive(kappa, "kappa"), plates).astype(float)
+        m, R = np.broadcast_to(m, (*plates, D)), np.broadcast_to(R, (*plates, D, D))
+        scatter = k[..., None, None] * m[..., :, None] * m[..., None, :]
+        super().__init__((k[..., None] * m, -0.5 * k, -0.5 * (R + scatter),
+                          np.broadcast_to(precision.natural[0] + 0.5, plates)))
+
+    @cached_property
+    def precision(self) -> Wishart:
+        scatter = self.natural[0][..., :, None] * self.mean[..., None, :]
+        return Wishart.from_natural((self.natural[3] - 0.5, self.natural[2] + 0.5 * scatter))
+
+    def statistics(self, x: Array) -> Naturals:
+        """``x`` holds mu in its last column and L before it: (..., D, D + 1)."""
+        L, mu = x[..., :-1], x[..., -1]
+        Lm = matvec(L, mu)
+        return Lm, (mu * Lm).sum(-1), L, np.linalg.slogdet(L)[1]
+
+    def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
+        """L and, as last column, mu: (n, ..., D, D + 1)."""
+        rng = generator(rng)
+        L = self.precision.sample(n, rng)
+        root = np.linalg.cholesky(L)
+        z = rng.standard_normal((n, *self.plates, self.dimension))
+        shift = matvec(np.swapaxes(np.linalg.inv(root), -1, -2), z) / np.sqrt(self.kappa)[..., None]
+        return np.asarray(np.concatenate([L, (self.mean + shift)[..., None]], axis=-1))
+
+
+@final
+class TiedNormalWishart(MeanAndPrecision):
+    """K means with one precision matrix: mu_k | L ~ Normal(mean_k, kappa_k L), L ~ Wishart(dof, rate).
+
+    Statistics (L mu_k, mu_k'L mu_k, L, log det L); one member only, no plates.
+    """
+
+    event_ndims: ClassVar[tuple[int, ...]] = (2, 1, 2, 0)
+
+    def __init__(self, mean: Any, kappa: Any, dof: Any, rate: Any) -> None:
+        m, R = as_float(mean, "mean", ndim=2), as_float(rate, "rate", ndim=2)
+        k = np.broadcast_to(positive(kappa, "kappa"), m.shape[:1]).astype(float)
+        precision = Wishart(dof, R)
+        super().__init__((k[:, None] * m, -0.5 * k, -0.5 * (R + (k * m.T) @ m),
+                          np.asarray(precision.natural[0] + 0.5 * len(m))))
+
+    @cached_property
+    def precision(self) -> Wishart:
+        return Wishart.from_natural((np.asarray(self.natural[3] - 0.5 * len(self.kappa)),
+                                     self.natural[2] + 0.5 * self.natural[0].T @ self.mean))
+
+    def statistics(self, x: Array) -> Naturals:
+        """``x`` holds the means in its first K rows and L below them: (K + D, D)."""
+        mu, L = x[: len(self.kappa)], x[len(self.kappa) :]
+        return mu @ L, ((mu @ L) * mu).sum(-1), L, np.asarray(np.linalg.slogdet(L)[1])
+
+    def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
+        """The means in the first K rows, L below: (n, K + D, D)."""
+        rng = generator(rng)
+        L = self.precision.sample(n, rng)
+        back = np.linalg.inv(np.linalg.cholesky(L))
+        z = rng.standard_normal((n, *self.mean.shape)) / np.sqrt(self.kappa)[:, None]
+        return np.concatenate([self.mean + z @ back, L], axis=1)

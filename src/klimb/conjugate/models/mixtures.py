@@ -1,4 +1,4 @@
-"""Gaussian mixtures whose unused components vanish."""
+"""Mixtures of Gaussians, and hidden Markov models with normal or count emissions; both begin at k-means."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from klimb.conjugate.declare import categorical, dirichlet, normal_gamma, normal_wishart, tied_normal_wishart
-from klimb.conjugate.emissions import EMISSIONS, mixture
-from klimb.conjugate.families import Categorical, Dirichlet, Family, NormalGamma, NormalWishart, TiedNormalWishart
-from klimb.conjugate.loop import Fitted, fit
+from klimb.conjugate.chain import MarkovChain, chain
+from klimb.conjugate.declare import categorical, dirichlet, gamma, normal_gamma, normal_wishart, tied_normal_wishart
+from klimb.conjugate.emissions import EMISSIONS, mixture, without_missing
+from klimb.conjugate.families import Categorical, Dirichlet, Family
+from klimb.conjugate.loop import Fitted, add, fit
 from klimb.conjugate.stochastic import fit_batches
 from klimb.conjugate.variables import NetworkState, Variable
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.clusters import kmeans
+from klimb.numerics.dense import row_blocks
 
 Shape = Literal["full", "tied", "diagonal"]
-Component = NormalWishart | TiedNormalWishart | NormalGamma
+SEED_ROWS = 4096  # rows that k-means++ looks at for its first centres
 
 
 @final
@@ -54,21 +55,9 @@ class GaussianMixture:
         return np.asarray(self.log_densities(X).argmax(1))
 
 
-def gaussian_mixture(
-    X: Any,
-    n_components: int,
-    *,
-    covariance: Shape = "full",
-    concentration: float | None = None,
-    mean_precision: float = 1.0,
-    dof: float | None = None,
-    rate: Any = None,
-    batch: int | None = None,
-    seed: int = 0,
-    tol: float = 1e-6,
-    max_iter: int = 500,
-    start: Any = None,
-) -> GaussianMixture:
+def gaussian_mixture(X: Any, n_components: int, *, covariance: Shape = "full", concentration: float | None = None,
+                     mean_precision: float = 1.0, dof: float | None = None, rate: Any = None, batch: int | None = None,
+                     seed: int = 0, tol: float = 1e-6, max_iter: int = 500, start: Any = None) -> GaussianMixture:
     """A mixture of at most ``n_components`` normals; a small ``concentration`` (default 1/K) empties the needless ones.
 
     The prior of a component is centred at the data's mean with ``mean_precision`` prior observations, and expects the
@@ -103,7 +92,7 @@ def gaussian_mixture(
     first = NetworkState({component: component.conditional.member(component.conditional.natural(NetworkState()))})
     gate, seen = evidence(x)
     first.set(gate, Categorical(shares))
-    begin = {component: component.conditional.member(_added(first[component].natural, seen.message(component, first))),
+    begin = {component: component.conditional.member(add(first[component].natural, seen.message(component, first))),
              weights: Dirichlet(weights.conditional.natural(first)[0] + shares.sum(0))}
     if batch is None:
         fitted = fit(seen, start=begin, tol=tol, max_iter=max_iter)
@@ -112,8 +101,6 @@ def gaussian_mixture(
         fitted = fit_batches(lambda rows: evidence(rows)[1], blocks, shared=(weights, component), start=begin, tol=tol,
                              max_iter=max_iter)
     mixing, parts = fitted[weights], fitted[component]
-    assert isinstance(mixing, Dirichlet)
-    assert isinstance(parts, Component)
     order = np.argsort(-mixing.mean, kind="stable")
     means = (parts.mean + shift)[order]
     return GaussianMixture(fitted, mixing.mean[order], means, mixing, parts, shift, component, order)
@@ -129,5 +116,99 @@ def _declare(covariance: Shape, K: int, D: int, kappa: float, dof: float, spread
     raise InputError('covariance must be "full", "tied" or "diagonal"', f"{covariance!r}", 'Start with "full".')
 
 
-def _added(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Array, ...]:
-    return tuple(a + b for a, b in zip(first, second, strict=True))
+@final
+@dataclass(frozen=True, eq=False)
+class HiddenMarkov:
+    """A fitted hidden Markov model; states are in order of their mean (of the first column)."""
+
+    fit: Fitted
+    shares: Array  # probability of each state at each time
+    transition: Array  # expected transition probabilities
+    means: Array  # K x D: expected mean or rate of each state, in the units of the data
+    chain: MarkovChain
+    emissions: Family
+
+    def path(self) -> Array:
+        """The most probable state at each time."""
+        return np.asarray(self.shares.argmax(1))
+
+
+def hidden_markov(y: Any, n_states: int, *, emission: Literal["normal", "poisson"] = "normal", lengths: Any = None,
+                  concentration: float = 1.0, stickiness: float = 0.0, seed: int = 0, tol: float = 1e-8,
+                  max_iter: int = 1000) -> HiddenMarkov:
+    """Sequences laid end to end (``lengths`` of each) whose hidden state jumps between ``n_states`` levels.
+
+    ``y`` is (T,) or (T, D); rows with NaN are missing. ``stickiness`` adds prior counts to staying in a state.
+
+    >>> import numpy as np
+    >>> y = np.repeat([0.0, 5.0, 0.0, 5.0], 25) + 0.3 * np.sin(np.arange(100.0) ** 2)
+    >>> model = hidden_markov(y, 2)
+    >>> print(model.path()[[0, 30, 60, 90]], np.round(model.means.ravel()))
+    [0 1 0 1] [0. 5.]
+    """
+    raw = np.asarray(y, dtype=float)
+    raw = raw[:, None] if raw.ndim == 1 else raw
+    x, missing = without_missing(raw)
+    seen = x if missing is None else x[missing == 0]
+    T, D, K = len(raw), raw.shape[1], int(n_states)
+    if not 1 <= K <= len(seen):
+        raise InputError(f"n_states must lie in 1..{len(seen)}, the number of rows seen", f"{n_states}", "Use fewer.")
+    sizes = (T,) if lengths is None else tuple(int(n) for n in np.atleast_1d(lengths))
+    if sum(sizes) != T:
+        raise InputError(f"lengths must add up to the {T} rows of y", f"{sum(sizes)}", "Lay the sequences end to end.")
+    first = dirichlet(np.full(K, concentration), name="first")
+    step = dirichlet(concentration + stickiness * np.eye(K), name="step")
+    z = chain(first, step, lengths=sizes, name="states")
+    if emission == "normal":
+        shift, scale = seen.mean(0), np.maximum(seen.std(0), 1e-300)
+        data = (raw - shift) / scale
+        component = normal_gamma(0.0, 0.1, 1.0, 0.1, plates=(K, D), name="levels")
+    elif emission == "poisson":
+        shift, scale, data = np.zeros(D), np.ones(D), raw
+        component = gamma(1.0, 1.0 / np.maximum(seen.mean(0), 1e-3), plates=(K, D), name="rates")
+    else:
+        raise InputError('emission must be "normal" or "poisson"', f"{emission!r}", 'Use "poisson" for counts.')
+    labels = np.zeros(T, dtype=int)
+    standard = (seen - seen.mean(0)) / np.maximum(seen.std(0), 1e-300)
+    labels[np.arange(T) if missing is None else missing == 0] = kmeans(standard, K, seed)
+    guess = MarkovChain((np.zeros(K), np.zeros((K, K)), 3.0 * np.eye(K)[labels]), sizes)
+    fitted = fit(mixture(z, component).observe(data), start={z: guess}, tol=tol, max_iter=max_iter)
+    q, levels, steps = fitted[z], fitted[component], fitted[step]
+    means = levels.mean * scale + shift
+    order = np.argsort(means[:, 0], kind="stable")
+    return HiddenMarkov(fitted, q.mean[:, order], steps.mean[np.ix_(order, order)], means[order], q, levels)
+
+
+def kmeans(X: Array, count: int, seed: int = 0, *, rounds: int = 10) -> Any:
+    """The nearest of ``count`` centres for every row: k-means++ seeds on some rows, then a few rounds on all."""
+    rng = np.random.default_rng(seed)
+    some = X if len(X) <= SEED_ROWS else X[rng.choice(len(X), max(SEED_ROWS, count), replace=False)]
+    centres = _seeds(some, count, rng)
+    for data, n in ((some, rounds), (X, 3 if len(X) > SEED_ROWS else 0)):
+        for _ in range(n):
+            nearest = _nearest(data, centres)
+            sizes = np.bincount(nearest, minlength=count)
+            sums = np.stack([np.bincount(nearest, weights=column, minlength=count) for column in data.T], axis=1)
+            filled = sizes > 0  # a centre that lost all its rows stays where it was
+            centres[filled] = sums[filled] / sizes[filled, None]
+    return _nearest(X, centres)
+
+
+def _seeds(X: Array, count: int, rng: np.random.Generator) -> Array:
+    """Each centre a row, drawn with probability proportional to its squared distance from those before."""
+    chosen = [int(rng.integers(len(X)))]
+    distance = ((X - X[chosen[0]]) ** 2).sum(1)
+    for _ in range(1, count):
+        total = distance.sum()
+        place = rng.uniform() * total if total > 0 else 0.0
+        chosen.append(int(min(np.searchsorted(np.cumsum(distance), place), len(X) - 1)))
+        np.minimum(distance, ((X - X[chosen[-1]]) ** 2).sum(1), out=distance)
+    return X[chosen].copy()
+
+
+def _nearest(X: Array, centres: Array) -> Any:
+    nearest = np.empty(len(X), dtype=np.intp)
+    half = 0.5 * (centres * centres).sum(1)
+    for rows in row_blocks(len(X), X.shape[1] + len(centres)):
+        nearest[rows] = (X[rows] @ centres.T - half).argmax(1)
+    return nearest

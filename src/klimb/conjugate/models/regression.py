@@ -1,4 +1,4 @@
-"""Regression with unknown noise and unknown scale of the weights, for numbers, labels and counts."""
+"""Regression with unknown noise and unknown scale of the weights, and normal means of groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, final
 import numpy as np
 
 from klimb.conjugate.declare import gamma, multivariate_normal, normal
-from klimb.conjugate.families import Gamma, MultivariateNormal
+from klimb.conjugate.families import Gamma, MultivariateNormal, Normal
 from klimb.conjugate.loop import Fitted, ProximalPoint, fit
 from klimb.conjugate.means import dot
 from klimb.conjugate.observations import potential
@@ -40,18 +40,9 @@ class Regression:
         return mean, variance
 
 
-def regression(
-    X: Any,
-    y: Any,
-    site: Site | None = None,
-    *,
-    relevance: Literal["one", "each"] = "one",
-    weight_prior: tuple[float, float] = (1e-6, 1e-6),
-    noise_prior: tuple[float, float] = (1e-6, 1e-6),
-    step: ProximalPoint | None = None,
-    tol: float = 1e-8,
-    max_iter: int = 1000,
-) -> Regression:
+def regression(X: Any, y: Any, site: Site | None = None, *, relevance: Literal["one", "each"] = "one",
+               weight_prior: tuple[float, float] = (1e-6, 1e-6), noise_prior: tuple[float, float] = (1e-6, 1e-6),
+               step: ProximalPoint | None = None, tol: float = 1e-8, max_iter: int = 1000) -> Regression:
     """y = X w + noise, or y ~ site(X w), with gamma priors on the precision of the weights and of the noise.
 
     ``relevance="each"`` gives every weight a precision of its own (automatic relevance determination): weights that the
@@ -80,9 +71,64 @@ def regression(
         start = {alpha: Gamma(np.ones(alpha.plates), 1.0)}
         evidence = potential(site, dot(design, w)).observe(y)
     fitted = fit(evidence, step=step, start=start, tol=tol, max_iter=max_iter)
-    weights, precision = fitted[w], fitted[alpha]
-    noise = None if tau is None else fitted[tau]
-    assert isinstance(weights, MultivariateNormal)
-    assert isinstance(precision, Gamma)
-    assert noise is None or isinstance(noise, Gamma)
-    return Regression(fitted, weights, precision, noise)
+    return Regression(fitted, fitted[w], fitted[alpha], None if tau is None else fitted[tau])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Hierarchy:
+    """Fitted groups: their means, the common mean, the precision between groups and within (None where known)."""
+
+    fit: Fitted
+    groups: Normal
+    common: Normal
+    between: Gamma
+    within: Gamma | None
+
+
+def hierarchical_normal(y: Any, group: Any = None, *, sd: Any = None, between_prior: tuple[float, float] = (1.0, 1.0),
+                        within_prior: tuple[float, float] = (1e-3, 1e-3), tol: float = 1e-10,
+                        max_iter: int = 5000) -> Hierarchy:
+    """y_i ~ N(mean of its group, within), means ~ N(common, between).
+
+    Without ``group`` every datum is a group of its own, and ``sd`` must give its known standard error. Precision
+    priors are (shape, rate) in units of the data's variance.
+
+    >>> import numpy as np
+    >>> effect = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+    >>> error = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+    >>> model = hierarchical_normal(effect, sd=error)
+    >>> print(bool(model.groups.mean.std() < effect.std()))      # shrunk towards the common mean
+    True
+    """
+    data = as_float(y, "y", ndim=1)
+    index = np.arange(len(data)) if group is None else np.asarray(group)
+    if index.shape != data.shape:
+        raise InputError("group must have one entry per datum", f"shape {index.shape}", f"y has {len(data)}.")
+    if group is None and sd is None:
+        raise InputError("either groups with several data or known standard errors sd are needed", "neither",
+                         "Pass group=... or sd=...; one datum per group cannot tell noise from spread.")
+    levels, code = np.unique(index, return_inverse=True)
+    unit = float(data.var()) or 1.0
+    shift = float(data.mean())
+    common = normal(0.0, 1e-4 / unit, name="common")
+    between = gamma(between_prior[0], between_prior[1] * unit, name="between")
+    groups = normal(common, between, plates=(len(levels),), name="groups")
+    if sd is not None:
+        precision: Any = 1.0 / as_float(sd, "sd") ** 2
+        within = None
+    else:
+        precision = within = gamma(within_prior[0], within_prior[1] * unit, name="within")
+    observed = normal(groups[code], precision, plates=data.shape, name="y").observe(data - shift)
+    start = {between: Gamma(1.0, unit)} | ({within: Gamma(1.0, unit)} if within is not None else {})
+    fitted = fit(observed, start=start, tol=tol, max_iter=max_iter)
+    means, centre = (Normal(q.mean + shift, q.precision) for q in (fitted[groups], fitted[common]))
+    return Hierarchy(fitted, means, centre, fitted[between], None if within is None else fitted[within])
+
+
+def standard_deviation(precision: Gamma) -> Array:
+    """E of one over the square root of a precision: the standard deviation's mean."""
+    from scipy.special import gammaln
+
+    a = precision.shape
+    return np.asarray(np.sqrt(precision.rate) * np.exp(gammaln(a - 0.5) - gammaln(a)))

@@ -10,8 +10,7 @@ import numpy as np
 
 from klimb.conjugate.declare import dirichlet
 from klimb.conjugate.families import Dirichlet
-from klimb.conjugate.loop import Fitted, fit
-from klimb.conjugate.network import Network, prior_state
+from klimb.conjugate.loop import Fitted, Network, fit, prior_state
 from klimb.conjugate.observations import topics
 from klimb.conjugate.stochastic import Stochastic, fit_batches
 from klimb.conjugate.variables import Variable
@@ -44,8 +43,7 @@ class LatentDirichlet:
             state.set(theta, Dirichlet.from_natural(new))
             if np.abs(new[0] - old).max() <= tol * (1.0 + np.abs(new[0]).max()):
                 break
-        found = state[theta]
-        assert isinstance(found, Dirichlet)
+        found: Dirichlet = state[theta]
         return found
 
     def top_words(self, count: int = 10) -> Any:
@@ -53,19 +51,9 @@ class LatentDirichlet:
         return np.argsort(-self.words.mean, axis=1)[:, :count]
 
 
-def latent_dirichlet(
-    counts: Any,
-    n_topics: int,
-    *,
-    share_prior: float | None = None,
-    word_prior: float | None = None,
-    batch: int | None = 4096,
-    seed: int = 0,
-    start: Any = None,
-    tol: float = 1e-6,
-    max_iter: int = 200,
-    callback: Callable[[Iteration], Any] | None = None,
-) -> LatentDirichlet:
+def latent_dirichlet(counts: Any, n_topics: int, *, share_prior: float | None = None, word_prior: float | None = None,
+                     batch: int | None = 4096, seed: int = 0, start: Any = None, tol: float = 1e-6, max_iter: int = 200,
+                     callback: Callable[[Iteration], Any] | None = None) -> LatentDirichlet:
     """Topics of a documents x words matrix of counts (dense or sparse).
 
     Priors default to 1/``n_topics`` for shares and words. ``batch`` documents at a time are fitted before the topics
@@ -100,6 +88,4 @@ def latent_dirichlet(
         step = Stochastic(local_sweeps=10, local_tol=1e-9, fresh=FRESH)
         fitted = fit_batches(evidence, blocks, shared=(words,), step=step, start={words: first}, tol=tol,
                              max_iter=max_iter, callback=callback)
-    found = fitted[words]
-    assert isinstance(found, Dirichlet)
-    return LatentDirichlet(fitted, found, a, words)
+    return LatentDirichlet(fitted, fitted[words], a, words)

@@ -8,26 +8,28 @@ from typing import final
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.linalg.factors.base import Factorisation
-from klimb.linalg.factors.dual import DualFactor
-from klimb.linalg.factors.levels import LevelFactorisation, Levels, find_levels, sparse_pattern
-from klimb.linalg.factors.primal import PrimalFactorisation
+from klimb.linalg.factors.dense import DualFactor, Factorisation, PrimalFactorisation
+from klimb.linalg.factors.sparse import SparseFactorisation, analysed, sparse_pattern
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import Operator, SparseOperator, StackedOperator
+from klimb.linalg.sparse_cholesky import SymbolicCholesky
 
 FLOPS_A_SECOND = 2e10  # of dense products on one core
 PAIRS_A_SECOND = 1.5e8  # of a sparse matrix times its transpose, and of gathering entries
 MEMORY = 4 * 2**30  # bytes that a factorisation may take unless told otherwise
-SPARSE_ENOUGH = 0.02  # share of nonzeros in A up to which levels of its graph are looked for
+SPARSE_ENOUGH = 0.02  # share of nonzeros in A up to which it is factorised as a sparse matrix
 SEPARATED = 1e-8  # of diag(A): the least that the diagonal part of a dual form has
 SAMPLED_COLUMNS = 16  # of A, to see whether it is sparse at all
 WORTH_LEVELS = 200  # weights from which they may pay
+SECONDS_A_FRONT = 2e-4  # of a sparse factorisation and its inverse, beside the flops
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class FactorPlan:
     """``kind`` is "primal", "dual" or "levels"; ``seconds`` (on one core) and ``bytes`` are what it should cost.
+
+    "levels" are those of the tree of fronts of a sparse A, whose analysis is ``symbolic``.
 
     >>> from klimb.linalg.operators import as_operator
     >>> A = NormalMatrix(np.ones(400), [(as_operator(np.ones((3, 400)), "B"), 1.0)])
@@ -38,7 +40,7 @@ class FactorPlan:
     kind: str
     seconds: float
     bytes: int
-    levels: Levels | None = None
+    symbolic: SymbolicCholesky | None = None
 
     def __str__(self) -> str:
         return f"{self.kind}: about {self.seconds:.2g} s and {self.bytes / 2**20:,.0f} MiB"
@@ -72,8 +74,8 @@ def factorise(A: NormalMatrix, plan: FactorPlan | None = None, *, memory: int = 
         return PrimalFactorisation(A)
     if plan.kind == "dual":
         return DualFactor(_separated(A))
-    assert plan.levels is not None
-    return LevelFactorisation(A, plan.levels)
+    assert plan.symbolic is not None
+    return SparseFactorisation(A, plan.symbolic)
 
 
 def _separated(A: NormalMatrix) -> NormalMatrix:
@@ -110,7 +112,7 @@ def _dual(A: NormalMatrix, B: Operator | None) -> FactorPlan:
 
 
 def levels_plan(A: NormalMatrix) -> FactorPlan | None:
-    """The factorisation by levels, where A is sparse beyond doubt: sum_i nnz_i^2 bounds its entries."""
+    """The factorisation of a sparse A, where it is sparse beyond doubt: sum_i nnz_i^2 bounds its entries."""
     pairs = [_pairs(operator) for operator in A.operators]
     known = [count for count in pairs if count is not None]
     if A.size < WORTH_LEVELS or len(known) < len(pairs) or sum(known) > 50 * SPARSE_ENOUGH * A.size**2:
@@ -120,8 +122,10 @@ def levels_plan(A: NormalMatrix) -> FactorPlan | None:
     pattern = sparse_pattern(A)
     if pattern is None or pattern.nnz > SPARSE_ENOUGH * A.size**2:
         return None
-    levels = find_levels(pattern)
-    return FactorPlan("levels", levels.flops / FLOPS_A_SECOND + 1e-4 * len(levels.sizes), 8 * levels.doubles, levels)
+    symbolic = analysed(pattern)
+    pivots, rows = np.array([(front.pivots, front.rows) for front in symbolic.tree.fronts], dtype=float).T
+    seconds = 3.0 * float(pivots @ rows**2) / FLOPS_A_SECOND + SECONDS_A_FRONT * len(rows)
+    return FactorPlan("levels", seconds, 8 * int(pivots @ rows + 4 * pattern.nnz), symbolic)
 
 
 def _sampled_density(operator: Operator) -> float:

@@ -1,20 +1,24 @@
-"""The contract of an operator B: N x D, real, known by its products with vectors and with blocks of vectors."""
+"""Operators B: N x D, real, known by their products with vectors and blocks of vectors; stored ones and functions."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array
+from klimb.linalg.matrix import DenseDesign
+from klimb.numerics.arrays import Array, finite_sum
 
 Rows: TypeAlias = slice | npt.ArrayLike  # a slice, indices or a mask
 
 BLOCK_DOUBLES = 2**24  # 128 MiB: the most that a temporary with one row per site or per weight may hold
+LARGE = 100_000  # nonzeros from which products in single precision pay
+ROWS_AT_A_TIME = 4096  # of a dense matrix, when it has to be scaled or squared
 WIDEST_BLOCK = 32  # columns in a block product: more of them leave the cache and gain nothing
 
 
@@ -137,3 +141,258 @@ def _by_unit_vectors(product: Any, n_columns: int, n_rows: int) -> Array:
         units[np.arange(columns.start, columns.stop), np.arange(units.shape[1])] = 1.0
         values[:, columns] = product(units)
     return values
+
+
+@final
+class DenseOperator(Operator):
+    """A dense array."""
+
+    def __init__(self, values: Array) -> None:
+        self.values = np.ascontiguousarray(values)
+        self.shape = (values.shape[0], values.shape[1])
+
+    def _times(self, U: Array) -> Array:
+        return np.asarray(self.values @ U)
+
+    def _transpose_times(self, W: Array) -> Array:
+        return np.asarray(self.values.T @ W)
+
+    def gram_diagonal(self, gamma: Array) -> Array:
+        total = np.zeros(self.shape[1])
+        for rows in self._blocks():
+            total += gamma[rows] @ self.values[rows] ** 2
+        return total
+
+    def row_norms_squared(self, scale: Array) -> Array:
+        norms = np.empty(self.shape[0])
+        for rows in self._blocks():
+            norms[rows] = self.values[rows] ** 2 @ scale
+        return norms
+
+    def gram(self, gamma: Array) -> Array:
+        return DenseDesign(self.values).weighted_gram(gamma)
+
+    def take(self, rows: Rows) -> DenseOperator:
+        return DenseOperator(self.values[as_row_indices(rows, self.shape[0])])
+
+    @property
+    def explicit(self) -> Array:
+        return self.values
+
+    def dense(self) -> Array:
+        return self.values
+
+    def _blocks(self) -> list[slice]:
+        return [slice(begin, begin + ROWS_AT_A_TIME) for begin in range(0, self.shape[0], ROWS_AT_A_TIME)]
+
+
+@final
+class SparseOperator(Operator):
+    """A scipy.sparse CSR matrix; its transpose is kept as CSR as well, because products with it are the faster ones."""
+
+    def __init__(self, matrix: Any) -> None:
+        self.matrix = matrix.tocsr()
+        self.transpose = self.matrix.T.tocsr()
+        self.shape = (self.matrix.shape[0], self.matrix.shape[1])
+
+    def _times(self, U: Array) -> Array:
+        return np.asarray(self.matrix @ U)
+
+    def _transpose_times(self, W: Array) -> Array:
+        return np.asarray(self.transpose @ W)
+
+    def gram_diagonal(self, gamma: Array) -> Array:
+        return np.asarray(_squared(self.transpose) @ gamma)
+
+    def row_norms_squared(self, scale: Array) -> Array:
+        return np.asarray(_squared(self.matrix) @ scale)
+
+    def gram(self, gamma: Array) -> Array:
+        D = self.shape[1]
+        total = np.empty((D, D), order="F")
+        scaled = self._scaled(gamma)
+        step = max(64, BLOCK_DOUBLES // D)
+        for begin in range(0, D, step):  # the matrix is symmetric: its columns are its rows
+            total[:, begin : begin + step] = (self.transpose[begin : begin + step] @ scaled).toarray().T
+        return total
+
+    def sparse_gram(self, gamma: Array) -> Any:
+        """B' diag(gamma) B as a scipy.sparse CSR matrix."""
+        return self.transpose @ self._scaled(gamma)
+
+    def _scaled(self, gamma: Array) -> Any:
+        from scipy.sparse import csr_matrix
+
+        weights = np.repeat(gamma, np.diff(self.matrix.indptr))
+        return csr_matrix((self.matrix.data * weights, self.matrix.indices, self.matrix.indptr), self.shape)
+
+    def take(self, rows: Rows) -> SparseOperator:
+        return SparseOperator(self.matrix[as_row_indices(rows, self.shape[0])])
+
+    def coarse(self) -> Operator:
+        return self if self.matrix.nnz < LARGE else self._single
+
+    @cached_property
+    def _single(self) -> SingleOperator:
+        return SingleOperator(self)
+
+    @property
+    def explicit(self) -> Any:
+        return self.matrix
+
+    def dense(self) -> Array:
+        return np.asarray(self.matrix.toarray())
+
+
+@final
+class SingleOperator(Operator):
+    """A sparse matrix in single precision. Block products wait for memory: half the bytes, half the time."""
+
+    def __init__(self, whole: SparseOperator) -> None:
+        self._whole, self.shape = whole, whole.shape
+        self._matrix, self._transpose = _single(whole.matrix), _single(whole.transpose)
+
+    def _times(self, U: Array) -> Array:
+        return np.asarray(self._matrix @ U.astype(np.float32), dtype=np.float64)
+
+    def _transpose_times(self, W: Array) -> Array:
+        return np.asarray(self._transpose @ W.astype(np.float32), dtype=np.float64)
+
+    def gram_diagonal(self, gamma: Array) -> Array:
+        return self._whole.gram_diagonal(gamma)
+
+    def row_norms_squared(self, scale: Array) -> Array:
+        return self._whole.row_norms_squared(scale)
+
+    def _count(self, block: Array, expected: int, name: str) -> None:
+        self._whole._count(block, expected, name)
+
+
+def _single(matrix: Any) -> Any:
+    """The matrix in single precision; the positions are shared."""
+    from scipy.sparse import csr_matrix
+
+    return csr_matrix((matrix.data.astype(np.float32), matrix.indices, matrix.indptr), matrix.shape)
+
+
+def _squared(matrix: Any) -> Any:
+    """The matrix of squares; the positions are shared."""
+    from scipy.sparse import csr_matrix
+
+    return csr_matrix((np.square(matrix.data), matrix.indices, matrix.indptr), matrix.shape)
+
+
+def stack_rows(matrices: Sequence[Any]) -> Any:
+    """The matrices below each other, as CSR."""
+    from scipy.sparse import csr_matrix, vstack
+
+    rows: list[Any] = [csr_matrix(matrix) for matrix in matrices]
+    return vstack(rows, format="csr")
+
+
+@final
+class FunctionOperator(Operator):
+    """A product and its adjoint, each for the columns of a matrix, as a ``LinearOperator`` offers them.
+
+    A complex operator acts on real vectors; its rows become the real parts followed by the imaginary parts, so that
+    B' w = Re(B^H (w_re + i w_im)). Every product is checked for shape and finite numbers.
+    """
+
+    def __init__(self, matmat: Callable[[Any], Any], rmatmat: Callable[[Any], Any], shape: tuple[int, int],
+                 name: str, *, complex_values: bool = False) -> None:
+        self._matmat, self._rmatmat, self._name = matmat, rmatmat, name
+        self._complex, self._rows = complex_values, shape[0]
+        self.shape = (2 * shape[0] if complex_values else shape[0], shape[1])
+
+    def _times(self, U: Array) -> Array:
+        values = self._checked(self._matmat(U if U.ndim == 2 else U[:, None]), self._rows, "matmat")
+        if self._complex:
+            values = np.concatenate([values.real, values.imag])
+        return np.ascontiguousarray(values if U.ndim == 2 else values[:, 0], dtype=np.float64)
+
+    def _transpose_times(self, W: Array) -> Array:
+        block = W if W.ndim == 2 else W[:, None]
+        if self._complex:
+            block = block[: self._rows] + 1j * block[self._rows :]
+        values = self._checked(self._rmatmat(block), self.shape[1], "rmatmat").real
+        return np.ascontiguousarray(values if W.ndim == 2 else values[:, 0], dtype=np.float64)
+
+    def _checked(self, values: Any, rows: int, product: str) -> Any:
+        values = np.asarray(values)
+        if values.ndim != 2 or values.shape[0] != rows:
+            raise InputError(f"{product} of {self._name} must return {rows} rows", f"shape {values.shape}",
+                             "Check the shape that the operator was given.")
+        if np.iscomplexobj(values) and not self._complex and np.abs(values.imag).max(initial=0.0) > 0.0:
+            raise InputError(f"{product} of {self._name} must be real, as its dtype says", "complex numbers",
+                             "Give the operator dtype=complex, then its rows become pairs of real ones.")
+        if not finite_sum(values) and not np.isfinite(values).all():
+            where = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+            raise InputError(f"{product} of {self._name} must be finite", f"{values[where]} at index {where}",
+                             "Check the operator for overflow and for division by zero.")
+        return values
+
+
+@final
+class StackedOperator(Operator):
+    """Operators of equal width, one below the other."""
+
+    def __init__(self, parts: Sequence[Operator]) -> None:
+        self.parts = tuple(parts)
+        self.shape = (sum(part.shape[0] for part in parts), parts[0].shape[1])
+        self._ends = np.cumsum([part.shape[0] for part in parts])
+
+    def _times(self, U: Array) -> Array:
+        return np.concatenate([part.times(U) for part in self.parts])
+
+    def _transpose_times(self, W: Array) -> Array:
+        total = np.zeros((self.shape[1], *W.shape[1:]))
+        for part, block in zip(self.parts, self._split(W), strict=True):
+            total += part.transpose_times(block)
+        return total
+
+    def gram_diagonal(self, gamma: Array) -> Array | None:
+        total = np.zeros(self.shape[1])
+        for part, weights in zip(self.parts, self._split(gamma), strict=True):
+            diagonal = part.gram_diagonal(weights)
+            if diagonal is None:
+                return None
+            total += diagonal
+        return total
+
+    def row_norms_squared(self, scale: Array) -> Array | None:
+        norms = [part.row_norms_squared(scale) for part in self.parts]
+        known = [part for part in norms if part is not None]
+        return np.concatenate(known) if len(known) == len(norms) else None
+
+    def take(self, rows: Rows) -> Operator:
+        """Each run of rows of one part is taken from that part; the order of the rows is kept."""
+        wanted = as_row_indices(rows, self.shape[0])
+        owner = np.searchsorted(self._ends, wanted, side="right")
+        cuts = np.flatnonzero(np.diff(owner)) + 1
+        if len(cuts) > 4 * len(self.parts):  # shuffled rows: the parts cannot be taken apart cheaply
+            return super().take(wanted)
+        starts = np.concatenate([[0], self._ends])
+        taken = [self.parts[owner[run[0]]].take(wanted[run] - starts[owner[run[0]]])
+                 for run in np.split(np.arange(len(wanted)), cuts) if len(run)]
+        return taken[0] if len(taken) == 1 else StackedOperator(taken) if taken else super().take(wanted)
+
+    @property
+    def explicit(self) -> Any | None:
+        matrices: list[Any] = [part.explicit for part in self.parts]
+        if any(matrix is None for matrix in matrices):
+            return None
+        if not any(hasattr(matrix, "tocsr") for matrix in matrices):
+            return np.concatenate(matrices)
+        return stack_rows(matrices)
+
+    def dense(self) -> Array:
+        return np.concatenate([part.dense() for part in self.parts])
+
+    def gram(self, gamma: Array) -> Array:
+        total = np.zeros((self.shape[1], self.shape[1]), order="F")
+        for part, weights in zip(self.parts, self._split(gamma), strict=True):
+            total += part.gram(weights)
+        return total
+
+    def _split(self, rows: Array) -> list[Array]:
+        return np.split(rows, self._ends[:-1])

@@ -7,9 +7,14 @@ from typing import Any
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.linalg.operators.base import Operator
-from klimb.linalg.operators.explicit import DenseOperator, SparseOperator, stack_rows
-from klimb.linalg.operators.implicit import FunctionOperator, StackedOperator
+from klimb.linalg.operators.base import (
+    DenseOperator,
+    FunctionOperator,
+    Operator,
+    SparseOperator,
+    StackedOperator,
+    stack_rows,
+)
 from klimb.numerics.arrays import Array, as_float, check_finite, check_finite_csr
 
 ADJOINT_TOLERANCE = {"double": 1e-9, "single": 1e-5}  # of |w'(B u) - u'(B' w)|, relative to |w| |B u| and |u| |B' w|

@@ -12,9 +12,8 @@ from klimb.linalg.factors.selection import MEMORY
 from klimb.linalg.krylov import ScaledLanczos, sparse_part
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import Operator, SparseOperator, StackedOperator
-from klimb.linalg.variances.bounds import MOST_DOUBLES, bracket_by_lanczos, by_lanczos, simple_upper
-from klimb.linalg.variances.result import LogDet, ProductCount, Variances, median_relative_error
-from klimb.linalg.variances.sampling import FEWEST_ITERATIONS, sample
+from klimb.linalg.variances import bounds
+from klimb.linalg.variances.bounds import LogDet, ProductCount, Variances, median_relative_error
 from klimb.linalg.variances.stochastic import Probes
 from klimb.numerics.arrays import Array
 
@@ -59,9 +58,9 @@ def estimate(A: NormalMatrix, B: Operator, *, method: str = "auto", accuracy: fl
     if method == "exact":
         return _exact(A, B, cheapest_plan(A, B))
     if method == "lanczos":
-        return by_lanczos(A, B, accuracy=accuracy, budget=limit, seed=seed, vectors=vectors)
+        return bounds.by_lanczos(A, B, accuracy=accuracy, budget=limit, seed=seed, vectors=vectors)
     if method == "sampling":
-        return sample(A, B, accuracy=accuracy, budget=limit, seed=seed, previous=memory)
+        return bounds.sample(A, B, accuracy=accuracy, budget=limit, seed=seed, previous=memory)
     if method == "auto":
         plan = cheapest_plan(A, B)
         if plan.seconds <= AFFORDABLE and plan.bytes <= MEMORY:
@@ -123,9 +122,9 @@ def _probed(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed:
     """Probes until the accuracy is reached or the budget spent; or the exact ``plan``, once it looks cheaper."""
     count = ProductCount((*A.operators, B))
     if B.row_norms_squared(np.ones(A.size)) is None:  # the surrogate cannot be compared with
-        found = sample(A, B, accuracy=accuracy, budget=budget, seed=seed, previous=memory)
+        found = bounds.sample(A, B, accuracy=accuracy, budget=budget, seed=seed, previous=memory)
         return _within_bounds(A, B, found, count) if bounded else found
-    limit = max(FEWEST_ITERATIONS, budget // (4 * max(len(A.parts), 1) * PILOT))
+    limit = max(bounds.FEWEST_ITERATIONS, budget // (4 * max(len(A.parts), 1) * PILOT))
     probes = _begun(A, B, accuracy, seed, limit)
     same = memory.probes if isinstance(memory, Effort) and memory.seed == seed else 0
     allowed = probes.n + int((budget - count.spent) * probes.n / max(count.spent, 1))
@@ -142,7 +141,7 @@ def _probed(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed:
             break
         probes.add(more, limit)
         value, error = probes.variances()
-    value = np.minimum(value, simple_upper(A, B))
+    value = np.minimum(value, bounds.simple_upper(A, B))
     reached = probes.converged and median_relative_error(value, error) <= accuracy
     log_value, log_error = probes.quadrature.result()
     found = Variances(value, error, np.maximum(value - INTERVAL * error, 0.0), value + INTERVAL * error, "diagonal",
@@ -153,7 +152,7 @@ def _probed(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed:
 
 def _within_bounds(A: NormalMatrix, B: Operator, found: Variances, count: ProductCount) -> Variances:
     """The estimate, moved into certain bounds where it is outside of them."""
-    lower, upper = bracket_by_lanczos(A, B, ScaledLanczos(A, _rank(A, 0.0), 0))
+    lower, upper = bounds.bracket_by_lanczos(A, B, ScaledLanczos(A, _rank(A, 0.0), 0))
     value: Array = np.clip(found.value, lower, upper)
     error = np.minimum(found.error, np.maximum(upper - value, value - lower))
     certain = bool(np.isfinite(upper).all())
@@ -164,7 +163,7 @@ def _within_bounds(A: NormalMatrix, B: Operator, found: Variances, count: Produc
 def _rank(A: NormalMatrix, accuracy: float) -> int:
     """Directions of the surrogate: fewer where the basis would be large."""
     wanted = next(rank for least, rank in RANKS.items() if accuracy >= least)
-    return min(wanted, max(MOST_DOUBLES // A.size, FEWEST_DIRECTIONS), A.size)
+    return min(wanted, max(bounds.MOST_DOUBLES // A.size, FEWEST_DIRECTIONS), A.size)
 
 
 def _probes_needed(probes: Probes, accuracy: float) -> int:

@@ -1,27 +1,46 @@
-"""M = diag + low rank: what a few Lanczos steps know of A, and the exact diagonal of A for the rest.
+"""Surrogates M of A that precondition it, and the choice among them.
+
+M = diag + low rank is what a few Lanczos steps know of A, and the exact diagonal of A for the rest:
 
     A ~ S^-1 (U U' + diag(delta)) S^-1,    S = diag(A)^-1/2
 
-U holds the Ritz vectors of S A S whose value exceeds the mean tau of what is left of the trace, times
-sqrt(value - tau); delta makes the diagonals of M and A equal. As a preconditioner M takes the large eigenvalues away.
-As a surrogate it knows diag(B M^-1 B') exactly, which is where the estimators of variances begin.
+U holds the Ritz vectors of S A S whose value exceeds the mean tau of what is left of the trace, times sqrt(value -
+tau); delta makes the diagonals of M and A equal. As a preconditioner M takes the large eigenvalues away. As a surrogate
+it knows diag(B M^-1 B') exactly, which is where the estimators of variances begin.
+
+M = the sparse part of A, factorised, plus the diagonal of the rest is for pictures seen through a transform or a blur:
+the gradients' part of A is a sparse matrix, the measurements' part is not, but its diagonal is known. Where gamma is
+large, as it is wherever a picture is flat, the sparse part is most of A, and diag(A) alone would take hundreds of
+iterations.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import final
 
 import numpy as np
 
 from klimb.errors import NotPositiveDefiniteError
+from klimb.linalg.factors.selection import MEMORY, levels_plan
+from klimb.linalg.factors.sparse import SparseFactorisation
+from klimb.linalg.krylov.cg import Preconditioner, SurrogateMatrix, simplest_preconditioner, solve
 from klimb.linalg.krylov.lanczos import Lanczos, lanczos
-from klimb.linalg.krylov.preconditioners import SurrogateMatrix
 from klimb.linalg.normal_matrix import NormalMatrix
-from klimb.linalg.operators.base import Operator, column_blocks
+from klimb.linalg.operators import Operator, SparseOperator
+from klimb.linalg.operators.base import column_blocks
+from klimb.linalg.sparse_cholesky import SymbolicCholesky
 from klimb.numerics.arrays import Array
 
 BLOCK = 8  # columns of a block of Lanczos: half the cost a column of single vectors, hardly fewer digits
 SMALLEST_REST = 0.01  # of the unit diagonal that must be left to delta, where the prior does not guarantee more
+AFFORDABLE = 10.0  # seconds that its factorisation may take: it serves a block of systems of several hundred iterations
+TRIAL_RANK = 32  # Lanczos directions of the low rank that is tried
+TRIAL_TOLERANCE, MOST_TRIAL_ITERATIONS = 1e-3, 100
+SLOWEST = 0.9  # residual after the trial that is as bad as any above it
+FEW_ITERATIONS = 8  # in the trial, with which nothing is left to gain
+SPARSE_COST = 2.0  # products that a solve with a factorised sparse part costs, roughly
+LOW_RANK_COST = 0.4  # and one with low rank plus diagonal
 
 
 @final
@@ -130,3 +149,98 @@ class ScaledLanczos:
         values, vectors = self.found.ritz
         keep = values > 0.0
         return row_squares(B, self.scale[:, None] * (self.found.basis @ (vectors[:, keep] / np.sqrt(values[keep]))))
+
+
+@final
+class SparsePart(SurrogateMatrix):
+    """M as a precision of its own, with a sparse factorisation."""
+
+    def __init__(self, M: NormalMatrix, symbolic: SymbolicCholesky) -> None:
+        diagonal = M.diagonal()
+        assert diagonal is not None
+        self.size, self.diagonal = M.size, diagonal
+        self._factor = SparseFactorisation(M, symbolic)
+        self.log_det = self._factor.log_det
+
+    def solve(self, R: Array) -> Array:
+        return self._factor.solve(R)
+
+    def factor_times(self, noise: Array) -> Array:
+        return self._factor.factor_times(noise)
+
+    def variances(self, B: Operator) -> tuple[Array, Array] | None:
+        base = B.row_norms_squared(1.0 / self.diagonal) if isinstance(B, SparseOperator) else None
+        return None if base is None else (self._factor.variances(B), base)
+
+    @cached_property
+    def _inverse_diagonal(self) -> Array:
+        from scipy.sparse import eye_array
+
+        return self._factor.variances(SparseOperator(eye_array(self.size, format="csr")))
+
+    @property
+    def inverse_diagonal(self) -> Array:
+        return self._inverse_diagonal
+
+
+def sparse_part(A: NormalMatrix) -> SparsePart | None:
+    """M for this A; None where no part of A is sparse, all of it is, or factorising it takes seconds."""
+    sparse = [(operator, weights) for operator, weights in A.parts if isinstance(operator, SparseOperator)]
+    others = [(operator, weights) for operator, weights in A.parts if not isinstance(operator, SparseOperator)]
+    rest = A.shift.copy()
+    for operator, weights in others:
+        diagonal = operator.gram_diagonal(weights)
+        if diagonal is None:
+            return None
+        rest += diagonal
+    if not sparse or not others:
+        return None
+    M = NormalMatrix(rest, sparse)
+    plan = levels_plan(M)
+    if plan is None or plan.symbolic is None or plan.bytes > MEMORY // 4 or plan.seconds > AFFORDABLE:
+        return None
+    try:
+        return SparsePart(M, plan.symbolic)
+    except NotPositiveDefiniteError:  # a flat direction that only the others determine, lost to rounding
+        return None
+
+
+def choose_preconditioner(A: NormalMatrix, *, n_solves: int = 10, seed: int = 0) -> Preconditioner:
+    """The preconditioner that should take the least work for ``n_solves`` systems with A or with its neighbours.
+
+    One random system is solved roughly with diag(A), then with those that may do better: the factorised sparse part of
+    A where A has one (`sparse_part`), and low rank plus diagonal from a few Lanczos steps.
+
+    >>> from klimb.linalg.operators import as_operator
+    >>> A = NormalMatrix(np.ones(3), [(as_operator(np.eye(3), "B"), 1.0)])
+    >>> type(choose_preconditioner(A)).__name__
+    'Jacobi'
+    """
+    plain = simplest_preconditioner(A)
+    if n_solves * FEW_ITERATIONS < TRIAL_RANK or A.size <= TRIAL_RANK:
+        return plain
+    rhs = np.random.default_rng([seed, 3]).standard_normal(A.size) * np.sqrt(_scale(A))
+
+    def iterations(M: Preconditioner) -> float:
+        trial = solve(A, rhs, preconditioner=M, tol=TRIAL_TOLERANCE, max_iter=MOST_TRIAL_ITERATIONS)
+        if trial.converged:
+            return trial.n_iter
+        reached = float(np.clip(trial.residual[0], TRIAL_TOLERANCE, SLOWEST))
+        return trial.n_iter * float(np.log(TRIAL_TOLERANCE) / np.log(reached))  # at the rate so far
+
+    taken = iterations(plain)
+    if taken <= FEW_ITERATIONS:
+        return plain
+    best, work = plain, float(n_solves * taken)
+    if (sparse := sparse_part(A)) is not None and (w := n_solves * iterations(sparse) * (1.0 + SPARSE_COST)) < work:
+        best, work = sparse, w
+    if work > 2.0 * TRIAL_RANK:
+        low_rank = ScaledLanczos(A, TRIAL_RANK, seed).surrogate()
+        if (w := TRIAL_RANK + n_solves * iterations(low_rank) * (1.0 + LOW_RANK_COST)) < work:
+            best = low_rank
+    return best
+
+
+def _scale(A: NormalMatrix) -> np.ndarray:
+    diagonal = A.diagonal()
+    return np.ones(A.size) if diagonal is None else diagonal

@@ -1,4 +1,4 @@
-"""Makes summit.csv, the bundled example: ``python -m klimb.demo.make_data > summit.csv``.
+"""Makes summit.csv, the bundled example: ``python tools/make_summit.py > src/klimb/demo/summit.csv``.
 
 The attempts are invented. Wind and a late start keep a party from the top, days of acclimatisation help, some routes
 are harder than others, the size of the party matters little, and guides differ. A few winds were not written down. The
