@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from klimb.cli import IN_DOUBT, MISFIT, shell
-from klimb.errors import no_column
+from klimb.errors import InputError, no_column
 
 
 @click.command("fit", no_args_is_help=True)
@@ -56,7 +56,8 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
 
 
 def fit_table(formula: str, data: str, *, family: str, link: str | None, priors: tuple[str, ...], weights: str | None,
-              on_missing: str, hyper: Any, level: float, quiet: bool, **how_to_read: Any) -> Any:
+              on_missing: str, hyper: Any, graphs: tuple[str, ...], level: float, quiet: bool,
+              **how_to_read: Any) -> Any:
     """Read the columns that the formula needs, and fit."""
     from klimb.cli.tables.read import read_table
 
@@ -66,11 +67,32 @@ def fit_table(formula: str, data: str, *, family: str, link: str | None, priors:
     import klimb
 
     return klimb.fit(formula, table.columns, family=family, link=link, priors=given, weights=weights,
-                     missing=on_missing, hyper=hyper, interval=level, progress=False if quiet else None)
+                     missing=on_missing, hyper=hyper, interval=level, progress=False if quiet else None,
+                     graphs={name: edges_of(path, options) for name, path in named_files(graphs).items()})
+
+
+def named_files(given: tuple[str, ...]) -> dict[str, str]:
+    """``("G=edges.csv",)`` as a dict."""
+    pairs = [text.partition("=") for text in given]
+    for (name, _, path), text in zip(pairs, given, strict=True):
+        if not name.strip() or not path:
+            raise click.BadParameter(f"{text!r} is not NAME=FILE", param_hint="--graph")
+    return {name.strip(): path for name, _, path in pairs}
+
+
+def edges_of(path: str, options: Any) -> list[tuple[Any, Any]]:
+    """The edges of a graph: the first two columns of a table."""
+    from klimb.cli.tables.read import read_table
+
+    table = read_table(path, lambda header: header[:2], options)
+    if len(table.columns) < 2:
+        raise InputError("a table of edges needs two columns", f"{len(table.header)} in {path}", "One edge a row.")
+    first, second = (column.tolist() for column in table.columns.values())
+    return list(zip(first, second, strict=True))
 
 
 def again(formula: str, data: str, output: str | None, *, family: str, link: str | None, priors: tuple[str, ...],
-          weights: str | None, hyper: str, exact: bool = False, **_: Any) -> str:
+          weights: str | None, hyper: str, exact: bool = False, graphs: tuple[str, ...] = (), **_: Any) -> str:
     """The command that makes the fit again, ready to be pasted into a shell."""
     from shlex import quote
 
@@ -79,6 +101,7 @@ def again(formula: str, data: str, output: str | None, *, family: str, link: str
     parts += [part for prior in priors for part in ("--prior", quote(prior))]
     parts += ["--weights", quote(weights)] if weights else []
     parts += ["--hyper", hyper] if hyper != "auto" else []
+    parts += [part for graph in graphs for part in ("--graph", quote(graph))]
     parts += ["--exact"] if exact else []
     parts += ["-o", quote(output)] if output else []
     return " ".join(parts)
@@ -113,6 +136,7 @@ def columns_of(formula: str, *others: str | None) -> Callable[[tuple[str, ...]],
     >>> columns_of("y ~ log(x) + (1 | g)", "w")(("g", "w", "x", "y", "z"))
     ['g', 'w', 'x', 'y']
     """
+    import klimb.terms  # noqa: F401  whose kinds formulas may call
     from klimb.formula import parse
     from klimb.formula.nodes import Dot, Node, children
     from klimb.formula.parts import check_columns, used_columns

@@ -143,6 +143,8 @@ def modelling(function: F) -> F:
                      help="What to do about rows with missing values."),
         click.option("--hyper", type=click.Choice(["auto", "optimise", "integrate"]), default="auto", show_default=True,
                      help="Standard deviations of groups and other hyperparameters: at their best, or integrated out."),
+        click.option("--graph", "graphs", metavar="NAME=FILE", multiple=True,
+                     help="A graph that the formula names: a table of two columns, an edge a row. May be repeated."),
     )):
         function = option(function)
     return function

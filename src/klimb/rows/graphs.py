@@ -43,7 +43,8 @@ def read_graph(given: Any, levels: Sequence[str], appeared: Sequence[str], name:
     >>> graph.labels, graph.edges.tolist()
     (('a', 'b', 'c'), [[0, 1], [1, 2]])
     """
-    nodes, pairs = _pairs(given, name)
+    named, joined = _pairs(given, name)
+    nodes, pairs = [_whole(node) for node in named], [(_whole(i), _whole(j)) for i, j in joined]
     found = _labels_of(nodes, levels, appeared, name)
     known = {node: k for k, node in enumerate(nodes)}
     labels = list(dict.fromkeys([*levels, *found]))
@@ -122,7 +123,7 @@ def _from_matrix(given: Any, name: str) -> tuple[list[Any], list[tuple[Any, Any]
 
 def _labels_of(nodes: list[Any], levels: Sequence[str], appeared: Sequence[str], name: str) -> list[str]:
     """The label of the level that each node stands for: by name, or by number where none of them is a name."""
-    names, have = [_label(node) for node in nodes], set(levels)
+    names, have = [str(node) for node in nodes], set(levels)
     whole = all(isinstance(node, int) and not isinstance(node, bool) for node in nodes)
     numbered = whole and all(level.isdigit() for level in levels)
     if numbered and nodes and min(nodes) == 0 and "0" not in have:  # regions 1, 2, ... counted from 0
@@ -141,5 +142,6 @@ def _labels_of(nodes: list[Any], levels: Sequence[str], appeared: Sequence[str],
     return names
 
 
-def _label(node: Any) -> str:
-    return str(int(node)) if isinstance(node, float) and node == int(node) else str(node)
+def _whole(node: Any) -> Any:
+    """Numbers that are whole, as tables and arrays may hold them, as integers."""
+    return int(node) if isinstance(node, float | np.integer) and node == int(node) else node
