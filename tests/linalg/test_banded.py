@@ -40,7 +40,8 @@ def test_everything_is_as_in_dense_algebra(n: int, below: int, seed: int) -> Non
 def test_a_chain_is_a_band_and_a_lattice_is_not() -> None:
     chain = scipy.sparse.diags_array([np.ones(49), np.full(50, 3.0), np.ones(49)], offsets=[-1, 0, 1]).tocsc()
     assert isinstance(analysed(chain), BandPlan)
-    lattice = scipy.sparse.kron(chain, scipy.sparse.eye_array(50)) + scipy.sparse.kron(scipy.sparse.eye_array(50), chain)
+    one = scipy.sparse.eye_array(50)
+    lattice = scipy.sparse.kron(chain, one) + scipy.sparse.kron(one, chain)
     assert band_order(scipy.sparse.csc_array(lattice)) is None
 
 

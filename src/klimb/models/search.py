@@ -14,6 +14,7 @@ import numpy as np
 
 from klimb.errors import InputError, KlimbError
 from klimb.infer.result import Result, Status
+from klimb.infer.start import start_at
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
 from klimb.models.model import Listen, Model, Progress
@@ -24,6 +25,8 @@ TOL = 1e-2  # of the gradient, in nats per unit of theta
 FINEST = 1e-8  # rounding leaves so much of it
 GAIN = 1e-4  # nats that the next step promises, at most, where many data make the gradient's last digits noise
 USUAL_TOL = 1e-6  # of a fit; where less is asked for, search and integration follow
+REMEMBERED, MOST_REMEMBERED = 24, 4e7  # fits whose sites foretell those of the next, and numbers kept of them
+FARTHEST = 4.0  # sum of the shares of these fits, up to which that is no wild extrapolation
 FIT_TOL = 1e-5  # of fits on the way: what they leave must not mislead a line search
 CURVATURE_TOL = 1e-7  # of fits whose gradients are subtracted
 STEP = 0.05  # in theta, for the Hessian as differences of gradients
@@ -54,6 +57,44 @@ class Evaluated:
 
 
 @final
+class SitesNear:
+    """Sites of earlier fits, from which those at another theta are foretold as an affine function of theta.
+
+    A fit that starts there is off by second order in the distance, where the sites of a neighbour are off by first.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Array, Array, Array]] = []
+
+    def add(self, theta: Array, posterior: Posterior) -> None:
+        """Remember a fit; the oldest are forgotten."""
+        if not posterior.spread or 2 * len(posterior.a) * REMEMBERED > MOST_REMEMBERED:
+            return
+        self._known.append((theta, posterior.a + posterior.gamma * posterior.m, posterior.gamma))
+        del self._known[:-REMEMBERED]
+
+    def at(self, theta: Array) -> tuple[Array, Array] | None:
+        """Slopes and gammas by the nearest fits; None where they do not surround theta well enough to say."""
+        d = len(theta)
+        if len(self._known) < d + 1:
+            return None
+        points = np.array([known[0] for known in self._known])
+        scale = points.std(axis=0)
+        if not (scale > 0.0).all():
+            return None
+        distance = (((points - theta) / scale) ** 2).sum(axis=1)
+        near = np.argsort(distance, kind="stable")[: 2 * d + 1]
+        system = np.vstack([np.ones(len(near)), ((points[near] - theta) / scale).T])
+        shares, _, rank, _ = np.linalg.lstsq(system, np.eye(d + 1)[0], rcond=1e-6)
+        if rank < d + 1 or np.abs(shares).sum() > FARTHEST:
+            return None
+        slope, gamma = (sum(share * self._known[k][part] for share, k in zip(shares, near, strict=True))
+                        for part in (1, 2))
+        least = 0.2 * self._known[int(near[0])][2]
+        return np.asarray(slope), np.where(least > 0.0, np.maximum(gamma, least), gamma)
+
+
+@final
 class Evaluator:
     """Fits of one model at any theta, counted, each from the sites of the last one unless told otherwise."""
 
@@ -62,20 +103,24 @@ class Evaluator:
         self.model, self.data, self.n_fits = model, data, 0
         self._finest = FIT_TOL * tol / USUAL_TOL if tol < USUAL_TOL else np.inf  # who asks for more digits gets them
         self._listen, self._max_iter, self._latest = listen, max_iter, start
+        self._sites = SitesNear()
         self.path: list[float] = []  # the best objective after every fit of a climb
         self.best: Evaluated | None = None
 
     def __call__(self, theta: Array, *, start: Posterior | None = None, tol: float = FIT_TOL) -> Evaluated:
         """The fit at ``theta``."""
         here = self.model.moved(theta)
+        near = start if start is not None else self._latest
+        guess = self._sites.at(theta)
         try:
-            result = here.infer(self.data, start=start if start is not None else self._latest,
-                                tol=min(tol, self._finest), max_iter=self._max_iter)
+            begin = near if guess is None or near is None else start_at(near.latent, *guess)
+            result = here.infer(self.data, start=begin, tol=min(tol, self._finest), max_iter=self._max_iter)
         except KlimbError:
             if self.best is None:
                 raise
             return Evaluated(here, None, -np.inf)
         self.n_fits += 1
+        self._sites.add(theta, result.posterior)
         value = result.bound + here.theta.log_density(here.at)
         found = Evaluated(here, result, value if np.isfinite(value) else -np.inf)
         if np.isfinite(value) and (self.best is None or value > self.best.objective):
