@@ -36,19 +36,20 @@ def independent_set(pattern: Any, last: Mask) -> IndependentSet | None:
     inner = ~last[row] & ~last[column] & (row != column)
     row, column = row[inner], column[inner]
     sparse_degree = np.bincount(column, minlength=size)
+    # All at once, if what stays is dense and small. It has to touch every edge: at least as many nodes as it takes of highest degree.
+    least = int(np.searchsorted(np.cumsum(np.sort(sparse_degree)[::-1]), len(row) // 2))
+    if least**2 <= 2.0 * float((degree.astype(float) ** 2).sum()):
+        taken = _greedy(row, column, sparse_degree, ~last)
+        kept, pairs = _remainder(degree, taken)
+        if kept**2 <= 2.0 * pairs and 2 * kept < size:
+            return IndependentSet(pattern, taken, dense=True)
     few = ~last & (sparse_degree <= FEW)
     if few.sum() >= SHARE * size:
         taken = _greedy(row, column, sparse_degree, few)
         kept, pairs = _remainder(degree, taken)
-        if kept <= (1.0 - SHARE) * size and (pairs <= min(PAIRS, 4.0 * pattern.nnz) or kept**2 <= pairs):
-            return IndependentSet(pattern, taken, dense=pairs > PAIRS)
-    # those that stay have to touch every edge, so there are at least as many of them as nodes of highest degree are needed for it
-    least = np.searchsorted(np.cumsum(np.sort(sparse_degree)[::-1]), len(row) // 2)
-    if least**2 > 2.0 * float((degree.astype(float) ** 2).sum()):
-        return None
-    taken = _greedy(row, column, sparse_degree, ~last)
-    kept, pairs = _remainder(degree, taken)
-    return IndependentSet(pattern, taken, dense=True) if kept**2 <= 2.0 * pairs and 2 * kept < size else None
+        if kept <= (1.0 - SHARE) * size and pairs <= min(PAIRS, 4.0 * pattern.nnz):
+            return IndependentSet(pattern, taken, dense=False)
+    return None
 
 
 def _remainder(degree: Integers, taken: Mask) -> tuple[int, float]:

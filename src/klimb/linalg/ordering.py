@@ -43,7 +43,7 @@ def transposition(pattern: Any) -> Integers:
     return np.asarray(places.tocsr().data)
 
 
-def dissect(graph: Any, coordinates: Array, *, rotate: bool = False, leaf: int = LEAF) -> Dissection:
+def dissect(graph: Any, coordinates: Array, *, rotate: bool = False) -> Dissection:
     """Fronts of a symmetric graph (CSR or CSC, the diagonal is ignored) with coordinates of shape (n, d).
 
     With ``rotate`` the coordinates' axes mean nothing and each part has principal axes of its own.
@@ -66,7 +66,7 @@ def dissect(graph: Any, coordinates: Array, *, rotate: bool = False, leaf: int =
         separator = np.zeros(size, dtype=bool)
         separator[_cover(head[cut], tail[cut], upper)] = True
         lost = np.bincount(label[separator[nodes]], minlength=len(sizes))
-        whole = (sizes <= leaf) | (lost > POOR * sizes)
+        whole = (sizes <= LEAF) | (lost > POOR * sizes)
         own = whole | (lost > 0)
         number = np.where(own, count + np.cumsum(own) - 1, above)
         parents.append(above[own])

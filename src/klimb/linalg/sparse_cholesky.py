@@ -13,7 +13,7 @@ from klimb.linalg.independent import EliminatedSet, IndependentSet, independent_
 from klimb.linalg.multifrontal import FrontFactor
 from klimb.numerics.arrays import Array
 
-LOST = 4.0 * np.finfo(float).eps  # a pivot below this share of its diagonal entry has no digit left
+LOST = 16.0 * np.finfo(float).eps  # a pivot below this share of its diagonal entry has no digit left
 DENSE = 10.0  # a row with more than this many times sqrt(n) entries is eliminated last
 
 
