@@ -58,7 +58,7 @@ def dissect(graph: Any, coordinates: Array, *, rotate: bool = False) -> Dissecti
     nodes, sizes, above = np.arange(size), np.array([size]), np.array([-1])
     upper = np.zeros(size, dtype=bool)
     while len(nodes):
-        parts = _Parts(nodes, sizes, points[:, nodes], head, tail)
+        parts = _Parts(nodes, sizes, points.take(nodes, axis=1), head, tail)
         order, high = parts.halves(rotate)
         nodes, label = nodes[order], parts.label
         upper[nodes] = high
@@ -90,7 +90,7 @@ class _Parts:
         self.nodes, self.sizes, self.head, self.tail = nodes, sizes, head, tail
         self.starts = np.cumsum(sizes) - sizes
         self.label = np.repeat(np.arange(len(sizes)), sizes)
-        self.points = points - (self._sums(points) / sizes)[:, self.label]
+        self.points = points - np.repeat(self._sums(points) / sizes, sizes, axis=1)
 
     def _sums(self, values: Array) -> Array:
         return np.asarray(np.add.reduceat(values, self.starts, axis=-1))
@@ -133,7 +133,7 @@ class _Parts:
             for i in range(len(x)):
                 moments[:, i, :i + 1] = self._sums(x[i] * x[:i + 1]).T
             lengths, axes = np.linalg.eigh(moments)  # reads the lower triangle
-            first, second = (np.einsum("dn,dn->n", x, axes[:, :, k].T[:, label]) for k in (-1, -min(2, len(x))))
+            first, second = (np.einsum("dn,dn->n", x, np.repeat(axes[:, :, k].T, self.sizes, axis=1)) for k in (-1, -min(2, len(x))))
         else:
             lengths = self._sums(x * x).T
             axis = np.argsort(lengths, axis=1, kind="stable")
