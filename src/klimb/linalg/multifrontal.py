@@ -16,7 +16,7 @@ from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.fronts import FrontTree, Placement
 from klimb.numerics.arrays import Array
 
-SLICES = 200  # entries for which one indexed addition costs as much as one addition of slices
+FREE, SLICE = 20, 40  # blocks of slices that cost as much as one indexed addition, and entries of it as one more block
 
 
 class FrontFactor:
@@ -108,42 +108,49 @@ class FrontFactor:
         return buffer[tree.mirrored]
 
 
+def _in_slices(placement: Placement) -> bool:
+    """Whether a block for each pair of runs is less work than to index every entry."""
+    return len(placement.runs) ** 2 <= FREE + len(placement.rows) ** 2 / SLICE
+
+
 def _add_to_panel(panel: Array, update: Array, placement: Placement) -> None:
     """The columns of a child's update that belong to pivots of its parent."""
-    runs, first = placement.runs, placement.first
-    if len(runs) ** 2 * SLICES > update.size:
+    first = placement.first
+    if not _in_slices(placement):
         panel[placement.rows[:, None], placement.rows[:first]] += update[:, :first]
         return
-    for j, (column, column_of) in enumerate(runs):
+    for j, (column, column_of) in enumerate(placement.runs):
         if column_of.start >= first:
             break
-        for row, row_of in runs[j:]:
-            panel[row, column] += update[row_of, column_of]
+        for row, row_of in placement.runs[j:]:
+            block = panel[row, column]
+            block += update[row_of, column_of]
 
 
 def _add_to_update(update: Array, other: Array, placement: Placement, pivots: int) -> None:
     """The rest of a child's update, which its parent hands on."""
-    runs, first = placement.runs, placement.first
-    if len(runs) ** 2 * SLICES > other.size:
+    first = placement.first
+    if first == len(placement.rows):
+        return
+    if not _in_slices(placement):
         rows = placement.rows[first:] - pivots
         update[rows[:, None], rows] += other[first:, first:]
         return
-    for j, (column, column_of) in enumerate(runs):
+    for j, (column, column_of) in enumerate(placement.runs):
         if column_of.start < first:
             continue
         across = slice(column.start - pivots, column.stop - pivots)
-        for row, row_of in runs[j:]:
-            update[row.start - pivots:row.stop - pivots, across] += other[row_of, column_of]
+        for row, row_of in placement.runs[j:]:
+            block = update[row.start - pivots:row.stop - pivots, across]
+            block += other[row_of, column_of]
 
 
 def _gathered(full: Array, placement: Placement) -> Array:
     """Rows and columns of a symmetric matrix."""
-    runs = placement.runs
-    size = len(placement.rows)
-    if len(runs) ** 2 * SLICES > size * size:
+    if not _in_slices(placement):
         return np.asarray(full[placement.rows[:, None], placement.rows])
-    out = np.empty((size, size))
-    for row, row_of in runs:
-        for column, column_of in runs:
+    out = np.empty((len(placement.rows), len(placement.rows)))
+    for row, row_of in placement.runs:
+        for column, column_of in placement.runs:
             out[row_of, column_of] = full[row, column]
     return out
