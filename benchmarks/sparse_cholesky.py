@@ -1,4 +1,4 @@
-"""Sparse Cholesky: analysis, factorisation, selected inverse and fill, beside CHOLMOD where scikit-sparse or CVXOPT is installed.
+"""Sparse Cholesky: analysis, factor, selected inverse and fill, beside CHOLMOD by scikit-sparse or CVXOPT if installed.
 
     python -m benchmarks.sparse_cholesky [--quick] [--json PATH]
 """
@@ -34,7 +34,7 @@ def lattice(n: int, order: int = 1) -> Problem:
 
 
 def mesh(n: int) -> Problem:
-    """A Matern field (nu = 1) by finite elements on a triangulation of jittered points, a third of its nodes observed."""
+    """A Matern field (nu = 1) by finite elements on a triangulation of jittered points, a third of them observed."""
     from scipy.spatial import Delaunay
 
     rng, m = np.random.default_rng(0), int(np.sqrt(n))
@@ -48,7 +48,8 @@ def mesh(n: int) -> Problem:
     G = sp.csc_array((stiffness.ravel(), (row, column)), shape=(m * m, m * m))
     mass = np.bincount(corners.ravel(), np.repeat(area / 3.0, 3), m * m)
     K = sp.diags_array(200.0 * mass) + G
-    return K @ sp.diags_array(1.0 / mass) @ K / (800.0 * np.pi) + 1e-2 * sp.diags_array(1.0 * (rng.random(m * m) < 0.3)), points
+    observed = sp.diags_array(1e-2 * (rng.random(m * m) < 0.3))
+    return K @ sp.diags_array(1.0 / mass) @ K / (800.0 * np.pi) + observed, points
 
 
 def walk(n: int, width: int = 2) -> Problem:
@@ -63,7 +64,8 @@ def arrow(n: int, p: int) -> Problem:
     """Levels of one group and p columns of fixed effects."""
     rng = np.random.default_rng(0)
     B = sp.csr_array(0.1 * rng.standard_normal((n, p)))
-    return sp.block_array([[sp.diags_array(1.0 + 4.0 * rng.random(n)), B], [B.T, B.T @ B + 10.0 * sp.eye_array(p)]]), None
+    D = sp.diags_array(1.0 + 4.0 * rng.random(n))
+    return sp.block_array([[D, B], [B.T, B.T @ B + 10.0 * sp.eye_array(p)]]), None
 
 
 def crossed(rows: int, first: int = 10_000, second: int = 1_000) -> Problem:
@@ -78,17 +80,29 @@ def with_leaves(problem: Problem) -> Problem:
     """Every node coupled to one more, as the two parts of a BYM field are."""
     matrix, points = problem
     eye = sp.eye_array(matrix.shape[0])
-    return (sp.block_array([[matrix + eye, -eye], [-eye, 2.0 * eye]]), None if points is None else np.concatenate([points, points]))
+    both = sp.block_array([[matrix + eye, -eye], [-eye, 2.0 * eye]])
+    return both, None if points is None else np.tile(points, (2, 1))
 
 
 PROBLEMS: dict[str, Callable[[], Problem]] = {
-    "5-point 100 x 100": lambda: lattice(100), "13-point 100 x 100": lambda: lattice(100, 2), "mesh 1e4": lambda: mesh(10_000),
-    "walk2 1e5": lambda: walk(100_000), "arrow 1e5 + 10": lambda: arrow(100_000, 10), "crossed 1e5": lambda: crossed(100_000),
-    "5-point 200 x 200": lambda: lattice(200), "13-point 200 x 200": lambda: lattice(200, 2), "leaves on 200 x 200": lambda: with_leaves(lattice(200)),
-    "5-point 400 x 400": lambda: lattice(400), "13-point 400 x 400": lambda: lattice(400, 2), "mesh 1e5": lambda: mesh(100_000),
-    "mesh 2e5": lambda: mesh(200_000), "crossed 1e6": lambda: crossed(1_000_000), "leaves on walk2 1e5": lambda: with_leaves(walk(100_000)),
+    "5-point 100 x 100": lambda: lattice(100),
+    "13-point 100 x 100": lambda: lattice(100, 2),
+    "mesh 1e4": lambda: mesh(10_000),
+    "walk2 1e5": lambda: walk(100_000),
+    "arrow 1e5 + 10": lambda: arrow(100_000, 10),
+    "crossed 1e5": lambda: crossed(100_000),
+    "5-point 200 x 200": lambda: lattice(200),
+    "13-point 200 x 200": lambda: lattice(200, 2),
+    "leaves on 200 x 200": lambda: with_leaves(lattice(200)),
+    "5-point 400 x 400": lambda: lattice(400),
+    "13-point 400 x 400": lambda: lattice(400, 2),
+    "mesh 1e5": lambda: mesh(100_000),
+    "mesh 2e5": lambda: mesh(200_000),
+    "crossed 1e6": lambda: crossed(1_000_000),
+    "leaves on walk2 1e5": lambda: with_leaves(walk(100_000)),
 }
 QUICK = 6
+STEPS = ("analyse", "factor", "inverse", "stored")
 FAMILIES: dict[str, tuple[Callable[[int], Problem], tuple[int, ...]]] = {
     "5-point lattice": (lambda n: lattice(round(n**0.5)), (10_000, 40_000, 160_000)),
     "13-point lattice": (lambda n: lattice(round(n**0.5), 2), (10_000, 40_000, 160_000)),
@@ -153,18 +167,19 @@ def main() -> None:
                 if kind == "space" and points is None:
                     continue
                 figures = measured(matrix, coordinates)
-                found["problems"][f"{name}, {kind}"] = {**figures, "n": matrix.shape[0], "nnz": matrix.nnz, "cholmod": rival}
+                found["problems"][f"{name}, {kind}"] = {**figures, "n": matrix.shape[0], "cholmod": rival}
                 rows.append((name, kind, matrix.shape[0], *figures.values(), *(("-", "-") if rival is None else rival)))
         table("CPU seconds; ordered by the graph alone or by coordinates",
-              ["matrix", "order", "n", "analyse", "factor", "inverse", "stored", "solve", "error", "CHOLMOD analyse", "factor"], rows)
+              ["matrix", "order", "n", *STEPS, "solve", "error", "CHOLMOD analyse", "factor"], rows)
         growth = []
         for name, (make, sizes) in FAMILIES.items():
             sizes = sizes[:2] if arguments.quick else sizes
-            times = np.array([[measured(ready(make(n)[0]), None)[key] for key in ("analyse", "factor", "inverse", "stored")] for n in sizes])
+            figures_of = [measured(ready(make(n)[0]), None) for n in sizes]
+            times = np.array([[figures[key] for key in STEPS] for figures in figures_of])
             exponents = [float(np.polyfit(np.log(sizes), np.log(column), 1)[0]) for column in times.T]
             found["growth"][name] = exponents
             growth.append((name, f"{sizes[0]} to {sizes[-1]}", *exponents))
-        table("growth: the power of n", ["matrix", "n", "analyse", "factor", "inverse", "stored"], growth)
+        table("growth: the power of n", ["matrix", "n", *STEPS], growth)
     if arguments.json:
         print(save("sparse_cholesky", found, arguments.json))
 

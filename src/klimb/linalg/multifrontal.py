@@ -1,7 +1,7 @@
 """Numeric multifrontal factorisation over a tree of fronts: factor, solves, selected inverse.
 
-Notation of one front: the pivots 1, the boundary 2. Its part of the matrix is F = [[F11, F21'], [F21, F22]] with the children's updates
-added. F11 = L11 L11', L21 = F21 L11^-T, and F22 - L21 L21' is the update that goes to the parent.
+Notation of one front: the pivots 1, the boundary 2. Its part of the matrix is F = [[F11, F21'], [F21, F22]] with the
+children's updates added. F11 = L11 L11', L21 = F21 L11^-T, and F22 - L21 L21' is the update that goes to the parent.
 
 Arrays are in C order and BLAS reads them as their transposes: the lower triangle of L11 is the upper one of LAPACK.
 """
@@ -16,7 +16,7 @@ from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.fronts import FrontTree, Placement
 from klimb.numerics.arrays import Array
 
-FREE, SLICE = 20, 40  # blocks of slices that cost as much as one indexed addition, and entries of it as one more block
+FREE, SLICE = 20, 40  # slices that cost as much as one indexed addition, and entries of it that cost one more slice
 
 
 class FrontFactor:
@@ -31,13 +31,13 @@ class FrontFactor:
         for i, front in enumerate(tree.fronts):
             p, m = front.pivots, front.rows
             panel = buffer[front.offset:front.offset + p * m].reshape(m, p)
-            received = [(updates.pop(child), tree.fronts[child].placement) for child in tree.children[i]]
+            received = [(updates.pop(child), placement) for child, placement in tree.children[i]]
             for update, placement in received:
                 _add_to_panel(panel, update, placement)
             top, below = panel[:p], panel[p:]
             _, info = dpotrf(top.T, lower=0, clean=1, overwrite_a=1)
             if info != 0:
-                raise NotPositiveDefiniteError(f"a pivot among nodes {front.begin} to {front.end} of the order is not positive")
+                raise NotPositiveDefiniteError("a pivot is not positive")
             self.panels.append((top, below))
             if m == p:
                 continue
@@ -69,13 +69,13 @@ class FrontFactor:
     def inverse_entries(self) -> Array:
         """Entries of M^-1 = Z in the order of the pattern.
 
-        From M Z = I, that is L' Z = L^-1, the rows of one front's pivots read L11' Z1. + L21' Z2. = (L^-1)1., whose right side is zero in the
-        columns 2 and L11^-1 in the columns 1. With W = L21 L11^-1 therefore
+        M Z = I means L' Z = L^-1, which is lower triangular. Its rows of one front's pivots are L11' Z1. + L21' Z2.,
+        with 0 in the columns 2 and L11^-1 in the columns 1 on the right. With W = L21 L11^-1 therefore
 
             Z21 = -Z22 W,        Z11 = L11^-T L11^-1 - W' Z21.
 
-        Z22 is known when the parent is done, because the boundary of a front lies among its parent's rows (Takahashi's recursion in
-        blocks). Entries of Z outside the panels are never needed.
+        Z22 is known when the parent is done, because the boundary of a front lies among its parent's rows (Takahashi's
+        recursion in blocks). Entries of Z outside the panels are never needed.
         """
         tree = self.tree
         buffer = np.empty(tree.length)

@@ -1,4 +1,4 @@
-"""Sparse Cholesky factorisation with selected inverse: analysis of a pattern once, then a factor for each set of values."""
+"""Sparse Cholesky factorisation with selected inverse: a pattern is analysed once, then values are factorised."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class SymbolicCholesky:
     Parameters
     ----------
     pattern
-        Square ``csc_array`` or ``csc_matrix`` with both triangles, every diagonal entry stored, sorted indices and no duplicates.
-        Its values are not looked at.
+        Square ``csc_array`` or ``csc_matrix`` with both triangles, every diagonal entry stored, sorted indices and no
+        duplicates. Its values are not looked at.
     coordinates
         Positions of the nodes, shape (n, d), where there are any: separators are then found in space, not in the graph.
 
