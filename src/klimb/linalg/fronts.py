@@ -1,8 +1,8 @@
 """The tree of fronts: what a multifrontal Cholesky factorisation knows before it sees a number.
 
-A front is a set of pivots that are eliminated together and their boundary, the later nodes that they are coupled to, by the matrix
-or by fill. Its panel is a dense array with a row for each pivot and each node of the boundary and a column for each pivot.
-All panels lie one behind the other in one buffer, so the entries of the matrix are scattered into them in one step.
+A front is a set of pivots that are eliminated together and their boundary, the later nodes that they are coupled to,
+by the matrix or by fill. Its panel is a dense array with a row for each pivot and each node of the boundary and a
+column for each pivot. All panels lie one behind the other in one buffer, so entries of the matrix go there in one step.
 """
 
 from __future__ import annotations
@@ -62,16 +62,17 @@ class FrontTree:
         self.lower: Places
         self.mirrored: Places
         if pattern.nnz == self.size**2:  # one front, whose panel is the matrix
-            self.order, self.entries, self.lower, self.mirrored = np.arange(self.size), slice(None), slice(None), slice(None)
+            self.order = np.arange(self.size)
+            self.entries = self.lower = self.mirrored = slice(None)
             self.fronts = [Front(0, self.size, np.zeros(0, dtype=np.int64), 0, -1, None)]
         else:
             self._analyse(pattern, last, coordinates)
         self.length = int(sum(front.rows * front.pivots for front in self.fronts))
-        self.diagonal = np.concatenate([front.offset + np.arange(front.pivots) * (front.pivots + 1) for front in self.fronts])
-        self.children: list[list[int]] = [[] for _ in self.fronts]
+        self.diagonal = np.concatenate([f.offset + np.arange(f.pivots) * (f.pivots + 1) for f in self.fronts])
+        self.children: list[list[tuple[int, Placement]]] = [[] for _ in self.fronts]
         for i, front in enumerate(self.fronts):
-            if front.parent >= 0:
-                self.children[front.parent].append(i)
+            if front.placement is not None:
+                self.children[front.parent].append((i, front.placement))
 
     def _analyse(self, pattern: Any, last: Mask, coordinates: Array | None) -> None:
         dissection, points = _dissected(pattern, last, coordinates)
@@ -141,7 +142,7 @@ def _along(points: Array, front: Integers) -> Array:
 def _postorder(parent: Integers) -> Integers:
     """The rank of every front in an order that has children directly before their parents."""
     children: list[list[int]] = [[] for _ in parent]
-    stack = []
+    stack: list[int] = []
     for i, p in enumerate(parent.tolist()):
         (children[p] if p >= 0 else stack).append(i)
     rank, left = np.empty(len(parent), dtype=np.int64), len(parent)
@@ -191,11 +192,11 @@ def _linked(boundaries: list[Integers], owner: Integers, ends: Integers) -> list
     begins = np.concatenate([[0], breaks]) if len(nodes) else np.zeros(0, dtype=np.int64)
     local, lengths = begins - starts[of[begins]], np.diff(begins, append=len(nodes))
     runs: list[list[tuple[slice, slice]]] = [[] for _ in boundaries]
-    for i, row, begin, length in zip(of[begins].tolist(), rows[begins].tolist(), local.tolist(), lengths.tolist(), strict=True):
+    for i, row, begin, length in np.stack([of[begins], rows[begins], local, lengths], axis=1).tolist():
         runs[i].append((slice(row, row + length), slice(begin, begin + length)))
     offsets = np.cumsum(pivots * (pivots + sizes)) - pivots * (pivots + sizes)
     split = np.split(rows, starts[1:])
-    table = zip((ends - pivots).tolist(), ends.tolist(), boundaries, offsets.tolist(), parent.tolist(), split, first.tolist(), runs,
-                strict=True)
+    numbers = np.stack([ends - pivots, ends, offsets, parent, first], axis=1).tolist()
+    lists = zip(numbers, boundaries, split, runs, strict=True)
     return [Front(begin, end, boundary, offset, up, Placement(place, inner, run) if up >= 0 else None)
-            for begin, end, boundary, offset, up, place, inner, run in table]
+            for (begin, end, offset, up, inner), boundary, place, run in lists]

@@ -1,9 +1,9 @@
-"""Sets of nodes without coupling among themselves, eliminated all at once: leaves of trees, levels of a group, every other node of a chain.
+"""Sets of nodes that are not coupled to each other, eliminated at once: leaves, levels of a group, half of a chain.
 
-With the set first, M = [[D, C], [C', A]] and D is diagonal: R = D^1/2, L21' = R^-1 C, and A - L21 L21' is what is left to factorise.
-For the inverse, with Z22 that of what is left, Z12 = -D^-1 C Z22 and diag Z11 = 1/D - rowsums(D^-1 C * Z12).
-Products over pairs of neighbours are listed once, where they are few; otherwise they are products of sparse matrices, and what is
-left is dense.
+With the set first, M = [[D, C], [C', A]] and D is diagonal: L11 = D^1/2, L21' = D^-1/2 C, and A - L21 L21' is what is
+left to factorise. For the inverse, with Z22 that of what is left, Z12 = -D^-1 C Z22 and diag Z11 = 1/D - rowsums(D^-1 C
+* Z12). Products over pairs of neighbours are listed once, where they are few; otherwise they are products of sparse
+matrices, and what is left is dense.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ def independent_set(pattern: Any, last: Mask) -> IndependentSet | None:
     inner = ~last[row] & ~last[column] & (row != column)
     row, column = row[inner], column[inner]
     sparse_degree = np.bincount(column, minlength=size)
+    # All at once, if what stays is dense and small. It has to touch every edge, so at least ``least`` nodes stay.
+    least = int(np.searchsorted(np.cumsum(np.sort(sparse_degree)[::-1]), len(row) // 2))
+    if least**2 <= 2.0 * float((degree.astype(float) ** 2).sum()):
+        taken = _greedy(row, column, sparse_degree, ~last)
+        kept, pairs = _remainder(degree, taken)
+        if kept**2 <= 2.0 * pairs and 2 * kept < size:
+            return IndependentSet(pattern, taken, dense=True)
     few = ~last & (sparse_degree <= FEW)
     if few.sum() >= SHARE * size:
         taken = _greedy(row, column, sparse_degree, few)
         kept, pairs = _remainder(degree, taken)
-        if kept <= (1.0 - SHARE) * size and (pairs <= min(PAIRS, 4.0 * pattern.nnz) or kept**2 <= pairs):
-            return IndependentSet(pattern, taken, dense=pairs > PAIRS)
-    # those that stay have to touch every edge, so there are at least as many of them as nodes of highest degree are needed for it
-    least = np.searchsorted(np.cumsum(np.sort(sparse_degree)[::-1]), len(row) // 2)
-    if least**2 > 2.0 * float((degree.astype(float) ** 2).sum()):
-        return None
-    taken = _greedy(row, column, sparse_degree, ~last)
-    kept, pairs = _remainder(degree, taken)
-    return IndependentSet(pattern, taken, dense=True) if kept**2 <= 2.0 * pairs and 2 * kept < size else None
+        if kept <= (1.0 - SHARE) * size and pairs <= min(PAIRS, 4.0 * pattern.nnz):
+            return IndependentSet(pattern, taken, dense=False)
+    return None
 
 
 def _remainder(degree: Integers, taken: Mask) -> tuple[int, float]:
@@ -57,7 +58,7 @@ def _remainder(degree: Integers, taken: Mask) -> tuple[int, float]:
 
 
 def _greedy(row: Integers, column: Integers, degree: Integers, allowed: Mask) -> Mask:
-    """A largest set that takes nodes of low degree first: in each pass those that come before all of their neighbours."""
+    """A set to which none can be added, low degrees first: each pass takes those that come before all neighbours."""
     size = len(degree)
     key = np.empty(size, dtype=np.int64)
     mixed = (np.arange(size) * 2654435761) % 4294967296  # breaks ties without long runs of waiting nodes
@@ -95,22 +96,21 @@ class IndependentSet:
         self.starts = np.searchsorted(self.of, np.arange(len(self.taken) + 1))
         left = len(self.kept)
         inner_key = number[column[self.inner]] * left + number[row[self.inner]]
-        if dense:
-            self.rest = csc_array((np.ones(left * left, dtype=np.int8), np.tile(np.arange(left, dtype=np.int32), left),
-                                   np.arange(left + 1) * left), shape=(left, left))
-            self.places = inner_key
-            return
         count = np.diff(self.starts)
-        repeat = count[self.of]
-        self.first = np.repeat(np.arange(len(self.of)), repeat)
-        begin = np.cumsum(repeat) - repeat
-        self.second = np.arange(len(self.first)) - begin[self.first] + self.starts[self.of[self.first]]
-        pair_key = self.neighbour[self.first] * left + self.neighbour[self.second]
-        keys, where = np.unique(np.concatenate([inner_key, pair_key]), return_inverse=True)
-        self.places, self.pairs = where[:len(inner_key)], where[len(inner_key):]
-        columns, rows = np.divmod(keys, left)
-        self.rest = csc_array((np.ones(len(keys), dtype=np.int8), rows, np.searchsorted(columns, np.arange(left + 1))),
-                              shape=(left, left))
+        self.listed = int((count**2).sum()) <= PAIRS
+        if self.listed:  # every coupling with every other one of the same node
+            repeat = count[self.of]
+            self.first = np.repeat(np.arange(len(self.of)), repeat)
+            begin = np.cumsum(repeat) - repeat
+            self.second = np.arange(len(self.first)) - begin[self.first] + self.starts[self.of[self.first]]
+            self.pairs = self.neighbour[self.first] * left + self.neighbour[self.second]
+        if dense:
+            self.places, rows, ends = inner_key, np.tile(np.arange(left), left), np.arange(left + 1) * left
+        else:
+            keys, where = np.unique(np.concatenate([inner_key, self.pairs]), return_inverse=True)
+            self.places, self.pairs = where[:len(inner_key)], where[len(inner_key):]
+            rows, ends = keys % left, np.searchsorted(keys, np.arange(left + 1) * left)
+        self.rest = csc_array((np.ones(len(rows), dtype=np.int8), rows.astype(np.int32), ends), shape=(left, left))
 
     def eliminate(self, values: Array) -> tuple[EliminatedSet, Array]:
         """The columns of L that belong to the set, and the entries of what is left."""
@@ -121,10 +121,10 @@ class IndependentSet:
         left = np.zeros(self.rest.nnz)
         left[self.places] = values[self.inner]
         part = EliminatedSet(self, root, scaled)
-        if self.dense:
-            left -= (part.matrix.T @ part.matrix).toarray().ravel()
-        else:
+        if self.listed:
             left -= np.bincount(self.pairs, scaled[self.first] * scaled[self.second], len(left))
+        else:
+            left -= (part.matrix.T @ part.matrix).toarray().ravel()
         return part, left
 
 
@@ -160,10 +160,10 @@ class EliminatedSet:
         out = np.empty(plan.entries)
         out[plan.inner] = left[plan.places]
         weights = self.scaled / self.root[plan.of]
-        if plan.dense:
-            coupled = self._coupled_dense(left.reshape(len(plan.kept), -1))
+        if plan.listed:
+            coupled = -np.bincount(plan.first, weights[plan.second] * left[plan.pairs], len(weights)).astype(float)
         else:
-            coupled = -np.bincount(plan.first, weights[plan.second] * left[plan.pairs], len(weights))
+            coupled = self._coupled_dense(left.reshape(len(plan.kept), -1))
         out[plan.couplings] = out[plan.mirrored] = coupled
         out[plan.pivots] = self.root**-2 - np.bincount(plan.of, weights * coupled, len(self.root))
         return out

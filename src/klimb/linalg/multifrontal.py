@@ -1,7 +1,7 @@
 """Numeric multifrontal factorisation over a tree of fronts: factor, solves, selected inverse.
 
-Notation of one front: the pivots 1, the boundary 2. Its part of the matrix is F = [[F11, F21'], [F21, F22]] with the children's updates
-added. F11 = L11 L11', L21 = F21 L11^-T, and F22 - L21 L21' is the update that goes to the parent.
+Notation of one front: the pivots 1, the boundary 2. Its part of the matrix is F = [[F11, F21'], [F21, F22]] with the
+children's updates added. F11 = L11 L11', L21 = F21 L11^-T, and F22 - L21 L21' is the update that goes to the parent.
 
 Arrays are in C order and BLAS reads them as their transposes: the lower triangle of L11 is the upper one of LAPACK.
 """
@@ -16,7 +16,7 @@ from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.fronts import FrontTree, Placement
 from klimb.numerics.arrays import Array
 
-SLICES = 200  # entries for which one indexed addition costs as much as one addition of slices
+FREE, SLICE = 20, 40  # slices that cost as much as one indexed addition, and entries of it that cost one more slice
 
 
 class FrontFactor:
@@ -31,13 +31,13 @@ class FrontFactor:
         for i, front in enumerate(tree.fronts):
             p, m = front.pivots, front.rows
             panel = buffer[front.offset:front.offset + p * m].reshape(m, p)
-            received = [(updates.pop(child), tree.fronts[child].placement) for child in tree.children[i]]
+            received = [(updates.pop(child), placement) for child, placement in tree.children[i]]
             for update, placement in received:
                 _add_to_panel(panel, update, placement)
             top, below = panel[:p], panel[p:]
             _, info = dpotrf(top.T, lower=0, clean=1, overwrite_a=1)
             if info != 0:
-                raise NotPositiveDefiniteError(f"a pivot among nodes {front.begin} to {front.end} of the order is not positive")
+                raise NotPositiveDefiniteError("a pivot is not positive")
             self.panels.append((top, below))
             if m == p:
                 continue
@@ -69,13 +69,13 @@ class FrontFactor:
     def inverse_entries(self) -> Array:
         """Entries of M^-1 = Z in the order of the pattern.
 
-        From M Z = I, that is L' Z = L^-1, the rows of one front's pivots read L11' Z1. + L21' Z2. = (L^-1)1., whose right side is zero in the
-        columns 2 and L11^-1 in the columns 1. With W = L21 L11^-1 therefore
+        M Z = I means L' Z = L^-1, which is lower triangular. Its rows of one front's pivots are L11' Z1. + L21' Z2.,
+        with 0 in the columns 2 and L11^-1 in the columns 1 on the right. With W = L21 L11^-1 therefore
 
             Z21 = -Z22 W,        Z11 = L11^-T L11^-1 - W' Z21.
 
-        Z22 is known when the parent is done, because the boundary of a front lies among its parent's rows (Takahashi's recursion in
-        blocks). Entries of Z outside the panels are never needed.
+        Z22 is known when the parent is done, because the boundary of a front lies among its parent's rows (Takahashi's
+        recursion in blocks). Entries of Z outside the panels are never needed.
         """
         tree = self.tree
         buffer = np.empty(tree.length)
@@ -108,42 +108,49 @@ class FrontFactor:
         return buffer[tree.mirrored]
 
 
+def _in_slices(placement: Placement) -> bool:
+    """Whether a block for each pair of runs is less work than to index every entry."""
+    return len(placement.runs) ** 2 <= FREE + len(placement.rows) ** 2 / SLICE
+
+
 def _add_to_panel(panel: Array, update: Array, placement: Placement) -> None:
     """The columns of a child's update that belong to pivots of its parent."""
-    runs, first = placement.runs, placement.first
-    if len(runs) ** 2 * SLICES > update.size:
+    first = placement.first
+    if not _in_slices(placement):
         panel[placement.rows[:, None], placement.rows[:first]] += update[:, :first]
         return
-    for j, (column, column_of) in enumerate(runs):
+    for j, (column, column_of) in enumerate(placement.runs):
         if column_of.start >= first:
             break
-        for row, row_of in runs[j:]:
-            panel[row, column] += update[row_of, column_of]
+        for row, row_of in placement.runs[j:]:
+            block = panel[row, column]
+            block += update[row_of, column_of]
 
 
 def _add_to_update(update: Array, other: Array, placement: Placement, pivots: int) -> None:
     """The rest of a child's update, which its parent hands on."""
-    runs, first = placement.runs, placement.first
-    if len(runs) ** 2 * SLICES > other.size:
+    first = placement.first
+    if first == len(placement.rows):
+        return
+    if not _in_slices(placement):
         rows = placement.rows[first:] - pivots
         update[rows[:, None], rows] += other[first:, first:]
         return
-    for j, (column, column_of) in enumerate(runs):
+    for j, (column, column_of) in enumerate(placement.runs):
         if column_of.start < first:
             continue
         across = slice(column.start - pivots, column.stop - pivots)
-        for row, row_of in runs[j:]:
-            update[row.start - pivots:row.stop - pivots, across] += other[row_of, column_of]
+        for row, row_of in placement.runs[j:]:
+            block = update[row.start - pivots:row.stop - pivots, across]
+            block += other[row_of, column_of]
 
 
 def _gathered(full: Array, placement: Placement) -> Array:
     """Rows and columns of a symmetric matrix."""
-    runs = placement.runs
-    size = len(placement.rows)
-    if len(runs) ** 2 * SLICES > size * size:
+    if not _in_slices(placement):
         return np.asarray(full[placement.rows[:, None], placement.rows])
-    out = np.empty((size, size))
-    for row, row_of in runs:
-        for column, column_of in runs:
+    out = np.empty((len(placement.rows), len(placement.rows)))
+    for row, row_of in placement.runs:
+        for column, column_of in placement.runs:
             out[row_of, column_of] = full[row, column]
     return out

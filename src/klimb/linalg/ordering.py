@@ -1,9 +1,9 @@
 """Nested dissection: an order of elimination that keeps a Cholesky factor sparse.
 
-A separator is a set of nodes without which a graph falls into two halves. Eliminated after both halves, it is the only place where
-they meet. All parts of one depth are split at once, so that the work is a few passes over the edges for each of the log2(n) depths.
-Halves are those of the coordinate along which a part is longest; where no coordinates are given they are made from distances
-in the graph. The separator is the smallest set of nodes that touches every edge between the halves (König's theorem).
+A separator is a set of nodes without which a graph falls into two halves. Eliminated after both halves, it is the
+only place where they meet. All parts of one depth are split at once, so that the work is a few passes over the edges
+for each of the log2(n) depths. Parts are halved across one of four directions in space; where no coordinates are given
+they are made from distances in the graph. The separator is the smallest set that touches every edge between the halves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components, maxi
 
 from klimb.numerics.arrays import Array
 
-LEAF = 64  # nodes that are eliminated together at the bottom: a dense block of this order costs less than calls for its parts
+LEAF = 64  # nodes eliminated together at the bottom: a dense block of this order costs less than calls for its parts
 POOR = 0.4  # a separator that holds more of its part than this is no use: the part is then eliminated as one
 LANDMARKS = 6
 LONG = 3.0  # a part so many times longer than wide is cut across
@@ -43,7 +43,7 @@ def transposition(pattern: Any) -> Integers:
     return np.asarray(places.tocsr().data)
 
 
-def dissect(graph: Any, coordinates: Array, *, rotate: bool = False, leaf: int = LEAF) -> Dissection:
+def dissect(graph: Any, coordinates: Array, *, rotate: bool = False) -> Dissection:
     """Fronts of a symmetric graph (CSR or CSC, the diagonal is ignored) with coordinates of shape (n, d).
 
     With ``rotate`` the coordinates' axes mean nothing and each part has principal axes of its own.
@@ -58,7 +58,7 @@ def dissect(graph: Any, coordinates: Array, *, rotate: bool = False, leaf: int =
     nodes, sizes, above = np.arange(size), np.array([size]), np.array([-1])
     upper = np.zeros(size, dtype=bool)
     while len(nodes):
-        parts = _Parts(nodes, sizes, points[:, nodes], head, tail)
+        parts = _Parts(nodes, sizes, points.take(nodes, axis=1), head, tail)
         order, high = parts.halves(rotate)
         nodes, label = nodes[order], parts.label
         upper[nodes] = high
@@ -66,7 +66,7 @@ def dissect(graph: Any, coordinates: Array, *, rotate: bool = False, leaf: int =
         separator = np.zeros(size, dtype=bool)
         separator[_cover(head[cut], tail[cut], upper)] = True
         lost = np.bincount(label[separator[nodes]], minlength=len(sizes))
-        whole = (sizes <= leaf) | (lost > POOR * sizes)
+        whole = (sizes <= LEAF) | (lost > POOR * sizes)
         own = whole | (lost > 0)
         number = np.where(own, count + np.cumsum(own) - 1, above)
         parents.append(above[own])
@@ -84,13 +84,13 @@ def dissect(graph: Any, coordinates: Array, *, rotate: bool = False, leaf: int =
 
 
 class _Parts:
-    """The parts of one depth: ``nodes`` one part after the other, their coordinates of shape (d, nodes), the edges in parts."""
+    """The parts of one depth: ``nodes`` part after part, their coordinates of shape (d, nodes), edges inside parts."""
 
     def __init__(self, nodes: Integers, sizes: Integers, points: Array, head: Integers, tail: Integers) -> None:
         self.nodes, self.sizes, self.head, self.tail = nodes, sizes, head, tail
         self.starts = np.cumsum(sizes) - sizes
         self.label = np.repeat(np.arange(len(sizes)), sizes)
-        self.points = points - (self._sums(points) / sizes)[:, self.label]
+        self.points = points - np.repeat(self._sums(points) / sizes, sizes, axis=1)
 
     def _sums(self, values: Array) -> Array:
         return np.asarray(np.add.reduceat(values, self.starts, axis=-1))
@@ -128,16 +128,17 @@ class _Parts:
     def _directions(self, rotate: bool) -> list[Array]:
         """Projections on the two axes along which a part is longest, on their sum and on their difference."""
         x, label = self.points, self.label
+        top = (-1, -min(2, len(x)))
         if rotate:
             moments = np.empty((len(self.sizes), len(x), len(x)))
             for i in range(len(x)):
                 moments[:, i, :i + 1] = self._sums(x[i] * x[:i + 1]).T
             lengths, axes = np.linalg.eigh(moments)  # reads the lower triangle
-            first, second = (np.einsum("dn,dn->n", x, axes[:, :, k].T[:, label]) for k in (-1, -min(2, len(x))))
+            first, second = (np.einsum("dn,dn->n", x, np.repeat(axes[:, :, k].T, self.sizes, axis=1)) for k in top)
         else:
             lengths = self._sums(x * x).T
             axis = np.argsort(lengths, axis=1, kind="stable")
-            first, second = (x[axis[label, k], np.arange(len(label))] for k in (-1, -min(2, len(x))))
+            first, second = (x[axis[label, k], np.arange(len(label))] for k in top)
             lengths = np.take_along_axis(lengths, axis, 1)
         if len(x) == 1 or (LONG**2 * lengths[:, -2] < lengths[:, -1])[label].mean() > 0.9:
             return [first]
@@ -145,10 +146,10 @@ class _Parts:
 
 
 def _cover(head: Integers, tail: Integers, side: Mask) -> Integers:
-    """The fewest nodes that touch every edge between lower and upper nodes.
+    """The fewest nodes that touch every edge between lower and upper nodes (König's theorem).
 
-    With a largest matching M, let Z be what alternating paths reach from the unmatched lower nodes. The lower nodes outside Z
-    and the upper ones in Z touch every edge and are as many as M has edges.
+    With a largest matching M, let Z be what alternating paths reach from the unmatched lower nodes. The lower nodes
+    outside Z and the upper ones in Z touch every edge and are as many as M has edges.
     """
     if not len(head):
         return np.zeros(0, dtype=np.int64)
@@ -185,9 +186,10 @@ def invented_coordinates(graph: Any) -> Array:
 
 
 def _without_hubs(graph: Any) -> csr_array:
-    """The graph without the edges of nodes that have many: they are short cuts, and distances are to look like those in space.
+    """The graph without the edges of nodes that have many: short cuts, where distances should be like those in space.
 
-    The long edges along the hull of a triangulation are an example. A hub keeps the edge to its neighbour of lowest degree.
+    The long edges along the hull of a triangulation are an example. A hub keeps the edge to its neighbour of lowest
+    degree.
     """
     size, degree = graph.shape[0], np.diff(graph.indptr)
     head, tail = np.repeat(np.arange(size), degree), graph.indices
@@ -196,7 +198,8 @@ def _without_hubs(graph: Any) -> csr_array:
     nearest = of_hub[np.lexsort((degree[tail[of_hub]], head[of_hub]))]
     nearest = nearest[np.flatnonzero(np.diff(head[nearest], prepend=-1))]
     keep = np.flatnonzero(~hub[head] & ~hub[tail])
-    i, j = np.concatenate([head[keep], head[nearest], tail[nearest]]), np.concatenate([tail[keep], tail[nearest], head[nearest]])
+    i = np.concatenate([head[keep], head[nearest], tail[nearest]])
+    j = np.concatenate([tail[keep], tail[nearest], head[nearest]])
     return csr_array((np.ones(len(i)), (i, j)), shape=graph.shape)
 
 

@@ -1,4 +1,4 @@
-"""Sparse Cholesky factorisation with selected inverse: analysis of a pattern once, then a factor for each set of values."""
+"""Sparse Cholesky factorisation with selected inverse: a pattern is analysed once, then values are factorised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from klimb.linalg.independent import EliminatedSet, IndependentSet, independent_
 from klimb.linalg.multifrontal import FrontFactor
 from klimb.numerics.arrays import Array
 
-LOST = 4.0 * np.finfo(float).eps  # a pivot below this share of its diagonal entry has no digit left
+LOST = 16.0 * np.finfo(float).eps  # a pivot below this share of its diagonal entry has no digit left
 DENSE = 10.0  # a row with more than this many times sqrt(n) entries is eliminated last
 
 
@@ -24,8 +24,8 @@ class SymbolicCholesky:
     Parameters
     ----------
     pattern
-        Square ``csc_array`` or ``csc_matrix`` with both triangles, every diagonal entry stored, sorted indices and no duplicates.
-        Its values are not looked at.
+        Square ``csc_array`` or ``csc_matrix`` with both triangles, every diagonal entry stored, sorted indices and no
+        duplicates. Its values are not looked at.
     coordinates
         Positions of the nodes, shape (n, d), where there are any: separators are then found in space, not in the graph.
 
