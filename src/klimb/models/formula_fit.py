@@ -21,7 +21,7 @@ from klimb.models.components import Components, Latents
 from klimb.models.fit import Fit, numbers_of
 from klimb.models.linear import LinearModel, LinearRows
 from klimb.models.prediction import PredictionKind, checked_interval, columns_of
-from klimb.models.tabulate import block_covariance, block_rows, level_moments, level_name, linear_rows, mixture_rows
+from klimb.models.tabulate import block_covariance, cut_rows, level_moments, level_name, linear_rows, mixture_rows
 from klimb.numerics.arrays import Array
 from klimb.report.records import CoefficientRow, EffectCurve, FitReport
 from klimb.rows.frames import Frame, make_frame, read_frame
@@ -77,7 +77,8 @@ class FormulaFit(Fit):
             rows += linear_rows(names, components, self.linear.weight_rows(L), tail, kind)
         for block in self.model.theta.blocks:
             if block.kind == "cut":
-                rows += self._cut_rows(block, tail)
+                shift = self.linear.weight_rows(self._level_shift[None])
+                rows += cut_rows(self.model.theta, block, self.components, self._spread, shift, tail)
         return rows
 
     def _of_field(self, number: int) -> Components:
@@ -132,26 +133,6 @@ class FormulaFit(Fit):
     @property
     def _n_weights_of_field(self) -> int:
         return self._n_weights // len(self.model.likelihood.fields)
-
-    def _cut_rows(self, block: ParameterBlock, tail: float) -> list[CoefficientRow]:
-        """Cut points for columns as they are: the centring of the columns is undone, which moves with the weights."""
-        shift = self._level_shift[None]
-        pairs = [part.at(self.linear.weight_rows(shift), 0.0) for part in self.components.parts]
-        means, variances = (np.array([pair[k][0] for pair in pairs]) for k in (0, 1))
-        weights = self.components.weights
-        plain = block_rows(self.model.theta, block, self._spread, tail)
-        cuts = block.reported(self.components.theta[:, self.model.theta.slice_of(block)])
-        from klimb.models.tabulate import MANY
-
-        own = np.array([row.sd for row in plain]) if not self.components.integrated else np.zeros(len(plain))
-        values = cuts + means[:, None]
-        mean = weights @ values
-        variance = weights @ ((values - mean) ** 2 + variances[:, None]) + own**2
-        if len(weights) >= MANY:
-            spread = np.sqrt(np.broadcast_to(variances[:, None], values.shape))
-            return mixture_rows(list(block.names), weights, values, spread, tail, "parameter")
-        # Parts are narrow and few: their mixture would be a comb, so a normal with its moments stands for it.
-        return mixture_rows(list(block.names), np.ones(1), mean[None], np.sqrt(variance)[None], tail, "parameter")
 
     @property
     def coefficients(self) -> Any:

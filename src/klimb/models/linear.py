@@ -29,8 +29,8 @@ from klimb.latents.weights import Weights
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Likelihood, Observed
 from klimb.linalg.matrix import DesignMatrix, as_design
-from klimb.models.field_prior import JointPrecision
 from klimb.models.grams import Grams
+from klimb.models.linear_parts import JointPrecision, LinearRows, block_length, dense_prior
 from klimb.models.model import Functionals, Model
 from klimb.models.prior_sites import WithIdentity
 from klimb.numerics.arrays import Array
@@ -38,18 +38,8 @@ from klimb.numerics.dense import row_blocks
 from klimb.rows.scaling import Scaling
 from klimb.sites.base import Site
 from klimb.sites.stack import Stack
-from klimb.terms.base import (
-    UNSEEN,
-    Coded,
-    Dense,
-    FeatureGradients,
-    Moving,
-    Nodes,
-    Placed,
-    Term,
-    TermBlock,
-    WeightsPrior,
-)
+from klimb.terms import base
+from klimb.terms.base import Coded, Moving, Nodes, Placed, Term, TermBlock, WeightsPrior
 from klimb.theta import Theta
 
 MOST_ENTRIES = 2**27  # of the matrix of shared columns (1 GiB)
@@ -60,26 +50,6 @@ MEMORY = 8e9  # bytes that a fit may take
 PREDICTED = 0.03  # relative error of variances that are estimated after a fit
 CROSSED = 0.008  # multiplications of a dense product over those of a sum over rows, in time
 WIDE = 1.5  # columns over rows from which N x N matrices are cheaper than D x D ones
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class LinearRows:
-    """Rows in the columns of a model: those that all share, and the codes of the one group that keeps them.
-
-    Of the columns that all share, those of many levels are ``sparse``: their weights come after those of ``X``.
-    """
-
-    X: Any  # (n, B) array, or a DesignMatrix; zeros where features of `Moving` terms go
-    codes: Any  # (n,), `UNSEEN` everywhere without such a group
-    values: Array  # (n, k), k = 0 without such a group
-    blocks: tuple[TermBlock, ...]
-    shift: Array  # (n,)
-    sparse: Any = None  # (n, S) CSR matrix of the terms whose columns are mostly zero; None without any
-
-    @property
-    def n(self) -> int:
-        return len(self.shift)
 
 
 @final
@@ -125,8 +95,8 @@ class LinearModel(Model):
         assert self.inputs is not None
         design = self.inputs.design(X)
         n = design.shape[0]
-        return LinearRows(design, np.full(n, UNSEEN, dtype=np.intp), np.zeros((n, 0)), (Placed(),) * len(self.terms),
-                          np.zeros(n))
+        codes, blocks = np.full(n, base.UNSEEN, dtype=np.intp), (Placed(),) * len(self.terms)
+        return LinearRows(design, codes, np.zeros((n, 0)), blocks, np.zeros(n))
 
     def shape(self) -> Shape:
         """The counts that costs follow from."""
@@ -184,7 +154,7 @@ class LinearModel(Model):
         return self._dense_width + sum(self.terms[number].size for number in self.sparse)
 
     def _check_size(self, blocks: Sequence[TermBlock]) -> None:
-        n, dense, beside = _length(blocks), self._dense_width, [self.terms[number] for number in self.sparse]
+        n, dense, beside = block_length(blocks), self._dense_width, [self.terms[number] for number in self.sparse]
         if self.width > MOST_CROSSED and beside and not any(isinstance(block, Nodes) for block in blocks):
             worst = max(beside, key=lambda term: term.size)
             raise InputError(f"all grouping factors but the largest may have {MOST_CROSSED:,} weights in all",
@@ -198,9 +168,9 @@ class LinearModel(Model):
 
     def arranged(self, blocks: Sequence[TermBlock]) -> LinearRows:
         """The columns of every term as rows of this model."""
-        n = _length(blocks)
+        n = block_length(blocks)
         X, shift = np.zeros((n, self._dense_width)), np.zeros(n)
-        codes, values, columns = np.full(n, UNSEEN, dtype=np.intp), np.zeros((n, 0)), list[Any]()
+        codes, values, columns = np.full(n, base.UNSEEN, dtype=np.intp), np.zeros((n, 0)), list[Any]()
         for number, (term, block, place) in enumerate(zip(self.terms, blocks, self.places, strict=True)):
             own = term.shift(block)
             if own is not None:
@@ -212,7 +182,7 @@ class LinearModel(Model):
                 columns.append(term.columns_at(block, self.values[number]))
             elif isinstance(block, Coded):
                 X[:, place] = block.dense()
-            elif isinstance(block, Dense):
+            elif isinstance(block, base.Dense):
                 X[:, place] = block.values
         return LinearRows(X, codes, values, tuple(blocks), shift, side_by_side(columns) if columns else None)
 
@@ -232,23 +202,10 @@ class LinearModel(Model):
 
     def prior_moments(self, field: int = 0) -> tuple[Array, Array]:
         """Prior mean and covariance of the weights of dense columns: variances, or a matrix where blocks need one."""
-        mean, variances = np.zeros(self._dense_width), np.zeros(self._dense_width)
-        blocks: list[tuple[slice, Array, int]] = []
-        for number, (prior, place) in enumerate(zip(self.priors(field), self.places, strict=True)):
-            if prior is None or number == self.coded or number in self.sparse:
-                continue
-            mean[place], variances[place] = prior.mean, prior.variances
-            if prior.root is not None and _correlated(prior.root):
-                blocks.append((place, prior.root @ prior.root.T, prior.copies))
-        if not blocks:
-            return mean, variances
-        cov = np.diag(variances)
-        for place, block, copies in blocks:
-            k = len(block)
-            for level in range(copies):
-                at = slice(place.start + level * k, place.start + (level + 1) * k)
-                cov[at, at] = block
-        return mean, cov
+        apart = (self.coded, *self.sparse)
+        priors = [(prior, place) for number, (prior, place) in enumerate(zip(self.priors(field), self.places,
+                                                                            strict=True)) if number not in apart]
+        return dense_prior(priors, self._dense_width)
 
     def _with_features(self, rows: LinearRows) -> tuple[Any, Array]:
         """The shared columns with features that move filled in, and the variance that those leave unexplained."""
@@ -376,7 +333,7 @@ class LinearModel(Model):
                 continue
             block = self._rows().blocks[number]
             if isinstance(block, Moving):
-                found = FeatureGradients(self._feature_pieces(posterior, q, place), _moments_beyond_prior(q, place))
+                found = base.FeatureGradients(self._feature_pieces(posterior, q, place), _beyond_prior(q, place))
                 self._pull(total, term, term.pull_features(block, values, found))
             else:
                 moments = q.moments(place)
@@ -433,7 +390,7 @@ class LinearModel(Model):
 
     def weight_rows(self, L: Array) -> Any:
         """Rows of a matrix over the weights of one field, in the form that its posterior takes."""
-        none, k = np.full(len(L), UNSEEN, dtype=np.intp), len(self.values[self.coded][0]) if self.coded >= 0 else 0
+        none, k = np.full(len(L), base.UNSEEN, dtype=np.intp), len(self.values[self.coded][0]) if self.coded >= 0 else 0
         if L.shape[1] > self.width and L[:, self.width :].any():
             raise InputError("functionals of a group's own weights are asked of its rows", "weights of levels",
                              "Use random_effects.")
@@ -477,17 +434,7 @@ class LinearModel(Model):
         return 15.0 * (rows.n * float(self._dense_width + k + 5) ** 2 + levels)
 
 
-def _length(blocks: Sequence[TermBlock]) -> int:
-    first = blocks[0]
-    assert not isinstance(first, Placed)
-    return len(first.inputs) if isinstance(first, Moving) else int(first.values.shape[0])
-
-
-def _correlated(root: Array) -> bool:
-    return len(root) > 1 and bool((root - np.diag(np.diagonal(root))).any())
-
-
-def _moments_beyond_prior(q: WeightPosterior, place: slice) -> Array:
+def _beyond_prior(q: WeightPosterior, place: slice) -> Array:
     """E[u u'] - I: what the data say of features' weights."""
     size = place.stop - place.start
     return q.moments(place).blocks(size) - np.eye(size)

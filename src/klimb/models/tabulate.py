@@ -75,6 +75,27 @@ def block_rows(theta: Theta, block: ParameterBlock, components: Components, tail
     return rows
 
 
+def cut_rows(theta: Theta, block: ParameterBlock, components: Components, spread: Components, shift: Any,
+             tail: float) -> list[CoefficientRow]:
+    """Cut points for columns as they are: the centring of the columns is undone, which moves with the weights.
+
+    ``shift`` is what is added to them, as a row over the weights, ``spread`` has the uncertainty of chosen parameters.
+    """
+    pairs = [part.at(shift, 0.0) for part in components.parts]
+    means, variances = (np.array([pair[k][0] for pair in pairs]) for k in (0, 1))
+    weights = components.weights
+    plain = block_rows(theta, block, spread, tail)
+    own = np.array([row.sd for row in plain]) if not components.integrated else np.zeros(len(plain))
+    values = block.reported(components.theta[:, theta.slice_of(block)]) + means[:, None]
+    mean = weights @ values
+    variance = weights @ ((values - mean) ** 2 + variances[:, None]) + own**2
+    if len(weights) >= MANY:
+        sds = np.sqrt(np.broadcast_to(variances[:, None], values.shape))
+        return mixture_rows(list(block.names), weights, values, sds, tail, "parameter")
+    # Parts are narrow and few: their mixture would be a comb, so a normal with its moments stands for it.
+    return mixture_rows(list(block.names), np.ones(1), mean[None], np.sqrt(variance)[None], tail, "parameter")
+
+
 def block_covariance(theta: Theta, block: ParameterBlock, components: Components) -> Array:
     """Of what is printed of parameters that were chosen: from the covariance of theta, by the derivative in it."""
     at = theta.slice_of(block)

@@ -1,17 +1,63 @@
-"""The prior of all weights of a linear model as one sparse precision, where some of its terms are fields."""
+"""Rows and priors of a linear model, put together from those of its terms."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 import scipy.sparse
 
 from klimb.numerics.arrays import Array
-from klimb.terms.base import Term, WeightsPrior
+from klimb.terms.base import Moving, Placed, Term, TermBlock, WeightsPrior
 
 HELD = 1e12  # precision of a weight whose prior variance is 0
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LinearRows:
+    """Rows in the columns of a model: those that all share, and the codes of the one group that keeps them.
+
+    Of the columns that all share, those of many levels are ``sparse``: their weights come after those of ``X``.
+    """
+
+    X: Any  # (n, B) array, or a DesignMatrix; zeros where features of `Moving` terms go
+    codes: Any  # (n,), `UNSEEN` everywhere without such a group
+    values: Array  # (n, k), k = 0 without such a group
+    blocks: tuple[TermBlock, ...]
+    shift: Array  # (n,)
+    sparse: Any = None  # (n, S) CSR matrix of the terms whose columns are mostly zero; None without any
+
+    @property
+    def n(self) -> int:
+        return len(self.shift)
+
+
+def block_length(blocks: Sequence[TermBlock]) -> int:
+    """How many rows terms have made columns of."""
+    first = blocks[0]
+    assert not isinstance(first, Placed)
+    return len(first.inputs) if isinstance(first, Moving) else int(first.values.shape[0])
+
+
+def dense_prior(priors: Sequence[tuple[WeightsPrior | None, slice]], width: int) -> tuple[Array, Array]:
+    """Mean and covariance of the weights of dense columns: variances, or a matrix where those of levels need one."""
+    mean, variances = np.zeros(width), np.zeros(width)
+    correlated: list[tuple[slice, Array]] = []
+    for prior, place in priors:
+        if prior is None:
+            continue
+        mean[place], variances[place] = prior.mean, prior.variances
+        if prior.root is not None and np.count_nonzero(prior.root) > np.count_nonzero(np.diagonal(prior.root)):
+            correlated.append((place, np.kron(np.eye(prior.copies), prior.root @ prior.root.T)))
+    if not correlated:
+        return mean, variances
+    cov = np.diag(variances)
+    for place, block in correlated:
+        cov[place, place] = block
+    return mean, cov
 
 
 @final
