@@ -19,7 +19,8 @@ from klimb.errors import InputError
 from klimb.formula.factors import INTERCEPT
 from klimb.models.components import Components, Latents
 from klimb.models.fit import Fit, numbers_of
-from klimb.models.linear import LinearModel, LinearRows
+from klimb.models.linear import LinearModel
+from klimb.models.linear_parts import LinearRows
 from klimb.models.prediction import PredictionKind, checked_interval, columns_of
 from klimb.models.tabulate import block_covariance, cut_rows, level_moments, level_name, linear_rows, mixture_rows
 from klimb.numerics.arrays import Array
@@ -28,7 +29,7 @@ from klimb.rows.frames import Frame, make_frame, read_frame
 from klimb.sites.prediction import draw_response
 from klimb.terms.encoder import Encoder
 from klimb.terms.group import Group
-from klimb.theta import ParameterBlock, RowKind
+from klimb.theta import RowKind
 
 if TYPE_CHECKING:
     from klimb.models.stan import StanProgram

@@ -428,7 +428,7 @@ class LinearModel(Model):
         rows = self._rows()
         if self.form == "Precision":  # a sparse factor and its selected inverse, as on a planar graph
             size = float(self.width - self._dense_width)
-            return 15.0 * (rows.n * float(self._dense_width + 5) ** 2 + 200.0 * size + 2.0 * size**1.5)
+            return 15.0 * (rows.n * float(self._dense_width + 5) ** 2 + 200.0 * size + 2.0 * float(size**1.5))
         k = rows.values.shape[1] + (0 if rows.sparse is None else len(self.sparse))
         levels = 0.0 if rows.sparse is None else CROSSED * (self.width + self._n_levels) * float(self.width) ** 2
         return 15.0 * (rows.n * float(self._dense_width + k + 5) ** 2 + levels)

@@ -51,7 +51,7 @@ def dense_prior(priors: Sequence[tuple[WeightsPrior | None, slice]], width: int)
             continue
         mean[place], variances[place] = prior.mean, prior.variances
         if prior.root is not None and np.count_nonzero(prior.root) > np.count_nonzero(np.diagonal(prior.root)):
-            correlated.append((place, np.kron(np.eye(prior.copies), prior.root @ prior.root.T)))
+            correlated.append((place, np.asarray(np.kron(np.eye(prior.copies), prior.root @ prior.root.T))))
     if not correlated:
         return mean, variances
     cov = np.diag(variances)
