@@ -28,8 +28,8 @@ FORMULAS = {
 
 def frame(n: int = 24) -> dict[str, Any]:
     rng = np.random.default_rng(1)
-    data = {"t": np.arange(n) % 12 + 3, "u": IRREGULAR[np.arange(n) % 12], "g": np.array(list("abcdefgh"))[np.arange(n) % 8]}
-    return {**data, "y": rng.poisson(2.0, n)}
+    k, areas = np.arange(n), np.array(list("abcdefgh"))
+    return {"t": k % 12 + 3, "u": IRREGULAR[k % 12], "g": areas[k % 8], "y": rng.poisson(2.0, n)}
 
 
 def model_of(formula: str) -> tuple[Any, Any]:

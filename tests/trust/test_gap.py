@@ -20,7 +20,7 @@ CASES = {
 
 
 def by_pairs(result: Any) -> float:
-    """sum_ij c3_i c3_j V_ij^3 / 12 + c4_i c4_j V_ij^4 / 48, c3 and c4 the mean third and fourth derivatives of log p."""
+    """sum_ij c3_i c3_j V_ij^3 / 12 + c4_i c4_j V_ij^4 / 48 with the mean third and fourth derivatives of log p."""
     q, site, y = result.posterior, result.problem.site, result.problem.y
     lower = q.factorised().covariance()
     V = np.tril(lower) + np.tril(lower, -1).T

@@ -82,8 +82,7 @@ def plot_band(x: Any, center: Any, lower: Any, upper: Any, label: str, ax: Any =
     ax.axhline(0.0, color=SOFT, linestyle="--", linewidth=1)
     ax.fill_between(x, lower, upper, color=MARK, alpha=0.18, linewidth=0)
     ax.plot(x, center, color=MARK, linewidth=2)
-    ax.set_ylabel(_plain(label))
-    _tidy(ax)
+    _labelled(ax, "", label)
     return ax
 
 

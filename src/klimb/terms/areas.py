@@ -69,7 +69,8 @@ class Areas(Field):
         graph = read_graph(source.objects[wanted], levels, appeared, wanted)
         if graph.n < 2:
             raise FormulaError("expected at least two regions", f"{graph.n}", "Leave the term out.", text, call.span)
-        found = cls(f"{call.function}({column})", call.function, column, graph.labels, graph.edges, np.ones(graph.n), 0.0)
+        name, unit = f"{call.function}({column})", np.ones(graph.n)
+        found = cls(name, call.function, column, graph.labels, graph.edges, unit, 0.0)
         return (found if call.function == "car" else found._scaled(),)
 
     # -- the prior
