@@ -92,9 +92,9 @@ def plot_map(shapes: Sequence[Any], values: Any, label: str, ax: Any = None) -> 
 
     ax = _one(ax, (5.6, 4.6))
     limit = max(float(abs(values).max()), 1e-12)
-    scale = {"cmap": "RdBu_r", "clim": (-limit, limit)}
     if all(len(shape) > 2 for shape in shapes):
-        drawn = PolyCollection(list(shapes), array=values, edgecolors="white", linewidths=0.5, **scale)
+        drawn: Any = PolyCollection(list(shapes), array=values, cmap="RdBu_r", edgecolors="white", linewidths=0.5)
+        drawn.set_clim(-limit, limit)
         ax.add_collection(drawn)
         ax.autoscale_view()
     else:

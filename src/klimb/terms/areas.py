@@ -22,6 +22,7 @@ from klimb._stored import stored
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
+from klimb.latents.linear import side_by_side
 from klimb.latents.precision import Precision
 from klimb.linalg.analysis import Analysis, analysed
 from klimb.numerics.arrays import Array
@@ -176,9 +177,9 @@ class Areas(Field):
         matrix = scipy.sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=(n, self.size))
         return Nodes(matrix, (codes == UNSEEN).astype(np.float64) if len(seen) < n else None)
 
-    def at_nodes(self) -> tuple[Sequence[Any], Any]:
+    def at_nodes(self) -> tuple[Any, Any]:
         rows: Any = scipy.sparse.eye_array(self.n, format="csr")
-        return self.labels, rows if self.model != "bym2" else scipy.sparse.csr_array(scipy.sparse.hstack([rows, rows]))
+        return self.labels, rows if self.model != "bym2" else side_by_side([rows, rows])
 
     def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
         """A region that the graph does not have is one without neighbours."""

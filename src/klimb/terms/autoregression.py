@@ -136,7 +136,7 @@ class Autoregression(Field):
                                         shape=(len(x), self.size))
         return Nodes(matrix, None if at.all() else np.where(at, np.nan, x))
 
-    def at_nodes(self) -> tuple[Sequence[Any], Any]:
+    def at_nodes(self) -> tuple[Any, Any]:
         return self.nodes, scipy.sparse.eye_array(self.size, format="csr")
 
     def columns_at(self, block: TermBlock, values: Sequence[Any]) -> Any:

@@ -45,7 +45,7 @@ class Field(Term):
         return int(self.pattern.shape[0])
 
     @abstractmethod
-    def at_nodes(self) -> tuple[Sequence[Any], Any]:
+    def at_nodes(self) -> tuple[Any, Any]:
         """What its nodes are called (times, areas, places), and what they add to f as rows over its weights."""
 
     def places(self) -> Array | None:

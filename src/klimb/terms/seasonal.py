@@ -21,6 +21,7 @@ from klimb.formula.errors import FormulaError
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric
+from klimb.latents.linear import side_by_side
 from klimb.numerics.arrays import Array
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
@@ -126,11 +127,11 @@ class Seasonal(Field):
         field_rows = scipy.sparse.csr_array((data, (i, j)), shape=(len(x), n))
         flat = self._contrasts[step % m]
         beyond = np.maximum(np.maximum(step - (n - 1), -step), 0).astype(np.float64)
-        return Nodes(scipy.sparse.csr_array(scipy.sparse.hstack([field_rows, flat])), beyond)
+        return Nodes(side_by_side([field_rows, flat]), beyond)
 
-    def at_nodes(self) -> tuple[Sequence[Any], Any]:
+    def at_nodes(self) -> tuple[Any, Any]:
         own = scipy.sparse.eye_array(len(self.nodes), format="csr")
-        return self.nodes, scipy.sparse.csr_array(scipy.sparse.hstack([own, self._repeating[0]]))
+        return self.nodes, side_by_side([own, self._repeating[0]])
 
     def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
         """h steps ahead two innovations of every period have come in: x_k = x_{k-period} + e_k - e_{k-1}."""

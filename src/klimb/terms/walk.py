@@ -25,6 +25,7 @@ from klimb.formula.errors import FormulaError
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric
+from klimb.latents.linear import side_by_side
 from klimb.latents.weights_posterior import Moments
 from klimb.numerics.arrays import Array
 from klimb.rows.table import Source
@@ -131,13 +132,13 @@ class Walk(Field):
         kept = values != 0.0
         matrix = scipy.sparse.csr_array((values[kept], (rows[kept], columns[kept])), shape=(n, len(self.nodes)))
         if self._with_line:
-            matrix = scipy.sparse.csr_array(scipy.sparse.hstack([matrix, self._line(x)[:, None]]))
+            matrix = side_by_side([matrix, self._line(x)[:, None]])
         return Nodes(matrix, np.maximum(np.maximum(x - self.nodes[-1], self.nodes[0] - x), 0.0))
 
-    def at_nodes(self) -> tuple[Sequence[Any], Any]:
+    def at_nodes(self) -> tuple[Any, Any]:
         rows: Any = scipy.sparse.eye_array(len(self.nodes), format="csr")
         if self._with_line:
-            rows = scipy.sparse.csr_array(scipy.sparse.hstack([rows, self._line(self.nodes)[:, None]]))
+            rows = side_by_side([rows, self._line(self.nodes)[:, None]])
         return self.nodes, rows
 
     def _line(self, x: Array) -> Array:
