@@ -17,7 +17,7 @@ from klimb.latents.coordinates import Coordinates, coordinates_of
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import khat_threshold
 from klimb.numerics.threads import threads_for
-from klimb.trust.directions import direction_khat, leading_directions
+from klimb.trust.directions import FEWEST, direction_khat, leading_directions
 from klimb.trust.importance import Sample, WeightedMoments, default_draws, draw, redraw
 from klimb.trust.ladder import Ladder, climb_ladder
 from klimb.trust.marginals import Corrected
@@ -34,6 +34,7 @@ PRECISE_SHARE = 0.3  # the same, as a share of the correction
 CHECKED = 2048  # marginals that a default report looks at
 DIRECTION_DRAWS = 256  # of it, by default
 DIRECTION_VALUES = 130_000  # sites x draws that k-hat of the influential directions may cost by default
+MOST_SITES = 50_000  # up to which the fewest of these draws are taken whatever they cost
 FULL_DRAWS = 16_384
 
 
@@ -214,7 +215,7 @@ def trust_report(result: Result, *, draws: int | None = None, seed: int = 0, com
             method, moments = "second order", own.second_order(marginals)
         directions = None
         if own.efficiency < USABLE or complete:
-            allowed = None if complete else min(DIRECTION_VALUES // problem.latent.n_sites, DIRECTION_DRAWS)
+            allowed = None if complete else _directions(problem.latent.n_sites)
             directions = direction_khat(log_weights, own, allowed, seed)
         modes: tuple[Mode, ...] = ()
         if complete or problem.latent.n_sites <= LARGEST:
@@ -226,6 +227,12 @@ def trust_report(result: Result, *, draws: int | None = None, seed: int = 0, com
     return Trust(judge(found), log_weights.mean, evidence, error, own.smoothed.khat, directions, own.n_draws,
                  own.efficiency, evidence - log_weights.mean, method, coordinates.kind, checked, moments, modes,
                  result.status, _Context(result, problem, posterior, coordinates, log_weights, own, best))
+
+
+def _directions(n_sites: int) -> int:
+    """Draws along the influential directions by default: as many as are cheap, or the fewest that say something."""
+    few = FEWEST if n_sites <= MOST_SITES else 0
+    return min(max(DIRECTION_VALUES // n_sites, few), DIRECTION_DRAWS)
 
 
 def _better_draws(log_weights: LogWeights, own: Sample, n: int, seed: int) -> Sample:
