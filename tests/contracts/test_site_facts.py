@@ -24,6 +24,7 @@ INSTANCES: dict[str, Site] = {
     "Exponential": sites.Exponential(),
     "Exponential mean": sites.Exponential(mean=True),
     "Gamma": sites.Gamma(shape=2.3),
+    "Weibull": sites.Weibull(shape=1.4),
     "Gaussian": sites.Gaussian(scale=0.6),
     "Laplace": sites.Laplace(scale=0.6),
     "StudentT": sites.StudentT(df=3.0, scale=0.6),
@@ -37,8 +38,8 @@ INSTANCES: dict[str, Site] = {
 }
 DATA: dict[str, list[float]] = {
     "Binomial": [0, 3, 9], "Poisson": [0, 2, 40], "NegativeBinomial": [0, 2, 40], "Exponential": [0.0, 0.3, 4.0],
-    "Gamma": [0.3, 4.0], "Gaussian": [-1.0, 2.0], "Laplace": [-1.0, 2.0], "StudentT": [-1.0, 2.0],
-    "ExponentialPower": [-1.0, 2.0], "Sech2": [-1.0, 2.0],
+    "Gamma": [0.3, 4.0], "Weibull": [0.3, 4.0], "Gaussian": [-1.0, 2.0], "Laplace": [-1.0, 2.0],
+    "StudentT": [-1.0, 2.0], "ExponentialPower": [-1.0, 2.0], "Sech2": [-1.0, 2.0],
     "StochasticVolatility": [-2.0, 0.0, 0.1], "Ordinal": [0, 1, 2, 3], "Beta": [0.02, 0.5, 0.9],
 }
 MEANS, VARIANCES = (-6.0, -1.0, 0.0, 0.7, 4.0), (1e-6, 1e-2, 0.3, 2.0, 20.0, 300.0)

@@ -155,6 +155,8 @@ CASES: dict[str, tuple[Callable[[float, Number], Number], list[float], Callable[
     "Exponential()": (lambda y, f: f - y * mp.exp(f), [0.0, 0.1, 50.0], None),
     "Exponential(mean=True)": (lambda y, f: -f - y * mp.exp(-f), [0.1, 50.0], None),
     "Gamma(shape=3)": (gamma(3), [1e-3, 2.0, 1e4], None),
+    "Weibull(shape=1.5)": (
+        lambda y, f: mp.log(1.5) + mp.log(y) / 2 + f - mp.mpf(y) ** 1.5 * mp.exp(f), [1e-3, 2.0, 50.0], None),
     "Gaussian(scale=0.5)": (
         lambda y, f: -2 * (y - f) ** 2 + mp.log(2) - mp.log(2 * mp.pi) / 2, [-3.0, 200.0], None),
     "Laplace(scale=0.5)": (lambda y, f: -abs(y - f) / mp.mpf(0.5), [-3.0, 200.0], float),

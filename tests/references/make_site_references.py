@@ -391,6 +391,13 @@ def make_gamma(rng: np.random.Generator, i: int) -> Row:
     return [shape], y, m, v, log_linear(y, m, v, -k, -1, k * x, constant)
 
 
+def make_weibull(rng: np.random.Generator, i: int) -> Row:
+    shape, y = float(10.0 ** rng.uniform(-2, 2)), float(10.0 ** rng.uniform(-3, 3))
+    m, v = moments(rng, i, -shape * float(np.log(y)))
+    k, x = mpf(shape), mpf(y)
+    return [shape], y, m, v, log_linear(y, m, v, mpf(1), 1, x**k, mp.log(k) + (k - 1) * mp.log(x))
+
+
 def make_volatility(rng: np.random.Generator, i: int) -> Row:
     y = float(rng.choice((0.0, 1.0, rng.normal() * 10.0 ** rng.uniform(-4, 4))))
     m, v = moments(rng, i, float(np.log(max(y * y, 1e-3))))
@@ -496,6 +503,7 @@ MAKERS: dict[str, Maker] = {
     "NegativeBinomial": make_negative_binomial,
     "Exponential": make_exponential,
     "Gamma": make_gamma,
+    "Weibull": make_weibull,
     "Gaussian": make_scale(gaussian),
     "Laplace": make_scale(laplace),
     "StudentT": make_student,

@@ -105,6 +105,7 @@ def _random_data(name, rng, n):
         "NegativeBinomial": lambda: (cls(2.0), count),
         "Exponential": lambda: (cls(), rng.exponential(size=n)),
         "Gamma": lambda: (cls(2.0), rng.gamma(2.0, size=n)),
+        "Weibull": lambda: (cls(1.5), rng.weibull(1.5, n)),
         "Gaussian": lambda: (cls(0.5), rng.standard_normal(n)),
         "Laplace": lambda: (cls(0.5), rng.standard_normal(n)),
         "StudentT": lambda: (cls(3.0, 0.5), rng.standard_t(2, n)),

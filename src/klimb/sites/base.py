@@ -56,7 +56,13 @@ class Site(ABC):
     response: ClassVar[Response]  # the same as a kind, which decides how predictions find their quantiles
     smooth: ClassVar[bool] = True  # log p(y|f) has two continuous derivatives in f
     separable: ClassVar[bool] = True  # a datum sees one latent value; else its oracle couples ``n_outputs`` of them
+    survivor_trend: ClassVar[GammaTrend] = "mixed"  # ``gamma_trend`` of ``survivor``
     per_datum: ClassVar[tuple[str, ...]] = ()  # the parameters that may be arrays with one entry per datum
+
+    @property
+    def mean_predictor(self) -> tuple[Any, Any]:
+        """(shift, slope): E[y | f] is the inverse link of shift + slope f."""
+        return 0.0, 1.0
 
     @property
     def n_outputs(self) -> int:
@@ -202,6 +208,16 @@ class Site(ABC):
     def cdf(self, y: Array, f: Array) -> Array:
         """P(Y <= y | f); ``f`` may be (..., n) for n data."""
         raise self._lacks("cdf(y, f)", "has no distribution function")
+
+    def survivor_point(self, y: Array, f: Array) -> Expectation:
+        """``point`` of log P(Y > y | f): what a datum says that is censored at y."""
+        raise self._lacks("survivor_point(y, f)", "cannot be censored")
+
+    def survivor(self, y: Array, m: Array, v: Array) -> Expectation:
+        """``oracle`` of log P(Y > y | f)."""
+        from klimb.sites.censored import survivor_by_quadrature
+
+        return survivor_by_quadrature(self, y, m, v)
 
     def response_quantile(self, p: float, m: Array, v: Array) -> Array:
         """The p-quantile of y where f ~ N(m, v)."""

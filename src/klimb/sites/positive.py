@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
-from scipy.special import betainc, expit, gammainc, gammaln
+from scipy.special import betainc, expit, gamma, gammainc, gammaincc, gammaln
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike
@@ -15,6 +15,8 @@ from klimb.numerics.responses import lognormal_moments, sigmoid_moments
 from klimb.numerics.rules import SPAN, Index, Triple
 from klimb.numerics.special import HALF_LOG_2PI, expm1_minus, gamma_family, stirling_error
 from klimb.sites.base import Expectation, Site, clean_data, positive_parameter
+
+SMALLEST_TAIL = 1e-290  # of a gamma distribution: below, its logarithm comes from the asymptotic form
 
 
 @final
@@ -34,6 +36,7 @@ class Exponential(Site):
     discrete = False
     support = "[0, inf)"
     response = "positive"
+    survivor_trend = "rising"
 
     def __post_init__(self) -> None:
         if not isinstance(self.mean, (bool, np.bool_)):
@@ -66,6 +69,14 @@ class Exponential(Site):
     def cdf(self, y: Array, f: Array) -> Array:
         with np.errstate(over="ignore", under="ignore"):
             return -np.expm1(-y * np.minimum(np.exp(-f if self.mean else f), 1e300))
+
+    def survivor_point(self, y: Array, f: Array) -> Expectation:
+        return self.survivor(y, f, np.zeros(()))
+
+    def survivor(self, y: Array, m: Array, v: Array) -> Expectation:
+        with np.errstate(over="ignore", under="ignore"):
+            lost = y * np.minimum(np.exp(0.5 * v + (-m if self.mean else m)), 1e300)
+        return Expectation(-lost, -lost if self.mean else lost, lost)
 
 
 def _unit_expectation(y: Array, m: Array, v: Array) -> Expectation:
@@ -127,6 +138,80 @@ class Gamma(Site):
     def cdf(self, y: Array, f: Array) -> Array:
         with np.errstate(over="ignore", under="ignore"):
             return np.asarray(gammainc(self.shape, np.minimum(self.shape * y * np.exp(-f), 1e300)))
+
+    def survivor_point(self, y: Array, f: Array) -> Expectation:
+        k = np.asarray(self.shape)
+        with np.errstate(all="ignore"):
+            x = np.clip(k * y * np.exp(-f), 1e-300, 1e300)
+            log_density = (k - 1.0) * np.log(x) - x - gammaln(k)
+            share = gammaincc(k, x)
+            far = log_density - np.log1p(-np.minimum((k - 1.0) / x, 0.5))
+            value = np.where(share > SMALLEST_TAIL, np.log(np.maximum(share, SMALLEST_TAIL)), far)
+            slope = np.exp(np.log(x) + log_density - value)  # of -log P(Y > y) in log x
+            return Expectation(value, -slope, slope * np.maximum(k - x + slope, 0.0))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Weibull(Site):
+    """Waiting times with the hazard ``shape`` t^(shape - 1) e^f: P(T > t | f) = exp(-e^f t^shape).
+
+    >>> e = Weibull(shape=2.0).expect([1.0], m=[0.0], v=[2.0])  # log 2 + E[f - e^f]
+    >>> print(e.value.round(6))
+    [-2.025135]
+    """
+
+    shape: Array | float
+
+    log_concave = True
+    gamma_trend = "rising"
+    discrete = False
+    support = "(0, inf)"
+    response = "positive"
+    survivor_trend = "rising"
+    per_datum = ("shape",)
+
+    def __post_init__(self) -> None:
+        positive_parameter(self, "shape", "The hazard rises with time where shape > 1, and falls where shape < 1.")
+
+    def validate(self, y: ArrayLike) -> Array:
+        return clean_data(self, y, lambda x: x > 0.0, "Waiting times are positive; give zeros half the smallest unit.")
+
+    def constant(self, y: Array) -> Array:
+        return np.asarray(np.log(self.shape) - 1.0 - np.log(y))
+
+    def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
+        with np.errstate(over="ignore", under="ignore"):
+            u = m + 0.5 * v + self.shape * np.log(y)  # log E of the cumulative hazard
+            return Expectation(-(expm1_minus(u) + 0.5 * v), np.expm1(u), np.exp(u))
+
+    def point(self, y: Array, f: Array) -> Expectation:
+        return self.oracle(y, f, np.zeros(()))
+
+    def start(self, y: Array) -> tuple[Array, Array]:
+        return -self.shape * np.log(y), np.ones_like(y)
+
+    @property
+    def mean_predictor(self) -> tuple[Any, Any]:
+        return gammaln(1.0 + 1.0 / self.shape), -1.0 / self.shape
+
+    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
+        k = np.asarray(self.shape)
+        mean, second, spread = lognormal_moments(-m / k, v / k**2)
+        with np.errstate(over="ignore", invalid="ignore"):
+            first, square = gamma(1.0 + 1.0 / k), gamma(1.0 + 2.0 / k)
+            return first * mean, np.nan_to_num((square - first**2) * second + first**2 * spread, nan=np.inf)
+
+    def cdf(self, y: Array, f: Array) -> Array:
+        return -np.expm1(self.survivor_point(y, f).value)
+
+    def survivor_point(self, y: Array, f: Array) -> Expectation:
+        return self.survivor(y, f, np.zeros(()))
+
+    def survivor(self, y: Array, m: Array, v: Array) -> Expectation:
+        with np.errstate(over="ignore", under="ignore", divide="ignore"):
+            lost = np.minimum(np.exp(m + 0.5 * v + self.shape * np.log(y)), 1e300)
+        return Expectation(-lost, lost, lost)
 
 
 @final

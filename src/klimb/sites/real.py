@@ -19,6 +19,7 @@ from klimb.numerics.search import monotone_root
 from klimb.numerics.special import HALF_LOG_2PI, SQRT_2, SQRT_2PI, expm1_minus, log_gamma_half_step
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import Expectation, Site, clean_data, positive_parameter
+from klimb.sites.binary import Probit
 from klimb.sites.even import EvenPart
 from klimb.sites.prediction import predictive_cdf
 
@@ -88,6 +89,15 @@ class Gaussian(RealSite):
 
     def cdf(self, y: Array, f: Array) -> Array:
         return np.asarray(ndtr((y - f) / self.scale))
+
+    def survivor_point(self, y: Array, f: Array) -> Expectation:
+        return self._in_scale(Probit().point(np.ones(()), (f - y) / self.scale))
+
+    def survivor(self, y: Array, m: Array, v: Array) -> Expectation:
+        return self._in_scale(Probit().oracle(np.ones_like(y), (m - y) / self.scale, v / np.square(self.scale)))
+
+    def _in_scale(self, e: Expectation) -> Expectation:
+        return Expectation(e.value, e.alpha / self.scale, e.gamma / np.square(self.scale))
 
     def response_quantile(self, p: float, m: Array, v: Array) -> Array:
         return m + np.hypot(np.sqrt(v), self.scale) * ndtri(p)
