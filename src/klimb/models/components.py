@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -14,6 +15,7 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import psd_square_root
 from klimb.numerics.mixtures import mixture_moments, mixture_quantile
+from klimb.sites.prediction import draw_response
 
 SCORES = np.linspace(-3.6, 3.6, 73)  # normal scores of the quantiles of theta that are kept
 LEAST_WEIGHT = 1e-4  # of a point that is kept, over that of the heaviest
@@ -72,13 +74,22 @@ class Components:
 
     def sample(self, model: Any, prepared: Any, n: int, rng: np.random.Generator) -> Array:
         """``n`` joint draws of f at prepared rows, one a row."""
+        return self._mixed(model, prepared, n, rng, lambda here, f: f)
+
+    def simulate(self, model: Any, prepared: Any, n: int, rng: np.random.Generator, aux: Any = None) -> Array:
+        """``n`` draws of y at prepared rows, each with the likelihood of its own theta."""
+        return self._mixed(model, prepared, n, rng, lambda here, f: draw_response(here.new_site(aux), f, rng))
+
+    def _mixed(self, model: Any, prepared: Any, n: int, rng: np.random.Generator, make: Callable[..., Array]) -> Array:
+        """What ``make`` makes of draws of f under every point, in random order."""
         if n < 0:
             raise InputError("the number of draws must not be negative", f"{n}", "Ask for n >= 0 draws.")
         counts = rng.multinomial(n, self.weights / self.weights.sum())
         draws = []
         for theta, part, count in zip(self.theta, self.parts, counts, strict=True):
             if count:
-                draws.append(model.moved(theta).functionals(prepared).draw(part, int(count), rng))
+                here = model.moved(theta)
+                draws.append(make(here, here.functionals(prepared).draw(part, int(count), rng)))
         shape = (0, draws[0].shape[1] if draws else 0)
         return np.asarray(rng.permutation(np.concatenate([np.zeros(shape), *draws])))
 

@@ -29,7 +29,6 @@ from klimb.models.tabulate import parameter_rows
 from klimb.numerics.arrays import Array
 from klimb.report.records import PARAMETERS, BoundTrace, Checks, CoefficientRow, TrustSummary
 from klimb.rows.frames import Frame, make_frame, read_frame
-from klimb.sites.prediction import draw_response
 
 if TYPE_CHECKING:
     from klimb.models.verdict import FitTrust
@@ -260,8 +259,7 @@ class Fit:
     def simulate(self, n: int = 1000, new: Any = None, *, seed: int = 0) -> Array:
         """``n`` draws of y at new rows from the posterior predictive distribution; the same for the same seed."""
         rng = np.random.default_rng(seed)
-        f = self.components.sample(self.model, self._prepared_inputs(new), n, rng)
-        return draw_response(self.model.new_site(None), f, rng)
+        return self.components.simulate(self.model, self._prepared_inputs(new), n, rng)
 
     def log_density(self, y_new: Any, new: Any = None) -> Array:
         """Log predictive density of new data, with the hyperparameters integrated out where they were."""
