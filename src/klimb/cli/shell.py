@@ -139,7 +139,7 @@ def modelling(function: F) -> F:
         click.option("--prior", "priors", metavar="NAME=PRIOR", multiple=True,
                      help='Change a prior: "x=normal(0, 1)". The table lists the names. May be repeated.'),
         click.option("--weights", metavar="COLUMN", help="Count each row as often as this column says."),
-        click.option("--on-missing", type=click.Choice(["drop", "error"]), default="drop", show_default=True,
+        click.option("--on-missing", type=click.Choice(["drop", "error", "predict"]), default="drop", show_default=True,
                      help="What to do about rows with missing values."),
         click.option("--hyper", type=click.Choice(["auto", "optimise", "integrate"]), default="auto", show_default=True,
                      help="Standard deviations of groups and other hyperparameters: at their best, or integrated out."),

@@ -220,7 +220,7 @@ def check_not_numbers(column: Column, source: Source) -> None:
 def learn_levels(node: Name, name: str, source: Source, text: str,
                  options: dict[str, Any] | None = None) -> LevelFactor:
     """The levels of a column and their coding."""
-    _, found = source.factor(node.name)
+    codes, found = source.factor(node.name)
     chosen = options or {"contrast": "Treatment", "reference": None, "levels": None}
     levels: Sequence[str] = found
     if chosen["levels"] is not None:
@@ -231,6 +231,9 @@ def learn_levels(node: Name, name: str, source: Source, text: str,
                                text, node.span)
         levels = [level for level in chosen["levels"] if level in set(found)]
     reference = chosen["reference"]
+    if source.waiting is not None and reference is None and chosen["contrast"] == "Treatment":
+        seen = {found[k] for k in np.unique(codes)}  # a level that only waits is compared with, never to
+        reference = next(level for level in levels if level in seen)
     if reference is not None:
         if reference not in levels:
             raise FormulaError(f"expected a level of {node.name!r} as reference", repr(reference),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -24,6 +24,7 @@ class Source:
     kept: npt.NDArray[np.intp] | None = None
     weights: Array | None = None  # how often each kept row counts
     objects: Mapping[str, Any] = field(default_factory=dict)  # graphs, matrices and meshes that formulas name
+    waiting: npt.NDArray[np.intp] | None = None  # rows that are to be predicted: their levels are learnt as well
     _numbers: dict[str, Array] = field(default_factory=dict)  # columns that were asked for already
 
     @property
@@ -62,9 +63,19 @@ class Source:
         return self._numbers[name]
 
     def factor(self, name: str) -> tuple[Codes, tuple[str, ...]]:
-        """A column as codes and the labels of the levels that occur in the kept rows."""
+        """A column as codes and the labels of the levels that occur in the kept rows, or in those that wait."""
         codes, labels = self.frame.read(name).factor
-        return (codes, labels) if self.kept is None else used_levels(codes[self.kept], labels)
+        if self.kept is None:
+            return codes, labels
+        found, labels = used_levels(codes[self.with_waiting.rows], labels)
+        return found[: len(self.kept)], labels
+
+    @property
+    def with_waiting(self) -> Source:
+        """The kept rows and those that wait behind them."""
+        if self.waiting is None or self.kept is None:
+            return self
+        return Source(self.frame, np.concatenate([self.kept, self.waiting]))
 
     def check(self, good: npt.NDArray[np.bool_], values: npt.NDArray[Any], expected: str, advice: str) -> None:
         """An `InputError` with the rows where ``good`` is False, if there are any."""
@@ -84,16 +95,17 @@ def shown_values(values: npt.NDArray[Any], rows: npt.NDArray[np.intp]) -> str:
 
 
 def complete_rows(frame: Frame, names: list[str], missing: str, *, learning: bool = False,
-                  weights: Array | None = None) -> tuple[Source, int]:
+                  weights: Array | None = None, targets: Sequence[str] = ()) -> tuple[Source, int]:
     """The rows without a missing value in the columns ``names``, and how many were left out.
 
-    ``missing`` is "drop" or "error". No rows at all are an error when there is something to learn from them. A row of
-    weight 0 is left out, and is not counted.
+    ``missing`` is "drop", "error" or "predict": rows that lack nothing but one of ``targets`` then wait. No rows at all
+    are an error when there is something to learn from them. A row of weight 0 is left out, and is not counted.
     """
     if learning and not frame.n:
         raise InputError("data with at least one row", "no rows", "Check how the data were read.")
-    if missing not in ("drop", "error"):
-        raise InputError('missing must be "drop" or "error"', repr(missing), "Choose one of the two.")
+    if missing not in ("drop", "error", "predict"):
+        raise InputError('missing must be "drop", "error" or "predict"', repr(missing), "Choose one of the three.")
+    waits = np.full(frame.n, missing == "predict")
     lost: npt.NDArray[np.bool_] | None = None
     absent = None if weights is None or weights.all() else weights == 0.0
     holes: list[str] = []
@@ -104,6 +116,8 @@ def complete_rows(frame: Frame, names: list[str], missing: str, *, learning: boo
         if mask is not None and mask.any():
             holes.append(f"{name!r}: {rows_named(np.flatnonzero(mask))}")
             lost = mask if lost is None else lost | mask
+            if name not in targets:
+                waits &= ~mask
     if lost is None and absent is None:
         return Source(frame, None, weights), 0
     if lost is None:
@@ -115,4 +129,6 @@ def complete_rows(frame: Frame, names: list[str], missing: str, *, learning: boo
     if not len(kept) and learning:
         raise InputError("at least one complete row", f"{count(frame.n, 'row')}, all with a missing value in "
                          + "; ".join(holes), "Fill values in, or leave the column with most gaps out of the formula.")
-    return Source(frame, kept, None if weights is None else weights[kept]), int(lost.sum())
+    waiting = np.flatnonzero(waits & lost)
+    source = Source(frame, kept, None if weights is None else weights[kept], waiting=waiting if len(waiting) else None)
+    return source, int(lost.sum()) - len(waiting)

@@ -57,7 +57,7 @@ class Group(Term):
         """The groups that occur in the data."""
         columns = tuple(node.name if isinstance(node, Name) else bind(node, text)["x"].name
                         for node in grouping.groups)
-        coded = [source.factor(column) for column in columns]
+        coded = [source.with_waiting.factor(column) for column in columns]
         levels = tuple(labels for _, labels in coded)
         cells = None
         if len(columns) > 1:
