@@ -64,6 +64,7 @@ class StanScope:
     tag: str = ""
     classes: int = 1
     centred: bool = False  # weights themselves are the parameters, not weights in units of their prior's root
+    follows: str = ""  # what the centre of the likelihood moves by, where it does
 
     def declare(self, kind: str, name: str, words: str = "") -> str:
         """The declaration of what there is for every class."""

@@ -30,16 +30,24 @@ NEW = {"x": [-1.0, 0.0, 2.0]}
 DOCS = (Path(__file__).parents[2] / "docs" / "fit.md").read_text(encoding="utf-8")
 
 
-def fitted(kind: type[Likelihood], link: str | None = None, **more: Any) -> Any:
+def fitted(kind: type[Likelihood], link: str | None = None, censored: bool = False, **more: Any) -> Any:
     if kind.response == "trials":
         data = {"x": X, "y": RNG.binomial(5, CHANCE), "n": np.full(N, 5)}
         return klimb.fit("p(y, n) ~ x", data, family=kind.name, link=link, **more)
-    return klimb.fit("y ~ x", {"x": X, "y": RESPONSES[kind.response]}, family=kind.name, link=link, **more)
+    y = RESPONSES[kind.response]
+    if censored:
+        limit = np.quantile(y, 0.7)
+        return klimb.fit("Surv(y, seen) ~ x", {"x": X, "y": np.minimum(y, limit), "seen": y < limit}, kind.name, **more)
+    return klimb.fit("y ~ x", {"x": X, "y": y}, family=kind.name, link=link, **more)
 
 
-@pytest.fixture(scope="module", params=list(LIKELIHOODS))
+CENSORED = [f"{name} censored" for name, kind in LIKELIHOODS.items() if kind.censorable]
+
+
+@pytest.fixture(scope="module", params=[*LIKELIHOODS, *CENSORED])
 def fit(request: pytest.FixtureRequest) -> Any:
-    return fitted(LIKELIHOODS[request.param])
+    name, _, word = request.param.partition(" ")
+    return fitted(LIKELIHOODS[name], censored=bool(word))
 
 
 def test_fits_and_prints(fit: Any) -> None:

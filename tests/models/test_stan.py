@@ -47,12 +47,13 @@ def joint(fit: Any, theta: Any, w: Any) -> float:
     f = np.zeros((fields, rows.n))
     total = model.log_prior()[0]
     for number in range(fields):
-        for term, block, place, values in zip(model.terms, rows.blocks, model.places, model.values, strict=True):
-            if not term.size:
+        parts = zip(model.terms, rows.blocks, model.places, model.values, model.priors(number), strict=True)
+        for term, block, place, values, prior in parts:
+            if prior is None:
                 continue
             own = by_field[number, place]
             f[number] += (block.dense() if hasattr(block, "codes") else block.values) @ own
-            density, prior = term.density(values), term.prior(values, number)
+            density = term.density(values)
             if density is not None:
                 total += density.log_density(np.zeros(term.size), own).sum()
             elif prior.root is None:
@@ -102,6 +103,14 @@ PAIRS = [(name, link) for name, kind in LIKELIHOODS.items() for link in kind.lin
 @pytest.mark.parametrize(("name", "link"), PAIRS)
 def test_every_likelihood(name: str, link: str) -> None:
     check(fitted("x + (1 | g)", name, link))
+
+
+@pytest.mark.parametrize("name", [name for name, kind in LIKELIHOODS.items() if kind.censorable])
+def test_censored_times(name: str) -> None:
+    data = {**DATA, "y": 30.0 * RESPONSES["positive"], "seen": DATA["x"] < 0.8}
+    fit = klimb.fit("Surv(y, seen) ~ x + offset(area) + (1 | g)", data, name, hyper="fixed", weights="often")
+    code = check(fit).code
+    assert "_lccdf" in code
 
 
 @pytest.mark.parametrize("kind", list(TERMS))

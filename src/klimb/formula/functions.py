@@ -84,6 +84,8 @@ FUNCTIONS: dict[str, Function] = {
                  "left of ~: successes and failures"),
         Function("p", "response", (Parameter("successes", "column"), Parameter("trials", "column")),
                  "left of ~: successes and trials"),
+        Function("Surv", "response", (Parameter("time", "numeric"), Parameter("status", "column")),
+                 "left of ~: times, censored where status is 0"),
     )
 }
 _ADVICE = {"I": "Arithmetic is not evaluated: make the column in your data first (poly(x, 2, raw=True): x and x^2).",

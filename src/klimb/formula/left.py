@@ -1,4 +1,4 @@
-"""The left side of a formula: a column, a function of one, or successes and trials."""
+"""The left side of a formula: a column, a function of one, successes and trials, or times that may be censored."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class LeftSide:
     """What is modelled.
 
     A number (with the functions applied to it), the code of a level (0, 1, ..., in the order of ``levels``; False and
-    True are 0 and 1), or successes and trials, two columns.
+    True are 0 and 1), successes and trials, two columns, or times and whether they are of events (1, else 0).
     """
 
     name: str
-    kind: Literal["number", "levels", "trials"]
+    kind: Literal["number", "levels", "trials", "times"]
     columns: tuple[str, ...]
     expression: Numeric | None = None
     levels: tuple[str, ...] = ()
@@ -50,6 +50,17 @@ class LeftSide:
             return known.astype(np.float64)
         assert self.expression is not None
         return self.expression.evaluate(source)
+
+    def status(self, source: Source) -> Array | None:
+        """1 where a time is that of an event, 0 where it is censored; None where the response is no time."""
+        if self.kind != "times":
+            return None
+        values = source.number(self.columns[1])
+        advice = "Give 1 for an event, 0 for a censored time."
+        if len(values) and set(np.unique(values)) <= {1.0, 2.0}:
+            advice += " Where 1 is censored and 2 the event, as R's survival has it, subtract 1."
+        source.check((values == 0.0) | (values == 1.0), values, f"Surv() needs 0 and 1 in {self.columns[1]!r}", advice)
+        return values
 
     def _trials(self, source: Source) -> Array:
         successes, second = (source.number(column) for column in self.columns)
@@ -76,6 +87,10 @@ def learn_response(node: Node, source: Source, text: str) -> LeftSide:
         role = FUNCTIONS[node.function].role
         arguments = bind(node, text)
         if role == "response":
+            if node.function == "Surv":
+                expression = learn_numeric(arguments["time"], source)
+                columns = (expression.column, arguments["status"].name)
+                return _checked(LeftSide(str(expression), "times", columns, expression), source)
             columns = tuple(column.name for column in arguments.values())
             return _checked(LeftSide(label(node), "trials", columns, failures=node.function == "cbind"), source)
         if role == "elementwise":
@@ -83,11 +98,12 @@ def learn_response(node: Node, source: Source, text: str) -> LeftSide:
             if all(step.function not in ("standardize", "scale", "center") for step in expression.steps):
                 return _checked(LeftSide(label(node), "number", (expression.column,), expression), source)
     raise FormulaError("expected one response left of ~", str(node),
-                       "Write y, log(y) or another function of one column, cbind(successes, failures), p(y, n) or "
-                       "y | trials(n).", text, node.span)
+                       "Write y, log(y) or another function of one column, cbind(successes, failures), p(y, n), "
+                       "y | trials(n) or Surv(time, status).", text, node.span)
 
 
 def _checked(response: LeftSide, source: Source) -> LeftSide:
     """Look at all values now, when the place in the formula is known."""
     response.encode(source)
+    response.status(source)
     return response

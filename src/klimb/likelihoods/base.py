@@ -27,6 +27,7 @@ from klimb.likelihoods.links import LINKS, Link
 from klimb.numerics.arrays import Array
 from klimb.priors import Beta, Fixed, PCCorrelation, PositivePrior, Prior, Uniform, as_prior
 from klimb.sites.base import Site
+from klimb.sites.censored import Censored
 from klimb.sites.wrappers import Offset, Weighted
 from klimb.theta import BoundedParameter, ParameterBlock, PositiveParameter
 
@@ -121,6 +122,7 @@ class Likelihood:
     links: ClassVar[Mapping[str, Callable[..., Site]]] = {}  # what builds the site, by link; the first is the default
     site_parameters: ClassVar[tuple[SiteParameter, ...]] = ()
     densities: ClassVar[Mapping[str, str]] = {}  # log p(y | f) in Stan, by link: see ``stan``
+    censorable: ClassVar[bool] = False  # whether y may be censored: ``Surv(time, status)``
 
     link_name: str = ""
     known: Mapping[str, Any] = field(default_factory=dict)  # by field of the site
@@ -167,6 +169,9 @@ class Likelihood:
 
     def read(self, left: Left, weights: Array | None = None, offset: Array | None = None) -> Observed:
         """Clean data; errors name the rows of ``left``."""
+        if left.status is not None and not self.censorable:
+            raise InputError("censored data need a family that knows of them", f"{self.name} for Surv()",
+                             'Use family="weibull", "exponential", "gamma", or "gaussian" for Surv(log(time), status).')
         found = read_response(left, self.response, self.name, self.levels)
         return replace(found, weights=weights, offset=offset, rows=left.rows)
 
@@ -187,6 +192,14 @@ class Likelihood:
     def centre(self, data: Observed) -> Array:
         """(fields,): the link of the mean response, moderated: where the intercepts' priors are centred."""
         return np.array([float(self.link.apply(np.asarray(self.mean_response(data))))])
+
+    def following(self, theta: Sequence[Array]) -> tuple[float, tuple[float, ...]]:
+        """What ``centre`` moves by at theta, and the slope of that in the value of each parameter."""
+        return 0.0, ()
+
+    def centre_words(self) -> str:
+        """``centre`` where it moves with theta, as a table and Stan have it; nothing where it stands still."""
+        return ""
 
     def mean_response(self, data: Observed) -> float:
         """The weighted mean of y, away from the ends of its range."""
@@ -214,8 +227,10 @@ class Likelihood:
 
     def new(self, theta: Sequence[Array], aux: Mapping[str, Any] | None = None) -> Site:
         """The site of new data: no weights, no offset."""
-        build = self.links[self.link.name]
-        return build(**self.known, **self.values(theta), **(aux or {}))
+        beside = dict(aux or {})
+        status = beside.pop("status", None)
+        site = self.links[self.link.name](**self.known, **self.values(theta), **beside)
+        return site if status is None else Censored(site, status)
 
     def site(self, theta: Sequence[Array], data: Observed) -> Site:
         """The site of these data, with their trials, offset and weights."""
@@ -257,6 +272,9 @@ class Likelihood:
         y = data.y if first is None else data.y.astype(np.int64) + first
         aux = {name: values.astype(np.int64) if first is not None else values for name, values in data.aux.items()}
         density = self.densities[self.link.name]
+        if "status" in aux:
+            one = density.replace("{n}", "[n]")
+            density = f"(status[n] == 1 ? {one} : {one.replace('_lpdf', '_lccdf')})"
         return StanPart(data=(f"{kind} y;", *(f"{kind} {name};" for name in aux)), values={"y": y, **aux},
                         density=density, by_row="[n]" in density)
 

@@ -26,6 +26,7 @@ class Left:
     values: Array  # (n,) numbers or codes of ``levels``; (n, 2) successes and trials
     levels: tuple[str, ...] = ()
     rows: Any = None  # positions in the caller's data, for messages; None: 0, 1, ...
+    status: Array | None = None  # (n,) of times: 1 is an event, 0 a censored one
 
     @classmethod
     def of(cls, y: Any, name: str = "y") -> Left:
@@ -57,7 +58,7 @@ class Merged:
 @stored("observed")
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """Clean data. ``aux`` has what the site needs beside y, one entry per datum, such as trials."""
+    """Clean data. ``aux`` has what the site needs beside y, one entry per datum: trials, or status (0 is censored)."""
 
     y: Array
     aux: Mapping[str, Array] = field(default_factory=dict)
@@ -102,6 +103,8 @@ def read_response(left: Left, kind: ResponseKind, name: str, wanted: tuple[str, 
     array = np.asarray(left.values, dtype=np.float64)
     if array.shape[0] == 0:
         raise InputError("a fit needs at least one row", "none", "Check the filter, and the missing values.")
+    if left.status is not None:
+        return replace(read_response(replace(left, status=None), kind, name, wanted), aux={"status": left.status})
     if kind == "trials" or (kind == "binary" and array.ndim == 2):
         return _read_trials(left)
     if array.ndim != 1:

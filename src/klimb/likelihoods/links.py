@@ -30,6 +30,7 @@ def _exp(f: Array) -> Array:
 LINKS: dict[str, Link] = {
     "identity": Link("identity", np.asarray, np.asarray),
     "log": Link("log", np.log, _exp),
+    "log hazard": Link("log hazard", np.log, _exp),  # exp of `Site.mean_predictor` is the mean
     "minus log": Link("minus log", lambda mean: -np.log(mean), lambda f: _exp(-f)),
     "logit": Link("logit", lambda p: np.log(p) - np.log1p(-p), expit),
     "probit": Link("probit", lambda p: np.sqrt(2.0) * erfinv(2.0 * p - 1.0), ndtr),

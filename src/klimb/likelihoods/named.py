@@ -13,7 +13,7 @@ from klimb.errors import InputError
 from klimb.likelihoods.base import EDGE, Choices, Likelihood, SiteParameter
 from klimb.likelihoods.data import Observed
 from klimb.numerics.arrays import Array
-from klimb.priors import Dirichlet, Exponential
+from klimb.priors import Dirichlet, Exponential, LogNormal
 from klimb.priors import Gamma as GammaPrior
 from klimb.sites.base import Site
 from klimb.theta import Cutpoints
@@ -45,6 +45,7 @@ class Gaussian(Likelihood):
     name, aliases, about, response = "gaussian", ("normal",), "measurements with normal noise", "real"
     links: ClassVar = {"identity": sites.Gaussian}
     densities: ClassVar = {"identity": "normal_lpdf(y{n} | f{n}, sigma)"}
+    censorable = True
     site_parameters = (replace(_SCALE, name="sigma"),)
 
 
@@ -163,7 +164,9 @@ class PositiveMean(Likelihood):
     """Positive measurements."""
 
     def mean_response(self, data: Observed) -> float:
-        return super().mean_response(data) or 1.0
+        """Of censored times, the time of all over the number of events."""
+        share = min(float(data.shares @ data.aux.get("status", np.ones(data.n))) + EDGE / data.total, 1.0)
+        return super().mean_response(data) / share or 1.0
 
 
 @register
@@ -176,6 +179,7 @@ class Gamma(PositiveMean):
     about = "positive measurements with a constant coefficient of variation"
     links: ClassVar = {"log": sites.Gamma}
     densities: ClassVar = {"log": "gamma_lpdf(y{n} | shape, shape * exp(-f{n}))"}
+    censorable = True
     site_parameters = (_dispersion("shape"),)
 
 
@@ -189,6 +193,39 @@ class ExponentialTimes(PositiveMean):
     links: ClassVar = {"log": lambda: sites.Exponential(mean=True), "minus log": lambda: sites.Exponential(mean=False)}
     densities: ClassVar = {"log": "exponential_lpdf(y{n} | exp(-f{n}))",
                            "minus log": "exponential_lpdf(y{n} | exp(f{n}))"}
+    censorable = True
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class Weibull(PositiveMean):
+    """Waiting times with the hazard shape t^(shape - 1) e^f.
+
+    In another unit of time f moves by shape times the log of the ratio of units, and the default prior of the intercept
+    moves with it: it is centred where the cumulative hazard is 1 at ``unit``, the mean time of an event.
+    """
+
+    name, response = "weibull", "positive"
+    about = "waiting times whose hazard is a power of time"
+    links: ClassVar = {"log hazard": sites.Weibull}
+    densities: ClassVar = {"log hazard": "weibull_lpdf(y{n} | shape, exp(-f{n} / shape))"}
+    site_parameters = (SiteParameter("shape", "shape", lambda _: LogNormal(1.0, 1.0)),)
+    censorable = True
+    unit: float = 1.0  # of time, for the default prior of the intercept
+
+    def for_data(self, data: Observed) -> Likelihood:
+        return replace(self, unit=float(f"{self.mean_response(data):.6g}"))  # as it is printed
+
+    def centre(self, data: Observed) -> Array:
+        return np.array([-float(np.log(self.unit))])  # at shape = 1
+
+    def following(self, theta: Any) -> tuple[float, tuple[float, ...]]:
+        shape, step = {**self.known, **self.values(theta)}["shape"], -float(np.log(self.unit))
+        return (shape - 1.0) * step, (step,) * len(self.parameters)
+
+    def centre_words(self) -> str:
+        return f"-shape * log({self.unit:.6g})"
 
 
 @register

@@ -123,6 +123,9 @@ class Given(Likelihood):
         return f"{name}, {self.link.name} link"
 
     def read(self, left: Left, weights: Array | None = None, offset: Array | None = None) -> Observed:
+        if left.status is not None:
+            raise InputError("censored data need a family by name", f"{self.label} for Surv()",
+                             "Use family=\"weibull\", or klimb.sites.Censored with klimb.infer.")
         return Observed(self.given.validate(left.values), weights=weights, offset=offset, rows=left.rows,
                         levels=left.levels or self.levels, name=left.name)
 

@@ -7,7 +7,7 @@ too small puts it in the tails too often. This tests prior, likelihood, fit and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -129,6 +129,7 @@ def calibrate(
     ----------
     model : Fit, Model or Latent
         A fit, or a model such as ``klimb.gp(kernel, X, site)``, at its hyperparameters; or a latent with ``site``.
+        Simulated times are all of events: nothing says when the others would have been censored.
     site : Site
         The likelihood; it must know how to draw y (a distribution function, or classes).
     n : int
@@ -226,7 +227,8 @@ def _parts(model: Any, site: Any) -> tuple[Latent, Site]:
     if isinstance(model, Fit):
         if model.result is None:
             raise InputError("calibration needs the rows of the fit", "a fit from a file", "Fit again.")
-        return model.model.latent, model.model.site(model.observed)
+        aux = {name: values for name, values in model.observed.aux.items() if name != "status"}
+        return model.model.latent, model.model.site(replace(model.observed, aux=aux))
     if isinstance(model, Model):
         return model.latent, model.new_site()
     latent = as_latent(model, "calibrate needs a fit, a model, or a latent and a site",

@@ -253,7 +253,8 @@ class CheckView:
         own = self.fit.data_loo.log_density[self.rows]
         y, mean = self.y, self.loo.mean
         density = {"negative_binomial": _negative_binomial, "student_t": _student, "gamma": _gamma}[family]
-        if not np.isfinite(mean).all() or (family != "student_t" and (mean <= 0.0).any()):
+        censored = "status" in self.fit.observed.aux
+        if censored or not np.isfinite(mean).all() or (family != "student_t" and (mean <= 0.0).any()):
             return 0.0
         grid = np.exp(np.linspace(-4.0, 6.0, GRID))
         best = max(float(self.counts @ density(y, mean, value)) for value in grid)

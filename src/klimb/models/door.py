@@ -51,7 +51,9 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
         where the search would start. "auto" integrates them out where that is affordable.
     weights : column name or array
         How often each row counts: 0 is the row left out, 2 the row twice.
-    missing : "drop" or "error"
+    missing : "drop", "error" or "predict"
+        What happens to rows with a missing value. "predict" leaves rows without a response out of the likelihood, but
+        knows their levels and places: ``fit.predict()`` has them, and levels without any response have their prior.
     interval : float
         Mass of the credible intervals in tables and predictions.
     tol : float
@@ -102,8 +104,9 @@ def build(encoder: Encoder, encoded: Encoded, family: Likelihood,
     choices, shares = Choices(priors), observed.shares
     cut = family.response == "ordered" and "cutpoints" not in family.known  # free cut points are the intercept
     offset = 0.0 if shift is None else float(shares @ shift)
-    context = Context(family.units(observed), family.centre(observed) - offset, family.reach(observed), shares,
-                      choices, intercept=not cut, centred=INTERCEPT in encoder.fixed.every_name)
+    follows = family.centre_words() and family.centre_words() + (f" {-offset:+.3g}" if offset else "")
+    context = Context(family.units(observed), family.centre(observed) - offset, family.reach(observed), shares, choices,
+                      intercept=not cut, follows=follows, centred=INTERCEPT in encoder.fixed.every_name)
     terms = tuple(term.ready(block, context) for term, block in zip(encoder.terms, encoded.blocks, strict=True))
     family = family.prepared(observed, choices)
     choices.finish()

@@ -26,7 +26,6 @@ from klimb.models.tabulate import block_covariance, cut_rows, level_moments, lev
 from klimb.numerics.arrays import Array
 from klimb.report.records import CoefficientRow, EffectCurve, FitReport
 from klimb.rows.frames import Frame, make_frame, read_frame
-from klimb.sites.prediction import draw_response
 from klimb.terms.encoder import Encoder
 from klimb.terms.group import Group
 from klimb.theta import RowKind
@@ -54,7 +53,9 @@ class FormulaFit(Fit):
         return self.formula
 
     def sizes(self) -> tuple[str, ...]:
-        return tuple(f"{term.n_levels} levels of {term.name}" for term in self.groups)
+        status = None if self.data is None else self.data.aux.get("status")
+        events = () if status is None else (f"{int(status.sum())} events",)
+        return (*events, *(f"{term.n_levels} levels of {term.name}" for term in self.groups))
 
     def prior_words(self) -> dict[str, str]:
         return self.priors
@@ -285,8 +286,7 @@ class FormulaFit(Fit):
         """``n`` draws of y at the rows of a frame (complete ones); the same for the same seed."""
         frame, rng = self._new_frame(new), np.random.default_rng(seed)
         prepared, rows = self._prepared(frame)
-        f = self.components.sample(self.model, prepared, n, rng)
-        return draw_response(self.model.new_site(self._aux(frame, rows)), f, rng)
+        return self.components.simulate(self.model, prepared, n, rng, self._aux(frame, rows))
 
     def draws(self, n: int = 1000, *, seed: int = 0) -> dict[str, Array]:
         """``n`` joint draws of coefficients, hyperparameters and levels, by name; the same for the same seed."""
@@ -370,7 +370,8 @@ class FormulaFit(Fit):
 
         curve = calibration_curve(self)
         if curve is None:
-            raise InputError("a calibration curve needs a few dozen rows", f"{self.n}", "Look at fit.loo() instead.")
+            raise InputError("a calibration curve needs a few dozen rows, none of them censored", f"{self.n}",
+                             "Look at fit.loo() instead.")
         return plot_calibration(curve, ax)
 
     def to_arviz(self, draws: int = 1000, chains: int = 4, seed: int = 0) -> Any:

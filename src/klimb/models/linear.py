@@ -29,6 +29,7 @@ from klimb.latents.weights import Weights
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Likelihood, Observed
 from klimb.linalg.matrix import DesignMatrix, as_design
+from klimb.models.following import add_following, followed
 from klimb.models.grams import Grams
 from klimb.models.linear_parts import JointPrecision, LinearRows, block_length, dense_prior
 from klimb.models.model import Functionals, Model
@@ -197,7 +198,7 @@ class LinearModel(Model):
 
     def priors(self, field: int = 0) -> tuple[WeightsPrior | None, ...]:
         """The prior of the weights of each term; None for terms without any."""
-        return tuple(term.prior(values, field) if term.size else None
+        return tuple(followed(self, term, term.prior(values, field)) if term.size else None
                      for term, values in zip(self.terms, self.values, strict=True))
 
     def prior_moments(self, field: int = 0) -> tuple[Array, Array]:
@@ -315,6 +316,7 @@ class LinearModel(Model):
 
     def prior_gradient(self, posterior: Posterior) -> Array:
         total = np.zeros(self.theta.size)
+        add_following(self, total, posterior)
         if not any(term.parameters for term in self.terms):
             return total
         for part in posterior.latent.split(posterior):

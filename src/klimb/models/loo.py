@@ -21,6 +21,7 @@ from klimb.models.components import Components
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.sites.base import Site
+from klimb.sites.censored import Censored
 from klimb.sites.prediction import class_chances, predictive_cdf
 
 MOST_TERMS = 100_000  # rows times points of theta
@@ -32,7 +33,10 @@ LEAST_WEIGHT = 0.02  # of a point, over that of the heaviest
 @stored("loo.moments")
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """Of each y_i before it was seen: ``mean``, ``variance``, P(Y < y_i) as ``below`` and P(Y <= y_i) as ``at``."""
+    """Of each y_i before it was seen: ``mean``, ``variance``, P(Y < y_i) as ``below`` and P(Y <= y_i) as ``at``.
+
+    Of a censored datum ``at`` is 1: its place is spread over what is larger, as that of a count is over its jump.
+    """
 
     mean: Array
     variance: Array
@@ -88,7 +92,10 @@ class LeaveOneOut:
         return self._left_out.at
 
     def pit(self) -> Array:
-        """P(Y <= y_i | others): uniform where the model is calibrated. For counts the mid-point of the jump."""
+        """P(Y <= y_i | others): uniform where the model is calibrated.
+
+        For counts the mid-point of the jump, for censored data that of P(Y <= y_i) and 1.
+        """
         return np.asarray(0.5 * (self.below + self.at))
 
     @property
@@ -163,6 +170,8 @@ class Cavities:
             return mean, variance, below, np.minimum(upto[number, place], 1.0)
         at = predictive_cdf(site, y, m, v)
         below = np.maximum(at - np.exp(self.log_density[rows]), 0.0) if site.discrete else at
+        if isinstance(site, Censored):  # all that is larger is possible
+            at = np.where(np.asarray(site.status) > 0.0, at, 1.0)
         return mean, variance, below, at
 
 

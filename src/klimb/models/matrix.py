@@ -66,7 +66,8 @@ class MatrixData:
         """The intercept (where ``inputs`` has one) and the term of all columns."""
         choices, likelihood, data = Choices(priors), self.likelihood, self.data
         units = likelihood.units(data)
-        context = Context(units, likelihood.centre(data), likelihood.reach(data), data.shares, choices)
+        context = Context(units, likelihood.centre(data), likelihood.reach(data), data.shares, choices,
+                          follows=likelihood.centre_words())
         level = FixedTerm(((),) if inputs.intercept else (), {})
         level = level.ready(Dense(np.ones((data.n, int(inputs.intercept)))), context)
         if inputs.products:  # columns are not centred: f where they are 0 is a unit or so from f at their means

@@ -15,7 +15,7 @@ from klimb.formula.nodes import Name, Operation
 from klimb.likelihoods import Likelihood, Observed
 from klimb.priors import PositivePrior
 from klimb.report.digits import plain
-from klimb.rows.columns import is_number
+from klimb.rows.columns import count, is_number
 from klimb.rows.frames import Frame
 from klimb.terms.base import Coded, Dense, TermBlock
 from klimb.terms.encoder import Encoded, Encoder
@@ -41,6 +41,8 @@ def data_notes(encoder: Encoder, encoded: Encoded, data: Observed, family: Likel
              *_offsets(encoder, encoded, data, family), *_origins(encoder)]
     if not any(term.size for term in encoder.terms):
         found.append("the formula has no terms: f is 0, or the offset, in every row. Write y ~ 1 for a mean.")
+    if encoded.waiting:
+        found.append(f"{count(encoded.waiting, 'row')} without {data.name}: fit.predict() has what they may be.")
     return tuple(dict.fromkeys(found))
 
 
@@ -268,7 +270,8 @@ def _conflicts(fit: FormulaFit, given: set[str]) -> Iterator[tuple[str, str]]:
         rows = fit.linear.weight_rows(L)
         pairs = [(part if len(fields) == 1 else part.parts[number]).at(rows, 0.0) for part in every]
         m, variance = (np.array([pair[k] for pair in pairs]) for k in (0, 1))
-        gap, wide = m - fixed.mean[number], fixed.sd**2
+        means = [prior.mean for theta in some.theta if (prior := fit.linear.moved(theta).priors(number)[0]) is not None]
+        gap, wide = m - means, fixed.sd**2
         left = np.where(variance < (1.0 - 1e-9) * wide, wide - variance, np.inf)  # inf: the data say nothing at all
         shares, scores = some.weights @ (variance / wide), np.abs(some.weights @ (gap / np.sqrt(left)))
         freely, moved = some.weights @ (m + variance * gap / left), some.weights @ (np.sqrt(variance) * gap / left)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from scipy.special import softmax
 
 from klimb.errors import InputError
+from klimb.likelihoods import LINKS
 from klimb.models.components import Latents
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
@@ -64,6 +66,7 @@ def mean_columns(f: Latents, tail: float) -> dict[str, Array]:
         nothing = np.full(f.m.shape[1], np.nan)
         quantiles = {"lower": f.quantile(tail), "upper": f.quantile(1.0 - tail), "median": f.quantile(0.5)}
         return {"mean": nothing, "sd": nothing.copy(), **quantiles}
+    f, _ = _predictors(f, [model.new_site(None) for model in f.models])
     pairs = [mean_moments(model, m, v) for model, m, v in zip(f.models, f.m, f.v, strict=True)]
     with np.errstate(over="ignore", invalid="ignore"):
         mean, variance = mixture_moments(f.weights, np.array([a for a, _ in pairs]), np.array([b for _, b in pairs]))
@@ -73,14 +76,21 @@ def mean_columns(f: Latents, tail: float) -> dict[str, Array]:
     return {"mean": mean, "sd": sd, "lower": ends[0], "upper": ends[1]}
 
 
+def _predictors(f: Latents, sites: list[Site]) -> tuple[Latents, Array]:
+    """The predictors of the mean of y, and the (shift, slope) of each point that makes them of f."""
+    maps = np.array([site.mean_predictor for site in sites], dtype=np.float64)
+    shift, slope = maps.T[..., None]
+    return replace(f, m=shift + slope * f.m, v=slope**2 * f.v), maps
+
+
 def mean_moments(model: Any, m: Array, v: Array) -> tuple[Array, Array]:
-    """Mean and variance of E[y | f] where f ~ N(m, v); the mean is exactly that of y."""
+    """Mean and variance of E[y | f] where the predictor of the mean is N(m, v); the mean is exactly that of y."""
     likelihood = model.likelihood
     if likelihood.link.name == "identity":
         return m, v
     if not v.any():  # f is known
         return np.asarray(likelihood.link.inverse(m)), v
-    if likelihood.link.name == "log":
+    if likelihood.link.inverse is LINKS["log"].inverse:
         with np.errstate(over="ignore", invalid="ignore"):
             mean = np.exp(m + 0.5 * v)
             return mean, mean**2 * np.expm1(v)
@@ -172,15 +182,18 @@ def response_columns(f: Latents, sites: list[Site], tail: float) -> dict[str, Ar
 def response_quantile(f: Latents, sites: list[Site], p: float) -> Array:
     """The p-quantile of y under the mixture.
 
-    From that of one normal f with the moments of all, secant steps on the mixture's own distribution function; steps
-    to neighbouring numbers where y is a count.
+    From that of one normal predictor of the mean with the moments of all, secant steps on the mixture's own
+    distribution function; steps to neighbouring numbers where y is a count.
     """
     if sites[0].response == "classes":
         chances = sum(w * class_chances(s, m, v) for w, s, m, v in zip(f.weights, sites, f.m, f.v, strict=True))
         upto = np.cumsum(np.asarray(chances), axis=1)
         return np.asarray(np.argmax(upto >= min(p, 1.0 - 1e-12), axis=1), dtype=np.float64)
-    heaviest = sites[int(np.argmax(f.weights))]
-    y = heaviest.predict(*f.moments()).quantile(p)
+    top = int(np.argmax(f.weights))
+    heaviest, (every, maps) = sites[top], _predictors(f, sites)
+    (m, v), (shift, slope) = every.moments(), maps[top]
+    guess = heaviest.predict((m - shift) / slope, v / slope**2)
+    y = guess.quantile(p)
     if len(sites) == 1:
         return np.asarray(y)
     parts = list(zip(f.weights, sites, f.m, f.v, strict=True))
@@ -193,8 +206,8 @@ def response_quantile(f: Latents, sites: list[Site], p: float) -> Array:
     if heaviest.response in ("positive", "unit"):  # a quantile may round to an end that has no density
         y = np.clip(y, np.finfo(float).tiny, None if heaviest.response == "positive" else 1.0 - 2.0**-53)
     with np.errstate(under="ignore", over="ignore"):
-        slope = np.exp(heaviest.predict(*f.moments()).log_density(y))
-    return _secant_quantile(below, slope, y, p, heaviest.response)
+        density = np.exp(guess.log_density(y))
+    return _secant_quantile(below, density, y, p, heaviest.response)
 
 
 def _secant_quantile(below: Any, slope: Array, y: Array, p: float, support: str) -> Array:

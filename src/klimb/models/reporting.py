@@ -96,6 +96,8 @@ def data_facts(fit: FormulaFit, source: str = "") -> tuple[Fact, ...]:
     else:
         facts.append(Fact("response", f"{fit.observed.name}: mean {plain(float(y.mean()))}, from"
                                       f" {plain(float(y.min()))} to {plain(float(y.max()))}"))
+    if "status" in data.aux:
+        facts.append(Fact("events", f"{int(data.aux['status'].sum()):,}; the other times are censored"))
     for term in fit.groups:
         facts.append(Fact(f"levels of {term.name}", f"{len(term.levels):,}"))
     return tuple(facts)
@@ -117,8 +119,8 @@ def group_effects(fit: FormulaFit, name: str, interval: float | None = None) -> 
 
 
 def calibration_curve(fit: FormulaFit, level: float = 0.9) -> CalibrationBins | None:
-    """Observed against predicted means; None where there are too few rows."""
-    if fit.model.likelihood.response == "classes":
+    """Observed against predicted means; None where there are too few rows, or where data are censored."""
+    if fit.model.likelihood.response == "classes" or "status" in fit.observed.aux:
         return None
     loo, data = fit.loo(), fit.observed
     y, mean, variance, trials = data.y, loo.mean, loo.variance, data.aux.get("trials")
@@ -158,7 +160,8 @@ def loo_record(fit: FormulaFit) -> Loo:
     data = fit.observed
 
     def shown(i: int) -> str:
-        return data.levels[int(data.y[i])] if data.levels else plain(float(data.y[i]), 4)
+        after = "" if data.aux.get("status", np.ones(data.n))[i] else "+"  # censored
+        return data.levels[int(data.y[i])] if data.levels else plain(float(data.y[i]), 4) + after
 
     rows = tuple(HardRow(int(data.places[i]), shown(i), plain(float(loo.mean[i])), float(loo.log_density[i]))
                  for i in hardest)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from klimb._files import whole_file
-from klimb._stan import StanDefinition, StanPart, StanScope, comment, said
+from klimb._stan import StanDefinition, StanPart, StanScope, comment, literal, said
 from klimb.formula.factors import INTERCEPT
 from klimb.likelihoods import Likelihood, Observed
 from klimb.models.linear import LinearModel
@@ -124,14 +124,17 @@ def stan_program(fit: FormulaFit, centred: bool | None = None) -> StanProgram:
     """The program of a fit; ``centred`` says how weights with a learnt scale are written, None leaves it to the fit."""
     model, data = fit.linear, fit.observed
     likelihood, classes = model.likelihood, len(model.likelihood.fields)
-    blocks, terms = list[WrittenBlock](), list[WrittenTerm]()
+    blocks, terms, follows = list[WrittenBlock](), list[WrittenTerm](), likelihood.centre_words()
+    if follows:
+        follows = f"({follows} - ({literal(float(likelihood.centre(data)[0]))}))"
     for number, (term, block) in enumerate(zip(model.terms, model.prepare(None).blocks, strict=True)):
         if not term.size and term.shift(block) is None:
             continue
         tag = f"_{number}" if number else ""  # the fixed columns are the first term
         values = [_add(blocks, own, f"sd{tag}" + (f"_{j}" if j else "")) for j, own in enumerate(term.parameters)]
         how = not term.parameters or (_informed(fit, number) if centred is None else centred)
-        terms.append(WrittenTerm(term, number, term.stan(block, values, StanScope(tag, classes, how)), how))
+        scope = StanScope(tag, classes, how, follows)
+        terms.append(WrittenTerm(term, number, term.stan(block, values, scope), how))
     site = likelihood.stan(data)
     for name, own in _parameters(likelihood):
         _add(blocks, own, name)

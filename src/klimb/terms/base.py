@@ -136,6 +136,7 @@ class Context:
     shares: Array  # (n,): weights of the rows that sum to one
     choices: Choices
     intercept: bool = True  # False where cut points take its part
+    follows: str = ""  # the centre in words, where it moves with parameters of the likelihood
     centred: bool = True  # False where f has neither an intercept nor cut points, so that columns are not centred
 
 
@@ -156,6 +157,7 @@ class Term(ABC):
     holds: ClassVar[str] = ""  # the data that it keeps, in words, for whoever passes a file on
     name: str
     parameters: tuple[ParameterBlock, ...]
+    follows: Array | None = None  # (weights,): 1 where the prior's mean moves with the centre of the likelihood
 
     @property
     @abstractmethod

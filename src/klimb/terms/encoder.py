@@ -43,6 +43,7 @@ class Encoded:
     rows: npt.NDArray[np.intp]  # positions of the kept rows in the frame
     dropped: int  # rows left out because a value was missing
     weights: Array | None = None
+    waiting: int = 0  # rows without a response that are to be predicted
 
     @property
     def n(self) -> int:
@@ -78,8 +79,10 @@ class Encoder:
         """The columns of a source whose rows are complete."""
         left = None
         if response and self.response is not None:
-            left = Left(self.response.name, self.response.encode(source), self.response.levels, source.rows)
-        return Encoded(tuple(term.block(source) for term in self.terms), left, source.rows, dropped, source.weights)
+            left = Left(self.response.name, self.response.encode(source), self.response.levels, source.rows,
+                        self.response.status(source))
+        return Encoded(tuple(term.block(source) for term in self.terms), left, source.rows, dropped, source.weights,
+                       0 if source.waiting is None else len(source.waiting))
 
     @property
     def predictors(self) -> tuple[str, ...]:
@@ -117,7 +120,8 @@ def encode(formula: str | Formula, frame: Any, *, missing: str = "drop", weights
     nodes: list[Node] = [*(f for term in parts.fixed for f in term), *parts.nodes()]
     predictors = tuple(dict.fromkeys(name.name for node in nodes for name in used_columns(node, text)))
     targets = [name.name for name in used_columns(formula.response, text)]
-    source, dropped = complete_rows(frame, [*targets, *predictors], missing, learning=True, weights=weights)
+    source, dropped = complete_rows(frame, [*targets, *predictors], missing, learning=True, weights=weights,
+                                    targets=targets)
     encoder = _learn(formula, parts, replace(source, objects=objects or {}), predictors, missing)
     return encoder, encoder.blocks(source, dropped, response=True)
 

@@ -42,6 +42,7 @@ class FixedTerm(Term):
     sd: Array = field(default_factory=lambda: np.zeros(0))
     name: str = "fixed"
     parameters: tuple[ParameterBlock, ...] = ()
+    follows: Array | None = None
 
     @property
     def every_name(self) -> tuple[str, ...]:
@@ -88,10 +89,12 @@ class FixedTerm(Term):
         spread = np.sqrt(shares @ (Z - shares @ Z) ** 2)
         unit = np.where(spread > 1e-12 * largest, spread, largest)
         mean, sd = np.zeros((len(context.centre), len(kept))), np.ones(len(kept))
+        follows = np.zeros(len(kept))
         for j, k in enumerate(kept):
             if k == at or cells[k]:
                 prior = self._level(context, every[k])
                 mean[:, j] = prior.mean if len(context.centre) == 1 else context.centre
+                follows[j] = not context.choices.given(every[k]) and (k == at or not context.choices.given("fixed"))
             else:
                 default = Normal(0.0, WIDTH * context.units.spread / (float(unit[j]) or 1.0))
                 prior = _normal(context, every[k], default, "", "fixed")
@@ -103,7 +106,7 @@ class FixedTerm(Term):
             alone = Normal(float(mean[0, joint[0]]) * (len(mean) == 1), width)
             where = "where other columns are at their means; cells share a part"
             context.choices.printed[every[place]] = f"{alone} ({where})"
-        return replace(placed, mean=mean, sd=sd)
+        return replace(placed, mean=mean, sd=sd, follows=follows if context.follows else None)
 
     def _freed(self, X: Array, context: Context) -> Array:
         """The map to columns freed of their margins; those with priors of the user's are not taken out of others."""
@@ -138,7 +141,8 @@ class FixedTerm(Term):
         if name != INTERCEPT:
             return _normal(context, name, default, "", "fixed")
         prior = _normal(context, name, default, "", None)
-        context.choices.printed[name] = f"{prior} (where other columns are at their means)"
+        words = f"normal({context.follows}, {prior.sd:g})" if context.follows and prior is default else str(prior)
+        context.choices.printed[name] = f"{words} (where other columns are at their means)"
         return prior
 
     def prior(self, values: Sequence[Any], field: int = 0) -> WeightsPrior:
@@ -158,12 +162,15 @@ class FixedTerm(Term):
     def stan(self, block: TermBlock, values: Sequence[str], scope: StanScope) -> StanPart:
         assert isinstance(block, Dense)
         K, mean = self.size, self.mean if scope.classes > 1 else self.mean[0]
+        moves = "" if self.follows is None else f" + {scope.follows} * b_follows"
+        extra = {} if self.follows is None else {"b_follows": self.follows}
         return StanPart(
             data=(f"matrix[N, {K}] X;" + said(f"freed of the columns marginal to each: {', '.join(self.names)}"),
-                  scope.declare(f"vector[{K}]", "b_mean"), f"vector<lower=0>[{K}] b_sd;"),
-            values={"X": block.values, "b_mean": mean, "b_sd": self.sd},
+                  scope.declare(f"vector[{K}]", "b_mean"), f"vector<lower=0>[{K}] b_sd;",
+                  *(f"vector[{K}] {name};" for name in extra)),
+            values={"X": block.values, "b_mean": mean, "b_sd": self.sd, **extra},
             parameters=(scope.declare(f"vector[{K}]", "b"),), names=("b",), weights="b", shape=(K,), value="X * b{c}",
-            model=("target += normal_lpdf(b{c} | b_mean{c}, b_sd);",))
+            model=(f"target += normal_lpdf(b{{c}} | b_mean{{c}}{moves}, b_sd);",))
 
     def standardised(self, values: Sequence[Any], weights: Array) -> Array:
         return weights
