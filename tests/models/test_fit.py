@@ -298,7 +298,7 @@ def test_a_site_with_its_parameters():
     ({"weights": np.ones(3)}, "one entry per row"),
     ({"weights": -np.ones(N)}, "not be negative; got -1 at row 0"),
     ({"weights": np.zeros(N)}, "some weight must be positive"),
-    ({"missing": "impute"}, '"drop" or "error"'),
+    ({"missing": "impute"}, '"drop", "error" or "predict"'),
     ({"formula": "~ x"}, "response on the left"),
 ])
 def test_messages(arguments, message):

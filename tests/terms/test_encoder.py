@@ -347,7 +347,7 @@ def test_missing_values_are_dropped_with_a_count() -> None:
     assert view(encoder, data).rows.tolist() == [0, 1, 4]  # the response does not matter for prediction
     with pytest.raises(InputError, match="'x': row 2"):
         view(encoder, data, missing="error")
-    with pytest.raises(InputError, match='"drop" or "error"'):
+    with pytest.raises(InputError, match='"drop", "error" or "predict"'):
         encode("y ~ x", data, missing="impute")
 
 
