@@ -25,7 +25,6 @@ from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.base import Factor, Latent, Posterior, checked_outputs, mean_at, variances_at
@@ -36,6 +35,7 @@ from klimb.latents.precision_weights import PrecisionCoordinates, SparseWeights
 from klimb.linalg.analysis import SelectedFactor, analysed
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, psd_square_root, row_blocks, triangular_inverse
+from klimb.numerics.lazy import scipy_sparse
 
 Index = npt.NDArray[np.intp]
 SHARED = 0.25  # share of the rows from which on a column stands in the border
@@ -63,7 +63,7 @@ class Layout:
         if not len(self.inner):
             raise InputError("a sparse precision needs columns that few rows share", f"{D} columns that most share",
                              "Use klimb.latents.Weights.")
-        self.A_s, self.A_b = scipy.sparse.csr_array(A[:, self.inner]), np.asarray(A[:, self.border].toarray())
+        self.A_s, self.A_b = scipy_sparse.csr_array(A[:, self.inner]), np.asarray(A[:, self.border].toarray())
         self.A_s.sort_indices()
         self.C_s, self.C_b = constraints[:, self.inner].T, constraints[:, self.border].T
         self._place_values(Q)
@@ -82,10 +82,10 @@ class Layout:
         every = np.unique(np.concatenate([own, keys, np.arange(n, dtype=np.int64) * (n + 1)]))
         self.at_inner = np.searchsorted(every, own)
         shape = (len(every), self.shape[0])
-        self.pairs = scipy.sparse.csr_array((products, (np.searchsorted(every, keys), sites)), shape=shape)
+        self.pairs = scipy_sparse.csr_array((products, (np.searchsorted(every, keys), sites)), shape=shape)
         self.pairs_t = self.pairs.T.tocsr()
         indptr = np.searchsorted(every, np.arange(n + 1, dtype=np.int64) * n)
-        self.pattern: Any = scipy.sparse.csc_array((np.ones(len(every)), every % n, indptr), shape=(n, n))
+        self.pattern: Any = scipy_sparse.csc_array((np.ones(len(every)), every % n, indptr), shape=(n, n))
         self.symbolic = analysed(self.pattern)
         self.of_cross = np.flatnonzero((place[rows] >= 0) & (outer[columns] >= 0))
         self.at_cross = (place[rows[self.of_cross]], outer[columns[self.of_cross]])
@@ -100,7 +100,7 @@ class Layouts:
     def __init__(self, Q: Any, A: Any, constraints: Array) -> None:
         self.Q, self.A, self.constraints = Q, A, constraints
         seen = A @ constraints.T
-        self._seen = scipy.sparse.csr_array(seen.T**2) if len(constraints) else None
+        self._seen = scipy_sparse.csr_array(seen.T**2) if len(constraints) else None
 
     @cached_property
     def free(self) -> Layout:
@@ -275,7 +275,7 @@ class Precision(Latent):
     A random walk of first order over eight times, which sums to zero, and Poisson counts:
 
     >>> import numpy as np, scipy.sparse, klimb
-    >>> D = scipy.sparse.diags_array([-np.ones(7), np.ones(7)], offsets=[0, 1], shape=(7, 8))
+    >>> D = scipy_sparse.diags_array([-np.ones(7), np.ones(7)], offsets=[0, 1], shape=(7, 8))
     >>> latent = klimb.latents.Precision(4.0 * D.T @ D, constraints=np.ones((1, 8)))
     >>> result = klimb.infer(latent, klimb.sites.Poisson(), [0, 1, 0, 1, 2, 3, 2, 4])
     >>> bool(abs(result.posterior.mean.sum()) < 1e-10), result.posterior.mean[[0, -1]].round(1)
@@ -288,7 +288,7 @@ class Precision(Latent):
                  n_outputs: int = 1, logdet: float | None = None) -> None:
         prior = _checked_precision(Q)
         D = prior.shape[0]
-        rows = scipy.sparse.eye_array(D, format="csr") if A is None else scipy.sparse.csr_array(A, dtype=np.float64)
+        rows = scipy_sparse.eye_array(D, format="csr") if A is None else scipy_sparse.csr_array(A, dtype=np.float64)
         if rows.shape[1] != D or not rows.shape[0]:
             raise InputError(f"A must have rows, and {D} columns", f"shape {rows.shape}", "There is one per weight.")
         if not np.isfinite(rows.data).all():
@@ -410,7 +410,7 @@ class Precision(Latent):
 
     @classmethod
     def rows_of(cls, X: Any, codes: Index, values: Array, n_levels: int, sparse: Any = None) -> Any:
-        return scipy.sparse.csr_array(X if sparse is None else side_by_side([X, sparse]))
+        return scipy_sparse.csr_array(X if sparse is None else side_by_side([X, sparse]))
 
     @classmethod
     def costs(cls, shape: Shape) -> Option | None:
@@ -418,12 +418,12 @@ class Precision(Latent):
 
     def predict(self, posterior: Posterior, A_new: Any, slack: Any = 0.0) -> tuple[Array, Array]:
         """Mean and variance of f at new rows."""
-        return self.detach(posterior).at(scipy.sparse.csr_array(A_new), slack)
+        return self.detach(posterior).at(scipy_sparse.csr_array(A_new), slack)
 
 
 def _checked_precision(Q: Any) -> Any:
     """Q in CSC form with sorted indices, finite and symmetric."""
-    matrix = scipy.sparse.csc_array(Q, dtype=np.float64, copy=True)
+    matrix = scipy_sparse.csc_array(Q, dtype=np.float64, copy=True)
     if matrix.shape[0] != matrix.shape[1] or not matrix.shape[0]:
         raise InputError("Q must be a square matrix with some rows", f"shape {matrix.shape}", "One row per weight.")
     matrix.sum_duplicates()

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any, ClassVar, final
 
 import numpy as np
-import scipy.sparse
 
 from klimb._stored import SKIPPED
 from klimb.latents.coordinates import BLOCK_DOUBLES, Coordinates, Visit
@@ -15,6 +14,7 @@ from klimb.latents.weights_posterior import Index, WeightPosterior, register, wi
 from klimb.linalg.analysis import SelectedFactor, analysed
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import psd_square_root, row_blocks
+from klimb.numerics.lazy import scipy_sparse
 
 
 @register
@@ -46,7 +46,7 @@ class SparseWeights(WeightPosterior):
         if self.made is not None:
             return self.made  # type: ignore[no-any-return]
         n = len(self.inner)
-        pattern = scipy.sparse.csc_array((self.data, self.indices, self.indptr), shape=(n, n))
+        pattern = scipy_sparse.csc_array((self.data, self.indices, self.indptr), shape=(n, n))
         return analysed(pattern).factor(self.data)
 
     @cached_property
@@ -63,7 +63,7 @@ class SparseWeights(WeightPosterior):
 
     def _split(self, L: Any) -> tuple[Any, Array]:
         """Rows over the inner weights, and [L_b 0] - L_s T."""
-        rows = scipy.sparse.csr_array(L)
+        rows = scipy_sparse.csr_array(L)
         inner = rows[:, self.inner]
         rest = np.asarray(-(inner @ self.T))
         rest[:, : len(self.border)] += rows[:, self.border].toarray()
@@ -105,7 +105,7 @@ class SparseWeights(WeightPosterior):
         return self.spread * out
 
     def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
-        rows = scipy.sparse.csr_array(L)
+        rows = scipy_sparse.csr_array(L)
         m, v = np.asarray(rows @ self.mean), np.zeros(rows.shape[0])
         if not self.spread:
             return m, v + rest
@@ -133,7 +133,7 @@ class SparseWeights(WeightPosterior):
         return v
 
     def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
-        rows = scipy.sparse.csr_array(L)
+        rows = scipy_sparse.csr_array(L)
         inner, left = self._split(rows)
         half = self.factor.half_solve(np.asarray(inner.toarray().T))
         V = self.spread * (half.T @ half + left @ self.S_inverse @ left.T)
@@ -195,7 +195,7 @@ class SparseWeights(WeightPosterior):
         return np.asarray(self.mean + self.spread * self.from_root(e).T)
 
     def push(self, L: Any, weights: Array) -> Array:
-        return np.asarray((scipy.sparse.csr_array(L) @ weights.T).T)
+        return np.asarray((scipy_sparse.csr_array(L) @ weights.T).T)
 
 
 @final

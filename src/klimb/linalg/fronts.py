@@ -8,7 +8,7 @@ column for each pivot. All panels lie one behind the other in one buffer, so ent
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from klimb.numerics.arrays import Array
 Places = Integers | slice
 
 
+@final
 @dataclass(frozen=True)
 class Placement:
     """Where the boundary of a front lies among the rows of its parent: ``first`` of it are pivots there.
@@ -30,6 +31,7 @@ class Placement:
     runs: list[tuple[slice, slice]]
 
 
+@final
 @dataclass(frozen=True)
 class Front:
     """Pivots ``begin`` to ``end`` of the new order; ``boundary`` are later nodes; the panel begins at ``offset``."""
@@ -50,6 +52,7 @@ class Front:
         return self.end - self.begin + len(self.boundary)
 
 
+@final
 class FrontTree:
     """Order, fronts and the places of a symmetric pattern's entries (CSC, both triangles, with its diagonal).
 

@@ -9,14 +9,14 @@ matrices, and what is left is dense.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
-from scipy.sparse import csc_array, csr_array
 
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.ordering import Integers, Mask, transposition
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 
 FEW = 3  # neighbours up to which elimination does not add entries: d (d - 1) new ones for 2 d + 1
 SMALL = 1000  # fewer nodes are not worth a set of their own
@@ -77,6 +77,7 @@ def _greedy(row: Integers, column: Integers, degree: Integers, allowed: Mask) ->
     return taken
 
 
+@final
 class IndependentSet:
     """The set, the pattern of what is left, and the places of entries in both."""
 
@@ -110,7 +111,8 @@ class IndependentSet:
             keys, where = np.unique(np.concatenate([inner_key, self.pairs]), return_inverse=True)
             self.places, self.pairs = where[:len(inner_key)], where[len(inner_key):]
             rows, ends = keys % left, np.searchsorted(keys, np.arange(left + 1) * left)
-        self.rest = csc_array((np.ones(len(rows), dtype=np.int8), rows.astype(np.int32), ends), shape=(left, left))
+        ones = np.ones(len(rows), dtype=np.int8)
+        self.rest = scipy_sparse.csc_array((ones, rows.astype(np.int32), ends), shape=(left, left))
 
     def eliminate(self, values: Array) -> tuple[EliminatedSet, Array]:
         """The columns of L that belong to the set, and the entries of what is left."""
@@ -128,6 +130,7 @@ class IndependentSet:
         return part, left
 
 
+@final
 @dataclass(frozen=True)
 class EliminatedSet:
     """D^1/2 and D^-1/2 C of an independent set."""
@@ -137,10 +140,11 @@ class EliminatedSet:
     scaled: Array
 
     @property
-    def matrix(self) -> csr_array:
+    def matrix(self) -> Any:
         """D^-1/2 C as a sparse matrix."""
         plan = self.plan
-        return csr_array((self.scaled, plan.neighbour, plan.starts), shape=(len(plan.taken), len(plan.kept)))
+        shape = (len(plan.taken), len(plan.kept))
+        return scipy_sparse.csr_array((self.scaled, plan.neighbour, plan.starts), shape=shape)
 
     def forward(self, x: Array) -> tuple[Array, Array]:
         """L11^-1 x1 and x2 - L21 L11^-1 x1."""

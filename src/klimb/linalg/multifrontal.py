@@ -8,6 +8,8 @@ Arrays are in C order and BLAS reads them as their transposes: the lower triangl
 
 from __future__ import annotations
 
+from typing import final
+
 import numpy as np
 from scipy.linalg.blas import dsyrk, dtrsm
 from scipy.linalg.lapack import dpotrf, dpotri
@@ -19,6 +21,7 @@ from klimb.numerics.arrays import Array
 FREE, SLICE = 20, 40  # slices that cost as much as one indexed addition, and entries of it that cost one more slice
 
 
+@final
 class FrontFactor:
     """L of P M P' = L L' in panels, for ``values`` of the lower triangle in the order of ``tree.lower``."""
 

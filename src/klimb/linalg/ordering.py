@@ -9,14 +9,13 @@ they are made from distances in the graph. The separator is the smallest set tha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csc_array, csr_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components, maximum_bipartite_matching
 
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import csgraph, scipy_sparse
 
 LEAF = 64  # nodes eliminated together at the bottom: a dense block of this order costs less than calls for its parts
 POOR = 0.4  # a separator that holds more of its part than this is no use: the part is then eliminated as one
@@ -29,6 +28,7 @@ Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
+@final
 @dataclass(frozen=True)
 class Dissection:
     """``front`` of every node and the ``parent`` of every front (-1 at a root); parents have smaller numbers."""
@@ -39,7 +39,7 @@ class Dissection:
 
 def transposition(pattern: Any) -> Integers:
     """The place of entry (j, i) for each entry (i, j) of a symmetric CSC pattern."""
-    places = csc_array((np.arange(pattern.nnz), pattern.indices, pattern.indptr), shape=pattern.shape)
+    places = scipy_sparse.csc_array((np.arange(pattern.nnz), pattern.indices, pattern.indptr), shape=pattern.shape)
     return np.asarray(places.tocsr().data)
 
 
@@ -83,6 +83,7 @@ def dissect(graph: Any, coordinates: Array, *, rotate: bool = False) -> Dissecti
     return Dissection(front, np.concatenate(parents))
 
 
+@final
 class _Parts:
     """The parts of one depth: ``nodes`` part after part, their coordinates of shape (d, nodes), edges inside parts."""
 
@@ -156,8 +157,8 @@ def _cover(head: Integers, tail: Integers, side: Mask) -> Integers:
     low, up = np.where(side[head], tail, head), np.where(side[head], head, tail)
     lows, i = np.unique(low, return_inverse=True)
     ups, j = np.unique(up, return_inverse=True)
-    graph = csr_array((np.ones(len(i), dtype=np.int8), (i, j)), shape=(len(lows), len(ups)))
-    partner = maximum_bipartite_matching(graph, perm_type="column")  # of every lower node
+    graph = scipy_sparse.csr_array((np.ones(len(i), dtype=np.int8), (i, j)), shape=(len(lows), len(ups)))
+    partner = csgraph.maximum_bipartite_matching(graph, perm_type="column")  # of every lower node
     mate = np.full(len(ups), -1)
     mate[partner[partner >= 0]] = np.flatnonzero(partner >= 0)
     reached_low, reached_up = partner < 0, np.zeros(len(ups), dtype=bool)
@@ -185,7 +186,7 @@ def invented_coordinates(graph: Any) -> Array:
     return table
 
 
-def _without_hubs(graph: Any) -> csr_array:
+def _without_hubs(graph: Any) -> Any:
     """The graph without the edges of nodes that have many: short cuts, where distances should be like those in space.
 
     The long edges along the hull of a triangulation are an example. A hub keeps the edge to its neighbour of lowest
@@ -200,22 +201,22 @@ def _without_hubs(graph: Any) -> csr_array:
     keep = np.flatnonzero(~hub[head] & ~hub[tail])
     i = np.concatenate([head[keep], head[nearest], tail[nearest]])
     j = np.concatenate([tail[keep], tail[nearest], head[nearest]])
-    return csr_array((np.ones(len(i)), (i, j)), shape=graph.shape)
+    return scipy_sparse.csr_array((np.ones(len(i)), (i, j)), shape=graph.shape)
 
 
-def _connected(graph: csr_array) -> csr_array:
+def _connected(graph: Any) -> Any:
     """The graph with one edge more between one component and the next."""
-    count, component = connected_components(graph, directed=False)
+    count, component = csgraph.connected_components(graph, directed=False)
     if count == 1:
         return graph
     first = np.unique(component, return_index=True)[1]
-    links = csr_array((np.ones(count - 1), (first[:-1], first[1:])), shape=graph.shape)
-    return csr_array(graph + links + links.T)
+    links = scipy_sparse.csr_array((np.ones(count - 1), (first[:-1], first[1:])), shape=graph.shape)
+    return scipy_sparse.csr_array(graph + links + links.T)
 
 
-def _distances(graph: csr_array, source: int) -> Array:
+def _distances(graph: Any, source: int) -> Array:
     """Edges from one node to every other. Pointers to predecessors double their reach in every pass."""
-    _, pointer = breadth_first_order(graph, source, directed=True)
+    _, pointer = csgraph.breadth_first_order(graph, source, directed=True)
     pointer = pointer.astype(np.int64)
     pointer[source] = source
     distance = np.ones(len(pointer))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse
 
 from klimb.errors import InputError
 from klimb.models.tabulate import linear_rows
+from klimb.numerics.lazy import scipy_sparse
 from klimb.report.records import CoefficientRow
 from klimb.terms.field import Field
 
@@ -31,8 +31,8 @@ def field_rows(fit: FormulaFit, term: Field, tail: float) -> tuple[Any, list[Coe
     """The nodes of a field and what it adds to f there, as records."""
     nodes, rows = term.at_nodes()
     place = fit.linear.places[fit.linear.terms.index(term)]
-    entries = scipy.sparse.coo_array(rows)
-    L = scipy.sparse.csr_array((entries.data, (entries.row, entries.col + place.start)),
+    entries = scipy_sparse.coo_array(rows)
+    L = scipy_sparse.csr_array((entries.data, (entries.row, entries.col + place.start)),
                                shape=(rows.shape[0], fit.components.parts[0].size))
     return nodes, linear_rows([str(node) for node in nodes], fit.components, L, tail, "level")
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import scipy.sparse
 
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 from klimb.terms.base import Moving, Placed, Term, TermBlock, WeightsPrior
 
 HELD = 1e12  # precision of a weight whose prior variance is 0
@@ -69,13 +69,13 @@ class JointPrecision:
 
     def __init__(self, variances: Array, sparse: Sequence[WeightsPrior], terms: Sequence[Term]) -> None:
         dense = np.divide(1.0, variances, out=np.full(len(variances), HELD), where=variances > 0.0)
-        blocks: list[Any] = [scipy.sparse.diags_array(dense, format="csc")]
+        blocks: list[Any] = [scipy_sparse.diags_array(dense, format="csc")]
         self.logdet = float(np.log(dense).sum())
         for prior in sparse:
             block, logdet = _precision_of(prior)
             blocks.append(block)
             self.logdet += logdet
-        self.Q = scipy.sparse.csc_array(scipy.sparse.block_diag(blocks, format="csc"))
+        self.Q = scipy_sparse.csc_array(scipy_sparse.block_diag(blocks, format="csc"))
         self.Q.sort_indices()
         begin, rows = len(variances), []
         for term in terms:
@@ -93,11 +93,11 @@ def _precision_of(prior: WeightsPrior) -> tuple[Any, float]:
     if prior.precision is not None:
         return prior.precision, prior.logdet
     if prior.root is None:
-        return scipy.sparse.diags_array(1.0 / prior.variances, format="csc"), -float(np.log(prior.variances).sum())
+        return scipy_sparse.diags_array(1.0 / prior.variances, format="csc"), -float(np.log(prior.variances).sum())
     inverse = np.linalg.inv(prior.root)
     k, block = len(inverse), inverse.T @ inverse
     size = k * prior.copies
     rows = (k * np.arange(prior.copies)[:, None, None] + np.broadcast_to(np.arange(k), (k, k))).ravel()
     data = np.tile(block.ravel(), prior.copies)
-    matrix = scipy.sparse.csc_array((data, rows, k * np.arange(size + 1)), shape=(size, size))
+    matrix = scipy_sparse.csc_array((data, rows, k * np.arange(size + 1)), shape=(size, size))
     return matrix, 2.0 * prior.copies * float(np.linalg.slogdet(inverse)[1])

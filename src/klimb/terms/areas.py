@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import Any, Self, final
 
 import numpy as np
-import scipy.sparse
 
 from klimb._stored import stored
 from klimb.formula.errors import FormulaError
@@ -26,6 +25,7 @@ from klimb.latents.linear import side_by_side
 from klimb.latents.precision import Precision
 from klimb.linalg.analysis import Analysis, analysed
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 from klimb.priors import Beta
 from klimb.rows.columns import match_levels
 from klimb.rows.graphs import Edges, Graph, read_graph
@@ -84,9 +84,9 @@ class Areas(Field):
     def _laplacian(self) -> Any:
         """D - W."""
         i, j = self.edges.T
-        W = scipy.sparse.coo_array((np.ones(2 * len(i)), (np.concatenate([i, j]), np.concatenate([j, i]))),
+        W = scipy_sparse.coo_array((np.ones(2 * len(i)), (np.concatenate([i, j]), np.concatenate([j, i]))),
                                    shape=(self.n, self.n)).tocsc()
-        return symmetric_pattern(scipy.sparse.diags_array(W.sum(axis=0)) - W)
+        return symmetric_pattern(scipy_sparse.diags_array(W.sum(axis=0)) - W)
 
     @cached_property
     def _parts(self) -> Any:
@@ -104,7 +104,7 @@ class Areas(Field):
     def _structure(self) -> Any:
         """The scaled structure matrix; an area without neighbours has a 1."""
         alone = np.bincount(self._parts)[self._parts] == 1
-        R = symmetric_pattern(self._laplacian + scipy.sparse.diags_array(alone.astype(np.float64)))
+        R = symmetric_pattern(self._laplacian + scipy_sparse.diags_array(alone.astype(np.float64)))
         R.data *= self.scale[R.indices]  # both ends of an edge belong to one part
         return R
 
@@ -121,8 +121,8 @@ class Areas(Field):
         if self.model == "car":
             return self._laplacian
         R = self._structure
-        own = scipy.sparse.eye_array(self.n)
-        return R if self.model == "besag" else symmetric_pattern(scipy.sparse.block_diag([own, R]))
+        own = scipy_sparse.eye_array(self.n)
+        return R if self.model == "besag" else symmetric_pattern(scipy_sparse.block_diag([own, R]))
 
     def constraints(self) -> Array | None:
         if self.model == "car":
@@ -174,11 +174,11 @@ class Areas(Field):
             columns = np.concatenate([columns, columns + self.n])
         else:
             rows = seen
-        matrix = scipy.sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=(n, self.size))
+        matrix = scipy_sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=(n, self.size))
         return Nodes(matrix, (codes == UNSEEN).astype(np.float64) if len(seen) < n else None)
 
     def at_nodes(self) -> tuple[Any, Any]:
-        rows: Any = scipy.sparse.eye_array(self.n, format="csr")
+        rows: Any = scipy_sparse.eye_array(self.n, format="csr")
         return self.labels, rows if self.model != "bym2" else side_by_side([rows, rows])
 
     def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:

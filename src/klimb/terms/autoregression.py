@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import Any, Self, final
 
 import numpy as np
-import scipy.sparse
 
 from klimb._stored import stored
 from klimb.formula.errors import FormulaError
@@ -24,6 +23,7 @@ from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 from klimb.priors import PCCorrelation
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
@@ -132,12 +132,12 @@ class Autoregression(Field):
         x = self.expression.evaluate(source)
         left = np.clip(np.searchsorted(self.nodes, x, side="right") - 1, 0, len(self.nodes) - 1)
         at = self.nodes[left] == x
-        matrix = scipy.sparse.csr_array((np.ones(int(at.sum())), (np.flatnonzero(at), left[at])),
+        matrix = scipy_sparse.csr_array((np.ones(int(at.sum())), (np.flatnonzero(at), left[at])),
                                         shape=(len(x), self.size))
         return Nodes(matrix, None if at.all() else np.where(at, np.nan, x))
 
     def at_nodes(self) -> tuple[Any, Any]:
-        return self.nodes, scipy.sparse.eye_array(self.size, format="csr")
+        return self.nodes, scipy_sparse.eye_array(self.size, format="csr")
 
     def columns_at(self, block: TermBlock, values: Sequence[Any]) -> Any:
         assert isinstance(block, Nodes)
@@ -153,12 +153,12 @@ class Autoregression(Field):
     def _expected(self, block: Nodes, values: Sequence[Any]) -> tuple[Any, Array]:
         """Rows over the nodes of E[x | nodes] at other times, and what is left of the variance at sd 1."""
         assert block.beyond is not None
-        rows = scipy.sparse.lil_array(block.values)
+        rows = scipy_sparse.lil_array(block.values)
         rest, x = np.zeros(rows.shape[0]), block.beyond
         for row in np.flatnonzero(np.isfinite(x)).tolist():
             columns, weights, rest[row] = self._conditional(float(x[row]), values)
             rows[row, columns] = weights
-        return scipy.sparse.csr_array(rows), rest
+        return scipy_sparse.csr_array(rows), rest
 
     def _conditional(self, x: float, values: Sequence[Any]) -> tuple[Any, Array, float]:
         last, p = len(self.nodes) - 1, self.lags

@@ -14,12 +14,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from klimb._stan import StanPart, StanScope
 from klimb.errors import InputError
 from klimb.latents.weights_posterior import Moments
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 from klimb.priors import Exponential
 from klimb.terms.base import Context, Term, TermBlock, WeightsPrior
 from klimb.theta import PositiveParameter
@@ -54,7 +54,7 @@ class Field(Term):
 
     def prior(self, values: Sequence[Any], field: int = 0) -> WeightsPrior:
         pattern, (data, logdet) = self.pattern, self.entries(values)
-        precision = scipy.sparse.csc_array((data, pattern.indices, pattern.indptr), shape=pattern.shape)
+        precision = scipy_sparse.csc_array((data, pattern.indices, pattern.indptr), shape=pattern.shape)
         return WeightsPrior(np.zeros(self.size), np.zeros(0), precision=precision, logdet=logdet)
 
     def gradient(self, values: Sequence[Any], moments: Moments) -> tuple[float, ...]:
@@ -93,14 +93,14 @@ def scaled_entries(entries: Array, logdet: float, rank: int, sd: float) -> tuple
 def banded(bands: Sequence[Array], offsets: Sequence[int], shape: tuple[int, int]) -> Any:
     """A CSR matrix with these diagonals."""
     every: Any = list(bands)
-    return scipy.sparse.diags_array(every, offsets=list(offsets), shape=shape).tocsr()
+    return scipy_sparse.diags_array(every, offsets=list(offsets), shape=shape).tocsr()
 
 
 def symmetric_pattern(matrix: Any) -> Any:
     """A CSC matrix with sorted indices and an entry on all of its diagonal."""
-    n, entries, every = matrix.shape[0], scipy.sparse.coo_array(matrix), np.arange(matrix.shape[0])
+    n, entries, every = matrix.shape[0], scipy_sparse.coo_array(matrix), np.arange(matrix.shape[0])
     rows, columns = np.concatenate([entries.row, every]), np.concatenate([entries.col, every])
-    found = scipy.sparse.csc_array((np.concatenate([entries.data, np.zeros(n)]), (rows, columns)), shape=(n, n))
+    found = scipy_sparse.csc_array((np.concatenate([entries.data, np.zeros(n)]), (rows, columns)), shape=(n, n))
     found.sum_duplicates()
     found.sort_indices()
     return found

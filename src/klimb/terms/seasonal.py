@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any, Self, final
 
 import numpy as np
-import scipy.sparse
 
 from klimb._stored import stored
 from klimb.formula.errors import FormulaError
@@ -23,6 +22,7 @@ from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric
 from klimb.latents.linear import side_by_side
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
 from klimb.terms.field import FLAT, Field, banded, scaled_entries, symmetric_pattern
@@ -90,8 +90,8 @@ class Seasonal(Field):
 
     @cached_property
     def pattern(self) -> Any:
-        own = scipy.sparse.eye_array(self.period - 1)
-        return symmetric_pattern(scipy.sparse.block_diag([self._sums.T @ self._sums, own]))
+        own = scipy_sparse.eye_array(self.period - 1)
+        return symmetric_pattern(scipy_sparse.block_diag([self._sums.T @ self._sums, own]))
 
     def constraints(self) -> Array:
         basis = self._repeating[1].T
@@ -124,13 +124,13 @@ class Seasonal(Field):
             columns.append(np.array([at for at, _ in own], dtype=np.intp))
             values.append(np.array([value for _, value in own]))
         i, j, data = np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
-        field_rows = scipy.sparse.csr_array((data, (i, j)), shape=(len(x), n))
+        field_rows = scipy_sparse.csr_array((data, (i, j)), shape=(len(x), n))
         flat = self._contrasts[step % m]
         beyond = np.maximum(np.maximum(step - (n - 1), -step), 0).astype(np.float64)
         return Nodes(side_by_side([field_rows, flat]), beyond)
 
     def at_nodes(self) -> tuple[Any, Any]:
-        own = scipy.sparse.eye_array(len(self.nodes), format="csr")
+        own = scipy_sparse.eye_array(len(self.nodes), format="csr")
         return self.nodes, side_by_side([own, self._repeating[0]])
 
     def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:

@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import Any, NamedTuple, Self, final
 
 import numpy as np
-import scipy.sparse
 
 from klimb._stored import stored
 from klimb.errors import InputError
@@ -28,6 +27,7 @@ from klimb.formula.numeric import Numeric, learn_numeric
 from klimb.latents.linear import side_by_side
 from klimb.latents.weights_posterior import Moments
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
 from klimb.terms.field import FLAT, Field, banded, scaled_entries, symmetric_pattern
@@ -92,7 +92,7 @@ class Walk(Field):
     @cached_property
     def pattern(self) -> Any:
         matrix = self._walk.D.T @ self._walk.D
-        return symmetric_pattern(scipy.sparse.block_diag([matrix, [[1.0]]]) if self._with_line else matrix)
+        return symmetric_pattern(scipy_sparse.block_diag([matrix, [[1.0]]]) if self._with_line else matrix)
 
     def constraints(self) -> Array:
         basis = self._walk.null
@@ -130,13 +130,13 @@ class Walk(Field):
         rows, columns = np.repeat(np.arange(n), 2), np.stack([left, right], axis=1).ravel()
         values = np.stack([1.0 - share, share], axis=1).ravel()
         kept = values != 0.0
-        matrix = scipy.sparse.csr_array((values[kept], (rows[kept], columns[kept])), shape=(n, len(self.nodes)))
+        matrix = scipy_sparse.csr_array((values[kept], (rows[kept], columns[kept])), shape=(n, len(self.nodes)))
         if self._with_line:
             matrix = side_by_side([matrix, self._line(x)[:, None]])
         return Nodes(matrix, np.maximum(np.maximum(x - self.nodes[-1], self.nodes[0] - x), 0.0))
 
     def at_nodes(self) -> tuple[Any, Any]:
-        rows: Any = scipy.sparse.eye_array(len(self.nodes), format="csr")
+        rows: Any = scipy_sparse.eye_array(len(self.nodes), format="csr")
         if self._with_line:
             rows = side_by_side([rows, self._line(self.nodes)[:, None]])
         return self.nodes, rows
@@ -239,5 +239,5 @@ def _cycle(nodes: Array, order: int) -> Differences:
     rows, weights = np.arange(n), {1: (-1.0, 1.0), 2: (1.0, -2.0, 1.0)}[order]
     columns = np.concatenate([(rows + lag) % n for lag in range(order + 1)])
     data = np.sqrt(scale) * np.repeat(weights, n)
-    D = scipy.sparse.csr_array((data, (np.tile(rows, order + 1), columns)), shape=(n, n))
+    D = scipy_sparse.csr_array((data, (np.tile(rows, order + 1), columns)), shape=(n, n))
     return Differences(D, np.full((n, 1), n**-0.5), float(np.log(scale * values).sum()), scale)
