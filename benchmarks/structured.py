@@ -1,6 +1,7 @@
 """klimb against exact posteriors and R-INLA on structured models whose every prior is stated.
 
     python -m benchmarks.structured FOLDER [NAME ...] [--json FILE]
+    python -m benchmarks.structured FOLDER --clusters       binary data in clusters of three, beside lme4
 
 FOLDER has ``data/`` and ``refs/``: one JSON file a model, with ``exact`` (quadrature, importance sampling) or ``nuts``
 (long runs) as the truth and ``inla`` beside it. Coefficients and the linear predictor are right with means within 0.05
@@ -222,12 +223,42 @@ def printed(found: dict[str, Any]) -> None:
         print(f"  linear predictor: means within {found['eta']['mean']:.3f} sd, sds {low:+.1%} to {high:+.1%}")
 
 
+def clusters(folder: Path, count: int = 200) -> None:
+    """Bias and coverage over data sets of 100 clusters of 3: logit P = -0.5 + x + 1.5 u."""
+    truth, names = np.array([-0.5, 1.0, np.log(1.5)]), ("Intercept", "x", "sd(g)")
+    priors = {"Intercept": "normal(0, 10)", "fixed": "normal(0, 10)", "sd(g)": "exponential(1)"}
+    centre, held, began = np.empty((count, 3)), np.empty((count, 3)), time.process_time()
+    for r in range(count):
+        rng, g = np.random.default_rng(1000 + r), np.repeat(np.arange(100), 3)
+        x, u = rng.standard_normal(300), 1.5 * rng.standard_normal(100)
+        y = rng.random(300) < 1.0 / (1.0 + np.exp(0.5 - x - u[g]))
+        fit = klimb.fit("y ~ x + (1 | g)", {"y": y, "x": x, "g": g}, family="bernoulli", priors=priors)
+        rows = {row.name: row for row in fit.table_rows()}
+        theta, weights = fit.components.marginal_points
+        lower, upper = (np.array([getattr(rows[name], end) for name in names]) for end in ("lower", "upper"))
+        lower[2], upper[2] = np.log(lower[2]), np.log(upper[2])
+        centre[r] = rows["Intercept"].mean, rows["x"].mean, weights @ theta[:, 0]
+        held[r] = (lower <= truth) & (truth <= upper)
+    print(f"{count} data sets, {time.process_time() - began:.0f} CPU s")
+    print(f"{'':12s} {'bias (se)':>18s} {'90% intervals hold':>20s}")
+    for j, name in enumerate(("Intercept", "x", "log sd(g)")):
+        bias, error = centre[:, j].mean() - truth[j], centre[:, j].std() / np.sqrt(count)
+        print(f"{name:12s} {bias:+10.3f} ({error:.3f}) {held[:, j].mean():20.1%}")
+    for tool in ("lme4_laplace", "lme4_agq25"):
+        found = json.loads((folder / "clusters" / f"{tool}.json").read_text())["summary"]
+        print(tool, {name: (round(one["bias"], 3), one["coverage90"]) for name, one in found.items()})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--clusters", action="store_true")
     given = parser.parse_args()
+    if given.clusters:
+        clusters(given.folder)
+        return
     every = []
     for name in given.names or MODELS:
         every.append(compared(given.folder, name))
