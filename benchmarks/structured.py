@@ -91,7 +91,8 @@ def plain(name: str) -> Callable[[Path], dict[str, Any]]:
 
 ONE = {"Intercept": "(Intercept)"}
 MODELS: dict[str, Model] = {
-    "tokyo": Model("p(y, n) ~ rw2(time, cyclic=True)", "binomial", {**WIDE, "sd(rw2(time))": "exponential(1)"}, ONE,
+    "tokyo": Model("p(y, n) ~ rw2(time, cyclic=True)", "binomial",
+                   {"Intercept": "normal(0, 10)", "sd(rw2(time))": "exponential(1)"}, ONE,
                    {"sd(rw2(time))": "sd_time"}, plain("tokyo"), inla={"sd(rw2(time))": "sd for time"}),
     "scotland": Model("Counts ~ x10 + offset(logE) + bym2(Region, graph=G)", "poisson",
                       {**WIDE, "sd(bym2(Region))": "exponential(1)", "phi(bym2(Region))": "beta(1, 1)"},
