@@ -38,7 +38,8 @@ def data_notes(encoder: Encoder, encoded: Encoded, data: Observed, family: Likel
     """What is worth saying before the fit; an error where it could only fail."""
     found = [*_order(data, family, frame, encoder), *_collinear(encoded, encoder), *_powers(encoder, frame),
              *_factors(encoder, data, frame), *_groups(encoder, encoded, data, family), *_response(data, family),
-             *_offsets(encoder, encoded, data, family), *_origins(encoder)]
+             *_offsets(encoder, encoded, data, family), *_origins(encoder),
+             *(note for term in encoder.terms if (note := term.note()))]
     if not any(term.size for term in encoder.terms):
         found.append("the formula has no terms: f is 0, or the offset, in every row. Write y ~ 1 for a mean.")
     if encoded.waiting:

@@ -227,6 +227,10 @@ class Term(ABC):
         """The coefficients that the table shows; None where only its parameters are shown."""
         return None
 
+    def note(self) -> str:
+        """What a fit says of what it chose for itself."""
+        return ""
+
     def level_columns(self) -> tuple[str, ...]:
         """The columns that it reads as levels, whatever their type."""
         return ()

@@ -19,6 +19,7 @@ from klimb.terms.ridge import Ridge
 from klimb.terms.seasonal import Seasonal
 from klimb.terms.smooth import Smooth
 from klimb.terms.sparsity import Sparse
+from klimb.terms.spde import MaternField
 from klimb.terms.walk import Walk
 
 TERMS: dict[str, type[Term]] = {}
@@ -37,7 +38,7 @@ def register(cls: type[Term]) -> type[Term]:
 
 
 for _kind in (FixedTerm, OffsetTerm, Group, Smooth, GaussianProcess, Ridge, Sparse, Walk, Areas,
-              Autoregression, Seasonal):
+              Autoregression, Seasonal, MaternField):
     register(_kind)
 
 

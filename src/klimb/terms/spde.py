@@ -1,0 +1,211 @@
+"""``spde(x, y)``: a smooth surface over two coordinates, or a curve over one: a Matern field by finite elements.
+
+A Matern field solves (kappa^2 - Laplace) tau f = white noise (Whittle). With linear elements on a mesh, lumped masses C
+and stiffness G (Lindgren, Rue and Lindstrom 2011, alpha = 2),
+
+    Q = tau^2 (kappa^4 C + 2 kappa^2 G + G C^-1 G) = tau^2 K C^-1 K,        K = kappa^2 C + G,
+    log det Q = n log tau^2 + 2 log det K - log det C,
+
+so that only K, which is sparser than Q, is factorised. In the plane nu = 1; on a line alpha = 2 means nu = 3/2. The
+range is sqrt(8 nu) / kappa, where the correlation is about 0.14, and tau follows from the standard deviation. The mesh
+goes on beyond the data, so that its edge does not reach them, and has the places of the data among its nodes. Between
+nodes the field is interpolated; what that leaves out of its variance is added in predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations
+from typing import Any, Self, final
+
+import numpy as np
+import scipy.sparse
+
+from klimb._stored import stored
+from klimb.formula.errors import FormulaError
+from klimb.formula.functions import Function, Parameter, bind
+from klimb.formula.nodes import Call
+from klimb.formula.numeric import Numeric, learn_numeric
+from klimb.linalg.sparse_cholesky import SymbolicCholesky
+from klimb.numerics.arrays import Array
+from klimb.priors import pc_lengthscale
+from klimb.rows.meshes import Cells, Mesh, cover, read_mesh
+from klimb.rows.table import Source
+from klimb.terms.base import Context, Nodes, TermBlock
+from klimb.terms.field import Field, on_pattern, symmetric_pattern
+from klimb.theta import ParameterBlock
+
+TYPICAL = 0.2  # median of the range in the default prior, of the largest distance between places
+MARGIN = 1.0  # of the mesh around the data, of the same
+
+
+@final
+@stored("term.spde")
+@dataclass(frozen=True, eq=False)
+class MaternField(Field):
+    """A Matern field at the nodes of a mesh; values are its standard deviation and its range."""
+
+    kind = "spde"
+    holds = "places of the data, as nodes of a mesh"
+    functions = (Function("spde", "special", (Parameter("x", "numeric", many=True), Parameter("mesh", "object", None),
+                                              Parameter("spacing", "number", None)),
+                          "a Matern field over one or two coordinates, by finite elements"),)
+    name: str
+    expressions: tuple[Numeric, ...]
+    extent: float  # the largest distance between places, about
+    spacing: float  # of the mesh where it is finest; 0 for a user's mesh
+    nodes: Array
+    cells: Cells
+    parameters: tuple[ParameterBlock, ...] = field(default=())
+
+    @classmethod
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> tuple[MaternField, ...]:
+        """A mesh around the places of the data, or the one that the fit was given."""
+        arguments = bind(call, text)
+        expressions = tuple(learn_numeric(node, source) for node in arguments.get("x", ()))
+        if not 1 <= len(expressions) <= 2:
+            raise FormulaError("expected one or two coordinates", str(len(expressions)),
+                               "Write spde(x, y) for places, spde(x) for a line.", text, call.span)
+        name, given, spacing = f"spde({', '.join(map(str, arguments['x']))})", arguments["mesh"], arguments["spacing"]
+        places = np.unique(np.column_stack([expression.evaluate(source) for expression in expressions]), axis=0)
+        if len(places) < 3:
+            raise FormulaError("expected at least three different places", str(len(places)), "Use (1 | g).", text,
+                               call.span)
+        if spacing is not None and not spacing > 0.0:
+            raise FormulaError("expected a positive spacing", f"{spacing:g}", "Leave it out for a good one.", text,
+                               call.span)
+        extent = float(np.linalg.norm(np.ptp(places, axis=0)))
+        if given is None:
+            mesh, spacing = cover(places, spacing, MARGIN * extent)
+        else:
+            mesh, spacing = _named_mesh(given, source, places, call, text), 0.0
+        return (cls(name, expressions, extent, float(spacing), mesh.nodes, mesh.cells),)
+
+    def note(self) -> str:
+        if not self.spacing:
+            return ""
+        return (f"{self.name} has a mesh of {len(self.nodes):,} nodes, {self.spacing:.2g} apart near the data; "
+                "spacing= chooses another.")
+
+    def ready(self, block: TermBlock, context: Context) -> Self:
+        typical = TYPICAL * self.extent
+        prior = pc_lengthscale(typical, 0.5, len(self.expressions))
+        reach = context.choices.positive(f"range({self.name})", prior, typical, kind="field")
+        return replace(self, parameters=(self.scale_parameter(context), reach))
+
+    # -- the prior
+
+    @property
+    def size(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def _smoothness(self) -> float:
+        return 2.0 - 0.5 * len(self.expressions)
+
+    @cached_property
+    def _mesh(self) -> Mesh:
+        return Mesh(self.nodes, self.cells)
+
+    @cached_property
+    def _parts(self) -> tuple[Any, Array, Array, Array]:
+        """The pattern of Q, and the entries of C, G and G C^-1 G on it."""
+        masses, G = self._mesh.elements()
+        square = symmetric_pattern(G @ scipy.sparse.diags_array(1.0 / masses) @ G)
+        return square, on_pattern(scipy.sparse.diags_array(masses), square), on_pattern(G, square), square.data
+
+    @property
+    def pattern(self) -> Any:
+        return self._parts[0]
+
+    @cached_property
+    def _operator(self) -> tuple[SymbolicCholesky, Array, Array, Any]:
+        """The analysis of K, the entries of G, the masses, and where the diagonal stands."""
+        masses, G = self._mesh.elements()
+        G = symmetric_pattern(G)
+        diagonal = np.flatnonzero(G.indices == np.repeat(np.arange(self.size), np.diff(G.indptr)))
+        return SymbolicCholesky(G, self.nodes if self.nodes.shape[1] > 1 else None), G.data, masses, diagonal
+
+    def _rates(self, values: Sequence[Any]) -> tuple[float, float]:
+        """kappa and tau^2: sd^2 = Gamma(nu) / (Gamma(2) (4 pi)^(d/2) kappa^(2 nu) tau^2)."""
+        kappa, nu = np.sqrt(8.0 * self._smoothness) / values[1], self._smoothness
+        return kappa, (1.0 / (4.0 * np.pi) if nu == 1.0 else 0.25) / (kappa ** (2.0 * nu) * values[0] ** 2)
+
+    def _factor(self, kappa: float) -> Any:
+        symbolic, G, masses, diagonal = self._operator
+        data = G.copy()
+        data[diagonal] += kappa**2 * masses
+        return symbolic.factor(data)
+
+    def entries(self, values: Sequence[Any]) -> tuple[Array, float]:
+        kappa, tau2 = self._rates(values)
+        _, C, G, square = self._parts
+        logdet = self.size * np.log(tau2) + 2.0 * self._factor(kappa).logdet - np.log(self._operator[2]).sum()
+        return tau2 * (kappa**4 * C + 2.0 * kappa**2 * G + square), float(logdet)
+
+    def slopes(self, values: Sequence[Any]) -> list[tuple[Array, float]]:
+        """By traces: d log det K / d kappa = 2 kappa sum_i C_i (K^-1)_ii, and d kappa / d range = -kappa / range."""
+        kappa, tau2 = self._rates(values)
+        _, C, G, square = self._parts
+        _, _, masses, diagonal = self._operator
+        Q, n, nu = tau2 * (kappa**4 * C + 2.0 * kappa**2 * G + square), self.size, self._smoothness
+        by_kappa = 4.0 * tau2 * (kappa**4 * C + kappa**2 * G) - 2.0 * nu * Q  # times kappa
+        trace = float(masses @ self._factor(kappa).inverse_entries()[diagonal])
+        logdet_by_kappa = 4.0 * kappa**2 * trace - 2.0 * nu * n
+        return [(-2.0 / values[0] * Q, -2.0 * n / values[0]), (-by_kappa / values[1], -logdet_by_kappa / values[1])]
+
+    # -- rows
+
+    def block(self, source: Source) -> Nodes:
+        places = np.column_stack([expression.evaluate(source) for expression in self.expressions])
+        cell, weights = self._mesh.locate(places)
+        rows, k = np.flatnonzero(cell >= 0), self.cells.shape[1]
+        matrix = scipy.sparse.csr_array((weights[rows].ravel(), (np.repeat(rows, k), self.cells[cell[rows]].ravel())),
+                                        shape=(len(places), self.size))
+        matrix.eliminate_zeros()
+        between = weights.max(axis=1) < 1.0
+        if not between.any():
+            return Nodes(matrix)
+        at = self.nodes[self.cells[cell]]  # of points outside, any: their weights are 0
+        pairs = [np.linalg.norm(at[:, i] - at[:, j], axis=1) for i, j in combinations(range(k), 2)]
+        own = np.linalg.norm(places[:, None] - at, axis=2)
+        return Nodes(matrix, np.column_stack([weights, own, *pairs]))
+
+    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
+        """What the nodes of its cell leave unknown of the field at a place: all of it outside the mesh."""
+        assert isinstance(block, Nodes)
+        if block.beyond is None:
+            return None
+        k, kappa = self.cells.shape[1], self._rates(values)[0]
+        weights, own, pairs = block.beyond[:, :k], block.beyond[:, k : 2 * k], block.beyond[:, 2 * k :]
+        rest = 1.0 + (weights**2).sum(axis=1) - 2.0 * (weights * self._correlation(kappa * own)).sum(axis=1)
+        for number, (i, j) in enumerate(combinations(range(k), 2)):
+            rest += 2.0 * weights[:, i] * weights[:, j] * self._correlation(kappa * pairs[:, number])
+        return np.asarray(values[0] * np.sqrt(np.maximum(rest, 0.0)))[:, None]
+
+    def _correlation(self, x: Array) -> Array:
+        """Of the Matern field at kappa times a distance."""
+        from scipy.special import k1
+
+        if self._smoothness != 1.0:
+            return np.asarray((1.0 + x) * np.exp(-x))
+        return np.where(x > 1e-12, x * k1(np.maximum(x, 1e-12)), 1.0)
+
+
+def _named_mesh(wanted: str, source: Source, places: Array, call: Call, text: str) -> Mesh:
+    """The mesh that the fit was given by this name, with all places of the data inside."""
+    if wanted not in source.objects:
+        raise FormulaError(f"expected a mesh called {wanted} beside the data", "none",
+                           f"Pass klimb.fit(..., meshes={{{wanted!r}: (nodes, triangles)}}).", text, call.span)
+    mesh = read_mesh(source.objects[wanted], wanted)
+    if places.shape[1] != 2:
+        raise FormulaError("expected two coordinates with a mesh of triangles", str(places.shape[1]),
+                           "Write spde(x, y, mesh=...).", text, call.span)
+    outside = np.flatnonzero(mesh.locate(places)[0] < 0)
+    if len(outside):
+        raise FormulaError(f"expected all places of the data inside {wanted}",
+                           f"{len(outside)} outside, such as {tuple(places[outside[0]].tolist())}",
+                           "Extend the mesh beyond the data, by about the range.", text, call.span)
+    return mesh
