@@ -18,10 +18,8 @@ from klimb.numerics.dense import row_blocks
 Cells = npt.NDArray[np.intp]
 SLIVER = 1.0  # degrees, of the smallest angle that a user's triangle may have
 PEELED = 15.0  # degrees, below which a triangle at the edge of a mesh of our own is taken off
-ROOM = 0.6  # spacings that nodes of the lattice keep from a place that is a node itself
-TWINS = 0.5  # spacings below which two places share a node
-FINE = 4.0  # spacings around every place where the mesh is finest
-GROWTH = 0.3  # by which the spacing grows per unit of distance beyond that
+SHARE = 0.4  # of the distance to the second point next to a place that a side of a triangle there has at most
+GROWTH = 0.3  # by which the spacing grows per unit of distance from the points, where it is given
 MOST_NODES = 7000  # of a mesh whose spacing is chosen here
 LARGEST = 2_000_000  # of any mesh
 INSIDE = 1e-9  # by which a barycentric weight may be negative
@@ -59,6 +57,29 @@ class Mesh:
         masses = np.bincount(self.cells.ravel(), np.repeat(self.sizes() / k, k), n)
         rows, columns = np.repeat(self.cells, k, axis=1).ravel(), np.tile(self.cells, k).ravel()
         return masses, csc_array((local.ravel(), (rows, columns)), shape=(n, n))
+
+    def rows(self, points: Array) -> tuple[Any, Any]:
+        """Rows over the nodes that interpolate at points, and which points lie outside: their rows are empty.
+
+        A field of linear elements with lumped masses has too much of high frequencies: k^2 (1 - T k^2 / (2 d)) stands
+        for k^2, T being the average over a cell of the second moment t = sum_i b_i |x_i - x|^2 of barycentric weights.
+        A row takes (1 - t k^2 / (2 d)) of them, which is right on average over a cell; (T - t) / (2 d) times a
+        Laplacian makes it right at every point, to the fourth order in the spacing.
+        """
+        from scipy.sparse import csr_array, diags_array
+
+        cell, weights = self.locate(points)
+        inside, k = np.flatnonzero(cell >= 0), self.cells.shape[1]
+        at, own = self.cells[cell[inside]], weights[inside]
+        moment, total = np.zeros(len(points)), np.zeros(len(points))
+        for i, j in combinations(range(k), 2):
+            square = ((self.nodes[at[:, i]] - self.nodes[at[:, j]]) ** 2).sum(axis=1)
+            moment[inside] += own[:, i] * own[:, j] * square
+            total[inside] += square / (k * (k + 1))
+        plain = csr_array((own.ravel(), (np.repeat(inside, k), at.ravel())), shape=(len(points), len(self.nodes)))
+        masses, G = self.elements()
+        smoothed = diags_array((total - moment) / (2.0 * (k - 1))) @ (plain @ (diags_array(1.0 / masses) @ G))
+        return csr_array(plain - smoothed), cell < 0
 
     def locate(self, points: Array) -> tuple[Cells, Array]:
         """The cell of every point, -1 outside, and its barycentric weights, which are 0 outside.
@@ -148,38 +169,36 @@ def _side_counts(cells: Cells) -> Cells:
 def cover(points: Array, spacing: float | None, margin: float) -> tuple[Mesh, float]:
     """A mesh over the points and a margin around them, and its spacing where it is finest.
 
-    It is a lattice of equilateral triangles with the points themselves among its nodes, coarser with the distance from
-    them. Unless given, the spacing is half of what lies between neighbouring points, and such that nodes are at most
-    `MOST_NODES`.
+    In the plane it is a lattice of equilateral triangles whose side doubles again and again with the distance from the
+    points. Unless the spacing is given, sides are a part of the distance to the second neighbour (`SHARE`): finer where
+    points are dense, as far as `MOST_NODES` allow.
     """
     points = np.unique(points, axis=0)
-    low, high = points.min(axis=0), points.max(axis=0)
-    extent = float(np.linalg.norm(high - low))
-    h = min(0.5 * _neighbour_distance(points), extent / 50.0) if spacing is None else spacing
-    make = _cover_line if points.shape[1] == 1 else _cover_plane
-    count = float(np.prod(np.maximum((high - low) / h, 1.0)))
-    if spacing is not None and count > LARGEST:
-        raise InputError(f"a mesh may have {LARGEST:,} nodes", f"about {count:,.0f} at a spacing of {h:g}",
+    low, high, dim = points.min(axis=0), points.max(axis=0), points.shape[1]
+    count = float(np.prod(np.maximum((high - low) / spacing, 1.0))) if spacing is not None else 0.0
+    if count > LARGEST:
+        raise InputError(f"a mesh may have {LARGEST:,} nodes", f"about {count:,.0f} at a spacing of {spacing:g}",
                          "Choose a larger spacing.")
-    h *= max(1.0, (count / (4.0 * MOST_NODES)) ** (1.0 / points.shape[1])) if spacing is None else 1.0
-    while True:
-        nodes = make(points, h, margin)
-        if spacing is not None or len(nodes) <= MOST_NODES:
-            break
-        h *= 1.05 * (len(nodes) / MOST_NODES) ** (1.0 / points.shape[1])
-    if points.shape[1] == 1:
+    h = _smallest(points, float(np.linalg.norm(high - low))) if spacing is None else spacing
+    make = _cover_line if dim == 1 else _cover_plane
+    while len(nodes := make(points, h, margin, spacing is None)) > MOST_NODES and spacing is None:
+        h *= 1.02 * (len(nodes) / MOST_NODES) ** (1.0 / dim)
+    if dim == 1:
         first = np.arange(len(nodes) - 1)
         return Mesh(nodes, np.column_stack([first, first + 1])), h
     return _triangulated(nodes), h
 
 
-def _neighbour_distance(points: Array) -> float:
+def _smallest(points: Array, extent: float) -> float:
+    """A spacing that is fine enough where points are dense, with at most `MOST_NODES` of it over their extent."""
     from scipy.spatial import cKDTree
 
-    return float(np.median(cKDTree(points).query(points, k=2)[0][:, 1]))
+    least = 0.5 * extent / (MOST_NODES if points.shape[1] == 1 else MOST_NODES**0.5)
+    second = cKDTree(points).query(points, k=[3])[0]
+    return max(SHARE * float(np.quantile(second, 0.1)), least)
 
 
-def _cover_line(points: Array, h: float, margin: float) -> Array:
+def _cover_line(points: Array, h: float, margin: float, adapt: bool) -> Array:
     low, high = float(points[0, 0]), float(points[-1, 0])
     inside = np.linspace(low, high, max(round((high - low) / h), 1) + 1)
     steps = h * (1.0 + GROWTH) ** np.arange(1, 2 + int(np.log1p(GROWTH * margin / h) / np.log1p(GROWTH)))
@@ -187,21 +206,19 @@ def _cover_line(points: Array, h: float, margin: float) -> Array:
     return np.concatenate([low - beyond[::-1], inside, high + beyond])[:, None]
 
 
-def _cover_plane(points: Array, h: float, margin: float) -> Array:
-    """Lattices of spacing h, 2 h, 4 h, ..., each a part of the one before, at larger and larger distances."""
+def _cover_plane(points: Array, h: float, margin: float, adapt: bool) -> Array:
+    """Lattices of spacing h, 2 h, 4 h, ..., each a part of the one before, where that is what is wanted."""
     from scipy.spatial import cKDTree
 
     tree, low, high = cKDTree(points), points.min(axis=0), points.max(axis=0)
-    own = _apart(points, TWINS * h)
-    found, level, near = list[Array](), 0, 0.0
-    while near <= margin:
-        far = (FINE + (2 ** (level + 1) - 1) / GROWTH) * h
-        box = min(far, margin)
-        lattice = low + _triangular(-np.full(2, box), high - low + box, h * 2**level)
-        distance = tree.query(lattice)[0]
-        kept = lattice[(distance >= near) & (distance < far) & (distance <= margin)]
-        found.append(kept)
-        level, near = level + 1, far
+    share, found, side = SHARE if adapt else GROWTH, list[Array](), h
+    while side <= h or share * margin >= 0.5 * side:
+        box = min(2.0 * side / share, margin)
+        lattice = low + _triangular(-np.full(2, box), high - low + box, side)
+        nearest, second = tree.query(lattice, k=[1, 3])[0].T
+        wanted = share * (second if adapt else nearest)
+        found.append(lattice[(wanted >= (side if side > h else 0.0)) & (wanted < 2.0 * side) & (nearest <= margin)])
+        side *= 2.0
     return np.vstack(found)
 
 
@@ -211,18 +228,6 @@ def _triangular(low: Array, high: Array, h: float) -> Array:
     j = np.arange(np.floor(low[1] / height), np.ceil(high[1] / height) + 1.0)
     i = np.arange(np.floor(low[0] / h), np.ceil(high[0] / h) + 1.0)
     return np.column_stack([(h * (i[None] + 0.5 * np.mod(j, 2.0)[:, None])).ravel(), np.repeat(height * j, len(i))])
-
-
-def _apart(points: Array, distance: float) -> Array:
-    """Points, the first of all that are closer together than this; one in each small square first, so that many do."""
-    from scipy.spatial import cKDTree
-
-    _, first = np.unique(np.floor((points - points.min(axis=0)) / distance), axis=0, return_index=True)
-    points = points[np.sort(first)]
-    kept = np.ones(len(points), dtype=bool)
-    for i, j in sorted(cKDTree(points).query_pairs(distance)):
-        kept[j] &= not kept[i]
-    return points[kept]
 
 
 def _triangulated(nodes: Array) -> Mesh:

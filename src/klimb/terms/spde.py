@@ -8,8 +8,7 @@ and stiffness G (Lindgren, Rue and Lindstrom 2011, alpha = 2),
 
 so that only K, which is sparser than Q, is factorised. In the plane nu = 1; on a line alpha = 2 means nu = 3/2. The
 range is sqrt(8 nu) / kappa, where the correlation is about 0.14, and tau follows from the standard deviation. The mesh
-goes on beyond the data, so that its edge does not reach them, and has the places of the data among its nodes. Between
-nodes the field is interpolated; what that leaves out of its variance is added in predictions.
+goes on beyond the data, so that its edge does not reach them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import combinations
 from typing import Any, Self, final
 
 import numpy as np
@@ -48,7 +46,6 @@ class MaternField(Field):
     """A Matern field at the nodes of a mesh; values are its standard deviation and its range."""
 
     kind = "spde"
-    holds = "places of the data, as nodes of a mesh"
     functions = (Function("spde", "special", (Parameter("x", "numeric", many=True), Parameter("mesh", "object", None),
                                               Parameter("spacing", "number", None)),
                           "a Matern field over one or two coordinates, by finite elements"),)
@@ -86,8 +83,8 @@ class MaternField(Field):
     def note(self) -> str:
         if not self.spacing:
             return ""
-        return (f"{self.name} has a mesh of {len(self.nodes):,} nodes, {self.spacing:.2g} apart near the data; "
-                "spacing= chooses another.")
+        return (f"{self.name} has a mesh of {len(self.nodes):,} nodes, {self.spacing:.2g} apart where the data are "
+                "dense; spacing= chooses another.")
 
     def ready(self, block: TermBlock, context: Context) -> Self:
         typical = TYPICAL * self.extent
@@ -160,38 +157,13 @@ class MaternField(Field):
 
     def block(self, source: Source) -> Nodes:
         places = np.column_stack([expression.evaluate(source) for expression in self.expressions])
-        cell, weights = self._mesh.locate(places)
-        rows, k = np.flatnonzero(cell >= 0), self.cells.shape[1]
-        matrix = scipy.sparse.csr_array((weights[rows].ravel(), (np.repeat(rows, k), self.cells[cell[rows]].ravel())),
-                                        shape=(len(places), self.size))
-        matrix.eliminate_zeros()
-        between = weights.max(axis=1) < 1.0
-        if not between.any():
-            return Nodes(matrix)
-        at = self.nodes[self.cells[cell]]  # of points outside, any: their weights are 0
-        pairs = [np.linalg.norm(at[:, i] - at[:, j], axis=1) for i, j in combinations(range(k), 2)]
-        own = np.linalg.norm(places[:, None] - at, axis=2)
-        return Nodes(matrix, np.column_stack([weights, own, *pairs]))
+        rows, outside = self._mesh.rows(places)
+        return Nodes(rows, outside.astype(np.float64) if outside.any() else None)
 
     def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
-        """What the nodes of its cell leave unknown of the field at a place: all of it outside the mesh."""
+        """Outside the mesh nothing is known."""
         assert isinstance(block, Nodes)
-        if block.beyond is None:
-            return None
-        k, kappa = self.cells.shape[1], self._rates(values)[0]
-        weights, own, pairs = block.beyond[:, :k], block.beyond[:, k : 2 * k], block.beyond[:, 2 * k :]
-        rest = 1.0 + (weights**2).sum(axis=1) - 2.0 * (weights * self._correlation(kappa * own)).sum(axis=1)
-        for number, (i, j) in enumerate(combinations(range(k), 2)):
-            rest += 2.0 * weights[:, i] * weights[:, j] * self._correlation(kappa * pairs[:, number])
-        return np.asarray(values[0] * np.sqrt(np.maximum(rest, 0.0)))[:, None]
-
-    def _correlation(self, x: Array) -> Array:
-        """Of the Matern field at kappa times a distance."""
-        from scipy.special import k1
-
-        if self._smoothness != 1.0:
-            return np.asarray((1.0 + x) * np.exp(-x))
-        return np.where(x > 1e-12, x * k1(np.maximum(x, 1e-12)), 1.0)
+        return None if block.beyond is None else values[0] * block.beyond[:, None]
 
 
 def _named_mesh(wanted: str, source: Source, places: Array, call: Call, text: str) -> Mesh:
