@@ -19,6 +19,7 @@ Cells = npt.NDArray[np.intp]
 SLIVER = 1.0  # degrees, of the smallest angle that a user's triangle may have
 PEELED = 15.0  # degrees, below which a triangle at the edge of a mesh of our own is taken off
 SHARE = 0.4  # of the distance to the second point next to a place that a side of a triangle there has at most
+COARSEST = 0.04  # of the extent of the points, of the largest side of a triangle near them
 GROWTH = 0.3  # by which the spacing grows per unit of distance from the points, where it is given
 MOST_NODES = 7000  # of a mesh whose spacing is chosen here
 LARGEST = 2_000_000  # of any mesh
@@ -193,9 +194,9 @@ def _smallest(points: Array, extent: float) -> float:
     """A spacing that is fine enough where points are dense, with at most `MOST_NODES` of it over their extent."""
     from scipy.spatial import cKDTree
 
-    least = 0.5 * extent / (MOST_NODES if points.shape[1] == 1 else MOST_NODES**0.5)
     second = cKDTree(points).query(points, k=[3])[0]
-    return max(SHARE * float(np.quantile(second, 0.1)), least)
+    least, most = (0.001, 0.01) if points.shape[1] == 1 else (0.5 / MOST_NODES**0.5, COARSEST)
+    return float(np.clip(SHARE * np.quantile(second, 0.1), least * extent, most * extent))
 
 
 def _cover_line(points: Array, h: float, margin: float, adapt: bool) -> Array:
@@ -211,12 +212,13 @@ def _cover_plane(points: Array, h: float, margin: float, adapt: bool) -> Array:
     from scipy.spatial import cKDTree
 
     tree, low, high = cKDTree(points), points.min(axis=0), points.max(axis=0)
-    share, found, side = SHARE if adapt else GROWTH, list[Array](), h
+    share, coarsest = SHARE if adapt else GROWTH, COARSEST * np.linalg.norm(high - low)
+    found, side = list[Array](), h
     while side <= h or share * margin >= 0.5 * side:
         box = min(2.0 * side / share, margin)
         lattice = low + _triangular(-np.full(2, box), high - low + box, side)
         nearest, second = tree.query(lattice, k=[1, 3])[0].T
-        wanted = share * (second if adapt else nearest)
+        wanted = share * (np.minimum(second, np.maximum(nearest, coarsest / share)) if adapt else nearest)
         found.append(lattice[(wanted >= (side if side > h else 0.0)) & (wanted < 2.0 * side) & (nearest <= margin)])
         side *= 2.0
     return np.vstack(found)

@@ -130,11 +130,19 @@ class MaternField(Field):
         kappa, nu = np.sqrt(8.0 * self._smoothness) / values[1], self._smoothness
         return kappa, (1.0 / (4.0 * np.pi) if nu == 1.0 else 0.25) / (kappa ** (2.0 * nu) * values[0] ** 2)
 
+    @cached_property
+    def _latest(self) -> dict[float, Any]:
+        return {}
+
     def _factor(self, kappa: float) -> Any:
-        symbolic, G, masses, diagonal = self._operator
-        data = G.copy()
-        data[diagonal] += kappa**2 * masses
-        return symbolic.factor(data)
+        """Of K; the latest one is remembered, because prior and gradient ask for it."""
+        if kappa not in self._latest:
+            symbolic, G, masses, diagonal = self._operator
+            data = G.copy()
+            data[diagonal] += kappa**2 * masses
+            self._latest.clear()
+            self._latest[kappa] = symbolic.factor(data)
+        return self._latest[kappa]
 
     def entries(self, values: Sequence[Any]) -> tuple[Array, float]:
         kappa, tau2 = self._rates(values)
