@@ -100,7 +100,8 @@ class Layouts:
     def __init__(self, Q: Any, A: Any, constraints: Array) -> None:
         self.Q, self.A, self.constraints = Q, A, constraints
         seen = A @ constraints.T
-        self._seen = scipy_sparse.csr_array(seen.T**2) if len(constraints) else None
+        self._seen = scipy.sparse.csr_array(seen.T**2) if len(constraints) else None
+        self._apart = _independent(seen)
 
     @cached_property
     def free(self) -> Layout:
@@ -114,7 +115,14 @@ class Layouts:
         """Whether sites of these precisions say something of every constrained direction."""
         if self._seen is None:
             return True
-        return bool((self._seen @ gamma > SEEN * np.abs(gamma).max(initial=0.0)).all())
+        return self._apart and bool((self._seen @ gamma > SEEN * np.abs(gamma).max(initial=0.0)).all())
+
+
+def _independent(seen: Array) -> bool:
+    """Whether rows tell the constrained directions apart; the levels of two intrinsic terms are one to them."""
+    gram = seen.T @ seen
+    scale = np.sqrt(np.maximum(np.diagonal(gram), np.finfo(float).tiny))
+    return not len(gram) or bool(np.linalg.eigvalsh(gram / scale[:, None] / scale)[0] > SEEN)
 
 
 def _pinned(constraints: Array, shared: npt.NDArray[np.bool_]) -> Index:

@@ -76,7 +76,7 @@ class Nodes:
     """Rows of a field: few nonzeros each, over its nodes and whatever other weights it has."""
 
     values: Any  # (n, size) CSR matrix
-    beyond: Array | None = None  # (n, ...): what a term needs of rows that stand at no node of it
+    beyond: Any = None  # what a term needs of rows that stand at no node of it, (n, ...); None where all do
 
 
 @final

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.priors import Exponential
 from klimb.terms.base import Context, Term, TermBlock, WeightsPrior
-from klimb.theta import PositiveParameter
+from klimb.theta import ParameterBlock, PositiveParameter
 
 STEP = 1e-5  # relative, of differences of the entries of a precision: they are smooth, known to all digits, and cheap
 FLAT = 1e3  # prior sd, in units of the spread of f, of directions that an intrinsic field leaves free
@@ -73,6 +74,17 @@ class Field(Term):
                 sides.append(self.entries([*values[:number], moved, *values[number + 1 :]]))
             found.append(((sides[0][0] - sides[1][0]) / (2.0 * step), (sides[0][1] - sides[1][1]) / (2.0 * step)))
         return found
+
+    def ready(self, block: TermBlock, context: Context) -> Self:
+        return replace(self, parameters=(self.scale_parameter(context), *self.shape_parameters(context)))  # type: ignore[type-var]
+
+    def shape_parameters(self, context: Context) -> tuple[ParameterBlock, ...]:
+        """Its parameters but for the standard deviation."""
+        return ()
+
+    def factor(self) -> Self:
+        """The field as a factor of a product: values at its nodes alone."""
+        return self
 
     def scale_parameter(self, context: Context) -> PositiveParameter:
         """The standard deviation of the field, whose size at 1 is about 1 everywhere."""

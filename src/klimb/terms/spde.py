@@ -14,9 +14,9 @@ goes on beyond the data, so that its edge does not reach them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Self, final
+from typing import Any, final
 
 import numpy as np
 import scipy.sparse
@@ -48,7 +48,7 @@ class MaternField(Field):
     kind = "spde"
     functions = (Function("spde", "special", (Parameter("x", "numeric", many=True), Parameter("mesh", "object", None),
                                               Parameter("spacing", "number", None)),
-                          "a Matern field over one or two coordinates, by finite elements"),)
+                          "a Matern field over one or two coordinates, by finite elements", joins=True),)
     name: str
     expressions: tuple[Numeric, ...]
     extent: float  # the largest distance between places, about
@@ -86,11 +86,10 @@ class MaternField(Field):
         return (f"{self.name} has a mesh of {len(self.nodes):,} nodes, {self.spacing:.2g} apart where the data are "
                 "dense; spacing= chooses another.")
 
-    def ready(self, block: TermBlock, context: Context) -> Self:
+    def shape_parameters(self, context: Context) -> tuple[ParameterBlock, ...]:
         typical = TYPICAL * self.extent
         prior = pc_lengthscale(typical, 0.5, len(self.expressions))
-        reach = context.choices.positive(f"range({self.name})", prior, typical, kind="field")
-        return replace(self, parameters=(self.scale_parameter(context), reach))
+        return (context.choices.positive(f"range({self.name})", prior, typical, kind="field"),)
 
     # -- the prior
 
