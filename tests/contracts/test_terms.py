@@ -19,8 +19,10 @@ DATA["t"] = np.arange(N) % 20
 DATA["y"] = RNG.poisson(np.exp(0.3 + 0.4 * DATA["x"] + 0.5 * np.sin(DATA["z"])))
 NEW = {"x": [0.0, 1.0], "z": [0.5, 4.0], "g": ["a", "never seen"], "t": [3, 22]}
 GRAPHS = {"G": [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "f"), ("f", "a")]}
+MATRICES = {"M": np.eye(6) + 0.2}
 PLAIN = {"fixed": "x + C(g):x", "group": "(1 + x | g)", "walk": "rw1(t)", "areas": "bym2(g, graph=G)",
-         "autoregression": "ar1(t)", "seasonal": "seasonal(t, period=5)"}  # the others are called with a column
+         "autoregression": "ar1(t)", "seasonal": "seasonal(t, period=5)", "spde": "spde(x, z, spacing=0.5)",
+         "generic": "generic(g, Q=M)", "product": "ar1(t):car(g, graph=G)"}  # the others are called with a column
 DOCS = (Path(__file__).parents[2] / "docs" / "formula.md").read_text(encoding="utf-8")
 
 
@@ -31,7 +33,8 @@ def written(kind: str) -> str:
 
 @pytest.fixture(scope="module", params=list(TERMS))
 def fit(request: pytest.FixtureRequest) -> Any:
-    return klimb.fit(f"y ~ {written(request.param)}", DATA, family="poisson", hyper="optimise", graphs=GRAPHS)
+    return klimb.fit(f"y ~ {written(request.param)}", DATA, family="poisson", hyper="optimise", graphs=GRAPHS,
+                     matrices=MATRICES)
 
 
 def known(fit: Any) -> dict[str, Any]:

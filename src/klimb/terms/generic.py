@@ -99,6 +99,9 @@ class UserPrecision(Field):
         matrix = scipy.sparse.csr_array((np.ones(len(seen)), (seen, codes[seen])), shape=(len(codes), self.size))
         return Nodes(matrix, (codes == UNSEEN).astype(np.float64) if len(seen) < len(codes) else None)
 
+    def at_nodes(self) -> tuple[Sequence[Any], Any]:
+        return self.labels, scipy.sparse.eye_array(self.size, format="csr")
+
     def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
         """A level that the matrix does not have varies as much as those that it has."""
         assert isinstance(block, Nodes)
@@ -144,7 +147,7 @@ def read_precision(given: Any, levels: Sequence[str], name: str) -> tuple[Any, t
 def _null_space(Q: Any, rank: int | None, name: str) -> tuple[Array, float, float]:
     """An orthonormal basis of the null space, the log determinant without it, and the mean variance."""
     n = Q.shape[0]
-    if n > MOST_DENSE or np.array_equal(Q.indices, np.arange(n)):
+    if n > MOST_DENSE or (Q.nnz == n and Q.data.min() > 0.0):
         try:
             if rank is not None and rank < n:
                 raise NotPositiveDefiniteError("by what the user says")

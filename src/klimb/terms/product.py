@@ -133,6 +133,10 @@ class FieldProduct(Field):
         beyond = any(block.beyond is not None and np.any(block.beyond) for block in (one, two))
         return Nodes(_by_rows(one.values, two.values), (one, two) if beyond else None)
 
+    def at_nodes(self) -> tuple[Sequence[Any], Any]:
+        (names, rows), (others, more) = self.first.at_nodes(), self.second.at_nodes()
+        return [f"{one}:{two}" for one in names for two in others], scipy.sparse.kron(rows, more, format="csr")
+
     def columns_at(self, block: TermBlock, values: Sequence[Any]) -> Any:
         assert isinstance(block, Nodes)
         if block.beyond is None:

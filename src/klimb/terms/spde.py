@@ -167,6 +167,13 @@ class MaternField(Field):
         rows, outside = self._mesh.rows(places)
         return Nodes(rows, outside.astype(np.float64) if outside.any() else None)
 
+    def at_nodes(self) -> tuple[Sequence[Any], Any]:
+        names: Any = self.nodes[:, 0] if self.nodes.shape[1] == 1 else [f"{x:.6g}, {y:.6g}" for x, y in self.nodes]
+        return names, self._mesh.rows(self.nodes)[0]
+
+    def places(self) -> Array | None:
+        return self.nodes if self.nodes.shape[1] == 2 else None
+
     def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
         """Outside the mesh nothing is known."""
         assert isinstance(block, Nodes)
