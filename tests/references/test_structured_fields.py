@@ -66,7 +66,8 @@ def test_scotland(folder: Path) -> None:
 def test_mcycle(folder: Path) -> None:
     data = pandas.read_csv(folder / "data" / "mcycle.csv")
     data["a"] = data.accel / 50
-    fit = klimb.fit("a ~ rw2(times)", data, priors={**ZERO, "sd(rw2(times))": "exponential(1)", "sigma": "exponential(1)"})
+    fit = klimb.fit("a ~ rw2(times)", data,
+                    priors={**ZERO, "sd(rw2(times))": "exponential(1)", "sigma": "exponential(1)"})
     judged(fit, folder, "mcycle", {"Intercept": "(Intercept)", "sd(rw2(times))": "sd_times", "sigma": "sigma"})
 
 

@@ -47,8 +47,9 @@ def test_a_product_has_the_product_of_the_covariances(kind: str) -> None:
     term = model.terms[1]
     shapes = [0.6, 0.4][: sum(term.counts)]
     V, logdet = constrained(term.prior([0.7, *shapes]), term.constraints())
-    first, second = (constrained(factor.prior([1.0, *own]), factor.constraints())[0] for factor, own
-                     in zip((term.first, term.second), (shapes[: term.counts[0]], shapes[term.counts[0] :]), strict=True))
+    own = (shapes[: term.counts[0]], shapes[term.counts[0] :])
+    first, second = (constrained(factor.prior([1.0, *shape]), factor.constraints())[0]
+                     for factor, shape in zip((term.first, term.second), own, strict=True))
     np.testing.assert_allclose(V, 0.49 * np.kron(first, second), atol=1e-9)
     assert np.isclose(term.prior([0.7, *shapes]).logdet, logdet, atol=1e-8)
     if term.constraints() is not None:
@@ -99,7 +100,7 @@ def _source(data: Any) -> Any:
 
 
 def test_an_own_precision_is_the_field_that_it_says() -> None:
-    """The scaled Laplacian of a graph is besag(); levels may be named in any order, and more than there are data for."""
+    """The scaled Laplacian of a graph is besag(); levels may be named in any order, and more than the data have."""
     model, _ = model_of("besag(g, graph=G)")
     R = model.terms[1].prior([1.0]).precision.toarray()
     order = [2, 0, 3, 1]
@@ -120,7 +121,8 @@ def test_an_own_precision_is_the_field_that_it_says() -> None:
 @pytest.mark.parametrize(("given", "words"), [
     (LAPLACIAN[:3], "square"), (LAPLACIAN[:3, :3], "for each of the 4"), (np.triu(LAPLACIAN), "symmetric"),
     (-LAPLACIAN, "positive semi-definite"), (np.zeros((4, 4)), "positive semi-definite"),
-    (np.diag([1.0, 1, 1, np.nan]), "finite"), ((LAPLACIAN, list("abcx")), "no 'd'"), ((LAPLACIAN, list("abca")), "different name"),
+    (np.diag([1.0, 1, 1, np.nan]), "finite"), ((LAPLACIAN, list("abcx")), "no 'd'"),
+    ((LAPLACIAN, list("abca")), "different name"),
 ])
 def test_bad_matrices_are_told_in_words(given: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):

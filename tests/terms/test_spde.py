@@ -55,7 +55,7 @@ def test_gradients_are_differences_of_the_bound(formula: str) -> None:
         assert np.isclose(found[k], (sides[0] - sides[1]) / 2e-4, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("points", [PLACES, RNG.uniform(size=(2000, 2)), np.column_stack([np.arange(30.0), np.zeros(30)]),
+@pytest.mark.parametrize("points", [PLACES, RNG.uniform(size=(2000, 2)), np.stack([np.arange(30.0), np.zeros(30)], 1),
                                     np.concatenate([RNG.normal(size=(40, 2)), 200.0 + RNG.normal(size=(40, 2))]),
                                     RNG.uniform(size=(3, 2)), np.repeat(PLACES[:5], 9, axis=0)])
 def test_meshes_have_no_slivers_and_reach_beyond_the_points(points: Any) -> None:

@@ -182,7 +182,7 @@ class PrecisionFactor(Factor):
         before = np.diagonal(S).copy()
         S -= U.T @ self.T
         sizes = np.maximum(before, np.abs(np.diagonal(S)))
-        if B > layout.n_dense:  # a constraint may bind pinned nodes alone
+        if layout.n_dense < B:  # a constraint may bind pinned nodes alone
             pinned = slice(layout.n_dense, B)
             sizes[B:] = np.maximum(sizes[B:], (S[B:, pinned] ** 2 / sizes[pinned]).max(axis=1))
         self.S_inverse, border_logdet = _bordered_inverse(0.5 * (S + S.T), sizes, layout.n_dense,

@@ -136,7 +136,8 @@ def read_mesh(given: Any, name: str) -> Mesh:
     worst = int(np.argmin(least := smallest_angles(mesh)))
     if not least[worst] >= SLIVER:
         raise InputError(f"triangles of {name} must have angles of {SLIVER:g} degree or more",
-                         f"{max(least[worst], 0.0):.2g} degrees in triangle {worst}", "Make the mesh anew without slivers.")
+                         f"{max(least[worst], 0.0):.2g} degrees in triangle {worst}",
+                         "Make the mesh anew without slivers.")
     unused = np.setdiff1d(np.arange(len(nodes)), cells)
     if len(unused):
         raise InputError(f"every node of {name} must belong to a triangle", f"node {unused[0]} does not",

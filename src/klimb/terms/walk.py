@@ -53,8 +53,9 @@ class Walk(Field):
     """A walk over its nodes; the last weight of a second-order one is that of the straight line."""
 
     kind = "walk"
-    functions = (Function("rw1", "special", _ARGUMENTS, "random walk of first order: a rough curve over time", joins=True),
-                 Function("rw2", "special", _ARGUMENTS, "random walk of second order: a smooth curve over time", joins=True))
+    functions = (
+        Function("rw1", "special", _ARGUMENTS, "random walk of first order: a rough curve over time", joins=True),
+        Function("rw2", "special", _ARGUMENTS, "random walk of second order: a smooth curve over time", joins=True))
     name: str
     expression: Numeric
     order: int
