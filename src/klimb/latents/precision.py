@@ -100,8 +100,9 @@ class Layouts:
     def __init__(self, Q: Any, A: Any, constraints: Array) -> None:
         self.Q, self.A, self.constraints = Q, A, constraints
         seen = A @ constraints.T
-        self._seen = scipy.sparse.csr_array(seen.T**2) if len(constraints) else None
-        self._apart = _independent(seen)
+        self._seen, gram = scipy.sparse.csr_array(seen.T**2), seen.T @ seen
+        # The levels of two intrinsic terms are one to rows: pinned nodes tell them apart.
+        self._apart = len(gram) == np.linalg.matrix_rank(gram, tol=SEEN * gram.max(initial=0.0), hermitian=True)
 
     @cached_property
     def free(self) -> Layout:
@@ -113,16 +114,7 @@ class Layouts:
 
     def seen(self, gamma: Array) -> bool:
         """Whether sites of these precisions say something of every constrained direction."""
-        if self._seen is None:
-            return True
-        return self._apart and bool((self._seen @ gamma > SEEN * np.abs(gamma).max(initial=0.0)).all())
-
-
-def _independent(seen: Array) -> bool:
-    """Whether rows tell the constrained directions apart; the levels of two intrinsic terms are one to them."""
-    gram = seen.T @ seen
-    scale = np.sqrt(np.maximum(np.diagonal(gram), np.finfo(float).tiny))
-    return not len(gram) or bool(np.linalg.eigvalsh(gram / scale[:, None] / scale)[0] > SEEN)
+        return bool(self._apart and (self._seen @ gamma > SEEN * np.abs(gamma).max(initial=0.0)).all())
 
 
 def _pinned(constraints: Array, shared: npt.NDArray[np.bool_]) -> Index:

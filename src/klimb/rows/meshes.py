@@ -55,7 +55,7 @@ class Mesh:
         n, k = len(self.nodes), self.cells.shape[1]
         slopes = np.concatenate([-self._inverse.sum(axis=2, keepdims=True), self._inverse], axis=2)
         local = np.einsum("mdi,mdj,m->mij", slopes, slopes, self.sizes())
-        masses = np.bincount(self.cells.ravel(), np.repeat(self.sizes() / k, k), n)
+        masses = np.bincount(self.cells.ravel(), np.repeat(self.sizes() / k, k), n).astype(np.float64)
         rows, columns = np.repeat(self.cells, k, axis=1).ravel(), np.tile(self.cells, k).ravel()
         return masses, csc_array((local.ravel(), (rows, columns)), shape=(n, n))
 
@@ -97,7 +97,8 @@ class Mesh:
         low, high = self.nodes.min(axis=0) - slack, self.nodes.max(axis=0) + slack
         open_ = np.flatnonzero(((points >= low) & (points <= high)).all(axis=1))
         near = min(8, len(self.cells))
-        some = cKDTree(self.nodes[self.cells].mean(axis=1)).query(points[open_], k=[*range(1, near + 1)])[1]
+        tree: Any = cKDTree(self.nodes[self.cells].mean(axis=1))
+        some = tree.query(points[open_], k=[*range(1, near + 1)])[1]
         self._search(points, open_, some, found, weights)
         left = open_[found[open_] < 0]
         for block in row_blocks(len(left), 8 * len(self.cells)):
@@ -212,7 +213,8 @@ def _cover_plane(points: Array, h: float, margin: float, adapt: bool) -> Array:
     """Lattices of spacing h, 2 h, 4 h, ..., each a part of the one before, where that is what is wanted."""
     from scipy.spatial import cKDTree
 
-    tree, low, high = cKDTree(points), points.min(axis=0), points.max(axis=0)
+    tree: Any = cKDTree(points)
+    low, high = points.min(axis=0), points.max(axis=0)
     share, coarsest = SHARE if adapt else GROWTH, COARSEST * np.linalg.norm(high - low)
     found, side = list[Array](), h
     while side <= h or share * margin >= 0.5 * side:
