@@ -120,6 +120,12 @@ def test_bad_fields_are_told_in_words(formula: str, words: str) -> None:
         klimb.fit(f"y ~ {formula}", {**DATA, "one": np.ones(60)}, family="poisson")
 
 
+def test_a_range_that_the_mesh_cannot_tell_is_told() -> None:
+    fit = klimb.fit("y ~ spde(x, z, spacing=0.2)", DATA, family="poisson", hyper="optimise",
+                    priors={"range(spde(x, z))": "fixed(0.3)"})
+    assert any("spacing=0.03" in note for note in fit.notes)
+
+
 def test_the_mesh_is_told() -> None:
     fit = klimb.fit("y ~ spde(x, spacing=0.05)", DATA, family="poisson", hyper="optimise")
     assert any("nodes, 0.05 apart" in note for note in fit.notes)

@@ -212,7 +212,8 @@ def posterior_notes(fit: FormulaFit, priors: Mapping[str, Any] | None, encoded: 
     apart = [*_separated(fit, encoded.blocks[0]), *_one_sided(fit)]
     known = bool(apart) or any("cannot tell" in note or "nothing" in note for note in fit.notes)  # why priors matter
     found = [text for name, text in _conflicts(fit, given) if name in given or not known]
-    return (*apart[:MOST], *found[:MOST], *_held(fit, given))
+    doubts = (term.doubt(values) for term, values in zip(fit.linear.terms, fit.linear.values, strict=True))
+    return (*apart[:MOST], *found[:MOST], *_held(fit, given), *filter(None, doubts))
 
 
 def _separated(fit: FormulaFit, block: TermBlock) -> Iterator[str]:

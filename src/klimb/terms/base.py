@@ -231,6 +231,10 @@ class Term(ABC):
         """What a fit says of what it chose for itself."""
         return ""
 
+    def doubt(self, values: Sequence[Any]) -> str:
+        """What a fit says where the values of its parameters came to lie beyond what it can tell."""
+        return ""
+
     def level_columns(self) -> tuple[str, ...]:
         """The columns that it reads as levels, whatever their type."""
         return ()

@@ -123,4 +123,4 @@ def on_pattern(matrix: Any, pattern: Any) -> Array:
     found, n = scipy.sparse.coo_array(matrix), pattern.shape[0]
     keys = np.repeat(np.arange(n, dtype=np.int64), np.diff(pattern.indptr)) * n + pattern.indices
     at = np.searchsorted(keys, found.col.astype(np.int64) * n + found.row)
-    return np.bincount(at, found.data, len(keys))
+    return np.bincount(at, found.data, len(keys)).astype(np.float64)

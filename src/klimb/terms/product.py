@@ -91,15 +91,20 @@ class FieldProduct(Field):
 
     @cached_property
     def pattern(self) -> Any:
-        one, two = (_numbered(factor.pattern, False) for factor in self._factors)
-        return _sorted(scipy.sparse.kron(one, two, format="csc"))
+        return self._kron(None)
 
     @cached_property
     def _places(self) -> tuple[Any, Any]:
         """Which entries of the factors each entry of the product is made of."""
-        found = [_sorted(scipy.sparse.kron(*(_numbered(factor.pattern, factor is own) for factor in self._factors),
-                                           format="csc")).data.astype(np.intp) - 1 for own in self._factors]
-        return found[0], found[1]
+        one, two = (self._kron(own).data.astype(np.intp) - 1 for own in self._factors)
+        return one, two
+
+    def _kron(self, counted: Field | None) -> Any:
+        """The product of the patterns, with the entries of one factor counted from 1."""
+        one, two = (_numbered(factor.pattern, factor is counted) for factor in self._factors)
+        found = scipy.sparse.csc_array(scipy.sparse.kron(one, two, format="csc"))
+        found.sort_indices()
+        return found
 
     def constraints(self) -> Array | None:
         one, two = self._null
@@ -166,12 +171,6 @@ def _numbered(pattern: Any, count: bool) -> Any:
     """The pattern with its entries counted from 1, or all 1."""
     data = np.arange(1.0, pattern.nnz + 1.0) if count else np.ones(pattern.nnz)
     return scipy.sparse.csc_array((data, pattern.indices, pattern.indptr), shape=pattern.shape)
-
-
-def _sorted(matrix: Any) -> Any:
-    found = scipy.sparse.csc_array(matrix)
-    found.sort_indices()
-    return found
 
 
 def _by_rows(one: Any, two: Any) -> Any:

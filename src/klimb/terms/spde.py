@@ -36,6 +36,7 @@ from klimb.terms.field import Field, on_pattern, symmetric_pattern
 from klimb.theta import ParameterBlock
 
 TYPICAL = 0.2  # median of the range in the default prior, of the largest distance between places
+FEW = 5.0  # spacings in a range, below which the mesh does not tell it
 MARGIN = 1.0  # of the mesh around the data, of the same
 
 
@@ -85,6 +86,12 @@ class MaternField(Field):
             return ""
         return (f"{self.name} has a mesh of {len(self.nodes):,} nodes, {self.spacing:.2g} apart where the data are "
                 "dense; spacing= chooses another.")
+
+    def doubt(self, values: Sequence[Any]) -> str:
+        if values[1] >= FEW * self.spacing:
+            return ""
+        return (f"range({self.name}) is {values[1]:.2g}, and triangles of the mesh have sides of {self.spacing:.2g} or "
+                f"more: pass spacing={0.1 * values[1]:.1g}.")
 
     def shape_parameters(self, context: Context) -> tuple[ParameterBlock, ...]:
         typical = TYPICAL * self.extent
