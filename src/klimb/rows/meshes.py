@@ -65,7 +65,8 @@ class Mesh:
         A field of linear elements with lumped masses has too much of high frequencies: k^2 (1 - T k^2 / (2 d)) stands
         for k^2, T being the average over a cell of the second moment t = sum_i b_i |x_i - x|^2 of barycentric weights.
         A row takes (1 - t k^2 / (2 d)) of them, which is right on average over a cell; (T - t) / (2 d) times a
-        Laplacian makes it right at every point, to the fourth order in the spacing.
+        Laplacian makes this leading term right at every point. Frequencies beyond the mesh stay lost: in the plane
+        about 0.12 (kappa h)^2 of the variance at spacing h, as measured on lattices.
         """
         from scipy.sparse import csr_array, diags_array
 
