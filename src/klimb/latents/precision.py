@@ -100,7 +100,7 @@ class Layouts:
     def __init__(self, Q: Any, A: Any, constraints: Array) -> None:
         self.Q, self.A, self.constraints = Q, A, constraints
         seen = A @ constraints.T
-        self._seen, gram = scipy.sparse.csr_array(seen.T**2), seen.T @ seen
+        self._seen, gram = scipy_sparse.csr_array(seen.T**2), seen.T @ seen
         # The levels of two intrinsic terms are one to rows: pinned nodes tell them apart.
         self._apart = len(gram) == np.linalg.matrix_rank(gram, tol=SEEN * gram.max(initial=0.0), hermitian=True)
 

@@ -120,7 +120,7 @@ def symmetric_pattern(matrix: Any) -> Any:
 
 def on_pattern(matrix: Any, pattern: Any) -> Array:
     """The entries of a matrix in the order of those of a pattern that has them all."""
-    found, n = scipy.sparse.coo_array(matrix), pattern.shape[0]
+    found, n = scipy_sparse.coo_array(matrix), pattern.shape[0]
     keys = np.repeat(np.arange(n, dtype=np.int64), np.diff(pattern.indptr)) * n + pattern.indices
     at = np.searchsorted(keys, found.col.astype(np.int64) * n + found.row)
     return np.bincount(at, found.data, len(keys)).astype(np.float64)

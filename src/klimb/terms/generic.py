@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-import scipy.sparse
 
 from klimb._stored import stored
 from klimb.errors import InputError, NotPositiveDefiniteError, listed
@@ -22,6 +21,7 @@ from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.linalg.sparse_cholesky import SymbolicCholesky
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 from klimb.rows.columns import match_levels
 from klimb.rows.table import Source
 from klimb.terms.base import UNSEEN, Nodes, TermBlock
@@ -63,7 +63,7 @@ class UserPrecision(Field):
         column = arguments["g"].name
         levels = source.factor(column)[1]
         if call.function == "iid":
-            Q, labels, rank = symmetric_pattern(scipy.sparse.eye_array(len(levels))), levels, None
+            Q, labels, rank = symmetric_pattern(scipy_sparse.eye_array(len(levels))), levels, None
         else:
             wanted, rank = arguments["Q"], arguments["rank"]
             if wanted not in source.objects:
@@ -80,7 +80,7 @@ class UserPrecision(Field):
     @cached_property
     def pattern(self) -> Any:
         n = len(self.labels)
-        return scipy.sparse.csc_array((self.data, self.indices, self.indptr), shape=(n, n))
+        return scipy_sparse.csc_array((self.data, self.indices, self.indptr), shape=(n, n))
 
     def constraints(self) -> Array | None:
         return self.null.T if self.null.shape[1] else None
@@ -96,11 +96,11 @@ class UserPrecision(Field):
     def block(self, source: Source) -> Nodes:
         codes = match_levels(*source.factor(self.column), self.labels)
         seen = np.flatnonzero(codes != UNSEEN)
-        matrix = scipy.sparse.csr_array((np.ones(len(seen)), (seen, codes[seen])), shape=(len(codes), self.size))
+        matrix = scipy_sparse.csr_array((np.ones(len(seen)), (seen, codes[seen])), shape=(len(codes), self.size))
         return Nodes(matrix, (codes == UNSEEN).astype(np.float64) if len(seen) < len(codes) else None)
 
     def at_nodes(self) -> tuple[Sequence[Any], Any]:
-        return self.labels, scipy.sparse.eye_array(self.size, format="csr")
+        return self.labels, scipy_sparse.eye_array(self.size, format="csr")
 
     def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
         """A level that the matrix does not have varies as much as those that it has."""
@@ -123,7 +123,7 @@ def read_precision(given: Any, levels: Sequence[str], name: str) -> tuple[Any, t
     matrix = given if hasattr(given, "tocsc") else np.asarray(given, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"{name} must be a square matrix", f"shape {matrix.shape}", "It has a row for every level.")
-    Q = symmetric_pattern(scipy.sparse.csc_array(matrix, dtype=np.float64))
+    Q = symmetric_pattern(scipy_sparse.csc_array(matrix, dtype=np.float64))
     if not np.isfinite(Q.data).all():
         raise InputError(f"{name} must be finite", "NaN or infinity", "Check how it was made.")
     away = abs(Q - Q.T)

@@ -19,7 +19,6 @@ from functools import cached_property
 from typing import Any, Self, final
 
 import numpy as np
-import scipy.sparse
 
 from klimb._stored import stored
 from klimb.formula.errors import FormulaError
@@ -27,6 +26,7 @@ from klimb.formula.parts import Joined
 from klimb.latents.precision import Precision
 from klimb.likelihoods import Choices
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
 from klimb.terms.field import Field, scaled_entries
@@ -102,7 +102,7 @@ class FieldProduct(Field):
     def _kron(self, counted: Field | None) -> Any:
         """The product of the patterns, with the entries of one factor counted from 1."""
         one, two = (_numbered(factor.pattern, factor is counted) for factor in self._factors)
-        found = scipy.sparse.csc_array(scipy.sparse.kron(one, two, format="csc"))
+        found = scipy_sparse.csc_array(scipy_sparse.kron(one, two, format="csc"))
         found.sort_indices()
         return found
 
@@ -140,7 +140,7 @@ class FieldProduct(Field):
 
     def at_nodes(self) -> tuple[Sequence[Any], Any]:
         (names, rows), (others, more) = self.first.at_nodes(), self.second.at_nodes()
-        return [f"{one}:{two}" for one in names for two in others], scipy.sparse.kron(rows, more, format="csr")
+        return [f"{one}:{two}" for one in names for two in others], scipy_sparse.kron(rows, more, format="csr")
 
     def columns_at(self, block: TermBlock, values: Sequence[Any]) -> Any:
         assert isinstance(block, Nodes)
@@ -170,17 +170,17 @@ class FieldProduct(Field):
 def _numbered(pattern: Any, count: bool) -> Any:
     """The pattern with its entries counted from 1, or all 1."""
     data = np.arange(1.0, pattern.nnz + 1.0) if count else np.ones(pattern.nnz)
-    return scipy.sparse.csc_array((data, pattern.indices, pattern.indptr), shape=pattern.shape)
+    return scipy_sparse.csc_array((data, pattern.indices, pattern.indptr), shape=pattern.shape)
 
 
 def _by_rows(one: Any, two: Any) -> Any:
     """The Kronecker product of each row of one matrix with the same row of another.
 
-    >>> a, b = scipy.sparse.csr_array([[1.0, 2.0], [0.0, 3.0]]), scipy.sparse.csr_array([[0.0, 1.0], [5.0, 0.0]])
+    >>> a, b = scipy_sparse.csr_array([[1.0, 2.0], [0.0, 3.0]]), scipy_sparse.csr_array([[0.0, 1.0], [5.0, 0.0]])
     >>> _by_rows(a, b).toarray().tolist()
     [[0.0, 1.0, 0.0, 2.0], [0.0, 0.0, 15.0, 0.0]]
     """
-    one, two = scipy.sparse.csr_array(one), scipy.sparse.csr_array(two)
+    one, two = scipy_sparse.csr_array(one), scipy_sparse.csr_array(two)
     rows = np.repeat(np.arange(one.shape[0]), np.diff(one.indptr))
     copies = np.diff(two.indptr)[rows]
     at = np.repeat(np.arange(one.nnz), copies)
@@ -188,4 +188,4 @@ def _by_rows(one: Any, two: Any) -> Any:
     other = two.indptr[rows[at]] + within
     columns = one.indices[at].astype(np.int64) * two.shape[1] + two.indices[other]
     shape = (one.shape[0], one.shape[1] * two.shape[1])
-    return scipy.sparse.csr_array((one.data[at] * two.data[other], (rows[at], columns)), shape=shape)
+    return scipy_sparse.csr_array((one.data[at] * two.data[other], (rows[at], columns)), shape=shape)

@@ -19,7 +19,6 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-import scipy.sparse
 
 from klimb._stored import stored
 from klimb.formula.errors import FormulaError
@@ -28,6 +27,7 @@ from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric
 from klimb.linalg.sparse_cholesky import SymbolicCholesky
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 from klimb.priors import pc_lengthscale
 from klimb.rows.meshes import Cells, Mesh, cover, read_mesh
 from klimb.rows.table import Source
@@ -116,8 +116,8 @@ class MaternField(Field):
     def _parts(self) -> tuple[Any, Array, Array, Array]:
         """The pattern of Q, and the entries of C, G and G C^-1 G on it."""
         masses, G = self._mesh.elements()
-        square = symmetric_pattern(G @ scipy.sparse.diags_array(1.0 / masses) @ G)
-        return square, on_pattern(scipy.sparse.diags_array(masses), square), on_pattern(G, square), square.data
+        square = symmetric_pattern(G @ scipy_sparse.diags_array(1.0 / masses) @ G)
+        return square, on_pattern(scipy_sparse.diags_array(masses), square), on_pattern(G, square), square.data
 
     @property
     def pattern(self) -> Any:
