@@ -16,11 +16,14 @@ RNG = np.random.default_rng(6)
 N = 80
 DATA = {"x": RNG.standard_normal(N), "z": RNG.uniform(0.0, 5.0, N), "g": RNG.choice(list("abcdef"), N)}
 DATA["t"] = np.arange(N) % 20
+DATA["h"] = DATA["t"] // 5
 DATA["y"] = RNG.poisson(np.exp(0.3 + 0.4 * DATA["x"] + 0.5 * np.sin(DATA["z"])))
-NEW = {"x": [0.0, 1.0], "z": [0.5, 4.0], "g": ["a", "never seen"], "t": [3, 22]}
+NEW = {"x": [0.0, 1.0], "z": [0.5, 4.0], "g": ["a", "never seen"], "t": [3, 22], "h": [1, 5]}
 GRAPHS = {"G": [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "f"), ("f", "a")]}
+MATRICES = {"M": np.eye(6) + 0.2}
 PLAIN = {"fixed": "x + C(g):x", "group": "(1 + x | g)", "walk": "rw1(t)", "areas": "bym2(g, graph=G)",
-         "autoregression": "ar1(t)", "seasonal": "seasonal(t, period=5)"}  # the others are called with a column
+         "autoregression": "ar1(t)", "seasonal": "seasonal(t, period=5)", "spde": "spde(x, z, spacing=0.5)",
+         "generic": "generic(g, Q=M)", "product": "ar1(h):car(g, graph=G)"}  # the others are called with a column
 DOCS = (Path(__file__).parents[2] / "docs" / "formula.md").read_text(encoding="utf-8")
 
 
@@ -31,7 +34,8 @@ def written(kind: str) -> str:
 
 @pytest.fixture(scope="module", params=list(TERMS))
 def fit(request: pytest.FixtureRequest) -> Any:
-    return klimb.fit(f"y ~ {written(request.param)}", DATA, family="poisson", hyper="optimise", graphs=GRAPHS)
+    return klimb.fit(f"y ~ {written(request.param)}", DATA, family="poisson", hyper="optimise", graphs=GRAPHS,
+                     matrices=MATRICES)
 
 
 def known(fit: Any) -> dict[str, Any]:

@@ -15,7 +15,9 @@ from klimb.formula.errors import pointed
 from klimb.formula.functions import FUNCTIONS
 from klimb.formula.nodes import tokenize
 from klimb.formula.parts import Grouping, expand
+from klimb.terms import TERMS
 
+assert TERMS  # which adds the functions of terms
 COLUMNS = ["y", "a", "b", "c", "x", "z", "g", "h"]
 
 

@@ -52,6 +52,7 @@ class Function:
     role: str  # elementwise, stateful, basis, factor, special, response
     parameters: tuple[Parameter, ...]
     summary: str
+    joins: bool = False  # whether : joins it with another such
 
 
 _X = Parameter("x", "numeric")

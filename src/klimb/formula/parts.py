@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, final
 
 from klimb.errors import listed, nearest
@@ -47,11 +47,20 @@ class Grouping:
 
 @final
 @dataclass(frozen=True)
+class Joined:
+    """``ar1(t):car(g, graph=G)``: the product of two calls that stand on their own."""
+
+    calls: tuple[Call, Call]
+    span: Span = field(compare=False)
+
+
+@final
+@dataclass(frozen=True)
 class Parts:
     """A formula's right side, expanded: products with wide priors, and what stands on its own."""
 
     fixed: tuple[Term, ...]  # by number of factors, the intercept first
-    others: tuple[Call | Grouping, ...]  # as written
+    others: tuple[Call | Grouping | Joined, ...]  # as written
 
     def nodes(self) -> list[Name | Call]:
         """The parts of the tree that name the columns of what stands on its own."""
@@ -60,7 +69,7 @@ class Parts:
             if isinstance(part, Grouping):
                 found += [*(factor for term in part.effects for factor in term), *part.groups]
             else:
-                found.append(part)
+                found += part.calls if isinstance(part, Joined) else (part,)
         return found
 
 
@@ -84,11 +93,11 @@ def expand(formula: Formula, columns: Sequence[str]) -> Parts:
         if factor == formula.response:
             raise FormulaError("expected other columns than the response", f"{factor} on both sides",
                                "Take it out on the right.", formula.text, factor.span)
-    others: list[Call | Grouping] = []
+    others: list[Call | Grouping | Joined] = []
     for item in found.values():
         if isinstance(item, Grouping):
             _check_twice(item, [other for other in others if isinstance(other, Grouping)], formula.text)
-        if isinstance(item, (Call, Grouping)):
+        if isinstance(item, (Call, Grouping, Joined)):
             others.append(item)
     return Parts(tuple(fixed), tuple(others))
 
@@ -129,7 +138,7 @@ def used_columns(node: Node | None, text: str) -> list[Name]:
 
 _NO_INTERCEPT = "0"  # the mark that 0 or -1 leaves in a list of items
 
-_Item: TypeAlias = Term | Call | Grouping | str
+_Item: TypeAlias = Term | Call | Grouping | Joined | str
 _Items: TypeAlias = dict[Hashable, _Item]  # in order, without repetition: a:b and b:a have the same key
 
 
@@ -196,6 +205,8 @@ class _Expansion:
             return add(left, right)
         if operator == "-":
             return subtract(left, right)
+        if operator in (":", "*") and (joined := _joined(left, right, operation)):
+            return joined if operator == ":" else add(add(left, right), joined)
         self.only_products(left, operation)
         self.only_products(right, operation)
         if operator == ":":
@@ -239,6 +250,9 @@ class _Expansion:
                 raise FormulaError("expected a grouping on its own", f"{operation.operator!r} beside (... | ...)",
                                    "Join it with +; slopes that differ by group are (1 + x | g).", self.text,
                                    item.bar.span)
+            if isinstance(item, Joined):
+                raise FormulaError("expected two fields in a product", "more, or something else beside them",
+                                   "Join the product with +.", self.text, item.span)
             if isinstance(item, Call):
                 more = {"s": "s(x, by=g) gives a curve per level of g.", "gp": "gp(x, z) is a joint surface.",
                         "offset": "Make the column in your data first."}.get(item.function, "")
@@ -250,7 +264,7 @@ class _Expansion:
         groups = self.value(bar.groups)
         for items, where in ((effects, "left of the bar"), (groups, "right of the bar")):
             for item in items.values():
-                if isinstance(item, (Call, Grouping)):
+                if isinstance(item, (Call, Grouping, Joined)):
                     span = item.bar.span if isinstance(item, Grouping) else item.span
                     raise FormulaError(f"expected columns {where}", "a term that stands on its own",
                                        "Move it out of the parentheses.", self.text, span)
@@ -291,6 +305,15 @@ def subtract(left: _Items, right: _Items) -> _Items:
         kept.pop(_NO_INTERCEPT, None)
         kept[frozenset()] = INTERCEPT
     return kept
+
+
+def _joined(left: _Items, right: _Items, operation: Operation) -> _Items:
+    """The products of calls that join; nothing where something else is among them."""
+    sides = [[item for item in side.values() if isinstance(item, Call) and FUNCTIONS[item.function].joins]
+             for side in (left, right)]
+    if [len(side) for side in sides] != [len(left), len(right)]:
+        return {}
+    return _ordered(Joined((a, b), operation.span) for a in sides[0] for b in sides[1])
 
 
 def _ordered(items: Iterable[_Item]) -> _Items:

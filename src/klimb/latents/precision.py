@@ -100,7 +100,9 @@ class Layouts:
     def __init__(self, Q: Any, A: Any, constraints: Array) -> None:
         self.Q, self.A, self.constraints = Q, A, constraints
         seen = A @ constraints.T
-        self._seen = scipy_sparse.csr_array(seen.T**2) if len(constraints) else None
+        self._seen, gram = scipy_sparse.csr_array(seen.T**2), seen.T @ seen
+        # The levels of two intrinsic terms are one to rows: pinned nodes tell them apart.
+        self._apart = len(gram) == np.linalg.matrix_rank(gram, tol=SEEN * gram.max(initial=0.0), hermitian=True)
 
     @cached_property
     def free(self) -> Layout:
@@ -112,9 +114,7 @@ class Layouts:
 
     def seen(self, gamma: Array) -> bool:
         """Whether sites of these precisions say something of every constrained direction."""
-        if self._seen is None:
-            return True
-        return bool((self._seen @ gamma > SEEN * np.abs(gamma).max(initial=0.0)).all())
+        return bool(self._apart and (self._seen @ gamma > SEEN * np.abs(gamma).max(initial=0.0)).all())
 
 
 def _pinned(constraints: Array, shared: npt.NDArray[np.bool_]) -> Index:
@@ -174,6 +174,9 @@ class PrecisionFactor(Factor):
         before = np.diagonal(S).copy()
         S -= U.T @ self.T
         sizes = np.maximum(before, np.abs(np.diagonal(S)))
+        if layout.n_dense < B:  # a constraint may bind pinned nodes alone
+            pinned = slice(layout.n_dense, B)
+            sizes[B:] = np.maximum(sizes[B:], (S[B:, pinned] ** 2 / sizes[pinned]).max(axis=1))
         self.S_inverse, border_logdet = _bordered_inverse(0.5 * (S + S.T), sizes, layout.n_dense,
                                                           layout.C_s.shape[1])
         self.absolute_logdet = self.inner.logdet + border_logdet

@@ -82,7 +82,7 @@ class _Points:
         self._peak, self._inverse, self._evaluate, self._most = peak, np.linalg.inv(axes), evaluate, most
         self._starts: list[tuple[Array, Posterior]] = [(np.zeros(len(axes)), peak.result.posterior)]
         self._count = 0
-        self._small = _bytes(peak.model.detach(peak.result.posterior)) * most <= MEMORY
+        self._room = MEMORY // _bytes(peak.model.detach(peak.result.posterior))  # for so many of them
         self._parts: dict[bytes, tuple[WeightPosterior, Status]] = {}
         self._correct = Corrector(peak.result)
         self._gain = self._correct.gain(peak.result)
@@ -135,7 +135,7 @@ class _Points:
             raise HigherGround(theta, found.result.posterior)
         gain = self._correct.gain(found.result) - self._gain if self.corrected and plain > -FALL else 0.0
         self.gains[theta.tobytes()] = gain
-        if self._small and not self.corrected:
+        if len(self._parts) < self._room and not self.corrected:
             self._parts[theta.tobytes()] = found.model.detach(found.result.posterior), found.result.status
         if len(self._starts) < ANCHORS:
             place = self._inverse @ (theta - peak.model.at)

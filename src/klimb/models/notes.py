@@ -38,7 +38,8 @@ def data_notes(encoder: Encoder, encoded: Encoded, data: Observed, family: Likel
     """What is worth saying before the fit; an error where it could only fail."""
     found = [*_order(data, family, frame, encoder), *_collinear(encoded, encoder), *_powers(encoder, frame),
              *_factors(encoder, data, frame), *_groups(encoder, encoded, data, family), *_response(data, family),
-             *_offsets(encoder, encoded, data, family), *_origins(encoder)]
+             *_offsets(encoder, encoded, data, family), *_origins(encoder),
+             *(note for term in encoder.terms if (note := term.note()))]
     if not any(term.size for term in encoder.terms):
         found.append("the formula has no terms: f is 0, or the offset, in every row. Write y ~ 1 for a mean.")
     if encoded.waiting:
@@ -211,7 +212,8 @@ def posterior_notes(fit: FormulaFit, priors: Mapping[str, Any] | None, encoded: 
     apart = [*_separated(fit, encoded.blocks[0]), *_one_sided(fit)]
     known = bool(apart) or any("cannot tell" in note or "nothing" in note for note in fit.notes)  # why priors matter
     found = [text for name, text in _conflicts(fit, given) if name in given or not known]
-    return (*apart[:MOST], *found[:MOST], *_held(fit, given))
+    doubts = (term.doubt(values) for term, values in zip(fit.linear.terms, fit.linear.values, strict=True))
+    return (*apart[:MOST], *found[:MOST], *_held(fit, given), *filter(None, doubts))
 
 
 def _separated(fit: FormulaFit, block: TermBlock) -> Iterator[str]:

@@ -45,9 +45,12 @@ class Areas(Field):
 
     kind = "areas"
     functions = (
-        Function("besag", "special", _ARGUMENTS, "areas like their neighbours: intrinsic autoregression on a graph"),
-        Function("bym2", "special", _ARGUMENTS, "areas, partly like their neighbours and partly on their own: BYM2"),
-        Function("car", "special", _ARGUMENTS, "areas like their neighbours: proper autoregression (Leroux)"))
+        Function("besag", "special", _ARGUMENTS, "areas like their neighbours: intrinsic autoregression on a graph",
+                 joins=True),
+        Function("bym2", "special", _ARGUMENTS, "areas, partly like their neighbours and partly on their own: BYM2",
+                 joins=True),
+        Function("car", "special", _ARGUMENTS, "areas like their neighbours: proper autoregression (Leroux)",
+                 joins=True))
     name: str
     model: str
     column: str
@@ -153,12 +156,15 @@ class Areas(Field):
         columns = np.repeat(np.arange(self.n), np.diff(self.pattern.indptr))
         return np.flatnonzero(self.pattern.indices == columns)
 
-    def ready(self, block: TermBlock, context: Context) -> Self:
-        blocks: tuple[ParameterBlock, ...] = (self.scale_parameter(context),)
-        if self.model != "besag":
-            name = "phi" if self.model == "bym2" else "rho"
-            blocks += (context.choices.bounded(f"{name}({self.name})", Beta(1.0, 1.0), 0.0, 1.0),)
-        return replace(self, parameters=blocks)
+    def shape_parameters(self, context: Context) -> tuple[ParameterBlock, ...]:
+        if self.model == "besag":
+            return ()
+        name = "phi" if self.model == "bym2" else "rho"
+        return (context.choices.bounded(f"{name}({self.name})", Beta(1.0, 1.0), 0.0, 1.0),)
+
+    def factor(self) -> Self:
+        """Of BYM2, the structured part."""
+        return replace(self, model="besag") if self.model == "bym2" else self
 
     # -- rows
 

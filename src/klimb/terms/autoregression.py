@@ -11,9 +11,9 @@ is rho^d, exactly. Whole-number times are steps of one; a higher order needs the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Self, final
+from typing import Any, final
 
 import numpy as np
 
@@ -42,9 +42,9 @@ class Autoregression(Field):
 
     kind = "autoregression"
     functions = (Function("ar1", "special", (Parameter("t", "numeric"),),
-                          "autoregression of order 1 over time; times may have gaps"),
+                          "autoregression of order 1 over time; times may have gaps", joins=True),
                  Function("ar", "special", (Parameter("t", "numeric"), Parameter("p", "whole", 1)),
-                          "autoregression of order p over whole-number times"))
+                          "autoregression of order p over whole-number times", joins=True))
     name: str
     expression: Numeric
     lags: int
@@ -74,13 +74,12 @@ class Autoregression(Field):
     def _whole(self) -> bool:
         return bool((self.nodes == np.round(self.nodes)).all())
 
-    def ready(self, block: TermBlock, context: Context) -> Self:
+    def shape_parameters(self, context: Context) -> tuple[ParameterBlock, ...]:
         low, choices = (-1.0 if self._whole else 0.0), context.choices
         names = ["rho"] if self.lags == 1 else [f"pacf{j + 1}" for j in range(self.lags)]
         begin = 0.75 if self._whole else 0.5
-        partial = tuple(choices.bounded(f"{name}({self.name})", PCCorrelation(0.5, 0.5), low, 1.0,
-                                        begin=begin if number == 0 else 0.5) for number, name in enumerate(names))
-        return replace(self, parameters=(self.scale_parameter(context), *partial))
+        return tuple(choices.bounded(f"{name}({self.name})", PCCorrelation(0.5, 0.5), low, 1.0,
+                                     begin=begin if number == 0 else 0.5) for number, name in enumerate(names))
 
     # -- the prior
 

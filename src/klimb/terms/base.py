@@ -76,7 +76,7 @@ class Nodes:
     """Rows of a field: few nonzeros each, over its nodes and whatever other weights it has."""
 
     values: Any  # (n, size) CSR matrix
-    beyond: Array | None = None  # (n, ...): what a term needs of rows that stand at no node of it
+    beyond: Any = None  # what a term needs of rows that stand at no node of it, (n, ...); None where all do
 
 
 @final
@@ -226,6 +226,14 @@ class Term(ABC):
     def report(self) -> Reported | None:
         """The coefficients that the table shows; None where only its parameters are shown."""
         return None
+
+    def note(self) -> str:
+        """What a fit says of what it chose for itself."""
+        return ""
+
+    def doubt(self, values: Sequence[Any]) -> str:
+        """What a fit says where the values of its parameters came to lie beyond what it can tell."""
+        return ""
 
     def level_columns(self) -> tuple[str, ...]:
         """The columns that it reads as levels, whatever their type."""

@@ -19,9 +19,9 @@ from klimb.formula import Formula, parse
 from klimb.formula.errors import FormulaError
 from klimb.formula.factors import Factor, LevelFactor, full_rank, learn_factor
 from klimb.formula.left import LeftSide, learn_response
-from klimb.formula.nodes import Call, Node
+from klimb.formula.nodes import Node
 from klimb.formula.numeric import FormulaVariable, learn_variable
-from klimb.formula.parts import Grouping, Parts, expand, used_columns
+from klimb.formula.parts import Grouping, Joined, Parts, expand, used_columns
 from klimb.likelihoods import Left
 from klimb.numerics.arrays import Array
 from klimb.rows.frames import read_frame
@@ -164,7 +164,7 @@ def _check_names(names: tuple[str, ...], text: str) -> None:
                            "Rename a column of the data.", text, (0, len(text)))
 
 
-def _pointing(learn: Callable[..., _Learnt], part: Node | Grouping | Call, source: Source, text: str,
+def _pointing(learn: Callable[..., _Learnt], part: Node | Grouping | Joined, source: Source, text: str,
               *more: Any) -> _Learnt:
     """What ``part`` learns; where the data are no good for it, an error that shows its place in the formula."""
     try:

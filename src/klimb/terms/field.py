@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.priors import Exponential
 from klimb.terms.base import Context, Term, TermBlock, WeightsPrior
-from klimb.theta import PositiveParameter
+from klimb.theta import ParameterBlock, PositiveParameter
 
 STEP = 1e-5  # relative, of differences of the entries of a precision: they are smooth, known to all digits, and cheap
 FLAT = 1e3  # prior sd, in units of the spread of f, of directions that an intrinsic field leaves free
@@ -74,6 +75,17 @@ class Field(Term):
             found.append(((sides[0][0] - sides[1][0]) / (2.0 * step), (sides[0][1] - sides[1][1]) / (2.0 * step)))
         return found
 
+    def ready(self, block: TermBlock, context: Context) -> Self:
+        return replace(self, parameters=(self.scale_parameter(context), *self.shape_parameters(context)))  # type: ignore[type-var]
+
+    def shape_parameters(self, context: Context) -> tuple[ParameterBlock, ...]:
+        """Its parameters but for the standard deviation."""
+        return ()
+
+    def factor(self) -> Self:
+        """The field as a factor of a product: values at its nodes alone."""
+        return self
+
     def scale_parameter(self, context: Context) -> PositiveParameter:
         """The standard deviation of the field, whose size at 1 is about 1 everywhere."""
         scale = context.units.spread
@@ -104,3 +116,11 @@ def symmetric_pattern(matrix: Any) -> Any:
     found.sum_duplicates()
     found.sort_indices()
     return found
+
+
+def on_pattern(matrix: Any, pattern: Any) -> Array:
+    """The entries of a matrix in the order of those of a pattern that has them all."""
+    found, n = scipy_sparse.coo_array(matrix), pattern.shape[0]
+    keys = np.repeat(np.arange(n, dtype=np.int64), np.diff(pattern.indptr)) * n + pattern.indices
+    at = np.searchsorted(keys, found.col.astype(np.int64) * n + found.row)
+    return np.bincount(at, found.data, len(keys)).astype(np.float64)

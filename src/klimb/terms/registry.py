@@ -7,18 +7,21 @@ from typing import Any
 from klimb.errors import InputError
 from klimb.formula.functions import FUNCTIONS
 from klimb.formula.nodes import Call
-from klimb.formula.parts import Grouping
+from klimb.formula.parts import Grouping, Joined
 from klimb.terms.areas import Areas
 from klimb.terms.autoregression import Autoregression
 from klimb.terms.base import Term
 from klimb.terms.fixed import FixedTerm
+from klimb.terms.generic import UserPrecision
 from klimb.terms.gp import GaussianProcess
 from klimb.terms.group import Group
 from klimb.terms.offset import OffsetTerm
+from klimb.terms.product import FieldProduct
 from klimb.terms.ridge import Ridge
 from klimb.terms.seasonal import Seasonal
 from klimb.terms.smooth import Smooth
 from klimb.terms.sparsity import Sparse
+from klimb.terms.spde import MaternField
 from klimb.terms.walk import Walk
 
 TERMS: dict[str, type[Term]] = {}
@@ -37,10 +40,12 @@ def register(cls: type[Term]) -> type[Term]:
 
 
 for _kind in (FixedTerm, OffsetTerm, Group, Smooth, GaussianProcess, Ridge, Sparse, Walk, Areas,
-              Autoregression, Seasonal):
+              Autoregression, Seasonal, MaternField, UserPrecision, FieldProduct):
     register(_kind)
 
 
-def term_of(part: Call | Grouping) -> Any:
+def term_of(part: Call | Grouping | Joined) -> Any:
     """The kind of term that a part of a formula is."""
+    if isinstance(part, Joined):
+        return FieldProduct
     return Group if isinstance(part, Grouping) else _BY_FUNCTION[part.function]

@@ -53,14 +53,15 @@ class Walk(Field):
     """A walk over its nodes; the last weight of a second-order one is that of the straight line."""
 
     kind = "walk"
-    functions = (Function("rw1", "special", _ARGUMENTS, "random walk of first order: a rough curve over time"),
-                 Function("rw2", "special", _ARGUMENTS, "random walk of second order: a smooth curve over time"))
+    functions = (
+        Function("rw1", "special", _ARGUMENTS, "random walk of first order: a rough curve over time", joins=True),
+        Function("rw2", "special", _ARGUMENTS, "random walk of second order: a smooth curve over time", joins=True))
     name: str
     expression: Numeric
     order: int
     cyclic: bool
     nodes: Array
-    line_sd: float = FLAT  # prior sd of the straight line, per sd of the nodes
+    line_sd: float = FLAT  # prior sd of the straight line, per sd of the nodes; 0: there is none
     parameters: tuple[ParameterBlock, ...] = field(default=())
 
     @classmethod
@@ -83,7 +84,7 @@ class Walk(Field):
 
     @property
     def _with_line(self) -> bool:
-        return self.order == 2 and not self.cyclic
+        return self.order == 2 and not self.cyclic and self.line_sd > 0.0
 
     @cached_property
     def _walk(self) -> Differences:
@@ -115,6 +116,9 @@ class Walk(Field):
 
     def ready(self, block: TermBlock, context: Context) -> Self:
         return replace(self, parameters=(self.scale_parameter(context),), line_sd=FLAT * context.units.spread)
+
+    def factor(self) -> Self:
+        return replace(self, line_sd=0.0)
 
     # -- rows
 
