@@ -33,7 +33,7 @@ from scipy.special import ndtr, wrightomega
 
 from klimb.numerics.adaptive import Rows
 from klimb.numerics.arrays import Array
-from klimb.numerics.rules import Index
+from klimb.numerics.special import Index
 from klimb.numerics.threads import threads_for
 from klimb.numerics.tilted import tilted
 

@@ -1,12 +1,20 @@
-"""Special functions in the forms that keep their digits: differences, tails and scaled quantities."""
+"""Special functions in the forms that keep their digits, and the nodes of Gauss's rules."""
 
 from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.special import gammaln
 
 from klimb.numerics.arrays import Array
 
+Index: TypeAlias = "np.ndarray[Any, np.dtype[np.intp]]"
+Triple: TypeAlias = tuple[Array, Array, Array]
+CACHE_DOUBLES = 32768  # of one temporary
+LARGEST_EXPONENT = 1600.0  # exp(-x/2) underflows from here on
+SPAN = 9.3  # a Gaussian has less than 1e-19 of its mass, and of its low moments, outside this many deviations
 SQRT_2 = float(np.sqrt(2.0))
 SQRT_2PI = float(np.sqrt(2.0 * np.pi))
 HALF_LOG_2PI = float(0.5 * np.log(2.0 * np.pi))
@@ -163,3 +171,17 @@ def log_cosh_even(x: Array) -> tuple[Array, Array, Array, Array]:
         gamma[near] = 0.25 * (1.0 + gamma_near)
         curvature[near] = curvature_near / 64.0
     return value, -0.5 * gamma, curvature, bend
+
+
+@lru_cache(maxsize=8)
+def hermite(n: int) -> tuple[Array, Array]:
+    """Nodes and weights of Gauss-Hermite quadrature for the standard normal."""
+    z, weight = np.polynomial.hermite_e.hermegauss(n)
+    return np.asarray(z, dtype=np.float64), np.asarray(weight / weight.sum(), dtype=np.float64)
+
+
+@lru_cache(maxsize=8)
+def legendre(n: int) -> tuple[Array, Array]:
+    """Nodes and weights of Gauss-Legendre quadrature on (0, 1)."""
+    x, weight = np.polynomial.legendre.leggauss(n)
+    return np.asarray(0.5 * (x + 1.0), dtype=np.float64), np.asarray(0.5 * weight, dtype=np.float64)

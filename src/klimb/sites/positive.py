@@ -12,8 +12,7 @@ from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.quadrature import Landscape, gaussian_expectation
 from klimb.numerics.responses import lognormal_moments, sigmoid_moments
-from klimb.numerics.rules import SPAN, Index, Triple
-from klimb.numerics.special import HALF_LOG_2PI, expm1_minus, gamma_family, stirling_error
+from klimb.numerics.special import HALF_LOG_2PI, SPAN, Index, Triple, expm1_minus, gamma_family, stirling_error
 from klimb.sites.base import Expectation, Site, clean_data, positive_parameter
 
 SMALLEST_TAIL = 1e-290  # of a gamma distribution: below, its logarithm comes from the asymptotic form

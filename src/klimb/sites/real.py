@@ -14,9 +14,8 @@ from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.normal import half_normal_loss
 from klimb.numerics.quadrature import Landscape, WideTable, gaussian_expectation, geometric_edges, tabulate
 from klimb.numerics.responses import double_exponential_tilted, lognormal_moments
-from klimb.numerics.rules import SPAN, Index, Triple
 from klimb.numerics.search import monotone_root
-from klimb.numerics.special import HALF_LOG_2PI, SQRT_2, SQRT_2PI, expm1_minus, log_gamma_half_step
+from klimb.numerics.special import HALF_LOG_2PI, SPAN, SQRT_2, SQRT_2PI, Index, Triple, expm1_minus, log_gamma_half_step
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import Expectation, Site, clean_data, positive_parameter
 from klimb.sites.binary import Probit
