@@ -22,8 +22,8 @@ from klimb.active.inclusion import response_nodes
 from klimb.errors import InputError
 from klimb.numerics.adaptive import Rows, gaussian_average
 from klimb.numerics.arrays import Array
-from klimb.numerics.rules import hermite, legendre
 from klimb.numerics.softplus import folded_moments
+from klimb.numerics.special import hermite, legendre
 from klimb.sites.base import Site
 from klimb.sites.binary import Logistic
 from klimb.sites.local import SuperGaussian

@@ -23,8 +23,7 @@ from klimb.latents.prior import WeightPrior
 from klimb.latents.weights import Weights
 from klimb.linalg.matrix import CsrDesign, DesignMatrix
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import cholesky, row_blocks
-from klimb.numerics.threads import threads_for
+from klimb.numerics.dense import cholesky, row_blocks, threads_for
 
 PRECISE = 1e-5  # share of a deviation that inclusions may leave and still be told from rounding
 MOST_KEPT = 2**26  # numbers (512 MB) of products between pool and labelled rows that are kept from query to query

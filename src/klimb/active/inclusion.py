@@ -21,8 +21,8 @@ import numpy.typing as npt
 from klimb.infer.start import DIFFERENCE, newton_step
 from klimb.numerics.adaptive import Rows
 from klimb.numerics.arrays import Array
-from klimb.numerics.rules import legendre
 from klimb.numerics.search import monotone_root
+from klimb.numerics.special import legendre
 from klimb.sites.base import Expectation, Site
 from klimb.sites.local import SuperGaussian
 

@@ -134,8 +134,7 @@ def begin(journal: Any, data: str, quiet: bool, *, labels: tuple[str, ...] | Non
     from datetime import UTC, datetime
 
     from klimb.apps.label.items import items_of
-    from klimb.apps.label.journal import standing
-    from klimb.apps.label.settings import Settings, agree, same_data
+    from klimb.apps.label.journal import Settings, agree, same_data, standing
 
     if positive is not None:
         if labels is not None:

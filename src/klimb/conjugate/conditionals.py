@@ -17,11 +17,11 @@ from klimb.conjugate.families import (
     Normal,
     Wishart,
 )
-from klimb.conjugate.families.gamma import HALF_LOG_2PI
 from klimb.conjugate.means import Predictor, outer
 from klimb.conjugate.variables import Conditional, NetworkState, Plates, Variable, View, as_view, common_plates, sum_to
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.special import HALF_LOG_2PI
 
 
 @final

@@ -14,11 +14,11 @@ from scipy.special import gammaln
 
 from klimb.conjugate import families
 from klimb.conjugate.families import Family, Naturals
-from klimb.conjugate.families.gamma import HALF_LOG_2PI
 from klimb.conjugate.means import packed, unpacked
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float, refuse
+from klimb.numerics.special import HALF_LOG_2PI
 
 
 class Emission(ABC):

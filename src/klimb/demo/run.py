@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klimb.report.digits import percent
-from klimb.report.text import table
+from klimb.report.text import percent, table
 
 if TYPE_CHECKING:
     from klimb.models.formula_fit import FormulaFit

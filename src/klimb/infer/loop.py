@@ -12,7 +12,7 @@ from klimb.errors import InputError
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import History, Iteration, Result, Status
 from klimb.latents.base import Latent, Posterior
-from klimb.numerics.threads import threads_for
+from klimb.numerics.dense import threads_for
 from klimb.sites.base import Site
 
 Callback: TypeAlias = Callable[[Iteration], Any]

@@ -28,8 +28,7 @@ from klimb.infer.result import History, Iteration, Result, Status
 from klimb.latents.base import Latent, as_latent
 from klimb.linalg.matrix import DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import cholesky, log_det_from_cholesky, triangular_inverse
-from klimb.numerics.threads import threads_for
+from klimb.numerics.dense import cholesky, log_det_from_cholesky, threads_for, triangular_inverse
 from klimb.rows.kernel_rows import KernelRows
 from klimb.rows.source import Index, shuffled_batches
 from klimb.sites.base import Expectation, Site

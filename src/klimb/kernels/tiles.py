@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from klimb.numerics.arrays import Array
-from klimb.numerics.threads import threads_for
+from klimb.numerics.dense import threads_for
 
 TILE_COLUMNS = 512
 TILE_DOUBLES = 65_536  # half a MiB: a tile and what is computed beside it stay in the second-level cache

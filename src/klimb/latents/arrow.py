@@ -17,8 +17,7 @@ from klimb.latents.weights_posterior import (
     with_rest,
 )
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import row_blocks
-from klimb.numerics.threads import threads_for
+from klimb.numerics.dense import row_blocks, threads_for
 
 
 @final

@@ -21,8 +21,7 @@ from klimb.latents.weights_posterior import (
     with_rest,
 )
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import row_blocks
-from klimb.numerics.threads import threads_for
+from klimb.numerics.dense import row_blocks, threads_for
 
 FEW_ROWS = 64  # up to which squares of a root are quicker than covariances
 CANCELLED = 1e-7  # variance over what it would be if nothing cancelled, below which digits are lost

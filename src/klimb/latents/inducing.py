@@ -18,8 +18,7 @@ from klimb.latents.weights import PrimalFactor, Weights
 from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import BlockedDesign, DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.dense import Whitener, check_symmetric, psd_square_root, row_blocks, triangular_solve
-from klimb.numerics.threads import threads_for
+from klimb.numerics.dense import Whitener, check_symmetric, psd_square_root, row_blocks, threads_for, triangular_solve
 
 
 @final

@@ -23,10 +23,10 @@ from klimb.numerics.dense import (
     psd_square_root,
     row_blocks,
     symmetric_from_lower,
+    threads_for,
     triangular_inverse,
     triangular_solve,
 )
-from klimb.numerics.threads import threads_for
 
 MOST_KEPT = 12  # factors that a latent remembers: one per output
 FAINT = 1e-50  # a correlation that is none

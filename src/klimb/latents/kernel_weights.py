@@ -15,8 +15,7 @@ from klimb.latents.kernel import DenseFactor, kernel_factor
 from klimb.latents.markov import Markov
 from klimb.latents.weights_posterior import Index, WeightPosterior, register, with_rest
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.dense import psd_square_root, row_blocks, symmetric_from_lower
-from klimb.numerics.threads import threads_for
+from klimb.numerics.dense import psd_square_root, row_blocks, symmetric_from_lower, threads_for
 
 
 @final

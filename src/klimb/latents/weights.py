@@ -34,9 +34,9 @@ from klimb.numerics.dense import (
     log_det_from_cholesky,
     row_blocks,
     symmetric_from_lower,
+    threads_for,
     triangular_inverse,
 )
-from klimb.numerics.threads import threads_for
 
 Form = Literal["auto", "primal", "dual"]
 MOST_DETACHED = 2**26  # entries (512 MiB) of a dual form's weights without their data; beyond it those stay

@@ -21,8 +21,7 @@ from klimb.errors import InputError
 from klimb.latents.base import draws_from
 from klimb.linalg.matrix import DesignMatrix, as_design
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import row_blocks
-from klimb.numerics.threads import threads_for
+from klimb.numerics.dense import row_blocks, threads_for
 
 Index = npt.NDArray[np.intp]
 

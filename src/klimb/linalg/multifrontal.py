@@ -11,8 +11,6 @@ from __future__ import annotations
 from typing import final
 
 import numpy as np
-from scipy.linalg.blas import dsyrk, dtrsm
-from scipy.linalg.lapack import dpotrf, dpotri
 
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.fronts import FrontTree, Placement
@@ -26,6 +24,9 @@ class FrontFactor:
     """L of P M P' = L L' in panels, for ``values`` of the lower triangle in the order of ``tree.lower``."""
 
     def __init__(self, tree: FrontTree, values: Array) -> None:
+        from scipy.linalg.blas import dsyrk, dtrsm
+        from scipy.linalg.lapack import dpotrf
+
         self.tree = tree
         buffer = np.zeros(tree.length)
         buffer[tree.entries] = values
@@ -53,6 +54,8 @@ class FrontFactor:
 
     def forward(self, x: Array) -> Array:
         """L^-1 x in place; x of shape (n, k) is in the order of elimination."""
+        from scipy.linalg.blas import dtrsm
+
         for (top, below), front in zip(self.panels, self.tree.fronts, strict=True):
             y = x[front.begin:front.end]
             dtrsm(1.0, top.T, y.T, side=1, lower=0, overwrite_b=1)
@@ -62,6 +65,8 @@ class FrontFactor:
 
     def backward(self, x: Array) -> Array:
         """L^-T x in place."""
+        from scipy.linalg.blas import dtrsm
+
         for (top, below), front in zip(reversed(self.panels), reversed(self.tree.fronts), strict=True):
             y = x[front.begin:front.end]
             if len(below):
@@ -80,6 +85,9 @@ class FrontFactor:
         Z22 is known when the parent is done, because the boundary of a front lies among its parent's rows (Takahashi's
         recursion in blocks). Entries of Z outside the panels are never needed.
         """
+        from scipy.linalg.blas import dtrsm
+        from scipy.linalg.lapack import dpotri
+
         tree = self.tree
         buffer = np.empty(tree.length)
         known: dict[int, Array] = {}

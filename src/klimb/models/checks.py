@@ -21,8 +21,8 @@ from scipy.special import chdtr, chdtrc, fdtrc, ndtr, stdtr
 from klimb.errors import KlimbError
 from klimb.models.check_view import FEWEST_ROWS, MOST_LEVELS, CheckView, ScoreTest, kurtosis_score, skew_score, trend
 from klimb.numerics.arrays import Array
-from klimb.report.digits import plain
 from klimb.report.records import Checks, Finding
+from klimb.report.text import plain
 from klimb.rows.columns import Codes
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from klimb.models.model import HyperMode, Model
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.sites.base import Site
 from klimb.sites.binary import Logistic
-from klimb.sites.softmax import Softmax
+from klimb.sites.classes import Softmax
 
 
 @final

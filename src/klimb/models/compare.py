@@ -10,8 +10,7 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.models.loo import LeaveOneOut
-from klimb.report.digits import plain
-from klimb.report.text import table
+from klimb.report.text import plain, table
 
 if TYPE_CHECKING:
     from klimb.models.fit import Fit

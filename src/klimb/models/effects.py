@@ -10,8 +10,8 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.formula.factors import LevelFactor
 from klimb.models.prediction import checked_interval, class_columns, latent_columns, mean_columns
-from klimb.report.digits import plain
 from klimb.report.records import EffectCurve
+from klimb.report.text import plain
 
 if TYPE_CHECKING:
     from klimb.formula.numeric import FormulaVariable

@@ -14,7 +14,7 @@ from klimb.formula.factors import INTERCEPT, BasisFactor, Factor, LevelFactor, P
 from klimb.formula.nodes import Name, Operation
 from klimb.likelihoods import Likelihood, Observed
 from klimb.priors import PositivePrior
-from klimb.report.digits import plain
+from klimb.report.text import plain
 from klimb.rows.columns import count, is_number
 from klimb.rows.frames import Frame
 from klimb.terms.base import Coded, Dense, TermBlock

@@ -11,7 +11,6 @@ import numpy as np
 
 from klimb.models.prediction import checked_interval
 from klimb.report.diagnostics import calibration, pit_histogram, quantile_residuals
-from klimb.report.digits import plain
 from klimb.report.records import (
     CalibrationBins,
     Fact,
@@ -21,6 +20,7 @@ from klimb.report.records import (
     Loo,
     PitHistogram,
 )
+from klimb.report.text import plain
 
 if TYPE_CHECKING:
     from klimb.models.formula_fit import FormulaFit

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from klimb.report.digits import plain
-from klimb.report.text import coefficient_cells, table, visible
+from klimb.report.text import coefficient_cells, plain, table, visible
 
 if TYPE_CHECKING:
     from klimb.models.fit import Fit

@@ -16,8 +16,8 @@ from klimb.models.components import Components
 from klimb.numerics.arrays import Array
 from klimb.numerics.mixtures import mixture_moments
 from klimb.numerics.pareto import RELIABLE
-from klimb.report.digits import plain
 from klimb.report.records import Fact, TrustSummary
+from klimb.report.text import plain
 from klimb.trust import Trust
 from klimb.trust.verdict import FEWEST_EFFECTIVE, MEAN_ERROR, MODE_ODDS, SD_ERROR, Verdict, Word
 

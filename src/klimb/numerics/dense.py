@@ -1,20 +1,29 @@
-"""Dense linear algebra close to LAPACK: Cholesky that raises, triangular inverses, square roots of PSD matrices."""
+"""Dense linear algebra close to LAPACK: Cholesky that raises, triangular inverses, roots of PSD matrices, threads.
+
+Many small calls are slower with several threads than with one, by an order of magnitude where the machine is busy.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import final
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.numerics.arrays import Array
 
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
+
 CACHE_DOUBLES = 131_072  # 1 MiB: a block of rows and its product stay in the second-level cache of today's cores
 SMALLEST_HALF = 64  # rows up to which a triangular inverse is left to LAPACK
 SYMMETRY_TOLERANCE = 1e-8  # relative to the largest entry: what float32 kernels and sums in another order leave
 EIGENVALUE_TOLERANCE = 1e-8  # relative to the largest eigenvalue: below it a negative one is taken for rounding
 WELL_CONDITIONED = 1e-5  # ratio of pivots from which multiplying by the inverse keeps as many digits as solving
+LARGE = 3000  # rows of a dense matrix from which its factorisation (half a second) gains more than it risks
 
 
 def row_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
@@ -193,3 +202,24 @@ class Whitener:
         for block in row_blocks(*rows.shape):
             apply(1.0, self._factor, rows[block].T, lower=1, overwrite_b=1)
         return rows
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    import scipy.linalg.blas  # noqa: F401  scipy brings a BLAS of its own, which must be loaded to be controlled
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+@contextmanager
+def threads_for(size: int) -> Iterator[None]:
+    """Within this context BLAS has one thread if the largest dense matrix has fewer than `LARGE` rows.
+
+    Otherwise it keeps whatever the user or the environment set.
+    """
+    if size >= LARGE:
+        yield
+        return
+    with _controller().limit(limits=1, user_api="blas"):
+        yield

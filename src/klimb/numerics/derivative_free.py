@@ -8,6 +8,7 @@ g is integrated by adaptive panels after a quadratic through m - s, m, m + s is 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 from numpy.polynomial import chebyshev
@@ -30,18 +31,15 @@ _LOWEST = -1e300
 _NOISE = 4.0 * np.finfo(np.float64).eps
 
 
-def _interpolation() -> tuple[Array, Array]:
-    """Chebyshev nodes on [-1, 1] and the matrix from values there to Chebyshev coefficients."""
+@cache
+def _interpolation() -> tuple[Array, Array, Array]:
+    """Chebyshev nodes on [-1, 1], the matrix from values there to Chebyshev coefficients, and that to powers."""
     k = np.arange(_DEGREE + 1)
     angle = np.pi * (k + 0.5) / (_DEGREE + 1)
     to_coefficients = 2.0 / (_DEGREE + 1) * np.cos(np.outer(k, angle))
     to_coefficients[0] *= 0.5
-    return np.cos(angle), to_coefficients
-
-
-_NODES, _TO_COEFFICIENTS = _interpolation()
-_TO_POWERS = np.array([np.pad(chebyshev.cheb2poly(row), (0, _DEGREE + 1 - len(chebyshev.cheb2poly(row))))
-                       for row in np.eye(_DEGREE + 1)])  # row k: the powers of T_k
+    powers = [chebyshev.cheb2poly(row) for row in np.eye(_DEGREE + 1)]
+    return np.cos(angle), to_coefficients, np.array([np.pad(row, (0, _DEGREE + 1 - len(row))) for row in powers])
 
 
 def derivative_free_moments(values: Values, m: Array, v: Array) -> Triple:
@@ -76,13 +74,14 @@ def _fill(values: Values, rest: Rows, m: Array, s: Array, out: Array) -> None:
 
 def _patch(values: Values, rows: Rows, m: Array, s: Array, radius: float) -> tuple[np.ndarray, Array]:
     """Whether g is smooth on [m - radius, m + radius], and the moments of its interpolant."""
-    g = values(rows, m + radius * _NODES[:, None])
-    coefficients = _TO_COEFFICIENTS @ g
+    nodes, to_coefficients, to_powers = _interpolation()
+    g = values(rows, m + radius * nodes[:, None])
+    coefficients = to_coefficients @ g
     size = np.abs(g).max(axis=0)
     noise = _NOISE * size
     smooth = (np.abs(coefficients[-4:]) <= noise).all(axis=0) & np.isfinite(size)
     coefficients[np.abs(coefficients) <= noise] = 0.0  # what is left of it is rounding, which derivatives would magnify
-    powers = _TO_POWERS.T @ coefficients
+    powers = to_powers.T @ coefficients
     # E x^k of x = (f - m)/radius ~ N(0, ratio^2), and the derivatives of the polynomial term by term
     ratio = (s / radius) ** 2
     moment = np.ones_like(m)

@@ -10,8 +10,7 @@ from scipy.special import erfcx, ndtr
 
 from klimb.numerics.arrays import Array
 from klimb.numerics.quadrature import Landscape, WideTable, gaussian_expectation, geometric_edges, tabulate
-from klimb.numerics.rules import LARGEST_EXPONENT, SPAN, Index, Triple, legendre
-from klimb.numerics.special import HALF_LOG_2PI, SQRT_2, SQRT_2PI
+from klimb.numerics.special import HALF_LOG_2PI, LARGEST_EXPONENT, SPAN, SQRT_2, SQRT_2PI, Index, Triple, legendre
 
 
 @lru_cache(maxsize=1)

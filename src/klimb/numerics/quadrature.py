@@ -24,7 +24,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from klimb.numerics.arrays import Array
-from klimb.numerics.rules import CACHE_DOUBLES, SPAN, SQRT_2PI, Index, Triple, hermite, legendre
+from klimb.numerics.special import CACHE_DOUBLES, SPAN, SQRT_2PI, Index, Triple, hermite, legendre
 
 GROWTH = 1.5  # of the panels with the distance from the centre
 FARTHEST = 5.0  # deviations between m and the centre that a table serves

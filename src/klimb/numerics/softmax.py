@@ -33,8 +33,8 @@ from scipy.special import ndtr, wrightomega
 
 from klimb.numerics.adaptive import Rows
 from klimb.numerics.arrays import Array
-from klimb.numerics.rules import Index
-from klimb.numerics.threads import threads_for
+from klimb.numerics.dense import threads_for
+from klimb.numerics.special import Index
 from klimb.numerics.tilted import tilted
 
 EULER = 0.57721566490153286061  # the mean of G

@@ -16,7 +16,7 @@ from scipy.special import ndtr
 
 from klimb.numerics.arrays import Array
 from klimb.numerics.normal import half_normal_loss
-from klimb.numerics.rules import SQRT_2PI, Index, Triple, legendre
+from klimb.numerics.special import SQRT_2PI, Index, Triple, legendre
 
 CHUNK = 4096
 # Largest v that is served by so many terms of the series in v, for a relative error of some 1e-15 in all three.

@@ -1,12 +1,21 @@
-"""Special functions in the forms that keep their digits: differences, tails and scaled quantities."""
+"""Special functions in the forms that keep their digits, and the nodes of Gauss's rules."""
 
 from __future__ import annotations
+
+from functools import lru_cache
+from math import factorial
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.special import gammaln
 
 from klimb.numerics.arrays import Array
 
+Index: TypeAlias = "np.ndarray[Any, np.dtype[np.intp]]"
+Triple: TypeAlias = tuple[Array, Array, Array]
+CACHE_DOUBLES = 32768  # of one temporary
+LARGEST_EXPONENT = 1600.0  # exp(-x/2) underflows from here on
+SPAN = 9.3  # a Gaussian has less than 1e-19 of its mass, and of its low moments, outside this many deviations
 SQRT_2 = float(np.sqrt(2.0))
 SQRT_2PI = float(np.sqrt(2.0 * np.pi))
 HALF_LOG_2PI = float(0.5 * np.log(2.0 * np.pi))
@@ -17,6 +26,7 @@ _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 /
 _DIGAMMA = (-1 / 12, 1 / 120, -1 / 252, 1 / 240, -1 / 132, 691 / 32760, -1 / 12)
 # Coefficients of a^-1, a^-3, ... in log gamma(a + 1/2) - log gamma(a) - log(a) / 2.
 _HALF_STEP = (-1 / 8, 1 / 192, -1 / 640, 17 / 14336, -31 / 18432, 691 / 180224)
+_EXPONENTIAL = tuple(1.0 / factorial(k) for k in range(2, 18))
 _SMALL = 0.3  # d / 2 below which the series of tanh is used
 
 
@@ -107,24 +117,27 @@ def _log_share(a: Array, b: Array) -> Array:
     return np.asarray(-np.log1p(b / a))
 
 
-def expm1_minus(u: Array) -> Array:
-    """exp(u) - 1 - u, with relative accuracy near 0 and infinity where it overflows.
+def exponentials(u: Array) -> tuple[Array, Array, Array]:
+    """exp(u), exp(u) - 1 and exp(u) - 1 - u, each with relative accuracy, and infinity where they overflow.
 
-    >>> float(expm1_minus(np.array([1e-9]))[0])
-    5.000000001666667e-19
+    >>> [float(part[0]) for part in exponentials(np.array([1e-9]))]
+    [1.000000001, 1.0000000005000001e-09, 5.000000001666667e-19]
     """
-    small = np.abs(u) < 0.7
-    x = np.where(small, u, 0.0)
-    total = np.full_like(x, 1.0 / 17.0)
-    for k in range(16, 2, -1):  # Horner's rule for 1/2 + x/6 + x^2/24 + ... = (1 + x/3 (1 + x/4 (1 + ...))) / 2
-        total *= x
-        total += 1.0
-        total /= k
-    total *= x
-    total += 1.0
-    series = 0.5 * x * x * total
-    with np.errstate(over="ignore"):
-        return np.where(small, series, np.expm1(u) - u)
+    with np.errstate(over="ignore", under="ignore"):
+        whole = np.asarray(np.exp(u))
+    excess = np.asarray(whole - 1.0)
+    rest = np.asarray(excess - u)
+    flat, near = np.ravel(u), np.flatnonzero(np.abs(u) < 0.7)
+    for begin in range(0, near.size, CACHE_DOUBLES // 4):  # Horner's rule for x^2 (1/2 + x/6 + x^2/24 + ...)
+        part = near[begin : begin + CACHE_DOUBLES // 4]
+        x = flat[part]
+        series = np.full_like(x, _EXPONENTIAL[-1])
+        for c in _EXPONENTIAL[-2::-1]:
+            series *= x
+            series += c
+        series *= x * x
+        rest.reshape(-1)[part], excess.reshape(-1)[part] = series, x + series
+    return whole, excess, rest
 
 
 def _tanh_coefficients(count: int) -> list[float]:
@@ -163,3 +176,17 @@ def log_cosh_even(x: Array) -> tuple[Array, Array, Array, Array]:
         gamma[near] = 0.25 * (1.0 + gamma_near)
         curvature[near] = curvature_near / 64.0
     return value, -0.5 * gamma, curvature, bend
+
+
+@lru_cache(maxsize=8)
+def hermite(n: int) -> tuple[Array, Array]:
+    """Nodes and weights of Gauss-Hermite quadrature for the standard normal."""
+    z, weight = np.polynomial.hermite_e.hermegauss(n)
+    return np.asarray(z, dtype=np.float64), np.asarray(weight / weight.sum(), dtype=np.float64)
+
+
+@lru_cache(maxsize=8)
+def legendre(n: int) -> tuple[Array, Array]:
+    """Nodes and weights of Gauss-Legendre quadrature on (0, 1)."""
+    x, weight = np.polynomial.legendre.leggauss(n)
+    return np.asarray(0.5 * (x + 1.0), dtype=np.float64), np.asarray(0.5 * weight, dtype=np.float64)

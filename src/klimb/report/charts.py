@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from statistics import NormalDist
 
 from klimb.errors import width
-from klimb.report.digits import percent, plain
 from klimb.report.records import BoundTrace, CalibrationBins, CoefficientRow, EffectCurve, GroupEffects, PitHistogram
 from klimb.report.svg import CHARACTER, AxisScale, Panel, shorten, span
+from klimb.report.text import percent, plain
 
 WIDE, HIGH = 380.0, 250.0
 INTERCEPT = "Intercept"

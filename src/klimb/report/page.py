@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from klimb.report import charts
-from klimb.report.digits import fixed, percent, plain
 from klimb.report.records import Checks, CoefficientRow, Fact, FitReport, Loo, TrustSummary
 from klimb.report.style import PAGE_STYLE
 from klimb.report.svg import STYLE, escape
-from klimb.report.text import coefficient_cells
+from klimb.report.text import coefficient_cells, fixed, percent, plain
 
 LOGO = ('<svg viewBox="0 0 40 24" aria-hidden="true"><path d="M2 22 13 7l6 8L28 3l10 19" fill="none"'
         ' stroke="currentColor" stroke-width="2.6" stroke-linejoin="round" stroke-linecap="round"/></svg>')

@@ -7,8 +7,8 @@ from typing import Any
 
 from klimb.errors import KlimbError
 from klimb.report.charts import coefficient_range
-from klimb.report.digits import percent
 from klimb.report.records import BoundTrace, CalibrationBins, CoefficientRow, EffectCurve, PitHistogram
+from klimb.report.text import percent
 
 MARK, SOFT = "#0c6a92", "#5a6a76"
 
@@ -36,11 +36,9 @@ def _one(ax: Any, size: tuple[float, float]) -> Any:
     return ax
 
 
-def _labelled(ax: Any, x: str, y: str = "") -> Any:
+def _labelled(ax: Any, x: str = "", y: str = "") -> Any:
     """The axes with their words, and without the lines that say nothing."""
-    ax.set_xlabel(_plain(x))
-    if y:
-        ax.set_ylabel(_plain(y))
+    ax.set(**{name: _plain(words) for name, words in (("xlabel", x), ("ylabel", y)) if words})
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
@@ -82,8 +80,7 @@ def plot_band(x: Any, center: Any, lower: Any, upper: Any, label: str, ax: Any =
     ax.axhline(0.0, color=SOFT, linestyle="--", linewidth=1)
     ax.fill_between(x, lower, upper, color=MARK, alpha=0.18, linewidth=0)
     ax.plot(x, center, color=MARK, linewidth=2)
-    _labelled(ax, "", label)
-    return ax
+    return _labelled(ax, y=label)
 
 
 def plot_map(shapes: Sequence[Any], values: Any, label: str, ax: Any = None) -> Any:

@@ -14,8 +14,7 @@ from klimb.kernels.means import Mean
 from klimb.latents.inducing import Inducing
 from klimb.linalg.matrix import BlockedDesign, DenseDesign
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.dense import Whitener, psd_square_root
-from klimb.numerics.threads import threads_for
+from klimb.numerics.dense import Whitener, psd_square_root, threads_for
 from klimb.rows.source import ArrayRows, Index, RowSource, as_source
 
 STORED_LIMIT = 2**26  # entries (512 MiB) up to which rows are stored unless the user says otherwise

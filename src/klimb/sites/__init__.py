@@ -6,14 +6,13 @@ from klimb._stored import stored
 from klimb.sites.base import Expectation, Site
 from klimb.sites.binary import CLogLog, Logistic, Probit
 from klimb.sites.censored import Censored
+from klimb.sites.classes import Ordinal, Softmax
 from klimb.sites.counts import Binomial, NegativeBinomial, Poisson
 from klimb.sites.custom import Custom
 from klimb.sites.local import SuperGaussian
-from klimb.sites.ordinal import Ordinal
 from klimb.sites.positive import Beta, Exponential, Gamma, Weibull
 from klimb.sites.prediction import Prediction
 from klimb.sites.real import Gaussian, Laplace, StochasticVolatility, StudentT
-from klimb.sites.softmax import Softmax
 from klimb.sites.sparsity import ExponentialPower, Sech2
 from klimb.sites.stack import Stack
 from klimb.sites.wrappers import Cavity, Offset, Point, Weighted

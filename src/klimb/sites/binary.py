@@ -12,9 +12,8 @@ from scipy.special import wrightomega
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.normal import log_ndtr_derivatives, probit_moments
 from klimb.numerics.quadrature import Landscape, WideTable, gaussian_expectation, geometric_edges, tabulate
-from klimb.numerics.rules import LARGEST_EXPONENT, SPAN, Index, Triple
 from klimb.numerics.softplus import folded_moments, folded_point, unfold
-from klimb.numerics.special import log_cosh_even
+from klimb.numerics.special import LARGEST_EXPONENT, SPAN, Index, Triple, log_cosh_even
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import Expectation, Site, clean_labels
 from klimb.sites.even import EvenPart

@@ -11,7 +11,7 @@ from scipy.special import betainc, expit, gammaincc
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.responses import lognormal_moments, sigmoid_moments
 from klimb.numerics.softplus import folded_moments, folded_point, unfold
-from klimb.numerics.special import HALF_LOG_2PI, expm1_minus, log_binomial, log_cosh_even, stirling_error
+from klimb.numerics.special import HALF_LOG_2PI, exponentials, log_binomial, log_cosh_even, stirling_error
 from klimb.sites.base import Expectation, Site, clean_data, parameter, positive_parameter
 from klimb.sites.even import EvenPart
 
@@ -139,9 +139,9 @@ def rate_expectation(y: Array, log_rate: Array, v: Array) -> Expectation:
     weight = np.where(positive, y, 1.0)
     with np.errstate(over="ignore", under="ignore"):
         u = log_rate + 0.5 * v - np.log(weight)
-        excess = np.expm1(u)
-        gamma = weight * np.exp(u)
-        value = np.where(positive, -weight * (expm1_minus(u) + 0.5 * v), -gamma)
+        whole, excess, rest = exponentials(u)
+        gamma = weight * whole
+        value = np.where(positive, -weight * (rest + 0.5 * v), -gamma)
         return Expectation(value, np.where(positive, weight * excess, gamma), gamma)
 
 

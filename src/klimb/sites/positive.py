@@ -12,8 +12,7 @@ from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.quadrature import Landscape, gaussian_expectation
 from klimb.numerics.responses import lognormal_moments, sigmoid_moments
-from klimb.numerics.rules import SPAN, Index, Triple
-from klimb.numerics.special import HALF_LOG_2PI, expm1_minus, gamma_family, stirling_error
+from klimb.numerics.special import HALF_LOG_2PI, SPAN, Index, Triple, exponentials, gamma_family, stirling_error
 from klimb.sites.base import Expectation, Site, clean_data, positive_parameter
 
 SMALLEST_TAIL = 1e-290  # of a gamma distribution: below, its logarithm comes from the asymptotic form
@@ -84,8 +83,9 @@ def _unit_expectation(y: Array, m: Array, v: Array) -> Expectation:
     positive = y > 0.0
     with np.errstate(over="ignore", under="ignore"):
         u = m + 0.5 * v + np.log(np.where(positive, y, 1.0))
-        value = np.where(positive, -(expm1_minus(u) + 0.5 * v), m)
-        return Expectation(value, np.where(positive, np.expm1(u), -1.0), np.where(positive, np.exp(u), 0.0))
+        whole, excess, rest = exponentials(u)
+        value = np.where(positive, -(rest + 0.5 * v), m)
+        return Expectation(value, np.where(positive, excess, -1.0), np.where(positive, whole, 0.0))
 
 
 @final
@@ -120,9 +120,8 @@ class Gamma(Site):
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         with np.errstate(over="ignore", under="ignore"):
-            u = np.log(y) - m + 0.5 * v
-            value = -self.shape * (expm1_minus(u) + 0.5 * v)
-            return Expectation(value, -self.shape * np.expm1(u), self.shape * np.exp(u))
+            whole, excess, rest = exponentials(np.log(y) - m + 0.5 * v)
+            return Expectation(-self.shape * (rest + 0.5 * v), -self.shape * excess, self.shape * whole)
 
     def point(self, y: Array, f: Array) -> Expectation:
         return self.oracle(y, f, np.zeros(()))
@@ -183,7 +182,8 @@ class Weibull(Site):
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         with np.errstate(over="ignore", under="ignore"):
             u = m + 0.5 * v + self.shape * np.log(y)  # log E of the cumulative hazard
-            return Expectation(-(expm1_minus(u) + 0.5 * v), np.expm1(u), np.exp(u))
+            whole, excess, rest = exponentials(u)
+            return Expectation(-(rest + 0.5 * v), excess, whole)
 
     def point(self, y: Array, f: Array) -> Expectation:
         return self.oracle(y, f, np.zeros(()))

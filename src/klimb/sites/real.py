@@ -14,9 +14,17 @@ from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.normal import half_normal_loss
 from klimb.numerics.quadrature import Landscape, WideTable, gaussian_expectation, geometric_edges, tabulate
 from klimb.numerics.responses import double_exponential_tilted, lognormal_moments
-from klimb.numerics.rules import SPAN, Index, Triple
 from klimb.numerics.search import monotone_root
-from klimb.numerics.special import HALF_LOG_2PI, SQRT_2, SQRT_2PI, expm1_minus, log_gamma_half_step
+from klimb.numerics.special import (
+    HALF_LOG_2PI,
+    SPAN,
+    SQRT_2,
+    SQRT_2PI,
+    Index,
+    Triple,
+    exponentials,
+    log_gamma_half_step,
+)
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import Expectation, Site, clean_data, positive_parameter
 from klimb.sites.binary import Probit
@@ -284,9 +292,9 @@ class StochasticVolatility(RealSite):
         moved = y != 0.0
         with np.errstate(over="ignore", under="ignore"):
             u = 2.0 * np.log(np.where(moved, np.abs(y), 1.0)) - m + 0.5 * v
-            value = np.where(moved, -0.5 * (expm1_minus(u) + 0.5 * v), -0.5 * m)
-            alpha = np.where(moved, -0.5 * np.expm1(u), 0.5)
-            return Expectation(value, alpha, np.where(moved, 0.5 * np.exp(u), 0.0))
+            whole, excess, rest = exponentials(u)
+            value, alpha = np.where(moved, -0.5 * (rest + 0.5 * v), -0.5 * m), np.where(moved, -0.5 * excess, 0.5)
+            return Expectation(value, alpha, np.where(moved, 0.5 * whole, 0.0))
 
     def point(self, y: Array, f: Array) -> Expectation:
         return self.oracle(y, f, np.zeros(()))

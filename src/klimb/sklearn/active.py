@@ -54,9 +54,7 @@ class ActiveClassifier(ClassifierMixin, Estimator):
 
     def __init__(self, *, strategy: str = "bald", cov: Any = 1.0, prior: str = "gaussian", scale: float = 1.0,
                  fit_intercept: bool = True, classes: Any = None, initial: int = 5, random_state: Any = 0) -> None:
-        self.strategy, self.cov, self.prior, self.scale = strategy, cov, prior, scale
-        self.fit_intercept, self.classes = fit_intercept, classes
-        self.initial, self.random_state = initial, random_state
+        self._keep(locals())
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """The pool, and the labels that are known so far."""

@@ -25,6 +25,11 @@ TINY = 1e-6  # probabilities below this have few digits left as what others leav
 class Estimator(BaseEstimator):
     """Checked input for all estimators; sparse matrices are CSR from here on. ``fit_`` is a `Fit`, or a list."""
 
+    def _keep(self, given: dict[str, Any]) -> None:
+        """The arguments of a constructor as attributes of their names, as scikit-learn wants them: unchanged."""
+        for name in self._get_param_names():
+            setattr(self, name, given[name])
+
     def _checked_rows(self, X: Any) -> Any:
         check_is_fitted(self)
         return validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64)

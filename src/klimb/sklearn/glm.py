@@ -98,13 +98,7 @@ class GLMRegressor(_RidgeModel, LinearRegressor, GrowingRegressor):
 
     def __init__(self, family: Any = "gaussian", *, prior_scale: Any = "auto", dispersion: Any = "auto",
                  fit_intercept: bool = True, standardize: Any = "auto", tol: float = 1e-6, max_iter: int = 100) -> None:
-        self.family = family
-        self.prior_scale = prior_scale
-        self.dispersion = dispersion
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.tol = tol
-        self.max_iter = max_iter
+        self._keep(locals())
 
     def _target(self) -> tuple[Any, Any]:
         return self.family, self.dispersion
@@ -157,13 +151,7 @@ class GLMClassifier(_RidgeModel, Classifier):
 
     def __init__(self, link: str = "logit", *, multi_class: str = "softmax", prior_scale: Any = "auto",
                  fit_intercept: bool = True, standardize: Any = "auto", tol: float = 1e-6, max_iter: int = 100) -> None:
-        self.link = link
-        self.multi_class = multi_class
-        self.prior_scale = prior_scale
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.tol = tol
-        self.max_iter = max_iter
+        self._keep(locals())
 
     def _set(self, fits: list[Fit]) -> Self:
         self._hold(fits)

@@ -114,16 +114,7 @@ class GPRegressor(_GaussianProcess, GrowingRegressor):
     def __init__(self, likelihood: Any = "gaussian", *, kernel: Any = "Matern52", variance: Any = "auto",
                  lengthscale: Any = "auto", ard: Any = "auto", dispersion: Any = "auto", inducing: Any = "auto",
                  standardize: bool = True, tol: float = 1e-6, max_iter: int = 100) -> None:
-        self.likelihood = likelihood
-        self.kernel = kernel
-        self.variance = variance
-        self.lengthscale = lengthscale
-        self.ard = ard
-        self.dispersion = dispersion
-        self.inducing = inducing
-        self.standardize = standardize
-        self.tol = tol
-        self.max_iter = max_iter
+        self._keep(locals())
 
     def _target(self) -> tuple[Any, Any]:
         return self.likelihood, self.dispersion
@@ -165,13 +156,4 @@ class GPClassifier(_GaussianProcess, Classifier):
     def __init__(self, link: str = "logit", *, multi_class: str = "softmax", kernel: Any = "Matern52",
                  variance: Any = "auto", lengthscale: Any = "auto", ard: Any = "auto", inducing: Any = "auto",
                  standardize: bool = True, tol: float = 1e-6, max_iter: int = 100) -> None:
-        self.link = link
-        self.multi_class = multi_class
-        self.kernel = kernel
-        self.variance = variance
-        self.lengthscale = lengthscale
-        self.ard = ard
-        self.inducing = inducing
-        self.standardize = standardize
-        self.tol = tol
-        self.max_iter = max_iter
+        self._keep(locals())

@@ -135,12 +135,7 @@ class SparseLinearRegressor(LinearRegressor):
 
     def __init__(self, prior: str = "auto", *, prior_scale: Any = "auto", noise: Any = "auto",
                  fit_intercept: bool = True, tol: float = 1e-6, max_iter: int = 100) -> None:
-        self.prior = prior
-        self.prior_scale = prior_scale
-        self.noise = noise
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
+        self._keep(locals())
 
     def _target(self) -> tuple[Any, Any]:
         return "gaussian", self.noise

@@ -91,10 +91,31 @@ class ParameterBlock(ABC):
         raise NotImplementedError
 
 
+class SingleParameter(ParameterBlock):
+    """One parameter; a `Fixed` prior holds it."""
+
+    name: str
+    prior: Prior | None
+
+    @property
+    def free(self) -> bool:
+        return not isinstance(self.prior, Fixed)
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.name,) if self.free else ()
+
+    def printed(self) -> dict[str, str]:
+        return {self.name: "flat" if self.prior is None else str(self.prior)}
+
+    def to_stan(self, theta: Array) -> tuple[Array, ...]:
+        return (np.asarray(self.value(theta)),) if self.free else ()
+
+
 @final
 @stored("parameter.positive")
 @dataclass(frozen=True, eq=False)
-class PositiveParameter(ParameterBlock):
+class PositiveParameter(SingleParameter):
     """One positive parameter, by its logarithm; a `Fixed` prior holds it.
 
     >>> from klimb.priors import exponential, fixed
@@ -109,14 +130,6 @@ class PositiveParameter(ParameterBlock):
     unit: float = 1.0  # limits of a search are in this unit
     least: float = 0.0  # a search stays above
     kind: RowKind = "parameter"
-
-    @property
-    def free(self) -> bool:
-        return not isinstance(self.prior, Fixed)
-
-    @property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (self.name,) if self.free else ()
 
     @property
     def start(self) -> Array:  # type: ignore[override]
@@ -148,18 +161,12 @@ class PositiveParameter(ParameterBlock):
     def reported(self, theta: Array) -> Array:
         return np.exp(theta)
 
-    def printed(self) -> dict[str, str]:
-        return {self.name: str(self.prior)}
-
     def stan(self, name: str) -> StanPart:
         if not isinstance(self.prior, PositivePrior):
             held = f"real<lower=0> {name};" + said(f"{self.name}, held")
             return StanPart(data=(held,), values={name: self.value(np.zeros(0))}, value=name)
         return StanPart(parameters=(f"real<lower=0> {name};" + said(self.name),), names=(name,),
                         model=(f"target += {self.prior.stan(name)};",), value=name)
-
-    def to_stan(self, theta: Array) -> tuple[Array, ...]:
-        return (np.asarray(math.exp(theta[0])),) if self.free else ()
 
     def from_stan(self, draws: Sequence[Array]) -> Array:
         return np.log(draws[0])[:, None]
@@ -168,7 +175,7 @@ class PositiveParameter(ParameterBlock):
 @final
 @stored("parameter.real")
 @dataclass(frozen=True, eq=False)
-class RealParameter(ParameterBlock):
+class RealParameter(SingleParameter):
     """One parameter on the whole line, with a normal prior or a flat one."""
 
     name: str
@@ -176,10 +183,6 @@ class RealParameter(ParameterBlock):
     begin: float = 0.0
     limits: tuple[float, float] = (-math.inf, math.inf)
     kind: RowKind = "parameter"
-
-    @property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (self.name,)
 
     @property
     def start(self) -> Array:  # type: ignore[override]
@@ -209,17 +212,11 @@ class RealParameter(ParameterBlock):
     def reported(self, theta: Array) -> Array:
         return np.array(theta)
 
-    def printed(self) -> dict[str, str]:
-        return {self.name: "flat" if self.prior is None else str(self.prior)}
-
     def stan(self, name: str) -> StanPart:
         prior = self.prior
         line = "" if prior is None else f"target += normal_lpdf({name} | {literal(prior.mean)}, {literal(prior.sd)});"
         return StanPart(parameters=(f"real {name};" + said(self.name),), names=(name,), model=(line,) if line else (),
                         value=name)
-
-    def to_stan(self, theta: Array) -> tuple[Array, ...]:
-        return (np.asarray(theta[0]),)
 
     def from_stan(self, draws: Sequence[Array]) -> Array:
         return draws[0][:, None]

@@ -13,7 +13,7 @@ from klimb._stan import StanPart, literal, said
 from klimb._stored import stored
 from klimb.numerics.arrays import Array
 from klimb.priors import Beta, Fixed, PCCorrelation, Prior, Uniform
-from klimb.theta.base import ParameterBlock, RowKind, Scale
+from klimb.theta.base import RowKind, Scale, SingleParameter
 
 LIMIT = 14.0  # of the logit in a search: 8e-7 of the way from a limit
 STEP = 1e-5  # of differences of log densities, which are known to all digits
@@ -22,7 +22,7 @@ STEP = 1e-5  # of differences of log densities, which are known to all digits
 @final
 @stored("parameter.bounded")
 @dataclass(frozen=True, eq=False)
-class BoundedParameter(ParameterBlock):
+class BoundedParameter(SingleParameter):
     """A parameter between ``low`` and ``high``; a `Fixed` prior holds it.
 
     >>> block = BoundedParameter("phi", Beta(1.0, 1.0), 0.0, 1.0)
@@ -36,14 +36,6 @@ class BoundedParameter(ParameterBlock):
     high: float
     begin: float = 0.5  # share of the way
     kind: RowKind = "field"
-
-    @property
-    def free(self) -> bool:
-        return not isinstance(self.prior, Fixed)
-
-    @property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (self.name,) if self.free else ()
 
     @property
     def start(self) -> Array:  # type: ignore[override]
@@ -98,9 +90,6 @@ class BoundedParameter(ParameterBlock):
     def reported(self, theta: Array) -> Array:
         return self._from_logit(theta)
 
-    def printed(self) -> dict[str, str]:
-        return {self.name: str(self.prior)}
-
     def signed(self) -> tuple[bool, ...]:
         return (self.low < 0.0,) * self.size
 
@@ -124,9 +113,6 @@ class BoundedParameter(ParameterBlock):
         limits = f"<lower={low}, upper={literal(self.high)}>"
         return StanPart(parameters=(f"real{limits} {name};" + said(self.name),), names=(name,),
                         model=(f"target += {density};",), value=name)
-
-    def to_stan(self, theta: Array) -> tuple[Array, ...]:
-        return (np.asarray(self.value(theta)),) if self.free else ()
 
     def from_stan(self, draws: Sequence[Array]) -> Array:
         return self._to_logit(draws[0])[:, None]

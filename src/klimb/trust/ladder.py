@@ -12,7 +12,7 @@ from klimb.infer.ep import ExpectationPropagation
 from klimb.infer.loop import run
 from klimb.infer.natural import Natural
 from klimb.infer.problem import Problem
-from klimb.numerics.threads import threads_for
+from klimb.numerics.dense import threads_for
 from klimb.sites.local import SuperGaussian
 from klimb.sites.wrappers import Cavity, Point
 from klimb.trust.weights import exact_site

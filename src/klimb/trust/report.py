@@ -15,8 +15,8 @@ from klimb.infer.result import Result, Status
 from klimb.latents.base import Posterior
 from klimb.latents.coordinates import Coordinates, coordinates_of
 from klimb.numerics.arrays import Array
+from klimb.numerics.dense import threads_for
 from klimb.numerics.pareto import khat_threshold
-from klimb.numerics.threads import threads_for
 from klimb.trust.directions import FEWEST, direction_khat, leading_directions
 from klimb.trust.importance import Sample, WeightedMoments, default_draws, draw, redraw
 from klimb.trust.ladder import Ladder, climb_ladder

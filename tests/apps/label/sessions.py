@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from klimb.apps.label.items import LabelItems, items_of
-from klimb.apps.label.journal import Journal
+from klimb.apps.label.journal import Journal, Settings
 from klimb.apps.label.session import Session
-from klimb.apps.label.settings import Settings
 
 GOOD = ["wonderful", "moving", "brilliant", "superb", "charming", "funny", "delightful", "warm"]
 BAD = ["dull", "boring", "awful", "tedious", "clumsy", "lifeless", "weak", "bland"]

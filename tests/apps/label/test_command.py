@@ -21,8 +21,7 @@ import pytest
 from tests.apps.label.sessions import end, labeller, open_session, request, reviews, work
 
 from klimb.apps.label.items import items_of
-from klimb.apps.label.journal import read
-from klimb.apps.label.settings import Settings
+from klimb.apps.label.journal import Settings, read
 from klimb.cli import run
 from klimb.cli.label import read_columns
 

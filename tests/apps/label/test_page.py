@@ -17,9 +17,8 @@ from tests.apps.label.browser import Browser, Page, program
 from tests.apps.label.sessions import HOSTILE, end, make_items, open_session
 
 from klimb.apps.label.items import LabelItems, items_of
-from klimb.apps.label.journal import NotSaved
+from klimb.apps.label.journal import NotSaved, Settings
 from klimb.apps.label.server import LabelServer
-from klimb.apps.label.settings import Settings
 
 pytestmark = pytest.mark.skipif(program() is None, reason="no chromium on the path: set KLIMB_CHROMIUM to run this")
 

@@ -16,9 +16,8 @@ import pytest
 from tests.apps.label.sessions import HOSTILE, end, make_items, open_session, request
 
 from klimb.apps.label.items import items_of
-from klimb.apps.label.journal import NotSaved, read
+from klimb.apps.label.journal import NotSaved, Settings, read
 from klimb.apps.label.server import LARGEST_BODY, MOST_CONNECTIONS, LabelServer
-from klimb.apps.label.settings import Settings
 from klimb.errors import InputError
 
 

@@ -12,10 +12,9 @@ import pytest
 from tests.apps.label.sessions import HOSTILE, end, labeller, make_items, open_session, work
 
 from klimb.apps.label.items import items_of
-from klimb.apps.label.journal import Journal, NotSaved, read
+from klimb.apps.label.journal import Journal, NotSaved, Settings, read
 from klimb.apps.label.model import Chooser
 from klimb.apps.label.session import OutOfStep, Session
-from klimb.apps.label.settings import Settings
 from klimb.errors import InputError
 
 TURNS = 45

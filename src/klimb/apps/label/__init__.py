@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from klimb.apps.label.items import LabelItems, items_of
-    from klimb.apps.label.journal import Journal
+    from klimb.apps.label.journal import Journal, Settings
     from klimb.apps.label.server import LabelServer
     from klimb.apps.label.session import Session
-    from klimb.apps.label.settings import Settings
 
 __all__ = ["Journal", "LabelItems", "LabelServer", "Session", "Settings", "items_of"]
 _HOME = {"LabelItems": "items", "items_of": "items", "Journal": "journal", "LabelServer": "server",
-         "Session": "session", "Settings": "settings"}
+         "Session": "session", "Settings": "journal"}
 
 
 def __getattr__(name: str) -> Any:

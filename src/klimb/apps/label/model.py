@@ -28,8 +28,8 @@ import numpy as np
 from klimb.active import ActiveLearner
 from klimb.apps.label.figures import WINDOW, CurvePoint, kappa
 from klimb.apps.label.items import Index, LabelItems
+from klimb.apps.label.journal import Settings
 from klimb.apps.label.progress import Order
-from klimb.apps.label.settings import Settings
 from klimb.apps.label.view import Pushes
 from klimb.numerics.arrays import Array
 

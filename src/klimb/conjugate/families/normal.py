@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 
 from klimb.conjugate.families.base import Family, Naturals, generator, matvec, positive
-from klimb.conjugate.families.gamma import HALF_LOG_2PI, Gamma, Wishart, excess
+from klimb.conjugate.families.gamma import Gamma, Wishart, excess
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.special import HALF_LOG_2PI
 
 
 @final

@@ -147,8 +147,8 @@ def _fitted(N: int, D: int, rank: int, y: Array, site: Site | None, seed: int, t
     result = fit(evidence, start=start, tol=tol, max_iter=max_iter, callback=callback, improve=turned)
     factors = [result[x] for x in (u, v, across, down, relevance)]
     row_levels = factors[2] if pairs else Normal.from_natural(tuple(part[:, 0] for part in factors[2].natural))
-    return MatrixFactorisation(result, factors[0], factors[1], row_levels, factors[3], factors[4],  # type: ignore[arg-type]
-                               None if noise is None else result[noise], level)  # type: ignore[arg-type]
+    return MatrixFactorisation(result, factors[0], factors[1], row_levels, factors[3], factors[4],
+                               None if noise is None else result[noise], level)
 
 
 @final

@@ -13,8 +13,7 @@ from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import StackedOperator
 from klimb.linalg.operators.base import BLOCK_DOUBLES, Operator, as_row_indices
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import cholesky, log_det_from_cholesky, triangular_inverse
-from klimb.numerics.threads import threads_for
+from klimb.numerics.dense import cholesky, log_det_from_cholesky, threads_for, triangular_inverse
 
 PAIRS_AT_A_TIME = 2**20
 GATHER_COST = 100  # flops of a dense product that one gathered entry of the covariance costs
