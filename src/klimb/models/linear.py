@@ -227,9 +227,8 @@ class LinearModel(Model):
 
     @cached_property
     def latent(self) -> Latent:
-        fields = len(self.likelihood.fields)
-        parts = [self._latent_of(field) for field in range(fields)]
-        return parts[0] if fields == 1 else Outputs(parts)
+        parts = [self._latent_of(field) for field in range(len(self.likelihood.fields))]
+        return parts[0] if len(parts) == 1 else Outputs(parts)
 
     def _latent_of(self, field: int) -> Latent:
         rows = self._rows()
@@ -406,9 +405,8 @@ class LinearModel(Model):
             root = term.new(block, values) if new_levels else None
             if root is not None:
                 rest = rest + np.einsum("ij,ij->i", root, root)
-        fields = len(self.likelihood.fields)
         L = self._L(X, prepared.codes, prepared.values, self._sparse_columns(prepared))
-        return Functionals(L, rest, np.tile(prepared.shift, fields))
+        return Functionals(L, rest, np.tile(prepared.shift, len(self.likelihood.fields)))
 
     def _sparse_columns(self, rows: LinearRows) -> Any:
         """Sparse columns; those of rows beyond the nodes of a field may move with its parameters."""
