@@ -1,8 +1,9 @@
 """Hyperparameters integrated out by adaptive importance sampling, with its own verdict.
 
 The first points come from a t around the mode, split along the axes of the curvature as the objective falls to either
-side. Where the tail of the weights (k-hat) or their effective number is not good, t's are fitted to the weighted points
-and more are drawn, up to a limit. All points count, each against the mixture of all proposals it could have come from.
+side, and from one around zero for every sd that may be zero, whose log would have a tail without an end. A surrogate of
+the objective has to foretell it at points of its own choice; while it cannot, t's are fitted to the weighted points and
+more are drawn, up to a limit. All points count, each against the mixture of all proposals it could have come from.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from klimb.models.correction import Correction, Corrector, pooled_khat
 from klimb.models.search import Evaluator, HigherGround, Peak, Stopped
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import smooth_log_weights
-from klimb.numerics.proposals import SplitStudent, StudentMixture, fit_students
+from klimb.numerics.proposals import HalfLines, SplitStudent, StudentMixture, fit_students
 from klimb.numerics.surrogate import fit_surrogate, quadratics
 from klimb.theta import Theta
 
@@ -35,13 +36,17 @@ KEPT = 128  # points whose posterior of the weights is kept
 KEPT_CORRECTED = 64  # the same where each has to be corrected
 PROBE = 2.0  # where along an axis the width is measured, in sd
 WIDTHS = (0.4, 4.0)  # least and most of it
+FAR, FARTHER = 4.0, 2.0  # where a lower tail is looked at: in sd below the mode, and further down in theta
+SLOW, SLOPE = 7.0, 3.0  # fall in nats up to there, and beyond it per unit of theta, below which an sd may be zero
+LOW, WIDER = 24, 1.5  # points where such an sd is nearly zero, and the spread of the others there over that at the mode
 HIGHER = 0.5  # nats above the peak from which another one is climbed
 MEMORY = 2e8  # bytes of posteriors of weights that are remembered while points are drawn
 ANCHORS = 24  # fits whose sites may start others
 FALL = 12.0  # nats below the best up to which fits count for the surrogate between them
 ROUGHNESS = 0.5  # nats: its leave-one-out error up to which it is put to the test
 TESTED, TESTS = 48, 3  # points of its own choice, and how often it may try
-SMOOTH = 0.15  # nats: its error there from which no more fits are asked for
+LEFT = 0.25  # share of what a test has taught that may be left
+SMOOTH = 0.05  # change of a mean in sd, or of an sd, by those points from which no more fits are asked for
 CAP = 0.3  # nats above the best that it may claim
 MANY = 16_384  # points that it weighs
 GRID = 401  # points of a marginal's distribution function
@@ -54,11 +59,13 @@ BANDWIDTH = 0.3  # of its smoothing, in sd over the fifth root of the effective 
 class SampledTheta:
     """Weighted points of theta: ``log_weights`` are of target over proposal, so that their mean is the evidence.
 
-    ``more`` are points that were looked at to learn the objective, drawn from nothing with a density.
+    ``theta`` is in ``coordinates``. ``more`` are points that were looked at to learn the objective, drawn from nothing
+    with a density.
     """
 
+    coordinates: HalfLines
     theta: Array
-    values: Array  # the objective, relative to the peak's
+    values: Array  # the objective, relative to the peak's, and the volume of the coordinates
     log_weights: Array
     khat: float
     n_effective: float
@@ -66,6 +73,8 @@ class SampledTheta:
     more: Array
     more_values: Array
     smooth: bool = False  # whether a surrogate has foretold the values at points of its own choice
+    error: float = float("nan")  # by how much those points changed a mean in sd, or an sd; NaN before a test
+    before: float = float("nan")  # the same of the test before
 
     @property
     def weights(self) -> Array:
@@ -76,7 +85,10 @@ class SampledTheta:
 
 @final
 class _Points:
-    """Fits at points of theta, each from the sites of the nearest one that is remembered."""
+    """Fits at points of theta, each from the sites of the nearest one that is remembered.
+
+    Points come as places in the coordinates of `HalfLines`; a density of theta there has its Jacobian.
+    """
 
     def __init__(self, peak: Peak, axes: Array, evaluate: Evaluator, most: int) -> None:
         self._peak, self._inverse, self._evaluate, self._most = peak, np.linalg.inv(axes), evaluate, most
@@ -87,6 +99,8 @@ class _Points:
         self._correct = Corrector(peak.result)
         self._gain = self._correct.gain(peak.result)
         self.gains: dict[bytes, float] = {}  # of evidence over bound, beyond that at the peak
+        self.coordinates = HalfLines(np.full(len(axes), np.nan))
+        self.coordinates = self._looked_down(axes)
 
     @property
     def theta(self) -> Theta:
@@ -101,25 +115,38 @@ class _Points:
     def efficiency(self) -> float:
         return self._correct.efficiency
 
-    def part(self, theta: Array) -> tuple[WeightPosterior, Status, Correction | None] | None:
+    def _looked_down(self, axes: Array) -> HalfLines:
+        """Coordinates in which no lower tail is long: that of an sd which may be zero falls as its prior's does."""
+        covariance, mode = axes @ axes.T, self._peak.model.at
+        centre = np.full(len(mode), np.nan)
+        for j, sd in enumerate(np.sqrt(np.diagonal(covariance))):
+            tail = mode - FAR * covariance[:, j] / sd
+            lower = tail - FARTHER * np.eye(len(mode))[j]
+            fall = -self.objective(tail)
+            if fall < SLOW and -self.objective(lower) - fall < SLOPE * FARTHER:
+                centre[j] = mode[j] - 2.0 * sd
+        return HalfLines(centre)
+
+    def part(self, place: Array) -> tuple[WeightPosterior, Status, Correction | None] | None:
         """q of the weights at a point, remembered where that is cheap, else fitted again, and its correction."""
-        if theta.tobytes() in self._parts and not self.corrected:
-            return *self._parts[theta.tobytes()], None
+        if place.tobytes() in self._parts and not self.corrected:
+            return *self._parts[place.tobytes()], None
+        theta = self.coordinates.theta(place)
         found = self._evaluate(theta, start=self._nearest(theta))
         if found.result is None:
             return None
         return found.model.detach(found.result.posterior), found.result.status, self._correct(found.result)
 
     def _nearest(self, theta: Array) -> Posterior:
-        place = self._inverse @ (theta - self._peak.model.at)
-        return min(self._starts, key=lambda one: float(((one[0] - place) ** 2).sum()))[1]
+        whitened = self._inverse @ (theta - self._peak.model.at)
+        return min(self._starts, key=lambda one: float(((one[0] - whitened) ** 2).sum()))[1]
 
-    def objective(self, theta: Array) -> float:
+    def objective(self, place: Array) -> float:
         """Bound plus log prior relative to the peak, and the gain of evidence over bound where that matters.
 
         Minus infinity where nothing can be computed.
         """
-        peak = self._peak
+        peak, theta = self._peak, self.coordinates.theta(place)
         if (theta <= peak.model.theta.lower).any() or (theta >= peak.model.theta.upper).any():
             return -np.inf
         try:
@@ -134,13 +161,13 @@ class _Points:
         if plain > HIGHER:
             raise HigherGround(theta, found.result.posterior)
         gain = self._correct.gain(found.result) - self._gain if self.corrected and plain > -FALL else 0.0
-        self.gains[theta.tobytes()] = gain
+        self.gains[place.tobytes()] = gain
         if len(self._parts) < self._room and not self.corrected:
-            self._parts[theta.tobytes()] = found.model.detach(found.result.posterior), found.result.status
+            self._parts[place.tobytes()] = found.model.detach(found.result.posterior), found.result.status
         if len(self._starts) < ANCHORS:
-            place = self._inverse @ (theta - peak.model.at)
-            self._starts.append((place, replace(found.result.posterior, factor=None)))
-        return plain + gain
+            whitened = self._inverse @ (theta - peak.model.at)
+            self._starts.append((whitened, replace(found.result.posterior, factor=None)))
+        return plain + gain + float(self.coordinates.log_volume(place))
 
 
 def _bytes(part: WeightPosterior) -> int:
@@ -159,52 +186,60 @@ def adaptively(peak: Peak, axes: Array, evaluate: Evaluator, most: int) -> tuple
 
 def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledTheta:
     """Rounds of points, each from t's fitted to the weights so far, until a surrogate of the objective holds."""
-    d = len(axes)
+    d, mode = len(axes), points.coordinates.place(peak.model.at)
+    axes = points.coordinates.slopes(mode)[:, None] * axes
+    fold = points.coordinates.folded
     first = FIRST if most >= SPARING else FEWER
-    proposals: list[tuple[int, SplitStudent | StudentMixture]] = [(first, _first_proposal(peak, axes, points))]
+    fresh: list[tuple[int, Any]] = [(first, fold(_first_proposal(mode, axes, points)))]
+    fresh += [(LOW, fold(one)) for one in _near_zero(mode, axes, points)]
+    proposals: list[tuple[int, Any]] = []
     theta, values = np.zeros((0, d)), np.zeros(0)
-    more, more_values = np.zeros((0, d)), np.zeros(0)
+    more, more_values, error = np.zeros((0, d)), np.zeros(0), float("nan")
     while True:
-        count, proposal = proposals[-1]
-        new = proposal.draws(count, seed=len(proposals))
+        new = np.vstack([one.draws(count, seed=k) for k, (count, one) in enumerate(fresh, len(proposals) + 1)])
+        proposals += fresh
         theta = np.vstack([theta, new])
         values = np.concatenate([values, [points.objective(one) for one in new]])
-        found = _weighted(theta, values, proposals, more, more_values)
+        found = replace(_weighted(points.coordinates, theta, values, proposals, more, more_values), error=error)
         for _ in range(TESTS):
             tested = _tested(found, points, TESTED if most >= SPARING else FEWER // 2)
             if tested is None:
                 break
-            found, error = tested
-            more, more_values = found.more, found.more_values
+            tested = replace(tested, before=found.error)
+            found, more, more_values = tested, tested.more, tested.more_values
+            error = found.error
             if error <= SMOOTH:
                 return replace(found, smooth=True)
         if 2 * len(theta) > most or (found.khat < GOOD_KHAT and found.n_effective >= ENOUGH_EFFECTIVE):
             return found
         floor = 0.05 * axes @ axes.T
-        proposals.append((len(theta), fit_students(theta, found.weights, COMPONENTS, floor)))
+        fresh = [(len(theta), fold(fit_students(theta, found.weights, COMPONENTS, floor)))]
 
 
-def _tested(found: SampledTheta, points: _Points, count: int) -> tuple[SampledTheta, float] | None:
-    """The objective where the surrogate sees mass, and the error of what it foretold; None without a surrogate.
+def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | None:
+    """With the objective at points that the surrogate hangs on, and what they change; None without a surrogate.
 
-    Half of the points are likely ones, half are those that the sds of what is printed hang on: far out in the tails.
+    Half of the points are spread wider than the mass that it sees, half are those that the sds of what is printed hang
+    on: far out in the tails. ``error`` is by how much they would change a mean, in sd, or an sd.
     """
     smoothed = smoothed_points(found)
     if smoothed is None:
         return None
-    w = smoothed.weights
-    printed = np.column_stack(list(points.theta.reported(smoothed.theta).values()))
-    centre = w @ printed
-    away = (printed - centre) ** 2
-    pull = w * (away / np.maximum(w @ away, 1e-300)).max(axis=1)
-    chosen = np.unique(np.concatenate([_evenly(w, count // 2), _evenly(pull / pull.sum(), count // 2)]))
-    new = smoothed.theta[chosen]
-    values = np.array([points.objective(one) for one in new])
+    w, heights = smoothed.weights, smoothed.heights
+    printed = np.column_stack(list(points.theta.reported(points.coordinates.theta(smoothed.theta)).values()))
+    away = printed - w @ printed
+    away /= np.maximum(np.sqrt(w @ away**2), 1e-300)
+    wide, pull = w * np.exp(-0.5 * (heights - heights.max())), w * (away**2).max(axis=1)
+    chance = 0.5 * (wide / wide.sum() + pull / pull.sum())
+    chosen = _evenly(chance, count)
+    values = np.array([points.objective(one) for one in smoothed.theta[chosen]])
+    # Weights of the chosen points under the objective less those under the surrogate.
+    change = (w / chance)[chosen] / count * np.expm1(np.clip(values - heights[chosen], -FALL, FALL))
+    effects = change[:, None] * np.hstack([away[chosen], 0.5 * (away[chosen] ** 2 - 1.0)])
+    error = (np.abs(effects.sum(axis=0)) + np.sqrt((effects**2).sum(axis=0))).max(initial=0.0)
     known = np.isfinite(values)
-    missed = np.where(known, np.abs(np.where(known, values, 0.0) - smoothed.heights[chosen]), FALL)
-    more = replace(found, more=np.vstack([found.more, new[known]]),
-                   more_values=np.concatenate([found.more_values, values[known]]))
-    return more, float(np.sqrt(np.mean(np.minimum(missed, FALL) ** 2)))
+    return replace(found, more=np.vstack([found.more, smoothed.theta[chosen][known]]),
+                   more_values=np.concatenate([found.more_values, values[known]]), error=float(error))
 
 
 def _evenly(weights: Array, count: int) -> Any:
@@ -212,17 +247,29 @@ def _evenly(weights: Array, count: int) -> Any:
     return np.minimum(np.searchsorted(np.cumsum(weights), (np.arange(count) + 0.5) / count), len(weights) - 1)
 
 
-def _first_proposal(peak: Peak, axes: Array, points: _Points) -> SplitStudent:
-    d = len(axes)
+def _first_proposal(mode: Array, axes: Array, points: _Points) -> SplitStudent:
+    d, top = len(axes), points.objective(mode)
     widths = np.empty((d, 2))
     for k in range(d):
         for side, sign in enumerate((-1.0, 1.0)):
-            fall = -points.objective(peak.model.at + sign * PROBE * axes[:, k])
+            fall = top - points.objective(points.coordinates.inside(mode + sign * PROBE * axes[:, k]))
             widths[k, side] = np.clip(PROBE / np.sqrt(2.0 * max(fall, 1e-3)), *WIDTHS)
-    return SplitStudent(peak.model.at, axes, widths)
+    return SplitStudent(mode, axes, widths)
 
 
-def _weighted(theta: Array, values: Array, proposals: list[tuple[int, Any]], more: Array,
+def _near_zero(mode: Array, axes: Array, points: _Points) -> list[StudentMixture]:
+    """A t around zero of every half line, as wide as half the way from there to the mode."""
+    covariance, found = axes @ axes.T, []
+    for j in np.flatnonzero(~np.isnan(points.coordinates.centre)):
+        centre = mode.copy()
+        centre[j] = 0.0
+        spread = WIDER**2 * (covariance - np.outer(covariance[j], covariance[j]) / covariance[j, j])
+        spread[j, j] += (0.5 * mode[j]) ** 2
+        found.append(StudentMixture(np.ones(1), centre[None], np.linalg.cholesky(spread)[None]))
+    return found
+
+
+def _weighted(coordinates: HalfLines, theta: Array, values: Array, proposals: list[tuple[int, Any]], more: Array,
               more_values: Array) -> SampledTheta:
     """Weights against the mixture of all proposals, each counted as often as it drew."""
     log_w = values - mixture_log_density(theta, proposals)
@@ -230,7 +277,7 @@ def _weighted(theta: Array, values: Array, proposals: list[tuple[int, Any]], mor
     if not usable.any():
         raise Stopped
     smoothed = smooth_log_weights(np.where(usable, log_w, -np.inf))
-    return SampledTheta(theta, values, np.where(usable, log_w, -np.inf), smoothed.khat, smoothed.effective,
+    return SampledTheta(coordinates, theta, values, np.where(usable, log_w, -np.inf), smoothed.khat, smoothed.effective,
                         tuple(proposals), more, more_values)
 
 
@@ -276,7 +323,7 @@ def smoothed_points(found: SampledTheta) -> SmoothedTheta | None:
     inverse = np.linalg.inv(np.linalg.cholesky(spread + 1e-12 * np.trace(spread) * np.eye(len(spread))))
     z, values = (every[usable] - centre) @ inverse.T, values[usable]
     surrogate = fit_surrogate(z, values, share[usable])
-    if surrogate is None or surrogate.error > ROUGHNESS:
+    if surrogate is None or (surrogate.error > ROUGHNESS and not found.smooth):
         return None
     proposals, farthest = list(found.proposals), float((z**2).sum(axis=1).max())
     while True:
@@ -294,7 +341,8 @@ def smoothed_points(found: SampledTheta) -> SmoothedTheta | None:
             keep = w > 1e-6 * w.max()
             return SmoothedTheta(many[keep], w[keep] / w[keep].sum(), heights[keep], smoothed.khat, smoothed.effective)
         some = slice(None, None, max(len(many) // 4096, 1))
-        proposals.append((total, fit_students(many[some], w[some], COMPONENTS, 0.02 * spread)))
+        students = fit_students(many[some], w[some], COMPONENTS, 0.02 * spread)
+        proposals.append((total, found.coordinates.folded(students)))
 
 
 def calibrated(theta: Array, weights: Array, many: Array, many_weights: Array) -> Array:
@@ -318,7 +366,7 @@ def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Comp
     chosen, shares = _even_choice(found.theta, found.weights, np.linalg.inv(axes), count)
     every = [(k, share, at) for k, share in zip(chosen, shares, strict=True)
              if (at := points.part(found.theta[k])) is not None]
-    theta, w = np.array([found.theta[k] for k, _, _ in every]), np.array([share for _, share, _ in every])
+    theta, w = found.theta[[k for k, _, _ in every]], np.array([share for _, share, _ in every])
     status = next((at[1] for _, _, at in every if at[1] is not Status.CONVERGED), Status.CONVERGED)
     plain = tuple(at[0] for _, _, at in every)
     known = [(share, at[2]) for _, share, at in every if at[2] is not None]
@@ -348,11 +396,15 @@ def _with_marginals(found: SampledTheta, theta: Array, w: Array, parts: tuple[We
     smoothed = smoothed_points(found)
     many, many_weights = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
     khat, effective = found.khat, found.n_effective
+    error = 0.5 * float(np.sqrt(2.0 / effective))  # of an sd from so many draws of a normal distribution
+    if smoothed is not None:
+        error = float(np.nanmax([found.error, min(LEFT * found.before, SMOOTH), 0.0]))
     if smoothed is not None and found.smooth:
         khat, effective = smoothed.khat, smoothed.n_effective
     w = calibrated(theta, w / w.sum(), many, many_weights)
-    return Components(w, theta, parts, marginal_quantiles(many, many_weights), khat=khat, n_effective=effective,
-                      points=many, point_weights=many_weights)
+    every = found.coordinates.theta(many)
+    return Components(w, found.coordinates.theta(theta), parts, marginal_quantiles(every, many_weights), khat=khat,
+                      n_effective=effective, points=every, point_weights=many_weights, error=error)
 
 
 def _even_choice(theta: Array, weights: Array, inverse: Any, count: int) -> tuple[Any, Array]:

@@ -43,6 +43,7 @@ class Components:
     uncorrected: Components | None = None  # by q and its bound alone, where these have the exact posterior's moments
     efficiency: float = float("nan")  # of the importance weights behind that: effective draws over draws
     correction_khat: float = float("nan")  # the tail of those weights
+    error: float = 0.0  # of the sds of hyperparameters, relative, where those were integrated out by few points
 
     @property
     def marginal_points(self) -> tuple[Array, Array]:

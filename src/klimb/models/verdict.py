@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from klimb.models.components import Components
+from klimb.models.components import SCORES, Components, share_above
 from klimb.numerics.arrays import Array
 from klimb.numerics.mixtures import mixture_moments
 from klimb.numerics.pareto import RELIABLE
@@ -31,6 +31,7 @@ WRONG_MEAN, WRONG_SD = 0.2, 0.1  # errors of what is shown from which it cannot 
 PRECISION = 0.005  # relative error of an sd that no check goes below
 REMAINING = 0.1  # share of a correction that may be left
 MOST_COMPARED = 4000  # weights
+NEARLY, AT_ZERO = float(np.log(10.0)), 0.001  # an sd that may be zero has so much mass below a tenth of its median
 
 
 @final
@@ -82,14 +83,14 @@ def quick_trust(fit: Fit) -> FitTrust:
 
 def _judged(fit: Fit) -> tuple[Verdict, tuple[Fact, ...]]:
     components = fit.components
-    facts = _integration_facts(components)
+    facts = (*_integration_facts(components), *_near_zero(fit))
     found = _unfinished(fit) or _badly_integrated(components)
     if found is not None:
         return found, facts
     assert fit.result is not None
-    problem = fit.result.problem
+    problem, precision = fit.result.problem, max(PRECISION, components.error)
     if problem is not None and problem.site.gamma_trend == "constant":
-        return _settled(PRECISION), (*facts, Fact("q given the hyperparameters", "exact"))
+        return _settled(precision), (*facts, Fact("q given the hyperparameters", "exact"))
     if components.uncorrected is None and not components.efficiency >= 1.0:  # nothing could be corrected
         return _by_engine(fit.result.trust), (*facts, *engine_facts(fit.result.trust))
     if problem is not None and not problem.site.log_concave:
@@ -97,7 +98,7 @@ def _judged(fit: Fit) -> tuple[Verdict, tuple[Fact, ...]]:
         if inner.modes and inner.modes[0].odds > MODE_ODDS:
             return inner.judgement, (*facts, *engine_facts(inner))
     if components.uncorrected is None:
-        return _settled(PRECISION), facts
+        return _settled(precision), facts
     shift, ratio = changes(fit)
     if np.isnan(components.efficiency):
         facts += (Fact("largest change of a mean by the corrected evidence", f"{shift:.2f} sd"),)
@@ -118,12 +119,12 @@ def _unfinished(fit: Fit) -> Verdict | None:
 def _badly_integrated(components: Components) -> Verdict | None:
     """False comparisons with NaN are those of hyperparameters that were not integrated out by importance weights."""
     heavy = components.khat > (RELIABLE if components.n_effective < MANY_EFFECTIVE else HOPELESS)
-    if not (heavy or components.n_effective < FEWEST_EFFECTIVE):
+    if not (heavy or components.n_effective < FEWEST_EFFECTIVE or components.error > WRONG_SD):
         return None
     return Verdict("doubt", components.khat, "tail of the weights of hyperparameters (k-hat)",
                    f"The hyperparameters are hard to integrate out: k-hat {components.khat:.2f}, "
-                   f"{components.n_effective:.0f} effective points. Give the least determined ones a prior, or "
-                   "simplify the model.")
+                   f"{components.n_effective:.0f} effective points, sds right to about {components.error:.0%}. Give "
+                   "the least determined ones a prior, or sample with fit.exact().")
 
 
 def _integration_facts(components: Components) -> tuple[Fact, ...]:
@@ -133,13 +134,23 @@ def _integration_facts(components: Components) -> tuple[Fact, ...]:
             Fact("effective points of hyperparameters", f"{components.n_effective:.0f}"))
 
 
+def _near_zero(fit: Fit) -> tuple[Fact, ...]:
+    """Which sds may be zero: their density there is not negligible beside that at the median."""
+    if not fit.components.integrated:
+        return ()
+    names = [name for name, quantiles in zip(fit.model.names, fit.components.quantiles, strict=False)
+             if name.startswith("sd(")
+             and share_above(quantiles, float(np.interp(0.0, SCORES, quantiles)) - NEARLY) < 1.0 - AT_ZERO]
+    return (Fact("sds that may be zero", ", ".join(names)),) if names else ()
+
+
 def _corrected(components: Components, shift: float, ratio: float) -> Verdict:
     heavy = components.correction_khat > RELIABLE and components.efficiency < HARMLESS
     if components.efficiency < FEW_DRAWS or heavy:
         return Verdict("doubt", components.correction_khat, "tail of the importance weights (k-hat)",
                        f"The posterior is too far from Gaussian for a correction ({components.efficiency:.0%} of the "
                        "draws are effective). Narrow the prior, or sample with fit.exact().")
-    left = PRECISION + REMAINING * ratio
+    left = max(PRECISION + REMAINING * ratio, components.error)
     if shift <= MEAN_ERROR and ratio <= SD_ERROR:
         return _settled(left)
     return Verdict("corrected", left, "relative error of an sd",

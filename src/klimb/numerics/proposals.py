@@ -1,9 +1,10 @@
-"""Proposals for importance sampling: a t split at its mode, and mixtures of t's that are fitted to weighted points."""
+"""Proposals for importance sampling: a t split at its mode, mixtures of t's fitted to weighted points, half lines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from itertools import product
+from typing import Any, final
 
 import numpy as np
 from scipy.special import gammaln, ndtr, ndtri
@@ -120,3 +121,60 @@ def fit_students(theta: Array, weights: Array, count: int, floor: Array) -> Stud
                             for mean, root in zip(found.means, found.roots, strict=True)])
         scale = (DEGREES + d) / (DEGREES + squares)
     return found
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class HalfLines:
+    """Coordinates u >= 0 of logs of scales that may be zero, theta = centre + log sinh u; NaN leaves an entry as it is.
+
+    A scale near zero means the same as zero, so that its density, even in u, is smooth where log scales have a tail
+    without an end.
+    """
+
+    centre: Array
+
+    def _wherever(self, values: Array, transform: Any, otherwise: Array) -> Array:
+        """``transform`` of the half lines' entries, with their centres, ``otherwise`` elsewhere."""
+        own = ~np.isnan(self.centre)
+        out = np.array(otherwise, dtype=float)
+        out[..., own] = transform(values[..., own], self.centre[own])
+        return out
+
+    def theta(self, u: Array) -> Array:
+        return self._wherever(u, lambda x, c: c + np.log(np.sinh(np.maximum(x, 1e-9))), u)
+
+    def place(self, theta: Array) -> Array:
+        return self._wherever(theta, lambda x, c: np.arcsinh(np.exp(x - c)), theta)
+
+    def inside(self, u: Array) -> Array:
+        """Reflected at zero."""
+        return self._wherever(u, lambda x, c: np.abs(x), u)
+
+    def slopes(self, u: Array) -> Array:
+        """du / dtheta."""
+        return self._wherever(u, lambda x, c: np.tanh(np.maximum(x, 1e-9)), np.ones_like(u))
+
+    def log_volume(self, u: Array) -> Array:
+        """log |dtheta / du|."""
+        return np.asarray(-np.log(self.slopes(u)).sum(axis=-1))
+
+    def folded(self, proposal: Any) -> Any:
+        """A proposal on the whole space, reflected."""
+        return FoldedProposal(proposal, self) if (~np.isnan(self.centre)).any() else proposal
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FoldedProposal:
+    """Draws of a proposal, reflected at zero of half lines."""
+
+    proposal: Any
+    lines: HalfLines
+
+    def draws(self, n: int, seed: int) -> Array:
+        return self.lines.inside(self.proposal.draws(n, seed))
+
+    def log_density(self, u: Array) -> Array:
+        signs = product(*((1.0,) if np.isnan(c) else (1.0, -1.0) for c in self.lines.centre))
+        return np.asarray(np.logaddexp.reduce([self.proposal.log_density(u * np.array(sign)) for sign in signs]))

@@ -1,0 +1,65 @@
+"""Three and more hyperparameters integrated out, one of them an sd that may be zero: against a grid."""
+
+import numpy as np
+import pytest
+
+import klimb
+from klimb.numerics.proposals import HalfLines, StudentMixture
+
+PRIORS = {"Intercept": "normal(0, 5)", "sd(g)": "exponential(2)", "sd(h)": "exponential(2)", "sigma": "exponential(2)"}
+
+
+def crossed(seed: int) -> dict[str, np.ndarray]:
+    """Two grouping factors, the second without an effect."""
+    rng = np.random.default_rng(seed)
+    g, h = np.repeat(np.arange(10), 6), np.tile(np.arange(6), 10)
+    return {"y": 1.5 * rng.standard_normal(10)[g] + rng.standard_normal(60), "g": g, "h": h}
+
+
+def brute_force(data: dict[str, np.ndarray]) -> dict[str, tuple[float, float]]:
+    """Means and sds on a grid of sds: y is Gaussian given these."""
+    ones = {name: (data[name][:, None] == data[name]).astype(float) for name in "gh"}
+    n = len(data["y"])
+    # The design is balanced, so that the covariances commute: eigenvalues add up.
+    _, vectors = np.linalg.eigh(ones["g"] + np.sqrt(2.0) * ones["h"] + 25.0 * np.sqrt(3.0) / n)
+    along = {name: np.einsum("in,ij,jn->n", vectors, ones[name], vectors) for name in "gh"}
+    constant, square = (vectors.sum(axis=0)) ** 2, (vectors.T @ data["y"]) ** 2
+    axes = np.linspace(0.02, 7, 60), np.linspace(0.005, 4, 160), np.linspace(0.6, 1.8, 40)
+    a, b, s = (one.ravel() for one in np.meshgrid(*axes, indexing="ij"))
+    spread = (a**2)[:, None] * along["g"] + (b**2)[:, None] * along["h"] + (s**2)[:, None] + 25.0 * constant
+    logs = -0.5 * (np.log(spread) + square / spread).sum(axis=1) - (a + b + s) / 2.0
+    w = np.exp(logs - logs.max())
+    w /= w.sum()
+    means = {"sd(g)": w @ a, "sd(h)": w @ b, "sigma": w @ s}
+    return {name: (means[name], float(np.sqrt(w @ (x - means[name]) ** 2)))
+            for name, x in (("sd(g)", a), ("sd(h)", b), ("sigma", s))}
+
+
+def test_an_sd_that_may_be_zero_is_integrated_out_to_zero_and_named() -> None:
+    data = crossed(1)
+    fit = klimb.fit("y ~ (1 | g) + (1 | h)", data, priors=PRIORS)
+    rows = {row.name: row for row in fit.table_rows()}
+    for name, (mean, sd) in brute_force(data).items():
+        assert rows[name].mean == pytest.approx(mean, abs=0.05 * sd), name
+        assert rows[name].sd == pytest.approx(sd, rel=0.04), name
+    facts = {fact.label: fact.value for fact in fit.trust.facts}
+    assert facts["sds that may be zero"] == "sd(h)"
+    assert fit.trust.verdict == "trust"
+    assert 0.0 < fit.components.error < 0.06
+
+
+def test_half_lines_keep_all_mass() -> None:
+    lines = HalfLines(np.array([np.nan, 0.3]))
+    theta = np.array([[0.4, -7.0], [0.1, 2.0]])
+    assert lines.theta(lines.place(theta)) == pytest.approx(theta)
+    # d theta / d u against differences, and the mass of a folded t.
+    u, h = np.array([0.2, 0.7]), 1e-6
+    change = (lines.theta(u + [0.0, h]) - lines.theta(u - [0.0, h]))[1] / (2.0 * h)
+    assert float(lines.log_volume(u)) == pytest.approx(np.log(change), rel=1e-6)
+    folded = lines.folded(StudentMixture(np.ones(1), np.array([[0.0, 0.5]]), 0.4 * np.eye(2)[None]))
+    x, y = np.linspace(-8, 8, 401), np.linspace(0, 8, 401)
+    grid = np.array(np.meshgrid(x, y, indexing="ij")).reshape(2, -1).T
+    trapezoid = np.where(grid[:, 1] == 0.0, 0.5, 1.0)
+    mass = float(trapezoid @ np.exp(folded.log_density(grid))) * (x[1] - x[0]) * (y[1] - y[0])
+    assert mass == pytest.approx(1.0, abs=0.01)
+    assert (folded.draws(200, seed=1)[:, 1] >= 0.0).all()
