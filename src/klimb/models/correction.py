@@ -28,13 +28,14 @@ from klimb.trust.gap import evidence_gap
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
 MOST_VALUES = 6e5  # of log p, at one theta
 FREE_VALUES, ALONE_VALUES = 4e4, 4e5  # that are always taken: at each of many theta, and at the only one
-WIDE_DIM, WIDER = 20, 0.45  # shared weights up to which a wider proposal is drawn from; its scale is 1 + this / sqrt(dim)
+WIDE_DIM, WIDER = 20, 0.45  # shared weights up to which a t is drawn from, and its scale: 1 + this / sqrt(dim)
 LARGEST = 3e7  # values of log p from which a model is too large to be looked at so closely
 NEGLIGIBLE = 0.003  # variance of log weights up to which sds are right to 0.5%
 NEGLIGIBLE_GAIN = 0.01  # nats between evidence and bound that move no hyperparameter
 EVEN = 0.02  # variance of log weights up to which half the draws are enough
 SAME_SUM = 0.01  # nats between sums by more and by fewer nodes
 USABLE = 0.15  # effective draws over draws from which moments are taken
+ENOUGH = 1000  # effective draws at the only theta: means to 0.03 sd, sds to 2%
 SEEDS = 8  # sets of draws that points of theta take in turn, so that their noise averages out
 
 
@@ -61,7 +62,8 @@ class Corrector:
     """Corrections of the fits of one model; ``wanted`` says whether they are worth their while at this one."""
 
     def __init__(self, result: Result, *, alone: bool = False) -> None:
-        self._count, self._variance, self._free = 0, 0.0, ALONE_VALUES if alone else FREE_VALUES
+        self._count, self._variance, self._alone = 0, 0.0, alone
+        self._free = ALONE_VALUES if alone else FREE_VALUES
         self._nodes: int | None = None
         self._by_gap = False  # whether evidence is known to leading order alone
         self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
@@ -126,7 +128,10 @@ class Corrector:
             return None
         smoothed = smooth_log_weights(draws.log_weights)
         if dim <= WIDE_DIM and (smoothed.khat > 0.5 or smoothed.effective < 0.8 * n) and smoothed.effective > 2 * dim:
-            draws, smoothed = _wider(weights, draws, smoothed, seed)
+            draws, smoothed = _wider(weights, draws, smoothed, n, seed)
+            while self._alone and smoothed.effective < ENOUGH and 2 * n * weights.work <= MOST_VALUES:
+                n *= 2
+                draws, smoothed = _wider(weights, draws, smoothed, n, seed)
         efficiency = smoothed.effective / n
         part = weights.shocks.matched(draws.moments(smoothed.normalised)) if efficiency >= USABLE else None
         return Correction(smoothed.log_mean - weights.bound, part, draws.log_weights - smoothed.log_mean, efficiency)
@@ -156,7 +161,7 @@ class Corrector:
         return found if PROBE_DRAWS * found.work <= LARGEST else None
 
 
-def _wider(weights: CollapsedWeights, first: CollapsedDraws, smoothed: SmoothedWeights,
+def _wider(weights: CollapsedWeights, first: CollapsedDraws, smoothed: SmoothedWeights, n: int,
            seed: int) -> tuple[CollapsedDraws, SmoothedWeights]:
     """Draws of a t with the moments that the first ones found: its tails reach where q's own do not."""
     found = first.moments(smoothed.normalised)
@@ -164,7 +169,7 @@ def _wider(weights: CollapsedWeights, first: CollapsedDraws, smoothed: SmoothedW
     scale = 1.0 + WIDER / np.sqrt(len(values))
     spread = (vectors * np.maximum(values, 0.25)) @ vectors.T * scale**2
     proposal = StudentMixture(np.ones(1), found.centre[None], np.linalg.cholesky(spread)[None])
-    e = proposal.draws(len(first.e), seed)
+    e = proposal.draws(n, seed)
     draws = weights(e)
     log_q = -0.5 * (e**2).sum(axis=1) - 0.5 * e.shape[1] * np.log(2.0 * np.pi)
     draws = replace(draws, log_weights=draws.log_weights + log_q - proposal.log_density(e))

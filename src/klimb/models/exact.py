@@ -66,9 +66,9 @@ def exact(fit: FormulaFit, draws: int, chains: int, seed: int) -> FormulaFit:
     if chains < 1 or draws < chains * FEWEST:
         raise InputError(f"exact needs at least {FEWEST} draws for each chain", f"{draws} draws of {chains} chains",
                          "4,000 draws of 4 chains are the default.")
-    if fit.mode == "fixed" and fit.model.theta.size:
-        raise InputError("exact draws the hyperparameters too", 'hyper="fixed", which holds them',
-                         'Fit with another hyper, or hold single ones by priors={"sigma": 1.0}, say.')
+    refused = exact_refused(fit)
+    if refused is not None:
+        raise refused
     sampler, name = _sampler()
     for warmup, aim, centred in ATTEMPTS:
         program = fit.to_stan(centred=centred)
@@ -83,6 +83,20 @@ def exact(fit: FormulaFit, draws: int, chains: int, seed: int) -> FormulaFit:
     return replace(fit, model=model, components=drawn(theta[order], weights[order], len(model.likelihood.fields)),
                    mode="integrate" if model.theta.size else fit.mode, status=Status.CONVERGED, kept_loo=None,
                    kept_trust=summary, result=None)
+
+
+def exact_refused(fit: Any) -> InputError | None:
+    """Why a fit cannot be sampled, if it cannot: the program in Stan has to be there, and theta free."""
+    if not hasattr(fit, "to_stan"):
+        return InputError("exact draws are for fits by formula", type(fit).__name__, "Write the model as a formula.")
+    if fit.mode == "fixed" and fit.model.theta.size:
+        return InputError("exact draws the hyperparameters too", 'hyper="fixed", which holds them',
+                          'Fit with another hyper, or hold single ones by priors={"sigma": 1.0}, say.')
+    try:
+        fit.to_stan()
+    except InputError as error:
+        return error
+    return None
 
 
 def drawn(theta: Array, weights: Array, classes: int = 1) -> Components:

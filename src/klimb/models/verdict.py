@@ -7,6 +7,7 @@ judged by the tails of the weights, those over the weights of the model and thos
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -31,6 +32,7 @@ WRONG_MEAN, WRONG_SD = 0.2, 0.1  # errors of what is shown from which it cannot 
 PRECISION = 0.005  # relative error of an sd that no check goes below
 REMAINING = 0.1  # share of a correction that may be left
 MOST_COMPARED = 4000  # weights
+LIKELY = 0.1  # weight of a point of theta, over that of the heaviest, at which other modes are looked for
 NEARLY, AT_ZERO = float(np.log(10.0)), 0.001  # an sd that may be zero has so much mass below a tenth of its median
 
 
@@ -76,6 +78,8 @@ def quick_trust(fit: Fit) -> FitTrust:
         return FitTrust.of_summary(fit.kept_trust)
     judgement, facts = _judged(fit)
     advice = judgement.advice
+    if judgement.word == "doubt" and fit.converged:
+        advice += f" {_remedy(fit)}"
     if fit.mode == "optimise" and fit.model.theta.size and judgement.word != "doubt":
         advice += " Given the hyperparameters, which are at their best value."
     return FitTrust(judgement.word, judgement.number, judgement.measures, advice, facts)
@@ -93,13 +97,14 @@ def _judged(fit: Fit) -> tuple[Verdict, tuple[Fact, ...]]:
         return _settled(precision), (*facts, Fact("q given the hyperparameters", "exact"))
     if components.uncorrected is None and not components.efficiency >= 1.0:  # nothing could be corrected
         return _by_engine(fit.result.trust), (*facts, *engine_facts(fit.result.trust))
+    shift, ratio = (0.0, 0.0) if components.uncorrected is None else changes(fit)
     if problem is not None and not problem.site.log_concave:
-        inner = fit.result.trust
-        if inner.modes and inner.modes[0].odds > MODE_ODDS:
-            return inner.judgement, (*facts, *engine_facts(inner))
+        far = shift > MEAN_ERROR or ratio > SD_ERROR
+        for inner in (fit.result.trust, *(_farthest(fit) if far else ())):
+            if inner.modes and inner.modes[0].odds > MODE_ODDS:
+                return inner.judgement, (*facts, *engine_facts(inner))
     if components.uncorrected is None:
         return _settled(precision), facts
-    shift, ratio = changes(fit)
     if np.isnan(components.efficiency):
         facts += (Fact("largest change of a mean by the corrected evidence", f"{shift:.2f} sd"),)
         return _by_evidence(_by_engine(fit.result.trust), shift, ratio), (*facts, *engine_facts(fit.result.trust))
@@ -107,6 +112,25 @@ def _judged(fit: Fit) -> tuple[Verdict, tuple[Fact, ...]]:
               Fact("largest change of an sd", f"{ratio:.1%}"),
               Fact("effective draws behind it", f"{components.efficiency:.0%}"))
     return _corrected(components, shift, ratio), facts
+
+
+def _remedy(fit: Fit) -> str:
+    """What can be done about a doubt with this very fit."""
+    from klimb.models.exact import exact_refused
+
+    why = exact_refused(fit)
+    return "fit.exact(draws=4000) samples it." if why is None else f"Narrow the priors. {why}"
+
+
+def _farthest(fit: Fit) -> Iterator[Trust]:
+    """The engine's reports at both ends of the likely hyperparameters, from a start of its own: modes part there."""
+    components = fit.components
+    likely = components.theta[components.weights >= LIKELY * components.weights.max()]
+    if fit.data is None or len(likely) < 2:
+        return
+    along = (likely - likely.mean(axis=0)) @ np.linalg.svd(likely - likely.mean(axis=0), full_matrices=False)[2][0]
+    for at in (np.argmin(along), np.argmax(along)):
+        yield fit.model.moved(likely[at]).infer(fit.data).trust
 
 
 def _unfinished(fit: Fit) -> Verdict | None:
@@ -123,8 +147,7 @@ def _badly_integrated(components: Components) -> Verdict | None:
         return None
     return Verdict("doubt", components.khat, "tail of the weights of hyperparameters (k-hat)",
                    f"The hyperparameters are hard to integrate out: k-hat {components.khat:.2f}, "
-                   f"{components.n_effective:.0f} effective points, sds right to about {components.error:.0%}. Give "
-                   "the least determined ones a prior, or sample with fit.exact().")
+                   f"{components.n_effective:.0f} effective points, sds right to about {components.error:.0%}.")
 
 
 def _integration_facts(components: Components) -> tuple[Fact, ...]:
@@ -149,7 +172,7 @@ def _corrected(components: Components, shift: float, ratio: float) -> Verdict:
     if components.efficiency < FEW_DRAWS or heavy:
         return Verdict("doubt", components.correction_khat, "tail of the importance weights (k-hat)",
                        f"The posterior is too far from Gaussian for a correction ({components.efficiency:.0%} of the "
-                       "draws are effective). Narrow the prior, or sample with fit.exact().")
+                       "draws are effective).")
     left = max(PRECISION + REMAINING * ratio, components.error)
     if shift <= MEAN_ERROR and ratio <= SD_ERROR:
         return _settled(left)
@@ -188,7 +211,7 @@ def _by_engine(inner: Trust) -> Verdict:
                        "fit.result.corrected has the exact posterior's.")
     return Verdict("doubt", sd, "relative error of an sd",
                    f"sds are off by up to {sd:.0%}, means by up to {mean:.2f} sd: fit.result.corrected has the exact "
-                   "posterior's; for predictions sample, or narrow the prior.")
+                   "posterior's.")
 
 
 def changes(fit: Fit) -> tuple[float, float]:

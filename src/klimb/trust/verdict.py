@@ -28,12 +28,13 @@ MODE_ODDS = 0.001  # mass of another optimum, relative to the reported one, from
 @final
 @dataclass(frozen=True)
 class Verdict:
-    """``word``, the ``number`` behind it, what that number ``measures``, and one sentence of ``advice``."""
+    """``word``, the ``number`` behind it, what that number ``measures``, a sentence of ``advice``, and a ``remedy``."""
 
     word: Word
     number: float
     measures: str
     advice: str
+    remedy: str = ""
 
 
 class Judged:
@@ -55,7 +56,7 @@ class Judged:
 
     @property
     def advice(self) -> str:
-        return self.judgement.advice
+        return f"{self.judgement.advice} {self.judgement.remedy}".rstrip()
 
     def _judged(self) -> dict[str, Any]:
         return {"verdict": self.verdict, "number": self.number, "measures": self.measures, "advice": self.advice}
@@ -93,8 +94,8 @@ def _doubt(found: Findings) -> Verdict | None:
         share = mode.odds / (1.0 + mode.odds)
         amount = f"{share:.0%}" if share >= 0.01 else f"{share:.1%}"
         return Verdict("doubt", share, "mass of another mode",
-                       f"Another mode lies {mode.distance:.0f} sd away and holds about {amount} of the mass: use "
-                       "klimb.boost for a mixture, or a sampler.")
+                       f"Another mode lies {mode.distance:.0f} sd away and holds about {amount} of the mass.",
+                       "Use klimb.boost for a mixture, or a sampler.")
     return _unreliable(found)
 
 
@@ -104,17 +105,17 @@ def _unreliable(found: Findings) -> Verdict | None:
     if worst > BEYOND and not found.independent:  # else it is the correlations that are missing, not the shape
         return Verdict("doubt", worst, "relative error of an sd",
                        f"The posterior is far from Gaussian: the sd of a {_name(found.kind)} is off by {worst:.0%} or "
-                       "more. Use a narrower prior, klimb.boost, or a sampler.")
+                       "more.", "Use a narrower prior, klimb.boost, or a sampler.")
     if found.method == "second order":
         if worst > THEORY:
             return Verdict("doubt", worst, "relative error of an sd",
                            "Too many directions are far from Gaussian for weights or second-order theory (k-hat "
-                           f"{khat:.2f}): the sd of a {_name(found.kind)} is off by {worst:.0%} or more. Narrow the "
-                           "prior, or sample.")
+                           f"{khat:.2f}): the sd of a {_name(found.kind)} is off by {worst:.0%} or more.",
+                           "Narrow the prior, or sample.")
         if found.direction_khat is not None and found.direction_khat > RELIABLE:
             return Verdict("doubt", found.direction_khat, "k-hat of the most influential directions",
                            f"Importance weights have too heavy a tail (k-hat {found.direction_khat:.2f}) in the few "
-                           "most influential directions: use klimb.boost, or a sampler.")
+                           "most influential directions.", "Use klimb.boost, or a sampler.")
         if found.direction_khat is not None:
             return None
     # Weights that are not used may be few; those that are must carry averages with their number of draws.
@@ -122,7 +123,7 @@ def _unreliable(found: Findings) -> Verdict | None:
     if (heavy and tail_matters(sample.efficiency)) or sample.smoothed.effective < FEWEST_EFFECTIVE:
         return Verdict("doubt", khat, "k-hat",
                        f"Importance weights have too heavy a tail (k-hat {khat:.2f}, {sample.smoothed.effective:.0f} "
-                       f"effective draws of {sample.n_draws}): neither q nor its correction is reliable. "
+                       f"effective draws of {sample.n_draws}): neither q nor its correction is reliable.",
                        "Use klimb.boost, or a sampler.")
     return None
 
