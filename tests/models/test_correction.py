@@ -106,3 +106,16 @@ def test_chosen_hyperparameters_are_said_to_be_chosen() -> None:
     data = clusters(levels=30, size=4, sd=1.0, seed=5)
     fit = klimb.fit("y ~ x + (1 | g)", data, "bernoulli", hyper="optimise", priors=PRIORS)
     assert "best value" in fit.trust.advice
+
+
+def test_ends_of_intervals_know_of_skewness() -> None:
+    # No event in ten rows: the posterior of the log rate goes down as far as the prior lets it, and falls off above.
+    fit = klimb.fit("y ~ 1", {"y": np.zeros(10)}, "poisson", priors={"Intercept": "normal(0, 10)"}, interval=0.9)
+    b = np.linspace(-60.0, 5.0, 20_001)
+    cdf = np.cumsum(np.exp(-10.0 * np.exp(b) - 0.005 * b**2))
+    low, high = np.interp([0.05, 0.95], cdf / cdf[-1], b)
+    (row,) = fit.table_rows()
+    (plain,) = fit.uncorrected.table_rows()
+    assert [row.lower, row.upper] == pytest.approx([low, high], abs=0.1 * row.sd)
+    assert max(abs(plain.lower - low), abs(plain.upper - high)) > 0.3 * row.sd
+    assert row.positive == pytest.approx(1.0 - np.interp(0.0, b, cdf / cdf[-1]), abs=0.01)

@@ -380,8 +380,9 @@ def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Comp
     mass = np.array([share for share, _ in known])
     efficiency = float(mass @ np.array([one.efficiency for _, one in known]) / mass.sum())
     khat = pooled_khat([one for _, one in known])
+    third = Correction.pooled_third([one for _, one in known], mass)
     return replace(_with_marginals(found, theta, w, parts), uncorrected=uncorrected, efficiency=efficiency,
-                   correction_khat=khat), status
+                   correction_khat=khat, third=third), status
 
 
 def _reweighed(found: SampledTheta, change: Array, more_change: Array) -> SampledTheta:

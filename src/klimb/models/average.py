@@ -154,7 +154,7 @@ def one_point(model: Model, result: Result, quantiles: Array | None = None,
         return replace(plain, efficiency=corrector.efficiency)
     part = plain.parts[0] if found.part is None else found.part
     return replace(plain, parts=(part,), uncorrected=plain, efficiency=found.efficiency,
-                   correction_khat=pooled_khat([found]))
+                   correction_khat=pooled_khat([found]), third=found.third)
 
 
 def _components(points: list[_Point], log_w: Array, quantiles: Array,
@@ -175,7 +175,8 @@ def _components(points: list[_Point], log_w: Array, quantiles: Array,
     efficiency = share[known] @ efficiencies / share[known].sum()
     khat = pooled_khat([own for own, weight in zip(corrections, share, strict=True)
                         if own is not None and weight >= 0.1 * share.max()])
-    return replace(found, uncorrected=plain, efficiency=float(efficiency), correction_khat=khat), status
+    third = Correction.pooled_third([own for own in corrections if own is not None], share[known])
+    return replace(found, uncorrected=plain, efficiency=float(efficiency), correction_khat=khat, third=third), status
 
 
 def _plain_components(parts: list[WeightPosterior], points: list[_Point], log_w: Array,

@@ -43,12 +43,22 @@ class Components:
     uncorrected: Components | None = None  # by q and its bound alone, where these have the exact posterior's moments
     efficiency: float = float("nan")  # of the importance weights behind that: effective draws over draws
     correction_khat: float = float("nan")  # the tail of those weights
+    third: Array = field(default_factory=lambda: np.zeros((0, 0, 0)))  # central moments of the shared weights, at theta
     error: float = 0.0  # of the sds of hyperparameters, relative, where those were integrated out by few points
 
     @property
     def marginal_points(self) -> tuple[Array, Array]:
         """Points of theta and their weights, for what is said of theta itself."""
         return (self.points, self.point_weights) if len(self.points) else (self.theta, self.weights)
+
+    def skewness(self, L: Array, sd: Array) -> Array:
+        """What linear functionals of the weights, of standard deviation ``sd``, are skewed by at fixed theta."""
+        shared = len(self.third)
+        if not shared or L[:, shared:].any():
+            return np.zeros(len(L))
+        rows = L[:, :shared]
+        third = np.einsum("abc,ia,ib,ic->i", self.third, rows, rows, rows, optimize=True)
+        return np.asarray(third / np.maximum(sd, 1e-300) ** 3)
 
     @property
     def integrated(self) -> bool:

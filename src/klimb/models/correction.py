@@ -9,7 +9,7 @@ evidence, and the posterior of the weights gets the means and covariances of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import numpy as np
@@ -48,6 +48,14 @@ class Correction:
     part: WeightPosterior | None  # None where q's own is kept, because the weights are of no use
     log_weights: Array  # of the draws, over their mean
     efficiency: float  # effective draws over draws; NaN where only the evidence is corrected
+    third: Array = field(default_factory=lambda: np.zeros((0, 0, 0)))  # central moments of few shared weights
+
+    @staticmethod
+    def pooled_third(corrections: Sequence[Correction], shares: Array) -> Array:
+        """Third moments at fixed theta, averaged by the ``shares`` of the points; empty where one has none."""
+        if not all(one.third.size for one in corrections):
+            return np.zeros((0, 0, 0))
+        return np.asarray(np.tensordot(shares / shares.sum(), [one.third for one in corrections], axes=1))
 
 
 def pooled_khat(corrections: Sequence[Correction]) -> float:
@@ -133,8 +141,14 @@ class Corrector:
                 n *= 2
                 draws, smoothed = _wider(weights, draws, smoothed, n, seed)
         efficiency = smoothed.effective / n
-        part = weights.shocks.matched(draws.moments(smoothed.normalised)) if efficiency >= USABLE else None
-        return Correction(smoothed.log_mean - weights.bound, part, draws.log_weights - smoothed.log_mean, efficiency)
+        part, third = None, np.zeros((0, 0, 0))
+        if efficiency >= USABLE:
+            part = weights.shocks.matched(draws.moments(smoothed.normalised))
+            if dim <= WIDE_DIM:
+                root, own = weights.shocks.q.root, draws.third(smoothed.normalised)
+                third = np.einsum("abc,ia,jb,kc->ijk", own, root, root, root, optimize=True)
+        return Correction(smoothed.log_mean - weights.bound, part, draws.log_weights - smoothed.log_mean, efficiency,
+                          third)
 
     @staticmethod
     def _leading_gap(result: Result) -> float:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.special import ndtr, ndtri
 
 from klimb.models.components import SCORES, Components, marginal_quantile, share_above
 from klimb.numerics.arrays import Array
 from klimb.numerics.mixtures import mixture_above, mixture_moments, mixture_quantile
 from klimb.report.records import CoefficientRow
 from klimb.theta import ParameterBlock, RowKind, Scale, Theta
+from klimb.trust.marginals import MOST_SKEWED, standard_cdf, standard_quantile
 
 if TYPE_CHECKING:
     from klimb.latents.weights_posterior import WeightPosterior
@@ -23,23 +26,31 @@ DIFFERENCE = 1e-6  # in theta, for the derivative of what is printed
 
 
 def mixture_rows(names: Sequence[str], weights: Array, means: Array, sds: Array, tail: float,
-                 kind: RowKind) -> list[CoefficientRow]:
-    """A row per name; parts along the first axis of ``means`` and ``sds``."""
+                 kind: RowKind, skewness: Callable[[Array], Array] = np.zeros_like) -> list[CoefficientRow]:
+    """A row per name; parts along the first axis of ``means`` and ``sds``, ``skewness`` that of the parts by the sds.
+
+    What the skewness of the parts adds to an end is what it adds to that of one distribution with all of the spread.
+    """
     if not len(names):
         return []
     mean, variance = mixture_moments(weights, means, sds**2)
-    low, high = (mixture_quantile(weights, means, sds, p) for p in (tail, 1.0 - tail))
-    above = mixture_above(weights, means, sds)
-    return [CoefficientRow(name, float(mean[j]), float(math.sqrt(variance[j])), float(low[j]), float(high[j]),
-                           float(above[j]), kind) for j, name in enumerate(names)]
+    sd = np.sqrt(variance)
+    bend = np.clip(skewness(sd), -MOST_SKEWED, MOST_SKEWED)
+    low, high = (mixture_quantile(weights, means, sds, p) + sd * (standard_quantile(p, bend) - ndtri(p))
+                 for p in (tail, 1.0 - tail))
+    zero = -mean / np.where(sd > 0.0, sd, 1.0)
+    above = np.clip(mixture_above(weights, means, sds) + ndtr(zero) - standard_cdf(zero, bend), 0.0, 1.0)
+    return [CoefficientRow(name, float(mean[j]), float(sd[j]), float(low[j]), float(high[j]), float(above[j]), kind)
+            for j, name in enumerate(names)]
 
 
-def linear_rows(names: Sequence[str], components: Components, L: Any, tail: float,
+def linear_rows(names: Sequence[str], components: Components, L: Array, rows: Any, tail: float,
                 kind: RowKind) -> list[CoefficientRow]:
-    """A row for each linear functional of the weights."""
-    pairs = [part.at(L, 0.0) for part in components.parts]
+    """A row for each linear functional ``L`` of the weights; ``rows`` are the same as the posterior takes them."""
+    pairs = [part.at(rows, 0.0) for part in components.parts]
     means, variances = np.array([m for m, _ in pairs]), np.array([v for _, v in pairs])
-    return mixture_rows(names, components.weights, means, np.sqrt(variances), tail, kind)
+    return mixture_rows(names, components.weights, means, np.sqrt(variances), tail, kind,
+                        partial(components.skewness, L))
 
 
 def parameter_rows(theta: Theta, components: Components, tail: float) -> list[CoefficientRow]:

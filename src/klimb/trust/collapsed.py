@@ -72,6 +72,13 @@ class CollapsedDraws:
         return ShockMoments(centre, spread, mean, with_shared,
                             between + np.tensordot(weights, self.covariance, axes=1))
 
+    def third(self, weights: Array) -> Array:
+        """Third central moments of e, (R, R, R), by the same identity: E (G - E G)_a d_b d_c with d = e - E e."""
+        pull = weights[:, None] * (self.gradient - weights @ self.gradient)
+        away = self.e - weights @ self.gradient
+        found = np.einsum("sa,sb,sc->abc", pull, away, away, optimize=True)
+        return np.asarray((found + np.swapaxes(found, 0, 1) + np.swapaxes(found, 0, 2)) / 3.0)
+
 
 @final
 class CollapsedWeights:

@@ -57,7 +57,7 @@ class Corrected:
         bad = (levels <= 0.0) | (levels >= 1.0)
         if bad.any():
             raise InputError("p must lie strictly between 0 and 1", f"{levels[bad].flat[0]:g}", "The median is 0.5.")
-        flat = np.array([_standard_quantile(float(level), self._bent) for level in np.atleast_1d(levels).ravel()])
+        flat = np.array([standard_quantile(float(level), self._bent) for level in np.atleast_1d(levels).ravel()])
         found = self.mean + self.sd * flat
         return np.asarray(found[0] if levels.ndim == 0 else found)
 
@@ -69,7 +69,7 @@ class Corrected:
 
     def cdf(self, x: Any) -> Array:
         """P(marginal <= x), one x per marginal (or one for all)."""
-        return _standard_cdf((as_float(x, "x") - self.mean) / self.sd, self._bent)
+        return standard_cdf((as_float(x, "x") - self.mean) / self.sd, self._bent)
 
     def density(self, index: int, x: Any) -> Array:
         """Density of one marginal at the points ``x``."""
@@ -81,7 +81,7 @@ def _shape(skewness: Array | float) -> Any:
     return 4.0 / np.square(skewness)
 
 
-def _standard_quantile(p: float, skewness: Array) -> Array:
+def standard_quantile(p: float, skewness: Array) -> Array:
     """Quantile of the distribution with mean 0, sd 1 and the given skewness."""
     from scipy.special import gammainccinv, gammaincinv, ndtri
 
@@ -94,7 +94,8 @@ def _standard_quantile(p: float, skewness: Array) -> Array:
     return np.asarray(np.where(skewed, (lower - shape) * safe / 2.0, nearly))
 
 
-def _standard_cdf(x: Array, skewness: Array) -> Array:
+def standard_cdf(x: Array, skewness: Array) -> Array:
+    """Distribution function of the same."""
     from scipy.special import gammainc, gammaincc, ndtr
 
     skewed = np.abs(skewness) >= GAUSSIAN
