@@ -34,10 +34,7 @@ def work(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def mixed() -> Any:
-    """With the columns of the formula, which are all that the shell reads."""
-    table = load_summit()
-    return klimb.fit(FORMULA, {name: table[name] for name in ("summit", "wind", "days", "route", "guide")},
-                     family="bernoulli")
+    return klimb.fit(FORMULA, load_summit(), family="bernoulli")
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
@@ -110,6 +107,17 @@ def test_doubt_is_three(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     (tmp_path / "y.csv").write_text("y\n" + rows)
     out = said(capsys, "fit", "y ~ 1", tmp_path / "y.csv", "--family", "student_t(df=1, scale=0.1)", code=3)
     assert "in doubt" in out
+
+
+def test_checks_look_at_columns_that_the_formula_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    x, z = rng.standard_normal((2, 200))
+    rows = [f"{a},{b},{c}" for a, b, c in zip(x + 2.0 * z + rng.standard_normal(200), x, z, strict=True)]
+    (tmp_path / "left.csv").write_text("\n".join(["y,x,left_out", *rows]) + "\n")
+    assert "left_out" in said(capsys, "fit", "y ~ x", tmp_path / "left.csv", "--strict", code=4)
+    rows[150] = "1.0,2.0,word"  # a stray word in a column that is not needed
+    (tmp_path / "stray.csv").write_text("\n".join(["y,x,left_out", *rows]) + "\n")
+    assert "left_out" not in said(capsys, "fit", "y ~ x", tmp_path / "stray.csv")
 
 
 def test_ugly_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -369,6 +377,7 @@ def test_exact_draws_and_their_verdict(work: Path, tmp_path: Path, capsys: pytes
 
 
 def test_check_says_what_the_file_knows(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(said(capsys, "check", work / "mixed.klimb", "--json"))
+    found = json.loads(said(capsys, "check", work / "mixed.klimb", "--json", code=4))
     assert found["trust"]["verdict"] == klimb.load(work / "mixed.klimb").trust_summary.verdict
-    assert said(capsys, "check", work / "mixed.klimb").startswith(found["trust"]["verdict"])
+    assert said(capsys, "check", work / "mixed.klimb", code=4).startswith(found["trust"]["verdict"])
+    assert "start" in found["checks"]["findings"][0]["sentence"]  # a column that the formula leaves out

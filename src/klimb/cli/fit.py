@@ -10,6 +10,8 @@ import click
 from klimb.cli import IN_DOUBT, MISFIT, shell
 from klimb.errors import InputError, no_column
 
+FEW_COLUMNS = 40  # of a table that is read as a whole
+
 
 @click.command("fit", no_args_is_help=True)
 @click.argument("formula")
@@ -58,12 +60,17 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
 def fit_table(formula: str, data: str, *, family: str, link: str | None, priors: tuple[str, ...], weights: str | None,
               on_missing: str, hyper: Any, graphs: tuple[str, ...], level: float, quiet: bool,
               **how_to_read: Any) -> Any:
-    """Read the columns that the formula needs, and fit."""
+    """Read the columns that the formula needs, all where they are few so that checks look at them too, and fit."""
     from klimb.cli.tables.read import read_table
 
     options = shell.read_options(**how_to_read)
     given = prior_texts(priors)
-    table = read_table(data, columns_of(formula, weights), options)
+    try:
+        table = read_table(data, columns_of(formula, weights, few=0 if data == "-" else FEW_COLUMNS), options)
+    except InputError:  # of a column that may not be needed
+        if data == "-":  # which is read once
+            raise
+        table = read_table(data, columns_of(formula, weights), options)
     import klimb
 
     return klimb.fit(formula, table.columns, family=family, link=link, priors=given, weights=weights,
@@ -130,8 +137,10 @@ def exit_code(fit: Any, strict: bool = False) -> int:
     return MISFIT if strict and fit.checks.verdict == "misfit" else 0
 
 
-def columns_of(formula: str, *others: str | None) -> Callable[[tuple[str, ...]], Sequence[str]]:
+def columns_of(formula: str, *others: str | None, few: int = 0) -> Callable[[tuple[str, ...]], Sequence[str]]:
     """For a header, the columns that ``formula`` uses (all for a dot) and ``others``; errors point at absent ones.
+
+    A header of up to ``few`` columns is read as a whole.
 
     >>> columns_of("y ~ log(x) + (1 | g)", "w")(("g", "w", "x", "y", "z"))
     ['g', 'w', 'x', 'y']
@@ -158,7 +167,7 @@ def columns_of(formula: str, *others: str | None) -> Callable[[tuple[str, ...]],
         for name in extra:
             if name not in header:
                 raise no_column(name, header)
-        if has_dot(parsed.right):
+        if has_dot(parsed.right) or len(header) <= few:
             return header
         used = {name.name for side in (parsed.response, parsed.right) for name in used_columns(side, formula)}
         return [name for name in header if name in used or name in extra]
