@@ -73,7 +73,7 @@ def test_is_judged(fit: Any) -> None:
     assert fit.trust.verdict in ("trust", "corrected", "doubt")
     report = klimb.trust(fit, draws=2000)
     assert report.verdict in ("trust", "corrected", "doubt")
-    assert report.sd_ratio.min() > 0.8
+    assert len(report.facts) > len(fit.trust.facts)
 
 
 def test_is_saved_and_loaded_to_the_same_bits(fit: Any, tmp_path: Path) -> None:

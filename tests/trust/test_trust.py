@@ -125,7 +125,7 @@ def test_planted_funnels_are_flagged(label: str, model: Any, y: np.ndarray) -> N
     report = klimb.trust(best)
     assert report.verdict == "doubt"
     assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["verdict"] == "doubt"
-    assert "verdict" in str(report)
+    assert str(report).startswith("doubt")
 
 
 def test_well_determined_hyperparameters_are_fine() -> None:
@@ -133,8 +133,8 @@ def test_well_determined_hyperparameters_are_fine() -> None:
     y = np.sin(2 * x) + 0.2 * np.random.default_rng(0).standard_normal(80)
     report = klimb.trust(klimb.gp(klimb.kernels.RBF(), x).fit(y))
     assert report.verdict != "doubt"
-    assert report.unevenness < 2
-    assert report.sd_ratio.max() < 1.2
+    facts = {fact.label: fact.value for fact in report.facts}
+    assert float(facts["sd of f over that at the best hyperparameters"].split()[-1]) < 1.2
 
 
 def test_second_mode_has_its_mass() -> None:

@@ -7,17 +7,19 @@ and nothing in the fit there can show it; integrating the hyperparameters out ca
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.models.components import Components, Latents
+from klimb.models.components import Latents
 from klimb.models.solution import around
+from klimb.models.verdict import FitTrust, engine_facts
 from klimb.numerics.arrays import Array
+from klimb.report.records import Fact
 from klimb.trust import Trust, Verdict, trust_report
-from klimb.trust.verdict import BEYOND, SD_ERROR, Judged
+from klimb.trust.verdict import BEYOND, SD_ERROR
 
 if TYPE_CHECKING:
     from klimb.models.fit import Fit
@@ -29,68 +31,27 @@ UNEVEN = 3.0  # ratio of f's sd between likely hyperparameters from which the jo
 LIKELY = 0.02  # share of the mass from which a point counts as likely
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class CompleteTrust(Judged):
-    """The complete report on a fit: that of the engine's result, and what its hyperparameters add.
+def judge(fit: Fit, *, draws: int, seed: int) -> FitTrust:
+    """The verdict of ``fit.trust`` with the engine's complete report; hyperparameters that were chosen are judged too.
 
-    For hyperparameters at their best value, ``sd_ratio`` is, per latent value of the data, the sd of f with them
-    integrated out over the sd at the best; ``shift`` the distance of the means in sd. ``unevenness`` is the largest
-    ratio of an sd between likely hyperparameters.
-    """
-
-    judgement: Verdict
-    names: tuple[str, ...]
-    mode: Array
-    mean: Array
-    sd: Array
-    skewness: Array
-    at_bound: tuple[str, ...]
-    sd_ratio: Array
-    shift: Array
-    unevenness: float
-    inner: Trust  # of the result at the best hyperparameters
-    integrated: Components = field(repr=False)
-
-    def __str__(self) -> str:
-        lines = [f"verdict       {self.verdict}: {self.advice}"]
-        for name, mode, mean, sd in zip(self.names, self.mode, self.mean, self.sd, strict=True):
-            lines.append(f"{name:13s} best {mode:.3f}, mean {mean:.3f}, sd {sd:.3f}, in theta")
-        if self.names:
-            lines.append(f"sd of f       up to {float(self.sd_ratio.max()):.2f} times the one at the best")
-        lines.append(f"at the best   {self.inner.verdict}: {self.inner.advice}")
-        return "\n".join(lines)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and text, for JSON and reports."""
-        return {
-            **self._judged(),
-            "names": list(self.names), "mode": self.mode.tolist(), "mean": self.mean.tolist(), "sd": self.sd.tolist(),
-            "skewness": self.skewness.tolist(), "at_bound": list(self.at_bound),
-            "largest_sd_ratio": float(self.sd_ratio.max(initial=1.0)), "unevenness": self.unevenness,
-            "inner": self.inner.to_dict(),
-        }
-
-
-def judge(fit: Fit, *, draws: int, seed: int) -> CompleteTrust:
-    """The complete report; it integrates out hyperparameters that were chosen, which costs some dozen fits.
+    Those are integrated out for it, which costs some dozen fits.
 
     Examples
     --------
     >>> import numpy as np, klimb
     >>> x = np.linspace(0, 6, 12)
     >>> fit = klimb.fit("y ~ (1 | g)", {"y": np.sin(x) > 0, "g": np.arange(12) // 3}, "bernoulli", hyper="optimise")
-    >>> report = klimb.trust(fit)
-    >>> report.verdict != "trust", bool(report.sd_ratio.max() > 1.05)
-    (True, True)
+    >>> klimb.trust(fit).verdict
+    'doubt'
     """
     if fit.result is None or fit.data is None:
         raise InputError("a verdict needs the engine's result", "a fit from a file",
                          "fit.trust_summary has the verdict of the session of the fit.")
     inner = trust_report(fit.result, draws=draws, seed=seed, complete=True)
-    chosen = fit.mode == "optimise" and not fit.components.integrated and fit.model.theta.size > 0
-    average = around(fit.peak(), fit.data, integrate=True).components if chosen else fit.components
-    theta, weights, model = average.theta, average.weights, fit.model
+    if fit.components.integrated or not (fit.mode == "optimise" and fit.model.theta.size):
+        return replace(fit.trust, facts=(*fit.trust.facts, *engine_facts(inner)))
+    average, model = around(fit.peak(), fit.data, integrate=True).components, fit.model
+    theta, weights = average.theta, average.weights
     mean = weights @ theta
     sd = np.sqrt(weights @ (theta - mean) ** 2)
     skewness = weights @ ((theta - mean) / np.maximum(sd, 1e-12)) ** 3
@@ -101,12 +62,12 @@ def judge(fit: Fit, *, draws: int, seed: int) -> CompleteTrust:
     (m, v), (here, plugged) = f.moments(), fit.components.at(model, prepared).moments()
     ratio = np.sqrt(v / np.maximum(plugged, 1e-300))
     shift = np.abs(m - here) / np.sqrt(np.maximum(v, 1e-300))
-    uneven = _unevenness(f)
-    verdict = inner.judgement
-    if chosen:
-        verdict = _judge(model.names, sd, skewness, at_bound, ratio, shift, uneven, inner)
-    return CompleteTrust(verdict, model.names, model.at, mean, sd, skewness, at_bound, ratio, shift, uneven, inner,
-                         average)
+    found = _judge(model.names, sd, skewness, at_bound, ratio, shift, _unevenness(f), inner)
+    facts = [Fact(f"{name} in theta", f"best {best:.3f}, mean {middle:.3f}, sd {width:.3f}")
+             for name, best, middle, width in zip(model.names, model.at, mean, sd, strict=True)]
+    facts.append(Fact("sd of f over that at the best hyperparameters", f"up to {float(ratio.max()):.2f}"))
+    return FitTrust(found.word, found.number, found.measures, f"{found.advice} {found.remedy}".rstrip(),
+                    (*facts, *engine_facts(inner)))
 
 
 def _unevenness(f: Latents) -> float:
