@@ -18,7 +18,7 @@ from klimb.errors import KlimbError
 from klimb.infer.result import Status
 from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
-from klimb.models.components import SCORES, Components
+from klimb.models.components import Components, marginal_quantiles
 from klimb.models.correction import Correction, Corrector, pooled_khat
 from klimb.models.search import Evaluator, HigherGround, Peak, Stopped
 from klimb.numerics.arrays import Array
@@ -27,7 +27,7 @@ from klimb.numerics.proposals import HalfLines, SplitStudent, StudentMixture, fi
 from klimb.numerics.surrogate import fit_surrogate, quadratics
 from klimb.theta import Theta
 
-FIRST = 128  # points of the first round; rounds double the number of points
+FIRST = 128  # points of the first round, half as many for three hyperparameters; rounds double the number of points
 SPARING, FEWER = 1000, 48  # points that may be had below which fits are dear, and the first round then
 GOOD_KHAT, GOOD_EFFECTIVE = 0.5, 0.3  # where a round is the last one: k-hat, and effective over drawn
 ENOUGH_EFFECTIVE = 300.0  # effective points that are enough whatever the share
@@ -45,13 +45,11 @@ ANCHORS = 24  # fits whose sites may start others
 FALL = 12.0  # nats below the best up to which fits count for the surrogate between them
 ROUGHNESS = 0.5  # nats: its leave-one-out error up to which it is put to the test
 TESTED, TESTS = 48, 3  # points of its own choice, and how often it may try
+BEYOND = 1.3  # how far out those points may lie, over the farthest fit
 LEFT = 0.25  # share of what a test has taught that may be left
 SMOOTH = 0.05  # change of a mean in sd, or of an sd, by those points from which no more fits are asked for
 CAP = 0.3  # nats above the best that it may claim
 MANY = 16_384  # points that it weighs
-GRID = 401  # points of a marginal's distribution function
-REACH = 7.0  # bandwidths beyond which a point counts whole or not at all
-BANDWIDTH = 0.3  # of its smoothing, in sd over the fifth root of the effective number
 
 
 @final
@@ -189,9 +187,10 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
     d, mode = len(axes), points.coordinates.place(peak.model.at)
     axes = points.coordinates.slopes(mode)[:, None] * axes
     fold = points.coordinates.folded
-    first = FIRST if most >= SPARING else FEWER
+    dear = most < SPARING
+    first = FEWER if dear else FIRST if d > 3 else FIRST // 2
     fresh: list[tuple[int, Any]] = [(first, fold(_first_proposal(mode, axes, points)))]
-    fresh += [(LOW, fold(one)) for one in _near_zero(mode, axes, points)]
+    fresh += [(LOW // 3 if dear else LOW, fold(one)) for one in _near_zero(mode, axes, points)]
     proposals: list[tuple[int, Any]] = []
     theta, values = np.zeros((0, d)), np.zeros(0)
     more, more_values, error = np.zeros((0, d)), np.zeros(0), float("nan")
@@ -202,7 +201,7 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
         values = np.concatenate([values, [points.objective(one) for one in new]])
         found = replace(_weighted(points.coordinates, theta, values, proposals, more, more_values), error=error)
         for _ in range(TESTS):
-            tested = _tested(found, points, TESTED if most >= SPARING else FEWER // 2)
+            tested = _tested(found, points, FEWER // 2 if dear else TESTED)
             if tested is None:
                 break
             tested = replace(tested, before=found.error)
@@ -222,7 +221,7 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
     Half of the points are spread wider than the mass that it sees, half are those that the sds of what is printed hang
     on: far out in the tails. ``error`` is by how much they would change a mean, in sd, or an sd.
     """
-    smoothed = smoothed_points(found)
+    smoothed = smoothed_points(found, BEYOND)
     if smoothed is None:
         return None
     w, heights = smoothed.weights, smoothed.heights
@@ -307,8 +306,10 @@ class SmoothedTheta:
     n_effective: float
 
 
-def smoothed_points(found: SampledTheta) -> SmoothedTheta | None:
+def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | None:
     """Many points of theta with weights, for its marginals; None where they cannot be had.
+
+    Nothing is claimed farther out than ``reach`` times the farthest fit.
 
     The objective is smooth in theta, so a surrogate through the fits says what it is between them: where its own
     leave-one-out errors are small, points by the thousand are weighted by it, and the noise of few points is gone.
@@ -325,7 +326,7 @@ def smoothed_points(found: SampledTheta) -> SmoothedTheta | None:
     surrogate = fit_surrogate(z, values, share[usable])
     if surrogate is None or (surrogate.error > ROUGHNESS and not found.smooth):
         return None
-    proposals, farthest = list(found.proposals), float((z**2).sum(axis=1).max())
+    proposals, farthest = list(found.proposals), reach**2 * float((z**2).sum(axis=1).max())
     while True:
         total = sum(count for count, _ in proposals)
         many = np.vstack([proposal.draws(max(MANY * count // total, 1), seed=1000 + k)
@@ -421,27 +422,3 @@ def _even_choice(theta: Array, weights: Array, inverse: Any, count: int) -> tupl
     picks = order[np.minimum(np.searchsorted(edges, (np.arange(count) + 0.5) / count), len(order) - 1)]
     chosen, counts = np.unique(picks, return_counts=True)
     return chosen, counts / count
-
-
-def marginal_quantiles(theta: Array, weights: Array) -> Array:
-    """Quantiles of each entry of theta at `SCORES`, from smoothed weighted points."""
-    from scipy.special import ndtr
-
-    effective = 1.0 / float((weights**2).sum())
-    out = []
-    for column in theta.T:
-        mean = float(weights @ column)
-        sd = float(np.sqrt(weights @ (column - mean) ** 2)) or 1e-12
-        width = BANDWIDTH * sd * effective**-0.2
-        used = weights > 1e-8 * weights.max()
-        low, high = column[used].min() - 4 * width, column[used].max() + 4 * width
-        line = np.linspace(low, high, GRID)
-        shrunk = mean + (column[used] - mean) / np.sqrt(1.0 + (width / sd) ** 2)  # the smoothing adds no variance
-        order = np.argsort(shrunk)
-        shrunk, share = shrunk[order], weights[used][order] / weights[used].sum()
-        below = np.concatenate([[0.0], np.cumsum(share)])
-        edges = np.searchsorted(shrunk, line[:, None] + REACH * width * np.array([-1.0, 1.0]))
-        cdf = np.array([below[i] + ndtr((x - shrunk[i:j]) / width) @ share[i:j]
-                        for x, (i, j) in zip(line, edges.tolist(), strict=True)])
-        out.append(np.interp(ndtr(SCORES), np.maximum.accumulate(np.clip(cdf, 0.0, 1.0)), line))
-    return np.array(out)

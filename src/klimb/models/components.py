@@ -18,6 +18,7 @@ from klimb.numerics.mixtures import mixture_moments, mixture_quantile
 from klimb.sites.prediction import draw_response
 
 SCORES = np.linspace(-3.6, 3.6, 73)  # normal scores of the quantiles of theta that are kept
+GRID, BANDWIDTH = 401, 0.3  # points of a marginal's distribution function; its smoothing, in sd over n^(1/5)
 LEAST_WEIGHT = 1e-4  # of a point that is kept, over that of the heaviest
 
 
@@ -142,6 +143,25 @@ class Latents:
 
     def quantile(self, p: float) -> Array:
         return mixture_quantile(self.weights, self.m, np.sqrt(self.v), p)
+
+
+def marginal_quantiles(theta: Array, weights: Array) -> Array:
+    """Quantiles of each entry of theta at `SCORES`, from smoothed weighted points."""
+    effective = 1.0 / float((weights**2).sum())
+    out = []
+    for column in theta.T:
+        mean = float(weights @ column)
+        sd = float(np.sqrt(weights @ (column - mean) ** 2)) or 1e-12
+        width = BANDWIDTH * sd * effective**-0.2
+        used = weights > 1e-8 * weights.max()
+        low, high = column[used].min() - 4 * width, column[used].max() + 4 * width
+        line = np.linspace(low, high, GRID)
+        shrunk = mean + (column[used] - mean) / np.sqrt(1.0 + (width / sd) ** 2)  # the smoothing adds no variance
+        mass, edges = np.histogram(shrunk, 4 * GRID, (low, high), weights=weights[used])
+        middles = 0.5 * (edges[1:] + edges[:-1])
+        cdf = ndtr((line[:, None] - middles[mass > 0.0]) / width) @ (mass[mass > 0.0] / mass.sum())
+        out.append(np.interp(ndtr(SCORES), np.maximum.accumulate(np.clip(cdf, 0.0, 1.0)), line))
+    return np.array(out)
 
 
 def marginal_quantile(quantiles: Array, p: Array) -> Array:
