@@ -76,7 +76,7 @@ class FormulaFit(Fit):
             L = np.zeros((len(names), self._n_weights_of_field))
             L[:, at] = T
             components = self._of_field(number)
-            rows += linear_rows(names, components, L, self.linear.weight_rows(L), tail, kind)
+            rows += linear_rows(names, components, self.linear.weight_rows(L), tail, kind, L)
         for block in self.model.theta.blocks:
             if block.kind == "cut":
                 shift = self.linear.weight_rows(self._level_shift[None])

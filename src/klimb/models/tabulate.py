@@ -45,13 +45,13 @@ def mixture_rows(names: Sequence[str], weights: Array, means: Array, sds: Array,
             for j, name in enumerate(names)]
 
 
-def linear_rows(names: Sequence[str], components: Components, L: Array, rows: Any, tail: float,
-                kind: RowKind) -> list[CoefficientRow]:
-    """A row for each linear functional ``L`` of the weights; ``rows`` are the same as the posterior takes them."""
+def linear_rows(names: Sequence[str], components: Components, rows: Any, tail: float, kind: RowKind,
+                L: Array | None = None) -> list[CoefficientRow]:
+    """A row for each linear functional of the weights; with these as a matrix ``L``, ends know of skewness."""
     pairs = [part.at(rows, 0.0) for part in components.parts]
     means, variances = np.array([m for m, _ in pairs]), np.array([v for _, v in pairs])
-    return mixture_rows(names, components.weights, means, np.sqrt(variances), tail, kind,
-                        partial(components.skewness, L))
+    skewness = np.zeros_like if L is None else partial(components.skewness, L)
+    return mixture_rows(names, components.weights, means, np.sqrt(variances), tail, kind, skewness)
 
 
 def parameter_rows(theta: Theta, components: Components, tail: float) -> list[CoefficientRow]:
