@@ -15,7 +15,7 @@ from scipy.optimize import minimize, minimize_scalar
 from scipy.special import expit
 
 from klimb import methods, sites
-from klimb.apps.papers import EXPERIMENTS, active_learning, logistic, processes, traces
+from klimb.apps.papers import EXPERIMENTS, active_learning, consensus, logistic, processes, traces
 from klimb.apps.papers.data import Library
 from klimb.apps.papers.references import advi, gibbs, polya_gamma
 from klimb.latents import Kernel, Weights
@@ -150,6 +150,47 @@ def test_b_table2(library: Library) -> None:
     assert found["mean-field"]["negative_bound"][0] == pytest.approx(-diagonal[2], abs=1e-4)
     loss = log_loss(*marginals(rows.X_test, *full[:2]), rows.y_test)
     assert found["default"]["loss"][0] == pytest.approx(loss, abs=3e-4)
+
+
+def test_b_admm(library: Library) -> None:
+    blocks, prior = consensus.rows(library, "german", 4)
+    X, y = np.concatenate([X for X, _ in blocks]), np.concatenate([y for _, y in blocks])
+    Z = np.sqrt(0.1) * X
+    mean, cov, bound = best_gaussian(Z, y)
+    exact = job(library, "B-admm", "german/4/exact/0")
+    assert exact["bounds"][-1] == pytest.approx(bound, abs=1e-6)
+    found = job(library, "B-admm", "german/4/natural/2")
+    assert found["bounds"][-1] == pytest.approx(bound, abs=1e-4)  # the same optimum
+    assert found["bounds"][1] < exact["bounds"][1] - 1e-4  # more slowly
+
+    def sums(u: np.ndarray, V: np.ndarray, part: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Natural parameters of the sites of one block, by quadrature."""
+        m, v = marginals(Z[part], u, V)
+        gamma = average(lambda f: expit(f) * expit(-f), m, v)
+        slope = y[part] * average(expit, -y[part] * m, v) + gamma * m
+        return Z[part].T @ slope, Z[part].T @ (gamma[:, None] * Z[part])
+
+    parts = [slice(15 * k, 15 * k + 15) for k in range(4)]
+    start, width = sites.Logistic().start(y)
+    duals = [(Z[part].T @ start[part], Z[part].T @ (np.broadcast_to(width, y.shape)[part, None] * Z[part]))
+             for part in parts]
+    centre = [sum(dual[0] for dual in duals), np.eye(4) + sum(dual[1] for dual in duals)]
+    V = np.linalg.inv(centre[1])
+    own = [sums(V @ centre[0], V, part) for part in parts]
+    rho = 0.5
+    local = [[centre[i] + (t[i] - dual[i]) / rho for i in (0, 1)] for t, dual in zip(own, duals, strict=True)]
+    after = [(first + sum(dual[i] for dual in duals) + rho * sum(one[i] for one in local)) / (1 + 4 * rho)
+             for i, first in enumerate((np.zeros(4), np.eye(4)))]
+    V = np.linalg.inv(after[1])
+    u = V @ after[0]
+    m, v = marginals(Z, u, V)
+    second = average(lambda f: -np.logaddexp(0.0, -f), y * m, v).sum() - 0.5 * (
+        u @ u + np.trace(V) - 4 - np.linalg.slogdet(V)[1])
+    assert found["bounds"][1] == pytest.approx(second, abs=1e-6)
+    row = next(one for one in consensus.tables({"german/4/exact/0": exact, "german/4/natural/2": found})[0].rows
+               if "ADMM" in one[1])
+    near = np.flatnonzero(bound - np.array(found["bounds"]) > 1e-2)[-1] + 1
+    assert row[4] == str(near + 2)
 
 
 def cell(half: processes.Half, log_l: float, log_sigma: float) -> tuple[np.ndarray, np.ndarray, float]:

@@ -225,6 +225,7 @@ def _contours(ax: Any, toy: Toy, found: dict[str, Found]) -> None:
                    linewidths=1.2, linestyles="--" if method == "ADVI" else "-")
         ax.plot([], [], color=COLOURS[method], ls="--" if method == "ADVI" else "-",
                 label=f"{method} ({len(one['weights'])})")
+    ax.locator_params(nbins=5)
     ax.legend(loc="upper right")
 
 

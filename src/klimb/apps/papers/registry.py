@@ -53,6 +53,8 @@ EXPERIMENTS: dict[str, PaperEntry] = {
                            "processes:TABLE3", GRID_SETS, "2 h"),
     "A-figure1": PaperEntry("log-loss and time over the grid for USPS 3 against 5, and predicted probabilities",
                             "heatmaps:FIGURE", ("usps_3vs5",), "15 min"),
+    "B-admm": PaperEntry("distributed optimisation: the exact reduction and Bregman ADMM over blocks of rows",
+                         "consensus:TABLE", ("a1a", "german"), "1 min"),
     "S-figure1": PaperEntry("where the curvature of a logistic site grows with its variance", "monotone:FIGURE",
                             ("german",), "5 s"),
     "S-figure2": PaperEntry("the bound against time: generalised linear models", "traces:FIGURE2",

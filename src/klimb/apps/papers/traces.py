@@ -250,9 +250,9 @@ def _end(trace: Found) -> str:
 
 def _line(ax: Any, trace: Found, best: float, name: str, colour: str, marker: str) -> None:
     bound = np.array([np.nan if value is None else value for value in trace["bound"]], dtype=float)
-    gap = np.maximum(best - bound, FLOOR)
-    ax.plot(np.maximum(trace["seconds"], 1e-3), np.where(gap < ROOF, gap, np.nan), color=colour, marker=marker, ms=3.5,
-            lw=1.4, label=name)
+    gap = np.clip(best - bound, FLOOR, ROOF)
+    gap[1:][(gap[1:] == ROOF) & (gap[:-1] == ROOF)] = np.nan  # a line that leaves the picture ends at its roof
+    ax.plot(np.maximum(trace["seconds"], 1e-3), gap, color=colour, marker=marker, ms=3.5, lw=1.4, label=name)
 
 
 COMMON = (

@@ -1,0 +1,128 @@
+"""A linear model fitted by sums over its rows alone: D numbers and a D x D matrix go out, as many come back.
+
+In whitened coordinates, w = mu + S u, q(u) = N(P^-1 s, P^-1). A pass sends q to the blocks; each asks the oracle what
+the sites of its rows should be and returns
+
+    E log p(y | f)        sum_i (gamma_i h_i - alpha_i) x_i        sum_i gamma_i x_i x_i'
+
+whose sums are the bound at q and the natural parameters of the full natural step from it ([A] Eq. (16)-(17) with
+r = 0). The bound judges that step as in `klimb.infer`: it is halved until the bound does not fall. Nothing of the
+length of the data outlives a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+import numpy as np
+
+from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.infer.minibatch import FactorisedGaussian
+from klimb.infer.problem import ROUNDING
+from klimb.infer.result import Status
+from klimb.latents.prior import WeightPrior
+from klimb.latents.weights_posterior import DenseWeights
+from klimb.linalg.matrix import DenseDesign
+from klimb.numerics.arrays import Array
+from klimb.numerics.threads import threads_for
+from klimb.rows.reduction import Block, Engine, rows_of, summed
+from klimb.sites.base import Site
+
+SMALLEST_STEP = 2.0**-20
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SumsFit:
+    """The posterior of the weights, its bound, and the bound after every pass that was accepted."""
+
+    posterior: DenseWeights
+    bound: float
+    status: Status
+    passes: int
+    bounds: tuple[float, ...]
+
+
+def block_sums(site: Site, prior: WeightPrior, q: FactorisedGaussian | None, block: Block
+               ) -> tuple[float, Array, Array]:
+    """What one block has to say about ``q``; without a q, the sites that match each datum."""
+    X, y = rows_of(block)
+    y = site.validate(y)
+    with threads_for(0):
+        offset = X @ np.ascontiguousarray(prior.mean)  # a broadcast number is another product than what is unpickled
+        rows = np.ascontiguousarray(X * prior.root if prior.root.ndim == 1 else X @ prior.root)
+        if q is None:
+            slope, gamma = site.start(y)
+            slope, gamma, value = slope - gamma * offset, gamma * np.ones(len(y)), 0.0
+        else:
+            v, h = DenseDesign(rows).row_norms_squared(q.root, upper=True, times=q.mean)
+            with np.errstate(over="ignore", invalid="ignore"):
+                e = site.oracle(y, offset + h, v)
+                slope, gamma = e.gamma * h - e.alpha, e.gamma
+                value = float(e.value.sum() + np.sum(np.broadcast_to(site.constant(y), y.shape)))
+        return value, rows.T @ slope, rows.T @ (rows * gamma[:, None])
+
+
+def fit_by_sums(blocks: Sequence[Block], site: Site, prior: WeightPrior, *, engine: Engine | None = None,
+                tol: float = 1e-6, max_passes: int = 100) -> SumsFit:
+    """Fit ``site`` on f = X w, w ~ ``prior``, to rows in ``blocks``, which ``engine`` maps a function over.
+
+    For given blocks the answer has the same bits whatever the engine and the number of its workers. Blocks are pairs
+    (X, y), or callables that read them where the work is done, so that rows need not move. ``tol`` bounds the length of
+    the last natural step, in standard deviations of q.
+
+    >>> import numpy as np, klimb
+    >>> X = np.random.default_rng(0).standard_normal((60, 2))
+    >>> y = X[:, 0] > 0
+    >>> fit = fit_by_sums([(X[:25], y[:25]), (X[25:], y[25:])], klimb.sites.Logistic(), WeightPrior(0.0, 1.0, 2))
+    >>> whole = klimb.infer(klimb.latents.Weights(X), klimb.sites.Logistic(), y)
+    >>> fit.status.name, bool(abs(fit.bound - whole.bound) < 1e-9)
+    ('CONVERGED', True)
+    """
+    if not tol > 0 or max_passes < 2:
+        raise InputError("tol must be positive and max_passes at least 2", f"{tol}, {max_passes}",
+                         "The defaults are 1e-6 and 100.")
+    identity = np.eye(prior.root.shape[-1])
+
+    def looked_at(q: FactorisedGaussian | None) -> tuple[float, Array, Array]:
+        value, pull, gram = summed(partial(block_sums, site, prior, q), blocks, engine)
+        return value - (0.0 if q is None else q.divergence()), pull, identity + gram
+
+    with threads_for(len(identity)):
+        _, shift, precision = looked_at(None)
+        q = FactorisedGaussian.of(precision, shift)
+        bound, shift, precision = looked_at(q)
+        bounds, passes, step, status = [bound], 2, 1.0, Status.MAX_ITER
+        while passes < max_passes:
+            if step == 1.0 and step_length(q, precision, shift) <= tol:
+                status = Status.CONVERGED
+                break
+            try:
+                after = FactorisedGaussian.of(q.precision + step * (precision - q.precision),
+                                              q.shift + step * (shift - q.shift))
+                found = looked_at(after)
+                passes += 1
+                better = found[0] >= bound - ROUNDING * (abs(bound) + q.divergence()) and np.isfinite(found[1]).all()
+            except NotPositiveDefiniteError:
+                better = False
+            if better:
+                q, (bound, shift, precision), step = after, found, 1.0
+                bounds.append(bound)
+            elif (step := 0.5 * step) < SMALLEST_STEP:
+                status = Status.STALLED
+                break
+    weights = DenseWeights(prior.mean + prior.root_times(q.mean[:, None])[:, 0], prior.root_times(q.root))
+    return SumsFit(weights, bound, status, passes, tuple(bounds))
+
+
+def step_length(q: FactorisedGaussian, precision: Array, shift: Array) -> float:
+    """How far the full natural step goes, in standard deviations of q; half its square is what the bound may gain."""
+    change = q.root.T @ (precision - q.precision) @ q.root
+    try:
+        moved = FactorisedGaussian.of(precision, shift).mean - q.mean
+    except NotPositiveDefiniteError:
+        return float(np.inf)
+    return float(np.sqrt(moved @ (q.precision @ moved) + 0.5 * np.sum(change * change)))
