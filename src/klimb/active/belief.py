@@ -216,13 +216,16 @@ class DualBelief(Belief):
         return float(np.sqrt(np.sum((moved / deviation) ** 2) + self._gamma @ self._latent.X.times(moved) ** 2))
 
     def growth(self, later: Belief) -> float:
-        """Sites that keep the share r of their precision, and new ones: A' >= r A, and V' <= V / r."""
+        """Sites and prior that keep the share r of their precision, and new sites: A' >= r A, and V' <= V / r."""
         if later is self or not isinstance(later, DualBelief) or self._rows is None or later._rows is None:
             return super().growth(later)
         n = len(self._rows)
         if not (np.array_equal(later._rows[:n], self._rows) and later._gamma.min() >= 0.0 and self._gamma.min() > 0.0):
             return float(np.inf)
         kept = float((later._gamma[:n] / self._gamma).min())
+        mine, theirs = self._latent.prior.root, later._latent.prior.root
+        if not np.array_equal(mine, theirs):  # a Laplace prior, whose Gaussians move from fit to fit
+            kept = min(kept, float(((mine / theirs) ** 2).min()))
         return 1.0 / min(kept, 1.0) if kept > 0.0 else float(np.inf)
 
     def variances(self, pool: DesignMatrix) -> Array:

@@ -50,7 +50,7 @@ class ActiveLearner:
     cov : number, (D,) or (D, D) array
         Prior covariance of the weights (for ``prior="gaussian"``).
     prior : "gaussian" or "laplace"
-        A Laplace prior (of scale ``scale``) for weights of which few matter.
+        A Laplace prior (of scale ``scale``) for weights of which few matter; past 4,000 columns through its local bound.
     score : str or Score
         "bald", "ig", "cu", "variance", "epig" or "random": see `klimb.active.scores`.
     targets : (T, D) array or scipy.sparse matrix
@@ -203,7 +203,7 @@ class ActiveLearner:
                 slope, gamma = q.a + q.gamma * q.m, q.gamma
                 later = NO_SITES if self._sites is None else (self._sites[0][n:], self._sites[1][n:])
                 self._sites = np.concatenate([slope[:n], later[0]]), np.concatenate([gamma[:n], later[1]])
-                self._prior_sites = slope[n:], gamma[n:]
+                self._prior_sites = self._model.prior_sites(q, n)
         return self._result
 
     def _n_fitted(self, more: int = 0) -> int:

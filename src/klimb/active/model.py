@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.active.belief import Belief, CrossProducts, PriorBelief, belief_of
+from klimb.active.belief import Belief, CrossProducts, DualBelief, PriorBelief, belief_of
 from klimb.active.lanczos import krylov_belief
 from klimb.active.pool import Index, check_count, labelled_rows, take_rows
 from klimb.errors import InputError
@@ -17,7 +17,7 @@ from klimb.infer.start import start_at
 from klimb.latents.base import Posterior
 from klimb.latents.prior import WeightPrior
 from klimb.latents.weights import Weights
-from klimb.linalg.matrix import DesignMatrix, PairedDesign
+from klimb.linalg.matrix import DesignMatrix, PairedDesign, as_design
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Site
 from klimb.sites.local import SuperGaussian
@@ -26,7 +26,8 @@ from klimb.sites.stack import Stack
 
 PRIORS = ("gaussian", "laplace")
 TAPER = 1e3  # of the Gaussian that makes a Laplace prior proper for the engine, in units of its sd
-MOST_COLUMNS = 4000  # of a Laplace prior, whose posterior is a dense matrix over the columns
+MOST_COLUMNS = 4000  # of a Laplace prior whose posterior is a dense matrix over the columns
+MOST_WEIGHINGS = 100  # outer iterations of a wider one
 INTERCEPT_COV = 25.0
 
 
@@ -43,8 +44,15 @@ class PoolModel:
     tol: float
     n_lanczos: int | None = None  # None: variances are exact
 
+    @property
+    def wide(self) -> bool:
+        """Whether a Laplace prior has too many columns for a matrix over them."""
+        return self.kind == "laplace" and self.prior.n_weights > MOST_COLUMNS
+
     def fit(self, pool: DesignMatrix, rows: Index, y: Array, start: tuple[Array, Array] | None = None) -> Result:
         """The posterior of the labelled ``rows``; ``start`` holds slope and precision of a site per row."""
+        if self.wide:
+            return self._fit_wide(pool, rows, y, start)
         X, site = labelled_rows(pool, rows) if self.kind == "gaussian" else take_rows(pool, rows), self.site.rows(rows)
         if self.kind == "laplace":
             X, site, y = self._with_sparsity(X, site, y)
@@ -52,6 +60,40 @@ class PoolModel:
         latent = Weights(X, 0.0, self._engine_cov, form="primal" if primal else "auto")
         first = None if start is None else self._start(latent, start, len(y))
         return infer(latent, site, y, tol=self.tol, start=first)
+
+    def _fit_wide(self, pool: DesignMatrix, rows: Index, y: Array, start: tuple[Array, Array] | None) -> Result:
+        """The local bound of a Laplace prior is a Gaussian of precision 1 / (scale sqrt(E w^2)): [N]'s outer loop.
+
+        Given these precisions the model is one with a Gaussian prior, whose cost goes by the labels, and all variances
+        of weights are exact. Weights that no labelled row has stay at their own precision, 1 / scale^2.
+        """
+        from scipy.sparse import eye
+
+        X, D = labelled_rows(pool, rows), self.prior.n_weights - self.intercept
+        some = take_rows(pool, rows)
+        seen = np.flatnonzero(some.getnnz(axis=0)[:D]) if hasattr(some, "getnnz") else np.arange(D)
+        weights = as_design(eye(self.prior.n_weights, format="csr")[seen], "the weights")
+        precision = np.full(D, self.scale**-2.0) if start is None else start[1][-D:].copy()
+        first = None if start is None else (start[0][:-D], start[1][:-D])
+        for _ in range(MOST_WEIGHINGS):
+            latent = Weights(X, 0.0, np.append(1.0 / precision, [INTERCEPT_COV] * self.intercept), form="dual")
+            result = infer(latent, self.site.rows(rows), y, tol=self.tol,
+                           start=None if first is None else self._start(latent, first, len(y)))
+            q = result.posterior
+            first = q.a + q.gamma * q.m, q.gamma
+            wanted = 1.0 / (self.scale * np.sqrt(q.mean[seen] ** 2 + DualBelief(latent, q).variances(weights)))
+            if np.abs(np.log(wanted / precision[seen])).max(initial=0.0) <= np.sqrt(self.tol):
+                break
+            precision[seen] = wanted
+        return result
+
+    def prior_sites(self, posterior: Posterior, n: int) -> tuple[Array, Array]:
+        """Slope and precision of the sites of a Laplace prior, one per weight, behind those of ``n`` labels."""
+        if not self.wide:
+            return (posterior.a + posterior.gamma * posterior.m)[n:], posterior.gamma[n:]
+        assert isinstance(posterior.latent, Weights)
+        precision = posterior.latent.prior.root[: self.prior.n_weights - self.intercept] ** -2.0
+        return np.zeros_like(precision), precision
 
     @property
     def _engine_cov(self) -> Array:
@@ -91,7 +133,7 @@ class PoolModel:
             return PriorBelief(self.prior)
         if self.n_lanczos is not None:
             return krylov_belief(result.posterior, rows, self.n_lanczos)
-        return belief_of(result.posterior, kept, rows)
+        return belief_of(result.posterior, None if self.wide else kept, rows)  # whose prior moves from fit to fit
 
 
 def linear_model(site: Any, n_columns: int, *, prior: str, cov: Any, scale: float, intercept: bool, tol: Any,
@@ -104,9 +146,6 @@ def linear_model(site: Any, n_columns: int, *, prior: str, cov: Any, scale: floa
         raise InputError('prior must be "gaussian" or "laplace"', repr(prior), "Leave it out for a Gaussian prior.")
     if not (np.ndim(scale) == 0 and np.isfinite(scale) and scale > 0):
         raise InputError("scale must be a positive number", f"{scale!r}", "It is the scale of the Laplace prior.")
-    if prior == "laplace" and n_columns > MOST_COLUMNS:
-        raise InputError(f"a Laplace prior needs at most {MOST_COLUMNS} columns here", f"{n_columns}",
-                         'Use prior="gaussian", whose cost does not depend on the number of columns.')
     if not (isinstance(tol, int | float | np.number) and 0.0 < tol < 1.0):  # False for NaN
         raise InputError("tol must be a number between 0 and 1", repr(tol), "Leave it out for 1e-6.")
     if n_lanczos is not None:
