@@ -50,7 +50,7 @@ class ActiveLearner:
     cov : number, (D,) or (D, D) array
         Prior covariance of the weights (for ``prior="gaussian"``).
     prior : "gaussian" or "laplace"
-        A Laplace prior (of scale ``scale``) for weights of which few matter; past 4,000 columns through its local bound.
+        A Laplace prior (of scale ``scale``) for weights of which few matter; past 4,000 columns by its local bound.
     score : str or Score
         "bald", "ig", "cu", "variance", "epig" or "random": see `klimb.active.scores`.
     targets : (T, D) array or scipy.sparse matrix

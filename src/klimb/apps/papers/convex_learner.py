@@ -13,12 +13,12 @@ from typing import Any, final
 import numpy as np
 
 from klimb import latents, sites, steps
-from klimb.active.batch import best_row
+from klimb.active.batch import best_candidate
+from klimb.active.inclusion import include
 from klimb.active.lanczos import KrylovBelief
-from klimb.active.marginals import Marginals
-from klimb.active.pool import as_pool, take_rows
-from klimb.active.scores import as_score
-from klimb.active.shortlist import Shortlist
+from klimb.active.pending import Pending
+from klimb.active.pool import Index, as_pool, row_vector, take_rows
+from klimb.active.scores import Candidates, as_score
 from klimb.infer.loop import infer
 from klimb.infer.matrixfree.engine import Engine
 from klimb.infer.matrixfree.mean import best_mean
@@ -51,7 +51,7 @@ class ConvexLearner:
         self._answers, self.labelled, self._free = answers, first, np.arange(n + len(self._prior)) < n
         self._free[first] = False
         problem = self._problem()
-        step = steps.DoubleLoop("local", "lanczos", max_outer=FIRST_OUTER, vectors=min(k, D))
+        step = steps.DoubleLoop("local", "lanczos", max_outer=FIRST_OUTER, vectors=self._vectors)
         fit = infer(problem.latent, problem.site, problem.y, step=step)
         self.weights, self._gamma = fit.posterior.mean, fit.posterior.gamma
 
@@ -66,24 +66,44 @@ class ConvexLearner:
         site = sites.Stack([(SITE, len(y)), (sites.SuperGaussian(sites.Laplace(self._scale)), D)])
         return Problem(latents.Implicit([B, eye(D, format="csr")], cov=None), site, np.concatenate([y, np.zeros(D)]))
 
-    def marginals(self) -> Marginals:
-        """Of all rows: one Lanczos run at the present sites."""
-        latent = self._problem().latent.implicit()
-        belief = KrylovBelief(latent.precision(self._gamma), self.weights, self._k)
-        return Marginals.of(self._all, SITE, belief)
+    def belief(self) -> KrylovBelief:
+        """The Gaussian of the present sites; its variances take one Lanczos run."""
+        return KrylovBelief(self._problem().latent.implicit().precision(self._gamma), self.weights, self._vectors)
+
+    @property
+    def _vectors(self) -> int:
+        """k; beside one prior variance for all weights the Krylov space ends one vector after the labelled rows."""
+        most = self._all.shape[1] if len(self._prior) else len(self.labelled) + 1
+        return min(self._k, most, self._all.shape[1])
+
+    def scores(self, m: Array, v: Array, rows: Index) -> Array:
+        """Of candidates with these marginals."""
+        return self._score.of(Candidates(SITE, m[rows], v[rows]))
 
     def block(self, size: int) -> None:
         """Choose and include ``size`` rows, then fit all sites with one outer iteration."""
-        now, corrected = self.marginals(), dict[int, float]()
+        belief = self.belief()
+        (m, v), pending, u, picks = belief.marginals(self._all), Pending(belief), self.weights, list[int]()
         for _ in range(size):
-            pick = best_row(self._score, now, self._free, Shortlist())
-            now, new = now.include(pick, float(SITE.validate(self._answers[[pick]])[0]))
-            corrected[pick] = float(new.v[0]) - float(now.v[pick])  # what Lanczos had missed of its variance
+            rows = np.flatnonzero(self._free & (v > 0.0))  # what falls below zero within a block is removed from it
+            pick = best_candidate(self.scores(m, v, rows), rows)
+            x = row_vector(self._all, pick)
+            d = pending.times(x)
+            mean, variance = np.array([x @ u]), np.array([x @ d])  # the solution corrects what Lanczos missed
+            new = include(SITE, SITE.validate(self._answers[[pick]]), mean, variance)
+            kappa = np.exp(new.log_kappa[0])
+            c, e = float(new.gamma[0] / kappa), float((new.slope[0] - new.gamma[0] * mean[0]) / kappa)
+            w = self._all.times(d)
+            m, v, u = m + e * w, v - c * w * w, u + e * d
+            v[pick], pending = new.v[0], pending.including(d, c, e)
             self._free[pick] = False
-        self.labelled = np.concatenate([self.labelled, np.array(list(corrected), dtype=np.intp)])
-        z = now.v[np.concatenate([self.labelled, self._prior])]
-        z[len(self.labelled) - size : len(self.labelled)] += list(corrected.values())
-        self._refit(z, now.weights)
+            picks.append(pick)
+        self.labelled = np.concatenate([self.labelled, np.array(picks, dtype=np.intp)])
+        model = np.concatenate([self.labelled, self._prior])
+        lost = model[v[model] <= 0.0]
+        if lost.size:  # those of model sites are needed: by solving systems
+            v[lost] = pending.variances(take_rows(self._all, lost))
+        self._refit(v[model], u)
 
     def _refit(self, z: Array, u: Array) -> None:
         """The inner loop at variances ``z``; then every site is what its marginal asks for."""
