@@ -15,7 +15,9 @@ from scipy.optimize import minimize, minimize_scalar
 from scipy.special import expit
 
 from klimb import methods, sites
-from klimb.apps.papers import EXPERIMENTS, active_learning, consensus, logistic, processes, traces
+from klimb.active.pool import as_pool
+from klimb.apps.papers import EXPERIMENTS, active_learning, consensus, logistic, poor_variances, processes, traces
+from klimb.apps.papers.convex_learner import ConvexLearner
 from klimb.apps.papers.data import Library
 from klimb.apps.papers.references import advi, gibbs, polya_gamma
 from klimb.latents import Kernel, Weights
@@ -386,9 +388,97 @@ def test_n_figure2(library: Library) -> None:
     texts = job(library, "N-figure2", "imdb/full/0")
     assert texts["error"] == pytest.approx(np.mean((data.test @ wide > 0) != (data.truth > 0)), abs=0.02)
     lines = {name: job(library, "N-figure2", f"a9a-gaussian/{name}/0") for name in active_learning.STRATEGIES}
+    lines |= {name: job(library, "N-figure2", f"a9a-gaussian/{name}/0") for name in active_learning.PAPERS_OWN}
     assert all(line["labels"] == [20, 23, 26, 29] for line in lines.values())
-    assert len({line["error"][0] for line in lines.values()}) == 1  # the same first labels for all
+    assert len({lines[name]["error"][0] for name in active_learning.STRATEGIES}) == 1  # the same first labels for all
+    shape = job(library, "N-figure2", "data/reuters/0")
+    texts = library.load("reuters")
+    assert (shape["rows"], shape["columns"], shape["nonzeros"]) == (*texts.X.shape, np.count_nonzero(texts.X.toarray()))
+    assert shape["ratio"] == pytest.approx((texts.y > 0).sum() / (texts.y < 0).sum())
     assert len({tuple(line["error"]) for line in lines.values()}) >= 3  # and different ones after them
+
+
+def local_gamma(m: Any, v: Any) -> np.ndarray:
+    """The precision of the Gaussian below a logistic site that touches at sqrt(E s^2)."""
+    x = np.sqrt(np.square(m) + v)
+    return np.tanh(x / 2) / (2 * x)
+
+
+def local_mean(X: np.ndarray, y: np.ndarray, z: np.ndarray, prior: Any) -> np.ndarray:
+    """The inner loop of [N] by L-BFGS: the best mean for given variances; ``prior`` gives its penalty and gradient."""
+    def negative(u: np.ndarray) -> tuple[float, np.ndarray]:
+        s = X @ u
+        x = np.sqrt(s * s + z)
+        penalty, slope = prior(u)
+        value = (np.logaddexp(0.0, x) - x / 2 - y * s / 2).sum() + penalty
+        return float(value), X.T @ (np.tanh(x / 2) / (2 * x) * s - y / 2) + slope
+
+    return minimize(negative, np.zeros(X.shape[1]), jac=True, method="L-BFGS-B",
+                    options={"gtol": 1e-10, "ftol": 0, "maxiter": 2000}).x
+
+
+@pytest.mark.parametrize("scale", [None, 0.5])
+def test_a_block_of_the_papers_own_learner(library: Library, scale: float | None) -> None:
+    """Section 3 with dense matrices: choose, include, and one outer iteration with the variances that were kept."""
+    panel = active_learning.PANELS[0]
+    data = active_learning.split(panel, library, "tiny", 0)
+    kept = data.pool.any(axis=1)
+    X, y, D = data.pool[kept], data.answers[kept], data.pool.shape[1]
+    first = np.arange(20)
+    learner = ConvexLearner(X, y, cov=1.0, scale=scale, k=D, score="cu", first=first)
+    u, labelled = learner.weights.copy(), list(first)
+    gamma = learner._gamma.copy()  # of the first fit, by klimb's double loop, which is tested elsewhere
+    prior = np.eye(D) if scale is None else np.diag(gamma[20:])
+    A = prior + X[:20].T @ (gamma[:20, None] * X[:20])
+    for _ in range(3):
+        V = np.linalg.inv(A)
+        m, v = X @ u, np.einsum("ij,jk,ik->i", X, V, X)
+        p = average(expit, m, v)
+        score = -np.abs(p - 0.5)
+        score[labelled] = -np.inf
+        pick = int(np.argmax(score))
+        x, g = X[pick], local_gamma(m[pick], v[pick])
+        for _ in range(200):  # the site and the marginal that it makes agree
+            new_v = v[pick] / (1 + g * v[pick])
+            new_m = m[pick] + new_v * (y[pick] / 2 - g * m[pick])
+            g = local_gamma(new_m, new_v)
+        u = u + V @ x * (y[pick] / 2 - g * m[pick]) / (1 + g * v[pick])
+        A = A + g * np.outer(x, x)
+        labelled.append(pick)
+    learner.block(3)
+    assert learner.labelled.tolist() == labelled
+    V = np.linalg.inv(A)
+    z = np.einsum("ij,jk,ik->i", X[labelled], V, X[labelled])
+
+    def sparse(w: np.ndarray) -> tuple[float, np.ndarray]:
+        if scale is None:
+            return 0.5 * float(w @ w), w
+        length = np.sqrt(w * w + np.diag(V))
+        return float(length.sum() / scale), w / length / scale
+
+    best = local_mean(X[labelled], y[labelled], z, sparse)
+    np.testing.assert_allclose(learner.weights, best, atol=1e-3)
+    np.testing.assert_allclose(learner._gamma[:23], local_gamma(X[labelled] @ best, z), rtol=1e-3)
+
+
+def test_n_variances(library: Library) -> None:
+    panel = active_learning.PANELS[0]
+    few, many = (job(library, "N-variances", f"a9a-gaussian/{k}/0") for k in (5, 20))
+    assert many["labelled"] == pytest.approx(1.0, abs=5e-3)  # 12 columns: 20 vectors are exact, after five iterations
+    assert many["candidates"] == pytest.approx(1.0, abs=5e-3)
+    assert 0.0 < few["candidates"] < 0.9
+    assert few["means"] > 10 * many["means"]
+    data, first = poor_variances.pool(panel, library, "tiny", 0)
+    learner = ConvexLearner(data.pool, data.answers, cov=1.0, scale=None, k=5, score="cu", first=first)
+    A = np.eye(12) + data.pool[:20].T @ (learner._gamma[:, None] * data.pool[:20])
+    v = np.einsum("ij,jk,ik->i", data.pool, np.linalg.inv(A), data.pool)
+    own = learner.belief().variances(as_pool(data.pool))
+    assert (own <= v * (1 + 1e-9)).all()  # from below
+    row = poor_variances.tables({"a9a-gaussian/5/0": few})[0].rows[0]
+    assert float(row[3]) == pytest.approx(few["candidates"], abs=0.006)
+    assert row[5] == f"{100 * few['same cu']:.0f}%"
+    exact = job(library, "N-variances", "a9a-gaussian/exact/0")
+    assert (exact["same cu"], exact["means"]) == (1.0, 0.0)
 
 
 # -- [G] ---------------------------------------------------------------------------------------------------------------
