@@ -73,8 +73,7 @@ def _one(name: str, quick: bool, data: Path | None, out: Path, fresh: bool, so_f
 
     size: Size = "quick" if quick else "full"
     try:
-        with progress(name, not quiet) as hear:
-            record = run(name, data=data, out=out, size=size, fresh=fresh, so_far=so_far, hear=hear)
+        record = run(name, data=data, out=out, size=size, fresh=fresh, so_far=so_far, hear=progress(name, not quiet))
     except KeyboardInterrupt:
         say(f"klimb: interrupted; what is done is kept in {out / stem(name, size)}.json: the same command goes on.")
         return INTERRUPTED

@@ -16,11 +16,13 @@ from typing import Any, final
 
 import numpy as np
 
+from klimb import latents
 from klimb.active import ActiveLearner
 from klimb.apps.papers.convex_learner import ConvexLearner
 from klimb.apps.papers.data import Library
 from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
 from klimb.apps.papers.pictures import BLUE, GREEN, GREY, INK, ORANGE, PINK, letter, panels
+from klimb.apps.papers.products import newton
 from klimb.numerics.arrays import Array
 
 STRATEGIES = ("random", "cu", "ig", "bald", "batch")
@@ -199,23 +201,10 @@ def all_labels(panel: ActivePanel, library: Library, size: Size, seed: int, _: R
                                 tol=1e-4)
         learner.teach(np.arange(len(data.answers)), data.answers)
         weights = learner.weights
-    else:
-        weights = posterior_mode(data.pool, data.answers, panel.cov)
+    else:  # too many rows for an exact covariance: the mode
+        X = np.sqrt(panel.cov) * data.pool
+        weights = np.sqrt(panel.cov) * newton(latents.Implicit(X), X, data.answers)[0]
     return {"error": float(np.mean((data.test @ weights > 0.0) != (data.truth > 0.0))), "labels": len(data.answers)}
-
-
-def posterior_mode(X: Any, y: Array, cov: float) -> Array:
-    """The mode of logistic weights with prior N(0, cov I), where all rows are too many for an exact covariance."""
-    from scipy.optimize import minimize
-    from scipy.special import expit
-
-    def negative(w: Array) -> tuple[float, Array]:
-        margin = y * (X @ w)
-        loss = np.logaddexp(0.0, -margin).sum() + 0.5 * float(w @ w) / cov
-        return float(loss), np.asarray(w / cov - X.T @ (y * expit(-margin)))
-
-    found = minimize(negative, np.zeros(X.shape[1]), jac=True, method="L-BFGS-B", options={"gtol": 1e-6})
-    return np.asarray(found.x)
 
 
 def plan(library: Library, size: Size) -> Sequence[Job]:

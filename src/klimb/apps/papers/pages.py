@@ -11,13 +11,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-from math import fsum
 from pathlib import Path
 
 from klimb._files import whole_file
 from klimb.apps.papers.registry import entry
-from klimb.apps.papers.runner import stem
-from klimb.apps.papers.tables import as_markdown, seconds
+from klimb.apps.papers.runner import content, stem
 from klimb.errors import InputError
 
 BLOCK = re.compile(r"(<!-- klimb reproduce ([\w-]+)( --quick)? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -35,17 +33,9 @@ def block_of(key: str, quick: bool, folder: Path) -> str:
     if not path.is_file():
         raise InputError(f"expected the record of {key}", f"no file {path}", f"Run {command} --out {folder}.")
     stored = json.loads(path.read_text(encoding="utf-8"))
-    experiment = entry(key).experiment()
-    tables = experiment.tables(stored["results"])
-    done = "" if stored["finished"] else f" ({len(stored['results'])} of {stored['jobs']} parts so far)"
-    made = f"`{command}`{done}: {seconds(fsum(stored['cpu_seconds'].values()))} of CPU time."
-    parts = [*map(as_markdown, tables), made]
-    picture, title = path.with_suffix(".png"), entry(key).title
-    if experiment.draw is not None and picture.is_file():
-        parts.append(f"![{title[0].upper()}{title[1:]}]({picture.name})\n\n*{experiment.caption}*")
-    if experiment.remarks:
-        parts.append("\n".join(f"- {remark}" for remark in experiment.remarks))
-    return "\n\n".join(parts)
+    experiment, picture = entry(key).experiment(), path.with_suffix(".png")
+    return content(stored, experiment, experiment.tables(stored["results"]), entry(key).title,
+                   picture.name if picture.is_file() else "")
 
 
 def main() -> None:

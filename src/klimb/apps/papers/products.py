@@ -45,7 +45,7 @@ def count(library: Library, name: str, method: str, size: Size) -> Found:
     latent, site = latents.Implicit(X, cov=1.0), sites.Logistic()
     found: Found = {"q": X.shape[0], "n": X.shape[1], "nonzeros": int(X.nnz)}
     if method in ("gradient", "MAP"):
-        counted = one_gradient(latent, X) if method == "gradient" else newton(latent, X, y)
+        counted = one_gradient(latent, X) if method == "gradient" else newton(latent, X, y)[1]
         return {**found, **counted, "seconds": time.process_time() - begin}
     step = steps.DoubleLoop(bound="local", variances="lanczos" if method == "lanczos" else "auto")
     result = infer(latent, site, y, step=step)
@@ -54,8 +54,8 @@ def count(library: Library, name: str, method: str, size: Size) -> Found:
             "seconds": time.process_time() - begin}
 
 
-def newton(latent: Any, X: Any, y: Array) -> Found:
-    """The mode under N(0, I) by Newton's method, its systems solved by conjugate gradients."""
+def newton(latent: Any, X: Any, y: Array) -> tuple[Array, Found]:
+    """The mode under N(0, I) by Newton's method, its systems solved by conjugate gradients, and what that took."""
     w, f = np.zeros(X.shape[1]), np.zeros(X.shape[0])
     products, iterations = 0, 0
 
@@ -74,7 +74,7 @@ def newton(latent: Any, X: Any, y: Array) -> Found:
         w, f = w + length * move, f + length * df
         if np.abs(df).max() < CLOSE:
             break
-    return {"products": products, "iterations": iterations, "n_cg": (products / iterations - 2) / 2}
+    return w, {"products": products, "iterations": iterations, "n_cg": (products / iterations - 2) / 2}
 
 
 def one_gradient(latent: Any, X: Any) -> Found:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from math import fsum
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -145,18 +146,26 @@ def draw(record: Record, experiment: Experiment, results: Results) -> Path | Non
 
 def page(record: Record, experiment: Experiment, tables: Sequence[PaperTable], picture: Path | None) -> str:
     """All of it in Markdown."""
-    option = "" if record.size == "full" else f" --{record.size}"
-    part = "" if record.finished else f" ({len(record.results)} of {record.extra['jobs']} parts so far)"
-    made = (f"`klimb reproduce {record.experiment}{option}`{part}, {seconds(sum(record.cpu_seconds.values()))} of CPU"
-            f" time on one core. [{record.experiment[0]}] is {record.extra['paper']}.")
-    parts = [f"# {record.experiment}: {record.extra['title']}", made, *map(as_markdown, tables)]
-    if picture is not None:
-        parts.append(f"![{record.extra['title']}]({picture.name})\n\n*{experiment.caption}*")
+    title, paper = record.extra["title"], f"[{record.experiment[0]}] is {record.extra['paper']}."
+    text = content(asdict(record), experiment, tables, title, "" if picture is None else picture.name)
+    return f"# {record.experiment}: {title}\n\n{paper}\n\n{text}\n"
+
+
+def content(stored: dict[str, Any], experiment: Experiment, tables: Sequence[PaperTable], title: str, picture: str
+            ) -> str:
+    """Tables, how they were made, the picture if there is one, and the remarks of one record."""
+    option = "" if stored["size"] == "full" else f" --{stored['size']}"
+    jobs = stored.get("jobs", stored.get("extra", {}).get("jobs"))
+    done = "" if stored["finished"] else f" ({len(stored['results'])} of {jobs} parts so far)"
+    made = (f"`klimb reproduce {stored['experiment']}{option}`{done}: {seconds(fsum(stored['cpu_seconds'].values()))}"
+            " of CPU time.")
+    parts = [*map(as_markdown, tables), made]
+    if picture:
+        parts.append(f"![{title[0].upper()}{title[1:]}]({picture})\n\n*{experiment.caption}*")
     elif experiment.draw is not None:
         parts.append(NEEDS_MATPLOTLIB)
-    if experiment.remarks:
-        parts.append("\n".join(f"- {remark}" for remark in experiment.remarks))
-    return "\n\n".join(parts) + "\n"
+    remarks = "\n".join(f"- {remark}" for remark in experiment.remarks)
+    return "\n\n".join([*parts, remarks] if remarks else parts)
 
 
 def shown(record: Record) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from klimb.apps.papers.data.formats import (
     DataParts,
     labelled,
+    mixed,
     numbers,
     read_arff,
     read_csv,
@@ -139,38 +140,25 @@ def _threes_and_fives(paths: Sequence[Path]) -> DataParts:
     return DataParts(digits.X[kept], np.where(digits.y[kept] == 3, 1.0, -1.0), digits.train[kept])
 
 
+def _indicators(column: Sequence[str], levels: Sequence[str] | None = None) -> list[Any]:
+    return [np.array(column) == level for level in levels or sorted(set(column))]
+
+
 def _flares(paths: Sequence[Path]) -> DataParts:
     """Three letters as indicators, seven whole numbers; the target is the number of C-class flares."""
-    rows = []
-    for number, words in rows_of(paths[0], skip=("*",)):
-        if len(words) != 13:
-            raise wrong(paths[0], "13 entries in every line below the first", number, " ".join(words))
-        if not all(word.isdecimal() for word in words[3:]):
-            raise wrong(paths[0], "three letters and ten whole numbers in every line", number, " ".join(words))
-        rows.append(words)
-    if not rows:
-        raise wrong(paths[0], "at least one row", 1, "")
-    columns = list(zip(*rows, strict=True))
-    indicators = [np.array([word == level for word in column], dtype=float)
-                  for column in columns[:3] for level in sorted(set(column))]
-    integers = [np.array(column, dtype=float) for column in columns[3:10]]
-    return DataParts(np.column_stack([*indicators, *integers]), np.array(columns[10], dtype=float))
+    letters, table = mixed(paths[0], skip=("*",), words=3, length=13,
+                           form="three letters and ten whole numbers in every line")
+    columns = [one for column in zip(*letters, strict=True) for one in _indicators(column)]
+    return DataParts(np.column_stack([*columns, table[:, :7]]), table[:, 7])
 
 
 def _abalone(paths: Sequence[Path]) -> DataParts:
-    sexes, numbers_after = [], []
-    for number, words in rows_of(paths[0], ","):
-        try:
-            numbers_after.append([float(word) for word in words[1:]])
-        except ValueError as error:
-            raise wrong(paths[0], "a letter and eight numbers in every line", number, ",".join(words)) from error
-        if words[0] not in SEXES or len(words) != 9:
-            raise wrong(paths[0], "a letter and eight numbers in every line", number, ",".join(words))
-        sexes.append(words[0])
-    if not sexes:
-        raise wrong(paths[0], "at least one row", 1, "")
-    sex, rest = [np.array([one == level for one in sexes], dtype=float) for level in SEXES], np.array(numbers_after)
-    return DataParts(np.column_stack([*sex, rest[:, :-1]]), rest[:, -1])
+    form = "a letter and eight numbers in every line"
+    sexes, table = mixed(paths[0], ",", words=1, length=9, form=form)
+    for number, (sex,) in enumerate(sexes, start=1):
+        if sex not in SEXES:
+            raise wrong(paths[0], form, number, sex)
+    return DataParts(np.column_stack([*_indicators([sex for sex, in sexes], SEXES), table[:, :-1]]), table[:, -1])
 
 
 def _nodal(paths: Sequence[Path]) -> DataParts:
@@ -224,7 +212,5 @@ CATALOGUE: dict[str, Published] = {
     "reuters": Published("Reuters-21578, tf-idf", "the pages of LASVM (reuters), written as reuters.npz"),
     "farm_ads": Published("words of farm advertisements", f"{UCI} (Farm Ads)",
                           (Form(("farm-ads-vect",), _libsvm(54_877, dense=False)),)),
-    "real_sim": Published("news groups", LIBSVM, (Form(("real-sim",), _libsvm(20_958, dense=False)),)),
-    "rcv1": Published("Reuters news", LIBSVM,
-                      (Form(("rcv1_train.binary", "rcv1_test.binary"), _libsvm(47_236, dense=False)),)),
+    "rcv1_small": Published("1,500 texts of rcv1, tf-idf", "the test sets of Vowpal Wabbit, written as rcv1_small.npz"),
 }

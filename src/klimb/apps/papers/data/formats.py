@@ -72,37 +72,38 @@ def rows_of(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = ()
             yield number, [word.strip().strip('"') for word in words]
 
 
-def numbers(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = ()) -> Array:
-    """A table of numbers alone, all rows of one length."""
+def mixed(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = (), *, words: int = 0, last: int = 0,
+          length: int | None = None, form: str = "") -> tuple[list[list[str]], Array]:
+    """A table of rows of one ``length``: the first ``words`` and the ``last`` entries as they are, else numbers."""
+    kept: list[list[str]] = []
     found: list[list[float]] = []
-    for number, words in rows_of(path, delimiter, skip):
+    for number, entries in rows_of(path, delimiter, skip):
+        end, length = len(entries) - last, length or len(entries)
+        expected = form or (f"{length - words - last} numbers in every line" if len(entries) != length else "numbers")
+        if len(entries) != length:
+            raise wrong(path, expected, number, " ".join(entries))
         try:
-            found.append([float(word) for word in words])
+            found.append([float(entry) for entry in entries[words:end]])
         except ValueError as error:
-            raise wrong(path, "numbers", number, " ".join(words)) from error
-        if len(found[-1]) != len(found[0]):
-            raise wrong(path, f"{len(found[0])} numbers in every line", number, " ".join(words))
+            raise wrong(path, expected, number, " ".join(entries)) from error
+        kept.append([*entries[:words], *entries[end:]])
     if not found:
         raise wrong(path, "at least one row", 1, "")
-    return np.array(found)
+    return kept, np.array(found)
+
+
+def numbers(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = ()) -> Array:
+    """A table of numbers alone."""
+    return mixed(path, delimiter, skip)[1]
 
 
 def labelled(path: Path, labels: dict[str, float], delimiter: str | None = ",") -> DataParts:
     """A table of numbers whose last column is one of ``labels``."""
-    rows, y = [], []
-    for number, words in rows_of(path, delimiter):
-        if words[-1] not in labels:
-            raise wrong(path, f"one of {', '.join(labels)} at the end of each line", number, " ".join(words))
-        try:
-            rows.append([float(word) for word in words[:-1]])
-        except ValueError as error:
-            raise wrong(path, "numbers before the label", number, " ".join(words)) from error
-        y.append(labels[words[-1]])
-        if len(rows[-1]) != len(rows[0]):
-            raise wrong(path, f"{len(rows[0])} features in every line", number, " ".join(words))
-    if not rows:
-        raise wrong(path, "at least one row", 1, "")
-    return DataParts(np.array(rows), np.array(y))
+    ends, X = mixed(path, delimiter, last=1)
+    for number, (end,) in enumerate(ends, start=1):
+        if end not in labels:
+            raise wrong(path, f"one of {', '.join(labels)} at the end of each line", number, end)
+    return DataParts(X, np.array([labels[end] for end, in ends]))
 
 
 def read_csv(path: Path, target: tuple[str, ...] = ("y",), drop: tuple[str, ...] = ()) -> DataParts:
