@@ -1,13 +1,11 @@
 """A linear model fitted by sums over its rows alone: D numbers and a D x D matrix go out, as many come back.
 
-In whitened coordinates, w = mu + S u, q(u) = N(P^-1 s, P^-1). A pass sends q to the blocks; each asks the oracle what
-the sites of its rows should be and returns
+In whitened coordinates, w = mu + S u, q(u) = N(P^-1 s, P^-1). A block returns what the sites of its rows should be,
 
     E log p(y | f)        sum_i (gamma_i h_i - alpha_i) x_i        sum_i gamma_i x_i x_i'
 
-whose sums are the bound at q and the natural parameters of the full natural step from it ([A] Eq. (16)-(17) with
-r = 0). The bound judges that step as in `klimb.infer`: it is halved until the bound does not fall. Nothing of the
-length of the data outlives a pass.
+and the sums are the bound at q and the natural step from it ([A] Eq. (16)-(17), r = 0). The bound judges that step, as
+in `klimb.infer`: it is halved until the bound does not fall. Nothing of the length of the data outlives a pass.
 """
 
 from __future__ import annotations

@@ -16,7 +16,16 @@ from scipy.special import expit
 
 from klimb import methods, sites
 from klimb.active.pool import as_pool
-from klimb.apps.papers import EXPERIMENTS, active_learning, consensus, logistic, poor_variances, processes, traces
+from klimb.apps.papers import (
+    EXPERIMENTS,
+    active_learning,
+    consensus,
+    logistic,
+    monotone,
+    poor_variances,
+    processes,
+    traces,
+)
 from klimb.apps.papers.convex_learner import ConvexLearner
 from klimb.apps.papers.data import Library
 from klimb.apps.papers.references import advi, gibbs, polya_gamma
@@ -340,7 +349,7 @@ def test_s_figures(library: Library, key: str, panel: traces.TracePanel) -> None
 
 
 def test_s_figure1(library: Library) -> None:
-    found = job(library, "S-figure1", "data/GLM")
+    found = job(library, "S-figure1", "GLM")
     m, v = np.array(found["m"]), np.array(found["v"])
     curve = [average(lambda f: expit(f) * expit(-f), m, v * (1 + h)) for h in (1e-3, -1e-3)]
     assert found["growing"] == int((curve[0] > curve[1]).sum())
@@ -350,7 +359,13 @@ def test_s_figure1(library: Library) -> None:
     e = this.site.expect(y, np.zeros(40), (X**2).sum(axis=1))
     w = -np.linalg.solve(10 * np.eye(X.shape[1]) + X.T @ (e.gamma[:, None] * X), X.T @ e.alpha)
     np.testing.assert_allclose(m, y * (X @ w), atol=1e-4)
-    assert all(line == "12+" for line in job(library, "S-figure1", "map/Poisson, y = 1")["signs"])
+    assert (monotone.sign_map(sites.Poisson(), 1.0, -6.0, 6.0, 12.0) == 1).all()  # condition 2a
+    signs = monotone.sign_map(sites.Logistic(), 1.0, -10.0, 10.0, 30.0)
+    at, v = np.linspace(-10.0, 10.0, 200), 30.0 * 40 / 200
+    rise = average(lambda f: expit(f) * expit(-f), at, np.full(200, 1.01 * v)) - average(
+        lambda f: expit(f) * expit(-f), at, np.full(200, 0.99 * v))
+    clear = np.abs(rise) > 1e-4
+    assert (signs[39] == np.sign(rise))[clear].all()
 
 
 # -- [N] ---------------------------------------------------------------------------------------------------------------

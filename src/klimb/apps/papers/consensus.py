@@ -1,25 +1,12 @@
-"""[B]'s future work: distributed optimisation. The exact reduction over blocks of rows, and Bregman ADMM beside it.
+"""[B]'s future work, distributed optimisation: the exact reduction over blocks of rows, and Bregman ADMM beside it.
 
-Consensus: block b has a Gaussian q_b of its own, and all of them shall equal q_0. With mean parameters mu, natural ones
-lambda, the prior lambda_p and t_b, the sums of the sites of block b at q_b (their natural parameters),
-
-    min  sum_b F_b(mu_b) + KL(q_0 || p)        mu_b = mu_0        F_b = - E log p(y_b | f),  grad F_b = -t_b
-
-Bregman ADMM (Wang and Banerjee 2014) has KL in place of the squared distance. Its three steps, F_b linearised as in [A]
-Eq. (7), are sums of natural parameters:
-
-    lambda_b <- lambda_0 + (t_b - y_b) / rho
-    lambda_0 <- (lambda_p + sum_b y_b + rho sum_b lambda_b) / (1 + rho B)
-    y_b      <- y_b + rho (mu_b - mu_0)
-
-A fixed point has y_b = t_b and lambda_0 = lambda_p + sum_b t_b, the optimum. y has the unit of lambda, not of mu: the
-last step as it is printed depends on the unit of the weights. "natural" takes it along lambda_b - lambda_0 instead.
+Block b has a Gaussian q_b of its own with natural parameters lambda_b, t_b are the sums of its sites at q_b, y_b its
+dual: docs/papers/kl-proximal.md derives the three sums that are a round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +23,8 @@ from klimb.rows.reduction import Block
 
 SETS = {"a1a": 0.4, "german": 0.1}  # and the prior variance: near the best of [A] Table 2, that of [S]
 BLOCKS = (4, 16)
-SHARES = (1.0, 2.0, 4.0)  # rho B: the weight of all blocks' KL beside that of the prior
+RULES = (("exact", 0.0), ("natural", 1.0), ("natural", 2.0), ("natural", 4.0), ("mean", 2.0))  # and rho B
+NAMES = {"exact": "exact reduction", "natural": "Bregman ADMM, natural duals", "mean": "Bregman ADMM, as printed"}
 ROUNDS = {"full": 80, "quick": 40, "tiny": 30}
 CLOSE = (1e-2, 1e-4)  # nats below the best bound
 SITE = sites.Logistic()
@@ -53,18 +41,12 @@ def rows(library: Library, name: str, n_blocks: int) -> tuple[list[Block], Weigh
     return [(X[part], y[part]) for part in np.array_split(order, n_blocks)], prior
 
 
-def reduction(blocks: Sequence[Block], prior: WeightPrior) -> Found:
-    """The exact reduction: one round is one pass, and sends q out and its sums back."""
-    fit = fit_by_sums(blocks, SITE, prior, tol=1e-9)
-    return {"bounds": fit.bounds, "status": fit.status.name.lower()}
-
-
 def bregman_admm(blocks: Sequence[Block], prior: WeightPrior, rho: float, duals: str, rounds: int) -> Found:
     """The bound at q_0 after every round (which is not counted as a pass: the method does not look at it)."""
     prior_part = np.column_stack([np.zeros(prior.n_weights), np.eye(prior.n_weights)])
     y = [_stacked(block_sums(SITE, prior, None, block)) for block in blocks]
     centre = prior_part + sum(y)
-    local, bounds, status = [centre] * len(blocks), list[float](), "max_iter"
+    local, bounds = [centre] * len(blocks), list[float]()
     for _ in range(rounds):
         try:
             q = _gaussian(centre)
@@ -73,13 +55,11 @@ def bregman_admm(blocks: Sequence[Block], prior: WeightPrior, rho: float, duals:
                       for one, block in zip(local, blocks, strict=True)]
             local = [centre + (t - dual) / rho for t, dual in zip(wanted, y, strict=True)]
             centre = (prior_part + sum(y) + rho * sum(local)) / (1.0 + rho * len(blocks))
-            towards = [one - centre for one in local] if duals == "natural" else [
-                _moments(one) - _moments(centre) for one in local]
-            y = [dual + rho * step for dual, step in zip(y, towards, strict=True)]
+            unit = _moments if duals == "mean" else np.asarray
+            y = [dual + rho * (unit(one) - unit(centre)) for dual, one in zip(y, local, strict=True)]
         except NotPositiveDefiniteError:
-            status = "improper"
-            break
-    return {"bounds": bounds, "status": status}
+            return {"bounds": bounds, "status": "improper"}
+    return {"bounds": bounds, "status": "proper"}
 
 
 def _stacked(sums: tuple[float, Array, Array]) -> Array:
@@ -99,31 +79,28 @@ def _moments(parameters: Array) -> Array:
 
 def plan(library: Library, size: Size) -> list[Job]:
     """Both ways on every set and number of blocks."""
-    def job(name: str, count: int, share: float, duals: str) -> Job:
+    def job(name: str, count: int, duals: str, share: float) -> Job:
         def work(_: Results) -> Found:
             blocks, prior = rows(library, name, count)
-            found = reduction(blocks, prior) if duals == "exact" else bregman_admm(
-                blocks, prior, share / count, duals, ROUNDS[size])
-            return {**found, "columns": prior.n_weights, "share": share}
+            if duals == "exact":
+                return {"bounds": fit_by_sums(blocks, SITE, prior, tol=1e-9).bounds, "columns": prior.n_weights}
+            return bregman_admm(blocks, prior, share / count, duals, ROUNDS[size])
 
         return Job(f"{name}/{count}/{duals}/{share:g}", work)
 
-    return [job(name, count, share, duals) for name in SETS for count in BLOCKS
-            for share, duals in ((0.0, "exact"), *((share, "natural") for share in SHARES), (2.0, "mean"))]
+    return [job(name, count, *rule) for name in SETS for count in BLOCKS for rule in RULES]
 
 
 def tables(results: Results) -> list[PaperTable]:
-    """Rounds until the bound is close; every round sends as many numbers."""
-    parts = by_parts(results)
-    names = {"exact": "exact reduction", "natural": "Bregman ADMM, natural duals", "mean": "Bregman ADMM, as printed"}
-    lines = []
-    for (name, count, duals, _), found in parts.items():
-        best = max(parts[name, count, "exact", "0"]["bounds"])
-        D = found["columns"]
-        gaps = best - np.array(found["bounds"])
-        lines.append((name, names[duals], count, f"{found['share'] / float(count):.3g}" if found["share"] else NOTHING,
+    """Passes until the bound is close; every round sends as many numbers."""
+    parts, lines = by_parts(results), []
+    for (name, count, duals, share), found in parts.items():
+        exact = parts[name, count, "exact", "0"]
+        gaps, D = max(exact["bounds"]) - np.array(found["bounds"]), exact["columns"]
+        lines.append((name, NAMES[duals], count, NOTHING if duals == "exact" else f"{float(share) / float(count):.3g}",
                       *(_first(gaps, limit) for limit in CLOSE), f"{gaps[-1]:.1g}",
-                      f"{len(gaps)} rounds" if found["status"] == "improper" else NOTHING, f"{D * (D + 3) // 2:,}"))
+                      f"{len(gaps)} rounds" if found.get("status") == "improper" else NOTHING,
+                      f"{D * (D + 3) // 2:,}"))
     heads = ("set", "method", "blocks", "rho", *(f"passes to {limit:g} nats" for limit in CLOSE), "last gap, nats",
              "improper after", "numbers a block sends")
     return [PaperTable("Distributed optimisation: passes over the rows", heads, tuple(lines), left=2)]
@@ -131,8 +108,7 @@ def tables(results: Results) -> list[PaperTable]:
 
 def _first(gaps: Array, limit: float) -> str:
     """Passes until the bound stays within ``limit``: one for the start, one a round."""
-    away: Any = np.flatnonzero(gaps > limit)
-    after = int(away[-1]) + 1 if away.size else 0
+    after = int(np.flatnonzero(gaps > limit)[-1]) + 1 if (gaps > limit).any() else 0
     return NOTHING if after == len(gaps) else str(after + 2)
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from klimb import kernels, latents, sites
+from klimb import sites
 from klimb.apps.papers.data import Library
 from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
 from klimb.apps.papers.pictures import BLUE, INK, ORANGE, PINK, panels
-from klimb.apps.papers.processes import GRID, Half, fitter, split, walk
+from klimb.apps.papers.processes import GRID, Half, at_cell, fitter, grams_at, split, walk
 from klimb.apps.papers.tables import seconds
 from klimb.numerics.arrays import Array
 
@@ -86,12 +86,8 @@ def probabilities(half: Half, results: Results) -> Found:
 
 
 def _at(half: Half, method: str, log_l: float, log_sigma: float) -> Array:
-    kernel = kernels.RBF(lengthscale=float(np.exp(log_l)))
     variance = float(np.exp(2 * log_sigma))
-    latent = latents.Kernel(variance * kernel.gram(half.X), check=False)
-    result = fitter(True, method)(latent, sites.Logistic(), half.y)
-    m, v = latent.predict(result.posterior, variance * kernel.gram(half.X_test, half.X),
-                          np.full(len(half.y_test), variance))
+    _, m, v, _ = at_cell(fitter(True, method), sites.Logistic(), half, grams_at(half, log_l), variance)
     return np.asarray(np.exp(sites.Logistic().predict(m, v).log_density(half.y_test)))
 
 

@@ -6,9 +6,7 @@ growing everywhere 2a. The sign comes from central differences of the site's own
 
 from __future__ import annotations
 
-from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +20,7 @@ from klimb.numerics.arrays import Array
 NAME = "german"
 DIFFERENCE = 1e-3  # relative step in v
 FLAT = 1e-9  # of gamma: slopes below this are no slopes
-POINTS = {"full": 200, "quick": 100, "tiny": 12}
+POINTS = 200  # of a map, either way
 MAPS: dict[str, tuple[sites.Site, float]] = {  # a site, and the datum at which it is shown
     "logistic": (sites.Logistic(), 1.0), "Laplace noise, y = 0": (sites.Laplace(1.0), 0.0),
     "Student-t noise, y = 0": (sites.StudentT(3.0, 1 / np.sqrt(3.0)), 0.0), "Poisson, y = 1": (sites.Poisson(), 1.0)}
@@ -38,60 +36,33 @@ def slope_sign(site: sites.Site, y: Array, m: Array, v: Array) -> Array:
     return np.asarray(np.sign(np.where(np.abs(ahead - behind) > FLAT * level, ahead - behind, 0.0)))
 
 
-def sign_map(site: sites.Site, y: float, low: float, high: float, top: float, n: int) -> Found:
+def sign_map(site: sites.Site, y: float, low: float, high: float, top: float) -> Array:
     """The sign on a grid, rows of one v each."""
-    m, v = np.meshgrid(np.linspace(low, high, n), top * np.arange(1, n + 1) / n)
-    signs = slope_sign(site, np.full(m.size, y), m.ravel(), v.ravel()).reshape(m.shape)
-    return {"low": low, "high": high, "top": top, "signs": [runs(line) for line in signs]}
+    m, v = np.meshgrid(np.linspace(low, high, POINTS), top * np.arange(1, POINTS + 1) / POINTS)
+    return slope_sign(site, np.full(m.size, y), m.ravel(), v.ravel()).reshape(m.shape)
 
 
-def runs(line: Array) -> str:
-    """Signs in short: how many of each come one after the other.
-
-    >>> runs(np.array([1.0, 1.0, -1.0, 0.0]))
-    '2+ 1- 1o'
-    """
-    return " ".join(f"{len(list(group))}{'-o+'[int(sign) + 1]}" for sign, group in groupby(line))
-
-
-def signs_of(short: str) -> list[int]:
-    """The signs again.
-
-    >>> signs_of("2+ 1- 1o")
-    [1, 1, -1, 0]
-    """
-    return [sign for run in short.split() for sign in ["-o+".index(run[-1]) - 1] * int(run[:-1])]
-
-
-def one_step(library: Library, model: str, rows: int, n: int) -> Found:
+def one_step(library: Library, model: str, rows: int) -> Found:
     """(m, v) of every datum after one step from m = 0 and V = I: the state that the second update sees."""
     this = setting(library, TracePanel(NAME, "logistic", 0.1 if model == "GLM" else None), rows)
     site, y, posterior = this.site, this.y, this.after_one_step()
     m = posterior.m * y  # as if every label were +1: gamma is even in m, so the map is the same
     signs = slope_sign(site, np.ones(len(y)), m, posterior.v)
-    reach, top = 1.15 * max(float(np.abs(m).max()), 0.5), 1.15 * float(posterior.v.max())
     return {"m": m.round(4), "v": posterior.v.round(4), "growing": int((signs > 0).sum()),
-            "falling": int((signs < 0).sum()), "map": sign_map(site, 1.0, -reach, reach, top, n)}
+            "falling": int((signs < 0).sum())}
 
 
 def plan(library: Library, size: Size) -> list[Job]:
-    """Four maps and two scatters."""
-    n, rows = POINTS[size], {"full": 1000, "quick": 500, "tiny": 40}[size]
-
-    def map_job(name: str) -> Job:
-        return Job(f"map/{name}", lambda _: sign_map(*MAPS[name], *RANGE[name], n))
-
-    def data_job(model: str) -> Job:
-        return Job(f"data/{model}", lambda _: one_step(library, model, rows, n))
-
-    return [*map(map_job, MAPS), *map(data_job, ("GLM", "GP"))]
+    """Two scatters; the maps behind them need no data."""
+    rows = {"full": 1000, "quick": 500, "tiny": 40}[size]
+    return [Job(model, lambda _, model=model: one_step(library, model, rows)) for model in ("GLM", "GP")]
 
 
 def tables(results: Results) -> list[PaperTable]:
     """How many data lie where gamma grows."""
     rows = []
     for model, paper in (("GLM", "some grow, some fall"), ("GP", "all on one side (2b)")):
-        found = results[f"data/{model}"]
+        found = results[model]
         total = len(found["m"])
         rows.append((model, str(total), f"{found['growing'] / total:.1%}", f"{found['falling'] / total:.1%}", paper))
     heads = ("logistic model", "data", "gamma grows with v", "gamma falls with v", "paper")
@@ -104,18 +75,17 @@ def draw(results: Results, path: Path) -> None:
 
     colours = ListedColormap(["#bcd7ea", "#ffffff", "#f6d9a8"])  # falling, flat, growing
     with panels(path, 2, 3, (12.0, 7.2)) as (_, axes):
-        places = [("map/logistic", None), ("map/logistic", "GLM"), ("map/logistic", "GP"),
-                  *((f"map/{name}", None) for name in list(MAPS)[1:])]
-        for index, (ax, (key, model)) in enumerate(zip(axes.flat, places, strict=True)):
-            found = results[key] if model is None else results[f"data/{model}"]["map"]
-            signs = np.array([signs_of(line) for line in found["signs"]])
-            ax.imshow(signs, origin="lower", extent=(found["low"], found["high"], 0.0, found["top"]), aspect="auto",
-                      cmap=colours, vmin=-1, vmax=1, interpolation="nearest", rasterized=True)
-            title = key.removeprefix("map/")
+        places = zip(["logistic", "logistic", *MAPS], [None, "GLM", "GP", None, None, None], strict=True)
+        for index, (ax, (name, model)) in enumerate(zip(axes.flat, places, strict=True)):
+            low, high, top = RANGE[name]
             if model is not None:
-                _scatter(ax, results[f"data/{model}"])
-                title = f"logistic, data of a {model} after one step"
-            letter(ax, index, title)
+                m, v = np.array(results[model]["m"]), np.array(results[model]["v"])
+                high, top = 1.15 * max(float(np.abs(m).max()), 0.5), 1.15 * float(v.max())
+                low = -high
+                ax.plot(m, v, ".", ms=3, color=INK, alpha=0.6)
+            ax.imshow(sign_map(*MAPS[name], low, high, top), origin="lower", extent=(low, high, 0.0, top),
+                      aspect="auto", cmap=colours, vmin=-1, vmax=1, interpolation="nearest", rasterized=True)
+            letter(ax, index, name if model is None else f"logistic, data of a {model} after one step")
         for ax in axes[-1]:
             ax.set_xlabel("mean m")
         for ax in axes[:, 0]:
@@ -123,11 +93,6 @@ def draw(results: Results, path: Path) -> None:
         axes[0, 0].plot([], [], "s", color="#f6d9a8", mec=ORANGE, label="gamma grows with v")
         axes[0, 0].plot([], [], "s", color="#bcd7ea", mec=BLUE, label="gamma falls with v")
         axes[0, 0].legend(loc="upper center")
-
-
-def _scatter(ax: Any, data: Found) -> None:
-    ax.plot(data["m"], data["v"], ".", ms=3, color=INK, alpha=0.6)
-    ax.set(xlim=(data["map"]["low"], data["map"]["high"]), ylim=(0.0, data["map"]["top"]))
 
 
 FIGURE = Experiment(plan, tables, draw, (

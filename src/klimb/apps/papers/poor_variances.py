@@ -38,42 +38,44 @@ def pool(panel: ActivePanel, library: Library, size: Size, seed: int) -> tuple[P
     return PoolSplit(data.pool[kept], data.answers[kept], data.test, data.truth), np.arange(LABELS[size])
 
 
-def exact(data: PoolSplit, first: Array, cov: float, score: str) -> ActiveLearner:
-    """The same model, bound and labels with exact variances, for any number of columns."""
-    learner = ActiveLearner(data.pool, site=sites.SuperGaussian(sites.Logistic()), cov=cov, score=score,
-                            intercept=False, initial=0, warm=True, tol=1e-6)
-    learner.teach(first, data.answers[first])
-    return learner
-
-
 def compared(panel: ActivePanel, library: Library, size: Size, k: int | None, seed: int, _: Results) -> Found:
     """What k vectors change at the same labels, and the errors of learning on."""
     data, first = pool(panel, library, size, seed)
-    truth = exact(data, first, panel.cov, "cu")
-    m, v = truth.marginals()
-    free = np.arange(len(first), len(data.answers))
-    found: Found = {"labelled": 1.0, "candidates": 1.0, "means": 0.0, **{f"same {score}": 1.0 for score in SCORES}}
+    truth = ActiveLearner(data.pool, site=sites.SuperGaussian(sites.Logistic()), cov=panel.cov, intercept=False,
+                          initial=0, warm=True)
+    truth.teach(first, data.answers[first])
+    (m, v), free = truth.marginals(), np.arange(len(first), len(data.answers))
+    best = {score: truth.scores(score)[free] for score in SCORES}
+    state, found = truth.state_dict(), Found(labelled=1.0, candidates=1.0, means=0.0)
     for score in SCORES:
         if k is None:
-            one: ConvexLearner | ActiveLearner = exact(data, first, panel.cov, score)
+            weights, found[f"same {score}"] = _learnt(truth.load_state(state), data, score, size), 1.0
         else:
-            one = paper = ConvexLearner(data.pool, data.answers, cov=panel.cov, scale=None, k=k, score=score,
-                                        first=first)
-            own_m, own_v = paper.belief().marginals(as_pool(data.pool))
-            own, best = paper.scores(own_m, own_v, free), truth.scores(score)[free]
-            same = np.intersect1d(np.argsort(-own, kind="stable")[:BEST], np.argsort(-best, kind="stable")[:BEST])
+            one = ConvexLearner(data.pool, data.answers, cov=panel.cov, scale=None, k=k, score=score, first=first)
+            own_m, own_v = one.belief().marginals(as_pool(data.pool))
+            same = np.intersect1d(_top(one.scores(own_m, own_v, free)), _top(best[score]))
             known = v > 0.0  # not of an empty row
             ratio = np.divide(own_v, v, out=np.ones_like(v), where=known)
             found |= {"labelled": float(np.median(ratio[first])), "candidates": float(np.median(ratio[free])),
                       "means": float(np.sqrt(np.mean((own_m - m)[known] ** 2 / v[known]))),
                       f"same {score}": len(same) / BEST}
-        for _block in range(BLOCKS[size]):
-            if isinstance(one, ConvexLearner):
-                one.block(K[size])
-            else:
-                one.block(K[size], lambda row: data.answers[row])
-        found[f"error {score}"] = float(np.mean((data.test @ one.weights > 0.0) != (data.truth > 0.0)))
+            weights = _learnt(one, data, score, size)
+        found[f"error {score}"] = float(np.mean((data.test @ weights > 0.0) != (data.truth > 0.0)))
     return found
+
+
+def _top(scores: Array) -> Array:
+    return np.argsort(-scores, kind="stable")[:BEST]
+
+
+def _learnt(learner: ConvexLearner | ActiveLearner, data: PoolSplit, score: str, size: Size) -> Array:
+    """Weights after learning on in blocks."""
+    for _ in range(BLOCKS[size]):
+        if isinstance(learner, ConvexLearner):
+            learner.block(K[size])
+        else:
+            learner.block(K[size], lambda row: data.answers[row], strategy=score)
+    return learner.weights
 
 
 def plan(library: Library, size: Size) -> list[Job]:

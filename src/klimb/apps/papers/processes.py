@@ -108,21 +108,31 @@ def fitter(classification: bool, method: str) -> Callable[..., Any]:
     return rules[method]
 
 
+def at_cell(fit: Callable[..., Any], site: sites.Site, half: Half, grams: tuple[Array, Array], variance: float
+            ) -> tuple[Any, Array, Array, float]:
+    """A fit, the marginals of the test rows, and the seconds it took; ``grams`` are kernels of variance 1."""
+    begin = time.process_time()
+    latent = latents.Kernel(variance * grams[0], check=False)
+    result = fit(latent, site, half.y)
+    taken = time.process_time() - begin
+    m, v = latent.predict(result.posterior, variance * grams[1], np.full(len(half.y_test), variance))
+    return result, m, v, taken
+
+
+def grams_at(half: Half, log_l: float) -> tuple[Array, Array]:
+    """Of the training rows, and of the test rows with them."""
+    kernel = kernels.RBF(lengthscale=float(np.exp(log_l)))
+    return kernel.gram(half.X), kernel.gram(half.X_test, half.X)
+
+
 def walk(fit: Callable[..., Any], likelihoods: Sequence[sites.Site], half: Half, cells: Cells) -> list[Cell]:
     """Fit and score the cells, each on its own from a cold start."""
-    found = []
-    unit: tuple[int, Array, Array] | None = None  # the kernel matrices of the present lengthscale
+    found, known, grams = [], -1, (np.empty(0), np.empty(0))  # the kernel matrices of the present lengthscale
     for where in cells:
         l_index, s_index, shape = where
-        if unit is None or unit[0] != l_index:
-            kernel = kernels.RBF(lengthscale=float(np.exp(GRID[l_index])))
-            unit = (l_index, kernel.gram(half.X), kernel.gram(half.X_test, half.X))
-        variance = float(np.exp(2 * GRID[s_index]))
-        begin = time.process_time()
-        latent = latents.Kernel(variance * unit[1], check=False)
-        result = fit(latent, likelihoods[shape], half.y)
-        taken = time.process_time() - begin
-        m, v = latent.predict(result.posterior, variance * unit[2], np.full(len(half.y_test), variance))
+        if known != l_index:
+            known, grams = l_index, grams_at(half, GRID[l_index])
+        result, m, v, taken = at_cell(fit, likelihoods[shape], half, grams, float(np.exp(2 * GRID[s_index])))
         found.append(Cell(where, float(result.bound), log_loss(likelihoods[shape], m, v, half.y_test),
                           result.status.name.lower(), float(result.history.stationarity[-1]),
                           int(result.history.n_factor.sum()), taken))
