@@ -22,6 +22,7 @@ CERTIFICATE, REGION, THEORY = ("tests/unit/test_certificate.py", "tests/unit/tes
                                "tests/unit/test_boosting_theory.py")
 FACTS, SCORES, COUNTS = ("tests/contracts/test_site_facts.py", "tests/unit/test_design_scores.py",
                          "tests/unit/test_count_factorisation.py")
+SUMS = "tests/rows/test_reduction.py"
 A, S, N, G = "papers/kl-proximal.md", "papers/fixed-point.md", "papers/convex.md", "papers/boosting.md"
 
 
@@ -86,7 +87,7 @@ ITEMS = (
          f"{NUMBERS}::test_the_settings_of_table3", "papers/data.md",
          "Gisette is run where its files are"),
     Item("P24", "future work: stochastic gradients, line search, distributed optimisation",
-         "klimb.infer.by_sums:fit_by_sums", "tests/rows/test_reduction.py::test_same_bits_for_any_number_of_workers", A),
+         "klimb.infer.by_sums:fit_by_sums", f"{SUMS}::test_same_bits_for_any_number_of_workers", A),
     Item("F1", "extended model; p(f | w) that is not Gaussian, (1)", "klimb.sites:Custom",
          f"{COUNTS}::test_the_expectation_and_its_derivatives", S),
     Item("F2", "q(w, f) = q(w) p(f | w), (2)", "klimb.latents:Weights",
@@ -154,7 +155,7 @@ ITEMS = (
     Item("C15", "the experiments of Figure 2, by the paper's algorithm and by ours",
          "klimb.apps.papers.convex_learner:ConvexLearner", f"{NUMBERS}::test_a_block_of_the_papers_own_learner", N),
     Item("C16", "future work: scores for tasks, poor variances, sparse priors on larger sets",
-         "klimb.apps.papers.poor_variances:compared", f"{NUMBERS}::test_n_variances", N),
+         "benchmarks.poor_variances:compared", f"{NUMBERS}::test_poor_variances", N),
     Item("B1", "all finite mixtures, (1)", "klimb.boosting.mixture:Mixture",
          "tests/unit/test_boost.py::test_banana", "boosting.md"),
     Item("B2", "greedy steps with tolerance eps_t, rate 1/t, (2)", "klimb.boosting.theory:greedy",
@@ -191,7 +192,7 @@ FUTURE = (
     ("[S]", "matrix factorisation", "done: `klimb.conjugate.models.poisson_factorisation`, `matrix_factorisation`"),
     ("[S]", "fixed points inside stochastic gradients", "done: batches replace their share of T"),
     ("[N]", "which design score for which task", "measured on five sets ([active learning](../active-learning.md))"),
-    ("[N]", "robustness to poor variances", "measured: `klimb reproduce N-variances`"),
+    ("[N]", "robustness to poor variances", "measured: `python -m benchmarks.poor_variances`"),
     ("[N]", "sparsity priors on the larger sets", "done: fits by `klimb.sparse_glm`, active learning over any columns"),
     ("[G]", "posteriors whose mean-field means are biased, several modes", "done: `klimb.boost` looks for modes"),
 )

@@ -15,7 +15,7 @@ from klimb.boosting.paper import bracketed_newton
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 
-SWEEPS = 20_000  # of the multiplicative updates that find the best mixture of the whole family
+MOST_STEPS = 20_000  # towards the best mixture of the whole family
 
 
 @final
@@ -108,20 +108,13 @@ def _mixed(q: Array, h: Array, p: Array, cell: float) -> tuple[float, float]:
 
 
 def _best_mixture(p: Array, family: Array, cell: float) -> float:
-    """min KL(q || p) over all mixtures: exponentiated gradients on the weights, a convex problem."""
-    w, rate = np.full(len(family), 1.0 / len(family)), 1.0
-    best = divergence(w @ family, p, cell)
-    for _ in range(SWEEPS):
+    """min KL(q || p) over all mixtures, a convex problem in weights that are exponentials, divided by their sum."""
+    from scipy.optimize import minimize
+
+    def value(z: Array) -> tuple[float, Array]:
+        w = np.exp(z - np.logaddexp.reduce(z))
         slope = cell * family @ np.log(w @ family / p)
-        new = w * np.exp(-rate * (slope - slope.min()))
-        new /= new.sum()
-        found = divergence(new @ family, p, cell)
-        if found > best:
-            rate *= 0.5
-            if rate < 1e-10:
-                break
-            continue
-        if best - found < 1e-15 and rate > 1e3:
-            break
-        w, best, rate = new, found, 1.1 * rate
-    return best
+        return divergence(w @ family, p, cell), w * (slope - w @ slope)
+
+    options = {"maxiter": MOST_STEPS, "maxfun": 2 * MOST_STEPS, "ftol": 0.0, "gtol": 1e-11, "maxcor": 50}
+    return float(minimize(value, np.zeros(len(family)), jac=True, method="L-BFGS-B", options=options).fun)

@@ -14,18 +14,10 @@ import pytest
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import expit
 
+from benchmarks import poor_variances
 from klimb import methods, sites
 from klimb.active.pool import as_pool
-from klimb.apps.papers import (
-    EXPERIMENTS,
-    active_learning,
-    consensus,
-    logistic,
-    monotone,
-    poor_variances,
-    processes,
-    traces,
-)
+from klimb.apps.papers import EXPERIMENTS, active_learning, consensus, logistic, monotone, processes, traces
 from klimb.apps.papers.convex_learner import ConvexLearner
 from klimb.apps.papers.data import Library
 from klimb.apps.papers.references import advi, gibbs, polya_gamma
@@ -476,9 +468,9 @@ def test_a_block_of_the_papers_own_learner(library: Library, scale: float | None
     np.testing.assert_allclose(learner._gamma[:23], local_gamma(X[labelled] @ best, z), rtol=1e-3)
 
 
-def test_n_variances(library: Library) -> None:
+def test_poor_variances(library: Library) -> None:
     panel = active_learning.PANELS[0]
-    few, many = (job(library, "N-variances", f"a9a-gaussian/{k}/0") for k in (5, 20))
+    few, many, exact = (poor_variances.compared(panel, library, "tiny", k, 0) for k in (5, 20, None))
     assert many["labelled"] == pytest.approx(1.0, abs=5e-3)  # 12 columns: 20 vectors are exact, after five iterations
     assert many["candidates"] == pytest.approx(1.0, abs=5e-3)
     assert 0.0 < few["candidates"] < 0.9
@@ -489,10 +481,9 @@ def test_n_variances(library: Library) -> None:
     v = np.einsum("ij,jk,ik->i", data.pool, np.linalg.inv(A), data.pool)
     own = learner.belief().variances(as_pool(data.pool))
     assert (own <= v * (1 + 1e-9)).all()  # from below
-    row = poor_variances.tables({"a9a-gaussian/5/0": few})[0].rows[0]
-    assert float(row[3]) == pytest.approx(few["candidates"], abs=0.006)
-    assert row[5] == f"{100 * few['same cu']:.0f}%"
-    exact = job(library, "N-variances", "a9a-gaussian/exact/0")
+    shown = poor_variances.shown({"a9a-gaussian/5/0": few})
+    assert f"{few['candidates']:.2f}" in shown
+    assert f"{100 * few['same cu']:.0f}%" in shown
     assert (exact["same cu"], exact["means"]) == (1.0, 0.0)
 
 

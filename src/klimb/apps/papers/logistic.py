@@ -20,6 +20,7 @@ from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Res
 from klimb.apps.papers.pictures import BLUE, GREEN, INK, ORANGE, PINK, panels
 from klimb.apps.papers.tables import NOTHING, seconds, with_error
 from klimb.infer.loop import infer
+from klimb.linalg.matrix import as_design
 from klimb.numerics.arrays import Array
 
 SITE = sites.Logistic()
@@ -124,32 +125,21 @@ def pixel_products(library: Library) -> DataSet:
 
 @final
 class LogisticFits:
-    """Logistic regression on given rows for any delta; by X X' where that is the smaller matrix."""
+    """Logistic regression on given rows for any delta; by X X', computed once, where that is the smaller matrix."""
 
     def __init__(self, X: Any, y: Array, X_test: Any, y_test: Array, method: str) -> None:
-        self.X, self.y, self.X_test, self.y_test, self.method = X, y, X_test, y_test, method
+        self.X, self.y, self.X_test, self.y_test, self.method = as_design(X, "X"), y, X_test, y_test, method
         # A diagonal covariance over the weights needs the weights themselves.
-        self.gram = _dense(X @ X.T) if X.shape[1] > X.shape[0] and method != "mean-field" else None
-        if self.gram is not None:
-            self.cross = _dense(X_test @ X.T)
-            squares = X_test * X_test if isinstance(X_test, np.ndarray) else X_test.multiply(X_test)
-            self.norms = np.asarray(squares.sum(axis=1)).ravel()
+        dual = X.shape[1] > X.shape[0] and method != "mean-field"
+        self.gram = self.X.outer_gram(np.ones(X.shape[1])) if dual else None
 
     def fit(self, delta: float) -> tuple[Any, float]:
         """The result and its log-loss on the test rows, in nats."""
-        if self.gram is None:
-            latent: Any = latents.Weights(self.X, cov=delta)
-            result = FIT[self.method](latent, SITE, self.y)
-            m, v = result.posterior.latent.predict(result.posterior, self.X_test)
-        else:
-            latent = latents.Kernel(delta * self.gram, check=False)
-            result = FIT[self.method](latent, SITE, self.y)
-            m, v = latent.predict(result.posterior, delta * self.cross, delta * self.norms)
+        latent = latents.Weights(self.X, cov=delta) if self.gram is None else latents.Weights.with_gram(
+            self.X, 0.0, delta, delta * self.gram)
+        result = FIT[self.method](latent, SITE, self.y)
+        m, v = result.posterior.latent.predict(result.posterior, self.X_test)
         return result, -float(SITE.predict(m, v).log_density(self.y_test).mean())
-
-
-def _dense(X: Any) -> Array:
-    return np.asarray(X if isinstance(X, np.ndarray) else X.toarray())
 
 
 def sweep(rows: TrainTest, method: str, deltas: Array) -> Found:

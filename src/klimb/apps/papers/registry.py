@@ -69,8 +69,6 @@ EXPERIMENTS: dict[str, PaperEntry] = {
                            ("a9a", "reuters"), "3 min"),
     "N-figure2": PaperEntry("active learning: error against labels, for scores and for chance",
                             "active_learning:FIGURE2", ("a9a", "imdb", "farm_ads", "reuters", "rcv1_small"), "1 h"),
-    "N-variances": PaperEntry("what poor variances change: fits, choices and errors from five Lanczos vectors to exact",
-                              "poor_variances:TABLE", ("a9a", "reuters", "rcv1_small"), "6 min"),
     "G-figure1": PaperEntry("boosted mixtures for a Cauchy density and for mixtures", "boosting:FIGURE1", (), "1 min"),
     "G-figure2": PaperEntry("means and covariances of a logistic regression by boosting", "boosting:FIGURE2",
                             ("nodal",), "1 min"),

@@ -1,32 +1,39 @@
 """[N]'s open question: how much do poor variances matter? From five Lanczos vectors to exact ones.
 
-The same labels are fitted by the double loop with k vectors (local bound) and exactly. Compared are the variances of
-labelled rows and of candidates, the means, and the twenty rows that each score would choose; then each learns on by
-itself, and the test error at the end tells what the choices were worth.
+    python -m benchmarks.poor_variances            a few minutes; results in benchmarks/results/poor_variances.json
+    python -m benchmarks.poor_variances --show     the table, from that file
+
+The same 300 labels are fitted by the double loop with k vectors (local bound) and exactly. Compared are the variances
+of labelled rows and of candidates, the means, and the twenty rows that each score would choose; then each learns on by
+itself, 100 labels in blocks of 20, and the test error at the end tells what the choices were worth.
 """
 
 from __future__ import annotations
 
-from functools import partial
+import json
+import sys
+from collections.abc import Iterator
 
 import numpy as np
 
+from benchmarks.measure import RESULTS
 from klimb import sites
 from klimb.active import ActiveLearner
 from klimb.active.pool import as_pool
 from klimb.apps.papers.active_learning import PANELS, ActivePanel, PoolSplit, split
 from klimb.apps.papers.convex_learner import ConvexLearner
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
-from klimb.apps.papers.tables import mean_and_error
+from klimb.apps.papers.experiment import Found, PaperTable, Size
+from klimb.apps.papers.tables import as_markdown
 from klimb.numerics.arrays import Array
 
+PATH = RESULTS / "poor_variances.json"
 VECTORS = {"a9a-gaussian": (5, 10, 20, 40, 80), "reuters": (5, 20, 80, 320), "rcv1": (5, 20, 80, 320)}
-LABELS = {"full": 300, "quick": 100, "tiny": 20}  # that all are compared at
-BLOCKS = {"full": 5, "quick": 2, "tiny": 1}  # of K rows, learnt after them
-K = {"full": 20, "quick": 20, "tiny": 3}
+LABELS = {"full": 300, "tiny": 20}  # that all are compared at
+BLOCKS = {"full": 5, "tiny": 1}  # of K rows, learnt after them
+K = {"full": 20, "tiny": 3}
 POOL = 3000  # candidates at most
-SEEDS = {"full": 2, "quick": 1, "tiny": 1}
+SEEDS = 2
 SCORES = ("cu", "ig")
 BEST = 20
 
@@ -38,7 +45,7 @@ def pool(panel: ActivePanel, library: Library, size: Size, seed: int) -> tuple[P
     return PoolSplit(data.pool[kept], data.answers[kept], data.test, data.truth), np.arange(LABELS[size])
 
 
-def compared(panel: ActivePanel, library: Library, size: Size, k: int | None, seed: int, _: Results) -> Found:
+def compared(panel: ActivePanel, library: Library, size: Size, k: int | None, seed: int) -> Found:
     """What k vectors change at the same labels, and the errors of learning on."""
     data, first = pool(panel, library, size, seed)
     truth = ActiveLearner(data.pool, site=sites.SuperGaussian(sites.Logistic()), cov=panel.cov, intercept=False,
@@ -78,36 +85,42 @@ def _learnt(learner: ConvexLearner | ActiveLearner, data: PoolSplit, score: str,
     return learner.weights
 
 
-def plan(library: Library, size: Size) -> list[Job]:
-    """Every number of vectors on every set, and exact variances."""
-    return [Job(f"{panel.key}/{'exact' if k is None else k}/{seed}", partial(compared, panel, library, size, k, seed))
-            for panel in PANELS if panel.key in VECTORS for k in (*VECTORS[panel.key], None)
-            for seed in range(SEEDS[size])]
+def jobs() -> Iterator[tuple[str, ActivePanel, int | None, int]]:
+    """Every number of vectors on every set, and exact variances: a name, and what to compare."""
+    for panel in PANELS:
+        for k in (*VECTORS.get(panel.key, ()), *([None] if panel.key in VECTORS else [])):
+            for seed in range(SEEDS):
+                yield f"{panel.key}/{'exact' if k is None else k}/{seed}", panel, k, seed
 
 
-def tables(results: Results) -> list[PaperTable]:
+def shown(results: dict[str, Found]) -> str:
     """A row for every number of vectors, means over the seeds."""
-    parts, titles = by_parts(results), {panel.key: panel.title for panel in PANELS}
+    titles = {panel.key: panel.title for panel in PANELS}
     rows = []
-    for key, k in dict.fromkeys(name[:2] for name in parts):
-        found = [one for name, one in parts.items() if name[:2] == (key, k)]
+    for key, k in dict.fromkeys(tuple(name.split("/")[:2]) for name in results):
+        found = [one for name, one in results.items() if name.startswith(f"{key}/{k}/")]
 
         def mean(what: str, found: list[Found] = found) -> float:
-            return mean_and_error([one[what] for one in found])[0]
+            return float(np.mean([one[what] for one in found]))
 
         rows.append((titles[key], k, f"{mean('labelled'):.2f}", f"{mean('candidates'):.2f}", f"{mean('means'):.3f}",
                      *(f"{100 * mean(f'same {score}'):.0f}%" for score in SCORES),
                      *(f"{100 * mean(f'error {score}'):.2f}" for score in SCORES)))
-    heads = ("data", "k", "labelled rows, variance", "candidates, variance", "means off by, sd",
-             "same best 20, uncertainty", "gain", "test error after learning by uncertainty, %", "by gain, %")
-    return [PaperTable("[N] section 2.3: k Lanczos vectors beside exact variances (as shares of the exact ones)", heads,
-                       tuple(rows))]
+    heads = ("data", "k", "labelled rows", "candidates", "means off by, sd", "same best 20 by uncertainty", "by gain",
+             "test error after learning by uncertainty, %", "by gain, %")
+    return as_markdown(PaperTable("Variances by k Lanczos vectors, as shares of the exact ones", heads, tuple(rows)))
 
 
-TABLE = Experiment(plan, tables, remarks=(
-    "300 labels drawn at random, then 100 more in blocks of 20 chosen by each learner; 3,000 candidates at most, means"
-    " over two seeds. k vectors drive the fit (the double loop's variances) and the scores, as in [N].",
-    "Variances that are too small hardly move the means: the inner loop finds the best ones for whatever variances it"
-    " is given, which is [N]'s observation. They do move the information gain, which is about variances.",
-    "On texts a candidate has words that no labelled text has; no Lanczos vector sees them.",
-))
+def main() -> None:
+    results = json.loads(PATH.read_text()) if PATH.exists() else {}
+    if "--show" not in sys.argv:
+        library = Library()
+        for name, panel, k, seed in jobs():
+            if name not in results:
+                results[name] = compared(panel, library, "full", k, seed)
+                PATH.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(shown(results))
+
+
+if __name__ == "__main__":
+    main()
