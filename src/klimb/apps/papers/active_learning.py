@@ -53,7 +53,7 @@ class ActivePanel:
 
 
 MOST_POINTS = 100  # of a curve
-PAPERS_MOST = 1501  # labels that the paper's algorithm is followed to
+PAPERS_MOST = 1001  # labels that the paper's algorithm is followed to
 SEEDS: dict[Size, int] = {"full": 5, "quick": 2, "tiny": 1}
 PANELS = (
     ActivePanel("a9a-gaussian", "a9a", "a9a, Gaussian prior", "gaussian", 1.0, 1.0, 100, 3,

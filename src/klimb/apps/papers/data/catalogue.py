@@ -43,9 +43,8 @@ class Form:
 @final
 @dataclass(frozen=True)
 class Published:
-    """A data set: where it is published and in which forms it is read."""
+    """Where a data set is published and in which forms it is read."""
 
-    what: str
     where: str
     forms: tuple[Form, ...] = ()
 
@@ -170,47 +169,34 @@ def _nodal(paths: Sequence[Path]) -> DataParts:
 
 # -- the sets ---------------------------------------------------------------------------------------------------------
 
+ESL = f"{LIBSVM}, and the page of The Elements of Statistical Learning (zip.train, zip.test)"
 CATALOGUE: dict[str, Published] = {
-    "a1a": Published("Adult, 123 indicators; a1a to train, a1a.t to test", LIBSVM,
-                     (Form(("a1a", "a1a.t"), _libsvm(123, dense=False)),)),
-    "a9a": Published("Adult, the same people in another order", LIBSVM, (Form(("a9a",), _libsvm(123, dense=False)),)),
-    "colon": Published("gene expression of 62 colon tissues", LIBSVM, (Form(("colon-cancer",), _libsvm(2000)),)),
-    "gisette": Published("pixel products of handwritten 4 and 9", f"{LIBSVM}, and {UCI} (Gisette)", (
-        Form(("gisette_scale", "gisette_scale.t"), _libsvm(5000)),
-        Form(_challenge_files("gisette"), _challenge(5000)))),
-    "madelon": Published("artificial clusters, of the same challenge as Gisette", f"{LIBSVM}, and {UCI} (Madelon)", (
-        Form(("madelon", "madelon.t"), _libsvm(500)), Form(_challenge_files("madelon"), _challenge(500)))),
-    "arcene": Published("mass spectra, of the same challenge as Gisette", f"{UCI} (Arcene)",
-                        (Form(_challenge_files("arcene"), _challenge(10_000)),)),
-    "dexter": Published("words of news texts, of the same challenge as Gisette", f"{UCI} (Dexter)",
-                        (Form(_challenge_files("dexter"), _challenge(20_000, sparse=True)),)),
-    "ionosphere": Published("radar returns", f"{UCI} (Ionosphere)",
-                            (Form(("ionosphere.data",), _labelled({"g": 1.0, "b": -1.0})),)),
-    "sonar": Published("sonar echoes of rocks and mines", f"{UCI} (Connectionist Bench)",
-                       (Form(("sonar.all-data",), _labelled({"M": 1.0, "R": -1.0})),)),
-    "usps": Published("handwritten digits, 16 x 16 pixels",
-                      f"{LIBSVM}, and the page of The Elements of Statistical Learning (zip.train, zip.test)",
-                      (Form(("usps", "usps.t"), _usps), Form(("zip.train", "zip.test"), _usps))),
-    "usps_3vs5": Published("its threes and fives",
-                           f"{LIBSVM}, and the page of The Elements of Statistical Learning (zip.train, zip.test)",
-                           (Form(("usps", "usps.t"), _threes_and_fives),
-                            Form(("zip.train", "zip.test"), _threes_and_fives))),
-    "boston": Published("house values in Boston (the papers' Housing)", f"{LIBSVM} (housing), and StatLib (boston)",
+    "a1a": Published(LIBSVM, (Form(("a1a", "a1a.t"), _libsvm(123, dense=False)),)),
+    "a9a": Published(LIBSVM, (Form(("a9a",), _libsvm(123, dense=False)),)),
+    "colon": Published(LIBSVM, (Form(("colon-cancer",), _libsvm(2000)),)),
+    "gisette": Published(f"{LIBSVM}, and {UCI} (Gisette)", (Form(("gisette_scale", "gisette_scale.t"), _libsvm(5000)),
+                                                            Form(_challenge_files("gisette"), _challenge(5000)))),
+    "madelon": Published(f"{LIBSVM}, and {UCI} (Madelon)", (Form(("madelon", "madelon.t"), _libsvm(500)),
+                                                            Form(_challenge_files("madelon"), _challenge(500)))),
+    "arcene": Published(f"{UCI} (Arcene)", (Form(_challenge_files("arcene"), _challenge(10_000)),)),
+    "dexter": Published(f"{UCI} (Dexter)", (Form(_challenge_files("dexter"), _challenge(20_000, sparse=True)),)),
+    "ionosphere": Published(f"{UCI} (Ionosphere)", (Form(("ionosphere.data",), _labelled({"g": 1.0, "b": -1.0})),)),
+    "sonar": Published(f"{UCI} (Connectionist Bench)", (Form(("sonar.all-data",), _labelled({"M": 1.0, "R": -1.0})),)),
+    "usps": Published(ESL, (Form(("usps", "usps.t"), _usps), Form(("zip.train", "zip.test"), _usps))),
+    "usps_3vs5": Published(ESL, (Form(("usps", "usps.t"), _threes_and_fives),
+                                 Form(("zip.train", "zip.test"), _threes_and_fives))),
+    "boston": Published(f"{LIBSVM} (housing), and StatLib (boston)",  # the papers' Housing
                         (Form(("housing.data",), _housing), Form(("housing",), _libsvm(13, real=True)))),
-    "triazines": Published("activity of 186 compounds", LIBSVM, (Form(("triazines",), _libsvm(60, real=True)),)),
-    "space_ga": Published("turnout by county", LIBSVM, (Form(("space_ga",), _libsvm(6, real=True)),)),
-    "german": Published("credit in numbers", f"{UCI} (Statlog German Credit), and {LIBSVM} (german.numer)",
+    "triazines": Published(LIBSVM, (Form(("triazines",), _libsvm(60, real=True)),)),
+    "space_ga": Published(LIBSVM, (Form(("space_ga",), _libsvm(6, real=True)),)),
+    "german": Published(f"{UCI} (Statlog German Credit), and {LIBSVM} (german.numer)",
                         (Form(("german.data-numeric",), _german), Form(("german.numer",), _libsvm(24)))),
-    "flares": Published("solar flares in 24 hours", f"{UCI} (Solar Flare)", (Form(("flare.data2",), _flares),)),
-    "abalone": Published("rings of abalones", f"{UCI} (Abalone)", (Form(("abalone.data",), _abalone),)),
-    "stock": Published("prices of ten companies", "StatLib and OpenML (stock)",
-                       (Form(("stock.arff",), lambda paths: read_arff(paths[0])),)),
-    "nodal": Published("nodal involvement of 53 patients", "R's package boot (nodal), written as CSV",
-                       (Form(("nodal.csv",), _nodal),)),
-    "imdb": Published("word counts of 50,000 film reviews, (1 + log count) idf",
-                      "Maas et al. (2011), Large Movie Review Dataset; counts of words as imdb.npz"),
-    "reuters": Published("Reuters-21578, tf-idf", "the pages of LASVM (reuters), written as reuters.npz"),
-    "farm_ads": Published("words of farm advertisements", f"{UCI} (Farm Ads)",
-                          (Form(("farm-ads-vect",), _libsvm(54_877, dense=False)),)),
-    "rcv1_small": Published("1,500 texts of rcv1, tf-idf", "the test sets of Vowpal Wabbit, written as rcv1_small.npz"),
+    "flares": Published(f"{UCI} (Solar Flare)", (Form(("flare.data2",), _flares),)),
+    "abalone": Published(f"{UCI} (Abalone)", (Form(("abalone.data",), _abalone),)),
+    "stock": Published("StatLib and OpenML (stock)", (Form(("stock.arff",), lambda paths: read_arff(paths[0])),)),
+    "nodal": Published("R's package boot (nodal), written as CSV", (Form(("nodal.csv",), _nodal),)),
+    "imdb": Published("Maas et al. (2011), Large Movie Review Dataset; counts of words as imdb.npz"),
+    "reuters": Published("the pages of LASVM (reuters), written as reuters.npz"),
+    "farm_ads": Published(f"{UCI} (Farm Ads)", (Form(("farm-ads-vect",), _libsvm(54_877, dense=False)),)),
+    "rcv1_small": Published("the test sets of Vowpal Wabbit, written as rcv1_small.npz"),
 }
