@@ -88,6 +88,18 @@ def test_the_optimum_is_that_of_infer(site: Any, cov: float, targets: Any) -> No
     assert min(np.diff(fit.bounds)) > -1e-9  # the bound judged every step
 
 
+def test_the_bound_judges_every_step() -> None:
+    """With next to no Laplace noise full natural steps overshoot."""
+    rng = np.random.default_rng(0)
+    X = 3.0 * rng.standard_normal((40, 6))
+    y = X @ rng.standard_normal(6) + 0.3 * rng.standard_normal(40)
+    fit = fit_by_sums([(X[:20], y[:20]), (X[20:], y[20:])], klimb.sites.Laplace(0.01), WeightPrior(0.0, 1.0, 6))
+    assert fit.passes > len(fit.bounds) + 1  # some were refused
+    assert min(np.diff(fit.bounds)) > -1e-6
+    whole = klimb.infer(klimb.latents.Weights(X), klimb.sites.Laplace(0.01), y)
+    assert fit.bound == pytest.approx(whole.bound, abs=1e-3)
+
+
 def test_a_wide_prior_does_not_run_away() -> None:
     rng = np.random.default_rng(0)
     X = 30.0 * rng.standard_normal((200, 3))

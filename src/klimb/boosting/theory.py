@@ -7,7 +7,7 @@ them, so that the infimum of Eq. (2) over components and weights is computed, no
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 
@@ -116,5 +116,5 @@ def _best_mixture(p: Array, family: Array, cell: float) -> float:
         slope = cell * family @ np.log(w @ family / p)
         return divergence(w @ family, p, cell), w * (slope - w @ slope)
 
-    options = {"maxiter": MOST_STEPS, "maxfun": 2 * MOST_STEPS, "ftol": 0.0, "gtol": 1e-11, "maxcor": 50}
+    options: Any = {"maxiter": MOST_STEPS, "maxfun": 2 * MOST_STEPS, "ftol": 0.0, "gtol": 1e-11, "maxcor": 50}
     return float(minimize(value, np.zeros(len(family)), jac=True, method="L-BFGS-B", options=options).fun)

@@ -24,7 +24,7 @@ from klimb.infer.result import Status
 from klimb.latents.prior import WeightPrior
 from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import DenseDesign
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, finite_sum
 from klimb.numerics.threads import threads_for
 from klimb.rows.reduction import Block, Engine, rows_of, summed
 from klimb.sites.base import Site
@@ -103,7 +103,7 @@ def fit_by_sums(blocks: Sequence[Block], site: Site, prior: WeightPrior, *, engi
                                               q.shift + step * (shift - q.shift))
                 found = looked_at(after)
                 passes += 1
-                better = found[0] >= bound - ROUNDING * (abs(bound) + q.divergence()) and np.isfinite(found[1]).all()
+                better = bool(found[0] >= bound - ROUNDING * (abs(bound) + q.divergence()) and finite_sum(found[1]))
             except NotPositiveDefiniteError:
                 better = False
             if better:

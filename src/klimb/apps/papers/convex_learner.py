@@ -39,7 +39,7 @@ class ConvexLearner:
     """
 
     def __init__(self, pool: Any, answers: Array, *, cov: float, scale: float | None, k: int, score: str,
-                 first: Array) -> None:
+                 first: Index) -> None:
         n, D = pool.shape
         self._k, self._cov, self._scale, self._score = k, cov, scale, as_score(score)
         self._all, self._prior = as_pool(pool), np.zeros(0, dtype=np.intp)

@@ -6,6 +6,7 @@ growing everywhere 2a. The sign comes from central differences of the site's own
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ def sign_map(site: sites.Site, y: float, low: float, high: float, top: float) ->
     return slope_sign(site, np.full(m.size, y), m.ravel(), v.ravel()).reshape(m.shape)
 
 
-def one_step(library: Library, model: str, rows: int) -> Found:
+def one_step(library: Library, model: str, rows: int, _: Results) -> Found:
     """(m, v) of every datum after one step from m = 0 and V = I: the state that the second update sees."""
     this = setting(library, TracePanel(NAME, "logistic", 0.1 if model == "GLM" else None), rows)
     site, y, posterior = this.site, this.y, this.after_one_step()
@@ -55,7 +56,7 @@ def one_step(library: Library, model: str, rows: int) -> Found:
 def plan(library: Library, size: Size) -> list[Job]:
     """Two scatters; the maps behind them need no data."""
     rows = {"full": 1000, "quick": 500, "tiny": 40}[size]
-    return [Job(model, lambda _, model=model: one_step(library, model, rows)) for model in ("GLM", "GP")]
+    return [Job(model, partial(one_step, library, model, rows)) for model in ("GLM", "GP")]
 
 
 def tables(results: Results) -> list[PaperTable]:
