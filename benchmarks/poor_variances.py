@@ -28,7 +28,7 @@ from klimb.apps.papers.tables import as_markdown
 from klimb.numerics.arrays import Array
 
 PATH = RESULTS / "poor_variances.json"
-VECTORS = {"a9a-gaussian": (5, 10, 20, 40, 80), "reuters": (5, 20, 80, 320), "rcv1": (5, 20, 80, 320)}
+VECTORS = {"a9a-gaussian": (5, 10, 20, 40, 80), "reuters": (5, 20, 80, 320)}
 LABELS = {"full": 300, "tiny": 20}  # that all are compared at
 BLOCKS = {"full": 5, "tiny": 1}  # of K rows, learnt after them
 K = {"full": 20, "tiny": 3}

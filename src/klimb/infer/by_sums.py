@@ -26,7 +26,7 @@ from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import DenseDesign
 from klimb.numerics.arrays import Array, finite_sum
 from klimb.numerics.threads import threads_for
-from klimb.rows.reduction import Block, Engine, rows_of, summed
+from klimb.rows.reduction import Block, BlockEngine, rows_of, summed
 from klimb.sites.base import Site
 
 SMALLEST_STEP = 2.0**-20
@@ -64,7 +64,7 @@ def block_sums(site: Site, prior: WeightPrior, q: FactorisedGaussian | None, blo
         return value, rows.T @ slope, rows.T @ (rows * gamma[:, None])
 
 
-def fit_by_sums(blocks: Sequence[Block], site: Site, prior: WeightPrior, *, engine: Engine | None = None,
+def fit_by_sums(blocks: Sequence[Block], site: Site, prior: WeightPrior, *, engine: BlockEngine | None = None,
                 tol: float = 1e-6, max_passes: int = 100) -> SumsFit:
     """Fit ``site`` on f = X w, w ~ ``prior``, to rows in ``blocks``, which ``engine`` maps a function over.
 

@@ -16,7 +16,7 @@ Rows: TypeAlias = tuple[Array, Array]  # X and y of some rows
 Block: TypeAlias = "Rows | Callable[[], Rows]"  # in memory, or what reads them where the function runs
 
 
-class Engine(Protocol):
+class BlockEngine(Protocol):
     """Where a function meets its blocks."""
 
     def map(self, function: Callable[[Any], Any], blocks: Iterable[Any], /) -> Iterable[Any]:
@@ -28,7 +28,7 @@ def rows_of(block: Block) -> Rows:
     return block() if callable(block) else block
 
 
-def summed(function: Callable[[Block], tuple[Any, ...]], blocks: Sequence[Block], engine: Engine | None = None
+def summed(function: Callable[[Block], tuple[Any, ...]], blocks: Sequence[Block], engine: BlockEngine | None = None
            ) -> tuple[Any, ...]:
     """The sum of function(block) over ``blocks``, entry by entry, in their order.
 
