@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.boosting_theory import divergence, greedy, mass_set, smoothness
 from klimb.boosting.gaussians import one_gaussian
 from klimb.boosting.paper import residual_peak
 from klimb.boosting.target import Target
-from klimb.boosting.theory import divergence, greedy, mass_set, smoothness
 from klimb.errors import InputError
 
 X = np.linspace(-2.0, 2.0, 201)
