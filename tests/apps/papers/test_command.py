@@ -40,7 +40,7 @@ def test_a_quick_run(small_data: Path, tmp_path: Path, capsys: pytest.CaptureFix
     out, err = capsys.readouterr()
     assert "[S] Figure 1: the data after one step" in out
     assert str(tmp_path / "a" / "b" / "S-figure1-quick.png") in out
-    assert "S-figure1: 0 of 6 done" in err
+    assert "S-figure1: 0 of 2 done" in err
     assert run([*command, "--json", "-q"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
