@@ -91,8 +91,8 @@ class PoolModel:
         """Slope and precision of the sites of a Laplace prior, one per weight, behind those of ``n`` labels."""
         if not self.wide:
             return (posterior.a + posterior.gamma * posterior.m)[n:], posterior.gamma[n:]
-        assert isinstance(posterior.latent, Weights)
-        precision = posterior.latent.prior.root[: self.prior.n_weights - self.intercept] ** -2.0
+        latent: Any = posterior.latent  # the Weights of `_fit_wide`
+        precision = latent.prior.root[: self.prior.n_weights - self.intercept] ** -2.0
         return np.zeros_like(precision), precision
 
     @property
