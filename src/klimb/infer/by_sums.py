@@ -25,7 +25,7 @@ from klimb.latents.prior import WeightPrior
 from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import DenseDesign
 from klimb.numerics.arrays import Array, finite_sum
-from klimb.numerics.threads import threads_for
+from klimb.numerics.dense import threads_for
 from klimb.rows.reduction import Block, BlockEngine, rows_of, summed
 from klimb.sites.base import Site
 
