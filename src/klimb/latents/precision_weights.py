@@ -204,8 +204,11 @@ class PrecisionCoordinates(Coordinates):
 
     def __init__(self, A: Any, q: SparseWeights) -> None:
         self.A, self.q, self.kind = A, q, "weight"
-        self.n_sites, self.dim = A.shape[0], q.dim
-        self.mean, self.sd = q.mean, q.sd()
+        self.n_sites, self.dim, self.mean = A.shape[0], q.dim, q.mean
+
+    @cached_property
+    def sd(self) -> Array:  # type: ignore[override]
+        return self.q.sd()
 
     @property
     def work(self) -> float:

@@ -27,6 +27,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
 
 SPACING = {1: 0.8, 2: 1.2}  # of the lattice, in sd; sums over it are accurate to 1e-6 for a bowl
+EXPENSIVE, WIDER = 1e8, 1.25  # work of a fit from which the lattice is so much wider: accurate to 1e-4 then
 DROP = 7.0  # nats below the best at which the lattice ends
 MOST_NODES = {1: 60, 2: 200}
 PROBE = 2.2  # where along an axis the stretch is measured, in sd
@@ -191,7 +192,7 @@ def _plain_components(parts: list[WeightPosterior], points: list[_Point], log_w:
 def _lattice(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
     """Every lattice point that can be reached from the peak without falling by `DROP`, and the rim around those."""
     d = len(A)
-    spacing = SPACING[d]
+    spacing = SPACING[d] * (WIDER if peak.model.work() > EXPENSIVE else 1.0)
     around = _Around(peak, A, evaluate, 12 if d == 1 else 60)
     origin = (0,) * d
     values: dict[tuple[int, ...], float] = {}

@@ -20,8 +20,8 @@ from klimb.latents.coordinates import coordinates_of
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.trust.weights import LogWeights
 
-VALUES = 4e5  # of log p that a gap may cost
-FEWEST, MOST = 4, 64  # pairs of draws
+VALUES = 8e4  # of log p that a gap may cost: many sites are many directions to average over
+FEWEST, MOST = 3, 64  # pairs of draws
 
 
 def evidence_gap(problem: Problem, posterior: Posterior) -> float:
