@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal, norm
-from tests.contracts.test_terms import written
+from tests.contracts.test_terms import DATA as FIELD_DATA
+from tests.contracts.test_terms import GRAPHS, MATRICES, written
 
 import klimb
 from klimb.errors import InputError
 from klimb.likelihoods import LIKELIHOODS
 from klimb.terms import TERMS
+from klimb.terms.field import Field
 
 RNG = np.random.default_rng(8)
 N = 50
@@ -115,6 +117,11 @@ def test_censored_times(name: str) -> None:
 
 @pytest.mark.parametrize("kind", list(TERMS))
 def test_every_term(kind: str) -> None:
+    if issubclass(TERMS[kind], Field):
+        fit = klimb.fit(f"y ~ {written(kind)}", FIELD_DATA, "poisson", hyper="fixed", graphs=GRAPHS, matrices=MATRICES)
+        with pytest.raises(InputError, match="whose precision is a sparse matrix"):
+            fit.to_stan()
+        return
     fit = fitted(written(kind), "poisson")
     if kind == "gp":
         with pytest.raises(InputError, match="columns move with its lengthscale"):

@@ -174,10 +174,10 @@ class Crossed(Latent):
     >>> students, teachers = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 1, 0, 1, 0, 1])
     >>> by_teacher = csr_matrix((np.ones(6), (np.arange(6), teachers)))
     >>> latent = klimb.latents.Crossed(np.ones((6, 1)), by_teacher, students, cov=100.0, group_cov=1.0)
-    >>> y = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    >>> y = np.array([1.0, 2.2, 3.0, 4.2, 5.0, 6.2])
     >>> result = klimb.infer(latent, klimb.sites.Gaussian(0.5), y)
-    >>> result.posterior.mean.round(1)  # the intercept, then the deviations of teachers and of students
-    array([ 3.5, -0.4,  0.4, -1.8,  0. ,  1.8])
+    >>> result.posterior.mean[[0, 3, 5]].round(1)  # the intercept, and the first and last student's deviations
+    array([ 3.6, -1.8,  1.8])
     """
 
     reports = "weight"

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.base import Factor, Latent, Posterior, checked_outputs, mean_at, variances_at
-from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, default_coordinates
+from klimb.latents.coordinates import LARGEST_DENSE, Coordinates
 from klimb.latents.costs import Option, Shape, sparse_factor
 from klimb.latents.linear import LinearParts, side_by_side
 from klimb.latents.precision_weights import PrecisionCoordinates, SparseWeights
@@ -394,8 +394,6 @@ class Precision(Latent):
         return w, self.A @ w + np.sqrt(self.slack) * rng.standard_normal(self.n_sites)
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
-        if min(self.n_sites, self.n_weights) <= LARGEST_DENSE // 10:
-            return default_coordinates(posterior)
         return PrecisionCoordinates(self.A, self.detach(posterior))
 
     @classmethod

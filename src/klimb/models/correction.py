@@ -146,7 +146,9 @@ class Corrector:
             part = weights.shocks.matched(draws.moments(smoothed.normalised))
             if dim <= WIDE_DIM:
                 root, own = weights.shocks.q.root, draws.third(smoothed.normalised)
-                third = np.einsum("abc,ia,jb,kc->ijk", own, root, root, root, optimize=True)
+                with np.errstate(over="ignore", invalid="ignore"):  # cubes of very large units
+                    third = np.einsum("abc,ia,jb,kc->ijk", own, root, root, root, optimize=True)
+                third = third if np.isfinite(third).all() else np.zeros((0, 0, 0))
         return Correction(smoothed.log_mean - weights.bound, part, draws.log_weights - smoothed.log_mean, efficiency,
                           third)
 

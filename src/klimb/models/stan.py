@@ -162,6 +162,8 @@ def _informed(fit: FormulaFit, number: int) -> bool:
     for k in np.flatnonzero(components.weights >= LIKELY * components.weights.max()):
         here = fit.linear.moved(components.theta[k])
         prior = here.terms[number].prior(here.values[number])
+        if prior.precision is not None:  # a field, which is not written in Stan
+            return True
         shares.append(float(np.mean(components.parts[k].moments(place).variances() / prior.variances)))
     return max(shares) < INFORMED and fit.linear.terms[number].density(fit.linear.values[number]) is None
 
