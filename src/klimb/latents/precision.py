@@ -240,7 +240,9 @@ def _bordered_inverse(S: Array, sizes: Array, dense: int, multipliers: int) -> t
         inverse[d:, d:] = first
         rest = rest - S[:d, d:] @ first @ S[d:, :d]
     if d:
-        scale = 1.0 / np.sqrt(np.maximum(np.diagonal(rest), np.finfo(float).tiny))
+        if not (np.diagonal(rest) > 0.0).all():
+            raise NotPositiveDefiniteError("the precision of shared columns is not positive")
+        scale = 1.0 / np.sqrt(np.diagonal(rest))
         lower = cholesky(np.asfortranarray(0.5 * (rest + rest.T) * scale[:, None] * scale))
         logdet += log_det_from_cholesky(lower) - 2.0 * float(np.log(scale).sum())
         root = scale[:, None] * triangular_inverse(lower).T

@@ -396,11 +396,15 @@ def _reweighed(found: SampledTheta, change: Array, more_change: Array) -> Sample
 
 def _with_marginals(found: SampledTheta, theta: Array, w: Array, parts: tuple[WeightPosterior, ...]) -> Components:
     smoothed = smoothed_points(found)
-    many, many_weights = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
     khat, effective = found.khat, found.n_effective
     error = 0.5 * float(np.sqrt(2.0 / effective))  # of an sd from so many draws of a normal distribution
     if smoothed is not None:
-        error = float(np.nanmax([found.error, min(LEFT * found.before, SMOOTH), 0.0]))
+        learnt = float(np.nanmax([found.error, min(LEFT * found.before, SMOOTH), 0.0]))
+        if khat < GOOD_KHAT and learnt > max(error, SMOOTH):  # the points themselves know better than what failed
+            smoothed = None
+        else:
+            error = learnt
+    many, many_weights = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
     if smoothed is not None and found.smooth:
         khat, effective = smoothed.khat, smoothed.n_effective
     w = calibrated(theta, w / w.sum(), many, many_weights)
