@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ TRUE = RNG.weibull(1.6, N) * 5.0 * np.exp(-0.5 * X)
 LIMIT = np.quantile(TRUE, RNG.uniform(0.4, 1.0, N))
 DATA: dict[str, Any] = {"time": np.minimum(TRUE, LIMIT), "status": (TRUE <= LIMIT).astype(int), "x": X,
                         "h": RNG.choice(["u", "v", "w"], N), "g": np.arange(N) % 12}
-STRUCTURED = Path(os.environ.get("KLIMB_DATA", "none")).parent / "structured"
 # The survival functions of other people, of y given f.
 TAILS: dict[str, tuple[Any, Any]] = {
     "Weibull": (sites.Weibull(1.7), lambda y, f: stats.weibull_min.logsf(y, 1.7, scale=np.exp(-f / 1.7))),
@@ -265,9 +263,11 @@ def test_the_command_line_fits_and_predicts(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().out.startswith("mean,sd,lower,upper")
 
 
-@pytest.mark.skipif(not (STRUCTURED / "refs" / "kidney.json").exists(), reason="the references are not at hand")
-def test_kidney_is_that_of_long_sampling() -> None:
-    table = np.genfromtxt(STRUCTURED / "data" / "kidney.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
+def test_kidney_is_that_of_long_sampling(data_dir: Path) -> None:
+    folder = data_dir.parent / "structured"
+    if not (folder / "refs" / "kidney.json").exists():
+        pytest.skip(f"no structured references at {folder}")
+    table = np.genfromtxt(folder / "data" / "kidney.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
     names = {name.strip('"'): name for name in table.dtype.names}
     raw = {name: np.asarray(table[names[name]], dtype=float) for name in ("id", "time", "status", "age", "sex")}
     data = {"t": raw["time"] / 100.0, "status": raw["status"], "age10": (raw["age"] - raw["age"].mean()) / 10.0,
@@ -275,7 +275,7 @@ def test_kidney_is_that_of_long_sampling() -> None:
     fit = klimb.fit("Surv(t, status) ~ age10 + fem + (1 | id)", data, family="weibull",
                     priors={"Intercept": "normal(0, 10)", "fixed": "normal(0, 10)", "sd(id)": "exponential(1)",
                             "shape": "log_normal(1, 1)"})
-    truth = json.loads((STRUCTURED / "refs" / "kidney.json").read_text())["nuts"]
+    truth = json.loads((folder / "refs" / "kidney.json").read_text())["nuts"]
     assert fit.trust.verdict == "corrected"
     for row, exact in zip(fit.coefficient_rows(), truth["fixed"], strict=True):
         assert abs(row.mean - exact["mean"]) < 0.05 * exact["sd"]

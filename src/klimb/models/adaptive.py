@@ -28,7 +28,7 @@ from klimb.numerics.surrogate import fit_surrogate, quadratics
 from klimb.theta import Theta
 
 FIRST = 128  # points of the first round, half as many for three hyperparameters; rounds double the number of points
-SPARING, FEWER = 1000, 48  # points that may be had below which fits are dear, and the first round then
+SPARING, FEWER = 1000, 48  # points that may be had below which fits are expensive, and the first round then
 GOOD_KHAT, GOOD_EFFECTIVE = 0.5, 0.3  # where a round is the last one: k-hat, and effective over drawn
 ENOUGH_EFFECTIVE = 300.0  # effective points that are enough whatever the share
 COMPONENTS = 3  # t's that are fitted to the weights
@@ -187,10 +187,10 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
     d, mode = len(axes), points.coordinates.place(peak.model.at)
     axes = points.coordinates.slopes(mode)[:, None] * axes
     fold = points.coordinates.folded
-    dear = most < SPARING
-    first = FEWER if dear else FIRST if d > 3 else FIRST // 2
+    expensive = most < SPARING
+    first = FEWER if expensive else FIRST if d > 3 else FIRST // 2
     fresh: list[tuple[int, Any]] = [(first, fold(_first_proposal(mode, axes, points)))]
-    fresh += [(LOW // 3 if dear else LOW, fold(one)) for one in _near_zero(mode, axes, points)]
+    fresh += [(LOW // 3 if expensive else LOW, fold(one)) for one in _near_zero(mode, axes, points)]
     proposals: list[tuple[int, Any]] = []
     theta, values = np.zeros((0, d)), np.zeros(0)
     more, more_values, error = np.zeros((0, d)), np.zeros(0), float("nan")
@@ -201,7 +201,7 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
         values = np.concatenate([values, [points.objective(one) for one in new]])
         found = replace(_weighted(points.coordinates, theta, values, proposals, more, more_values), error=error)
         for _ in range(TESTS):
-            tested = _tested(found, points, FEWER // 2 if dear else TESTED)
+            tested = _tested(found, points, FEWER // 2 if expensive else TESTED)
             if tested is None:
                 break
             tested = replace(tested, before=found.error)

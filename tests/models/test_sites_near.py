@@ -1,0 +1,46 @@
+"""Sites at another theta, foretold from those of earlier fits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import klimb
+from klimb.latents.base import Posterior
+from klimb.models.search import Evaluator, SitesNear, find_peak
+
+
+def remembered(points: np.ndarray) -> SitesNear:
+    """Sites whose slopes and gammas are affine in theta."""
+    latent, known = klimb.latents.Weights(np.eye(3)), SitesNear()
+    for one in points:
+        slope, gamma = np.array([1.0, 2.0, 3.0]) + one[0], np.full(3, 5.0) + 0.3 * one[1]
+        known.add(one, Posterior(latent, slope, gamma, np.zeros(3), np.ones(3), 0.0))
+    return known
+
+
+def test_affine_sites_are_foretold_exactly() -> None:
+    known = remembered(np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.5, 0.2]]))
+    found = known.at(np.array([0.7, 0.4]))
+    assert found is not None
+    np.testing.assert_allclose(found[0], np.array([1.0, 2.0, 3.0]) + 0.7, rtol=1e-9)
+    np.testing.assert_allclose(found[1], 5.0 + 0.3 * 0.4, rtol=1e-9)
+
+
+def test_nothing_is_foretold_from_too_few_or_far_away() -> None:
+    assert remembered(np.array([[0.0, 0.0], [1.0, 0.0]])).at(np.array([0.5, 0.5])) is None
+    assert remembered(np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])).at(np.array([40.0, 40.0])) is None
+
+
+def test_fits_near_others_need_fewer_factorisations() -> None:
+    rng = np.random.default_rng(0)
+    data = {"t": np.arange(200), "y": rng.poisson(np.exp(np.sin(np.arange(200) / 20.0)))}
+    fit = klimb.fit("y ~ rw2(t)", data, family="poisson", hyper="optimise")
+    peak = find_peak(fit.model, fit.observed)
+    evaluate = Evaluator(peak.model, fit.observed)
+    steps = [-0.2, -0.1, 0.0, 0.1, 0.2, 0.05]
+    counts = []
+    for step in steps:
+        result = evaluate(peak.model.at + step, start=peak.result.posterior).result
+        assert result is not None
+        counts.append(result.n_iter)
+    assert counts[-1] < counts[0]
