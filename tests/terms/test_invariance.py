@@ -47,6 +47,19 @@ def test_predictions_follow_no_origin_and_no_unit(formula, response):
         assert moved[2].notes == reference[2].notes
 
 
+def test_integrated_hyperparameters_follow_no_origin():
+    """The points of theta are chosen by quantities that no origin moves, not by sds where x is 0."""
+    reference = klimb.fit("y ~ x + (1 + x | g)", DATA)
+    for shift in (1e3, 1e6):
+        moved = klimb.fit("y ~ x + (1 + x | g)", {**DATA, "x": X + shift})
+        one, two = (fit.predict(kind="latent") for fit in (reference, moved))
+        assert apart((one["mean"], one["sd"]), (two["mean"], two["sd"])) < 1e-5
+        rows = [{row.name: row for row in fit.table_rows()} for fit in (reference, moved)]
+        for name in ("x", "sd(x | g)", "sigma"):
+            assert rows[1][name].mean == pytest.approx(rows[0][name].mean, abs=1e-5 * rows[0][name].sd)
+            assert rows[1][name].sd == pytest.approx(rows[0][name].sd, rel=1e-5)
+
+
 @pytest.mark.parametrize("formula", ["x*h", "0 + h", "s(x)", "x + (1 + x | g)"])
 def test_predictions_follow_the_unit_of_the_response(formula):
     mean, sd, _ = latent(f"y ~ {formula}")

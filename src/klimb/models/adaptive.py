@@ -225,8 +225,8 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
     if smoothed is None:
         return None
     w, heights = smoothed.weights, smoothed.heights
-    printed = np.column_stack(list(points.theta.reported(points.coordinates.theta(smoothed.theta)).values()))
-    away = printed - w @ printed
+    shown = points.theta.inside(points.coordinates.theta(smoothed.theta))
+    away = shown - w @ shown
     away /= np.maximum(np.sqrt(w @ away**2), 1e-300)
     wide, pull = w * np.exp(-0.5 * (heights - heights.max())), w * (away**2).max(axis=1)
     chance = 0.5 * (wide / wide.sum() + pull / pull.sum())

@@ -61,6 +61,10 @@ class ParameterBlock(ABC):
     def reported(self, theta: Array) -> Array:
         """(S, d) of theta as (S, d) of what is printed."""
 
+    def inside(self, theta: Array) -> Array:
+        """The same of what the computation works with, which no origin of a covariate moves."""
+        return self.reported(theta)
+
     @abstractmethod
     def printed(self) -> dict[str, str]:
         """The priors in words, by name."""
@@ -316,6 +320,11 @@ class Theta:
             own = block.reported(theta[:, self._ends[number] : self._ends[number + 1]])
             found |= {name: own[:, j] for j, name in enumerate(block.names)}
         return found
+
+    def inside(self, theta: Array) -> Array:
+        """(S, d) of theta on the scales of what is printed, whatever the origin of the covariates."""
+        return np.hstack([block.inside(theta[:, begin:end])
+                          for block, begin, end in zip(self.blocks, self._ends[:-1], self._ends[1:], strict=True)])
 
     def printed(self) -> dict[str, str]:
         """The priors in words."""

@@ -255,6 +255,10 @@ class GroupCovariance(ParameterBlock):
         rows, columns = np.tril_indices(k, -1) if self.correlations else (self._free[:0], self._free[:0])
         return np.hstack([sd[:, self._free], cov[:, rows, columns] / (sd[:, rows] * sd[:, columns])])
 
+    def inside(self, theta: Array) -> Array:
+        count = len(self._free)
+        return np.hstack([np.exp(theta[:, :count]), np.tanh(theta[:, count:])])
+
     def printed(self) -> dict[str, str]:
         words = {name: text for sd in self.sds for name, text in sd.printed().items()}
         if not self.as_printed:
