@@ -48,14 +48,15 @@ def test_an_sd_that_may_be_zero_is_integrated_out_to_zero_and_named() -> None:
     assert 0.0 < fit.components.error < 0.06
 
 
-def test_half_lines_keep_all_mass() -> None:
-    lines = HalfLines(np.array([np.nan, 0.3]))
+@pytest.mark.parametrize("power", [1.0, -0.5])
+def test_half_lines_keep_all_mass(power: float) -> None:
+    lines = HalfLines(np.array([np.nan, 0.3]), np.array([1.0, power]))
     theta = np.array([[0.4, -7.0], [0.1, 2.0]])
     assert lines.theta(lines.place(theta)) == pytest.approx(theta)
     # d theta / d u against differences, and the mass of a folded t.
     u, h = np.array([0.2, 0.7]), 1e-6
     change = (lines.theta(u + [0.0, h]) - lines.theta(u - [0.0, h]))[1] / (2.0 * h)
-    assert float(lines.log_volume(u)) == pytest.approx(np.log(change), rel=1e-6)
+    assert float(lines.log_volume(u)) == pytest.approx(np.log(np.abs(change)), rel=1e-6)
     folded = lines.folded(StudentMixture(np.ones(1), np.array([[0.0, 0.5]]), 0.4 * np.eye(2)[None]))
     x, y = np.linspace(-8, 8, 401), np.linspace(0, 8, 401)
     grid = np.array(np.meshgrid(x, y, indexing="ij")).reshape(2, -1).T

@@ -22,7 +22,7 @@ from klimb.models.components import Components, marginal_quantiles
 from klimb.models.correction import Correction, Corrector, pooled_khat
 from klimb.models.search import Evaluator, HigherGround, Peak, Stopped
 from klimb.numerics.arrays import Array
-from klimb.numerics.pareto import smooth_log_weights
+from klimb.numerics.pareto import RELIABLE, smooth_log_weights
 from klimb.numerics.proposals import HalfLines, SplitStudent, StudentMixture, fit_students
 from klimb.numerics.surrogate import fit_surrogate, quadratics
 from klimb.theta import Theta
@@ -43,6 +43,7 @@ HIGHER = 0.5  # nats above the peak from which another one is climbed
 MEMORY = 2e8  # bytes of posteriors of weights that are remembered while points are drawn
 ANCHORS = 24  # fits whose sites may start others
 FALL = 12.0  # nats below the best up to which fits count for the surrogate between them
+GAP = 40.0  # nats that the bound may be below the best while the evidence is not
 ROUGHNESS = 0.5  # nats: its leave-one-out error up to which it is put to the test
 TESTED, TESTS = 48, 3  # points of its own choice, and how often it may try
 BEYOND = 1.3  # how far out those points may lie, over the farthest fit
@@ -97,7 +98,7 @@ class _Points:
         self._correct = Corrector(peak.result)
         self._gain = self._correct.gain(peak.result)
         self.gains: dict[bytes, float] = {}  # of evidence over bound, beyond that at the peak
-        self.coordinates = HalfLines(np.full(len(axes), np.nan))
+        self.coordinates = HalfLines(np.full(len(axes), np.nan), peak.model.theta.powers)
         self.coordinates = self._looked_down(axes)
 
     @property
@@ -114,16 +115,19 @@ class _Points:
         return self._correct.efficiency
 
     def _looked_down(self, axes: Array) -> HalfLines:
-        """Coordinates in which no lower tail is long: that of an sd which may be zero falls as its prior's does."""
-        covariance, mode = axes @ axes.T, self._peak.model.at
+        """Coordinates in which no tail is long: that of an sd which may be zero falls as its prior's does.
+
+        The same holds at the other end of a size that may be infinite.
+        """
+        covariance, mode, powers = axes @ axes.T, self._peak.model.at, self.coordinates.power
         centre = np.full(len(mode), np.nan)
-        for j, sd in enumerate(np.sqrt(np.diagonal(covariance))):
-            tail = mode - FAR * covariance[:, j] / sd
-            lower = tail - FARTHER * np.eye(len(mode))[j]
+        for j, (sd, power) in enumerate(zip(np.sqrt(np.diagonal(covariance)), powers, strict=True)):
+            tail = mode - np.sign(power) * FAR * covariance[:, j] / sd
+            lower = tail - FARTHER / power * np.eye(len(mode))[j]
             fall = -self.objective(tail)
             if fall < SLOW and -self.objective(lower) - fall < SLOPE * FARTHER:
-                centre[j] = mode[j] - 2.0 * sd
-        return HalfLines(centre)
+                centre[j] = power * mode[j] - 2.0 * abs(power) * sd
+        return HalfLines(centre, powers)
 
     def part(self, place: Array) -> tuple[WeightPosterior, Status, Correction | None] | None:
         """q of the weights at a point, remembered where that is cheap, else fitted again, and its correction."""
@@ -158,7 +162,7 @@ class _Points:
         plain = found.objective - peak.objective
         if plain > HIGHER:
             raise HigherGround(theta, found.result.posterior)
-        gain = self._correct.gain(found.result) - self._gain if self.corrected and plain > -FALL else 0.0
+        gain = self._correct.gain(found.result) - self._gain if self.corrected and plain > -GAP else 0.0
         self.gains[place.tobytes()] = gain
         if len(self._parts) < self._room and not self.corrected:
             self._parts[place.tobytes()] = found.model.detach(found.result.posterior), found.result.status
@@ -400,7 +404,7 @@ def _with_marginals(found: SampledTheta, theta: Array, w: Array, parts: tuple[We
     error = 0.5 * float(np.sqrt(2.0 / effective))  # of an sd from so many draws of a normal distribution
     if smoothed is not None:
         learnt = float(np.nanmax([found.error, min(LEFT * found.before, SMOOTH), 0.0]))
-        if khat < GOOD_KHAT and learnt > max(error, SMOOTH):  # the points themselves know better than what failed
+        if khat < RELIABLE and learnt > max(error, SMOOTH):  # the points themselves know better than what failed
             smoothed = None
         else:
             error = learnt

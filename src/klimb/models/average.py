@@ -25,11 +25,15 @@ from klimb.models.model import Model
 from klimb.models.search import Evaluated, Evaluator, HigherGround, Peak, axes_of, curvature, higher_peak
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
+from klimb.numerics.mixtures import mixture_moments
+from klimb.numerics.surrogate import fit_surrogate
 
 SPACING = {1: 0.8, 2: 1.2}  # of the lattice, in sd; sums over it are accurate to 1e-6 for a bowl
 EXPENSIVE, WIDER = 1e8, 1.25  # work of a fit from which the lattice is so much wider: accurate to 1e-4 then
 DROP = 7.0  # nats below the best at which the lattice ends
-MOST_NODES = {1: 60, 2: 200}
+MOST_NODES = {1: 60, 2: 300}
+FINER, UNEVEN = 3, 0.02  # lattices, each twice as fine as the last, and the error of a mean or sd from which one is
+BETWEEN, SMOOTH = 4, 0.1  # points of theta in a cell of a node along each axis, by a surrogate as good as this in nats
 PROBE = 2.2  # where along an axis the stretch is measured, in sd
 STRETCH = (0.3, 4.0)  # least and most of it
 KERNEL = 0.8  # width over spacing of the bumps that a density between lattice points is made of
@@ -101,6 +105,8 @@ class _Around:
             raise HigherGround(found.model.at, found.result.posterior)
         correction = self._correct(found.result) if plain > -CORRECTED else None
         gain = correction.gain if correction is not None else self._correct.gain(found.result)
+        if correction is None and plain + gain - self._gain > -CORRECTED:  # the evidence is far above the bound there
+            correction = self._correct(found.result)
         if not z.any():
             self._gain = gain
         part = found.model.detach(found.result.posterior)
@@ -190,24 +196,57 @@ def _plain_components(parts: list[WeightPosterior], points: list[_Point], log_w:
 
 
 def _lattice(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
-    """Every lattice point that can be reached from the peak without falling by `DROP`, and the rim around those."""
+    """Every lattice point that can be reached from the peak without falling by `DROP`, and the rim around those.
+
+    Where sums over it are not those over the density between its points (an sd of two groups has a long tail), the
+    lattice is made finer.
+    """
     d = len(A)
     spacing = SPACING[d] * (WIDER if peak.model.work() > EXPENSIVE else 1.0)
     around = _Around(peak, A, evaluate, 12 if d == 1 else 60)
-    origin = (0,) * d
     values: dict[tuple[int, ...], float] = {}
     points: dict[tuple[int, ...], _Point] = {}
+    for _ in range(FINER):
+        _walk_lattice(around, spacing, values, points)
+        nodes = list(points)
+        log_w = np.array([values[node] for node in nodes])
+        between, density = _between_nodes(peak, A, spacing, values)
+        error = _moved_moments(peak, (np.array([points[node].theta for node in nodes]), np.exp(log_w - log_w.max())),
+                               (between, density))
+        if error <= UNEVEN or 2**d * len(values) > MOST_NODES[d]:
+            break
+        spacing *= 0.5
+        values = {tuple(2 * k for k in node): value for node, value in values.items()}
+        points = {tuple(2 * k for k in node): point for node, point in points.items()}
+    plain = {node: points[node].plain if node in points else value for node, value in values.items()}
+    components, status = _components([points[node] for node in nodes], log_w,
+                                     _lattice_quantiles(peak, A, spacing, values),
+                                     _lattice_quantiles(peak, A, spacing, plain), around.efficiency)
+    cell = d * np.log(spacing) + float(np.linalg.slogdet(A)[1])
+    evidence = float(np.logaddexp.reduce([points[node].plain for node in nodes])) + cell
+    components = replace(components, points=between, point_weights=density, error=error)
+    return Averaged(components, peak.objective + evidence, status if peak.converged else peak.status)
+
+
+def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...], float],
+                  points: dict[tuple[int, ...], _Point]) -> None:
+    """Fill in ``values`` and ``points`` from the origin outwards; what is known already is not fitted again."""
+    d = len(around.A)
+    origin = (0,) * d
     starts: dict[tuple[int, ...], Posterior] = {}
     queue: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(origin, origin)]
     asked, best = {origin}, 0.0
     while queue and len(values) < MOST_NODES[d]:
         node, parent = queue.pop(0)
-        values[node], found, point = around(spacing * np.array(node, dtype=float), starts.get(parent))
+        if node not in values:
+            values[node], found, point = around(spacing * np.array(node, dtype=float), starts.get(parent))
+            if point is not None:
+                points[node] = point
+                starts[node] = _sites_of(found, around.peak)
         best = max(best, values[node])
-        if point is None or values[node] < best - DROP:
+        if node not in points or values[node] < best - DROP:
+            points.pop(node, None)
             continue
-        points[node] = point
-        starts[node] = _sites_of(found, peak)
         for axis in range(d):
             for sign in (1, -1):
                 near = tuple(k + (sign if i == axis else 0) for i, k in enumerate(node))
@@ -216,21 +255,37 @@ def _lattice(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
                     queue.append((near, node))
         waiting = {parent for _, parent in queue}
         starts = {place: kept for place, kept in starts.items() if place in waiting}
-    nodes = list(points)
-    log_w = np.array([values[node] for node in nodes])
-    plain = {node: points[node].plain if node in points else value for node, value in values.items()}
-    components, status = _components([points[node] for node in nodes], log_w,
-                                     _lattice_quantiles(peak, A, spacing, values),
-                                     _lattice_quantiles(peak, A, spacing, plain), around.efficiency)
-    cell = d * np.log(spacing) + float(np.linalg.slogdet(A)[1])
-    evidence = float(np.logaddexp.reduce([points[node].plain for node in nodes])) + cell
-    return Averaged(components, peak.objective + evidence, status if peak.converged else peak.status)
 
 
 def _sites_of(found: Evaluated, peak: Peak) -> Posterior:
     """The sites of a fit, to start another from, without its own matrices."""
     assert found.result is not None
     return replace(found.result.posterior, latent=peak.result.posterior.latent, factor=None)
+
+
+def _between_nodes(peak: Peak, A: Array, spacing: float, values: dict[tuple[int, ...], float]) -> tuple[Array, Array]:
+    """Points of theta on a lattice that is `BETWEEN` times finer, weighed by the objective between the nodes."""
+    best = max(values.values())
+    nodes = np.array([node for node, value in values.items() if value > best - 2.0 * DROP])
+    heights = np.array([values[tuple(node)] for node in nodes.tolist()])
+    surrogate = fit_surrogate(spacing * nodes, heights, np.exp(heights - best))
+    fine = nodes.astype(float)
+    if surrogate is not None and surrogate.error < SMOOTH:
+        steps = (np.arange(BETWEEN) + 0.5) / BETWEEN - 0.5  # each node has its own cell
+        fine = (nodes[:, None] + np.array(list(product(steps, repeat=nodes.shape[1])))).reshape(-1, nodes.shape[1])
+        heights = surrogate(spacing * fine)
+    weights = np.exp(heights - heights.max())
+    return peak.model.at + spacing * fine @ A.T, weights / weights.sum()
+
+
+def _moved_moments(peak: Peak, coarse: tuple[Array, Array], fine: tuple[Array, Array]) -> float:
+    """By how much means, in sd, and sds of the hyperparameters differ between two sets of weighted points."""
+    moments = []
+    for theta, weights in (coarse, fine):
+        shown = peak.model.theta.inside(theta)
+        moments.append(mixture_moments(weights / weights.sum(), shown, np.zeros_like(shown)))
+    (m, v), (mean, variance) = moments
+    return float(np.maximum(np.abs(m - mean) / np.sqrt(variance), np.abs(np.sqrt(v / variance) - 1.0)).max())
 
 
 def _lattice_quantiles(peak: Peak, A: Array, spacing: float, values: dict[tuple[int, ...], float]) -> Array:

@@ -22,7 +22,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import matched_draws
 from klimb.numerics.pareto import SmoothedWeights, smooth_log_weights
 from klimb.numerics.proposals import StudentMixture
-from klimb.trust.collapsed import NODES, CollapsedDraws, CollapsedWeights
+from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights
 from klimb.trust.gap import evidence_gap
 
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
@@ -33,7 +33,6 @@ LARGEST = 3e7  # values of log p from which a model is too large to be looked at
 NEGLIGIBLE = 0.003  # variance of log weights up to which sds are right to 0.5%
 NEGLIGIBLE_GAIN = 0.01  # nats between evidence and bound that move no hyperparameter
 EVEN = 0.02  # variance of log weights up to which half the draws are enough
-SAME_SUM = 0.01  # nats between sums by more and by fewer nodes
 USABLE = 0.15  # effective draws over draws from which moments are taken
 ENOUGH = 1000  # effective draws at the only theta: means to 0.03 sd, sds to 2%
 SEEDS = 8  # sets of draws that points of theta take in turn, so that their noise averages out
@@ -72,7 +71,6 @@ class Corrector:
     def __init__(self, result: Result, *, alone: bool = False) -> None:
         self._count, self._variance, self._alone = 0, 0.0, alone
         self._free = ALONE_VALUES if alone else FREE_VALUES
-        self._nodes: int | None = None
         self._by_gap = False  # whether evidence is known to leading order alone
         self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
         weights = self._weights(result, PROBE_DRAWS)
@@ -89,12 +87,6 @@ class Corrector:
         small = self._variance <= NEGLIGIBLE and gain <= NEGLIGIBLE_GAIN  # and elsewhere, where log p is concave
         self.wanted = not (small and result.problem.site.log_concave)
         self.efficiency = float("nan") if self.wanted else 1.0
-        if self.wanted:  # fewer nodes where they say the same
-            for count in NODES[weights.shocks.own.shape[1]][1:]:
-                other = self._weights(result, PROBE_DRAWS, count)
-                if other is None or abs(float((other.evidence(draws[:1]) - logs[:1])[0])) > SAME_SUM:
-                    break
-                self._nodes = count
 
     def gain(self, result: Result) -> float:
         """log evidence - bound by few draws, 0 where none can be had: good to a hundredth of a nat.
@@ -103,7 +95,7 @@ class Corrector:
         """
         if self._by_gap:
             return self._leading_gap(result)
-        weights = self._weights(result, GAIN_DRAWS, self._nodes) if self.wanted else None
+        weights = self._weights(result, GAIN_DRAWS) if self.wanted else None
         if weights is None:
             return 0.0
         logs = weights.evidence(matched_draws(GAIN_DRAWS, weights.shocks.dim))
@@ -125,7 +117,7 @@ class Corrector:
             return Correction(self.gain(result), None, np.zeros(0), float("nan"))
         each = DRAWS_PER_WEIGHT if self._variance > EVEN else DRAWS_PER_WEIGHT // 2
         n = int(np.clip(each * dim, FEWEST_DRAWS, MOST_DRAWS))
-        weights = self._weights(result, n, self._nodes, shocks)
+        weights = self._weights(result, n, shocks)
         if weights is None:
             return None
         n = max(min(n, int(MOST_VALUES / weights.work)), int(self._free / weights.work), FEWEST_DRAWS)
@@ -164,8 +156,7 @@ class Corrector:
             return 0.0
 
     @staticmethod
-    def _weights(result: Result, n: int, nodes: int | None = None,
-                 shocks: Shocks | None = None) -> CollapsedWeights | None:
+    def _weights(result: Result, n: int, shocks: Shocks | None = None) -> CollapsedWeights | None:
         """Weights for about ``n`` draws; None where q is exact, or too much would be asked."""
         problem, posterior = result.problem, result.posterior
         if problem is None or problem.site.gamma_trend == "constant" or not problem.site.separable:
@@ -173,8 +164,10 @@ class Corrector:
         shocks = posterior.latent.shocks(posterior) if shocks is None else shocks
         if shocks is None or not shocks.dim:
             return None
-        found = CollapsedWeights(problem, posterior, shocks, MOST_VALUES / n, nodes)
-        return found if PROBE_DRAWS * found.work <= LARGEST else None
+        found = CollapsedWeights(problem, posterior, shocks, MOST_VALUES / n)
+        if PROBE_DRAWS * found.work > LARGEST:
+            return None
+        return found.settled(matched_draws(PROBE_DRAWS, shocks.dim)[:1])
 
 
 def _wider(weights: CollapsedWeights, first: CollapsedDraws, smoothed: SmoothedWeights, n: int,

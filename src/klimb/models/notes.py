@@ -13,6 +13,7 @@ from klimb.formula import parse
 from klimb.formula.factors import INTERCEPT, BasisFactor, Factor, LevelFactor, Product
 from klimb.formula.nodes import Name, Operation
 from klimb.likelihoods import Likelihood, Observed
+from klimb.models.tabulate import limit_reached
 from klimb.priors import PositivePrior
 from klimb.report.text import plain
 from klimb.rows.columns import count, is_number
@@ -213,7 +214,7 @@ def posterior_notes(fit: FormulaFit, priors: Mapping[str, Any] | None, encoded: 
     known = bool(apart) or any("cannot tell" in note or "nothing" in note for note in fit.notes)  # why priors matter
     found = [text for name, text in _conflicts(fit, given) if name in given or not known]
     doubts = (term.doubt(values) for term, values in zip(fit.linear.terms, fit.linear.values, strict=True))
-    return (*apart[:MOST], *found[:MOST], *_held(fit, given), *filter(None, doubts))
+    return (*apart[:MOST], *found[:MOST], *_held(fit, given), *_limits(fit), *filter(None, doubts))
 
 
 def _separated(fit: FormulaFit, block: TermBlock) -> Iterator[str]:
@@ -306,3 +307,17 @@ def _held(fit: FormulaFit, given: set[str]) -> Iterator[str]:
             if sd * abs(slope) > MOVED:
                 yield (f"prior-data conflict on {name}: its prior, {prior}, moves it {'up' if slope > 0.0 else 'down'} "
                        f"by about {plain(sd * abs(slope), 2)} sd, to {plain(float(np.exp(middle)), 3)}.")
+
+
+def _limits(fit: FormulaFit) -> Iterator[str]:
+    """Parameters of which the data leave open that they are at the end of their range."""
+    points, weights = fit.components.marginal_points
+    for block in fit.model.theta.blocks if fit.components.integrated else ():
+        values = block.reported(points[:, fit.model.theta.slice_of(block)])
+        for j, name in enumerate(block.names):
+            power = limit_reached(block, name, values[:, j], weights)
+            if power > 0.0:
+                yield f"{name} reaches down to 0: the data do not rule out a model without it."
+            elif power < 0.0:
+                yield (f"{name} reaches up to infinity: the data do not rule out the simpler family without it. Its "
+                       "mean and sd, which would rest on a tail without an end, are not shown.")

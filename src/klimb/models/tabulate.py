@@ -13,6 +13,7 @@ from scipy.special import ndtr, ndtri
 from klimb.models.components import SCORES, Components, marginal_quantile, share_above
 from klimb.numerics.arrays import Array
 from klimb.numerics.mixtures import mixture_above, mixture_moments, mixture_quantile
+from klimb.priors import PositivePrior
 from klimb.report.records import CoefficientRow
 from klimb.theta import ParameterBlock, RowKind, Scale, Theta
 from klimb.trust.marginals import MOST_SKEWED, standard_cdf, standard_quantile
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 MANY = 500  # points of theta from which their own quantiles are taken
 DIFFERENCE = 1e-6  # in theta, for the derivative of what is printed
+REACHES = 0.01  # mass below a tenth of the median from which a limit counts as reached; a flat density has 0.05
 
 
 def mixture_rows(names: Sequence[str], weights: Array, means: Array, sds: Array, tail: float,
@@ -73,6 +75,8 @@ def block_rows(theta: Theta, block: ParameterBlock, components: Components, tail
     sd = np.sqrt(weights @ (values - mean) ** 2)
     if not components.integrated:
         sd = np.sqrt(np.diag(block_covariance(theta, block, components)))
+    endless = [limit_reached(block, name, values[:, j], weights) < 0.0 for j, name in enumerate(block.names)]
+    mean[endless] = sd[endless] = np.nan  # they rest on a tail that has no end
     kind: RowKind = block.kind if block.kind != "cut" else "parameter"
     rows = []
     for j, (name, signed, alone) in enumerate(zip(block.names, block.signed(), block.alone(), strict=True)):
@@ -85,6 +89,22 @@ def block_rows(theta: Theta, block: ParameterBlock, components: Components, tail
             above = above if signed else None
         rows.append(CoefficientRow(name, float(mean[j]), float(sd[j]), float(low), float(high), above, kind))
     return rows
+
+
+def limit_reached(block: ParameterBlock, name: str, values: Array, weights: Array) -> float:
+    """Whether the data leave open that a positive parameter is at its simplest model, where value^power is 0.
+
+    The power of its prior if they do, positive for an sd that may be 0, negative for a size that may be infinite, else
+    0: where the density of value^power is not small at 0, some of the mass is far below the median.
+    """
+    own = next((one for one in getattr(block, "sds", (block,)) if getattr(one, "name", "") == name), None)
+    if own is None or not isinstance(own.prior, PositivePrior):
+        return 0.0
+    power = float(own.power)
+    u = values**power
+    order = np.argsort(u, kind="stable")
+    middle = u[order[min(int(np.searchsorted(np.cumsum(weights[order]), 0.5)), len(u) - 1)]]
+    return power if float(weights[u < 0.1 * middle].sum()) > REACHES else 0.0
 
 
 def cut_rows(theta: Theta, block: ParameterBlock, components: Components, spread: Components, shift: Any,

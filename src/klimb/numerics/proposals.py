@@ -126,38 +126,39 @@ def fit_students(theta: Array, weights: Array, count: int, floor: Array) -> Stud
 @final
 @dataclass(frozen=True, eq=False)
 class HalfLines:
-    """Coordinates u >= 0 of logs of scales that may be zero, theta = centre + log sinh u; NaN leaves an entry as it is.
+    """Coordinates x >= 0 of logs of scales that may be zero, power theta = centre + log sinh x; NaN: entry as it is.
 
-    A scale near zero means the same as zero, so that its density, even in u, is smooth where log scales have a tail
-    without an end.
+    A scale near zero means the same as zero, so that its density, even in x, is smooth where log scales have a tail
+    without an end. With a negative power it is the reciprocal that may be zero: a size that may be infinite.
     """
 
     centre: Array
+    power: Array
 
     def _wherever(self, values: Array, transform: Any, otherwise: Array) -> Array:
-        """``transform`` of the half lines' entries, with their centres, ``otherwise`` elsewhere."""
+        """``transform`` of the half lines' entries, with their centres and powers, ``otherwise`` elsewhere."""
         own = ~np.isnan(self.centre)
         out = np.array(otherwise, dtype=float)
-        out[..., own] = transform(values[..., own], self.centre[own])
+        out[..., own] = transform(values[..., own], self.centre[own], self.power[own])
         return out
 
-    def theta(self, u: Array) -> Array:
-        return self._wherever(u, lambda x, c: c + np.log(np.sinh(np.maximum(x, 1e-9))), u)
+    def theta(self, x: Array) -> Array:
+        return self._wherever(x, lambda x, c, p: (c + np.log(np.sinh(np.maximum(x, 1e-9)))) / p, x)
 
     def place(self, theta: Array) -> Array:
-        return self._wherever(theta, lambda x, c: np.arcsinh(np.exp(x - c)), theta)
+        return self._wherever(theta, lambda t, c, p: np.arcsinh(np.exp(p * t - c)), theta)
 
-    def inside(self, u: Array) -> Array:
+    def inside(self, x: Array) -> Array:
         """Reflected at zero."""
-        return self._wherever(u, lambda x, c: np.abs(x), u)
+        return self._wherever(x, lambda x, c, p: np.abs(x), x)
 
-    def slopes(self, u: Array) -> Array:
-        """du / dtheta."""
-        return self._wherever(u, lambda x, c: np.tanh(np.maximum(x, 1e-9)), np.ones_like(u))
+    def slopes(self, x: Array) -> Array:
+        """dx / dtheta."""
+        return self._wherever(x, lambda x, c, p: p * np.tanh(np.maximum(x, 1e-9)), np.ones_like(x))
 
-    def log_volume(self, u: Array) -> Array:
-        """log |dtheta / du|."""
-        return np.asarray(-np.log(self.slopes(u)).sum(axis=-1))
+    def log_volume(self, x: Array) -> Array:
+        """log |dtheta / dx|."""
+        return np.asarray(-np.log(np.abs(self.slopes(x))).sum(axis=-1))
 
     def folded(self, proposal: Any) -> Any:
         """A proposal on the whole space, reflected."""

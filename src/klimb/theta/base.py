@@ -35,6 +35,7 @@ class ParameterBlock(ABC):
     start: Array  # (d,), in theta, as are the limits of a search
     lower: Array
     upper: Array
+    power: float = 1.0  # negative where the simplest model is at infinity: exp(power theta) is 0 there
 
     @property
     def size(self) -> int:
@@ -165,6 +166,14 @@ class PositiveParameter(SingleParameter):
     def reported(self, theta: Array) -> Array:
         return np.exp(theta)
 
+    @property
+    def power(self) -> float:  # type: ignore[override]
+        return min(float(getattr(self.prior, "power", 1.0)), 1.0)
+
+    def inside(self, theta: Array) -> Array:
+        """A size that may be infinite has moments on the scale of its prior alone."""
+        return np.exp(self.power * theta)
+
     def stan(self, name: str) -> StanPart:
         if not isinstance(self.prior, PositivePrior):
             held = f"real<lower=0> {name};" + said(f"{self.name}, held")
@@ -281,6 +290,11 @@ class Theta:
     @cached_property
     def upper(self) -> Array:
         return self._joined("upper")
+
+    @property
+    def powers(self) -> Array:
+        """Of each entry, the power of its exponential that is 0 at the simplest model."""
+        return np.repeat([block.power for block in self.blocks], [block.size for block in self.blocks])
 
     @property
     def size(self) -> int:

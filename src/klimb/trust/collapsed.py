@@ -11,6 +11,7 @@ nodes suffice, and the weights hardly vary even where hundreds of small levels a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -25,8 +26,9 @@ from klimb.numerics.arrays import Array
 from klimb.sites.base import Expectation
 from klimb.trust.weights import exact_site
 
-# Nodes per coefficient of a level, the most first: those give sums right to some 0.02 nats even where sds are large.
-NODES = {0: (1,), 1: (15, 9, 5), 2: (7, 5), 3: (5, 3)}
+# Nodes per coefficient of a level, the fewest first: the larger the sds, the more are needed (`settled`).
+NODES = {0: (1,), 1: (5, 9, 15, 31, 63), 2: (5, 7, 11, 17), 3: (3, 5, 7)}
+SAME_SUM = 0.01  # nats between the sums over levels by more and by fewer nodes
 BLOCK = 100_000  # values of log p that are held at once
 
 
@@ -91,7 +93,8 @@ class CollapsedWeights:
     def __init__(self, problem: Problem, posterior: Posterior, shocks: Shocks, most: float = np.inf,
                  nodes: int | None = None) -> None:
         k = shocks.own.shape[1]
-        self.rule = quadrature(k, NODES[k][0] if nodes is None else nodes)
+        self.nodes = NODES[k][0] if nodes is None else nodes
+        self.rule = quadrature(k, self.nodes)
         whole = len(shocks.order) * len(self.rule[1])
         n_runs = len(shocks.starts)
         kept = max(int(n_runs * most / max(whole, 1)), 1) if whole > most else n_runs
@@ -106,6 +109,17 @@ class CollapsedWeights:
         expected = exact_site(problem.site).oracle(problem.y, posterior.m, posterior.v).value
         self._expected = (expected + 0.5 * posterior.gamma * posterior.v)[order]
         self.bound = float(expected.sum()) + problem.constant - posterior.kl
+
+    def settled(self, e: Array) -> CollapsedWeights:
+        """With as many nodes as the levels need here: the next larger rule gives the same sum at the draw ``e``."""
+        found, k = self, self.shocks.own.shape[1]
+        for count in (count for count in NODES[k] if count > self.nodes):
+            more = copy(found)
+            more.nodes, more.rule = count, quadrature(k, count)
+            if abs(float((more.evidence(e) - found.evidence(e))[0])) <= SAME_SUM:
+                break
+            found = more
+        return found
 
     @property
     def work(self) -> int:

@@ -1,0 +1,84 @@
+"""Hyperparameters whose posteriors have long tails, against sums over fine grids that share no code with klimb."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from scipy.stats import multivariate_normal
+
+import klimb
+
+PRIORS = {"Intercept": "normal(0, 2)", "sd(g)": "exponential(1)"}
+
+
+def moments(values: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    mean = float((weights * values).sum())
+    return mean, float(np.sqrt((weights * (values - mean) ** 2).sum()))
+
+
+def agree(fit: Any, name: str, truth: tuple[float, float]) -> None:
+    row = next(row for row in fit.table_rows() if row.name == name)
+    mean, sd = truth
+    assert row.mean == pytest.approx(mean, abs=0.05 * sd), name
+    assert row.sd == pytest.approx(sd, rel=0.05), name
+
+
+def test_single_outcomes_by_level() -> None:
+    """The evidence is tens of nats above the bound where the sd is large: few nodes would make it up."""
+    y = np.repeat([0, 1], [38, 52])
+    fit = klimb.fit("y ~ 1 + (1 | g)", {"y": y, "g": np.arange(len(y))}, family="bernoulli", priors=PRIORS)
+    z = np.linspace(-9, 9, 1201)
+    normal = np.exp(-0.5 * z**2) / np.exp(-0.5 * z**2).sum()
+    b, theta = np.linspace(-6, 6, 241), np.linspace(-7, 3.2, 103)
+    chance = np.array([[normal @ expit(one + np.exp(t) * z) for one in b] for t in theta])
+    logs = 52 * np.log(chance) + 38 * np.log1p(-chance) - 0.5 * (b / 2) ** 2 + (theta - np.exp(theta))[:, None]
+    p = np.exp(logs - logs.max())
+    p /= p.sum()
+    agree(fit, "Intercept", moments(b, p.sum(axis=0)))
+    agree(fit, "sd(g)", moments(np.exp(theta), p.sum(axis=1)))
+    assert fit.trust.verdict == "corrected"
+    assert any("sd(g) reaches down to 0" in note for note in fit.notes)
+
+
+@pytest.mark.parametrize("apart", [0.0, 1.0])
+def test_two_groups(apart: float) -> None:
+    """The sd of two groups has a long tail to the right, which a lattice made for bowls steps over."""
+    rng = np.random.default_rng(4)
+    g = np.arange(40) % 2
+    y = apart * g + rng.standard_normal(40)
+    fit = klimb.fit("y ~ 1 + (1 | g)", {"y": y, "g": g}, priors={**PRIORS, "sigma": "exponential(1)"})
+    same = (g[:, None] == g).astype(float)
+    theta, log_sigma = np.linspace(-8, 4, 121), np.linspace(-0.7, 0.6, 14)
+    logs, mean, variance = (np.empty((len(theta), len(log_sigma))) for _ in range(3))
+    for i, t in enumerate(theta):
+        for j, s in enumerate(log_sigma):
+            noise = np.exp(2 * t) * same + np.exp(2 * s) * np.eye(40)
+            logs[i, j] = multivariate_normal.logpdf(y, np.zeros(40), 4.0 + noise) + t - np.exp(t) + s - np.exp(s)
+            precision = np.linalg.solve(noise, np.ones(40))
+            variance[i, j] = 1.0 / (0.25 + precision.sum())
+            mean[i, j] = variance[i, j] * (precision @ y)
+    p = np.exp(logs - logs.max())
+    p /= p.sum()
+    centre, spread = moments(mean, p)
+    agree(fit, "Intercept", (centre, float(np.sqrt(spread**2 + (p * variance).sum()))))
+    agree(fit, "sd(g)", moments(np.exp(theta), p.sum(axis=1)))
+    agree(fit, "sigma", moments(np.exp(log_sigma), p.sum(axis=0)))
+    assert fit.trust.verdict == "trust"
+
+
+def test_a_size_that_may_be_infinite() -> None:
+    """Counts that are Poisson: the size of a negative binomial has no mean, and sds by group reach down to 0."""
+    rng = np.random.default_rng(5)
+    x, g = rng.standard_normal(100), rng.integers(0, 8, 100)
+    data = {"x": x, "g": g, "y": rng.poisson(np.exp(1 + 0.3 * x))}
+    fit = klimb.fit("y ~ x + (1 + x | g)", data, family="negative_binomial")
+    rows, others = ({row.name: row for row in one.table_rows()}
+                    for one in (fit, klimb.fit("y ~ x + (1 | g)", data, family="poisson")))
+    assert np.isnan(rows["size"].mean)
+    assert np.isnan(rows["size"].sd)
+    assert 5.0 < rows["size"].lower < 200.0 < 2000.0 < rows["size"].upper
+    assert any("size reaches up to infinity" in note for note in fit.notes)
+    for name in ("Intercept", "x"):
+        assert rows[name].mean == pytest.approx(others[name].mean, abs=0.3 * others[name].sd)
+    assert fit.trust.verdict != "doubt"
