@@ -206,14 +206,14 @@ def _lattice(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
     around = _Around(peak, A, evaluate, 12 if d == 1 else 60)
     values: dict[tuple[int, ...], float] = {}
     points: dict[tuple[int, ...], _Point] = {}
-    for _ in range(FINER):
+    for finer in range(FINER):
         _walk_lattice(around, spacing, values, points)
         nodes = list(points)
         log_w = np.array([values[node] for node in nodes])
         between, density = _between_nodes(peak, A, spacing, values)
         error = _moved_moments(peak, (np.array([points[node].theta for node in nodes]), np.exp(log_w - log_w.max())),
                                (between, density))
-        if error <= UNEVEN or 2**d * len(values) > MOST_NODES[d]:
+        if error <= UNEVEN or 2**d * len(values) > MOST_NODES[d] or finer == FINER - 1:
             break
         spacing *= 0.5
         values = {tuple(2 * k for k in node): value for node, value in values.items()}
@@ -285,7 +285,9 @@ def _moved_moments(peak: Peak, coarse: tuple[Array, Array], fine: tuple[Array, A
         shown = peak.model.theta.inside(theta)
         moments.append(mixture_moments(weights / weights.sum(), shown, np.zeros_like(shown)))
     (m, v), (mean, variance) = moments
-    return float(np.maximum(np.abs(m - mean) / np.sqrt(variance), np.abs(np.sqrt(v / variance) - 1.0)).max())
+    spread = variance > 0.0  # none at the limits of a search
+    sd = np.sqrt(variance[spread])
+    return float(np.maximum(np.abs(m - mean)[spread] / sd, np.abs(np.sqrt(v[spread]) / sd - 1.0)).max(initial=0.0))
 
 
 def _lattice_quantiles(peak: Peak, A: Array, spacing: float, values: dict[tuple[int, ...], float]) -> Array:
