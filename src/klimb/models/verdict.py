@@ -96,7 +96,7 @@ def _judged(fit: Fit) -> tuple[Verdict, tuple[Fact, ...]]:
     if problem is not None and problem.site.gamma_trend == "constant":
         return _settled(precision), (*facts, Fact("q given the hyperparameters", "exact"))
     if components.uncorrected is None and not components.efficiency >= 1.0:  # nothing could be corrected
-        return _by_engine(fit.result.trust), (*facts, *engine_facts(fit.result.trust))
+        return _by_engine(fit.result.trust, precision), (*facts, *engine_facts(fit.result.trust))
     shift, ratio = (0.0, 0.0) if components.uncorrected is None else changes(fit)
     if problem is not None and not problem.site.log_concave:
         far = shift > MEAN_ERROR or ratio > SD_ERROR
@@ -107,7 +107,8 @@ def _judged(fit: Fit) -> tuple[Verdict, tuple[Fact, ...]]:
         return _settled(precision), facts
     if np.isnan(components.efficiency):
         facts += (Fact("largest change of a mean by the corrected evidence", f"{shift:.2f} sd"),)
-        return _by_evidence(_by_engine(fit.result.trust), shift, ratio), (*facts, *engine_facts(fit.result.trust))
+        engine = _by_engine(fit.result.trust, precision)
+        return _by_evidence(engine, shift, ratio), (*facts, *engine_facts(fit.result.trust))
     facts += (Fact("largest change of a mean by the correction", f"{shift:.2f} sd"),
               Fact("largest change of an sd", f"{ratio:.1%}"),
               Fact("effective draws behind it", f"{components.efficiency:.0%}"))
@@ -198,9 +199,14 @@ def _by_evidence(inner: Verdict, shift: float, ratio: float) -> Verdict:
                    "(fit.uncorrected).")
 
 
-def _by_engine(inner: Trust) -> Verdict:
-    """The engine's verdict on q, where what is shown is q: what it would correct is right, or is not."""
+def _by_engine(inner: Trust, precision: float) -> Verdict:
+    """The engine's verdict on q, where what is shown is q: what it would correct is right, or is not.
+
+    ``precision`` is how far the hyperparameters' own sds are right.
+    """
     judgement, moments = inner.judgement, inner.marginals
+    if judgement.word == "trust":
+        return _settled(float(np.nanmax([judgement.number, precision])))
     if judgement.word != "corrected":
         return judgement
     sd = float((np.abs(1.0 - 1.0 / moments.ratio) - moments.ratio_error).max(initial=0.0))
@@ -229,8 +235,9 @@ def changes(fit: Fit) -> tuple[float, float]:
     shift = ratio = 0.0
     for mean, sd, plain_mean, plain_sd in pairs:
         spread = np.where(sd > 0, sd, 1.0)
-        shift = max(shift, float((np.abs(mean - plain_mean) / spread).max(initial=0.0)))
-        ratio = max(ratio, float(np.abs(plain_sd / spread - 1.0)[sd > 0].max(initial=0.0)))
+        moved, scaled = np.abs(mean - plain_mean) / spread, np.abs(plain_sd / spread - 1.0)[sd > 0]
+        shift = max(shift, float(moved[np.isfinite(moved)].max(initial=0.0)))  # what has no moments is not compared
+        ratio = max(ratio, float(scaled[np.isfinite(scaled)].max(initial=0.0)))
     return shift, ratio
 
 
