@@ -92,11 +92,7 @@ class DenseRows(BlockedDesign):
 
 
 def as_pool(X: Any, *, intercept: bool = False, name: str = "pool") -> DesignMatrix:
-    """Checked candidates, one a row: a design matrix whose last column is ones where ``intercept``.
-
-    >>> as_pool([[1.0, 2.0], [3.0, 4.0]], intercept=True).times(np.array([0.0, 0.0, 5.0])).tolist()
-    [5.0, 5.0]
-    """
+    """Checked candidates, one a row: a design matrix whose last column is ones where ``intercept``."""
     if hasattr(X, "tocsr"):
         return _sparse_pool(X, intercept, name)
     values = X if isinstance(X, np.ndarray) and X.dtype.kind in "fiub" else as_float(X, name)

@@ -123,10 +123,6 @@ def nodes(n: int, dim: int, seed: int = 0) -> Array:
     """``n`` nodes (rounded up to an even number above 2 ``dim``), whose average z is 0 and average zz' is I exactly.
 
     So expectations of quadratics under any Gaussian are exact, and the error of others is that of a quasi-random rule.
-
-    >>> z = nodes(16, 2)
-    >>> print(z.shape, bool(np.allclose(z.T @ z / len(z), np.eye(2))))
-    (16, 2) True
     """
     n = max(n, 2 * dim + 2)
     n += n % 2
@@ -167,9 +163,6 @@ def gaps(residual: Array, share: Array) -> tuple[float, float]:
 
     p integrates to E e^r, so the first is the divergence itself where the points are q's; the second is what moving all
     mass to the best point would gain, which no mixture can exceed.
-
-    >>> print([round(gap, 3) for gap in gaps(np.array([0.0, 1.0]), np.array([0.5, 0.5]))])
-    [0.12, 0.5]
     """
     inside = np.isfinite(residual) & (share > 0)
     r, w = residual[inside], share[inside] / share[inside].sum()

@@ -68,11 +68,7 @@ def newton_inclusive(weights: Array, parts: Gaussians, new: Gaussians, X: Array,
 
 def bracketed_newton(derivatives: Callable[[float], tuple[float, float]], low: float = 1e-6,
                      high: float = 1.0 - 1e-6) -> float:
-    """The zero in [low, high] of a rising first derivative: Newton steps, halved brackets where they leave them.
-
-    >>> round(bracketed_newton(lambda a: (a - 0.3, 1.0)), 9)
-    0.3
-    """
+    """The zero in [low, high] of a rising first derivative: Newton steps, halved brackets where they leave them."""
     if derivatives(low)[0] >= 0.0:
         return 0.0
     if derivatives(high)[0] <= 0.0:

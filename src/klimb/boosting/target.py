@@ -87,11 +87,6 @@ class Target:
 
     ``n_values`` counts points at which the log density was asked for, differences included; ``n_gradients`` counts
     points at which the user's own gradient was asked for.
-
-    >>> target = Target(lambda x: -0.5 * np.dot(x, x), 2)
-    >>> value, slope = target.with_slopes(np.array([[1.0, 2.0]]), scale=np.ones(2))
-    >>> print(value, slope.round(5), target.batched, target.n_values)
-    [-2.5] [[-1. -2.]] False 11
     """
 
     def __init__(self, log_density: LogDensity, dim: int, *, gradient: LogDensity | None = None,

@@ -283,12 +283,7 @@ class Simplex(Transform):
 
 @final
 class TransformedBlocks:
-    """The blocks of x side by side, from ``transform`` of `klimb.boost`.
-
-    >>> c = TransformedBlocks.of([Real(2), Positive()], 3)
-    >>> print(c.n_free, c.to_user(np.zeros((1, 3)))[0], c.to_free(np.array([[1.0, 2.0, 1.0]])))
-    3 [[0. 0. 1.]] [[1. 2. 0.]]
-    """
+    """The blocks of x side by side, from ``transform`` of `klimb.boost`."""
 
     def __init__(self, blocks: Sequence[Transform]) -> None:
         self.blocks = tuple(blocks)

@@ -125,12 +125,7 @@ def stan(model: Any, *, transformed: bool = True) -> Bridge:
 
 
 def gathered(names: list[str], columns: Array) -> dict[str, Array]:
-    """Columns called a.1.1, a.2.1, ... as one array n x 2 x ... called a: Stan's names, with indices from 1.
-
-    >>> found = gathered(["mu", "a.1.1", "a.2.1", "a.1.2", "a.2.2"], np.arange(5.0)[None])
-    >>> print(found["mu"], found["a"].tolist())
-    [0.] [[[1.0, 3.0], [2.0, 4.0]]]
-    """
+    """Columns called a.1.1, a.2.1, ... as one array n x 2 x ... called a: Stan's names, with indices from 1."""
     places: dict[str, list[tuple[tuple[int, ...], int]]] = {}
     for column, full in enumerate(names):
         name, *index = full.split(".")

@@ -115,11 +115,7 @@ def again(formula: str, data: str, output: str | None, *, family: str, link: str
 
 
 def prior_texts(given: tuple[str, ...]) -> dict[str, str]:
-    """``("x=normal(0, 1)",)`` as a dict; names may hold an equals sign, priors before their parenthesis not.
-
-    >>> prior_texts(("x=normal(0, 1)", "a=b=exponential(2)"))
-    {'x': 'normal(0, 1)', 'a=b': 'exponential(2)'}
-    """
+    """``("x=normal(0, 1)",)`` as a dict; names may hold an equals sign, priors before their parenthesis not."""
     found = {}
     for text in given:
         name, mark, prior = text.partition("(")
@@ -141,9 +137,6 @@ def columns_of(formula: str, *others: str | None, few: int = 0) -> Callable[[tup
     """For a header, the columns that ``formula`` uses (all for a dot) and ``others``; errors point at absent ones.
 
     A header of up to ``few`` columns is read as a whole.
-
-    >>> columns_of("y ~ log(x) + (1 | g)", "w")(("g", "w", "x", "y", "z"))
-    ['g', 'w', 'x', 'y']
     """
     import klimb.terms  # noqa: F401  whose kinds formulas may call
     from klimb.formula import parse

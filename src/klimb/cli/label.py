@@ -72,11 +72,7 @@ def command(data: str, journal: str | None, out: str | None, export: bool, port:
 
 
 def beside(data: str, ending: str) -> Path:
-    """``reviews.csv.gz`` -> ``reviews.labels.jsonl``.
-
-    >>> str(beside("reviews.csv.gz", ".labels.jsonl")), str(beside("a.b/c", ".labels.csv"))
-    ('reviews.labels.jsonl', 'a.b/c.labels.csv')
-    """
+    """``reviews.csv.gz`` -> ``reviews.labels.jsonl``."""
     if data == "-":
         raise InputError("a file to label, which is still there the next time", "standard input", "Save it first.")
     place = Path(data)
@@ -183,11 +179,7 @@ def read_columns(data: str, text: tuple[str, ...], columns: tuple[str, ...], sho
 
 
 def check_keys(keys: tuple[str, ...] | None, count: int) -> str:
-    """One key for each label, none of them taken.
-
-    >>> check_keys(None, 2), check_keys(("Y", "n"), 2)
-    ('12', 'yn')
-    """
+    """One key for each label, none of them taken."""
     if keys is None:
         return "123456789"[:count]
     lowered = tuple(key.lower() for key in keys)

@@ -87,11 +87,7 @@ def _one(name: str, quick: bool, data: Path | None, out: Path, fresh: bool, so_f
 
 
 def completions(begun: str) -> list[str]:
-    """Keys that begin so, for the shell.
-
-    >>> completions("g-f")
-    ['G-figure1', 'G-figure2']
-    """
+    """Keys that begin so, for the shell."""
     from klimb.apps.papers.registry import EXPERIMENTS
 
     return [key for key in [*EXPERIMENTS, "all"] if key.lower().startswith(begun.lower())]

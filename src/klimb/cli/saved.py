@@ -61,11 +61,7 @@ def compare_command(models: tuple[str, ...], as_json: bool) -> int:
 
 
 def unique_names(paths: tuple[str, ...]) -> list[str]:
-    """File names without their ending where that tells them apart, else the paths.
-
-    >>> unique_names(("a/m.klimb", "a/n.klimb")), unique_names(("a/m.klimb", "b/m.klimb"))
-    (['m', 'n'], ['a/m.klimb', 'b/m.klimb'])
-    """
+    """File names without their ending where that tells them apart, else the paths."""
     stems = [Path(path).stem for path in paths]
     if len(set(stems)) == len(stems):
         return stems

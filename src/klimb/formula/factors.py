@@ -39,11 +39,7 @@ MOST_ENTRIES = 2**28  # 2 GiB
 
 
 def contrast_labels(kind: str, levels: tuple[str, ...], reference: str | None) -> tuple[str, ...]:
-    """What the k - 1 columns of a contrast are called.
-
-    >>> contrast_labels("Treatment", ("a", "b", "c"), "b")
-    ('T.a', 'T.c')
-    """
+    """What the k - 1 columns of a contrast are called."""
     if kind == "Poly":
         return tuple(_ORDERS.get(j, f"^{j}") for j in range(1, len(levels)))
     left_out = left_out_level(kind, levels, reference)
@@ -58,13 +54,7 @@ def left_out_level(kind: str, levels: tuple[str, ...], reference: str | None) ->
 
 
 def contrast(kind: str, levels: tuple[str, ...], reference: str | None) -> Array:
-    """The (k, k - 1) matrix of a contrast: row by row, what a level puts into the columns.
-
-    >>> contrast("Sum", ("a", "b", "c"), None)
-    array([[ 1.,  0.],
-           [ 0.,  1.],
-           [-1., -1.]])
-    """
+    """The (k, k - 1) matrix of a contrast: row by row, what a level puts into the columns."""
     k = len(levels)
     if kind == "Poly":
         return orthogonal(np.arange(1.0, k + 1.0), k - 1)
@@ -248,13 +238,7 @@ def learn_levels(node: Name, name: str, source: Source, text: str,
 
 
 def full_rank(terms: Iterable[Sequence[str]], has_levels: Callable[[str], bool]) -> list[Product]:
-    """The products to build for ``terms``; a factor by its key, numeric ones count as "in full".
-
-    >>> full_rank([[], ["a"], ["a", "x"]], lambda key: key == "a")
-    [(), (('a', False),), (('a', True), ('x', True))]
-    >>> full_rank([["a"], ["a", "b"]], lambda key: True)
-    [(('a', True),), (('a', True), ('b', False))]
-    """
+    """The products to build for ``terms``; a factor by its key, numeric ones count as "in full"."""
     spanned: set[frozenset[str]] = set()
     built: list[Product] = []
     for term in terms:

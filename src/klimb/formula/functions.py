@@ -150,11 +150,7 @@ def bind(call: Call, text: str) -> dict[str, Any]:
 
 
 def usage(function: Function) -> str:
-    """How a call looks.
-
-    >>> usage(FUNCTIONS["poly"])
-    'poly(x, degree=1, raw=False)'
-    """
+    """How a call looks."""
     parts = []
     for parameter in function.parameters:
         if parameter.many:

@@ -45,18 +45,7 @@ class Formula:
 
 
 def parse(text: str) -> Formula:
-    """Read a formula; a `FormulaError` points at what cannot be read.
-
-    >>> formula = parse("y ~ x + log(z) + (1 | g)")
-    >>> print(formula.response, "|", formula.right)
-    y | ((x + log(z)) + (1 | g))
-    >>> parse("y ~ x + ")
-    Traceback (most recent call last):
-    klimb.formula.errors.FormulaError: expected a term; got the end of the formula.
-        y ~ x +
-                ^
-    Write a column, a function of one, or something in parentheses.
-    """
+    """Read a formula; a `FormulaError` points at what cannot be read."""
     if not isinstance(text, str):
         raise FormulaError('expected a formula as text, such as "y ~ x + (1 | g)"', type(text).__name__,
                            "Put it in quotes.")

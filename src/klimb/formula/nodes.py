@@ -78,11 +78,7 @@ def _unknown(text: str, position: int) -> FormulaError:
 
 
 def quote(name: str) -> str:
-    """A column's name as one writes it in a formula: with back-quotes where it needs them.
-
-    >>> print(quote("age"), quote("age at entry"))
-    age `age at entry`
-    """
+    """A column's name as one writes it in a formula: with back-quotes where it needs them."""
     simple = _SIMPLE.fullmatch(name) is not None and name not in WORDS
     return name if simple else "`" + name.replace("`", "``") + "`"
 

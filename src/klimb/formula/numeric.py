@@ -135,11 +135,7 @@ def moments(values: Array, what: str, *, weights: Array | None = None) -> tuple[
 
 
 def counted_quantile(values: Array, counts: Array, p: Any) -> Array:
-    """Quantiles of values that count several times, interpolated between neighbours as those of repeated values.
-
-    >>> counted_quantile(np.array([3.0, 1.0]), np.array([1.0, 2.0]), [0.0, 0.5, 0.75])
-    array([1., 1., 2.])
-    """
+    """Quantiles of values that count several times, interpolated between neighbours as those of repeated values."""
     order = np.argsort(values, kind="stable")
     upto, ranked = np.cumsum(counts[order]), values[order]
     place = np.asarray(p) * max(float(upto[-1]) - 1.0, 0.0)

@@ -79,13 +79,7 @@ def label(factor: Name | Call) -> str:
 
 
 def expand(formula: Formula, columns: Sequence[str]) -> Parts:
-    """The terms of ``formula`` for data with these ``columns``; every column it names must be there.
-
-    >>> from klimb.formula import parse
-    >>> terms = expand(parse("y ~ a*b + (1 | g)"), ["y", "a", "b", "g"])
-    >>> [":".join(map(str, term)) for term in terms.fixed]
-    ['', 'a', 'b', 'a:b']
-    """
+    """The terms of ``formula`` for data with these ``columns``; every column it names must be there."""
     check_columns(formula, columns)
     found = add(_ordered([INTERCEPT]), _Expansion(formula, columns).value(formula.right))
     fixed = sorted(_terms(found), key=len)

@@ -24,13 +24,6 @@ class GreedyPoints:
 
     This is a pivoted Cholesky factorisation of the kernel matrix that is never formed: n x count numbers. The points of
     a longer choice begin with those of a shorter one, so a choice can be extended.
-
-    >>> from klimb.kernels import RBF
-    >>> points = GreedyPoints(RBF(), np.linspace(0.0, 4.0, 9)[:, None])
-    >>> points.extend(3).ravel()
-    array([0., 4., 2.])
-    >>> bool(points.unexplained < 0.2)
-    True
     """
 
     def __init__(self, kernel: Kernel, X: Array) -> None:

@@ -148,9 +148,6 @@ def daubechies(moments: int) -> Array:
     """The low-pass filter of Daubechies' orthonormal wavelet with so many vanishing moments, of twice that length.
 
     By spectral factorisation: the half of the zeros of the symmetric product filter that lies inside the unit circle.
-
-    >>> daubechies(1).round(6).tolist()
-    [0.707107, 0.707107]
     """
     zeros: list[complex] = []
     for y in np.roots([comb(moments - 1 + k, k) for k in reversed(range(moments))]):

@@ -28,18 +28,6 @@ class SymbolicCholesky:
         duplicates. Its values are not looked at.
     coordinates
         Positions of the nodes, shape (n, d), where there are any: separators are then found in space, not in the graph.
-
-    Examples
-    --------
-    >>> from scipy.sparse import diags_array
-    >>> M = diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(4, 4)).tocsc()
-    >>> factor = SymbolicCholesky(M).factor(M.data)
-    >>> bool(np.isclose(factor.logdet, np.linalg.slogdet(M.toarray())[1]))
-    True
-    >>> Z = M.copy()
-    >>> Z.data = factor.inverse_entries()
-    >>> bool(np.allclose(Z.diagonal(), np.linalg.inv(M.toarray()).diagonal()))
-    True
     """
 
     def __init__(self, pattern: Any, coordinates: Array | None = None) -> None:

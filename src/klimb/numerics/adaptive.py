@@ -109,11 +109,6 @@ def integrate(integrand: Integrand, panels: Panels, count: int, functions: int, 
     A panel closes when the estimated error of each function is below ``tolerance`` (scalar, or one per integral) times
     the integral of its absolute value over all panels of that owner. Rounding noise can make that impossible; the
     number of panels per integral is therefore bounded, and ``closed`` tells which integrals ran into the bound.
-
-    >>> panels = Panels(np.array([0, 1]), np.array([0.0, -1.0]), np.array([1.0, 2.0]))
-    >>> found = integrate(lambda rows, x: np.abs(x)[None], panels, count=2, functions=1)
-    >>> found.values.round(12).tolist()
-    [[0.5, 2.5]]
     """
     tolerances = np.broadcast_to(np.asarray(tolerance, dtype=np.float64), (count,))
     floors = np.broadcast_to(np.asarray(floor, dtype=np.float64), (functions, count))
@@ -187,9 +182,6 @@ def bounded_average(function: Integrand, m: Array, v: Array) -> Array:
     The trapezoidal rule is tried first: its error at least squares when the step is halved, so that two levels which
     agree to 1e-7 certify the finer one. That error oscillates with m and may vanish by chance, but then not for z times
     the function, so that both must agree. `gaussian_average` does the rest.
-
-    >>> bounded_average(lambda rows, f: 1.0 / (1.0 + np.exp(-f))[None], np.ones(1), np.full(1, 2.0)).round(12).tolist()
-    [0.675056702338]
     """
     s = np.sqrt(v)
     out = np.empty_like(m)
@@ -225,11 +217,7 @@ _AVERAGE_BREAKS = np.array([-37.0, -19.2, -9.6, -4.8, -2.4, -1.2, 0.0, 1.2, 2.4,
 
 def gaussian_average(function: Integrand, m: Array, v: Array, functions: int, *, tolerance: float = 1e-14,
                      floor: float | Array = 0.0) -> Array:
-    """E function(f) under N(m, v), K x n; ``function(rows, f)`` as for `integrate`.
-
-    >>> gaussian_average(lambda rows, f: np.maximum(f, 0.0)[None], np.zeros(1), np.ones(1), 1).round(12).tolist()
-    [[0.398942280401]]
-    """
+    """E function(f) under N(m, v), K x n; ``function(rows, f)`` as for `integrate`."""
     s = np.sqrt(v)
     floors = np.broadcast_to(np.asarray(floor, dtype=np.float64), (functions, m.size))
     out = np.empty((functions, m.size))

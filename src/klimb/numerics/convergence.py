@@ -17,10 +17,6 @@ def rhat(draws: Array) -> Array:
     """Rank-normalised split R-hat of each quantity: near 1 where the chains agree, in place and in spread.
 
     The larger one of that of the draws and that of their distances from the median.
-
-    >>> draws = np.random.default_rng(0).standard_normal((4, 1000, 1))
-    >>> rhat(draws).round(2).tolist(), rhat(draws + np.arange(4)[:, None, None]).round(1).tolist()
-    ([1.0], [1.6])
     """
     halves = split(draws)
     folded = np.abs(halves - np.median(halves, axis=(0, 1)))
@@ -28,11 +24,7 @@ def rhat(draws: Array) -> Array:
 
 
 def bulk_ess(draws: Array) -> Array:
-    """Effective number of draws for the middle of each quantity: that of the rank-normalised halves of the chains.
-
-    >>> bulk_ess(np.random.default_rng(0).standard_normal((4, 1000, 1))) > 3000
-    array([ True])
-    """
+    """Effective number of draws for the middle of each quantity: that of the rank-normalised halves of the chains."""
     return effective(normal_scores(split(draws)))
 
 

@@ -166,9 +166,6 @@ class Whitener:
     A product with the inverse triangle is three times as fast as a triangular solve with many right-hand sides; it is
     used unless the pivots say that it would lose digits. For a rectangular root (a singular covariance) the answer is
     the least-squares solution.
-
-    >>> Whitener(np.array([[2.0, 0.0], [1.0, 1.0]])).whitened(np.array([[2.0, 3.0]]))
-    array([[1., 2.]])
     """
 
     def __init__(self, root: Array) -> None:

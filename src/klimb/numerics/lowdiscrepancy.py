@@ -27,10 +27,6 @@ def normal_draws(n: int, dim: int, *, seed: int = 0, symmetric: bool = True) -> 
 
     ``symmetric`` draws come in pairs z and -z (the last draw of an odd n alone), so that odd functions average to zero.
     The same arguments give the same draws.
-
-    >>> z = normal_draws(1000, 3)
-    >>> print(z.shape, bool(np.allclose(z.mean(0), 0)), bool(np.allclose(z.T @ z / 1000, np.eye(3), atol=0.02)))
-    (1000, 3) True True
     """
     if n < 1 or dim < 0:
         raise InputError("draws need n >= 1 and dim >= 0", f"n = {n}, dim = {dim}", "Ask for at least one draw.")
@@ -50,10 +46,6 @@ def matched_draws(n: int, dim: int, *, seed: int = 0) -> Array:
     """Symmetric `normal_draws` whose second moments are exactly those of N(0, I), where n is large enough for that.
 
     Averages of quadratic functions are then exact, and those of functions that are nearly quadratic nearly so.
-
-    >>> z = matched_draws(400, 5)
-    >>> print(bool(np.allclose(z.mean(0), 0)), bool(np.allclose(z.T @ z / 400, np.eye(5))))
-    True True
     """
     n += n % 2
     z = normal_draws(n, dim, seed=seed)

@@ -14,22 +14,13 @@ CLOSE = 1e-8  # in standard deviations; the step that gets there is Newton's, an
 
 
 def mixture_moments(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:
-    """Mean and variance over the first axis, the parts.
-
-    >>> mean, variance = mixture_moments(np.array([0.5, 0.5]), np.array([[0.0], [2.0]]), np.array([[1.0], [1.0]]))
-    >>> mean.tolist(), variance.tolist()
-    ([1.0], [2.0])
-    """
+    """Mean and variance over the first axis, the parts."""
     mean = weights @ means
     return mean, weights @ (variances + (means - mean) ** 2)
 
 
 def mixture_quantile(weights: Array, means: Array, sds: Array, p: float) -> Array:
-    """The p-quantiles of mixtures of normals, parts along the first axis: Newton steps between the parts' own.
-
-    >>> mixture_quantile(np.array([0.5, 0.5]), np.array([[-1.0], [1.0]]), np.array([[1.0], [1.0]]), 0.5).round(9) + 0.0
-    array([0.])
-    """
+    """The p-quantiles of mixtures of normals, parts along the first axis: Newton steps between the parts' own."""
     if len(weights) == 1:
         return np.asarray(means[0] + sds[0] * ndtri(p))
     if not sds.any():  # points

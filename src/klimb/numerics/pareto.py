@@ -68,11 +68,6 @@ def fit_generalised_pareto(excess: Array) -> tuple[float, float]:
 
     Zhang and Stephens' estimator: the posterior mean of theta = -k / sigma under a data-driven prior, on a grid.
     Density: (1 + k x / sigma)^(-1/k - 1) / sigma. ``excess`` must be in rising order.
-
-    >>> u = (np.arange(1, 2001) - 0.5) / 2000
-    >>> k, sigma = fit_generalised_pareto(pareto_quantile(u, 0.5, 2.0))
-    >>> print(round(k, 2), round(sigma, 1))
-    0.5 2.0
     """
     n = len(excess)
     m = 30 + int(np.sqrt(n))
@@ -98,11 +93,6 @@ def smooth_log_weights(log_weights: Array, *, tail_share: float = 1.0) -> Smooth
 
     The largest min(S / 5, 3 sqrt(S)) weights (``tail_share`` of them) are replaced by the quantiles of the fitted tail,
     never beyond the largest raw weight. With fewer than 5 of them, or equal weights, nothing is smoothed.
-
-    >>> draws = -np.log1p(-(np.arange(4000) + 0.5) / 4000) / 3.0  # of an exponential with rate 3
-    >>> found = smooth_log_weights(2.0 * draws)  # for a target with rate 1: the tail has k = 2/3
-    >>> bool(abs(found.khat - 2 / 3) < 0.05)
-    True
     """
     raw = np.asarray(log_weights, dtype=np.float64)
     if raw.ndim != 1 or raw.size == 0:

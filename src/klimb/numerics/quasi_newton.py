@@ -37,12 +37,6 @@ def climb(objective: Objective, x: Array, lower: Array, upper: Array, *, tol: fl
     Stops when no entry of the gradient that points into the box exceeds ``tol``, when the next step promises no more
     than ``gain`` by the curvature learnt so far, or when no step gains anything. ``curvature`` is a first guess of
     minus the second derivatives. Many parameters go to L-BFGS-B.
-
-    >>> def hill(x):
-    ...     return -float((x - 1) @ (x - 1)), -2 * (x - 1)
-    >>> found = climb(hill, np.zeros(2), np.full(2, -5.0), np.full(2, 5.0), tol=1e-6)
-    >>> found.converged, found.x.round(6).tolist()
-    (True, [1.0, 1.0])
     """
     x = np.clip(x, lower, upper)
     if len(x) >= MANY:

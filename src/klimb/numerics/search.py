@@ -19,9 +19,6 @@ def monotone_root(rising: Rising, middle: Array, scale: Array, *, tolerance: flo
     """Where each function crosses 0; the search for a bracket starts at ``middle`` and doubles steps of ``scale``.
 
     Where a function never crosses, the last point that was tried is returned.
-
-    >>> monotone_root(lambda rows, t: t**3 - 8.0, np.zeros(1), np.ones(1)).round(12).tolist()
-    [2.0]
     """
     low, high, f_low, f_high = _bracket(rising, middle, scale)
     root = np.where(np.abs(f_low) < np.abs(f_high), low, high)
@@ -69,11 +66,7 @@ def _bracket(rising: Rising, middle: Array, scale: Array) -> tuple[Array, Array,
 
 
 def smallest_integer(rising: Rising, count: int) -> Array:
-    """The smallest k >= 0 at which each function is not below 0; infinity where no finite number is large enough.
-
-    >>> smallest_integer(lambda rows, k: k - 41.5, 1).tolist()
-    [42.0]
-    """
+    """The smallest k >= 0 at which each function is not below 0; infinity where no finite number is large enough."""
     low, high = np.full(count, -1.0), np.zeros(count)
     active = np.arange(count)
     exponent = 0.0
@@ -106,10 +99,6 @@ def highest_point(values: Callable[[Rows, Array], Array], guesses: list[Array]) 
 
     The functions are tried on grids that grow by factors of 2 from each of the ``guesses``; the best point is refined
     by golden section. ``values(rows, x)`` gives the functions at the Q x L points x, column l belonging to rows[l].
-
-    >>> centre, width, inside = highest_point(lambda rows, x: -0.5 * (x - 3.0)**2, [np.zeros(1)])
-    >>> print(centre.round(6), width.round(2), inside)
-    [3.] [1.] [ True]
     """
     every = np.arange(guesses[0].size)
     steps = 2.0 ** np.arange(-6.0, 10.0)

@@ -46,13 +46,7 @@ class Surrogate:
 
 
 def fit_surrogate(points: Array, values: Array, weights: Array) -> Surrogate | None:
-    """The surrogate through ``values``, whose errors count by ``weights``; None where there are too few points.
-
-    >>> z = np.random.default_rng(0).standard_normal((80, 2))
-    >>> found = fit_surrogate(z, -0.5 * (z**2).sum(1) + 0.2 * np.sin(z[:, 0]), np.full(80, 1 / 80))
-    >>> found.error < 1e-3
-    True
-    """
+    """The surrogate through ``values``, whose errors count by ``weights``; None where there are too few points."""
     n, d = points.shape
     X = quadratics(points)
     if n < 1.6 * X.shape[1]:

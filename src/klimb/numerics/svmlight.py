@@ -23,11 +23,7 @@ class Entries(NamedTuple):
 
 
 def parse(lines: Iterable[str], advice: str) -> Entries:
-    """The rows of a file; ``qid`` is passed over, empty lines and comments are none.
-
-    >>> parse(["1 2:0.5 7:1 # first", "", "-1 1:2"], "").features.tolist()
-    [2, 7, 1]
-    """
+    """The rows of a file; ``qid`` is passed over, empty lines and comments are none."""
     labels, features, values, ends = array("d"), array("q"), array("d"), array("q", [0])
     for number, line in enumerate(lines, start=1):
         words = line.partition("#")[0].split()

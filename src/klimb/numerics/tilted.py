@@ -117,12 +117,6 @@ def tilted(log_factor: LogFactor, m: Array, v: Array, *, log_concave: bool, cent
     ``centre`` and ``width`` (the peak of g and its scale) are needed where g is not log-concave: they tell where a
     second mode can be. ``smooth=False`` (kinks in g) and ``derivatives=False`` (g' and g'' only good enough to find the
     mode) take the derivatives of log Z from the tilted moments of f, which loses digits where v is small.
-
-    >>> def gaussian(rows, f):  # exp(g) N(0, 1) integrates to 1/sqrt(2)
-    ...     return -0.5 * f * f, -f, -np.ones_like(f)
-    >>> t = tilted(gaussian, np.array([0.0]), np.array([1.0]), log_concave=True)
-    >>> print(round(float(t.log_z[0]), 12), round(float(t.curvature[0]), 12))
-    -0.34657359028 -0.5
     """
     out = Tilted(np.empty_like(m), np.empty_like(m), np.empty_like(m))
     want = _Want(smooth, smooth and derivatives)

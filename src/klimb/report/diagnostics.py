@@ -23,10 +23,6 @@ def calibration(predicted: Any, variance: Any, y: Any, *, level: float = 0.9, la
 
     ``predicted`` and ``variance`` are the predictive means and variances of each y without that y. The sum over a bin
     then has a known variance if the model is right, which is where the expected interval comes from (central limit).
-
-    >>> curve = calibration(np.repeat([0.2, 0.8], 50), np.full(100, 0.16), np.tile([0.0, 0, 0, 0, 1], 20))
-    >>> curve.counts, [round(value, 2) for value in curve.observed]
-    ((50, 50), [0.2, 0.2])
     """
     mean, spread, seen = (np.asarray(values, dtype=float) for values in (predicted, variance, y))
     if not mean.shape == spread.shape == seen.shape:
@@ -59,10 +55,6 @@ def pit_histogram(below: Any, at: Any, *, level: float = 0.9, bins: int = BINS) 
 
     ``below`` is P(Y < y) and ``at`` P(Y <= y) for each datum; they are equal for continuous y. A discrete datum is
     spread evenly over the jump between them, so that the histogram of a calibrated model is flat for counts as well.
-
-    >>> even = (np.arange(100) + 0.5) / 100
-    >>> pit_histogram(even, even, bins=4).density
-    (1.0, 1.0, 1.0, 1.0)
     """
     low, high = np.asarray(below, dtype=float), np.asarray(at, dtype=float)
     usable = np.isfinite(low) & np.isfinite(high)
@@ -88,9 +80,6 @@ def quantile_residuals(below: Any, at: Any) -> Array:
     """Normal quantiles of P(Y <= y), at random (by a fixed seed) within its jump: N(0, 1) where the model is right.
 
     ``below`` is P(Y < y), ``at`` P(Y <= y). Residuals beyond `FARTHEST` are cut: probabilities run out of digits.
-
-    >>> quantile_residuals([0.025, 0.0], [0.025, 1e-300]).round(2)
-    array([-1.96, -8.  ])
     """
     low, high = (np.clip(np.asarray(end, dtype=float), 0.0, 1.0) for end in (below, at))
     place = low + np.random.default_rng(SEED).random(len(low)) * (high - low)

@@ -268,11 +268,7 @@ class FitReport:
 
 
 def to_json(record: Any) -> Any:
-    """A record as what ``json.dumps`` takes: dicts, lists, numbers, text; a number that is not finite becomes None.
-
-    >>> to_json(CoefficientRow("x", 1.0, 0.5, 0.2, float("inf")))["upper"] is None
-    True
-    """
+    """A record as what ``json.dumps`` takes: dicts, lists, numbers, text; a number that is not finite becomes None."""
     if is_dataclass(record) and not isinstance(record, type):
         return {part.name: to_json(getattr(record, part.name)) for part in fields(record)}
     if isinstance(record, dict):

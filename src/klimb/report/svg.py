@@ -40,20 +40,12 @@ THEME = """
 
 
 def escape(text: str) -> str:
-    """Text made safe between tags and in attributes; control characters, which XML forbids, are shown as escapes.
-
-    >>> escape('<b a="1">'), escape("it's\\x00")
-    ('&lt;b a=&quot;1&quot;&gt;', 'it&#x27;s\\\\x00')
-    """
+    """Text made safe between tags and in attributes; control characters, which XML forbids, are shown as escapes."""
     return escape_html(visible(text), quote=True)
 
 
 def shorten(text: str, columns: int) -> str:
-    """At most so many columns of text, the end replaced by an ellipsis.
-
-    >>> shorten("a long name", 7), shorten("short", 7)
-    ('a long…', 'short')
-    """
+    """At most so many columns of text, the end replaced by an ellipsis."""
     text = visible(text)
     if width(text) <= columns:
         return text
@@ -241,11 +233,7 @@ class AxisScale:
 
 
 def span(values: Iterable[float], include: Iterable[float] = (), pad: float = 0.04) -> tuple[float, float]:
-    """An interval that holds all finite values with a little room, never empty.
-
-    >>> span([1.0, 3.0], pad=0.0), span([2.0], pad=0.0), span([])
-    ((1.0, 3.0), (1.0, 3.0), (-1.08, 1.08))
-    """
+    """An interval that holds all finite values with a little room, never empty."""
     found = [float(value) for value in (*values, *include) if math.isfinite(value)]
     low, high = (min(found), max(found)) if found else (-1.0, 1.0)
     if high - low <= 1e-12 * max(abs(low), abs(high)):
@@ -256,11 +244,7 @@ def span(values: Iterable[float], include: Iterable[float] = (), pad: float = 0.
 
 
 def round_numbers(low: float, high: float, count: int = 5) -> list[float]:
-    """Multiples of 1, 2, 2.5 or 5 times a power of ten that lie in [low, high], about ``count`` of them.
-
-    >>> round_numbers(0.0, 1.0), round_numbers(-3.0e6, 4.0e6, 4)
-    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [-2000000.0, 0.0, 2000000.0, 4000000.0])
-    """
+    """Multiples of 1, 2, 2.5 or 5 times a power of ten that lie in [low, high], about ``count`` of them."""
     rough = (high - low) / max(count, 1)
     power = math.floor(math.log10(rough))
     scale = 10.0**power
@@ -274,11 +258,7 @@ def round_numbers(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def labels(values: list[float]) -> list[str]:
-    """One format for all ticks of an axis.
-
-    >>> labels([0.0, 0.5, 1.0]), labels([0.0, 2e6]), labels([0.0, 1e-7])
-    (['0', '0.5', '1.0'], ['0', '2e6'], ['0', '1e-7'])
-    """
+    """One format for all ticks of an axis."""
     largest = max((abs(value) for value in values), default=0.0)
     if largest >= 1e5 or 0.0 < largest < 1e-3:
         return [_power(value) for value in values]

@@ -10,11 +10,7 @@ from klimb.report.records import CoefficientRow
 
 
 def plain(value: float | None, digits: int = 3) -> str:
-    """A number by itself, to so many significant digits.
-
-    >>> plain(0.012345), plain(1234567.0), plain(12.0), plain(-3.14159), plain(None)
-    ('0.0123', '1.23e+06', '12', '-3.14', '-')
-    """
+    """A number by itself, to so many significant digits."""
     if value is None or math.isnan(value):
         return "-"
     if math.isinf(value):
@@ -32,9 +28,6 @@ def decimals(scales: Sequence[float], digits: int = 2) -> int | None:
     """Decimal places that show the smallest of ``scales`` (standard deviations) to ``digits`` digits.
 
     None where no fixed number of places is readable, because the numbers are tiny, huge or too unlike each other.
-
-    >>> decimals([0.52, 0.031]), decimals([120.0, 35.0]), decimals([1e-9]), decimals([0.001, 40.0]) is None
-    (3, 0, None, True)
     """
     useful = [abs(scale) for scale in scales if math.isfinite(scale) and scale != 0.0]
     if not useful:
@@ -46,11 +39,7 @@ def decimals(scales: Sequence[float], digits: int = 2) -> int | None:
 
 
 def fixed(value: float | None, places: int | None) -> str:
-    """A number with so many decimal places, or in scientific form where ``places`` is None.
-
-    >>> fixed(1.23456, 2), fixed(-0.0001, 2), fixed(1.5e-9, None)
-    ('1.23', '0.00', '1.50e-09')
-    """
+    """A number with so many decimal places, or in scientific form where ``places`` is None."""
     if value is None or not math.isfinite(value):
         return plain(value)
     if places is None:
@@ -60,33 +49,19 @@ def fixed(value: float | None, places: int | None) -> str:
 
 
 def percent(value: float) -> str:
-    """A level as a heading: 0.05 is "5%", 0.975 is "97.5%".
-
-    >>> percent(0.05), percent(0.975), percent(0.9)
-    ('5%', '97.5%', '90%')
-    """
+    """A level as a heading: 0.05 is "5%", 0.975 is "97.5%"."""
     return f"{100.0 * value:.4g}%"
 
 
 def visible(text: str) -> str:
-    """The text on one line, with characters that would move a cursor shown as escapes.
-
-    >>> print(visible("two\\nlines"))
-    two\\nlines
-    """
+    """The text on one line, with characters that would move a cursor shown as escapes."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, indent: str = "") -> str:
-    """Columns two blanks apart; the first ``left`` of them are text, the others numbers and right-aligned.
-
-    >>> print(table(["name", "mean"], [["x", "1.25"], ["long name", "-0.50"]]))
-    name        mean
-    x           1.25
-    long name  -0.50
-    """
+    """Columns two blanks apart; the first ``left`` of them are text, the others numbers and right-aligned."""
     cells = [[visible(cell) for cell in row] for row in [heads, *rows]]
     widths = [max(width(row[column]) for row in cells) for column in range(len(heads))]
     lines = []

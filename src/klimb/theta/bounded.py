@@ -23,12 +23,7 @@ STEP = 1e-5  # of differences of log densities, which are known to all digits
 @stored("parameter.bounded")
 @dataclass(frozen=True, eq=False)
 class BoundedParameter(SingleParameter):
-    """A parameter between ``low`` and ``high``; a `Fixed` prior holds it.
-
-    >>> block = BoundedParameter("phi", Beta(1.0, 1.0), 0.0, 1.0)
-    >>> block.value(np.zeros(1)), round(block.log_prior(np.zeros(1))[0], 3)  # a logistic density of theta
-    (0.5, -1.386)
-    """
+    """A parameter between ``low`` and ``high``; a `Fixed` prior holds it."""
 
     name: str
     prior: Prior

@@ -57,13 +57,7 @@ class Foreseen:
 
 
 def share(count: int, total: int, z: float = 1.6448536269514722) -> Share:
-    """A share with Wilson's interval, which is sound also for few and for extreme counts.
-
-    >>> share(9, 10)
-    Share(hits=9, total=10, low=0.652..., high=0.977...)
-    >>> share(0, 0)[2:]
-    (0.0, 1.0)
-    """
+    """A share with Wilson's interval, which is sound also for few and for extreme counts."""
     if total == 0:
         return Share(0, 0, 0.0, 1.0)
     rate, weight = count / total, z * z / total
@@ -74,11 +68,7 @@ def share(count: int, total: int, z: float = 1.6448536269514722) -> Share:
 
 
 def check_curve(foreseen: Sequence[Foreseen]) -> list[tuple[int, float, float, float]]:
-    """After each random check: labels so far, the error over the last `RECENT` checks, and its interval.
-
-    >>> [row[:2] for row in check_curve([Foreseen(False, True), Foreseen(True, False), Foreseen(True, True)])]
-    [(1, 1.0), (3, 0.5)]
-    """
+    """After each random check: labels so far, the error over the last `RECENT` checks, and its interval."""
     curve, seen = [], []
     for labels, one in enumerate(foreseen, start=1):
         if one.check:
@@ -133,22 +123,14 @@ def _settled(points: Sequence[CurvePoint]) -> bool:
 
 
 def kappa(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float | None:
-    """Cohen's kappa: how far two predictions of the same items agree beyond what their frequencies would give.
-
-    >>> kappa(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0])), kappa(np.zeros(3), np.zeros(3))
-    (0.5, None)
-    """
+    """Cohen's kappa: how far two predictions of the same items agree beyond what their frequencies would give."""
     found = np.union1d(one, other)
     by_chance = float(sum(np.mean(one == label) * np.mean(other == label) for label in found))
     return (float(np.mean(one == other)) - by_chance) / (1.0 - by_chance) if len(found) > 1 else None
 
 
 def _percent(value: float) -> str:
-    """A share, with as many digits as it deserves.
-
-    >>> _percent(0.0623), _percent(0.0004), _percent(0.0), _percent(0.31)
-    ('6.2%', 'less than 0.1%', '0%', '31%')
-    """
+    """A share, with as many digits as it deserves."""
     if 0.0 < value < 0.001:
         return "less than 0.1%"
     return f"{100.0 * value:.1f}%" if 0.0 < value < 0.0995 else f"{100.0 * value:.0f}%"

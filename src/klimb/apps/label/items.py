@@ -45,13 +45,7 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def spans(text: str) -> Iterator[tuple[str, int, int]]:
-    """The words of a text as they are spelt there, each with its first place and the place after its last.
-
-    >>> list(spans("Don't worry"))
-    [("Don't", 0, 5), ('worry', 6, 11)]
-    >>> [word for word, _, _ in spans("東京都 2024 naïve 😀!")]
-    ['東京', '京都', '2024', 'naïve', '😀']
-    """
+    """The words of a text as they are spelt there, each with its first place and the place after its last."""
     words, unspaced = _patterns()
     for found in words.finditer(text):
         word, start, end = found.group(), found.start(), found.end()
@@ -63,11 +57,7 @@ def spans(text: str) -> Iterator[tuple[str, int, int]]:
 
 
 def normal_form(word: str) -> str:
-    """The spelling under which a word is counted.
-
-    >>> normal_form("ＣＡＦÉ"), normal_form("Don’t"), normal_form("Straße")
-    ('café', "don't", 'strasse')
-    """
+    """The spelling under which a word is counted."""
     word = unicodedata.normalize("NFKC", word[:LONGEST]).casefold()
     return unicodedata.normalize("NFC", word.replace("\u2019", "'").replace("\u02bc", "'"))
 
@@ -96,12 +86,6 @@ def tf_idf(texts: Sequence[str], *, least: int = 2, most: int = LARGEST_VOCABULA
     An entry is (1 + log count) * idf, idf = 1 + log((1 + n) / (1 + texts with the word)), rows scaled to length one.
     Words in fewer than ``least`` texts are left out (unless that leaves none), and of more than ``most`` the rarer.
     ``tell`` is called with the number of texts read, now and then.
-
-    >>> vocabulary, X = tf_idf(["a good film", "a bad film", "good good"])
-    >>> vocabulary.words, X.shape
-    (('a', 'good', 'film'), (3, 3))
-    >>> X.toarray().round(2)[2]
-    array([0., 1., 0.])
     """
     from scipy.sparse import csr_matrix
 
@@ -184,12 +168,7 @@ class LabelItems:
 def items_of(table: Mapping[str, Any], *, text: Sequence[str] = (), columns: Sequence[str] = (),
              show: Sequence[str] = (), id_column: str | None = None,
              tell: Callable[[int], None] | None = None) -> LabelItems:
-    """Items from columns of a table: ``text`` columns are read by word, ``columns`` as numbers; the others are shown.
-
-    >>> items = items_of({"review": ["good film", "bad film", None], "stars": [5.0, 1.0, 3.0]}, text=["review"])
-    >>> items.names, items.askable.tolist(), items.notes
-    (('film',), [0, 1], ('1 of 3 rows has no text and will not be asked.',))
-    """
+    """Items from columns of a table: ``text`` columns are read by word, ``columns`` as numbers, others are shown."""
     if not text and not columns:
         raise InputError("columns for the model to learn from", "none", "Say --text COLUMN, or --columns a,b,c.")
     n = len(table[(*text, *columns)[0]])

@@ -40,21 +40,13 @@ class Contents(NamedTuple):
 
 
 def encode(entry: Entry) -> bytes:
-    r"""One line, with its checksum.
-
-    >>> encode({"kind": "skip", "row": 3})
-    b'{"kind":"skip","row":3,"crc":"22b5e402"}\n'
-    """
+    """One line, with its checksum."""
     text = json.dumps(entry, ensure_ascii=True, allow_nan=False, separators=(",", ":"))[:-1]
     return f'{text},"crc":"{zlib.crc32(text.encode()):08x}"}}\n'.encode()
 
 
 def decode(line: bytes) -> Entry | None:
-    r"""The entry of a line without its line end; None if the line is not whole.
-
-    >>> decode(encode({"row": 3}).rstrip()), decode(b'{"row":3,"crc":"0000')
-    ({'row': 3}, None)
-    """
+    """The entry of a line without its line end; None if the line is not whole."""
     text, mark, rest = line.rpartition(b',"crc":"')
     if not mark or len(rest) != 10 or rest[8:] != b'"}' or rest[:8] != b"%08x" % zlib.crc32(text):
         return None
@@ -235,12 +227,7 @@ def of_kind(entries: Iterable[Entry], *kinds: str) -> list[Entry]:
 
 
 def standing(entries: Sequence[Entry]) -> list[Entry]:
-    """The labels of a journal that were not taken back, in the order they were given.
-
-    >>> standing([{"kind": "label", "row": 1}, {"kind": "skip", "row": 2}, {"kind": "undo"}, {"kind": "undo"},
-    ...           {"kind": "label", "row": 3}])
-    [{'kind': 'label', 'row': 3}]
-    """
+    """The labels of a journal that were not taken back, in the order they were given."""
     steps: list[Entry] = []
     for entry in entries:
         if entry["kind"] in ("label", "skip"):
@@ -251,11 +238,7 @@ def standing(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def csv_text(labels: Iterable[Entry]) -> str:
-    r"""A line per label. ``probability`` is that of the label given, before it was; ``chosen`` says who chose the row.
-
-    >>> csv_text([{"row": 7, "id": "7", "label": "yes", "time": "2026-01-02T03:04:05.678Z", "p": 0.25, "why": "model"}])
-    'row,id,label,time,probability,chosen\n7,7,yes,2026-01-02T03:04:05.678Z,0.25,model\n'
-    """
+    """A line per label: ``probability`` is that of the label before it was given, ``chosen`` says who chose the row."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -272,11 +255,7 @@ def exported(journal: Contents) -> str:
 @final
 @dataclass(frozen=True)
 class Settings:
-    """The names of the labels and how items are chosen: ``batch`` at a time by ``score``, every ``check``-th at random.
-
-    >>> Settings(("spam", "fine")).check
-    5
-    """
+    """Names of the labels and how items are chosen: ``batch`` at a time by ``score``, every ``check``-th at random."""
 
     labels: tuple[str, ...] = DEFAULTS["labels"]
     score: str = DEFAULTS["score"]

@@ -46,17 +46,7 @@ class AnswerStep:
 @final
 @dataclass
 class LabelProgress:
-    """The state of a session. ``askable`` counts the items that can be asked, ``batch`` those chosen at a time.
-
-    >>> progress = LabelProgress(askable=10, batch=2)
-    >>> [order.size for order in progress.place_orders()]
-    [2]
-    >>> progress.fulfil(0, [7, 3])
-    >>> progress.answer(7, 1); [order.labels for order in progress.place_orders()]
-    [((7, 1),)]
-    >>> progress.undo(), progress.queue
-    (AnswerStep(row=7, label=1), deque([7, 3]))
-    """
+    """The state of a session. ``askable`` counts the items that can be asked, ``batch`` those chosen at a time."""
 
     askable: int
     batch: int

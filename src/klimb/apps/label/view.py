@@ -22,11 +22,7 @@ STRENGTHS = ((0.04, 0.15), (0.12, 0.35), (0.3, 0.7))  # faint, clear, strong: lo
 
 
 def levels(pushes: Array, largest: float) -> npt.NDArray[np.intp]:
-    """-3 to 3: towards or away from the label, and how strongly, in itself and beside the largest push of the item.
-
-    >>> levels(np.array([0.0, 0.05, -0.2, 0.25]), 0.25), levels(np.array([0.2, 2.0]), 2.0)
-    (array([ 0,  1, -2,  2]), array([0, 3]))
-    """
+    """-3 to 3: towards or away from the label, and how strongly, in itself and beside the largest push of the item."""
     sizes = np.zeros(len(pushes), dtype=np.intp)
     for least, share in STRENGTHS:
         sizes += np.abs(pushes) >= max(least, share * largest)

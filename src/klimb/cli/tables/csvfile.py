@@ -24,11 +24,7 @@ LONGEST_CELL = 1 << 26  # characters; beyond it, a quote was left open
 
 
 def number(text: str) -> float | None:
-    """The number a text says, or None. Python's own reading, without underscores.
-
-    >>> number(" 1.5e3 "), number("12_3"), number("x")
-    (1500.0, None, None)
-    """
+    """The number a text says, or None. Python's own reading, without underscores."""
     if "_" in text:
         return None
     try:
@@ -38,11 +34,7 @@ def number(text: str) -> float | None:
 
 
 def shown(cell: str) -> str:
-    """A cell as a message quotes it: a long one is cut.
-
-    >>> print(shown("maybe"), shown("a" * 70))
-    'maybe' 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'... (70 characters)
-    """
+    """A cell as a message quotes it: a long one is cut."""
     return repr(cell) if len(cell) <= LONGEST_SHOWN else f"{cell[:LONGEST_SHOWN]!r}... ({len(cell)} characters)"
 
 
@@ -158,11 +150,7 @@ class TextColumn:
 
 
 def guess_delimiter(lines: list[str]) -> str:
-    r"""The delimiter that cuts the first lines into most columns, all of one length; a comma if none does.
-
-    >>> guess_delimiter(["a;b\n", "1,5;2\n"]), guess_delimiter(["a\tb\n"]), guess_delimiter(["x\n", "1\n"])
-    (';', '\t', ',')
-    """
+    """The delimiter that cuts the first lines into most columns, all of one length; a comma if none does."""
     best, columns = ",", 1
     for mark in DELIMITERS:
         widths = {len(row) for row in csv.reader(lines, delimiter=mark, skipinitialspace=True) if row}

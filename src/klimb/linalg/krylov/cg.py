@@ -121,12 +121,6 @@ def solve(A: NormalMatrix, rhs: Array, *, preconditioner: Preconditioner | None 
     not depend on the scales of the weights. ``preconditioner`` is diag(A) unless given; ``start`` a first guess.
     ``record`` keeps the coefficients (then ``start`` must be None). An A that shows itself not to be positive definite
     raises `NotPositiveDefiniteError`; a tolerance that cannot be reached is no error, but ``converged`` is False.
-
-    >>> from klimb.linalg.operators import as_operator
-    >>> A = NormalMatrix(np.ones(2), [(as_operator([[1.0, 2.0]], "B"), 1.0)])
-    >>> solution = solve(A, np.array([2.0, 2.0]))
-    >>> solution.x.round(12), solution.converged
-    (array([1., 0.]), True)
     """
     columns = rhs[:, None] if rhs.ndim == 1 else rhs
     guess = None if start is None else start.reshape(columns.shape)

@@ -45,12 +45,7 @@ LOW_RANK_COST = 0.4  # and one with low rank plus diagonal
 
 @final
 class LowRankPlusDiagonal(SurrogateMatrix):
-    """M = diag(``diagonal``) + ``U U'``, with ``diagonal`` positive.
-
-    >>> M = LowRankPlusDiagonal(np.ones(2), np.array([[1.0], [2.0]]))
-    >>> M.solve(np.array([1.0, 5.0])).round(6), round(M.log_det, 6)
-    (array([-0.833333,  1.333333]), 1.791759)
-    """
+    """M = diag(``diagonal``) + ``U U'``, with ``diagonal`` positive."""
 
     def __init__(self, diagonal: Array, U: Array) -> None:
         self.size, self.diagonal = len(diagonal), diagonal
@@ -210,11 +205,6 @@ def choose_preconditioner(A: NormalMatrix, *, n_solves: int = 10, seed: int = 0)
 
     One random system is solved roughly with diag(A), then with those that may do better: the factorised sparse part of
     A where A has one (`sparse_part`), and low rank plus diagonal from a few Lanczos steps.
-
-    >>> from klimb.linalg.operators import as_operator
-    >>> A = NormalMatrix(np.ones(3), [(as_operator(np.eye(3), "B"), 1.0)])
-    >>> type(choose_preconditioner(A)).__name__
-    'Jacobi'
     """
     plain = simplest_preconditioner(A)
     if n_solves * FEW_ITERATIONS < TRIAL_RANK or A.size <= TRIAL_RANK:
