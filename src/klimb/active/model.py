@@ -19,6 +19,7 @@ from klimb.latents.prior import WeightPrior
 from klimb.latents.weights import Weights
 from klimb.linalg.matrix import DesignMatrix, PairedDesign, as_design
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 from klimb.sites.base import Site
 from klimb.sites.local import SuperGaussian
 from klimb.sites.real import Laplace
@@ -67,12 +68,10 @@ class PoolModel:
         Given these precisions the model is one with a Gaussian prior, whose cost goes by the labels, and all variances
         of weights are exact. Weights that no labelled row has stay at their own precision, 1 / scale^2.
         """
-        from scipy.sparse import eye
-
         X, D = labelled_rows(pool, rows), self.prior.n_weights - self.intercept
         some = take_rows(pool, rows)
         seen = np.flatnonzero(some.getnnz(axis=0)[:D]) if hasattr(some, "getnnz") else np.arange(D)
-        weights = as_design(eye(self.prior.n_weights, format="csr")[seen], "the weights")
+        weights = as_design(scipy_sparse.eye(self.prior.n_weights, format="csr")[seen], "the weights")
         precision = np.full(D, self.scale**-2.0) if start is None else start[1][-D:].copy()
         first = None if start is None else (start[0][:-D], start[1][:-D])
         for _ in range(MOST_WEIGHINGS):

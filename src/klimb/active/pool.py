@@ -21,6 +21,7 @@ from klimb.linalg.matrix import (
 )
 from klimb.numerics.arrays import Array, as_float, finite_sum
 from klimb.numerics.dense import row_blocks
+from klimb.numerics.lazy import blas
 
 Index: TypeAlias = npt.NDArray[np.intp]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -70,8 +71,6 @@ class DenseRows(BlockedDesign):
 
     def _norms_apart(self, root: Array, vector: Array) -> tuple[Array, Array]:
         """|x'S|^2 = |z'S0|^2 + (z's + t)^2 for x' = (z', 1) and S = [S0 s; 0 t], and X vector from the same pass."""
-        from scipy.linalg.blas import dtrmm
-
         N, columns = self.values.shape
         corner, last = np.asfortranarray(root[:-1, :-1]), float(root[-1, -1])
         beside = np.column_stack([root[:-1, -1], vector[:-1]])
@@ -82,7 +81,7 @@ class DenseRows(BlockedDesign):
             np.copyto(block, self.values[rows])
             pair = block @ beside
             np.add(pair[:, 1], vector[-1], out=product[rows])
-            dtrmm(1.0, corner, block.T, lower=0, trans_a=1, overwrite_b=1)
+            blas.dtrmm(1.0, corner, block.T, lower=0, trans_a=1, overwrite_b=1)
             np.einsum("ij,ij->i", block, block, out=norms[rows])
             norms[rows] += (pair[:, 0] + last) ** 2
         return norms, product

@@ -27,6 +27,7 @@ from klimb.boosting.target import Target, show
 from klimb.boosting.transforms import Above, Below, Interval, Real, Transform, TransformedBlocks
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_optimize
 from klimb.numerics.lowdiscrepancy import normal_draws
 
 REACHES = 2.0 ** np.arange(-2, 11)  # how far an axis is looked along, in standard deviations (quarter to a thousand)
@@ -215,8 +216,6 @@ def refined(target: Target, start: Cut, seed: int) -> Cut:
 
 
 def _fitted(cut: Cut) -> tuple[Array, Gaussians]:
-    from scipy.optimize import minimize
-
     K, D = cut.parts.means.shape
     rows, columns = np.tril_indices(D)
     diagonal = rows == columns
@@ -271,7 +270,7 @@ def _fitted(cut: Cut) -> tuple[Array, Gaussians]:
     start = np.zeros(K + K * (D + len(rows)))
     start[:K] = np.log(np.maximum(cut.weights, 1e-12))
     box = [(None, None)] * K + ([(-3.0, 3.0)] * D + [(-1.2, 1.2) if d else (-3.0, 3.0) for d in diagonal]) * K
-    found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=box, options={"maxiter": 60})
+    found = scipy_optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=box, options={"maxiter": 60})
     weights, a, T = unpacked(found.x)
     keep = weights > 1e-4
     return weights[keep] / weights[keep].sum(), parts_of(a, T).take(np.flatnonzero(keep))

@@ -21,6 +21,7 @@ import numpy as np
 from klimb.boosting.gaussians import BoostStep, Gaussians, node_count, nodes, one_gaussian, step_of
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_optimize
 
 NODES = 4  # times the usual number of nodes per component: square roots of densities have heavier tails
 STARTS = 4  # places from which a component is sought
@@ -73,11 +74,9 @@ def affinities(parts: Gaussians) -> Array:
 
 def best_lengths(Z: Array, d: Array) -> Array:
     """lambda >= 0 with lambda'Z lambda = 1 and the largest lambda'd."""
-    from scipy.optimize import nnls
-
     # min ||R lambda - R^-T d||^2 has the direction of the best lambda: its length is free.
     R = np.linalg.cholesky(Z + 1e-10 * np.eye(len(Z))).T
-    found = nnls(R, np.linalg.solve(R.T, d))[0]
+    found = scipy_optimize.nnls(R, np.linalg.solve(R.T, d))[0]
     return np.asarray(found / np.sqrt(found @ Z @ found))
 
 
@@ -107,8 +106,6 @@ def _inner(target: Target, one: Gaussians, Z: Array) -> float:
 def _sought(target: Target, lengths: Array, parts: Gaussians, d: Array, shift: float, Z: Array,
             rng: np.random.Generator) -> Gaussians:
     """The Gaussian with the largest cosine, by L-BFGS from the best of several places (Campbell and Li, Eq. 8)."""
-    from scipy.optimize import minimize
-
     D = parts.dim
     weights, mixture = products(lengths, parts)
     fg = float(lengths @ d)
@@ -153,8 +150,8 @@ def _sought(target: Target, lengths: Array, parts: Gaussians, d: Array, shift: f
     best = None
     for _, start, origin in sorted(candidates, key=lambda entry: entry[0])[:2]:
         box = [(-4.0, 4.0)] * D + [(-LARGEST, LARGEST) if on else (-2.0, 2.0) for on in diagonal]
-        found = minimize(cosine, start, args=(origin,), jac=True, method="L-BFGS-B", bounds=box,
-                         options={"maxiter": ITERATIONS})
+        found = scipy_optimize.minimize(cosine, start, args=(origin,), jac=True, method="L-BFGS-B", bounds=box,
+                                        options={"maxiter": ITERATIONS})
         if best is None or found.fun < best[0]:
             best = (found.fun, found.x, origin)
     assert best is not None

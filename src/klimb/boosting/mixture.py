@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
+from scipy.special import ndtr
 
 from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture
 from klimb.boosting.target import Target
@@ -209,8 +210,6 @@ class Mixture:
         return np.asarray(self.target.coordinates.to_user(free)[0])
 
     def _free_quantile(self, level: float) -> Array:
-        from scipy.special import ndtr
-
         from klimb.numerics.search import monotone_root
 
         means, deviations = self.parts.means, self.parts.deviations

@@ -19,6 +19,7 @@ import numpy as np
 from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture, nodes, one_gaussian, step_of
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_optimize
 
 SAMPLES = 512  # nodes of a component, for weights and bounds
 REACH = 4.0  # half width of the search box, in standard deviations of the first Gaussian
@@ -145,8 +146,6 @@ def laplacian_boosted(target: Target, first: Gaussians, n_components: int, diver
 def residual_peak(target: Target, weights: Array, parts: Gaussians, first: Gaussians,
                   rng: np.random.Generator) -> Gaussians:
     """N(eta, H^-1 / 2) at a maximum eta of log(f/q) with Hessian -H: [G] Eq. (17)."""
-    from scipy.optimize import minimize
-
     centre = weights @ parts.means
     spread = np.sqrt(weights @ (parts.deviations**2 + (parts.means - centre) ** 2))
     low, high = first.means[0] - REACH * first.deviations[0], first.means[0] + REACH * first.deviations[0]
@@ -167,8 +166,8 @@ def residual_peak(target: Target, weights: Array, parts: Gaussians, first: Gauss
         start = parts.means[k] + parts.roots[k] @ rng.standard_normal(parts.dim)
         if attempt % 2:  # the weight of the first Gaussian may have gone to zero, but not its view
             start = first.means[0] + 0.5 * first.roots[0] @ rng.standard_normal(parts.dim)
-        found = minimize(objective, np.clip(start, low, high), jac=True, method="L-BFGS-B",
-                         bounds=list(zip(low, high, strict=True)), options={"maxiter": 60})
+        found = scipy_optimize.minimize(objective, np.clip(start, low, high), jac=True, method="L-BFGS-B",
+                                        bounds=list(zip(low, high, strict=True)), options={"maxiter": 60})
         if best is None or found.fun < best.fun:
             best = found
     assert best is not None

@@ -22,6 +22,7 @@ import numpy as np
 from klimb.boosting.gaussians import Gaussians, divergence, log_mixture
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_optimize
 
 STILL = 2e-4  # a component whose proposed move is less than this (in nats, times its weight) is left where it is
 IDLE = 0.02  # ... or less than this share of the largest move
@@ -207,10 +208,8 @@ class ProximalObjective:
 
     def minimiser(self, iterations: int = 40) -> Array:
         """Where the model is best, by L-BFGS, to the nearest point of the grid of moves."""
-        from scipy.optimize import minimize
-
-        found = minimize(self.objective, self.start, jac=True, method="L-BFGS-B", bounds=self.bounds,
-                         options={"maxiter": iterations, "maxcor": 20, "ftol": 1e-10, "gtol": 1e-7})
+        found = scipy_optimize.minimize(self.objective, self.start, jac=True, method="L-BFGS-B", bounds=self.bounds,
+                                        options={"maxiter": iterations, "maxcor": 20, "ftol": 1e-10, "gtol": 1e-7})
         return np.asarray(self.start + GRID * np.round((found.x - self.start) / GRID))
 
     def correction(self, x: Array, moved: Index) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+from scipy.special import expit
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
@@ -373,8 +374,6 @@ def points(value: Any, name: str, dim: int) -> Array:
 
 
 def _logistic(t: Array) -> Array:
-    from scipy.special import expit
-
     return np.asarray(expit(t))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+from scipy.special import ndtr
 
 from klimb.boosting import Mixture, boost
 from klimb.errors import InputError
@@ -72,8 +73,6 @@ def dynesty(loglike: Callable[[Array], float], prior_transform: Callable[[Array]
     >>> print(round(float(bridge.parameters(q.sample(4000))["x"].mean()), 2), round(q.corrected.log_evidence, 2))
     0.3 -2.08
     """
-    from scipy.special import ndtr
-
     labels = tuple(names) if names is not None else tuple(f"x{j}" for j in range(ndim))
 
     def place(e: Array) -> Array:

@@ -13,6 +13,7 @@ from klimb.conjugate.means import Predictor, as_predictor
 from klimb.conjugate.variables import Evidence, NetworkState, Variable, View, as_view, common_plates
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float, refuse
+from klimb.numerics.lazy import scipy_sparse
 from klimb.sites.base import Site
 from klimb.sites.local import SuperGaussian
 
@@ -155,9 +156,7 @@ class Topics(Evidence):
     """
 
     def __init__(self, shares: Variable, words: Variable, counts: Any) -> None:
-        from scipy.sparse import csr_array
-
-        matrix = csr_array(counts, dtype=float)
+        matrix = scipy_sparse.csr_array(counts, dtype=float)
         matrix.eliminate_zeros()
         if np.any(matrix.data < 0) or not np.isfinite(matrix.data).all():
             raise InputError("word counts must be finite and not negative", f"{matrix.data.min()}", "Check the matrix.")

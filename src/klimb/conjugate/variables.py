@@ -11,6 +11,7 @@ import numpy as np
 from klimb.conjugate.families import Family, Naturals
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 
 Plates: TypeAlias = tuple[int, ...]
 
@@ -147,11 +148,9 @@ class View:
 
     @cached_property
     def _scatter(self) -> Any:
-        from scipy.sparse import csr_array
-
         assert self.index is not None
         E = len(self.index)
-        return csr_array((np.ones(E), (self.index, np.arange(E))), shape=(self.variable.plates[0], E))
+        return scipy_sparse.csr_array((np.ones(E), (self.index, np.arange(E))), shape=(self.variable.plates[0], E))
 
     def moments(self, state: NetworkState) -> Naturals:
         """Mean parameters, one per plate of the view."""

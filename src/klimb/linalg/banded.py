@@ -19,6 +19,7 @@ import numpy.typing as npt
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.chains import marginal_covariances, product, product_tn, solve_lower, symmetric
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import csgraph, lapack
 
 WIDEST = 6  # bands below the diagonal up to which this is faster than fronts
 Index = npt.NDArray[np.intp]
@@ -32,9 +33,7 @@ def band_order(pattern: Any) -> Index | None:
         return np.arange(n)
     if pattern.nnz > (2 * WIDEST + 1) * n:
         return None
-    from scipy.sparse.csgraph import reverse_cuthill_mckee
-
-    order = np.asarray(reverse_cuthill_mckee(pattern.tocsr(), symmetric_mode=True), dtype=np.intp)
+    order = np.asarray(csgraph.reverse_cuthill_mckee(pattern.tocsr(), symmetric_mode=True), dtype=np.intp)
     place = np.empty(n, dtype=np.intp)
     place[order] = np.arange(n)
     return order if np.abs(place[pattern.indices] - place[columns]).max(initial=0) <= WIDEST else None
@@ -60,11 +59,9 @@ class BandPlan:
 
     def factor(self, values: Array) -> BandFactor:
         """The factor for entries in the order of the pattern."""
-        from scipy.linalg.lapack import dpbtrf
-
         band = np.zeros((self.below + 1, self.size), order="F")
         band[self.at] = values[self.lower]
-        factor, info = dpbtrf(band, lower=1, overwrite_ab=1)
+        factor, info = lapack.dpbtrf(band, lower=1, overwrite_ab=1)
         if info != 0 or not np.isfinite(factor[0]).all():
             raise NotPositiveDefiniteError(f"the leading minor of order {info} is not positive")
         return BandFactor(self, np.asarray(factor))
@@ -87,21 +84,15 @@ class BandFactor:
         return out.reshape(shape)
 
     def solve(self, b: Array) -> Array:
-        from scipy.linalg.lapack import dpbtrs
-
-        x, _ = dpbtrs(self.band, self._ordered(b), lower=1, overwrite_b=1)
+        x, _ = lapack.dpbtrs(self.band, self._ordered(b), lower=1, overwrite_b=1)
         return self._back(x, b.shape)
 
     def half_solve(self, b: Array) -> Array:
-        from scipy.linalg.lapack import dtbtrs
-
-        x, _ = dtbtrs(self.band, self._ordered(b), uplo="L", trans="N", overwrite_b=1)
+        x, _ = lapack.dtbtrs(self.band, self._ordered(b), uplo="L", trans="N", overwrite_b=1)
         return np.asarray(x).reshape(b.shape)
 
     def root_solve(self, z: Array) -> Array:
-        from scipy.linalg.lapack import dtbtrs
-
-        x, _ = dtbtrs(self.band, np.asfortranarray(z.reshape(self.plan.size, -1)), uplo="L", trans="T")
+        x, _ = lapack.dtbtrs(self.band, np.asfortranarray(z.reshape(self.plan.size, -1)), uplo="L", trans="T")
         return self._back(x, z.shape)
 
     @cached_property

@@ -23,6 +23,7 @@ import numpy as np
 
 from klimb.errors import NotPositiveDefiniteError
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import lapack
 
 
 def product(A: Array, B: Array) -> Array:
@@ -192,10 +193,8 @@ class Bidiagonal:
 
     def solve(self, rhs: Array, *, transpose: bool = False) -> Array:
         """D^-1 or D^-T times ``rhs`` of shape (n, s) or (n, s, columns)."""
-        from scipy.linalg.lapack import dtbtrs
-
         flat = rhs.reshape(rhs.shape[0] * rhs.shape[1], -1)
-        x, _ = dtbtrs(self._band, flat, uplo="L", trans="T" if transpose else "N", diag="U")
+        x, _ = lapack.dtbtrs(self._band, flat, uplo="L", trans="T" if transpose else "N", diag="U")
         return np.asarray(x).reshape(rhs.shape)
 
 

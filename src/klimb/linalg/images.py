@@ -23,6 +23,7 @@ from klimb.errors import InputError
 from klimb.linalg.operators import Operator, SparseOperator, as_operator
 from klimb.linalg.operators.transforms import Convolution, PartialFourier, Wavelet
 from klimb.numerics.arrays import Array, ArrayLike, as_float
+from klimb.numerics.lazy import scipy_sparse
 
 __all__ = ["Operator", "convolution", "gradients", "identity", "partial_fourier", "selection", "stack", "wavelet"]
 
@@ -35,9 +36,7 @@ def identity(shape: int | Sequence[int]) -> Operator:
     >>> identity((2, 2)).times(np.arange(4.0)).tolist()
     [0.0, 1.0, 2.0, 3.0]
     """
-    from scipy.sparse import eye_array
-
-    return SparseOperator(eye_array(_size(_grid(shape)), format="csr"))
+    return SparseOperator(scipy_sparse.eye_array(_size(_grid(shape)), format="csr"))
 
 
 def selection(mask: ArrayLike) -> Operator:
@@ -46,11 +45,9 @@ def selection(mask: ArrayLike) -> Operator:
     >>> selection([[True, False], [False, True]]).times(np.arange(4.0)).tolist()
     [0.0, 3.0]
     """
-    from scipy.sparse import csr_array
-
     chosen = np.flatnonzero(_mask(mask))
     ones, rows = np.ones(len(chosen)), np.arange(len(chosen) + 1)
-    return SparseOperator(csr_array((ones, chosen, rows), shape=(len(chosen), np.size(mask))))
+    return SparseOperator(scipy_sparse.csr_array((ones, chosen, rows), shape=(len(chosen), np.size(mask))))
 
 
 def gradients(shape: int | Sequence[int], *, periodic: bool = False) -> Operator:
@@ -59,8 +56,6 @@ def gradients(shape: int | Sequence[int], *, periodic: bool = False) -> Operator
     >>> gradients((2, 3)).times(np.array([0.0, 1.0, 3.0, 10.0, 11.0, 13.0])).tolist()  # down, then across
     [10.0, 10.0, 10.0, 1.0, 2.0, 1.0, 2.0]
     """
-    from scipy.sparse import csr_array
-
     grid = _grid(shape)
     if all(n == 1 for n in grid):
         raise InputError("gradients need an axis with at least 2 entries", f"shape {grid}", "Check the shape.")
@@ -73,7 +68,7 @@ def gradients(shape: int | Sequence[int], *, periodic: bool = False) -> Operator
         pairs.append(np.stack([first.ravel(), second.ravel()], axis=1))
     columns = np.concatenate(pairs)
     signs, starts = np.tile([-1.0, 1.0], len(columns)), 2 * np.arange(len(columns) + 1)
-    return SparseOperator(csr_array((signs, columns.ravel(), starts), shape=(len(columns), _size(grid))))
+    return SparseOperator(scipy_sparse.csr_array((signs, columns.ravel(), starts), shape=(len(columns), _size(grid))))
 
 
 def partial_fourier(mask: ArrayLike) -> Operator:

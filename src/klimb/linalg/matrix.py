@@ -19,6 +19,7 @@ import numpy.typing as npt
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float, check_finite_csr
 from klimb.numerics.dense import row_blocks
+from klimb.numerics.lazy import blas, scipy_sparse
 
 DENSE_ENOUGH = 0.04  # share of nonzeros from which BLAS on the dense copy beats sparse products
 LARGE, WIDE, MOSTLY_ZERO = 1_000_000, 32, 0.2  # a dense array of this size, width and share of nonzeros may be sparse
@@ -103,8 +104,6 @@ class BlockedDesign(DesignMatrix):
         return total
 
     def weighted_gram(self, gamma: Array) -> Array:
-        from scipy.linalg.blas import dsyrk
-
         D = self.shape[1]
         gram = np.zeros((D, D), order="F")
         signed = bool(gamma.min() < 0)
@@ -117,15 +116,13 @@ class BlockedDesign(DesignMatrix):
             if signed:
                 gram += block.T @ scaled
             else:  # half the flops of a general product
-                gram = dsyrk(1.0, scaled.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
+                gram = blas.dsyrk(1.0, scaled.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
         if not signed:  # what is above the diagonal is still zero
             gram = np.add(gram, gram.T, order="F")
             gram.flat[:: D + 1] *= 0.5
         return np.asarray(gram)
 
     def row_norms_squared(self, root: Array, *, upper: bool = False, times: Array | None = None) -> tuple[Array, Array]:
-        from scipy.linalg.blas import dtrmm
-
         norms, product = np.empty(self.shape[0]), np.zeros(self.shape[0])
         factor = np.asfortranarray(root) if root.ndim == 2 else root
         scratch = np.empty(0)
@@ -139,7 +136,7 @@ class BlockedDesign(DesignMatrix):
                     scratch = np.empty(block.size)
                 scaled = scratch[: block.size].reshape(block.shape)
                 np.copyto(scaled, block)
-                dtrmm(1.0, factor, scaled.T, lower=0, trans_a=1, overwrite_b=1)
+                blas.dtrmm(1.0, factor, scaled.T, lower=0, trans_a=1, overwrite_b=1)
             else:
                 scaled = block @ root
             np.einsum("ij,ij->i", scaled, scaled, out=norms[rows])
@@ -337,8 +334,6 @@ def _row_norms(matrix: Any, root: Array) -> Array:
 
 def _pair_products(matrix: Any) -> tuple[npt.NDArray[np.intp], Any]:
     """(order, P): row r of P holds x_j x_k at column j D + k, j <= k, for row order[r] of the matrix."""
-    from scipy.sparse import csr_matrix
-
     N, D = matrix.shape
     matrix.sort_indices()
     counts = np.diff(matrix.indptr)
@@ -358,4 +353,4 @@ def _pair_products(matrix: Any) -> tuple[npt.NDArray[np.intp], Any]:
     indptr = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
     flat = np.concatenate(columns)
     values = np.ones(len(flat)) if binary else np.concatenate(data)
-    return order, csr_matrix((values, flat, indptr), shape=(N, D * D))
+    return order, scipy_sparse.csr_matrix((values, flat, indptr), shape=(N, D * D))

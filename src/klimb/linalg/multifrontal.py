@@ -15,6 +15,7 @@ import numpy as np
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.fronts import FrontTree, Placement
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import blas, lapack
 
 FREE, SLICE = 20, 40  # slices that cost as much as one indexed addition, and entries of it that cost one more slice
 
@@ -24,9 +25,6 @@ class FrontFactor:
     """L of P M P' = L L' in panels, for ``values`` of the lower triangle in the order of ``tree.lower``."""
 
     def __init__(self, tree: FrontTree, values: Array) -> None:
-        from scipy.linalg.blas import dsyrk, dtrsm
-        from scipy.linalg.lapack import dpotrf
-
         self.tree = tree
         buffer = np.zeros(tree.length)
         buffer[tree.entries] = values
@@ -39,14 +37,14 @@ class FrontFactor:
             for update, placement in received:
                 _add_to_panel(panel, update, placement)
             top, below = panel[:p], panel[p:]
-            _, info = dpotrf(top.T, lower=0, clean=1, overwrite_a=1)
+            _, info = lapack.dpotrf(top.T, lower=0, clean=1, overwrite_a=1)
             if info != 0:
                 raise NotPositiveDefiniteError("a pivot is not positive")
             self.panels.append((top, below))
             if m == p:
                 continue
-            dtrsm(1.0, top.T, below.T, side=0, lower=0, trans_a=1, overwrite_b=1)  # L21' = L11^-1 F21'
-            update = dsyrk(-1.0, below.T, trans=1, lower=0).T
+            blas.dtrsm(1.0, top.T, below.T, side=0, lower=0, trans_a=1, overwrite_b=1)  # L21' = L11^-1 F21'
+            update = blas.dsyrk(-1.0, below.T, trans=1, lower=0).T
             for other, placement in received:
                 _add_to_update(update, other, placement, p)
             updates[i] = update
@@ -54,24 +52,20 @@ class FrontFactor:
 
     def forward(self, x: Array) -> Array:
         """L^-1 x in place; x of shape (n, k) is in the order of elimination."""
-        from scipy.linalg.blas import dtrsm
-
         for (top, below), front in zip(self.panels, self.tree.fronts, strict=True):
             y = x[front.begin:front.end]
-            dtrsm(1.0, top.T, y.T, side=1, lower=0, overwrite_b=1)
+            blas.dtrsm(1.0, top.T, y.T, side=1, lower=0, overwrite_b=1)
             if len(below):
                 x[front.boundary] -= below @ y
         return x
 
     def backward(self, x: Array) -> Array:
         """L^-T x in place."""
-        from scipy.linalg.blas import dtrsm
-
         for (top, below), front in zip(reversed(self.panels), reversed(self.tree.fronts), strict=True):
             y = x[front.begin:front.end]
             if len(below):
                 y -= below.T @ x[front.boundary]
-            dtrsm(1.0, top.T, y.T, side=1, lower=0, trans_a=1, overwrite_b=1)
+            blas.dtrsm(1.0, top.T, y.T, side=1, lower=0, trans_a=1, overwrite_b=1)
         return x
 
     def inverse_entries(self) -> Array:
@@ -85,9 +79,6 @@ class FrontFactor:
         Z22 is known when the parent is done, because the boundary of a front lies among its parent's rows (Takahashi's
         recursion in blocks). Entries of Z outside the panels are never needed.
         """
-        from scipy.linalg.blas import dtrsm
-        from scipy.linalg.lapack import dpotri
-
         tree = self.tree
         buffer = np.empty(tree.length)
         known: dict[int, Array] = {}
@@ -96,7 +87,7 @@ class FrontFactor:
             front, (top, below) = tree.fronts[i], self.panels[i]
             p, m = front.pivots, front.rows
             panel = buffer[front.offset:front.offset + p * m].reshape(m, p)
-            inverse, _ = dpotri(top.T, lower=0)  # one triangle of F11^-1, zeros in the other
+            inverse, _ = lapack.dpotri(top.T, lower=0)  # one triangle of F11^-1, zeros in the other
             np.add(inverse, inverse.T, out=panel[:p])
             panel[:p].flat[::p + 1] *= 0.5
             if front.placement is not None:
@@ -105,7 +96,7 @@ class FrontFactor:
                 waiting[front.parent] -= 1
                 if not waiting[front.parent]:
                     del known[front.parent]
-                w = dtrsm(1.0, top.T, below.T, side=0, lower=0).T
+                w = blas.dtrsm(1.0, top.T, below.T, side=0, lower=0).T
                 np.matmul(z22, w, out=panel[p:])
                 np.negative(panel[p:], out=panel[p:])
                 panel[:p] -= w.T @ panel[p:]

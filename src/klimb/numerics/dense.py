@@ -14,6 +14,7 @@ import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import blas, lapack
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -38,9 +39,7 @@ def cholesky(matrix: Array) -> Array:
 
     ``matrix`` is overwritten when it is in Fortran order (a symmetric C-ordered one may be passed transposed).
     """
-    from scipy.linalg.lapack import dpotrf
-
-    factor, info = dpotrf(matrix, lower=1, overwrite_a=1, clean=1)
+    factor, info = lapack.dpotrf(matrix, lower=1, overwrite_a=1, clean=1)
     if info != 0 or not np.isfinite(factor[-1, -1]):
         raise NotPositiveDefiniteError(f"the leading minor of order {info} is not positive")
     return np.asarray(factor)
@@ -62,25 +61,20 @@ def _invert_lower(lower: Array) -> None:
     Products of triangular matrices run near the peak rate, LAPACK's dtrtri (as OpenBLAS has it) far below: this takes a
     third of its time for matrices of some hundreds, and three quarters for some thousands.
     """
-    from scipy.linalg.blas import dtrmm
-    from scipy.linalg.lapack import dtrtri
-
     n = len(lower)
     if n <= SMALLEST_HALF:
-        lower[...] = dtrtri(lower, lower=1)[0]
+        lower[...] = lapack.dtrtri(lower, lower=1)[0]
         return
     half = (n // 2 + 15) // 16 * 16
     A, B, C = lower[:half, :half], lower[half:, :half], lower[half:, half:]
     _invert_lower(A)
     _invert_lower(C)
-    B[...] = dtrmm(1.0, A, dtrmm(-1.0, C, B, lower=1), side=1, lower=1, overwrite_b=1)
+    B[...] = blas.dtrmm(1.0, A, blas.dtrmm(-1.0, C, B, lower=1), side=1, lower=1, overwrite_b=1)
 
 
 def triangular_solve(lower: Array, rhs: Array, *, transpose: bool = False) -> Array:
     """``lower^-1 rhs`` (or ``lower^-T rhs``) for one or several right-hand sides."""
-    from scipy.linalg.lapack import dtrtrs
-
-    solution, info = dtrtrs(lower, rhs, lower=1, trans=int(transpose))
+    solution, info = lapack.dtrtrs(lower, rhs, lower=1, trans=int(transpose))
     if info != 0:
         raise NotPositiveDefiniteError(f"the triangular factor has a zero at {info - 1}")
     return np.asarray(solution)
@@ -191,11 +185,9 @@ class Whitener:
 
     def in_place(self, rows: Array) -> Array:
         """The same; a C-ordered ``rows`` is overwritten where the root is a triangle."""
-        from scipy.linalg.blas import dtrmm, dtrsm
-
         if self._pull is not None:
             return np.asarray(rows @ self._pull)
-        apply = dtrmm if self._inverted else dtrsm
+        apply = blas.dtrmm if self._inverted else blas.dtrsm
         for block in row_blocks(*rows.shape):
             apply(1.0, self._factor, rows[block].T, lower=1, overwrite_b=1)
         return rows

@@ -14,8 +14,14 @@ class LazyModule:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(import_module(self._name), attribute)
+        value = getattr(import_module(self._name), attribute)
+        setattr(self, attribute, value)  # found directly from now on
+        return value
 
 
 scipy_sparse: Any = LazyModule("scipy.sparse")
+scipy_fft: Any = LazyModule("scipy.fft")
+scipy_optimize: Any = LazyModule("scipy.optimize")
 csgraph: Any = LazyModule("scipy.sparse.csgraph")
+blas: Any = LazyModule("scipy.linalg.blas")
+lapack: Any = LazyModule("scipy.linalg.lapack")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+from scipy.special import ndtri
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
@@ -30,8 +31,6 @@ def normal_draws(n: int, dim: int, *, seed: int = 0, symmetric: bool = True) -> 
     """
     if n < 1 or dim < 0:
         raise InputError("draws need n >= 1 and dim >= 0", f"n = {n}, dim = {dim}", "Ask for at least one draw.")
-    from scipy.special import ndtri
-
     half = (n + 1) // 2 if symmetric else n
     rng = np.random.default_rng([seed, dim, n])
     z = np.empty((half, dim))

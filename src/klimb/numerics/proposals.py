@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any, final
 
 import numpy as np
-from scipy.special import gammaln, ndtr, ndtri
+from scipy.special import chdtri, gammaln, ndtr, ndtri
 
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
@@ -26,8 +26,6 @@ def student_log_density(squares: Array, d: int, log_det_root: float | Array) -> 
 
 def _student_draws(n: int, d: int, seed: int) -> tuple[Array, Array]:
     """Normal draws and the factors that make them a t, evenly spread together."""
-    from scipy.special import chdtri
-
     z = normal_draws(n, d + 1, seed=seed, symmetric=False)
     return z[:, 1:], np.sqrt(DEGREES / chdtri(DEGREES, ndtr(-z[:, 0])))
 

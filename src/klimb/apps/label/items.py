@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 
 # Scripts written without blanks: Thai, Lao, Myanmar, Khmer, kana, Han.
 UNSPACED = "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u1000-\u109f\u1780-\u17d3\u3041-\u3096\u30a1-\u30fa\u30fc" \
@@ -87,8 +88,6 @@ def tf_idf(texts: Sequence[str], *, least: int = 2, most: int = LARGEST_VOCABULA
     Words in fewer than ``least`` texts are left out (unless that leaves none), and of more than ``most`` the rarer.
     ``tell`` is called with the number of texts read, now and then.
     """
-    from scipy.sparse import csr_matrix
-
     first_seen, counts = _count(texts, tell)
     frequency = np.bincount(counts.indices, minlength=len(first_seen))
     enough = min(least, int(frequency.max(initial=0)))
@@ -103,13 +102,11 @@ def tf_idf(texts: Sequence[str], *, least: int = 2, most: int = LARGEST_VOCABULA
     length = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())
     X.data /= np.repeat(np.where(length > 0.0, length, 1.0), np.diff(X.indptr))
     X.sort_indices()
-    return Vocabulary(words, idf, {word: place for place, word in enumerate(words)}), csr_matrix(X)
+    return Vocabulary(words, idf, {word: place for place, word in enumerate(words)}), scipy_sparse.csr_matrix(X)
 
 
 def _count(texts: Sequence[str], tell: Callable[[int], None] | None) -> tuple[dict[str, int], Any]:
     """Every normal form with its number, in order of appearance, and how often each text has it."""
-    from scipy.sparse import csr_matrix
-
     numbers = _Numbers()
     places, ends = array("q"), array("q", [0])
     words, unspaced = _patterns()
@@ -125,8 +122,8 @@ def _count(texts: Sequence[str], tell: Callable[[int], None] | None) -> tuple[di
         if tell is not None and row % 2000 == 1999:
             tell(row + 1)
     columns = np.frombuffer(places, np.int64) if places else np.zeros(0, np.int64)
-    X = csr_matrix((np.ones(columns.size), columns, np.frombuffer(ends, np.int64)),
-                   shape=(len(texts), len(numbers.forms)))
+    X = scipy_sparse.csr_matrix((np.ones(columns.size), columns, np.frombuffer(ends, np.int64)),
+                                shape=(len(texts), len(numbers.forms)))
     X.sum_duplicates()
     return numbers.forms, X
 
@@ -276,9 +273,7 @@ def _cell(value: Any) -> str:
 def _beside(parts: list[Any]) -> Any:
     if len(parts) == 1:
         return parts[0]
-    from scipy.sparse import csr_matrix, hstack
-
-    return hstack([csr_matrix(part) for part in parts], format="csr")
+    return scipy_sparse.hstack([scipy_sparse.csr_matrix(part) for part in parts], format="csr")
 
 
 def _fingerprint(texts: Sequence[str], columns: Mapping[str, Sequence[str]]) -> str:

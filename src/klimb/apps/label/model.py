@@ -24,6 +24,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
+from scipy.special import expit
 
 from klimb.active import ActiveLearner
 from klimb.apps.label.figures import WINDOW, CurvePoint, kappa
@@ -32,6 +33,7 @@ from klimb.apps.label.journal import Settings
 from klimb.apps.label.progress import Order
 from klimb.apps.label.view import Pushes
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 
 MOST_DIRECTIONS = 100
 TEXTS_PER_DIRECTION = 10  # fewer texts have fewer directions
@@ -65,9 +67,8 @@ def pool_of(items: LabelItems) -> FeaturePool:
         b, w, of_columns = weights[:count], weights[count : count + words], weights[count + words :]
         return np.concatenate([near * (V @ b) + own * w, of_columns])
 
-    from scipy.sparse import csr_matrix, hstack
-
-    return FeaturePool(hstack([csr_matrix(near * Z), own * X, columns], format="csr"), per_name)
+    parts = [scipy_sparse.csr_matrix(near * Z), own * X, columns]
+    return FeaturePool(scipy_sparse.hstack(parts, format="csr"), per_name)
 
 
 def main_directions(X: Any, count: int, seed: int = 0) -> Array:
@@ -334,6 +335,4 @@ def _bring(learner: ActiveLearner, wanted: list[tuple[int, int]]) -> None:
 
 
 def _logistic(m: Array) -> Array:
-    from scipy.special import expit
-
     return np.asarray(expit(m))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
-from scipy.special import digamma, gammaln
+from scipy.special import betaincinv, digamma, gammaincinv, gammaln
 
 from klimb.conjugate.families.base import Family, Naturals, generator, positive
 from klimb.errors import InputError
@@ -106,8 +106,6 @@ class Gamma(Family):
 
     def quantile(self, probability: Any) -> Array:
         """The values below which x lies with these probabilities."""
-        from scipy.special import gammaincinv
-
         return np.asarray(gammaincinv(self.shape, probability) / self.rate)
 
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
@@ -235,8 +233,6 @@ class Beta(Family):
 
     def quantile(self, probability: Any) -> Array:
         """The values below which x lies with these probabilities."""
-        from scipy.special import betaincinv
-
         return np.asarray(betaincinv(self.a, self.b, probability))
 
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:

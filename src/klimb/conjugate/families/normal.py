@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
+from scipy.special import ndtri
 
 from klimb.conjugate.families.base import Family, Naturals, generator, matvec, positive
 from klimb.conjugate.families.gamma import Gamma, Wishart, excess
@@ -64,8 +65,6 @@ class Normal(Family):
 
     def quantile(self, probability: Any) -> Array:
         """The values below which x lies with these probabilities."""
-        from scipy.special import ndtri
-
         return np.asarray(self.mean + ndtri(probability) / np.sqrt(self.precision))
 
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
+from scipy.special import gammaln
 
 from klimb.conjugate.declare import gamma, multivariate_normal, normal
 from klimb.conjugate.families import Gamma, MultivariateNormal, Normal
@@ -128,7 +129,5 @@ def hierarchical_normal(y: Any, group: Any = None, *, sd: Any = None, between_pr
 
 def standard_deviation(precision: Gamma) -> Array:
     """E of one over the square root of a precision: the standard deviation's mean."""
-    from scipy.special import gammaln
-
     a = precision.shape
     return np.asarray(np.sqrt(precision.rate) * np.exp(gammaln(a - 0.5) - gammaln(a)))

@@ -16,6 +16,7 @@ from klimb.conjugate.stochastic import Stochastic, fit_batches
 from klimb.conjugate.variables import Variable
 from klimb.errors import InputError
 from klimb.infer.result import Iteration
+from klimb.numerics.lazy import scipy_sparse
 
 FRESH = 8  # passes in which documents are fitted from scratch
 
@@ -66,9 +67,7 @@ def latent_dirichlet(counts: Any, n_topics: int, *, share_prior: float | None = 
     >>> print(sorted(np.round(model.words.mean[:, :4].sum(1), 2).tolist()))
     [0.03, 0.97]
     """
-    from scipy.sparse import csr_array
-
-    matrix = csr_array(counts, dtype=float)
+    matrix = scipy_sparse.csr_array(counts, dtype=float)
     (D, V), K = matrix.shape, int(n_topics)
     if K < 1:
         raise InputError("n_topics must be at least 1", f"{n_topics}", "20 is a common start.")

@@ -14,6 +14,7 @@ from klimb.linalg.operators import StackedOperator
 from klimb.linalg.operators.base import BLOCK_DOUBLES, Operator, as_row_indices
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, threads_for, triangular_inverse
+from klimb.numerics.lazy import blas, lapack, scipy_sparse
 
 PAIRS_AT_A_TIME = 2**20
 GATHER_COST = 100  # flops of a dense product that one gathered entry of the covariance costs
@@ -58,10 +59,8 @@ class PrimalFactorisation(Factorisation):
         self._covariance: Array | None = None
 
     def solve(self, rhs: Array) -> Array:
-        from scipy.linalg.lapack import dpotrs
-
         scale = self._scale if rhs.ndim == 1 else self._scale[:, None]
-        return np.asarray(dpotrs(self._lower, scale * rhs, lower=1)[0] * scale)
+        return np.asarray(lapack.dpotrs(self._lower, scale * rhs, lower=1)[0] * scale)
 
     def variances(self, B: Operator) -> Array:
         matrix: Any = B.explicit
@@ -76,15 +75,13 @@ class PrimalFactorisation(Factorisation):
 
     def _by_solves(self, matrix: Any) -> Array:
         """|L^-1 S b_i|^2, S the scale."""
-        from scipy.linalg.blas import dtrsm
-
         N, D = matrix.shape
         values = np.empty(N)
         step = max(64, BLOCK_DOUBLES // D)
         for begin in range(0, N, step):
             block = matrix[begin : begin + step]
             rows = np.asarray(block.toarray() if hasattr(block, "toarray") else block) * self._scale
-            half = dtrsm(1.0, self._lower, rows.T, lower=1)
+            half = blas.dtrsm(1.0, self._lower, rows.T, lower=1)
             np.einsum("ji,ji->i", half, half, out=values[begin : begin + step])
         return values
 
@@ -111,10 +108,8 @@ class PrimalFactorisation(Factorisation):
         return values
 
     def _scaled_covariance(self) -> Array:
-        from scipy.linalg.lapack import dpotri
-
         if self._covariance is None:
-            lower, info = dpotri(self._lower, lower=1)
+            lower, info = lapack.dpotri(self._lower, lower=1)
             if info != 0:
                 raise NotPositiveDefiniteError(f"the factor has a zero at {info - 1}")
             lower += np.tril(lower, -1).T
@@ -147,10 +142,8 @@ class DualFactor(Factorisation):
 
     def solve(self, rhs: Array) -> Array:
         """A^-1 r = d^-1 (r - B' G^1/2 M^-1 G^1/2 B d^-1 r)."""
-        from scipy.linalg.lapack import dpotrs
-
         shift, root = (self._A.shift, self._root) if rhs.ndim == 1 else (self._A.shift[:, None], self._root[:, None])
-        inner = dpotrs(self._lower, root * self._rows.times(rhs / shift), lower=1)[0]
+        inner = lapack.dpotrs(self._lower, root * self._rows.times(rhs / shift), lower=1)[0]
         return np.asarray((rhs - self._rows.transpose_times(root * inner)) / shift)
 
     def variances(self, B: Operator) -> Array:
@@ -267,9 +260,7 @@ class DualFactor(Factorisation):
 
     def _halves(self, columns: Array) -> Array:
         """L^-1 times the columns; overwrites them."""
-        from scipy.linalg.blas import dtrsm
-
-        return np.asarray(dtrsm(1.0, self._lower, columns, lower=1, overwrite_b=1))
+        return np.asarray(blas.dtrsm(1.0, self._lower, columns, lower=1, overwrite_b=1))
 
 
 def _stored(operator: Operator) -> Any:
@@ -284,11 +275,9 @@ def _blocks(count: int, width: int) -> list[slice]:
 
 def _scaled(matrix: Any, columns: Array | None, rows: Array | None) -> Any:
     """A sparse matrix with its columns or rows multiplied by numbers; indices are shared, not copied."""
-    from scipy.sparse import csr_matrix
-
     data = matrix.data if columns is None else matrix.data * columns[matrix.indices]
     data = data if rows is None else data * np.repeat(rows, np.diff(matrix.indptr))
-    return csr_matrix((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+    return scipy_sparse.csr_matrix((data, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 def _product(left: Any, scale: Array, right: Any) -> Array:

@@ -13,13 +13,12 @@ from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators.base import Operator, SparseOperator
 from klimb.linalg.sparse_cholesky import SymbolicCholesky
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 
 
 def sparse_pattern(A: NormalMatrix) -> Any | None:
     """Where A may have entries, as CSC of ones; None where an operator is not stored as a sparse matrix."""
-    from scipy.sparse import eye_array
-
-    total: Any = eye_array(A.size, format="csr")
+    total: Any = scipy_sparse.eye_array(A.size, format="csr")
     for operator in A.operators:
         if not isinstance(operator, SparseOperator):
             return None
@@ -35,10 +34,9 @@ def analysed(pattern: Any) -> SymbolicCholesky:
 
 @lru_cache(maxsize=4)
 def _analysed(indptr: bytes, indices: bytes, dtype: str, size: int) -> SymbolicCholesky:
-    from scipy.sparse import csc_array
-
     places = np.frombuffer(indices, dtype)
-    return SymbolicCholesky(csc_array((np.ones(len(places)), places, np.frombuffer(indptr, dtype)), shape=(size, size)))
+    entries = (np.ones(len(places)), places, np.frombuffer(indptr, dtype))
+    return SymbolicCholesky(scipy_sparse.csc_array(entries, shape=(size, size)))
 
 
 @final
@@ -56,9 +54,7 @@ class SparseFactorisation(Factorisation):
 
     def _entries(self) -> Array:
         """The scaled A in the order of the pattern, which may have places where A has nothing."""
-        from scipy.sparse import diags_array
-
-        total: Any = diags_array(self._A.shift, format="csc")
+        total: Any = scipy_sparse.diags_array(self._A.shift, format="csc")
         for operator, weights in self._A.parts:
             assert isinstance(operator, SparseOperator)
             total = total + operator.sparse_gram(weights)

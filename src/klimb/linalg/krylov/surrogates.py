@@ -31,6 +31,7 @@ from klimb.linalg.operators import Operator, SparseOperator
 from klimb.linalg.operators.base import column_blocks
 from klimb.linalg.sparse_cholesky import SymbolicCholesky
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 
 BLOCK = 8  # columns of a block of Lanczos: half the cost a column of single vectors, hardly fewer digits
 SMALLEST_REST = 0.01  # of the unit diagonal that must be left to delta, where the prior does not guarantee more
@@ -169,9 +170,7 @@ class SparsePart(SurrogateMatrix):
 
     @cached_property
     def _inverse_diagonal(self) -> Array:
-        from scipy.sparse import eye_array
-
-        return self._factor.variances(SparseOperator(eye_array(self.size, format="csr")))
+        return self._factor.variances(SparseOperator(scipy_sparse.eye_array(self.size, format="csr")))
 
     @property
     def inverse_diagonal(self) -> Array:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from klimb.errors import InputError
 from klimb.linalg.matrix import DenseDesign
 from klimb.numerics.arrays import Array, finite_sum
+from klimb.numerics.lazy import scipy_sparse
 
 Rows: TypeAlias = slice | npt.ArrayLike  # a slice, indices or a mask
 
@@ -221,10 +222,8 @@ class SparseOperator(Operator):
         return self.transpose @ self._scaled(gamma)
 
     def _scaled(self, gamma: Array) -> Any:
-        from scipy.sparse import csr_matrix
-
-        weights = np.repeat(gamma, np.diff(self.matrix.indptr))
-        return csr_matrix((self.matrix.data * weights, self.matrix.indices, self.matrix.indptr), self.shape)
+        weighted = self.matrix.data * np.repeat(gamma, np.diff(self.matrix.indptr))
+        return scipy_sparse.csr_matrix((weighted, self.matrix.indices, self.matrix.indptr), self.shape)
 
     def take(self, rows: Rows) -> SparseOperator:
         return SparseOperator(self.matrix[as_row_indices(rows, self.shape[0])])
@@ -270,24 +269,18 @@ class SingleOperator(Operator):
 
 def _single(matrix: Any) -> Any:
     """The matrix in single precision; the positions are shared."""
-    from scipy.sparse import csr_matrix
-
-    return csr_matrix((matrix.data.astype(np.float32), matrix.indices, matrix.indptr), matrix.shape)
+    return scipy_sparse.csr_matrix((matrix.data.astype(np.float32), matrix.indices, matrix.indptr), matrix.shape)
 
 
 def _squared(matrix: Any) -> Any:
     """The matrix of squares; the positions are shared."""
-    from scipy.sparse import csr_matrix
-
-    return csr_matrix((np.square(matrix.data), matrix.indices, matrix.indptr), matrix.shape)
+    return scipy_sparse.csr_matrix((np.square(matrix.data), matrix.indices, matrix.indptr), matrix.shape)
 
 
 def stack_rows(matrices: Sequence[Any]) -> Any:
     """The matrices below each other, as CSR."""
-    from scipy.sparse import csr_matrix, vstack
-
-    rows: list[Any] = [csr_matrix(matrix) for matrix in matrices]
-    return vstack(rows, format="csr")
+    rows: list[Any] = [scipy_sparse.csr_matrix(matrix) for matrix in matrices]
+    return scipy_sparse.vstack(rows, format="csr")
 
 
 @final

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from klimb.linalg.operators.base import Operator
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_fft, scipy_sparse
 
 Shape = tuple[int, ...]
 Spectrum = npt.NDArray[np.complex128]
@@ -22,15 +23,11 @@ _ROWS_AT_A_TIME = 256
 
 def _spectrum(images: Array) -> Spectrum:
     """Half of the discrete Fourier transform of real images, one per leading entry."""
-    from scipy.fft import rfftn
-
-    return np.asarray(rfftn(images, axes=range(1, images.ndim)))
+    return np.asarray(scipy_fft.rfftn(images, axes=range(1, images.ndim)))
 
 
 def _from_spectrum(half: Spectrum, shape: Shape) -> Array:
-    from scipy.fft import irfftn
-
-    return np.asarray(irfftn(half, s=shape, axes=range(1, half.ndim)))
+    return np.asarray(scipy_fft.irfftn(half, s=shape, axes=range(1, half.ndim)))
 
 
 def _as_images(U: Array, shape: Shape) -> Array:
@@ -146,9 +143,7 @@ class Convolution(Operator):
 
 
 def _fast_length(n: int) -> int:
-    from scipy.fft import next_fast_len
-
-    return int(next_fast_len(n, real=True))
+    return int(scipy_fft.next_fast_len(n, real=True))
 
 
 @final
@@ -226,17 +221,16 @@ def _along_axes(low: Array, grid: Shape) -> list[Any]:
     The one of an axis acts on the image reshaped to (entries up to this axis, entries after it), so that it is small
     for the first axis and goes through contiguous memory for all.
     """
-    from scipy.sparse import csr_array, eye_array, kron
-
     high = low[::-1] * (-1.0) ** np.arange(len(low))
     steps = []
     for axis, n in enumerate(grid):
         columns = (2 * np.arange(n // 2)[:, None] + np.arange(len(low))) % n
         values = np.concatenate([np.tile(low, n // 2), np.tile(high, n // 2)])
         entries = (values, np.tile(columns.ravel(), 2), len(low) * np.arange(n + 1))
-        split: Any = csr_array(entries, shape=(n, n))
+        split: Any = scipy_sparse.csr_array(entries, shape=(n, n))
         split.sum_duplicates()  # where the filter is longer than the axis
-        steps.append(kron(eye_array(int(np.prod(grid[:axis], dtype=int))), split, format="csr"))
+        repeated = scipy_sparse.eye_array(int(np.prod(grid[:axis], dtype=int)))
+        steps.append(scipy_sparse.kron(repeated, split, format="csr"))
     return steps
 
 

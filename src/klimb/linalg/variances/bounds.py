@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 import numpy as np
+from scipy.special import chdtri
 
 from klimb.linalg.krylov import Preconditioner, simplest_preconditioner, solve
 from klimb.linalg.krylov.surrogates import ScaledLanczos
@@ -208,8 +209,6 @@ def _widths(wanted: int, tallest: int) -> Iterator[int]:
 
 def _from_draws(total: Array, k: int, accuracy: float, converged: bool, n_products: int, memory: Draws,
                 M: Preconditioner) -> Variances:
-    from scipy.special import chdtri
-
     value = total / k
     lower, upper = total / float(chdtri(k, 0.025)), total / float(chdtri(k, 0.975))
     reached = converged and MEDIAN_OF_NORMAL * np.sqrt(2.0 / k) <= accuracy
