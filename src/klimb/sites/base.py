@@ -26,6 +26,14 @@ GammaTrend: TypeAlias = Literal["rising", "falling", "constant", "mixed"]
 Response: TypeAlias = Literal["classes", "counts", "real", "positive", "unit", "mixed"]
 Rows: TypeAlias = "slice | np.ndarray[Any, np.dtype[np.intp]]"
 
+# kind of response -> (what y may be, in words; the test of y)
+SUPPORTS: dict[str, tuple[str, Callable[[Array], Any]]] = {
+    "real": ("the real numbers", np.isfinite),
+    "positive": ("(0, inf)", lambda y: y > 0.0),
+    "unit": ("(0, 1)", lambda y: (y > 0.0) & (y < 1.0)),
+    "counts": ("{0, 1, 2, ...}", lambda y: (y >= 0.0) & (y == np.floor(y))),
+}
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -46,9 +54,10 @@ class Expectation:
 class Site(ABC):
     """A likelihood, one factor per datum. Subclasses are frozen dataclasses of their parameters and are final."""
 
-    # -- declared facts, read by the loop, the test suites, the command line and the documentation table
+    # -- declared facts, read by the loop, the test suites, the command line and the documentation table; ``support``
+    #    and ``discrete`` follow from ``response``, and ``per_datum`` from ``positive``, where they are not declared
     log_concave: ClassVar[bool]  # log p(y|f) is concave in f, so gamma >= 0: [S] condition 1
-    gamma_trend: ClassVar[GammaTrend]  # of gamma in v at fixed m: "rising" is [S] 2a, "falling" 2b
+    gamma_trend: ClassVar[GammaTrend] = "mixed"  # of gamma in v at fixed m: "rising" is [S] 2a, "falling" 2b
     super_gaussian: ClassVar[bool] = False  # log p = slope (f - c) + g((f - c)^2), g convex and falling: [N] Eq. (2)
     discrete: ClassVar[bool]  # y is a count or a class, so that predictions have probabilities
     support: ClassVar[str]  # what y may be, in words
@@ -58,6 +67,23 @@ class Site(ABC):
     separable: ClassVar[bool] = True  # a datum sees one latent value; else its oracle couples ``n_outputs`` of them
     survivor_trend: ClassVar[GammaTrend] = "mixed"  # ``gamma_trend`` of ``survivor``
     per_datum: ClassVar[tuple[str, ...]] = ()  # the parameters that may be arrays with one entry per datum
+    positive: ClassVar[tuple[tuple[str, str], ...]] = ()  # parameters that must be positive, and what they are
+    advice: ClassVar[str] = "Check the data."  # what to do about y outside the support
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        declared = cls.__dict__
+        if "response" in declared:
+            if "discrete" not in declared:
+                cls.discrete = cls.response in ("classes", "counts")
+            if "support" not in declared and cls.response in SUPPORTS:
+                cls.support = SUPPORTS[cls.response][0]
+        if "positive" in declared and "per_datum" not in declared:
+            cls.per_datum = tuple(name for name, _ in cls.positive)
+
+    def __post_init__(self) -> None:
+        for name, advice in self.positive:
+            set_parameter(self, name, lambda x: x > 0.0, f"{type(self).__name__} needs {name} > 0", advice)
 
     @property
     def mean_predictor(self) -> tuple[Any, Any]:
@@ -70,9 +96,9 @@ class Site(ABC):
         return 1
 
     # -- data
-    @abstractmethod
     def validate(self, y: ArrayLike) -> Array:
         """``y`` as the clean 1-d float array the other methods take, or an `InputError` with the first bad index."""
+        return clean_data(self, y, SUPPORTS[self.response][1], self.advice)
 
     @abstractmethod
     def constant(self, y: Array) -> Array:
@@ -89,12 +115,13 @@ class Site(ABC):
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         """The expectation without ``constant(y)``; ``y`` is clean, nothing is checked. The hot path."""
 
-    @abstractmethod
     def point(self, y: Array, f: Array) -> Expectation:
         """log p(y|f) without ``constant(y)``, minus its first and minus its second derivative: the oracle at v = 0.
 
-        Broadcasts over leading axes: ``f`` may be (..., n) for n data, whose parameters lie along the last axis.
+        Broadcasts over leading axes: ``f`` may be (..., n) for n data, whose parameters lie along the last axis. A site
+        overrides it unless its oracle is in closed form and broadcasts as well.
         """
+        return self.oracle(y, f, np.zeros(()))
 
     def curvature(self, y: Array, m: Array, v: Array) -> Array:
         """Minus the second derivative of the oracle's value in m with v held: the weights of a Newton step on the mean.
@@ -244,23 +271,15 @@ class Site(ABC):
 # -- checks that the sites share -------------------------------------------------------------------------------------
 
 
-def parameter(value: Any, name: str, ok: Callable[[Array], Any], expected: str, advice: str) -> Any:
-    """A parameter as a float, or as a 1-d array with one entry per datum, if ``ok`` holds for each entry."""
-    array = as_float(value, name)
+def set_parameter(site: Site, name: str, ok: Callable[[Array], Any], expected: str, advice: str) -> None:
+    """Store a parameter of a frozen ``site`` under construction clean: a float, or a 1-d array that ``ok`` accepts."""
+    array = as_float(getattr(site, name), name)
     if array.ndim > 1:
         raise InputError(f"{name} must be a scalar or one per datum", f"shape {array.shape}", "Pass a 1-d array.")
     refuse(~np.asarray(ok(array), dtype=bool), array, expected, advice)
-    if array.ndim == 0:
-        return float(array)
     fixed = array.copy()
     fixed.setflags(write=False)
-    return fixed
-
-
-def positive_parameter(site: Site, name: str, advice: str) -> None:
-    """Check the parameter ``name`` of a frozen ``site`` under construction and store it clean."""
-    clean = parameter(getattr(site, name), name, lambda x: x > 0.0, f"{type(site).__name__} needs {name} > 0", advice)
-    object.__setattr__(site, name, clean)
+    object.__setattr__(site, name, float(array) if array.ndim == 0 else fixed)
 
 
 def clean_data(site: Site, y: ArrayLike, ok: Callable[[Array], Any], advice: str) -> Array:

@@ -18,18 +18,16 @@ from klimb.numerics.tilted import Tilted
 from klimb.sites.base import Expectation, Site, clean_labels
 from klimb.sites.even import EvenPart
 
-_ADVICE = "Use Binomial or Ordinal for counts."
-
 
 class BinarySite(Site):
     """What the links of a binary response share: labels, and no constant."""
 
-    discrete = True
+    log_concave = True
     support = "{-1, +1} or {0, 1}"
     response = "classes"
 
     def validate(self, y: ArrayLike) -> Array:
-        return clean_labels(self, y, _ADVICE)
+        return clean_labels(self, y, "Use Binomial or Ordinal for counts.")
 
     def constant(self, y: Array) -> Array:
         return np.zeros(())
@@ -48,8 +46,6 @@ class Logistic(BinarySite):
     [0.176585 0.176585]
     """
 
-    log_concave = True
-    gamma_trend = "mixed"
     super_gaussian = True
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
@@ -94,9 +90,6 @@ class Probit(BinarySite):
     [-1.]
     """
 
-    log_concave = True
-    gamma_trend = "mixed"
-
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         value, alpha, gamma = probit_moments(y * m, v)
         return Expectation(value, y * alpha, gamma)
@@ -126,9 +119,6 @@ class CLogLog(BinarySite):
     >>> print(e.value.round(6))
     [-2.718282]
     """
-
-    log_concave = True
-    gamma_trend = "mixed"
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         with np.errstate(over="ignore", under="ignore"):

@@ -13,7 +13,7 @@ from klimb.numerics.adaptive import Rows as Index
 from klimb.numerics.adaptive import gaussian_average
 from klimb.numerics.arrays import Array
 from klimb.numerics.tilted import Tilted
-from klimb.sites.base import Expectation, Site, parameter
+from klimb.sites.base import Expectation, Site, set_parameter
 from klimb.sites.prediction import tilted_by_quadrature
 from klimb.sites.wrappers import Wrapper
 
@@ -42,9 +42,8 @@ class Censored(Wrapper):
         if not self.site.log_concave or self.site.response not in ("real", "positive"):
             raise InputError("Censored needs a site of real or positive y that is log-concave",
                              type(self.site).__name__, "Weibull, Exponential, Gamma and Gaussian are.")
-        clean = parameter(self.status, "status", lambda s: (s == 0.0) | (s == 1.0), "Censored needs status 0 or 1",
-                          "1 is an event, 0 a censored datum.")
-        object.__setattr__(self, "status", clean)
+        set_parameter(self, "status", lambda s: (s == 0.0) | (s == 1.0), "Censored needs status 0 or 1",
+                      "1 is an event, 0 a censored datum.")
 
     def constant(self, y: Array) -> Array:
         return np.where(self._events(y), self.site.constant(y), 0.0)

@@ -35,8 +35,6 @@ class Ordinal(Site):
     link: Literal["logit", "probit"] = "logit"
 
     log_concave = True
-    gamma_trend = "mixed"
-    discrete = True
     support = "{0, 1, ..., K-1} for K-1 cutpoints"
     response = "classes"
 
@@ -172,8 +170,6 @@ class Softmax(Site):
     baseline: bool = False
 
     log_concave = True
-    gamma_trend = "mixed"
-    discrete = True
     support = "{0, 1, ..., C-1} for C classes"
     response = "classes"
     separable = False

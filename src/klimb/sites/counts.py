@@ -12,7 +12,7 @@ from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.responses import lognormal_moments, sigmoid_moments
 from klimb.numerics.softplus import folded_moments, folded_point, unfold
 from klimb.numerics.special import HALF_LOG_2PI, exponentials, log_binomial, log_cosh_even, stirling_error
-from klimb.sites.base import Expectation, Site, clean_data, parameter, positive_parameter
+from klimb.sites.base import Expectation, Site, clean_data, set_parameter
 from klimb.sites.even import EvenPart
 
 
@@ -29,17 +29,14 @@ class Binomial(Site):
     trials: Array | float
 
     log_concave = True
-    gamma_trend = "mixed"
     super_gaussian = True
-    discrete = True
     support = "{0, 1, ..., trials}"
     response = "counts"
     per_datum = ("trials",)
 
     def __post_init__(self) -> None:
-        clean = parameter(self.trials, "trials", lambda x: (x >= 1.0) & (x == np.floor(x)),
-                          "Binomial needs trials in {1, 2, ...}", "Drop the rows that had no trial.")
-        object.__setattr__(self, "trials", clean)
+        set_parameter(self, "trials", lambda x: (x >= 1.0) & (x == np.floor(x)), "Binomial needs trials in {1, 2, ...}",
+                      "Drop the rows that had no trial.")
 
     def validate(self, y: ArrayLike) -> Array:
         return clean_data(self, y, lambda x: (x >= 0.0) & (x <= self.trials) & (x == np.floor(x)),
@@ -98,16 +95,9 @@ class Poisson(Site):
 
     log_concave = True
     gamma_trend = "rising"
-    discrete = True
-    support = "{0, 1, 2, ...}"
     response = "counts"
-    per_datum = ("exposure",)
-
-    def __post_init__(self) -> None:
-        positive_parameter(self, "exposure", "Drop the rows that were not exposed.")
-
-    def validate(self, y: ArrayLike) -> Array:
-        return clean_data(self, y, lambda x: (x >= 0.0) & (x == np.floor(x)), "Use Gamma or Gaussian for measurements.")
+    positive = (("exposure", "Drop the rows that were not exposed."),)
+    advice = "Use Gamma or Gaussian for measurements."
 
     def constant(self, y: Array) -> Array:
         # y log y - y - log y! by Stirling's formula, of which only the small terms remain; 0 at y = 0.
@@ -116,9 +106,6 @@ class Poisson(Site):
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return rate_expectation(y, m + np.log(self.exposure), v)
-
-    def point(self, y: Array, f: Array) -> Expectation:
-        return rate_expectation(y, f + np.log(self.exposure), np.zeros(()))
 
     def start(self, y: Array) -> tuple[Array, Array]:
         gamma = y + 0.5
@@ -158,18 +145,10 @@ class NegativeBinomial(Site):
     size: Array | float
 
     log_concave = True
-    gamma_trend = "mixed"
     super_gaussian = True
-    discrete = True
-    support = "{0, 1, 2, ...}"
     response = "counts"
-    per_datum = ("size",)
-
-    def __post_init__(self) -> None:
-        positive_parameter(self, "size", "Use Poisson for counts that are not overdispersed.")
-
-    def validate(self, y: ArrayLike) -> Array:
-        return clean_data(self, y, lambda x: (x >= 0.0) & (x == np.floor(x)), "Use Gamma or Gaussian for measurements.")
+    positive = (("size", "Use Poisson for counts that are not overdispersed."),)
+    advice = "Use Gamma or Gaussian for measurements."
 
     def constant(self, y: Array) -> Array:
         # log gamma(y + size) - log gamma(size) - log y!, as a binomial coefficient times size / (y + size).

@@ -14,21 +14,13 @@ from klimb.numerics.adaptive import gaussian_average
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.numerics.derivative_free import derivative_free_moments
 from klimb.numerics.search import highest_point
-from klimb.numerics.tilted import Tilted, tilted
-from klimb.sites.base import Expectation, Response, Rows, Site, clean_data
-from klimb.sites.prediction import log_predictive_by_quadrature
+from klimb.numerics.tilted import Tilted
+from klimb.sites.base import SUPPORTS, Expectation, Response, Rows, Site, clean_data
+from klimb.sites.prediction import log_predictive_by_quadrature, tilted_around_peak
 from klimb.sites.wrappers import set_facts
 
 Function = Callable[..., Any]
 Support = Literal["real", "positive", "unit", "counts"]
-
-# kind of support -> (in words, test of y)
-_SUPPORTS: dict[str, tuple[str, Callable[[Array], Any]]] = {
-    "real": ("the real numbers", np.isfinite),
-    "positive": ("(0, inf)", lambda y: y > 0.0),
-    "unit": ("(0, 1)", lambda y: (y > 0.0) & (y < 1.0)),
-    "counts": ("{0, 1, 2, ...}", lambda y: (y >= 0.0) & (y == np.floor(y))),
-}
 
 
 @final
@@ -59,6 +51,8 @@ class Custom(Site):
     classes: Array | None
     args: tuple[Array, ...]
 
+    advice = "Check the support that Custom was given."
+
     def __init__(self, log_density: Function, *, derivatives: Function | None = None, log_concave: bool = False,
                  support: Support | Sequence[float] = "real", discrete: bool = False, cdf: Function | None = None,
                  moments: Function | None = None, args: Sequence[ArrayLike] = ()) -> None:
@@ -68,8 +62,8 @@ class Custom(Site):
         for name, given in (("derivatives", derivatives), ("cdf", cdf), ("moments", moments)):
             if given is not None and not callable(given):
                 raise InputError(f"Custom needs a function as {name}", type(given).__name__, f"Write def {name}(...).")
-        if isinstance(support, str) and support not in _SUPPORTS:
-            raise InputError(f"Custom needs a support among {', '.join(_SUPPORTS)}, or a list of classes",
+        if isinstance(support, str) and support not in SUPPORTS:
+            raise InputError(f"Custom needs a support among {', '.join(SUPPORTS)}, or a list of classes",
                              repr(support), "Choose the set that y lies in.")
         kind = "counts" if discrete and isinstance(support, str) else support
         classes = None if isinstance(kind, str) else np.sort(as_float(kind, "support", ndim=1))
@@ -79,7 +73,7 @@ class Custom(Site):
         for name, value in fields.items():
             object.__setattr__(self, name, value)
         response: Response = kind if isinstance(kind, str) else "classes"
-        words = _SUPPORTS[response][0] if classes is None else "{" + ", ".join(f"{c:g}" for c in classes) + "}"
+        words = SUPPORTS[response][0] if classes is None else "{" + ", ".join(f"{c:g}" for c in classes) + "}"
         set_facts(self, log_concave=bool(log_concave), gamma_trend="mixed", super_gaussian=False, response=response,
                   discrete=response in ("counts", "classes"), support=words, smooth=derivatives is not None)
 
@@ -140,7 +134,7 @@ class Custom(Site):
         classes = self.classes
         if classes is not None:
             return clean_data(self, y, lambda x: np.isin(x, classes), "Add the class to support, or drop the row.")
-        return clean_data(self, y, _SUPPORTS[self.response][1], "Check the support that Custom was given.")
+        return super().validate(y)
 
     def constant(self, y: Array) -> Array:
         return np.zeros(())
@@ -218,10 +212,7 @@ class Custom(Site):
                 slope, curvature = (right - left) / (2.0 * step), (right - 2.0 * g + left) / (step * step)
             return w * g, w * slope, w * curvature
 
-        if self.log_concave:
-            return tilted(log_factor, m, v, log_concave=True, smooth=self.smooth)
-        centre, width = self.peak(y)
-        return tilted(log_factor, m, v, log_concave=False, centre=centre, width=width, smooth=self.smooth)
+        return tilted_around_peak(self, log_factor, y, m, v)
 
     def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
         return log_predictive_by_quadrature(self, y, m, v) if self.classes is not None else self.tilted(y, m, v).log_z

@@ -13,14 +13,29 @@ from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.quadrature import Landscape, gaussian_expectation
 from klimb.numerics.responses import lognormal_moments, sigmoid_moments
 from klimb.numerics.special import HALF_LOG_2PI, SPAN, Index, Triple, exponentials, gamma_family, stirling_error
-from klimb.sites.base import Expectation, Site, clean_data, positive_parameter
+from klimb.sites.base import Expectation, Site, clean_data
 
 SMALLEST_TAIL = 1e-290  # of a gamma distribution: below, its logarithm comes from the asymptotic form
 
 
+class WaitingTime(Site):
+    """What is over at a rate that f raises or lowers: known by log P(Y > y | f), which is in closed form."""
+
+    log_concave = True
+    gamma_trend = "rising"
+    survivor_trend = "rising"
+    response = "positive"
+
+    def cdf(self, y: Array, f: Array) -> Array:
+        return -np.expm1(self.survivor_point(y, f).value)
+
+    def survivor_point(self, y: Array, f: Array) -> Expectation:
+        return self.survivor(y, f, np.zeros(()))
+
+
 @final
 @dataclass(frozen=True)
-class Exponential(Site):
+class Exponential(WaitingTime):
     """Waiting times with log rate f, or with log mean f if ``mean`` is true.
 
     >>> e = Exponential().expect([1.0], m=[0.0], v=[2.0])  # E[f - e^f]
@@ -30,12 +45,7 @@ class Exponential(Site):
 
     mean: bool = False
 
-    log_concave = True
-    gamma_trend = "rising"
-    discrete = False
     support = "[0, inf)"
-    response = "positive"
-    survivor_trend = "rising"
 
     def __post_init__(self) -> None:
         if not isinstance(self.mean, (bool, np.bool_)):
@@ -52,9 +62,6 @@ class Exponential(Site):
         rate = _unit_expectation(y, -m if self.mean else m, v)
         return Expectation(rate.value, -rate.alpha, rate.gamma) if self.mean else rate
 
-    def point(self, y: Array, f: Array) -> Expectation:
-        return self.oracle(y, f, np.zeros(()))
-
     def start(self, y: Array) -> tuple[Array, Array]:
         # The mode of f - y e^f is -log y with curvature 1; a zero wait is moderated to the smallest scale of the data.
         floor = np.maximum(y, 1e-3 * np.mean(y) if np.any(y > 0.0) else 1.0)
@@ -64,13 +71,6 @@ class Exponential(Site):
     def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
         mean, second, spread = lognormal_moments(m if self.mean else -m, v)
         return mean, second + spread
-
-    def cdf(self, y: Array, f: Array) -> Array:
-        with np.errstate(over="ignore", under="ignore"):
-            return -np.expm1(-y * np.minimum(np.exp(-f if self.mean else f), 1e300))
-
-    def survivor_point(self, y: Array, f: Array) -> Expectation:
-        return self.survivor(y, f, np.zeros(()))
 
     def survivor(self, y: Array, m: Array, v: Array) -> Expectation:
         with np.errstate(over="ignore", under="ignore"):
@@ -102,16 +102,9 @@ class Gamma(Site):
 
     log_concave = True
     gamma_trend = "rising"
-    discrete = False
-    support = "(0, inf)"
     response = "positive"
-    per_datum = ("shape",)
-
-    def __post_init__(self) -> None:
-        positive_parameter(self, "shape", "The shape is mean^2 / variance of y given f.")
-
-    def validate(self, y: ArrayLike) -> Array:
-        return clean_data(self, y, lambda x: x > 0.0, "Use Exponential if zeros are exact, or model zeros apart.")
+    positive = (("shape", "The shape is mean^2 / variance of y given f."),)
+    advice = "Use Exponential if zeros are exact, or model zeros apart."
 
     def constant(self, y: Array) -> Array:
         # k log k - k - log gamma(k) - log y by Stirling's formula, of which only the small terms remain.
@@ -122,9 +115,6 @@ class Gamma(Site):
         with np.errstate(over="ignore", under="ignore"):
             whole, excess, rest = exponentials(np.log(y) - m + 0.5 * v)
             return Expectation(-self.shape * (rest + 0.5 * v), -self.shape * excess, self.shape * whole)
-
-    def point(self, y: Array, f: Array) -> Expectation:
-        return self.oracle(y, f, np.zeros(()))
 
     def start(self, y: Array) -> tuple[Array, Array]:
         gamma = np.broadcast_to(np.asarray(self.shape), y.shape).copy()
@@ -152,7 +142,7 @@ class Gamma(Site):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Weibull(Site):
+class Weibull(WaitingTime):
     """Waiting times with the hazard ``shape`` t^(shape - 1) e^f: P(T > t | f) = exp(-e^f t^shape).
 
     >>> e = Weibull(shape=2.0).expect([1.0], m=[0.0], v=[2.0])  # log 2 + E[f - e^f]
@@ -162,19 +152,8 @@ class Weibull(Site):
 
     shape: Array | float
 
-    log_concave = True
-    gamma_trend = "rising"
-    discrete = False
-    support = "(0, inf)"
-    response = "positive"
-    survivor_trend = "rising"
-    per_datum = ("shape",)
-
-    def __post_init__(self) -> None:
-        positive_parameter(self, "shape", "The hazard rises with time where shape > 1, and falls where shape < 1.")
-
-    def validate(self, y: ArrayLike) -> Array:
-        return clean_data(self, y, lambda x: x > 0.0, "Waiting times are positive; give zeros half the smallest unit.")
+    positive = (("shape", "The hazard rises with time where shape > 1, and falls where shape < 1."),)
+    advice = "Waiting times are positive; give zeros half the smallest unit."
 
     def constant(self, y: Array) -> Array:
         return np.asarray(np.log(self.shape) - 1.0 - np.log(y))
@@ -184,9 +163,6 @@ class Weibull(Site):
             u = m + 0.5 * v + self.shape * np.log(y)  # log E of the cumulative hazard
             whole, excess, rest = exponentials(u)
             return Expectation(-(rest + 0.5 * v), excess, whole)
-
-    def point(self, y: Array, f: Array) -> Expectation:
-        return self.oracle(y, f, np.zeros(()))
 
     def start(self, y: Array) -> tuple[Array, Array]:
         return -self.shape * np.log(y), np.ones_like(y)
@@ -201,12 +177,6 @@ class Weibull(Site):
         with np.errstate(over="ignore", invalid="ignore"):
             first, square = gamma(1.0 + 1.0 / k), gamma(1.0 + 2.0 / k)
             return first * mean, np.nan_to_num((square - first**2) * second + first**2 * spread, nan=np.inf)
-
-    def cdf(self, y: Array, f: Array) -> Array:
-        return -np.expm1(self.survivor_point(y, f).value)
-
-    def survivor_point(self, y: Array, f: Array) -> Expectation:
-        return self.survivor(y, f, np.zeros(()))
 
     def survivor(self, y: Array, m: Array, v: Array) -> Expectation:
         with np.errstate(over="ignore", under="ignore", divide="ignore"):
@@ -227,18 +197,9 @@ class Beta(Site):
     precision: Array | float
 
     log_concave = False
-    gamma_trend = "mixed"
-    discrete = False
-    support = "(0, 1)"
     response = "unit"
-    per_datum = ("precision",)
-
-    def __post_init__(self) -> None:
-        positive_parameter(self, "precision", "The variance of y given f is mu (1 - mu) / (1 + precision).")
-
-    def validate(self, y: ArrayLike) -> Array:
-        return clean_data(self, y, lambda x: (x > 0.0) & (x < 1.0),
-                          "Use Binomial for counts, or shrink exact 0 and 1 inwards.")
+    positive = (("precision", "The variance of y given f is mu (1 - mu) / (1 + precision)."),)
+    advice = "Use Binomial for counts, or shrink exact 0 and 1 inwards."
 
     def constant(self, y: Array) -> Array:
         return np.zeros(())  # all of log p is in ``point``: near the uniform density its terms in y cancel

@@ -6,6 +6,7 @@ search: a site overrides those it has in closed form.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -126,12 +127,17 @@ def _draw(site: Site, f: Array, level: Array) -> Array:
         return site.rows(rows).cdf(y, f[rows]) - level[rows]
 
     with np.errstate(all="ignore"):
-        if site.response == "counts":
-            return smallest_integer(excess, f.size)
-        to_response = _FROM_LINE[site.response]
-        middle = f if site.response == "real" else np.zeros_like(f)
-        found: Array = to_response(monotone_root(lambda rows, t: excess(rows, to_response(t)), middle, np.ones_like(f)))
-        return found
+        return _crossing(site.response, excess, f, np.ones_like(f))
+
+
+def _crossing(response: str, excess: Callable[[Rows, Array], Array], middle: Array, scale: Array) -> Array:
+    """The smallest y at which a rising function is not below 0; a real y is looked for around ``middle``."""
+    if response == "counts":
+        return smallest_integer(excess, middle.size)
+    to_response = _FROM_LINE[response]
+    if response != "real":
+        middle, scale = np.zeros_like(middle), np.ones_like(middle)
+    return to_response(monotone_root(lambda rows, t: excess(rows, to_response(t)), middle, scale))
 
 
 # -- log density
@@ -152,7 +158,11 @@ def log_factor_of(site: Site, y: Array, power: float | Array = 1.0, constant: bo
 
 def tilted_by_quadrature(site: Site, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
     """The default of ``Site.tilted``."""
-    log_factor = log_factor_of(site, y, power)
+    return tilted_around_peak(site, log_factor_of(site, y, power), y, m, v)
+
+
+def tilted_around_peak(site: Site, log_factor: LogFactor, y: Array, m: Array, v: Array) -> Tilted:
+    """`tilted`, told of the peak of the site where it is not log-concave."""
     if site.log_concave:
         return tilted(log_factor, m, v, log_concave=True, smooth=site.smooth)
     centre, width = site.peak(y)
@@ -282,29 +292,13 @@ def quantile_by_search(site: Site, p: float, m: Array, v: Array) -> Array:
     def excess(rows: Rows, y: Array) -> Array:
         return predictive_cdf(site.rows(rows), y, m[rows], v[rows]) - p
 
-    if site.response == "counts":
-        return smallest_integer(excess, m.size)
-    to_response = _FROM_LINE[site.response]
-    middle, scale = np.zeros_like(m), np.ones_like(m)
-    if site.response == "real":
-        # The search begins at m and steps by the spread of f: the response of these sites is f and noise.
-        middle, scale = m, np.sqrt(v) + 1.0
-    found: Array = to_response(monotone_root(lambda rows, t: excess(rows, to_response(t)), middle, scale))
-    return found
+    # The search begins at m and steps by the spread of f: a real response is f and noise.
+    return _crossing(site.response, excess, m, np.sqrt(v) + 1.0)
 
 
-def _real(t: Array) -> Array:
-    return t
-
-
-def _positive(t: Array) -> Array:
-    y: Array = np.exp(np.clip(t, -745.0, 709.7))
-    return y
-
-
-def _unit(t: Array) -> Array:
-    y: Array = expit(t)
-    return y
-
-
-_FROM_LINE = {"real": _real, "positive": _positive, "unit": _unit}
+# The response at a point t of the real line, on which quantiles are searched for.
+_FROM_LINE: dict[str, Callable[[Array], Array]] = {
+    "real": lambda t: t,
+    "positive": lambda t: np.exp(np.clip(t, -745.0, 709.7)),
+    "unit": lambda t: np.asarray(expit(t)),
+}

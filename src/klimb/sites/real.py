@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
@@ -10,7 +11,7 @@ import numpy as np
 from scipy.special import erf, ndtr, ndtri, stdtr
 
 from klimb.numerics.adaptive import Rows
-from klimb.numerics.arrays import Array, ArrayLike
+from klimb.numerics.arrays import Array
 from klimb.numerics.normal import half_normal_loss
 from klimb.numerics.quadrature import Landscape, WideTable, gaussian_expectation, geometric_edges, tabulate
 from klimb.numerics.responses import double_exponential_tilted, lognormal_moments
@@ -26,7 +27,7 @@ from klimb.numerics.special import (
     log_gamma_half_step,
 )
 from klimb.numerics.tilted import Tilted
-from klimb.sites.base import Expectation, Site, clean_data, positive_parameter
+from klimb.sites.base import Expectation, Site
 from klimb.sites.binary import Probit
 from klimb.sites.even import EvenPart
 from klimb.sites.prediction import predictive_cdf
@@ -35,15 +36,27 @@ from klimb.sites.prediction import predictive_cdf
 class RealSite(Site):
     """A site of real measurements."""
 
-    discrete = False
-    support = "the real numbers"
     response = "real"
-
-    def validate(self, y: ArrayLike) -> Array:
-        return clean_data(self, y, np.isfinite, "Drop or impute missing values first.")
+    advice = "Drop or impute missing values first."
 
 
-class SymmetricNoise(RealSite):
+class Noise(RealSite):
+    """y = f + noise that does not depend on f."""
+
+    @abstractmethod
+    def noise_variance(self) -> Array:
+        """The variance of y given f."""
+
+    def start(self, y: Array) -> tuple[Array, Array]:
+        # A Gaussian with the variance of the noise.
+        gamma = np.zeros_like(y) + 1.0 / self.noise_variance()
+        return gamma * y, gamma
+
+    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
+        return m.copy(), v + self.noise_variance()
+
+
+class SymmetricNoise(Noise):
     """Super-Gaussian noise around f."""
 
     super_gaussian = True
@@ -54,7 +67,7 @@ class SymmetricNoise(RealSite):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Gaussian(RealSite):
+class Gaussian(Noise):
     """y = f + noise with standard deviation ``scale``.
 
     >>> e = Gaussian(scale=2.0).expect([1.0], m=[0.0], v=[3.0])
@@ -66,10 +79,7 @@ class Gaussian(RealSite):
 
     log_concave = True
     gamma_trend = "constant"
-    per_datum = ("scale",)
-
-    def __post_init__(self) -> None:
-        positive_parameter(self, "scale", "The scale is the standard deviation of the noise.")
+    positive = (("scale", "The scale is the standard deviation of the noise."),)
 
     def constant(self, y: Array) -> Array:
         return -np.log(self.scale) - HALF_LOG_2PI + np.zeros_like(y)
@@ -79,21 +89,14 @@ class Gaussian(RealSite):
         gamma = np.zeros_like(error) + 1.0 / np.square(self.scale)
         return Expectation(-0.5 * (error * error + spread), error / self.scale, gamma)
 
-    def point(self, y: Array, f: Array) -> Expectation:
-        return self.oracle(y, f, np.zeros(()))
-
-    def start(self, y: Array) -> tuple[Array, Array]:
-        gamma = np.zeros_like(y) + 1.0 / np.square(self.scale)
-        return gamma * y, gamma
+    def noise_variance(self) -> Array:
+        return np.asarray(np.square(self.scale))
 
     def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
         precision = power / np.square(self.scale) + np.zeros_like(m)
         shrunk = precision / (1.0 + precision * v)
         slope = shrunk * (y - m)
         return Tilted(-0.5 * (np.log1p(precision * v) + slope * (y - m)), slope, -shrunk)
-
-    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
-        return m.copy(), v + np.square(self.scale)
 
     def cdf(self, y: Array, f: Array) -> Array:
         return np.asarray(ndtr((y - f) / self.scale))
@@ -126,12 +129,8 @@ class Laplace(SymmetricNoise):
     scale: Array | float
 
     log_concave = True
-    gamma_trend = "mixed"
     smooth = False
-    per_datum = ("scale",)
-
-    def __post_init__(self) -> None:
-        positive_parameter(self, "scale", "The scale is the mean of |y - f|.")
+    positive = (("scale", "The scale is the mean of |y - f|."),)
 
     def constant(self, y: Array) -> Array:
         return np.asarray(-np.log(2.0) - np.log(self.scale) + np.zeros_like(y))
@@ -162,16 +161,11 @@ class Laplace(SymmetricNoise):
     def touching(self, y: Array, variance: Array) -> Array:
         return np.square(variance / self.scale)
 
-    def start(self, y: Array) -> tuple[Array, Array]:
-        # A Gaussian with the variance of the noise.
-        gamma = np.zeros_like(y) + 0.5 / np.square(self.scale)
-        return gamma * y, gamma
+    def noise_variance(self) -> Array:
+        return np.asarray(2.0 * np.square(self.scale))
 
     def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
         return double_exponential_tilted(y - m, v, power / self.scale + np.zeros_like(m))
-
-    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
-        return m.copy(), v + 2.0 * np.square(self.scale)
 
     def cdf(self, y: Array, f: Array) -> Array:
         x = (y - f) / self.scale
@@ -193,12 +187,8 @@ class StudentT(SymmetricNoise):
     scale: Array | float = 1.0
 
     log_concave = False
-    gamma_trend = "mixed"
-    per_datum = ("df", "scale")
-
-    def __post_init__(self) -> None:
-        positive_parameter(self, "df", "Use Gaussian for infinitely many degrees of freedom.")
-        positive_parameter(self, "scale", "The scale multiplies a t variable; it is not its standard deviation.")
+    positive = (("df", "Use Gaussian for infinitely many degrees of freedom."),
+                ("scale", "The scale multiplies a t variable; it is not its standard deviation."))
 
     def constant(self, y: Array) -> Array:
         half = 0.5 * np.asarray(self.df)
@@ -246,11 +236,14 @@ class StudentT(SymmetricNoise):
     def peak(self, y: Array) -> tuple[Array, Array]:
         return y, self.scale * np.sqrt(self.df / (self.df + 1.0)) + np.zeros_like(y)
 
+    def noise_variance(self) -> Array:
+        df = np.asarray(self.df)
+        return np.asarray(np.where(df > 2.0, df / np.where(df > 2.0, df - 2.0, 1.0), np.inf) * np.square(self.scale))
+
     def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
         # Without a mean (df <= 1) there is nothing to report: nan is the answer; the variance needs df > 2.
-        df = np.asarray(self.df)
-        noise = np.where(df > 2.0, df / np.where(df > 2.0, df - 2.0, 1.0), np.inf) * np.square(self.scale)
-        return np.where(df > 1.0, m, np.nan), np.where(df > 1.0, v + noise, np.nan)
+        known = np.asarray(self.df) > 1.0
+        return np.where(known, m, np.nan), np.where(known, v + self.noise_variance(), np.nan)
 
     def cdf(self, y: Array, f: Array) -> Array:
         return np.asarray(stdtr(self.df, (y - f) / self.scale))
@@ -295,9 +288,6 @@ class StochasticVolatility(RealSite):
             whole, excess, rest = exponentials(u)
             value, alpha = np.where(moved, -0.5 * (rest + 0.5 * v), -0.5 * m), np.where(moved, -0.5 * excess, 0.5)
             return Expectation(value, alpha, np.where(moved, 0.5 * whole, 0.0))
-
-    def point(self, y: Array, f: Array) -> Expectation:
-        return self.oracle(y, f, np.zeros(()))
 
     def start(self, y: Array) -> tuple[Array, Array]:
         # The mode of -f/2 - y^2 e^-f / 2 is log y^2 with curvature 1/2; small returns are moderated by the others.

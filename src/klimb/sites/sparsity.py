@@ -12,7 +12,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.responses import power_moments
 from klimb.numerics.softplus import folded_moments, folded_point
 from klimb.numerics.special import log_cosh_even
-from klimb.sites.base import Expectation, parameter, positive_parameter
+from klimb.sites.base import Expectation, set_parameter
 from klimb.sites.even import EvenPart
 from klimb.sites.real import SymmetricNoise
 from klimb.sites.wrappers import set_facts
@@ -38,16 +38,15 @@ class ExponentialPower(SymmetricNoise):
     power: Array | float
 
     log_concave = False  # of the class; an instance says True where every power is at least 1
-    gamma_trend = "mixed"
     smooth = False
+    positive = (("scale", "The noise has the density exp(-|x / scale|^power), up to a constant."),)
     per_datum = ("scale", "power")
 
     def __post_init__(self) -> None:
-        positive_parameter(self, "scale", "The noise has the density exp(-|x / scale|^power), up to a constant.")
-        power = parameter(self.power, "power", lambda x: (x > 0.0) & (x < 2.0), "ExponentialPower needs 0 < power < 2",
-                          "Use Gaussian for a power of 2; larger ones are not super-Gaussian.")
-        object.__setattr__(self, "power", power)
-        set_facts(self, log_concave=bool(np.all(np.asarray(power) >= 1.0)))
+        super().__post_init__()
+        set_parameter(self, "power", lambda x: (x > 0.0) & (x < 2.0), "ExponentialPower needs 0 < power < 2",
+                      "Use Gaussian for a power of 2; larger ones are not super-Gaussian.")
+        set_facts(self, log_concave=bool(np.all(np.asarray(self.power) >= 1.0)))
 
     def constant(self, y: Array) -> Array:
         return np.asarray(-np.log(2.0) - np.log(self.scale) - gammaln(1.0 + 1.0 / np.asarray(self.power))
@@ -88,21 +87,13 @@ class ExponentialPower(SymmetricNoise):
             ratio = (p * variance / np.square(self.scale)) ** (2.0 / (2.0 - p))
             return np.asarray(np.minimum(ratio * np.square(self.scale), _LARGEST))
 
-    def start(self, y: Array) -> tuple[Array, Array]:
-        # A Gaussian with the variance of the noise.
-        gamma = np.zeros_like(y) + 1.0 / self._noise_variance()
-        return gamma * y, gamma
-
     def peak(self, y: Array) -> tuple[Array, Array]:
         return y, self.scale * 0.5 ** (1.0 / np.asarray(self.power)) + np.zeros_like(y)
 
-    def _noise_variance(self) -> Array:
+    def noise_variance(self) -> Array:
         p = np.asarray(self.power)
         with np.errstate(over="ignore"):
             return np.asarray(np.minimum(np.square(self.scale) * np.exp(gammaln(3.0 / p) - gammaln(1.0 / p)), _LARGEST))
-
-    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
-        return m.copy(), v + self._noise_variance()
 
     def cdf(self, y: Array, f: Array) -> Array:
         x, p = (y - f) / self.scale, np.asarray(self.power)
@@ -126,11 +117,7 @@ class Sech2(SymmetricNoise):
     scale: Array | float
 
     log_concave = True
-    gamma_trend = "mixed"
-    per_datum = ("scale",)
-
-    def __post_init__(self) -> None:
-        positive_parameter(self, "scale", "The standard deviation of the noise is 1.8138 times the scale.")
+    positive = (("scale", "The standard deviation of the noise is 1.8138 times the scale."),)
 
     def constant(self, y: Array) -> Array:
         return np.asarray(-np.log(self.scale) + np.zeros_like(y))
@@ -160,13 +147,8 @@ class Sech2(SymmetricNoise):
             in_units = np.minimum(x / np.square(self.scale), _LARGEST)
         return EvenPart(*log_cosh_even(in_units)).scaled(2.0, self.scale)
 
-    def start(self, y: Array) -> tuple[Array, Array]:
-        # A Gaussian with the variance of the noise.
-        gamma = np.zeros_like(y) + 3.0 / np.square(np.pi * np.asarray(self.scale))
-        return gamma * y, gamma
-
-    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
-        return m.copy(), v + np.square(np.pi * np.asarray(self.scale)) / 3.0
+    def noise_variance(self) -> Array:
+        return np.asarray(np.square(np.pi * np.asarray(self.scale)) / 3.0)
 
     def cdf(self, y: Array, f: Array) -> Array:
         return np.asarray(expit((y - f) / self.scale))

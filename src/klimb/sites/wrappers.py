@@ -14,7 +14,7 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.tilted import Tilted
-from klimb.sites.base import Expectation, Rows, Site, parameter
+from klimb.sites.base import Expectation, Rows, Site, set_parameter
 from klimb.sites.even import EvenPart
 from klimb.sites.prediction import Prediction
 
@@ -33,83 +33,78 @@ class Wrapper(Site):
 
     site: Site
 
-    @property
-    def inner(self) -> Site:
-        """The wrapped site."""
-        return self.site
-
     def rows(self, rows: Rows) -> Self:
         own = {name: _take(getattr(self, name), rows) for name in self.per_datum}
         return replace(self, site=self.site.rows(rows), **own)  # type: ignore[type-var]
 
     def _adopt(self, **changed: Any) -> None:
         """Take the facts of the inner site, but for those ``changed``."""
-        if not isinstance(self.inner, Site):
-            raise InputError(f"{type(self).__name__} needs a site to wrap", type(self.inner).__name__,
+        if not isinstance(self.site, Site):
+            raise InputError(f"{type(self).__name__} needs a site to wrap", type(self.site).__name__,
                              "Pass an instance, such as Logistic().")
-        set_facts(self, **({name: getattr(self.inner, name) for name in _FACTS} | changed))
+        set_facts(self, **({name: getattr(self.site, name) for name in _FACTS} | changed))
 
     @property
     def n_outputs(self) -> int:
-        return self.inner.n_outputs
+        return self.site.n_outputs
 
     def checked(self, y: ArrayLike, m: ArrayLike, v: ArrayLike) -> tuple[Array, Array, Array]:
-        return super().checked(y, m, v) if self.separable else self.inner.checked(y, m, v)
+        return super().checked(y, m, v) if self.separable else self.site.checked(y, m, v)
 
     def validate(self, y: ArrayLike) -> Array:
-        clean = self.inner.validate(y)
+        clean = self.site.validate(y)
         if clean.size > 1:
             self.check_length(clean.size)
         return clean
 
     def check_length(self, n: int) -> None:
         super().check_length(n)
-        self.inner.check_length(n)
+        self.site.check_length(n)
 
     def constant(self, y: Array) -> Array:
-        return self.inner.constant(y)
+        return self.site.constant(y)
 
     def point(self, y: Array, f: Array) -> Expectation:
-        return self.inner.point(y, f)
+        return self.site.point(y, f)
 
     def start(self, y: Array) -> tuple[Array, Array]:
-        return self.inner.start(y)
+        return self.site.start(y)
 
     def symmetry(self, y: Array) -> tuple[Array, Array]:
-        return self.inner.symmetry(y)
+        return self.site.symmetry(y)
 
     def even_part(self, y: Array, x: Array) -> EvenPart:
-        return self.inner.even_part(y, x)
+        return self.site.even_part(y, x)
 
     def touching(self, y: Array, variance: Array) -> Array | None:
-        return self.inner.touching(y, variance)
+        return self.site.touching(y, variance)
 
     def peak(self, y: Array) -> tuple[Array, Array]:
-        return self.inner.peak(y)
+        return self.site.peak(y)
 
     def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
-        return self.inner.tilted(y, m, v, power)
+        return self.site.tilted(y, m, v, power)
 
     def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
-        return self.inner.log_predictive(y, m, v)
+        return self.site.log_predictive(y, m, v)
 
     def conditional_moments(self, f: Array) -> tuple[Array, Array]:
-        return self.inner.conditional_moments(f)
+        return self.site.conditional_moments(f)
 
     def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
-        return self.inner.response_moments(m, v)
+        return self.site.response_moments(m, v)
 
     def cdf(self, y: Array, f: Array) -> Array:
-        return self.inner.cdf(y, f)
+        return self.site.cdf(y, f)
 
     def response_quantile(self, p: float, m: Array, v: Array) -> Array:
-        return self.inner.response_quantile(p, m, v)
+        return self.site.response_quantile(p, m, v)
 
     def labels(self) -> Array:
-        return self.inner.labels()
+        return self.site.labels()
 
     def class_probabilities(self, m: Array, v: Array) -> Array:
-        return self.inner.class_probabilities(m, v)
+        return self.site.class_probabilities(m, v)
 
 
 @final
@@ -132,9 +127,8 @@ class Weighted(Wrapper):
 
     def __post_init__(self) -> None:
         self._adopt()
-        clean = parameter(self.weights, "weights", lambda w: w >= 0.0, "Weighted needs weights >= 0",
-                          "A weight of 0 removes a datum.")
-        object.__setattr__(self, "weights", clean)
+        set_parameter(self, "weights", lambda w: w >= 0.0, "Weighted needs weights >= 0",
+                      "A weight of 0 removes a datum.")
 
     def constant(self, y: Array) -> Array:
         return self.weights * self.site.constant(y)
@@ -212,8 +206,7 @@ class Offset(Wrapper):
     def __post_init__(self) -> None:
         self._adopt()
         needs_one_output(self.site, "Offset")
-        clean = parameter(self.offset, "offset", np.isfinite, "Offset needs finite offsets", "Drop rows without one.")
-        object.__setattr__(self, "offset", clean)
+        set_parameter(self, "offset", np.isfinite, "Offset needs finite offsets", "Drop rows without one.")
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return self.site.oracle(y, m + self.offset, v)

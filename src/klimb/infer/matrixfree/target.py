@@ -58,7 +58,7 @@ def curvature_is_gamma(site: Site) -> bool:
     if isinstance(site, SuperGaussian):
         return False
     if isinstance(site, Wrapper):
-        return curvature_is_gamma(site.inner)
+        return curvature_is_gamma(site.site)
     return type(site).curvature is Site.curvature
 
 
