@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from klimb.boosting.ascent import check_proper, starting_points
+from klimb.boosting.ascent import check_proper, finite_starts, meets_edge, starting_points
 from klimb.boosting.edge import box_coordinates, cut_boosted
 from klimb.boosting.gaussians import BoostStep, Gaussians, node_count, nodes, one_gaussian
 from klimb.boosting.hellinger import hellinger_boosted
@@ -64,9 +64,8 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
     if len(labels) != dim:
         raise InputError(f"names must have dim = {dim} entries", f"{len(labels)}", "One per parameter.")
     spread = _scales(scale, coordinates.n_free)
-    starts, near = starting_points(init, coordinates)
-    target = Target(log_density, int(dim), gradient=gradient, hessian=hessian, coordinates=coordinates, near=near)
-    starts = starts if init is not None else near[None]
+    starts = starting_points(init, coordinates)
+    target = Target(log_density, int(dim), gradient=gradient, hessian=hessian, coordinates=coordinates, near=starts[0])
     watch = callback or (lambda step: None)
     if component == "laplacian":
         return _paper(target, starts, spread, n_components, divergence, weights or "newton", labels, seed, watch)
@@ -77,8 +76,6 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
 def _default(target: Target, starts: Any, spread: Any, n_components: int, divergence: str, component: str, weights: str,
              tol: float, max_evaluations: int, labels: tuple[str, ...], seed: int,
              watch: Callable[[BoostStep], None]) -> Mixture:
-    from klimb.boosting.ascent import finite_starts, meets_edge
-
     starts = finite_starts(target, starts, spread, seed)
     if component == "lowrank" or (component == "auto" and target.dim > LOW_RANK_FROM):
         fit = low_rank_gaussian(target, starts, np.diag(spread), tol, seed)

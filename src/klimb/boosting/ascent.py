@@ -137,12 +137,11 @@ def _same(found: Climb, i: int, j: int) -> bool:
     return any(float(gap @ np.linalg.lstsq(found.inverses[k], gap, rcond=None)[0]) < 1.0 for k in (i, j))
 
 
-def starting_points(init: Any, coordinates: TransformedBlocks) -> tuple[Array, Array]:
-    """Rows to start from, in free coordinates, and the first of them."""
+def starting_points(init: Any, coordinates: TransformedBlocks) -> Array:
+    """Rows to start from, in free coordinates."""
     if init is None:
-        return np.zeros((1, coordinates.n_free)), np.zeros(coordinates.n_free)
-    rows = coordinates.to_free(points(init, "init", coordinates.n))
-    return rows, rows[0]
+        return np.zeros((1, coordinates.n_free))
+    return coordinates.to_free(points(init, "init", coordinates.n))
 
 
 def finite_starts(target: Target, starts: Array, spread: Array, seed: int) -> Array:

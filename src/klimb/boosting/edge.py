@@ -21,7 +21,7 @@ from typing import final
 
 import numpy as np
 
-from klimb.boosting.gaussians import BoostStep, Gaussians, gaps, log_mixture, nodes, one_gaussian
+from klimb.boosting.gaussians import BoostStep, Gaussians, gaps, log_mixture, moments, nodes, one_gaussian
 from klimb.boosting.refine import EvaluatedMixture
 from klimb.boosting.target import Target, show
 from klimb.boosting.transforms import Above, Below, Interval, Real, Transform, TransformedBlocks
@@ -142,16 +142,12 @@ class Cut:
     def bound(self) -> float:
         if self.inside < 0.25 * LEAST_INSIDE:
             return -np.inf
-        share = self.share[self.inner] / self.inside
-        return float(share @ self.residual)
+        return float(self.share[self.inner] @ self.residual / self.inside)
 
     @property
     def overall(self) -> Gaussians:
         """One Gaussian with the mean and covariance of the points inside."""
-        share = self.share[self.inner] / self.inside
-        mean = share @ self.X[self.inner]
-        centred = self.X[self.inner] - mean
-        cov = (centred * share[:, None]).T @ centred
+        mean, cov = moments(self.share[self.inner] / self.inside, self.X[self.inner])
         return one_gaussian(mean, np.linalg.cholesky(cov + 1e-12 * np.trace(cov) * np.eye(len(cov))))
 
     @property
@@ -287,9 +283,6 @@ def _with_excess(cut: Cut) -> tuple[Array, Gaussians]:
     root = cut.parts.roots[owner]
     white = np.linalg.norm((X - X[top]) @ cut.parts.inverse_roots[owner].T, axis=1)
     pull = excess * np.exp(-0.5 * white**2)
-    pull /= pull.sum()
-    mean = pull @ X
-    centred = X - mean
-    cov = 0.7 * (centred * pull[:, None]).T @ centred + 0.15 * root @ root.T
-    parts = cut.parts.joined(Gaussians(mean[None], np.linalg.cholesky(cov)[None]))
-    return np.append(0.9 * cut.weights, 0.1), parts
+    mean, cov = moments(pull / pull.sum(), X)
+    new = one_gaussian(mean, np.linalg.cholesky(0.7 * cov + 0.15 * root @ root.T))
+    return np.append(0.9 * cut.weights, 0.1), cut.parts.joined(new)

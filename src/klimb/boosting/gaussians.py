@@ -110,6 +110,22 @@ def log_mixture(weights: Array, log_densities: Array) -> Array:
         return np.asarray(safe + np.log(np.exp(terms - safe).sum(axis=0)))
 
 
+def mixture_slopes(weights: Array, parts: Gaussians, X: Array) -> tuple[Array, Array]:
+    """log q and its gradient at the rows of ``X``."""
+    white = parts.whitened(X)
+    terms = parts.log_peaks[:, None] - 0.5 * np.einsum("knd,knd->kn", white, white)
+    log_q = log_mixture(weights, terms)
+    share = weights[:, None] * np.exp(np.minimum(terms - log_q, 50.0))
+    return log_q, -np.matmul(share[:, :, None] * white, parts.inverse_roots).sum(axis=0)
+
+
+def moments(share: Array, X: Array) -> tuple[Array, Array]:
+    """Mean and covariance of points with these shares."""
+    mean = share @ X
+    centred = X - mean
+    return mean, (centred * share[:, None]).T @ centred
+
+
 def divergence(new: Gaussians, old: Gaussians) -> Array:
     """KL(new_k || old_k), one per pair."""
     T = np.matmul(old.inverse_roots, new.roots)

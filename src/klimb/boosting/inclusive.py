@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from klimb.boosting.gaussians import Gaussians, log_mixture, one_gaussian, spread_draws, widened
+from klimb.boosting.gaussians import Gaussians, log_mixture, moments, one_gaussian, spread_draws, widened
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import smooth_log_weights
@@ -65,13 +65,10 @@ def _with_missing(mixture: tuple[Array, Gaussians], X: Array, log_w: Array) -> t
     missing = float(lacking.sum())
     if missing < LEAST_MISSING or np.count_nonzero(lacking) < 2 * (parts.dim + 1):
         return mixture
-    lacking /= missing
-    mean = lacking @ X
-    centred = X - mean
+    mean, cov = moments(lacking / missing, X)
     floor = parts.covariances[int(np.argmax(parts.log_densities(mean[None])[:, 0]))]
-    cov = (1.0 - PRIOR) * (centred * lacking[:, None]).T @ centred + PRIOR * floor
-    return (np.append((1.0 - missing) * weights, missing),
-            parts.joined(one_gaussian(mean, np.asarray(np.linalg.cholesky(cov)))))
+    new = one_gaussian(mean, np.asarray(np.linalg.cholesky((1.0 - PRIOR) * cov + PRIOR * floor)))
+    return np.append((1.0 - missing) * weights, missing), parts.joined(new)
 
 
 def _em(weights: Array, parts: Gaussians, X: Array, share: Array) -> tuple[Array, Gaussians]:

@@ -164,7 +164,6 @@ class Booster:
             if self.accept(better) < 0.25 * self.tol:
                 return
 
-
     def cover(self, n_components: int) -> None:
         """Where mass is missing outside q, try what the inclusive direction makes of it; the check decides.
 

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-from scipy.special import ndtr
 
 from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture
 from klimb.boosting.target import Target
@@ -18,6 +17,7 @@ from klimb.boosting.trust import CHECKED, CorrectedMixture, MixtureTrust, Weighe
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.lowdiscrepancy import normal_draws
+from klimb.numerics.mixtures import mixture_quantile
 
 DRAWS = 1 << 13  # for moments and quantiles without a closed form
 
@@ -102,14 +102,8 @@ class Mixture:
     @property
     def trace(self) -> dict[str, Any]:
         """Components, bound, its error, gaps, evaluations and weights after every accepted step."""
-        return {"n_components": [step.n_components for step in self.steps],
-                "bound": [step.bound for step in self.steps],
-                "bound_error": [step.bound_error for step in self.steps],
-                "gap": [step.gap for step in self.steps],
-                "duality_gap": [step.duality_gap for step in self.steps],
-                "n_values": [step.n_values for step in self.steps],
-                "n_gradients": [step.n_gradients for step in self.steps],
-                "weights": [step.weights for step in self.steps]}
+        names = ("n_components", "bound", "bound_error", "gap", "duality_gap", "n_values", "n_gradients", "weights")
+        return {name: [getattr(step, name) for step in self.steps] for name in names}
 
     def __repr__(self) -> str:
         return (f"Mixture({self.n_components} component{'s' * (self.n_components > 1)} in {self.dim} dimension"
@@ -206,19 +200,8 @@ class Mixture:
             raise InputError("p must lie between 0 and 1", f"{levels}", "Use 0.05 for 5%.")
         if self.inside < 1.0 or not self.target.coordinates.elementwise:
             return np.quantile(self._even, levels, axis=0)
-        free = np.stack([self._free_quantile(level) for level in levels])
-        return np.asarray(self.target.coordinates.to_user(free)[0])
-
-    def _free_quantile(self, level: float) -> Array:
-        from klimb.numerics.search import monotone_root
-
-        means, deviations = self.parts.means, self.parts.deviations
-
-        def rising(rows: Any, t: Array) -> Array:
-            return np.asarray(self.weights @ ndtr((t - means[:, rows]) / deviations[:, rows]) - level)
-
-        centre = self.weights @ means
-        return monotone_root(rising, centre, np.sqrt(self.weights @ (deviations**2 + (means - centre) ** 2)))
+        free = [mixture_quantile(self.weights, self.parts.means, self.parts.deviations, level) for level in levels]
+        return np.asarray(self.target.coordinates.to_user(np.stack(free))[0])
 
     def probability(self, event: Callable[[Array], Any], n: int = DRAWS) -> float:
         """P(event) under q: ``event`` takes an n x dim batch of draws and returns n truth values."""
@@ -287,10 +270,7 @@ class Mixture:
         if corrected:
             found = self.corrected
             draws = found.draws[np.random.default_rng(self.seed).choice(len(found.draws), size=n, p=found.weights)]
-        return arviz.from_dict({"posterior": {name: draws[None, :, j] for j, name in enumerate(self.names)}}) \
-            if _takes_groups(arviz) else arviz.from_dict({name: draws[None, :, j] for j, name in enumerate(self.names)})
-
-
-def _takes_groups(arviz: Any) -> bool:
-    """ArviZ 1 wants a dictionary of groups, earlier versions that of the posterior."""
-    return int(str(getattr(arviz, "__version__", "0")).split(".")[0]) >= 1
+        posterior = {name: draws[None, :, j] for j, name in enumerate(self.names)}
+        # ArviZ 1 wants a dictionary of groups, earlier versions that of the posterior.
+        groups = int(str(getattr(arviz, "__version__", "0")).split(".")[0]) >= 1
+        return arviz.from_dict({"posterior": posterior} if groups else posterior)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture, nodes, one_gaussian, step_of
+from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture, mixture_slopes, nodes, one_gaussian, step_of
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_optimize
@@ -153,7 +153,7 @@ def residual_peak(target: Target, weights: Array, parts: Gaussians, first: Gauss
 
     def objective(u: Array) -> tuple[float, Array]:
         value, slope = target.with_slopes(u[None], spread)
-        log_q, q_slope = _mixture_slope(weights, parts, u[None])
+        log_q, q_slope = mixture_slopes(weights, parts, u[None])
         if log_q[0] < floor:
             log_q, q_slope = np.array([floor]), np.zeros_like(q_slope)
         if not np.isfinite(value[0]):
@@ -181,18 +181,9 @@ def residual_peak(target: Target, weights: Array, parts: Gaussians, first: Gauss
     return one_gaussian(eta, root)
 
 
-def _mixture_slope(weights: Array, parts: Gaussians, X: Array) -> tuple[Array, Array]:
-    """log q and its gradient at the rows of ``X``."""
-    white = parts.whitened(X)
-    terms = parts.log_densities(X)
-    log_q = log_mixture(weights, terms)
-    share = weights[:, None] * np.exp(np.minimum(terms - log_q, 50.0))
-    return log_q, -np.matmul(share[:, :, None] * white, parts.inverse_roots).sum(axis=0)
-
-
 def _mixture_hessian(weights: Array, parts: Gaussians, x: Array, scale: Array) -> Array:
     h = 1e-5 * scale
     steps = np.diag(h)
-    slopes = _mixture_slope(weights, parts, np.concatenate([x + steps, x - steps]))[1]
+    slopes = mixture_slopes(weights, parts, np.concatenate([x + steps, x - steps]))[1]
     H = (slopes[: len(x)] - slopes[len(x) :]) / (2.0 * h[:, None])
     return np.asarray(0.5 * (H + H.T))

@@ -11,7 +11,7 @@ from typing import final
 
 import numpy as np
 
-from klimb.boosting.gaussians import Gaussians, gaps, log_mixture, widened
+from klimb.boosting.gaussians import Gaussians, gaps, log_mixture, moments, widened
 from klimb.boosting.refine import EvaluatedMixture
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
@@ -176,13 +176,11 @@ def _around_nodes(fit: EvaluatedMixture, pool: Pool) -> tuple[list[tuple[Array, 
 
 
 def _moments(X: Array, share: Array, root: Array) -> tuple[Array, Array]:
-    mean = share @ X
-    centred = X - mean
+    mean, cov = moments(share, X)
     # Few points carry the excess: shrink towards the owner's covariance by what they are worth.
     worth = 1.0 / float(share @ share)
     trust = worth / (worth + X.shape[1] + 1.0)
-    cov = trust * (centred * share[:, None]).T @ centred + ((1.0 - trust) * 0.5 + FLOOR) * root @ root.T
-    return mean, np.linalg.cholesky(cov)
+    return mean, np.linalg.cholesky(trust * cov + ((1.0 - trust) * 0.5 + FLOOR) * root @ root.T)
 
 
 def _along_directions(fit: EvaluatedMixture, k: int) -> list[tuple[Array, Array]]:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from klimb.boosting.gaussians import Gaussians, divergence, log_mixture
+from klimb.boosting.gaussians import Gaussians, divergence, log_mixture, mixture_slopes
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_optimize
@@ -76,12 +76,7 @@ class EvaluatedMixture:
 
     def log_q_slopes(self, k: int) -> Array:
         """L_k' grad log q at the nodes of component k, S x D."""
-        X = self.points[k]
-        white = self.parts.whitened(X)
-        terms = self.parts.log_densities(X)
-        share = self.weights[:, None] * np.exp(terms - self.log_q[k])
-        slopes = -np.matmul(share[:, :, None] * white, self.parts.inverse_roots).sum(axis=0)
-        return np.asarray(slopes @ self.parts.roots[k])
+        return np.asarray(mixture_slopes(self.weights, self.parts, self.points[k])[1] @ self.parts.roots[k])
 
     def take(self, index: Index) -> EvaluatedMixture:
         """The components ``index``, their weights normalised."""
@@ -140,8 +135,7 @@ def improve(target: Target, fit: EvaluatedMixture, *, rounds: int, gain: float, 
             kept = moved[~spoilers[moved]]
             trial = _kept(fit, trial, kept)
             weighing = ProximalObjective(trial, 0)
-            y = weighing.minimiser()
-            trial = weighing.mixture(y)
+            trial = weighing.mixture(weighing.minimiser())
             won = trial.bound - fit.bound + model.correction(x, kept)
         rho = fit.rho.copy()
         rho[spoilers] = np.minimum(rho[spoilers] * RISE, MOST_RHO)
@@ -337,4 +331,3 @@ def average_hessians(slopes: Array, nodes: Array) -> Array:
     H = 0.5 * (H + H.transpose(0, 2, 1))
     found, basis = np.linalg.eigh(H)
     return np.asarray(np.matmul(basis * np.minimum(found, 0.0)[:, None, :], basis.transpose(0, 2, 1)))
-

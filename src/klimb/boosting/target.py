@@ -97,11 +97,10 @@ class Target:
             if not callable(function) and (function is not None or name == "log_density"):
                 raise InputError(f"{name} must be a function", type(function).__name__,
                                  "Pass a callable that takes a point of length dim or an n x dim batch.")
-        self.coordinates = coordinates or TransformedBlocks.real(dim)
+        self.coordinates = coordinates or TransformedBlocks.of(None, dim)
         self.n_values = self.n_gradients = 0
         self.dim = self.coordinates.n_free  # of u
         self.has_gradient = gradient is not None
-        self.has_hessian = hessian is not None
         point = np.zeros(self.dim) if near is None else np.asarray(near, dtype=np.float64)
         probes = self._probes(point)
         if gradient is None:
@@ -132,8 +131,7 @@ class Target:
             raise InputError("log_density must be a number below infinity at every point (or -inf outside the support)",
                              f"{raw[i]} at {show(X[i])}",
                              "Return -inf outside the support; work with logs to avoid overflow.")
-        found = raw + log_jacobian
-        return np.asarray(found)
+        return np.asarray(raw + log_jacobian)
 
     def with_slopes(self, U: Array, scale: Array, *, far: bool = False) -> tuple[Array, Array]:
         """log p and its gradient at the rows of ``U``; ``scale`` sets the steps of differences (one per coordinate).

@@ -76,9 +76,45 @@ class Real(Transform):
         return slope
 
 
+class HalfLine(Transform):
+    """x on one side of ``edge``: x = edge + sign exp(sign u), a rising function of u."""
+
+    elementwise = True
+    sign: float = 1.0
+
+    @property
+    @abstractmethod
+    def edge(self) -> float:
+        """Where the half line begins, or ends where ``sign`` is -1."""
+
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.edge):
+            raise InputError(f"{type(self).__name__} needs a finite edge", f"{self.edge}",
+                             "Use Real() where there is no edge.")
+
+    def _log_slope(self, U: Array) -> Array:
+        """log dx/du, which exp keeps positive and finite."""
+        return np.clip(self.sign * U, -700.0, 700.0)
+
+    def forward(self, U: Array) -> tuple[Array, Array]:
+        log_slope = self._log_slope(U)
+        nearest = np.nextafter(self.edge, self.sign * np.inf)
+        X = self.edge + self.sign * np.exp(log_slope)
+        return np.maximum(X, nearest) if self.sign > 0 else np.minimum(X, nearest), log_slope.sum(axis=1)
+
+    def inverse(self, X: Array) -> Array:
+        return np.asarray(self.sign * np.log(np.maximum(self.sign * (X - self.edge), EDGE)))
+
+    def inside(self, X: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        return np.asarray((self.sign * (X - self.edge) > 0).all(axis=1))
+
+    def pull_back(self, U: Array, slope: Array) -> Array:
+        return np.asarray(slope * np.exp(self._log_slope(U)) + self.sign)
+
+
 @final
 @dataclass(frozen=True)
-class Positive(Transform):
+class Positive(HalfLine):
     """x > 0 by x = exp(u).
 
     >>> x, log_jacobian = Positive().forward(np.array([[0.0], [np.log(2.0)]]))
@@ -87,25 +123,12 @@ class Positive(Transform):
     """
 
     size: int = 1
-    elementwise = True
-
-    def forward(self, U: Array) -> tuple[Array, Array]:
-        U = np.clip(U, -700.0, 700.0)  # exp stays positive and finite
-        return np.exp(U), U.sum(axis=1)
-
-    def inverse(self, X: Array) -> Array:
-        return np.log(np.maximum(X, EDGE))
-
-    def inside(self, X: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return np.asarray((X > 0).all(axis=1))
-
-    def pull_back(self, U: Array, slope: Array) -> Array:
-        return np.asarray(slope * np.exp(np.clip(U, -700.0, 700.0)) + 1.0)
+    edge = 0.0
 
 
 @final
 @dataclass(frozen=True)
-class Above(Transform):
+class Above(HalfLine):
     """x > low by x = low + exp(u); ``Above(0.0)`` is `Positive`.
 
     >>> Above(2.0).forward(np.array([[0.0]]))[0].item()
@@ -114,29 +137,15 @@ class Above(Transform):
 
     low: float
     size: int = 1
-    elementwise = True
 
-    def __post_init__(self) -> None:
-        if not np.isfinite(self.low):
-            raise InputError("Above needs a finite low", f"{self.low}", "Use Real() where there is no edge.")
-
-    def forward(self, U: Array) -> tuple[Array, Array]:
-        X, log_jacobian = Positive(self.size).forward(U)
-        return np.maximum(self.low + X, np.nextafter(self.low, np.inf)), log_jacobian
-
-    def inverse(self, X: Array) -> Array:
-        return Positive(self.size).inverse(X - self.low)
-
-    def inside(self, X: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return Positive(self.size).inside(X - self.low)
-
-    def pull_back(self, U: Array, slope: Array) -> Array:
-        return Positive(self.size).pull_back(U, slope)
+    @property
+    def edge(self) -> float:
+        return self.low
 
 
 @final
 @dataclass(frozen=True)
-class Below(Transform):
+class Below(HalfLine):
     """x < high by x = high - exp(-u), a rising function of u.
 
     >>> Below(2.0).forward(np.array([[0.0]]))[0].item()
@@ -145,24 +154,11 @@ class Below(Transform):
 
     high: float
     size: int = 1
-    elementwise = True
+    sign = -1.0
 
-    def __post_init__(self) -> None:
-        if not np.isfinite(self.high):
-            raise InputError("Below needs a finite high", f"{self.high}", "Use Real() where there is no edge.")
-
-    def forward(self, U: Array) -> tuple[Array, Array]:
-        X, log_jacobian = Positive(self.size).forward(-U)
-        return np.minimum(self.high - X, np.nextafter(self.high, -np.inf)), log_jacobian
-
-    def inverse(self, X: Array) -> Array:
-        return -Positive(self.size).inverse(self.high - X)
-
-    def inside(self, X: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return Positive(self.size).inside(self.high - X)
-
-    def pull_back(self, U: Array, slope: Array) -> Array:
-        return -Positive(self.size).pull_back(-U, -slope)
+    @property
+    def edge(self) -> float:
+        return self.high
 
 
 @final
@@ -185,7 +181,7 @@ class Interval(Transform):
                              "Use Above(low) or Below(high) for a half-line.")
 
     def forward(self, U: Array) -> tuple[Array, Array]:
-        share, rest, width = _logistic(U), _logistic(-U), self.high - self.low
+        share, rest, width = expit(U), expit(-U), self.high - self.low
         # From the nearer end, so that x never rounds to an end while u is moderate.
         X = np.where(U < 0, self.low + width * share, self.high - width * rest)
         return X, np.sum(np.log(width) + _log_logistic(U) + _log_logistic(-U), axis=1)
@@ -198,7 +194,7 @@ class Interval(Transform):
         return np.asarray(((self.low < X) & (self.high > X)).all(axis=1))
 
     def pull_back(self, U: Array, slope: Array) -> Array:
-        share, rest = _logistic(U), _logistic(-U)
+        share, rest = expit(U), expit(-U)
         return np.asarray(slope * (self.high - self.low) * share * rest + rest - share)
 
 
@@ -272,7 +268,7 @@ class Simplex(Transform):
     def pull_back(self, U: Array, slope: Array) -> Array:
         t = self._breaks(U)
         X, _ = self.forward(U)
-        take, leave = _logistic(t), _logistic(-t)
+        take, leave = expit(t), expit(-t)
         # d x_k / d t_k = x_k (1 - take_k), and d x_j / d t_k = -x_j take_k for the shares j > k that are left.
         pulled = X * slope
         after = np.cumsum(pulled[:, ::-1], axis=1)[:, ::-1][:, 1:]
@@ -294,14 +290,10 @@ class TransformedBlocks:
         self.elementwise = all(block.elementwise for block in self.blocks)
 
     @classmethod
-    def real(cls, dim: int) -> TransformedBlocks:
-        return cls([Real(dim)])
-
-    @classmethod
     def of(cls, transform: Any, dim: int) -> TransformedBlocks:
         """From None, one transform for all, or a list of blocks (transforms or their names)."""
         if transform is None:
-            return cls.real(dim)
+            return cls([Real(dim)])
         if isinstance(transform, (str, Transform)):
             transform = [transform] * dim if isinstance(transform, str) else [transform]
         names = {"real": Real(), "positive": Positive()}
@@ -371,10 +363,6 @@ def points(value: Any, name: str, dim: int) -> Array:
         raise InputError(f"{name} must be a point of length {dim} or rows of such points", f"shape {np.shape(value)}",
                          "Check dim.")
     return array
-
-
-def _logistic(t: Array) -> Array:
-    return np.asarray(expit(t))
 
 
 def _log_logistic(t: Array) -> Array:

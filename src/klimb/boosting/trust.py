@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
 
-from klimb.boosting.gaussians import log_mixture, spread_draws, widened
+from klimb.boosting.gaussians import log_mixture, moments, spread_draws, widened
 from klimb.boosting.proposals import BEYOND, THIN
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_deeper
@@ -132,10 +132,8 @@ class Weighed:
     def corrected(self) -> CorrectedMixture:
         smoothed = self.defended
         w = smoothed.normalised
-        mean = w @ self.X
-        centred = self.X - mean
-        return CorrectedMixture(mean, (centred * w[:, None]).T @ centred, smoothed.log_mean, smoothed.log_mean_error,
-                                smoothed.khat, smoothed.effective, self.X, w)
+        return CorrectedMixture(*moments(w, self.X), smoothed.log_mean, smoothed.log_mean_error, smoothed.khat,
+                                smoothed.effective, self.X, w)
 
     @property
     def gap(self) -> float:

@@ -46,6 +46,10 @@ class Emission(ABC):
         plates = self.component.plates
         return plates[1] if len(plates) > 1 else 1
 
+    def _each(self, counts: Array) -> Array:
+        """Numbers of the classes (K) for every copy of the component."""
+        return np.broadcast_to(counts[:, None], (len(counts), self.width)).reshape(self.component.plates)
+
     @abstractmethod
     def _statistics(self, x: Array) -> tuple[Array, Array]: ...
 
@@ -62,28 +66,12 @@ class Emission(ABC):
 
 
 @final
-class FullNormal(Emission):
-    """Vectors, each class with its own precision matrix."""
+class VectorNormal(Emission):
+    """Vectors, each class with its own precision matrix, or all with one (``tied``)."""
 
     @property
-    def width(self) -> int:
-        return int(self.component.conditional.natural(NetworkState())[0].shape[-1])
-
-    def _statistics(self, x: Array) -> tuple[Array, Array]:
-        return values_and_products(x)
-
-    def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
-        Lm, mLm, L, log_det = moments
-        return np.hstack([Lm, -0.5 * packed(L, twice=True)]), -0.5 * mLm, 0.5 * log_det
-
-    def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
-        D = self.width
-        return sums[:, :D], -0.5 * scaled, -0.5 * unpacked(sums[:, D:], D), 0.5 * counts
-
-
-@final
-class TiedNormal(Emission):
-    """Vectors, all classes with one precision matrix."""
+    def tied(self) -> bool:
+        return self.component.family is families.TiedNormalWishart
 
     @property
     def n_classes(self) -> int:
@@ -91,19 +79,23 @@ class TiedNormal(Emission):
 
     @property
     def width(self) -> int:
-        return int(self.component.conditional.natural(NetworkState())[0].shape[1])
+        return int(self.component.conditional.natural(NetworkState())[0].shape[-1])
 
     def _statistics(self, x: Array) -> tuple[Array, Array]:
-        return values_and_products(x)
+        """Rows with the products of their entries behind them, and the constant of a normal density."""
+        i, j = np.tril_indices(x.shape[1])
+        return np.hstack([x, x[:, i] * x[:, j]]), np.full(len(x), -x.shape[1] * HALF_LOG_2PI)
 
     def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
         Lm, mLm, L, log_det = moments
-        shared = np.broadcast_to(-0.5 * packed(L, twice=True), (len(Lm), L.shape[0] * (L.shape[0] + 1) // 2))
-        return np.hstack([Lm, shared]), -0.5 * mLm, np.full(len(Lm), 0.5 * log_det)
+        products = -0.5 * packed(L, twice=True)
+        each = np.broadcast_to(products, (len(Lm), products.shape[-1]))
+        return np.hstack([Lm, each]), -0.5 * mLm, np.broadcast_to(0.5 * log_det, len(Lm))
 
     def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
         D = self.width
-        return sums[:, :D], -0.5 * scaled, -0.5 * unpacked(sums[:, D:].sum(0), D), np.asarray(0.5 * counts.sum())
+        products, numbers = (sums[:, D:].sum(0), counts.sum()) if self.tied else (sums[:, D:], counts)
+        return sums[:, :D], -0.5 * scaled, -0.5 * unpacked(products, D), np.asarray(0.5 * numbers)
 
 
 @final
@@ -118,9 +110,8 @@ class DiagonalNormal(Emission):
         return np.hstack([tm, -0.5 * tau]), -0.5 * tm2.sum(1), 0.5 * log_tau.sum(1)
 
     def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
-        shape, D = self.component.plates, self.width
-        s, n = (np.broadcast_to(part[:, None], (len(part), D)).reshape(shape) for part in (scaled, counts))
-        return sums[:, :D].reshape(shape), -0.5 * s, -0.5 * sums[:, D:].reshape(shape), 0.5 * n
+        linear, squares = (part.reshape(self.component.plates) for part in np.hsplit(sums, 2))
+        return linear, -0.5 * self._each(scaled), -0.5 * squares, 0.5 * self._each(counts)
 
 
 @final
@@ -137,9 +128,7 @@ class PoissonCounts(Emission):
         return log_rate, np.zeros(len(rate)), -rate.sum(1)
 
     def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
-        shape = self.component.plates
-        n = np.broadcast_to(counts[:, None], (len(counts), self.width)).reshape(shape)
-        return sums.reshape(shape), -n
+        return sums.reshape(self.component.plates), -self._each(counts)
 
 
 @final
@@ -155,9 +144,8 @@ class ZeroOne(Emission):
         return one - zero, np.zeros(len(zero)), zero.sum(1)
 
     def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
-        shape = self.component.plates
-        n = np.broadcast_to(counts[:, None], (len(counts), self.width)).reshape(shape)
-        return sums.reshape(shape), n - sums.reshape(shape)
+        ones = sums.reshape(self.component.plates)
+        return ones, self._each(counts) - ones
 
 
 @final
@@ -188,8 +176,8 @@ class WordCounts(Emission):
 
 
 EMISSIONS: dict[type[Family], type[Emission]] = {
-    families.NormalWishart: FullNormal,
-    families.TiedNormalWishart: TiedNormal,
+    families.NormalWishart: VectorNormal,
+    families.TiedNormalWishart: VectorNormal,
     families.NormalGamma: DiagonalNormal,
     families.Gamma: PoissonCounts,
     families.Beta: ZeroOne,
@@ -211,7 +199,7 @@ class MixtureEmission:
             raise InputError("the components of a mixture need a plate, one copy per class", f"{component!r}",
                              "Give it plates=(K,).")
         self.gate, self.emission, self.scale = gate, kind(component), scale
-        normal = kind in (FullNormal, TiedNormal, DiagonalNormal)
+        normal = kind in (VectorNormal, DiagonalNormal)
         if scale is not None and not (normal and scale.family is families.Gamma):
             raise InputError("scale must be a gamma variable, for normal components", f"{scale!r} with {component!r}",
                              "gamma(df / 2, df / 2, plates=(N,)) makes the components Student-t.")
@@ -281,12 +269,6 @@ class MixtureData(Evidence):
             return 0.5 * self.emission.width * count, np.einsum("nk,nk->n", shares, self._parts(state)[0])
         heavy = shares if self.scale is None else shares * state.moments(self.scale)[1][:, None]
         return self.emission.message(np.asarray((self.statistics.T @ heavy).T), heavy.sum(0), shares.sum(0))
-
-
-def values_and_products(x: Array) -> tuple[Array, Array]:
-    """Rows with the products of their entries behind them, and the constant of a normal density."""
-    i, j = np.tril_indices(x.shape[1])
-    return np.hstack([x, x[:, i] * x[:, j]]), np.full(len(x), -x.shape[1] * HALF_LOG_2PI)
 
 
 def mixture(gate: Variable, component: Variable, *, scale: Variable | None = None) -> MixtureEmission:

@@ -103,11 +103,14 @@ def add(first: Naturals, *more: Naturals) -> Naturals:
     return tuple(total)
 
 
-def prior_state(variables: Iterable[Variable]) -> NetworkState:
-    """Every variable at its prior, given its parents at theirs."""
+def prior_state(variables: Iterable[Variable], start: Mapping[Variable, Family] | None = None) -> NetworkState:
+    """Every variable at its prior, given its parents at theirs, or where ``start`` puts it."""
     state = NetworkState()
     for variable in ancestors(variables):
         state.set(variable, variable.conditional.member(variable.conditional.natural(state)))
+    for variable, factor in (start or {}).items():
+        _check_start(variable, factor, state)
+        state.set(variable, factor)
     return state
 
 
@@ -205,10 +208,7 @@ def fit(*evidence: Evidence, step: ProximalPoint | None = None, start: Mapping[V
     """
     network = Network(evidence)
     step = step or ProximalPoint()
-    state = prior_state(network.variables)
-    for variable, factor in (start or {}).items():
-        check_start(variable, factor, state)
-        state.set(variable, factor)
+    state = prior_state(network.variables, start)
     order = _order(network, start or {})
     begin, bound, gain, status = perf_counter(), network.bound(state), np.inf, Status.MAX_ITER
     rows = [Iteration(0, bound, np.inf, 1.0, "start", 0.0, 0, 0)]
@@ -340,7 +340,7 @@ def _order(network: Network, start: Mapping[Variable, Family]) -> tuple[Variable
     return tuple(v for v in backwards if v not in start) + tuple(v for v in backwards if v in start)
 
 
-def check_start(variable: Variable, factor: Family, state: NetworkState) -> None:
+def _check_start(variable: Variable, factor: Family, state: NetworkState) -> None:
     """An `InputError` unless a starting factor fits its variable."""
     if variable not in state:
         raise InputError("start must name variables of the network", f"{variable!r}", "Check what was observed.")

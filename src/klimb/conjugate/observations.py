@@ -28,15 +28,12 @@ class ObservedVariable(Evidence):
             raise InputError(f"{variable.name} must be normal or categorical to be observed", f"{variable!r}",
                              "Use poisson(rate), bernoulli(p), mixture(gate, component) or potential(site, predictor).")
         self.conditional, self.variables = conditional, conditional.variables
-        x = np.asarray(values, dtype=float)
+        x, present = _seen(values, f"the data of {variable.name}")
         plates = common_plates(f"the data of {variable.name}", x.shape, conditional.plates)
         if plates != conditional.plates:
             raise InputError(f"the data of {variable.name} must have its plates {conditional.plates}",
                              f"shape {x.shape}", "Declare plates=data.shape.")
-        missing = np.isnan(x)
-        self.weight = np.broadcast_to((~missing).astype(float), plates) if missing.any() else np.ones(())
-        x = np.where(missing, 0.0, x)
-        as_float(x, f"the data of {variable.name}")
+        self.weight = np.ones(()) if present.all() else np.broadcast_to(present, plates)
         x = np.broadcast_to(x, plates)
         if isinstance(conditional, NormalGiven):
             self.x: Naturals = (x, x * x)
@@ -54,48 +51,42 @@ class ObservedVariable(Evidence):
 
 
 @final
-class PoissonData(Evidence):
+class LinearData(Evidence):
+    """Data whose log density is linear in the two mean parameters of one variable: first, second, and the rest."""
+
+    def __init__(self, view: View, weight: Array, first: Array, second: Array, rest: Array) -> None:
+        self.view, self.variables = view, (view.variable,)
+        plates = common_plates(view.variable.name, view.plates, weight.shape, first.shape, second.shape)
+        self.said = tuple(np.broadcast_to(weight * part, plates) for part in (first, second))
+        self.constant = float(np.broadcast_to(weight * rest, plates).sum())
+
+    def expected_log(self, state: NetworkState) -> float:
+        pairs = zip(self.said, self.view.moments(state), strict=True)
+        return float(sum((said * known).sum() for said, known in pairs)) + self.constant
+
+    def message(self, to: Variable, state: NetworkState) -> Naturals:
+        return self.view.collect(self.said)
+
+
+def _poisson_data(rate: View, exposure: Array, values: Any) -> LinearData:
     """Counts with a gamma rate times a known exposure."""
-
-    def __init__(self, rate: View, exposure: Array, values: Any) -> None:
-        y = np.asarray(values, dtype=float)
-        missing = np.isnan(y)
-        self.y, self.weight = as_float(np.where(missing, 0.0, y), "counts"), (~missing).astype(float)
-        if np.any(self.y < 0) or np.any(self.y != np.floor(self.y)):
-            bad = tuple(int(i) for i in np.argwhere((self.y < 0) | (self.y != np.floor(self.y)))[0])
-            raise InputError("counts must be whole numbers from 0 on", f"{self.y[bad]} at index {bad}", "Round them.")
-        self.rate, self.exposure, self.variables = rate, exposure, (rate.variable,)
-        self.plates = common_plates(rate.variable.name, y.shape, rate.plates, exposure.shape)
-
-    def expected_log(self, state: NetworkState) -> float:
-        log_rate, rate = self.rate.moments(state)
-        terms = self.y * (log_rate + np.log(self.exposure)) - self.exposure * rate - gammaln(self.y + 1.0)
-        return float((self.weight * np.broadcast_to(terms, self.plates)).sum())
-
-    def message(self, to: Variable, state: NetworkState) -> Naturals:
-        parts = np.broadcast_arrays(self.weight * self.y, -self.weight * self.exposure, np.empty(self.plates))
-        return self.rate.collect(tuple(parts[:2]))
+    y, weight = _seen(values, "counts")
+    refuse((y < 0) | (y != np.floor(y)), y, "counts must be whole numbers from 0 on", "Round them.")
+    return LinearData(rate, weight, y, -exposure, y * np.log(exposure) - gammaln(y + 1.0))
 
 
-@final
-class BernoulliData(Evidence):
+def _bernoulli_data(probability: View, values: Any) -> LinearData:
     """Zeros and ones with a beta probability."""
+    y, weight = _seen(values, "bernoulli data")
+    refuse((y != 0) & (y != 1), y, "bernoulli data must be 0 or 1", "Code them as 0 and 1.")
+    return LinearData(probability, weight, y, 1.0 - y, np.zeros(()))
 
-    def __init__(self, probability: View, values: Any) -> None:
-        y = np.asarray(values, dtype=float)
-        missing = np.isnan(y)
-        self.y, self.weight = np.where(missing, 0.0, y), (~missing).astype(float)
-        refuse((self.y != 0) & (self.y != 1), self.y, "bernoulli data must be 0 or 1", "Code them as 0 and 1.")
-        self.probability, self.variables = probability, (probability.variable,)
-        self.plates = common_plates(probability.variable.name, y.shape, probability.plates)
 
-    def expected_log(self, state: NetworkState) -> float:
-        one, zero = self.probability.moments(state)
-        return float((self.weight * np.broadcast_to(self.y * one + (1 - self.y) * zero, self.plates)).sum())
-
-    def message(self, to: Variable, state: NetworkState) -> Naturals:
-        parts = np.broadcast_arrays(self.weight * self.y, self.weight * (1 - self.y), np.empty(self.plates))
-        return self.probability.collect(tuple(parts[:2]))
+def _seen(values: Any, name: str) -> tuple[Array, Array]:
+    """Finite data, zero where they are missing, and 0 or 1 for whether they are there."""
+    y = np.asarray(values, dtype=float)
+    missing = np.isnan(y)
+    return as_float(np.where(missing, 0.0, y), name), (~missing).astype(float)
 
 
 @final
@@ -237,7 +228,7 @@ def poisson(rate: Variable | View, exposure: Any = 1.0) -> Observable:
     """
     view = as_view(rate)
     _needs(view, Gamma, "the rate of poisson", "potential(sites.Poisson(), predictor) takes a linear predictor")
-    return Observable(lambda y: PoissonData(view, as_float(exposure, "exposure"), y))
+    return Observable(lambda y: _poisson_data(view, as_float(exposure, "exposure"), y))
 
 
 def bernoulli(probability: Variable | View) -> Observable:
@@ -251,7 +242,7 @@ def bernoulli(probability: Variable | View) -> Observable:
     """
     view = as_view(probability)
     _needs(view, Beta, "the probability of bernoulli", "potential(sites.Logistic(), predictor) takes a predictor")
-    return Observable(lambda y: BernoulliData(view, y))
+    return Observable(lambda y: _bernoulli_data(view, y))
 
 
 def potential(site: Site, predictor: Any) -> Observable:

@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.conjugate.families import Family, Naturals
-from klimb.conjugate.loop import Fitted, Network, add, ancestors, check_start, divergence, prior_state, remaining, sweep
+from klimb.conjugate.loop import Fitted, Network, add, ancestors, divergence, prior_state, remaining, sweep
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
 from klimb.errors import InputError
 from klimb.infer.result import History, Iteration, Status
@@ -76,10 +76,7 @@ def fit_batches(make: Callable[[Any], Evidence | Sequence[Evidence]], batches: I
     CONVERGED 2.995
     """
     step = step or Stochastic()
-    state = prior_state(shared)
-    for variable, factor in (start or {}).items():
-        check_start(variable, factor, state)
-        state.set(variable, factor)
+    state = prior_state(shared, start)
     family = ancestors(shared)
     store: dict[int, _Batch] = {}
     begin, bound, gain = perf_counter(), -np.inf, np.inf

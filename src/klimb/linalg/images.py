@@ -117,7 +117,7 @@ def wavelet(shape: int | Sequence[int], name: str = "haar", *, levels: int | Non
     True
     """
     grid = _grid(shape)
-    halvings = min(_halvings(n) for n in grid)
+    halvings = min((n & -n).bit_length() - 1 for n in grid)  # powers of two in the lengths
     chosen = min(4, halvings) if levels is None else levels
     if not _is_count(chosen) or chosen > halvings:
         raise InputError(f"wavelet needs 1 <= levels <= {halvings} for the shape {grid}" if halvings else
@@ -160,10 +160,6 @@ def _moments(name: Any) -> int:
     if not isinstance(name, str) or name not in known:
         raise InputError(f'wavelet must be "haar" or "db1" to "db{_MOST_MOMENTS}"', repr(name), "Choose one of these.")
     return known[name]
-
-
-def _halvings(n: int) -> int:
-    return (n & -n).bit_length() - 1
 
 
 def _grid(shape: int | Sequence[int]) -> tuple[int, ...]:

@@ -205,7 +205,7 @@ def as_design(X: Any, name: str) -> DesignMatrix:
     if hasattr(X, "tocsr"):
         return _sparse_design(X, name)
     values = as_float(X, name, ndim=2)
-    _check_not_empty(values.shape, name)
+    check_not_empty(values.shape, name)
     if values.size >= LARGE and values.shape[1] >= WIDE and np.count_nonzero(values) <= MOSTLY_ZERO * values.size:
         from scipy.sparse import csr_matrix
 
@@ -218,7 +218,7 @@ def as_design(X: Any, name: str) -> DesignMatrix:
 def _sparse_design(X: Any, name: str) -> DesignMatrix:
     matrix = X.tocsr().astype(np.float64)
     matrix.sum_duplicates()
-    _check_not_empty(matrix.shape, name)
+    check_not_empty(matrix.shape, name)
     check_finite_csr(matrix, name)
     if worth_pairing(matrix):
         return PairedDesign(matrix)
@@ -227,7 +227,8 @@ def _sparse_design(X: Any, name: str) -> DesignMatrix:
     return SparseDesign(matrix)
 
 
-def _check_not_empty(shape: tuple[int, ...], name: str) -> None:
+def check_not_empty(shape: tuple[int, ...], name: str) -> None:
+    """An `InputError` unless this is the shape of a matrix with rows and columns."""
     if len(shape) != 2 or 0 in shape:
         raise InputError(f"{name} must have at least one row and one column", f"shape {shape}", "Pass some data.")
 
@@ -250,9 +251,7 @@ class CsrDesign(DesignMatrix):
         product = np.zeros(self.shape[0]) if times is None else self.times(times)
         if root.ndim == 2:
             return self._norms(root), product
-        squares = self.values.copy()
-        squares.data = squares.data**2
-        return np.asarray(squares @ root**2), product
+        return np.asarray(with_data(self.values, self.values.data**2) @ root**2), product
 
     def _norms(self, root: Array) -> Array:
         """|x_i' S|^2 in blocks of rows."""
@@ -276,9 +275,8 @@ class SparseDesign(CsrDesign):
     """Any sparsity."""
 
     def weighted_gram(self, gamma: Array) -> Array:
-        scaled = self.values.copy()
-        scaled.data = scaled.data * np.repeat(gamma, np.diff(scaled.indptr))
-        return np.asfortranarray((self._transpose @ scaled).toarray())
+        scaled = self.values.data * np.repeat(gamma, np.diff(self.values.indptr))
+        return np.asfortranarray((self._transpose @ with_data(self.values, scaled)).toarray())
 
     def subset(self, rows: npt.NDArray[np.intp]) -> SparseDesign:
         return SparseDesign(self.values[rows])
@@ -314,6 +312,11 @@ class PairedDesign(CsrDesign):
 
     def subset(self, rows: npt.NDArray[np.intp]) -> PairedDesign:
         return PairedDesign(self.values[rows])
+
+
+def with_data(matrix: Any, data: Any) -> Any:
+    """A CSR matrix with other entries at the same positions, which are shared."""
+    return scipy_sparse.csr_matrix((data, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 def worth_pairing(matrix: Any) -> bool:

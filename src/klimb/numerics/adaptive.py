@@ -202,13 +202,8 @@ def bounded_average(function: Integrand, m: Array, v: Array) -> Array:
             if rows.size == 0:
                 break
         if rows.size:
-            out[rows] = _of_rows(function, m, v, rows)
+            out[rows] = gaussian_average(lambda part, f, rows=rows: function(rows[part], f), m[rows], v[rows], 1)[0]
     return out
-
-
-def _of_rows(function: Integrand, m: Array, v: Array, rows: Rows) -> Array:
-    average: Array = gaussian_average(lambda part, f: function(rows[part], f), m[rows], v[rows], 1)[0]
-    return average
 
 
 # Breaks in standard deviations: beyond 10 only where a function grows like an exponential of f.

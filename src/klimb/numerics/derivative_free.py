@@ -8,17 +8,15 @@ g is integrated by adaptive panels after a quadratic through m - s, m, m + s is 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
-from numpy.polynomial import chebyshev
 
 from klimb.numerics.adaptive import Rows, gaussian_average
 from klimb.numerics.arrays import Array
+from klimb.numerics.special import Triple, chebyshev_rule
 
 # values(rows, f) -> g at the Q x L points f; column l belongs to datum rows[l], rows never fall.
 Values = Callable[[Rows, Array], Array]
-Triple = tuple[Array, Array, Array]
 
 _DEGREE = 16
 _WIDEST = 0.5  # first radius that is tried: sites have features of size 1
@@ -29,17 +27,6 @@ _SAFE = 10.0  # standard deviations within the radius, so that the Gaussian's ma
 _FAR = 9.6  # standard deviations
 _LOWEST = -1e300
 _NOISE = 4.0 * np.finfo(np.float64).eps
-
-
-@cache
-def _interpolation() -> tuple[Array, Array, Array]:
-    """Chebyshev nodes on [-1, 1], the matrix from values there to Chebyshev coefficients, and that to powers."""
-    k = np.arange(_DEGREE + 1)
-    angle = np.pi * (k + 0.5) / (_DEGREE + 1)
-    to_coefficients = 2.0 / (_DEGREE + 1) * np.cos(np.outer(k, angle))
-    to_coefficients[0] *= 0.5
-    powers = [chebyshev.cheb2poly(row) for row in np.eye(_DEGREE + 1)]
-    return np.cos(angle), to_coefficients, np.array([np.pad(row, (0, _DEGREE + 1 - len(row))) for row in powers])
 
 
 def derivative_free_moments(values: Values, m: Array, v: Array) -> Triple:
@@ -69,9 +56,9 @@ def _fill(values: Values, rest: Rows, m: Array, s: Array, out: Array) -> None:
 
 def _patch(values: Values, rows: Rows, m: Array, s: Array, radius: float) -> tuple[np.ndarray, Array]:
     """Whether g is smooth on [m - radius, m + radius], and the moments of its interpolant."""
-    nodes, to_coefficients, to_powers = _interpolation()
+    nodes, to_coefficients, to_powers = chebyshev_rule(_DEGREE)
     g = values(rows, m + radius * nodes[:, None])
-    coefficients = to_coefficients @ g
+    coefficients = to_coefficients.T @ g
     size = np.abs(g).max(axis=0)
     noise = _NOISE * size
     smooth = (np.abs(coefficients[-4:]) <= noise).all(axis=0) & np.isfinite(size)

@@ -115,23 +115,14 @@ def log_interval_derivatives(a: Array, b: Array) -> Triple:
     tail = (left > 0.0) | (width < 2.0)
     short, seen = (fall < 5.0) & (width < 1.5), fall < 38.0
     value, slope, curvature = np.empty_like(left), np.empty_like(left), np.empty_like(left)
-    for rule, chosen in ((_short, tail & short), (_long, tail & seen & ~short), (_half_line, tail & ~seen),
-                         (_around, ~tail)):
+    rules = ((lambda a, width: _truncated(a, width, 10), tail & short),
+             (lambda a, width: _truncated(a, width, 24), tail & seen & ~short),
+             (lambda a, width: log_ndtr_derivatives(-a), tail & ~seen),
+             (_around, ~tail))
+    for rule, chosen in rules:
         if chosen.any():
             value[chosen], slope[chosen], curvature[chosen] = rule(left[chosen], width[chosen])
     return value, np.where(mirrored, -slope, slope), curvature
-
-
-def _half_line(a: Array, width: Array) -> Triple:
-    return log_ndtr_derivatives(-a)
-
-
-def _short(a: Array, width: Array) -> Triple:
-    return _truncated(a, width, 10)
-
-
-def _long(a: Array, width: Array) -> Triple:
-    return _truncated(a, width, 24)
 
 
 def _truncated(a: Array, width: Array, nodes: int) -> Triple:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 import numpy as np
 
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_optimize
 
 Objective: TypeAlias = Callable[[Array], tuple[float, Array]]
 
@@ -96,8 +97,6 @@ def _line(objective: Objective, x: Array, value: float, gradient: Array, step: A
 
 def _limited(objective: Objective, x: Array, lower: Array, upper: Array, tol: float, max_iter: int) -> Climbed:
     """The same with a curvature of limited memory."""
-    import scipy.optimize
-
     best: list[tuple[float, Array, Array]] = []
     count = 0
 
@@ -111,9 +110,8 @@ def _limited(objective: Objective, x: Array, lower: Array, upper: Array, tol: fl
             best[:] = [(value, at.copy(), gradient)]
         return -value, -gradient
 
-    minimize: Any = scipy.optimize.minimize
-    minimize(negative, x, jac=True, method="L-BFGS-B", bounds=list(zip(lower, upper, strict=True)),
-             options={"maxiter": max_iter, "gtol": tol, "ftol": 1e-9, "maxcor": 20})
+    scipy_optimize.minimize(negative, x, jac=True, method="L-BFGS-B", bounds=list(zip(lower, upper, strict=True)),
+                            options={"maxiter": max_iter, "gtol": tol, "ftol": 1e-9, "maxcor": 20})
     if not best:
         return Climbed(x, -np.inf, np.zeros_like(x), False, count)
     value, at, gradient = best[0]

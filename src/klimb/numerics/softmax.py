@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from scipy.special import ndtr, wrightomega
@@ -34,7 +34,7 @@ from scipy.special import ndtr, wrightomega
 from klimb.numerics.adaptive import Rows
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import threads_for
-from klimb.numerics.special import Index
+from klimb.numerics.special import Index, chebyshev_rule
 from klimb.numerics.tilted import tilted
 
 EULER = 0.57721566490153286061  # the mean of G
@@ -131,8 +131,7 @@ class GumbelNormal:
 def gumbel_normal() -> GumbelNormal:
     """The table."""
     n_bins = int(np.ceil((BEND - LEFT + BEND * np.log(RIGHT / BEND)) / WIDTH))
-    in_t, in_v = _points(DEGREE), _points(SMOOTH_DEGREE)
-    fit_t, fit_v, to_powers = _fit(in_t, DEGREE), _fit(in_v, SMOOTH_DEGREE), _chebyshev_to_powers(DEGREE)
+    (in_t, fit_t, to_powers), (in_v, fit_v, _) = chebyshev_rule(DEGREE), chebyshev_rule(SMOOTH_DEGREE)
     place = LEFT + WIDTH * (np.arange(n_bins)[:, None] + 0.5 * (in_t + 1.0))
     t = np.where(place < BEND, place, BEND * np.exp(np.maximum(place - BEND, 0.0) / BEND))
     blocks = []
@@ -143,25 +142,6 @@ def gumbel_normal() -> GumbelNormal:
         coefficients[np.abs(coefficients) < NOISE] = 0.0  # powers would magnify them
         blocks.append(np.swapaxes(coefficients @ to_powers, 1, 2).reshape(SMOOTH_DEGREE + 1, -1))
     return GumbelNormal(np.stack(blocks), n_bins)
-
-
-def _points(degree: int) -> Array:
-    return np.asarray(np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1)))
-
-
-def _fit(x: Array, degree: int) -> Array:
-    """Values at Chebyshev points (rows) to coefficients (columns)."""
-    V = np.polynomial.chebyshev.chebvander(x, degree) * (2.0 / (degree + 1))
-    V[:, 0] *= 0.5
-    return np.asarray(V)
-
-
-def _chebyshev_to_powers(degree: int) -> Array:
-    out = np.zeros((degree + 1, degree + 1))
-    for k in range(degree + 1):
-        unit: Any = np.eye(degree + 1)[k]
-        out[k, : k + 1] = np.polynomial.chebyshev.cheb2poly(unit)[: k + 1]
-    return out
 
 
 def _by_quadrature(t: Array, v: float) -> Array:

@@ -160,6 +160,16 @@ def log_cosh_even(x: Array) -> tuple[Array, Array, Array, Array]:
 
 
 @lru_cache(maxsize=8)
+def chebyshev_rule(degree: int) -> tuple[Array, Array, Array]:
+    """Chebyshev points on [-1, 1], values there (rows) to coefficients (columns), and coefficients to powers."""
+    points = np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1))
+    to_coefficients = np.polynomial.chebyshev.chebvander(points, degree) * (2.0 / (degree + 1))
+    to_coefficients[:, 0] *= 0.5
+    powers = [np.polynomial.chebyshev.cheb2poly(row) for row in np.eye(degree + 1)]
+    return points, to_coefficients, np.array([np.pad(row, (0, degree + 1 - len(row))) for row in powers])
+
+
+@lru_cache(maxsize=8)
 def hermite(n: int) -> tuple[Array, Array]:
     """Nodes and weights of Gauss-Hermite quadrature for the standard normal."""
     z, weight = np.polynomial.hermite_e.hermegauss(n)

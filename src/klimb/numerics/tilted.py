@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from klimb.numerics.adaptive import Panels, Rows, graded_panels, integrate
 from klimb.numerics.arrays import Array
+from klimb.numerics.special import HALF_LOG_2PI
 
 # log_factor(rows, f) -> (g, g', g'') at the Q x L points f; column l belongs to datum rows[l], rows never fall.
 LogFactor = Callable[[Rows, Array], tuple[Array, Array, Array]]
@@ -32,7 +33,6 @@ _STEP = 0.4  # first step of the trapezoidal rule in local standard deviations: 
 _HALF_NODES = 24  # nodes on each side at the first level: 9.6 local standard deviations
 _LEVELS = 3  # halvings of the step before the adaptive panels take over
 _AGREE = 1e-7
-_HALF_LOG_TWO_PI = 0.5 * np.log(2.0 * np.pi)
 
 
 @final
@@ -298,7 +298,7 @@ def _from_sums(lanes: _Lanes, sums: Array) -> Tilted:
     z = sums[0]
     x_mean, x_square = sums[1:3] / z
     ratio, shift = lanes.unit / lanes.s, lanes.shift / lanes.s
-    log_z = (lanes.g - 0.5 * shift * shift) + (np.log(z) + np.log(ratio) - _HALF_LOG_TWO_PI)
+    log_z = (lanes.g - 0.5 * shift * shift) + (np.log(z) + np.log(ratio) - HALF_LOG_2PI)
     x_variance = np.maximum(x_square - x_mean * x_mean, 0.0)
     # d log Z/dm = (E_t f - m)/v and d2 log Z/dm2 = (Var_t f - v)/v^2: exact where the site dominates.
     slope = (shift + ratio * x_mean) / lanes.s

@@ -57,7 +57,7 @@ class MatrixFactorisation:
     @property
     def rank(self) -> int:
         """Directions whose share of the signal is more than a thousandth of the largest."""
-        size = _signal(self.rows, self.columns)
+        size = (self.rows.mean**2).mean(0) * (self.columns.mean**2).mean(0)  # sum over entries of (u_k v_k)^2
         return int((size > 1e-3 * size.max()).sum())
 
     def predict(self, i: Any, j: Any) -> tuple[Array, Array]:
@@ -86,15 +86,20 @@ def matrix_factorisation(i: Any, j: Any, values: Any, rank: int, *, site: Site |
     >>> print(model.rank)
     1
     """
-    first, second = np.asarray(i), np.asarray(j)
-    y = as_float(values, "values", ndim=1)
-    if first.shape != y.shape or second.shape != y.shape or len(y) == 0:
-        raise InputError("i, j and values must be vectors of one length", f"{first.shape}, {second.shape}, {y.shape}",
-                         "One entry of the matrix each.")
-    N, D = shape or (int(first.max()) + 1, int(second.max()) + 1)
+    first, second, y, (N, D) = _entries(i, j, values, "values", shape)
     by_row = np.lexsort((second, first))  # entries of one row together: what they read stays in cache
     first, second, y = first[by_row], second[by_row], y[by_row]
     return _fitted(N, D, rank, y, site, seed, tol, max_iter, callback, (first, second))
+
+
+def _entries(i: Any, j: Any, values: Any, name: str, shape: tuple[int, int] | None
+             ) -> tuple[Any, Any, Array, tuple[int, int]]:
+    """Rows, columns and values of the entries that were seen, and the shape of the matrix."""
+    first, second, y = np.asarray(i), np.asarray(j), as_float(values, name, ndim=1)
+    if first.shape != y.shape or second.shape != y.shape or len(y) == 0:
+        raise InputError(f"i, j and {name} must be vectors of one length", f"{first.shape}, {second.shape}, {y.shape}",
+                         "One entry of the matrix each.")
+    return first, second, y, shape or (int(first.max()) + 1, int(second.max()) + 1)
 
 
 def probabilistic_pca(X: Any, rank: int, *, seed: int = 0, tol: float = 1e-6, max_iter: int = 500
@@ -190,11 +195,6 @@ def _moved(factor: Family, dual: Array) -> MultivariateNormal:
     return MultivariateNormal.from_natural((linear @ dual.T, dual @ half @ dual.T))
 
 
-def _signal(rows: MultivariateNormal, columns: MultivariateNormal) -> Array:
-    """Size of each direction's contribution, sum over entries of (u_k v_k)^2 by the means."""
-    return np.asarray((rows.mean**2).mean(0) * (columns.mean**2).mean(0))
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class CountFactorisation:
@@ -246,15 +246,11 @@ def poisson_factorisation(i: Any, j: Any, counts: Any, rank: int, *, variance: f
     >>> found.converged, bool((np.diff(found.bounds) > -1e-9).all())
     (True, True)
     """
-    first, second, y = np.asarray(i), np.asarray(j), as_float(counts, "counts", ndim=1)
-    if first.shape != y.shape or second.shape != y.shape or len(y) == 0:
-        raise InputError("i, j and counts must be vectors of one length", f"{first.shape}, {second.shape}, {y.shape}",
-                         "One entry of the matrix each.")
+    first, second, y, sizes = _entries(i, j, counts, "counts", shape)
     if y.min() < 0 or (y != np.floor(y)).any():
         raise InputError("counts must be whole and not negative", f"{y[np.argmin(y)]:g}", "Check the entries.")
     if rank < 1 or not variance > 0:
         raise InputError("rank must be at least 1 and variance positive", f"{rank}, {variance}", "Such as 3 and 1.0.")
-    sizes = shape or (int(first.max()) + 1, int(second.max()) + 1)
     rng = np.random.default_rng(seed)
     sides = [_Side(0.3 * rng.standard_normal((n, rank)), np.tile(0.1 * variance * np.eye(rank), (n, 1, 1)))
              for n in sizes]

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from klimb.errors import NotPositiveDefiniteError
+from klimb.linalg.matrix import with_data
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import StackedOperator
 from klimb.linalg.operators.base import BLOCK_DOUBLES, Operator, as_row_indices
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, threads_for, triangular_inverse
-from klimb.numerics.lazy import blas, lapack, scipy_sparse
+from klimb.numerics.lazy import blas, lapack
 
 PAIRS_AT_A_TIME = 2**20
 GATHER_COST = 100  # flops of a dense product that one gathered entry of the covariance costs
@@ -63,9 +64,7 @@ class PrimalFactorisation(Factorisation):
         return np.asarray(lapack.dpotrs(self._lower, scale * rhs, lower=1)[0] * scale)
 
     def variances(self, B: Operator) -> Array:
-        matrix: Any = B.explicit
-        if matrix is None:
-            matrix = B.dense()
+        matrix = _stored(B)
         with threads_for(len(self._scale)):
             if hasattr(matrix, "tocsr"):
                 pairs = float((np.diff(matrix.indptr).astype(float) ** 2).sum())
@@ -154,7 +153,7 @@ class DualFactor(Factorisation):
                 if operator is B:
                     return self._own(begin, end)
                 begin = end
-            return self._others(B)
+            return self._subtracted(_stored(B))
 
     def _own(self, begin: int, end: int) -> Array:
         """v_i = k_ii - |L^-1 G^1/2 k_i|^2 for rows of A itself, in the form that keeps most digits.
@@ -197,9 +196,6 @@ class DualFactor(Factorisation):
         if self._inverse is None:
             self._inverse = triangular_inverse(self._lower.copy(order="F"))
         return self._inverse
-
-    def _others(self, B: Operator) -> Array:
-        return self._subtracted(_stored(B))
 
     def _subtracted(self, matrix: Any) -> Array:
         """k_ii - |L^-1 G^1/2 B d^-1 b_i|^2, no lower than what rounding can tell from zero."""
@@ -276,8 +272,7 @@ def _blocks(count: int, width: int) -> list[slice]:
 def _scaled(matrix: Any, columns: Array | None, rows: Array | None) -> Any:
     """A sparse matrix with its columns or rows multiplied by numbers; indices are shared, not copied."""
     data = matrix.data if columns is None else matrix.data * columns[matrix.indices]
-    data = data if rows is None else data * np.repeat(rows, np.diff(matrix.indptr))
-    return scipy_sparse.csr_matrix((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+    return with_data(matrix, data if rows is None else data * np.repeat(rows, np.diff(matrix.indptr)))
 
 
 def _product(left: Any, scale: Array, right: Any) -> Array:

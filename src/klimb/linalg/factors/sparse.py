@@ -9,6 +9,7 @@ import numpy as np
 
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.factors.dense import Factorisation
+from klimb.linalg.matrix import with_data
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators.base import Operator, SparseOperator
 from klimb.linalg.sparse_cholesky import SymbolicCholesky
@@ -22,7 +23,7 @@ def sparse_pattern(A: NormalMatrix) -> Any | None:
     for operator in A.operators:
         if not isinstance(operator, SparseOperator):
             return None
-        ones = _ones(operator.matrix)
+        ones = with_data(operator.matrix, np.ones_like(operator.matrix.data))
         total = total + ones.T @ ones
     return total.tocsc().sorted_indices()
 
@@ -79,10 +80,9 @@ class SparseFactorisation(Factorisation):
         """b'Z b from the entries of Z = A^-1 within the pattern; rows that need others are solved for."""
         if not isinstance(B, SparseOperator):
             return self._by_solves(B)
-        matrix, inverse = B.matrix.copy(), self._pattern.copy()
-        matrix.data = matrix.data * self._scale[matrix.indices]
+        matrix, inverse = with_data(B.matrix, B.matrix.data * self._scale[B.matrix.indices]), self._pattern.copy()
         inverse.data = self._factor.inverse_entries()
-        ones = _ones(matrix)
+        ones = with_data(matrix, np.ones_like(matrix.data))
         values = _row_sums(matrix @ inverse, matrix)
         other = np.flatnonzero(_row_sums(ones @ self._pattern, ones) < np.diff(matrix.indptr).astype(float) ** 2)
         if len(other):
@@ -95,12 +95,6 @@ class SparseFactorisation(Factorisation):
             rows = B.take(slice(begin, begin + 256)).dense()
             values[begin : begin + 256] = np.einsum("ij,ji->i", rows, self.solve(np.ascontiguousarray(rows.T)))
         return values
-
-
-def _ones(matrix: Any) -> Any:
-    ones = matrix.copy()
-    ones.data = np.ones_like(ones.data)
-    return ones
 
 
 def _row_sums(left: Any, right: Any) -> Array:

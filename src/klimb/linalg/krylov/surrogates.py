@@ -169,12 +169,8 @@ class SparsePart(SurrogateMatrix):
         return None if base is None else (self._factor.variances(B), base)
 
     @cached_property
-    def _inverse_diagonal(self) -> Array:
-        return self._factor.variances(SparseOperator(scipy_sparse.eye_array(self.size, format="csr")))
-
-    @property
     def inverse_diagonal(self) -> Array:
-        return self._inverse_diagonal
+        return self._factor.variances(SparseOperator(scipy_sparse.eye_array(self.size, format="csr")))
 
 
 def sparse_part(A: NormalMatrix) -> SparsePart | None:

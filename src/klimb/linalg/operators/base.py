@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.linalg.matrix import DenseDesign
+from klimb.linalg.matrix import DenseDesign, with_data
 from klimb.numerics.arrays import Array, finite_sum
 from klimb.numerics.lazy import scipy_sparse
 
@@ -203,10 +203,10 @@ class SparseOperator(Operator):
         return np.asarray(self.transpose @ W)
 
     def gram_diagonal(self, gamma: Array) -> Array:
-        return np.asarray(_squared(self.transpose) @ gamma)
+        return np.asarray(with_data(self.transpose, np.square(self.transpose.data)) @ gamma)
 
     def row_norms_squared(self, scale: Array) -> Array:
-        return np.asarray(_squared(self.matrix) @ scale)
+        return np.asarray(with_data(self.matrix, np.square(self.matrix.data)) @ scale)
 
     def gram(self, gamma: Array) -> Array:
         D = self.shape[1]
@@ -222,8 +222,7 @@ class SparseOperator(Operator):
         return self.transpose @ self._scaled(gamma)
 
     def _scaled(self, gamma: Array) -> Any:
-        weighted = self.matrix.data * np.repeat(gamma, np.diff(self.matrix.indptr))
-        return scipy_sparse.csr_matrix((weighted, self.matrix.indices, self.matrix.indptr), self.shape)
+        return with_data(self.matrix, self.matrix.data * np.repeat(gamma, np.diff(self.matrix.indptr)))
 
     def take(self, rows: Rows) -> SparseOperator:
         return SparseOperator(self.matrix[as_row_indices(rows, self.shape[0])])
@@ -249,7 +248,8 @@ class SingleOperator(Operator):
 
     def __init__(self, whole: SparseOperator) -> None:
         self._whole, self.shape = whole, whole.shape
-        self._matrix, self._transpose = _single(whole.matrix), _single(whole.transpose)
+        self._matrix, self._transpose = (with_data(matrix, matrix.data.astype(np.float32))
+                                         for matrix in (whole.matrix, whole.transpose))
 
     def _times(self, U: Array) -> Array:
         return np.asarray(self._matrix @ U.astype(np.float32), dtype=np.float64)
@@ -267,20 +267,9 @@ class SingleOperator(Operator):
         self._whole._count(block, expected, name)
 
 
-def _single(matrix: Any) -> Any:
-    """The matrix in single precision; the positions are shared."""
-    return scipy_sparse.csr_matrix((matrix.data.astype(np.float32), matrix.indices, matrix.indptr), matrix.shape)
-
-
-def _squared(matrix: Any) -> Any:
-    """The matrix of squares; the positions are shared."""
-    return scipy_sparse.csr_matrix((np.square(matrix.data), matrix.indices, matrix.indptr), matrix.shape)
-
-
 def stack_rows(matrices: Sequence[Any]) -> Any:
     """The matrices below each other, as CSR."""
-    rows: list[Any] = [scipy_sparse.csr_matrix(matrix) for matrix in matrices]
-    return scipy_sparse.vstack(rows, format="csr")
+    return scipy_sparse.vstack([scipy_sparse.csr_matrix(matrix) for matrix in matrices], format="csr")
 
 
 @final

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from klimb.errors import InputError
+from klimb.linalg.matrix import check_not_empty
 from klimb.linalg.operators.base import (
     DenseOperator,
     FunctionOperator,
@@ -42,7 +43,7 @@ def as_operator(X: Any, name: str) -> Operator:
     if np.iscomplexobj(values):
         values = as_real_pairs(np.atleast_1d(values))
     values = as_float(values, name, ndim=2)
-    _check_shape(values.shape, name)
+    check_not_empty(values.shape, name)
     return DenseOperator(values)
 
 
@@ -60,7 +61,7 @@ def _sparse(X: Any, name: str) -> Operator:
     if not matrix.has_canonical_format:
         matrix = matrix.copy() if matrix is X else matrix
         matrix.sum_duplicates()
-    _check_shape(matrix.shape, name)
+    check_not_empty(matrix.shape, name)
     check_finite_csr(matrix, name)
     return SparseOperator(matrix)
 
@@ -69,7 +70,7 @@ def _linear_operator(X: Any, name: str) -> Operator:
     stored = getattr(X, "A", None)
     if isinstance(stored, np.ndarray) or hasattr(stored, "tocsr"):
         return as_operator(stored, name)
-    _check_shape(X.shape, name)
+    check_not_empty(X.shape, name)
     dtype = np.dtype(X.dtype if X.dtype is not None else np.float64)
     operator = FunctionOperator(X.matmat, X.rmatmat, (int(X.shape[0]), int(X.shape[1])), name,
                                 complex_values=dtype.kind == "c")
@@ -135,8 +136,3 @@ def _as_array(X: Any, name: str) -> Array:
         raise InputError(f"{name} must be a matrix of numbers", f"{type(X).__name__} with entries {array.dtype}",
                          "Pass an array, a scipy.sparse matrix, a LinearOperator or a list of those.")
     return array
-
-
-def _check_shape(shape: tuple[int, ...], name: str) -> None:
-    if len(shape) != 2 or 0 in shape:
-        raise InputError(f"{name} must have at least one row and one column", f"shape {shape}", "Pass some data.")

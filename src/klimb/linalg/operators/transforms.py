@@ -107,7 +107,8 @@ class Convolution(Operator):
         size = int(np.prod(grid))
         self.shape = (size, size)
         extra = (0,) * len(grid) if periodic else tuple(n // 2 for n in kernel.shape)
-        self._padded = grid if periodic else tuple(_fast_length(n + e) for n, e in zip(grid, extra, strict=True))
+        self._padded = grid if periodic else tuple(
+            int(scipy_fft.next_fast_len(n + e, real=True)) for n, e in zip(grid, extra, strict=True))
         self._inside = (slice(None), *(slice(0, n) for n in grid))
         # The kernel on the grid, its middle at the origin; what leaves on one side comes in on the other.
         self._placed = np.zeros((1, *self._padded))
@@ -140,10 +141,6 @@ class Convolution(Operator):
 
     def row_norms_squared(self, scale: Array) -> Array:
         return np.maximum(self._filtered(scale, self._squared_response), 0.0)
-
-
-def _fast_length(n: int) -> int:
-    return int(scipy_fft.next_fast_len(n, real=True))
 
 
 @final
