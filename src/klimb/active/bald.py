@@ -219,14 +219,14 @@ def _narrow_logistic(m: Array, v: Array) -> Array:
     size = max(1, POINTS // z.size)
     for begin in range(0, m.size, size):
         part = slice(begin, begin + size)
-        centre, half = mean[part], 0.5 * v[part]
+        centre = mean[part]
         e = np.exp(centre)
         share = 1.0 / (1.0 + e)
         p, w = e * share, e * share * share
         _, average, _ = folded_moments(centre, v[part])
         # logit p - m for the averaged p, from the difference of the probabilities, to first order and its remainder
         with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
-            lift = _lift(centre, half, p, w, average)
+            lift = _lift(centre, p, w, average)
         offset = np.sqrt(v[part]) * z[:, None]
         gap = lift - offset  # t - s
         total = np.zeros_like(gap)
@@ -238,7 +238,7 @@ def _narrow_logistic(m: Array, v: Array) -> Array:
     return out
 
 
-def _lift(m: Array, half: Array, p: Array, w: Array, average: Array) -> Array:
+def _lift(m: Array, p: Array, w: Array, average: Array) -> Array:
     """t - m where sigmoid(t) = ``average``; (average - p) / w and two Newton steps on the exact equation."""
     lift = (average - p) / w
     for _ in range(3):

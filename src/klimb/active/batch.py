@@ -18,7 +18,6 @@ from klimb.active.pool import Index, Mask, row_vector, take_rows
 from klimb.active.scores import Candidates, ClassifierUncertainty, Score
 from klimb.active.shortlist import Shortlist
 from klimb.numerics.arrays import Array
-from klimb.sites.base import Site
 from klimb.sites.binary import Logistic, Probit
 
 PROBES = 32  # rows with the smallest |m| that say how close to a coin flip the best must be
@@ -35,7 +34,8 @@ def least_sure(score: Score, now: Marginals, free: Mask, first: Marginals) -> tu
     ``first`` are the marginals at the beginning of the batch.
     """
     before = now.before
-    if not isinstance(score, ClassifierUncertainty) or before is None or now.computed or not _symmetric(now.site):
+    symmetric = isinstance(plain_site(now.site), Logistic | Probit)
+    if not isinstance(score, ClassifierUncertainty) or before is None or now.computed or not symmetric:
         return None
     growth = now.drift().growth
     if not growth <= LOOSEST:
@@ -63,10 +63,6 @@ def _scores(now: Marginals, first: Marginals, rows: Index) -> Array:
         whole = first.at(rows)[1]
         share = np.divide(v, whole, out=np.ones_like(v), where=whole > 0.0)
     return ClassifierUncertainty().of(Candidates(now.site.rows(rows), m, v, share))
-
-
-def _symmetric(site: Site) -> bool:
-    return isinstance(plain_site(site), Logistic | Probit)
 
 
 def best_candidate(scores: Array, rows: Index) -> int:

@@ -8,7 +8,8 @@ are. It is exact where k reaches the number of columns, or of labels beside a pr
 
 from __future__ import annotations
 
-from typing import Any, final
+from functools import cached_property
+from typing import final
 
 import numpy as np
 
@@ -37,35 +38,28 @@ class KrylovBelief(Belief):
         self.mean, self.matrix, self.k = mean, matrix, min(k, matrix.size)
         self._preconditioner = simplest_preconditioner(matrix)
         self._seed = seed
-        self._root: Array | None = None
         self.n_pool_products = 0
 
     def times(self, vectors: Array) -> Array:
         return solve(self.matrix, vectors, preconditioner=self._preconditioner, tol=SOLVED).x
 
-    @property
+    @cached_property
     def root(self) -> Array:
         """R = Q L^-T of k columns: R R' <= V_w in the sense of quadratic forms."""
-        if self._root is None:
-            rng = np.random.default_rng(self._seed)
-            found = lanczos(self.matrix.times, self.matrix.size, self.k, rng=rng,
-                            start=rng.standard_normal((self.matrix.size, 1)))
-            inverse = triangular_inverse(cholesky(np.asfortranarray(found.T)))
-            self._root = np.asarray(found.basis @ inverse.T)
-        return self._root
+        rng = np.random.default_rng(self._seed)
+        found = lanczos(self.matrix.times, self.matrix.size, self.k, rng=rng,
+                        start=rng.standard_normal((self.matrix.size, 1)))
+        return np.asarray(found.basis @ triangular_inverse(cholesky(np.asfortranarray(found.T))).T)
 
     def variances(self, pool: DesignMatrix) -> Array:
         root = self.root
         self.n_pool_products += root.shape[1]
         v = np.empty(pool.shape[0])
         for rows in row_blocks(pool.shape[0], max(root.shape[1], pool.shape[1])):
-            part = times_each(pool, root) if rows == slice(0, pool.shape[0]) else _block(pool, rows) @ root
+            whole = rows == slice(0, pool.shape[0])
+            part = times_each(pool, root) if whole else take_rows(pool, np.arange(rows.start, rows.stop)) @ root
             np.einsum("ij,ij->i", part, part, out=v[rows])
         return v
-
-
-def _block(pool: DesignMatrix, rows: slice) -> Any:
-    return take_rows(pool, np.arange(rows.start, rows.stop))
 
 
 def krylov_belief(posterior: Posterior, rows: Index, k: int, seed: int = 0) -> KrylovBelief:

@@ -14,7 +14,7 @@ import numpy as np
 from klimb._files import whole_file
 from klimb.active.batch import best_row, greedy_batch, score_rows
 from klimb.active.belief import Belief, CrossProducts
-from klimb.active.inclusion import Inclusion, include
+from klimb.active.inclusion import Inclusion, include, plain_site
 from klimb.active.marginals import Marginals, Snapshot, Targets, WorkCounts
 from klimb.active.model import linear_model
 from klimb.active.pool import Index, Mask, as_pool, check_count, check_rows, fingerprint, take_rows
@@ -26,7 +26,6 @@ from klimb.linalg.matrix import DesignMatrix
 from klimb.numerics.arrays import Array, as_float
 from klimb.sites.base import Site
 from klimb.sites.binary import Logistic
-from klimb.sites.local import SuperGaussian
 from klimb.sites.prediction import Prediction
 
 STATE_VERSION = 1
@@ -269,9 +268,7 @@ class ActiveLearner:
 
     def predict(self, X: Any = None) -> Prediction:
         """The predictive distribution of the labels of the pool, or of new rows."""
-        m, v = self.marginals(X)
-        plain = self._site.site if isinstance(self._site, SuperGaussian) else self._site
-        return plain.predict(m, v)
+        return plain_site(self._site).predict(*self.marginals(X))
 
     def predict_proba(self, X: Any = None) -> Array:
         """Class probabilities, one row each: [P(y = 0 or -1), P(y = 1)] for binary sites."""
@@ -288,8 +285,7 @@ class ActiveLearner:
         m, v = (part[free] for part in self.marginals())
         if self._site.response != "classes":
             return float(v.mean())
-        plain = self._site.site if isinstance(self._site, SuperGaussian) else self._site
-        return float(np.mean(1.0 - plain.rows(free).class_probabilities(m, v).max(axis=1)))
+        return float(np.mean(1.0 - plain_site(self._site).rows(free).class_probabilities(m, v).max(axis=1)))
 
     # -- questions
 
@@ -364,8 +360,7 @@ class ActiveLearner:
     def _target_rows(self) -> Array:
         """The rows whose predictions matter, dense: those given, or some of the pool by the seed."""
         if self._targets is None:
-            chosen = np.sort(self._order[::-1][:DEFAULT_TARGETS])
-            rows = take_rows(self._pool, chosen)
+            rows = take_rows(self._pool, np.sort(self._order[::-1][:DEFAULT_TARGETS]))
         else:
             rows = take_rows(self._targets, np.arange(self._targets.shape[0]))
         return np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows)
@@ -384,9 +379,8 @@ class ActiveLearner:
         sites, prior = (None if part is None else [values.tolist() for values in part]
                         for part in (self._sites, self._prior_sites))
         return {"version": STATE_VERSION, "pool": fingerprint(self._pool), "seed": self._seed, "warm": self._warm,
-                "refit": self._refit,
-                "site": repr(self._site), "rows": list(self._rows), "labels": list(self._given), "sites": sites,
-                "prior_sites": prior}
+                "refit": self._refit, "site": repr(self._site), "rows": list(self._rows), "labels": list(self._given),
+                "sites": sites, "prior_sites": prior}
 
     def load_state(self, state: dict[str, Any]) -> Self:
         """Take the labels of a ``state_dict`` of a learner like this one; the next query is the same as there."""

@@ -217,10 +217,6 @@ class Marginals:
         self.counts.products += 1
         return self.pool.times(self.weights)
 
-    def means_at(self, rows: Index) -> Array:
-        """Means of some rows alone."""
-        return self.pool.subset(rows).times(self.weights)
-
     def at(self, rows: Index) -> tuple[Array, Array]:
         """Means and variances of some rows alone."""
         if self.computed:

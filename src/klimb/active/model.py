@@ -111,12 +111,8 @@ class PoolModel:
             sparsity = SuperGaussian(sparsity)
         identity = np.zeros((D, self.prior.n_weights))
         identity[np.arange(D), np.arange(D)] = 1.0
-        if hasattr(X, "tocsr"):
-            from scipy.sparse import csr_matrix, vstack
-
-            below: Any = vstack([X, csr_matrix(identity)], format="csr")
-        else:
-            below = np.concatenate([X, identity])
+        below: Any = np.concatenate([X, identity]) if not hasattr(X, "tocsr") else scipy_sparse.vstack(
+            [X, scipy_sparse.csr_matrix(identity)], format="csr")
         return below, Stack([(site, len(y)), (sparsity, D)]), np.concatenate([y, np.zeros(D)])
 
     def _start(self, latent: Weights, start: tuple[Array, Array], n: int) -> Posterior:

@@ -21,7 +21,7 @@ from klimb.linalg.matrix import (
 )
 from klimb.numerics.arrays import Array, as_float, finite_sum
 from klimb.numerics.dense import row_blocks
-from klimb.numerics.lazy import blas
+from klimb.numerics.lazy import blas, scipy_sparse
 
 Index: TypeAlias = npt.NDArray[np.intp]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -116,9 +116,7 @@ def _check_finite_rows(pool: DenseRows, name: str) -> None:
 
 def _sparse_pool(X: Any, intercept: bool, name: str) -> DesignMatrix:
     if intercept and X.shape[0] and X.shape[1]:
-        from scipy.sparse import csr_matrix, hstack
-
-        X = hstack([X, csr_matrix(np.ones((X.shape[0], 1)))], format="csr")
+        X = scipy_sparse.hstack([X, scipy_sparse.csr_matrix(np.ones((X.shape[0], 1)))], format="csr")
     if X.shape[1] > MOST_PAIRED:
         matrix = X.tocsr().astype(np.float64)
         matrix.sum_duplicates()
@@ -136,9 +134,7 @@ def labelled_rows(pool: DesignMatrix, rows: Index) -> DesignMatrix:
 
 def times_each(pool: DesignMatrix, vectors: Array) -> Array:
     """X vectors for several columns at once: one pass over the pool."""
-    if isinstance(pool, CsrDesign):
-        return np.asarray(pool.values @ vectors)
-    if isinstance(pool, DenseDesign):
+    if isinstance(pool, CsrDesign | DenseDesign):
         return np.asarray(pool.values @ vectors)
     out = np.empty((pool.shape[0], vectors.shape[1]))
     for rows in row_blocks(pool.shape[0], pool.shape[1]):
@@ -200,5 +196,3 @@ def check_rows(rows: Any, n: int, what: str) -> Index:
         again = int(np.setdiff1d(np.arange(index.size), first)[0])
         raise InputError(f"{what} must be distinct", f"row {index[again]} twice (index {again})", "Give each row once.")
     return index
-
-

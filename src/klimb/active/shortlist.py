@@ -27,6 +27,7 @@ from klimb.active.marginals import Drift, Marginals, Snapshot
 from klimb.active.pool import Index, Mask
 from klimb.active.scores import Candidates, Score
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import ndimage
 from klimb.sites.base import Site
 
 GRID = 48  # points in either direction
@@ -58,15 +59,18 @@ class Box:
 
     @cached_property
     def upper(self) -> Array:
-        """Bounds of the spline, one per cell."""
-        return _upper_bounds(self.coefficients)
+        """Bounds of the spline, one per cell: the largest coefficient that bears on it, knots being halved before."""
+        fine = np.pad(self.coefficients, 1, mode="reflect")  # a spline mirrored at its ends
+        for _ in range(HALVINGS):
+            fine = _halved(_halved(fine).T).T
+        for axis in (0, 1):
+            fine = np.lib.stride_tricks.sliding_window_view(fine, 4, axis=axis).max(axis=-1)
+        return np.asarray(fine + ROUNDING)
 
     def at(self, m: Array, log_v: Array) -> Array:
         """The spline at some points."""
-        from scipy.ndimage import map_coordinates
-
         places = self._places(m, log_v, GRID - 1)
-        return np.asarray(map_coordinates(self.coefficients, places, order=3, mode="mirror", prefilter=False))
+        return np.asarray(ndimage.map_coordinates(self.coefficients, places, order=3, mode="mirror", prefilter=False))
 
     def bounds(self, m: Array, log_v: Array) -> Array:
         """Numbers that the spline does not exceed, by one look-up each."""
@@ -138,32 +142,15 @@ class Box:
 
 def box_around(score: Score, site: Site, m: Array, log_v: Array) -> Box:
     """The spline over a box that holds these candidates, and some room."""
-    from scipy.ndimage import spline_filter
-
     edges = []
     for values in (m, log_v):
         wide = MARGIN * max(float(np.ptp(values)), 1.0)
         edges.append((float(values.min()) - wide, float(values.max()) + wide))
     x, y = (np.linspace(low, high, GRID) for low, high in edges)
     grid_m, grid_v = (part.ravel() for part in np.meshgrid(x, np.exp(y), indexing="ij"))
-    values = log_score(score, Candidates(site, grid_m, grid_v)).reshape(GRID, GRID)
+    values = np.log(np.maximum(score.of(Candidates(site, grid_m, grid_v)), SMALLEST)).reshape(GRID, GRID)
     low, high = (edges[0][0], edges[1][0]), (edges[0][1], edges[1][1])
-    return Box(score, site, low, high, np.asarray(spline_filter(values, order=3)))
-
-
-def log_score(score: Score, candidates: Candidates) -> Array:
-    """The logarithm that the spline follows."""
-    return np.log(np.maximum(score.of(candidates), SMALLEST))
-
-
-def _upper_bounds(coefficients: Array) -> Array:
-    """The largest coefficient that bears on each cell, after `HALVINGS` of the distance of knots."""
-    fine = np.pad(coefficients, 1, mode="reflect")  # a spline mirrored at its ends
-    for _ in range(HALVINGS):
-        fine = _halved(_halved(fine).T).T
-    for axis in (0, 1):
-        fine = np.lib.stride_tricks.sliding_window_view(fine, 4, axis=axis).max(axis=-1)
-    return np.asarray(fine + ROUNDING)
+    return Box(score, site, low, high, np.asarray(ndimage.spline_filter(values, order=3)))
 
 
 def _halved(rows: Array) -> Array:
@@ -251,7 +238,7 @@ class Shortlist:
                 if rows.size > MOST_AT_ONCE * len(free) or places.alone > MOST_ALONE * len(free):
                     return None
                 log_v = np.log(np.maximum(drift.growth * before.v[rows], SMALLEST))
-                rows = rows[box.bounds_up_to(now.means_at(rows), log_v) >= places.floor]
+                rows = rows[box.bounds_up_to(now.pool.subset(rows).times(now.weights), log_v) >= places.floor]
             if not rows.size:
                 return None
             places.alone += rows.size

@@ -22,6 +22,7 @@ class LazyModule:
 scipy_sparse: Any = LazyModule("scipy.sparse")
 scipy_fft: Any = LazyModule("scipy.fft")
 scipy_optimize: Any = LazyModule("scipy.optimize")
+ndimage: Any = LazyModule("scipy.ndimage")
 csgraph: Any = LazyModule("scipy.sparse.csgraph")
 blas: Any = LazyModule("scipy.linalg.blas")
 lapack: Any = LazyModule("scipy.linalg.lapack")

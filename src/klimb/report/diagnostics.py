@@ -39,7 +39,7 @@ def calibration(predicted: Any, variance: Any, y: Any, *, level: float = 0.9, la
     bins = [part for part in np.split(order, cuts) if len(part)]
     if len(bins) < 2:
         return None
-    half = _normal_quantile(0.5 + 0.5 * level)
+    half = float(ndtri(0.5 + 0.5 * level))
     center = [float(mean[part].mean()) for part in bins]
     sd = [float(np.sqrt(spread[part].sum())) / len(part) for part in bins]
     # The interval cannot leave the range that y itself cannot leave (0 to 1 for yes or no).
@@ -66,7 +66,7 @@ def pit_histogram(below: Any, at: Any, *, level: float = 0.9, bins: int = BINS) 
     edges = np.linspace(0.0, 1.0, bins + 1)
     density = np.diff(_cdf_of_pit(edges, low, high)) * bins
     # A bin of a calibrated model holds Binomial(n, 1 / bins) rows: by the normal approximation, never below nothing.
-    half = _normal_quantile(0.5 + 0.5 * level) * np.sqrt((bins - 1.0) / n)
+    half = float(ndtri(0.5 + 0.5 * level)) * np.sqrt((bins - 1.0) / n)
     coverage = []
     for nominal in (0.5, level):
         ends = np.array([0.5 - 0.5 * nominal, 0.5 + 0.5 * nominal])
@@ -93,9 +93,3 @@ def _cdf_of_pit(points: Array, low: Array, high: Array) -> Array:
     share = np.clip((points[:, None] - low) / wide, 0.0, 1.0)
     share[:, ~jump] = (low[~jump] < points[:, None]) | (points[:, None] >= 1.0)
     return np.asarray(share.mean(axis=1), dtype=float)
-
-
-def _normal_quantile(p: float) -> float:
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(p)

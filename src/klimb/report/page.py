@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from klimb.report import charts
 from klimb.report.records import Checks, CoefficientRow, Fact, FitReport, Loo, TrustSummary
-from klimb.report.style import PAGE_STYLE
-from klimb.report.svg import STYLE, escape
+from klimb.report.svg import CHART_STYLE, PAGE_STYLE, escape
 from klimb.report.text import coefficient_cells, fixed, percent, plain
 
 LOGO = ('<svg viewBox="0 0 40 24" aria-hidden="true"><path d="M2 22 13 7l6 8L28 3l10 19" fill="none"'
@@ -55,7 +54,7 @@ def page(report: FitReport) -> str:
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
             f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             f'<meta name="color-scheme" content="light dark">\n<meta name="generator" content="klimb">\n'
-            f"<style>\n{PAGE_STYLE}\n{STYLE}\n</style>\n</head>\n<body>\n<main>\n"
+            f"<style>\n{PAGE_STYLE}\n{CHART_STYLE}\n</style>\n</head>\n<body>\n<main>\n"
             f"{''.join(part for part in body if part)}</main>\n</body>\n</html>\n")
 
 

@@ -144,7 +144,7 @@ class PitHistogram:
 class HardRow:
     """A row the model finds hard to predict from the others."""
 
-    row: int  # counted from 1, as a spreadsheet without its header would
+    row: int  # counted from 0, as the page says
     observed: str
     predicted: str
     log_density: float

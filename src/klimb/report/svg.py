@@ -11,32 +11,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape as escape_html
+from pathlib import Path
 from typing import final
 
 from klimb.errors import width
 from klimb.report.text import visible
 
 CHARACTER = 6.3  # width of an average character at the font size of labels, with room
-
-STYLE = """
-.chart{display:block;width:100%;height:auto;overflow:visible;font:11px/1.2 var(--sans,system-ui,sans-serif)}
-.chart text{fill:var(--ink)} .chart text.soft{fill:var(--soft)} .chart text.name{font-size:11.5px}
-.chart .grid{stroke:var(--line);stroke-width:1} .chart .axis{stroke:var(--axis);stroke-width:1}
-.chart .ref{stroke:var(--soft);stroke-width:1.2;stroke-dasharray:4 3;fill:none}
-.chart .line{stroke:var(--mark);stroke-width:2.2;fill:none;stroke-linejoin:round;stroke-linecap:round}
-.chart .edge{stroke:var(--mark);stroke-width:.8;fill:none;opacity:.55;stroke-dasharray:1 2}
-.chart .band{fill:var(--mark);opacity:.16} .chart .whisker{stroke:var(--mark);stroke-width:2.2;stroke-linecap:round}
-.chart .dot{fill:var(--mark);stroke:var(--paper);stroke-width:1.2}
-.chart .arrow{fill:var(--mark)} .chart .rug{stroke:var(--ink);stroke-width:.7;opacity:.35}
-.chart .expect{stroke:var(--soft);stroke-width:7;opacity:.28;stroke-linecap:butt}
-.chart .bar{fill:var(--mark);opacity:.32;stroke:var(--mark);stroke-width:.8}
-""".strip()
-
-THEME = """
-:root,svg{--ink:#17242e;--soft:#5d6d79;--line:#e6ebee;--axis:#aab6be;--mark:#0c6a92;--paper:#ffffff}
-@media(prefers-color-scheme:dark){:root,svg{--ink:#e6edf1;--soft:#9aabb6;--line:#26333c;--axis:#51636f;--mark:#58b7dc;
---paper:#10181d}}
-""".strip()
+PAGE_STYLE, CHART_STYLE, CHART_THEME = (Path(__file__).with_name(f"{name}.css").read_text(encoding="utf-8").strip()
+                                        for name in ("page", "chart", "theme"))
 
 
 def escape(text: str) -> str:
@@ -172,7 +155,7 @@ class Panel:
 
 def standalone(chart: str) -> str:
     """A chart as a file of its own: with its style inside, light or dark as the viewer is."""
-    style = f'<style>{THEME}{STYLE}svg{{background:var(--paper)}}</style>'
+    style = f'<style>{CHART_THEME}{CHART_STYLE}svg{{background:var(--paper)}}</style>'
     head, _, rest = chart.partition(">")
     head = head.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{head}>{style}{rest}\n'

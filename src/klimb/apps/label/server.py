@@ -254,13 +254,12 @@ def _whole(value: object, name: str) -> int:
 def _files() -> dict[str, tuple[bytes, str]]:
     """The page itself. It holds nothing of the data: that comes by `Session.state`, to who has the token."""
     from klimb.report.page import LOGO
-    from klimb.report.style import PAGE_STYLE
-    from klimb.report.svg import STYLE
+    from klimb.report.svg import CHART_STYLE, PAGE_STYLE
 
     def read(name: str) -> str:
         return (ASSETS / name).read_text(encoding="utf-8")
 
-    style = "\n".join((PAGE_STYLE, STYLE, read("page.css")))
+    style = "\n".join((PAGE_STYLE, CHART_STYLE, read("page.css")))
     return {"/": (read("page.html").replace("@LOGO@", LOGO).encode(), "text/html; charset=utf-8"),
             "/page.css": (style.encode(), "text/css; charset=utf-8"),
             "/page.js": (read("page.js").encode(), "text/javascript; charset=utf-8"),
