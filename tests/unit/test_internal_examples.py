@@ -104,8 +104,7 @@ def test_formulas() -> None:
 
 
 def test_averages_over_normals() -> None:
-    from klimb.numerics.adaptive import Panels, bounded_average, gaussian_average, integrate
-    from klimb.numerics.derivative_free import derivative_free_moments
+    from klimb.numerics.adaptive import Panels, bounded_average, derivative_free_moments, gaussian_average, integrate
     from klimb.numerics.mixtures import mixture_moments, mixture_quantile
     from klimb.numerics.responses import (
         double_exponential_tilted,
@@ -249,7 +248,7 @@ def test_targets_and_blocks() -> None:
     from klimb.bridges.languages import gathered
     from klimb.priors import Beta
     from klimb.sites import Gaussian
-    from klimb.theta.bounded import BoundedParameter
+    from klimb.theta.base import BoundedParameter
 
     assert close(expected_gamma(Gaussian(scale=0.5), np.zeros(1), np.ones(1)), 4.0)
     assert as_pool([[1.0, 2.0], [3.0, 4.0]], intercept=True).times(np.array([0.0, 0.0, 5.0])).tolist() == [5.0, 5.0]
@@ -271,10 +270,9 @@ def test_targets_and_blocks() -> None:
 
 def test_words_and_shares_of_the_labelling_page() -> None:
     from klimb.apps.label.figures import Foreseen, _percent, check_curve, kappa, share
-    from klimb.apps.label.items import items_of, normal_form, spans, tf_idf
+    from klimb.apps.label.items import items_of, levels, normal_form, spans, tf_idf
     from klimb.apps.label.journal import csv_text, decode, encode, standing
     from klimb.apps.label.progress import LabelProgress
-    from klimb.apps.label.view import levels
 
     assert [_percent(x) for x in (0.0623, 0.0004, 0.0, 0.31)] == ["6.2%", "less than 0.1%", "0%", "31%"]
     assert (kappa(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0])), kappa(np.zeros(3), np.zeros(3))) == (0.5, None)

@@ -12,10 +12,10 @@ from klimb.numerics.adaptive import (
     KRONROD_NODES,
     KRONROD_WEIGHTS,
     Panels,
+    derivative_free_moments,
     gaussian_average,
     integrate,
 )
-from klimb.numerics.derivative_free import derivative_free_moments
 from klimb.numerics.responses import double_exponential_tilted, lognormal_moments, sigmoid_moments
 from klimb.numerics.search import highest_point, monotone_root, smallest_integer
 from klimb.numerics.tilted import tilted

@@ -12,8 +12,7 @@ from klimb.kernels.algebra import Product, Sum
 from klimb.kernels.base import Kernel
 from klimb.kernels.dot import Constant, Cosine, Linear, Polynomial, White
 from klimb.kernels.inducing_points import choose_inducing
-from klimb.kernels.periodic import Periodic
-from klimb.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
+from klimb.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
 
 # One parametrised test suite and the table in the documentation run over this registry.
 KERNELS: dict[str, type[Kernel]] = {

@@ -162,11 +162,12 @@ def log_cosh_even(x: Array) -> tuple[Array, Array, Array, Array]:
 @lru_cache(maxsize=8)
 def chebyshev_rule(degree: int) -> tuple[Array, Array, Array]:
     """Chebyshev points on [-1, 1], values there (rows) to coefficients (columns), and coefficients to powers."""
-    points = np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1))
-    to_coefficients = np.polynomial.chebyshev.chebvander(points, degree) * (2.0 / (degree + 1))
+    k = np.arange(degree + 1)
+    angle = np.pi * (k + 0.5) / (degree + 1)
+    to_coefficients = 2.0 / (degree + 1) * np.cos(np.outer(angle, k))  # a recurrence in k would lose digits
     to_coefficients[:, 0] *= 0.5
     powers = [np.polynomial.chebyshev.cheb2poly(row) for row in np.eye(degree + 1)]
-    return points, to_coefficients, np.array([np.pad(row, (0, degree + 1 - len(row))) for row in powers])
+    return np.cos(angle), to_coefficients, np.array([np.pad(row, (0, degree + 1 - len(row))) for row in powers])
 
 
 @lru_cache(maxsize=8)

@@ -10,9 +10,8 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.numerics.adaptive import Rows as Index
-from klimb.numerics.adaptive import gaussian_average
+from klimb.numerics.adaptive import derivative_free_moments, gaussian_average
 from klimb.numerics.arrays import Array, ArrayLike, as_float
-from klimb.numerics.derivative_free import derivative_free_moments
 from klimb.numerics.search import highest_point
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import SUPPORTS, Expectation, Response, Rows, Site, clean_data

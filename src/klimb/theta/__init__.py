@@ -1,8 +1,7 @@
 """The hyperparameters of a model as one vector theta without units, made of blocks that belong together."""
 
-from klimb.theta.base import ParameterBlock, PositiveParameter, RealParameter, RowKind, Scale, Theta
+from klimb.theta.base import BoundedParameter, ParameterBlock, PositiveParameter, RealParameter, RowKind, Scale, Theta
 from klimb.theta.blocks import Cutpoints, GroupCovariance, correlation_root, partial_correlations
-from klimb.theta.bounded import BoundedParameter
 
 __all__ = ["BoundedParameter", "Cutpoints", "GroupCovariance", "ParameterBlock", "PositiveParameter", "RealParameter",
            "RowKind", "Scale", "Theta", "correlation_root", "partial_correlations"]

@@ -4,6 +4,9 @@ A word is a run of letters, digits and the marks that belong to them, in any scr
 end it. Scripts that put no blanks between words (Chinese, Japanese, Thai, ...) are cut into overlapping pairs of
 characters, and an emoji is a word of its own. Upper and lower case, and the several ways in which Unicode can spell one
 character, are the same word.
+
+An item is shown as pieces of plain text, each with how far its words push the prediction. The page puts them on the
+screen as text, never as markup, so that nothing an item says can do anything.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -29,9 +33,12 @@ UNSPACED = "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u1000-\u109f\u1780-\u17d3\u3
            "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 EMOJI = "\u2600-\u27bf\U0001f300-\U0001faff"
 PLAIN = re.compile(r"[^\W_]+(?:'[^\W_]+)*")  # the words of a text of ASCII characters, found faster
-LONGEST = 64  # characters of a word: what is longer is no word, and only its beginning counts
+LONGEST_WORD = 64  # characters of a word: what is longer is no word, and only its beginning counts
 LARGEST_VOCABULARY = 50_000
 Index: TypeAlias = npt.NDArray[np.intp]
+Pushes: TypeAlias = Mapping[int, float]  # feature -> what it adds to the log odds of the label it is about
+LONGEST_SHOWN = 12_000  # characters that are shown before somebody asks for more
+STRENGTHS = ((0.04, 0.15), (0.12, 0.35), (0.3, 0.7))  # faint, clear, strong: log odds, and share of the largest push
 
 
 @cache
@@ -59,7 +66,7 @@ def spans(text: str) -> Iterator[tuple[str, int, int]]:
 
 def normal_form(word: str) -> str:
     """The spelling under which a word is counted."""
-    word = unicodedata.normalize("NFKC", word[:LONGEST]).casefold()
+    word = unicodedata.normalize("NFKC", word[:LONGEST_WORD]).casefold()
     return unicodedata.normalize("NFC", word.replace("\u2019", "'").replace("\u02bc", "'"))
 
 
@@ -286,3 +293,52 @@ def _fingerprint(texts: Sequence[str], columns: Mapping[str, Sequence[str]]) -> 
             digest.update(b"%d\n" % len(coded))
             digest.update(coded)
     return digest.hexdigest()
+
+
+def levels(pushes: Array, largest: float) -> npt.NDArray[np.intp]:
+    """-3 to 3: towards or away from the label, and how strongly, in itself and beside the largest push of the item."""
+    sizes = np.zeros(len(pushes), dtype=np.intp)
+    for least, share in STRENGTHS:
+        sizes += np.abs(pushes) >= max(least, share * largest)
+    return np.where(pushes > 0.0, sizes, -sizes)
+
+
+def segments(items: LabelItems, row: int, pushes: Pushes, longest: int | None = LONGEST_SHOWN,
+             ) -> tuple[list[tuple[str, int]], bool]:
+    """Pieces of the text with the strength of their push, and whether there is more of it."""
+    text = items.texts[row]
+    more = longest is not None and len(text) > longest
+    text = text[:longest]
+    if not text:
+        return [], False
+    if not pushes or items.vocabulary is None:
+        return [(text, 0)], more
+    # A character may belong to two words (pairs of Chinese characters overlap): it takes the sum of its shares.
+    pushed = np.zeros(len(text))
+    for column, start, end in items.vocabulary.columns_of(text):
+        pushed[start:end] += pushes.get(column, 0.0)
+    pieces, start = [], 0
+    for level, run in groupby(levels(pushed, _largest(pushes)).tolist()):
+        end = start + sum(1 for _ in run)
+        pieces.append((text[start:end], level))
+        start = end
+    return pieces, more
+
+
+def columns_shown(items: LabelItems, row: int, pushes: Pushes) -> list[tuple[str, str, int]]:
+    """Name, value and push of the columns beside the text."""
+    words = len(items.vocabulary.words) if items.vocabulary else 0
+    known = {items.names[column]: push for column, push in pushes.items() if column >= words}
+    sizes = levels(np.array([known.get(name, 0.0) for name in items.shown]), _largest(pushes)).tolist()
+    return [(name, cells[row], size) for (name, cells), size in zip(items.shown.items(), sizes, strict=True)]
+
+
+def _largest(pushes: Pushes) -> float:
+    return max(map(abs, pushes.values()), default=0.0)
+
+
+def preview(items: LabelItems, row: int, longest: int = 160) -> str:
+    """The beginning of an item on one line."""
+    text = items.texts[row] or ", ".join(f"{name} {cells[row]}" for name, cells in items.shown.items())
+    line = " ".join(text[: 4 * longest].split())
+    return line if len(line) <= longest else line[: longest - 1] + "…"

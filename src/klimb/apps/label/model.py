@@ -28,10 +28,9 @@ from scipy.special import expit
 
 from klimb.active import ActiveLearner
 from klimb.apps.label.figures import WINDOW, CurvePoint, kappa
-from klimb.apps.label.items import Index, LabelItems
+from klimb.apps.label.items import Index, LabelItems, Pushes
 from klimb.apps.label.journal import Settings
 from klimb.apps.label.progress import Order
-from klimb.apps.label.view import Pushes
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 

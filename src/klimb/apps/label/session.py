@@ -14,11 +14,10 @@ from datetime import UTC, datetime
 from typing import Any, final
 
 from klimb.apps.label.figures import CurvePoint, Foreseen, advice, check_curve, share, thinned
-from klimb.apps.label.items import LabelItems
+from klimb.apps.label.items import LabelItems, Pushes, columns_shown, preview, segments
 from klimb.apps.label.journal import Entry, Journal, NotSaved, Settings, of_kind
 from klimb.apps.label.model import Choice, Chooser
 from klimb.apps.label.progress import AnswerStep, LabelProgress, Order
-from klimb.apps.label.view import Pushes, columns_shown, preview, segments
 from klimb.errors import InputError
 
 HISTORY = 8  # labels given last that the page lists
