@@ -248,9 +248,6 @@ def _lift(m: Array, p: Array, w: Array, average: Array) -> Array:
     return np.asarray(np.nan_to_num(lift, nan=0.0, posinf=0.0, neginf=0.0))
 
 
-# -- any site with classes -------------------------------------------------------------------------------------------
-
-
 def _class_information(site: Site, m: Array, v: Array) -> Array:
     labels = site.labels()
     marginal = [site.log_predictive(np.full_like(m, label), m, v) for label in labels]

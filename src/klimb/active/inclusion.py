@@ -91,9 +91,6 @@ def unexplained(t: Array) -> Array:
         return np.where(small, near * series, np.log1p(t) - t / (1.0 + t))
 
 
-# -- the site's own oracle: Newton in two variables ------------------------------------------------------------------
-
-
 def _site(site: Site, y: Array, m: Array, v: Array, tol: float) -> tuple[Array, Array]:
     """(gamma, slope), by Newton in (m / sd, log v), data that are done leaving the field."""
     new_m, new_v = _start(site, y, m, v)
@@ -168,9 +165,6 @@ def _own_bound(e: Expectation, m: Array, v: Array, prior_m: Array, prior_v: Arra
     value = e.value - divergence
     value = np.where(value < np.inf, value, -np.inf)  # and where it is no number
     return value, ROUNDING * (1.0 + np.abs(e.value) + np.abs(divergence))
-
-
-# -- the local bound: one variable -----------------------------------------------------------------------------------
 
 
 def _local_site(site: SuperGaussian, y: Array, m: Array, v: Array) -> tuple[Array, Array]:

@@ -181,9 +181,6 @@ class Booster:
             self.accept(evaluated(self.target, weights, parts, self.fit.nodes), least=0.25 * self.tol)
 
 
-# -- the steps of it -------------------------------------------------------------------------------------------------
-
-
 def first_gaussian(target: Target, starts: Array, root: Array, tol: float, seed: int) -> EvaluatedMixture:
     """The best single Gaussian: from the highest mode that the climbs find, or from a point along the climb."""
     Z = nodes(node_count(target.dim), target.dim, seed)

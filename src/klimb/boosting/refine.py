@@ -173,9 +173,6 @@ def _trial(target: Target, fit: EvaluatedMixture, proposal: EvaluatedMixture, mo
     return replace(fit, weights=proposal.weights, parts=parts, values=values, slopes=slopes)
 
 
-# -- the model and its maximiser -------------------------------------------------------------------------------------
-
-
 @final
 class ProximalObjective:
     """Minus the modelled bound plus the proximal term, as a function of logits and of moves in whitened coordinates.

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from klimb.cli.shell import check_targets, emit, file_options, quiet_option, read_options, say
+from klimb.cli.shell import check_targets, file_options, quiet_option, read_options, say, write_text
 from klimb.errors import InputError, listed, no_column
 
 RESERVED = "suh"  # keys of the page itself: skip, undo, hide
@@ -199,43 +199,30 @@ def progress(quiet: bool) -> Any:
         if count % 10_000 == 0 else None
 
 
-# -- the table --------------------------------------------------------------------------------------------------------
-
-
 def write_export(journal: Path, out: str, quiet: bool) -> int:
     """The labels of a journal as a table."""
-    from klimb.apps.label.journal import exported, read, standing
+    from klimb.apps.label.journal import read, standing
 
     if not journal.is_file():
         raise InputError("a journal to export", f"no file {journal}", "Label something first, or name it: --journal.")
-    found = read(journal)
-    if out == "-":
-        emit(exported(found).rstrip("\n"))
-        return 0
     check_out(out, str(journal))
-    save(exported(found), out)
-    say(f"{len(standing(found.entries)):,} labels: {out}", quiet)
+    write_labels(standing(read(journal).entries), out, quiet)
     return 0
 
 
 def finish(session: Any, out: str, quiet: bool) -> None:
     """At the end, the table; none for nothing."""
+    labels = session.standing()
+    if labels or out == "-":
+        write_labels(labels, out, quiet)
+
+
+def write_labels(labels: list[Any], out: str, quiet: bool) -> None:
+    """Labels as a table."""
     from klimb.apps.label.journal import csv_text
 
-    labels = session.standing()
-    if out == "-":
-        emit(csv_text(labels).rstrip("\n"))
-    elif labels:
-        save(csv_text(labels), out)
-        say(f"{len(labels):,} labels: {out}", quiet)
-
-
-def save(text: str, out: str) -> None:
-    """Write a table whole or not at all."""
-    from klimb._files import whole_file
-
-    with whole_file(out) as stream:
-        stream.write(text)
+    write_text(csv_text(labels), out)
+    say(f"{len(labels):,} labels: {out}", quiet or out == "-")
 
 
 def check_out(out: str, source: str) -> None:
@@ -243,12 +230,9 @@ def check_out(out: str, source: str) -> None:
     from klimb.apps.label.journal import COLUMNS
 
     check_targets(out, sources=(source,))
-    if out != "-" and Path(out).is_file() and (begins := first_line(out)) not in ("", ",".join(COLUMNS)):
-        raise InputError(f"a table of labels, or nothing, at {out}", f"a file that begins {begins[:40]!r}",
-                         "Name another with --out.")
-
-
-def first_line(path: str) -> str:
-    """Of a file that may be anything."""
-    with open(path, "rb") as stream:
-        return stream.readline(200).decode("utf-8", "replace").strip()
+    if out != "-" and Path(out).is_file():
+        with open(out, "rb") as stream:  # which may be anything
+            begins = stream.readline(200).decode("utf-8", "replace").strip()
+        if begins not in ("", ",".join(COLUMNS)):
+            raise InputError(f"a table of labels, or nothing, at {out}", f"a file that begins {begins[:40]!r}",
+                             "Name another with --out.")

@@ -113,9 +113,6 @@ def predicted(fit: Any, data: str, options: Any, kind: str, level: float | None,
         yield {f"data_{name}" if name in columns else name: piece.columns[name] for name in kept}, columns
 
 
-# -- writing ----------------------------------------------------------------------------------------------------------
-
-
 def write_lines(pieces: Iterator[Piece], output: str | None, as_json: bool) -> int:
     """CSV with a heading, or a JSON object per row; the number of rows."""
     from klimb._files import whole_file

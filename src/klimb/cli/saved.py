@@ -9,7 +9,7 @@ import click
 
 from klimb.cli.fit import exit_code
 from klimb.cli.predict import load_fit
-from klimb.cli.shell import check_targets, emit, emit_json, json_option, level_option, quiet_option, say
+from klimb.cli.shell import check_targets, emit, emit_json, json_option, level_option, quiet_option, say, write_text
 
 
 @click.command("check", no_args_is_help=True)
@@ -144,12 +144,7 @@ def report_command(model: str, output: str, title: str, level: float | None, qui
 def write_report(fit: Any, path: str, *, title: str = "", source: str = "", level: float | None = None,
                  command: str = "") -> None:
     """The page of a fit, whole or not at all."""
-    from klimb._files import whole_file
     from klimb.report.page import page
 
-    text = page(fit.report(interval=level, title=title, source=source, reproduce=(command,) if command else ()))
-    if path == "-":
-        emit(text)
-        return
-    with whole_file(path) as stream:
-        stream.write(text)
+    report = fit.report(interval=level, title=title, source=source, reproduce=(command,) if command else ())
+    write_text(page(report), path)

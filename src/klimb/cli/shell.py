@@ -57,6 +57,17 @@ def emit(text: str) -> None:
         hush()
 
 
+def write_text(text: str, path: str) -> None:
+    """A result to a file, whole or not at all; - is standard output."""
+    from klimb._files import whole_file
+
+    if path == "-":
+        emit(text.rstrip("\n"))
+        return
+    with whole_file(path) as stream:
+        stream.write(text)
+
+
 def emit_json(facts: Any) -> None:
     """The same for a result as JSON."""
     import json

@@ -15,6 +15,7 @@ from scipy.special import gammaln
 from klimb.conjugate import families
 from klimb.conjugate.families import Family, Naturals
 from klimb.conjugate.means import packed, unpacked
+from klimb.conjugate.observations import Observable
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float, refuse
@@ -186,36 +187,8 @@ EMISSIONS: dict[type[Family], type[Emission]] = {
 
 
 @final
-class MixtureEmission:
-    """Data whose class is the unknown ``gate``: made by `mixture`."""
-
-    def __init__(self, gate: Variable, component: Variable, scale: Variable | None = None) -> None:
-        kind = EMISSIONS.get(component.family)
-        if kind is None:
-            known = ", ".join(family.__name__ for family in EMISSIONS)
-            raise InputError(f"the components of a mixture must be one of {known}", f"{component!r}",
-                             "normal_gamma(...) for numbers, normal_wishart(...) for vectors.")
-        if component.family is not families.TiedNormalWishart and not component.plates:
-            raise InputError("the components of a mixture need a plate, one copy per class", f"{component!r}",
-                             "Give it plates=(K,).")
-        self.gate, self.emission, self.scale = gate, kind(component), scale
-        normal = kind in (VectorNormal, DiagonalNormal)
-        if scale is not None and not (normal and scale.family is families.Gamma):
-            raise InputError("scale must be a gamma variable, for normal components", f"{scale!r} with {component!r}",
-                             "gamma(df / 2, df / 2, plates=(N,)) makes the components Student-t.")
-        classes = gate.conditional.natural(_prior_state(gate))[-1].shape[-1]
-        if classes != self.emission.n_classes:
-            raise InputError(f"{gate.name} and {component.name} must have the same number of classes",
-                             f"{classes} and {self.emission.n_classes}", "The first plate of the components is K.")
-
-    def observe(self, values: Any) -> MixtureData:
-        """The data, one row per plate of the gate; a row with NaN is missing."""
-        return MixtureData(self.gate, self.emission, self.scale, values)
-
-
-@final
 class MixtureData(Evidence):
-    """Observed rows of a mixture."""
+    """Observed rows of a mixture, one per plate of the gate; a row with NaN is missing."""
 
     def __init__(self, gate: Variable, emission: Emission, scale: Variable | None, values: Any) -> None:
         self.gate, self.emission, self.scale = gate, emission, scale
@@ -271,7 +244,7 @@ class MixtureData(Evidence):
         return self.emission.message(np.asarray((self.statistics.T @ heavy).T), heavy.sum(0), shares.sum(0))
 
 
-def mixture(gate: Variable, component: Variable, *, scale: Variable | None = None) -> MixtureEmission:
+def mixture(gate: Variable, component: Variable, *, scale: Variable | None = None) -> Observable:
     """Data whose class is ``gate`` (a `categorical` or a `chain`) and whose classes are the plates of ``component``.
 
     ``scale``, one gamma per row, multiplies the precision of normal components: gamma(df/2, df/2) makes them Student-t.
@@ -282,7 +255,24 @@ def mixture(gate: Variable, component: Variable, *, scale: Variable | None = Non
     >>> print(result[rate].mean.round(1), result[kind].mean.argmax(axis=1))
     [0.8 9.7] [0 0 0 0 0 1 1 1]
     """
-    return MixtureEmission(gate, component, scale)
+    kind = EMISSIONS.get(component.family)
+    if kind is None:
+        known = ", ".join(family.__name__ for family in EMISSIONS)
+        raise InputError(f"the components of a mixture must be one of {known}", f"{component!r}",
+                         "normal_gamma(...) for numbers, normal_wishart(...) for vectors.")
+    if component.family is not families.TiedNormalWishart and not component.plates:
+        raise InputError("the components of a mixture need a plate, one copy per class", f"{component!r}",
+                         "Give it plates=(K,).")
+    normal = kind in (VectorNormal, DiagonalNormal)
+    if scale is not None and not (normal and scale.family is families.Gamma):
+        raise InputError("scale must be a gamma variable, for normal components", f"{scale!r} with {component!r}",
+                         "gamma(df / 2, df / 2, plates=(N,)) makes the components Student-t.")
+    emission = kind(component)
+    classes = gate.conditional.natural(_prior_state(gate))[-1].shape[-1]
+    if classes != emission.n_classes:
+        raise InputError(f"{gate.name} and {component.name} must have the same number of classes",
+                         f"{classes} and {emission.n_classes}", "The first plate of the components is K.")
+    return Observable(lambda values: MixtureData(gate, emission, scale, values))
 
 
 def without_missing(values: Any) -> tuple[Any, Array | None]:

@@ -138,11 +138,8 @@ class Inner(Predictor):
         self.plates = common_plates("inner", u.plates, v.plates) if self.pairs else (*u.plates, *v.plates)
 
     def _covariances(self, state: NetworkState) -> tuple[Array, Array, Array, Array]:
-        out = []
-        for variable in self.variables:
-            factor: MultivariateNormal = state[variable]
-            out += [factor.mean, factor.covariance]
-        return out[0], out[1], out[2], out[3]
+        u, v = (state[variable] for variable in self.variables)
+        return u.mean, u.covariance, v.mean, v.covariance
 
     def mean(self, state: NetworkState) -> Array:
         means = [state[variable].mean for variable in self.variables]

@@ -145,6 +145,9 @@ class _Expansion:
         self.others = [name for name in columns if name not in taken]
         self.named = {name.name for name in used_columns(formula.right, formula.text)}
 
+    def wrong(self, expected: str, got: str, advice: str, span: Span) -> FormulaError:
+        return FormulaError(f"expected {expected}", got, advice, self.text, span)
+
     def value(self, node: Node) -> _Items:
         # A long sum leans to the left: walk down that side without recursion.
         spine: list[Operation] = []
@@ -162,9 +165,8 @@ class _Expansion:
             return items if node.operator == "+" else subtract({}, items)
         if isinstance(node, Number):
             if node.value not in (0.0, 1.0):
-                raise FormulaError("expected 0 or 1 among the terms", str(node),
-                                   "1 is the intercept, 0 leaves it out; other numbers are no terms.", self.text,
-                                   node.span)
+                raise self.wrong("0 or 1 among the terms", str(node),
+                                 "1 is the intercept, 0 leaves it out; other numbers are no terms.", node.span)
             return _ordered([INTERCEPT] if node.value == 1.0 else [_NO_INTERCEPT])
         if isinstance(node, Dot):
             return _ordered((Name(name, node.span),) for name in self.others)
@@ -175,8 +177,7 @@ class _Expansion:
         assert isinstance(node, Call)  # the grammar lets nothing else through
         role = FUNCTIONS[node.function].role
         if role == "response":
-            raise FormulaError("expected a term", f"{node.function}()", f"{node.function}() goes to the left of ~.",
-                               self.text, node.span)
+            raise self.wrong("a term", f"{node.function}()", f"{node.function}() goes to the left of ~.", node.span)
         return _ordered([self.without_dot(node) if role == "special" else (node,)])
 
     def without_dot(self, call: Call) -> Call:
@@ -231,27 +232,26 @@ class _Expansion:
         return products
 
     def too_many(self, operation: Operation) -> FormulaError:
-        return FormulaError(f"expected at most {MOST_TERMS} terms", "more", "Choose the interactions that you need.",
-                            self.text, operation.operator_span)
+        return self.wrong(f"at most {MOST_TERMS} terms", "more", "Choose the interactions that you need.",
+                          operation.operator_span)
 
     def only_products(self, items: _Items, operation: Operation) -> None:
         """s(), gp(), offset() and groupings stand on their own; so does 0."""
         for item in items.values():
             if item == _NO_INTERCEPT:
-                raise FormulaError("expected columns on both sides", f"0 or -1 beside {operation.operator!r}",
-                                   "0 and -1 can only be added to the other terms.", self.text, operation.operator_span)
+                raise self.wrong("columns on both sides", f"0 or -1 beside {operation.operator!r}",
+                                 "0 and -1 can only be added to the other terms.", operation.operator_span)
             if isinstance(item, Grouping):
-                raise FormulaError("expected a grouping on its own", f"{operation.operator!r} beside (... | ...)",
-                                   "Join it with +; slopes that differ by group are (1 + x | g).", self.text,
-                                   item.bar.span)
+                raise self.wrong("a grouping on its own", f"{operation.operator!r} beside (... | ...)",
+                                 "Join it with +; slopes that differ by group are (1 + x | g).", item.bar.span)
             if isinstance(item, Joined):
-                raise FormulaError("expected two fields in a product", "more, or something else beside them",
-                                   "Join the product with +.", self.text, item.span)
+                raise self.wrong("two fields in a product", "more, or something else beside them",
+                                 "Join the product with +.", item.span)
             if isinstance(item, Call):
                 more = {"s": "s(x, by=g) gives a curve per level of g.", "gp": "gp(x, z) is a joint surface.",
                         "offset": "Make the column in your data first."}.get(item.function, "")
-                raise FormulaError(f"expected {item.function}() on its own", f"{operation.operator!r} beside it",
-                                   f"Join it with +. {more}".strip(), self.text, item.span)
+                raise self.wrong(f"{item.function}() on its own", f"{operation.operator!r} beside it",
+                                 f"Join it with +. {more}".strip(), item.span)
 
     def groupings(self, bar: Bar) -> list[Grouping]:
         effects = add(_ordered([INTERCEPT]), self.value(bar.effects))
@@ -260,21 +260,19 @@ class _Expansion:
             for item in items.values():
                 if isinstance(item, (Call, Grouping, Joined)):
                     span = item.bar.span if isinstance(item, Grouping) else item.span
-                    raise FormulaError(f"expected columns {where}", "a term that stands on its own",
-                                       "Move it out of the parentheses.", self.text, span)
+                    raise self.wrong(f"columns {where}", "a term that stands on its own",
+                                     "Move it out of the parentheses.", span)
         terms = tuple(sorted(_terms(effects), key=len))
         if not terms:
-            raise FormulaError("expected something that varies by group", "nothing left of the bar",
-                               "Write (1 | g) or (0 + x | g).", self.text, bar.effects.span)
+            raise self.wrong("something that varies by group", "nothing left of the bar",
+                             "Write (1 | g) or (0 + x | g).", bar.effects.span)
         found = [term for term in _terms(groups) if term != INTERCEPT]
         for factor in {factor: None for term in found for factor in term}:
             if isinstance(factor, Call) and FUNCTIONS[factor.function].role != "factor":
-                raise FormulaError("expected a column that says to which group a row belongs", str(factor),
-                                   "Write (1 | g); for numbers as groups the column itself will do.", self.text,
-                                   factor.span)
+                raise self.wrong("a column that says to which group a row belongs", str(factor),
+                                 "Write (1 | g); for numbers as groups the column itself will do.", factor.span)
         if not found or _NO_INTERCEPT in groups:
-            raise FormulaError("expected a column right of the bar", str(bar.groups), "Write (1 | g).", self.text,
-                               bar.groups.span)
+            raise self.wrong("a column right of the bar", str(bar.groups), "Write (1 | g).", bar.groups.span)
         return [Grouping(terms, term, bar.correlated, bar) for term in found]
 
 

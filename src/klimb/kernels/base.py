@@ -331,9 +331,7 @@ def _checked_cotangent(G: ArrayLike, shape: tuple[int, int]) -> Array:
     return array
 
 
-# -- what + and * accept; anything else is left to the other operand
-
-
+# What + and * accept; anything else is left to the other operand.
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.integer, np.floating))
 

@@ -103,18 +103,27 @@ class Linear(LeafKernel):
         return self._collected("variance", self._vector("variance", seen.shape[1]) * (g @ (seen * seen)))
 
 
+class ColumnPairs(Pairs):
+    """A kernel bound to the columns that it sees; its gradient in the right inputs is summed tile by tile."""
+
+    def __init__(self, kernel: LeafKernel, X: Array, Z: Array | None, *, inputs: bool) -> None:
+        self._leaf, self._width, self._inputs = kernel, X.shape[1], inputs
+        self._left = kernel._columns(X)
+        self._right = self._left if Z is None else kernel._columns(Z)
+        self._right_sums = np.zeros(self._right.shape) if inputs else np.zeros((0, 0))
+
+    def right_gradient(self) -> Array:
+        return self._leaf._spread(self._right_sums, self._width)
+
+
 @final
-class LinearPairs(Pairs):
+class LinearPairs(ColumnPairs):
     """A linear kernel bound to its inputs."""
 
     def __init__(self, kernel: Linear, X: Array, Z: Array | None, *, inputs: bool) -> None:
-        self._kernel, self._width, self._inputs = kernel, X.shape[1], inputs
-        self._left = kernel._columns(X)
-        self._right = self._left if Z is None else kernel._columns(Z)
-        self._variance = kernel._vector("variance", self._left.shape[1])
-        self._weighted = self._left * self._variance
+        super().__init__(kernel, X, Z, inputs=inputs)
+        self._weighted = self._left * kernel._vector("variance", self._left.shape[1])
         self._sums = np.zeros(self._left.shape[1])
-        self._right_sums = np.zeros(self._right.shape) if inputs else np.zeros((0, 0))
 
     def fill(self, rows: slice, columns: slice, out: Array) -> None:
         np.matmul(self._weighted[rows], self._right[columns].T, out=out)
@@ -125,10 +134,7 @@ class LinearPairs(Pairs):
             self._right_sums[columns] += G.T @ self._weighted[rows]
 
     def gradient(self) -> Array:
-        return self._kernel._collected("variance", self._sums)
-
-    def right_gradient(self) -> Array:
-        return self._kernel._spread(self._right_sums, self._width)
+        return self._leaf._collected("variance", self._sums)
 
 
 @final
@@ -174,15 +180,13 @@ class Polynomial(LeafKernel):
 
 
 @final
-class PolynomialPairs(Pairs):
+class PolynomialPairs(ColumnPairs):
     """A polynomial kernel bound to its inputs."""
 
     def __init__(self, kernel: Polynomial, X: Array, Z: Array | None, *, inputs: bool) -> None:
-        self._kernel, self._width, self._inputs = kernel, X.shape[1], inputs
-        self._left = kernel._columns(X)
-        self._right = self._left if Z is None else kernel._columns(Z)
+        super().__init__(kernel, X, Z, inputs=inputs)
+        self._kernel = kernel
         self._variance_pull = self._offset_pull = 0.0
-        self._right_sums = np.zeros(self._right.shape) if inputs else np.zeros((0, 0))
 
     def fill(self, rows: slice, columns: slice, out: Array) -> None:
         base = self._base(rows, columns)
@@ -205,9 +209,6 @@ class PolynomialPairs(Pairs):
 
     def gradient(self) -> Array:
         return np.array([self._variance_pull, self._offset_pull])
-
-    def right_gradient(self) -> Array:
-        return self._kernel._spread(self._right_sums, self._width)
 
 
 def whole_power(base: Array, degree: int) -> Array:

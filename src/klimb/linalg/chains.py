@@ -61,29 +61,20 @@ def symmetric(S: Array) -> Array:
     return S
 
 
-def semidefinite_root(S: Array) -> Array:
-    """Lower triangular L with L L' = S for positive semi-definite S; a vanishing pivot leaves its column empty."""
+def semidefinite_root(S: Array, *, definite: bool = False) -> Array:
+    """Lower triangular L with L L' = S for positive semi-definite S; a vanishing pivot leaves its column empty.
+
+    Where S has to be ``definite``, a `NotPositiveDefiniteError` if one of the batch is not.
+    """
     L = np.zeros_like(S)
     for j in range(S.shape[0]):
         pivot = S[j, j] - np.einsum("kn,kn->n", L[j, :j], L[j, :j])
-        root = np.sqrt(np.maximum(pivot, 0.0))
-        L[j, j] = root
+        if definite and not (pivot > 0.0).all():  # also catches NaN
+            raise NotPositiveDefiniteError("a pivot of the chain is not positive")
+        root = L[j, j] = np.sqrt(np.maximum(pivot, 0.0))
         inverse = np.divide(1.0, root, out=np.zeros_like(root), where=root > 0.0)
         for i in range(j + 1, S.shape[0]):
             L[i, j] = (S[i, j] - np.einsum("kn,kn->n", L[i, :j], L[j, :j])) * inverse
-    return L
-
-
-def cholesky(S: Array) -> Array:
-    """Lower triangular L with L L' = S, or `NotPositiveDefiniteError` if one S of the batch is not definite."""
-    L = np.zeros_like(S)
-    for j in range(S.shape[0]):
-        pivot = S[j, j] - np.einsum("kn,kn->n", L[j, :j], L[j, :j])
-        if not (pivot > 0.0).all():  # also catches NaN
-            raise NotPositiveDefiniteError("a pivot of the chain is not positive")
-        L[j, j] = np.sqrt(pivot)
-        for i in range(j + 1, S.shape[0]):
-            L[i, j] = (S[i, j] - np.einsum("kn,kn->n", L[i, :j], L[j, :j])) / L[j, j]
     return L
 
 
@@ -116,7 +107,7 @@ def absorb(noise_root: Array, B: Array) -> Absorbed:
     W = congruence_t(noise_root, B)
     for i in range(W.shape[0]):
         W[i, i] += 1.0
-    lower = cholesky(W)
+    lower = semidefinite_root(W, definite=True)
     root = solve_lower(lower, noise_root.transpose(1, 0, 2))
     log_det = 2.0 * np.log(np.einsum("iin->in", lower)).sum(axis=0)
     return Absorbed(root, symmetric(product_tn(root, root)), log_det)

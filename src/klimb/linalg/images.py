@@ -152,9 +152,6 @@ def daubechies(moments: int) -> Array:
     return np.asarray(filter_ * (np.sqrt(2.0) / filter_.sum()))
 
 
-# -- checks ----------------------------------------------------------------------------------------------------------
-
-
 def _moments(name: Any) -> int:
     known = {"haar": 1} | {f"db{k}": k for k in range(1, _MOST_MOMENTS + 1)}
     if not isinstance(name, str) or name not in known:

@@ -292,9 +292,6 @@ def _raise(x: Array, level: float, m: Array, v: Array, log_v: Array, steps: int)
     return x, slopes
 
 
-# -- improbable labels ------------------------------------------------------------------------------------------------
-
-
 def log_probabilities(label: Array, m: Array, v: Array) -> Array:
     """log E softmax_label, n, to 9 digits or more, however improbable the label is."""
     own, rows = label.astype(np.intp), np.arange(m.shape[1])

@@ -82,9 +82,6 @@ def _in_chunks(rule: Any, m: Array, v: Array, rows: Index | None, out: Triple) -
             target[piece if rows is None else rows[piece]] = values
 
 
-# -- small v: the heat series ----------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=16)
 def _series_coefficients(terms: int) -> Array:
     """Rows for value, slope and curvature; columns for the monomials (v/2)^k w^n, k = 0..terms, n = 1..k+1.
@@ -134,9 +131,6 @@ def _series(m: Array, v: Array) -> Triple:
     return value, slope, curvature
 
 
-# -- moderate v: the trapezoid rule ----------------------------------------------------------------------------------
-
-
 def _trapezoid(m: Array, v: Array) -> Triple:
     """Nodes z = +-j h share one logarithm: (1 + e^(m + sz)) (1 + e^(m - sz)) = 1 + q, q = e^2m + e^m (e^sz + e^-sz)."""
     s = np.sqrt(v)
@@ -176,9 +170,6 @@ def _trapezoid(m: Array, v: Array) -> Triple:
     return out[0], out[1], out[2]
 
 
-# -- large v: fixed nodes in f ---------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=1)
 def _remainders() -> tuple[Array, Array, Array]:
     """Nodes f > 0, and weights times softplus(-f) and sigmoid'(f) (rows of one matrix), and times sigmoid(-f)."""
@@ -216,9 +207,6 @@ def _wide(m: Array, v: Array) -> Triple:
     with np.errstate(under="ignore"):
         results *= np.exp(-0.5 * a * a) / (s * SQRT_2PI)
     return s * half_normal_loss(a) + results[0], ndtr(-a) + results[1], results[2]
-
-
-# -- large v and a mean far out: the same after tilting by e^f ---------------------------------------------------------
 
 
 @lru_cache(maxsize=1)

@@ -47,15 +47,6 @@ class Tilted:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Want:
-    """Whether g is smooth, and whether its derivatives are to be averaged."""
-
-    smooth: bool
-    derivatives: bool
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class _Lanes:
     """The Gaussians of a chunk of data, and where their tilted mass sits: d = ``shift`` + ``unit`` * x."""
 
@@ -69,23 +60,25 @@ class _Lanes:
     g: Array  # g at the mode
     slope: Array  # g' at the mode
     bend: Array  # g'' at the mode
-    want: _Want
+    smooth: bool  # whether g is
+    derivatives: bool  # whether those of g are to be averaged
 
     @property
     def functions(self) -> int:
-        return 6 if self.want.derivatives else 3
+        return 6 if self.derivatives else 3
 
     def noise(self) -> Array:
         """What rounding of g' leaves in the integrals, for a weight that integrates to 1: no rule can do better."""
         floor = np.zeros((self.functions, self.m.size))
-        if self.want.derivatives:
+        if self.derivatives:
             floor[3] = 1e-14 * np.abs(self.slope)
             floor[4] = floor[3] * (np.abs(self.bend) * self.unit + floor[3])
         return floor
 
     def take(self, lanes: npt.NDArray[np.intp]) -> _Lanes:
         return _Lanes(self.log_factor, self.rows[lanes], self.m[lanes], self.v[lanes], self.s[lanes], self.shift[lanes],
-                      self.unit[lanes], self.g[lanes], self.slope[lanes], self.bend[lanes], self.want)
+                      self.unit[lanes], self.g[lanes], self.slope[lanes], self.bend[lanes], self.smooth,
+                      self.derivatives)
 
     def log_weight(self, x: Array, g: Array) -> Array:
         """h at ``x`` minus h at the mode; the quadratic part as a product, so that nothing cancels."""
@@ -101,7 +94,7 @@ class _Lanes:
         out[0] = weight
         out[1] = weight * x
         out[2] = out[1] * x
-        if self.want.derivatives:
+        if self.derivatives:
             deviation = first - self.slope
             out[3] = weight * deviation
             out[4] = out[3] * deviation
@@ -119,7 +112,7 @@ def tilted(log_factor: LogFactor, m: Array, v: Array, *, log_concave: bool, cent
     mode) take the derivatives of log Z from the tilted moments of f, which loses digits where v is small.
     """
     out = Tilted(np.empty_like(m), np.empty_like(m), np.empty_like(m))
-    want = _Want(smooth, smooth and derivatives)
+    want = (smooth, smooth and derivatives)
     v = np.maximum(v, _SMALLEST_VARIANCE)
     with np.errstate(all="ignore"):
         for begin in range(0, m.size, _DATA_PER_CHUNK):
@@ -138,16 +131,13 @@ def tilted(log_factor: LogFactor, m: Array, v: Array, *, log_concave: bool, cent
     return out
 
 
-# -- the mode
-
-
 def _local_unit(v: Array, second: Array) -> Array:
     """1/sqrt(-h'') where h is concave, else the prior's standard deviation."""
     scaled = 1.0 - v * second  # -v h''
     return np.sqrt(v / np.where(np.isfinite(scaled) & (scaled > 1.0), scaled, 1.0))
 
 
-def _concave_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, want: _Want) -> _Lanes:
+def _concave_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, want: tuple[bool, bool]) -> _Lanes:
     """The root of r(d) = v g'(m + d) - d, which falls with slope <= -1, to a quarter of a local standard deviation."""
     s = np.sqrt(v)
     d = np.zeros_like(m)
@@ -176,7 +166,7 @@ def _concave_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, want: _
         before = residual * sign > 0.0  # still on m's side of the root
         near = np.where(before, d, near)
         far = np.where(before, far, d)
-    return _Lanes(log_factor, rows, m, v, s, d, _local_unit(v, second), g, first, second, want)
+    return _Lanes(log_factor, rows, m, v, s, d, _local_unit(v, second), g, first, second, *want)
 
 
 def _at(log_factor: LogFactor, rows: Rows, f: Array) -> tuple[Array, Array, Array]:
@@ -185,7 +175,7 @@ def _at(log_factor: LogFactor, rows: Rows, f: Array) -> tuple[Array, Array, Arra
 
 
 def _scanned_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, centre: Array,
-                  width: Array, want: _Want) -> tuple[_Lanes, Panels]:
+                  width: Array, want: tuple[bool, bool]) -> tuple[_Lanes, Panels]:
     """The highest mode of h for a unimodal g with peak ``centre``, and panels graded from m, the peak and the mode."""
     s = np.sqrt(v)
     peak = centre - m
@@ -208,7 +198,7 @@ def _scanned_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, centre:
         d = 0.5 * (left + right)
     g_d, first_d, second_d = _at(log_factor, rows, m + d)
     unit = _local_unit(v, second_d)
-    lanes = _Lanes(log_factor, rows, m, v, s, d, unit, g_d, first_d, second_d, want)
+    lanes = _Lanes(log_factor, rows, m, v, s, d, unit, g_d, first_d, second_d, *want)
     breaks = np.sort(np.concatenate([grid, _graded(d, unit, low, high)]), axis=0)
     return lanes, _live_panels(lanes, breaks, peak)
 
@@ -233,12 +223,9 @@ def _live_panels(lanes: _Lanes, breaks: Array, peak: Array) -> Panels:
     return graded_panels((breaks - lanes.shift) / lanes.unit, (bound > _NEGLIGIBLE) | holds_peak)
 
 
-# -- the sums
-
-
 def _concave_sums(lanes: _Lanes) -> Array:
     """The integrals (in x): the trapezoidal rule where two levels agree, adaptive panels elsewhere."""
-    if not lanes.want.smooth:  # what two levels of the trapezoidal rule say is true of analytic functions only
+    if not lanes.smooth:  # what two levels of the trapezoidal rule say is true of analytic functions only
         return _panel_sums(lanes, _concave_panels(lanes))
     sums = np.empty((lanes.functions, lanes.m.size))
     agreed = np.zeros(lanes.m.size, dtype=bool)
@@ -303,7 +290,7 @@ def _from_sums(lanes: _Lanes, sums: Array) -> Tilted:
     # d log Z/dm = (E_t f - m)/v and d2 log Z/dm2 = (Var_t f - v)/v^2: exact where the site dominates.
     slope = (shift + ratio * x_mean) / lanes.s
     curvature = (ratio * ratio * x_variance - 1.0) / lanes.v
-    if lanes.want.derivatives:
+    if lanes.derivatives:
         g_mean, g_square, second = sums[3:] / z
         # ... = E_t g' and E_t g'' + Var_t g': exact where the Gaussian dominates.
         g_variance = np.maximum(g_square - g_mean * g_mean, 0.0)

@@ -21,9 +21,6 @@ def _panel(x: tuple[float, float], y: tuple[float, float], title: str, descripti
                  description)
 
 
-# -- effects ----------------------------------------------------------------------------------------------------------
-
-
 def effect_chart(curve: EffectCurve) -> str:
     """The effect of one column: a line in its band, or a dot with an interval per level."""
     inside = [value for value in (*curve.lower, *curve.upper) if math.isfinite(value)]
@@ -55,9 +52,6 @@ def effect_chart(curve: EffectCurve) -> str:
     panel.band(x, curve.lower, curve.upper)
     panel.line(x, curve.center)
     return panel.svg()
-
-
-# -- coefficients -----------------------------------------------------------------------------------------------------
 
 
 def coefficient_range(rows: Sequence[CoefficientRow]) -> tuple[float, float]:
@@ -114,9 +108,6 @@ def _sentence(rows: Sequence[CoefficientRow]) -> str:
     return "; ".join(_tip(row) for row in rows[:20]) + ("; ..." if len(rows) > 20 else ".")
 
 
-# -- the climb --------------------------------------------------------------------------------------------------------
-
-
 def bound_chart(trace: BoundTrace) -> str:
     """How far below its last value the bound was after each iteration, on a logarithmic axis; "" without a climb."""
     gaps = [trace.bound[-1] - value for value in trace.bound] if trace.bound else []
@@ -135,9 +126,6 @@ def bound_chart(trace: BoundTrace) -> str:
         note = f" ({rules[index]})" if rules[index] and trace.unit == "iteration" else ""
         panel.dot(float(index), height, f"{trace.unit} {index}: {plain(10.0**height)} below{note}", 3.2)
     return panel.svg()
-
-
-# -- calibration ------------------------------------------------------------------------------------------------------
 
 
 def calibration_chart(curve: CalibrationBins) -> str:

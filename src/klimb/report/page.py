@@ -58,9 +58,6 @@ def page(report: FitReport) -> str:
             f"{''.join(part for part in body if part)}</main>\n</body>\n</html>\n")
 
 
-# -- top ------------------------------------------------------------------------------------------------------------
-
-
 def _header(report: FitReport) -> str:
     lead = f'<h1>{escape(report.title)}</h1>\n<p class="formula">{escape(report.formula)}</p>' if report.title else (
         f'<h1 class="formula">{escape(report.formula)}</h1>')
@@ -116,9 +113,6 @@ def _tiles(report: FitReport) -> str:
     return f'<dl class="tiles">{cells}</dl>\n'
 
 
-# -- what was found -------------------------------------------------------------------------------------------------
-
-
 def _coefficients(report: FitReport) -> str:
     parts = []
     if report.coefficients:
@@ -172,9 +166,6 @@ def _groups(report: FitReport) -> str:
     return _section("Levels", _grid(figures), "How far each level lies from the average of all.") if figures else ""
 
 
-# -- how well it predicts -------------------------------------------------------------------------------------------
-
-
 def _predictions(report: FitReport) -> str:
     figures = []
     if report.calibration is not None:
@@ -216,9 +207,6 @@ def _climb(report: FitReport) -> str:
                     f"How far below its final value the bound was after {each}")
 
 
-# -- what was asked -------------------------------------------------------------------------------------------------
-
-
 def _model(report: FitReport) -> str:
     parts = []
     if report.data:
@@ -247,9 +235,6 @@ def _most(items: Sequence[T], limit: int, size: Callable[[T], float]) -> Sequenc
         return items
     keep = sorted(sorted(range(len(items)), key=lambda i: -size(items[i]))[:limit])
     return [items[i] for i in keep]
-
-
-# -- pieces ---------------------------------------------------------------------------------------------------------
 
 
 def escape_lines(lines: Iterable[str]) -> str:

@@ -268,9 +268,6 @@ class Site(ABC):
         return probabilities_by_quadrature(self, m, v)
 
 
-# -- checks that the sites share -------------------------------------------------------------------------------------
-
-
 def set_parameter(site: Site, name: str, ok: Callable[[Array], Any], expected: str, advice: str) -> None:
     """Store a parameter of a frozen ``site`` under construction clean: a float, or a 1-d array that ``ok`` accepts."""
     array = as_float(getattr(site, name), name)

@@ -107,9 +107,6 @@ def penalty(site: Site, y: Array, s: Array, z: Array) -> Penalty:
     return Penalty(-even.value - slope * error, gamma * error - slope, share * gamma + (1.0 - share) * bend, variance)
 
 
-# -- where a Gaussian touches ----------------------------------------------------------------------------------------
-
-
 def _touching(site: Site, y: Array, variance: Array, edge: Threshold, start: Array | None) -> Array:
     """x_* with -2 g'(x_*) variance = 1, where the variance exceeds the threshold."""
     closed = site.touching(y, variance)

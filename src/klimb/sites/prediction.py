@@ -98,8 +98,6 @@ def predict(site: Site, m: ArrayLike, v: ArrayLike) -> Prediction:
     return Prediction(site, np.ascontiguousarray(mean), np.ascontiguousarray(variance))
 
 
-# -- draws
-
 _DRAWS_AT_ONCE = 1 << 15
 
 
@@ -138,9 +136,6 @@ def _crossing(response: str, excess: Callable[[Rows, Array], Array], middle: Arr
     if response != "real":
         middle, scale = np.zeros_like(middle), np.ones_like(middle)
     return to_response(monotone_root(lambda rows, t: excess(rows, to_response(t)), middle, scale))
-
-
-# -- log density
 
 
 def log_factor_of(site: Site, y: Array, power: float | Array = 1.0, constant: bool = False) -> LogFactor:
@@ -208,9 +203,6 @@ def _complement(site: Site, y: Array, m: Array, v: Array) -> Array:
     return np.exp(np.minimum(tilted(log_factor, m, v, log_concave=True, derivatives=False).log_z, 0.0))
 
 
-# -- classes
-
-
 def probabilities_by_quadrature(site: Site, m: Array, v: Array) -> Array:
     """The default of ``Site.class_probabilities``; the likeliest class is what the others leave: rows sum to 1."""
     labels = site.labels()
@@ -223,9 +215,6 @@ def probabilities_by_quadrature(site: Site, m: Array, v: Array) -> Array:
     p[lane, top] = 0.0
     p[lane, top] = 1.0 - p.sum(axis=1)
     return p
-
-
-# -- moments
 
 
 def moments_by_quadrature(site: Site, m: Array, v: Array) -> tuple[Array, Array]:
@@ -252,9 +241,6 @@ def moments_by_quadrature(site: Site, m: Array, v: Array) -> tuple[Array, Array]
         var = within + np.maximum(square - shift * shift, 0.0)
     infinite = ~np.isfinite(square) | ~np.isfinite(within)
     return mean, np.where(infinite, np.inf, var)
-
-
-# -- quantiles
 
 
 def class_chances(site: Site, m: Array, v: Array) -> Array:

@@ -61,11 +61,15 @@ class Wrapper(Site):
         super().check_length(n)
         self.site.check_length(n)
 
+    def moved(self, f: Array) -> Array:
+        """The latent values as the inner site sees them."""
+        return f
+
     def constant(self, y: Array) -> Array:
         return self.site.constant(y)
 
     def point(self, y: Array, f: Array) -> Expectation:
-        return self.site.point(y, f)
+        return self.site.point(y, self.moved(f))
 
     def start(self, y: Array) -> tuple[Array, Array]:
         return self.site.start(y)
@@ -83,28 +87,28 @@ class Wrapper(Site):
         return self.site.peak(y)
 
     def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
-        return self.site.tilted(y, m, v, power)
+        return self.site.tilted(y, self.moved(m), v, power)
 
     def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
-        return self.site.log_predictive(y, m, v)
+        return self.site.log_predictive(y, self.moved(m), v)
 
     def conditional_moments(self, f: Array) -> tuple[Array, Array]:
-        return self.site.conditional_moments(f)
+        return self.site.conditional_moments(self.moved(f))
 
     def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
-        return self.site.response_moments(m, v)
+        return self.site.response_moments(self.moved(m), v)
 
     def cdf(self, y: Array, f: Array) -> Array:
-        return self.site.cdf(y, f)
+        return self.site.cdf(y, self.moved(f))
 
     def response_quantile(self, p: float, m: Array, v: Array) -> Array:
-        return self.site.response_quantile(p, m, v)
+        return self.site.response_quantile(p, self.moved(m), v)
 
     def labels(self) -> Array:
         return self.site.labels()
 
     def class_probabilities(self, m: Array, v: Array) -> Array:
-        return self.site.class_probabilities(m, v)
+        return self.site.class_probabilities(self.moved(m), v)
 
 
 @final
@@ -208,14 +212,14 @@ class Offset(Wrapper):
         needs_one_output(self.site, "Offset")
         set_parameter(self, "offset", np.isfinite, "Offset needs finite offsets", "Drop rows without one.")
 
+    def moved(self, f: Array) -> Array:
+        return np.asarray(f + self.offset)
+
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
-        return self.site.oracle(y, m + self.offset, v)
+        return self.site.oracle(y, self.moved(m), v)
 
     def curvature(self, y: Array, m: Array, v: Array) -> Array:
-        return self.site.curvature(y, m + self.offset, v)
-
-    def point(self, y: Array, f: Array) -> Expectation:
-        return self.site.point(y, f + self.offset)
+        return self.site.curvature(y, self.moved(m), v)
 
     def start(self, y: Array) -> tuple[Array, Array]:
         # slope (f + offset) - gamma (f + offset)^2 / 2, as a function of f
@@ -229,27 +233,6 @@ class Offset(Wrapper):
     def peak(self, y: Array) -> tuple[Array, Array]:
         centre, width = self.site.peak(y)
         return centre - self.offset, width
-
-    def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
-        return self.site.tilted(y, m + self.offset, v, power)
-
-    def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
-        return self.site.log_predictive(y, m + self.offset, v)
-
-    def conditional_moments(self, f: Array) -> tuple[Array, Array]:
-        return self.site.conditional_moments(f + self.offset)
-
-    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
-        return self.site.response_moments(m + self.offset, v)
-
-    def cdf(self, y: Array, f: Array) -> Array:
-        return self.site.cdf(y, f + self.offset)
-
-    def response_quantile(self, p: float, m: Array, v: Array) -> Array:
-        return self.site.response_quantile(p, m + self.offset, v)
-
-    def class_probabilities(self, m: Array, v: Array) -> Array:
-        return self.site.class_probabilities(m + self.offset, v)
 
 
 @final

@@ -176,9 +176,6 @@ class Journal:
         return self.path.with_name(self.path.name + ".torn")
 
 
-# -- the file ---------------------------------------------------------------------------------------------------------
-
-
 def _open(path: Path) -> int:
     if path.is_dir():
         raise InputError("a file for the journal", f"the directory {path}", "Name a file in it with --journal.")
@@ -247,11 +244,6 @@ def csv_text(labels: Iterable[Entry]) -> str:
     return stream.getvalue()
 
 
-def exported(journal: Contents) -> str:
-    """The table of a journal."""
-    return csv_text(standing(journal.entries))
-
-
 @final
 @dataclass(frozen=True)
 class Settings:
@@ -293,18 +285,13 @@ def check_labels(labels: Sequence[str]) -> None:
             raise InputError("labels that differ", f"{name!r} twice", "Check --labels.")
 
 
-def of_header(header: Entry) -> Settings:
-    """The settings of a journal."""
-    return Settings(tuple(header["labels"]), header["score"], header["batch"], header["check"], header["seed"],
-                    tuple(header["text"]), tuple(header["columns"]))
-
-
 def agree(header: Entry, given: dict[str, Any], journal: object) -> Settings:
     """The settings of a journal that is taken up again; an error if the command says otherwise.
 
     ``given`` holds what the user said, and only that: what is not said is as it was.
     """
-    settings = of_header(header)
+    settings = Settings(tuple(header["labels"]), header["score"], header["batch"], header["check"], header["seed"],
+                        tuple(header["text"]), tuple(header["columns"]))
     for name, value in given.items():
         before = getattr(settings, name)
         if value != before:

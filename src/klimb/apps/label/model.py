@@ -226,11 +226,7 @@ class Chooser:
             self._learners = [ActiveLearner(self._pool, cov=cov, score=self.settings.score, initial=INITIAL, warm=False,
                                             seed=self.settings.seed) for cov in covs]
         for side, learner in enumerate(self._learners):
-            _bring(learner, [(place, self._side(label, side)) for place, label in labels])
-
-    def _side(self, label: int, side: int) -> int:
-        """The label as the model of a side sees it: 1 for its own."""
-        return int(label == side)
+            _bring(learner, [(place, int(label == side)) for place, label in labels])  # 1 for its own
 
     def _cov(self, labels: Labels, side: int) -> float:
         """The scale of the prior, by the evidence of the first 10, 20, 40, ... labels: of as many as there are."""
@@ -242,18 +238,16 @@ class Chooser:
         return self._best[first, side]
 
     def _best_cov(self, labels: Labels, side: int) -> float:
-        places = np.array([place for place, _ in labels])
-        y = np.array([self._side(label, side) for _, label in labels], dtype=float)
-        if len(set(y.tolist())) < 2:
+        if len({label == side for _, label in labels}) < 2:
             return START_COV
-        pool = self._pool[places]
-        bounds = []
-        for cov in COVS:
-            learner = ActiveLearner(pool, cov=cov)
-            learner.teach(np.arange(len(y)), y)
-            fit = learner.fit_state
-            bounds.append(-np.inf if fit is None else fit.bound)
-        return COVS[int(np.argmax(bounds))]
+        fits = [self._alone(labels, side, cov).fit_state for cov in COVS]
+        return COVS[int(np.argmax([-np.inf if fit is None else fit.bound for fit in fits]))]
+
+    def _alone(self, labels: Labels, side: int, cov: float) -> ActiveLearner:
+        """A learner that knows the labelled items and no others."""
+        learner = ActiveLearner(self._pool[np.array([place for place, _ in labels])], cov=cov)
+        learner.teach(np.arange(len(labels)), [float(label == side) for _, label in labels])
+        return learner
 
     # -- thinking -----------------------------------------------------------------------------------------------------
 
@@ -263,7 +257,7 @@ class Chooser:
         for learner in self._learners:
             m, v = (part[places] for part in learner.marginals())
             mean = learner.predict_proba()[places, 1]
-            sides.append(np.stack([mean, _logistic(m - Z * np.sqrt(v)), _logistic(m + Z * np.sqrt(v))], axis=1))
+            sides.append(np.stack([mean, expit(m - Z * np.sqrt(v)), expit(m + Z * np.sqrt(v))], axis=1))
         table = np.stack(sides, axis=1)  # item x side x (mean, lower, upper)
         if self._sides == 1:
             one = table[:, 0]
@@ -303,22 +297,14 @@ class Chooser:
         """How far the last `WINDOW` labels have changed what is predicted for unlabelled items: share, and kappa."""
         if len(labels) < WINDOW + FIRST_LOOK:
             return None, None
-        now = self._guesses([learner.weights for learner in self._learners],
-                            [learner.intercept for learner in self._learners])
-        weights, intercepts = [], []
-        for side in range(self._sides):
-            earlier = labels[:-WINDOW]
-            places = np.array([place for place, _ in earlier])
-            learner = ActiveLearner(self._pool[places], cov=self._cov(earlier, side))
-            learner.teach(np.arange(len(places)), [float(self._side(label, side)) for _, label in earlier])
-            weights.append(learner.weights)
-            intercepts.append(learner.intercept)
-        before = self._guesses(weights, intercepts)
+        earlier = labels[:-WINDOW]
+        now = self._guesses(self._learners)
+        before = self._guesses([self._alone(earlier, side, self._cov(earlier, side)) for side in range(self._sides)])
         return float(np.mean((now != before)[free])), kappa(now[free], before[free])
 
-    def _guesses(self, weights: list[Array], intercepts: list[float]) -> Array:
+    def _guesses(self, learners: list[ActiveLearner]) -> Array:
         """The most probable label of every item, by the posterior means of the weights."""
-        scores = [self._pool @ w + b for w, b in zip(weights, intercepts, strict=True)]
+        scores = [self._pool @ learner.weights + learner.intercept for learner in learners]
         return np.asarray(scores[0] < 0.0 if self._sides == 1 else np.argmax(scores, axis=0))
 
 
@@ -331,7 +317,3 @@ def _bring(learner: ActiveLearner, wanted: list[tuple[int, int]]) -> None:
         learner.forget([place for place, _ in known[same:]])
     if wanted[same:]:
         learner.teach([place for place, _ in wanted[same:]], [float(label) for _, label in wanted[same:]])
-
-
-def _logistic(m: Array) -> Array:
-    return np.asarray(expit(m))

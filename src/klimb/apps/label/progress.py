@@ -84,11 +84,16 @@ class LabelProgress:
         self.steps.append(AnswerStep(row, label))
         self.turn += 1
 
-    def undo(self) -> AnswerStep:
-        """Take back the last answer that stands; its item is on the screen again."""
+    def last_step(self) -> AnswerStep:
+        """The last answer that stands."""
         if not self.steps:
             raise InputError("an answer to take back", "a session without any", "Answer an item first.")
-        step = self.steps.pop()
+        return self.steps[-1]
+
+    def undo(self) -> AnswerStep:
+        """Take back the last answer that stands; its item is on the screen again."""
+        step = self.last_step()
+        self.steps.pop()
         if step.label is None:
             self.skipped.remove(step.row)
         else:

@@ -7,7 +7,7 @@ the progress, the predictions and the curve under one lock, which is never held 
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from klimb.apps.label.figures import CurvePoint, Foreseen, advice, check_curve, 
 from klimb.apps.label.items import LabelItems, Pushes, columns_shown, preview, segments
 from klimb.apps.label.journal import Entry, Journal, NotSaved, Settings, of_kind
 from klimb.apps.label.model import Choice, Chooser
-from klimb.apps.label.progress import AnswerStep, LabelProgress, Order
+from klimb.apps.label.progress import LabelProgress, Order
 from klimb.errors import InputError
 
 HISTORY = 8  # labels given last that the page lists
@@ -175,10 +175,8 @@ class Session:
         """Take back the last answer."""
         with self._changed:
             self._check(turn)
-            if not self._progress.steps:
-                raise InputError("an answer to take back", "a session without any", "Answer an item first.")
-            step = self._progress.steps[-1]
-            self.journal.append({"kind": "undo", "turn": turn, "row": step.row, "time": self._now()})
+            row = self._progress.last_step().row
+            self.journal.append({"kind": "undo", "turn": turn, "row": row, "time": self._now()})
             self._progress.undo()
             self._place({})
             self._tell()
@@ -209,7 +207,8 @@ class Session:
                 self._changed.wait_for(lambda: self._version != seen or self._closing, patience)
             progress = self._progress
             row = progress.current
-            words, text = self._advice()
+            words, text = advice(self._counts(), self.settings.labels, self._points, self._foreseen(), progress.left)
+            last = progress.steps[: -HISTORY - 1 : -1]
             return {
                 **self._page, "version": self._version, "turn": progress.turn,
                 "item": None if row is None else self._item(row),
@@ -217,7 +216,8 @@ class Session:
                 "counts": self._counts(), "skipped": len(progress.skipped), "left": progress.left,
                 "total": len(self.items.askable), "can_undo": bool(progress.steps),
                 "advice": {"kind": words, "text": text}, "trouble": self._trouble,
-                "figures": self._figures(), "history": [self._past(step) for step in progress.steps[:-HISTORY - 1:-1]],
+                "figures": self._figures(), "history": [{"row": step.row, "label": step.label,
+                                                         "text": preview(self.items, step.row)} for step in last],
             }
 
     def whole_text(self, row: int) -> list[tuple[str, int]]:
@@ -252,21 +252,13 @@ class Session:
         return {"row": row, "id": self.items.ids[row], "why": asked.why, "segments": parts, "more": more,
                 "columns": columns_shown(self.items, row, pushes), "chances": asked.chances}
 
-    def _past(self, step: AnswerStep) -> dict[str, Any]:
-        return {"row": step.row, "label": step.label, "text": preview(self.items, step.row)}
-
     def _counts(self) -> list[int]:
-        counts = [0] * len(self.settings.labels)
-        for label in self._progress.labels.values():
-            counts[label] += 1
-        return counts
+        given = Counter(self._progress.labels.values())
+        return [given[label] for label in range(len(self.settings.labels))]
 
     def _foreseen(self) -> list[Foreseen]:
         return [Foreseen(self._asked[row].guess == label, self._asked[row].why == "check")
                 for row, label in self._progress.labels.items()]
-
-    def _advice(self) -> tuple[str, str]:
-        return advice(self._counts(), self.settings.labels, self._points, self._foreseen(), self._progress.left)
 
     def _figures(self) -> dict[str, Any]:
         foreseen = self._foreseen()

@@ -53,12 +53,7 @@ def _columns_of(stored: Any) -> dict[str, Any]:
 
 def stream_parquet(source: Any, choose: Choice, options: ReadOptions, *, whole: bool = False) -> Iterator[Table]:
     """Row groups one after the other, the wanted columns alone."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as parquet
-    except ImportError as missing:
-        raise InputError("Parquet files are read by pyarrow", "no such package",
-                         "Run: python -m pip install 'klimb[parquet]', or write the table as CSV.") from missing
+    pa, parquet = _pyarrow("read", "write the table as CSV")
     try:
         file = parquet.ParquetFile(source)
     except (pa.ArrowInvalid, OSError) as error:
@@ -81,6 +76,16 @@ def stream_parquet(source: Any, choose: Choice, options: ReadOptions, *, whole: 
         yield Table(joined, sum(len(part[wanted[0]]) for part in parts) if wanted else file.metadata.num_rows, header)
 
 
+def _pyarrow(done: str, instead: str) -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as missing:
+        raise InputError(f"Parquet files are {done} by pyarrow", "no such package",
+                         f"Run: python -m pip install 'klimb[parquet]', or {instead}.") from missing
+    return pyarrow, pyarrow.parquet
+
+
 def _from_arrow(column: Any, pa: Any) -> Any:
     """float64 with NaN, bool, or objects with None."""
     kind = column.type
@@ -97,12 +102,7 @@ def _from_arrow(column: Any, pa: Any) -> Any:
 
 def write_parquet(stream: Any, columns: dict[str, Any]) -> None:
     """Columns as a Parquet file."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as parquet
-    except ImportError as missing:
-        raise InputError("Parquet files are written by pyarrow", "no such package",
-                         "Run: python -m pip install 'klimb[parquet]', or write .csv.") from missing
+    pa, parquet = _pyarrow("written", "write .csv")
     arrays = {name: pa.array(values, from_pandas=True) for name, values in columns.items()}
     parquet.write_table(pa.table(arrays), stream)
 

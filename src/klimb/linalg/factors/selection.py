@@ -11,7 +11,7 @@ from klimb.errors import InputError
 from klimb.linalg.factors.dense import DualFactor, Factorisation, PrimalFactorisation
 from klimb.linalg.factors.sparse import SparseFactorisation, analysed, sparse_pattern
 from klimb.linalg.normal_matrix import NormalMatrix
-from klimb.linalg.operators import Operator, SparseOperator, StackedOperator
+from klimb.linalg.operators import Operator, SparseOperator
 from klimb.linalg.sparse_cholesky import SymbolicCholesky
 
 FLOPS_A_SECOND = 2e10  # of dense products on one core
@@ -105,7 +105,8 @@ def levels_plan(A: NormalMatrix) -> FactorPlan | None:
     known = [count for count in pairs if count is not None]
     if A.size < WORTH_LEVELS or len(known) < len(pairs) or sum(known) > 50 * SPARSE_ENOUGH * A.size**2:
         return None
-    if max((_sampled_density(operator) for operator in A.operators), default=0.0) > 2 * SPARSE_ENOUGH:
+    leaves = (leaf for operator in A.operators for leaf in operator.leaves)
+    if max(map(_sampled_density, leaves), default=0.0) > 2 * SPARSE_ENOUGH:
         return None  # the whole product would take minutes to say so
     pattern = sparse_pattern(A)
     if pattern is None or pattern.nnz > SPARSE_ENOUGH * A.size**2:
@@ -118,8 +119,6 @@ def levels_plan(A: NormalMatrix) -> FactorPlan | None:
 
 def _sampled_density(operator: Operator) -> float:
     """Share of nonzeros in B'B, from some columns spread over it."""
-    if isinstance(operator, StackedOperator):
-        return max(_sampled_density(part) for part in operator.parts)
     if not isinstance(operator, SparseOperator):
         return 0.0
     columns = np.linspace(0, operator.shape[1] - 1, min(operator.shape[1], SAMPLED_COLUMNS)).astype(np.intp)
@@ -136,19 +135,15 @@ def _gram_seconds(operator: Operator) -> float:
 
 def _pairs(operator: Operator) -> float | None:
     """sum_i nnz_i^2 for a sparse matrix, None for any other operator."""
-    if isinstance(operator, StackedOperator):
-        parts = [_pairs(part) for part in operator.parts]
-        known = [count for count in parts if count is not None]
-        return sum(known) if len(known) == len(parts) else None
-    if not isinstance(operator, SparseOperator):
+    sparse = [leaf.matrix for leaf in operator.leaves if isinstance(leaf, SparseOperator)]
+    if len(sparse) < len(operator.leaves):
         return None
-    return float((np.diff(operator.matrix.indptr).astype(float) ** 2).sum())
+    return sum(float((np.diff(matrix.indptr).astype(float) ** 2).sum()) for matrix in sparse)
 
 
 def _nonzeros(operator: Operator) -> float:
-    if isinstance(operator, StackedOperator):
-        return sum(_nonzeros(part) for part in operator.parts)
-    return float(operator.matrix.nnz) if isinstance(operator, SparseOperator) else _entries(operator)
+    return sum(float(leaf.matrix.nnz) if isinstance(leaf, SparseOperator) else _entries(leaf)
+               for leaf in operator.leaves)
 
 
 def _entries(operator: Operator) -> float:
@@ -157,6 +152,4 @@ def _entries(operator: Operator) -> float:
 
 def _unstored(operator: Operator) -> float:
     """Entries that would have to be made by products with unit vectors."""
-    if isinstance(operator, StackedOperator):
-        return sum(_unstored(part) for part in operator.parts)
-    return _entries(operator) if operator.explicit is None else 0.0
+    return sum(_entries(leaf) for leaf in operator.leaves if leaf.explicit is None)

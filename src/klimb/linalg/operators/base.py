@@ -77,6 +77,11 @@ class Operator(ABC):
         """The matrix itself, an array or a scipy.sparse CSR matrix, or None where it is not stored."""
         return None
 
+    @property
+    def leaves(self) -> list[Operator]:
+        """The operators that it is a stack of; itself, where it is none."""
+        return [self]
+
     def dense(self) -> Array:
         """The matrix as a dense array, by products with unit vectors where it is not stored."""
         N, D = self.shape
@@ -366,6 +371,10 @@ class StackedOperator(Operator):
         if not any(hasattr(matrix, "tocsr") for matrix in matrices):
             return np.concatenate(matrices)
         return stack_rows(matrices)
+
+    @property
+    def leaves(self) -> list[Operator]:
+        return [leaf for part in self.parts for leaf in part.leaves]
 
     def dense(self) -> Array:
         return np.concatenate([part.dense() for part in self.parts])

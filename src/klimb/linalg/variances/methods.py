@@ -11,7 +11,7 @@ from klimb.linalg.factors import FactorPlan, cheapest_plan, factorise
 from klimb.linalg.factors.selection import MEMORY
 from klimb.linalg.krylov import ScaledLanczos, sparse_part
 from klimb.linalg.normal_matrix import NormalMatrix
-from klimb.linalg.operators import Operator, SparseOperator, StackedOperator
+from klimb.linalg.operators import Operator, SparseOperator
 from klimb.linalg.variances import bounds
 from klimb.linalg.variances.bounds import LogDet, ProductCount, Variances, median_relative_error
 from klimb.linalg.variances.stochastic import Probes
@@ -95,7 +95,7 @@ def _begun(A: NormalMatrix, B: Operator, accuracy: float, seed: int, limit: int)
     if isinstance(B, SparseOperator) and (M := sparse_part(A)) is not None:
         probes = Probes(A, B, M, accuracy=accuracy, seed=seed)
         probes.add(PILOT, limit)
-        if probes.converged and probes.one_probe_noise() < GOOD_SURROGATE:
+        if probes.converged and probes.rows.one_probe_noise() < GOOD_SURROGATE:
             return probes
     probes = Probes(A, B, ScaledLanczos(A, _rank(A, accuracy), seed).surrogate(), accuracy=accuracy, seed=seed)
     probes.add(PILOT, limit)
@@ -169,7 +169,7 @@ def _rank(A: NormalMatrix, accuracy: float) -> int:
 def _probes_needed(probes: Probes, accuracy: float) -> int:
     """How many probes there should be in total."""
     n = probes.n
-    while probes.expected_error(n) > accuracy and n < 2**20:
+    while probes.rows.expected_error(n) > accuracy and n < 2**20:
         n = int(1.25 * n) + 1
     return n
 
@@ -190,12 +190,10 @@ def _more_probes(probes: Probes, accuracy: float, budget: int, spent: int, tail:
 
 def _seconds_a_product(A: NormalMatrix) -> float:
     """Expected time of one single-vector product, as part of a block."""
-    return max((_flops(operator) for operator in A.operators), default=0.0) / FLOPS_A_SECOND
+    return max((sum(map(_flops, operator.leaves)) for operator in A.operators), default=0.0) / FLOPS_A_SECOND
 
 
 def _flops(operator: Operator) -> float:
-    if isinstance(operator, StackedOperator):
-        return sum(_flops(part) for part in operator.parts)
     if isinstance(operator, SparseOperator):
         return 2.0 * float(operator.matrix.nnz)
     if operator.explicit is not None:

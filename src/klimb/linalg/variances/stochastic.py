@@ -23,7 +23,6 @@ says beyond it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 import numpy as np
@@ -205,20 +204,12 @@ def fit_errors(F: Array, f: Array, weight: Array, watched: npt.NDArray[np.intp],
 
 
 @final
-@dataclass(eq=False)
 class RowSums:
     """Sums over probes of t = (b'y)(b'x) and w = (b'y)^2 per row: enough for mean and variance of t - f w, any f."""
 
-    rows: int
-    n: int = 0
-    t: Array = field(init=False)
-    w: Array = field(init=False)
-    tt: Array = field(init=False)
-    tw: Array = field(init=False)
-    ww: Array = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.t, self.w, self.tt, self.tw, self.ww = (np.zeros(self.rows) for _ in range(5))
+    def __init__(self, rows: int) -> None:
+        self.n = 0
+        self.t, self.w, self.tt, self.tw, self.ww = (np.zeros(rows) for _ in range(5))
 
     def add(self, at_y: Array, at_x: Array) -> None:
         """B y and B x for a block of probes."""
@@ -246,7 +237,7 @@ class Probes:
         self._rng = np.random.default_rng([seed, 1])
         self._tol = min(SHARE_OF_SOLVES * accuracy, COARSEST)
         self._system = A.coarse() if self._tol >= SINGLE else A
-        self._rows = None if B is None else _Rows(A, B, M)
+        self._rows = None if B is None else ProbedRows(A, B, M)
         self.quadrature = Quadrature(A, self.M, None if self._rows is None else (self._rows.B, self._rows.surrogate))
         self.converged, self.n, self._squared_residuals = True, 0, 0.0
 
@@ -264,26 +255,21 @@ class Probes:
             if self._rows is not None:
                 self._rows.add(self.M.solve(z), solution.x)
 
+    @property
+    def rows(self) -> ProbedRows:
+        """Those of B."""
+        assert self._rows is not None
+        return self._rows
+
     def variances(self) -> tuple[Array, Array]:
         """Values and standard errors, what the residuals of the systems may do included."""
-        assert self._rows is not None
-        value, error = self._rows.result()
+        value, error = self.rows.result()
         error *= np.sqrt((self.n - 1) / max(self.n - 3, 1))  # few probes: the noise itself is known roughly
         return value, np.hypot(error, SOLVE_SHARE * np.sqrt(self._squared_residuals / self.n) * value)
 
-    def one_probe_noise(self) -> float:
-        """Median over the rows of the relative noise of a single probe."""
-        assert self._rows is not None
-        return self._rows.one_probe_noise()
-
-    def expected_error(self, n: int) -> float:
-        """Median relative error to be expected of ``n`` probes, from those at hand."""
-        assert self._rows is not None
-        return self._rows.expected_error(n)
-
 
 @final
-class _Rows:
+class ProbedRows:
     """The rows of B: their variances under M, their features, and sums over the probes."""
 
     def __init__(self, A: NormalMatrix, B: Operator, M: SurrogateMatrix) -> None:
@@ -314,12 +300,14 @@ class _Rows:
         return value, error
 
     def one_probe_noise(self) -> float:
+        """Median over the rows of the relative noise of a single probe."""
         if not len(self._live):
             return 0.0
         ratios, noise = self._ratios()
         return float(np.median(noise / ratios.ratio) * np.sqrt(self.sums.n))
 
     def expected_error(self, n: int) -> float:
+        """Median relative error to be expected of ``n`` probes, from those at hand."""
         if not len(self._live):
             return 0.0
         ratios, noise = self._ratios()
