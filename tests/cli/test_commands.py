@@ -229,7 +229,7 @@ def test_predict_gives_what_python_gives(work: Path, mixed: Any, capsys: pytest.
 
 
 def test_predict_in_pieces_is_predict_at_once(work: Path) -> None:
-    from klimb.cli.predict import predicted
+    from klimb.cli.saved import predicted
     from klimb.cli.tables.read import ReadOptions
 
     fit = klimb.load(work / "mixed.klimb")

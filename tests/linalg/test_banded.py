@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klimb.errors import NotPositiveDefiniteError
-from klimb.linalg.analysis import analysed
-from klimb.linalg.banded import WIDEST, BandPlan, band_order
+from klimb.linalg.analysis import WIDEST, BandPlan, analysed, band_order
 
 
 @settings(max_examples=40, deadline=None)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klimb.errors import NotPositiveDefiniteError
-from klimb.linalg import independent, ordering
+from klimb.linalg import ordering, sparse_cholesky
 from klimb.linalg.sparse_cholesky import SparseCholesky, SymbolicCholesky
 
 
@@ -22,7 +22,7 @@ def small_parts(leaf: int = 4, small: int = 2) -> Iterator[None]:
     """Parts and sets small enough for all of the code to run on matrices that dense algebra can check."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ordering, "LEAF", leaf)
-        patch.setattr(independent, "SMALL", small)
+        patch.setattr(sparse_cholesky, "SMALL", small)
         yield
 
 
@@ -163,8 +163,8 @@ def test_sets_are_used_where_they_should_be() -> None:
 
 def test_products_too_many_to_list_are_products_of_matrices_in_blocks_of_rows() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(independent, "PAIRS", 100)
-        patch.setattr(independent, "BLOCK", 1000)
+        patch.setattr(sparse_cholesky, "PAIRS", 100)
+        patch.setattr(sparse_cholesky, "BLOCK", 1000)
         (stage,) = agrees(bordered(sp.csc_array(sp.eye_array(1100)), 4)).stages
     assert stage.dense
     assert not stage.listed

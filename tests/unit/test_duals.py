@@ -16,8 +16,7 @@ from klimb import sites
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 from klimb.sites import local as duals
-from klimb.sites.base import Expectation, Site, clean_data
-from klimb.sites.even import even_part_of_point
+from klimb.sites.base import Expectation, Site, clean_data, even_part_of_point
 
 REFERENCES = json.loads((Path(__file__).parent.parent / "references" / "dual_references.json").read_text())
 DIGITS = 1e-12

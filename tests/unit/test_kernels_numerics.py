@@ -20,7 +20,7 @@ from klimb.kernels import (
     Polynomial,
     RationalQuadratic,
 )
-from klimb.kernels.distances import SquaredDistances
+from klimb.kernels.tiles import SquaredDistances
 
 STATIONARY = [RBF, Matern12, Matern32, Matern52, RationalQuadratic]
 

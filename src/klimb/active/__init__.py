@@ -4,7 +4,6 @@ from klimb.active.bald import bald
 from klimb.active.inclusion import Inclusion, include
 from klimb.active.learner import ActiveLearner
 from klimb.active.marginals import Marginals
-from klimb.active.measurements import measurement_gains
 from klimb.active.pairs import epig
 from klimb.active.scores import (
     SCORES,
@@ -18,6 +17,7 @@ from klimb.active.scores import (
     VarianceReduction,
     classifier_uncertainty,
     information_gain,
+    measurement_gains,
     variance_reduction,
 )
 

@@ -1,20 +1,183 @@
-"""Commands about saved fits: ``klimb check``, ``compare``, ``info``, ``report``."""
+"""Commands about saved fits: ``klimb predict``, ``check``, ``compare``, ``info``, ``report``."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeAlias
 
 import click
 
+from klimb.cli import shell
 from klimb.cli.fit import exit_code
-from klimb.cli.predict import load_fit
-from klimb.cli.shell import check_targets, emit, emit_json, json_option, level_option, quiet_option, say, write_text
+from klimb.errors import InputError, no_column
+
+Piece: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
+KINDS = ("mean", "latent", "response", "all")
+
+
+@click.command("predict", no_args_is_help=True)
+@click.argument("model", metavar="MODEL")
+@click.argument("data", metavar="DATA")
+@shell.output_option("Write here instead of standard output: .csv, .jsonl, .npz or .parquet.")
+@click.option("--kind", type=click.Choice(KINDS), default="mean", show_default=True,
+              help="The mean of y, the linear predictor, y itself with its noise, or all three.")
+@click.option("--keep", metavar="COLUMN", multiple=True, help="Copy this column of DATA in front. May be repeated.")
+@click.option("--keep-all", is_flag=True, help="Copy every column of DATA in front.")
+@shell.level_option(None)
+@click.option("--json", "as_json", is_flag=True, help="Write JSON lines instead of CSV: one object per row.")
+@shell.quiet_option
+@shell.reading
+def command(model: str, data: str, output: str | None, kind: str, keep: tuple[str, ...], keep_all: bool,
+            level: float | None, as_json: bool, quiet: bool, **how_to_read: Any) -> int:
+    """Predict the rows of DATA (- is standard input) with the fit saved in MODEL.
+
+    Columns: mean, sd, lower, upper, one row for each row of DATA; empty where a value that is needed is missing.
+
+    \b
+    Examples:
+      klimb predict m.klimb new.csv > predictions.csv
+      klimb predict m.klimb new.csv --kind response --interval 0.5 --keep id
+      klimb predict m.klimb new.parquet --keep-all -o predictions.parquet
+      cut -d, -f2- big.csv | klimb predict m.klimb - --json | jq .mean
+    """
+    shell.check_targets(output, sources=(model, data))
+    fit = load_fit(model)
+    options = shell.read_options(**how_to_read)
+    options = replace(options, kinds={**kinds_of(fit), **options.kinds})
+    pieces = predicted(fit, data, options, kind, level, keep, keep_all)
+    suffix = output.rpartition(".")[2].lower() if output else ""
+    if suffix in ("npz", "parquet"):
+        rows = write_arrays(pieces, str(output), suffix)
+    else:
+        try:
+            rows = write_lines(pieces, output, as_json or suffix == "jsonl")
+        except BrokenPipeError:  # the reader has seen enough
+            shell.hush()
+            return 0
+    if output:
+        shell.say(f"predicted {rows:,} rows: {output}", quiet)
+    return 0
+
+
+def load_fit(path: str) -> Any:
+    """The fit in a file; an error if the file holds something else."""
+    from klimb.models.files import load
+
+    found = load(path)
+    if not hasattr(found, "formula"):
+        raise InputError("a file saved by klimb fit", f"{path}, which holds a {type(found).__name__}",
+                         "Predict with it in Python: klimb.load(path).")
+    return found
+
+
+def kinds_of(fit: Any) -> dict[str, Any]:
+    """Columns to be read as text because they hold levels: "007" is not 7 where the fit had text."""
+    from klimb.cli.tables.csvfile import number
+    from klimb.rows.columns import number_label
+
+    def plain_number(label: str) -> bool:
+        value = number(label)
+        return value is not None and value == value and number_label(value) == label
+
+    return {variable.name: "text" for variable in fit.encoder.variables
+            if variable.kind == "levels" and not all(map(plain_number, variable.levels))
+            and not set(variable.levels) <= {"True", "False"}}
+
+
+def predicted(fit: Any, data: str, options: Any, kind: str, level: float | None, keep: tuple[str, ...],
+              keep_all: bool) -> Iterator[Piece]:
+    """The kept columns and the predictions, piece by piece."""
+    from klimb.cli.tables.read import stream_table
+
+    needed = {*fit.encoder.predictors, *(fit.encoder.response.columns if "trials" in fit.observed.aux else ())}
+
+    def choose(header: tuple[str, ...]) -> list[str]:
+        for name in keep:
+            if name not in header:
+                raise no_column(name, header, "--keep needs a column of the data")
+        for name in fit.encoder.predictors:
+            if name not in header:
+                raise no_column(name, header, f"the data must have the columns of {fit.formula!r}")
+        return [name for name in header if keep_all or name in needed or name in keep]
+
+    for piece in stream_table(data, choose, options):
+        kept = list(piece.columns) if keep_all else list(keep)
+        frame = {name: values for name, values in piece.columns.items() if name in needed}
+        columns = fit.predict(frame, interval=level, kind=kind) if piece.n else {}
+        # A kept column that has the name of a prediction is renamed.
+        yield {f"data_{name}" if name in columns else name: piece.columns[name] for name in kept}, columns
+
+
+def write_lines(pieces: Iterator[Piece], output: str | None, as_json: bool) -> int:
+    """CSV with a heading, or a JSON object per row; the number of rows."""
+    from klimb._files import whole_file
+
+    rows = 0
+    place: Any = whole_file(output) if output else nullcontext(_standard_output())
+    with place as stream:
+        for kept, columns in pieces:
+            names = [*kept, *columns]
+            cells = [*(_plain(values, whole=True) for values in kept.values()), *map(_plain, columns.values())]
+            if as_json:
+                stream.writelines(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n"
+                                  for row in zip(*cells, strict=True))
+            else:
+                writer = csv.writer(stream, lineterminator="\n")
+                if rows == 0 and names:
+                    writer.writerow(names)
+                writer.writerows(["" if cell is None else cell for cell in row] for row in zip(*cells, strict=True))
+            rows += len(cells[0]) if cells else 0
+        stream.flush()
+    return rows
+
+
+def _standard_output() -> IO[str]:
+    """Standard output as UTF-8, whatever the locale: column names are data."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    return sys.stdout
+
+
+def _plain(values: Any, whole: bool = False) -> list[Any]:
+    """Python's own numbers, which print with all their digits; None where there is none.
+
+    With ``whole``, whole numbers lose their point, as they had none in most tables they were read from.
+    """
+    found = [None if value != value else value for value in values.tolist()]
+    if whole and values.dtype.kind == "f" and all(value is None or value.is_integer() for value in found):
+        return [None if value is None else int(value) for value in found]
+    return found
+
+
+def write_arrays(pieces: Iterator[Piece], output: str, suffix: str) -> int:
+    """All rows in one file of arrays."""
+    import numpy as np
+
+    from klimb._files import whole_file
+
+    parts = [{**kept, **columns} for kept, columns in pieces]
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+    with whole_file(output, "wb") as stream:
+        if suffix == "npz":
+            plain = {name: values.astype(str) if values.dtype == object else values for name, values in joined.items()}
+            np.savez(stream, **plain)  # type: ignore[arg-type]
+        else:
+            from klimb.cli.tables.arrays import write_parquet
+
+            write_parquet(stream, joined)
+    return len(next(iter(joined.values()))) if joined else 0
 
 
 @click.command("check", no_args_is_help=True)
 @click.argument("model", metavar="MODEL")
-@json_option
+@shell.json_option
 def check_command(model: str, as_json: bool) -> int:
     """Say how far the fit in the file MODEL can be believed, and whether its model suits the data.
 
@@ -28,15 +191,15 @@ def check_command(model: str, as_json: bool) -> int:
     fit = load_fit(model)
     found = {"trust": fit.trust, "checks": fit.checks}
     if as_json:
-        emit_json({name: record.to_dict() for name, record in found.items()})
+        shell.emit_json({name: record.to_dict() for name, record in found.items()})
     else:
-        emit("\n\n".join(str(record) for record in found.values()))
+        shell.emit("\n\n".join(str(record) for record in found.values()))
     return exit_code(fit, strict=True)
 
 
 @click.command("compare", no_args_is_help=True)
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
-@json_option
+@shell.json_option
 def compare_command(models: tuple[str, ...], as_json: bool) -> int:
     """Rank fits of the same data by leave-one-out log density, with the bound beside it.
 
@@ -54,9 +217,9 @@ def compare_command(models: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         from klimb.report.records import to_json
 
-        emit_json({"schema": "klimb.compare/1", "rows": found.n, "models": to_json(found.rows)})
+        shell.emit_json({"schema": "klimb.compare/1", "rows": found.n, "models": to_json(found.rows)})
     else:
-        emit(str(found))
+        shell.emit(str(found))
     return 0
 
 
@@ -72,7 +235,7 @@ def unique_names(paths: tuple[str, ...]) -> list[str]:
 
 @click.command("info", no_args_is_help=True)
 @click.argument("model", metavar="MODEL")
-@json_option
+@shell.json_option
 def info_command(model: str, as_json: bool) -> int:
     """Say what the file MODEL holds: which model, who wrote it, whether data are inside.
 
@@ -85,7 +248,7 @@ def info_command(model: str, as_json: bool) -> int:
 
     facts = file_facts(model)
     if as_json:
-        emit_json(facts)
+        shell.emit_json(facts)
         return 0
     arrays = facts.pop("arrays")
     holds = facts.pop("holds")
@@ -93,7 +256,7 @@ def info_command(model: str, as_json: bool) -> int:
     lines = [[name, str(value)] for name, value in facts.items() if value not in (None, "")]
     lines.append(["holds data", ", ".join(holds) if holds else "no"])
     lines.append(["arrays", f"{len(arrays)}, {sum(part['bytes'] for part in arrays) / 1000:.0f} kB"])
-    emit(table(["file", model], lines, left=2))
+    shell.emit(table(["file", model], lines, left=2))
     return 0
 
 
@@ -121,8 +284,8 @@ def file_facts(path: str) -> dict[str, Any]:
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), default="report.html",
               show_default=True, help="Where to write the page; - is standard output.")
 @click.option("--title", default="", help="A heading for the page. The formula is shown in any case.")
-@level_option(None)
-@quiet_option
+@shell.level_option(None)
+@shell.quiet_option
 def report_command(model: str, output: str, title: str, level: float | None, quiet: bool) -> int:
     """Write a page about the fit saved in MODEL: table, effects, predictions, verdict, priors.
 
@@ -133,11 +296,11 @@ def report_command(model: str, output: str, title: str, level: float | None, qui
       klimb report m.klimb
       klimb report m.klimb -o mixed.html --title "Schools, 2024" --interval 0.5
     """
-    check_targets(output, sources=(model,))
+    shell.check_targets(output, sources=(model,))
     fit = load_fit(model)
     write_report(fit, output, title=title, level=level, command=f"klimb report {model} -o {output}")
     if output != "-":
-        say(f"report: {output}", quiet)
+        shell.say(f"report: {output}", quiet)
     return exit_code(fit)
 
 
@@ -147,4 +310,4 @@ def write_report(fit: Any, path: str, *, title: str = "", source: str = "", leve
     from klimb.report.page import page
 
     report = fit.report(interval=level, title=title, source=source, reproduce=(command,) if command else ())
-    write_text(page(report), path)
+    shell.write_text(page(report), path)

@@ -10,9 +10,8 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.kernels.base import LeafKernel
-from klimb.kernels.distances import centre_of
 from klimb.kernels.parameters import Columns, Value
-from klimb.kernels.tiles import Pairs
+from klimb.kernels.tiles import Pairs, centre_of
 from klimb.numerics.arrays import Array
 
 

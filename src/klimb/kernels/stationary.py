@@ -10,9 +10,8 @@ from typing import ClassVar, final
 import numpy as np
 
 from klimb.kernels.base import LeafKernel
-from klimb.kernels.distances import HUGE, SquaredDistances, centre_of
 from klimb.kernels.parameters import Columns, Value
-from klimb.kernels.tiles import Pairs
+from klimb.kernels.tiles import HUGE, Pairs, SquaredDistances, centre_of
 from klimb.numerics.arrays import Array
 
 SQRT3, SQRT5 = math.sqrt(3.0), math.sqrt(5.0)

@@ -4,10 +4,17 @@ Notation of one front: the pivots 1, the boundary 2. Its part of the matrix is F
 children's updates added. F11 = L11 L11', L21 = F21 L11^-T, and F22 - L21 L21' is the update that goes to the parent.
 
 Arrays are in C order and BLAS reads them as their transposes: the lower triangle of L11 is the upper one of LAPACK.
+
+Before that, sets of nodes that are not coupled to each other are eliminated at once: leaves, levels of a group, half of
+a chain. With the set first, M = [[D, C], [C', A]] and D is diagonal: L11 = D^1/2, L21' = D^-1/2 C, and A - L21 L21' is
+what is left to factorise. For the inverse, with Z22 that of what is left, Z12 = -D^-1 C Z22 and diag Z11 = 1/D -
+rowsums(D^-1 C * Z12). Products over pairs of neighbours are listed once, where they are few; otherwise they are
+products of sparse matrices, and what is left is dense.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -15,13 +22,177 @@ import numpy as np
 
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.fronts import FrontTree, Placement
-from klimb.linalg.independent import EliminatedSet, IndependentSet, independent_set
+from klimb.linalg.ordering import Integers, Mask, transposition
 from klimb.numerics.arrays import Array
-from klimb.numerics.lazy import blas, lapack
+from klimb.numerics.lazy import blas, lapack, scipy_sparse
 
+FEW = 3  # neighbours up to which elimination does not add entries: d (d - 1) new ones for 2 d + 1
+SMALL = 1000  # fewer nodes are not worth a set of their own
+SHARE = 0.2  # of the nodes that a set must hold
+DENSITY = 0.25  # of a pattern from which on there is nothing to gain
+PAIRS = 4_000_000  # products of neighbours that are listed
+BLOCK = 4_000_000  # entries of Z12 that are held at once
 FREE, SLICE = 20, 40  # slices that cost as much as one indexed addition, and entries of it that cost one more slice
 LOST = 16.0 * np.finfo(float).eps  # a pivot below this share of its diagonal entry has no digit left
 DENSE = 10.0  # a row with more than this many times sqrt(n) entries is eliminated last
+
+
+def independent_set(pattern: Any, last: Mask) -> IndependentSet | None:
+    """The next set worth its elimination, or nothing. ``last`` marks nodes that stay."""
+    size = pattern.shape[0]
+    degree = np.diff(pattern.indptr) - 1
+    if size - int(last.sum()) <= 1 or size < SMALL or pattern.nnz > DENSITY * size**2:
+        return None
+    row, column = pattern.indices, np.repeat(np.arange(size), degree + 1)
+    inner = ~last[row] & ~last[column] & (row != column)
+    row, column = row[inner], column[inner]
+    sparse_degree = np.bincount(column, minlength=size)
+    # All at once, if what stays is dense and small. It has to touch every edge, so at least ``least`` nodes stay.
+    least = int(np.searchsorted(np.cumsum(np.sort(sparse_degree)[::-1]), len(row) // 2))
+    if least**2 <= 2.0 * float((degree.astype(float) ** 2).sum()):
+        taken = _greedy(row, column, sparse_degree, ~last)
+        kept, pairs = _remainder(degree, taken)
+        if kept**2 <= 2.0 * pairs and 2 * kept < size:
+            return IndependentSet(pattern, taken, dense=True)
+    few = ~last & (sparse_degree <= FEW)
+    if few.sum() >= SHARE * size:
+        taken = _greedy(row, column, sparse_degree, few)
+        kept, pairs = _remainder(degree, taken)
+        if kept <= (1.0 - SHARE) * size and pairs <= min(PAIRS, 4.0 * pattern.nnz):
+            return IndependentSet(pattern, taken, dense=False)
+    return None
+
+
+def _remainder(degree: Integers, taken: Mask) -> tuple[int, float]:
+    """How many nodes stay, and how many products of neighbours their elimination takes."""
+    return int((~taken).sum()), float((degree[taken].astype(float) ** 2).sum())
+
+
+def _greedy(row: Integers, column: Integers, degree: Integers, allowed: Mask) -> Mask:
+    """A set to which none can be added, low degrees first: each pass takes those that come before all neighbours."""
+    size = len(degree)
+    key = np.empty(size, dtype=np.int64)
+    mixed = (np.arange(size) * 2654435761) % 4294967296  # breaks ties without long runs of waiting nodes
+    key[np.lexsort((mixed, degree))] = np.arange(size)
+    taken, open_ = np.zeros(size, dtype=bool), allowed.copy()
+    while open_.any():
+        live = open_[row] & open_[column]
+        row, column = row[live], column[live]
+        beaten = np.zeros(size, dtype=bool)
+        beaten[column[key[row] < key[column]]] = True
+        chosen = open_ & ~beaten
+        taken |= chosen
+        open_ &= beaten
+        open_[row[chosen[column]]] = False
+    taken[-1] &= not taken.all()  # one node stays
+    return taken
+
+
+@final
+class IndependentSet:
+    """The set, the pattern of what is left, and the places of entries in both."""
+
+    def __init__(self, pattern: Any, taken: Mask, *, dense: bool) -> None:
+        size = pattern.shape[0]
+        self.entries, self.dense = pattern.nnz, dense
+        self.taken, self.kept = np.flatnonzero(taken), np.flatnonzero(~taken)
+        number = np.empty(size, dtype=np.int64)
+        number[self.taken], number[self.kept] = np.arange(len(self.taken)), np.arange(len(self.kept))
+        row, column = pattern.indices, np.repeat(np.arange(size), np.diff(pattern.indptr))
+        self.pivots = np.flatnonzero(taken[column] & (row == column))
+        self.couplings = np.flatnonzero(taken[column] & ~taken[row])
+        self.inner = np.flatnonzero(~taken[column] & ~taken[row])
+        self.mirrored = transposition(pattern)[self.couplings]
+        self.of = number[column[self.couplings]]
+        self.neighbour = number[row[self.couplings]]
+        self.starts = np.searchsorted(self.of, np.arange(len(self.taken) + 1))
+        left = len(self.kept)
+        inner_key = number[column[self.inner]] * left + number[row[self.inner]]
+        count = np.diff(self.starts)
+        self.listed = int((count**2).sum()) <= PAIRS
+        if self.listed:  # every coupling with every other one of the same node
+            repeat = count[self.of]
+            self.first = np.repeat(np.arange(len(self.of)), repeat)
+            begin = np.cumsum(repeat) - repeat
+            self.second = np.arange(len(self.first)) - begin[self.first] + self.starts[self.of[self.first]]
+            self.pairs = self.neighbour[self.first] * left + self.neighbour[self.second]
+        if dense:
+            self.places, rows, ends = inner_key, np.tile(np.arange(left), left), np.arange(left + 1) * left
+        else:
+            keys, where = np.unique(np.concatenate([inner_key, self.pairs]), return_inverse=True)
+            self.places, self.pairs = where[:len(inner_key)], where[len(inner_key):]
+            rows, ends = keys % left, np.searchsorted(keys, np.arange(left + 1) * left)
+        ones = np.ones(len(rows), dtype=np.int8)
+        self.rest = scipy_sparse.csc_array((ones, rows.astype(np.int32), ends), shape=(left, left))
+
+    def eliminate(self, values: Array) -> tuple[EliminatedSet, Array]:
+        """The columns of L that belong to the set, and the entries of what is left."""
+        root = np.sqrt(values[self.pivots])
+        if not (root > 0.0).all():
+            raise NotPositiveDefiniteError("a diagonal entry is not positive")
+        scaled = values[self.couplings] / root[self.of]
+        left = np.zeros(self.rest.nnz)
+        left[self.places] = values[self.inner]
+        part = EliminatedSet(self, root, scaled)
+        if self.listed:
+            left -= np.bincount(self.pairs, scaled[self.first] * scaled[self.second], len(left))
+        else:
+            left -= (part.matrix.T @ part.matrix).toarray().ravel()
+        return part, left
+
+
+@final
+@dataclass(frozen=True)
+class EliminatedSet:
+    """D^1/2 and D^-1/2 C of an independent set."""
+
+    plan: IndependentSet
+    root: Array
+    scaled: Array
+
+    @property
+    def matrix(self) -> Any:
+        """D^-1/2 C as a sparse matrix."""
+        plan = self.plan
+        shape = (len(plan.taken), len(plan.kept))
+        return scipy_sparse.csr_array((self.scaled, plan.neighbour, plan.starts), shape=shape)
+
+    def forward(self, x: Array) -> tuple[Array, Array]:
+        """L11^-1 x1 and x2 - L21 L11^-1 x1."""
+        y = x[self.plan.taken] / self.root[:, None]
+        return y, x[self.plan.kept] - self.matrix.T @ y
+
+    def backward(self, y: Array, x: Array) -> Array:
+        """L^-T of y for the set, given the rest of the solution."""
+        out = np.empty((len(y) + len(x), x.shape[1]))
+        out[self.plan.kept] = x
+        out[self.plan.taken] = (y - self.matrix @ x) / self.root[:, None]
+        return out
+
+    def inverse_entries(self, left: Array) -> Array:
+        """Entries of the inverse on the whole pattern, from those of what is left."""
+        plan = self.plan
+        out = np.empty(plan.entries)
+        out[plan.inner] = left[plan.places]
+        weights = self.scaled / self.root[plan.of]
+        if plan.listed:
+            coupled = -np.bincount(plan.first, weights[plan.second] * left[plan.pairs], len(weights)).astype(float)
+        else:
+            coupled = self._coupled_dense(left.reshape(len(plan.kept), -1))
+        out[plan.couplings] = out[plan.mirrored] = coupled
+        out[plan.pivots] = self.root**-2 - np.bincount(plan.of, weights * coupled, len(self.root))
+        return out
+
+    def _coupled_dense(self, inverse: Array) -> Array:
+        """Entries of -D^-1 C Z22 on the pattern of C, some rows at a time."""
+        plan, matrix = self.plan, self.matrix
+        out = np.empty(len(plan.of))
+        step = max(1, BLOCK // max(1, len(inverse)))
+        for begin in range(0, len(plan.taken), step):
+            block = matrix[begin:begin + step] @ inverse
+            at = slice(plan.starts[begin], plan.starts[min(begin + step, len(plan.taken))])
+            out[at] = block[plan.of[at] - begin, plan.neighbour[at]]
+        return np.asarray(-out / self.root[plan.of])
 
 
 @final

@@ -15,8 +15,7 @@ from klimb.numerics.quadrature import Landscape, WideTable, gaussian_expectation
 from klimb.numerics.softplus import folded_moments, folded_point, unfold
 from klimb.numerics.special import LARGEST_EXPONENT, SPAN, Index, Triple, log_cosh_even
 from klimb.numerics.tilted import Tilted
-from klimb.sites.base import Expectation, Site, clean_labels
-from klimb.sites.even import EvenPart
+from klimb.sites.base import EvenPart, Expectation, Site, clean_labels
 
 
 class BinarySite(Site):

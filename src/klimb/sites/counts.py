@@ -12,8 +12,7 @@ from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.responses import lognormal_moments, sigmoid_moments
 from klimb.numerics.softplus import folded_moments, folded_point, unfold
 from klimb.numerics.special import HALF_LOG_2PI, exponentials, log_binomial, log_cosh_even, stirling_error
-from klimb.sites.base import Expectation, Site, clean_data, set_parameter
-from klimb.sites.even import EvenPart
+from klimb.sites.base import EvenPart, Expectation, Site, clean_data, set_parameter
 
 
 @final

@@ -27,9 +27,8 @@ from klimb.numerics.special import (
     log_gamma_half_step,
 )
 from klimb.numerics.tilted import Tilted
-from klimb.sites.base import Expectation, Site
+from klimb.sites.base import EvenPart, Expectation, Site
 from klimb.sites.binary import Probit
-from klimb.sites.even import EvenPart
 from klimb.sites.prediction import predictive_cdf
 
 

@@ -12,8 +12,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.responses import power_moments
 from klimb.numerics.softplus import folded_moments, folded_point
 from klimb.numerics.special import log_cosh_even
-from klimb.sites.base import Expectation, set_parameter
-from klimb.sites.even import EvenPart
+from klimb.sites.base import EvenPart, Expectation, set_parameter
 from klimb.sites.real import SymmetricNoise
 from klimb.sites.wrappers import set_facts
 

@@ -11,8 +11,7 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.numerics.tilted import Tilted
-from klimb.sites.base import Expectation, Rows, Site
-from klimb.sites.even import EvenPart
+from klimb.sites.base import EvenPart, Expectation, Rows, Site
 from klimb.sites.wrappers import needs_one_output, set_facts
 
 

@@ -14,8 +14,7 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.tilted import Tilted
-from klimb.sites.base import Expectation, Rows, Site, set_parameter
-from klimb.sites.even import EvenPart
+from klimb.sites.base import EvenPart, Expectation, Rows, Site, set_parameter
 from klimb.sites.prediction import Prediction
 
 _FACTS = ("log_concave", "gamma_trend", "super_gaussian", "discrete", "support", "response", "smooth",
