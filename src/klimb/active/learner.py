@@ -117,8 +117,6 @@ class ActiveLearner:
         self.counts = WorkCounts()  # of work with the pool, since the beginning
         self._fitted = self._included = 0  # labels of the last fit, and those included since
 
-    # -- labels
-
     @property
     def n_pool(self) -> int:
         """Rows of the pool."""
@@ -183,8 +181,6 @@ class ActiveLearner:
             setattr(self, name, [getattr(self, name)[k] for k in keep])
         self._sites, self._prior_sites = None, NO_SITES
         self._forget_fit()
-
-    # -- the posterior
 
     @property
     def fit_state(self) -> Result | None:
@@ -287,8 +283,6 @@ class ActiveLearner:
             return float(v.mean())
         return float(np.mean(1.0 - plain_site(self._site).rows(free).class_probabilities(m, v).max(axis=1)))
 
-    # -- questions
-
     def scores(self, strategy: str | Score | None = None) -> Array:
         """The score of every row of the pool; minus infinity where it is labelled."""
         score = self._score if strategy is None else as_score(strategy)
@@ -371,8 +365,6 @@ class ActiveLearner:
         if k > left:
             raise InputError(f"k must be at most the number of rows to choose from ({left})", f"{k}",
                              "Everything else is labelled." if left else "The whole pool is labelled.")
-
-    # -- keeping
 
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on later with the same pool and settings; plain values, ready for JSON."""

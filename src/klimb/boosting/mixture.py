@@ -63,8 +63,6 @@ class Mixture:
     inside: float = 1.0
     seed: int = 0
 
-    # -- what it is --------------------------------------------------------------------------------------------------
-
     @property
     def n_components(self) -> int:
         return len(self.weights)
@@ -109,8 +107,6 @@ class Mixture:
         return (f"Mixture({self.n_components} component{'s' * (self.n_components > 1)} in {self.dim} dimension"
                 f"{'s' * (self.dim > 1)}, bound {self.bound:.6g} +- {self.bound_error:.2g}, ended by "
                 f"{self.ended.name.lower()})")
-
-    # -- density and draws -------------------------------------------------------------------------------------------
 
     def log_density(self, X: Any) -> Array:
         """log q at a point or at the rows of ``X``; -inf outside the support."""
@@ -163,8 +159,6 @@ class Mixture:
         # An even order over components, so that the first draws are as good as all.
         return np.asarray(found[np.argsort((np.arange(len(found)) * 0.6180339887498949) % 1.0, kind="stable")])
 
-    # -- summaries ---------------------------------------------------------------------------------------------------
-
     @cached_property
     def _even(self) -> Array:
         """Evenly spread draws in the user's coordinates, for what has no closed form."""
@@ -212,8 +206,6 @@ class Mixture:
                              f"shape {happened.shape}", "Write it for a batch: lambda x: x[:, 0] > 0.")
         return float(happened.astype(bool).mean())
 
-    # -- trust -------------------------------------------------------------------------------------------------------
-
     @cached_property
     def _weighed(self) -> Weighed:
         return Weighed(self, self._free_draws(CHECKED, None))
@@ -245,8 +237,6 @@ class Mixture:
     def missing(self) -> float:
         """The share of the target's mass where q has less than a third of it, as far as points around q can tell."""
         return self._weighed.missing
-
-    # -- pictures and friends ----------------------------------------------------------------------------------------
 
     def plot_marginals(self, truth: Array | None = None, *, axes: Any = None) -> Any:
         """Marginal densities, one panel per parameter; ``truth`` draws are shown as histograms."""

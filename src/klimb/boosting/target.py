@@ -113,8 +113,6 @@ class Target:
         self._check_repeatable(probes[:1])
         self._slopes_batched = gradient is not None and self._takes_batches(gradient, probes, (dim,), "gradient")
 
-    # -- what the algorithms ask -------------------------------------------------------------------------------------
-
     def values(self, U: Array, *, far: bool = False) -> Array:
         """log p at the rows of ``U``; -inf outside the support, never NaN or +inf.
 
@@ -178,8 +176,6 @@ class Target:
         moved.coordinates, moved.dim = coordinates, coordinates.n_free
         return moved
 
-    # -- differences -------------------------------------------------------------------------------------------------
-
     def _differences(self, U: Array, value: Array, scale: Array) -> Array:
         """Forward differences; backwards where a step leaves the support."""
         n, dim = U.shape
@@ -208,8 +204,6 @@ class Target:
         H = np.zeros((self.dim, self.dim))
         H[i, j] = np.where(np.isfinite(entries), entries, 0.0)
         return H + np.tril(H, -1).T
-
-    # -- calling -----------------------------------------------------------------------------------------------------
 
     def _probes(self, point: Array) -> Array:
         """Points near the start, in the user's coordinates, more of them than dimensions so that shapes tell apart."""

@@ -63,8 +63,6 @@ class _Parser:
         self.position = 0
         self.depth = 0
 
-    # -- walking over tokens --
-
     @property
     def token(self) -> Token:
         return self.tokens[self.position]
@@ -83,8 +81,6 @@ class _Parser:
         token = token or self.token
         got = "the end of the formula" if token.kind == "end" else repr(self.text[slice(*token.span)])
         return FormulaError(f"expected {expected}", got, advice, self.text, token.span)
-
-    # -- the grammar --
 
     def formula(self) -> Formula:
         response = None
@@ -226,8 +222,6 @@ class _Parser:
             raise self.wrong("an operator or a closing parenthesis", "Join terms with +.")
         self.take()
         return inner
-
-    # -- calls --
 
     def call(self) -> Call:
         name = self.take()

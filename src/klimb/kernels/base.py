@@ -49,7 +49,6 @@ class Kernel(Parametric):
     def _check_width(self, width: int) -> None:
         """Raise an `InputError` if inputs with this many columns do not fit."""
 
-    # -- matrices
     def gram(self, X: ArrayLike, Z: ArrayLike | None = None, *, out: Array | None = None) -> Array:
         """K(X, X), exactly symmetric, or K(X, Z); written to ``out`` if it is given.
 
@@ -80,7 +79,6 @@ class Kernel(Parametric):
         """
         return self._diag(self._inputs(X, "X"))
 
-    # -- gradients
     def gram_vjp(self, X: ArrayLike, G: ArrayLike) -> Array:
         """The gradient of sum_ij G_ij K(X, X)_ij in ``log_parameters``. No n x n temporary is made.
 
@@ -129,7 +127,6 @@ class Kernel(Parametric):
             raise InputError(f"g must have one entry per row of X ({len(left)})", f"{len(weights)}", "Check both.")
         return self._diag_pull(left, weights)[self._free_places()]
 
-    # -- parameters
     @property
     def log_parameters(self) -> Array:
         """The logarithms of the free parameters.
@@ -198,7 +195,6 @@ class Kernel(Parametric):
             total += 0.0 if prior is None else prior.log_density(entry.value) + math.log(entry.value)
         return total, np.array(slopes)
 
-    # -- algebra
     def __add__(self, other: Kernel | float) -> Kernel:
         part = _as_kernel(other)
         return NotImplemented if part is None else _sum_of(self, part)
@@ -217,7 +213,6 @@ class Kernel(Parametric):
     def __rmul__(self, other: float) -> Kernel:
         return self * other
 
-    # -- inputs
     def _inputs(self, X: ArrayLike, name: str, width: int | None = None) -> Array:
         array = as_float(X, name)
         if array.ndim == 1:

@@ -166,8 +166,6 @@ class SquaredDistances:
         self._close_below = 2.1 * CLOSE * u_norms[:, None]
         return True
 
-    # -- values
-
     def squared(self, rows: slice, columns: slice, out: Array) -> Close:
         """Write a tile of r^2; return the pairs in it that did not come from the product (None: none did)."""
         if self._direct:
@@ -222,8 +220,6 @@ class SquaredDistances:
         if self._scratch.size < size:
             self._scratch = np.empty(size)
         return self._scratch[:size].reshape(shape)
-
-    # -- gradients
 
     def pull(self, rows: slice, columns: slice, M: Array, close: Close) -> None:
         """Add a tile's part to the sums; ``close`` is what ``squared`` returned for it, and M is spoilt."""

@@ -53,8 +53,6 @@ class Panel:
         self.description = description
         self.parts: list[str] = []
 
-    # -- axes --------------------------------------------------------------------------------------------------------
-
     def x_axis(self, label: str = "", count: int = 5, grid: bool = True, whole: bool = False) -> None:
         bottom, top = self.y.start, self.y.end
         ticks = self.x.ticks(count)

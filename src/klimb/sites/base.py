@@ -102,7 +102,6 @@ class Site(ABC):
         """Latent values per datum. With more than one, ``m``, ``v``, ``alpha`` and ``gamma`` go output by output."""
         return 1
 
-    # -- data
     def validate(self, y: ArrayLike) -> Array:
         """``y`` as the clean 1-d float array the other methods take, or an `InputError` with the first bad index."""
         return clean_data(self, y, SUPPORTS[self.response][1], self.advice)
@@ -117,7 +116,6 @@ class Site(ABC):
         sliced = {name: array[rows] for name, array in arrays.items() if np.ndim(array) == 1}
         return replace(self, **sliced) if sliced else self  # type: ignore[type-var]
 
-    # -- the oracle
     @abstractmethod
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         """The expectation without ``constant(y)``; ``y`` is clean, nothing is checked. The hot path."""

@@ -184,8 +184,6 @@ class Softmax(Site):
     def n_outputs(self) -> int:
         return self.n_classes - self.baseline
 
-    # -- data and shapes
-
     def validate(self, y: ArrayLike) -> Array:
         return clean_data(self, y, lambda x: (x >= 0.0) & (x < self.n_classes) & (x == np.floor(x)),
                           f"With {self.n_classes} classes the labels are 0 to {self.n_classes - 1}; recode y, for "
@@ -235,8 +233,6 @@ class Softmax(Site):
         """1 where the class is that of the datum, else 0; one row per class."""
         return np.asarray(np.arange(self.n_classes)[:, None] == y, dtype=np.float64)
 
-    # -- the oracle
-
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         moments = softmax_moments(y, self._by_class(m), self._by_class(v))
         alpha = moments.probabilities - self._hits(y)
@@ -273,8 +269,6 @@ class Softmax(Site):
         share = 1.0 / self.n_classes
         slope = self._flat_again(self._hits(y) - share)
         return slope, np.full_like(slope, share * (1.0 - share))
-
-    # -- predictions
 
     def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
         _, mean, variance = self.checked([0], m, v)

@@ -127,8 +127,6 @@ class Custom(Site):
                              "Return the first and the second derivative of log_density in f.")
         return self._clean(found[0], "derivatives (g')", f, y), self._clean(found[1], "derivatives (g'')", f, y)
 
-    # -- the contract
-
     def validate(self, y: ArrayLike) -> Array:
         classes = self.classes
         if classes is not None:
@@ -194,8 +192,6 @@ class Custom(Site):
         gamma = np.where((e.gamma > 0.0) & ((e.gamma < 4.0 * broad) | ~inside), e.gamma, broad)
         slope = np.where(np.isfinite(e.alpha), -e.alpha, 0.0)
         return slope + gamma * at, gamma
-
-    # -- predictions
 
     def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
         powers = np.broadcast_to(np.asarray(power, dtype=np.float64), m.shape)

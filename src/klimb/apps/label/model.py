@@ -127,8 +127,6 @@ class Chooser:
         self._best: dict[tuple[Labels, int], float] = {}
         self._chosen: list[int] = []  # places in the pool of all items chosen so far
 
-    # -- orders -----------------------------------------------------------------------------------------------------
-
     def choose(self, order: Order) -> Choice:
         """The items of an order. If the model fails, they are drawn at random, and the choice says so."""
         labels = self._labels(order)
@@ -175,8 +173,6 @@ class Chooser:
         return Choice(tuple(int(self._rows[place]) for place in picks), ("start",) * len(picks), chances,
                       ({},) * len(picks), CurvePoint(labels, 1.0 - 1.0 / count, float(np.log2(count))), trouble)
 
-    # -- choosing -----------------------------------------------------------------------------------------------------
-
     def _pick(self, order: Order, labels: Labels) -> tuple[list[int], list[str]]:
         """Places and reasons. Every ``check``-th item of the session is drawn at random; the model chooses the others.
 
@@ -215,8 +211,6 @@ class Chooser:
         closed = {*self._chosen, *taken}
         return list(islice((int(place) for place in shuffled if int(place) not in closed), k))
 
-    # -- learning -----------------------------------------------------------------------------------------------------
-
     def _learn(self, labels: Labels) -> None:
         """Bring the learners to these labels."""
         covs = tuple(self._cov(labels, side) for side in range(self._sides))
@@ -248,8 +242,6 @@ class Chooser:
         learner = ActiveLearner(self._pool[np.array([place for place, _ in labels])], cov=cov)
         learner.teach(np.arange(len(labels)), [float(label == side) for _, label in labels])
         return learner
-
-    # -- thinking -----------------------------------------------------------------------------------------------------
 
     def _chances(self, places: Index) -> tuple[tuple[Chance, ...], ...]:
         """Probability of each label with its interval."""

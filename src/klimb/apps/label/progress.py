@@ -59,8 +59,6 @@ class LabelProgress:
     n_chosen: int = 0  # items chosen or being chosen since the beginning
     open_orders: dict[int, int] = field(default_factory=dict)  # number -> size
 
-    # -- answers ----------------------------------------------------------------------------------------------------
-
     @property
     def current(self) -> int | None:
         """The row to be shown; None while the next batch is being chosen, or at the end."""
@@ -101,8 +99,6 @@ class LabelProgress:
         self.queue.appendleft(step.row)
         self.turn += 1
         return step
-
-    # -- orders -----------------------------------------------------------------------------------------------------
 
     def place_orders(self) -> list[Order]:
         """The orders that the state calls for: none as long as another item follows the one on the screen."""

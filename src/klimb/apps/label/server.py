@@ -102,8 +102,6 @@ class LabelServer(ThreadingHTTPServer):
                 self._codes.remove(found)
             return found is not None
 
-    # -- no more than so many at a time -------------------------------------------------------------------------------
-
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._room.acquire(blocking=False):
             super().process_request(request, client_address)
@@ -135,8 +133,6 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer("POST", {"/api/enter": self._enter, "/api/answer": self._label, "/api/skip": self._skip,
                               "/api/undo": self._undo})
-
-    # -- who, and what ------------------------------------------------------------------------------------------------
 
     def _answer(self, method: str, calls: dict[str, Callable[[dict[str, Any]], Any]]) -> None:
         try:
@@ -188,8 +184,6 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.BAD_REQUEST, "the answer is not an object")
         return found
 
-    # -- what can be asked --------------------------------------------------------------------------------------------
-
     def _state(self, given: dict[str, Any]) -> Any:
         seen = given.get("seen")
         return self.server.session.state(None if seen is None else _whole(seen, "seen"), PATIENCE)
@@ -217,8 +211,6 @@ class Handler(BaseHTTPRequestHandler):
     def _undo(self, given: dict[str, Any]) -> Any:
         self.server.session.undo(_whole(given.get("turn"), "turn"))
         return self.server.session.state()
-
-    # -- answers ------------------------------------------------------------------------------------------------------
 
     def _send(self, status: HTTPStatus, content: Any, kind: str = "text/csv; charset=utf-8") -> None:
         if not isinstance(content, bytes):

@@ -82,8 +82,6 @@ class Session:
         self._worker = threading.Thread(target=self._work, name="klimb-label-model", daemon=True)
         self._worker.start()
 
-    # -- taking up where it stopped ---------------------------------------------------------------------------------
-
     def _replay(self, entries: Sequence[Entry]) -> None:
         """Tell the story of the journal again: the same answers place the same orders, whose items it remembers."""
         chosen = {entry["order"]: entry for entry in of_kind(entries, "chosen")}
@@ -118,8 +116,6 @@ class Session:
             names = ("labels", "error", "entropy", "changed", "agreement")
             self._points.append(CurvePoint(**{name: entry[name] for name in names}))
 
-    # -- the model, in a thread of its own --------------------------------------------------------------------------
-
     def _work(self) -> None:
         while True:
             with self._changed:
@@ -147,8 +143,6 @@ class Session:
         except NotSaved as error:
             self._trouble = str(error)
         self._take(order, entry)
-
-    # -- what the page does -----------------------------------------------------------------------------------------
 
     def answer(self, turn: int, row: int, label: int | None) -> None:
         """Label the item on the screen (None: skip it). When this returns, the answer is on the disk."""
@@ -197,8 +191,6 @@ class Session:
     def _tell(self) -> None:
         self._version += 1
         self._changed.notify_all()
-
-    # -- what the page shows ----------------------------------------------------------------------------------------
 
     def state(self, seen: int | None = None, patience: float = 0.0) -> dict[str, Any]:
         """Everything the page shows, as JSON. If version ``seen`` is the present one, waits ``patience`` seconds."""

@@ -79,8 +79,6 @@ class TextColumn:
         start = [np.full(blank, np.nan)] if blank else []
         return np.concatenate([*start, *parts]) if parts or blank else np.zeros(0)
 
-    # -- what it is --------------------------------------------------------------------------------------------------
-
     def _decide(self, values: list[str]) -> Kind | None:
         said = [value for value in values if value.strip() not in self.options.missing]
         if not said:
@@ -107,8 +105,6 @@ class TextColumn:
 
     def _number(self, value: str) -> float | None:
         return number(value.replace(self.options.decimal, ".") if self.options.decimal != "." else value)
-
-    # -- reading -----------------------------------------------------------------------------------------------------
 
     def _numbers(self, values: list[str]) -> Any:
         together = "".join(values)
