@@ -130,32 +130,26 @@ class _Parser:
             advice = "Join terms with +; names with spaces go between back-quotes: `name`."
         raise self.wrong("an operator such as + between terms", advice)
 
-    def chain(self, operators: tuple[str, ...], operand: Callable[[], Node]) -> Node:
-        left = operand()
+    def chain(self, operators: tuple[str, ...], operand: Callable[[], Node], first: Node | None = None) -> Node:
+        left = operand() if first is None else first
         while self.token.is_operator(*operators):
             token = self.take()
             right = operand()
-            operator = "^" if token.text == "**" else token.text
-            left = Operation(operator, left, right, (left.span[0], right.span[1]), token.span)
+            left = Operation(token.text, left, right, (left.span[0], right.span[1]), token.span)
         return left
 
     def sum(self) -> Node:
         self.depth += 1
         if self.depth > DEEPEST:
             raise self.wrong(f"at most {DEEPEST} nested parentheses", "Multiply the formula out.")
-        left: Node
+        signed = None
         if self.token.is_operator("+", "-"):
             sign = self.take()
             operand = self.product()
-            left = Operation(sign.text, None, operand, (sign.span[0], operand.span[1]), sign.span)
-        else:
-            left = self.product()
-        while self.token.is_operator("+", "-"):
-            token = self.take()
-            right = self.product()
-            left = Operation(token.text, left, right, (left.span[0], right.span[1]), token.span)
+            signed = Operation(sign.text, None, operand, (sign.span[0], operand.span[1]), sign.span)
+        total = self.chain(("+", "-"), self.product, signed)
         self.depth -= 1
-        return left
+        return total
 
     def product(self) -> Node:
         return self.chain(("*", "/"), self.nesting)

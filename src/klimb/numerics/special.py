@@ -30,15 +30,19 @@ _EXPONENTIAL = tuple(1.0 / factorial(k) for k in range(2, 18))
 _SMALL = 0.3  # d / 2 below which the series of tanh is used
 
 
-def _odd_series(x: Array, coefficients: tuple[float, ...]) -> Array:
-    """sum_k c_k x^-(2k+1) by Horner's rule in x^-2."""
-    inverse = 1.0 / x
-    square = inverse * inverse
-    total = np.full_like(inverse, coefficients[-1])
+def polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:
+    """sum_k c_k x^k by Horner's rule."""
+    total = np.full_like(x, coefficients[-1])
     for c in coefficients[-2::-1]:
-        total *= square
+        total *= x
         total += c
-    return np.asarray(total * inverse)
+    return total
+
+
+def _odd_series(x: Array, coefficients: tuple[float, ...]) -> Array:
+    """sum_k c_k x^-(2k+1)."""
+    inverse = 1.0 / x
+    return np.asarray(polynomial(inverse * inverse, coefficients) * inverse)
 
 
 def stirling_error(x: Array) -> Array:
@@ -114,14 +118,10 @@ def exponentials(u: Array) -> tuple[Array, Array, Array]:
     excess = np.asarray(whole - 1.0)
     rest = np.asarray(excess - u)
     flat, near = np.ravel(u), np.flatnonzero(np.abs(u) < 0.7)
-    for begin in range(0, near.size, CACHE_DOUBLES // 4):  # Horner's rule for x^2 (1/2 + x/6 + x^2/24 + ...)
+    for begin in range(0, near.size, CACHE_DOUBLES // 4):  # x^2 (1/2 + x/6 + x^2/24 + ...)
         part = near[begin : begin + CACHE_DOUBLES // 4]
         x = flat[part]
-        series = np.full_like(x, _EXPONENTIAL[-1])
-        for c in _EXPONENTIAL[-2::-1]:
-            series *= x
-            series += c
-        series *= x * x
+        series = polynomial(x, _EXPONENTIAL) * (x * x)
         rest.reshape(-1)[part], excess.reshape(-1)[part] = series, x + series
     return whole, excess, rest
 

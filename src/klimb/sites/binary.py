@@ -13,7 +13,7 @@ from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.normal import log_ndtr_derivatives, probit_moments
 from klimb.numerics.quadrature import Landscape, WideTable, gaussian_expectation, geometric_edges, tabulate
 from klimb.numerics.softplus import folded_moments, folded_point, unfold
-from klimb.numerics.special import LARGEST_EXPONENT, SPAN, Index, Triple, log_cosh_even
+from klimb.numerics.special import LARGEST_EXPONENT, SPAN, Index, Triple, log_cosh_even, polynomial
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import EvenPart, Expectation, Site, clean_labels
 
@@ -156,11 +156,7 @@ def event_derivatives(f: Array) -> Triple:
     small = x < 0.5
     near = np.minimum(x, 0.5)
     square = near * near
-    series = np.full_like(near, _BERNOULLI[-1])
-    for c in _BERNOULLI[-2::-1]:
-        series *= square
-        series += c
-    series *= square  # x/(e^x - 1) - 1 + x/2
+    series = polynomial(square, _BERNOULLI) * square  # x/(e^x - 1) - 1 + x/2
     safe = np.where(hit > 0.0, hit, 1.0)
     slope = np.where(small, 1.0 - 0.5 * near + series, x * miss / safe)
     gap = np.where(small, 0.5 * near + series, slope + x - 1.0)
