@@ -304,12 +304,12 @@ def update(network: Network, variable: Variable, state: NetworkState, keep: floa
     best = network.optimum(variable, state)
     member = variable.conditional.member
     if network.exact(variable):
-        state.set(variable, member(best if keep == 0 else _between(old, best, keep)))
+        state.set(variable, member(_between(old, best, keep)))
         return
     height = network.bound(state)
     slack = 1e-12 * (1.0 + abs(height))
     for _ in range(HALVINGS):
-        new = member(best if keep == 0 else _between(old, best, keep))
+        new = member(_between(old, best, keep))
         if proper(new):
             state.set(variable, new)
             if network.bound(state) >= height - slack:
@@ -326,8 +326,8 @@ def remaining(gain: float, before: float) -> float:
     return gain * rho / (1.0 - rho)
 
 
-def _between(old: Family, best: tuple[Any, ...], keep: float) -> tuple[Any, ...]:
-    return tuple(keep * a + (1.0 - keep) * b for a, b in zip(old.natural, best, strict=True))
+def _between(old: Family, best: Naturals, keep: float) -> Naturals:
+    return best if keep == 0 else tuple(keep * a + (1.0 - keep) * b for a, b in zip(old.natural, best, strict=True))
 
 
 def _order(network: Network, start: Mapping[Variable, Family]) -> tuple[Variable, ...]:

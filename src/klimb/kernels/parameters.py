@@ -113,7 +113,7 @@ class Parametric(ABC):
         """The same with the free entries taken from a flat vector; ``decode(number, old value)`` is the new value."""
         numbers = as_float(values, name, ndim=1)
         entries = list(self._entries())
-        places = [i for i, entry in enumerate(entries) if not entry.rule.fixed]
+        places = self._free_places()
         if len(numbers) != len(places):
             raise InputError(f"{name} must have {len(places)} entries ({', '.join(self.free)})", f"{len(numbers)}",
                              "The order is that of .free; fixed parameters are left out.")
@@ -164,17 +164,11 @@ class Leaf(Parametric):
 
     def _repr_of_rules(self) -> str:
         """The calls that set the rules, so that the whole evaluates back."""
-        calls = ""
         held = self._grouped(lambda rule: rule.fixed or None)
-        if held:
-            calls += f".fixed({', '.join(map(repr, held))})"
         bounds = self._grouped(lambda rule: rule.bounds)
-        if bounds:
-            calls += f".bounded({bounds!r})"
         priors = self._grouped(lambda rule: rule.prior)
-        if priors:
-            calls += f".with_priors({priors!r})"
-        return calls
+        calls = (("fixed", ", ".join(map(repr, held))), ("bounded", bounds), ("with_priors", priors))
+        return "".join(f".{name}({arguments})" for name, arguments in calls if arguments)
 
     def _grouped(self, part: Callable[[Rule], Any]) -> dict[str, Any]:
         """Name -> part of the rule where it is set; entries of a vector that agree appear under one name."""

@@ -74,7 +74,7 @@ class Site(ABC):
     separable: ClassVar[bool] = True  # a datum sees one latent value; else its oracle couples ``n_outputs`` of them
     survivor_trend: ClassVar[GammaTrend] = "mixed"  # ``gamma_trend`` of ``survivor``
     per_datum: ClassVar[tuple[str, ...]] = ()  # the parameters that may be arrays with one entry per datum
-    positive: ClassVar[tuple[tuple[str, str], ...]] = ()  # parameters that must be positive, and what they are
+    positive: ClassVar[tuple[tuple[str, str], ...]] = ()  # parameters that must be positive, and advice
     advice: ClassVar[str] = "Check the data."  # what to do about y outside the support
 
     def __init_subclass__(cls) -> None:
