@@ -97,7 +97,8 @@ def limit_reached(block: ParameterBlock, name: str, values: Array, weights: Arra
     The power of its prior if they do, positive for an sd that may be 0, negative for a size that may be infinite, else
     0: where the density of value^power is not small at 0, some of the mass is far below the median.
     """
-    own = next((one for one in getattr(block, "sds", (block,)) if getattr(one, "name", "") == name), None)
+    owners: Sequence[Any] = getattr(block, "sds", (block,))
+    own = next((one for one in owners if getattr(one, "name", "") == name), None)
     if own is None or not isinstance(own.prior, PositivePrior):
         return 0.0
     power = float(own.power)
