@@ -288,7 +288,7 @@ TABLE3 = Experiment(plan, tables, remarks=(
     "The splits are ours (seeded); the paper's are not published. Inputs and real targets are standardised by the"
     " training half, pixels are not. Only sizes and order can be compared.",
     "The paper's Figure 1 circles the least log-loss over the grid and sends on to this table, so it may be that column"
-    " which it prints; with it the order proximal, EP, Laplace is the paper's.",
+    " which it prints; with it the order on the three sets of classes, proximal, EP, Laplace, is the paper's.",
     "The paper says that a log-loss of 1 is a coin flip, which is base 2; its figures agree with ours far better in"
     " nats.",
     "Table 1 prints two values of log b, -5 and 1; with those alone the losses on Triazines, Housing and Space_ga are"
