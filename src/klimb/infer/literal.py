@@ -5,23 +5,51 @@ For comparison and research: they may diverge or cycle, as theirs do, and then s
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias, final
 
 import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
-from klimb.infer.loop import Move, Moves, Step
+from klimb.infer.loop import Move, Moves, Step, note
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import Status
 from klimb.infer.start import first_state
-from klimb.infer.watch import Watch
 from klimb.latents.base import Factor
 from klimb.numerics.arrays import Array
 
 Start: TypeAlias = Literal["prior", "data"]
 Phase: TypeAlias = Generator[Move, None, State]
+CYCLE_LENGTH = 6  # states in a row that must repeat the one before last
+CYCLE_CLOSE = 1e-9  # relative difference at which two values of the stationarity count as the same
+
+
+@final
+class Watch:
+    """Fed with every state of a rule that has no line search; says when it diverges, or runs in a circle of two."""
+
+    def __init__(self) -> None:
+        self._trace: list[tuple[float, float]] = []
+        self._repeats = 0
+
+    def verdict(self, state: State) -> Status | None:
+        if not np.isfinite(state.bound) or not np.isfinite(state.stationarity):
+            return Status.DIVERGED
+        self._trace = [*self._trace, (state.bound, state.stationarity)][-3:]
+        if len(self._trace) == 3 and self._repeated():
+            self._repeats += 1
+        else:
+            self._repeats = 0
+        return Status.CYCLE if self._repeats >= CYCLE_LENGTH else None
+
+    def _repeated(self) -> bool:
+        (bound_2, norm_2), (bound_1, norm_1), (bound_0, norm_0) = self._trace
+        scale = max(norm_0, norm_2)
+        back = abs(norm_0 - norm_2) <= CYCLE_CLOSE * scale
+        moved = abs(norm_0 - norm_1) > 1e3 * CYCLE_CLOSE * scale
+        return back and (moved or abs(bound_0 - bound_1) > 1e3 * abs(bound_0 - bound_2))
 
 
 def begin(problem: Problem, start: Start) -> State:
@@ -32,9 +60,33 @@ def begin(problem: Problem, start: Start) -> State:
     return problem.state(zero, np.array(problem.latent.mean), problem.factor(zero))
 
 
-def _failure(first: State, last: State) -> Status:
-    """What to call the end of an iteration whose next posterior is not proper."""
-    return Status.IMPROPER if last.bound >= first.bound else Status.DIVERGED
+def _repeated(problem: Problem, start: Start, phase: Callable[[State], Phase]) -> Moves:
+    """``phase`` again and again, without a judge: until its states say how it ends, or one is not proper."""
+    state = first = begin(problem, start)
+    yield Move(state, "start")
+    watch, end = Watch(), None
+    while end is None:
+        before = state
+        try:
+            state = yield from phase(state)
+        except NotPositiveDefiniteError:
+            return Status.IMPROPER if state.bound >= first.bound else Status.DIVERGED
+        end = Status.STALLED if state is before else watch.verdict(state)
+    return end
+
+
+def _halved(state: State, at: Callable[[float], State]) -> tuple[State, float]:
+    """The longest step of 1, 1/2, ... after which the bound has not fallen; none leaves the state itself."""
+    step = 1.0
+    while step > 1e-6:
+        try:
+            found = at(step)
+            if found.objective >= state.objective - state.noise:
+                return found, step
+        except NotPositiveDefiniteError:
+            pass
+        step *= 0.5
+    return state, 0.0
 
 
 def check_start(start: str) -> None:
@@ -71,24 +123,18 @@ class Proximal(Step):
         check_start(self.start)
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
-        r, watch = 1.0 / (1.0 + self.beta), Watch()
-        state = first = begin(problem, self.start)
-        yield Move(state, "start")
-        while True:
-            e = state.expectation
-            try:
-                with np.errstate(over="ignore", invalid="ignore"):  # on its way to infinity it is judged, not warned of
-                    factor = state.factor if self.shortcut else problem.factor(r * state.gamma)  # [A] Eq. (17): B_k
-                    a = state.a - (1 - r) * factor.solve(state.mean_residual)[0]
-                    gamma = r * state.gamma + (1 - r) * e.gamma  # [A] Eq. (18)
-                    m = problem.latent.mean + problem.latent.mvm(a)  # anew: by differences it would drift from a
-                    state = problem.state(a, m, problem.factor(gamma))
-            except NotPositiveDefiniteError:
-                return _failure(first, state)
-            yield Move(state, "proximal", 1 - r)
-            end = watch.verdict(state)
-            if end is not None:
-                return end
+        return _repeated(problem, self.start, partial(self._step, problem))
+
+    def _step(self, problem: Problem, state: State) -> Phase:
+        r = 1.0 / (1.0 + self.beta)
+        with np.errstate(over="ignore", invalid="ignore"):  # on its way to infinity it is judged, not warned of
+            factor = state.factor if self.shortcut else problem.factor(r * state.gamma)  # [A] Eq. (17): B_k
+            a = state.a - (1 - r) * factor.solve(state.mean_residual)[0]
+            gamma = r * state.gamma + (1 - r) * state.expectation.gamma  # [A] Eq. (18)
+            m = problem.latent.mean + problem.latent.mvm(a)  # anew: by differences it would drift from a
+            found = problem.state(a, m, problem.factor(gamma))
+        yield Move(found, "proximal", 1 - r)
+        return found
 
 
 @final
@@ -113,20 +159,13 @@ class FullNatural(Step):
         check_start(self.start)
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
-        state = first = begin(problem, self.start)
-        yield Move(state, "start")
-        watch = Watch()
-        while True:
-            try:
-                factor = problem.factor(state.expectation.gamma)
-                a, m = _mean_wanted(problem, state, factor)
-                state = problem.state(a, m, factor)
-            except NotPositiveDefiniteError:
-                return _failure(first, state)
-            yield Move(state, "full natural")
-            end = watch.verdict(state)
-            if end is not None:
-                return end
+        return _repeated(problem, self.start, partial(self._step, problem))
+
+    def _step(self, problem: Problem, state: State) -> Phase:
+        factor = problem.factor(state.expectation.gamma)
+        found = problem.state(*_mean_wanted(problem, state, factor), factor)
+        yield Move(found, "full natural")
+        return found
 
 
 def _mean_wanted(problem: Problem, state: State, factor: Factor) -> tuple[Array, Array]:
@@ -178,26 +217,17 @@ class FixedPoint(Step):
                              'The paper replaces negative gamma by zero: "clip".')
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
-        state = first = begin(problem, self.start)
-        yield Move(state, "start")
-        watch = Watch()
-        while True:
-            try:
-                before = state
-                if self.batch:
-                    state = yield from self._mean_to_optimum(problem, state)
-                    state = yield from self._operator_to_fixed_point(problem, state, notes)
-                    if state is before:
-                        return Status.STALLED
-                else:
-                    state, step = self._newton(problem, state)
-                    state = self._operator(problem, state, notes)
-                    yield Move(state, "fixed point", step)
-            except NotPositiveDefiniteError:
-                return _failure(first, state)
-            end = watch.verdict(state)
-            if end is not None:
-                return end
+        return _repeated(problem, self.start, partial(self._both if self.batch else self._each, problem, notes))
+
+    def _both(self, problem: Problem, notes: list[str], state: State) -> Phase:
+        state = yield from self._mean_to_optimum(problem, state)
+        return (yield from self._operator_to_fixed_point(problem, state, notes))
+
+    def _each(self, problem: Problem, notes: list[str], state: State) -> Phase:
+        state, step = self._newton(problem, state)
+        state = self._operator(problem, state, notes)
+        yield Move(state, "fixed point", step)
+        return state
 
     def _newton(self, problem: Problem, state: State) -> tuple[State, float]:
         """One Newton step on m at fixed V, halved until the bound does not fall; the state itself where none is left.
@@ -207,14 +237,8 @@ class FixedPoint(Step):
         gamma = state.expectation.gamma
         curvature = gamma if self.negative == "keep" else np.maximum(gamma, 0.0)
         a, m = _mean_wanted(problem, state, problem.factor(curvature))
-        step = 1.0
-        while step > 1e-6:
-            keep = 1.0 - step
-            found = problem.state(keep * state.a + step * a, keep * state.m + step * m, state.factor)
-            if found.objective >= state.objective - state.noise:
-                return found, step
-            step *= 0.5
-        return state, 0.0
+        return _halved(state, lambda t: problem.state((1 - t) * state.a + t * a, (1 - t) * state.m + t * m,
+                                                      state.factor))
 
     def _operator(self, problem: Problem, state: State, notes: list[str]) -> State:
         """V <- T(V) at the mean of ``state``, or what ``negative`` puts in its place."""
@@ -222,19 +246,14 @@ class FixedPoint(Step):
         if self.negative == "keep" or gamma.min() >= 0:
             return problem.state(state.a, state.m, problem.factor(gamma))
         if self.negative == "clip":
-            _note(notes, "negative gamma was replaced by zero: the fixed point is not the optimum of the bound")
+            note(notes, "negative gamma was replaced by zero: the fixed point is not the optimum of the bound")
             return problem.state(state.a, state.m, problem.factor(np.maximum(gamma, 0.0)))
-        step = 1.0  # [S] Eq. (16): Q - 2 step dVLB/dQ^-1, which is T(Q) at step 1
-        while step > 1e-6:
-            try:
-                found = problem.state(state.a, state.m, problem.factor((1.0 - step) * state.gamma + step * gamma))
-            except NotPositiveDefiniteError:
-                found = None
-            if found is not None and found.objective >= state.objective - state.noise:
-                _note(notes, "negative gamma: gradient steps took the place of T(V)")
-                return found
-            step *= 0.5
-        return state
+        # [S] Eq. (16): Q - 2 t dVLB/dQ^-1, which is T(Q) at t = 1
+        found, step = _halved(state, lambda t: problem.state(state.a, state.m,
+                                                             problem.factor((1 - t) * state.gamma + t * gamma)))
+        if step > 0:
+            note(notes, "negative gamma: gradient steps took the place of T(V)")
+        return found
 
     def _mean_to_optimum(self, problem: Problem, state: State) -> Phase:
         scale = np.sqrt(state.v)
@@ -256,7 +275,7 @@ class FixedPoint(Step):
             found = self._operator(problem, state, notes)
             if older is not None and np.allclose(found.gamma, older, rtol=1e-10, atol=0.0):
                 if not np.allclose(found.gamma, state.gamma, rtol=1e-8, atol=0.0):
-                    _note(notes, "the operator T(V) entered a cycle of two at a fixed mean")
+                    note(notes, "the operator T(V) entered a cycle of two at a fixed mean")
                 break
             older = state.gamma
             state = found
@@ -264,8 +283,3 @@ class FixedPoint(Step):
             if float((state.v * np.abs(state.gamma_residual)).max()) <= 1e-10:
                 break
         return state
-
-
-def _note(notes: list[str], text: str) -> None:
-    if text not in notes:
-        notes.append(text)

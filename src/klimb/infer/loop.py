@@ -39,6 +39,12 @@ class Step(ABC):
         """Yield the start, then one accepted state per iteration; return a status where no further step exists."""
 
 
+def note(notes: list[str], text: str) -> None:
+    """Add what a rule has to say, once."""
+    if text not in notes:
+        notes.append(text)
+
+
 def run(
     problem: Problem, step: Step, tol: float, max_iter: int, callback: Callback | None
 ) -> tuple[State, Status, History, list[str]]:

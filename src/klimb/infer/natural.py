@@ -9,7 +9,7 @@ import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.infer.anderson import Mixer
-from klimb.infer.loop import Move, Moves, Step
+from klimb.infer.loop import Move, Moves, Step, note
 from klimb.infer.newton import newton_direction
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import Status
@@ -198,7 +198,7 @@ def _natural(problem: Problem, state: State, notes: list[str]) -> Move | None:
             move = _towards(problem, state, (1 - step) * state.gamma + step * target, mean, rule, step)
             if move is not None:
                 if rule == "clipped":
-                    _note(notes, "negative gamma was held at zero for some steps")
+                    note(notes, "negative gamma was held at zero for some steps")
                 return move
             step *= 0.5
     return None
@@ -259,8 +259,3 @@ def _newton(problem: Problem, state: State) -> Move | None:
         if move is not None:
             return move
     return None
-
-
-def _note(notes: list[str], text: str) -> None:
-    if text not in notes:
-        notes.append(text)
