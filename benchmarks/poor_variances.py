@@ -20,9 +20,9 @@ from benchmarks.measure import RESULTS
 from klimb import sites
 from klimb.active import ActiveLearner
 from klimb.active.pool import as_pool
-from klimb.apps.papers.active_learning import PANELS, ActivePanel, PoolSplit, split
+from klimb.apps.papers.active_learning import PANELS, ActivePanel, split
 from klimb.apps.papers.convex_learner import ConvexLearner
-from klimb.apps.papers.data import Library
+from klimb.apps.papers.data import Library, TrainTest
 from klimb.apps.papers.experiment import Found, PaperTable, Size
 from klimb.apps.papers.tables import as_markdown
 from klimb.numerics.arrays import Array
@@ -38,28 +38,28 @@ SCORES = ("cu", "ig")
 BEST = 20
 
 
-def pool(panel: ActivePanel, library: Library, size: Size, seed: int) -> tuple[PoolSplit, Array]:
+def pool(panel: ActivePanel, library: Library, size: Size, seed: int) -> tuple[TrainTest, Array]:
     """Some rows of the panel's pool, and those of them that are labelled first."""
     data = split(panel, library, size, seed)
-    kept = np.random.default_rng(seed).permutation(len(data.answers))[:POOL]
-    return PoolSplit(data.pool[kept], data.answers[kept], data.test, data.truth), np.arange(LABELS[size])
+    kept = np.random.default_rng(seed).permutation(len(data.y))[:POOL]
+    return TrainTest(data.X[kept], data.y[kept], data.X_test, data.y_test), np.arange(LABELS[size])
 
 
 def compared(panel: ActivePanel, library: Library, size: Size, k: int | None, seed: int) -> Found:
     """What k vectors change at the same labels, and the errors of learning on."""
     data, first = pool(panel, library, size, seed)
-    truth = ActiveLearner(data.pool, site=sites.SuperGaussian(sites.Logistic()), cov=panel.cov, intercept=False,
+    truth = ActiveLearner(data.X, site=sites.SuperGaussian(sites.Logistic()), cov=panel.cov, intercept=False,
                           initial=0, warm=True)
-    truth.teach(first, data.answers[first])
-    (m, v), free = truth.marginals(), np.arange(len(first), len(data.answers))
+    truth.teach(first, data.y[first])
+    (m, v), free = truth.marginals(), np.arange(len(first), len(data.y))
     best = {score: truth.scores(score)[free] for score in SCORES}
     state, found = truth.state_dict(), Found(labelled=1.0, candidates=1.0, means=0.0)
     for score in SCORES:
         if k is None:
             weights, found[f"same {score}"] = _learnt(truth.load_state(state), data, score, size), 1.0
         else:
-            one = ConvexLearner(data.pool, data.answers, cov=panel.cov, scale=None, k=k, score=score, first=first)
-            own_m, own_v = one.belief().marginals(as_pool(data.pool))
+            one = ConvexLearner(data.X, data.y, cov=panel.cov, scale=None, k=k, score=score, first=first)
+            own_m, own_v = one.belief().marginals(as_pool(data.X))
             same = np.intersect1d(_top(one.scores(own_m, own_v, free)), _top(best[score]))
             known = v > 0.0  # not of an empty row
             ratio = np.divide(own_v, v, out=np.ones_like(v), where=known)
@@ -67,7 +67,7 @@ def compared(panel: ActivePanel, library: Library, size: Size, k: int | None, se
                       "means": float(np.sqrt(np.mean((own_m - m)[known] ** 2 / v[known]))),
                       f"same {score}": len(same) / BEST}
             weights = _learnt(one, data, score, size)
-        found[f"error {score}"] = float(np.mean((data.test @ weights > 0.0) != (data.truth > 0.0)))
+        found[f"error {score}"] = float(np.mean((data.X_test @ weights > 0.0) != (data.y_test > 0.0)))
     return found
 
 
@@ -75,13 +75,13 @@ def _top(scores: Array) -> Array:
     return np.argsort(-scores, kind="stable")[:BEST]
 
 
-def _learnt(learner: ConvexLearner | ActiveLearner, data: PoolSplit, score: str, size: Size) -> Array:
+def _learnt(learner: ConvexLearner | ActiveLearner, data: TrainTest, score: str, size: Size) -> Array:
     """Weights after learning on in blocks."""
     for _ in range(BLOCKS[size]):
         if isinstance(learner, ConvexLearner):
             learner.block(K[size])
         else:
-            learner.block(K[size], lambda row: data.answers[row], strategy=score)
+            learner.block(K[size], lambda row: data.y[row], strategy=score)
     return learner.weights
 
 

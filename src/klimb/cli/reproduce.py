@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -10,6 +12,8 @@ import click
 from klimb.cli import INTERRUPTED, USER_ERROR
 from klimb.cli.shell import complain, emit, emit_json, json_option, quiet_option, say
 from klimb.errors import InputError
+
+PATIENCE = 10.0  # seconds between lines about progress
 
 
 @click.command("reproduce", no_args_is_help=True)
@@ -67,13 +71,12 @@ def _one(name: str, quick: bool, data: Path | None, out: Path, fresh: bool, so_f
          quiet: bool) -> int:
     from klimb.apps.papers.experiment import Size
     from klimb.apps.papers.pictures import NEEDS_MATPLOTLIB, can_draw
-    from klimb.apps.papers.progress import progress
     from klimb.apps.papers.registry import entry
     from klimb.apps.papers.runner import run, shown, stem
 
     size: Size = "quick" if quick else "full"
     try:
-        record = run(name, data=data, out=out, size=size, fresh=fresh, so_far=so_far, hear=progress(name, not quiet))
+        record = run(name, data=data, out=out, size=size, fresh=fresh, so_far=so_far, hear=progress(name, quiet))
     except KeyboardInterrupt:
         say(f"klimb: interrupted; what is done is kept in {out / stem(name, size)}.json: the same command goes on.")
         return INTERRUPTED
@@ -84,6 +87,19 @@ def _one(name: str, quick: bool, data: Path | None, out: Path, fresh: bool, so_f
     if entry(name).experiment().draw is not None and not can_draw():
         say(f"klimb: {NEEDS_MATPLOTLIB}", quiet)
     return 0
+
+
+def progress(title: str, quiet: bool) -> Callable[[str, int, int], None]:
+    """A function to be called with (job, done, total): a line now and then."""
+    begin, last = time.monotonic(), [float("-inf")]
+
+    def hear(job: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if job and now - last[0] >= PATIENCE:
+            last[0] = now
+            say(f"{title}: {done} of {total} done, {now - begin:.0f} s, now {job}", quiet)
+
+    return hear
 
 
 def completions(begun: str) -> list[str]:

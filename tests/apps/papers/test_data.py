@@ -134,7 +134,7 @@ def test_nodal_as_shipped_elsewhere(tmp_path: Path) -> None:
     ({"abalone.data": "M,1,2,3,4,5,6,7,?\n"}, "abalone", "a letter and eight numbers.*line 1"),
     ({"abalone.data": ""}, "abalone", "at least one row"),
     ({f"dexter_{part}.{kind}": "20001:3\n" for part in ("train", "valid") for kind in ("data", "labels")}, "dexter",
-     "features numbered from 1 to 20000.*line 1"),
+     "number its features from 1 to 20000; got feature 20001"),
     ({"nodal.csv": "a,b\n1,2\n"}, "nodal", "column y or r; got a, b"),
     ({"nodal.csv": ""}, "nodal", "an empty file"),
     ({"nodal.csv": "a,y\n"}, "nodal", "at least one row below the heading"),

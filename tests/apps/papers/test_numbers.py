@@ -19,7 +19,7 @@ from klimb import methods, sites
 from klimb.active.pool import as_pool
 from klimb.apps.papers import EXPERIMENTS, active_learning, consensus, logistic, monotone, processes, traces
 from klimb.apps.papers.convex_learner import ConvexLearner
-from klimb.apps.papers.data import Library
+from klimb.apps.papers.data import Library, TrainTest
 from klimb.apps.papers.references import advi, gibbs, polya_gamma
 from klimb.latents import Kernel, Weights
 
@@ -196,7 +196,7 @@ def test_b_admm(library: Library) -> None:
     assert row[4] == str(near + 2)
 
 
-def cell(half: processes.Half, log_l: float, log_sigma: float) -> tuple[np.ndarray, np.ndarray, float]:
+def cell(half: TrainTest, log_l: float, log_sigma: float) -> tuple[np.ndarray, np.ndarray, float]:
     def gram(A: np.ndarray, B: np.ndarray) -> np.ndarray:
         return np.exp(2 * log_sigma - 0.5 * ((A[:, None] - B[None]) ** 2).sum(axis=2) / np.exp(2 * log_l))
 
@@ -208,7 +208,7 @@ def root_of(K: np.ndarray) -> np.ndarray:
     return vectors * np.sqrt(np.maximum(values, 1e-13 * values.max()))
 
 
-def laplace_loss(half: processes.Half, log_l: float, log_sigma: float) -> tuple[float, float]:
+def laplace_loss(half: TrainTest, log_l: float, log_sigma: float) -> tuple[float, float]:
     """Laplace's approximation with dense matrices: its evidence and the loss of the other half."""
     K, cross, variance = cell(half, log_l, log_sigma)
     root = root_of(K)
@@ -352,8 +352,8 @@ def test_s_figure1(library: Library) -> None:
     e = this.site.expect(y, np.zeros(40), (X**2).sum(axis=1))
     w = -np.linalg.solve(10 * np.eye(X.shape[1]) + X.T @ (e.gamma[:, None] * X), X.T @ e.alpha)
     np.testing.assert_allclose(m, y * (X @ w), atol=1e-4)
-    assert (monotone.sign_map(sites.Poisson(), 1.0, -6.0, 6.0, 12.0) == 1).all()  # condition 2a
-    signs = monotone.sign_map(sites.Logistic(), 1.0, -10.0, 10.0, 30.0)
+    assert (monotone.sign_map(sites.Poisson(), 1.0, 6.0, 12.0) == 1).all()  # condition 2a
+    signs = monotone.sign_map(sites.Logistic(), 1.0, 10.0, 30.0)
     at, v = np.linspace(-10.0, 10.0, 200), 30.0 * 40 / 200
     rise = average(lambda f: expit(f) * expit(-f), at, np.full(200, 1.01 * v)) - average(
         lambda f: expit(f) * expit(-f), at, np.full(200, 0.99 * v))
@@ -388,13 +388,13 @@ def test_n_table1(library: Library) -> None:
 def test_n_figure2(library: Library) -> None:
     panel = active_learning.PANELS[0]
     data = active_learning.split(panel, library, "tiny", 0)
-    mean, _, _ = best_gaussian(data.pool, data.answers)
+    mean, _, _ = best_gaussian(data.X, data.y)
     full = job(library, "N-figure2", "a9a-gaussian/full/0")
-    assert full["error"] == pytest.approx(np.mean((data.test @ mean > 0) != (data.truth > 0)), abs=0.02)
+    assert full["error"] == pytest.approx(np.mean((data.X_test @ mean > 0) != (data.y_test > 0)), abs=0.02)
     assert full["labels"] == 200
-    wide, _, _ = best_gaussian(3.0 * data.pool, data.answers)
+    wide, _, _ = best_gaussian(3.0 * data.X, data.y)
     texts = job(library, "N-figure2", "imdb/full/0")
-    assert texts["error"] == pytest.approx(np.mean((data.test @ wide > 0) != (data.truth > 0)), abs=0.02)
+    assert texts["error"] == pytest.approx(np.mean((data.X_test @ wide > 0) != (data.y_test > 0)), abs=0.02)
     lines = {name: job(library, "N-figure2", f"a9a-gaussian/{name}/0") for name in active_learning.STRATEGIES}
     lines |= {name: job(library, "N-figure2", f"a9a-gaussian/{name}/0") for name in active_learning.PAPERS_OWN}
     assert all(line["labels"] == [20, 23, 26, 29] for line in lines.values())
@@ -430,8 +430,8 @@ def test_a_block_of_the_papers_own_learner(library: Library, scale: float | None
     """Section 3 with dense matrices: choose, include, and one outer iteration with the variances that were kept."""
     panel = active_learning.PANELS[0]
     data = active_learning.split(panel, library, "tiny", 0)
-    kept = data.pool.any(axis=1)
-    X, y, D = data.pool[kept], data.answers[kept], data.pool.shape[1]
+    kept = data.X.any(axis=1)
+    X, y, D = data.X[kept], data.y[kept], data.X.shape[1]
     first = np.arange(20)
     learner = ConvexLearner(X, y, cov=1.0, scale=scale, k=D, score="cu", first=first)
     u, labelled = learner.weights.copy(), list(first)
@@ -477,10 +477,10 @@ def test_poor_variances(library: Library) -> None:
     assert 0.0 < few["candidates"] < 0.9
     assert few["means"] > 10 * many["means"]
     data, first = poor_variances.pool(panel, library, "tiny", 0)
-    learner = ConvexLearner(data.pool, data.answers, cov=1.0, scale=None, k=5, score="cu", first=first)
-    A = np.eye(12) + data.pool[:20].T @ (learner._gamma[:, None] * data.pool[:20])
-    v = np.einsum("ij,jk,ik->i", data.pool, np.linalg.inv(A), data.pool)
-    own = learner.belief().variances(as_pool(data.pool))
+    learner = ConvexLearner(data.X, data.y, cov=1.0, scale=None, k=5, score="cu", first=first)
+    A = np.eye(12) + data.X[:20].T @ (learner._gamma[:, None] * data.X[:20])
+    v = np.einsum("ij,jk,ik->i", data.X, np.linalg.inv(A), data.X)
+    own = learner.belief().variances(as_pool(data.X))
     assert (own <= v * (1 + 1e-9)).all()  # from below
     shown = poor_variances.shown({"a9a-gaussian/5/0": few})
     assert f"{few['candidates']:.2f}" in shown

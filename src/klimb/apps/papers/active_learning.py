@@ -19,7 +19,7 @@ import numpy as np
 from klimb import latents
 from klimb.active import ActiveLearner
 from klimb.apps.papers.convex_learner import ConvexLearner
-from klimb.apps.papers.data import Library
+from klimb.apps.papers.data import Library, TrainTest
 from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
 from klimb.apps.papers.pictures import BLUE, GREEN, GREY, INK, ORANGE, PINK, letter, panels
 from klimb.apps.papers.products import newton
@@ -79,17 +79,6 @@ DATA = {"a9a": ("a9a", 32_561, 0.32, 123, 451_592), "imdb": ("real-sim", 72_201,
 # -- data --------------------------------------------------------------------------------------------------------------
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class PoolSplit:
-    """A pool with its answers, and rows to test on."""
-
-    pool: Any
-    answers: Array
-    test: Any
-    truth: Array
-
-
 def _rows(panel: ActivePanel, library: Library, size: Size) -> tuple[Any, Array, Any]:
     """Design, labels -1 and +1, and the official training rows; invented rows for the smallest size."""
     if size == "tiny":
@@ -123,7 +112,7 @@ def tf_idf(counts: Any) -> Any:
     return csr_matrix(diags(1.0 / np.where(norms > 0.0, norms, 1.0)) @ X)
 
 
-def split(panel: ActivePanel, library: Library, size: Size, seed: int) -> PoolSplit:
+def split(panel: ActivePanel, library: Library, size: Size, seed: int) -> TrainTest:
     """Pool and test rows: drawn by the seed, or the official ones (of which the seed then draws the first labels)."""
     X, y, train = _rows(panel, library, size)
     if panel.train is None or size == "tiny":
@@ -132,7 +121,7 @@ def split(panel: ActivePanel, library: Library, size: Size, seed: int) -> PoolSp
     else:
         order = np.random.default_rng(seed).permutation(len(y))
         chosen, rest = np.sort(order[: panel.train]), np.sort(order[panel.train :])
-    return PoolSplit(X[chosen], y[chosen], X[rest], y[rest])
+    return TrainTest(X[chosen], y[chosen], X[rest], y[rest])
 
 
 # -- work --------------------------------------------------------------------------------------------------------------
@@ -151,36 +140,36 @@ def curve(panel: ActivePanel, library: Library, size: Size, strategy: str, seed:
     for number in range(blocks + 1):
         if number % every == 0 or number == blocks:
             labels.append(len(learner.labelled))
-            errors.append(float(np.mean((data.test @ learner.weights > 0.0) != (data.truth > 0.0))))
+            errors.append(float(np.mean((data.X_test @ learner.weights > 0.0) != (data.y_test > 0.0))))
         if number < blocks:
             learn()
     inclusions = labels[-1] - initial
-    return {"labels": labels, "error": errors, "positive": float(np.mean(data.answers[learner.labelled] > 0)),
+    return {"labels": labels, "error": errors, "positive": float(np.mean(data.y[learner.labelled] > 0)),
             "seconds_per_label": (time.process_time() - begin) / inclusions}
 
 
-def _ours(panel: ActivePanel, data: PoolSplit, strategy: str, seed: int, initial: int
+def _ours(panel: ActivePanel, data: TrainTest, strategy: str, seed: int, initial: int
           ) -> tuple[ActiveLearner, Callable[[], Any]]:
     """A learner that knows the first labels, and how it learns a block."""
-    learner = ActiveLearner(data.pool, cov=panel.cov, prior=panel.prior, scale=panel.scale,
+    learner = ActiveLearner(data.X, cov=panel.cov, prior=panel.prior, scale=panel.scale,
                             score="bald" if strategy == "batch" else strategy, intercept=False, initial=initial,
                             warm=True, seed=seed, tol=1e-4)
 
     def batch(size: int) -> None:
         rows = learner.query(size)
-        learner.teach(rows, data.answers[rows])
+        learner.teach(rows, data.y[rows])
 
     batch(initial)
     if strategy == "batch":
         return learner, lambda: batch(panel.block)
-    return learner, lambda: learner.block(panel.block, lambda row: data.answers[row])
+    return learner, lambda: learner.block(panel.block, lambda row: data.y[row])
 
 
-def _paper(panel: ActivePanel, data: PoolSplit, strategy: str, seed: int, initial: int
+def _paper(panel: ActivePanel, data: TrainTest, strategy: str, seed: int, initial: int
            ) -> tuple[ConvexLearner, Callable[[], Any]]:
     """The same by the algorithm of [N], from the same first labels."""
-    first = np.random.default_rng(seed).permutation(len(data.answers))[:initial]
-    learner = ConvexLearner(data.pool, data.answers, cov=panel.cov, k=panel.k or data.pool.shape[1], first=first,
+    first = np.random.default_rng(seed).permutation(len(data.y))[:initial]
+    learner = ConvexLearner(data.X, data.y, cov=panel.cov, k=panel.k or data.X.shape[1], first=first,
                             scale=panel.scale if panel.prior == "laplace" else None, score=strategy.removesuffix("-N"))
     return learner, lambda: learner.block(panel.block)
 
@@ -196,15 +185,15 @@ def look(library: Library, name: str, _: Results) -> Found:
 def all_labels(panel: ActivePanel, library: Library, size: Size, seed: int, _: Results) -> Found:
     """The line to reach: test error with every label of the pool."""
     data = split(panel, library, size, seed)
-    if data.pool.shape[1] <= 1000 or panel.prior == "laplace":
-        learner = ActiveLearner(data.pool, cov=panel.cov, prior=panel.prior, scale=panel.scale, intercept=False,
+    if data.X.shape[1] <= 1000 or panel.prior == "laplace":
+        learner = ActiveLearner(data.X, cov=panel.cov, prior=panel.prior, scale=panel.scale, intercept=False,
                                 tol=1e-4)
-        learner.teach(np.arange(len(data.answers)), data.answers)
+        learner.teach(np.arange(len(data.y)), data.y)
         weights = learner.weights
     else:  # too many rows for an exact covariance: the mode
-        X = np.sqrt(panel.cov) * data.pool
-        weights = np.sqrt(panel.cov) * newton(latents.Implicit(X), X, data.answers)[0]
-    return {"error": float(np.mean((data.test @ weights > 0.0) != (data.truth > 0.0))), "labels": len(data.answers)}
+        X = np.sqrt(panel.cov) * data.X
+        weights = np.sqrt(panel.cov) * newton(latents.Implicit(X), X, data.y)[0]
+    return {"error": float(np.mean((data.X_test @ weights > 0.0) != (data.y_test > 0.0))), "labels": len(data.y)}
 
 
 def plan(library: Library, size: Size) -> Sequence[Job]:

@@ -21,9 +21,9 @@ from klimb.apps.papers.pictures import GREEN, GREY, ORANGE, RED, SKY, letter, pa
 from klimb.apps.papers.references import LogDensity, advi, gibbs
 from klimb.apps.papers.tables import NOTHING, seconds
 from klimb.boosting.api import boost
+from klimb.boosting.gaussians import LOG_2PI, Gaussians, log_mixture, mixture_slopes
 from klimb.numerics.arrays import Array
 
-LOG_2PI = float(np.log(2 * np.pi))
 ITERATIONS = {"full": 50, "quick": 30, "tiny": 2}
 SEEDS = {"full": (1, 2, 3, 4, 5), "quick": (1, 2), "tiny": (1, 2)}  # of [G] in Figure 1
 STEPS = {"full": 10_000, "quick": 3000, "tiny": 150}  # of ADVI
@@ -56,24 +56,9 @@ def cauchy() -> Toy:
 
 def mixture(means: Array, covariances: Array, weights: Array, box: float) -> Toy:
     """Gaussians."""
-    dim = means.shape[1]
-    precisions = np.linalg.inv(covariances)
-    heights = np.log(weights) - 0.5 * np.linalg.slogdet(covariances)[1] - 0.5 * dim * LOG_2PI
-
-    def terms(x: Array) -> tuple[Array, Array]:
-        away = x[None] - means[:, None]
-        pull = np.einsum("kij,knj->kni", precisions, away)
-        return heights[:, None] - 0.5 * (away * pull).sum(axis=2), pull
-
-    def log_density(x: Array) -> Array:
-        return np.asarray(np.logaddexp.reduce(terms(x)[0], axis=0))
-
-    def gradient(x: Array) -> Array:
-        logs, pull = terms(x)
-        share = np.exp(logs - np.logaddexp.reduce(logs, axis=0))
-        return np.asarray(-(share[:, :, None] * pull).sum(axis=0))
-
-    return Toy(dim, log_density, gradient, box)
+    parts = Gaussians(means, np.asarray(np.linalg.cholesky(covariances), dtype=np.float64))
+    return Toy(parts.dim, lambda x: log_mixture(weights, parts.log_densities(x)),
+               lambda x: mixture_slopes(weights, parts, x)[1], box)
 
 
 def four() -> Toy:
@@ -114,11 +99,10 @@ def fitted(name: str, log_density: LogDensity, gradient: LogDensity, dim: int, s
             "seconds": time.process_time() - begin}
 
 
-def log_mixture(found: Found, x: Array) -> Array:
+def log_density(found: Found, x: Array) -> Array:
     """The log density of a stored mixture."""
-    weights, means = np.maximum(np.array(found["weights"], dtype=float), 1e-300), np.array(found["means"], dtype=float)
-    whole = mixture(means, np.array(found["covariances"], dtype=float), weights, 0.0)
-    return whole.log_density(x)
+    weights, means, covariances = (np.array(found[key], dtype=float) for key in ("weights", "means", "covariances"))
+    return mixture(means, covariances, weights, 0.0).log_density(x)
 
 
 def moments(found: Found) -> tuple[Array, Array]:
@@ -144,7 +128,7 @@ def divergence(toy: Toy, found: Found) -> float:
     """KL(q || p) by sums over a fine grid: it owes nothing to the method that made q."""
     n, reach = (40_001, 400.0) if toy.dim == 1 else (401, 40.0)
     x = grid_of(toy.dim, reach, n)
-    log_q = np.concatenate([log_mixture(found, part) for part in np.array_split(x, 16)])
+    log_q = log_density(found, x)
     cell = (2 * reach / (n - 1)) ** toy.dim
     q = np.exp(log_q) * cell
     return float((q * (log_q - toy.log_density(x))).sum())
@@ -207,7 +191,7 @@ def _lines(ax: Any, toy: Toy, found: dict[str, Found]) -> None:
     x = np.linspace(-toy.box, toy.box, 1200)[:, None]
     ax.fill_between(x[:, 0], np.exp(toy.log_density(x)), color=SKY, alpha=0.45, lw=0, label="target")
     for method, one in found.items():
-        ax.plot(x[:, 0], np.exp(log_mixture(one, x)), color=COLOURS[method], lw=1.6 if method != "klimb" else 2.2,
+        ax.plot(x[:, 0], np.exp(log_density(one, x)), color=COLOURS[method], lw=1.6 if method != "klimb" else 2.2,
                 ls="--" if method == "ADVI" else "-", label=f"{method} ({len(one['weights'])})")
     ax.set(yticks=[])
     ax.legend(loc="upper right")
@@ -221,7 +205,7 @@ def _contours(ax: Any, toy: Toy, found: dict[str, Found]) -> None:
     levels = truth.max() * np.array([0.03, 0.15, 0.5])
     ax.contourf(axis, axis, truth, levels=[*levels, truth.max() * 1.01], colors=["#dceefa", "#a9d5f2", SKY])
     for method, one in found.items():
-        ax.contour(axis, axis, np.exp(log_mixture(one, points)).reshape(n, n), levels=levels, colors=COLOURS[method],
+        ax.contour(axis, axis, np.exp(log_density(one, points)).reshape(n, n), levels=levels, colors=COLOURS[method],
                    linewidths=1.2, linestyles="--" if method == "ADVI" else "-")
         ax.plot([], [], color=COLOURS[method], ls="--" if method == "ADVI" else "-",
                 label=f"{method} ({len(one['weights'])})")

@@ -7,6 +7,7 @@ dual: docs/papers/kl-proximal.md derives the three sums that are a round.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -79,16 +80,14 @@ def _moments(parameters: Array) -> Array:
 
 def plan(library: Library, size: Size) -> list[Job]:
     """Both ways on every set and number of blocks."""
-    def job(name: str, count: int, duals: str, share: float) -> Job:
-        def work(_: Results) -> Found:
-            blocks, prior = rows(library, name, count)
-            if duals == "exact":
-                return {"bounds": fit_by_sums(blocks, SITE, prior, tol=1e-9).bounds, "columns": prior.n_weights}
-            return bregman_admm(blocks, prior, share / count, duals, ROUNDS[size])
+    def work(name: str, count: int, duals: str, share: float, _: Results) -> Found:
+        blocks, prior = rows(library, name, count)
+        if duals == "exact":
+            return {"bounds": fit_by_sums(blocks, SITE, prior, tol=1e-9).bounds, "columns": prior.n_weights}
+        return bregman_admm(blocks, prior, share / count, duals, ROUNDS[size])
 
-        return Job(f"{name}/{count}/{duals}/{share:g}", work)
-
-    return [job(name, count, *rule) for name in SETS for count in BLOCKS for rule in RULES]
+    return [Job(f"{name}/{count}/{duals}/{share:g}", partial(work, name, count, duals, share))
+            for name in SETS for count in BLOCKS for duals, share in RULES]
 
 
 def tables(results: Results) -> list[PaperTable]:

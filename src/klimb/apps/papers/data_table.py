@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -34,22 +35,18 @@ PRINTED = {
 }
 
 
-def look(library: Library, name: str) -> Found:
+def look(library: Library, name: str, _: Results) -> Found:
     """Shape, target, and what may surprise: repeated rows, constant columns."""
     data = library.load(name)
     X = data.dense
     return {"rows": X.shape[0], "columns": X.shape[1], "positive": int((data.y > 0).sum()),
-            "classes": len(np.unique(data.y)) if len(np.unique(data.y)) <= 10 else None,
             "repeated_rows": int(len(X) - len(np.unique(X, axis=0))),
             "constant_columns": int((X.min(axis=0) == X.max(axis=0)).sum())}
 
 
 def plan(library: Library, size: Size) -> list[Job]:
     """One look at every set."""
-    def job(name: str) -> Job:
-        return Job(name, lambda _: look(library, name))
-
-    return [job(name) for name in PRINTED]
+    return [Job(name, partial(look, library, name)) for name in PRINTED]
 
 
 def tables(results: Results) -> list[PaperTable]:

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from klimb import sites
-from klimb.apps.papers.data import Library
+from klimb.apps.papers.data import Library, TrainTest
 from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
 from klimb.apps.papers.pictures import BLUE, INK, ORANGE, PINK, panels
-from klimb.apps.papers.processes import GRID, Half, at_cell, fitter, grams_at, split, walk
+from klimb.apps.papers.processes import GRID, NAMES, at_cell, fitter, grams_at, split, walk
 from klimb.apps.papers.tables import seconds
 from klimb.numerics.arrays import Array
 
 NAME = "usps_3vs5"
-METHODS = {"laplace": "Laplace", "ep": "EP", "default": "default", "proximal": "proximal"}
+METHODS = {method: NAMES[method] for method in ("laplace", "ep", "default", "proximal")}
 COLOURS = {"laplace": PINK, "ep": INK, "proximal": ORANGE, "default": BLUE}
 THINNING = {"full": 1, "quick": 3, "tiny": 7}
 SLOW = ("proximal",)  # a full run walks every second value for these
 
 
-def rows(library: Library, size: Size) -> Half:
-    """The first of the splits of Table 3; a quick run trains on half of its rows."""
+def rows(library: Library, size: Size) -> TrainTest:
+    """The first of the splits of Table 3; a quick run trains on every second of its rows."""
     half = split(library, NAME, 0)
-    if size != "quick":
-        return half
-    kept = len(half.y) // 2
-    return Half(half.X[:kept], half.y[:kept], half.X_test, half.y_test)
+    return half._replace(X=half.X[::2], y=half.y[::2]) if size == "quick" else half
 
 
 def plan(library: Library, size: Size) -> list[Job]:
@@ -38,19 +35,16 @@ def plan(library: Library, size: Size) -> list[Job]:
     for method in METHODS:
         every = 2 if size == "full" and method in SLOW else THINNING[size]
         axis = list(range(0, len(GRID), every))
-        lines += [Job(f"{method}/{place}", _line(library, size, method, place, axis)) for place in axis]
+        lines += [Job(f"{method}/{place}", partial(line, library, size, method, place, axis)) for place in axis]
     return [*lines, Job("probabilities", lambda results: probabilities(rows(library, size), results))]
 
 
-def _line(library: Library, size: Size, method: str, l_index: int, axis: list[int]) -> Callable[[Results], Found]:
-    def work(_: Results) -> Found:
-        places = [(l_index, s_index, 0) for s_index in axis]
-        cells = walk(fitter(True, method), [sites.Logistic()], rows(library, size), places)
-        return {"log_l": GRID[l_index], "log_sigma": [GRID[cell.where[1]] for cell in cells],
-                "bound": [cell.bound for cell in cells], "loss": [cell.loss for cell in cells],
-                "seconds": [cell.seconds for cell in cells], "status": [cell.status for cell in cells]}
-
-    return work
+def line(library: Library, size: Size, method: str, l_index: int, axis: list[int], _: Results) -> Found:
+    """The cells of one lengthscale."""
+    places = [(l_index, s_index, 0) for s_index in axis]
+    cells = walk(fitter(True, method), [sites.Logistic()], rows(library, size), places)
+    return {"log_l": GRID[l_index], "log_sigma": [GRID[cell.where[1]] for cell in cells],
+            **{what: [getattr(cell, what) for cell in cells] for what in ("bound", "loss", "seconds", "status")}}
 
 
 def squares(results: Results, method: str, what: str) -> tuple[Array, Array, Array]:
@@ -69,26 +63,17 @@ def chosen(results: Results, method: str, by: str) -> tuple[int, int]:
     return int(place[0]), int(place[1])
 
 
-def place_of(results: Results, method: str) -> tuple[float, float]:
-    """log l and log sigma of a method's best evidence."""
-    (i, j), (log_l, log_sigma, _) = chosen(results, method, "bound"), squares(results, method, "bound")
-    return float(log_l[i]), float(log_sigma[j])
-
-
-def probabilities(half: Half, results: Results) -> Found:
+def probabilities(half: TrainTest, results: Results) -> Found:
     """Probability of the true label of every test image, at each method's own best evidence and at one cell for all."""
     found: Found = {}
     for method in METHODS:
-        for what, place in (("own", place_of(results, method)), ("common", place_of(results, "ep"))):
-            found[f"{method}, {what}"] = {"log_l": place[0], "log_sigma": place[1],
-                                          "p": _at(half, method, *place).round(5)}
+        for what, whose in (("own", method), ("common", "ep")):
+            (i, j), (log_l, log_sigma, _) = chosen(results, whose, "bound"), squares(results, whose, "bound")
+            _, m, v, _ = at_cell(fitter(True, method), sites.Logistic(), half, grams_at(half, float(log_l[i])),
+                                 float(np.exp(2 * log_sigma[j])))
+            p = np.exp(sites.Logistic().predict(m, v).log_density(half.y_test))
+            found[f"{method}, {what}"] = {"log_l": log_l[i], "log_sigma": log_sigma[j], "p": p.round(5)}
     return found
-
-
-def _at(half: Half, method: str, log_l: float, log_sigma: float) -> Array:
-    variance = float(np.exp(2 * log_sigma))
-    _, m, v, _ = at_cell(fitter(True, method), sites.Logistic(), half, grams_at(half, log_l), variance)
-    return np.asarray(np.exp(sites.Logistic().predict(m, v).log_density(half.y_test)))
 
 
 def tables(results: Results) -> list[PaperTable]:

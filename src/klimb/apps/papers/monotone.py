@@ -22,11 +22,10 @@ NAME = "german"
 DIFFERENCE = 1e-3  # relative step in v
 FLAT = 1e-9  # of gamma: slopes below this are no slopes
 POINTS = 200  # of a map, either way
-MAPS: dict[str, tuple[sites.Site, float]] = {  # a site, and the datum at which it is shown
-    "logistic": (sites.Logistic(), 1.0), "Laplace noise, y = 0": (sites.Laplace(1.0), 0.0),
-    "Student-t noise, y = 0": (sites.StudentT(3.0, 1 / np.sqrt(3.0)), 0.0), "Poisson, y = 1": (sites.Poisson(), 1.0)}
-RANGE = {"logistic": (-10.0, 10.0, 30.0), "Laplace noise, y = 0": (-6.0, 6.0, 12.0),
-         "Student-t noise, y = 0": (-6.0, 6.0, 12.0), "Poisson, y = 1": (-6.0, 6.0, 12.0)}
+MAPS: dict[str, tuple[sites.Site, float, float, float]] = {  # a site, the datum at which it is shown, largest m and v
+    "logistic": (sites.Logistic(), 1.0, 10.0, 30.0), "Laplace noise, y = 0": (sites.Laplace(1.0), 0.0, 6.0, 12.0),
+    "Student-t noise, y = 0": (sites.StudentT(3.0, 1 / np.sqrt(3.0)), 0.0, 6.0, 12.0),
+    "Poisson, y = 1": (sites.Poisson(), 1.0, 6.0, 12.0)}
 
 
 def slope_sign(site: sites.Site, y: Array, m: Array, v: Array) -> Array:
@@ -37,9 +36,9 @@ def slope_sign(site: sites.Site, y: Array, m: Array, v: Array) -> Array:
     return np.asarray(np.sign(np.where(np.abs(ahead - behind) > FLAT * level, ahead - behind, 0.0)))
 
 
-def sign_map(site: sites.Site, y: float, low: float, high: float, top: float) -> Array:
-    """The sign on a grid, rows of one v each."""
-    m, v = np.meshgrid(np.linspace(low, high, POINTS), top * np.arange(1, POINTS + 1) / POINTS)
+def sign_map(site: sites.Site, y: float, reach: float, top: float) -> Array:
+    """The sign on a grid of |m| up to ``reach`` and v up to ``top``, rows of one v each."""
+    m, v = np.meshgrid(np.linspace(-reach, reach, POINTS), top * np.arange(1, POINTS + 1) / POINTS)
     return slope_sign(site, np.full(m.size, y), m.ravel(), v.ravel()).reshape(m.shape)
 
 
@@ -78,13 +77,12 @@ def draw(results: Results, path: Path) -> None:
     with panels(path, 2, 3, (12.0, 7.2)) as (_, axes):
         places = zip(["logistic", "logistic", *MAPS], [None, "GLM", "GP", None, None, None], strict=True)
         for index, (ax, (name, model)) in enumerate(zip(axes.flat, places, strict=True)):
-            low, high, top = RANGE[name]
+            site, y, reach, top = MAPS[name]
             if model is not None:
                 m, v = np.array(results[model]["m"]), np.array(results[model]["v"])
-                high, top = 1.15 * max(float(np.abs(m).max()), 0.5), 1.15 * float(v.max())
-                low = -high
+                reach, top = 1.15 * max(float(np.abs(m).max()), 0.5), 1.15 * float(v.max())
                 ax.plot(m, v, ".", ms=3, color=INK, alpha=0.6)
-            ax.imshow(sign_map(*MAPS[name], low, high, top), origin="lower", extent=(low, high, 0.0, top),
+            ax.imshow(sign_map(site, y, reach, top), origin="lower", extent=(-reach, reach, 0.0, top),
                       aspect="auto", cmap=colours, vmin=-1, vmax=1, interpolation="nearest", rasterized=True)
             letter(ax, index, name if model is None else f"logistic, data of a {model} after one step")
         for ax in axes[-1]:

@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from klimb._files import draft_of
+
 # Okabe and Ito's colours (2008), told apart under every common form of colour blindness; markers differ as well.
 INK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PINK = (
     "#1a1a1a", "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7")
@@ -35,12 +37,8 @@ def panels(path: Path, rows: int, columns: int, size: tuple[float, float], **mor
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, **more)
         yield figure, axes
-        partial = path.with_name(f".{path.stem}.part.png")
-        try:
-            figure.savefig(partial, dpi=DPI, metadata={"Software": None})
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with draft_of(path) as draft:
+            figure.savefig(draft, format="png", dpi=DPI, metadata={"Software": None})
 
 
 def letter(ax: Any, index: int, title: str) -> None:

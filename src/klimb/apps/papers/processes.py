@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from klimb import kernels, latents, methods, sites, steps
-from klimb.apps.papers.data import Library
+from klimb.apps.papers.data import Library, TrainTest, halves
 from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
 from klimb.apps.papers.tables import NOTHING, seconds, with_error
 from klimb.infer.loop import infer
@@ -67,30 +68,17 @@ class Cell(NamedTuple):
     loss: float
     status: str
     stationarity: float
-    n_factor: int
     seconds: float
 
 
-class Half(NamedTuple):
-    """One random half to train on and the rest to test."""
-
-    X: Array
-    y: Array
-    X_test: Array
-    y_test: Array
-
-
-def split(library: Library, name: str, seed: int) -> Half:
+def split(library: Library, name: str, seed: int) -> TrainTest:
     """Inputs (but pixels) and real targets standardised by the half that is trained on."""
     data = library.load(name)
-    order = np.random.default_rng(seed).permutation(len(data.y))
-    train, test = order[: len(order) // 2], order[len(order) // 2 :]
-    mean, sd = data.dense[train].mean(0), data.dense[train].std(0)
-    X = data.dense if name in RAW else (data.dense - mean) / np.where(sd > 0, sd, 1.0)
-    y = data.y
-    if name in REGRESSION:
-        y = (y - y[train].mean()) / y[train].std()
-    return Half(X[train], y[train], X[test], y[test])
+    half = halves(data.dense, data.y, seed)
+    mean, sd = (0.0, 1.0) if name in RAW else (half.X.mean(axis=0), half.X.std(axis=0))
+    low, unit = (half.y.mean(), half.y.std()) if name in REGRESSION else (0.0, 1.0)
+    X, X_test = ((rows - mean) / np.where(sd > 0, sd, 1.0) for rows in (half.X, half.X_test))
+    return TrainTest(X, (half.y - low) / unit, X_test, (half.y_test - low) / unit)
 
 
 def shapes(name: str) -> list[sites.Site]:
@@ -108,7 +96,7 @@ def fitter(classification: bool, method: str) -> Callable[..., Any]:
     return rules[method]
 
 
-def at_cell(fit: Callable[..., Any], site: sites.Site, half: Half, grams: tuple[Array, Array], variance: float
+def at_cell(fit: Callable[..., Any], site: sites.Site, half: TrainTest, grams: tuple[Array, Array], variance: float
             ) -> tuple[Any, Array, Array, float]:
     """A fit, the marginals of the test rows, and the seconds it took; ``grams`` are kernels of variance 1."""
     begin = time.process_time()
@@ -119,13 +107,13 @@ def at_cell(fit: Callable[..., Any], site: sites.Site, half: Half, grams: tuple[
     return result, m, v, taken
 
 
-def grams_at(half: Half, log_l: float) -> tuple[Array, Array]:
+def grams_at(half: TrainTest, log_l: float) -> tuple[Array, Array]:
     """Of the training rows, and of the test rows with them."""
     kernel = kernels.RBF(lengthscale=float(np.exp(log_l)))
     return kernel.gram(half.X), kernel.gram(half.X_test, half.X)
 
 
-def walk(fit: Callable[..., Any], likelihoods: Sequence[sites.Site], half: Half, cells: Cells) -> list[Cell]:
+def walk(fit: Callable[..., Any], likelihoods: Sequence[sites.Site], half: TrainTest, cells: Cells) -> list[Cell]:
     """Fit and score the cells, each on its own from a cold start."""
     found, known, grams = [], -1, (np.empty(0), np.empty(0))  # the kernel matrices of the present lengthscale
     for where in cells:
@@ -134,8 +122,7 @@ def walk(fit: Callable[..., Any], likelihoods: Sequence[sites.Site], half: Half,
             known, grams = l_index, grams_at(half, GRID[l_index])
         result, m, v, taken = at_cell(fit, likelihoods[shape], half, grams, float(np.exp(2 * GRID[s_index])))
         found.append(Cell(where, float(result.bound), log_loss(likelihoods[shape], m, v, half.y_test),
-                          result.status.name.lower(), float(result.history.stationarity[-1]),
-                          int(result.history.n_factor.sum()), taken))
+                          result.status.name.lower(), float(result.history.stationarity[-1]), taken))
     return found
 
 
@@ -166,9 +153,7 @@ def by_grid(library: Library, name: str, method: str, seed: int, places: Cells, 
                                for cell in cells if cell.status != "converged"]
     found = {**summary(best_of(cells, method)), "seconds": time.process_time() - begin, "cells": len(cells),
              "every": every, "failed": len(failed), "rounding": sum(row[-1] <= ROUNDING for row in failed),
-             "least": min(cell.loss for cell in cells if np.isfinite(cell.loss)),
-             "most_factorisations": max(cell.n_factor for cell in cells),
-             "factorisations": sum(cell.n_factor for cell in cells), "first_failures": failed[:20]}
+             "least": min(cell.loss for cell in cells if np.isfinite(cell.loss)), "first_failures": failed[:20]}
     if name in REGRESSION and len(cells) > 1:
         found["printed"] = summary(best_of(cells, method, (0, len(NOISE[name]) - 1)))
     return found
@@ -220,25 +205,21 @@ def plan(library: Library, size: Size) -> list[Job]:
     """A job for every set, method and split."""
     thinning = {"full": 1, "quick": 3, "tiny": 14}[size]
     chosen = SETS if size != "tiny" else ("sonar", "triazines")
-    return [Job(f"{name}/{method}/{seed}", _job(library, name, method, seed, thinning))
+    return [Job(f"{name}/{method}/{seed}", partial(_work, library, name, method, seed, thinning))
             for name in chosen for method, splits in wanted(name, size).items() for seed in range(splits)]
 
 
-def _job(library: Library, name: str, method: str, seed: int, thinning: int) -> Callable[[Results], Found]:
+def _work(library: Library, name: str, method: str, seed: int, thinning: int, results: Results) -> Found:
     rule, _, how = method.partition("-")
     if rule == "gradient":
-        return lambda _: by_gradient(library, name, seed)
+        return by_gradient(library, name, seed)
     if how == "chosen":
-        def at_one_cell(results: Results) -> Found:
-            best = next(results[key] for key in (f"{name}/default/{seed}", f"{name}/default-coarse/{seed}")
-                        if key in results)
-            return by_grid(library, name, rule, seed, [chosen_cell(best)], 0)
-
-        return at_one_cell
+        best = next(results[key] for key in (f"{name}/default/{seed}", f"{name}/default-coarse/{seed}")
+                    if key in results)
+        return by_grid(library, name, rule, seed, [chosen_cell(best)], 0)
     every = COARSE if how == "coarse" else thinning
     axis = range(0, len(GRID), every)
-    places = list(product(axis, axis, range(len(shapes(name)))))
-    return lambda _: by_grid(library, name, rule, seed, places, every)
+    return by_grid(library, name, rule, seed, list(product(axis, axis, range(len(shapes(name))))), every)
 
 
 def chosen_cell(record: Found) -> tuple[int, int, int]:

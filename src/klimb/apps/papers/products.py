@@ -7,6 +7,7 @@ with a vector (a block of k vectors counts k times).
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def rows(library: Library, name: str, size: Size) -> tuple[Any, Any]:
     return data.X[kept], data.y[kept]
 
 
-def count(library: Library, name: str, method: str, size: Size) -> Found:
+def count(library: Library, name: str, method: str, size: Size, _: Results) -> Found:
     """Products and CPU seconds of one method on one data set."""
     X, y = rows(library, name, size)
     begin = time.process_time()
@@ -88,10 +89,7 @@ def one_gradient(latent: Any, X: Any) -> Found:
 
 def plan(library: Library, size: Size) -> list[Job]:
     """A job for every set and method."""
-    def job(name: str, method: str) -> Job:
-        return Job(f"{name}/{method}", lambda _: count(library, name, method, size))
-
-    return [job(name, method) for name in SETS for method in METHODS]
+    return [Job(f"{name}/{method}", partial(count, library, name, method, size)) for name in SETS for method in METHODS]
 
 
 def tables(results: Results) -> list[PaperTable]:

@@ -71,7 +71,7 @@ class Record:
     results: dict[str, Found] = field(default_factory=dict)
     cpu_seconds: dict[str, float] = field(default_factory=dict)  # by job
     finished: bool = False
-    extra: dict[str, Any] = field(default_factory=dict)  # title, seeds, tables, remarks, ... of a finished run
+    extra: dict[str, Any] = field(default_factory=dict)  # title, tables, ... of a finished run
 
     @classmethod
     def open(cls, path: Path, experiment: str, size: Size) -> Record:
@@ -81,14 +81,13 @@ class Record:
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
             head = (stored["schema"], stored["experiment"], stored["size"])
-            record = cls(path, experiment, size, stored["data"], stored["results"], stored["cpu_seconds"])
+            if head != (SCHEMA, experiment, size):
+                raise ValueError(f"that of {head}")
+            return cls(path, experiment, size, stored["data"], stored["results"], stored["cpu_seconds"])
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"expected {path} to be a record of klimb reproduce", f"{type(error).__name__}: {error}",
+            raise InputError(f"expected {path} to be the record of {experiment} ({size}, {SCHEMA})",
+                             f"{type(error).__name__}: {error}",
                              "Move it away, name another folder with --out, or begin anew with --fresh.") from error
-        if head != (SCHEMA, experiment, size):
-            raise InputError(f"expected {path} to be the record of {experiment} ({size}, {SCHEMA})", f"that of {head}",
-                             "Move it away, name another folder with --out, or begin anew with --fresh.")
-        return record
 
     def keep(self, job: str, found: Found, cpu_seconds: float) -> None:
         """Add what a job found, and write the file."""

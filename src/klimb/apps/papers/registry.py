@@ -81,13 +81,7 @@ def entry(key: str) -> PaperEntry:
     >>> entry("g-FIGURE1").title
     'boosted mixtures for a Cauchy density and for mixtures'
     """
-    for name, one in EXPERIMENTS.items():
-        if name.lower() == key.lower():
-            return one
-    close = get_close_matches(key.lower(), [name.lower() for name in EXPERIMENTS], n=1)
-    hint = f"Did you mean {next(name for name in EXPERIMENTS if name.lower() == close[0])}? " if close else ""
-    raise InputError("expected the name of a table or figure", repr(key),
-                     f"{hint}klimb reproduce --list names them all.")
+    return EXPERIMENTS[canonical(key)]
 
 
 def canonical(key: str) -> str:
@@ -96,5 +90,10 @@ def canonical(key: str) -> str:
     >>> canonical("a-TABLE2")
     'A-table2'
     """
-    entry(key)
-    return next(name for name in EXPERIMENTS if name.lower() == key.lower())
+    names = {name.lower(): name for name in EXPERIMENTS}
+    if key.lower() in names:
+        return names[key.lower()]
+    close = get_close_matches(key.lower(), names, n=1)
+    hint = f"Did you mean {names[close[0]]}? " if close else ""
+    raise InputError("expected the name of a table or figure", repr(key),
+                     f"{hint}klimb reproduce --list names them all.")

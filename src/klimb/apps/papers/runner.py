@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from klimb._files import whole_file
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.experiment import SIZES, Experiment, Job, PaperTable, Results, Size
+from klimb.apps.papers.experiment import SIZES, Experiment, Job, PaperTable, Size
 from klimb.apps.papers.pictures import NEEDS_MATPLOTLIB, can_draw
 from klimb.apps.papers.record import Record
 from klimb.apps.papers.registry import PAPERS, PaperEntry, canonical, entry
@@ -127,28 +127,15 @@ def _finish(record: Record, chosen: PaperEntry, experiment: Experiment, jobs: Se
     record.finished = len(results) == len(jobs)
     tables = experiment.tables(results)
     record.extra = {"title": chosen.title, "paper": PAPERS[record.experiment[0]],
-                    "jobs": len(jobs), "tables": [asdict(one) for one in tables],
-                    "remarks": experiment.remarks}
+                    "jobs": len(jobs), "tables": [asdict(one) for one in tables]}
     record.write()
-    picture = draw(record, experiment, results)
+    picture = record.path.with_suffix(".png") if experiment.draw is not None and can_draw() else None
+    if experiment.draw is not None and picture is not None:
+        experiment.draw(results, picture)
+    text = content(asdict(record), experiment, tables, chosen.title, "" if picture is None else picture.name)
     with whole_file(record.path.with_suffix(".md")) as stream:
-        stream.write(page(record, experiment, tables, picture))
-
-
-def draw(record: Record, experiment: Experiment, results: Results) -> Path | None:
-    """The picture, if there is one to draw and matplotlib to draw it."""
-    if experiment.draw is None or not can_draw():
-        return None
-    path = record.path.with_suffix(".png")
-    experiment.draw(results, path)
-    return path
-
-
-def page(record: Record, experiment: Experiment, tables: Sequence[PaperTable], picture: Path | None) -> str:
-    """All of it in Markdown."""
-    title, paper = record.extra["title"], f"[{record.experiment[0]}] is {record.extra['paper']}."
-    text = content(asdict(record), experiment, tables, title, "" if picture is None else picture.name)
-    return f"# {record.experiment}: {title}\n\n{paper}\n\n{text}\n"
+        stream.write(f"# {record.experiment}: {chosen.title}\n\n"
+                     f"[{record.experiment[0]}] is {record.extra['paper']}.\n\n{text}\n")
 
 
 def content(stored: dict[str, Any], experiment: Experiment, tables: Sequence[PaperTable], title: str, picture: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean, stdev
 
 from klimb.apps.papers.experiment import PaperTable
 from klimb.report.text import table
@@ -40,31 +41,16 @@ def as_markdown(one: PaperTable) -> str:
     return "\n".join([f"**{one.title}**", "", line(one.heads), rule, *map(line, one.rows)])
 
 
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and its standard error, which is NaN for a single value.
-
-    >>> mean_and_error([1.0, 3.0])
-    (2.0, 1.0)
-    """
-    n = len(values)
-    if n == 0:
-        return math.nan, math.nan
-    mean = sum(values) / n
-    if n == 1:
-        return mean, math.nan
-    return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1) / n)
-
-
 def with_error(values: Sequence[float], digits: int) -> str:
     """A mean with its standard error in brackets where there is one.
 
     >>> with_error([1.0, 2.0, 3.0], 2), with_error([1.0], 2), with_error([], 2)
     ('2.00 (0.58)', '1.00', '-')
     """
-    mean, error = mean_and_error(values)
-    if math.isnan(mean):
+    if not values:
         return NOTHING
-    return f"{mean:.{digits}f}" + ("" if math.isnan(error) else f" ({error:.{digits}f})")
+    error = f" ({stdev(values) / math.sqrt(len(values)):.{digits}f})" if len(values) > 1 else ""
+    return f"{fmean(values):.{digits}f}{error}"
 
 
 def seconds(value: float) -> str:

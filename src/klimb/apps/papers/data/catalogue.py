@@ -14,18 +14,17 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from klimb.apps.papers.data.formats import (
-    DataParts,
+    DataSet,
     labelled,
     mixed,
     numbers,
-    read_arff,
     read_csv,
     read_libsvm,
-    rows_of,
+    read_numbers,
     wrong,
 )
 
-Reader: TypeAlias = Callable[[Sequence[Path]], DataParts]
+Reader: TypeAlias = Callable[[Sequence[Path]], DataSet]
 LIBSVM = "the LIBSVM data page, https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
 UCI = "the UCI repository, https://archive.ics.uci.edu"
 SEXES = ("F", "I", "M")  # of abalones
@@ -54,7 +53,7 @@ class Published:
 
 def _libsvm(n_features: int, *, dense: bool = True, real: bool = False) -> Reader:
     """One file, or the training and the test part of it, labels as -1 and +1 unless the target is real."""
-    def read(paths: Sequence[Path]) -> DataParts:
+    def read(paths: Sequence[Path]) -> DataSet:
         from scipy.sparse import vstack
 
         parts = [read_libsvm(path, n_features) for path in paths]
@@ -63,7 +62,7 @@ def _libsvm(n_features: int, *, dense: bool = True, real: bool = False) -> Reade
         if not real:
             y = np.where(y == np.max(y), 1.0, -1.0)
         train = np.arange(len(y)) < len(parts[0][1]) if len(parts) > 1 else None
-        return DataParts(X.toarray() if dense else X, y, train)
+        return DataSet(X.toarray() if dense else X, y, train)
 
     return read
 
@@ -74,36 +73,15 @@ def _labelled(labels: dict[str, float], delimiter: str | None = ",") -> Reader:
 
 def _challenge(n_features: int, *, sparse: bool = False) -> Reader:
     """The NIPS 2003 challenge: data and labels of the training set, then of the validation set."""
-    def matrix(path: Path) -> Any:
-        if not sparse:
-            found = numbers(path)
-            if found.shape[1] != n_features:
-                raise wrong(path, f"{n_features} numbers in every line", 1, f"{found.shape[1]} numbers")
-            return found
-        from scipy.sparse import csr_matrix
-
-        data, columns, ends = [], [], [0]
-        for number, words in rows_of(path):
-            try:
-                pairs = [(int(index) - 1, float(value)) for index, value in (word.split(":") for word in words)]
-            except ValueError as error:
-                raise wrong(path, "pairs index:value", number, " ".join(words)) from error
-            if not all(0 <= index < n_features for index, _ in pairs):
-                raise wrong(path, f"features numbered from 1 to {n_features}", number, " ".join(words))
-            columns += [index for index, _ in pairs]
-            data += [value for _, value in pairs]
-            ends.append(len(data))
-        return csr_matrix((np.array(data), np.array(columns, dtype=np.int32), np.array(ends)),
-                          shape=(len(ends) - 1, n_features))
-
-    def read(paths: Sequence[Path]) -> DataParts:
+    def read(paths: Sequence[Path]) -> DataSet:
         from scipy.sparse import vstack
 
-        blocks = [matrix(path) for path in paths[::2]]
+        blocks: list[Any] = [read_libsvm(path, n_features, labels=False)[0] if sparse else
+                             mixed(path, length=n_features)[1] for path in paths[::2]]
         labels = [numbers(path)[:, 0] for path in paths[1::2]]
         y = np.concatenate(labels)
         X = vstack(blocks, format="csr") if sparse else np.concatenate(blocks)
-        return DataParts(X, np.where(y > 0, 1.0, -1.0), np.arange(len(y)) < len(labels[0]))
+        return DataSet(X, np.where(y > 0, 1.0, -1.0), np.arange(len(y)) < len(labels[0]))
 
     return read
 
@@ -112,59 +90,49 @@ def _challenge_files(name: str) -> tuple[str, ...]:
     return tuple(f"{name}_{part}.{kind}" for part in ("train", "valid") for kind in ("data", "labels"))
 
 
-def _housing(paths: Sequence[Path]) -> DataParts:
-    table = numbers(paths[0])
-    return DataParts(table[:, :-1], table[:, -1])
-
-
-def _german(paths: Sequence[Path]) -> DataParts:
-    table = numbers(paths[0])
-    return DataParts(table[:, :-1], np.where(table[:, -1] == 2, 1.0, -1.0))  # 2 is bad credit
-
-
-def _usps(paths: Sequence[Path]) -> DataParts:
+def _usps(paths: Sequence[Path]) -> DataSet:
     """LIBSVM's files, whose labels are digit + 1, or the text files zip.train and zip.test, which say the digit."""
     if "zip" in paths[0].name:
         tables = [numbers(path) for path in paths]
-        return DataParts(np.concatenate([table[:, 1:] for table in tables]),
+        return DataSet(np.concatenate([table[:, 1:] for table in tables]),
                          np.concatenate([table[:, 0] for table in tables]),
                          np.arange(sum(map(len, tables))) < len(tables[0]))
     read = _libsvm(256, real=True)(paths)
-    return DataParts(read.X, read.y - 1.0, read.train)
+    return DataSet(read.X, read.y - 1.0, read.train)
 
 
-def _threes_and_fives(paths: Sequence[Path]) -> DataParts:
+def _threes_and_fives(paths: Sequence[Path]) -> DataSet:
     digits = _usps(paths)
     kept = (digits.y == 3) | (digits.y == 5)
-    return DataParts(digits.X[kept], np.where(digits.y[kept] == 3, 1.0, -1.0), digits.train[kept])
+    return DataSet(digits.X[kept], np.where(digits.y[kept] == 3, 1.0, -1.0), digits.train[kept])
 
 
 def _indicators(column: Sequence[str], levels: Sequence[str] | None = None) -> list[Any]:
     return [np.array(column) == level for level in levels or sorted(set(column))]
 
 
-def _flares(paths: Sequence[Path]) -> DataParts:
+def _flares(paths: Sequence[Path]) -> DataSet:
     """Three letters as indicators, seven whole numbers; the target is the number of C-class flares."""
     letters, table = mixed(paths[0], skip=("*",), words=3, length=13,
                            form="three letters and ten whole numbers in every line")
     columns = [one for column in zip(*letters, strict=True) for one in _indicators(column)]
-    return DataParts(np.column_stack([*columns, table[:, :7]]), table[:, 7])
+    return DataSet(np.column_stack([*columns, table[:, :7]]), table[:, 7])
 
 
-def _abalone(paths: Sequence[Path]) -> DataParts:
+def _abalone(paths: Sequence[Path]) -> DataSet:
     form = "a letter and eight numbers in every line"
     sexes, table = mixed(paths[0], ",", words=1, length=9, form=form)
     for number, (sex,) in enumerate(sexes, start=1):
         if sex not in SEXES:
             raise wrong(paths[0], form, number, sex)
-    return DataParts(np.column_stack([*_indicators([sex for sex, in sexes], SEXES), table[:, :-1]]), table[:, -1])
+    return DataSet(np.column_stack([*_indicators([sex for sex, in sexes], SEXES), table[:, :-1]]), table[:, -1])
 
 
-def _nodal(paths: Sequence[Path]) -> DataParts:
+def _nodal(paths: Sequence[Path]) -> DataSet:
     """Five indicators with an intercept before them; R's table calls the outcome r."""
     read = read_csv(paths[0], target=("y", "r"), drop=("rownames", "m"))
     X = read.X if (read.X[:, 0] == 1.0).all() else np.column_stack([np.ones(len(read.y)), read.X])
-    return DataParts(X, np.where(read.y > 0, 1.0, -1.0))
+    return DataSet(X, np.where(read.y > 0, 1.0, -1.0))
 
 
 # -- the sets ---------------------------------------------------------------------------------------------------------
@@ -186,14 +154,17 @@ CATALOGUE: dict[str, Published] = {
     "usps_3vs5": Published(ESL, (Form(("usps", "usps.t"), _threes_and_fives),
                                  Form(("zip.train", "zip.test"), _threes_and_fives))),
     "boston": Published(f"{LIBSVM} (housing), and StatLib (boston)",  # the papers' Housing
-                        (Form(("housing.data",), _housing), Form(("housing",), _libsvm(13, real=True)))),
+                        (Form(("housing.data",), lambda paths: read_numbers(paths[0])),
+                         Form(("housing",), _libsvm(13, real=True)))),
     "triazines": Published(LIBSVM, (Form(("triazines",), _libsvm(60, real=True)),)),
     "space_ga": Published(LIBSVM, (Form(("space_ga",), _libsvm(6, real=True)),)),
     "german": Published(f"{UCI} (Statlog German Credit), and {LIBSVM} (german.numer)",
-                        (Form(("german.data-numeric",), _german), Form(("german.numer",), _libsvm(24)))),
+                        (Form(("german.data-numeric",), _labelled({"2": 1.0, "1": -1.0}, None)),  # 2 is bad credit
+                         Form(("german.numer",), _libsvm(24)))),
     "flares": Published(f"{UCI} (Solar Flare)", (Form(("flare.data2",), _flares),)),
     "abalone": Published(f"{UCI} (Abalone)", (Form(("abalone.data",), _abalone),)),
-    "stock": Published("StatLib and OpenML (stock)", (Form(("stock.arff",), lambda paths: read_arff(paths[0])),)),
+    "stock": Published("StatLib and OpenML (stock)",
+                       (Form(("stock.arff",), lambda paths: read_numbers(paths[0], ",", skip=("@", "%"))),)),
     "nodal": Published("R's package boot (nodal), written as CSV", (Form(("nodal.csv",), _nodal),)),
     "imdb": Published("Maas et al. (2011), Large Movie Review Dataset; counts of words as imdb.npz"),
     "reuters": Published("the pages of LASVM (reuters), written as reuters.npz"),

@@ -23,12 +23,33 @@ from klimb.numerics.svmlight import parse
 OPENERS: dict[str, Callable[..., Any]] = {"": open, ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
-class DataParts(NamedTuple):
-    """What a reader returns: a design (dense or CSR), a target, and which rows are the official training set."""
+class DataSet(NamedTuple):
+    """Rows of a data set: a design (dense or CSR), a target, and which rows are the official training set."""
 
     X: Any
     y: Array
     train: Any = None
+
+    @property
+    def dense(self) -> Array:
+        """The design as an array."""
+        return np.asarray(self.X if isinstance(self.X, np.ndarray) else self.X.toarray())
+
+
+class TrainTest(NamedTuple):
+    """Rows to train on and rows to test; dense or CSR."""
+
+    X: Any
+    y: Array
+    X_test: Any
+    y_test: Array
+
+
+def halves(X: Any, y: Array, seed: int) -> TrainTest:
+    """A random half to train on."""
+    order = np.random.default_rng(seed).permutation(len(y))
+    train, test = np.sort(order[: len(y) // 2]), np.sort(order[len(y) // 2 :])
+    return TrainTest(X[train], y[train], X[test], y[test])
 
 
 def opened(path: Path) -> TextIO:
@@ -44,21 +65,20 @@ def wrong(path: Path, expected: str, line: int, text: str) -> InputError:
                       "Take the file as it is published, without changes.")
 
 
-def read_libsvm(path: Path, n_features: int | None = None) -> tuple[Any, Array]:
-    """A LIBSVM file ``label index:value ...`` as a CSR matrix and labels; indices count from 1."""
+def read_libsvm(path: Path, n_features: int, labels: bool = True) -> tuple[Any, Array]:
+    """A LIBSVM file ``label index:value ...`` as a CSR matrix and labels (0 where it has none); indices from 1."""
     from scipy.sparse import csr_matrix
 
+    advice = f"Take {path.name} as it is published, without changes."
     with opened(path) as stream:
-        labels, features, values, ends = parse(stream, f"Take {path.name} as it is published, without changes.")
-    if not labels.size:
+        y, features, values, ends = parse(stream if labels else (f"0 {line}" for line in stream), advice)
+    if not y.size:
         raise wrong(path, "at least one row", 1, "")
     width = int(features.max(initial=0))
-    if features.min(initial=1) < 1 or (n_features is not None and width > n_features):
-        raise InputError(f"expected {path.name} to number its features from 1 to {n_features or 'the last'}",
-                         f"feature {width if n_features is not None and width > n_features else 0}",
-                         "Take the file as it is published, without changes.")
-    X = csr_matrix((values, (features - 1).astype(np.int32), ends), shape=(len(labels), n_features or width))
-    return X, labels
+    if features.min(initial=1) < 1 or width > n_features:
+        raise InputError(f"expected {path.name} to number its features from 1 to {n_features}",
+                         f"feature {width if width > n_features else 0}", advice)
+    return csr_matrix((values, (features - 1).astype(np.int32), ends), shape=(len(y), n_features)), y
 
 
 def rows_of(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = ()) -> Iterator[tuple[int, list[str]]]:
@@ -97,16 +117,16 @@ def numbers(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = ()
     return mixed(path, delimiter, skip)[1]
 
 
-def labelled(path: Path, labels: dict[str, float], delimiter: str | None = ",") -> DataParts:
+def labelled(path: Path, labels: dict[str, float], delimiter: str | None = ",") -> DataSet:
     """A table of numbers whose last column is one of ``labels``."""
     ends, X = mixed(path, delimiter, last=1)
     for number, (end,) in enumerate(ends, start=1):
         if end not in labels:
             raise wrong(path, f"one of {', '.join(labels)} at the end of each line", number, end)
-    return DataParts(X, np.array([labels[end] for end, in ends]))
+    return DataSet(X, np.array([labels[end] for end, in ends]))
 
 
-def read_csv(path: Path, target: tuple[str, ...] = ("y",), drop: tuple[str, ...] = ()) -> DataParts:
+def read_csv(path: Path, target: tuple[str, ...] = ("y",), drop: tuple[str, ...] = ()) -> DataSet:
     """A CSV file with a heading; the target is the first of ``target`` that the heading has."""
     with opened(path) as stream:
         reader = csv.reader(stream)
@@ -127,16 +147,16 @@ def read_csv(path: Path, target: tuple[str, ...] = ("y",), drop: tuple[str, ...]
     if not rows:
         raise wrong(path, "at least one row below the heading", 2, "")
     table = np.array(rows)
-    return DataParts(table[:, :-1], table[:, -1])
+    return DataSet(table[:, :-1], table[:, -1])
 
 
-def read_arff(path: Path) -> DataParts:
-    """An ARFF file of numbers; the last attribute is the target."""
-    table = numbers(path, ",", skip=("@", "%"))
-    return DataParts(table[:, :-1], table[:, -1])
+def read_numbers(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = ()) -> DataSet:
+    """A table of numbers, or an ARFF file below its heading; the last column is the target."""
+    table = numbers(path, delimiter, skip)
+    return DataSet(table[:, :-1], table[:, -1])
 
 
-def read_npz(path: Path) -> DataParts:
+def read_npz(path: Path) -> DataSet:
     """``X`` or the CSR parts ``data, indices, indptr, shape``; ``y``; ``train`` where it is there."""
     import zipfile
 
@@ -157,4 +177,4 @@ def read_npz(path: Path) -> DataParts:
         X = csr_matrix((arrays["data"].astype(np.float64), arrays["indices"], arrays["indptr"]),
                        shape=tuple(arrays["shape"]))
     train = arrays["train"].astype(bool) if "train" in arrays else None
-    return DataParts(X, arrays["y"].astype(np.float64), train)
+    return DataSet(X, arrays["y"].astype(np.float64), train)

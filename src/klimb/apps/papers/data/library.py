@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from klimb.apps.papers.data.catalogue import CATALOGUE, Form
-from klimb.apps.papers.data.formats import OPENERS, DataParts, read_csv, read_npz
+from klimb.apps.papers.data.formats import OPENERS, DataSet, read_csv, read_npz
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array, check_finite
+from klimb.numerics.arrays import check_finite
 
 VARIABLE = "KLIMB_DATA"
 PAGE = "docs/papers/data.md"
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class DataSet:
-    """Rows of a data set: a design (dense or CSR), a target, and which rows are the official training set."""
-
-    name: str
-    X: Any
-    y: Array
-    train: Any = None
-
-    @property
-    def dense(self) -> Array:
-        """The design as an array."""
-        return np.asarray(self.X if isinstance(self.X, np.ndarray) else self.X.toarray())
 
 
 @final
@@ -67,9 +50,9 @@ class Library:
         """The data set, read once."""
         if name not in self._read:
             form, paths = self._sure(name)
-            parts = form.read(paths)
-            self._check(name, parts)
-            self._read[name] = DataSet(name, *parts)
+            data = form.read(paths)
+            self._check(name, data)
+            self._read[name] = data
         return self._read[name]
 
     def facts(self, name: str) -> dict[str, Any]:
@@ -126,11 +109,11 @@ class Library:
                              f"It is published at {where}. Put it there under that name; {PAGE} says more.")
         return found
 
-    def _check(self, name: str, parts: DataParts) -> None:
-        if parts.X.shape[0] != len(parts.y) or len(parts.y) == 0:
+    def _check(self, name: str, data: DataSet) -> None:
+        if data.X.shape[0] != len(data.y) or len(data.y) == 0:
             raise InputError(f"expected the data set {name} to have as many targets as rows, and some",
-                             f"{parts.X.shape[0]} rows and {len(parts.y)} targets", "Take the published files.")
-        check_finite(parts.X if isinstance(parts.X, np.ndarray) else parts.X.data, f"X of {name}")
-        check_finite(parts.y, f"y of {name}")
+                             f"{data.X.shape[0]} rows and {len(data.y)} targets", "Take the published files.")
+        check_finite(data.X if isinstance(data.X, np.ndarray) else data.X.data, f"X of {name}")
+        check_finite(data.y, f"y of {name}")
 
 
