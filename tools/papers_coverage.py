@@ -89,7 +89,7 @@ ITEMS = (
     Item("P24", "future work: stochastic gradients, line search, distributed optimisation",
          "klimb.infer.by_sums:fit_by_sums", f"{SUMS}::test_same_bits_for_any_number_of_workers", A),
     Item("F1", "extended model; p(f | w) that is not Gaussian, (1)", "klimb.sites:Custom",
-         f"{COUNTS}::test_the_expectation_and_its_derivatives", S),
+         "tests/unit/test_custom_site.py::test_noise_on_f_need_not_be_gaussian", S),
     Item("F2", "q(w, f) = q(w) p(f | w), (2)", "klimb.latents:Weights",
          f"{OPTIMUM}::test_weights_with_slack_equal_an_explicit_extra_weight_per_site", S),
     Item("F3", "the bound, (3)", "klimb.infer.problem:Problem",

@@ -42,6 +42,8 @@ def test_the_rate():
     found = greedy(P, FAMILY, CELL, 160)
     t = np.arange(len(found.excess))
     assert found.floor == pytest.approx(FAMILY.min())
+    apart = [CELL * ((one - other) ** 2).sum() for one in FAMILY for other in FAMILY]
+    assert found.constant == pytest.approx(max(apart) / FAMILY.min())
     assert (found.excess >= -1e-9).all()
     assert (np.diff(found.divergence) <= 1e-12).all()
     assert (found.excess[1:] <= 4 * found.constant / (t[1:] + 2)).all()

@@ -8,6 +8,8 @@ import pytest
 import klimb
 from klimb import latents, methods, sites, steps
 from klimb.errors import InputError
+from klimb.infer.certificate import _gamma_range
+from klimb.infer.problem import Problem
 from klimb.infer.result import Status
 
 RNG = np.random.default_rng(4)
@@ -80,6 +82,18 @@ def test_the_aggregate_condition():
         methods.certificate(klimb.infer(wide, site, y), site, y)
 
 
+@pytest.mark.parametrize("site", [sites.Logistic(), sites.Laplace(0.5), sites.StudentT(3.0, 0.5)])
+def test_intervals_hold_what_lies_between_the_points_that_were_looked_at(site):
+    m = np.linspace(0.5, 4.0, 12)
+    problem = Problem(latents.Weights(np.ones((12, 1))), site, np.zeros(12))
+    low, high = np.full(12, 1e-2), np.full(12, 30.0)
+    least, most = _gamma_range(problem, m, low, high)
+    every = np.array([problem.oracle(m, np.full(12, v)).gamma for v in np.geomspace(1e-2, 30.0, 4001)])
+    assert (least <= every.min(axis=0)).all()
+    assert (every.max(axis=0) <= most).all()
+    assert (most - least < 1.5 * np.ptp(every, axis=0)).all()
+
+
 def test_lipschitz_constants():
     """By hand: logistic gamma is at most 1/4 as v vanishes; a Gaussian's Hessian is constant."""
     flat = methods.safe_step(sites.Gaussian(0.5), [1.0], (0.1, 2.0))
@@ -88,7 +102,8 @@ def test_lipschitz_constants():
     assert flat.beta == pytest.approx(0.125 / 4.0, rel=1e-6)
     assert methods.safe_step(sites.Logistic(), [0, 1], (1e-6, 1e-5)).lipschitz == pytest.approx(0.25, rel=1e-3)
     narrow, wide = (methods.safe_step(sites.Laplace(1.0), [0.0], (low, 1.0)).lipschitz for low in (0.01, 0.1))
-    assert narrow > 5 * wide  # the kink: the Hessian grows as v vanishes
+    for found, low in ((narrow, 0.01), (wide, 0.1)):  # the kink: gamma = sqrt(2 / (pi v)) at m = y, and half its slope
+        assert found == pytest.approx(0.5 / np.sqrt(2 * np.pi) * low**-1.5, rel=1e-4)
     for site, y in ((sites.Poisson(), [2]), (sites.Exponential(), [1.0]), (sites.StochasticVolatility(), [1.0])):
         found = methods.safe_step(site, y, (0.1, 2.0))
         assert not found.exists

@@ -177,6 +177,20 @@ def test_moments_by_quadrature():
     assert_allclose(q.var, r.var, rtol=1e-9)
 
 
+def test_noise_on_f_need_not_be_gaussian():
+    """[S] Eq. (1) with f = h + Laplace noise: what T asks for are expectations under q(f), a convolution, on a grid."""
+    nodes, weights = np.polynomial.laguerre.laggauss(40)
+    noise, share = np.concatenate([nodes, -nodes]) / 2, np.concatenate([weights, weights]) / 2
+    site = Custom(lambda y, h: y * h - np.exp(h[:, None] + noise) @ share, log_concave=True, support="counts")
+    m, v, y = 0.4, 0.3, 3.0
+    f = np.linspace(-20.0, 20.0, 4001)
+    q = np.convolve(stats.norm.pdf(f, m, np.sqrt(v)), stats.laplace.pdf(f, 0.0, 0.5), "same") * (f[1] - f[0]) ** 2
+    found = site.expect([y], [m], [v])
+    assert_allclose(found.value, q @ (y * f - np.exp(f)), rtol=1e-4)
+    assert_allclose(found.alpha, q @ np.exp(f) - y, rtol=1e-3)
+    assert_allclose(found.gamma, q @ np.exp(f), rtol=1e-4)
+
+
 def test_facts():
     assert not Custom(lambda y, f: f).log_concave
     assert Custom(lambda y, f: f, discrete=True).response == "counts"

@@ -14,6 +14,7 @@ import scipy.sparse.linalg
 import klimb
 from klimb import latents, methods, sites, steps
 from klimb.errors import InputError
+from klimb.infer import direct
 from klimb.latents.costs import Shape
 from klimb.models.plan import engine_plan
 
@@ -144,6 +145,21 @@ def test_the_baselines_of_the_paper_end_where_the_double_loop_does(name):
     assert direct.n_iter > 2 * double.n_iter
     with pytest.raises(InputError, match="positive precisions; got StudentT"):
         methods.direct_gradient(weights, sites.StudentT(3.0, 1.0), REAL)
+
+
+def test_the_gradient_in_log_gamma_is_that_of_the_bound(monkeypatch):
+    seen = []
+
+    def stopped(problem, bound, marginals, start, *settings):
+        seen.append((bound, start))
+        return climb(problem, bound, marginals, start, *settings)
+
+    climb = direct._climb
+    monkeypatch.setattr(direct, "_climb", stopped)
+    methods.direct_gradient(latents.Weights(X, cov=2.0), sites.Logistic(), LABELS)
+    bound, theta = seen[0][0], seen[0][1] + 0.1 * np.random.default_rng(0).standard_normal(D + N)
+    wanted = [(bound(theta + h)[0] - bound(theta - h)[0]) / 2e-5 for h in 1e-5 * np.eye(D + N)]
+    np.testing.assert_allclose(bound(theta)[1], wanted, atol=1e-6)
 
 
 def test_a_sweep_is_one_site_after_the_other():

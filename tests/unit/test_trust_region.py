@@ -7,9 +7,11 @@ import pytest
 
 import klimb
 from klimb import latents, sites, steps
+from klimb.infer.literal import begin
 from klimb.infer.loop import Move
+from klimb.infer.natural import _natural
 from klimb.infer.problem import Problem
-from klimb.infer.trust_region import symmetric_divergence
+from klimb.infer.trust_region import _at_radius, symmetric_divergence
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((30, 3))
@@ -68,6 +70,18 @@ def test_it_is_the_proximal_step_at_the_matching_beta():
     q = problem.posterior(walk[1].state)
     assert q.mean[0] == pytest.approx(found.x[0], abs=1e-5)
     assert q.covariance()[0, 0] == pytest.approx(np.exp(found.x[1]), rel=1e-5)
+
+
+def test_a_shortened_step_of_the_default_is_one_of_a_smaller_radius():
+    """So the line search of the default is a trust region already, down to radii of its smallest step."""
+    problem = Problem(latents.Weights(np.ones((1, 1)), cov=9.0), sites.Poisson(), np.zeros(1))
+    state = begin(problem, "prior")
+    while (move := _natural(problem, state, [])).step == 1.0:  # full steps would go on to a cycle
+        state = move.state
+    found, length = _at_radius(problem, state, symmetric_divergence(move.state, state) * (1 + 1e-3), 0.5)
+    assert length == pytest.approx(move.step, rel=1e-2)
+    np.testing.assert_allclose(found.gamma, move.state.gamma, rtol=1e-2)
+    np.testing.assert_allclose(found.m, move.state.m, rtol=1e-2, atol=1e-4)
 
 
 @pytest.mark.parametrize(("site", "y"), [(sites.Poisson(), COUNTS), (sites.StudentT(3.0, 0.3), X[:, 0] + COUNTS)])
