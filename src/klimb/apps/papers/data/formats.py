@@ -7,10 +7,9 @@ number.
 from __future__ import annotations
 
 import bz2
-import csv
 import gzip
 import lzma
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -81,34 +80,31 @@ def read_libsvm(path: Path, n_features: int, labels: bool = True) -> tuple[Any, 
     return csr_matrix((values, (features - 1).astype(np.int32), ends), shape=(len(y), n_features)), y
 
 
-def rows_of(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = ()) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and words of a table without a heading; ``skip`` starts lines that are not rows (comments)."""
-    with opened(path) as stream:
-        for number, line in enumerate(stream, start=1):
-            text = line.strip()
-            if not text or text.startswith(skip):
-                continue
-            words = text.split(delimiter)
-            yield number, [word.strip().strip('"') for word in words]
+def mixed(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = (), *, after: int = 0, words: int = 0,
+          last: int = 0, length: int | None = None, form: str = "") -> tuple[list[list[str]], Array]:
+    """A table of rows of one ``length``: the first ``words`` and the ``last`` entries as they are, else numbers.
 
-
-def mixed(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = (), *, words: int = 0, last: int = 0,
-          length: int | None = None, form: str = "") -> tuple[list[list[str]], Array]:
-    """A table of rows of one ``length``: the first ``words`` and the ``last`` entries as they are, else numbers."""
+    It begins ``after`` so many lines; ``skip`` starts lines that are not rows (comments).
+    """
     kept: list[list[str]] = []
     found: list[list[float]] = []
-    for number, entries in rows_of(path, delimiter, skip):
+    with opened(path) as stream:
+        lines = [line.strip() for line in stream]
+    for number, line in enumerate(lines, start=1):
+        if not line or number <= after or line.startswith(skip):
+            continue
+        entries = [word.strip().strip('"') for word in line.split(delimiter)]
         end, length = len(entries) - last, length or len(entries)
         expected = form or (f"{length - words - last} numbers in every line" if len(entries) != length else "numbers")
         if len(entries) != length:
-            raise wrong(path, expected, number, " ".join(entries))
+            raise wrong(path, expected, number, line)
         try:
             found.append([float(entry) for entry in entries[words:end]])
         except ValueError as error:
-            raise wrong(path, expected, number, " ".join(entries)) from error
+            raise wrong(path, expected, number, line) from error
         kept.append([*entries[:words], *entries[end:]])
     if not found:
-        raise wrong(path, "at least one row", 1, "")
+        raise wrong(path, "at least one row", 1 + after, "")
     return kept, np.array(found)
 
 
@@ -129,25 +125,14 @@ def labelled(path: Path, labels: dict[str, float], delimiter: str | None = ",") 
 def read_csv(path: Path, target: tuple[str, ...] = ("y",), drop: tuple[str, ...] = ()) -> DataSet:
     """A CSV file with a heading; the target is the first of ``target`` that the heading has."""
     with opened(path) as stream:
-        reader = csv.reader(stream)
-        head = [name.strip() for name in next(reader, [])]
-        chosen = next((name for name in target if name in head), None)
-        if chosen is None:
-            raise InputError(f"expected {path.name} to have a heading with the column {' or '.join(target)}",
-                             f"{', '.join(head[:8]) or 'an empty file'}", "Name the column of the target so.")
-        places = [index for index, name in enumerate(head) if name and name != chosen and name not in drop]
-        rows = []
-        for words in reader:
-            if not words:
-                continue
-            try:
-                rows.append([float(words[index]) for index in [*places, head.index(chosen)]])
-            except (ValueError, IndexError) as error:
-                raise wrong(path, "numbers below the heading", reader.line_num, ",".join(words)) from error
-    if not rows:
-        raise wrong(path, "at least one row below the heading", 2, "")
-    table = np.array(rows)
-    return DataSet(table[:, :-1], table[:, -1])
+        head = [name.strip().strip('"') for name in stream.readline().split(",")]
+    chosen = next((name for name in target if name in head), None)
+    if chosen is None:
+        raise InputError(f"expected {path.name} to have a heading with the column {' or '.join(target)}",
+                         f"{', '.join(head[:8]) or 'an empty file'}", "Name the column of the target so.")
+    table = mixed(path, ",", after=1, length=len(head), form="numbers below the heading")[1]
+    places = [index for index, name in enumerate(head) if name and name != chosen and name not in drop]
+    return DataSet(table[:, places], table[:, head.index(chosen)])
 
 
 def read_numbers(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = ()) -> DataSet:

@@ -61,9 +61,7 @@ class Library:
             _, paths = self._sure(name)
             digest = hashlib.sha256()
             for path in paths:
-                with open(path, "rb") as stream:
-                    while block := stream.read(1 << 20):
-                        digest.update(block)
+                digest.update(path.read_bytes())
             self._facts[name] = {"files": [path.name for path in paths], "sha256": digest.hexdigest()}
         return self._facts[name]
 
