@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -18,10 +19,11 @@ import numpy as np
 from klimb.apps.papers.data import Library
 from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
 from klimb.apps.papers.pictures import GREEN, GREY, ORANGE, RED, SKY, letter, panels
-from klimb.apps.papers.references import LogDensity, advi, gibbs
+from klimb.apps.papers.references import advi, gibbs
 from klimb.apps.papers.tables import NOTHING, seconds
 from klimb.boosting.api import boost
 from klimb.boosting.gaussians import LOG_2PI, Gaussians, log_mixture, mixture_slopes
+from klimb.boosting.target import LogDensity
 from klimb.numerics.arrays import Array
 
 ITERATIONS = {"full": 50, "quick": 30, "tiny": 2}
@@ -102,7 +104,7 @@ def fitted(name: str, log_density: LogDensity, gradient: LogDensity, dim: int, s
 def log_density(found: Found, x: Array) -> Array:
     """The log density of a stored mixture."""
     weights, means, covariances = (np.array(found[key], dtype=float) for key in ("weights", "means", "covariances"))
-    return mixture(means, covariances, weights, 0.0).log_density(x)
+    return np.asarray(mixture(means, covariances, weights, 0.0).log_density(x))
 
 
 def moments(found: Found) -> tuple[Array, Array]:
@@ -134,22 +136,19 @@ def divergence(toy: Toy, found: Found) -> float:
     return float((q * (log_q - toy.log_density(x))).sum())
 
 
-def toy_job(name: str, method: str, size: Size) -> Job:
+def answer(name: str, method: str, size: Size, _: Results) -> Found:
     """One answer to one density; of [G] that of the first seed, with the divergences of all."""
-    def work(_: Results) -> Found:
-        toy = TOYS[name]()
-        answers = [fitted(method, toy.log_density, toy.gradient, toy.dim, size, seed)
-                   for seed in (SEEDS[size] if method == "[G]" else (1,))]
-        kl = [divergence(toy, found) for found in answers]
-        return {**answers[0], "kl": kl[0], "seeds": kl}
-
-    return Job(f"{name}/{method}", work)
+    toy = TOYS[name]()
+    answers = [fitted(method, toy.log_density, toy.gradient, toy.dim, size, seed)
+               for seed in (SEEDS[size] if method == "[G]" else (1,))]
+    kl = [divergence(toy, found) for found in answers]
+    return {**answers[0], "kl": kl[0], "seeds": kl}
 
 
 def plan_figure1(library: Library, size: Size) -> list[Job]:
     """Three densities, three answers; in a tiny run one density of each dimension."""
     chosen = [name for name in TOYS if size != "tiny" or name != "four Gaussians"]
-    return [toy_job(name, method, size) for name in chosen for method in COLOURS]
+    return [Job(f"{name}/{method}", partial(answer, name, method, size)) for name in chosen for method in COLOURS]
 
 
 def toy_tables(results: Results) -> list[PaperTable]:
@@ -260,10 +259,10 @@ def truth(library: Library, size: Size) -> Found:
 
 def plan_figure2(library: Library, size: Size) -> list[Job]:
     """The truth and three answers."""
-    def job(method: str) -> Job:
-        return Job(method, lambda _: fitted(method, *posterior(library), size))
+    def work(method: str, _: Results) -> Found:
+        return truth(library, size) if method == "truth" else fitted(method, *posterior(library), size)
 
-    return [Job("truth", lambda _: truth(library, size)), *map(job, COLOURS)]
+    return [Job(method, partial(work, method)) for method in ("truth", *COLOURS)]
 
 
 def nodal_tables(results: Results) -> list[PaperTable]:

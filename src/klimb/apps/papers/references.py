@@ -6,15 +6,12 @@ sections 3 and 4, with Devroye's method for PG(1, c).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 import numpy as np
 import numpy.typing as npt
 
+from klimb.boosting.target import LogDensity
 from klimb.numerics.arrays import Array
 
-LogDensity: TypeAlias = Callable[[Array], Array]
 RATES = (0.01, 0.1, 1.0)  # step sizes that ADVI tries on the first iterations
 FIRST, DRAWS = 100, 10  # those iterations, and draws for each gradient
 FORGET, SHIFT = 0.1, 1.0  # weight of the newest squared gradient; keeps steps finite
