@@ -68,15 +68,13 @@ def test_two_groups(apart: float) -> None:
 
 
 def test_a_size_that_may_be_infinite() -> None:
-    """Counts that are Poisson: the size of a negative binomial has no mean, and sds by group reach down to 0."""
+    """Counts that are Poisson: the size of a negative binomial has no end, and sds by group reach down to 0."""
     rng = np.random.default_rng(5)
     x, g = rng.standard_normal(100), rng.integers(0, 8, 100)
     data = {"x": x, "g": g, "y": rng.poisson(np.exp(1 + 0.3 * x))}
     fit = klimb.fit("y ~ x + (1 + x | g)", data, family="negative_binomial")
     rows, others = ({row.name: row for row in one.table_rows()}
                     for one in (fit, klimb.fit("y ~ x + (1 | g)", data, family="poisson")))
-    assert np.isnan(rows["size"].mean)
-    assert np.isnan(rows["size"].sd)
     assert 5.0 < rows["size"].lower < 200.0 < 2000.0 < rows["size"].upper
     assert any("size reaches up to infinity" in note for note in fit.notes)
     for name in ("Intercept", "x"):

@@ -320,4 +320,4 @@ def _limits(fit: FormulaFit) -> Iterator[str]:
                 yield f"{name} reaches down to 0: the data do not rule out a model without it."
             elif power < 0.0:
                 yield (f"{name} reaches up to infinity: the data do not rule out the simpler family without it. Its "
-                       "mean and sd, which would rest on a tail without an end, are not shown.")
+                       "mean and sd rest on a tail without an end; look at its interval.")

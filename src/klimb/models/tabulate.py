@@ -75,8 +75,6 @@ def block_rows(theta: Theta, block: ParameterBlock, components: Components, tail
     sd = np.sqrt(weights @ (values - mean) ** 2)
     if not components.integrated:
         sd = np.sqrt(np.diag(block_covariance(theta, block, components)))
-    endless = [limit_reached(block, name, values[:, j], weights) < 0.0 for j, name in enumerate(block.names)]
-    mean[endless] = sd[endless] = np.nan  # they rest on a tail that has no end
     kind: RowKind = block.kind if block.kind != "cut" else "parameter"
     rows = []
     for j, (name, signed, alone) in enumerate(zip(block.names, block.signed(), block.alone(), strict=True)):

@@ -235,9 +235,8 @@ def changes(fit: Fit) -> tuple[float, float]:
     shift = ratio = 0.0
     for mean, sd, plain_mean, plain_sd in pairs:
         spread = np.where(sd > 0, sd, 1.0)
-        moved, scaled = np.abs(mean - plain_mean) / spread, np.abs(plain_sd / spread - 1.0)[sd > 0]
-        shift = max(shift, float(moved[np.isfinite(moved)].max(initial=0.0)))  # what has no moments is not compared
-        ratio = max(ratio, float(scaled[np.isfinite(scaled)].max(initial=0.0)))
+        shift = max(shift, float((np.abs(mean - plain_mean) / spread).max(initial=0.0)))
+        ratio = max(ratio, float(np.abs(plain_sd / spread - 1.0)[sd > 0].max(initial=0.0)))
     return shift, ratio
 
 
