@@ -145,15 +145,7 @@ class Inner(Predictor):
         means = [state[variable].mean for variable in self.variables]
         if not self.pairs:
             return np.asarray(means[0] @ means[1].T)
-        out = np.empty(self.plates)
-        for rows in row_blocks(len(out), 2 * means[0].shape[1]):
-            np.einsum("ek,ek->e", *self._sides(means[0], means[1], rows), out=out[rows])
-        return out
-
-    def _sides(self, left: Array, right: Array, rows: slice) -> tuple[Array, Array]:
-        assert self.u.index is not None
-        assert self.v.index is not None
-        return left[self.u.index[rows]], right[self.v.index[rows]]
+        return sampled_product(means[0], means[1], self.u.index, self.v.index)
 
     def moments(self, state: NetworkState) -> tuple[Array, Array]:
         now = (state[self.variables[0]], state[self.variables[1]])
@@ -168,10 +160,7 @@ class Inner(Predictor):
         if not self.pairs:
             return mu @ mv.T, spread_u @ second_v.T + packed(outer(mu)) @ spread_v.T
         left, right = np.hstack([spread_u, packed(outer(mu))]), np.hstack([second_v, spread_v])
-        variance = np.empty(self.plates)
-        for rows in row_blocks(len(variance), 2 * left.shape[1]):
-            np.einsum("ek,ek->e", *self._sides(left, right, rows), out=variance[rows])
-        return self.mean(state), variance
+        return self.mean(state), sampled_product(left, right, self.u.index, self.v.index)
 
     @cached_property
     def _by_row(self) -> dict[Variable, Any]:
@@ -283,6 +272,14 @@ def as_predictor(value: Any) -> Predictor:
                              "Use dot(X, w) for a multivariate normal w.")
         return Itself(view)
     return Known(value)
+
+
+def sampled_product(left: Array, right: Array, rows: Any, columns: Any) -> Array:
+    """left[rows] . right[columns], in blocks that stay in cache."""
+    out = np.empty(len(rows))
+    for part in row_blocks(len(out), 2 * left.shape[1]):
+        np.einsum("ek,ek->e", left[rows[part]], right[columns[part]], out=out[part])
+    return out
 
 
 def outer(mean: Array) -> Array:

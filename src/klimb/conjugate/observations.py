@@ -9,7 +9,7 @@ from scipy.special import gammaln
 
 from klimb.conjugate.conditionals import CategoricalGiven, NormalGiven
 from klimb.conjugate.families import Beta, Categorical, Dirichlet, Gamma, Naturals
-from klimb.conjugate.means import Predictor, as_predictor
+from klimb.conjugate.means import Predictor, as_predictor, sampled_product
 from klimb.conjugate.variables import Evidence, NetworkState, Variable, View, as_view, common_plates
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float, refuse
@@ -192,16 +192,6 @@ class Topics(Evidence):
         if to is self.shares:
             return (share * (ratio @ word),)
         return (np.ascontiguousarray((word * (ratio.T @ share)).T),)
-
-
-def sampled_product(left: Array, right: Array, rows: Any, columns: Any) -> Array:
-    """left[rows] . right[columns], in blocks that stay in cache."""
-    out = np.empty(len(rows))
-    size = max(256, 65_536 // left.shape[1])
-    for begin in range(0, len(rows), size):
-        part = slice(begin, begin + size)
-        np.einsum("ek,ek->e", left[rows[part]], right[columns[part]], out=out[part])
-    return out
 
 
 @final
