@@ -21,7 +21,7 @@ import numpy as np
 from klimb.active.inclusion import response_nodes
 from klimb.errors import InputError
 from klimb.numerics.adaptive import Rows, gaussian_average
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, pieces, slices
 from klimb.numerics.softplus import folded_moments
 from klimb.numerics.special import hermite, legendre
 from klimb.sites.base import Site
@@ -64,8 +64,7 @@ def certified_average(function: Callable[[Rows, Array], Array], m: Array, v: Arr
     out = np.empty_like(m)
     rest: list[Rows] = []
     size = int(POINTS * STEPS[0] / (2.0 * REACH))
-    for begin in range(0, m.size, size):
-        rows = np.arange(begin, min(begin + size, m.size))
+    for rows in pieces(np.arange(m.size), size):
         first = -REACH + STEPS[0] * np.arange(round(2 * REACH / STEPS[0]) + 1.0)
         total, ends = _weighted_sum(function, rows, m, sd, first)
         for step in STEPS:
@@ -217,8 +216,7 @@ def _narrow_logistic(m: Array, v: Array) -> Array:
     mean = -np.abs(m)
     out = np.empty_like(m)
     size = max(1, POINTS // z.size)
-    for begin in range(0, m.size, size):
-        part = slice(begin, begin + size)
+    for part in slices(m.size, size):
         centre = mean[part]
         e = np.exp(centre)
         share = 1.0 / (1.0 + e)

@@ -17,7 +17,7 @@ from klimb.active.marginals import Marginals
 from klimb.active.pool import Index, Mask, row_vector, take_rows
 from klimb.active.scores import Candidates, ClassifierUncertainty, Score
 from klimb.active.shortlist import Shortlist
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, pieces
 from klimb.sites.binary import Logistic, Probit
 
 PROBES = 32  # rows with the smallest |m| that say how close to a coin flip the best must be
@@ -92,8 +92,7 @@ def score_rows(score: Score, now: Marginals, rows: Index, first: Marginals | Non
     if not score.uses_targets:
         some = candidates(now, rows, first)
         return score.of(some) if shortlist is None else shortlist.scores(score, some)
-    parts = [rows[begin : begin + ROWS_AT_ONCE] for begin in range(0, rows.size, ROWS_AT_ONCE)]
-    return np.concatenate([score.of(candidates(now, part, first)) for part in parts])
+    return np.concatenate([score.of(candidates(now, part, first)) for part in pieces(rows, ROWS_AT_ONCE)])
 
 
 def best_row(score: Score, now: Marginals, free: Mask, shortlist: Shortlist, first: Marginals | None = None) -> int:

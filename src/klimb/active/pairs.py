@@ -17,7 +17,7 @@ from klimb.active.bald import divergence_term
 from klimb.active.inclusion import expected_gamma, plain_site
 from klimb.active.pool import Index
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, pieces, slices
 from klimb.sites.base import Site
 
 TERMS = 48
@@ -51,8 +51,7 @@ def epig(site: Site, m: Array, v: Array, target_m: Array, target_v: Array, covar
         return _gaussian(site, m, v, target_m, target_v, r)
     total = np.zeros(len(m))
     mine, theirs = _coefficients(plain, m, v), _coefficients(plain, target_m, target_v)
-    for begin in range(0, len(m), max(1, AT_ONCE // max(len(target_m), 1))):
-        rows = slice(begin, begin + max(1, AT_ONCE // max(len(target_m), 1)))
+    for rows in slices(len(m), max(1, AT_ONCE // max(len(target_m), 1))):
         part = tuple(piece[:, rows] for piece in mine)
         total[rows] = _class_pairs(plain, (m[rows], v[rows]), (target_m, target_v), part, theirs, r[rows]).mean(axis=1)
     return total
@@ -83,8 +82,7 @@ def _coefficients(site: Site, m: Array, v: Array) -> tuple[Array, Array]:
     labels, sd = site.labels(), np.sqrt(v)
     found = np.empty((len(labels), len(m), TERMS + 1))
     rest = np.empty((len(labels), len(m)))
-    for begin in range(0, len(m), 1024):
-        rows = np.arange(begin, min(begin + 1024, len(m)))
+    for rows in pieces(np.arange(len(m)), 1024):
         for k, label in enumerate(labels):
             y = np.full(rows.size, label)
             with np.errstate(under="ignore"):
@@ -138,8 +136,7 @@ def _direct(site: Site, mine: tuple[Array, Array], theirs: tuple[Array, Array], 
     z, rule = _hermite_rule()
     labels = site.labels()
     out = np.empty(len(r))
-    for begin in range(0, len(r), DIRECT_AT_ONCE):
-        part = slice(begin, begin + DIRECT_AT_ONCE)
+    for part in slices(len(r), DIRECT_AT_ONCE):
         i, t, rho = rows[part], targets[part], r[part]
         star = theirs[0][t] + np.multiply.outer(z, np.sqrt(theirs[1][t]))
         mean = mine[0][i] + np.multiply.outer(z, rho * np.sqrt(mine[1][i]))

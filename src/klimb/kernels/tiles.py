@@ -20,7 +20,7 @@ from typing import TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, slices
 from klimb.numerics.dense import threads_for
 
 TILE_COLUMNS = 512
@@ -50,14 +50,12 @@ class Pairs(ABC):
 def row_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
     """Consecutive rows, so many that tiles of them have about `TILE_DOUBLES` entries."""
     height = max(16, TILE_DOUBLES // max(min(n_columns, TILE_COLUMNS), 1))
-    for begin in range(0, n_rows, height):
-        yield slice(begin, min(begin + height, n_rows))
+    return slices(n_rows, height)
 
 
 def column_blocks(n_columns: int) -> Iterator[slice]:
     """Consecutive columns, at most `TILE_COLUMNS` of them."""
-    for begin in range(0, n_columns, TILE_COLUMNS):
-        yield slice(begin, min(begin + TILE_COLUMNS, n_columns))
+    return slices(n_columns, TILE_COLUMNS)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, pieces, slices
 from klimb.numerics.special import Triple, chebyshev_rule
 
 Rows = npt.NDArray[np.intp]
@@ -161,8 +161,7 @@ def _evaluate(integrand: Integrand, owner: Rows, left: Array, right: Array, func
     """(value, integral of the absolute value, error estimate) of each function on each panel: 3 x K x L."""
     found = np.empty((3, functions, owner.size))
     lanes = max(1, _POINTS_PER_CHUNK // (KRONROD_NODES.size * functions))
-    for begin in range(0, owner.size, lanes):
-        part = slice(begin, begin + lanes)
+    for part in slices(owner.size, lanes):
         half = 0.5 * (right[part] - left[part])
         x = 0.5 * (left[part] + right[part]) + half * KRONROD_NODES[:, None]
         values = integrand(owner[part], x)
@@ -191,8 +190,7 @@ def bounded_average(function: Integrand, m: Array, v: Array) -> Array:
     """
     s = np.sqrt(v)
     out = np.empty_like(m)
-    for begin in range(0, m.size, 512):
-        rows = np.arange(begin, min(begin + 512, m.size))
+    for rows in pieces(np.arange(m.size), 512):
         z = _TRAPEZOID[0] * np.arange(-_TRAPEZOID_NODES, _TRAPEZOID_NODES + 1.0)[:, None]
         total = np.zeros((2, rows.size))
         for step in _TRAPEZOID:

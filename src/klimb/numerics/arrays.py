@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,6 +26,16 @@ def as_float(value: Any, name: str, *, ndim: int | None = None) -> Array:
                          "Reshape it, or check which argument went where.")
     check_finite(array, name)
     return array
+
+
+def slices(count: int, size: int) -> Iterator[slice]:
+    """0..count in consecutive slices of at most ``size``."""
+    return (slice(begin, min(begin + size, count)) for begin in range(0, count, size))
+
+
+def pieces(values: Any, size: int) -> Iterator[Any]:
+    """Consecutive parts of an array, of at most ``size`` rows."""
+    return (values[part] for part in slices(len(values), size))
 
 
 def finite_sum(array: Array) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, slices
 from klimb.numerics.lazy import blas, lapack
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ LARGE = 3000  # rows of a dense matrix from which its factorisation (half a seco
 def row_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
     """Slices of consecutive rows such that one block holds about `CACHE_DOUBLES` numbers."""
     size = max(64, CACHE_DOUBLES // max(n_columns, 1))
-    for begin in range(0, n_rows, size):
-        yield slice(begin, min(begin + size, n_rows))
+    return slices(n_rows, size)
 
 
 def cholesky(matrix: Array) -> Array:

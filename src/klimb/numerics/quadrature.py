@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, pieces
 from klimb.numerics.special import CACHE_DOUBLES, SPAN, SQRT_2PI, Index, Triple, hermite, legendre
 
 GROWTH = 1.5  # of the panels with the distance from the centre
@@ -169,8 +169,7 @@ def _rules() -> tuple[_Rule, ...]:
 
 def _fixed_nodes(integrands: Integrands, m: Array, s: Array, rows: Index, rule: _Rule, out: Triple) -> None:
     size = max(1, CACHE_DOUBLES // rule.z.size)
-    for begin in range(0, rows.size, size):
-        chunk = rows[begin:begin + size]
+    for chunk in pieces(rows, size):
         f = m[chunk] + s[chunk] * rule.z[:, None]
         for target, h in zip(out, integrands(f, chunk), strict=True):
             target[chunk] = rule.weight @ h
@@ -189,8 +188,7 @@ def _from_table(table: WideTable, m: Array, s: Array, landscape: Landscape, out:
 
 def _panels(integrands: Integrands, m: Array, s: Array, landscape: Landscape, rows: Index, out: Triple) -> None:
     size = CACHE_DOUBLES // PANEL_NODES
-    for begin in range(0, rows.size, size):
-        chunk = rows[begin:begin + size]
+    for chunk in pieces(rows, size):
         low, high = landscape.low[chunk], np.maximum(landscape.high[chunk], landscape.low[chunk])
         first = np.clip(landscape.centre[chunk], low, high)
         total = np.zeros((3, chunk.size))

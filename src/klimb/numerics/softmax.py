@@ -32,7 +32,7 @@ import numpy as np
 from scipy.special import ndtr, wrightomega
 
 from klimb.numerics.adaptive import Rows
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, pieces
 from klimb.numerics.dense import threads_for
 from klimb.numerics.special import Index, chebyshev_rule
 from klimb.numerics.tilted import tilted
@@ -303,8 +303,7 @@ def log_probabilities(label: Array, m: Array, v: Array) -> Array:
         out = np.where(likely, np.log1p(-np.minimum(others.sum(axis=0), 0.5)), np.log(np.maximum(p[own, rows], 0.0)))
     rare = np.flatnonzero(p[own, rows] < RARE)
     size = max(1, POINTS_PER_CHUNK // (128 * len(m)))
-    for begin in range(0, rare.size, size):
-        part = rare[begin : begin + size]
+    for part in pieces(rare, size):
         out[part] = _log_rare(own[part], m[:, part], v[:, part])
     return np.asarray(out)
 

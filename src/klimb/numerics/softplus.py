@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, slices
 from klimb.numerics.normal import half_normal_loss
 from klimb.numerics.special import SQRT_2PI, Index, Triple, legendre
 
@@ -75,8 +75,7 @@ def folded_moments(m: Array, v: Array) -> Triple:
 
 def _in_chunks(rule: Any, m: Array, v: Array, rows: Index | None, out: Triple) -> None:
     """Apply ``rule`` to pieces that stay in cache; the results belong to ``rows`` of ``out``."""
-    for begin in range(0, m.size, CHUNK):
-        piece = slice(begin, begin + CHUNK)
+    for piece in slices(m.size, CHUNK):
         result = rule(-np.abs(m[piece]), v[piece])
         for target, values in zip(out, result, strict=True):
             target[piece if rows is None else rows[piece]] = values
@@ -147,8 +146,7 @@ def _trapezoid(m: Array, v: Array) -> Triple:
     out = np.stack(folded_point(m))
     out *= step / SQRT_2PI
     size = max(1, 32768 // z.size)
-    for begin in range(0, m.size, size):
-        piece = slice(begin, begin + size)
+    for piece in slices(m.size, size):
         q = np.multiply.outer(z, s[piece])
         np.exp(q, out=q)
         work = 1.0 / q
@@ -188,8 +186,7 @@ def _wide(m: Array, v: Array) -> Triple:
     half_precision, drift = 0.5 / v, -m / v
     results = np.empty((3, m.size))
     size = 512  # nodes times data stay in cache
-    for begin in range(0, m.size, size):
-        piece = slice(begin, begin + size)
+    for piece in slices(m.size, size):
         # The remainders fall like e^-f, against which the Gaussian rises like e^(drift f).
         last = int(np.searchsorted(f, 39.0 / (1.0 - float(drift[piece].max()))))
         falling = np.multiply.outer(-f[:last] * f[:last], half_precision[piece])
@@ -236,8 +233,7 @@ def _tilted(m: Array, v: Array) -> Triple:
         scale = np.exp(m + 0.5 * v)
         results = np.empty((3, m.size))
         size = 256
-        for begin in range(0, m.size, size):
-            piece = slice(begin, begin + size)
+        for piece in slices(m.size, size):
             # Above 0 the remainders fall like e^-f, against which the Gaussian rises like e^(drift f), drift <= 1/2.
             drift = max(float((centre[piece] / v[piece]).max()), 0.0)
             last = int(np.searchsorted(f, 43.0 / (1.0 - drift)))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy.special import gammaln
 
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, pieces
 
 Index: TypeAlias = "np.ndarray[Any, np.dtype[np.intp]]"
 Triple: TypeAlias = tuple[Array, Array, Array]
@@ -118,8 +118,7 @@ def exponentials(u: Array) -> tuple[Array, Array, Array]:
     excess = np.asarray(whole - 1.0)
     rest = np.asarray(excess - u)
     flat, near = np.ravel(u), np.flatnonzero(np.abs(u) < 0.7)
-    for begin in range(0, near.size, CACHE_DOUBLES // 4):  # x^2 (1/2 + x/6 + x^2/24 + ...)
-        part = near[begin : begin + CACHE_DOUBLES // 4]
+    for part in pieces(near, CACHE_DOUBLES // 4):  # x^2 (1/2 + x/6 + x^2/24 + ...)
         x = flat[part]
         series = polynomial(x, _EXPONENTIAL) * (x * x)
         rest.reshape(-1)[part], excess.reshape(-1)[part] = series, x + series

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.numerics.adaptive import Panels, Rows, graded_panels, integrate
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, pieces
 from klimb.numerics.special import HALF_LOG_2PI
 
 # log_factor(rows, f) -> (g, g', g'') at the Q x L points f; column l belongs to datum rows[l], rows never fall.
@@ -115,8 +115,7 @@ def tilted(log_factor: LogFactor, m: Array, v: Array, *, log_concave: bool, cent
     want = (smooth, smooth and derivatives)
     v = np.maximum(v, _SMALLEST_VARIANCE)
     with np.errstate(all="ignore"):
-        for begin in range(0, m.size, _DATA_PER_CHUNK):
-            rows = np.arange(begin, min(begin + _DATA_PER_CHUNK, m.size))
+        for rows in pieces(np.arange(m.size), _DATA_PER_CHUNK):
             mean, variance = m[rows], v[rows]
             if log_concave:
                 lanes = _concave_mode(log_factor, rows, mean, variance, want)

@@ -16,7 +16,7 @@ from scipy.special import expit
 
 from klimb.errors import InputError
 from klimb.numerics.adaptive import Rows, bounded_average, gaussian_average
-from klimb.numerics.arrays import Array, ArrayLike, as_float, refuse
+from klimb.numerics.arrays import Array, ArrayLike, as_float, pieces, refuse
 from klimb.numerics.search import monotone_root, smallest_integer
 from klimb.numerics.tilted import LogFactor, Tilted, tilted
 from klimb.sites.base import Site
@@ -226,8 +226,7 @@ def moments_by_quadrature(site: Site, m: Array, v: Array) -> tuple[Array, Array]
         return mean, np.einsum("nk,nk->n", p, (levels - mean[:, None]) ** 2)
     with np.errstate(all="ignore"):
         centre = np.empty_like(m)
-        for begin in range(0, m.size, 1 << 14):
-            rows = np.arange(begin, min(begin + (1 << 14), m.size))
+        for rows in pieces(np.arange(m.size), 1 << 14):
             centre[rows] = site.rows(rows).conditional_moments(m[rows])[0]
         reference = np.where(np.isfinite(centre), centre, 0.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, final
 
 import numpy as np
@@ -13,7 +14,7 @@ from klimb.linalg.matrix import with_data
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import StackedOperator
 from klimb.linalg.operators.base import BLOCK_DOUBLES, Operator, as_row_indices
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, pieces, slices
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, threads_for, triangular_inverse
 from klimb.numerics.lazy import blas, lapack
 
@@ -93,8 +94,7 @@ class PrimalFactorisation(Factorisation):
         for count in np.unique(counts[counts > 0]):
             rows = np.flatnonzero(counts == count)
             step = max(1, PAIRS_AT_A_TIME // int(count) ** 2)
-            for begin in range(0, len(rows), step):
-                chosen = rows[begin : begin + step]
+            for chosen in pieces(rows, step):
                 entries = matrix.indptr[chosen][:, None] + np.arange(count)
                 index = matrix.indices[entries]
                 b = matrix.data[entries] * self._scale[index]
@@ -232,8 +232,7 @@ class DualFactor(Factorisation):
         if invert:
             inverse = self._inverse_of_lower().T  # in C order, as products with sparse rows want it
             sparse, step = np.flatnonzero(few), max(64, SPARSE_BLOCK // N)
-            for begin in range(0, len(sparse), step):
-                chosen = sparse[begin : begin + step]
+            for chosen in pieces(sparse, step):
                 half = rows[chosen] @ inverse
                 values[chosen] = np.einsum("ij,ij->i", half, half)
         many = np.flatnonzero(~few)
@@ -264,9 +263,8 @@ def _stored(operator: Operator) -> Any:
     return operator.dense() if matrix is None else matrix
 
 
-def _blocks(count: int, width: int) -> list[slice]:
-    step = max(64, BLOCK_DOUBLES // width)
-    return [slice(begin, min(begin + step, count)) for begin in range(0, count, step)]
+def _blocks(count: int, width: int) -> Iterator[slice]:
+    return slices(count, max(64, BLOCK_DOUBLES // width))
 
 
 def _scaled(matrix: Any, columns: Array | None, rows: Array | None) -> Any:

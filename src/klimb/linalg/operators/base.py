@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.linalg.matrix import DenseDesign, with_data
-from klimb.numerics.arrays import Array, finite_sum
+from klimb.numerics.arrays import Array, finite_sum, slices
 from klimb.numerics.lazy import scipy_sparse
 
 Rows: TypeAlias = slice | npt.ArrayLike  # a slice, indices or a mask
@@ -26,8 +26,7 @@ WIDEST_BLOCK = 32  # columns in a block product: more of them leave the cache an
 def column_blocks(n_columns: int, n_rows: int) -> Iterator[slice]:
     """Slices of consecutive columns such that a block of ``n_rows`` rows stays small."""
     width = max(1, min(WIDEST_BLOCK, BLOCK_DOUBLES // max(n_rows, 1)))
-    for begin in range(0, n_columns, width):
-        yield slice(begin, min(begin + width, n_columns))
+    return slices(n_columns, width)
 
 
 class Operator(ABC):
@@ -165,13 +164,13 @@ class DenseOperator(Operator):
 
     def gram_diagonal(self, gamma: Array) -> Array:
         total = np.zeros(self.shape[1])
-        for rows in self._blocks():
+        for rows in slices(self.shape[0], ROWS_AT_A_TIME):
             total += gamma[rows] @ self.values[rows] ** 2
         return total
 
     def row_norms_squared(self, scale: Array) -> Array:
         norms = np.empty(self.shape[0])
-        for rows in self._blocks():
+        for rows in slices(self.shape[0], ROWS_AT_A_TIME):
             norms[rows] = self.values[rows] ** 2 @ scale
         return norms
 
@@ -187,9 +186,6 @@ class DenseOperator(Operator):
 
     def dense(self) -> Array:
         return self.values
-
-    def _blocks(self) -> list[slice]:
-        return [slice(begin, begin + ROWS_AT_A_TIME) for begin in range(0, self.shape[0], ROWS_AT_A_TIME)]
 
 
 @final
