@@ -53,11 +53,6 @@ def row_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
     return slices(n_rows, height)
 
 
-def column_blocks(n_columns: int) -> Iterator[slice]:
-    """Consecutive columns, at most `TILE_COLUMNS` of them."""
-    return slices(n_columns, TILE_COLUMNS)
-
-
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Tiles are too small for several threads, and values may overflow to infinity or underflow to zero."""
@@ -69,7 +64,7 @@ def fill_rectangle(pairs: Pairs, out: Array) -> None:
     """K(X, Z)."""
     with _quietly():
         for rows in row_blocks(*out.shape):
-            for columns in column_blocks(out.shape[1]):
+            for columns in slices(out.shape[1], TILE_COLUMNS):
                 pairs.fill(rows, columns, out[rows, columns])
 
 
@@ -77,7 +72,7 @@ def fill_square(pairs: Pairs, diagonal: Array, out: Array) -> None:
     """K(X, X): the tiles that meet the lower triangle, then their mirror images, then the diagonal."""
     with _quietly():
         for rows in row_blocks(*out.shape):
-            for columns in column_blocks(rows.stop):
+            for columns in slices(rows.stop, TILE_COLUMNS):
                 pairs.fill(rows, columns, out[rows, columns])
             out[: rows.start, rows] = out[rows, : rows.start].T
             square = out[rows, rows]
@@ -89,7 +84,7 @@ def pull_rectangle(pairs: Pairs, G: Array) -> None:
     """Pull sum_ij G_ij K(X, Z)_ij back."""
     with _quietly():
         for rows in row_blocks(*G.shape):
-            for columns in column_blocks(G.shape[1]):
+            for columns in slices(G.shape[1], TILE_COLUMNS):
                 pairs.pull(rows, columns, np.array(G[rows, columns], order="C"))
 
 
@@ -97,7 +92,7 @@ def pull_square(pairs: Pairs, G: Array) -> None:
     """Pull sum of G_ij K(X, X)_ij over i != j back: each pair i > j once, with G_ij + G_ji."""
     with _quietly():
         for rows in row_blocks(*G.shape):
-            for columns in column_blocks(rows.stop):
+            for columns in slices(rows.stop, TILE_COLUMNS):
                 both = np.add(G[rows, columns], G[columns, rows].T, order="C")
                 if columns.stop > rows.start:
                     below = np.arange(rows.start, rows.stop)[:, None] > np.arange(columns.start, columns.stop)
