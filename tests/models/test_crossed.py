@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import klimb
 import klimb.latents.shocks as shocks
 import klimb.models.linear as linear
+import klimb.models.linear_parts as linear_parts
 from klimb.errors import InputError
 
 N, A, B = 500, 90, 70
@@ -113,7 +114,7 @@ def test_hyperparameters_by_a_corrected_evidence(monkeypatch):
 
 
 def test_too_many_levels(monkeypatch):
-    monkeypatch.setattr(linear, "MOST_CROSSED", 60)
+    monkeypatch.setattr(linear_parts, "MOST_CROSSED", 60)
     with pytest.raises(InputError, match=r"all grouping factors but the largest.*'b' has 70 weights"):
         klimb.fit("y ~ (1 | a) + (1 | b)", DATA)
 

@@ -37,6 +37,7 @@ class LinearParts:
     precision: Any = None  # (B + S, B + S) CSC matrix instead of cov and roots, on a pattern that does not move
     logdet: float = 0.0  # of ``precision`` where the constraints hold
     constraints: Array | None = None
+    reduced: bool = False  # about as few rows as columns, which stand for many more
 
     def dense(self) -> tuple[Array, Array, Array]:
         """Columns, prior mean and covariance with the levels among the other weights, after them."""

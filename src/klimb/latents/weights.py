@@ -304,8 +304,10 @@ class Weights(Latent):
             if "design" not in kept:
                 kept["design"] = as_design(X, "X")
             X = kept["design"]
-        # Gradients in columns that move need covariances of rows with weights, which the dual form does not have.
-        return cls(X, mean, cov, parts.slack, form="auto" if parts.fixed_columns else "primal")
+        # Gradients in columns that move need covariances of rows with weights, which the dual form does not have, and
+        # rows that stand for many are to have the posterior of these.
+        auto = parts.fixed_columns and not parts.reduced
+        return cls(X, mean, cov, parts.slack, form="auto" if auto else "primal")
 
     @classmethod
     def costs(cls, shape: Shape) -> Option | None:

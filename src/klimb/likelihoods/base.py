@@ -123,6 +123,7 @@ class Likelihood:
     site_parameters: ClassVar[tuple[SiteParameter, ...]] = ()
     densities: ClassVar[Mapping[str, str]] = {}  # log p(y | f) in Stan, by link: see ``stan``
     censorable: ClassVar[bool] = False  # whether y may be censored: ``Surv(time, status)``
+    squares: ClassVar[bool] = False  # whether log p(y | f) = c - g (y - f)^2, c and g the same for all rows
 
     link_name: str = ""
     known: Mapping[str, Any] = field(default_factory=dict)  # by field of the site
@@ -178,6 +179,10 @@ class Likelihood:
     def for_data(self, data: Observed) -> Likelihood:
         """The likelihood that these data ask for: itself, but where trials turn one into another."""
         return self
+
+    def by_squares(self, data: Observed) -> bool:
+        """Whether a sum of squares has all that these data say of f, so that few rows may stand for many."""
+        return self.squares and not data.aux and not any(np.ndim(value) for value in self.known.values())
 
     def units(self, data: Observed) -> Units:
         """The unit of f: that of y where the link is the identity, weighted."""

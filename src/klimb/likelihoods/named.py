@@ -45,7 +45,7 @@ class Gaussian(Likelihood):
     name, aliases, about, response = "gaussian", ("normal",), "measurements with normal noise", "real"
     links: ClassVar = {"identity": sites.Gaussian}
     densities: ClassVar = {"identity": "normal_lpdf(y{n} | f{n}, sigma)"}
-    censorable = True
+    censorable = squares = True
     site_parameters = (replace(_SCALE, name="sigma"),)
 
 

@@ -28,12 +28,13 @@ from klimb.latents.outputs import Outputs
 from klimb.latents.weights import Weights
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Likelihood, Observed
-from klimb.linalg.matrix import DesignMatrix, as_design
+from klimb.linalg.matrix import BlockedDesign, DesignMatrix, as_design
 from klimb.models.following import add_following, followed
 from klimb.models.grams import Grams
-from klimb.models.linear_parts import JointPrecision, LinearRows, block_length, dense_prior
+from klimb.models.linear_parts import JointPrecision, LinearRows, block_length, check_size, dense_prior
 from klimb.models.model import Functionals, Model
 from klimb.models.prior_sites import WithIdentity
+from klimb.models.reduction import reduced_rows
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
 from klimb.rows.scaling import Scaling
@@ -43,12 +44,10 @@ from klimb.terms import base
 from klimb.terms.base import Coded, Moving, Nodes, Placed, Term, TermBlock, WeightsPrior
 from klimb.theta import Theta
 
-MOST_ENTRIES = 2**27  # of the matrix of shared columns (1 GiB)
-MOST_COLUMNS = 5000  # their posterior covariance is a dense matrix
-MOST_CROSSED = 10_000  # the same where most of them are levels of groups, whose rows are kept sparse
 FEW_LEVELS = 64  # weights of all groups but the largest up to which they are dense columns like any other
 MEMORY = 8e9  # bytes that a fit may take
 PREDICTED = 0.03  # relative error of variances that are estimated after a fit
+NARROW = 200  # columns up to which a sparse design is worth the triangle of a dense one
 CROSSED = 0.008  # multiplications of a dense product over those of a sum over rows, in time
 WIDE = 1.5  # columns over rows from which N x N matrices are cheaper than D x D ones
 
@@ -80,7 +79,7 @@ class LinearModel(Model):
             sizes[coded] = 0
         sparse = tuple(np.flatnonzero(sizes).tolist()) if fields or sum(sizes) > FEW_LEVELS else ()
         model = cls(tuple(terms), likelihood, np.zeros(0), coded, sparse)
-        model._check_size(blocks)
+        check_size(block_length(blocks), model._dense_width, model.width, [terms[k] for k in sparse], fields)
         model = model.moved(model.theta.start)
         model = replace(model, rows=model.arranged(blocks))
         return replace(model, form=model.plan().choice)
@@ -153,19 +152,6 @@ class LinearModel(Model):
     def width(self) -> int:
         """How many columns all rows share."""
         return self._dense_width + sum(self.terms[number].size for number in self.sparse)
-
-    def _check_size(self, blocks: Sequence[TermBlock]) -> None:
-        n, dense, beside = block_length(blocks), self._dense_width, [self.terms[number] for number in self.sparse]
-        if self.width > MOST_CROSSED and beside and not any(isinstance(block, Nodes) for block in blocks):
-            worst = max(beside, key=lambda term: term.size)
-            raise InputError(f"all grouping factors but the largest may have {MOST_CROSSED:,} weights in all",
-                             f"{self.width:,} columns for {n:,} rows",
-                             f"{worst.name!r} has {worst.size:,} weights: leave it out, or use klimb.latents.Implicit "
-                             "with a sparse matrix.")
-        if dense <= MOST_COLUMNS and dense * n <= MOST_ENTRIES:
-            return
-        raise InputError(f"a model by formula may have {MOST_COLUMNS} columns, and {MOST_ENTRIES:.0e} entries",
-                         f"{dense} columns for {n} rows", "Use klimb.latents.Weights with a sparse matrix.")
 
     def arranged(self, blocks: Sequence[TermBlock]) -> LinearRows:
         """The columns of every term as rows of this model."""
@@ -242,7 +228,8 @@ class LinearModel(Model):
         crossed = [self.priors(field)[number] for number in self.sparse]
         roots = tuple((prior.root, prior.copies) for prior in crossed if prior is not None and prior.root is not None)
         parts = LinearParts(X, mean, cov, slack, rows.codes, rows.values, self._n_levels,
-                            None if root is None else root @ root.T, X is rows.X, rows.sparse, roots)
+                            None if root is None else root @ root.T, X is rows.X, rows.sparse, roots,
+                            reduced=rows.stands_for > 0)
         if self.form == "Precision":
             joint = JointPrecision(cov, [prior for prior in crossed if prior is not None],
                                    [self.terms[number] for number in self.sparse])
@@ -270,7 +257,8 @@ class LinearModel(Model):
         """Whether N x N matrices are cheaper than D x D ones, and are sums that theta only scales."""
         n, width = self._rows().n, self.width
         plain = self.form == "Weights" and self.coded < 0 and self._featured[0] is self._rows().X and not self.densities
-        return plain and n < WIDE * width and all(prior is None or prior.root is None for prior in self.priors())
+        few = n < WIDE * width and not self._rows().stands_for
+        return plain and few and all(prior is None or prior.root is None for prior in self.priors())
 
     @property
     def _grams(self) -> Grams:
@@ -311,6 +299,22 @@ class LinearModel(Model):
         taper = sum(self.terms[number].log_taper(self.values[number]) for number, _ in self.densities)
         return replace(result, bound=result.bound - taper)
 
+    def reduced(self, data: Observed) -> tuple[Self, Observed] | None:
+        rows = self._rows()
+        fixed = rows.sparse is None and not self.densities and self._featured[0] is rows.X
+        narrow = isinstance(self.design, BlockedDesign) or self.width <= NARROW
+        if not (fixed and narrow and self.form in ("Weights", "Mixed") and self.likelihood.by_squares(data)):
+            return None
+        found = reduced_rows(rows, self.design, self._n_levels, data)
+        if found is not None:
+            self.kept["reduced"] = found[0].n
+        return None if found is None else (replace(self, rows=found[0], kept={}), found[1])
+
+    def explain(self) -> str:
+        few = self.kept.get("reduced")
+        words = "" if few is None else f"{self._rows().n:,} rows, reduced to {few:,} without loss (Gaussian noise)\n"
+        return words + super().explain()
+
     # -- the gradient
 
     def prior_gradient(self, posterior: Posterior) -> Array:
@@ -334,7 +338,8 @@ class LinearModel(Model):
                 continue
             block = self._rows().blocks[number]
             if isinstance(block, Moving):
-                found = base.FeatureGradients(self._feature_pieces(posterior, q, place), _beyond_prior(q, place))
+                learnt = q.moments(place).blocks(term.size) - np.eye(term.size)
+                found = base.FeatureGradients(self._feature_pieces(posterior, q, place), learnt)
                 self._pull(total, term, term.pull_features(block, values, found))
             else:
                 moments = q.moments(place)
@@ -432,9 +437,3 @@ class LinearModel(Model):
         k = rows.values.shape[1] + (0 if rows.sparse is None else len(self.sparse))
         levels = 0.0 if rows.sparse is None else CROSSED * (self.width + self._n_levels) * float(self.width) ** 2
         return 15.0 * (rows.n * float(self._dense_width + k + 5) ** 2 + levels)
-
-
-def _beyond_prior(q: WeightPosterior, place: slice) -> Array:
-    """E[u u'] - I: what the data say of features' weights."""
-    size = place.stop - place.start
-    return q.moments(place).blocks(size) - np.eye(size)

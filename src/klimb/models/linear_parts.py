@@ -8,10 +8,14 @@ from typing import Any, final
 
 import numpy as np
 
+from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.terms.base import Moving, Placed, Term, TermBlock, WeightsPrior
 
+MOST_ENTRIES = 2**27  # of the matrix of shared columns (1 GiB)
+MOST_COLUMNS = 5000  # their posterior covariance is a dense matrix
+MOST_CROSSED = 10_000  # the same where most of them are levels of groups, whose rows are kept sparse
 HELD = 1e12  # precision of a weight whose prior variance is 0
 
 
@@ -29,6 +33,7 @@ class LinearRows:
     blocks: tuple[TermBlock, ...]
     shift: Array  # (n,)
     sparse: Any = None  # (n, S) CSR matrix of the terms whose columns are mostly zero; None without any
+    stands_for: int = 0  # rows that these few say as much as, where they are reduced; 0 where they are not
 
     @property
     def n(self) -> int:
@@ -40,6 +45,19 @@ def block_length(blocks: Sequence[TermBlock]) -> int:
     first = blocks[0]
     assert not isinstance(first, Placed)
     return len(first.inputs) if isinstance(first, Moving) else int(first.values.shape[0])
+
+
+def check_size(n: int, dense: int, width: int, beside: Sequence[Term], fields: bool) -> None:
+    """An error where ``n`` rows of ``dense`` columns, or ``width`` columns in all, are too many."""
+    if width > MOST_CROSSED and beside and not fields:
+        worst = max(beside, key=lambda term: term.size)
+        raise InputError(f"all grouping factors but the largest may have {MOST_CROSSED:,} weights in all",
+                         f"{width:,} columns for {n:,} rows",
+                         f"{worst.name!r} has {worst.size:,} weights: leave it out, or use klimb.latents.Implicit "
+                         "with a sparse matrix.")
+    if dense > MOST_COLUMNS or dense * n > MOST_ENTRIES:
+        raise InputError(f"a model by formula may have {MOST_COLUMNS} columns, and {MOST_ENTRIES:.0e} entries",
+                         f"{dense} columns for {n} rows", "Use klimb.latents.Weights with a sparse matrix.")
 
 
 def dense_prior(priors: Sequence[tuple[WeightsPrior | None, slice]], width: int) -> tuple[Array, Array]:

@@ -163,6 +163,11 @@ class Model(ABC):
         """`klimb.infer` at the present hyperparameters."""
         return infer(self.latent, self.site(data), data.y, start=start, tol=tol, max_iter=max_iter, callback=callback)
 
+    def reduced(self, data: Observed) -> tuple[Self, Observed] | None:
+        """A model of far fewer rows that has the same bound and weights at every theta, and its data; or None."""
+        del data
+        return None
+
     def detach(self, posterior: Posterior) -> WeightPosterior:
         """q of the weights, without its data."""
         return posterior.latent.detach(posterior)

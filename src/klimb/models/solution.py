@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from klimb.errors import InputError
@@ -45,6 +45,11 @@ def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Pos
     if hyper == "fixed" or not model.theta.size:
         result = model.infer(data, start=start, tol=tol, max_iter=max_iter, callback=_each_iteration(listen))
         return Solution(model, result, one_point(model, result), result.bound, "fixed", result.status, 1)
+    few = model.reduced(data)
+    if few is not None:
+        found = solve(*few, hyper=hyper, tol=tol, max_iter=max_iter, listen=listen, restarts=restarts, seed=seed,
+                      search_tol=search_tol, search_iter=search_iter, spread=spread)
+        return _of_all_rows(found, model.moved(found.model.at), data, tol)
     peak = find_peak(model, data, tol=search_tol, fit_tol=tol, max_iter=search_iter, fit_iter=max_iter,
                      restarts=restarts, seed=seed, start=start, listen=listen)
     wanted = hyper == "integrate" or (hyper == "auto" and worth_integrating(model))
@@ -56,15 +61,27 @@ def around(peak: Peak, data: Observed, *, integrate: bool, spread: bool = True,
     """The solution from a peak that has been found."""
     if not (integrate or spread):
         return _at_peak(peak, peak.status, peak.n_fits)
+    few = peak.model.reduced(data)
+    if few is not None:
+        found = around(replace(peak, model=few[0], result=few[0].infer(few[1], tol=tol)), few[1], integrate=integrate,
+                       listen=listen, tol=tol)
+        return _of_all_rows(found, peak.model.moved(found.model.at), data, tol)
     evaluate = Evaluator(peak.model, data, listen=listen, tol=tol)
     mode = "integrate" if integrate else "optimise"
     try:
-        found: Averaged = (integrated if integrate else chosen)(peak, evaluate)
+        averaged: Averaged = (integrated if integrate else chosen)(peak, evaluate)
     except Stopped:
         return _at_peak(peak, Status.STOPPED, peak.n_fits + evaluate.n_fits)
-    peak = peak if found.peak is None else found.peak
-    return Solution(peak.model, peak.result, found.components, found.log_evidence, mode, found.status,
+    peak = peak if averaged.peak is None else averaged.peak
+    return Solution(peak.model, peak.result, averaged.components, averaged.log_evidence, mode, averaged.status,
                     peak.n_fits + evaluate.n_fits, peak.path)
+
+
+def _of_all_rows(found: Solution, model: Model, data: Observed, tol: float) -> Solution:
+    """The solution of few rows that say what all do, with the fit of all of them at the best theta."""
+    result = model.infer(data, tol=tol)
+    bound = found.bound if found.mode == "integrate" else result.bound
+    return replace(found, model=model, result=result, bound=bound, n_fits=found.n_fits + 1)
 
 
 def _at_peak(peak: Peak, status: Status, n_fits: int) -> Solution:
