@@ -30,6 +30,7 @@ from klimb.formula.nodes import Call, Name
 from klimb.formula.numeric import BSpline, Numeric, PolynomialBasis, learn_bspline, learn_numeric, learn_polynomial
 from klimb.formula.parts import label
 from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
 from klimb.rows.columns import Codes, Column, is_number, match_levels, rows_named
 from klimb.rows.table import Source, shown_values
 
@@ -285,12 +286,13 @@ def design(products: Sequence[Product], factors: dict[str, Factor], source: Sour
                          f"{source.n} rows and {sum(sizes)} columns, {max(sizes)} of them from "
                          f"{':'.join(key for key, _ in widest)!r}",
                          "Many levels are better as groups: (1 | g) keeps one number per row.")
-    matrix = np.empty((source.n, sum(sizes)))
     cache: dict[tuple[str, bool], Array] = {}
-    start = 0
-    for product, size in zip(products, sizes, strict=True):
-        matrix[:, start : start + size] = _columns(product, factors, source, cache)
-        start += size
+    parts = [_columns(product, factors, source, cache) for product in products]
+    ends = np.cumsum(sizes, dtype=np.intp).tolist()
+    matrix = np.empty((source.n, sum(sizes)))
+    for rows in row_blocks(*matrix.shape):  # all columns of some rows: one column of all rows at a time is slow
+        for part, size, end in zip(parts, sizes, ends, strict=True):
+            matrix[rows, end - size : end] = part[rows]
     return matrix
 
 
@@ -300,12 +302,14 @@ def _width(product: Product, factors: dict[str, Factor]) -> int:
 
 def _columns(product: Product, factors: dict[str, Factor], source: Source,
              cache: dict[tuple[str, bool], Array]) -> Array:
-    values = np.ones((source.n, 1))
-    for key, full in product:
+    values = np.broadcast_to(np.ones((1, 1)), (source.n, 1))
+    for number, (key, full) in enumerate(product):
         if (key, full) not in cache:
             cache[key, full] = factors[key].block(source, full)
         block = cache[key, full]
-        if values.shape[1] == 1:
+        if not number:
+            values = block
+        elif values.shape[1] == 1:
             values = values * block
         else:
             values = (block[:, :, None] * values[:, None, :]).reshape(source.n, block.shape[1] * values.shape[1])

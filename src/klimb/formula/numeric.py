@@ -134,8 +134,20 @@ def moments(values: Array, what: str, *, weights: Array | None = None) -> tuple[
     return center * size, float(np.sqrt(square)) * size
 
 
-def counted_quantile(values: Array, counts: Array, p: Any) -> Array:
-    """Quantiles of values that count several times, interpolated between neighbours as those of repeated values."""
+def counted_quantile(values: Array, counts: Array | None, p: Any) -> Array:
+    """Quantiles of values that count several times, interpolated between neighbours as those of repeated values.
+
+    Without ``counts`` each counts once.
+
+    >>> counted_quantile(np.array([3.0, 1.0]), np.array([1.0, 2.0]), [0.0, 0.5, 0.75])
+    array([1., 1., 2.])
+    """
+    if counts is None:
+        place = np.asarray(p) * (len(values) - 1.0)
+        low = np.floor(place).astype(np.intp)
+        high = np.minimum(low + 1, len(values) - 1)
+        ranked = np.partition(values, np.unique([low, high]))
+        return np.asarray(ranked[low] + (place - low) * (ranked[high] - ranked[low]))
     order = np.argsort(values, kind="stable")
     upto, ranked = np.cumsum(counts[order]), values[order]
     place = np.asarray(p) * max(float(upto[-1]) - 1.0, 0.0)
@@ -173,13 +185,14 @@ def learn_variable(name: str, source: Source, as_levels: bool) -> FormulaVariabl
         counts = np.bincount(codes, source.counts, minlength=len(levels))
         return FormulaVariable(name, "levels", levels=levels, commonest=levels[int(np.argmax(counts))])
     values = source.number(name)
-    whole = bool((values == np.floor(values)).all())
-    middle = float(counted_quantile(values, source.counts, 0.5))
+    whole = not (values[:1000] % 1.0).any() and bool((values == np.floor(values)).all())
+    middle = float(counted_quantile(values, source.weights, 0.5))
     if whole and middle != np.floor(middle):
         middle = float(np.floor(middle))
-    size = float(np.abs(values).max()) or 1.0
-    mean = float(source.shares @ (values / size)) * size
-    return FormulaVariable(name, "number", float(values.min()), float(values.max()), mean, middle, whole=whole)
+    low, high = float(values.min()), float(values.max())
+    size = max(abs(low), abs(high)) or 1.0
+    mean = float(np.average(values / size, weights=source.weights)) * size
+    return FormulaVariable(name, "number", low, high, mean, middle, whole=whole)
 
 
 @final

@@ -14,7 +14,7 @@ from klimb.numerics.dense import cholesky, triangular_inverse
 Blocks: TypeAlias = Callable[[], Iterable[Array]]  # all rows, whenever they are asked for
 EVEN, STEEP = 30.0, 1e6  # condition of scaled columns up to which one Gram matrix does, and up to which two do
 SMALLEST, LARGEST = 1e-200, 1e200  # squares of lengths between which a Gram matrix has all its digits
-STACKED = 8  # heights of the triangle that are factorised together with it, at least
+STACKED = 1 << 20  # entries of the rows that are factorised together, at least
 
 
 def gram(blocks: Iterable[Array], width: int) -> Array:
@@ -22,6 +22,8 @@ def gram(blocks: Iterable[Array], width: int) -> Array:
     from scipy.linalg.blas import dsyrk
 
     total = np.zeros((width, width), order="F")
+    if not width:
+        return total
     with np.errstate(over="ignore", invalid="ignore"):
         for block in blocks:
             total = dsyrk(1.0, np.ascontiguousarray(block).T, beta=1.0, c=total, lower=1, overwrite_c=1)
@@ -44,7 +46,7 @@ def triangle(blocks: Blocks, width: int) -> Array:
     G = gram(blocks(), width)
     squares = np.diagonal(G)
     if not ((squares > SMALLEST) & (squares < LARGEST)).all():
-        return _by_rows(blocks, width)
+        return triangle_by_rows(blocks, width)
     size = np.sqrt(squares)
     try:
         first = cholesky(np.asfortranarray(G / np.outer(size, size)))
@@ -53,20 +55,20 @@ def triangle(blocks: Blocks, width: int) -> Array:
         if condition <= EVEN * width:
             return np.asarray(np.triu(first.T) * size)
         if condition > STEEP * width:
-            return _by_rows(blocks, width)
+            return triangle_by_rows(blocks, width)
         change = inverse.T / size[:, None]
         second = cholesky(np.asfortranarray(gram((block @ change for block in blocks()), width)))
     except NotPositiveDefiniteError:
-        return _by_rows(blocks, width)
+        return triangle_by_rows(blocks, width)
     return np.asarray(np.triu(second.T @ first.T) * size)
 
 
-def _by_rows(blocks: Blocks, width: int) -> Array:
-    """QR of the triangle so far over some more rows, again and again."""
+def triangle_by_rows(blocks: Blocks, width: int) -> Array:
+    """The same by QR of the triangle so far over some more rows, again and again: whatever the condition."""
     R, waiting = np.zeros((0, width)), list[Array]()
     for block in blocks():
         waiting.append(block)
-        if sum(map(len, waiting)) >= STACKED * width:
+        if sum(map(len, waiting)) * width >= STACKED:
             R, waiting = np.asarray(np.linalg.qr(np.vstack([R, *waiting]), mode="r")), []
     R = np.asarray(np.linalg.qr(np.vstack([R, *waiting]), mode="r"))
     return R if len(R) == width else np.vstack([R, np.zeros((width - len(R), width))])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -72,16 +72,22 @@ class Components:
         weights = self.weights[keep] / self.weights[keep].sum()
         return replace(self, weights=weights, theta=self.theta[keep], parts=tuple(self.parts[k] for k in keep))
 
-    def at(self, model: Any, prepared: Any) -> Latents:
-        """f at prepared rows under every point."""
-        m, v, models = [], [], []
-        for theta, part in zip(self.theta, self.parts, strict=True):
-            here = model.moved(theta)
-            functionals = here.functionals(prepared)
+    def models(self, model: Any) -> tuple[Any, ...]:
+        """The model at every point."""
+        return tuple(model.moved(theta) for theta in self.theta)
+
+    def at(self, model: Any, prepared: Any, **options: Any) -> Latents:
+        """f at prepared rows under every point; ``options`` are those of the model's functionals."""
+        return self.under(self.models(model), prepared, **options)
+
+    def under(self, models: Sequence[Any], prepared: Any, **options: Any) -> Latents:
+        """The same with the model of every point at hand."""
+        m, v = [], []
+        for here, part in zip(models, self.parts, strict=True):
+            functionals = here.functionals(prepared, **options)
             mean, variance = part.at(functionals.L, functionals.rest)
             m.append(mean + functionals.shift)
             v.append(variance)
-            models.append(here)
         return Latents(self.weights, np.array(m), np.array(v), tuple(models))
 
     def sample(self, model: Any, prepared: Any, n: int, rng: np.random.Generator) -> Array:

@@ -32,6 +32,7 @@ WIDE_DIM, WIDER = 20, 0.45  # shared weights up to which a t is drawn from, and 
 LARGEST = 3e7  # values of log p from which a model is too large to be looked at so closely
 NEGLIGIBLE = 0.003  # variance of log weights up to which sds are right to 0.5%
 NEGLIGIBLE_GAIN = 0.01  # nats between evidence and bound that move no hyperparameter
+MANY_ROWS, AHEAD = 20_000, 0.1  # rows from which that is first looked for without draws; a step, in sds of f
 EVEN = 0.02  # variance of log weights up to which half the draws are enough
 USABLE = 0.15  # effective draws over draws from which moments are taken
 ENOUGH = 1000  # effective draws at the only theta: means to 0.03 sd, sds to 2%
@@ -73,6 +74,9 @@ class Corrector:
         self._free = ALONE_VALUES if alone else FREE_VALUES
         self._by_gap = False  # whether evidence is known to leading order alone
         self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
+        if _surely_negligible(result):
+            self.efficiency = 1.0
+            return
         weights = self._weights(result, PROBE_DRAWS)
         if weights is None:
             self._by_gap = self._leading_gap(result) > NEGLIGIBLE_GAIN
@@ -168,6 +172,27 @@ class Corrector:
         if PROBE_DRAWS * found.work > LARGEST:
             return None
         return found.settled(matched_draws(PROBE_DRAWS, shocks.dim)[:1])
+
+
+def _surely_negligible(result: Result) -> bool:
+    """Whether log weights of many rows of a concave log p surely vary by next to nothing.
+
+    q leaves out what log p has beyond its second derivatives, sum_i gamma_i' He_3(f_i) / 6 + gamma_i'' He_4(f_i) / 24.
+    Its variance is the sum over i and j of gamma_i' gamma_j' V_ij^3 / 6 + gamma_i'' gamma_j'' V_ij^4 / 24, and V_ij^3
+    is at most V_ij^2 times the largest variance: that takes one product with the squares of V.
+    """
+    problem, posterior = result.problem, result.posterior
+    if problem is None or len(problem.y) < MANY_ROWS or not (problem.site.log_concave and problem.site.separable):
+        return False
+    products = None if posterior.factor is None else posterior.factor.products()
+    if products is None:
+        return False
+    step, v = AHEAD * np.sqrt(np.maximum(posterior.v, 1e-300)), posterior.v
+    up, down = (problem.site.oracle(problem.y, posterior.m + move, v).gamma for move in (step, -step))
+    largest = float(v.max())
+    third, fourth = np.abs(up - down) / (2.0 * step), np.abs(up - 2.0 * posterior.gamma + down) / step**2
+    each = third * np.sqrt(largest / 6.0) + fourth * largest / np.sqrt(24.0)
+    return float(each @ products[1](each)) <= NEGLIGIBLE
 
 
 def _wider(weights: CollapsedWeights, first: CollapsedDraws, smoothed: SmoothedWeights, n: int,

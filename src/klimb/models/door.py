@@ -14,7 +14,7 @@ from klimb.likelihoods import Choices, Likelihood, Observed, likelihood, named_s
 from klimb.models.formula_fit import FormulaFit
 from klimb.models.linear import LinearModel
 from klimb.models.model import HyperMode
-from klimb.models.notes import data_notes, posterior_notes
+from klimb.models.notes import collinear_notes, data_notes, posterior_notes
 from klimb.models.prediction import checked_interval
 from klimb.models.progress import reporter
 from klimb.models.solution import solve
@@ -85,18 +85,19 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     encoder, encoded = encode(formula, frame, missing=missing, weights=_row_weights(weights, frame), objects=objects)
     if encoded.left is None:
         raise InputError("a fit needs a response on the left of ~", repr(formula), "Write y ~ ..., say.")
+    alike = collinear_notes(encoded, encoder)
     model, encoder, observed, printed = build(encoder, encoded, resolved, priors)
-    notes = data_notes(encoder, encoded, observed, model.likelihood, frame)
+    notes = data_notes(encoder, encoded, observed, model.likelihood, frame, alike)
     with reporter(progress) as listen:
         solution = solve(model, observed, hyper=hyper, tol=tol, listen=listen)
     found = FormulaFit.of(solution, observed, interval=float(interval), notes=notes, encoder=encoder, priors=printed,
                           frame=frame)
-    return replace(found, notes=(*found.notes, *posterior_notes(found, priors, encoded)))
+    return replace(found, notes=(*found.notes, *posterior_notes(found, priors)))
 
 
 def build(encoder: Encoder, encoded: Encoded, family: Likelihood,
           priors: Mapping[str, Any] | None) -> tuple[LinearModel, Encoder, Observed, dict[str, str]]:
-    """The model of a formula's terms with their priors, its data, and the priors in words."""
+    """The model of a formula's terms with their priors, its data, and the priors in words; columns are used up."""
     assert encoded.left is not None
     shift = _shift(encoder, encoded)
     observed = replace(family.read(encoded.left, encoded.weights, shift), dropped=encoded.dropped)

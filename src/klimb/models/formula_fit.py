@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from klimb.models.stan import StanProgram
 
 
+PREDICTED = 2**19  # rows times points of theta that are predicted together
+
+
 @final
 @stored("fit.formula")
 @dataclass(frozen=True, eq=False, repr=False)
@@ -252,30 +255,27 @@ class FormulaFit(Fit):
         tail = checked_interval(self.interval if interval is None else interval)
         frame = self._new_frame(new)
         prepared, rows = self._prepared(frame)
-        f = self.components.at(self.model, prepared)
-        columns = columns_of(f, kind, tail, self._levels, self._aux(frame, rows))
-        full = {name: np.full(frame.n, np.nan) for name in columns}
-        for name, values in columns.items():
-            full[name][rows] = values
+        aux, models, full = self._aux(frame, rows) or {}, self.components.models(self.model), dict[str, Array]()
+        size = max(PREDICTED // len(models), 1)
+        for begin in range(0, max(prepared.n, 1), size):
+            some = slice(begin, begin + size)
+            f = self.components.under(models, prepared.some(some))
+            own = {name: values[some] for name, values in aux.items()} or None
+            for name, values in columns_of(f, kind, tail, self._levels, own).items():
+                full.setdefault(name, np.full(frame.n, np.nan))[rows[some]] = values
         return make_frame(full, frame)
 
     def _prepared(self, new: Any) -> tuple[LinearRows, Any]:
         """The complete rows of a frame as rows of the model, and which rows those are."""
+        if new is self.frame and self.linear.rows is not None and self.n == new.n:  # the columns of the fit
+            return self.linear.rows, np.arange(self.n)
         encoded = self.encoder.encode(new, missing="drop")
         return self.linear.arranged(encoded.blocks), encoded.rows
 
     def latents(self, new: Any = None, *, new_levels: bool = True) -> Latents:
         """f at the complete rows of a frame, one row per point of theta."""
         prepared, _ = self._prepared(self._new_frame(new))
-        m, v, models = [], [], []
-        for theta, part in zip(self.components.theta, self.components.parts, strict=True):
-            here = self.linear.moved(theta)
-            functionals = here.functionals(prepared, new_levels=new_levels)
-            mean, variance = part.at(functionals.L, functionals.rest)
-            m.append(mean + functionals.shift)
-            v.append(variance)
-            models.append(here)
-        return Latents(self.components.weights, np.array(m), np.array(v), tuple(models))
+        return self.components.at(self.model, prepared, new_levels=new_levels)
 
     def sample(self, n: int = 1000, new: Any = None, *, seed: int = 0) -> Array:
         """``n`` draws of f at the rows of a frame (complete ones), one draw a row; the same for the same seed."""

@@ -156,7 +156,9 @@ class LinearModel(Model):
     def arranged(self, blocks: Sequence[TermBlock]) -> LinearRows:
         """The columns of every term as rows of this model."""
         n = block_length(blocks)
-        X, shift = np.zeros((n, self._dense_width)), np.zeros(n)
+        alone = [block.values for term, block in zip(self.terms, blocks, strict=True)  # who has all columns: no copy
+                 if isinstance(block, base.Dense) and term.size == self._dense_width]
+        X, shift = alone[0] if alone else np.zeros((n, self._dense_width)), np.zeros(n)
         codes, values, columns = np.full(n, base.UNSEEN, dtype=np.intp), np.zeros((n, 0)), list[Any]()
         for number, (term, block, place) in enumerate(zip(self.terms, blocks, self.places, strict=True)):
             own = term.shift(block)
@@ -169,7 +171,7 @@ class LinearModel(Model):
                 columns.append(term.columns_at(block, self.values[number]))
             elif isinstance(block, Coded):
                 X[:, place] = block.dense()
-            elif isinstance(block, base.Dense):
+            elif isinstance(block, base.Dense) and not alone:
                 X[:, place] = block.values
         return LinearRows(X, codes, values, tuple(blocks), shift, side_by_side(columns) if columns else None)
 
@@ -311,9 +313,8 @@ class LinearModel(Model):
         return None if found is None else (replace(self, rows=found[0], kept={}), found[1])
 
     def explain(self) -> str:
-        few = self.kept.get("reduced")
-        words = "" if few is None else f"{self._rows().n:,} rows, reduced to {few:,} without loss (Gaussian noise)\n"
-        return words + super().explain()
+        few, n = self.kept.get("reduced"), self._rows().n
+        return f"{n:,} rows, reduced to {few:,} without loss (Gaussian noise)\n" * bool(few) + super().explain()
 
     # -- the gradient
 

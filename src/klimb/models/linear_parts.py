@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -38,6 +38,13 @@ class LinearRows:
     @property
     def n(self) -> int:
         return len(self.shift)
+
+    def some(self, rows: slice) -> LinearRows:
+        """Some of the rows."""
+        X = self.X[rows] if isinstance(self.X, np.ndarray) else self.X.dense_rows(rows)
+        return replace(self, X=X, codes=self.codes[rows], values=self.values[rows], shift=self.shift[rows],
+                       blocks=tuple(block.some(rows) for block in self.blocks),
+                       sparse=None if self.sparse is None else self.sparse[rows])
 
 
 def block_length(blocks: Sequence[TermBlock]) -> int:

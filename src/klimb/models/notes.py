@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from klimb.priors import PositivePrior
 from klimb.report.text import plain
 from klimb.rows.columns import count, is_number
 from klimb.rows.frames import Frame
-from klimb.terms.base import Coded, Dense, TermBlock
+from klimb.terms.base import Coded, Dense
 from klimb.terms.encoder import Encoded, Encoder
 from klimb.terms.group import Group
 from klimb.terms.offset import OffsetTerm
@@ -35,9 +35,10 @@ TAIL, MOVED, RESTS = 2.5, 0.5, 0.95  # prior sds; posterior sds; share of what i
 MOST = 3  # notes of one kind
 
 
-def data_notes(encoder: Encoder, encoded: Encoded, data: Observed, family: Likelihood, frame: Frame) -> tuple[str, ...]:
-    """What is worth saying before the fit; an error where it could only fail."""
-    found = [*_order(data, family, frame, encoder), *_collinear(encoded, encoder), *_powers(encoder, frame),
+def data_notes(encoder: Encoder, encoded: Encoded, data: Observed, family: Likelihood, frame: Frame,
+               alike: Sequence[str]) -> tuple[str, ...]:
+    """What is worth saying before the fit, of columns that are ``alike`` too; an error where it could only fail."""
+    found = [*_order(data, family, frame, encoder), *alike, *_powers(encoder, frame),
              *_factors(encoder, data, frame), *_groups(encoder, encoded, data, family), *_response(data, family),
              *_offsets(encoder, encoded, data, family), *_origins(encoder),
              *(note for term in encoder.terms if (note := term.note()))]
@@ -58,11 +59,11 @@ def _order(data: Observed, family: Likelihood, frame: Frame, encoder: Encoder) -
                'category, or family={"name": "ordinal", "levels": [...]}, for another one.')
 
 
-def _collinear(encoded: Encoded, encoder: Encoder) -> list[str]:
+def collinear_notes(encoded: Encoded, encoder: Encoder) -> list[str]:
     """Columns that the data cannot tell apart: their coefficients rest on the prior."""
     block: Any = encoded.blocks[0]
     names = encoder.fixed.every_name
-    if not 0 < len(names) <= MOST_CHECKED:
+    if not 0 < len(names) <= MOST_CHECKED or block.moments(encoded.shares).apart:
         return []
     from klimb.terms.collinear import collinear
 
@@ -205,19 +206,19 @@ def _shifted(products: tuple[Product, ...], factors: dict[str, Factor]) -> Itera
 # -- after the fit
 
 
-def posterior_notes(fit: FormulaFit, priors: Mapping[str, Any] | None, encoded: Encoded) -> tuple[str, ...]:
+def posterior_notes(fit: FormulaFit, priors: Mapping[str, Any] | None) -> tuple[str, ...]:
     """What is worth saying of the posterior: separation, and priors that overrule the data or stand for them."""
     given = {name for name, prior in (priors or {}).items() if prior != "auto"}
     if "fixed" in given:
         given |= {name for name in fit.encoder.fixed.names if name != INTERCEPT}
-    apart = [*_separated(fit, encoded.blocks[0]), *_one_sided(fit)]
+    apart = [*_separated(fit), *_one_sided(fit)]
     known = bool(apart) or any("cannot tell" in note or "nothing" in note for note in fit.notes)  # why priors matter
     found = [text for name, text in _conflicts(fit, given) if name in given or not known]
     doubts = (term.doubt(values) for term, values in zip(fit.linear.terms, fit.linear.values, strict=True))
     return (*apart[:MOST], *found[:MOST], *_held(fit, given), *_limits(fit), *filter(None, doubts))
 
 
-def _separated(fit: FormulaFit, block: TermBlock) -> Iterator[str]:
+def _separated(fit: FormulaFit) -> Iterator[str]:
     """Complete separation: the fixed columns, weighed as they are, put every row on its side."""
     data, fixed = fit.observed, fit.encoder.fixed
     if fit.model.likelihood.response not in ("binary", "ordered", "trials"):
@@ -225,7 +226,9 @@ def _separated(fit: FormulaFit, block: TermBlock) -> Iterator[str]:
     if fixed.size < 1 or np.ptp(data.y) == 0.0 or data.aux.get("trials", np.ones(1)).max() > 1.0:
         return
     heaviest = fit.components.parts[int(np.argmax(fit.components.weights))]
-    f = fixed.settled(block).values @ heaviest.mean[fit.linear.places[0]]
+    place, rows = fit.linear.places[0], fit.linear.rows
+    assert rows is not None
+    f = rows.X[:, place] @ heaviest.mean[place]
     order = np.argsort(data.y, kind="stable")
     y, f = data.y[order], f[order]
     jumps = np.flatnonzero(np.diff(y) > 0.0)

@@ -12,6 +12,7 @@ from klimb.errors import InputError
 from klimb.likelihoods import LINKS
 from klimb.models.components import Latents
 from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.mixtures import mixture_moments
 from klimb.sites.base import Site
@@ -23,7 +24,7 @@ SECANT_STEPS, SECANT_TOL = 15, 1e-6  # on the distribution function of y; the la
 CLASS_DRAWS = 256  # of f, for the interval of the chance of a class
 HEAVY = 0.01  # of the posterior's mass: where more of it leaves y without a mean, none is given
 MOST_DRAWS = 500  # of a sampler that the noise of y is averaged over
-NODES = 48  # of Gauss-Hermite quadrature over f, for the sd of the mean of y
+NODES = {5: (0.0, 0.1), 10: (0.1, 0.5), 48: (0.5, np.inf)}  # of quadrature, for the sd of the mean of y, by sds of f
 
 
 def columns_of(f: Latents, kind: PredictionKind, tail: float, levels: tuple[str, ...], aux: Any) -> dict[str, Array]:
@@ -94,12 +95,18 @@ def mean_moments(model: Any, m: Array, v: Array) -> tuple[Array, Array]:
         with np.errstate(over="ignore", invalid="ignore"):
             mean = np.exp(m + 0.5 * v)
             return mean, mean**2 * np.expm1(v)
-    nodes, mass = np.polynomial.hermite_e.hermegauss(NODES)
-    mass = mass / mass.sum()
-    values = likelihood.link.inverse(m + np.sqrt(v) * nodes[:, None])
-    mean = np.asarray(model.new_site(None).response_moments(m, v)[0])
+    mean, variance = np.asarray(model.new_site(None).response_moments(m, v)[0]), np.empty_like(m)
+    sd = np.sqrt(v)
     # The spread of E[y | f] around its mean: few digits are enough, and the rule's own mean makes it never negative.
-    return mean, np.asarray(mass @ (values - mass @ values) ** 2)
+    for number, (low, high) in NODES.items():
+        nodes, mass = np.polynomial.hermite_e.hermegauss(number)
+        mass = mass / mass.sum()
+        at = np.flatnonzero((sd >= low) & (sd < high))
+        for rows in row_blocks(len(at), number):
+            some = at[rows]
+            values = likelihood.link.inverse(m[some] + sd[some] * nodes[:, None])
+            variance[some] = mass @ (values - mass @ values) ** 2
+    return mean, variance
 
 
 def level_columns(f: Latents, sites: list[Site], levels: tuple[str, ...]) -> dict[str, Array]:

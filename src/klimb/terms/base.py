@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeAlias, final
 
 import numpy as np
@@ -27,6 +27,7 @@ from klimb.likelihoods import Choices, Units
 from klimb.numerics.arrays import Array
 from klimb.rows.table import Source
 from klimb.sites.base import Site
+from klimb.terms.column_moments import ColumnMoments
 from klimb.theta import ParameterBlock, RowKind
 
 UNSEEN = -1  # code of a level that was not there when the model was fitted
@@ -38,6 +39,17 @@ class Dense:
     """Columns as they are."""
 
     values: Array  # (n, k)
+    kept: dict[str, ColumnMoments] = field(default_factory=dict, repr=False)
+
+    def moments(self, shares: Array) -> ColumnMoments:
+        """Of the columns, weighted by the ``shares`` of the data; they are worked out once."""
+        if "moments" not in self.kept:
+            self.kept["moments"] = ColumnMoments.of(self.values, shares)
+        return self.kept["moments"]
+
+    def some(self, rows: slice) -> Dense:
+        """The columns of some rows; every kind of block has them."""
+        return Dense(self.values[rows])
 
 
 @final
@@ -48,6 +60,9 @@ class Coded:
     codes: npt.NDArray[np.intp]  # (n,), `UNSEEN` for a level that was not there at the fit
     values: Array  # (n, k)
     n_levels: int
+
+    def some(self, rows: slice) -> Coded:
+        return Coded(self.codes[rows], self.values[rows], self.n_levels)
 
     def dense(self) -> Array:
         """The same as columns, level by level."""
@@ -78,6 +93,12 @@ class Nodes:
     values: Any  # (n, size) CSR matrix
     beyond: Any = None  # what a term needs of rows that stand at no node of it, (n, ...); None where all do
 
+    def some(self, rows: slice) -> Nodes:
+        beyond = self.beyond
+        if isinstance(beyond, tuple):  # those of the terms of a product
+            return Nodes(self.values[rows], tuple(one.some(rows) for one in beyond))
+        return Nodes(self.values[rows], None if beyond is None else beyond[rows])
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -86,11 +107,17 @@ class Moving:
 
     inputs: Array  # (n, d)
 
+    def some(self, rows: slice) -> Moving:
+        return Moving(self.inputs[rows])
+
 
 @final
 @dataclass(frozen=True, eq=False)
 class Placed:
     """Columns that stand in the matrix of the model already."""
+
+    def some(self, rows: slice) -> Placed:
+        return self
 
 
 TermBlock: TypeAlias = Dense | Coded | Nodes | Moving | Placed

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from klimb.linalg.triangle import triangle_by_rows
 from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
 
 TOLERANCE = 1e-13  # share of a column's length that must be new: the square of a column around 1e6 has 1e-12
-_CHUNK = 1 << 22  # entries of the rows that are looked at together
 INTERCEPT = "Intercept"
 
 
@@ -62,14 +63,13 @@ def _sizes(matrix: Any) -> Array:
 
 def _triangle(matrix: Any, sizes: Array) -> Array:
     """R of a QR of the scaled columns, some rows at a time."""
-    n, p = matrix.shape
-    rows = max(_CHUNK // p, 2 * p)
-    R = np.zeros((0, p))
-    for start in range(0, n, rows):
-        part = matrix[start : start + rows]
-        dense = np.asarray(part.toarray() if hasattr(part, "toarray") else part, dtype=np.float64)
-        R = np.asarray(np.linalg.qr(np.vstack([R, dense / sizes]), mode="r"))
-    return R if len(R) == p else np.vstack([R, np.zeros((p - len(R), p))])
+
+    def blocks() -> Iterator[Array]:
+        for rows in row_blocks(*matrix.shape):
+            part = matrix[rows]
+            yield np.asarray(part.toarray() if hasattr(part, "toarray") else part, dtype=np.float64) / sizes
+
+    return triangle_by_rows(blocks, matrix.shape[1])
 
 
 def _sentence(name: str, others: list[str], weights: Array, sizes: Array) -> str:

@@ -49,6 +49,11 @@ class Encoded:
     def n(self) -> int:
         return len(self.rows)
 
+    @property
+    def shares(self) -> Array:
+        """Weights of the rows that sum to one."""
+        return np.full(self.n, 1.0 / self.n) if self.weights is None else self.weights / self.weights.sum()
+
 
 @final
 @stored("encoder")

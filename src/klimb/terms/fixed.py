@@ -12,9 +12,11 @@ from klimb._stan import StanPart, StanScope, said
 from klimb._stored import stored
 from klimb.formula.factors import INTERCEPT, Factor, LevelFactor, Product, contrast, design, design_names
 from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
 from klimb.priors import Normal
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Dense, Reported, Term, TermBlock, WeightsPrior
+from klimb.terms.column_moments import ColumnMoments
 from klimb.terms.margins import constant_in, freed, owners
 from klimb.theta import ParameterBlock
 
@@ -63,18 +65,25 @@ class FixedTerm(Term):
         return self.settled(every) if len(self.sd) or not self.products else every
 
     def settled(self, block: TermBlock) -> Dense:
+        """The block is used up: what may be millions of rows is settled where it stands."""
         assert isinstance(block, Dense)
         every = block.values if len(self.kept) == block.values.shape[1] else block.values[:, list(self.kept)]
-        if self.mix.size:
-            every = every @ self.mix
-        return Dense(every - self.centre if self.centre.any() else every)
+        if self.mix.size or self.centre.any():
+            for rows in row_blocks(*every.shape):
+                every[rows] = self._settled(every[rows])
+        return Dense(every)
+
+    def _settled(self, rows: Array) -> Array:
+        """Some rows of the columns that are kept."""
+        return np.asarray((rows @ self.mix if self.mix.size else rows) - self.centre)
 
     def ready(self, block: TermBlock, context: Context) -> Self:
         assert isinstance(block, Dense)
         every, shares = self.every_name, context.shares
         kept = tuple(j for j, name in enumerate(every) if context.intercept or name != INTERCEPT)
         at = every.index(INTERCEPT) if INTERCEPT in every else -1
-        U, cells = self._around_constant(self._freed(block.values, context), block.values, context)
+        moments = block.moments(shares)
+        U, cells = self._around_constant(self._freed(block.values, context, moments), block.values, context)
         centre = np.zeros(len(kept))
         if at >= 0:
             centre = np.where([k == at for k in kept], 0.0, -U[at, list(kept)])
@@ -84,9 +93,13 @@ class FixedTerm(Term):
         if np.array_equal(mix, np.eye(len(kept))):
             mix = np.zeros((0, 0))
         placed = replace(self, kept=kept, centre=centre, mix=mix)
-        Z = placed.settled(block).values
-        largest = np.abs(Z).max(axis=0, initial=0.0)
-        spread = np.sqrt(shares @ (Z - shares @ Z) ** 2)
+        at_kept = list(kept)
+        if mix.size:
+            moments = ColumnMoments.of(block.values, shares, lambda rows: placed._settled(rows[:, at_kept]))
+            largest, spread = moments.size, moments.sd
+        else:
+            ends = [end[at_kept] - centre for end in (moments.low, moments.high)]
+            largest, spread = np.abs(ends).max(axis=0), moments.sd[at_kept]
         unit = np.where(spread > 1e-12 * largest, spread, largest)
         mean, sd = np.zeros((len(context.centre), len(kept))), np.ones(len(kept))
         follows = np.zeros(len(kept))
@@ -108,12 +121,12 @@ class FixedTerm(Term):
             context.choices.printed[every[place]] = f"{alone} ({where})"
         return replace(placed, mean=mean, sd=sd, follows=follows if context.follows else None)
 
-    def _freed(self, X: Array, context: Context) -> Array:
+    def _freed(self, X: Array, context: Context, moments: ColumnMoments) -> Array:
         """The map to columns freed of their margins; those with priors of the user's are not taken out of others."""
         every = context.choices.given("fixed")
         alone = np.array([context.choices.given(name) or (every and name != INTERCEPT) for name in self.every_name],
                          dtype=bool)
-        return freed(X, self.products, self.used, context.shares, alone)
+        return freed(X, self.products, self.used, context.shares, alone, moments)
 
     def _around_constant(self, U: Array, X: Array, context: Context) -> tuple[Array, Array]:
         """Which columns have the prior of an intercept where there is none: cells that make up the constant.

@@ -19,6 +19,8 @@ import numpy.typing as npt
 from klimb.formula.factors import BasisFactor, Factor, LevelFactor, Product
 from klimb.formula.numeric import PolynomialBasis
 from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
+from klimb.terms.column_moments import ColumnMoments
 
 NEGLIGIBLE = 1e-10  # of the largest singular value: directions below it are not in the margin
 ROUNDING = 64 * float(np.finfo(float).eps)  # of what a column is a difference of: less is nothing
@@ -41,11 +43,13 @@ def constant_in(products: Sequence[Product], factors: dict[str, Factor]) -> Arra
 
 
 def freed(X: Array, products: Sequence[Product], factors: dict[str, Factor], shares: Array,
-          left_alone: npt.NDArray[np.bool_]) -> Array:
+          left_alone: npt.NDArray[np.bool_], moments: ColumnMoments | None = None) -> Array:
     """U: ``X @ U`` are the columns freed of their margins.
 
     Columns that are ``left_alone`` (their coefficients have priors of their own) are not taken out of others.
+    ``moments`` are those of X, where they are at hand.
     """
+    moments = ColumnMoments.of(X, shares) if moments is None else moments
     owner = owners(products, factors)
     U, constant = np.eye(X.shape[1]), constant_in(products, factors)
     if constant is not None and () not in products and left_alone[constant > 0.0].any():
@@ -61,22 +65,38 @@ def freed(X: Array, products: Sequence[Product], factors: dict[str, Factor], sha
         degree = _degrees(product, factors)
         for power in np.unique(degree):
             lower, now = own[degree < power], own[degree == power]
-            U[:, now] = _residual_map(X, shares, np.concatenate([margin, lower[~left_alone[lower]]]), now, level)
-    size = np.abs(X).max(axis=0, initial=0.0)
-    gone = np.abs(X @ U).max(axis=0, initial=0.0) <= ROUNDING * (size @ np.abs(U))  # its margins make up the column:
+            regressors = np.concatenate([margin, lower[~left_alone[lower]]])
+            U[:, now] = _residual_map(X, shares, regressors, now, level, moments.mean)
+    gone = _largest(X, U, moments) <= ROUNDING * (moments.size @ np.abs(U))  # its margins make up the column:
     U[:, gone] = np.eye(len(U))[:, gone]  # nothing is left to scale a prior by
     return U
 
 
+def _largest(X: Array, U: Array, moments: ColumnMoments) -> Array:
+    """Largest absolute entry of every column of X U: by ranges where at most a constant is taken out."""
+    mixed = U - np.eye(len(U))
+    constant = moments.low == moments.high
+    if not mixed[~constant].any():
+        step = moments.low[constant] @ mixed[constant]
+        return np.maximum(np.abs(moments.low + step), np.abs(moments.high + step))
+    found = np.zeros(len(U))
+    for rows in row_blocks(*X.shape):
+        np.maximum(found, np.abs(X[rows] @ U).max(axis=0), out=found)
+    return found
+
+
 def _residual_map(X: Array, shares: Array, regressors: npt.NDArray[np.intp], own: npt.NDArray[np.intp],
-                  constant: Array | None) -> Array:
-    """Columns of U: 1 at each of ``own``, minus the least-squares coefficients of the regressors and the constant."""
+                  constant: Array | None, mean: Array) -> Array:
+    """Columns of U: 1 at each of ``own``, minus the least-squares coefficients of the regressors and the constant.
+
+    ``mean`` is that of the columns of X.
+    """
     out = np.zeros((X.shape[1], len(own)))
     out[own, np.arange(len(own))] = 1.0
-    columns = X[:, regressors]
-    middle, centre = (shares @ columns, shares @ X[:, own]) if constant is not None else (
+    middle, centre = (mean[regressors], mean[own]) if constant is not None else (
         np.zeros(len(regressors)), np.zeros(len(own)))
     if len(regressors):
+        columns = X[:, regressors]
         root = np.sqrt(shares)[:, None]
         spread = root * (columns - middle)
         size = np.sqrt((spread**2).sum(axis=0))
