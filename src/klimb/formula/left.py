@@ -49,7 +49,7 @@ class LeftSide:
                                  "Leave these rows out.")
             return known.astype(np.float64)
         assert self.expression is not None
-        return self.expression.evaluate(source)
+        return self.expression.evaluate(source).copy()  # the fit's own: the caller may write to the data later
 
     def status(self, source: Source) -> Array | None:
         """1 where a time is that of an event, 0 where it is censored; None where the response is no time."""

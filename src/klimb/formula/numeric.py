@@ -137,17 +137,17 @@ def moments(values: Array, what: str, *, weights: Array | None = None) -> tuple[
 def counted_quantile(values: Array, counts: Array | None, p: Any) -> Array:
     """Quantiles of values that count several times, interpolated between neighbours as those of repeated values.
 
-    Without ``counts`` each counts once.
+    Without ``counts`` each counts once, and ``p`` is one number.
 
     >>> counted_quantile(np.array([3.0, 1.0]), np.array([1.0, 2.0]), [0.0, 0.5, 0.75])
     array([1., 1., 2.])
     """
     if counts is None:
-        place = np.asarray(p) * (len(values) - 1.0)
-        low = np.floor(place).astype(np.intp)
-        high = np.minimum(low + 1, len(values) - 1)
-        ranked = np.partition(values, np.unique([low, high]))
-        return np.asarray(ranked[low] + (place - low) * (ranked[high] - ranked[low]))
+        place = p * (len(values) - 1.0)
+        at = int(place)
+        ranked = np.partition(values, at)
+        above = ranked[at + 1 :].min() if place > at else ranked[at]
+        return np.asarray(ranked[at] + (place - at) * (above - ranked[at]))
     order = np.argsort(values, kind="stable")
     upto, ranked = np.cumsum(counts[order]), values[order]
     place = np.asarray(p) * max(float(upto[-1]) - 1.0, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, final
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from klimb.latents.weights_posterior import (
     Index,
     WeightPosterior,
+    pooled_root,
     register,
     root_block_covariance,
     with_rest,
@@ -146,6 +148,22 @@ class ArrowWeights(WeightPosterior):
 
     def push(self, L: ArrowRows, weights: Array) -> Array:
         return L.times(weights)
+
+    @classmethod
+    def pooled(cls, parts: Sequence[Any], weights: Array) -> WeightPosterior | None:
+        """Covariances between different levels are not those of the mixture: they meet in no row."""
+        shared, root = pooled_root([part.shared for part in parts], [part.root for part in parts], weights)
+        if root.shape[0] != root.shape[1] or not np.diagonal(root).all():
+            return None
+        level_mean = np.tensordot(weights, [part.level_mean for part in parts], axes=1)
+        cross, own = np.zeros((*level_mean.shape, len(shared))), np.zeros_like(parts[0].level_cov)
+        for weight, part in zip(weights, parts, strict=True):
+            away = part.level_mean - level_mean
+            cross += weight * (away[:, :, None] * (part.shared - shared) - part.pull @ part.root.T)
+            between = away[:, :, None] * away[:, None]
+            own += weight * (part.pull @ np.swapaxes(part.pull, 1, 2) + part.level_cov + between)
+        pull = -np.linalg.solve(root, cross.reshape(-1, len(shared)).T).T.reshape(cross.shape)
+        return ArrowWeights(shared, root, level_mean, pull, own - pull @ np.swapaxes(pull, 1, 2))
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         e = rng.standard_normal((n, self.root.shape[1]))

@@ -8,7 +8,7 @@ for `ChainWeights`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar, final
@@ -73,6 +73,12 @@ class WeightPosterior(ABC):
     @abstractmethod
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """``n`` draws of the weights, one a row."""
+
+    @classmethod
+    def pooled(cls, parts: Sequence[Any], weights: Array) -> WeightPosterior | None:
+        """One q with the means and covariances of a mixture, between weights that meet in a row; None without any."""
+        del parts, weights
+        return None
 
     def without_prior(self) -> WeightPosterior:
         """Without what a model that knows its prior can make again; itself where that is nothing."""
@@ -158,6 +164,15 @@ def functionals(L: Any, n_weights: int) -> DesignMatrix:
     return design
 
 
+def pooled_root(means: Sequence[Array], roots: Sequence[Array], weights: Array) -> tuple[Array, Array]:
+    """The mean of a mixture of Gaussians, and an upper triangular root of its covariance."""
+    mean = np.asarray(weights @ np.array(means))
+    pieces = [np.sqrt(weight) * np.column_stack([root, own - mean])
+              for weight, own, root in zip(weights, means, roots, strict=True)]
+    lower = np.linalg.qr(np.hstack(pieces)[::-1].T, mode="r").T
+    return mean, np.ascontiguousarray(lower[::-1, ::-1])
+
+
 def root_covariances(root: Array, rows: Index, columns: Index) -> Array:
     """Entries of root root' at pairs of indices, in bounded memory; a vector is a diagonal root."""
     if root.ndim == 1:
@@ -216,6 +231,13 @@ class DenseWeights(WeightPosterior):
 
     def covariance_with(self, L: Any, at: slice) -> Array:
         return np.asarray((L @ self.root) @ self.root[at].T)
+
+    @classmethod
+    def pooled(cls, parts: Sequence[Any], weights: Array) -> WeightPosterior | None:
+        if any(part.root.ndim == 1 for part in parts):
+            return None
+        mean, root = pooled_root([part.mean for part in parts], [part.root for part in parts], weights)
+        return DenseWeights(mean, root)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         if self.root.ndim == 1:

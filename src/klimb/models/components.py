@@ -72,6 +72,12 @@ class Components:
         weights = self.weights[keep] / self.weights[keep].sum()
         return replace(self, weights=weights, theta=self.theta[keep], parts=tuple(self.parts[k] for k in keep))
 
+    def condensed(self) -> Components | None:
+        """One Gaussian with the moments of the weights under all points; None where they have no such form."""
+        part = type(self.parts[0]).pooled(self.parts, self.weights) if self.integrated else None
+        top = int(np.argmax(self.weights))
+        return None if part is None else replace(self, weights=np.ones(1), theta=self.theta[[top]], parts=(part,))
+
     def models(self, model: Any) -> tuple[Any, ...]:
         """The model at every point."""
         return tuple(model.moved(theta) for theta in self.theta)

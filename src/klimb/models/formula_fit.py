@@ -21,7 +21,7 @@ from klimb.models.components import Components, Latents
 from klimb.models.fit import Fit, numbers_of
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows
-from klimb.models.prediction import PredictionKind, checked_interval, columns_of
+from klimb.models.prediction import PredictionKind, checked_interval, columns_by_rows
 from klimb.models.tabulate import block_covariance, cut_rows, level_moments, level_name, linear_rows, mixture_rows
 from klimb.numerics.arrays import Array
 from klimb.report.records import CoefficientRow, EffectCurve, FitReport
@@ -32,9 +32,6 @@ from klimb.theta import RowKind
 
 if TYPE_CHECKING:
     from klimb.models.stan import StanProgram
-
-
-PREDICTED = 2**19  # rows times points of theta that are predicted together
 
 
 @final
@@ -255,14 +252,11 @@ class FormulaFit(Fit):
         tail = checked_interval(self.interval if interval is None else interval)
         frame = self._new_frame(new)
         prepared, rows = self._prepared(frame)
-        aux, models, full = self._aux(frame, rows) or {}, self.components.models(self.model), dict[str, Array]()
-        size = max(PREDICTED // len(models), 1)
-        for begin in range(0, max(prepared.n, 1), size):
-            some = slice(begin, begin + size)
-            f = self.components.under(models, prepared.some(some))
-            own = {name: values[some] for name, values in aux.items()} or None
-            for name, values in columns_of(f, kind, tail, self._levels, own).items():
-                full.setdefault(name, np.full(frame.n, np.nan))[rows[some]] = values
+        columns = columns_by_rows(self.components, self.model, prepared, kind, tail, self._levels,
+                                  self._aux(frame, rows), fitted=prepared is self.linear.rows)
+        full = {name: np.full(frame.n, np.nan) for name in columns}
+        for name, values in columns.items():
+            full[name][rows] = values
         return make_frame(full, frame)
 
     def _prepared(self, new: Any) -> tuple[LinearRows, Any]:

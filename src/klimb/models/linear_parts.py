@@ -39,7 +39,7 @@ class LinearRows:
     def n(self) -> int:
         return len(self.shift)
 
-    def some(self, rows: slice) -> LinearRows:
+    def some(self, rows: Any) -> LinearRows:
         """Some of the rows."""
         X = self.X[rows] if isinstance(self.X, np.ndarray) else self.X.dense_rows(rows)
         return replace(self, X=X, codes=self.codes[rows], values=self.values[rows], shift=self.shift[rows],

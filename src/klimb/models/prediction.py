@@ -10,7 +10,7 @@ from scipy.special import softmax
 
 from klimb.errors import InputError
 from klimb.likelihoods import LINKS
-from klimb.models.components import Latents
+from klimb.models.components import Components, Latents
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
 from klimb.numerics.lowdiscrepancy import normal_draws
@@ -24,6 +24,8 @@ SECANT_STEPS, SECANT_TOL = 15, 1e-6  # on the distribution function of y; the la
 CLASS_DRAWS = 256  # of f, for the interval of the chance of a class
 HEAVY = 0.01  # of the posterior's mass: where more of it leaves y without a mean, none is given
 MOST_DRAWS = 500  # of a sampler that the noise of y is averaged over
+TOGETHER = 2**19  # rows times points of theta that are predicted together
+SAMPLED, TELLING = 500, 1e-4  # rows that are asked, and differences of predictions that they notice, in sds
 NODES = {5: (0.0, 0.1), 10: (0.1, 0.5), 48: (0.5, np.inf)}  # of quadrature, for the sd of the mean of y, by sds of f
 
 
@@ -44,6 +46,35 @@ def columns_of(f: Latents, kind: PredictionKind, tail: float, levels: tuple[str,
     if kind == "response" or (kind == "all" and has_moments(sites[0])):
         columns |= _prefixed("y_" if kind == "all" else "", response_columns(some, sites, tail))
     return columns
+
+
+def columns_by_rows(components: Components, model: Any, prepared: Any, kind: PredictionKind, tail: float,
+                    levels: tuple[str, ...], aux: Any, *, fitted: bool) -> dict[str, Array]:
+    """The columns of prepared rows, some rows at a time.
+
+    For many rows of the fit one Gaussian with the moments of all points of theta stands for them, unless a sample of
+    the rows can tell: means and sds of f are the same then, quantiles as far as skewness and kurtosis do not show.
+    """
+
+    def columns(some: Any, parts: Components, models: Any) -> dict[str, Array]:
+        own = {name: values[some] for name, values in (aux or {}).items()}
+        return columns_of(parts.under(models, prepared.some(some)), kind, tail, levels, own or None)
+
+    n, many = prepared.n, len(components.weights) * prepared.n > TOGETHER
+    one = components.condensed() if fitted and many else None
+    if one is not None:
+        some = np.sort(np.random.default_rng(0).choice(n, SAMPLED, replace=False))
+        exact, few = (columns(some, parts, parts.models(model)) for parts in (components, one))
+        sd = exact.get("sd", np.zeros(SAMPLED))
+        if all((np.abs(exact[name] - few[name]) <= TELLING * sd).all() for name in exact):
+            components = one
+    models, found = components.models(model), dict[str, Array]()
+    size = max(TOGETHER // len(models), 1)
+    for begin in range(0, max(n, 1), size):
+        rows = slice(begin, begin + size)
+        for name, values in columns(rows, components, models).items():
+            found.setdefault(name, np.empty(n))[rows] = values
+    return found
 
 
 def _prefixed(prefix: str, columns: dict[str, Array]) -> dict[str, Array]:

@@ -60,9 +60,12 @@ class Column:
     def number(self) -> Array:
         """The values as float64, NaN where missing."""
         if self.kind == "number" or (self.kind == "flag" and self.values.dtype != object):
+            if self.values.dtype == np.float64 and self.missing is None:  # the caller's own numbers
+                out = self.values.view()
+                out.flags.writeable = False
+                return out
             out = self.values.astype(np.float64)
             if self.missing is not None:
-                out = out.copy() if out is self.values else out
                 out[self.missing] = np.nan
             return out
         if self.kind == "flag":
