@@ -73,6 +73,10 @@ class PrimalFactor(Factor):
         self._variances, smoothed = self._X.row_norms_squared(self._root, upper=self._upper, times=weights)
         return smoothed
 
+    def smooth_rows(self, rows: npt.NDArray[np.intp], B: Array) -> Array:
+        pulled = self._X.subset(rows).dense().T @ B
+        return self._X.times(self._root @ (self._root.T @ pulled))
+
     def energy(self, b: Array) -> float:
         half = self._root.T @ self._X.transpose_times(b)
         return float(half @ half)

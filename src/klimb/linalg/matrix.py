@@ -37,7 +37,7 @@ class DesignMatrix(ABC):
 
     @abstractmethod
     def times(self, vector: Array) -> Array:
-        """X vector."""
+        """X vector; or X times a few columns."""
 
     def transpose_times(self, vector: Array) -> Array:
         """X' vector."""
@@ -92,7 +92,7 @@ class BlockedDesign(DesignMatrix):
         """All rows in order, in contiguous blocks as `row_blocks` cuts them; a block is not to be written to."""
 
     def times(self, vector: Array) -> Array:
-        product = np.empty(self.shape[0])
+        product = np.empty((self.shape[0], *vector.shape[1:]))
         for rows, block in self.blocks():
             np.dot(block, vector, out=product[rows])
         return product

@@ -176,11 +176,10 @@ class CheckView:
     def score(self, columns: Array) -> ScoreTest:
         """The score test of columns at the rows, beside what the model has already."""
         q, rows = self.posterior, self.rows
-        X = np.zeros((len(q.a), columns.shape[1]))
-        X[rows] = columns
-        factor = q.factorised()
-        free = X - np.column_stack([factor.smooth(q.gamma * x) for x in X.T])
-        variance, plain = X.T @ (q.gamma[:, None] * free), X.T @ (np.abs(q.gamma)[:, None] * X)
+        gamma = q.gamma[rows, None]
+        free = -q.factorised().smooth_rows(rows, gamma * columns)
+        free[rows] += columns
+        variance, plain = columns.T @ (gamma * free[rows]), columns.T @ (np.abs(gamma) * columns)
         sizes, axes = np.linalg.eigh(plain)
         axes = axes[:, sizes > 1e-10 * max(float(sizes[-1]), 1e-300)]
         axes = axes / np.sqrt(np.einsum("ij,ij->j", axes, plain @ axes))
@@ -189,22 +188,23 @@ class CheckView:
         if not keep.any():
             return ScoreTest(0.0, 0, 0.0)
         axes = (axes @ turn)[:, keep] / np.sqrt(left[keep])
-        slopes = (q.a @ X) @ axes
+        slopes = (q.a[rows] @ columns) @ axes
         # Where rows pull more than their likelihood says, the slopes vary as much more.
-        own = (free @ axes) ** 2
-        counts = np.ones(len(q.a)) if self.fit.observed.weights is None else self._copies(len(q.a))
-        expected = np.abs(q.gamma) @ own
-        seen = (q.a**2 / counts / np.maximum(1.0 - np.clip(q.gamma * q.v / counts, 0.0, 0.99), 0.01)) @ own
+        expected, seen = self._pulls @ (free @ axes) ** 2
         statistic = float(np.sum(slopes**2 / np.maximum(seen / np.maximum(expected, 1e-300), 1.0)))
         share = min(statistic / self.n, 0.999)
         nats = -0.5 * np.log1p(-share) if self.fit.model.likelihood.scaled else 0.5 * share  # a free scale would shrink
         return ScoreTest(statistic, int(keep.sum()), float(nats) * self.fit.observed.total)
 
-    def _copies(self, size: int) -> Array:
-        """How often each site counts, those of weights' priors once."""
-        weights = self.fit.observed.weights
-        assert weights is not None
-        return np.concatenate([np.maximum(weights, 1e-12), np.ones(size - len(weights))])
+    @cached_property
+    def _pulls(self) -> Array:
+        """(2, sites): how much the likelihood says that the pull of each varies, and its square as it is seen."""
+        q, weights = self.posterior, self.fit.observed.weights
+        counts = np.ones(len(q.a))  # those of weights' priors count once
+        if weights is not None:
+            counts[: len(weights)] = np.maximum(weights, 1e-12)
+        free = np.maximum(1.0 - np.clip(q.gamma * q.v / counts, 0.0, 0.99), 0.01)
+        return np.array([np.abs(q.gamma), q.a**2 / counts / free])
 
     # -- covariates
 
