@@ -141,6 +141,7 @@ def infer(
         raise InputError("max_iter must not be negative", f"{max_iter}", "The default is 500.")
     problem = Problem(latent, site, y, start)
     state, status, history, notes = run(problem, step or _default_step(latent, site), tol, max_iter, callback)
+    problem.start = None  # of another fit, with all its matrices
     return Result(problem.posterior(state), state.bound, status, history, tuple(notes), problem, state.bound_error)
 
 

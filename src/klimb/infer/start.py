@@ -80,8 +80,13 @@ def start_at(latent: Latent, slope: Array, gamma: Array) -> Posterior:
 
     The loop reads a + gamma m and gamma of a start; its marginals are those under the prior it is used with.
     """
-    nothing = np.zeros_like(slope)
+    nothing = np.broadcast_to(0.0, slope.shape)
     return Posterior(latent, slope, gamma, nothing, nothing, 0.0)
+
+
+def sites_of_fit(posterior: Posterior, latent: Latent) -> Posterior:
+    """The sites of a fit alone, to start another from, without its matrices; ``latent`` is one that is kept anyway."""
+    return start_at(latent, posterior.a + posterior.gamma * posterior.m, posterior.gamma)
 
 
 def _coarse_state(problem: Problem, step: Step) -> State | None:

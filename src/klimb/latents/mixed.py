@@ -74,36 +74,37 @@ class MixedFactor(Factor):
         self.gamma = gamma
         self._latent = latent
         self._variances: Array | None = None
-        rows, Z, t = latent.rows, latent.Z, latent.t
+        rows, X, t = latent.rows, latent.shared, latent.t
         g = gamma[rows.order]
         k = t.shape[1]
-        self._gamma = g
         D = rows.sums((g[:, None] * t)[:, :, None] * t[:, None, :])
         D[:, np.arange(k), np.arange(k)] += 1.0
         self.D_inverse, log_det_levels = inverse_blocks(D)
-        C = np.stack([rows.sums((g * t[:, j])[:, None] * Z.values) for j in range(k)], axis=1)  # (L, k, B)
+        C = np.stack([rows.sums((g * t[:, j])[:, None] * X.values) for j in range(k)], axis=1)  # (L, k, B)
+        C = latent.whitened_rows(C)
         self.T = np.matmul(self.D_inverse, C)
-        B = Z.shape[1]
-        S = Z.weighted_gram(g) - C.reshape(-1, B).T @ self.T.reshape(-1, B)
+        B = C.shape[2]
+        S = latent.prior.whiten(X.weighted_gram(g)) - C.reshape(-1, B).T @ self.T.reshape(-1, B)
         S.flat[:: B + 1] += 1.0
         lower = cholesky(np.asfortranarray(0.5 * (S + S.T)))
         self.logdet = log_det_levels + log_det_from_cholesky(lower)
         self.root = triangular_inverse(lower).T  # S^-1 = root root'
+        self._to_root, self._pull = latent.prior.root_times(np.ascontiguousarray(self.root)), self.T @ self.root
 
-    def residual_rows(self, Z: Array, t: Array, level: npt.NDArray[np.intp]) -> Array:
-        """(z_i - T_l't_i)' root: what is left of whitened rows once their level's own coefficients are known."""
-        U = Z.copy()
+    def residual_rows(self, X: Array, t: Array, level: npt.NDArray[np.intp]) -> Array:
+        """(z_i - T_l't_i)' root, z_i whitened: what is left of rows once their level's own coefficients are known."""
+        U = X @ self._to_root
         for j in range(t.shape[1]):
-            U -= t[:, j, None] * self.T[level, j]
-        return np.asarray(U @ self.root)
+            U -= t[:, j, None] * self._pull[level, j]
+        return np.asarray(U)
 
     def variances(self) -> Array:
         if self._variances is None:
             latent = self._latent
             v = np.empty(latent.n_sites)
-            for block in row_blocks(latent.n_sites, 2 * latent.Z.shape[1]):
+            for block in row_blocks(latent.n_sites, 2 * latent.X.shape[1]):
                 t, level = latent.t[block], latent.rows.level[block]
-                rest = self.residual_rows(latent.Z.values[block], t, level)
+                rest = self.residual_rows(latent.X[block], t, level)
                 v[block] = np.einsum("ij,ij->i", rest, rest) + own_variances(t, self.D_inverse, level)
             self._variances = latent.rows.unsort(v)
         return self._variances
@@ -128,7 +129,7 @@ class MixedFactor(Factor):
         if latent.n_outputs > 1 and latent.n_sites > LARGEST_DENSE:  # Newton directions for coupled outputs ask for it
             return None
         level, t = latent.rows.level, latent.t
-        rest = self.residual_rows(latent.Z.values, t, level)
+        rest = self.residual_rows(latent.X, t, level)
         V = rest @ rest.T
         own = np.einsum("ij,ijk->ik", t, self.D_inverse[level])
         for begin, end in zip(latent.rows.starts, [*latent.rows.starts[1:], len(level)], strict=True):
@@ -191,13 +192,11 @@ class Mixed(Latent):
     def _build(self, rows: LevelRows, X: Array, values: Array, mean: Any, cov: Any, group_cov: Any,
                slack: Array) -> None:
         """From rows sorted by level (``slack`` in the original order)."""
-        self.rows, self.X, self.values = rows, X, values
+        self.rows, self.X, self.values, self.shared = rows, X, values, DenseDesign(X)
         self.n_sites, self.slack = len(X), slack
         k = values.shape[1]
         self.prior = WeightPrior(mean, cov, X.shape[1])
         self.group_root = group_root(group_cov, k)
-        self.Z = DenseDesign(X * self.prior.root if self.prior.root.ndim == 1 else X @ self.prior.root)
-        self.t = values @ self.group_root
         self.n_weights = X.shape[1] + rows.n_levels * k
         self.dense_size = X.shape[1]
         self.mean = rows.unsort(X @ self.prior.mean) if self.prior.mean.any() else np.zeros(self.n_sites)
@@ -211,20 +210,30 @@ class Mixed(Latent):
                    self.slack if slack is None else slack)
         return new
 
+    def whitened_rows(self, X: Array) -> Array:
+        """Rows over the shared columns in coordinates where the prior is standard."""
+        return np.asarray(X * self.prior.root if self.prior.root.ndim == 1 else X @ self.prior.root)
+
+    @cached_property
+    def t(self) -> Array:
+        """The values of levels in whitened coordinates."""
+        return np.asarray(self.values @ self.group_root)
+
     def pulled(self, b: Array) -> tuple[Array, Array]:
         """Z'b: the border's part and (L, k) for the levels."""
         sorted_b = b[self.rows.order]
-        return self.Z.transpose_times(sorted_b), self.rows.sums(self.t * sorted_b[:, None])
+        border = self.whitened_rows(self.shared.transpose_times(sorted_b))
+        return border, self.rows.sums(self.t * sorted_b[:, None])
 
     def pushed(self, border: Array, levels: Array) -> Array:
         """Z times weights in whitened coordinates."""
         own = np.einsum("ik,ik->i", self.t, levels[self.rows.level])
-        return self.rows.unsort(self.Z.times(border) + own)
+        return self.rows.unsort(self.shared.times(self.prior.root_times(border[:, None])[:, 0]) + own)
 
     @cached_property
     def prior_variances(self) -> Array:
-        Z = self.Z.values
-        return self.rows.unsort(np.einsum("ij,ij->i", Z, Z) + np.einsum("ij,ij->i", self.t, self.t))
+        shared = self.shared.row_norms_squared(self.prior.root)[0]
+        return self.rows.unsort(shared + np.einsum("ij,ij->i", self.t, self.t))
 
     def mvm(self, a: Array) -> Array:
         return self.pushed(*self.pulled(a))
@@ -298,7 +307,7 @@ class Mixed(Latent):
         levels = np.zeros((self.n_sites, self.rows.n_levels * k))
         for j in range(k):
             levels[np.arange(self.n_sites), self.rows.level * k + j] = self.t[:, j]
-        return self.rows.unsort(np.hstack([self.Z.values, levels]))
+        return self.rows.unsort(np.hstack([self.whitened_rows(self.X), levels]))
 
     def weight_mean(self, posterior: Posterior) -> Array:
         """w, then the coefficients of each level in turn."""
@@ -325,7 +334,7 @@ class Mixed(Latent):
     def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
         slack = np.sqrt(self.slack) * rng.standard_normal(self.n_sites)
         design = self._dense_design()
-        u, B = np.asarray(rng.standard_normal(design.shape[1])), self.Z.shape[1]
+        u, B = np.asarray(rng.standard_normal(design.shape[1])), self.prior.root.shape[-1]
         shared = self.prior.mean + self.prior.root_times(u[:B, None])[:, 0]
         levels = u[B:].reshape(self.rows.n_levels, -1) @ self.group_root.T
         return np.concatenate([shared, levels.ravel()]), self.mean + design @ u + slack

@@ -16,6 +16,7 @@ import numpy as np
 
 from klimb.errors import KlimbError
 from klimb.infer.result import Status
+from klimb.infer.start import sites_of_fit
 from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.components import Components, marginal_quantiles
@@ -168,7 +169,7 @@ class _Points:
             self._parts[place.tobytes()] = found.model.detach(found.result.posterior), found.result.status
         if len(self._starts) < ANCHORS:
             whitened = self._inverse @ (theta - peak.model.at)
-            self._starts.append((whitened, replace(found.result.posterior, factor=None)))
+            self._starts.append((whitened, sites_of_fit(found.result.posterior, peak.result.posterior.latent)))
         return plain + gain + float(self.coordinates.log_volume(place))
 
 

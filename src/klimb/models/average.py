@@ -16,6 +16,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from klimb.infer.result import Result, Status
+from klimb.infer.start import sites_of_fit
 from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.adaptive import FIRST, HIGHER, adaptively
@@ -260,7 +261,7 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
 def _sites_of(found: Evaluated, peak: Peak) -> Posterior:
     """The sites of a fit, to start another from, without its own matrices."""
     assert found.result is not None
-    return replace(found.result.posterior, latent=peak.result.posterior.latent, factor=None)
+    return sites_of_fit(found.result.posterior, peak.result.posterior.latent)
 
 
 def _between_nodes(peak: Peak, A: Array, spacing: float, values: dict[tuple[int, ...], float]) -> tuple[Array, Array]:

@@ -40,8 +40,7 @@ from klimb.numerics.dense import row_blocks
 from klimb.rows.scaling import Scaling
 from klimb.sites.base import Site
 from klimb.sites.stack import Stack
-from klimb.terms import base
-from klimb.terms.base import Coded, Moving, Nodes, Placed, Term, TermBlock, WeightsPrior
+from klimb.terms.base import UNSEEN, Coded, Dense, FeatureGradients, Moving, Nodes, Placed, Term, TermBlock, WeightsPrior
 from klimb.theta import Theta
 
 FEW_LEVELS = 64  # weights of all groups but the largest up to which they are dense columns like any other
@@ -95,8 +94,8 @@ class LinearModel(Model):
         assert self.inputs is not None
         design = self.inputs.design(X)
         n = design.shape[0]
-        codes, blocks = np.full(n, base.UNSEEN, dtype=np.intp), (Placed(),) * len(self.terms)
-        return LinearRows(design, codes, np.zeros((n, 0)), blocks, np.zeros(n))
+        codes = np.full(n, UNSEEN, dtype=np.intp)
+        return LinearRows(design, codes, np.zeros((n, 0)), (Placed(),) * len(self.terms), np.zeros(n))
 
     def shape(self) -> Shape:
         """The counts that costs follow from."""
@@ -157,21 +156,22 @@ class LinearModel(Model):
         """The columns of every term as rows of this model."""
         n = block_length(blocks)
         alone = [block.values for term, block in zip(self.terms, blocks, strict=True)  # who has all columns: no copy
-                 if isinstance(block, base.Dense) and term.size == self._dense_width]
+                 if isinstance(block, Dense) and term.size == self._dense_width]
         X, shift = alone[0] if alone else np.zeros((n, self._dense_width)), np.zeros(n)
-        codes, values, columns = np.full(n, base.UNSEEN, dtype=np.intp), np.zeros((n, 0)), list[Any]()
+        codes, values, columns = np.full(n, UNSEEN, dtype=np.intp), np.zeros((n, 0)), list[Any]()
         for number, (term, block, place) in enumerate(zip(self.terms, blocks, self.places, strict=True)):
             own = term.shift(block)
             if own is not None:
                 shift += own
             elif number == self.coded:
                 assert isinstance(block, Coded)
-                codes, values = block.codes, np.where((block.codes >= 0)[:, None], block.values, 0.0)
+                codes, seen = block.codes, (block.codes >= 0)[:, None]
+                values = block.values if seen.all() else np.where(seen, block.values, 0.0)
             elif number in self.sparse:
                 columns.append(term.columns_at(block, self.values[number]))
             elif isinstance(block, Coded):
                 X[:, place] = block.dense()
-            elif isinstance(block, base.Dense) and not alone:
+            elif isinstance(block, Dense) and not alone:
                 X[:, place] = block.values
         return LinearRows(X, codes, values, tuple(blocks), shift, side_by_side(columns) if columns else None)
 
@@ -259,8 +259,8 @@ class LinearModel(Model):
         """Whether N x N matrices are cheaper than D x D ones, and are sums that theta only scales."""
         n, width = self._rows().n, self.width
         plain = self.form == "Weights" and self.coded < 0 and self._featured[0] is self._rows().X and not self.densities
-        few = n < WIDE * width and not self._rows().stands_for
-        return plain and few and all(prior is None or prior.root is None for prior in self.priors())
+        plain = plain and n < WIDE * width and not self._rows().stands_for
+        return plain and all(prior is None or prior.root is None for prior in self.priors())
 
     @property
     def _grams(self) -> Grams:
@@ -313,8 +313,8 @@ class LinearModel(Model):
         return None if found is None else (replace(self, rows=found[0], kept={}), found[1])
 
     def explain(self) -> str:
-        few, n = self.kept.get("reduced"), self._rows().n
-        return f"{n:,} rows, reduced to {few:,} without loss (Gaussian noise)\n" * bool(few) + super().explain()
+        few, n = self.kept.get("reduced", 0), self._rows().n
+        return f"{n:,} rows, reduced to {few:,} without loss (Gaussian noise)\n" * (few > 0) + super().explain()
 
     # -- the gradient
 
@@ -340,7 +340,7 @@ class LinearModel(Model):
             block = self._rows().blocks[number]
             if isinstance(block, Moving):
                 learnt = q.moments(place).blocks(term.size) - np.eye(term.size)
-                found = base.FeatureGradients(self._feature_pieces(posterior, q, place), learnt)
+                found = FeatureGradients(self._feature_pieces(posterior, q, place), learnt)
                 self._pull(total, term, term.pull_features(block, values, found))
             else:
                 moments = q.moments(place)
@@ -397,7 +397,7 @@ class LinearModel(Model):
 
     def weight_rows(self, L: Array) -> Any:
         """Rows of a matrix over the weights of one field, in the form that its posterior takes."""
-        none, k = np.full(len(L), base.UNSEEN, dtype=np.intp), len(self.values[self.coded][0]) if self.coded >= 0 else 0
+        none, k = np.full(len(L), UNSEEN, dtype=np.intp), len(self.values[self.coded][0]) if self.coded >= 0 else 0
         if L.shape[1] > self.width and L[:, self.width :].any():
             raise InputError("functionals of a group's own weights are asked of its rows", "weights of levels",
                              "Use random_effects.")

@@ -14,7 +14,7 @@ import numpy as np
 
 from klimb.errors import InputError, KlimbError
 from klimb.infer.result import Result, Status
-from klimb.infer.start import start_at
+from klimb.infer.start import sites_of_fit, start_at
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
 from klimb.models.model import Listen, Model, Progress
@@ -57,6 +57,16 @@ class Evaluated:
 
 
 @final
+@dataclass(frozen=True, eq=False)
+class Best:
+    """The best theta so far, the sites of the fit there, and its objective."""
+
+    theta: Array
+    start: Posterior
+    objective: float
+
+
+@final
 class SitesNear:
     """Sites of earlier fits, from which those at another theta are foretold as an affine function of theta.
 
@@ -64,14 +74,19 @@ class SitesNear:
     """
 
     def __init__(self) -> None:
-        self._known: list[tuple[Array, Array, Array]] = []
+        self._known: list[tuple[Array, Any, Any]] = []  # sites in single precision: they only foretell
 
     def add(self, theta: Array, posterior: Posterior) -> None:
         """Remember a fit; the oldest are forgotten."""
-        if not posterior.spread or 2 * len(posterior.a) * REMEMBERED > MOST_REMEMBERED:
+        kept = min(REMEMBERED, 4 * len(theta) + 4)
+        if not posterior.spread or 2 * len(posterior.a) * kept > MOST_REMEMBERED:
             return
-        self._known.append((theta, posterior.a + posterior.gamma * posterior.m, posterior.gamma))
-        del self._known[:-REMEMBERED]
+        with np.errstate(over="ignore"):
+            sites = [np.asarray(values, dtype=np.float32)
+                     for values in (posterior.a + posterior.gamma * posterior.m, posterior.gamma)]
+        if all(np.isfinite(values).all() for values in sites):
+            self._known.append((theta, *sites))
+        del self._known[:-kept]
 
     def at(self, theta: Array) -> tuple[Array, Array] | None:
         """Slopes and gammas by the nearest fits; None where they do not surround theta well enough to say."""
@@ -88,9 +103,9 @@ class SitesNear:
         shares, _, rank, _ = np.linalg.lstsq(system, np.eye(d + 1)[0], rcond=1e-6)
         if rank < d + 1 or np.abs(shares).sum() > FARTHEST:
             return None
-        slope, gamma = (sum(share * self._known[k][part] for share, k in zip(shares, near, strict=True))
-                        for part in (1, 2))
-        least = 0.2 * self._known[int(near[0])][2]
+        slope, gamma = (sum(share * self._known[k][part].astype(np.float64)
+                            for share, k in zip(shares, near, strict=True)) for part in (1, 2))
+        least = 0.2 * self._known[int(near[0])][2].astype(np.float64)
         return np.asarray(slope), np.where(least > 0.0, np.maximum(gamma, least), gamma)
 
 
@@ -101,11 +116,12 @@ class Evaluator:
     def __init__(self, model: Model, data: Observed, *, listen: Listen | None = None, max_iter: int = 500,
                  start: Posterior | None = None, tol: float = USUAL_TOL) -> None:
         self.model, self.data, self.n_fits = model, data, 0
+        self._latent = None if start is None else start.latent
         self._finest = FIT_TOL * tol / USUAL_TOL if tol < USUAL_TOL else np.inf  # who asks for more digits gets them
         self._listen, self._max_iter, self._latest = listen, max_iter, start
         self._sites = SitesNear()
         self.path: list[float] = []  # the best objective after every fit of a climb
-        self.best: Evaluated | None = None
+        self.best: Best | None = None
 
     def __call__(self, theta: Array, *, start: Posterior | None = None, tol: float = FIT_TOL) -> Evaluated:
         """The fit at ``theta``."""
@@ -124,15 +140,20 @@ class Evaluator:
         value = result.bound + here.theta.log_density(here.at)
         found = Evaluated(here, result, value if np.isfinite(value) else -np.inf)
         if np.isfinite(value) and (self.best is None or value > self.best.objective):
-            self.best = found
+            self.best = Best(here.at, self._only_sites(result.posterior), value)
         return found
+
+    def _only_sites(self, posterior: Posterior) -> Posterior:
+        """What another fit starts from: of all fits so far one latent is kept, and no factor."""
+        self._latent = posterior.latent if self._latent is None else self._latent
+        return sites_of_fit(posterior, self._latent)
 
     def objective(self, theta: Array) -> tuple[float, Array]:
         """For a climb: the objective and its gradient."""
         found = self(theta)
         if found.result is None or not np.isfinite(found.objective):
             return -np.inf, np.zeros_like(theta)
-        self._latest = found.result.posterior
+        self._latest = self._only_sites(found.result.posterior)
         self.path.append(max(found.objective, self.path[-1]) if self.path else found.objective)
         self.tell("hyperparameters", len(self.path), 0, found.result.bound)
         return found.objective, self.gradient(found)
@@ -196,15 +217,16 @@ def _climbed(evaluate: Evaluator, begin: Array, tol: float, fit_tol: float, max_
         converged, gradient = found.converged, found.gradient
     except Stopped:
         stopped, converged, gradient = True, False, np.zeros_like(begin)
-    at = evaluate.best
-    if at is None or at.result is None:
+    best = evaluate.best
+    if best is None:
         raise InputError("some hyperparameters must give a finite bound", "none did", "Start at other values.")
-    result = at.model.infer(evaluate.data, start=at.result.posterior, tol=fit_tol)  # to the usual precision
-    free = ~(((at.model.at <= lower) & (gradient < 0)) | ((at.model.at >= upper) & (gradient > 0)))
+    model = evaluate.model.moved(best.theta)
+    result = model.infer(evaluate.data, start=best.start, tol=fit_tol)  # to the usual precision
+    free = ~(((model.at <= lower) & (gradient < 0)) | ((model.at >= upper) & (gradient > 0)))
     close = converged or bool(np.abs(gradient[free]).max(initial=0.0) <= 10 * tol)
     status = Status.STOPPED if stopped else result.status if close else (
         Status.MAX_ITER if evaluate.n_fits >= max_iter else Status.STALLED)
-    return Peak(at.model, result, result.bound + at.model.log_prior()[0], status, gradient, evaluate.n_fits + 1,
+    return Peak(model, result, result.bound + model.log_prior()[0], status, gradient, evaluate.n_fits + 1,
                 tuple(evaluate.path))
 
 
