@@ -54,7 +54,8 @@ def test_the_same_at_every_theta(formula, weights):
 def test_collinear_columns_of_condition_1e6():
     rng = np.random.default_rng(3)
     x = rng.standard_normal(N)
-    data = {"a": x, "b": x + 1e-6 * rng.standard_normal(N), "c": rng.standard_normal(N), "y": x + rng.standard_normal(N)}
+    data = {"a": x, "b": x + 1e-6 * rng.standard_normal(N), "c": rng.standard_normal(N),
+            "y": x + rng.standard_normal(N)}
     model, observed = built("y ~ a + b + c", data=data)
     few, few_data = model.reduced(observed)
     full, small = model.infer(observed, tol=1e-12), few.infer(few_data, tol=1e-12)
@@ -103,6 +104,6 @@ def test_noise_free_data_and_a_known_noise():
     data = {"x": DATA["x"], "y": 2.0 + 3.0 * DATA["x"]}
     fit = klimb.fit("y ~ x", data, family="gaussian(sigma=0.1)")
     model, observed = built("y ~ x", data=data)
-    few, few_data = model.reduced(observed)
+    _, few_data = model.reduced(observed)
     assert abs(few_data.y[-1]) < 1e-12
     assert np.allclose(fit.coefficients["mean"], [2.0, 3.0], atol=1e-3)

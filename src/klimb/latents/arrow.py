@@ -162,7 +162,7 @@ class ArrowWeights(WeightPosterior):
             cross += weight * (away[:, :, None] * (part.shared - shared) - part.pull @ part.root.T)
             between = away[:, :, None] * away[:, None]
             own += weight * (part.pull @ np.swapaxes(part.pull, 1, 2) + part.level_cov + between)
-        pull = -np.linalg.solve(root, cross.reshape(-1, len(shared)).T).T.reshape(cross.shape)
+        pull = np.asarray(-np.linalg.solve(root, cross.reshape(-1, len(shared)).T).T.reshape(cross.shape))
         return ArrowWeights(shared, root, level_mean, pull, own - pull @ np.swapaxes(pull, 1, 2))
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:

@@ -169,8 +169,8 @@ def pooled_root(means: Sequence[Array], roots: Sequence[Array], weights: Array) 
     mean = np.asarray(weights @ np.array(means))
     pieces = [np.sqrt(weight) * np.column_stack([root, own - mean])
               for weight, own, root in zip(weights, means, roots, strict=True)]
-    lower = np.linalg.qr(np.hstack(pieces)[::-1].T, mode="r").T
-    return mean, np.ascontiguousarray(lower[::-1, ::-1])
+    upper = np.asarray(np.linalg.qr(np.hstack(pieces)[::-1].T, mode="r"))
+    return mean, np.ascontiguousarray(upper.T[::-1, ::-1])
 
 
 def root_covariances(root: Array, rows: Index, columns: Index) -> Array:

@@ -261,8 +261,9 @@ class FormulaFit(Fit):
 
     def _prepared(self, new: Any) -> tuple[LinearRows, Any]:
         """The complete rows of a frame as rows of the model, and which rows those are."""
-        if new is self.frame and self.linear.rows is not None and self.n == new.n:  # the columns of the fit
-            return self.linear.rows, np.arange(self.n)
+        rows = self.linear.rows
+        if rows is not None and self.frame is not None and new is self.frame and rows.n == new.n:  # those of the fit
+            return rows, np.arange(rows.n)
         encoded = self.encoder.encode(new, missing="drop")
         return self.linear.arranged(encoded.blocks), encoded.rows
 

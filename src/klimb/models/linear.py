@@ -40,7 +40,8 @@ from klimb.numerics.dense import row_blocks
 from klimb.rows.scaling import Scaling
 from klimb.sites.base import Site
 from klimb.sites.stack import Stack
-from klimb.terms.base import UNSEEN, Coded, Dense, FeatureGradients, Moving, Nodes, Placed, Term, TermBlock, WeightsPrior
+from klimb.terms import base
+from klimb.terms.base import Coded, Moving, Nodes, Placed, Term, TermBlock, WeightsPrior
 from klimb.theta import Theta
 
 FEW_LEVELS = 64  # weights of all groups but the largest up to which they are dense columns like any other
@@ -94,7 +95,7 @@ class LinearModel(Model):
         assert self.inputs is not None
         design = self.inputs.design(X)
         n = design.shape[0]
-        codes = np.full(n, UNSEEN, dtype=np.intp)
+        codes = np.full(n, base.UNSEEN, dtype=np.intp)
         return LinearRows(design, codes, np.zeros((n, 0)), (Placed(),) * len(self.terms), np.zeros(n))
 
     def shape(self) -> Shape:
@@ -156,9 +157,9 @@ class LinearModel(Model):
         """The columns of every term as rows of this model."""
         n = block_length(blocks)
         alone = [block.values for term, block in zip(self.terms, blocks, strict=True)  # who has all columns: no copy
-                 if isinstance(block, Dense) and term.size == self._dense_width]
+                 if isinstance(block, base.Dense) and term.size == self._dense_width]
         X, shift = alone[0] if alone else np.zeros((n, self._dense_width)), np.zeros(n)
-        codes, values, columns = np.full(n, UNSEEN, dtype=np.intp), np.zeros((n, 0)), list[Any]()
+        codes, values, columns = np.full(n, base.UNSEEN, dtype=np.intp), np.zeros((n, 0)), list[Any]()
         for number, (term, block, place) in enumerate(zip(self.terms, blocks, self.places, strict=True)):
             own = term.shift(block)
             if own is not None:
@@ -171,7 +172,7 @@ class LinearModel(Model):
                 columns.append(term.columns_at(block, self.values[number]))
             elif isinstance(block, Coded):
                 X[:, place] = block.dense()
-            elif isinstance(block, Dense) and not alone:
+            elif isinstance(block, base.Dense) and not alone:
                 X[:, place] = block.values
         return LinearRows(X, codes, values, tuple(blocks), shift, side_by_side(columns) if columns else None)
 
@@ -304,8 +305,8 @@ class LinearModel(Model):
     def reduced(self, data: Observed) -> tuple[Self, Observed] | None:
         rows = self._rows()
         fixed = rows.sparse is None and not self.densities and self._featured[0] is rows.X
-        narrow = isinstance(self.design, BlockedDesign) or self.width <= NARROW
-        if not (fixed and narrow and self.form in ("Weights", "Mixed") and self.likelihood.by_squares(data)):
+        fixed = fixed and self.form in ("Weights", "Mixed") and self.likelihood.by_squares(data)
+        if not fixed or not (isinstance(self.design, BlockedDesign) or self.width <= NARROW):
             return None
         found = reduced_rows(rows, self.design, self._n_levels, data)
         if found is not None:
@@ -313,7 +314,7 @@ class LinearModel(Model):
         return None if found is None else (replace(self, rows=found[0], kept={}), found[1])
 
     def explain(self) -> str:
-        few, n = self.kept.get("reduced", 0), self._rows().n
+        few, n = int(self.kept.get("reduced", 0)), self._rows().n
         return f"{n:,} rows, reduced to {few:,} without loss (Gaussian noise)\n" * (few > 0) + super().explain()
 
     # -- the gradient
@@ -325,8 +326,7 @@ class LinearModel(Model):
             return total
         for part in posterior.latent.split(posterior):
             if self._by_gram:
-                latent: Any = part.latent
-                for term, slope in self._grams.slopes(latent.bound_gradient(part)):
+                for term, slope in self._grams.slopes(part.latent.bound_gradient(part)):  # type: ignore[attr-defined]
                     self._pull(total, term, (slope,))
             else:
                 self._add_field(total, part)
@@ -340,7 +340,7 @@ class LinearModel(Model):
             block = self._rows().blocks[number]
             if isinstance(block, Moving):
                 learnt = q.moments(place).blocks(term.size) - np.eye(term.size)
-                found = FeatureGradients(self._feature_pieces(posterior, q, place), learnt)
+                found = base.FeatureGradients(self._feature_pieces(posterior, q, place), learnt)
                 self._pull(total, term, term.pull_features(block, values, found))
             else:
                 moments = q.moments(place)
@@ -397,7 +397,7 @@ class LinearModel(Model):
 
     def weight_rows(self, L: Array) -> Any:
         """Rows of a matrix over the weights of one field, in the form that its posterior takes."""
-        none, k = np.full(len(L), UNSEEN, dtype=np.intp), len(self.values[self.coded][0]) if self.coded >= 0 else 0
+        none, k = np.full(len(L), base.UNSEEN, dtype=np.intp), len(self.values[self.coded][0]) if self.coded >= 0 else 0
         if L.shape[1] > self.width and L[:, self.width :].any():
             raise InputError("functionals of a group's own weights are asked of its rows", "weights of levels",
                              "Use random_effects.")

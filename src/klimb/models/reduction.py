@@ -92,7 +92,7 @@ class _Levels:
 
     def _sums(self, values: Array) -> Array:
         """By level."""
-        return np.bincount(self.codes, values, self.n_levels)
+        return np.asarray(np.bincount(self.codes, values, self.n_levels), dtype=np.float64)
 
     def projections(self, plain: Any) -> list[Array]:
         """basis'[X y] by level, (L k, B + 1): of the rows, and then of what that has left by rounding."""

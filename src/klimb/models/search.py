@@ -85,7 +85,7 @@ class SitesNear:
             sites = [np.asarray(values, dtype=np.float32)
                      for values in (posterior.a + posterior.gamma * posterior.m, posterior.gamma)]
         if all(np.isfinite(values).all() for values in sites):
-            self._known.append((theta, *sites))
+            self._known.append((theta, sites[0], sites[1]))
         del self._known[:-kept]
 
     def at(self, theta: Array) -> tuple[Array, Array] | None:

@@ -1,4 +1,4 @@
-"""Ranges, means and covariances of the columns of a block, weighted, in two passes that copy nothing."""
+"""Ranges, means, sds and correlations of the columns of a block, weighted, in two passes that copy nothing."""
 
 from __future__ import annotations
 
@@ -18,21 +18,18 @@ CLEARLY = 1e-6  # share of a column, and eigenvalue of the correlations, below w
 @final
 @dataclass(frozen=True, eq=False)
 class ColumnMoments:
-    """What priors and notes ask of columns: their least and largest entry, their mean, their covariance."""
+    """What priors and notes ask of columns: their least and largest entry, mean and sd, and how they are correlated."""
 
     low: Array
     high: Array
     mean: Array
-    covariance: Array  # (columns, columns); around the mean
+    sd: Array
+    correlation: Array  # (columns, columns); zero for columns that are constant
 
     @property
     def size(self) -> Array:
         """Largest absolute entry of every column."""
         return np.maximum(np.abs(self.low), np.abs(self.high))
-
-    @property
-    def sd(self) -> Array:
-        return np.sqrt(np.diagonal(self.covariance))
 
     @classmethod
     def of(cls, values: Any, shares: Array, made: Callable[[Array], Array] | None = None) -> ColumnMoments:
@@ -40,7 +37,7 @@ class ColumnMoments:
         n = len(shares)
         if not n:
             nothing = np.zeros(values.shape[1])
-            return cls(nothing, nothing, nothing, np.zeros((len(nothing), len(nothing))))
+            return cls(nothing, nothing, nothing, nothing, np.zeros((len(nothing), len(nothing))))
         blocks = list(row_blocks(n, max(values.shape[1], 1)))
 
         def part(rows: slice) -> Array:
@@ -58,7 +55,9 @@ class ColumnMoments:
         unit = np.where(high > low, np.maximum(np.abs(high - mean), np.abs(low - mean)), 1.0)
         root = np.sqrt(shares)[:, None]
         squares = gram((root[rows] * ((part(rows) - mean) / unit) for rows in blocks), len(mean))
-        return cls(low, high, mean, squares * np.outer(unit, unit))
+        size = np.sqrt(np.diagonal(squares))
+        scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0.0)
+        return cls(low, high, mean, unit * size, squares * np.outer(scale, scale))
 
     @property
     def apart(self) -> bool:
@@ -66,5 +65,4 @@ class ColumnMoments:
         varies = self.high > self.low
         if (~varies).sum() > 1 or (self.size == 0.0).any() or (self.sd[varies] <= CLEARLY * self.size[varies]).any():
             return False
-        scaled = self.covariance[np.ix_(varies, varies)] / np.outer(self.sd[varies], self.sd[varies])
-        return bool(np.isfinite(scaled).all()) and bool(np.linalg.eigvalsh(scaled).min(initial=1.0) > CLEARLY)
+        return bool(np.linalg.eigvalsh(self.correlation[np.ix_(varies, varies)]).min(initial=1.0) > CLEARLY)

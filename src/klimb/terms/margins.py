@@ -78,7 +78,7 @@ def _largest(X: Array, U: Array, moments: ColumnMoments) -> Array:
     constant = moments.low == moments.high
     if not mixed[~constant].any():
         step = moments.low[constant] @ mixed[constant]
-        return np.maximum(np.abs(moments.low + step), np.abs(moments.high + step))
+        return np.asarray(np.maximum(np.abs(moments.low + step), np.abs(moments.high + step)))
     found = np.zeros(len(U))
     for rows in row_blocks(*X.shape):
         np.maximum(found, np.abs(X[rows] @ U).max(axis=0), out=found)
