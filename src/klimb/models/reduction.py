@@ -11,7 +11,7 @@ one datum that counts as often as all rows which have gone, it has their share o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -71,6 +71,7 @@ def _tall_blocks(n: int, width: int) -> Iterator[slice]:
     yield from row_blocks(n, max(width // TALL, 1))
 
 
+@final
 class _Levels:
     """Orthonormal bases of the columns of every level: ``basis`` (n, k), Z = basis R in each."""
 
