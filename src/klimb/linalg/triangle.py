@@ -10,6 +10,7 @@ import numpy as np
 from klimb.errors import NotPositiveDefiniteError
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, triangular_inverse
+from klimb.numerics.lazy import blas
 
 Blocks: TypeAlias = Callable[[], Iterable[Array]]  # all rows, whenever they are asked for
 EVEN, STEEP = 30.0, 1e6  # condition of scaled columns up to which one Gram matrix does, and up to which two do
@@ -19,14 +20,12 @@ STACKED = 1 << 20  # entries of the rows that are factorised together, at least
 
 def gram(blocks: Iterable[Array], width: int) -> Array:
     """A'A, the sum over blocks of rows."""
-    from scipy.linalg.blas import dsyrk
-
     total = np.zeros((width, width), order="F")
     if not width:
         return total
     with np.errstate(over="ignore", invalid="ignore"):
         for block in blocks:
-            total = dsyrk(1.0, np.ascontiguousarray(block).T, beta=1.0, c=total, lower=1, overwrite_c=1)
+            total = blas.dsyrk(1.0, np.ascontiguousarray(block).T, beta=1.0, c=total, lower=1, overwrite_c=1)
         full = total + total.T
     full.flat[:: width + 1] *= 0.5
     return np.asarray(full)

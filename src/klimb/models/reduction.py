@@ -21,6 +21,7 @@ from klimb.linalg.triangle import triangle
 from klimb.models.linear_parts import LinearRows
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
+from klimb.numerics.lazy import scipy_sparse
 from klimb.terms.base import UNSEEN, Placed
 
 WORTHWHILE = 0.5  # rows afterwards over rows before, at most
@@ -97,16 +98,14 @@ class _Levels:
 
     def projections(self, plain: Any) -> list[Array]:
         """basis'[X y] by level, (L k, B + 1): of the rows, and then of what that has left by rounding."""
-        from scipy.sparse import csr_array
-
         steps: list[Array] = []
         for _ in range(2):
             total: Any = 0.0
             for block, part in plain():
                 rest, count = self.without(steps, block, part), block.stop - block.start
-                columns = self.codes[block, None] * self.k + np.arange(self.k)
-                spread = csr_array((self.basis[block].ravel(), columns.ravel(), self.k * np.arange(count + 1)),
-                                   shape=(count, self.n_levels * self.k))
+                columns, starts = self.codes[block, None] * self.k + np.arange(self.k), self.k * np.arange(count + 1)
+                spread = scipy_sparse.csr_array((self.basis[block].ravel(), columns.ravel(), starts),
+                                                shape=(count, self.n_levels * self.k))
                 total = total + spread.T @ rest
             steps.append(np.asarray(total))
         return steps
