@@ -174,7 +174,7 @@ def fit_json(fit: Any) -> dict[str, Any]:
     from klimb.models.reporting import family_words
     from klimb.report.records import to_json
 
-    loo, trust = fit.loo(), fit.trust_summary
+    loo, trust = None if fit.by_sums else fit.loo(), fit.trust_summary
     return {
         "schema": "klimb.fit/1",
         "klimb": klimb.__version__,
@@ -182,6 +182,7 @@ def fit_json(fit: Any) -> dict[str, Any]:
         "family": family_words(fit),
         "interval": fit.interval,
         "rows": fit.n,
+        "cells": None if fit.observed.copies is None else fit.observed.n,
         "dropped": fit.observed.dropped,
         "coefficients": to_json(fit.coefficient_rows()),
         "parameters": to_json(fit.parameter_rows()),
@@ -190,7 +191,7 @@ def fit_json(fit: Any) -> dict[str, Any]:
         "converged": fit.converged,
         "status": fit.status.name.lower(),
         "advice": fit.status.advice,
-        "loo": to_json({"elpd": loo.elpd, "se": loo.se, "failed": loo.failed}),
+        "loo": None if loo is None else to_json({"elpd": loo.elpd, "se": loo.se, "failed": loo.failed}),
         "trust": to_json({"verdict": trust.verdict, "number": trust.number, "measures": trust.headline,
                           "advice": trust.advice}),
         "checks": fit.checks.to_dict(),

@@ -69,6 +69,8 @@ class Observed:
     dropped: int = 0  # rows of that table that were left out
     name: str = "y"
     merged: Merged | None = None  # where rows of the table that are equal became one datum
+    copies: Array | None = None  # of data that are cells: how many rows of the table each stands for
+    summed: bool = False  # whether y stands for the responses of a cell, whose sums it has
 
     @property
     def n(self) -> int:
@@ -78,6 +80,11 @@ class Observed:
     def total(self) -> float:
         """How many data there are, copies counted."""
         return float(self.n if self.weights is None else self.weights.sum())
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the table that were used."""
+        return self.n if self.copies is None else round(float(self.copies.sum()))
 
     @property
     def shares(self) -> Array:
@@ -93,7 +100,7 @@ class Observed:
     def take(self, rows: Any) -> Observed:
         """Some of the data."""
         optional: dict[str, Any] = {name: None if value is None else value[rows]
-                                    for name, value in (("weights", self.weights), ("offset", self.offset))}
+                                    for name, value in (("weights", self.weights), ("offset", self.offset), ("copies", self.copies))}
         return replace(self, y=self.y[rows], aux={name: value[rows] for name, value in self.aux.items()},
                        rows=self.places[rows], **optional)
 

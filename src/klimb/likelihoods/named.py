@@ -15,6 +15,7 @@ from klimb.likelihoods.data import Observed
 from klimb.numerics.arrays import Array
 from klimb.priors import Dirichlet, Exponential, LogNormal
 from klimb.priors import Gamma as GammaPrior
+from klimb.rows.cells import BOTH_LOGS, MEAN, MEAN_AND_LOG, MEAN_AND_VARIANCE
 from klimb.sites.base import Site
 from klimb.theta import Cutpoints
 
@@ -46,6 +47,7 @@ class Gaussian(Likelihood):
     links: ClassVar = {"identity": sites.Gaussian}
     densities: ClassVar = {"identity": "normal_lpdf(y{n} | f{n}, sigma)"}
     censorable = squares = True
+    cell_sums = MEAN_AND_VARIANCE
     site_parameters = (replace(_SCALE, name="sigma"),)
 
 
@@ -180,6 +182,7 @@ class Gamma(PositiveMean):
     links: ClassVar = {"log": sites.Gamma}
     densities: ClassVar = {"log": "gamma_lpdf(y{n} | shape, shape * exp(-f{n}))"}
     censorable = True
+    cell_sums = MEAN_AND_LOG
     site_parameters = (_dispersion("shape"),)
 
 
@@ -194,6 +197,7 @@ class ExponentialTimes(PositiveMean):
     densities: ClassVar = {"log": "exponential_lpdf(y{n} | exp(-f{n}))",
                            "minus log": "exponential_lpdf(y{n} | exp(f{n}))"}
     censorable = True
+    cell_sums = MEAN
 
 
 @register
@@ -237,6 +241,7 @@ class Beta(Likelihood):
     name, about, response = "beta", "proportions strictly between 0 and 1", "unit"
     links: ClassVar = {"logit": sites.Beta}
     densities: ClassVar = {"logit": "beta_proportion_lpdf(y{n} | inv_logit(f{n}), precision)"}
+    cell_sums = BOTH_LOGS
     site_parameters = (_dispersion("precision"),)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, no_column
+from klimb.formula import Formula, parse
 from klimb.formula.factors import INTERCEPT
+from klimb.formula.nodes import Name
 from klimb.likelihoods import Choices, Likelihood, Observed, likelihood, named_site
 from klimb.models.formula_fit import FormulaFit
 from klimb.models.linear import LinearModel
@@ -19,25 +21,30 @@ from klimb.models.prediction import checked_interval
 from klimb.models.progress import reporter
 from klimb.models.solution import solve
 from klimb.numerics.arrays import Array, as_float
-from klimb.rows.frames import Frame, read_frame
+from klimb.rows.cells import rounded
+from klimb.rows.frames import Frame
+from klimb.rows.gather import OWN_WEIGHTS, Wanted, gather
+from klimb.rows.scans import Scan, as_table
 from klimb.sites.base import Site
 from klimb.terms.base import Context
-from klimb.terms.encoder import Encoded, Encoder, encode
+from klimb.terms.encoder import Encoded, Encoder, encode, needed
 
 
 def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None = None,
         priors: Mapping[str, Any] | None = None, hyper: HyperMode = "auto", weights: Any = None,
         missing: str = "drop", interval: float = 0.9, tol: float = 1e-6,
         progress: bool | None = None, graphs: Mapping[str, Any] | None = None,
-        matrices: Mapping[str, Any] | None = None, meshes: Mapping[str, Any] | None = None) -> FormulaFit:
+        matrices: Mapping[str, Any] | None = None, meshes: Mapping[str, Any] | None = None,
+        cells: bool | Sequence[str] | None = None, round: Mapping[str, int] | None = None) -> FormulaFit:
     """Fit a Bayesian model by formula.
 
     Parameters
     ----------
     formula : str
         Such as ``"y ~ x + z + (1 | g)"``: see docs/formula.md.
-    data : data frame or dict of columns
-        pandas, polars, pyarrow, or a dict of arrays.
+    data : data frame, dict of columns, path or lazy frame
+        pandas, polars, pyarrow, or a dict of arrays; rows that need not fit in memory: a path, a folder or a glob of
+        Parquet or CSV files, a lazy frame (polars, DuckDB, Ibis, Spark, Dask), an iterator of Arrow batches.
     family : str, dict, klimb.sites.Site or callable
         ``"gaussian"``, ``"bernoulli"``, ``"poisson"``, ...; ``"student_t(df=4)"`` holds a parameter; a function is the
         log density of y given f, ``lambda y, f: -abs(y - f)``.
@@ -62,6 +69,12 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
         Whether to show progress on stderr; by default where that is a terminal and the work takes over a second.
     graphs, matrices, meshes : dict
         What terms name: ``"y ~ bym2(region, graph=G)"`` with ``graphs={"G": edges}``; see docs/structured.md.
+    cells : bool or names of columns
+        Whether rows that are equal in all that the formula names are counted and fitted as one: by default where the
+        data are not in memory, or where it pays. Names are columns whose cells are kept apart as well, so that fits can
+        be compared. See docs/big-data.md.
+    round : dict
+        Digits that numeric columns are rounded to, by name: ``{"age": 0}`` makes fewer cells.
 
     Returns
     -------
@@ -80,13 +93,28 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     """
     checked_interval(interval)
     resolved = named_site(family) if isinstance(family, Site) else likelihood(family, link)
-    frame = read_frame(data)
-    objects = {**(graphs or {}), **(matrices or {}), **(meshes or {})}
-    encoder, encoded = encode(formula, frame, missing=missing, weights=_row_weights(weights, frame), objects=objects)
-    if encoded.left is None:
+    parsed = parse(formula)
+    if parsed.response is None:
         raise InputError("a fit needs a response on the left of ~", repr(formula), "Write y ~ ..., say.")
-    alike = collinear_notes(encoded, encoder)
-    model, encoder, observed, printed = build(encoder, encoded, resolved, priors)
+    table = as_table(data)
+    frame = _gathered(parsed, table, resolved, weights, cells, round)
+    objects = {**(graphs or {}), **(matrices or {}), **(meshes or {})}
+
+    def built(frame: Frame, weights: Any
+              ) -> tuple[Encoded, list[str], LinearModel, Encoder, Observed, dict[str, str]]:
+        encoder, encoded = encode(parsed, frame, missing=missing, weights=_row_weights(weights, frame), objects=objects)
+        alike = collinear_notes(encoded, encoder)  # of the columns before they are settled in place
+        return encoded, alike, *build(encoder, encoded, resolved, priors)
+
+    try:
+        encoded, alike, model, encoder, observed, printed = built(
+            frame, OWN_WEIGHTS if OWN_WEIGHTS in frame.columns else weights)
+    except InputError:
+        if frame.whole is not None:
+            built(rounded(frame.whole, round or {}), weights)  # which says the same of the caller's own rows
+        raise
+    if frame.copies is not None:
+        observed = replace(observed, copies=frame.copies[observed.places], summed=frame.summed)
     notes = data_notes(encoder, encoded, observed, model.likelihood, frame, alike)
     with reporter(progress) as listen:
         solution = solve(model, observed, hyper=hyper, tol=tol, listen=listen)
@@ -115,6 +143,22 @@ def build(encoder: Encoder, encoded: Encoded, family: Likelihood,
     return LinearModel.of(terms, family, blocks), encoder.with_terms(terms), observed, choices.printed
 
 
+def _gathered(formula: Formula, table: Frame | Scan, family: Likelihood, weights: Any,
+              cells: bool | Sequence[str] | None, digits: Mapping[str, int] | None) -> Frame:
+    """The rows that are fitted, or their cells, with the columns that the formula names."""
+    _, targets, predictors = needed(formula, table.columns)
+    more = [cells] if isinstance(cells, str) else [] if cells is None or isinstance(cells, bool) else list(cells)
+    named = [weights] if isinstance(weights, str) else []
+    for name in (*named, *more):
+        if name not in table.columns:
+            raise no_column(name, table.columns)
+    summed = isinstance(formula.response, Name) and targets[0] not in predictors
+    wanted = Wanted(tuple(dict.fromkeys([*targets, *predictors, *named, *more])), targets[0],
+                    family.cell_sums if summed else None, True if more else cells, digits or {})
+    given = None if weights is None or named else as_float(weights, "weights", ndim=1)
+    return gather(table, wanted, given)
+
+
 def _shift(encoder: Encoder, encoded: Encoded) -> Array | None:
     """All offsets together; None where there are none."""
     parts = [own for term, block in zip(encoder.terms, encoded.blocks, strict=True)
@@ -124,7 +168,7 @@ def _shift(encoder: Encoder, encoded: Encoded) -> Array | None:
 
 def _row_weights(weights: Any, frame: Frame) -> Array | None:
     if weights is None:
-        return None
+        return frame.copies
     values = frame.column(weights) if isinstance(weights, str) else weights
     array = as_float(values, "weights", ndim=1)
     if len(array) != frame.n:
@@ -134,4 +178,4 @@ def _row_weights(weights: Any, frame: Frame) -> Array | None:
         raise InputError("weights must not be negative", f"{array[i]:g} at row {i}", "0 leaves a row out.")
     if not array.any():
         raise InputError("some weight must be positive", "none", "Rows with weight 0 are left out.")
-    return array
+    return array if frame.copies is None else array * frame.copies

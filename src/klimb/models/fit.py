@@ -94,8 +94,8 @@ class Fit:
 
     @property
     def n(self) -> int:
-        """Rows used."""
-        return self.observed.n
+        """Rows used; of a fit by cells, those that the cells stand for."""
+        return self.observed.n_rows
 
     @property
     def family(self) -> str:
@@ -213,6 +213,9 @@ class Fit:
     @cached_property
     def data_loo(self) -> LeaveOneOut:
         """Leave-one-out predictions of the data as they were fitted: rows of the caller that are equal may be one."""
+        if self.by_sums:
+            raise InputError("leaving rows out needs each response", "the sums of cells",
+                             "Fit with cells=False, or a sample of the rows, to check the model and to compare it.")
         return leave_one_out(self.model, self.uncorrected.components, self.observed)  # cavities are those of q
 
     @cached_property
@@ -221,6 +224,11 @@ class Fit:
             return self.kept_loo
         merged = self.observed.merged
         return self.data_loo if merged is None else self.data_loo.of_rows(merged.inverse, merged.weights)
+
+    @property
+    def by_sums(self) -> bool:
+        """Whether responses were summed up by cells: the posterior is that of the rows, but no row can be left out."""
+        return self.data is not None and self.data.summed
 
     def loo(self) -> LeaveOneOut:
         """Leave-one-out predictive densities, without fitting again."""
@@ -307,7 +315,7 @@ class Fit:
 
     def _for_file(self) -> Self:
         """With what cannot be computed again without the data."""
-        loo = self.loo().resolved() if self.data is not None else self.kept_loo
+        loo = self.loo().resolved() if self.data is not None and not self.by_sums else self.kept_loo
         return replace(self, components=self._spread, kept_loo=loo, kept_trust=self.trust_summary,
                        kept_checks=self.checks)
 

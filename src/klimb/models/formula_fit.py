@@ -61,6 +61,15 @@ class FormulaFit(Fit):
         return self.priors
 
     @property
+    def cells(self) -> Any:
+        """Rows that differ, and how many there are of each, ``rows``: a frame. None for a fit by rows, or from a file.
+        """
+        if self.frame is None or self.frame.copies is None:
+            return None
+        columns = {name: self.frame.column(name) for name in self.frame.columns}
+        return make_frame({**columns, "rows": self.frame.copies}, self.frame)
+
+    @property
     def linear(self) -> LinearModel:
         """The model, which is linear in its weights."""
         assert isinstance(self.model, LinearModel)
@@ -416,7 +425,10 @@ class FormulaFit(Fit):
             return read_frame(new)
         if self.frame is None:
             raise InputError("a fit from a file does not hold its data", "no data", "Pass the frame to predict for.")
-        return self.frame
+        if self.frame.copies is not None and self.frame.whole is None:
+            raise InputError("the rows of this fit are not in memory", "no data to predict for",
+                             "Pass a frame; fit.cells has the rows that differ.")
+        return self.frame.whole or self.frame
 
     def _aux(self, frame: Frame, rows: Any) -> dict[str, Array] | None:
         """Trials at the rows, where the likelihood has them and the frame too."""

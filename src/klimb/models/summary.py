@@ -27,7 +27,9 @@ def _model(fit: Fit) -> str:
         levels, dropped = fit.data.levels, fit.data.dropped
         if fit.model.likelihood.response == "binary" and len(levels) == 2:
             lines[1] += f"; P({visible(levels[1])})"
-        rows = f"{fit.n} rows" + (f", {dropped} dropped for missing values" if dropped else "")
+        cells = "" if fit.data.copies is None else f", {fit.data.n:,} {'sums of ' if fit.by_sums else ''}cells"
+        rows = f"{fit.n:{',' if cells else ''}} rows{cells}" + (
+            f", {dropped} dropped for missing values" if dropped else "")
         lines.append("; ".join([rows, *(visible(words) for words in fit.sizes())]))
     return "\n".join(lines)
 
@@ -51,7 +53,7 @@ def _priors(fit: Fit) -> str:
 
 def _quality(fit: Fit) -> str:
     line = f"evidence lower bound (ELBO) {plain(fit.bound, 6)}"
-    if fit.data is not None or fit.kept_loo is not None:
+    if (fit.data is not None and not fit.by_sums) or fit.kept_loo is not None:
         loo = fit.loo()
         if np.isfinite(loo.elpd):
             line += f"; leave-one-out {plain(loo.elpd, 6)} (se {plain(loo.se, 2)})"

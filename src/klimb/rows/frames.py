@@ -7,13 +7,14 @@ record array of numpy. narwhals is imported only where the data is none of the l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError, listed, no_column
+from klimb.numerics.arrays import Array
 from klimb.rows.columns import Column, number_label, read_column, read_objects
 
 
@@ -32,6 +33,9 @@ class Frame:
     columns: tuple[str, ...]
     n: int
     _read: Callable[[str], Column]
+    copies: Array | None = None  # of a frame of cells: how many rows of the caller's each row stands for
+    summed: bool = False  # whether responses stand for those of their cell: they have its sums
+    whole: Frame | None = None  # of a frame of cells: the caller's rows, where they are in memory
     _cache: dict[str, Column] = field(default_factory=dict)
 
     def read(self, name: str) -> Column:
@@ -45,6 +49,19 @@ class Frame:
     def column(self, name: str) -> npt.NDArray[Any]:
         """A column as a plain array: numbers, booleans, or objects (text) with None where missing."""
         return self.read(name).plain()
+
+    def total(self, rows: npt.NDArray[np.intp]) -> int:
+        """How many rows of the caller's these rows are."""
+        return len(rows) if self.copies is None else round(float(self.copies[rows].sum()))
+
+    def taken(self, rows: npt.NDArray[np.intp], names: Sequence[str]) -> Frame:
+        """Some rows of some columns; a row may be taken twice."""
+        def read(name: str) -> Column:
+            column = self.read(name)
+            missing = None if column.missing is None else column.missing[rows]
+            return replace(column, values=column.values[rows], missing=missing)
+
+        return Frame(self.native, self.kind, tuple(names), len(rows), read)
 
 
 def read_frame(data: Any) -> Frame:

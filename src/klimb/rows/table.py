@@ -131,4 +131,4 @@ def complete_rows(frame: Frame, names: list[str], missing: str, *, learning: boo
                          + "; ".join(holes), "Fill values in, or leave the column with most gaps out of the formula.")
     waiting = np.flatnonzero(waits & lost)
     source = Source(frame, kept, None if weights is None else weights[kept], waiting=waiting if len(waiting) else None)
-    return source, int(lost.sum()) - len(waiting)
+    return source, frame.total(np.flatnonzero(lost)) - frame.total(waiting)

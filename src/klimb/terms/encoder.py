@@ -6,7 +6,7 @@ points, ...) and makes the same columns of new frames.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, final
 
@@ -87,7 +87,7 @@ class Encoder:
             left = Left(self.response.name, self.response.encode(source), self.response.levels, source.rows,
                         self.response.status(source))
         return Encoded(tuple(term.block(source) for term in self.terms), left, source.rows, dropped, source.weights,
-                       0 if source.waiting is None else len(source.waiting))
+                       0 if source.waiting is None else source.frame.total(source.waiting))
 
     @property
     def predictors(self) -> tuple[str, ...]:
@@ -119,16 +119,20 @@ def encode(formula: str | Formula, frame: Any, *, missing: str = "drop", weights
     >>> encoded.blocks[1].codes
     array([0, 1, 0, 1])
     """
-    formula = parse(formula) if isinstance(formula, str) else formula
-    text, frame = formula.text, read_frame(frame)
-    parts = expand(formula, frame.columns)
-    nodes: list[Node] = [*(f for term in parts.fixed for f in term), *parts.nodes()]
-    predictors = tuple(dict.fromkeys(name.name for node in nodes for name in used_columns(node, text)))
-    targets = [name.name for name in used_columns(formula.response, text)]
+    formula, frame = parse(formula) if isinstance(formula, str) else formula, read_frame(frame)
+    parts, targets, predictors = needed(formula, frame.columns)
     source, dropped = complete_rows(frame, [*targets, *predictors], missing, learning=True, weights=weights,
                                     targets=targets)
     encoder = _learn(formula, parts, replace(source, objects=objects or {}), predictors, missing)
     return encoder, encoder.blocks(source, dropped, response=True)
+
+
+def needed(formula: Formula, columns: Sequence[str]) -> tuple[Parts, list[str], tuple[str, ...]]:
+    """The terms of a formula for data with these columns, and the columns that its left and its right side use."""
+    parts = expand(formula, columns)
+    nodes: list[Node] = [*(f for term in parts.fixed for f in term), *parts.nodes()]
+    predictors = tuple(dict.fromkeys(name.name for node in nodes for name in used_columns(node, formula.text)))
+    return parts, [name.name for name in used_columns(formula.response, formula.text)], predictors
 
 
 def _learn(formula: Formula, parts: Parts, source: Source, predictors: tuple[str, ...], missing: str) -> Encoder:

@@ -1,0 +1,126 @@
+"""Which rows a fit sees: the caller's, or cells of them where that pays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import numpy as np
+
+from klimb.errors import InputError, no_column
+from klimb.numerics.arrays import Array
+from klimb.rows.cells import CellKeys, CellSums, cell_codes, count_rows, rounded
+from klimb.rows.columns import read_column
+from klimb.rows.frames import Frame, read_frame
+from klimb.rows.scans import Scan
+
+LEAST = 50_000  # rows from which cells are looked for, and up to which rows are read into memory as they are
+SHARE = 0.2  # cells per row up to which they pay
+MOST_ROWS = 2_000_000  # that are read into memory where cells do not pay
+SAMPLE = 10_000  # rows that are looked at first
+SEED = 20260103
+OWN_WEIGHTS = "_klimb_weights"  # the column of weights that are given as an array
+
+
+@final
+@dataclass(frozen=True)
+class Wanted:
+    """What a fit needs of a table: names of columns, digits that some are rounded to, and how y may be summed up.
+
+    ``cells`` is None (where it pays), False, or True; ``sums`` is what the family needs of ``response``, None where that
+    is all of it.
+    """
+
+    names: tuple[str, ...]
+    response: str = ""
+    sums: CellSums | None = None
+    cells: bool | None = None
+    digits: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, digits in self.digits.items():
+            if name not in self.names:
+                raise no_column(name, self.names, "round= needs names of columns that the formula uses")
+            if isinstance(digits, bool) or not isinstance(digits, (int, np.integer)) or abs(digits) > 300:
+                raise InputError("round= needs a whole number of digits", f"{digits!r} for {name!r}",
+                                 'Write round={"x": 1} for tenths, -2 for hundreds.')
+
+    def keys(self, sums: CellSums | None) -> CellKeys:
+        names = {*self.names} - ({self.response} if sums is not None else set())
+        return CellKeys(tuple(sorted(names)), self.digits, self.response if sums is not None else None, sums)
+
+
+def gather(table: Frame | Scan, wanted: Wanted, weights: Array | None = None) -> Frame:
+    """The rows of a table, or its cells: a frame of which ``copies`` says how many rows each row stands for.
+
+    Weights that are given as an array are one more column, `OWN_WEIGHTS`, of cells.
+
+    >>> frame = read_frame({"y": [0, 1, 1, 1], "g": ["a", "a", "b", "b"]})
+    >>> cells = gather(frame, Wanted(("y", "g"), "y", cells=True))
+    >>> cells.column("g").tolist(), cells.column("y").tolist(), cells.copies.tolist()
+    (['a', 'a', 'b'], [0, 1, 1], [1.0, 1.0, 2.0])
+    """
+    found = _of_scan(table, wanted, weights) if isinstance(table, Scan) else _of_frame(table, wanted, weights)
+    if found.copies is None:
+        return found
+    kept = {*wanted.names, *([OWN_WEIGHTS] if weights is not None else [])}
+    return replace(found, columns=(*(name for name in table.columns if name in kept), *(kept - {*table.columns})))
+
+
+def _of_frame(frame: Frame, wanted: Wanted, weights: Array | None) -> Frame:
+    if wanted.cells is False or not frame.n:
+        return rounded(frame, wanted.digits)
+    own = _weighed(frame, weights)
+    by = wanted.keys(wanted.sums if wanted.cells and frame.read(wanted.response).kind == "number" else None)
+    by = by if weights is None else replace(by, names=(*by.names, OWN_WEIGHTS))
+    if wanted.cells is None and not _may_pay(own, by):
+        return rounded(frame, wanted.digits)
+    found = count_rows(own, by)
+    if wanted.cells is None and len(found.counts) > SHARE * frame.n:
+        return rounded(frame, wanted.digits)
+    return replace(found.rows(by), whole=frame)
+
+
+def _weighed(frame: Frame, weights: Array | None) -> Frame:
+    """The frame with weights as a column."""
+    if weights is None:
+        return frame
+    if len(weights) != frame.n:
+        raise InputError(f"weights must have one entry per row ({frame.n})", f"{len(weights)}", "Pass one per row.")
+    column = read_column(OWN_WEIGHTS, weights)
+    return Frame(frame.native, "dict", (*frame.columns, OWN_WEIGHTS), frame.n,
+                 lambda name: column if name == OWN_WEIGHTS else frame.read(name))
+
+
+def _may_pay(frame: Frame, by: CellKeys) -> bool:
+    """Whether a sample of the rows repeats itself as often as that of few cells would."""
+    if frame.n < LEAST:
+        return False
+    rows = np.sort(np.random.default_rng(SEED).choice(frame.n, SAMPLE, replace=False))
+    if frame.kind in ("dict", "numpy"):
+        sample = frame.taken(rows, by.names)
+    else:
+        import narwhals as nw
+
+        native = nw.from_native(frame.native, eager_only=True).select(*by.names)
+        sample = read_frame(native[rows].to_native())
+    most = 2.5 * SHARE * frame.n  # a sample is no census: what it lets through is counted
+    return len(cell_codes(rounded(sample, by.digits), by.names)[1]) <= most * -np.expm1(-SAMPLE / most)
+
+
+def _of_scan(scan: Scan, wanted: Wanted, weights: Array | None) -> Frame:
+    if weights is not None:
+        raise InputError("weights of rows that are not in memory must be one of their columns", "an array",
+                         'Name the column: weights="w".')
+    if wanted.cells is False:
+        return rounded(scan.collect(wanted.names), wanted.digits)
+    if wanted.cells is None and (few := scan.head(wanted.names, LEAST)) is not None:
+        return rounded(few, wanted.digits)
+    by = wanted.keys(wanted.sums if scan.is_number(wanted.response) else None)
+    found = scan.tally(by)
+    rows = float(found.counts.sum())
+    if wanted.cells is None and scan.again and len(found.counts) > SHARE * rows and rows <= MOST_ROWS:
+        return rounded(scan.collect(wanted.names), wanted.digits)
+    return found.rows(by)
+

@@ -1,0 +1,242 @@
+"""Rows that are not in memory: lazy frames of any engine, files by path, folder or glob, iterators of Arrow batches.
+
+A `Scan` reads the columns that it is asked for and no others, and ends in a frame: of cells, which its engine counts
+(`klimb.rows.cells`), or of the rows themselves where they are few enough.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, final
+
+from klimb.errors import InputError
+from klimb.rows.cells import CellKeys, Tally, grouped, tally_of
+from klimb.rows.frames import Frame, read_frame
+
+MOST_CELLS = 2_000_000  # of a fit in memory
+CHUNK = 1 << 20  # rows that are counted at a time
+ENDINGS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".feather": "feather", ".arrow": "arrow",
+           ".ipc": "ipc", ".orc": "orc"}
+NAMES_OF_NOTHING = ["", "NA", "NaN", "nan", "N/A", "n/a", "NULL", "null", "?"]
+
+
+class Scan(ABC):
+    """A table that is read when it is asked for."""
+
+    columns: tuple[str, ...]
+    again: bool = True  # whether it can be read more than once
+
+    @abstractmethod
+    def is_number(self, name: str) -> bool:
+        """Whether a column holds numbers."""
+
+    @abstractmethod
+    def head(self, names: Sequence[str], most: int) -> Frame | None:
+        """All rows, where there are no more than ``most``; else None."""
+
+    @abstractmethod
+    def tally(self, by: CellKeys) -> Tally:
+        """The cells; an error where they are more than `MOST_CELLS`."""
+
+    @abstractmethod
+    def collect(self, names: Sequence[str]) -> Frame:
+        """All rows."""
+
+
+@final
+class LazyRows(Scan):
+    """A lazy frame of narwhals: polars, DuckDB, Ibis, Spark, Dask."""
+
+    def __init__(self, frame: Any) -> None:
+        self.frame, self.schema = frame, frame.collect_schema()
+        self.columns = tuple(self.schema.names())
+
+    def is_number(self, name: str) -> bool:
+        return bool(self.schema[name].is_numeric())
+
+    def _now(self, frame: Any) -> Any:
+        return frame.collect(engine="streaming") if frame.implementation.is_polars() else frame.collect()
+
+    def head(self, names: Sequence[str], most: int) -> Frame | None:
+        found = read_frame(self._now(self.frame.select(*names).head(most + 1)).to_native())
+        return found if found.n <= most else None
+
+    def tally(self, by: CellKeys) -> Tally:
+        import narwhals as nw
+
+        cells = grouped(self.frame, by)
+        found = self._now(cells.head(MOST_CELLS + 1))
+        if len(found) > MOST_CELLS:
+            raise _too_many(f"{self._now(cells.select(nw.len())).item():,} cells", by)
+        return tally_of(found, by)
+
+    def collect(self, names: Sequence[str]) -> Frame:
+        return read_frame(self._now(self.frame.select(*names)).to_native())
+
+
+@final
+class BatchRows(Scan):
+    """Batches of Arrow, which ``open`` gives for some names of columns; they are counted chunk by chunk."""
+
+    def __init__(self, open_: Callable[[list[str]], Iterable[Any]], schema: Any, again: bool = True) -> None:
+        self._open, self.schema, self.columns, self.again = open_, schema, tuple(schema.names), again
+        self._read: list[Any] = []  # by ``head``, where it cannot be read again
+
+    def is_number(self, name: str) -> bool:
+        from pyarrow import types
+
+        kind = self.schema.field(name).type
+        return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+    def _chunks(self, names: Sequence[str], size: int = CHUNK) -> Iterator[Any]:
+        """Tables of about ``size`` rows."""
+        import pyarrow as pa
+
+        batches: list[Any] = []
+        waiting = 0
+        try:
+            for batch in chain(self._read, self._open(list(names))):
+                table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
+                batches.append(table.select(list(names)))
+                waiting += batch.num_rows
+                if waiting >= size:
+                    yield joined(batches)
+                    batches, waiting = [], 0
+        except (pa.ArrowException, OSError) as error:
+            raise InputError("files and batches that Arrow can read", str(error).split("\n")[0],
+                             "Write the file again, or leave it out.") from error
+        if batches:
+            yield joined(batches)
+
+    def head(self, names: Sequence[str], most: int) -> Frame | None:
+        found = next(self._chunks(names, most + 1), None)
+        if found is None:
+            return read_frame({name: [] for name in names})
+        if found.num_rows <= most:
+            return read_frame(found)
+        self._read = [] if self.again else [found]
+        return None
+
+    def tally(self, by: CellKeys) -> Tally:
+        import narwhals as nw
+
+        names = [*by.names, *([by.response] if by.response is not None else [])]
+        parts, waiting, rows = list[Any](), 0, 0
+        for table in self._chunks(names):
+            part = grouped(nw.from_native(table, eager_only=True), by).to_native()
+            parts.append(part)
+            waiting, rows = waiting + len(part), rows + len(table)
+            if waiting > CHUNK + 2 * len(parts[0]):
+                parts = [_merged(parts, by)]
+                waiting = len(parts[0])
+                if waiting > MOST_CELLS:
+                    raise _too_many(f"{waiting:,} cells in the first {rows:,} rows", by)
+        found = tally_of(nw.from_native(joined(parts), eager_only=True), by)
+        if len(found.counts) > MOST_CELLS:
+            raise _too_many(f"{len(found.counts):,} cells", by)
+        return found
+
+    def collect(self, names: Sequence[str]) -> Frame:
+        tables = list(self._chunks(names))
+        return read_frame(joined(tables)) if tables else read_frame({name: [] for name in names})
+
+
+def joined(tables: list[Any]) -> Any:
+    """Tables of Arrow as one."""
+    import pyarrow as pa
+
+    return pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
+
+
+def _merged(parts: list[Any], by: CellKeys) -> Any:
+    """Groups of several chunks as those of one."""
+    import narwhals as nw
+    import pyarrow as pa
+
+    table = joined(parts)
+    tally = tally_of(nw.from_native(table, eager_only=True), by)
+    table = table.take(pa.array(tally.first))
+    for name, values in tally.columns(by).items():
+        table = table.set_column(table.column_names.index(name), name, pa.array(values))
+    return table
+
+
+def _too_many(found: str, by: CellKeys) -> InputError:
+    return InputError(f"rows that are not in memory must have at most {MOST_CELLS:,} different combinations of "
+                      f"{', '.join(by.names)}", found,
+                      'Round a number: round={"x": 1}. Name fewer columns, or fit a sample of the rows; cells=False '
+                      "reads all of them into memory.")
+
+
+# -- what a user gives
+
+
+def as_table(data: Any) -> Frame | Scan:
+    """Data of any make: a `Frame` where they are in memory, else a `Scan`."""
+    if isinstance(data, (Frame, Scan)):
+        return data
+    if isinstance(data, (str, os.PathLike)):
+        return _files(os.fspath(data))
+    if hasattr(data, "to_batches") and hasattr(data, "scanner"):  # a dataset of Arrow
+        return _of_dataset(data)
+    if isinstance(data, Iterator) or hasattr(data, "read_next_batch"):
+        return _of_iterator(iter(data))
+    import narwhals as nw
+
+    if nw.dependencies.is_into_dataframe(data) or isinstance(data, dict):
+        return read_frame(data)
+    lazy = nw.from_native(data, pass_through=True)
+    return LazyRows(lazy) if isinstance(lazy, nw.LazyFrame) else read_frame(data)
+
+
+def _files(path: str) -> Scan:
+    try:
+        import pyarrow.dataset as arrow
+    except ImportError as missing:
+        raise InputError("files are read by pyarrow", "no such package",
+                         "Run: python -m pip install 'klimb[parquet]', or read them first.") from missing
+    far = "://" in path
+    found = [path] if far or os.path.exists(path) else sorted(glob.glob(path, recursive=True))
+    if not found:
+        raise InputError("a file, a folder or a glob of files", repr(path), "Nothing is there: check the path.")
+    files = found if far or not os.path.isdir(path) else sorted(
+        name for name in glob.glob(os.path.join(path, "**"), recursive=True) if os.path.isfile(name))
+    kinds = {ENDINGS.get(Path(name).suffix.lower(), Path(name).suffix) for name in files if not
+             Path(name).name.startswith(("_", "."))}
+    kind = "parquet" if far and not kinds & {*ENDINGS.values()} else next(iter(kinds), "nothing")
+    if len(kinds) > 1 or kind not in ENDINGS.values():
+        raise InputError(f"files of one kind: {', '.join(ENDINGS)}", ", ".join(sorted(kinds)) or "none",
+                         "Name the files by a glob: folder/*.parquet.")
+    try:
+        return _of_dataset(arrow.dataset(found if len(found) > 1 else found[0], format=_csv() if kind == "csv" else kind,
+                                         partitioning="hive"))
+    except (ValueError, OSError) as error:
+        raise InputError(f"{kind} files that Arrow can read", str(error).split("\n")[0],
+                         "Write the file again, or leave it out.") from error
+
+
+def _csv() -> Any:
+    """CSV in which words for a missing value are missing, in text too."""
+    import pyarrow.csv
+    import pyarrow.dataset as arrow
+
+    return arrow.CsvFileFormat(convert_options=pyarrow.csv.ConvertOptions(null_values=NAMES_OF_NOTHING,
+                                                                          strings_can_be_null=True))
+
+
+def _of_dataset(dataset: Any) -> BatchRows:
+    return BatchRows(lambda names: dataset.to_batches(columns=names), dataset.schema)
+
+
+def _of_iterator(batches: Iterator[Any]) -> BatchRows:
+    first = next(batches, None)
+    if first is None or not hasattr(first, "schema") or not hasattr(first, "num_rows"):
+        raise InputError("an iterator must give batches of Arrow", "none" if first is None else type(first).__name__,
+                         "Give pyarrow.RecordBatch or pyarrow.Table objects, or a data frame.")
+    every = chain([first], batches)
+    return BatchRows(lambda _: every, first.schema, again=False)
