@@ -182,7 +182,7 @@ def fit_json(fit: Any) -> dict[str, Any]:
         "family": family_words(fit),
         "interval": fit.interval,
         "rows": fit.n,
-        "cells": None if fit.observed.copies is None else fit.observed.n,
+        "cells": fit.observed.n_cells,
         "dropped": fit.observed.dropped,
         "coefficients": to_json(fit.coefficient_rows()),
         "parameters": to_json(fit.parameter_rows()),

@@ -70,7 +70,7 @@ class Observed:
     name: str = "y"
     merged: Merged | None = None  # where rows of the table that are equal became one datum
     copies: Array | None = None  # of data that are cells: how many rows of the table each stands for
-    summed: bool = False  # whether y stands for the responses of a cell, whose sums it has
+    summed: int = 0  # cells of which one or two y stand for all responses, with the same sums
 
     @property
     def n(self) -> int:
@@ -85,6 +85,11 @@ class Observed:
     def n_rows(self) -> int:
         """Rows of the table that were used."""
         return self.n if self.copies is None else round(float(self.copies.sum()))
+
+    @property
+    def n_cells(self) -> int | None:
+        """How many cells these rows are in; None where each is fitted by itself."""
+        return None if self.copies is None else self.summed or self.n
 
     @property
     def shares(self) -> Array:

@@ -15,7 +15,7 @@ from klimb.likelihoods.data import Observed
 from klimb.numerics.arrays import Array
 from klimb.priors import Dirichlet, Exponential, LogNormal
 from klimb.priors import Gamma as GammaPrior
-from klimb.rows.cells import BOTH_LOGS, MEAN, MEAN_AND_LOG, MEAN_AND_VARIANCE
+from klimb.rows.cells import MEAN, MEAN_AND_LOG, MEAN_AND_VARIANCE
 from klimb.sites.base import Site
 from klimb.theta import Cutpoints
 
@@ -241,7 +241,6 @@ class Beta(Likelihood):
     name, about, response = "beta", "proportions strictly between 0 and 1", "unit"
     links: ClassVar = {"logit": sites.Beta}
     densities: ClassVar = {"logit": "beta_proportion_lpdf(y{n} | inv_logit(f{n}), precision)"}
-    cell_sums = BOTH_LOGS
     site_parameters = (_dispersion("precision"),)
 
 

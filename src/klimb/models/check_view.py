@@ -40,11 +40,18 @@ SEED = 20260102
 @final
 @dataclass(frozen=True)
 class ScoreTest:
-    """What some columns would add: their chi-squared statistic, how many they are, and the gain in nats."""
+    """What some columns would add: their chi-squared statistic, how many they are, the gain in nats, of how many rows.
+    """
 
     statistic: float
     size: int
     gain: float
+    n: float
+
+    @property
+    def share(self) -> float:
+        """Of what the model leaves unexplained in these rows."""
+        return self.statistic / self.n
 
     @property
     def p(self) -> float:
@@ -66,7 +73,7 @@ class CheckView:
         good = np.isfinite(self.fit.data_loo.log_density)
         if self.fit.observed.weights is not None:
             good &= self.fit.observed.weights > 0.0
-        rows = np.flatnonzero(good)
+        rows = looked_at(np.flatnonzero(good), self.fit.observed.copies)
         if len(rows) <= MOST_ROWS:
             return rows
         first = np.random.default_rng(SEED).choice(len(rows) // 2, MOST_ROWS // 2, replace=False)
@@ -88,8 +95,20 @@ class CheckView:
     @cached_property
     def counts(self) -> Array:
         """How often each row counts."""
+        copies = self.fit.observed.copies
+        return self.sites if copies is None else self.sites / copies[self.rows]
+
+    @cached_property
+    def sites(self) -> Array:
+        """How often the site of each row counts, in which equal rows may be one."""
         weights = self.fit.observed.weights
         return np.ones(len(self.rows)) if weights is None else weights[self.rows]
+
+    @property
+    def pulls(self) -> tuple[Array, Array]:
+        """What each row has of a and of gamma."""
+        own = self.counts / self.sites
+        return self.posterior.a[self.rows] * own, self.posterior.gamma[self.rows] * own
 
     @property
     def n(self) -> float:
@@ -142,13 +161,13 @@ class CheckView:
         """The share of each row's own prediction that the row itself decides, between 0 and 1."""
         q = self.posterior
         h = (q.gamma * (q.v - q.latent.slack))[self.rows]
-        return np.asarray(np.clip(h / self.counts, 0.0, 0.99))
+        return np.asarray(np.clip(h / self.sites, 0.0, 0.99))
 
     @cached_property
     def without(self) -> tuple[Array, Array]:
         """Mean and variance of f of each row, offset included, without one copy of it."""
         q = self.posterior
-        a, gamma, slack = q.a[self.rows] / self.counts, q.gamma[self.rows] / self.counts, q.latent.slack
+        a, gamma, slack = q.a[self.rows] / self.sites, q.gamma[self.rows] / self.sites, q.latent.slack
         v = (q.v - slack)[self.rows]
         own = v / np.maximum(1.0 - gamma * v, 1e-3)
         return self.fitted - own * a, own + np.broadcast_to(slack, q.v.shape)[self.rows]
@@ -185,16 +204,18 @@ class CheckView:
         axes = axes / np.sqrt(np.einsum("ij,ij->j", axes, plain @ axes))
         left, turn = np.linalg.eigh(axes.T @ (0.5 * (variance + variance.T)) @ axes)
         keep = left > FREE
+        weights = self.fit.observed.weights
+        n = self.n if weights is None else float(weights[np.unique(rows)].sum())
         if not keep.any():
-            return ScoreTest(0.0, 0, 0.0)
+            return ScoreTest(0.0, 0, 0.0, n)
         axes = (axes @ turn)[:, keep] / np.sqrt(left[keep])
         slopes = (q.a[rows] @ columns) @ axes
         # Where rows pull more than their likelihood says, the slopes vary as much more.
         expected, seen = self._pulls @ (free @ axes) ** 2
         statistic = float(np.sum(slopes**2 / np.maximum(seen / np.maximum(expected, 1e-300), 1.0)))
-        share = min(statistic / self.n, 0.999)
+        share = min(statistic / n, 0.999)
         nats = -0.5 * np.log1p(-share) if self.fit.model.likelihood.scaled else 0.5 * share  # a free scale would shrink
-        return ScoreTest(statistic, int(keep.sum()), float(nats) * self.fit.observed.total)
+        return ScoreTest(statistic, int(keep.sum()), float(nats) * self.fit.observed.total, n)
 
     @cached_property
     def _pulls(self) -> Array:
@@ -269,6 +290,18 @@ class CheckView:
             return f"fit with {f'family={family!r}' if family else add}"
         link = "" if family or own.link.name == next(iter(own.links), "") else f", link={own.link.name!r}"
         return f"klimb.fit({formula + (f' + {add}' if add else '')!r}, data, family={family or own.name!r}{link})"
+
+
+def looked_at(rows: Codes, copies: Array | None) -> Codes:
+    """Rows as they are; cells once for each of their rows, of more than `MOST_ROWS` a sample by a fixed seed."""
+    if copies is None:
+        return rows
+    counts, rng = np.rint(copies[rows]).astype(np.int64), np.random.default_rng(SEED)
+    if counts.sum() >= 1e8:  # with as many rows, drawing with replacement is the same
+        counts = rng.multinomial(MOST_ROWS, counts / counts.sum())
+    elif counts.sum() > MOST_ROWS:
+        counts = rng.multivariate_hypergeometric(counts, MOST_ROWS)
+    return np.asarray(np.repeat(rows, counts))
 
 
 def trend(values: Array) -> Array:

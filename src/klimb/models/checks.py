@@ -133,7 +133,7 @@ class TrendCheck(Check):
         return max((one for one in found if one is not None), key=lambda one: one.effect / one.threshold, default=None)
 
     def _finding(self, view: CheckView, name: str, score: ScoreTest, inside: bool, tests: int) -> Finding | None:
-        share = score.statistic / view.n
+        share = score.share
         words = (f"residuals follow a curve along {name}, which explains {share:.0%} of what the model leaves" if inside
                  else f"{name}, which is not in the model, explains {share:.0%} of what the model leaves")
         return self.found(score.p, tests, share, share, self.curve if inside else self.absent, words,
@@ -157,13 +157,13 @@ class GroupCheck(Check):
         return max((one for one in found if one is not None), key=lambda one: one.effect, default=None)
 
     def _finding(self, view: CheckView, name: str, codes: Codes, tests: int) -> Finding | None:
-        q, rows = view.posterior, view.rows
-        pull, weight, size = (np.bincount(codes, values) for values in (q.a[rows], q.gamma[rows], view.counts))
+        a, gamma = view.pulls
+        pull, weight, size = (np.bincount(codes, values) for values in (a, gamma, view.counts))
         some = (size > 1.0) & (weight > 0.0)
-        if some.sum() < 2 or some.sum() > 0.5 * len(rows):
+        if some.sum() < 2 or some.sum() > 0.5 * len(view.rows):
             return None
         # Rows may pull more than their likelihood says: what they do so within levels is not for the levels to explain.
-        within = q.a[rows] - q.gamma[rows] * (pull / np.where(some, weight, np.inf))[codes]
+        within = a - gamma * (pull / np.where(some, weight, np.inf))[codes]
         spread = float(np.sum((within**2 / view.counts / (1.0 - view.leverage))[some[codes]]))
         noise = max(spread / float(weight[some].sum()) * view.n / max(view.n - some.sum(), 1.0), 1.0)
         pull, weight = pull[some], weight[some]
@@ -198,7 +198,7 @@ class LinkCheck(Check):
         f = view.without[0]
         z = np.clip((f - f.mean()) / f.std(), -3.0, 3.0)
         score = view.score((z**2)[:, None])  # a cube is too like what the model has, and too much of it chance
-        share = score.statistic / view.n
+        share = score.share
         own = view.fit.model.likelihood
         others = [name for name in own.links if name != own.link.name]
         positive = own.link.name == "identity" and (view.y > 0.0).all()
@@ -294,7 +294,7 @@ class OrderCheck(Check):
         if found is not None:
             return found
         score = view.score(trend(places.astype(np.float64)))
-        share = score.statistic / view.n
+        share = score.share
         return self.found(score.p, 2, share, share, self.drift,
                           f"residuals drift with the order of the rows, which explains {share:.0%} of what is left",
                           lambda: view.call(add="s(row)") + _nats(score.gain, "by its score; row is 0, 1, 2, ..."))
@@ -405,11 +405,13 @@ class OutliersCheck(Check):
         moved = float(view.own_pull[worst]) / np.sqrt(max(float(v[worst]), 1e-300))
         y = float(view.y[worst])
         shown = data.levels[int(y)] if data.levels else plain(y)
-        words = (f"row {row} ({data.name} = {shown}) lies {far[worst]:.1f} sd from what the others predict and moves "
+        which = f"row {row}" if data.copies is None else "a row"
+        words = (f"{which} ({data.name} = {shown}) lies {far[worst]:.1f} sd from what the others predict and moves "
                  f"its own prediction by {moved:.1f} posterior sds")
         others = f"; {many - 1} more rows lie too far out" if many > 1 else ""
+        remark = f" if row {row}, counted from 0, is right" if data.copies is None else ""
         return self.found(float(chance[worst]), 1, float(far[worst]), float(far[worst]), self.threshold, words + others,
-                          lambda: _wider(view, remark=f" if row {row}, counted from 0, is right"))
+                          lambda: _wider(view, remark=remark))
 
 
 # -- moments

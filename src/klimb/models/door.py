@@ -114,7 +114,8 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
             built(rounded(frame.whole, round or {}), weights)  # which says the same of the caller's own rows
         raise
     if frame.copies is not None:
-        observed = replace(observed, copies=frame.copies[observed.places], summed=frame.summed)
+        observed = replace(observed, copies=frame.copies[observed.places], 
+                           summed=int((observed.places < frame.summed).sum()))
     notes = data_notes(encoder, encoded, observed, model.likelihood, frame, alike)
     with reporter(progress) as listen:
         solution = solve(model, observed, hyper=hyper, tol=tol, listen=listen)

@@ -90,7 +90,8 @@ def _data(fit: FormulaFit, variable: FormulaVariable) -> tuple[tuple[float, ...]
         step = max(len(values) // MOST_RUG, 1)
         return tuple(values[::step].tolist()), ()
     codes, labels = column.factor
-    counts = dict(zip(labels, np.bincount(codes[fit.observed.places], minlength=len(labels)).tolist(), strict=True))
+    rows = np.bincount(codes[fit.observed.places], fit.observed.copies, minlength=len(labels))
+    counts = dict(zip(labels, np.rint(rows).tolist(), strict=True))
     return (), tuple(int(counts.get(level, 0)) for level in variable.levels)
 
 

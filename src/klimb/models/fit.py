@@ -228,7 +228,7 @@ class Fit:
     @property
     def by_sums(self) -> bool:
         """Whether responses were summed up by cells: the posterior is that of the rows, but no row can be left out."""
-        return self.data is not None and self.data.summed
+        return self.data is not None and self.data.summed > 0
 
     def loo(self) -> LeaveOneOut:
         """Leave-one-out predictive densities, without fitting again."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from klimb.models.check_view import looked_at
 from klimb.models.prediction import checked_interval
 from klimb.report.diagnostics import calibration, pit_histogram, quantile_residuals
 from klimb.report.records import (
@@ -86,18 +87,20 @@ def data_facts(fit: FormulaFit, source: str = "") -> tuple[Fact, ...]:
     dropped = data.dropped
     facts.append(Fact("rows", f"{fit.n + dropped:,}, of which {dropped:,} left out for missing values" if dropped
                       else f"{fit.n:,}"))
-    y, kind = data.y, fit.model.likelihood.response
+    if data.n_cells is not None:
+        facts.append(Fact("cells", f"{data.n_cells:,}" + ", by the sums of their responses" * fit.by_sums))
+    y, kind, copies = data.y, fit.model.likelihood.response, np.ones(data.n) if data.copies is None else data.copies
     if kind == "binary":
-        facts.append(Fact("response", f"{outcome(fit)} in {int((y > 0).sum()):,} of {fit.n:,} rows"))
+        facts.append(Fact("response", f"{outcome(fit)} in {round(float(copies @ (y > 0))):,} of {fit.n:,} rows"))
     elif kind in ("ordered", "classes"):
-        counts = np.bincount(y.astype(int), minlength=len(data.levels))
-        facts.append(Fact("response", ", ".join(f"{name}: {count}" for name, count in
+        counts = np.bincount(y.astype(int), copies, minlength=len(data.levels))
+        facts.append(Fact("response", ", ".join(f"{name}: {count:.0f}" for name, count in
                                                 zip(data.levels, counts.tolist(), strict=True))))
     else:
-        facts.append(Fact("response", f"{fit.observed.name}: mean {plain(float(y.mean()))}, from"
-                                      f" {plain(float(y.min()))} to {plain(float(y.max()))}"))
+        span = "" if fit.by_sums else f", from {plain(float(y.min()))} to {plain(float(y.max()))}"
+        facts.append(Fact("response", f"{data.name}: mean {plain(float(copies @ y / copies.sum()))}{span}"))
     if "status" in data.aux:
-        facts.append(Fact("events", f"{int(data.aux['status'].sum()):,}; the other times are censored"))
+        facts.append(Fact("events", f"{round(float(copies @ data.aux['status'])):,}; the other times are censored"))
     for term in fit.groups:
         facts.append(Fact(f"levels of {term.name}", f"{len(term.levels):,}"))
     return tuple(facts)
@@ -120,7 +123,7 @@ def group_effects(fit: FormulaFit, name: str, interval: float | None = None) -> 
 
 def calibration_curve(fit: FormulaFit, level: float = 0.9) -> CalibrationBins | None:
     """Observed against predicted means; None where there are too few rows, or where data are censored."""
-    if fit.model.likelihood.response == "classes" or "status" in fit.observed.aux:
+    if fit.model.likelihood.response == "classes" or "status" in fit.observed.aux or fit.by_sums:
         return None
     loo, data = fit.loo(), fit.observed
     y, mean, variance, trials = data.y, loo.mean, loo.variance, data.aux.get("trials")
@@ -129,22 +132,22 @@ def calibration_curve(fit: FormulaFit, level: float = 0.9) -> CalibrationBins | 
     binary = fit.model.likelihood.response == "binary"
     label = f"P({outcome(fit)})" if binary else f"share of {fit.observed.name}" if trials is not None else (
         fit.observed.name)
-    return calibration(mean, variance, y, level=level, label=label)
+    return calibration(mean, variance, y, level=level, label=label, counts=data.copies)
 
 
 def pit(fit: FormulaFit, level: float = 0.9) -> PitHistogram | None:
     """The place of each datum in its prediction; None for yes or no and for classes, whose place says nothing."""
-    if fit.model.likelihood.response in ("binary", "classes"):
+    if fit.model.likelihood.response in ("binary", "classes") or fit.by_sums:
         return None
     loo = fit.loo()
-    return pit_histogram(loo.below, loo.at, level=level)
+    return pit_histogram(loo.below, loo.at, level=level, counts=fit.observed.copies)
 
 
 def residuals(fit: FormulaFit) -> tuple[float, ...]:
     """Quantile residuals at `MOST_RESIDUALS` evenly spaced ranks; none for yes or no and for classes."""
-    if fit.model.likelihood.response in ("binary", "classes"):
+    if fit.model.likelihood.response in ("binary", "classes") or fit.by_sums:
         return ()
-    loo = fit.loo()
+    loo = fit.loo().some(looked_at(np.arange(fit.observed.n), fit.observed.copies))
     found = quantile_residuals(loo.below, loo.at)
     found = np.sort(found[np.isfinite(found)])
     if len(found) > MOST_RESIDUALS:
@@ -152,8 +155,10 @@ def residuals(fit: FormulaFit) -> tuple[float, ...]:
     return tuple(found.tolist())
 
 
-def loo_record(fit: FormulaFit) -> Loo:
-    """The leave-one-out sum and the rows that it finds hardest."""
+def loo_record(fit: FormulaFit) -> Loo | None:
+    """The leave-one-out sum and the rows that it finds hardest; None where no row can be left out."""
+    if fit.by_sums:
+        return None
     loo = fit.loo()
     terms = np.where(np.isfinite(loo.log_density), loo.log_density, np.inf)
     hardest = [int(i) for i in np.argsort(terms, kind="stable")[:HARDEST] if np.isfinite(terms[i])]
@@ -165,4 +170,4 @@ def loo_record(fit: FormulaFit) -> Loo:
 
     rows = tuple(HardRow(int(data.places[i]), shown(i), plain(float(loo.mean[i])), float(loo.log_density[i]))
                  for i in hardest)
-    return Loo(loo.elpd, loo.se, len(loo.log_density), loo.failed, rows)
+    return Loo(loo.elpd, loo.se, fit.n, loo.failed, rows)

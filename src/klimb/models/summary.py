@@ -27,9 +27,9 @@ def _model(fit: Fit) -> str:
         levels, dropped = fit.data.levels, fit.data.dropped
         if fit.model.likelihood.response == "binary" and len(levels) == 2:
             lines[1] += f"; P({visible(levels[1])})"
-        cells = "" if fit.data.copies is None else f", {fit.data.n:,} {'sums of ' if fit.by_sums else ''}cells"
-        rows = f"{fit.n:{',' if cells else ''}} rows{cells}" + (
-            f", {dropped} dropped for missing values" if dropped else "")
+        cells = fit.data.n_cells
+        rows = f"{fit.n} rows" if cells is None else f"{fit.n:,} rows, {cells:,} cells" + " by sums" * fit.by_sums
+        rows += f", {dropped} dropped for missing values" if dropped else ""
         lines.append("; ".join([rows, *(visible(words) for words in fit.sizes())]))
     return "\n".join(lines)
 

@@ -17,9 +17,11 @@ FARTHEST = 8.0  # sds: the largest quantile residual
 SEED = 20260101  # of the places of discrete data within their jumps
 
 
-def calibration(predicted: Any, variance: Any, y: Any, *, level: float = 0.9, label: str = "y"
-                ) -> CalibrationBins | None:
+def calibration(predicted: Any, variance: Any, y: Any, *, level: float = 0.9, label: str = "y",
+                counts: Array | None = None) -> CalibrationBins | None:
     """Observed and predicted means in bins of rows with like predictions; None with too few rows.
+
+    ``counts`` says how many rows each entry stands for.
 
     ``predicted`` and ``variance`` are the predictive means and variances of each y without that y. The sum over a bin
     then has a known variance if the model is right, which is where the expected interval comes from (central limit).
@@ -30,28 +32,34 @@ def calibration(predicted: Any, variance: Any, y: Any, *, level: float = 0.9, la
                          f"shapes {mean.shape}, {spread.shape}, {seen.shape}", "Pass three vectors of one length.")
     usable = np.isfinite(mean) & np.isfinite(spread) & np.isfinite(seen)
     mean, spread, seen = mean[usable], spread[usable], seen[usable]
-    count = min(BINS, len(mean) // SMALLEST_BIN)
+    rows = (np.ones(len(usable)) if counts is None else counts)[usable]
+    total = float(rows.sum())
+    count = int(min(BINS, total // SMALLEST_BIN))
     if count < 2:
         return None
     order = np.argsort(mean, kind="stable")
     # Rows with the same prediction stay together: a bin ends where the prediction changes.
-    cuts = np.unique(np.searchsorted(mean[order], mean[order][len(mean) * np.arange(1, count) // count], side="left"))
+    ends = np.searchsorted(np.cumsum(rows[order]), total * np.arange(1, count) // count, side="right")
+    cuts = np.unique(np.searchsorted(mean[order], mean[order][np.minimum(ends, len(mean) - 1)], side="left"))
     bins = [part for part in np.split(order, cuts) if len(part)]
     if len(bins) < 2:
         return None
     half = float(ndtri(0.5 + 0.5 * level))
-    center = [float(mean[part].mean()) for part in bins]
-    sd = [float(np.sqrt(spread[part].sum())) / len(part) for part in bins]
+    center = [float(np.average(mean[part], weights=rows[part])) for part in bins]
+    sd = [float(np.sqrt(rows[part] @ spread[part]) / rows[part].sum()) for part in bins]
     # The interval cannot leave the range that y itself cannot leave (0 to 1 for yes or no).
     floor, ceiling = (0.0, 1.0) if np.all((seen == 0) | (seen == 1)) else (-np.inf, np.inf)
-    return CalibrationBins(tuple(center), tuple(float(seen[part].mean()) for part in bins),
+    return CalibrationBins(tuple(center), tuple(float(np.average(seen[part], weights=rows[part])) for part in bins),
                            tuple(max(middle - half * scale, floor) for middle, scale in zip(center, sd, strict=True)),
                            tuple(min(middle + half * scale, ceiling) for middle, scale in zip(center, sd, strict=True)),
-                           tuple(len(part) for part in bins), level, label)
+                           tuple(round(float(rows[part].sum())) for part in bins), level, label)
 
 
-def pit_histogram(below: Any, at: Any, *, level: float = 0.9, bins: int = BINS) -> PitHistogram | None:
+def pit_histogram(below: Any, at: Any, *, level: float = 0.9, bins: int = BINS,
+                  counts: Array | None = None) -> PitHistogram | None:
     """The histogram of the probability integral transform; None with too few rows.
+
+    ``counts`` says how many rows each entry stands for.
 
     ``below`` is P(Y < y) and ``at`` P(Y <= y) for each datum; they are equal for continuous y. A discrete datum is
     spread evenly over the jump between them, so that the histogram of a calibrated model is flat for counts as well.
@@ -59,18 +67,19 @@ def pit_histogram(below: Any, at: Any, *, level: float = 0.9, bins: int = BINS) 
     low, high = np.asarray(below, dtype=float), np.asarray(at, dtype=float)
     usable = np.isfinite(low) & np.isfinite(high)
     low, high = np.clip(low[usable], 0.0, 1.0), np.clip(high[usable], 0.0, 1.0)
-    n = len(low)
+    rows = (np.ones(len(usable)) if counts is None else counts)[usable]
+    n = round(float(rows.sum()))
     if n < 2 * SMALLEST_BIN:
         return None
     bins = min(bins, max(4, n // SMALLEST_BIN))
     edges = np.linspace(0.0, 1.0, bins + 1)
-    density = np.diff(_cdf_of_pit(edges, low, high)) * bins
+    density = np.diff(_cdf_of_pit(edges, low, high, rows)) * bins
     # A bin of a calibrated model holds Binomial(n, 1 / bins) rows: by the normal approximation, never below nothing.
     half = float(ndtri(0.5 + 0.5 * level)) * np.sqrt((bins - 1.0) / n)
     coverage = []
     for nominal in (0.5, level):
         ends = np.array([0.5 - 0.5 * nominal, 0.5 + 0.5 * nominal])
-        inside = _cdf_of_pit(ends, low, high)
+        inside = _cdf_of_pit(ends, low, high, rows)
         coverage.append((nominal, round(float(inside[1] - inside[0]), 6)))
     return PitHistogram(tuple(float(value) for value in density), float(max(1.0 - half, 0.0)), float(1.0 + half), n,
                         level, tuple(coverage))
@@ -86,10 +95,10 @@ def quantile_residuals(below: Any, at: Any) -> Array:
     return np.asarray(np.clip(ndtri(place), -FARTHEST, FARTHEST))
 
 
-def _cdf_of_pit(points: Array, low: Array, high: Array) -> Array:
+def _cdf_of_pit(points: Array, low: Array, high: Array, rows: Array) -> Array:
     """Mean over data of the distribution function of U(low, high) at ``points``; a jump at ``low`` where they meet."""
     jump = high - low > 1e-12
     wide = np.where(jump, high - low, 1.0)
     share = np.clip((points[:, None] - low) / wide, 0.0, 1.0)
     share[:, ~jump] = (low[~jump] < points[:, None]) | (points[:, None] >= 1.0)
-    return np.asarray(share.mean(axis=1), dtype=float)
+    return np.asarray(share @ rows / rows.sum(), dtype=float)

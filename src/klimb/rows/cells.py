@@ -30,14 +30,13 @@ _N, _Y, _LOST = "_klimb_n", "_klimb_y", "_klimb_lost"  # columns that no table h
 class CellSums:
     """What a likelihood needs of the responses of a cell: means of functions of y, and the variance if ``squares``.
 
-    The functions are "y", "log y" and "log(1 - y)"; ``pair(means, variance)`` gives two responses with these means.
+    The functions are "y" and "log y"; ``pair(means, variance)`` gives two responses with these means.
     """
 
     functions: tuple[str, ...]
     pair: Callable[[Array, Array], tuple[Array, Array]]
     squares: bool = False
     above: float = -np.inf  # y must be larger
-    below: float = np.inf  # and smaller
 
 
 def _around(means: Array, variance: Array) -> tuple[Array, Array]:
@@ -52,21 +51,9 @@ def _by_logs(means: Array, _: Array) -> tuple[Array, Array]:
     return G * (G / high), high
 
 
-def _by_both_logs(means: Array, _: Array) -> tuple[Array, Array]:
-    """a b = p^2 and (1 - a)(1 - b) = q^2, with the geometric means p of y and q of 1 - y.
-
-    (a - b)^2 = (1 + p^2 - q^2)^2 - 4 p^2 = (1 - p - q)(1 - p + q)(1 + p - q)(1 + p + q), and p + q <= 1.
-    """
-    p, q = np.exp(means)
-    gap = np.sqrt(np.maximum((1.0 - p - q) * (1.0 - p + q) * (1.0 + p - q) * (1.0 + p + q), 0.0))
-    high = 0.5 * (1.0 + p * p - q * q + gap)
-    return p * (p / high), high
-
-
 MEAN = CellSums(("y",), lambda means, _: (means[0], means[0]), above=-5e-324)
 MEAN_AND_VARIANCE = CellSums(("y",), _around, squares=True)
 MEAN_AND_LOG = CellSums(("y", "log y"), _by_logs, above=0.0)
-BOTH_LOGS = CellSums(("log y", "log(1 - y)"), _by_both_logs, above=0.0, below=1.0)
 
 
 @final
@@ -128,7 +115,7 @@ class Tally:
             low, high = by.sums.pair(self.means, self.squares / self.counts)
         lost = self.frame.read(_LOST).values.astype(bool)
         # A response that the family does not take stays what it is, for the family to refuse.
-        small, large = self.ends[0] <= by.sums.above, self.ends[1] >= by.sums.below
+        small, large = self.ends[0] <= by.sums.above, self.ends[1] == np.inf
         low = np.where(lost, np.nan, np.where(small, self.ends[0], np.where(large, self.ends[1], low)))
         spread = ~(lost | small | large) & (high > low)
         places = np.concatenate([np.arange(len(low)), np.flatnonzero(spread)])
@@ -136,7 +123,7 @@ class Tally:
         y = Column(by.response, "number", np.concatenate([low, high[spread]]),
                    np.concatenate([lost, np.zeros(int(spread.sum()), dtype=bool)]) if lost.any() else None)
         keys = self.frame.taken(places, by.names)
-        return replace(keys, columns=(*by.names, by.response), copies=copies, summed=True,
+        return replace(keys, columns=(*by.names, by.response), copies=copies, summed=len(low),
                        _read=lambda name: y if name == by.response else keys.read(name), _cache={})
 
 
@@ -192,7 +179,7 @@ def _counted(frame: Frame, by: CellKeys) -> Tally:
     keyed = replace(frame, columns=(*frame.columns, _LOST), _cache={},
                     _read=lambda name: lost if name == _LOST else frame.read(name))
     with np.errstate(all="ignore"):
-        known = {"y": y, "log y": np.log(y), "log(1 - y)": np.log1p(-y)}
+        known = {"y": y, "log y": np.log(y)}
         return Tally(keyed, ones, np.array([known[name] for name in by.sums.functions]), np.zeros(frame.n),
                      np.array([y, y]), every).merged(by)
 
@@ -227,7 +214,7 @@ def grouped(frame: Any, by: CellKeys) -> Any:
     if by.sums is None:
         return frame.select(*by.names).group_by(*by.names).agg(*found)
     y = nw.col(_Y)
-    functions = {"y": y, "log y": nw.when(y > 0.0).then(y).log(), "log(1 - y)": nw.when(y < 1.0).then(1.0 - y).log()}
+    functions = {"y": y, "log y": nw.when(y > 0.0).then(y).log()}
     own = {f"{_Y}{k}": functions[name] for k, name in enumerate(by.sums.functions)}
     frame = frame.select(*by.names, nw.col(str(by.response)).cast(nw.Float64()).alias(_Y))
     frame = frame.with_columns(*(values.alias(name) for name, values in own.items()),

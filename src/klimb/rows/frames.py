@@ -34,7 +34,7 @@ class Frame:
     n: int
     _read: Callable[[str], Column]
     copies: Array | None = None  # of a frame of cells: how many rows of the caller's each row stands for
-    summed: bool = False  # whether responses stand for those of their cell: they have its sums
+    summed: int = 0  # cells whose responses stand for all of theirs, with the same sums: one in each of so many rows
     whole: Frame | None = None  # of a frame of cells: the caller's rows, where they are in memory
     _cache: dict[str, Column] = field(default_factory=dict)
 
