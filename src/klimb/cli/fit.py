@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,6 +13,7 @@ from klimb.cli import IN_DOUBT, MISFIT, shell
 from klimb.errors import InputError, no_column
 
 FEW_COLUMNS = 40  # of a table that is read as a whole
+LARGE = 1 << 25  # bytes of a Parquet file that is not
 
 
 @click.command("fit", no_args_is_help=True)
@@ -30,12 +33,15 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
             level: float, as_json: bool, quiet: bool, **how: Any) -> int:
     """Fit FORMULA to the table DATA (CSV, Parquet, npz, svmlight; - is standard input) and print the table.
 
+    A folder or a glob of Parquet or CSV files need not fit in memory: rows that are equal are counted and fitted once.
+
     \b
     Examples:
       klimb fit "y ~ x + z" data.csv
       klimb fit "passed ~ hours + (1 | school)" pupils.csv --family bernoulli \\
           -o m.klimb --report pupils.html
       klimb fit "count ~ s(day) + offset(log(area))" traps.parquet --family poisson
+      klimb fit "bought ~ shop + age" "sales/part-*.parquet" --family bernoulli
       zcat big.csv.gz | klimb fit "y ~ ." - --json --quiet > fit.json
       klimb fit '`blood pressure` ~ age' survey.csv --prior "age=normal(0, 1)"
     """
@@ -58,24 +64,55 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
 
 
 def fit_table(formula: str, data: str, *, family: str, link: str | None, priors: tuple[str, ...], weights: str | None,
-              on_missing: str, hyper: Any, graphs: tuple[str, ...], level: float, quiet: bool,
-              **how_to_read: Any) -> Any:
-    """Read the columns that the formula needs, all where they are few so that checks look at them too, and fit."""
+              on_missing: str, hyper: Any, graphs: tuple[str, ...], cells: bool | None, digits: tuple[str, ...],
+              level: float, quiet: bool, **how_to_read: Any) -> Any:
+    """Read the columns that the formula needs, all where they are few so that checks look at them too, and fit.
+
+    Folders, globs and large Parquet files are left where they are: `klimb.fit` counts their cells.
+    """
+    options = shell.read_options(**how_to_read)
+    given, rounding = prior_texts(priors), digits_of(digits)
+    table = data if _past_memory(data, options) else _columns(formula, data, weights, options)
+    import klimb
+
+    return klimb.fit(formula, table, family=family, link=link, priors=given, weights=weights, cells=cells,
+                     round=rounding, missing=on_missing, hyper=hyper, interval=level, progress=False if quiet else None,
+                     graphs={name: edges_of(path, options) for name, path in named_files(graphs).items()})
+
+
+def _columns(formula: str, data: str, weights: str | None, options: Any) -> Any:
     from klimb.cli.tables.read import read_table
 
-    options = shell.read_options(**how_to_read)
-    given = prior_texts(priors)
     try:
-        table = read_table(data, columns_of(formula, weights, few=0 if data == "-" else FEW_COLUMNS), options)
+        return read_table(data, columns_of(formula, weights, few=0 if data == "-" else FEW_COLUMNS), options).columns
     except InputError:  # of a column that may not be needed
         if data == "-":  # which is read once
             raise
-        table = read_table(data, columns_of(formula, weights), options)
-    import klimb
+        return read_table(data, columns_of(formula, weights), options).columns
 
-    return klimb.fit(formula, table.columns, family=family, link=link, priors=given, weights=weights,
-                     missing=on_missing, hyper=hyper, interval=level, progress=False if quiet else None,
-                     graphs={name: edges_of(path, options) for name, path in named_files(graphs).items()})
+
+def _past_memory(data: str, options: Any) -> bool:
+    """Whether the rows are left where they are: several files, or one large Parquet file."""
+    from klimb.cli.tables.read import ReadOptions
+
+    path = Path(data)
+    many = path.is_dir() or (not path.exists() and any(mark in data for mark in "*?["))
+    if many and replace(options, format=None) != ReadOptions():
+        raise InputError("several files are read as they are", "options of how to read them",
+                         "Leave --delimiter, --decimal, --missing, --encoding and --text out, or name one file.")
+    large = path.suffix in (".parquet", ".pq") and path.is_file() and path.stat().st_size > LARGE
+    return many or (large and options == ReadOptions())
+
+
+def digits_of(given: tuple[str, ...]) -> dict[str, int]:
+    """``("x=1",)`` as a dict."""
+    found = {}
+    for text in given:
+        name, _, number = text.rpartition("=")
+        if not name.strip() or not number.strip().removeprefix("-").isdigit():
+            raise click.BadParameter(f"{text!r} is not NAME=DIGITS", param_hint="--round")
+        found[name.strip()] = int(number)
+    return found
 
 
 def named_files(given: tuple[str, ...]) -> dict[str, str]:
@@ -99,7 +136,8 @@ def edges_of(path: str, options: Any) -> list[tuple[Any, Any]]:
 
 
 def again(formula: str, data: str, output: str | None, *, family: str, link: str | None, priors: tuple[str, ...],
-          weights: str | None, hyper: str, exact: bool = False, graphs: tuple[str, ...] = (), **_: Any) -> str:
+          weights: str | None, hyper: str, exact: bool = False, graphs: tuple[str, ...] = (),
+          cells: bool | None = None, digits: tuple[str, ...] = (), **_: Any) -> str:
     """The command that makes the fit again, ready to be pasted into a shell."""
     from shlex import quote
 
@@ -109,6 +147,8 @@ def again(formula: str, data: str, output: str | None, *, family: str, link: str
     parts += ["--weights", quote(weights)] if weights else []
     parts += ["--hyper", hyper] if hyper != "auto" else []
     parts += [part for graph in graphs for part in ("--graph", quote(graph))]
+    parts += [] if cells is None else ["--cells" if cells else "--no-cells"]
+    parts += [part for text in digits for part in ("--round", quote(text))]
     parts += ["--exact"] if exact else []
     parts += ["-o", quote(output)] if output else []
     return " ".join(parts)
@@ -182,7 +222,7 @@ def fit_json(fit: Any) -> dict[str, Any]:
         "family": family_words(fit),
         "interval": fit.interval,
         "rows": fit.n,
-        "cells": fit.observed.n_cells,
+        **({} if fit.observed.n_cells is None else {"cells": fit.observed.n_cells}),
         "dropped": fit.observed.dropped,
         "coefficients": to_json(fit.coefficient_rows()),
         "parameters": to_json(fit.parameter_rows()),

@@ -15,7 +15,8 @@ import click
 
 # Advice is written for Python; at the shell the same is said by options.
 SPOKEN = ((re.compile(r'family="([^"]+)"'), r"--family \1"), (re.compile(r'link="([^"]+)"'), r"--link \1"),
-          (re.compile(r'pass missing="drop"'), "say --on-missing drop"), (re.compile(r"weights="), "--weights "))
+          (re.compile(r'pass missing="drop"'), "say --on-missing drop"), (re.compile(r"weights="), "--weights "),
+          (re.compile(r"cells=False"), "--no-cells"), (re.compile(r'round=\{"x": 1\}'), "--round x=1"))
 ROW = re.compile(r"\brows? \d")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -156,6 +157,10 @@ def modelling(function: F) -> F:
                      help="Standard deviations of groups and other hyperparameters: at their best, or integrated out."),
         click.option("--graph", "graphs", metavar="NAME=FILE", multiple=True,
                      help="A graph that the formula names: a table of two columns, an edge a row. May be repeated."),
+        click.option("--cells/--no-cells", default=None,
+                     help="Whether rows that are equal are counted and fitted once; by default where it pays."),
+        click.option("--round", "digits", metavar="NAME=DIGITS", multiple=True,
+                     help="Round a number, for fewer cells: age=0. May be repeated."),
     )):
         function = option(function)
     return function

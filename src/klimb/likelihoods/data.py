@@ -104,8 +104,8 @@ class Observed:
 
     def take(self, rows: Any) -> Observed:
         """Some of the data."""
-        optional: dict[str, Any] = {name: None if value is None else value[rows]
-                                    for name, value in (("weights", self.weights), ("offset", self.offset), ("copies", self.copies))}
+        given = (("weights", self.weights), ("offset", self.offset), ("copies", self.copies))
+        optional: dict[str, Any] = {name: None if value is None else value[rows] for name, value in given}
         return replace(self, y=self.y[rows], aux={name: value[rows] for name, value in self.aux.items()},
                        rows=self.places[rows], **optional)
 

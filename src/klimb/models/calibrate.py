@@ -227,6 +227,9 @@ def _parts(model: Any, site: Any) -> tuple[Latent, Site]:
     if isinstance(model, Fit):
         if model.result is None:
             raise InputError("calibration needs the rows of the fit", "a fit from a file", "Fit again.")
+        if model.observed.copies is not None:
+            raise InputError("calibration draws every row by itself", f"cells of {model.n:,} rows",
+                             "Fit with cells=False, or a sample of the rows.")
         aux = {name: values for name, values in model.observed.aux.items() if name != "status"}
         return model.model.latent, model.model.site(replace(model.observed, aux=aux))
     if isinstance(model, Model):

@@ -82,6 +82,13 @@ def compare(fits: Any) -> Comparison:
 
 
 def _check_same_data(name: str, one: Fit, other_name: str, other: Fit) -> None:
+    cells = [fit.observed.copies for fit in (one, other)]
+    if one.n == other.n and any(own is not None for own in cells) and not (
+            all(own is not None for own in cells) and np.array_equal(*cells)):
+        raise InputError("compare needs fits to cells of the same columns, or to rows",
+                         ", ".join(f"{'rows' if own is None else f'{len(own):,} cells'} in {label!r}"
+                                   for own, label in zip(cells, (name, other_name), strict=True)),
+                         'Fit all with cells=[...], the columns that any of them names, or with cells=False.')
     if one.n != other.n or not np.array_equal(one.observed.places, other.observed.places):
         raise InputError("compare needs fits to the same rows", f"{one.n} rows in {name!r}, {other.n} in {other_name!r}"
                          if one.n != other.n else f"other rows in {other_name!r} than in {name!r}",

@@ -114,7 +114,7 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
             built(rounded(frame.whole, round or {}), weights)  # which says the same of the caller's own rows
         raise
     if frame.copies is not None:
-        observed = replace(observed, copies=frame.copies[observed.places], 
+        observed = replace(observed, copies=frame.copies[observed.places],
                            summed=int((observed.places < frame.summed).sum()))
     notes = data_notes(encoder, encoded, observed, model.likelihood, frame, alike)
     with reporter(progress) as listen:

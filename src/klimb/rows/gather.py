@@ -28,8 +28,8 @@ OWN_WEIGHTS = "_klimb_weights"  # the column of weights that are given as an arr
 class Wanted:
     """What a fit needs of a table: names of columns, digits that some are rounded to, and how y may be summed up.
 
-    ``cells`` is None (where it pays), False, or True; ``sums`` is what the family needs of ``response``, None where that
-    is all of it.
+    ``cells`` is None (where it pays), False, or True; ``sums`` is what the family needs of ``response``, None where it
+    needs all of it.
     """
 
     names: tuple[str, ...]

@@ -212,9 +212,9 @@ def _files(path: str) -> Scan:
     if len(kinds) > 1 or kind not in ENDINGS.values():
         raise InputError(f"files of one kind: {', '.join(ENDINGS)}", ", ".join(sorted(kinds)) or "none",
                          "Name the files by a glob: folder/*.parquet.")
+    how: Any = _csv() if kind == "csv" else kind
     try:
-        return _of_dataset(arrow.dataset(found if len(found) > 1 else found[0], format=_csv() if kind == "csv" else kind,
-                                         partitioning="hive"))
+        return _of_dataset(arrow.dataset(found if len(found) > 1 else found[0], format=how, partitioning="hive"))
     except (ValueError, OSError) as error:
         raise InputError(f"{kind} files that Arrow can read", str(error).split("\n")[0],
                          "Write the file again, or leave it out.") from error
