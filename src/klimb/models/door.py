@@ -109,14 +109,19 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     try:
         encoded, alike, model, encoder, observed, printed = built(
             frame, OWN_WEIGHTS if OWN_WEIGHTS in frame.columns else weights)
-    except InputError:
+    except InputError as error:
+        if frame.copies is None:
+            raise
         if frame.whole is not None:
             built(rounded(frame.whole, round or {}), weights)  # which says the same of the caller's own rows
-        raise
+        raise InputError(error.expected, f"{error.got}, counted among the rows that differ", error.advice) from error
     if frame.copies is not None:
         observed = replace(observed, copies=frame.copies[observed.places],
                            summed=int((observed.places < frame.summed).sum()))
     notes = data_notes(encoder, encoded, observed, model.likelihood, frame, alike)
+    if observed.summed:
+        notes += (f"{observed.name} was summed up by cells: the posterior is that of the rows, but no row can be left "
+                  "out and nothing be checked. cells=False fits the rows.",)
     with reporter(progress) as listen:
         solution = solve(model, observed, hyper=hyper, tol=tol, listen=listen)
     found = FormulaFit.of(solution, observed, interval=float(interval), notes=notes, encoder=encoder, priors=printed,

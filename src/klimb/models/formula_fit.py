@@ -62,12 +62,13 @@ class FormulaFit(Fit):
 
     @property
     def cells(self) -> Any:
-        """Rows that differ, and how many there are of each, ``rows``: a frame. None for a fit by rows, or from a file.
-        """
+        """Rows that differ, with how many there are of each in the last column: a frame. None for a fit by rows."""
         if self.frame is None or self.frame.copies is None:
             return None
-        columns = {name: self.frame.column(name) for name in self.frame.columns}
-        return make_frame({**columns, "rows": self.frame.copies}, self.frame)
+        columns, label = {name: self.frame.column(name) for name in self.frame.columns}, "rows"
+        while label in columns:
+            label += "_"
+        return make_frame({**columns, label: self.frame.copies}, self.frame)
 
     @property
     def linear(self) -> LinearModel:

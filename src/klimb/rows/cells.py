@@ -91,7 +91,8 @@ class Tally:
         means = np.array([np.bincount(inverse, self.counts * own, size) / counts for own in self.means])
         squares, ends = np.zeros(0), np.zeros((2, 0))
         if by.sums is not None:
-            away = self.means[0] - means[0][inverse]
+            with np.errstate(invalid="ignore"):  # a response that is infinite
+                away = self.means[0] - means[0][inverse]
             squares = np.bincount(inverse, self.squares + self.counts * away**2, size)
             ends = np.array([np.full(size, np.inf), np.full(size, -np.inf)])
             np.minimum.at(ends[0], inverse, self.ends[0])
@@ -225,8 +226,9 @@ def grouped(frame: Any, by: CellKeys) -> Any:
 
 
 def tally_of(found: Any, by: CellKeys) -> Tally:
-    """The groups that an engine gave back, merged: two kinds of missing value are one."""
-    frame = read_frame(found.to_native())
+    """The groups that an engine gave back, merged: two kinds of missing value are one, and so is a rounded number."""
+    digits = {name: digits for name, digits in by.digits.items() if name in by.names}
+    frame = rounded(read_frame(found.to_native()), digits)
 
     def numbers(name: str) -> Array:
         return np.nan_to_num(frame.read(name).number, nan=0.0, posinf=np.inf, neginf=-np.inf)

@@ -113,6 +113,9 @@ def _of_scan(scan: Scan, wanted: Wanted, weights: Array | None) -> Frame:
     if weights is not None:
         raise InputError("weights of rows that are not in memory must be one of their columns", "an array",
                          'Name the column: weights="w".')
+    for name in wanted.digits:
+        if not scan.is_number(name):
+            raise InputError("round= needs columns of numbers", repr(name), "Leave it out.")
     if wanted.cells is False:
         return rounded(scan.collect(wanted.names), wanted.digits)
     if wanted.cells is None and (few := scan.head(wanted.names, LEAST)) is not None:

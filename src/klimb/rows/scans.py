@@ -9,10 +9,12 @@ from __future__ import annotations
 import glob
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, final
+
+import numpy as np
 
 from klimb.errors import InputError
 from klimb.rows.cells import CellKeys, Tally, grouped, tally_of
@@ -93,7 +95,7 @@ class BatchRows(Scan):
         kind = self.schema.field(name).type
         return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
-    def _chunks(self, names: Sequence[str], size: int = CHUNK) -> Iterator[Any]:
+    def _chunks(self, names: Sequence[str], size: int) -> Iterator[Any]:
         """Tables of about ``size`` rows."""
         import pyarrow as pa
 
@@ -127,7 +129,7 @@ class BatchRows(Scan):
 
         names = [*by.names, *([by.response] if by.response is not None else [])]
         parts, waiting, rows = list[Any](), 0, 0
-        for table in self._chunks(names):
+        for table in self._chunks(names, CHUNK):
             part = grouped(nw.from_native(table, eager_only=True), by).to_native()
             parts.append(part)
             waiting, rows = waiting + len(part), rows + len(table)
@@ -142,7 +144,7 @@ class BatchRows(Scan):
         return found
 
     def collect(self, names: Sequence[str]) -> Frame:
-        tables = list(self._chunks(names))
+        tables = list(self._chunks(names, CHUNK))
         return read_frame(joined(tables)) if tables else read_frame({name: [] for name in names})
 
 
@@ -180,6 +182,8 @@ def as_table(data: Any) -> Frame | Scan:
     """Data of any make: a `Frame` where they are in memory, else a `Scan`."""
     if isinstance(data, (Frame, Scan)):
         return data
+    if isinstance(data, (Mapping, np.ndarray)):
+        return read_frame(data)
     if isinstance(data, (str, os.PathLike)):
         return _files(os.fspath(data))
     if hasattr(data, "to_batches") and hasattr(data, "scanner"):  # a dataset of Arrow
@@ -188,8 +192,6 @@ def as_table(data: Any) -> Frame | Scan:
         return _of_iterator(iter(data))
     import narwhals as nw
 
-    if nw.dependencies.is_into_dataframe(data) or isinstance(data, dict):
-        return read_frame(data)
     lazy = nw.from_native(data, pass_through=True)
     return LazyRows(lazy) if isinstance(lazy, nw.LazyFrame) else read_frame(data)
 
