@@ -333,12 +333,14 @@ def test_entries_may_stand_for_several_rows() -> None:
     y = np.arange(60) % 2 * 1.0
     entries = calibration(p, p * (1 - p), y, counts=counts.astype(float))
     rows = calibration(*(np.repeat(values, counts) for values in (p, p * (1 - p), y)))
-    assert entries is not None and rows is not None
+    assert entries is not None
+    assert rows is not None
     assert entries.counts == rows.counts
     for name in ("predicted", "observed", "lower", "upper"):
         np.testing.assert_allclose(getattr(entries, name), getattr(rows, name), rtol=1e-12)
     places = pit_histogram(0.5 * p, p, counts=counts.astype(float)), pit_histogram(*np.repeat([0.5 * p, p], counts, 1))
-    assert places[0] is not None and places[1] is not None
+    assert places[0] is not None
+    assert places[1] is not None
     np.testing.assert_allclose(places[0].density, places[1].density, rtol=1e-12)
     assert places[0].n == places[1].n == counts.sum()
 

@@ -71,7 +71,8 @@ def test_every_engine_counts_the_same_cells_in_the_same_order(make: str) -> None
     (cells.MEAN, (lambda y: y,))])
 def test_rows_of_a_cell_have_the_sums_of_its_rows(make: str, sums: cells.CellSums, functions: Any) -> None:
     found = gathered(makes()[make], Wanted(("size", "g", "flag"), "size", sums, cells=True))
-    assert found.summed and found.copies is not None
+    assert found.summed
+    assert found.copies is not None
     assert found.n <= 2 * found.summed
     size, flag = found.column("size"), found.column("flag")
     for level in ("a", "b", "ä", None):
@@ -130,7 +131,8 @@ def test_weights_given_as_an_array_are_a_column_of_the_cell() -> None:
     weights = R.integers(0, 3, N).astype(float)
     for data in (COLUMNS, pd.DataFrame(COLUMNS)):
         found = gathered(data, Wanted(("y", "flag"), "y", cells=True), weights)
-        assert found.copies is not None and found.columns == ("y", "flag", OWN_WEIGHTS)
+        assert found.copies is not None
+        assert found.columns == ("y", "flag", OWN_WEIGHTS)
         assert found.copies @ found.column(OWN_WEIGHTS) == weights.sum()
     with pytest.raises(InputError, match="must be one of their columns"):
         gathered(pl.DataFrame(COLUMNS).lazy(), Wanted(("y", "flag"), "y"), weights)
@@ -143,7 +145,10 @@ def test_rows_in_memory_are_grouped_where_it_pays(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(gather, "SAMPLE", 1_000)
     for data in (COLUMNS, pd.DataFrame(COLUMNS), pl.DataFrame(COLUMNS), pl.DataFrame(COLUMNS).to_arrow()):
         few = gathered(data, Wanted(("y", "flag"), "y"))
-        assert few.copies is not None and few.n == 6 and few.whole is not None and few.whole.n == N
+        assert few.copies is not None
+        assert few.n == 6
+        assert few.whole is not None
+        assert few.whole.n == N
         assert gathered(data, Wanted(("y", "size"), "y")).copies is None
         assert gathered(data, Wanted(("size", "flag"), "size", cells.MEAN_AND_VARIANCE)).copies is None  # loses checks
         assert gathered(data, Wanted(("y", "flag"), "y", cells=False)).copies is None
@@ -158,12 +163,17 @@ def test_rows_elsewhere_are_grouped_unless_they_are_few(monkeypatch: pytest.Monk
     monkeypatch.setattr(gather, "LEAST", 1_000)
     for make in ("lazy", "duckdb", "batches"):
         found = gathered(makes()[make], wanted)
-        assert found.copies is not None and found.copies.sum() == N and found.whole is None
+        assert found.copies is not None
+        assert found.copies.sum() == N
+        assert found.whole is None
     for make in ("lazy", "duckdb"):
         rows = gathered(makes()[make], Wanted(("y", "size"), "y"))
-        assert rows.copies is None and rows.n == N and rows.columns == ("y", "size")
+        assert rows.copies is None
+        assert rows.n == N
+        assert rows.columns == ("y", "size")
     once = gathered(makes()["batches"], Wanted(("y", "size"), "y"))  # cannot be read again
-    assert once.copies is not None and once.n == N
+    assert once.copies is not None
+    assert once.n == N
 
 
 def test_too_many_cells_are_counted_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,5 +201,6 @@ def test_cells_of_many_chunks_are_merged(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_levels_keep_their_order() -> None:
     frame = pd.DataFrame({"y": [0, 1, 1], "c": pd.Categorical(list("uvu"), ["v", "w", "u"], ordered=True)})
     column = gathered(frame, Wanted(("y", "c"), "y", cells=True)).read("c")
-    assert column.ordered and column.factor[1] == ("v", "u")
+    assert column.ordered
+    assert column.factor[1] == ("v", "u")
     assert read_frame(frame).read("c").factor[1] == ("v", "u")

@@ -11,6 +11,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from klimb.errors import InputError
+from klimb.rows import gather
 from klimb.rows.scans import BatchRows, LazyRows, as_table
 
 TABLE = pa.table({"y": [0, 1, None, 1], "g": ["a", "NA", "b", "a"], "unused": [1.0, 2.0, 3.0, 4.0]})
@@ -26,10 +27,13 @@ def folder(tmp_path: Path) -> Path:
 def test_files_by_name_by_folder_and_by_glob(folder: Path) -> None:
     for path, rows in ((folder / "part-0.parquet", 4), (folder, 12), (str(folder / "part-*.parquet"), 12)):
         scan = as_table(path)
-        assert isinstance(scan, BatchRows) and scan.columns == ("y", "g", "unused")
+        assert isinstance(scan, BatchRows)
+        assert scan.columns == ("y", "g", "unused")
         found = scan.collect(["g", "y"])
-        assert found.n == rows and set(found.columns) == {"g", "y"}
-        assert scan.head(["y"], rows - 1) is None and scan.head(["y"], rows) is not None
+        assert found.n == rows
+        assert set(found.columns) == {"g", "y"}
+        assert scan.head(["y"], rows - 1) is None
+        assert scan.head(["y"], rows) is not None
 
 
 def test_folders_named_by_a_value_have_it_as_a_column(tmp_path: Path) -> None:
@@ -54,9 +58,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, folder: Path) -> None:
         as_table(folder)
     (folder / "part-1.parquet").write_bytes(b"PAR1 nothing of the kind")
     with pytest.raises(InputError, match=r"Arrow can read; got .*part-1\.parquet"):
-        scan = as_table(str(folder / "part-*.parquet"))
-        assert isinstance(scan, BatchRows)
-        scan.collect(["y"])
+        gather.gather(as_table(str(folder / "part-*.parquet")), gather.Wanted(("y",), "y", cells=True))
     with pytest.raises(InputError, match="batches of Arrow"):
         as_table(iter([np.ones(3)]))
 

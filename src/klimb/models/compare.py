@@ -82,11 +82,10 @@ def compare(fits: Any) -> Comparison:
 
 
 def _check_same_data(name: str, one: Fit, other_name: str, other: Fit) -> None:
-    cells = [fit.observed.copies for fit in (one, other)]
-    if one.n == other.n and any(own is not None for own in cells) and not (
-            all(own is not None for own in cells) and np.array_equal(*cells)):
+    cells = [np.zeros(0) if fit.observed.copies is None else fit.observed.copies for fit in (one, other)]
+    if one.n == other.n and not np.array_equal(cells[0], cells[1]):
         raise InputError("compare needs fits to cells of the same columns, or to rows",
-                         ", ".join(f"{'rows' if own is None else f'{len(own):,} cells'} in {label!r}"
+                         ", ".join(f"{f'{len(own):,} cells' if len(own) else 'rows'} in {label!r}"
                                    for own, label in zip(cells, (name, other_name), strict=True)),
                          'Fit all with cells=[...], the columns that any of them names, or with cells=False.')
     if one.n != other.n or not np.array_equal(one.observed.places, other.observed.places):

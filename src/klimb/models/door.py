@@ -153,6 +153,7 @@ def _gathered(formula: Formula, table: Frame | Scan, family: Likelihood, weights
               cells: bool | Sequence[str] | None, digits: Mapping[str, int] | None) -> Frame:
     """The rows that are fitted, or their cells, with the columns that the formula names."""
     _, targets, predictors = needed(formula, table.columns)
+    insists = cells if cells is None or isinstance(cells, bool) else True
     more = [cells] if isinstance(cells, str) else [] if cells is None or isinstance(cells, bool) else list(cells)
     named = [weights] if isinstance(weights, str) else []
     for name in (*named, *more):
@@ -160,7 +161,7 @@ def _gathered(formula: Formula, table: Frame | Scan, family: Likelihood, weights
             raise no_column(name, table.columns)
     summed = isinstance(formula.response, Name) and targets[0] not in predictors
     wanted = Wanted(tuple(dict.fromkeys([*targets, *predictors, *named, *more])), targets[0],
-                    family.cell_sums if summed else None, True if more else cells, digits or {})
+                    family.cell_sums if summed else None, insists, digits or {})
     given = None if weights is None or named else as_float(weights, "weights", ndim=1)
     return gather(table, wanted, given)
 

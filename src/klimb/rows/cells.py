@@ -28,14 +28,13 @@ _N, _Y, _LOST = "_klimb_n", "_klimb_y", "_klimb_lost"  # columns that no table h
 @final
 @dataclass(frozen=True)
 class CellSums:
-    """What a likelihood needs of the responses of a cell: means of functions of y, and the variance if ``squares``.
+    """What a likelihood needs of the responses of a cell: means of functions of y, and perhaps their variance.
 
     The functions are "y" and "log y"; ``pair(means, variance)`` gives two responses with these means.
     """
 
     functions: tuple[str, ...]
     pair: Callable[[Array, Array], tuple[Array, Array]]
-    squares: bool = False
     above: float = -np.inf  # y must be larger
 
 
@@ -52,7 +51,7 @@ def _by_logs(means: Array, _: Array) -> tuple[Array, Array]:
 
 
 MEAN = CellSums(("y",), lambda means, _: (means[0], means[0]), above=-5e-324)
-MEAN_AND_VARIANCE = CellSums(("y",), _around, squares=True)
+MEAN_AND_VARIANCE = CellSums(("y",), _around)
 MEAN_AND_LOG = CellSums(("y", "log y"), _by_logs, above=0.0)
 
 
@@ -87,13 +86,14 @@ class Tally:
         """Groups that are equal as one, in the order of their values."""
         inverse, first = cell_codes(self.frame, by.keys)
         size = len(first)
-        counts = np.bincount(inverse, self.counts, size)
+        counts: Array = np.bincount(inverse, self.counts, size).astype(np.float64)
         means = np.array([np.bincount(inverse, self.counts * own, size) / counts for own in self.means])
-        squares, ends = np.zeros(0), np.zeros((2, 0))
+        squares: Array = np.zeros(0)
+        ends = np.zeros((2, 0))
         if by.sums is not None:
             with np.errstate(invalid="ignore"):  # a response that is infinite
                 away = self.means[0] - means[0][inverse]
-            squares = np.bincount(inverse, self.squares + self.counts * away**2, size)
+            squares = np.bincount(inverse, self.squares + self.counts * away**2, size).astype(np.float64)
             ends = np.array([np.full(size, np.inf), np.full(size, -np.inf)])
             np.minimum.at(ends[0], inverse, self.ends[0])
             np.maximum.at(ends[1], inverse, self.ends[1])

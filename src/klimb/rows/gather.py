@@ -42,7 +42,7 @@ class Wanted:
         for name, digits in self.digits.items():
             if name not in self.names:
                 raise no_column(name, self.names, "round= needs names of columns that the formula uses")
-            if isinstance(digits, bool) or not isinstance(digits, (int, np.integer)) or abs(digits) > 300:
+            if not isinstance(digits, (int, np.integer)) or abs(digits) > 300:
                 raise InputError("round= needs a whole number of digits", f"{digits!r} for {name!r}",
                                  'Write round={"x": 1} for tenths, -2 for hundreds.')
 
@@ -74,12 +74,14 @@ def _of_frame(frame: Frame, wanted: Wanted, weights: Array | None) -> Frame:
     own = _weighed(frame, weights)
     by = wanted.keys(wanted.sums if wanted.cells and frame.read(wanted.response).kind == "number" else None)
     by = by if weights is None else replace(by, names=(*by.names, OWN_WEIGHTS))
-    if wanted.cells is None and not _may_pay(own, by):
-        return rounded(frame, wanted.digits)
-    found = count_rows(own, by)
-    if wanted.cells is None and len(found.counts) > SHARE * frame.n:
-        return rounded(frame, wanted.digits)
-    return replace(found.rows(by), whole=frame)
+    try:
+        if wanted.cells or _may_pay(own, by):
+            found = count_rows(own, by)
+            if wanted.cells or len(found.counts) <= SHARE * frame.n:
+                return replace(found.rows(by), whole=frame)
+    except InputError:  # of a column that holds neither numbers nor levels, which the formula points at
+        pass
+    return rounded(frame, wanted.digits)
 
 
 def _weighed(frame: Frame, weights: Array | None) -> Frame:
@@ -106,7 +108,7 @@ def _may_pay(frame: Frame, by: CellKeys) -> bool:
         native = nw.from_native(frame.native, eager_only=True).select(*by.names)
         sample = read_frame(native[rows].to_native())
     most = 2.5 * SHARE * frame.n  # a sample is no census: what it lets through is counted
-    return len(cell_codes(rounded(sample, by.digits), by.names)[1]) <= most * -np.expm1(-SAMPLE / most)
+    return len(cell_codes(rounded(sample, by.digits), by.names)[1]) <= float(most * -np.expm1(-SAMPLE / most))
 
 
 def _of_scan(scan: Scan, wanted: Wanted, weights: Array | None) -> Frame:
