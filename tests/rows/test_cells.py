@@ -69,7 +69,7 @@ def test_every_engine_counts_the_same_cells_in_the_same_order(make: str) -> None
 @pytest.mark.parametrize(("sums", "functions"), [
     (cells.MEAN_AND_VARIANCE, (lambda y: y, np.square)), (cells.MEAN_AND_LOG, (lambda y: y, np.log)),
     (cells.MEAN, (lambda y: y,))])
-def test_rows_of_a_cell_have_the_sums_of_its_rows(make: str, sums: cells.CellSums, functions: Any) -> None:
+def test_rows_of_a_cell_have_the_sums_of_its_rows(make: str, sums: cells.ResponseSums, functions: Any) -> None:
     found = gathered(makes()[make], Wanted(("size", "g", "flag"), "size", sums, cells=True))
     assert found.summed
     assert found.copies is not None
@@ -118,7 +118,7 @@ def test_rounding_is_the_same_in_every_engine() -> None:
     rows = gathered(data, Wanted(("y", "x"), "y", cells=False, digits={"x": 1})).column("x")
     np.testing.assert_array_equal(np.unique(rows), np.unique(reference))
     with pytest.raises(InputError, match="whole number of digits"):
-        Wanted(("y", "x"), "y", digits={"x": 0.5})  # type: ignore[dict-item]
+        Wanted(("y", "x"), "y", digits={"x": 0.5})
     with pytest.raises(InputError, match="columns that the formula uses"):
         Wanted(("y", "x"), "y", digits={"z": 1})
     with pytest.raises(InputError, match="numbers to be rounded"):

@@ -26,7 +26,7 @@ from klimb.likelihoods.data import Left, Observed, ResponseKind, read_response
 from klimb.likelihoods.links import LINKS, Link
 from klimb.numerics.arrays import Array
 from klimb.priors import Beta, Fixed, PCCorrelation, PositivePrior, Prior, Uniform, as_prior
-from klimb.rows.cells import CellSums
+from klimb.rows.cells import ResponseSums
 from klimb.sites.base import Site
 from klimb.sites.censored import Censored
 from klimb.sites.wrappers import Offset, Weighted
@@ -125,7 +125,7 @@ class Likelihood:
     densities: ClassVar[Mapping[str, str]] = {}  # log p(y | f) in Stan, by link: see ``stan``
     censorable: ClassVar[bool] = False  # whether y may be censored: ``Surv(time, status)``
     squares: ClassVar[bool] = False  # whether log p(y | f) = c - g (y - f)^2, c and g the same for all rows
-    cell_sums: ClassVar[CellSums | None] = None  # all that it needs of many y of one f; None: each y, or its counts
+    cell_sums: ClassVar[ResponseSums | None] = None  # all that it needs of many y of one f; None: each y, or its counts
 
     link_name: str = ""
     known: Mapping[str, Any] = field(default_factory=dict)  # by field of the site

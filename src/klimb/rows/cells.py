@@ -2,7 +2,7 @@
 
 A likelihood adds over rows, so a row that occurs n times is one row of weight n: grouped by every column, the response
 among them, the fit is that of the rows. Where y is continuous, some families need no more of the responses of a cell
-than a few sums (`CellSums`); two responses with the same sums, n / 2 times each, then stand for them all.
+than a few sums (`ResponseSums`); two responses with the same sums, n / 2 times each, then stand for them all.
 
 Engines count (any that narwhals knows, NumPy for arrays), and what they give back is merged and put into an order that
 depends on nothing but the cells themselves.
@@ -27,7 +27,7 @@ _N, _Y, _LOST = "_klimb_n", "_klimb_y", "_klimb_lost"  # columns that no table h
 
 @final
 @dataclass(frozen=True)
-class CellSums:
+class ResponseSums:
     """What a likelihood needs of the responses of a cell: means of functions of y, and perhaps their variance.
 
     The functions are "y" and "log y"; ``pair(means, variance)`` gives two responses with these means.
@@ -50,9 +50,9 @@ def _by_logs(means: Array, _: Array) -> tuple[Array, Array]:
     return G * (G / high), high
 
 
-MEAN = CellSums(("y",), lambda means, _: (means[0], means[0]), above=-5e-324)
-MEAN_AND_VARIANCE = CellSums(("y",), _around)
-MEAN_AND_LOG = CellSums(("y", "log y"), _by_logs, above=0.0)
+MEAN = ResponseSums(("y",), lambda means, _: (means[0], means[0]), above=-5e-324)
+MEAN_AND_VARIANCE = ResponseSums(("y",), _around)
+MEAN_AND_LOG = ResponseSums(("y", "log y"), _by_logs, above=0.0)
 
 
 @final
@@ -63,7 +63,7 @@ class CellKeys:
     names: tuple[str, ...]
     digits: Mapping[str, int]
     response: str | None = None
-    sums: CellSums | None = None
+    sums: ResponseSums | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:

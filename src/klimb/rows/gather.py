@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
 from klimb.errors import InputError, no_column
 from klimb.numerics.arrays import Array
-from klimb.rows.cells import CellKeys, CellSums, cell_codes, count_rows, rounded
+from klimb.rows.cells import CellKeys, ResponseSums, cell_codes, count_rows, rounded
 from klimb.rows.columns import read_column
 from klimb.rows.frames import Frame, read_frame
 from klimb.rows.scans import Scan
@@ -34,9 +34,9 @@ class Wanted:
 
     names: tuple[str, ...]
     response: str = ""
-    sums: CellSums | None = None
+    sums: ResponseSums | None = None
     cells: bool | None = None
-    digits: Mapping[str, int] = field(default_factory=dict)
+    digits: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, digits in self.digits.items():
@@ -46,7 +46,7 @@ class Wanted:
                 raise InputError("round= needs a whole number of digits", f"{digits!r} for {name!r}",
                                  'Write round={"x": 1} for tenths, -2 for hundreds.')
 
-    def keys(self, sums: CellSums | None) -> CellKeys:
+    def keys(self, sums: ResponseSums | None) -> CellKeys:
         names = {*self.names} - ({self.response} if sums is not None else set())
         return CellKeys(tuple(sorted(names)), self.digits, self.response if sums is not None else None, sums)
 
