@@ -25,7 +25,7 @@ from klimb.models.prediction import PredictionKind, checked_interval, columns_by
 from klimb.models.tabulate import block_covariance, cut_rows, level_moments, level_name, linear_rows, mixture_rows
 from klimb.numerics.arrays import Array
 from klimb.report.records import CoefficientRow, EffectCurve, FitReport
-from klimb.rows.frames import Frame, make_frame, read_frame
+from klimb.rows.frames import Frame, counted_frame, make_frame, read_frame
 from klimb.terms.encoder import Encoder
 from klimb.terms.group import Group
 from klimb.theta import RowKind
@@ -63,12 +63,7 @@ class FormulaFit(Fit):
     @property
     def cells(self) -> Any:
         """Rows that differ, with how many there are of each in the last column: a frame. None for a fit by rows."""
-        if self.frame is None or self.frame.copies is None:
-            return None
-        columns, label = {name: self.frame.column(name) for name in self.frame.columns}, "rows"
-        while label in columns:
-            label += "_"
-        return make_frame({**columns, label: self.frame.copies}, self.frame)
+        return None if self.frame is None or self.frame.copies is None else counted_frame(self.frame)
 
     @property
     def linear(self) -> LinearModel:

@@ -102,6 +102,14 @@ def make_frame(columns: Mapping[str, npt.NDArray[Any]], like: Frame,
     return made
 
 
+def counted_frame(cells: Frame) -> Any:
+    """The columns of cells and, behind them, how many rows each cell has."""
+    columns, label = {name: cells.column(name) for name in cells.columns}, "rows"
+    while label in columns:
+        label += "_"
+    return make_frame({**columns, label: np.asarray(cells.copies)}, cells)
+
+
 # -- one reader per make ----------------------------------------------------------------------------------------------
 
 

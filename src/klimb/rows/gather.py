@@ -42,7 +42,7 @@ class Wanted:
         for name, digits in self.digits.items():
             if name not in self.names:
                 raise no_column(name, self.names, "round= needs names of columns that the formula uses")
-            if not isinstance(digits, (int, np.integer)) or abs(digits) > 300:
+            if not isinstance(digits, (int, np.integer)) or abs(int(digits)) > 300:
                 raise InputError("round= needs a whole number of digits", f"{digits!r} for {name!r}",
                                  'Write round={"x": 1} for tenths, -2 for hundreds.')
 
