@@ -161,8 +161,9 @@ def loo_record(fit: FormulaFit) -> Loo | None:
         return None
     loo = fit.loo()
     terms = np.where(np.isfinite(loo.log_density), loo.log_density, np.inf)
-    hardest = [int(i) for i in np.argsort(terms, kind="stable")[:HARDEST] if np.isfinite(terms[i])]
     data = fit.observed
+    most = HARDEST if data.copies is None else 0  # cells have no place in a table
+    hardest = [int(i) for i in np.argsort(terms, kind="stable")[:most] if np.isfinite(terms[i])]
 
     def shown(i: int) -> str:
         after = "" if data.aux.get("status", np.ones(data.n))[i] else "+"  # censored
