@@ -118,3 +118,19 @@ def test_a_function_is_refused_by_files_in_words(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be saved"):
         own.save(tmp_path / "m.klimb")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", list(LIKELIHOODS))
+def test_cells_have_what_the_likelihood_needs(name: str) -> None:
+    """Rows of one x as cells: the bound, theta and the coefficients are those of the rows; by sums where it says so."""
+    kind = LIKELIHOODS[name]
+    x = np.repeat([-1.0, 0.0, 1.0], N // 3)
+    if kind.response == "trials":
+        formula, data = "p(y, n) ~ x", {"x": x, "y": RNG.binomial(5, CHANCE), "n": np.full(N, 5)}
+    else:
+        formula, data = "y ~ x", {"x": x, "y": RESPONSES[kind.response]}
+    rows, cells = (klimb.fit(formula, data, name, cells=own, tol=1e-12, hyper="optimise") for own in (False, True))
+    assert cells.by_sums == (kind.cell_sums is not None)
+    assert cells.bound == pytest.approx(rows.bound, abs=1e-7)
+    for ours, theirs in zip(cells.table_rows(), rows.table_rows(), strict=True):
+        assert ours.mean == pytest.approx(theirs.mean, abs=1e-5 * theirs.sd)
