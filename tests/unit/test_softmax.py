@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from klimb import sites
+from klimb import infer, latents, sites, steps
 from klimb.errors import InputError
 from klimb.numerics.softmax import (
     EDGES,
-    NORMAL_REACH,
+    EXACT,
+    ROUGH,
     ROUNDING,
     SOFTENING,
     SWITCH,
@@ -70,7 +71,7 @@ def test_two_classes_are_logistic_in_their_difference(sd, spread):
     e = sites.Softmax(2).oracle(y, m.ravel(), v.ravel())
     logistic = sites.Logistic().oracle(2 * y - 1, m[1] - m[0], v.sum(axis=0))
     # E logsumexp is an integral of x dP: x as far as P reaches, and P to the rounding of its table.
-    reach = np.abs(m[1] - m[0]) + NORMAL_REACH * np.sqrt(v.sum(axis=0))
+    reach = np.abs(m[1] - m[0]) + EXACT.normal_reach * np.sqrt(v.sum(axis=0))
     assert np.all(np.abs(e.value - logistic.value) <= 2e-12 * (1 + np.abs(logistic.value)) + ROUNDING * reach)
     np.testing.assert_allclose(e.alpha.reshape(2, -1), [-logistic.alpha, logistic.alpha], atol=2e-12)
     for gamma in e.gamma.reshape(2, -1):
@@ -259,3 +260,33 @@ def test_bad_input_says_what_to_do():
     ):
         with pytest.raises(InputError, match=words):
             call()
+
+
+@pytest.mark.parametrize(("n_classes", "sd", "spread"), [(3, 0.3, 1.0), (4, 3.0, 3.0), (10, 1.0, 10.0), (10, 8.0, 1.0)])
+def test_the_rough_rule_is_good_to_six_digits(n_classes, sd, spread):
+    y, m, v = random_problem(n_classes, 500, sd, spread)
+    close, rough = softmax_moments(y, m, v), softmax_moments(y, m, v, ROUGH)
+    np.testing.assert_allclose(rough.value, close.value, atol=1e-6)
+    np.testing.assert_allclose(rough.probabilities, close.probabilities, atol=1e-6)
+    np.testing.assert_allclose(v * rough.curvature, v * close.curvature, atol=1e-5)
+    assert np.abs(rough.probabilities - close.probabilities).max() > 1e-13  # it is another rule
+
+
+def test_a_fit_goes_most_of_the_way_by_the_rough_rule_and_ends_with_the_exact_one():
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((300, 4))
+    y = np.argmax(X[:, :3] + rng.gumbel(size=(300, 3)), axis=1)
+    latent, site = latents.Outputs.shared(latents.Weights(X, cov=4.0), 3), sites.Softmax(3)
+    asked = []
+    result = infer(latent, site, y, callback=lambda row: asked.append(row.number))
+    exact = infer(latent, site, y, step=steps.Natural())
+    assert result.converged
+    assert result.bound == pytest.approx(exact.bound, abs=1e-9)
+    assert result.history.stationarity[-1] <= 1e-6
+    assert asked == list(range(len(asked)))
+    assert result.history.n_oracle[result.history.rule.index("start", 1) :].sum() < exact.history.n_oracle.sum() / 2
+    e = site.expect(y, result.posterior.m, result.posterior.v)
+    assert result.bound == pytest.approx(float(e.value.sum()) - result.posterior.kl, abs=1e-9)
+    stopped = infer(latent, site, y, callback=lambda row: row.number < 2)
+    assert stopped.status.name == "STOPPED"
+    assert infer(latent, site, y, max_iter=2).status.name == "MAX_ITER"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -16,6 +16,7 @@ from klimb.numerics.dense import threads_for
 from klimb.sites.base import Site
 
 Callback: TypeAlias = Callable[[Iteration], Any]
+ROUGH_SHARE, ROUGH_TOL = 0.5, 5e-7  # of the tolerance, and the least, of what is done with a cheaper oracle
 
 
 @final
@@ -46,17 +47,17 @@ def note(notes: list[str], text: str) -> None:
 
 
 def run(
-    problem: Problem, step: Step, tol: float, max_iter: int, callback: Callback | None
+    problem: Problem, step: Step, tol: float, max_iter: int, callback: Callback | None, before: Sequence[Iteration] = ()
 ) -> tuple[State, Status, History, list[str]]:
     """Follow ``step`` until the norm and the remaining gain are at most ``tol``, or something else ends it."""
     with threads_for(problem.latent.dense_size):
-        return _run(problem, step, tol, max_iter, callback)
+        return _run(problem, step, tol, max_iter, callback, list(before))
 
 
 def _run(
-    problem: Problem, step: Step, tol: float, max_iter: int, callback: Callback | None
+    problem: Problem, step: Step, tol: float, max_iter: int, callback: Callback | None, rows: list[Iteration]
 ) -> tuple[State, Status, History, list[str]]:
-    begin, rows, notes = time.perf_counter(), list[Iteration](), list[str]()
+    begin, notes = time.perf_counter() - (rows[-1].seconds if rows else 0.0), list[str]()
     moves = step.moves(problem, notes)
     n_factor = n_oracle = 0
     n_products = problem.n_products
@@ -139,10 +140,21 @@ def infer(
         raise InputError("tol must be positive", f"{tol}", "The default is 1e-6.")
     if max_iter < 0:
         raise InputError("max_iter must not be negative", f"{max_iter}", "The default is 500.")
+    rule, before = step or _default_step(latent, site), list[Iteration]()
+    rough = site.rough() if step is None else site
+    if rough is not site:  # most of the way by a cheaper oracle
+        far = Problem(latent, rough, y, start)
+        state, status, history, _ = run(far, rule, max(ROUGH_SHARE * tol, ROUGH_TOL), max_iter, callback)
+        before, start = list(history.iterations), far.posterior(state)
+        callback = _stop if status is Status.STOPPED else callback
     problem = Problem(latent, site, y, start)
-    state, status, history, notes = run(problem, step or _default_step(latent, site), tol, max_iter, callback)
+    state, status, history, notes = run(problem, rule, tol, max_iter, callback, before)
     problem.start = None  # of another fit, with all its matrices
     return Result(problem.posterior(state), state.bound, status, history, tuple(notes), problem, state.bound_error)
+
+
+def _stop(row: Iteration) -> bool:
+    return False
 
 
 def _default_step(latent: Latent, site: Site) -> Step:

@@ -24,7 +24,11 @@ FAR, STRETCH, PAUSE = 0.03, 4.0, 8  # stationarity above which to stretch, by ho
 WORTH = 1e-3  # nats that local optima must gain, while far from the optimum, to be tried again at once
 WAIT = 3  # iterations until Newton directions or local optima are tried again after a failure
 RESCUE_AFTER, RESCUE_SITES = 6, 2000  # when and up to which N Newton helps models with fewer weights than sites
-COUPLED_AFTER = 2  # when Newton helps sites that couple several latent values, if data are many and weights few
+STEP_COST = 3e-4, 1.5e-7, 3e-10  # seconds of a plain step: in all, for each of N sites, and for each of N D^2 products
+NEWTON_COST = 1e-3, 7e-9, 1.4e-10  # of a Newton direction by N x N matrices: in all, for each entry, and for N^2 D
+COUPLED_AFTER = 4  # when Newton helps sites that couple several latent values
+COUPLED_CHANGE = 3.0  # factor by which it may change one of their gammas
+USUAL_TOL = 1e-6
 PATIENCE = 12  # iterations at the level of rounding without a better stationarity
 
 
@@ -63,7 +67,7 @@ class Natural(Step):
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
         state = first_state(problem, self)
         yield Move(state, "start")
-        mixer, pace = Mixer(self.memory), _Pace(state, _patience(problem))
+        mixer, pace = Mixer(self.memory), _Pace(state, _patience(problem), _price(problem))
         helped = self.newton and problem.site.uses_variance
         if problem.start is not None and state.stationarity < NEAR:
             pace.begin_near()
@@ -88,12 +92,17 @@ class Natural(Step):
 class _Pace:
     """How fast the residual has been falling, and how long to leave the more expensive proposals alone."""
 
-    def __init__(self, state: State, patience: float) -> None:
+    def __init__(self, state: State, patience: float, price: float) -> None:
+        self.price = price  # of a Newton direction, in plain steps
         self.slow = False  # some step left more than a little of the residual
         self.hard = False  # two steps in a row left much of it
         self.gain = 0.0  # of the objective in the last step
         self.newton_in, self.stretch_in, self.local_in = patience, 0.0, 0  # iterations until each may be tried (again)
-        self._before, self._best, self._idle = 0.0, state.stationarity, 0
+        self._before, self._best, self._idle, self._rate = 0.0, state.stationarity, 0, 0.5
+
+    def expected(self, state: State) -> float:
+        """How many plain steps the rest would take at the pace of late."""
+        return float(np.log(max(state.stationarity / USUAL_TOL, 1.0)) / -np.log(np.clip(self._rate, 1e-3, 0.999)))
 
     def begin_near(self) -> None:
         """A start close to the optimum, as from other hyperparameters: Newton directions pay at once."""
@@ -102,6 +111,7 @@ class _Pace:
 
     def note(self, state: State, after: State) -> None:
         left = after.stationarity / state.stationarity
+        self._rate = self._rate**0.75 * left**0.25
         self.slow = self.slow or left > FAST_ENOUGH
         self.hard = self.hard or left * self._before > VERY_SLOW**2
         self.gain = after.objective - state.objective
@@ -124,15 +134,15 @@ def _stronger(problem: Problem, state: State, pace: _Pace) -> Move | None:
         if move is not None:
             return move
         pace.stretch_in = PAUSE
-    if state.stationarity >= NEAR:
-        if not problem.site.separable or pace.local_in > 0:
+    if state.stationarity >= NEAR and problem.site.separable:
+        if pace.local_in > 0:
             return None
         move = _local(problem, state)
         if move is not None and _useful(state, move.state, WORTH):
             return move
         pace.local_in = WAIT + 1  # sites that are content one by one may still be far from it together
         return None
-    if pace.hard and pace.newton_in == 0:
+    if pace.hard and pace.newton_in == 0 and pace.expected(state) >= pace.price:
         move = _newton(problem, state)
         if move is None or not _useful(state, move.state):
             pace.newton_in = WAIT
@@ -144,15 +154,24 @@ def _patience(problem: Problem) -> float:
     """How many iterations to do without Newton directions: they cost N x N products.
 
     Those are cheap beside a factor of that size; beside a smaller one they are a rescue, and for many data too
-    expensive. A site that couples latent values makes plain steps slow, and its oracle is expensive: with few weights,
-    whose products are cheap, Newton comes early.
+    expensive. A site that couples latent values makes plain steps slow, its oracle is expensive, and most of its latent
+    values need no product: there Newton comes early.
     """
     latent = problem.latent
     if latent.n_weights >= latent.n_sites:
         return 0
-    if not problem.site.separable and 2 * (latent.n_weights // latent.n_outputs) ** 2 <= len(problem.y):
-        return COUPLED_AFTER
+    if not problem.site.separable:
+        return COUPLED_AFTER if problem.start is None else 0
     return RESCUE_AFTER if latent.n_sites <= RESCUE_SITES * latent.n_outputs else float("inf")
+
+
+def _price(problem: Problem) -> float:
+    """What a Newton direction by N x N matrices costs where factors are D x D, in plain steps."""
+    N, D = problem.latent.n_sites, problem.latent.n_weights
+    if D >= N or not problem.site.separable:
+        return 0.0
+    (fixed, site, product), (begin, entry, wide) = STEP_COST, NEWTON_COST
+    return (begin + N * N * (entry + wide * D)) / (fixed + N * (site + product * D * D))
 
 
 def _useful(state: State, after: State, least: float = 0.0) -> bool:
@@ -248,7 +267,9 @@ def _newton(problem: Problem, state: State) -> Move | None:
         return None
     for step in (1.0, 0.5):
         gamma = state.gamma + step * direction.gamma
-        if problem.site.log_concave:
+        if not problem.site.separable:
+            gamma = np.clip(gamma, state.gamma / COUPLED_CHANGE, COUPLED_CHANGE * state.gamma + state.expectation.gamma)
+        elif problem.site.log_concave:
             gamma = np.clip(gamma, 0.1 * state.gamma, 10.0 * state.gamma + state.expectation.gamma)
         try:
             factor = problem.factor(gamma)

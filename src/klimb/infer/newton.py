@@ -29,6 +29,7 @@ from klimb.numerics.dense import row_blocks
 DIFFERENCE = 1e-5  # relative step in v for the derivatives of gamma
 MOST_PRODUCTS = 60
 IN_CACHE = 400  # sites up to which both matrices fit the cache in double precision
+STIFF = 3e-3  # gamma v below which a site that is one of several of a datum hardly changes with its variance
 
 
 @final
@@ -48,8 +49,10 @@ def newton_direction(problem: Problem, state: State) -> Direction | None:
     """
     v, n = state.v, len(state.v)
     sd = np.sqrt(np.where(v > 0, v, 1.0))  # a site whose f is known (an empty row of X) has no share in V
-    P = _scaled_products(state.factor, sd)
-    C = _site_by_site(problem, state, sd) if problem.site.separable else _datum_by_datum(problem, state, sd)
+    separable = problem.site.separable
+    bends = None if separable else v * np.maximum(state.gamma, state.expectation.gamma) > STIFF
+    P = _scaled_products(state.factor, sd, bends)
+    C = _site_by_site(problem, state, sd) if separable else _datum_by_datum(problem, state, sd)
     if P is None or C is None:
         return None
     residual = np.concatenate([sd * state.mean_residual, v * state.gamma_residual])
@@ -105,18 +108,22 @@ def _datum_by_datum(problem: Problem, state: State, sd: Array) -> Product:
     return by_differences
 
 
-def _scaled_products(factor: Factor, sd: Array) -> Product | None:
+def _scaled_products(factor: Factor, sd: Array, bends: npt.NDArray[np.bool_] | None) -> Product | None:
     """u -> (R u_1, (R o R) u_2 / 2) with R the posterior correlations; None where the latent has no V.
 
-    Large dense ones are kept in single precision: products are bound by memory, and a few digits are enough.
+    Large dense ones are kept in single precision: products are bound by memory, and a few digits are enough. Where only
+    some sites bend, as those of most classes of a datum do not, R o R is theirs, and the identity elsewhere.
     """
     from scipy.linalg.blas import dsymv, ssymv
 
     blocks = factor.blocks()
     if len(blocks) > 1:
-        parts = [_scaled_products(block, s) for block, s in zip(blocks, np.split(sd, len(blocks)), strict=True)]
+        own = [None] * len(blocks) if bends is None else np.split(bends, len(blocks))
+        parts = [_scaled_products(*part) for part in zip(blocks, np.split(sd, len(blocks)), own, strict=True)]
         return _side_by_side([part for part in parts if part is not None], len(sd)) if all(parts) else None
     n, products = len(sd), factor.products()
+    if bends is not None and 2 * np.count_nonzero(bends) <= n:
+        return _where_it_bends(factor, sd, np.flatnonzero(bends))
     if products is None:
         V = factor.covariance()
         if V is None:
@@ -130,6 +137,25 @@ def _scaled_products(factor: Factor, sd: Array) -> Product | None:
     by_V, by_square = products
     scale, square = 1.0 / sd, 1.0 / sd**2
     return lambda u: np.concatenate([scale * by_V(scale * u[:n]), 0.5 * square * by_square(square * u[n:])])
+
+
+def _where_it_bends(factor: Factor, sd: Array, rows: npt.NDArray[np.intp]) -> Product | None:
+    """The products with R by the factor, and those with R o R among some sites alone."""
+    from scipy.linalg.blas import ssymv
+
+    V = factor.covariance_of(rows) if rows.size else np.zeros((0, 0))
+    if V is None:
+        return None
+    n, scale = len(sd), 1.0 / sd
+    squared = np.square(np.asarray(V * scale[rows] * scale[rows, None], dtype=np.float32, order="F"))
+
+    def product(u: Array) -> Array:
+        second = 0.5 * u[n:]
+        if rows.size:
+            second[rows] = ssymv(0.5, squared, u[n:][rows], lower=1)
+        return np.concatenate([scale * factor.smooth(scale * u[:n]), second])
+
+    return product
 
 
 def _side_by_side(parts: list[Product], n: int) -> Product:

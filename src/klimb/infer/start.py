@@ -60,7 +60,10 @@ def first_state(problem: Problem, coarse_step: Step | None = None) -> State:
 def _warm_state(problem: Problem, start: Posterior) -> State | None:
     """The sites of ``start`` under the present prior; None where they make no proper or finite posterior there."""
     with suppress(NotPositiveDefiniteError):
-        state = problem.at_sites(start.a + start.gamma * start.m, start.gamma)
+        if start.factor is not None and start.latent is problem.latent:
+            state = problem.state(start.a, start.m, start.factor)
+        else:
+            state = problem.at_sites(start.a + start.gamma * start.m, start.gamma)
         if np.isfinite(state.objective):
             return state
     return None

@@ -71,6 +71,11 @@ class Factor(ABC):
         """
         return None
 
+    def covariance_of(self, rows: npt.NDArray[np.intp]) -> Array | None:
+        """The block of V of some sites, lower triangle; None as for ``covariance``."""
+        V = self.covariance()
+        return None if V is None else V[np.ix_(rows, rows)]
+
     def products(self) -> tuple[Product, Product] | None:
         """Products with V and with its entrywise square, where those are cheaper than a dense V; None elsewhere."""
         return None

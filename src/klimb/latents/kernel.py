@@ -213,6 +213,15 @@ class KernelFactor(Factor):
         V.flat[:: len(V) + 1] += 1.0 / self.gamma
         return np.asarray(V)
 
+    def covariance_of(self, rows: npt.NDArray[np.intp]) -> Array:
+        if (self.gamma[rows] * np.diagonal(self._K)[rows]).min() < WEAK_SITE:
+            W = self.explained_root(rows)
+            return np.asarray(self._K[np.ix_(rows, rows)] - W.T @ W)
+        columns = self._inverse[:, rows] / self._root[rows]
+        V = -(columns.T @ columns)
+        V.flat[:: len(V) + 1] += 1.0 / self.gamma[rows]
+        return np.asarray(V)
+
 
 @final
 class SignedKernelFactor(Factor):

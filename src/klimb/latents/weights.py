@@ -85,6 +85,10 @@ class PrimalFactor(Factor):
         rows = np.concatenate([block for _, block in self._X.scaled_blocks(self._root)])
         return np.asarray(rows @ rows.T)
 
+    def covariance_of(self, rows: npt.NDArray[np.intp]) -> Array:
+        some = self._X.subset(rows).dense() @ self._root
+        return np.asarray(some @ some.T)
+
     def products(self) -> tuple[Product, Product] | None:
         """For long designs: (V o V) b is the diagonal of X M X' with M = V_w X' diag(b) X V_w, which is D x D.
 

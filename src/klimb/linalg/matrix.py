@@ -22,7 +22,7 @@ from klimb.numerics.dense import row_blocks
 from klimb.numerics.lazy import blas, scipy_sparse
 
 DENSE_ENOUGH = 0.04  # share of nonzeros from which BLAS on the dense copy beats sparse products
-LARGE, WIDE, MOSTLY_ZERO = 1_000_000, 32, 0.2  # a dense array of this size, width and share of nonzeros may be sparse
+LARGE, WIDE, MOSTLY_ZERO = 100_000, 32, 0.2  # a dense array of this size, width and share of nonzeros may be sparse
 DENSE_LIMIT = 2**27  # entries (1 GiB) up to which a sparse matrix may be copied to a dense one
 WORTHWHILE = 1 / 20  # pairs a row over D^2 up to which pairs beat dense products, the time to build them included
 MOST_PAIRS = 50_000_000  # 600 MB

@@ -40,21 +40,37 @@ from klimb.numerics.tilted import tilted
 EULER = 0.57721566490153286061  # the mean of G
 SOFTENING = 0.4  # t is measured in units of sqrt(v + SOFTENING): narrower where F is the Gumbel function itself
 LEFT, BEND, RIGHT = -9.0, 3.0, 60.0  # of the table in those units; beyond BEND the bins grow with t
-WIDTH, DEGREE = 0.6, 11  # of a bin in t, and of its polynomial
+WIDTH, DEGREE, ROUGH_DEGREE = 0.6, 11, 7  # of a bin in t, and of its polynomial
 EDGES = (0.0, 0.06, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.93, 0.97, 0.99, 1.0)  # bins in 1 / sqrt(1 + v)
-SMOOTH_DEGREE = 12  # of the polynomials there
+SMOOTH_DEGREE, ROUGH_SMOOTH_DEGREE = 12, 6  # of the polynomials there
 NOISE = 1e-16  # Chebyshev coefficients below this are rounding
 SWITCH = 1.0  # s from which the table is made by averaging normal distribution functions over G
-NEGLIGIBLE = 39.0  # exp of minus this
 HALF = 0.7  # minus the logarithm of P near its median
-STEP, UNEVEN_STEP, UNEVEN = 1 / 20, 1 / 26, 12.0  # in y; the second where the nodes span more than UNEVEN units
+UNEVEN = 12.0  # units that the nodes span from which they are closer
 POINTS_PER_CHUNK = 1 << 14
 SMALLEST_VARIANCE = 1e-14  # below which the left end is found as if it were this
 ROUNDING = 4e-15  # of the table: what is nearer to 0 or 1 is there
-NORMAL_REACH = 8.7  # standard deviations from the middle at which a normal distribution function is negligible
 RARE, RELATIVE = 1e-3, 1e-3  # probabilities and values of F below which the table has too few digits
 LOWEST, MARGIN = 900.0, 45.0  # logarithms: of the smallest probability that is told from 0, and of what is negligible
 SCAN = np.linspace(0.0, 1.0, 200)
+
+
+@final
+@dataclass(frozen=True)
+class Rule:
+    """How closely to integrate: what is negligible, as minus its logarithm, steps in y, degrees of the table."""
+
+    negligible: float
+    step: float
+    uneven_step: float  # where the nodes span more than `UNEVEN` units
+    degree: int
+    smooth_degree: int
+    normal_reach: float  # standard deviations from its middle at which a normal distribution function is negligible
+    rises: tuple[int, int]  # steps towards the left end, and from there to the middle
+
+
+EXACT = Rule(39.0, 1 / 20, 1 / 26, DEGREE, SMOOTH_DEGREE, 8.7, (3, 5))  # to 1e-12
+ROUGH = Rule(16.0, 1 / 9, 1 / 12, ROUGH_DEGREE, ROUGH_SMOOTH_DEGREE, 5.6, (1, 3))  # to 1e-7, in less than half the time
 
 
 @final
@@ -68,6 +84,7 @@ class GumbelNormal:
 
     blocks: Array
     n_bins: int
+    degree: int
 
     def evaluate(self, t: Array, v: Array) -> tuple[Array, Array]:
         """F and its derivative at ``t`` (M x J) for M variances ``v``; overwrites ``t``."""
@@ -92,11 +109,11 @@ class GumbelNormal:
         u *= 2.0
         u -= 1.0
         coefficients = self._coefficients(v)
-        index += (np.arange(len(v)) * ((DEGREE + 1) * self.n_bins) + DEGREE * self.n_bins)[:, None]
+        index += (np.arange(len(v)) * ((self.degree + 1) * self.n_bins) + self.degree * self.n_bins)[:, None]
         F = np.take(coefficients, index)
         slope, next_one = np.zeros_like(F), np.empty_like(F)
         half = np.zeros_like(F) if bend else F  # of the second derivative
-        for _ in range(DEGREE):
+        for _ in range(self.degree):
             if bend:
                 half *= u
                 half += slope
@@ -119,7 +136,7 @@ class GumbelNormal:
         edges = np.array(EDGES)
         block = np.clip(np.searchsorted(edges, place, side="right") - 1, 0, len(EDGES) - 2)
         x = 2.0 * (place - edges[block]) / np.diff(edges)[block] - 1.0
-        chebyshev = np.polynomial.chebyshev.chebvander(x, SMOOTH_DEGREE)
+        chebyshev = np.polynomial.chebyshev.chebvander(x, self.blocks.shape[1] - 1)
         out = np.empty((len(v), self.blocks.shape[2]))
         for b in np.flatnonzero(np.bincount(block, minlength=len(EDGES) - 1)):
             rows = np.flatnonzero(block == b)
@@ -127,21 +144,29 @@ class GumbelNormal:
         return out.ravel()
 
 
-@lru_cache(maxsize=1)
-def gumbel_normal() -> GumbelNormal:
+@lru_cache(maxsize=2)
+def gumbel_normal(rule: Rule = EXACT) -> GumbelNormal:
     """The table."""
+    degree, smooth, to_powers = rule.degree, rule.smooth_degree, chebyshev_rule(rule.degree)[2]
+    series = _series()[:, : smooth + 1, :, : degree + 1] @ to_powers
+    return GumbelNormal(np.swapaxes(series, 2, 3).reshape(len(series), smooth + 1, -1), series.shape[2], degree)
+
+
+@lru_cache(maxsize=1)
+def _series() -> Array:
+    """Coefficients of Chebyshev polynomials: bins in v, degrees there, bins in t, degrees there."""
     n_bins = int(np.ceil((BEND - LEFT + BEND * np.log(RIGHT / BEND)) / WIDTH))
-    (in_t, fit_t, to_powers), (in_v, fit_v, _) = chebyshev_rule(DEGREE), chebyshev_rule(SMOOTH_DEGREE)
+    (in_t, fit_t, _), (in_v, fit_v, _) = chebyshev_rule(DEGREE), chebyshev_rule(SMOOTH_DEGREE)
     place = LEFT + WIDTH * (np.arange(n_bins)[:, None] + 0.5 * (in_t + 1.0))
     t = np.where(place < BEND, place, BEND * np.exp(np.maximum(place - BEND, 0.0) / BEND))
-    blocks = []
+    found = []
     for low, high in zip(EDGES[:-1], EDGES[1:], strict=True):
         variances = np.maximum(low + 0.5 * (high - low) * (in_v + 1.0), 1e-9) ** -2.0 - 1.0
         F = np.stack([_by_quadrature(t * np.sqrt(v + SOFTENING), v) for v in variances])
         coefficients = np.tensordot(fit_v, F, axes=(0, 0)) @ fit_t
         coefficients[np.abs(coefficients) < NOISE] = 0.0  # powers would magnify them
-        blocks.append(np.swapaxes(coefficients @ to_powers, 1, 2).reshape(SMOOTH_DEGREE + 1, -1))
-    return GumbelNormal(np.stack(blocks), n_bins)
+        found.append(coefficients)
+    return np.stack(found)
 
 
 def _by_quadrature(t: Array, v: float) -> Array:
@@ -166,19 +191,19 @@ class SoftmaxMoments:
     curvature: Array  # E softmax_c (1 - softmax_c), C x n
 
 
-def softmax_moments(label: Array, m: Array, v: Array) -> SoftmaxMoments:
-    """Expectations of log softmax_label, and of softmax and its derivatives, to 1e-12."""
+def softmax_moments(label: Array, m: Array, v: Array, rule: Rule = EXACT) -> SoftmaxMoments:
+    """Expectations of log softmax_label, and of softmax and its derivatives, to 1e-12 unless ``rule`` is less exact."""
     n_classes, n = m.shape
     out = SoftmaxMoments(np.empty(n), np.empty((n_classes, n)), np.empty((n_classes, n)))
     centred = m - m.max(axis=0)
     with threads_for(1):  # many small products, which threads only slow down
-        for rows, x, weight, left, unit in _chunks(centred, v):
-            part = _integrals(label[rows], centred[:, rows], v[:, rows], x, weight, left, unit)
+        for rows, x, weight, left, unit in _chunks(centred, v, rule):
+            part = _integrals(label[rows], centred[:, rows], v[:, rows], x, weight, left, unit, rule)
             out.value[rows], out.probabilities[:, rows], out.curvature[:, rows] = part
     return out
 
 
-def softmax_couplings(m: Array, v: Array) -> Array:
+def softmax_couplings(m: Array, v: Array, rule: Rule = EXACT) -> Array:
     """d(p, gamma) / d(m, v), n x 2C x 2C, for p = E softmax and gamma = E softmax (1 - softmax) of each class.
 
     A derivative of -int prod_c F_c dx = E logsumexp + ... in m_c replaces F_c by -F_c', one in v_c by F_c'' / 2. With
@@ -193,9 +218,9 @@ def softmax_couplings(m: Array, v: Array) -> Array:
     out = np.empty((n, 2 * n_classes, 2 * n_classes))
     by_mean, by_variance = slice(0, n_classes), slice(n_classes, 2 * n_classes)
     centred, diagonal = m - m.max(axis=0), np.arange(n_classes)
-    for rows, x, weight, _, _ in _chunks(centred, v):
+    for rows, x, weight, _, _ in _chunks(centred, v, rule):
         t = (x - centred[:, rows, None]).reshape(n_classes * len(rows), -1)
-        parts = gumbel_normal().curved(t, v[:, rows].ravel())
+        parts = gumbel_normal(rule).curved(t, v[:, rows].ravel())
         F, r, b = (part.reshape(n_classes, len(rows), -1) for part in parts)
         np.clip(F, 0.0, 1.0, out=F)
         seen = (F > ROUNDING) & (F < 1.0 - ROUNDING)
@@ -220,10 +245,10 @@ def _pairs(one: Array, other: Array, weight: Array) -> Array:
     return np.asarray(np.matmul(np.swapaxes(one * weight, 0, 1), np.moveaxis(other, 0, 2)))
 
 
-def _chunks(m: Array, v: Array) -> Iterator[tuple[Index, Array, Array, Array, Array]]:
+def _chunks(m: Array, v: Array, rule: Rule) -> Iterator[tuple[Index, Array, Array, Array, Array]]:
     """Rows with about as many nodes as each other: (rows, x, weights, left, unit), nodes along the last axis."""
     n_classes, n = m.shape
-    left, unit, nodes, step = _frames(m, v)
+    left, unit, nodes, step = _frames(m, v, rule)
     order = np.argsort(nodes, kind="stable")
     begin = 0
     while begin < n:
@@ -236,11 +261,11 @@ def _chunks(m: Array, v: Array) -> Iterator[tuple[Index, Array, Array, Array, Ar
         begin += len(rows)
 
 
-def _integrals(label: Array, m: Array, v: Array, x: Array, weight: Array, left: Array, unit: Array
+def _integrals(label: Array, m: Array, v: Array, x: Array, weight: Array, left: Array, unit: Array, rule: Rule
                ) -> tuple[Array, Array, Array]:
     n_classes, n = m.shape
     t = (x - m[:, :, None]).reshape(n_classes * n, -1)
-    F, density = (array.reshape(n_classes, n, -1) for array in gumbel_normal().evaluate(t, v.ravel()))
+    F, density = (array.reshape(n_classes, n, -1) for array in gumbel_normal(rule).evaluate(t, v.ravel()))
     np.clip(F, 0.0, 1.0, out=F)
     seen = (F > ROUNDING) & (F < 1.0 - ROUNDING)
     ratio = np.divide(density, F, out=np.zeros_like(F), where=seen)
@@ -251,28 +276,29 @@ def _integrals(label: Array, m: Array, v: Array, x: Array, weight: Array, left: 
     total *= weighted
     curvature = np.einsum("cnj,nj->cn", ratio, total) - np.einsum("cnj,cnj,nj->cn", ratio, ratio, weighted)
     # E max = middle + int (H - P) dx for any distribution function H of that mean: a normal one, on the same nodes.
-    middle, spread = left + unit, unit / NORMAL_REACH
+    middle, spread = left + unit, unit / rule.normal_reach
     gap = ndtr((x - middle[:, None]) / spread[:, None]) - P
     value = (m[label.astype(np.intp), np.arange(n)] + EULER - middle) - np.einsum("nj,nj->n", weight, gap)
     return np.minimum(value, 0.0), probabilities, np.maximum(curvature, 0.0)
 
 
-def _frames(m: Array, v: Array) -> tuple[Array, Array, Array, Array]:
+def _frames(m: Array, v: Array, rule: Rule) -> tuple[Array, Array, Array, Array]:
     """Left end, unit, number of nodes and step of each row."""
+    negligible = rule.negligible
     soft = np.maximum(v, SMALLEST_VARIANCE)
     log_v = np.log(soft)
-    # Where one of the factors alone is negligible: with w^2 + 2 w = 2 * NEGLIGIBLE * v in (1) below.
-    root = 1.0 + np.sqrt(1.0 + 2.0 * NEGLIGIBLE * v)
-    alone = np.log(2.0 * NEGLIGIBLE / root) + 2.0 * NEGLIGIBLE * v / root
+    # Where one of the factors alone is negligible: with w^2 + 2 w = 2 * negligible * v in (1) below.
+    root = 1.0 + np.sqrt(1.0 + 2.0 * negligible * v)
+    alone = np.log(2.0 * negligible / root) + 2.0 * negligible * v / root
     # log P is concave and rises, so Newton's method from the left hardly oversteps.
-    left, slopes = _raise((m - alone).max(axis=0), NEGLIGIBLE, m, soft, log_v, 3)
-    middle, _ = _raise(left, HALF, m, soft, log_v, 5)
+    left, slopes = _raise((m - alone).max(axis=0), negligible, m, soft, log_v, rule.rises[0])
+    middle, _ = _raise(left, HALF, m, soft, log_v, rule.rises[1])
     # The unit is the distance over which P rises, or that of the factors that make it steep at the left end.
     unit = np.minimum(middle - left, slopes.sum(axis=0) / (slopes / alone).sum(axis=0))
     # To the right 1 - F falls like a normal tail up to t = v, and like exp(-t) from there on.
-    reach = np.where(v > 2.0 * NEGLIGIBLE, np.sqrt(2.0 * NEGLIGIBLE * v), 0.5 * v + NEGLIGIBLE)
+    reach = np.where(v > 2.0 * negligible, np.sqrt(2.0 * negligible * v), 0.5 * v + negligible)
     span = ((m + reach).max(axis=0) - left) / unit
-    step = np.where(span < UNEVEN, STEP, UNEVEN_STEP)
+    step = np.where(span < UNEVEN, rule.step, rule.uneven_step)
     return left, unit, np.ceil(np.arcsinh(span) / step) + 1.0, step
 
 
@@ -340,9 +366,10 @@ def _log_rare(own: Index, m: Array, v: Array) -> Array:
         middle = x[rows, top]
         low, high = x[rows, np.maximum(first - 1, 0)], x[rows, np.minimum(last + 1, len(SCAN) - 1)]
     unit = middle - low
-    y = UNEVEN_STEP * np.arange(int(np.ceil(np.arcsinh(((high - low) / unit).max()) / UNEVEN_STEP)) + 1)
+    step = EXACT.uneven_step
+    y = step * np.arange(int(np.ceil(np.arcsinh(((high - low) / unit).max()) / step)) + 1)
     x = low[:, None] + unit[:, None] * np.sinh(y)
-    log_weight = np.log(UNEVEN_STEP * unit)[:, None] + np.log(np.cosh(y))
+    log_weight = np.log(step * unit)[:, None] + np.log(np.cosh(y))
     terms = log_weight + _log_factors(own, x, m, v)
     peak = terms.max(axis=1)
     return np.asarray(peak + np.log(np.exp(terms - peak[:, None]).sum(axis=1)))

@@ -142,6 +142,10 @@ class Site(ABC):
         """
         return None
 
+    def rough(self) -> Site:
+        """The same site with a cheaper oracle, good to 1e-6 or so, for steps that are far from the optimum anyway."""
+        return self
+
     def expect(self, y: ArrayLike, m: ArrayLike, v: ArrayLike) -> Expectation:
         """The checked front of ``oracle``, normalising constant included."""
         clean, mean, variance = self.checked(y, m, v)

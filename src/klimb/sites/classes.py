@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final
 
 import numpy as np
 
+from klimb._stored import SKIPPED
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike, as_float, refuse
 from klimb.numerics.normal import interval_moments, log_interval_derivatives, log_ndtr_derivatives, probit_moments
-from klimb.numerics.softmax import log_probabilities, softmax_couplings, softmax_moments
+from klimb.numerics.softmax import EXACT, ROUGH, Rule, log_probabilities, softmax_couplings, softmax_moments
 from klimb.numerics.softplus import folded_moments, folded_point, unfold
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import Expectation, Rows, Site, clean_data
@@ -168,6 +169,7 @@ class Softmax(Site):
 
     n_classes: int
     baseline: bool = False
+    rule: Rule = field(default=EXACT, repr=False, metadata={SKIPPED: False})  # how closely it integrates
 
     log_concave = True
     support = "{0, 1, ..., C-1} for C classes"
@@ -234,14 +236,17 @@ class Softmax(Site):
         return np.asarray(np.arange(self.n_classes)[:, None] == y, dtype=np.float64)
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
-        moments = softmax_moments(y, self._by_class(m), self._by_class(v))
+        moments = softmax_moments(y, self._by_class(m), self._by_class(v), self.rule)
         alpha = moments.probabilities - self._hits(y)
         return Expectation(moments.value, self._flat_again(alpha), self._flat_again(moments.curvature))
+
+    def rough(self) -> Softmax:
+        return self if self.rule == ROUGH else replace(self, rule=ROUGH)
 
     def couplings(self, y: Array, m: Array, v: Array) -> Array | None:
         if self.n_classes > MOST_COUPLED or len(y) * (2 * self.n_classes) ** 2 > MOST_ENTRIES:
             return None
-        blocks = softmax_couplings(self._by_class(m), self._by_class(v))
+        blocks = softmax_couplings(self._by_class(m), self._by_class(v), self.rule)
         if not self.baseline:
             return blocks
         free = np.flatnonzero(np.arange(2 * self.n_classes) % self.n_classes)

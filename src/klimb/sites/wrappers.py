@@ -164,6 +164,10 @@ class Weighted(Wrapper):
         each = self._per_output()
         return each * slope, each * gamma
 
+    def rough(self) -> Site:
+        site = self.site.rough()
+        return self if site is self.site else replace(self, site=site)
+
     def couplings(self, y: Array, m: Array, v: Array) -> Array | None:
         blocks = self.site.couplings(y, m, v)
         return None if blocks is None else np.reshape(self.weights, (-1, 1, 1)) * blocks
