@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 import numpy as np
@@ -138,14 +139,21 @@ class DenseCoordinates(MatrixCoordinates):
         self.C, self.n_sites = None, len(covariance)
         self.Z = pivoted_root(covariance)
         self.dim = self.Z.shape[1]
+        self._cross = None
         if weights is None:
-            self._R, self.kind, self.mean = self.Z, "f", m
+            self.kind, self.mean = "f", m
             variances = np.maximum(np.diagonal(covariance), 0.0) + slack
         else:
-            cross, self.mean, variances = weights
-            self._R = np.asarray(np.linalg.lstsq(self.Z, cross.T, rcond=1e-10)[0].T, dtype=np.float64)
+            self._cross, self.mean, variances = weights
             self.kind = "weight"
         self.sd = np.sqrt(variances)
+
+    @cached_property
+    def _R(self) -> Array:
+        """What is reported by the coordinates: f, or weights as far as f tells of them."""
+        if self._cross is None:
+            return self.Z
+        return np.asarray(np.linalg.lstsq(self.Z, self._cross.T, rcond=1e-10)[0].T, dtype=np.float64)
 
     def blocks(self, size: int) -> Iterator[tuple[slice, Any]]:
         for begin in range(0, len(self.Z), size):

@@ -31,6 +31,7 @@ from klimb.numerics.dense import (
 MOST_KEPT = 12  # factors that a latent remembers: one per output
 FAINT = 1e-50  # a correlation that is none
 MOST_SPARE, LARGEST_SPARE = 2, 4000**2  # work arrays kept, and the entries from which they are not worth keeping
+MOST_WEAK = 0.3  # share of such sites up to which their columns of V are computed one by one
 WEAK_SITE = 1e-4  # gamma_i k_ii below this: (1 - (B^-1)_ii) / gamma_i would cancel, so V_ii comes from K - W'W
 
 
@@ -203,15 +204,28 @@ class KernelFactor(Factor):
         from scipy.linalg.blas import dsyrk
         from scipy.linalg.lapack import dlauum
 
-        if (self.gamma * np.diagonal(self._K)).min() < WEAK_SITE:
+        weak = np.flatnonzero(self.gamma * np.diagonal(self._K) < WEAK_SITE)
+        if len(weak) > MOST_WEAK * len(self.gamma):
             W = self.explained_root(slice(None))
             return np.asarray(dsyrk(-1.0, W, beta=1.0, c=self._K.T, trans=1, lower=1))
         V, _ = dlauum(self._inverse, lower=1)  # B^-1 = L^-T L^-1
-        scale = 1.0 / self._root
+        told = np.ones(len(V), dtype=bool)
+        told[weak] = False
+        scale = np.divide(1.0, self._root, out=np.zeros(len(V)), where=told)
         V *= -scale[:, None]
         V *= scale
-        V.flat[:: len(V) + 1] += 1.0 / self.gamma
+        V.flat[:: len(V) + 1] += scale**2
+        if weak.size:
+            self._fill_weak(V, weak)
         return np.asarray(V)
+
+    def _fill_weak(self, V: Array, weak: npt.NDArray[np.intp]) -> None:
+        """Rows and columns of V of sites that say nearly nothing: K e_i - K G^1/2 B^-1 G^1/2 K e_i."""
+        from scipy.linalg.blas import dtrmm
+
+        half = dtrmm(1.0, self._inverse, self.explained_root(weak), lower=1, trans_a=1, overwrite_b=1)
+        columns = self._K[:, weak] - self._K @ (self._root[:, None] * half)
+        V[:, weak], V[weak] = columns, columns.T
 
     def covariance_of(self, rows: npt.NDArray[np.intp]) -> Array:
         if (self.gamma[rows] * np.diagonal(self._K)[rows]).min() < WEAK_SITE:

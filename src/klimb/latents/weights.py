@@ -195,7 +195,7 @@ class Weights(Latent):
     def bound_gradient(self, posterior: Posterior) -> Array:
         """d bound / dK of the dual form at a converged posterior, as for `klimb.latents.Kernel`."""
         assert self._K is not None
-        return Kernel(self._K, self.mean, check=False).bound_gradient(replace(posterior, factor=None))
+        return Kernel(self._K, self.mean, check=False).bound_gradient(posterior)
 
     def thin(self, rows: npt.NDArray[np.intp]) -> Weights | None:
         if self._K is not None:

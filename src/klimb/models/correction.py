@@ -79,7 +79,7 @@ class Corrector:
             return
         weights = self._weights(result, PROBE_DRAWS)
         if weights is None:
-            self._by_gap = self._leading_gap(result) > NEGLIGIBLE_GAIN
+            self._by_gap = not alone and self._leading_gap(result) > NEGLIGIBLE_GAIN  # only differences of it count
             return
         draws = matched_draws(PROBE_DRAWS, weights.shocks.dim)
         logs = weights.evidence(draws)

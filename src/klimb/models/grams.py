@@ -8,9 +8,12 @@ from typing import Any, final
 
 import numpy as np
 
+from klimb.latents.base import Posterior
 from klimb.linalg.matrix import DesignMatrix
 from klimb.numerics.arrays import Array
 from klimb.terms.base import Term, WeightsPrior
+
+FEW = 16  # columns of terms without a scale, each of which costs a solve
 
 
 @final
@@ -33,14 +36,43 @@ class Grams:
                 total = part if total is None else total + part
         return np.asarray(total)
 
-    def slopes(self, d_K: Array) -> Iterator[tuple[Term, float]]:
-        """d bound / d s = 2 s <d bound / dK, Gram of the term> for every term with a scale s, without the weights."""
-        for number, (term, prior) in enumerate(zip(self.terms, self.priors, strict=True)):
-            if term.parameters and prior is not None:
-                yield term, 2.0 * self._scale(number, prior) * float(np.vdot(d_K, self._gram(number, prior)))
+    def slopes(self, posterior: Posterior) -> Iterator[tuple[Term, float]]:
+        """d bound / d s = 2 s <d bound / dK, Gram of the term> for every term with a scale s, without the weights.
 
-    def _scale(self, number: int, prior: WeightsPrior) -> float:
+        d bound / dK = [a a' - P] / 2, P = (K + G^-1)^-1, and <P, K> = gamma'v: where only one term has a scale and the
+        others have few columns, no product of N x N matrices is needed.
+        """
+        scaled = [number for number, (term, prior) in enumerate(zip(self.terms, self.priors, strict=True))
+                  if term.parameters and prior is not None]
+        rest = [number for number, prior in enumerate(self.priors) if prior is not None and number not in scaled]
+        latent: Any = posterior.latent
+        if len(scaled) == 1 and sum(self.terms[number].size for number in rest) <= FEW:
+            (number,), a, gamma = scaled, posterior.a, posterior.gamma
+            slope = float(a @ latent.mvm(a)) - float(gamma @ (posterior.v - latent.slack))
+            factor = posterior.factorised()
+            for x in self._columns(rest):
+                slope -= float(a @ x) ** 2 - float(x @ factor.solve(gamma * x)[0])
+            yield self.terms[number], slope / self._scale(number, self.priors[number])
+            return
+        d_K = latent.bound_gradient(posterior)
+        for number in scaled:
+            prior = self.priors[number]
+            assert prior is not None
+            yield self.terms[number], 2.0 * self._scale(number, prior) * float(np.vdot(d_K, self._gram(number, prior)))
+
+    def _columns(self, numbers: list[int]) -> Iterator[Array]:
+        """The columns of some terms, times the prior standard deviations of their weights."""
+        for number in numbers:
+            prior, place = self.priors[number], self.places[number]
+            assert prior is not None
+            for column, variance in zip(range(place.start, place.stop), prior.variances, strict=True):
+                weights = np.zeros(self.design.shape[1])
+                weights[column] = np.sqrt(variance)
+                yield self.design.times(weights)
+
+    def _scale(self, number: int, prior: WeightsPrior | None) -> float:
         """The standard deviation that all weights of a term with parameters share; 1 for terms without."""
+        assert prior is not None
         return float(np.sqrt(prior.variances[0])) if self.terms[number].parameters else 1.0
 
     def _gram(self, number: int, prior: WeightsPrior) -> Array:

@@ -276,8 +276,7 @@ class LinearModel(Model):
     @cached_property
     def densities(self) -> tuple[tuple[int, Site], ...]:
         """The terms whose prior is a density, and the site of each of their weights."""
-        found = ((number, term.density(values)) for number, (term, values)
-                 in enumerate(zip(self.terms, self.values, strict=True)) if term.size)
+        found = ((k, term.density(self.values[k])) for k, term in enumerate(self.terms) if term.size)
         return tuple((number, site) for number, site in found if site is not None)
 
     def _with_identity(self, X: Any) -> DesignMatrix:
@@ -326,7 +325,7 @@ class LinearModel(Model):
             return total
         for part in posterior.latent.split(posterior):
             if self._by_gram:
-                for term, slope in self._grams.slopes(part.latent.bound_gradient(part)):  # type: ignore[attr-defined]
+                for term, slope in self._grams.slopes(part):
                     self._pull(total, term, (slope,))
             else:
                 self._add_field(total, part)
@@ -381,10 +380,8 @@ class LinearModel(Model):
 
     def prepare(self, new: Any) -> LinearRows:
         """Columns of new rows, or those of the fit."""
-        if new is None:
-            return self._rows()
-        if isinstance(new, LinearRows):
-            return new
+        if new is None or isinstance(new, LinearRows):
+            return self._rows() if new is None else new
         return self._placed(new) if self.inputs is not None else self.arranged(new)
 
     @property
@@ -401,9 +398,8 @@ class LinearModel(Model):
         if L.shape[1] > self.width and L[:, self.width :].any():
             raise InputError("functionals of a group's own weights are asked of its rows", "weights of levels",
                              "Use random_effects.")
-        dense = self._dense_width
-        sparse = side_by_side([L[:, dense : self.width]]) if self.sparse else None
-        return self._L(L[:, :dense], none, np.zeros((len(L), k)), sparse)
+        sparse = side_by_side([L[:, self._dense_width : self.width]]) if self.sparse else None
+        return self._L(L[:, : self._dense_width], none, np.zeros((len(L), k)), sparse)
 
     def functionals(self, prepared: LinearRows, *, new_levels: bool = True) -> Functionals:
         X, rest = self._with_features(prepared)
@@ -419,6 +415,11 @@ class LinearModel(Model):
         if all(not isinstance(block, Nodes) or block.beyond is None for block in rows.blocks):
             return rows.sparse
         return side_by_side([self.terms[k].columns_at(rows.blocks[k], self.values[k]) for k in self.sparse])
+
+    @property
+    def settles(self) -> bool:
+        scaled = [term for term in self.terms if term.parameters]
+        return len(scaled) == self.theta.size == 1 and scaled[0].kind == "ridge" and not self.by_products
 
     def information(self) -> Array | None:
         """As if weights and residuals were seen: two for each of the numbers that a log standard deviation is of."""

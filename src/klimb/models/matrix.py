@@ -22,6 +22,7 @@ from klimb.models.components import Components
 from klimb.models.fit import Fit
 from klimb.models.linear import LinearModel
 from klimb.models.products import solve_by_products, too_large
+from klimb.models.settle import Settled, settle
 from klimb.models.solution import Solution, solve
 from klimb.numerics.arrays import Array
 from klimb.rows.distinct import Rows
@@ -30,7 +31,7 @@ from klimb.terms.base import Context, Dense, Term
 from klimb.terms.fixed import FixedTerm
 from klimb.theta import PositiveParameter
 
-BEHIND = 0.1  # share of the bound by which a way to scale columns may be behind at first and still be searched
+BEHIND = 5.0  # nats by which a way to scale columns may be behind at first and still be searched
 LEAST_NOISE = 1e-4  # of y's spread: less noise cannot be told from none
 ROUGH_TOL = 1e-3  # of the fits that compare ways to scale columns
 
@@ -92,28 +93,31 @@ def fit_matrix(given: MatrixData, ways: Sequence[Scaling], make: Make, priors: d
     models = [given.model(way, make, priors) for way in ways]
     if too_large(given.rows.X, given.likelihood.name, models[0].new_site()):
         models = [given.model(way.by_products(), make, priors) for way in ways]
+    begun = [Settled(model) for model in models]
     if len(models) > 1:
         begun = [_from_unit_scale(model, given.data) for model in models]
-        best = max(bound for bound, _ in begun)
-        models = [model for bound, model in begun if bound >= best - BEHIND * abs(best)]
-    found = [solved(model, given.data, tol, max_iter) for model in models]
+        best = max(one.objective for one in begun)
+        begun = [one for one in begun if one.objective >= best - BEHIND]
+    found = [solved(one, given.data, tol, max_iter) for one in begun]
     return Fit.of(max(found, key=lambda solution: solution.bound), given.data)
 
 
-def solved(model: LinearModel, data: Observed, tol: float, max_iter: int) -> Solution:
+def solved(begun: Settled, data: Observed, tol: float, max_iter: int) -> Solution:
     """The model at its best hyperparameters, by products where its matrix only multiplies."""
-    if model.by_products:
-        return solve_by_products(model, data, tol=tol)
-    return solve(model, data, hyper="optimise", tol=tol, search_iter=max_iter, spread=False)
+    if begun.model.by_products:
+        return solve_by_products(begun.model, data, tol=tol)
+    return solve(begun.model, data, hyper="optimise", tol=tol, search_iter=max_iter, spread=False, begun=begun)
 
 
-def _from_unit_scale(model: LinearModel, data: Observed) -> tuple[float, LinearModel]:
-    """The bound at the prior scale that lets f vary by one or so, and the model there: to compare ways to scale X."""
+def _from_unit_scale(model: LinearModel, data: Observed) -> Settled:
+    """A loose fit at the prior scale that lets f vary by one or so, and the scale moved: to compare ways to scale X."""
     block = model.terms[-1].parameters[0]
     at = model.at.copy()
     at[model.theta.slice_of(block)] -= 0.5 * np.log(model.terms[-1].size)
-    moved = model.moved(at)
-    return moved.infer(data, tol=ROUGH_TOL).bound, moved
+    begun = Settled(model.moved(at))
+    if model.settles:
+        return settle(begun, data)
+    return replace(begun, objective=begun.model.infer(data, tol=ROUGH_TOL).bound)
 
 
 def absorb(fit: Fit, rows: Rows, levels: Sequence[str], *, tol: float) -> Fit:

@@ -111,6 +111,11 @@ class Model(ABC):
         """Log density of the hyperparameters' prior per unit of theta, and its gradient."""
         return self.theta.log_prior(self.at)
 
+    @property
+    def settles(self) -> bool:
+        """Whether its one hyperparameter scales a Gaussian prior, so that loose fits tell where it is best."""
+        return False
+
     def information(self) -> Array | None:
         """Minus the second derivatives of the objective, guessed from counts to start a climb; None without a guess."""
         return None

@@ -189,17 +189,17 @@ class Peak:
 
 def find_peak(model: Model, data: Observed, *, tol: float = TOL, fit_tol: float = 1e-6, max_iter: int = 200,
               fit_iter: int = 500, restarts: int = 0, seed: int = 0, start: Posterior | None = None,
-              listen: Listen | None = None) -> Peak:
+              listen: Listen | None = None, curvature: Array | None = None) -> Peak:
     """Climb bound plus log prior from the model's present theta, and from ``restarts`` random places around it."""
     lower, upper = model.theta.lower, model.theta.upper
     tol = min(tol, max(tol * fit_tol / USUAL_TOL, FINEST))
-    rng = np.random.default_rng(seed)
+    rng, guess = np.random.default_rng(seed), model.information() if curvature is None else curvature
     best: Peak | None = None
     for number in range(restarts + 1):
         jump = rng.standard_normal(model.theta.size) if number else np.zeros(model.theta.size)
         begin = np.clip(model.at + jump, lower, upper)
         evaluate = Evaluator(model, data, listen=listen, max_iter=fit_iter, start=start, tol=fit_tol)
-        found = _climbed(evaluate, begin, tol, fit_tol, max_iter)
+        found = _climbed(evaluate, begin, tol, fit_tol, max_iter, guess)
         n_fits = found.n_fits + (best.n_fits if best is not None else 0)
         if best is None or found.objective > best.objective:
             best = found
@@ -208,12 +208,13 @@ def find_peak(model: Model, data: Observed, *, tol: float = TOL, fit_tol: float 
     return best
 
 
-def _climbed(evaluate: Evaluator, begin: Array, tol: float, fit_tol: float, max_iter: int) -> Peak:
+def _climbed(evaluate: Evaluator, begin: Array, tol: float, fit_tol: float, max_iter: int,
+             curvature: Array | None) -> Peak:
     lower, upper = evaluate.model.theta.lower, evaluate.model.theta.upper
     stopped = False
     try:
         found = climb(evaluate.objective, begin, lower, upper, tol=tol, gain=GAIN * tol / TOL, max_iter=max_iter,
-                      curvature=evaluate.model.information())
+                      curvature=curvature)
         converged, gradient = found.converged, found.gradient
     except Stopped:
         stopped, converged, gradient = True, False, np.zeros_like(begin)

@@ -13,6 +13,7 @@ from klimb.models.average import Averaged, chosen, integrated, one_point, worth_
 from klimb.models.components import Components
 from klimb.models.model import HyperMode, Listen, Model, Progress
 from klimb.models.search import Evaluator, Peak, Stopped, find_peak
+from klimb.models.settle import SEARCH_TOL, Settled, settled
 
 MODES = ("auto", "optimise", "integrate", "fixed")
 
@@ -34,10 +35,11 @@ class Solution:
 
 def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Posterior | None = None,
           tol: float = 1e-6, max_iter: int = 500, listen: Listen | None = None, restarts: int = 0, seed: int = 0,
-          search_tol: float = 1e-2, search_iter: int = 200, spread: bool = True) -> Solution:
+          search_tol: float = 1e-2, search_iter: int = 200, spread: bool = True,
+          begun: Settled | None = None) -> Solution:
     """Fit ``model``; ``listen`` is told of every fit and stops the work by returning False.
 
-    Without ``spread`` the uncertainty of hyperparameters that are chosen is left for later: it costs two fits for each.
+    A model that settles moves its scale with loose fits first; ``begun`` is some of that. Without ``spread`` the uncertainty of hyperparameters that are chosen is left for later: it costs two fits for each.
     """
     if hyper not in MODES:
         raise InputError('hyper must be "auto", "optimise", "integrate" or "fixed"', repr(hyper),
@@ -50,8 +52,14 @@ def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Pos
         found = solve(*few, hyper=hyper, tol=tol, max_iter=max_iter, listen=listen, restarts=restarts, seed=seed,
                       search_tol=search_tol, search_iter=search_iter, spread=spread)
         return _of_all_rows(found, model.moved(found.model.at), data, tol)
+    curvature, before = None, 0
+    if model.settles:
+        begun = settled(Settled(model, start) if begun is None else begun, data, listen)
+        model, start, curvature, before = begun.model, begun.posterior, begun.curvature, begun.n_fits
+        search_tol = min(search_tol, SEARCH_TOL)
     peak = find_peak(model, data, tol=search_tol, fit_tol=tol, max_iter=search_iter, fit_iter=max_iter,
-                     restarts=restarts, seed=seed, start=start, listen=listen)
+                     restarts=restarts, seed=seed, start=start, listen=listen, curvature=curvature)
+    peak = replace(peak, n_fits=peak.n_fits + before)
     wanted = hyper == "integrate" or (hyper == "auto" and worth_integrating(model))
     return around(peak, data, integrate=wanted, spread=spread, listen=listen, tol=tol)
 

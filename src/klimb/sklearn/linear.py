@@ -14,6 +14,7 @@ from klimb.likelihoods import Likelihood
 from klimb.models.fit import Fit
 from klimb.models.linear import LinearModel
 from klimb.models.matrix import MatrixData, fit_matrix, solved
+from klimb.models.settle import Settled
 from klimb.numerics.arrays import Array
 from klimb.priors import Fixed
 from klimb.rows.distinct import Rows
@@ -151,7 +152,7 @@ class SparseLinearRegressor(LinearRegressor):
         first = partial(Sparse.of_matrix, density=DENSITIES[0] if self.prior == "auto" else self.prior)
         fit = fit_matrix(data, [way], first, held(NAME, scale, data), tol=self.tol, max_iter=self.max_iter)
         if self.prior == "auto":
-            other = Fit.of(solved(_heavier(fit), data.data, self.tol, self.max_iter), data.data)
+            other = Fit.of(solved(Settled(_heavier(fit)), data.data, self.tol, self.max_iter), data.data)
             fit = replace(max(fit, other, key=lambda one: one.bound), n_fits=fit.n_fits + other.n_fits)
         return fit
 
