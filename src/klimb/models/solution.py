@@ -39,7 +39,8 @@ def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Pos
           begun: Settled | None = None) -> Solution:
     """Fit ``model``; ``listen`` is told of every fit and stops the work by returning False.
 
-    A model that settles moves its scale with loose fits first; ``begun`` is some of that. Without ``spread`` the uncertainty of hyperparameters that are chosen is left for later: it costs two fits for each.
+    A model that settles moves its scale with loose fits first; ``begun`` is some of that. Without ``spread`` the
+    uncertainty of hyperparameters that are chosen is left for later: it costs two fits for each.
     """
     if hyper not in MODES:
         raise InputError('hyper must be "auto", "optimise", "integrate" or "fixed"', repr(hyper),
