@@ -209,8 +209,7 @@ class KernelFactor(Factor):
             W = self.explained_root(slice(None))
             return np.asarray(dsyrk(-1.0, W, beta=1.0, c=self._K.T, trans=1, lower=1))
         V, _ = dlauum(self._inverse, lower=1)  # B^-1 = L^-T L^-1
-        told = np.ones(len(V), dtype=bool)
-        told[weak] = False
+        told = ~np.isin(np.arange(len(V)), weak)
         scale = np.divide(1.0, self._root, out=np.zeros(len(V)), where=told)
         V *= -scale[:, None]
         V *= scale
