@@ -10,15 +10,18 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, ClassVar, final
 
+from klimb._calls import checked_number, checked_positive, checked_probability, parse_call
 from klimb._stan import literal
 from klimb._stored import stored
 from klimb.errors import InputError
 
 LARGEST_LOG = 700.0  # exp of more is not a number
 KIND = "prior."
+SHARE_LOGITS = tuple(range(-14, 15))  # of a share, where its distance from the simplest model is known
 
 
 class Prior(ABC):
@@ -30,18 +33,21 @@ class Prior(ABC):
 
 @dataclass(frozen=True)
 class NamedPrior(Prior):
-    """A prior with checked numbers: finite, and positive but for those of ``any_sign``. Files know it by its call."""
+    """A prior with checked numbers: finite, and positive but for those of ``any_sign``. Files know it by its call.
+
+    What a term adds to it, a field without repr, is no part of the call.
+    """
 
     stored_kind: ClassVar[str]
     any_sign: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        for name in (part.name for part in fields(self)):
-            check = _number if name in self.any_sign else _positive
+        for name in (part.name for part in fields(self) if part.repr):
+            check = checked_number if name in self.any_sign else checked_positive
             object.__setattr__(self, name, check(self.stored_kind.removeprefix(KIND), name, getattr(self, name)))
 
     def __str__(self) -> str:
-        numbers = ", ".join(_short(getattr(self, part.name)) for part in fields(self))
+        numbers = ", ".join(_short(getattr(self, part.name)) for part in fields(self) if part.repr)
         return f"{self.stored_kind.removeprefix(KIND)}({numbers})"
 
 
@@ -268,7 +274,7 @@ class PCCorrelation(NamedPrior):
 
     def __post_init__(self) -> None:
         for value in (self.limit, self.probability):
-            _probability("pc_correlation", value)
+            checked_probability("pc_correlation", value)
         super().__post_init__()
 
     def log_density(self, value: float) -> float:
@@ -281,6 +287,44 @@ class PCCorrelation(NamedPrior):
         rate = literal(-math.log(self.probability) / math.sqrt(-math.log1p(-self.limit**2)))
         distance = f"sqrt(-log1m({name}^2))"
         return f"log(0.5 * {rate} * abs({name}) / {distance}) - {rate} * {distance} - log1m({name}^2)"
+
+
+@final
+@stored("prior.pc_share")
+@dataclass(frozen=True)
+class PCShare(NamedPrior):
+    """Penalised complexity of phi of BYM2, the simplest model being phi = 0: P(phi < limit) = probability.
+
+    The distance from there, sqrt(2 KL), is exponential. It hangs on the graph: the term adds its logarithm where
+    the logit of phi is each of ``SHARE_LOGITS``, and in between it is a cubic spline.
+    """
+
+    limit: float = 0.5
+    probability: float = 2.0 / 3.0
+    log_distances: tuple[float, ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        for value in (self.limit, self.probability):
+            checked_probability("pc_share", value)
+        super().__post_init__()
+
+    @cached_property
+    def _log_distance(self) -> Any:
+        """A spline of the logit, and the rate."""
+        from scipy.interpolate import CubicSpline
+
+        spline = CubicSpline(SHARE_LOGITS, self.log_distances)
+        return spline, -math.log1p(-self.probability) / math.exp(spline(_logit(self.limit)))
+
+    def log_density(self, value: float) -> float:
+        spline, rate = self._log_distance
+        logit = _logit(value)
+        log_distance, slope = float(spline(logit)), float(spline(logit, 1))
+        per_logit = math.log(rate * slope) + log_distance - rate * math.exp(log_distance)
+        return per_logit - math.log(value) - math.log1p(-value)
+
+    def stan(self, name: str) -> str:
+        raise InputError("this needs a prior that can be written in Stan", str(self), "Use beta(1, 1), say.")
 
 
 @final
@@ -311,7 +355,8 @@ class Fixed(NamedPrior):
 
 
 normal, exponential, half_normal, log_normal, gamma = Normal, Exponential, HalfNormal, LogNormal, Gamma
-lkj, dirichlet, fixed, beta, uniform, pc_correlation = LKJ, Dirichlet, Fixed, Beta, Uniform, PCCorrelation
+lkj, dirichlet, fixed, beta, uniform = LKJ, Dirichlet, Fixed, Beta, Uniform
+pc_correlation, pc_share = PCCorrelation, PCShare
 
 
 def pc_variance(sd: float = 1.0, probability: float = 0.05) -> Exponential:
@@ -321,7 +366,7 @@ def pc_variance(sd: float = 1.0, probability: float = 0.05) -> Exponential:
     >>> prior.log_density(0.01) > prior.log_density(1.0)
     True
     """
-    rate = -math.log(_probability("pc_variance", probability)) / _positive("pc_variance", "sd", sd)
+    rate = -math.log(checked_probability("pc_variance", probability)) / checked_positive("pc_variance", "sd", sd)
     return Exponential(1.0 / rate, 0.5)
 
 
@@ -336,9 +381,9 @@ def pc_lengthscale(lower: float = 0.1, probability: float = 0.05, dim: int = 1) 
     """
     if dim < 1:
         raise InputError("pc_lengthscale needs dim >= 1", f"{dim}", "Pass the number of input columns.")
-    rate = -math.log(_probability("pc_lengthscale", probability))
+    rate = -math.log(checked_probability("pc_lengthscale", probability))
     power = -0.5 * dim
-    return Exponential(_positive("pc_lengthscale", "lower", lower) ** power / rate, power)
+    return Exponential(checked_positive("pc_lengthscale", "lower", lower) ** power / rate, power)
 
 
 def pc_range(limit: float, probability: float = 0.5) -> Exponential:
@@ -349,15 +394,15 @@ def pc_range(limit: float, probability: float = 0.5) -> Exponential:
     >>> print(pc_range(2.0, 0.5))
     exponential(0.721, power=-1)
     """
-    return Exponential(-1.0 / (math.log(_probability("pc_range", probability)) * _positive("pc_range", "limit", limit)),
-                       -1.0)
+    log_share = math.log(checked_probability("pc_range", probability))
+    return Exponential(-1.0 / (log_share * checked_positive("pc_range", "limit", limit)), -1.0)
 
 
 PRIORS: dict[str, Callable[..., Prior]] = {
     "normal": normal, "exponential": exponential, "half_normal": half_normal, "log_normal": log_normal,
     "gamma": gamma, "lkj": lkj, "dirichlet": dirichlet, "fixed": fixed, "pc_variance": pc_variance,
     "pc_lengthscale": pc_lengthscale, "pc_range": pc_range, "beta": beta, "uniform": uniform,
-    "pc_correlation": pc_correlation,
+    "pc_correlation": pc_correlation, "pc_share": pc_share,
 }
 
 
@@ -385,55 +430,8 @@ def as_prior(value: Any, name: str) -> Prior:
                      'Pass klimb.priors.normal(0, 1), say, or the text "normal(0, 1)".')
 
 
-def parse_call(text: str, what: str) -> tuple[str, dict[str, Any]]:
-    """``name(1, 2, sd=3)`` as the name and its numbers; those without a name are a list under "". No code is run.
-
-    >>> parse_call("student_t(df=4)", "family")
-    ('student_t', {'df': 4.0})
-    """
-    head, bracket, rest = text.strip().partition("(")
-    arguments: dict[str, Any] = {}
-    if not bracket:
-        return head.strip(), arguments
-    if not rest.endswith(")"):
-        raise InputError(f"{what} must be a name, with its numbers in brackets", repr(text), "Close the bracket.")
-    for part in filter(None, (piece.strip() for piece in rest[:-1].split(","))):
-        key, equals, number = part.rpartition("=")
-        try:
-            value = float(number)
-        except ValueError as error:
-            raise InputError(f"{what} must have numbers in its brackets", repr(part),
-                             "Write it as in student_t(df=4).") from error
-        if equals:
-            arguments[key.strip()] = value
-        else:
-            arguments.setdefault("", []).append(value)
-    return head.strip(), arguments
-
-
-def _number(prior: str, name: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{prior} needs a number as {name}", repr(value), f"Pass a number as {name}.") from error
-    if not math.isfinite(number):
-        raise InputError(f"{prior} needs a finite {name}", f"{value}", "A very wide prior is a large number.")
-    return number
-
-
-def _positive(prior: str, name: str, value: Any) -> float:
-    number = _number(prior, name, value)
-    if number <= 0.0:
-        raise InputError(f"{prior} needs {name} > 0", f"{value}", f"Pass a positive {name}.")
-    return number
-
-
-def _probability(prior: str, value: Any) -> float:
-    number = _number(prior, "probability", value)
-    if not 0.0 < number < 1.0:
-        raise InputError(f"{prior} needs 0 < probability < 1", f"{value}",
-                         "Pass how likely the far side of the stated limit is, e.g. 0.05.")
-    return number
+def _logit(share: float) -> float:
+    return math.log(share) - math.log1p(-share)
 
 
 def _short(value: float) -> str:

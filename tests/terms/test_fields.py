@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.integrate import quad
 from scipy.linalg import null_space, toeplitz
 
 import klimb
 from klimb.errors import InputError
 from klimb.likelihoods import likelihood
 from klimb.models.door import build
+from klimb.priors import SHARE_LOGITS, Beta
 from klimb.rows.graphs import read_graph
 from klimb.terms.encoder import encode
 
@@ -132,6 +134,50 @@ def test_areas_are_scaled_in_every_part_and_free_where_alone() -> None:
     W[i, j] = W[j, i] = 1.0
     expected = (0.4 * np.eye(8) + 0.6 * (np.diag(W.sum(axis=0)) - W)) / 0.49
     np.testing.assert_allclose(np.linalg.inv(V), expected, atol=1e-9)
+
+
+def test_the_share_of_bym2_has_the_penalised_complexity_prior() -> None:
+    block = model_of("bym2(g, graph=G)")[0].terms[1].parameters[1]
+    _, V = field("besag")
+    eigenvalues = np.linalg.eigvalsh(V / 0.49)  # of the structured part's covariance, 0 where constrained
+
+    def distance(share: float) -> float:
+        return float(np.sqrt(np.sum(share * (eigenvalues - 1.0) - np.log1p(share * (eigenvalues - 1.0)))))
+
+    assert str(block.prior) == "pc_share(0.5, 0.667)"
+    shares = [1e-6, 1e-3, 0.1, 0.5, 0.9, 1.0 - 1e-5]
+    rate = np.log(3.0) / distance(0.5)
+    for share in shares:
+        step = 1e-4 * share * (1.0 - share)
+        slope = (distance(share + step) - distance(share - step)) / (2.0 * step)
+        expected = np.log(rate * slope) - rate * distance(share)
+        assert abs(block.prior.log_density(share) - expected) < 5e-3
+    mass = quad(lambda logit: np.exp(block.log_density(np.array([logit]))), -14.0, 0.0)[0]
+    assert abs(mass - 2.0 / 3.0) < 1e-3
+    assert model_of("car(g, graph=G)")[0].terms[1].parameters[1].prior == Beta(1.0, 1.0)
+
+
+def test_the_distance_of_pairs_of_areas_is_known() -> None:
+    pairs = [(f"a{k}", f"b{k}") for k in range(5)]  # each pair has covariances 1 and -1: distance^2 -log(1 - phi^2)
+    data = {"g": [name for pair in pairs for name in pair], "y": np.arange(10.0)}
+    encoder, _ = encode("y ~ bym2(g, graph=G)", data, objects={"G": pairs})
+    shares = 1.0 / (1.0 + np.exp(-np.array(SHARE_LOGITS)))
+    found = np.array(encoder.terms[1].log_distances())
+    np.testing.assert_allclose(found, 0.5 * np.log(-5.0 * np.log1p(-(shares**2))), atol=1e-4)
+
+
+def test_a_prior_of_shares_is_for_bym2_and_can_be_given() -> None:
+    def given(formula: str, prior: str) -> Any:
+        name = formula.split("(")[0]
+        return klimb.fit(f"y ~ {formula}", frame(), family="poisson", graphs={"G": EDGES}, hyper="optimise",
+                         priors={f"{'phi' if name == 'bym2' else 'rho'}({name}(g))": prior})
+
+    assert given("bym2(g, graph=G)", "pc_share(0.5, 0.9)").priors["phi(bym2(g))"] == "pc_share(0.5, 0.9)"
+    assert given("bym2(g, graph=G)", "beta(1, 1)").priors["phi(bym2(g))"] == "beta(1, 1)"
+    with pytest.raises(InputError, match="kind of prior"):
+        given("car(g, graph=G)", "pc_share(0.5, 0.9)")
+    with pytest.raises(InputError, match="probability"):
+        given("bym2(g, graph=G)", "pc_share(0.5, 1)")
 
 
 @pytest.mark.parametrize("name", FORMULAS)

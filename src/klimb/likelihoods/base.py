@@ -97,7 +97,8 @@ class Choices:
 
     def bounded(self, name: str, default: Prior, low: float, high: float, *, begin: float = 0.5) -> BoundedParameter:
         """A parameter between two limits with the user's prior or the default one."""
-        return BoundedParameter(name, self.take(name, default, (Beta, Uniform, PCCorrelation, Fixed)), low, high, begin)
+        prior = self.take(name, default, (Beta, Uniform, PCCorrelation, Fixed, type(default)))
+        return BoundedParameter(name, prior, low, high, begin)
 
     def finish(self) -> None:
         """An error for a name that nothing has."""

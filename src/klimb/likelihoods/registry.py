@@ -11,6 +11,7 @@ from typing import Any, Self, final
 import numpy as np
 
 from klimb import sites
+from klimb._calls import parse_call
 from klimb._stored import stored
 from klimb.errors import InputError
 from klimb.likelihoods.base import Choices, Likelihood, SiteParameter, Units
@@ -18,7 +19,7 @@ from klimb.likelihoods.data import Left, Observed, ResponseKind
 from klimb.likelihoods.links import LINKS, Link
 from klimb.likelihoods.named import LIKELIHOODS
 from klimb.numerics.arrays import Array
-from klimb.priors import LogFlat, parse_call
+from klimb.priors import LogFlat
 from klimb.sites.base import Site
 from klimb.theta import PositiveParameter
 

@@ -26,13 +26,15 @@ from klimb.latents.precision import Precision
 from klimb.linalg.analysis import Analysis, analysed
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
-from klimb.priors import Beta
+from klimb.priors import SHARE_LOGITS, Beta, PCShare
 from klimb.rows.columns import match_levels
 from klimb.rows.graphs import Edges, Graph, read_graph
 from klimb.rows.table import Source
 from klimb.terms.base import UNSEEN, Context, Nodes, TermBlock
 from klimb.terms.field import Field, scaled_entries, symmetric_pattern
 from klimb.theta import ParameterBlock
+
+LOST = 1e-8  # a squared distance per area below which rounding shows
 
 _ARGUMENTS = (Parameter("region", "column"), Parameter("graph", "object"))
 
@@ -58,6 +60,7 @@ class Areas(Field):
     edges: Edges
     scale: Array  # of the intrinsic part at each node, by its connected part
     logdet: float  # of that part once scaled, without its null space
+    variance: float = 1.0  # of its areas at sd 1, their mean
     parameters: tuple[ParameterBlock, ...] = field(default=())
 
     @classmethod
@@ -115,9 +118,11 @@ class Areas(Field):
         """With the geometric mean of the variances at sd 1 made 1 in every connected part."""
         prior, part = Precision(self._structure, None, self._null.T), self._parts
         sizes = np.bincount(part)
-        scale = np.exp(np.bincount(part, np.log(prior.prior_variances)) / sizes)
+        variances = prior.prior_variances
+        scale = np.exp(np.bincount(part, np.log(variances)) / sizes)
         free = sizes - (sizes > 1)  # dimensions that are not constrained
-        return replace(self, scale=scale[part], logdet=prior.prior_logdet + float(free @ np.log(scale)))
+        return replace(self, scale=scale[part], logdet=prior.prior_logdet + float(free @ np.log(scale)),
+                       variance=float((variances / scale[part]).mean()))
 
     @cached_property
     def pattern(self) -> Any:
@@ -159,8 +164,35 @@ class Areas(Field):
     def shape_parameters(self, context: Context) -> tuple[ParameterBlock, ...]:
         if self.model == "besag":
             return ()
-        name = "phi" if self.model == "bym2" else "rho"
-        return (context.choices.bounded(f"{name}({self.name})", Beta(1.0, 1.0), 0.0, 1.0),)
+        if self.model == "car" or len(self.edges) == 0:
+            name = "phi" if self.model == "bym2" else "rho"
+            return (context.choices.bounded(f"{name}({self.name})", Beta(1.0, 1.0), 0.0, 1.0),)
+        share = context.choices.bounded(f"phi({self.name})", PCShare(), 0.0, 1.0)
+        if isinstance(share.prior, PCShare):
+            share = replace(share, prior=replace(share.prior, log_distances=self.log_distances()))
+        return (share,)
+
+    def log_distances(self) -> tuple[float, ...]:
+        """Of BYM2, the log distance from phi = 0 at the shares of a `PCShare` (Riebler and others 2016).
+
+        With Sigma = (1 - phi) I + phi R^-, distance^2 = 2 KL(N(0, Sigma) || N(0, I)) = tr(Sigma) - n - log det(Sigma),
+        and log det(Sigma) is that of phi I + (1 - phi) R, a sparse matrix, less that of R, but for the null space.
+        Small shares lose the digits of that difference; there the distance is proportional to the share.
+        """
+        R, n, null = self._structure, self.n, self._null.shape[1]
+        diagonal = np.flatnonzero(R.indices == np.repeat(np.arange(n), np.diff(R.indptr)))
+        plan, found = analysed(R), list[float]()
+        for logit in reversed(SHARE_LOGITS):
+            share, rest = 1.0 / (1.0 + np.exp(-logit)), 1.0 / (1.0 + np.exp(logit))
+            values = rest * R.data
+            values[diagonal] += share
+            logdet = plan.factor(values).logdet - null * logit - self.logdet
+            squared = n * share * (self.variance - 1.0) - logdet
+            if squared > LOST * n:
+                found.append(0.5 * float(np.log(squared)))
+            else:
+                found.append(found[-1] - float(np.log1p(np.exp(-logit)) - np.log1p(np.exp(-logit - 1.0))))
+        return tuple(reversed(found))
 
     def factor(self) -> Self:
         """Of BYM2, the structured part."""

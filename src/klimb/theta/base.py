@@ -19,7 +19,7 @@ from klimb._stan import StanPart, literal, said
 from klimb._stored import stored
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
-from klimb.priors import Beta, Fixed, Normal, PCCorrelation, PositivePrior, Prior, Uniform
+from klimb.priors import Beta, Fixed, Normal, PCCorrelation, PCShare, PositivePrior, Prior, Uniform
 
 RowKind: TypeAlias = Literal["fixed", "group", "smooth", "gp", "field", "parameter", "level",
                              "cut"]  # where a table prints it
@@ -389,7 +389,7 @@ class BoundedParameter(SingleParameter):
             constant = math.lgamma(prior.a + prior.b) - math.lgamma(prior.a) - math.lgamma(prior.b)
             return float(constant + prior.a * log_share + prior.b * log_rest)
         value = float(self._from_logit(np.asarray(logit)))
-        assert isinstance(prior, Uniform | PCCorrelation)
+        assert isinstance(prior, Uniform | PCCorrelation | PCShare)
         return float(prior.log_density(value) + math.log(width) + log_share + log_rest)
 
     def log_prior(self, theta: Array) -> tuple[float, Array]:
@@ -420,7 +420,7 @@ class BoundedParameter(SingleParameter):
             density = f"beta_lpdf(({name} - {low}) / {width} | {literal(self.prior.a)}, {literal(self.prior.b)})"
             density += f" - log({width})"
         else:
-            assert isinstance(self.prior, Uniform | PCCorrelation)
+            assert isinstance(self.prior, Uniform | PCCorrelation | PCShare)
             density = self.prior.stan(name)
         limits = f"<lower={low}, upper={literal(self.high)}>"
         return StanPart(parameters=(f"real{limits} {name};" + said(self.name),), names=(name,),

@@ -1,0 +1,59 @@
+"""Texts such as ``normal(0, 1)`` and ``student_t(df=4)`` as a name and its numbers, and what numbers may be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from klimb.errors import InputError
+
+
+def parse_call(text: str, what: str) -> tuple[str, dict[str, Any]]:
+    """``name(1, 2, sd=3)`` as the name and its numbers; those without a name are a list under "". No code is run.
+
+    >>> parse_call("student_t(df=4)", "family")
+    ('student_t', {'df': 4.0})
+    """
+    head, bracket, rest = text.strip().partition("(")
+    arguments: dict[str, Any] = {}
+    if not bracket:
+        return head.strip(), arguments
+    if not rest.endswith(")"):
+        raise InputError(f"{what} must be a name, with its numbers in brackets", repr(text), "Close the bracket.")
+    for part in filter(None, (piece.strip() for piece in rest[:-1].split(","))):
+        key, equals, number = part.rpartition("=")
+        try:
+            value = float(number)
+        except ValueError as error:
+            raise InputError(f"{what} must have numbers in its brackets", repr(part),
+                             "Write it as in student_t(df=4).") from error
+        if equals:
+            arguments[key.strip()] = value
+        else:
+            arguments.setdefault("", []).append(value)
+    return head.strip(), arguments
+
+
+def checked_number(prior: str, name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{prior} needs a number as {name}", repr(value), f"Pass a number as {name}.") from error
+    if not math.isfinite(number):
+        raise InputError(f"{prior} needs a finite {name}", f"{value}", "A very wide prior is a large number.")
+    return number
+
+
+def checked_positive(prior: str, name: str, value: Any) -> float:
+    number = checked_number(prior, name, value)
+    if number <= 0.0:
+        raise InputError(f"{prior} needs {name} > 0", f"{value}", f"Pass a positive {name}.")
+    return number
+
+
+def checked_probability(prior: str, value: Any) -> float:
+    number = checked_number(prior, "probability", value)
+    if not 0.0 < number < 1.0:
+        raise InputError(f"{prior} needs 0 < probability < 1", f"{value}",
+                         "Pass how likely the far side of the stated limit is, e.g. 0.05.")
+    return number
