@@ -64,20 +64,23 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
 
 
 def fit_table(formula: str, data: str, *, family: str, link: str | None, priors: tuple[str, ...], weights: str | None,
-              on_missing: str, hyper: Any, graphs: tuple[str, ...], cells: bool | None, digits: tuple[str, ...],
-              level: float, quiet: bool, **how_to_read: Any) -> Any:
+              on_missing: str, hyper: Any, graphs: tuple[str, ...], matrices: tuple[str, ...], meshes: tuple[str, ...],
+              cells: bool | None, digits: tuple[str, ...], level: float, quiet: bool, **how_to_read: Any) -> Any:
     """Read the columns that the formula needs, all where they are few so that checks look at them too, and fit.
 
     Folders, globs and large Parquet files are left where they are: `klimb.fit` counts their cells.
     """
+    from klimb.cli.objects import objects_of
+
     options = shell.read_options(**how_to_read)
+    objects = objects_of({"graphs": graphs, "matrices": matrices, "meshes": meshes}, options)
     given, rounding = prior_texts(priors), digits_of(digits)
     table = data if _past_memory(data, options) else _columns(formula, data, weights, options)
     import klimb
 
     return klimb.fit(formula, table, family=family, link=link, priors=given, weights=weights, cells=cells,
                      round=rounding, missing=on_missing, hyper=hyper, interval=level, progress=False if quiet else None,
-                     graphs={name: edges_of(path, options) for name, path in named_files(graphs).items()})
+                     **objects)
 
 
 def _columns(formula: str, data: str, weights: str | None, options: Any) -> Any:
@@ -115,38 +118,21 @@ def digits_of(given: tuple[str, ...]) -> dict[str, int]:
     return found
 
 
-def named_files(given: tuple[str, ...]) -> dict[str, str]:
-    """``("G=edges.csv",)`` as a dict."""
-    pairs = [text.partition("=") for text in given]
-    for (name, _, path), text in zip(pairs, given, strict=True):
-        if not name.strip() or not path:
-            raise click.BadParameter(f"{text!r} is not NAME=FILE", param_hint="--graph")
-    return {name.strip(): path for name, _, path in pairs}
-
-
-def edges_of(path: str, options: Any) -> list[tuple[Any, Any]]:
-    """The edges of a graph: the first two columns of a table."""
-    from klimb.cli.tables.read import read_table
-
-    table = read_table(path, lambda header: header[:2], options)
-    if len(table.columns) < 2:
-        raise InputError("a table of edges needs two columns", f"{len(table.header)} in {path}", "One edge a row.")
-    first, second = (column.tolist() for column in table.columns.values())
-    return list(zip(first, second, strict=True))
-
-
 def again(formula: str, data: str, output: str | None, *, family: str, link: str | None, priors: tuple[str, ...],
           weights: str | None, hyper: str, exact: bool = False, graphs: tuple[str, ...] = (),
-          cells: bool | None = None, digits: tuple[str, ...] = (), **_: Any) -> str:
+          matrices: tuple[str, ...] = (), meshes: tuple[str, ...] = (), cells: bool | None = None,
+          digits: tuple[str, ...] = (), **_: Any) -> str:
     """The command that makes the fit again, ready to be pasted into a shell."""
     from shlex import quote
+
+    from klimb.cli.objects import repeated
 
     parts = ["klimb", "fit", quote(formula), quote(data), "--family", quote(family)]
     parts += ["--link", quote(link)] if link else []
     parts += [part for prior in priors for part in ("--prior", quote(prior))]
     parts += ["--weights", quote(weights)] if weights else []
     parts += ["--hyper", hyper] if hyper != "auto" else []
-    parts += [part for graph in graphs for part in ("--graph", quote(graph))]
+    parts += map(quote, repeated({"graphs": graphs, "matrices": matrices, "meshes": meshes}))
     parts += [] if cells is None else ["--cells" if cells else "--no-cells"]
     parts += [part for text in digits for part in ("--round", quote(text))]
     parts += ["--exact"] if exact else []

@@ -161,6 +161,10 @@ def modelling(function: F) -> F:
                      help="Whether rows that are equal are counted and fitted once; by default where it pays."),
         click.option("--round", "digits", metavar="NAME=DIGITS", multiple=True,
                      help="Round a number, for fewer cells: age=0. May be repeated."),
+        click.option("--matrix", "matrices", metavar="NAME=FILE", multiple=True,
+                     help="A matrix that the formula names: npz of SciPy, mtx, or a table: row, column, value."),
+        click.option("--mesh", "meshes", metavar="NAME=FILE", multiple=True,
+                     help="A mesh that the formula names: npz or JSON with nodes and triangles."),
     )):
         function = option(function)
     return function
