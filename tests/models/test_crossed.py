@@ -13,6 +13,8 @@ import klimb.latents.shocks as shocks
 import klimb.models.linear as linear
 import klimb.models.linear_parts as linear_parts
 from klimb.errors import InputError
+from klimb.models.linear_parts import nested
+from klimb.terms.base import Coded
 
 N, A, B = 500, 90, 70
 RNG = np.random.default_rng(4)
@@ -115,8 +117,34 @@ def test_hyperparameters_by_a_corrected_evidence(monkeypatch):
 
 def test_too_many_levels(monkeypatch):
     monkeypatch.setattr(linear_parts, "MOST_CROSSED", 60)
-    with pytest.raises(InputError, match=r"all grouping factors but the largest.*'b' has 70 weights"):
+    with pytest.raises(InputError, match=r"all crossed grouping factors but the largest.*'b' has 70 weights"):
         klimb.fit("y ~ (1 | a) + (1 | b)", DATA)
+
+
+@pytest.mark.parametrize(("formula", "family", "sds"), [
+    ("y ~ x + (1 | b/a)", "gaussian", {"sd(b)": 0.5, "sd(b:a)": 0.6, "sigma": 0.7}),
+    ("z ~ x + (1 + x || b/a)", "bernoulli", {"sd(b)": 0.5, "sd(b:a)": 0.6, "sd(x | b)": 0.3, "sd(x | b:a)": 0.2}),
+    ("k ~ x + (1 | half/b/a)", "poisson", {"sd(half)": 0.2, "sd(half:b)": 0.5, "sd(half:b:a)": 0.6})])
+def test_nested_levels_of_any_number_have_a_sparse_factor(formula, family, sds, monkeypatch):
+    plain = klimb.fit(formula, DATA, family, priors=sds)
+    monkeypatch.setattr(linear_parts, "MOST_CROSSED", 60)
+    fit = klimb.fit(formula, DATA, family, priors=sds)
+    assert plain.model.form == "Crossed"
+    assert fit.model.form == "Precision"
+    assert_allclose(fit.bound, plain.bound, atol=1e-4)
+    for group in (term.name for term in fit.groups):
+        found, wanted = fit.random_effects(group), plain.random_effects(group)
+        assert_array_equal(found["level"], wanted["level"])
+        assert_allclose(found["mean"], wanted["mean"], atol=2e-3)
+        assert_allclose(found["sd"], wanted["sd"], rtol=2e-3)
+    new = {"x": [0.0, 1.0], "half": [0, 1], "b": [3, 999], "a": [5, 5]}
+    assert_allclose(fit.predict(new)["mean"], plain.predict(new)["mean"], rtol=2e-3)
+
+
+def test_levels_that_are_not_nested_are_known():
+    fine = Coded(np.array([0, 0, 1, 2, -1]), np.ones((5, 1)), 3)
+    assert nested([fine, Coded(np.array([1, 1, 0, 0, 1]), np.ones((5, 1)), 2)])
+    assert not nested([Coded(np.array([1, 0, 0, 0, 1]), np.ones((5, 1)), 2), fine])
 
 
 def test_calibration_and_draws_of_the_prior():

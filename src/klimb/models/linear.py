@@ -31,7 +31,7 @@ from klimb.likelihoods import Likelihood, Observed
 from klimb.linalg.matrix import BlockedDesign, DesignMatrix, as_design
 from klimb.models.following import add_following, followed
 from klimb.models.grams import Grams
-from klimb.models.linear_parts import JointPrecision, LinearRows, block_length, check_size, dense_prior
+from klimb.models.linear_parts import JointPrecision, LinearRows, block_length, check_size, dense_prior, many_nested
 from klimb.models.model import Functionals, Model
 from klimb.models.prior_sites import WithIdentity
 from klimb.models.reduction import reduced_rows
@@ -71,9 +71,9 @@ class LinearModel(Model):
     @classmethod
     def of(cls, terms: Sequence[Term], likelihood: Likelihood, blocks: Sequence[TermBlock]) -> LinearModel:
         """The model of terms that know their priors, with the columns of the data of the fit."""
-        fields = any(isinstance(block, Nodes) for block in blocks)
         sizes = [term.size if isinstance(block, Coded | Nodes) else 0
                  for term, block in zip(terms, blocks, strict=True)]
+        fields = any(isinstance(block, Nodes) for block in blocks) or many_nested(sizes, blocks)
         coded = int(np.argmax(sizes)) if max(sizes, default=0) > 0 and not fields else -1
         if coded >= 0:
             sizes[coded] = 0
@@ -106,7 +106,7 @@ class LinearModel(Model):
         nonzeros = rows.X.nnz if hasattr(rows.X, "nnz") else rows.n * size
         return Shape(rows.n, size, nonzeros, levels, k, self.width, outputs, apart=True,
                      dense=not hasattr(rows.X, "nnz"), memory=MEMORY, sparse=self.width - self._dense_width,
-                     fields=any(isinstance(block, Nodes) for block in rows.blocks))
+                     fields=bool(self.sparse) and self.coded < 0)
 
     @property
     def _n_levels(self) -> int:

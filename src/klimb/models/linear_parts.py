@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
-from klimb.terms.base import Moving, Placed, Term, TermBlock, WeightsPrior
+from klimb.terms.base import Coded, Moving, Placed, Term, TermBlock, WeightsPrior
 
 MOST_ENTRIES = 2**27  # of the matrix of shared columns (1 GiB)
 MOST_COLUMNS = 5000  # their posterior covariance is a dense matrix
@@ -58,13 +59,29 @@ def check_size(n: int, dense: int, width: int, beside: Sequence[Term], fields: b
     """An error where ``n`` rows of ``dense`` columns, or ``width`` columns in all, are too many."""
     if width > MOST_CROSSED and beside and not fields:
         worst = max(beside, key=lambda term: term.size)
-        raise InputError(f"all grouping factors but the largest may have {MOST_CROSSED:,} weights in all",
+        raise InputError(f"all crossed grouping factors but the largest may have {MOST_CROSSED:,} weights in all",
                          f"{width:,} columns for {n:,} rows",
                          f"{worst.name!r} has {worst.size:,} weights: leave it out, or use klimb.latents.Implicit "
                          "with a sparse matrix.")
     if dense > MOST_COLUMNS or dense * n > MOST_ENTRIES:
         raise InputError(f"a model by formula may have {MOST_COLUMNS} columns, and {MOST_ENTRIES:.0e} entries",
                          f"{dense} columns for {n} rows", "Use klimb.latents.Weights with a sparse matrix.")
+
+
+def many_nested(sizes: Sequence[int], blocks: Sequence[TermBlock]) -> bool:
+    """Whether groups have more weights than a dense border holds, and a sparse factor serves them at any size."""
+    return sum(sizes) - max(sizes, default=0) > MOST_CROSSED and nested(blocks)
+
+
+def nested(blocks: Sequence[TermBlock]) -> bool:
+    """Whether every level of a group lies in one level of the next smaller group: such precisions have no fill."""
+    groups = sorted((block for block in blocks if isinstance(block, Coded)), key=lambda block: -block.n_levels)
+    for fine, coarse in pairwise(groups):
+        seen = (fine.codes >= 0) & (coarse.codes >= 0)
+        pairs = np.unique(fine.codes[seen] * coarse.n_levels + coarse.codes[seen])
+        if (np.diff(pairs // coarse.n_levels) == 0).any():
+            return False
+    return True
 
 
 def dense_prior(priors: Sequence[tuple[WeightsPrior | None, slice]], width: int) -> tuple[Array, Array]:
