@@ -57,7 +57,7 @@ def stored_fields(cls: type[Any]) -> tuple[str, ...]:
 def pack(value: Any, arrays: dict[str, Any]) -> Any:
     """``value`` as JSON; its arrays go into ``arrays`` under names made from where they stand.
 
-    A record that stands in several places is written once, so that it is one record again when it is read.
+    A record or an array that stands in several places is written once, so that it is one again when it is read.
     """
     return _Packer(arrays).pack(value, "")
 
@@ -67,6 +67,7 @@ class _Packer:
     def __init__(self, arrays: dict[str, Any]) -> None:
         self._arrays = arrays
         self._seen: dict[int, int] = {}  # identity of a record -> its number
+        self._names: dict[int, str] = {}  # identity of an array -> its name
         self._alive: list[Any] = []  # so that no identity is used twice
 
     def pack(self, value: Any, where: str) -> Any:
@@ -104,11 +105,14 @@ class _Packer:
         if value.dtype.kind in "OUS":
             return {KIND: "texts", "values": [self.pack(item, where) for item in value.ravel().tolist()],
                     "shape": list(value.shape)}
-        name = (where or "array").lstrip(".")
-        while name in self._arrays:
-            name += "'"
-        self._arrays[name] = value
-        return {KIND: "array", "name": name}
+        if id(value) not in self._names:
+            name = (where or "array").lstrip(".")
+            while name in self._arrays:
+                name += "'"
+            self._arrays[name] = value
+            self._names[id(value)] = name
+            self._alive.append(value)
+        return {KIND: "array", "name": self._names[id(value)]}
 
 
 def _kind_of(value: Any, where: str) -> str:

@@ -10,6 +10,7 @@ from scipy.integrate import quad
 from scipy.linalg import null_space, toeplitz
 
 import klimb
+from klimb._stored import pack, unpack
 from klimb.errors import InputError
 from klimb.likelihoods import likelihood
 from klimb.models.door import build
@@ -294,3 +295,16 @@ def test_bad_graphs_are_told_in_words(given: Any, words: str) -> None:
 def test_bad_terms_are_told_in_words(formula: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         klimb.fit(f"y ~ {formula}", {**frame(), "one": np.ones(24)}, family="poisson", graphs={"G": EDGES})
+
+
+def test_a_file_holds_the_pattern_of_a_field_once() -> None:
+    fit = klimb.fit("y ~ rw1(t)", frame(), family="poisson", hyper="integrate")
+    arrays: dict[str, Any] = {}
+    document = pack(fit.components, arrays)
+    names = [name.split(".")[-1] for name in arrays]
+    assert len(fit.components.parts) > 3
+    assert names.count("indices") == names.count("inner") == 1
+    assert names.count("data") >= len(fit.components.parts)
+    again = unpack(document, arrays)
+    assert again.parts[0].indices is again.parts[-1].indices
+    np.testing.assert_array_equal(again.parts[1].sd(), fit.components.parts[1].sd())

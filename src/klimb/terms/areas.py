@@ -27,11 +27,10 @@ from klimb.linalg.analysis import Analysis, analysed
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.priors import SHARE_LOGITS, Beta, PCShare
-from klimb.rows.columns import match_levels
 from klimb.rows.graphs import Edges, Graph, read_graph
 from klimb.rows.table import Source
-from klimb.terms.base import UNSEEN, Context, Nodes, TermBlock
-from klimb.terms.field import Field, scaled_entries, symmetric_pattern
+from klimb.terms.base import Context, Nodes, TermBlock
+from klimb.terms.field import Field, rows_of_levels, scaled_entries, symmetric_pattern
 from klimb.theta import ParameterBlock
 
 LOST = 1e-8  # a squared distance per area below which rounding shows
@@ -204,16 +203,8 @@ class Areas(Field):
         return (self.column,)
 
     def block(self, source: Source) -> Nodes:
-        codes = match_levels(*source.factor(self.column), self.labels)
-        seen = np.flatnonzero(codes != UNSEEN)
-        n, columns = len(codes), codes[seen]
-        if self.model == "bym2":
-            rows = np.concatenate([seen, seen])
-            columns = np.concatenate([columns, columns + self.n])
-        else:
-            rows = seen
-        matrix = scipy_sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=(n, self.size))
-        return Nodes(matrix, (codes == UNSEEN).astype(np.float64) if len(seen) < n else None)
+        found = rows_of_levels(source, self.column, self.labels)
+        return found if self.model != "bym2" else replace(found, values=side_by_side([found.values, found.values]))
 
     def at_nodes(self) -> tuple[Any, Any]:
         rows: Any = scipy_sparse.eye_array(self.n, format="csr")

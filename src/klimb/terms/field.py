@@ -22,7 +22,9 @@ from klimb.latents.weights_posterior import Moments
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.priors import Exponential
-from klimb.terms.base import Context, Term, TermBlock, WeightsPrior
+from klimb.rows.columns import match_levels
+from klimb.rows.table import Source
+from klimb.terms.base import UNSEEN, Context, Nodes, Term, TermBlock, WeightsPrior
 from klimb.theta import ParameterBlock, PositiveParameter
 
 STEP = 1e-5  # relative, of differences of the entries of a precision: they are smooth, known to all digits, and cheap
@@ -95,6 +97,14 @@ class Field(Term):
         raise InputError("Stan text is written for terms with few columns or independent weights",
                          f"{self.name}, whose precision is a sparse matrix",
                          "Use klimb.trust(fit) to judge the fit as it is.")
+
+
+def rows_of_levels(source: Source, column: str, labels: tuple[str, ...]) -> Nodes:
+    """A one at the node of each row's level; rows of levels that are no node have nothing, and are told."""
+    codes = match_levels(*source.factor(column), labels)
+    seen = np.flatnonzero(codes != UNSEEN)
+    rows = scipy_sparse.csr_array((np.ones(len(seen)), (seen, codes[seen])), shape=(len(codes), len(labels)))
+    return Nodes(rows, (codes == UNSEEN).astype(np.float64) if len(seen) < len(codes) else None)
 
 
 def scaled_entries(entries: Array, logdet: float, rank: int, sd: float) -> tuple[Array, float]:

@@ -19,13 +19,12 @@ from klimb.errors import InputError, NotPositiveDefiniteError, listed
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
-from klimb.linalg.sparse_cholesky import SymbolicCholesky
+from klimb.linalg.analysis import analysed
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
-from klimb.rows.columns import match_levels
 from klimb.rows.table import Source
-from klimb.terms.base import UNSEEN, Nodes, TermBlock
-from klimb.terms.field import Field, scaled_entries, symmetric_pattern
+from klimb.terms.base import Nodes, TermBlock
+from klimb.terms.field import Field, rows_of_levels, scaled_entries, symmetric_pattern
 from klimb.theta import ParameterBlock
 
 MOST_DENSE = 3000  # levels up to which the null space of a matrix is looked for
@@ -94,10 +93,7 @@ class UserPrecision(Field):
         return (self.column,)
 
     def block(self, source: Source) -> Nodes:
-        codes = match_levels(*source.factor(self.column), self.labels)
-        seen = np.flatnonzero(codes != UNSEEN)
-        matrix = scipy_sparse.csr_array((np.ones(len(seen)), (seen, codes[seen])), shape=(len(codes), self.size))
-        return Nodes(matrix, (codes == UNSEEN).astype(np.float64) if len(seen) < len(codes) else None)
+        return rows_of_levels(source, self.column, self.labels)
 
     def at_nodes(self) -> tuple[Sequence[Any], Any]:
         return self.labels, scipy_sparse.eye_array(self.size, format="csr")
@@ -151,7 +147,7 @@ def _null_space(Q: Any, rank: int | None, name: str) -> tuple[Array, float, floa
         try:
             if rank is not None and rank < n:
                 raise NotPositiveDefiniteError("by what the user says")
-            factor = SymbolicCholesky(Q).factor(Q.data)
+            factor = analysed(Q).factor(Q.data)
         except NotPositiveDefiniteError as error:
             raise InputError(f"{name} must be positive definite where it has more than {MOST_DENSE} levels",
                              f"{n} levels, and a singular matrix", "Add a little to its diagonal.") from error
