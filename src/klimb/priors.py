@@ -309,7 +309,7 @@ class PCShare(NamedPrior):
         super().__post_init__()
 
     @cached_property
-    def _log_distance(self) -> Any:
+    def _log_distance(self) -> tuple[Any, float]:
         """A spline of the logit, and the rate."""
         from scipy.interpolate import CubicSpline
 

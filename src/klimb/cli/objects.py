@@ -17,7 +17,7 @@ from klimb.errors import InputError
 _MESH = "Write it with numpy.savez(path, nodes=nodes, triangles=triangles), or as JSON with these two keys."
 
 
-def objects_of(given: Mapping[str, tuple[str, ...]], options: ReadOptions) -> dict[str, dict[str, Any]]:
+def objects_of(given: Mapping[str, tuple[str, ...]], options: ReadOptions) -> dict[str, Any]:
     """``{"graphs": ("G=edges.csv",), ...}`` as the keywords of `klimb.fit`."""
     plain = replace(options, format=None, kinds={})  # what was said of the data is not said of these
     return {kind: {name: _READERS[kind](path, plain) for name, path in _named(texts, _OPTIONS[kind]).items()}

@@ -8,6 +8,7 @@ column for each pivot. All panels lie one behind the other in one buffer, so ent
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -16,6 +17,7 @@ from klimb.linalg.ordering import Dissection, Integers, Mask, dissect, invented_
 from klimb.numerics.arrays import Array
 
 Places = Integers | slice
+FREE, SLICE = 20, 40  # slices that cost as much as one indexed addition, and entries of it that cost one more slice
 
 
 @final
@@ -30,6 +32,11 @@ class Placement:
     first: int
     runs: list[tuple[slice, slice]]
 
+    @cached_property
+    def in_slices(self) -> bool:
+        """Whether a block for each pair of runs is less work than to index every entry."""
+        return len(self.runs) ** 2 <= FREE + len(self.rows) ** 2 / SLICE
+
 
 @final
 @dataclass(frozen=True)
@@ -43,11 +50,11 @@ class Front:
     parent: int
     placement: Placement | None
 
-    @property
+    @cached_property
     def pivots(self) -> int:
         return self.end - self.begin
 
-    @property
+    @cached_property
     def rows(self) -> int:
         return self.end - self.begin + len(self.boundary)
 

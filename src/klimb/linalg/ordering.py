@@ -17,7 +17,7 @@ import numpy.typing as npt
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import csgraph, scipy_sparse
 
-LEAF = 64  # nodes eliminated together at the bottom: a dense block of this order costs less than calls for its parts
+LEAF = 96  # nodes eliminated together at the bottom: a dense block of this order costs less than calls for its parts
 POOR = 0.4  # a separator that holds more of its part than this is no use: the part is then eliminated as one
 LANDMARKS = 6
 LONG = 3.0  # a part so many times longer than wide is cut across

@@ -32,7 +32,6 @@ SHARE = 0.2  # of the nodes that a set must hold
 DENSITY = 0.25  # of a pattern from which on there is nothing to gain
 PAIRS = 4_000_000  # products of neighbours that are listed
 BLOCK = 4_000_000  # entries of Z12 that are held at once
-FREE, SLICE = 20, 40  # slices that cost as much as one indexed addition, and entries of it that cost one more slice
 LOST = 16.0 * np.finfo(float).eps  # a pivot below this share of its diagonal entry has no digit left
 DENSE = 10.0  # a row with more than this many times sqrt(n) entries is eliminated last
 
@@ -285,15 +284,10 @@ class FrontFactor:
         return buffer[tree.mirrored]
 
 
-def _in_slices(placement: Placement) -> bool:
-    """Whether a block for each pair of runs is less work than to index every entry."""
-    return len(placement.runs) ** 2 <= FREE + len(placement.rows) ** 2 / SLICE
-
-
 def _add_to_panel(panel: Array, update: Array, placement: Placement) -> None:
     """The columns of a child's update that belong to pivots of its parent."""
     first = placement.first
-    if not _in_slices(placement):
+    if not placement.in_slices:
         panel[placement.rows[:, None], placement.rows[:first]] += update[:, :first]
         return
     for j, (column, column_of) in enumerate(placement.runs):
@@ -309,7 +303,7 @@ def _add_to_update(update: Array, other: Array, placement: Placement, pivots: in
     first = placement.first
     if first == len(placement.rows):
         return
-    if not _in_slices(placement):
+    if not placement.in_slices:
         rows = placement.rows[first:] - pivots
         update[rows[:, None], rows] += other[first:, first:]
         return
@@ -324,7 +318,7 @@ def _add_to_update(update: Array, other: Array, placement: Placement, pivots: in
 
 def _gathered(full: Array, placement: Placement) -> Array:
     """Rows and columns of a symmetric matrix."""
-    if not _in_slices(placement):
+    if not placement.in_slices:
         return np.asarray(full[placement.rows[:, None], placement.rows])
     out = np.empty((len(placement.rows), len(placement.rows)))
     for row, row_of in placement.runs:
