@@ -194,8 +194,9 @@ class CheckView:
 
     def score(self, columns: Array) -> ScoreTest:
         """The score test of columns at the rows, beside what the model has already."""
-        q, rows = self.posterior, self.rows
-        gamma = q.gamma[rows, None]
+        q = self.posterior
+        rows, first = np.unique(self.rows, return_index=True)  # a cell is looked at once, with all its weight
+        columns, gamma = columns[first], q.gamma[rows, None]
         free = -q.factorised().smooth_rows(rows, gamma * columns)
         free[rows] += columns
         variance, plain = columns.T @ (gamma * free[rows]), columns.T @ (np.abs(gamma) * columns)
@@ -205,7 +206,7 @@ class CheckView:
         left, turn = np.linalg.eigh(axes.T @ (0.5 * (variance + variance.T)) @ axes)
         keep = left > FREE
         weights = self.fit.observed.weights
-        n = self.n if weights is None else float(weights[np.unique(rows)].sum())
+        n = self.n if weights is None else float(weights[rows].sum())
         if not keep.any():
             return ScoreTest(0.0, 0, 0.0, n)
         axes = (axes @ turn)[:, keep] / np.sqrt(left[keep])
