@@ -148,13 +148,21 @@ def infer(
         before, start = list(history.iterations), far.posterior(state)
         callback = _stop if status is Status.STOPPED else callback
     problem = Problem(latent, site, y, start)
-    state, status, history, notes = run(problem, rule, tol, max_iter, callback, before)
+    state, status, history, notes = run(problem, rule, tol, max_iter, callback, before[:-1])
     problem.start = None  # of another fit, with all its matrices
-    if before:  # the cheaper oracle is off by nearly the same amount at every step
-        shift = history[len(before)].bound - before[-1].bound
-        history = History([*(replace(row, bound=row.bound + shift) for row in before),
-                           *history.iterations[len(before) :]])
+    if before:
+        history = _joined(before, list(history.iterations))
     return Result(problem.posterior(state), state.bound, status, history, tuple(notes), problem, state.bound_error)
+
+
+def _joined(rough: list[Iteration], rows: list[Iteration]) -> History:
+    """One history: the last state by the cheaper oracle, which is off by the same at every step, is judged again."""
+    last, again = rough[-1], rows[len(rough) - 1]
+    rows[len(rough) - 1] = replace(
+        again, step=last.step, rule=last.rule, n_factor=again.n_factor + last.n_factor,
+        n_oracle=again.n_oracle + last.n_oracle, n_products=again.n_products + last.n_products)
+    shift = again.bound - last.bound
+    return History([*(replace(row, bound=row.bound + shift) for row in rough[:-1]), *rows[len(rough) - 1 :]])
 
 
 def _stop(row: Iteration) -> bool:
