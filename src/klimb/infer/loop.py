@@ -140,6 +140,7 @@ def infer(
         raise InputError("tol must be positive", f"{tol}", "The default is 1e-6.")
     if max_iter < 0:
         raise InputError("max_iter must not be negative", f"{max_iter}", "The default is 500.")
+    problem = Problem(latent, site, y, start)
     rule, before = step or _default_step(latent, site), list[Iteration]()
     rough = site.rough() if step is None else site
     if rough is not site:  # most of the way by a cheaper oracle
@@ -147,7 +148,7 @@ def infer(
         state, status, history, _ = run(far, rule, max(ROUGH_SHARE * tol, ROUGH_TOL), max_iter, callback)
         before, start = list(history.iterations), far.posterior(state)
         callback = _stop if status is Status.STOPPED else callback
-    problem = Problem(latent, site, y, start)
+        problem = Problem(latent, site, y, start)
     state, status, history, notes = run(problem, rule, tol, max_iter, callback, before[:-1])
     problem.start = None  # of another fit, with all its matrices
     if before:

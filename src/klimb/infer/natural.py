@@ -26,6 +26,7 @@ WAIT = 3  # iterations until Newton directions or local optima are tried again a
 RESCUE_AFTER, RESCUE_SITES = 6, 2000  # when and up to which N Newton helps models with fewer weights than sites
 STEP_COST = 3e-4, 1.5e-7, 3e-10  # seconds of a plain step: in all, for each of N sites, and for each of N D^2 products
 NEWTON_COST = 1e-3, 7e-9, 1.4e-10  # of a Newton direction by N x N matrices: in all, for each entry, and for N^2 D
+MOST_PATIENT = 4.0  # plain steps that are waited for, whatever the price: forecasts of a pace are not good for more
 COUPLED_AFTER = 4  # when Newton helps sites that couple several latent values
 COUPLED_CHANGE = 3.0  # factor by which it may change one of their gammas
 USUAL_TOL = 1e-6
@@ -171,7 +172,7 @@ def _price(problem: Problem) -> float:
     if D >= N or not problem.site.separable:
         return 0.0
     (fixed, site, product), (begin, entry, wide) = STEP_COST, NEWTON_COST
-    return (begin + N * N * (entry + wide * D)) / (fixed + N * (site + product * D * D))
+    return min((begin + N * N * (entry + wide * D)) / (fixed + N * (site + product * D * D)), MOST_PATIENT)
 
 
 def _useful(state: State, after: State, least: float = 0.0) -> bool:

@@ -230,20 +230,25 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
     if smoothed is None:
         return None
     w, heights = smoothed.weights, smoothed.heights
-    shown = points.theta.inside(points.coordinates.theta(smoothed.theta))
-    away = shown - w @ shown
-    away /= np.maximum(np.sqrt(w @ away**2), 1e-300)
+    away = _standardised(points.theta.inside(points.coordinates.theta(smoothed.theta)), w)
     wide, pull = w * np.exp(-0.5 * (heights - heights.max())), w * (away**2).max(axis=1)
     chance = 0.5 * (wide / wide.sum() + pull / pull.sum())
     chosen = _evenly(chance, count)
     values = np.array([points.objective(one) for one in smoothed.theta[chosen]])
     # Weights of the chosen points under the objective less those under the surrogate.
     change = (w / chance)[chosen] / count * np.expm1(np.clip(values - heights[chosen], -FALL, FALL))
+    printed = np.column_stack(list(points.theta.reported(points.coordinates.theta(smoothed.theta)).values()))
+    away = np.hstack([away, _standardised(printed, w)])  # points are chosen whatever the origin, errors are of both
     effects = change[:, None] * np.hstack([away[chosen], 0.5 * (away[chosen] ** 2 - 1.0)])
     error = (np.abs(effects.sum(axis=0)) + np.sqrt((effects**2).sum(axis=0))).max(initial=0.0)
     known = np.isfinite(values)
     return replace(found, more=np.vstack([found.more, smoothed.theta[chosen][known]]),
                    more_values=np.concatenate([found.more_values, values[known]]), error=float(error))
+
+
+def _standardised(values: Array, weights: Array) -> Array:
+    away = values - weights @ values
+    return np.asarray(away / np.maximum(np.sqrt(weights @ away**2), 1e-300))
 
 
 def _evenly(weights: Array, count: int) -> Any:

@@ -32,7 +32,7 @@ from klimb.numerics.surrogate import fit_surrogate
 SPACING = {1: 0.8, 2: 1.2}  # of the lattice, in sd; sums over it are accurate to 1e-6 for a bowl
 EXPENSIVE, WIDER = 1e8, 1.25  # work of a fit from which the lattice is so much wider: accurate to 1e-4 then
 DROP = 7.0  # nats below the best at which the lattice ends
-MOST_NODES = {1: 60, 2: 300}
+MOST_NODES = {1: 120, 2: 600}
 FINER, UNEVEN = 3, 0.02  # lattices, each twice as fine as the last, and the error of a mean or sd from which one is
 BETWEEN, SMOOTH = 4, 0.1  # points of theta in a cell of a node along each axis, by a surrogate as good as this in nats
 PROBE = 2.2  # where along an axis the stretch is measured, in sd
@@ -214,7 +214,8 @@ def _lattice(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
         between, density = _between_nodes(peak, A, spacing, values)
         error = _moved_moments(peak, (np.array([points[node].theta for node in nodes]), np.exp(log_w - log_w.max())),
                                (between, density))
-        if error <= UNEVEN or 2**d * len(values) > MOST_NODES[d] or finer == FINER - 1:
+        more = 2**d * len(values)
+        if error <= UNEVEN or more > MOST_NODES[d] or more * peak.model.work() > MOST_WORK or finer == FINER - 1:
             break
         spacing *= 0.5
         values = {tuple(2 * k for k in node): value for node, value in values.items()}
@@ -225,7 +226,9 @@ def _lattice(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
                                      _lattice_quantiles(peak, A, spacing, plain), around.efficiency)
     cell = d * np.log(spacing) + float(np.linalg.slogdet(A)[1])
     evidence = float(np.logaddexp.reduce([points[node].plain for node in nodes])) + cell
-    components = replace(components, points=between, point_weights=density, error=error)
+    if error <= UNEVEN:
+        components = replace(components, points=between, point_weights=density)
+    components = replace(components, error=error)
     return Averaged(components, peak.objective + evidence, status if peak.converged else peak.status)
 
 

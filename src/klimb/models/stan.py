@@ -20,7 +20,7 @@ from klimb.formula.factors import INTERCEPT
 from klimb.likelihoods import Likelihood, Observed
 from klimb.models.linear import LinearModel
 from klimb.numerics.arrays import Array
-from klimb.terms.base import Term
+from klimb.terms.base import Nodes, Term
 from klimb.theta import ParameterBlock
 
 if TYPE_CHECKING:
@@ -131,9 +131,11 @@ def stan_program(fit: FormulaFit, centred: bool | None = None) -> StanProgram:
         if not term.size and term.shift(block) is None:
             continue
         tag = f"_{number}" if number else ""  # the fixed columns are the first term
-        values = [_add(blocks, own, f"sd{tag}" + (f"_{j}" if j else "")) for j, own in enumerate(term.parameters)]
         how = not term.parameters or (_informed(fit, number) if centred is None else centred)
         scope = StanScope(tag, classes, how, follows)
+        if isinstance(block, Nodes):
+            term.stan(block, (), scope)  # which refuses, whatever its parameters would say
+        values = [_add(blocks, own, f"sd{tag}" + (f"_{j}" if j else "")) for j, own in enumerate(term.parameters)]
         terms.append(WrittenTerm(term, number, term.stan(block, values, scope), how))
     site = likelihood.stan(data)
     for name, own in _parameters(likelihood):

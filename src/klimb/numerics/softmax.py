@@ -57,7 +57,7 @@ SCAN = np.linspace(0.0, 1.0, 200)
 
 @final
 @dataclass(frozen=True)
-class Rule:
+class SoftmaxRule:
     """How closely to integrate: what is negligible, as minus its logarithm, steps in y, degrees of the table."""
 
     negligible: float
@@ -69,8 +69,9 @@ class Rule:
     rises: tuple[int, int]  # steps towards the left end, and from there to the middle
 
 
-EXACT = Rule(39.0, 1 / 20, 1 / 26, DEGREE, SMOOTH_DEGREE, 8.7, (3, 5))  # to 1e-12
-ROUGH = Rule(16.0, 1 / 9, 1 / 12, ROUGH_DEGREE, ROUGH_SMOOTH_DEGREE, 5.6, (1, 3))  # to 1e-7, in less than half the time
+EXACT = SoftmaxRule(39.0, 1 / 20, 1 / 26, DEGREE, SMOOTH_DEGREE, 8.7, (3, 5))  # to 1e-12
+# To 1e-7, in less than half the time.
+ROUGH = SoftmaxRule(16.0, 1 / 9, 1 / 12, ROUGH_DEGREE, ROUGH_SMOOTH_DEGREE, 5.6, (1, 3))
 
 
 @final
@@ -145,7 +146,7 @@ class GumbelNormal:
 
 
 @lru_cache(maxsize=2)
-def gumbel_normal(rule: Rule = EXACT) -> GumbelNormal:
+def gumbel_normal(rule: SoftmaxRule = EXACT) -> GumbelNormal:
     """The table."""
     degree, smooth, to_powers = rule.degree, rule.smooth_degree, chebyshev_rule(rule.degree)[2]
     series = _series()[:, : smooth + 1, :, : degree + 1] @ to_powers
@@ -191,7 +192,7 @@ class SoftmaxMoments:
     curvature: Array  # E softmax_c (1 - softmax_c), C x n
 
 
-def softmax_moments(label: Array, m: Array, v: Array, rule: Rule = EXACT) -> SoftmaxMoments:
+def softmax_moments(label: Array, m: Array, v: Array, rule: SoftmaxRule = EXACT) -> SoftmaxMoments:
     """Expectations of log softmax_label, and of softmax and its derivatives, to 1e-12 unless ``rule`` is less exact."""
     n_classes, n = m.shape
     out = SoftmaxMoments(np.empty(n), np.empty((n_classes, n)), np.empty((n_classes, n)))
@@ -203,7 +204,7 @@ def softmax_moments(label: Array, m: Array, v: Array, rule: Rule = EXACT) -> Sof
     return out
 
 
-def softmax_couplings(m: Array, v: Array, rule: Rule = EXACT) -> Array:
+def softmax_couplings(m: Array, v: Array, rule: SoftmaxRule = EXACT) -> Array:
     """d(p, gamma) / d(m, v), n x 2C x 2C, for p = E softmax and gamma = E softmax (1 - softmax) of each class.
 
     A derivative of -int prod_c F_c dx = E logsumexp + ... in m_c replaces F_c by -F_c', one in v_c by F_c'' / 2. With
@@ -245,7 +246,7 @@ def _pairs(one: Array, other: Array, weight: Array) -> Array:
     return np.asarray(np.matmul(np.swapaxes(one * weight, 0, 1), np.moveaxis(other, 0, 2)))
 
 
-def _chunks(m: Array, v: Array, rule: Rule) -> Iterator[tuple[Index, Array, Array, Array, Array]]:
+def _chunks(m: Array, v: Array, rule: SoftmaxRule) -> Iterator[tuple[Index, Array, Array, Array, Array]]:
     """Rows with about as many nodes as each other: (rows, x, weights, left, unit), nodes along the last axis."""
     n_classes, n = m.shape
     left, unit, nodes, step = _frames(m, v, rule)
@@ -261,7 +262,7 @@ def _chunks(m: Array, v: Array, rule: Rule) -> Iterator[tuple[Index, Array, Arra
         begin += len(rows)
 
 
-def _integrals(label: Array, m: Array, v: Array, x: Array, weight: Array, left: Array, unit: Array, rule: Rule
+def _integrals(label: Array, m: Array, v: Array, x: Array, weight: Array, left: Array, unit: Array, rule: SoftmaxRule
                ) -> tuple[Array, Array, Array]:
     n_classes, n = m.shape
     t = (x - m[:, :, None]).reshape(n_classes * n, -1)
@@ -282,7 +283,7 @@ def _integrals(label: Array, m: Array, v: Array, x: Array, weight: Array, left: 
     return np.minimum(value, 0.0), probabilities, np.maximum(curvature, 0.0)
 
 
-def _frames(m: Array, v: Array, rule: Rule) -> tuple[Array, Array, Array, Array]:
+def _frames(m: Array, v: Array, rule: SoftmaxRule) -> tuple[Array, Array, Array, Array]:
     """Left end, unit, number of nodes and step of each row."""
     negligible = rule.negligible
     soft = np.maximum(v, SMALLEST_VARIANCE)

@@ -11,7 +11,14 @@ from klimb._stored import SKIPPED
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike, as_float, refuse
 from klimb.numerics.normal import interval_moments, log_interval_derivatives, log_ndtr_derivatives, probit_moments
-from klimb.numerics.softmax import EXACT, ROUGH, Rule, log_probabilities, softmax_couplings, softmax_moments
+from klimb.numerics.softmax import (
+    EXACT,
+    ROUGH,
+    SoftmaxRule,
+    log_probabilities,
+    softmax_couplings,
+    softmax_moments,
+)
 from klimb.numerics.softplus import folded_moments, folded_point, unfold
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import Expectation, Rows, Site, clean_data
@@ -169,7 +176,7 @@ class Softmax(Site):
 
     n_classes: int
     baseline: bool = False
-    rule: Rule = field(default=EXACT, repr=False, metadata={SKIPPED: False})  # how closely it integrates
+    rule: SoftmaxRule = field(default=EXACT, repr=False, metadata={SKIPPED: False})  # how closely it integrates
 
     log_concave = True
     support = "{0, 1, ..., C-1} for C classes"
