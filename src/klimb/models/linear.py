@@ -316,8 +316,6 @@ class LinearModel(Model):
         few, n = int(self.kept.get("reduced", 0)), self._rows().n
         return f"{n:,} rows, reduced to {few:,} without loss (Gaussian noise)\n" * (few > 0) + super().explain()
 
-    # -- the gradient
-
     def prior_gradient(self, posterior: Posterior) -> Array:
         total = np.zeros(self.theta.size)
         add_following(self, total, posterior)
