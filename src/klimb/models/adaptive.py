@@ -49,6 +49,7 @@ ROUGHNESS = 0.5  # nats: its leave-one-out error up to which it is put to the te
 TESTED, TESTS = 48, 3  # points of its own choice, and how often it may try
 BEYOND = 1.3  # how far out those points may lie, over the farthest fit
 LEFT = 0.25  # share of what a test has taught that may be left
+HALF = 0.5  # the same for what is printed, whose tails a test teaches most of
 SMOOTH = 0.05  # change of a mean in sd, or of an sd, by those points from which no more fits are asked for
 CAP = 0.3  # nats above the best that it may claim
 MANY = 16_384  # points that it weighs
@@ -75,6 +76,7 @@ class SampledTheta:
     smooth: bool = False  # whether a surrogate has foretold the values at points of its own choice
     error: float = float("nan")  # by how much those points changed a mean in sd, or an sd; NaN before a test
     before: float = float("nan")  # the same of the test before
+    stated: float = float("nan")  # the same with what is printed, which moves with the origin of a covariate
 
     @property
     def weights(self) -> Array:
@@ -238,12 +240,14 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
     # Weights of the chosen points under the objective less those under the surrogate.
     change = (w / chance)[chosen] / count * np.expm1(np.clip(values - heights[chosen], -FALL, FALL))
     printed = np.column_stack(list(points.theta.reported(points.coordinates.theta(smoothed.theta)).values()))
-    away = np.hstack([away, _standardised(printed, w)])  # points are chosen whatever the origin, errors are of both
-    effects = change[:, None] * np.hstack([away[chosen], 0.5 * (away[chosen] ** 2 - 1.0)])
-    error = (np.abs(effects.sum(axis=0)) + np.sqrt((effects**2).sum(axis=0))).max(initial=0.0)
+    errors = []
+    for own in (away, _standardised(printed, w)):
+        effects = change[:, None] * np.hstack([own[chosen], 0.5 * (own[chosen] ** 2 - 1.0)])
+        errors.append(float((np.abs(effects.sum(axis=0)) + np.sqrt((effects**2).sum(axis=0))).max(initial=0.0)))
     known = np.isfinite(values)
     return replace(found, more=np.vstack([found.more, smoothed.theta[chosen][known]]),
-                   more_values=np.concatenate([found.more_values, values[known]]), error=float(error))
+                   more_values=np.concatenate([found.more_values, values[known]]), error=errors[0],
+                   stated=max(errors[0], HALF * errors[1]))
 
 
 def _standardised(values: Array, weights: Array) -> Array:
@@ -413,7 +417,7 @@ def _with_marginals(found: SampledTheta, theta: Array, w: Array, parts: tuple[We
         if khat < RELIABLE and learnt > max(error, SMOOTH):  # the points themselves know better than what failed
             smoothed = None
         else:
-            error = learnt
+            error = float(np.nanmax([learnt, found.stated]))
     many, many_weights = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
     if smoothed is not None and found.smooth:
         khat, effective = smoothed.khat, smoothed.n_effective
