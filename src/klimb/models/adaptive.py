@@ -147,7 +147,7 @@ class _Points:
         return min(self._starts, key=lambda one: float(((one[0] - whitened) ** 2).sum()))[1]
 
     def objective(self, place: Array) -> float:
-        """Bound, log prior and gain of evidence over bound, relative to the peak; -inf where nothing can be computed."""
+        """Bound, log prior and gain of evidence over bound, relative to the peak; -inf where that is impossible."""
         peak, theta = self._peak, self.coordinates.theta(place)
         if (theta <= peak.model.theta.lower).any() or (theta >= peak.model.theta.upper).any():
             return -np.inf
