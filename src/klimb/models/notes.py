@@ -13,7 +13,7 @@ from klimb.formula import parse
 from klimb.formula.factors import INTERCEPT, BasisFactor, Factor, LevelFactor, Product
 from klimb.formula.nodes import Name, Operation
 from klimb.likelihoods import Likelihood, Observed
-from klimb.models.tabulate import limit_reached
+from klimb.models.tabulate import limits_reached
 from klimb.priors import PositivePrior
 from klimb.report.text import plain
 from klimb.rows.columns import count, is_number
@@ -314,13 +314,9 @@ def _held(fit: FormulaFit, given: set[str]) -> Iterator[str]:
 
 def _limits(fit: FormulaFit) -> Iterator[str]:
     """Parameters of which the data leave open that they are at the end of their range."""
-    points, weights = fit.components.marginal_points
-    for block in fit.model.theta.blocks if fit.components.integrated else ():
-        values = block.reported(points[:, fit.model.theta.slice_of(block)])
-        for j, name in enumerate(block.names):
-            power = limit_reached(block, name, values[:, j], weights)
-            if power > 0.0:
-                yield f"{name} reaches down to 0: the data do not rule out a model without it."
-            elif power < 0.0:
-                yield (f"{name} reaches up to infinity: the data do not rule out the simpler family without it. Its "
-                       "mean and sd rest on a tail without an end; look at its interval.")
+    for name, power in limits_reached(fit.model.theta, fit.components):
+        if power > 0.0:
+            yield f"{name} reaches down to 0: the data do not rule out a model without it."
+        else:
+            yield (f"{name} reaches up to infinity: the data do not rule out the simpler family without it. Its "
+                   "mean and sd rest on a tail without an end; look at its interval.")

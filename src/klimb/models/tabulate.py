@@ -89,7 +89,17 @@ def block_rows(theta: Theta, block: ParameterBlock, components: Components, tail
     return rows
 
 
-def limit_reached(block: ParameterBlock, name: str, values: Array, weights: Array) -> float:
+def limits_reached(theta: Theta, components: Components) -> list[tuple[str, float]]:
+    """Positive parameters of which the data leave open that they are at their simplest model, and the powers."""
+    points, weights = components.marginal_points
+    found = []
+    for block in theta.blocks if components.integrated else ():
+        values = block.reported(points[:, theta.slice_of(block)])
+        found += [(name, _limit_reached(block, name, values[:, j], weights)) for j, name in enumerate(block.names)]
+    return [(name, power) for name, power in found if power != 0.0]
+
+
+def _limit_reached(block: ParameterBlock, name: str, values: Array, weights: Array) -> float:
     """Whether the data leave open that a positive parameter is at its simplest model, where value^power is 0.
 
     The power of its prior if they do, positive for an sd that may be 0, negative for a size that may be infinite, else

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from klimb.models.components import SCORES, Components, share_above
+from klimb.models.components import Components
+from klimb.models.tabulate import limits_reached
 from klimb.numerics.arrays import Array
 from klimb.numerics.mixtures import mixture_moments
 from klimb.numerics.pareto import RELIABLE
@@ -33,7 +34,6 @@ PRECISION = 0.005  # relative error of an sd that no check goes below
 REMAINING = 0.1  # share of a correction that may be left
 MOST_COMPARED = 4000  # weights
 LIKELY = 0.1  # weight of a point of theta, over that of the heaviest, at which other modes are looked for
-NEARLY, AT_ZERO = float(np.log(10.0)), 0.001  # an sd that may be zero has so much mass below a tenth of its median
 
 
 @final
@@ -159,12 +159,7 @@ def _integration_facts(components: Components) -> tuple[Fact, ...]:
 
 
 def _near_zero(fit: Fit) -> tuple[Fact, ...]:
-    """Which sds may be zero: their density there is not negligible beside that at the median."""
-    if not fit.components.integrated:
-        return ()
-    names = [name for name, quantiles in zip(fit.model.names, fit.components.quantiles, strict=False)
-             if name.startswith("sd(")
-             and share_above(quantiles, float(np.interp(0.0, SCORES, quantiles)) - NEARLY) < 1.0 - AT_ZERO]
+    names = [name for name, power in limits_reached(fit.model.theta, fit.components) if power > 0.0]
     return (Fact("sds that may be zero", ", ".join(names)),) if names else ()
 
 

@@ -112,11 +112,12 @@ class CollapsedWeights:
 
     def settled(self, e: Array) -> CollapsedWeights:
         """With as many nodes as the levels need here: the next larger rule gives the same sum at the draw ``e``."""
-        found, k = self, self.shocks.own.shape[1]
+        found, k, total = self, self.shocks.own.shape[1], float(self.evidence(e)[0])
         for count in (count for count in NODES[k] if count > self.nodes):
             more = copy(found)
             more.nodes, more.rule = count, quadrature(k, count)
-            if abs(float((more.evidence(e) - found.evidence(e))[0])) <= SAME_SUM:
+            before, total = total, float(more.evidence(e)[0])
+            if abs(total - before) <= SAME_SUM:
                 break
             found = more
         return found
