@@ -63,8 +63,7 @@ def certified_average(function: Callable[[Rows, Array], Array], m: Array, v: Arr
     sd = np.sqrt(v)
     out = np.empty_like(m)
     rest: list[Rows] = []
-    size = int(POINTS * STEPS[0] / (2.0 * REACH))
-    for rows in pieces(np.arange(m.size), size):
+    for rows in pieces(np.arange(m.size), int(POINTS * STEPS[0] / (2.0 * REACH))):
         first = -REACH + STEPS[0] * np.arange(round(2 * REACH / STEPS[0]) + 1.0)
         total, ends = _weighted_sum(function, rows, m, sd, first)
         for step in STEPS:
@@ -215,8 +214,7 @@ def _narrow_logistic(m: Array, v: Array) -> Array:
     u, gauss = legendre(5)
     mean = -np.abs(m)
     out = np.empty_like(m)
-    size = max(1, POINTS // z.size)
-    for part in slices(m.size, size):
+    for part in slices(m.size, max(1, POINTS // z.size)):
         centre = mean[part]
         e = np.exp(centre)
         share = 1.0 / (1.0 + e)
@@ -241,8 +239,7 @@ def _lift(m: Array, p: Array, w: Array, average: Array) -> Array:
     lift = (average - p) / w
     for _ in range(3):
         x = np.exp(m + lift)
-        now = x / (1.0 + x)
-        lift = lift + (average - now) * (1.0 + x) ** 2 / x
+        lift = lift + (average - x / (1.0 + x)) * (1.0 + x) ** 2 / x
     return np.asarray(np.nan_to_num(lift, nan=0.0, posinf=0.0, neginf=0.0))
 
 
@@ -255,8 +252,7 @@ def _class_information(site: Site, m: Array, v: Array) -> Array:
         total = np.zeros_like(s)
         for label, log_mean in zip(labels, marginal, strict=True):
             y = np.full(rows.size, label)
-            log_p = here.point(y, s).value + here.constant(y)
-            total += divergence_term(log_p, log_mean[rows])
+            total += divergence_term(here.point(y, s).value + here.constant(y), log_mean[rows])
         return total[None]
 
     return certified_average(terms, m, v)

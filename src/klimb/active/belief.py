@@ -229,23 +229,20 @@ class DualBelief(Belief):
         return 1.0 / min(kept, 1.0) if kept > 0.0 else float(np.inf)
 
     def variances(self, pool: DesignMatrix) -> Array:
-        prior = self._latent.prior
-        v, _ = pool.row_norms_squared(prior.root)
+        v, _ = pool.row_norms_squared(self._latent.prior.root)
         least = np.finfo(float).eps * v
         known = None
         if self._kept is not None and self._rows is not None and self._kept.pool is pool:
             known = self._kept.columns(self._rows)
         with threads_for(len(self._gamma)):
             for rows in row_blocks(len(v), len(self._gamma)):
-                cross = self._cross(pool, rows) if known is None else known[rows]
-                v[rows] -= self._factor.explained(cross)
+                v[rows] -= self._factor.explained(self._cross(pool, rows) if known is None else known[rows])
         return np.maximum(v, least)
 
     def _cross(self, pool: DesignMatrix, rows: slice) -> Array:
         prior, X = self._latent.prior, self._latent.X
         if isinstance(pool, CsrDesign) and isinstance(X, CsrDesign) and prior.root.ndim == 1:
-            scaled = pool.values[rows].multiply(prior.root**2).tocsr()
-            return np.asarray((scaled @ X.values.T).toarray())
+            return np.asarray((pool.values[rows].multiply(prior.root**2).tocsr() @ X.values.T).toarray())
         pushed = prior.covariance_times(pool.dense_rows(rows).T)
         return np.ascontiguousarray(times_each(X, np.ascontiguousarray(pushed)).T)
 

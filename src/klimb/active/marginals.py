@@ -49,8 +49,7 @@ class Pending:
         product = self.belief.times(vectors)
         if not self.directions:
             return product
-        inner = self._stacked.T @ vectors
-        return np.asarray(product - self._stacked @ (np.array(self.weights) * inner.T).T)
+        return np.asarray(product - self._stacked @ (np.array(self.weights) * (self._stacked.T @ vectors).T).T)
 
     @cached_property
     def _stacked(self) -> Array:

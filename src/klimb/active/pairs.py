@@ -88,8 +88,7 @@ def _coefficients(site: Site, m: Array, v: Array) -> tuple[Array, Array]:
             with np.errstate(under="ignore"):
                 p = np.exp(site.point(y, m[rows] + np.multiply.outer(z, sd[rows])).value + site.constant(y))
             found[k, rows] = (rule @ p).T
-            left = rule[0] @ (p * p) - np.square(found[k, rows]).sum(axis=1)
-            rest[k, rows] = np.maximum(left, 0.0)
+            rest[k, rows] = np.maximum(rule[0] @ (p * p) - np.square(found[k, rows]).sum(axis=1), 0.0)
     return found, rest
 
 

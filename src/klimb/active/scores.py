@@ -195,8 +195,7 @@ def classifier_uncertainty(site: Site, m: Array, v: Array, remaining: Array | fl
         raise InputError("classifier uncertainty needs a site with classes", f"{type(plain).__name__} with y in "
                          f"{plain.support}", 'Use score="bald" or "ig".')
     p = np.sort(plain.class_probabilities(m, v), axis=1)
-    unsure = 0.5 - 0.5 * (p[:, -1] - p[:, -2])
-    return np.asarray(unsure * remaining - 0.5)
+    return np.asarray((0.5 - 0.5 * (p[:, -1] - p[:, -2])) * remaining - 0.5)
 
 
 def information_gain(site: Site, m: Array, v: Array) -> Array:

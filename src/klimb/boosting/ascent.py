@@ -73,13 +73,11 @@ def climb(target: Target, starts: Array, root: Array, *, iterations: int = 60, f
         i, d, slope = i[~done], d[~done], slope[~done]
         if len(i) == 0:
             break
-        length = np.linalg.norm(d, axis=1)
-        t = step[i] * np.minimum(1.0, longest[i] / length)
+        t = step[i] * np.minimum(1.0, longest[i] / np.linalg.norm(d, axis=1))
         tried = x[i] + (t[:, None] * d) @ root.T
         f_new, g_new = target.with_slopes(tried, scale, far=far)
         g_new = g_new @ root
-        rounding = 1e-13 * np.abs(f[i])
-        good = f_new > f[i] + 1e-4 * t * slope - rounding
+        good = f_new > f[i] + 1e-4 * t * slope - 1e-13 * np.abs(f[i])  # to rounding
         _update(B, fresh, i[good], t[good, None] * d[good], g[i[good]] - g_new[good])
         x[i[good]], f[i[good]], g[i[good]] = tried[good], f_new[good], g_new[good]
         step[i[good]] = 1.0
@@ -92,8 +90,7 @@ def climb(target: Target, starts: Array, root: Array, *, iterations: int = 60, f
         if good.any() and i[good][0] == 0:
             path.append((x[0].copy(), B[0].copy()))
     inverses = np.matmul(np.matmul(root, B), root.T)
-    unwhitened = tuple((point, root @ inverse @ root.T) for point, inverse in path)
-    return Climb(x, f, inverses, arrived, unwhitened)
+    return Climb(x, f, inverses, arrived, tuple((point, root @ inverse @ root.T) for point, inverse in path))
 
 
 def _update(B: Array, fresh: np.ndarray[tuple[int], np.dtype[np.bool_]], index: Array, s: Array, y: Array) -> None:
@@ -204,5 +201,4 @@ def meets_edge(target: Target, fit: EvaluatedMixture) -> bool:
     if not np.isfinite(fit.values).all():
         return True
     centre, root = fit.parts.means[0], fit.parts.roots[0]
-    wider = centre + EDGE_AT * fit.nodes @ root.T
-    return not np.isfinite(target.values(wider)).all()
+    return not np.isfinite(target.values(centre + EDGE_AT * fit.nodes @ root.T)).all()

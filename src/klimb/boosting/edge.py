@@ -157,8 +157,7 @@ class Cut:
 
 def drawn(target: Target, weights: Array, parts: Gaussians, seed: int, n: int = POINTS) -> Cut:
     """Fresh points of the mixture, with values."""
-    per_part = max(n // len(parts), 32 + 8 * parts.dim)
-    Z = nodes(per_part, parts.dim, seed)
+    Z = nodes(max(n // len(parts), 32 + 8 * parts.dim), parts.dim, seed)
     X = parts.at(Z).reshape(-1, parts.dim)
     share = np.repeat(weights / len(Z), len(Z))
     return Cut(weights, parts, X, share, target.values(X), log_mixture(weights, parts.log_densities(X)))
@@ -281,8 +280,7 @@ def _with_excess(cut: Cut) -> tuple[Array, Gaussians]:
     top = int(np.argmax(mass))
     owner = int(np.argmax(cut.parts.log_densities(X[top : top + 1])[:, 0] + np.log(cut.weights)))
     root = cut.parts.roots[owner]
-    white = np.linalg.norm((X - X[top]) @ cut.parts.inverse_roots[owner].T, axis=1)
-    pull = excess * np.exp(-0.5 * white**2)
+    pull = excess * np.exp(-0.5 * np.linalg.norm((X - X[top]) @ cut.parts.inverse_roots[owner].T, axis=1)**2)
     mean, cov = moments(pull / pull.sum(), X)
     new = one_gaussian(mean, np.linalg.cholesky(0.7 * cov + 0.15 * root @ root.T))
     return np.append(0.9 * cut.weights, 0.1), cut.parts.joined(new)

@@ -143,8 +143,7 @@ def nodes(n: int, dim: int, seed: int = 0) -> Array:
     n = max(n, 2 * dim + 2)
     n += n % 2
     z = normal_draws(n, dim, seed=seed)
-    root = np.linalg.cholesky(z.T @ z / n)
-    z = np.linalg.solve(root, z.T).T
+    z = np.linalg.solve(np.linalg.cholesky(z.T @ z / n), z.T).T
     z.setflags(write=False)
     return z
 

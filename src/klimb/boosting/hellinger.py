@@ -170,12 +170,10 @@ def _moved(origin: Gaussians, x: Array) -> tuple[Gaussians, Array]:
 
 def _overlaps(one: Gaussians, parts: Gaussians, lengths: Array) -> tuple[float, tuple[Array, Array]]:
     """<h, g> of a Gaussian h, and its gradients in h's mean and root."""
-    together = one.joined(parts)
-    z = affinities(together)[0, 1:] * lengths
+    z = affinities(one.joined(parts))[0, 1:] * lengths
     S, root = one.covariances[0], one.roots[0]
     middle = np.linalg.inv(0.5 * (S + parts.covariances))
-    gap = one.means[0] - parts.means
-    pulled = np.einsum("kde,ke->kd", middle, gap)
+    pulled = np.einsum("kde,ke->kd", middle, one.means[0] - parts.means)
     d_mean = -0.25 * z @ pulled
     # d log z / dS = 1/16 (A gap gap' A) - 1/4 A + 1/4 S^-1 with A the inverse of the average covariance
     d_S = np.einsum("k,kd,ke->de", z, pulled, pulled) / 16.0 - 0.25 * np.einsum("k,kde->de", z, middle) \

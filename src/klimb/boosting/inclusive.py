@@ -60,8 +60,7 @@ def _with_missing(mixture: tuple[Array, Gaussians], X: Array, log_w: Array) -> t
     share = smoothed.normalised
     log_r = np.logaddexp.reduce([np.log(a) + log_mixture(weights, widened(parts, far).log_densities(X))
                                  for far, a in AROUND], axis=0)
-    ratio = log_w + log_r - _log_q(mixture, X) - smoothed.log_mean
-    lacking = np.where(ratio > np.log(THIN), share, 0.0)
+    lacking = np.where(log_w + log_r - _log_q(mixture, X) - smoothed.log_mean > np.log(THIN), share, 0.0)
     missing = float(lacking.sum())
     if missing < LEAST_MISSING or np.count_nonzero(lacking) < 2 * (parts.dim + 1):
         return mixture

@@ -292,8 +292,7 @@ def low_rank_gaussian(target: Target, starts: Array, root: Array, tol: float, se
         deviations = 0.5 * deviations
         fit = evaluated(target, np.ones(1), one_gaussian(mean, np.diag(deviations)), Z)
     # Conditional scales from Stein's identity, coordinate by coordinate.
-    curvature = -(fit.slopes[0] * Z).mean(axis=0)
-    deviations = deviations / np.sqrt(np.clip(curvature, 0.01, 100.0))
+    deviations = deviations / np.sqrt(np.clip(-(fit.slopes[0] * Z).mean(axis=0), 0.01, 100.0))
     scaled = evaluated(target, np.ones(1), one_gaussian(mean, np.diag(deviations)), Z)
     fit = scaled if scaled.bound > fit.bound else fit
     for _ in range(TURNS):

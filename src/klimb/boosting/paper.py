@@ -146,8 +146,7 @@ def laplacian_boosted(target: Target, first: Gaussians, n_components: int, diver
 def residual_peak(target: Target, weights: Array, parts: Gaussians, first: Gaussians,
                   rng: np.random.Generator) -> Gaussians:
     """N(eta, H^-1 / 2) at a maximum eta of log(f/q) with Hessian -H: [G] Eq. (17)."""
-    centre = weights @ parts.means
-    spread = np.sqrt(weights @ (parts.deviations**2 + (parts.means - centre) ** 2))
+    spread = np.sqrt(weights @ (parts.deviations**2 + (parts.means - weights @ parts.means) ** 2))
     low, high = first.means[0] - REACH * first.deviations[0], first.means[0] + REACH * first.deviations[0]
     floor = float(log_mixture(weights, parts.log_densities(parts.means)).max()) - FLOOR
 
@@ -176,8 +175,7 @@ def residual_peak(target: Target, weights: Array, parts: Gaussians, first: Gauss
     if log_mixture(weights, parts.log_densities(eta[None]))[0] > floor:
         H = H + _mixture_hessian(weights, parts, eta, spread)
     found_values, basis = np.linalg.eigh(H * np.outer(spread, spread))  # in units of q's spread
-    curvature = np.clip(np.abs(found_values), 1.0, 1e8)
-    root = (spread[:, None] * basis) / np.sqrt(2.0 * curvature)
+    root = (spread[:, None] * basis) / np.sqrt(2.0 * np.clip(np.abs(found_values), 1.0, 1e8))
     return one_gaussian(eta, root)
 
 

@@ -113,15 +113,13 @@ def candidates(fit: EvaluatedMixture, pool: Pool, n: int) -> tuple[Gaussians, Ar
     """
     options, parents = _around_nodes(fit, pool)
     n_sure = 1  # the first is evaluated whatever the screening says: the pool is thin where it sits
-    misfit = fit.weights * fit.residual.var(axis=1)
-    for k in np.argsort(-misfit)[:3]:
+    for k in np.argsort(-(fit.weights * fit.residual.var(axis=1)))[:3]:
         along = _along_directions(fit, int(k))
         options += along
         parents += [int(k)] * len(along)
     parts = Gaussians(np.stack([mean for mean, _ in options]), np.stack([root for _, root in options]))
     gains = screened(pool, parts)
-    order = [i for i in np.argsort(-gains) if i >= n_sure][:n]
-    kept = [*range(n_sure), *order]
+    kept = [*range(n_sure), *[i for i in np.argsort(-gains) if i >= n_sure][:n]]
     return parts.take(kept), np.array(parents)[kept]
 
 
@@ -144,8 +142,7 @@ def screened(pool: Pool, parts: Gaussians) -> Array:
             term = values - log_mixed
             centre = float(weight @ term)
             # what the self-normalised part adds to the error of the average
-            error = a * float(np.sqrt(np.sum((ratio * (term - centre)) ** 2)))
-            best = max(best, centre - current - error)
+            best = max(best, centre - current - a * float(np.sqrt(np.sum((ratio * (term - centre)) ** 2))))
         found[j] = best
     return found
 
@@ -227,8 +224,7 @@ def best_share(fit: EvaluatedMixture, new: EvaluatedMixture) -> tuple[float, flo
     """
     K, S = fit.values.shape
     at_old = fit.points.reshape(K * S, -1)
-    at_new = new.points.reshape(-1, fit.parts.dim)
-    q_old, q_new = fit.log_q.ravel(), fit.log_mixture(at_new)
+    q_old, q_new = fit.log_q.ravel(), fit.log_mixture(new.points.reshape(-1, fit.parts.dim))
     h_old = log_mixture(new.weights, new.parts.log_densities(at_old))
     h_new = new.log_q.ravel()
     weight_old = np.repeat(fit.weights / S, S)

@@ -102,8 +102,7 @@ def at_nodes(target: Target, parts: Gaussians, nodes: Array) -> tuple[Array, Arr
     """Values and whitened slopes of the target, K x S and K x S x D."""
     K, S, D = len(parts), *nodes.shape
     X = parts.at(nodes).reshape(K * S, D)
-    scale = np.repeat(parts.deviations, S, axis=0)
-    values, slopes = target.with_slopes(X, scale)
+    values, slopes = target.with_slopes(X, np.repeat(parts.deviations, S, axis=0))
     return values.reshape(K, S), np.matmul(slopes.reshape(K, S, D), parts.roots)
 
 
@@ -183,8 +182,7 @@ class ProximalObjective:
 
     def __init__(self, fit: EvaluatedMixture, free: int) -> None:
         self.fit = fit
-        D = fit.parts.dim
-        self.K, self.D = len(fit.parts), D
+        self.K, self.D = len(fit.parts), fit.parts.dim
         self.free = free  # components move along their first ``free`` axes only
         self.rows, self.columns = np.tril_indices(free)
         self.on_diagonal = self.rows == self.columns
@@ -227,8 +225,7 @@ class ProximalObjective:
 
     def unpacked(self, x: Array) -> tuple[Array, Array, Array]:
         """Weights, moves a (M x D) and factors T (M x D x D)."""
-        logits = x[: self.K] - x[: self.K].max()
-        weights = np.exp(logits)
+        weights = np.exp(x[: self.K] - x[: self.K].max())
         weights /= weights.sum()
         rest = x[self.K :].reshape(self.K, -1)
         T = np.tile(np.eye(self.D), (self.K, 1, 1))
@@ -247,8 +244,7 @@ class ProximalObjective:
         """The modelled log p at the moved nodes, and its slope in y."""
         y = a[:, None] + np.matmul(self.nodes, (T - np.eye(self.D)).transpose(0, 2, 1))
         Hy = np.matmul(y, self.hessians)
-        values = self.fit.values + np.einsum("ksd,ksd->ks", self.slopes + 0.5 * Hy, y)
-        return values, self.slopes + Hy
+        return self.fit.values + np.einsum("ksd,ksd->ks", self.slopes + 0.5 * Hy, y), self.slopes + Hy
 
     def mixture(self, x: Array) -> EvaluatedMixture:
         weights, a, T = self.unpacked(x)
@@ -263,8 +259,7 @@ class ProximalObjective:
         weights, a, T = self.unpacked(x)
         parts = self.parts(a, T)
         K, S, D = self.K, len(self.nodes), self.D
-        N = K * S
-        X = parts.at(self.nodes).reshape(N, D)
+        X = parts.at(self.nodes).reshape(K * S, D)
         white = parts.whitened(X)
         terms = parts.log_peaks[:, None] - 0.5 * np.einsum("knd,knd->kn", white, white)
         log_w = np.log(weights)
@@ -280,8 +275,7 @@ class ProximalObjective:
         move = self.fit.rho * old_weights  # proximal term: sum_k rho_k w0_k KL(new_k || old_k), and KL(w0 || w)
         spread = np.einsum("kde,kde->k", T, T) - D - 2 * np.log(np.einsum("kdd->kd", T)).sum(axis=1)
         log_old = np.log(np.maximum(old_weights, 1e-300))
-        proximal = 0.5 * float(move @ (spread + (a**2).sum(axis=1))) \
-            + HELD * float(old_weights @ (log_old - log_w))
+        proximal = 0.5 * float(move @ (spread + (a**2).sum(axis=1))) + HELD * float(old_weights @ (log_old - log_w))
         value = float(weights @ residual.mean(axis=1)) + proximal
         if not np.isfinite(value):
             return 1e300, np.zeros_like(x), (weights, a, T)

@@ -184,14 +184,12 @@ class Target:
         h = np.maximum(STEP * scale, 4e-9 * np.abs(U))
         moved = U[:, None, :] + h[:, :, None] * np.eye(dim)
         h = np.einsum("ndd->nd", moved) - U  # what was really added
-        ahead = self.values(moved.reshape(-1, dim)).reshape(n, dim)
-        slope = (ahead - value[:, None]) / h
+        slope = (self.values(moved.reshape(-1, dim)).reshape(n, dim) - value[:, None]) / h
         row, column = np.nonzero(~np.isfinite(slope))
         if len(row):
             back = U[row].copy()
             back[np.arange(len(row)), column] -= h[row, column]
-            behind = self.values(back)
-            one_sided = (value[row] - behind) / h[row, column]
+            one_sided = (value[row] - self.values(back)) / h[row, column]
             slope[row, column] = np.where(np.isfinite(one_sided), one_sided, 0.0)
         return np.asarray(slope)
 

@@ -211,8 +211,7 @@ class Ordered(Transform):
 
     def forward(self, U: Array) -> tuple[Array, Array]:
         U = np.concatenate([U[:, :1], np.clip(U[:, 1:], -700.0, 700.0)], axis=1)
-        steps = np.concatenate([U[:, :1], np.exp(U[:, 1:])], axis=1)
-        return np.cumsum(steps, axis=1), U[:, 1:].sum(axis=1)
+        return np.cumsum(np.concatenate([U[:, :1], np.exp(U[:, 1:])], axis=1), axis=1), U[:, 1:].sum(axis=1)
 
     def inverse(self, X: Array) -> Array:
         return np.concatenate([X[:, :1], np.log(np.maximum(np.diff(X, axis=1), EDGE))], axis=1)
@@ -253,8 +252,7 @@ class Simplex(Transform):
         t = self._breaks(U)
         log_take, log_leave = _log_logistic(t), _log_logistic(-t)
         log_left = np.concatenate([np.zeros((len(U), 1)), np.cumsum(log_leave, axis=1)], axis=1)
-        log_x = log_left + np.concatenate([log_take, np.zeros((len(U), 1))], axis=1)
-        X = np.exp(log_x)
+        X = np.exp(log_left + np.concatenate([log_take, np.zeros((len(U), 1))], axis=1))
         return X / X.sum(axis=1, keepdims=True), np.sum(log_take + log_leave + log_left[:, :-1], axis=1)
 
     def inverse(self, X: Array) -> Array:
@@ -271,11 +269,9 @@ class Simplex(Transform):
         take, leave = expit(t), expit(-t)
         # d x_k / d t_k = x_k (1 - take_k), and d x_j / d t_k = -x_j take_k for the shares j > k that are left.
         pulled = X * slope
-        after = np.cumsum(pulled[:, ::-1], axis=1)[:, ::-1][:, 1:]
-        found = pulled[:, :-1] * leave - take * after
+        found = pulled[:, :-1] * leave - take * np.cumsum(pulled[:, ::-1], axis=1)[:, ::-1][:, 1:]
         # log |J| = sum_k log take + log leave + log left_k, and left_k shrinks with every earlier break.
-        breaks_after = np.arange(self.size - 2, -1, -1.0)
-        return np.asarray(found + leave - take - take * breaks_after)
+        return np.asarray(found + leave - take - take * np.arange(self.size - 2, -1, -1.0))
 
 
 @final

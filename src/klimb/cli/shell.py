@@ -79,8 +79,7 @@ def emit_json(facts: Any) -> None:
 def hush() -> None:
     """The reader of our output has left: write what is still buffered to nowhere."""
     with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def check_targets(*targets: str | None, sources: tuple[str, ...] = ()) -> None:

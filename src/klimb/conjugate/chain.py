@@ -43,8 +43,7 @@ class MarkovChain(Family):
 
     def mean_parameters(self) -> Naturals:
         shares = self._passes[2]
-        starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]])
-        return shares[starts].sum(0), self._passes[1], shares
+        return shares[np.concatenate([[0], np.cumsum(self.lengths)[:-1]])].sum(0), self._passes[1], shares
 
     def statistics(self, x: Array) -> Naturals:
         """``x`` is one path: the class at each time, all sequences end to end."""
@@ -129,8 +128,7 @@ def chain(first: Variable, step: Variable, *, lengths: Any, name: str = "chain")
     >>> result[state].mean.argmax(axis=1)  # the 2 among large counts, the 3 among small ones
     array([0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0])
     """
-    sizes = tuple(int(n) for n in np.atleast_1d(lengths))
-    return Variable(ChainGiven(first, step, sizes, name), name)
+    return Variable(ChainGiven(first, step, tuple(int(n) for n in np.atleast_1d(lengths)), name), name)
 
 
 def forward_backward(first: Array, step: Array, evidence: Array,
@@ -155,8 +153,7 @@ def forward_backward(first: Array, step: Array, evidence: Array,
         joint /= joint.sum(2, keepdims=True)
         shares[rows] = joint
         if length > 1:
-            later = backward[:, ::-1][:, 1:]
-            pairs = np.einsum("sti,stj->stij", forward[:, :-1], later) * transition
+            pairs = np.einsum("sti,stj->stij", forward[:, :-1], backward[:, ::-1][:, 1:]) * transition
             pairs /= pairs.sum((2, 3), keepdims=True)
             counts += pairs.sum((0, 1))
         log_total += float(scale.sum()) + len(begins) * (float(first.max()) + (length - 1) * float(top_step))

@@ -147,8 +147,7 @@ class MultivariateGiven(Conditional):
 
     def __init__(self, mean: Any, precision: Variable, dimension: int, plates: Plates, name: str) -> None:
         self.dimension, self.precision = dimension, precision
-        kind = precision.family
-        wanted = {Gamma: ((), (dimension,)), Wishart: ((),)}.get(kind, ())
+        wanted = {Gamma: ((), (dimension,)), Wishart: ((),)}.get(precision.family, ())
         if precision.plates not in wanted:
             raise InputError(f"the precision of {name} must be a gamma without plates or with plates ({dimension},), "
                              "or a wishart without plates", f"{precision!r}",
@@ -167,8 +166,7 @@ class MultivariateGiven(Conditional):
         log, value = state.moments(self.precision)
         if self.precision.family is Wishart:
             return log, value
-        values = np.broadcast_to(value, (self.dimension,))
-        return np.broadcast_to(log, (self.dimension,)).sum(), np.diag(values)
+        return np.broadcast_to(log, (self.dimension,)).sum(), np.diag(np.broadcast_to(value, (self.dimension,)))
 
     def _mean(self, state: NetworkState) -> tuple[Array, Array]:
         """E mean and E mean mean'."""
@@ -186,8 +184,7 @@ class MultivariateGiven(Conditional):
 
     def log_partition(self, state: NetworkState) -> Array:
         log_det, P = self._precision(state)
-        second = self._mean(state)[1]
-        value = 0.5 * (P * second).sum((-2, -1)) - 0.5 * log_det + self.dimension * HALF_LOG_2PI
+        value = 0.5 * (P * self._mean(state)[1]).sum((-2, -1)) - 0.5 * log_det + self.dimension * HALF_LOG_2PI
         return np.broadcast_to(value, self.plates)
 
     def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
@@ -250,5 +247,4 @@ class CategoricalGiven(Conditional):
 
     def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
         indicators = np.broadcast_to(x[0], (*self.plates, x[0].shape[-1]))
-        w = np.broadcast_to(weight, self.plates)
-        return self.probabilities.collect((w[..., None] * indicators,))
+        return self.probabilities.collect((np.broadcast_to(weight, self.plates)[..., None] * indicators,))

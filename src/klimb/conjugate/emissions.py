@@ -227,8 +227,7 @@ class MixtureData(Evidence):
         return values if self.present is None else values * self.present[:, None]
 
     def expected_log(self, state: NetworkState) -> float:
-        shares = state.moments(self.gate)[-1]
-        return float(np.einsum("nk,nk->", shares, self.log_densities(state))) + self._base
+        return float(np.einsum("nk,nk->", state.moments(self.gate)[-1], self.log_densities(state))) + self._base
 
     def message(self, to: Variable, state: NetworkState) -> Naturals:
         if to is self.gate:
@@ -263,8 +262,7 @@ def mixture(gate: Variable, component: Variable, *, scale: Variable | None = Non
     if component.family is not families.TiedNormalWishart and not component.plates:
         raise InputError("the components of a mixture need a plate, one copy per class", f"{component!r}",
                          "Give it plates=(K,).")
-    normal = kind in (VectorNormal, DiagonalNormal)
-    if scale is not None and not (normal and scale.family is families.Gamma):
+    if scale is not None and not (kind in (VectorNormal, DiagonalNormal) and scale.family is families.Gamma):
         raise InputError("scale must be a gamma variable, for normal components", f"{scale!r} with {component!r}",
                          "gamma(df / 2, df / 2, plates=(N,)) makes the components Student-t.")
     emission = kind(component)

@@ -107,8 +107,7 @@ class Potential(Evidence):
                                  "Use Logistic, Binomial, NegativeBinomial, Laplace or StudentT.")
             site = SuperGaussian(site)
         y = np.asarray(values, dtype=float)
-        missing = np.isnan(y)
-        self.kept = np.flatnonzero(~missing.ravel())
+        self.kept = np.flatnonzero(~np.isnan(y).ravel())
         if y.shape != predictor.plates:
             raise InputError(f"the data must have the shape of the predictor, {predictor.plates}", f"{y.shape}",
                              "One value per row of X or per pair of an index.")

@@ -114,8 +114,7 @@ class _Parser:
             if not isinstance(left, Name):
                 raise FormulaError("expected a column of successes left of the bar", str(left),
                                    "Write y | trials(n).", self.text, left.span)
-            span = (left.span[0], end.span[1])
-            left = Call("p", ((None, left), (None, trials)), span, bar.span)
+            left = Call("p", ((None, left), (None, trials)), (left.span[0], end.span[1]), bar.span)
             bind(left, self.text)
         return left
 

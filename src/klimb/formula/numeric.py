@@ -108,8 +108,7 @@ def learn_numeric(node: Any, source: Source) -> Numeric:
         if function not in _ELEMENTWISE:
             values = expression.evaluate(source)
             learnt = moments(values, f"{function}({expression})", weights=source.weights)[: _LEARNS[function]]
-        step = CodedStep(function, learnt)
-        expression = Numeric(expression.column, (*expression.steps, step))
+        expression = Numeric(expression.column, (*expression.steps, CodedStep(function, learnt)))
     return expression
 
 
@@ -130,8 +129,7 @@ def moments(values: Array, what: str, *, weights: Array | None = None) -> tuple[
     center = float(counts @ scaled) / total
     deviation = scaled - center
     center += float(counts @ deviation) / total
-    square = float(counts @ deviation**2) / max(total - 1.0, 0.5 * total)
-    return center * size, float(np.sqrt(square)) * size
+    return center * size, float(np.sqrt(float(counts @ deviation**2) / max(total - 1.0, 0.5 * total))) * size
 
 
 def counted_quantile(values: Array, counts: Array | None, p: Any) -> Array:

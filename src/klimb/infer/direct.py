@@ -70,8 +70,7 @@ def direct_gradient_path(problem: Problem, tol: float, max_iter: int, callback: 
         return gamma, np.asarray(np.linalg.inv(np.eye(R) + Z.T @ (gamma[:, None] * Z)), dtype=np.float64)
 
     def marginals(theta: Array) -> tuple[Array, Array]:
-        V = covariance(theta)[1]
-        return latent.mean + Z @ theta[:R], latent.slack + np.einsum("ij,ij->i", Z @ V, Z)
+        return latent.mean + Z @ theta[:R], latent.slack + np.einsum("ij,ij->i", Z @ covariance(theta)[1], Z)
 
     def bound(theta: Array) -> tuple[float, Array]:
         u, (gamma, V) = theta[:R], covariance(theta)
@@ -79,8 +78,7 @@ def direct_gradient_path(problem: Problem, tol: float, max_iter: int, callback: 
         spread = np.einsum("ij,ij->i", ZV, Z)
         e = problem.oracle(latent.mean + Z @ u, latent.slack + spread)
         kl = 0.5 * (u @ u - float(gamma @ spread) - np.linalg.slogdet(V)[1])
-        difference = Z.T @ ((e.gamma - gamma)[:, None] * Z)
-        slope = 0.5 * np.einsum("ij,ij->i", ZV @ difference, ZV)
+        slope = 0.5 * np.einsum("ij,ij->i", ZV @ (Z.T @ ((e.gamma - gamma)[:, None] * Z)), ZV)
         return _value(problem, e, kl), np.concatenate([-(Z.T @ e.alpha) - u, gamma * slope])
 
     first = np.log(np.maximum(problem.site.start(problem.y)[1], 1e-6))

@@ -46,17 +46,15 @@ def note(notes: list[str], text: str) -> None:
         notes.append(text)
 
 
-def run(
-    problem: Problem, step: Step, tol: float, max_iter: int, callback: Callback | None, before: Sequence[Iteration] = ()
-) -> tuple[State, Status, History, list[str]]:
+def run(problem: Problem, step: Step, tol: float, max_iter: int, callback: Callback | None,
+        before: Sequence[Iteration] = ()) -> tuple[State, Status, History, list[str]]:
     """Follow ``step`` until the norm and the remaining gain are at most ``tol``, or something else ends it."""
     with threads_for(problem.latent.dense_size):
         return _run(problem, step, tol, max_iter, callback, list(before))
 
 
-def _run(
-    problem: Problem, step: Step, tol: float, max_iter: int, callback: Callback | None, rows: list[Iteration]
-) -> tuple[State, Status, History, list[str]]:
+def _run(problem: Problem, step: Step, tol: float, max_iter: int, callback: Callback | None,
+         rows: list[Iteration]) -> tuple[State, Status, History, list[str]]:
     begin, notes = time.perf_counter() - (rows[-1].seconds if rows else 0.0), list[str]()
     moves = step.moves(problem, notes)
     n_factor = n_oracle = 0
@@ -87,17 +85,8 @@ def _run(
     return state, status, History(rows), notes
 
 
-def infer(
-    latent: Latent,
-    site: Site,
-    y: Any,
-    *,
-    step: Step | None = None,
-    tol: float = 1e-6,
-    max_iter: int = 500,
-    callback: Callback | None = None,
-    start: Posterior | None = None,
-) -> Result:
+def infer(latent: Latent, site: Site, y: Any, *, step: Step | None = None, tol: float = 1e-6, max_iter: int = 500,
+          callback: Callback | None = None, start: Posterior | None = None) -> Result:
     """Fit the Gaussian q that maximises the bound on the log evidence.
 
     Parameters

@@ -29,9 +29,8 @@ __all__ = [
 ]
 
 
-def laplace(
-    latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 500, callback: Callback | None = None
-) -> Result:
+def laplace(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 500,
+            callback: Callback | None = None) -> Result:
     """Laplace's approximation: the mode and the curvature there. ``bound`` is its estimate of the log evidence.
 
     Examples
@@ -52,15 +51,13 @@ def laplace(
     if not site.smooth:
         raise InputError(
             "Laplace's approximation needs a site with a curvature at its mode",
-            f"{type(site).__name__}, which has a kink",
-            "Use klimb.infer or klimb.methods.ep.",
+            f"{type(site).__name__}, which has a kink", "Use klimb.infer or klimb.methods.ep.",
         )
     return infer(latent, pointlike, y, tol=tol, max_iter=max_iter, callback=callback)
 
 
-def map_estimate(
-    latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 500, callback: Callback | None = None
-) -> Result:
+def map_estimate(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 500,
+                 callback: Callback | None = None) -> Result:
     """The mode of the posterior: a point, so its predictions have no variance.
 
     ``bound`` is the log likelihood minus the penalty (m - mu)' K^-1 (m - mu) / 2: no bound on anything. A site with a
@@ -89,10 +86,8 @@ def map_estimate(
     return Result(posterior, state.objective, status, history, tuple(notes), problem)
 
 
-def ep(
-    latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 500, damping: float = 1.0,
-    callback: Callback | None = None,
-) -> Result:
+def ep(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 500, damping: float = 1.0,
+       callback: Callback | None = None) -> Result:
     """Expectation propagation, all sites in parallel. ``bound`` is EP's estimate of the log evidence, not a bound.
 
     ``damping`` = 1 takes full steps where they help and shorter ones where they do not.
@@ -113,9 +108,8 @@ def ep(
     return Result(problem.posterior(state), state.bound, status, history, tuple(notes), problem)
 
 
-def cholesky_gradient(
-    latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 5000, callback: Callback | None = None
-) -> Result:
+def cholesky_gradient(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 5000,
+                      callback: Callback | None = None) -> Result:
     """L-BFGS on the mean and the Cholesky factor of the covariance: the baseline of [A] and [S]; slow.
 
     Examples
@@ -132,9 +126,8 @@ def cholesky_gradient(
     return Result(problem.posterior(state), state.bound, status, history, (), problem)
 
 
-def direct_gradient(
-    latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 5000, callback: Callback | None = None
-) -> Result:
+def direct_gradient(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 5000,
+                    callback: Callback | None = None) -> Result:
     """L-BFGS on the mean and the logarithms of gamma, with the variances of all sites for every gradient.
 
     What [N] section 2.2 sets its double loop against; with ``sites.SuperGaussian(site)`` on the same bound. gamma stays
@@ -157,9 +150,8 @@ def direct_gradient(
     return Result(problem.posterior(state), state.bound, status, history, (), problem)
 
 
-def mean_field(
-    latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 500, callback: Callback | None = None
-) -> Result:
+def mean_field(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 500,
+               callback: Callback | None = None) -> Result:
     """The best q with a diagonal covariance: over the weights of a linear model, f of a kernel, else whitened weights.
 
     Examples
@@ -193,8 +185,7 @@ def certificate(result: Result, site: Site, y: Any, *, tol: float = 1e-8, max_it
     >>> bool((found.lower <= result.posterior.v * (1 + 1e-5)).all() and found.gap < 1e-6)
     True
     """
-    problem = Problem(result.posterior.latent, site, y)
-    return variance_certificate(problem, result.posterior.m, tol, max_iter)
+    return variance_certificate(Problem(result.posterior.latent, site, y), result.posterior.m, tol, max_iter)
 
 
 def safe_step(site: Site, y: Any, variances: tuple[float, float]) -> SafeStep:

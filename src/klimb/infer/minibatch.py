@@ -213,16 +213,8 @@ class _Passes:
         return self._problem.at_sites(self.slope + self.gamma * self._mean, self.gamma)
 
 
-def minibatch(
-    latent: Latent,
-    site: Site,
-    y: Any,
-    *,
-    batch: int | None = None,
-    tol: float = 1e-4,
-    max_passes: int = 50,
-    seed: int = 0,
-) -> Result:
+def minibatch(latent: Latent, site: Site, y: Any, *, batch: int | None = None, tol: float = 1e-4, max_passes: int = 50,
+              seed: int = 0) -> Result:
     """Fit by natural gradients on batches of data: for rows that do not fit in memory, or are expensive to read.
 
     Every datum keeps its site (two numbers), so that each batch's contribution can be replaced exactly; q improves with

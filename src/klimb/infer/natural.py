@@ -190,9 +190,8 @@ def _accept(state: State, found: State, rule: str, step: float = 1.0) -> Move | 
     return Move(found, rule, step) if found.objective - doubt >= state.objective - state.noise else None
 
 
-def _towards(
-    problem: Problem, state: State, gamma: Array, mean: tuple[Array, Array, Array], rule: str, step: float = 1.0
-) -> Move | None:
+def _towards(problem: Problem, state: State, gamma: Array, mean: tuple[Array, Array, Array], rule: str,
+             step: float = 1.0) -> Move | None:
     """To ``gamma``, with the mean (a, m, a + alpha) moved by ``step`` under the new precision: one factorisation."""
     if not np.isfinite(gamma).all():
         return None

@@ -88,19 +88,17 @@ class Problem:
             raise InputError("site must be a klimb site", repr(site), "Use an instance such as klimb.sites.Logistic().")
         self.latent, self.site = latent, site
         if not site.separable and site.n_outputs != latent.n_outputs:
-            raise InputError(
-                f"{site} needs a latent with {site.n_outputs} outputs", f"{type(latent).__name__} with "
-                f"{latent.n_outputs}", f"Use klimb.latents.Outputs.shared(latent, {site.n_outputs}), say.",
-            )
+            raise InputError(f"{site} needs a latent with {site.n_outputs} outputs",
+                             f"{type(latent).__name__} with {latent.n_outputs}",
+                             f"Use klimb.latents.Outputs.shared(latent, {site.n_outputs}), say.")
         self.y = site.validate(y)
         n_data = latent.n_sites // site.n_outputs
         if len(self.y) != n_data:
             raise InputError(f"y must have one entry per site ({n_data})", f"{len(self.y)}",
                              "Check that X or K and y match.")
         if start is not None and len(start.a) != latent.n_sites:
-            raise InputError(
-                f"start must be a posterior of {latent.n_sites} sites", f"{len(start.a)}", "Start from a fit to this y."
-            )
+            raise InputError(f"start must be a posterior of {latent.n_sites} sites", f"{len(start.a)}",
+                             "Start from a fit to this y.")
         self.start = start
         self.constant = float(np.sum(np.broadcast_to(site.constant(self.y), self.y.shape)))
         self.n_factor = 0
@@ -159,6 +157,5 @@ def _stationarity(a: Array, gamma: Array, v: Array, e: Expectation) -> float:
     """max(sqrt(v) |a + alpha|, v |q.gamma - e.gamma|): free of the scale of f, zero exactly at the optimum."""
     with np.errstate(invalid="ignore", over="ignore"):
         mean_part = np.sqrt(v) * np.abs(a + e.alpha)
-        variance_part = v * np.abs(gamma - e.gamma)
-        worst = max(float(mean_part.max()), float(variance_part.max()))
+        worst = max(float(mean_part.max()), float((v * np.abs(gamma - e.gamma)).max()))
     return worst if np.isfinite(worst) else float("inf")

@@ -131,11 +131,9 @@ def _finite_state(problem: Problem, slope: Array, gamma: Array) -> State:
             return state
         gamma = 4.0 * gamma + 1e-3
         slope = gamma * mode
-    raise InputError(
-        "prior and data must have a finite bound somewhere near the data",
-        "an infinite one at every start",
-        "Check offsets, exposures and the prior mean for values that overflow under the link.",
-    )
+    raise InputError("prior and data must have a finite bound somewhere near the data",
+                     "an infinite one at every start",
+                     "Check offsets, exposures and the prior mean for values that overflow under the link.")
 
 
 def local_sites(problem: Problem, prior_m: Array, prior_v: Array, state: State) -> tuple[Array, Array]:
@@ -166,8 +164,7 @@ def local_optimum(problem: Problem, prior_m: Array, prior_v: Array, state: State
     with np.errstate(all="ignore"):  # what overflows is worse than what does not, and is left
         m = np.clip(state.m, prior_m - reach, prior_m + reach)
         v = np.clip(state.v - slack, 1e-3 * np.finfo(float).eps * prior_v, prior_v)
-        wide = own_bound(m, 0.3 * prior_v)[0] > own_bound(m, v)[0]
-        trial_m, trial_v = m, np.where(wide, 0.3 * prior_v, v)
+        trial_m, trial_v = m, np.where(own_bound(m, 0.3 * prior_v)[0] > own_bound(m, v)[0], 0.3 * prior_v, v)
         best, step = np.full_like(m, -np.inf), np.ones_like(m)
         d_m, d_v, left = np.zeros_like(m), np.zeros_like(m), np.ones_like(m)
         for _ in range(LOCAL_STEPS):
@@ -183,9 +180,8 @@ def local_optimum(problem: Problem, prior_m: Array, prior_v: Array, state: State
     return m, v
 
 
-def _local_direction(
-    problem: Problem, e: Expectation, m: Array, v: Array, prior_m: Array, prior_v: Array
-) -> tuple[Array, Array, Array]:
+def _local_direction(problem: Problem, e: Expectation, m: Array, v: Array, prior_m: Array,
+                     prior_v: Array) -> tuple[Array, Array, Array]:
     """The Newton step of every site of a problem, and the size of its gradient."""
     ahead = problem.oracle(m, v * (1 + DIFFERENCE) + problem.latent.slack)
     return newton_step(e, ahead, m, v, prior_m, prior_v, floor=0.05)
@@ -211,5 +207,4 @@ def newton_step(e: Expectation, ahead: Expectation, m: Array, v: Array, prior_m:
     d_m, d_v = -(h_vv * g_m - h_mv * g_v) / det, -(h_mm * g_v - h_mv * g_m) / det
     cut = 1.0 / np.maximum(np.maximum(np.abs(d_m) / 2.0, np.abs(d_v) / 1.5), 1.0)
     d_m, d_v = cut * d_m, cut * d_v
-    return (np.where(np.isnan(d_m), 0.0, d_m), np.where(np.isnan(d_v), -1.5, d_v),
-            np.maximum(np.abs(g_m), np.abs(g_v)))
+    return (np.where(np.isnan(d_m), 0.0, d_m), np.where(np.isnan(d_v), -1.5, d_v), np.maximum(np.abs(g_m), np.abs(g_v)))

@@ -188,8 +188,7 @@ class PolynomialPairs(ColumnPairs):
         self._variance_pull = self._offset_pull = 0.0
 
     def fill(self, rows: slice, columns: slice, out: Array) -> None:
-        base = self._base(rows, columns)
-        np.multiply(whole_power(base, self._kernel.degree), self._kernel.variance, out=out)
+        np.multiply(whole_power(self._base(rows, columns), self._kernel.degree), self._kernel.variance, out=out)
 
     def pull(self, rows: slice, columns: slice, G: Array) -> None:
         base = self._base(rows, columns)

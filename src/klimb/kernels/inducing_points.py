@@ -92,8 +92,7 @@ def explaining_points(kernel: Kernel, X: Any, *, enough: float = ENOUGH, most: i
     What ``klimb.gp(..., inducing="auto")`` takes. It knows neither the likelihood nor the data:
     `klimb.models.inducing.enough_inducing` asks the bound instead.
     """
-    inputs = _inputs(X)
-    pool = candidates(inputs, 0, most)
+    pool = candidates(_inputs(X), 0, most)
     return GreedyPoints(kernel, pool).extend(min(most, len(pool)), enough=enough)
 
 

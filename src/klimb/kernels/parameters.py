@@ -191,8 +191,7 @@ def matching(names: Sequence[str], wanted: str) -> list[int]:
         return found
     from difflib import get_close_matches
 
-    vectors = [name.partition("[")[0] for name in names]
-    known = list(dict.fromkeys([*names, *vectors]))
+    known = list(dict.fromkeys([*names, *[name.partition("[")[0] for name in names]]))
     tails = {name.rpartition(".")[2]: name for name in reversed(known)}  # "lengthscale" is nearest to "0.lengthscale"
     near = [tails[wanted]] if wanted in tails else get_close_matches(wanted, known, n=1, cutoff=0.0)
     raise InputError("a parameter must be named as in .parameters", f"{wanted!r}",

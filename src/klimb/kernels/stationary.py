@@ -53,8 +53,7 @@ class StationaryPairs(Pairs):
         self._inputs = inputs
         self._variance_pull = self._shape_pull = self._scale_pull = 0.0
         left = kernel._columns(X)
-        right = None if Z is None else kernel._columns(Z)
-        self._distances = self._bind(left, right)
+        self._distances = self._bind(left, None if Z is None else kernel._columns(Z))
         # One lengthscale needs sum M o r^2 only; several need the distances column by column.
         self._one_scale = not isinstance(kernel.lengthscale, tuple)
 
@@ -152,8 +151,7 @@ class Matern32(Stationary):
         s *= decay
 
     def _slope(self, r2: Array, value: Array) -> Array:
-        s = SQRT3 * np.sqrt(r2)
-        return -1.5 * value / (1.0 + s)
+        return -1.5 * value / (1.0 + SQRT3 * np.sqrt(r2))
 
 
 @final

@@ -49,8 +49,7 @@ class Pairs(ABC):
 
 def row_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
     """Consecutive rows, so many that tiles of them have about `TILE_DOUBLES` entries."""
-    height = max(16, TILE_DOUBLES // max(min(n_columns, TILE_COLUMNS), 1))
-    return slices(n_rows, height)
+    return slices(n_rows, max(16, TILE_DOUBLES // max(min(n_columns, TILE_COLUMNS), 1)))
 
 
 @contextmanager
@@ -95,8 +94,7 @@ def pull_square(pairs: Pairs, G: Array) -> None:
             for columns in slices(rows.stop, TILE_COLUMNS):
                 both = np.add(G[rows, columns], G[columns, rows].T, order="C")
                 if columns.stop > rows.start:
-                    below = np.arange(rows.start, rows.stop)[:, None] > np.arange(columns.start, columns.stop)
-                    both *= below
+                    both *= np.arange(rows.start, rows.stop)[:, None] > np.arange(columns.start, columns.stop)
                 pairs.pull(rows, columns, both)
 
 

@@ -160,11 +160,9 @@ def _sum_by_owner(found: Array, owner: Rows, count: int) -> Array:
 def _evaluate(integrand: Integrand, owner: Rows, left: Array, right: Array, functions: int) -> Array:
     """(value, integral of the absolute value, error estimate) of each function on each panel: 3 x K x L."""
     found = np.empty((3, functions, owner.size))
-    lanes = max(1, _POINTS_PER_CHUNK // (KRONROD_NODES.size * functions))
-    for part in slices(owner.size, lanes):
+    for part in slices(owner.size, max(1, _POINTS_PER_CHUNK // (KRONROD_NODES.size * functions))):
         half = 0.5 * (right[part] - left[part])
-        x = 0.5 * (left[part] + right[part]) + half * KRONROD_NODES[:, None]
-        values = integrand(owner[part], x)
+        values = integrand(owner[part], 0.5 * (left[part] + right[part]) + half * KRONROD_NODES[:, None])
         kronrod = np.einsum("q,kql->kl", KRONROD_WEIGHTS, values)
         spread = np.einsum("q,kql->kl", KRONROD_WEIGHTS, np.abs(values - 0.5 * kronrod[:, None, :])) * half
         raw = np.abs(kronrod - np.einsum("q,kql->kl", GAUSS_WEIGHTS, values)) * half

@@ -59,8 +59,7 @@ def effective(draws: Array) -> Array:
     tau = -1.0 + 2.0 * np.where(kept, monotone, 0.0).sum(axis=0)
     end = np.minimum(kept.sum(axis=0), n // 2 - 1)  # the first pair that is left out: its first half may be positive
     tau += np.maximum(np.take_along_axis(rho[::2][: n // 2], end[None], axis=0)[0], 0.0)
-    found = chains * n / np.maximum(tau, 1.0 / np.log10(chains * n))
-    return np.where(total > 0.0, found, float(chains * n))
+    return np.where(total > 0.0, chains * n / np.maximum(tau, 1.0 / np.log10(chains * n)), float(chains * n))
 
 
 def _plain_rhat(draws: Array) -> Array:
@@ -75,6 +74,5 @@ def _plain_rhat(draws: Array) -> Array:
 def _autocovariances(draws: Array) -> Array:
     """(chains, lags, quantities), each sum over n."""
     n = draws.shape[1]
-    away = draws - draws.mean(axis=1, keepdims=True)
-    power = np.abs(np.fft.rfft(away, 2 * n, axis=1)) ** 2
+    power = np.abs(np.fft.rfft(draws - draws.mean(axis=1, keepdims=True), 2 * n, axis=1)) ** 2
     return np.asarray(np.fft.irfft(power, 2 * n, axis=1)[:, :n] / n)

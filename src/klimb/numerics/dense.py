@@ -29,8 +29,7 @@ LARGE = 3000  # rows of a dense matrix from which its factorisation (half a seco
 
 def row_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
     """Slices of consecutive rows such that one block holds about `CACHE_DOUBLES` numbers."""
-    size = max(64, CACHE_DOUBLES // max(n_columns, 1))
-    return slices(n_rows, size)
+    return slices(n_rows, max(64, CACHE_DOUBLES // max(n_columns, 1)))
 
 
 def cholesky(matrix: Array) -> Array:
@@ -106,11 +105,9 @@ def check_symmetric(matrix: Array, name: str) -> None:
             worst, where = float(gap.flat[k]), (rows.start + k // matrix.shape[1], k % matrix.shape[1])
     if worst > SYMMETRY_TOLERANCE * scale:
         i, j = where
-        raise InputError(
-            f"{name} must be symmetric",
-            f"{matrix[i, j]:.6g} at index ({i}, {j}) but {matrix[j, i]:.6g} at ({j}, {i})",
-            "Pass (K + K.T) / 2 if the difference is rounding, or check how the matrix was built.",
-        )
+        raise InputError(f"{name} must be symmetric",
+                         f"{matrix[i, j]:.6g} at index ({i}, {j}) but {matrix[j, i]:.6g} at ({j}, {i})",
+                         "Pass (K + K.T) / 2 if the difference is rounding, or check how the matrix was built.")
 
 
 def check_psd(matrix: Array, name: str) -> None:
@@ -131,8 +128,7 @@ def _check_eigenvalues(values: Array, name: str) -> None:
     top = max(float(values[-1]), 0.0)
     if values[0] < -EIGENVALUE_TOLERANCE * top or (top == 0.0 and values[0] < 0.0):
         raise InputError(
-            f"{name} must be positive semi-definite",
-            f"smallest eigenvalue {values[0]:.6g} (largest {values[-1]:.6g})",
+            f"{name} must be positive semi-definite", f"smallest eigenvalue {values[0]:.6g} (largest {values[-1]:.6g})",
             "Check the kernel or covariance that made it; if it is rounding, add that much to the diagonal yourself.",
         )
 

@@ -51,8 +51,7 @@ def matched_draws(n: int, dim: int, *, seed: int = 0) -> Array:
     if dim == 0:
         return z
     if n >= DRAWS_TO_MATCH * dim:
-        lower = np.linalg.cholesky(z.T @ z / n)
-        return np.asarray(np.linalg.solve(lower, z.T).T)
+        return np.asarray(np.linalg.solve(np.linalg.cholesky(z.T @ z / n), z.T).T)
     return np.asarray(z / np.sqrt(np.mean(z * z, axis=0)))
 
 

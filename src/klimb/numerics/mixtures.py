@@ -52,11 +52,9 @@ def _newton(weights: Array, means: Array, sds: Array, p: float) -> Array:
         with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
             scores = (at - means[:, open_]) / sds[:, open_]
             gap = weights @ ndtr(scores) - p
-            slope = weights @ (np.exp(-0.5 * scores**2) / sds[:, open_]) / SQRT_2PI
-            new = at - gap / slope
+            new = at - gap / (weights @ (np.exp(-0.5 * scores**2) / sds[:, open_]) / SQRT_2PI)
         low[open_], high[open_] = np.where(gap < 0, at, low[open_]), np.where(gap < 0, high[open_], at)
-        middle = 0.5 * (low[open_] + high[open_])
-        new = np.where((new >= low[open_]) & (new <= high[open_]), new, middle)
+        new = np.where((new >= low[open_]) & (new <= high[open_]), new, 0.5 * (low[open_] + high[open_]))
         x[open_] = new
         open_ = open_[(np.abs(new - at) > tolerance[open_]) & (high[open_] > low[open_])]
     return np.asarray(x)

@@ -53,8 +53,7 @@ def _middle(t: Array) -> Triple:
     with np.errstate(under="ignore"):
         below, above = ndtr(t), ndtr(-t)
         ratio = np.exp(-0.5 * t * t) / (SQRT_2PI * below)
-        value = np.where(t > 0.0, np.log1p(-np.minimum(above, 0.75)), np.log(below))
-        return value, ratio, ratio * (ratio + t)
+        return np.where(t > 0.0, np.log1p(-np.minimum(above, 0.75)), np.log(below)), ratio, ratio * (ratio + t)
 
 
 def half_normal_loss(a: Array) -> Array:

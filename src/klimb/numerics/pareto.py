@@ -110,8 +110,7 @@ def smooth_log_weights(log_weights: Array, *, tail_share: float = 1.0) -> Smooth
         return SmoothedWeights(raw.copy(), np.inf, 0)
     order = np.argsort(raw, kind="stable")
     chosen = order[-n_tail:]
-    cut = max(float(raw[order[-n_tail - 1]]) - top, np.log(np.finfo(float).tiny))
-    threshold = np.exp(cut)
+    threshold = np.exp(max(float(raw[order[-n_tail - 1]]) - top, np.log(np.finfo(float).tiny)))
     excess = np.exp(raw[chosen] - top) - threshold
     if excess[-1] <= 4 * np.finfo(float).eps:  # equal to rounding: a perfect proposal
         return SmoothedWeights(raw.copy(), -np.inf, 0)
@@ -120,8 +119,7 @@ def smooth_log_weights(log_weights: Array, *, tail_share: float = 1.0) -> Smooth
         return SmoothedWeights(raw.copy(), np.inf, 0)
     khat = (shape * n_tail + PRIOR_SHAPE * PRIOR_SIZE) / (n_tail + PRIOR_SIZE)
     smoothed = raw.copy()
-    probability = (np.arange(n_tail) + 0.5) / n_tail
-    quantiles = threshold + pareto_quantile(probability, khat, scale)
+    quantiles = threshold + pareto_quantile((np.arange(n_tail) + 0.5) / n_tail, khat, scale)
     smoothed[chosen] = top + np.minimum(np.log(quantiles), 0.0)
     return SmoothedWeights(smoothed, float(khat), n_tail)
 

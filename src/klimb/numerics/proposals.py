@@ -64,8 +64,7 @@ class StudentMixture:
     roots: Array  # (K, d, d), lower
 
     def draws(self, n: int, seed: int) -> Array:
-        d = self.means.shape[1]
-        z, factor = _student_draws(n, d, seed)
+        z, factor = _student_draws(n, self.means.shape[1], seed)
         # Points take turns by the weights, so that each component has its share to within one.
         edges = np.cumsum(self.weights)
         which = np.minimum(np.searchsorted(edges, (np.arange(n) + 0.5) / n), len(edges) - 1)
@@ -94,8 +93,7 @@ def fit_students(theta: Array, weights: Array, count: int, floor: Array) -> Stud
     w = weights / weights.sum()
     centre = w @ theta
     whole = (theta - centre).T @ (w[:, None] * (theta - centre)) + floor
-    along = (theta - centre) @ np.linalg.eigh(whole)[1][:, -1]
-    order = np.argsort(along, kind="stable")
+    order = np.argsort((theta - centre) @ np.linalg.eigh(whole)[1][:, -1], kind="stable")
     part = np.empty(n, dtype=np.intp)
     part[order] = np.minimum((np.cumsum(w[order]) * count).astype(np.intp), count - 1)
     share = np.zeros((count, n))

@@ -168,10 +168,8 @@ def _rules() -> tuple[_Rule, ...]:
 
 
 def _fixed_nodes(integrands: Integrands, m: Array, s: Array, rows: Index, rule: _Rule, out: Triple) -> None:
-    size = max(1, CACHE_DOUBLES // rule.z.size)
-    for chunk in pieces(rows, size):
-        f = m[chunk] + s[chunk] * rule.z[:, None]
-        for target, h in zip(out, integrands(f, chunk), strict=True):
+    for chunk in pieces(rows, max(1, CACHE_DOUBLES // rule.z.size)):
+        for target, h in zip(out, integrands(m[chunk] + s[chunk] * rule.z[:, None], chunk), strict=True):
             target[chunk] = rule.weight @ h
 
 
@@ -187,8 +185,7 @@ def _from_table(table: WideTable, m: Array, s: Array, landscape: Landscape, out:
 
 
 def _panels(integrands: Integrands, m: Array, s: Array, landscape: Landscape, rows: Index, out: Triple) -> None:
-    size = CACHE_DOUBLES // PANEL_NODES
-    for chunk in pieces(rows, size):
+    for chunk in pieces(rows, CACHE_DOUBLES // PANEL_NODES):
         low, high = landscape.low[chunk], np.maximum(landscape.high[chunk], landscape.low[chunk])
         first = np.clip(landscape.centre[chunk], low, high)
         total = np.zeros((3, chunk.size))

@@ -68,8 +68,7 @@ def sigmoid_moments(m: Array, v: Array) -> tuple[Array, Array, Array]:
 def _inverse_mills(x: Array) -> tuple[Array, Array]:
     """1/M(x) and 1/M(x) - x for Mills' ratio M = (1 - Phi) / phi, the second without cancellation."""
     inverse = np.sqrt(2.0 / np.pi) / erfcx(x / np.sqrt(2.0))
-    excess = np.where(x > 2.0, mills_excess(np.maximum(x, 2.0)), inverse - x)
-    return inverse, excess
+    return inverse, np.where(x > 2.0, mills_excess(np.maximum(x, 2.0)), inverse - x)
 
 
 def double_exponential_tilted(offset: Array, v: Array, rate: Array) -> Tilted:
@@ -98,8 +97,7 @@ def _log_side(k: Array, u: Array) -> Array:
     """log of exp(k^2/2 - k u) Phi(u - k), by the scaled function where Phi is small."""
     x = k - u
     scaled = -0.5 * u * u + np.log(0.5 * erfcx(np.maximum(x, 0.0) / np.sqrt(2.0)))
-    plain = k * (0.5 * k - u) + log_ndtr(-x)
-    return np.where(x > 0.0, scaled, plain)
+    return np.where(x > 0.0, scaled, k * (0.5 * k - u) + log_ndtr(-x))
 
 
 def power_moments(mu: Array, s: Array, p: Array) -> tuple[Array, Array, Array]:

@@ -82,8 +82,7 @@ def smallest_integer(rising: Rising, count: int) -> Array:
     active = np.flatnonzero(np.isfinite(high) & (high - low > 1.0))
     while active.size:
         a, b = low[active], high[active]
-        wide = b > 4.0 * (a + 2.0)
-        middle = np.floor(np.where(wide, np.sqrt(a + 2.0) * np.sqrt(b), 0.5 * a + 0.5 * b))
+        middle = np.floor(np.where(b > 4.0 * (a + 2.0), np.sqrt(a + 2.0) * np.sqrt(b), 0.5 * a + 0.5 * b))
         middle = np.clip(middle, a + 1.0, b - 1.0)
         reached = rising(active, middle) >= -_ROUNDING
         low[active] = np.where(reached, a, middle)
@@ -126,6 +125,5 @@ def _half_width(values: Callable[[Rows, Array], Array], every: Rows, centre: Arr
     width = np.full_like(centre, 64.0)
     for sign in (-1.0, 1.0):
         fallen = top - values(every, centre + sign * steps[:, None] * np.maximum(1.0, 1e-6 * np.abs(centre))) >= 0.5
-        first = np.argmax(fallen, axis=0)
-        width = np.minimum(width, np.where(fallen.any(axis=0), steps[first], 64.0))
+        width = np.minimum(width, np.where(fallen.any(axis=0), steps[np.argmax(fallen, axis=0)], 64.0))
     return width

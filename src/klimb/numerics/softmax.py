@@ -268,8 +268,7 @@ def _integrals(label: Array, m: Array, v: Array, x: Array, weight: Array, left: 
     t = (x - m[:, :, None]).reshape(n_classes * n, -1)
     F, density = (array.reshape(n_classes, n, -1) for array in gumbel_normal(rule).evaluate(t, v.ravel()))
     np.clip(F, 0.0, 1.0, out=F)
-    seen = (F > ROUNDING) & (F < 1.0 - ROUNDING)
-    ratio = np.divide(density, F, out=np.zeros_like(F), where=seen)
+    ratio = np.divide(density, F, out=np.zeros_like(F), where=(F > ROUNDING) & (F < 1.0 - ROUNDING))
     P = np.multiply.reduce(F, axis=0)
     weighted = weight * P
     probabilities = np.einsum("cnj,nj->cn", ratio, weighted)
@@ -329,8 +328,7 @@ def log_probabilities(label: Array, m: Array, v: Array) -> Array:
     with np.errstate(divide="ignore"):
         out = np.where(likely, np.log1p(-np.minimum(others.sum(axis=0), 0.5)), np.log(np.maximum(p[own, rows], 0.0)))
     rare = np.flatnonzero(p[own, rows] < RARE)
-    size = max(1, POINTS_PER_CHUNK // (128 * len(m)))
-    for part in pieces(rare, size):
+    for part in pieces(rare, max(1, POINTS_PER_CHUNK // (128 * len(m)))):
         out[part] = _log_rare(own[part], m[:, part], v[:, part])
     return np.asarray(out)
 
@@ -370,8 +368,7 @@ def _log_rare(own: Index, m: Array, v: Array) -> Array:
     step = EXACT.uneven_step
     y = step * np.arange(int(np.ceil(np.arcsinh(((high - low) / unit).max()) / step)) + 1)
     x = low[:, None] + unit[:, None] * np.sinh(y)
-    log_weight = np.log(step * unit)[:, None] + np.log(np.cosh(y))
-    terms = log_weight + _log_factors(own, x, m, v)
+    terms = np.log(step * unit)[:, None] + np.log(np.cosh(y)) + _log_factors(own, x, m, v)
     peak = terms.max(axis=1)
     return np.asarray(peak + np.log(np.exp(terms - peak[:, None]).sum(axis=1)))
 

@@ -76,8 +76,7 @@ def folded_moments(m: Array, v: Array) -> Triple:
 def _in_chunks(rule: Any, m: Array, v: Array, rows: Index | None, out: Triple) -> None:
     """Apply ``rule`` to pieces that stay in cache; the results belong to ``rows`` of ``out``."""
     for piece in slices(m.size, CHUNK):
-        result = rule(-np.abs(m[piece]), v[piece])
-        for target, values in zip(out, result, strict=True):
+        for target, values in zip(out, rule(-np.abs(m[piece]), v[piece]), strict=True):
             target[piece if rows is None else rows[piece]] = values
 
 
@@ -145,8 +144,7 @@ def _trapezoid(m: Array, v: Array) -> Triple:
     total, rest = 1.0 + twice, twice * (3.0 - twice)
     out = np.stack(folded_point(m))
     out *= step / SQRT_2PI
-    size = max(1, 32768 // z.size)
-    for piece in slices(m.size, size):
+    for piece in slices(m.size, max(1, 32768 // z.size)):
         q = np.multiply.outer(z, s[piece])
         np.exp(q, out=q)
         work = 1.0 / q
@@ -232,11 +230,9 @@ def _tilted(m: Array, v: Array) -> Triple:
     with np.errstate(under="ignore"):
         scale = np.exp(m + 0.5 * v)
         results = np.empty((3, m.size))
-        size = 256
-        for piece in slices(m.size, size):
+        for piece in slices(m.size, 256):
             # Above 0 the remainders fall like e^-f, against which the Gaussian rises like e^(drift f), drift <= 1/2.
-            drift = max(float((centre[piece] / v[piece]).max()), 0.0)
-            last = int(np.searchsorted(f, 43.0 / (1.0 - drift)))
+            last = int(np.searchsorted(f, 43.0 / (1.0 - max(float((centre[piece] / v[piece]).max()), 0.0))))
             z = np.subtract.outer(f[:last], centre[piece])
             z /= s[piece]
             np.multiply(z, z, out=z)

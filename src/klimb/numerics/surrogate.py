@@ -59,16 +59,14 @@ def fit_surrogate(points: Array, values: Array, weights: Array) -> Surrogate | N
         length = scale * np.sqrt(0.5 * d)
         K = np.exp(-0.5 * squares / length**2)
         K.flat[:: n + 1] += noise * depth
-        lower = cholesky(np.asfortranarray(K))
-        inverse = cho_solve((lower, True), np.eye(n), check_finite=False)
+        inverse = cho_solve((cholesky(np.asfortranarray(K)), True), np.eye(n), check_finite=False)
         KX = inverse @ X
         A = X.T @ KX
         trend = np.linalg.lstsq(A, KX.T @ values, rcond=1e-12)[0]
         pull = inverse @ (values - X @ trend)
         # P = C^-1 - C^-1 X (X'C^-1 X)^-1 X'C^-1; the leave-one-out error of a datum is (P y)_i / P_ii.
         diagonal = np.diagonal(inverse) - np.einsum("ij,ji->i", KX, np.linalg.lstsq(A, KX.T, rcond=1e-12)[0])
-        errors = pull / np.maximum(diagonal, 1e-300)
-        error = float(np.sqrt(share @ errors**2))
+        error = float(np.sqrt(share @ (pull / np.maximum(diagonal, 1e-300))**2))
         if best is None or error < best.error:
             best = Surrogate(points, values, np.asarray(trend, dtype=float), pull, length, error)
     return best

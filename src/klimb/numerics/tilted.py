@@ -206,8 +206,7 @@ def _graded(origin: Array, unit: Array, low: Array, high: Array) -> Array:
     """``origin`` and origin +- unit * (1/2, 1, 2, 4, ...), clipped to [low, high], enough to reach both ends."""
     reach = float(np.max((high - low) / unit, initial=1.0))
     powers = 2.0 ** np.arange(-1, max(1, int(np.ceil(np.log2(reach)))) + 1)
-    offsets = np.concatenate([-powers[::-1], [0.0], powers])
-    graded: Array = np.clip(origin + unit * offsets[:, None], low, high)
+    graded: Array = np.clip(origin + unit * np.concatenate([-powers[::-1], [0.0], powers])[:, None], low, high)
     return graded
 
 
@@ -274,8 +273,7 @@ def _panel_sums(lanes: _Lanes, panels: Panels) -> Array:
         return lanes.take(owner).moments(x)
 
     # Differences of g carry its rounding noise; asking for less than that would only bisect noise.
-    noise = 4.0 * np.finfo(np.float64).eps * np.maximum(np.abs(lanes.g), 1.0)
-    tolerance = np.maximum(1e-14, noise)
+    tolerance = np.maximum(1e-14, 4.0 * np.finfo(np.float64).eps * np.maximum(np.abs(lanes.g), 1.0))
     return integrate(integrand, panels, lanes.m.size, lanes.functions, tolerance=tolerance, floor=lanes.noise()).values
 
 

@@ -72,14 +72,12 @@ def pit_histogram(below: Any, at: Any, *, level: float = 0.9, bins: int = BINS,
     if n < 2 * SMALLEST_BIN:
         return None
     bins = min(bins, max(4, n // SMALLEST_BIN))
-    edges = np.linspace(0.0, 1.0, bins + 1)
-    density = np.diff(_cdf_of_pit(edges, low, high, rows)) * bins
+    density = np.diff(_cdf_of_pit(np.linspace(0.0, 1.0, bins + 1), low, high, rows)) * bins
     # A bin of a calibrated model holds Binomial(n, 1 / bins) rows: by the normal approximation, never below nothing.
     half = float(ndtri(0.5 + 0.5 * level)) * np.sqrt((bins - 1.0) / n)
     coverage = []
     for nominal in (0.5, level):
-        ends = np.array([0.5 - 0.5 * nominal, 0.5 + 0.5 * nominal])
-        inside = _cdf_of_pit(ends, low, high, rows)
+        inside = _cdf_of_pit(np.array([0.5 - 0.5 * nominal, 0.5 + 0.5 * nominal]), low, high, rows)
         coverage.append((nominal, round(float(inside[1] - inside[0]), 6)))
     return PitHistogram(tuple(float(value) for value in density), float(max(1.0 - half, 0.0)), float(1.0 + half), n,
                         level, tuple(coverage))
@@ -98,7 +96,6 @@ def quantile_residuals(below: Any, at: Any) -> Array:
 def _cdf_of_pit(points: Array, low: Array, high: Array, rows: Array) -> Array:
     """Mean over data of the distribution function of U(low, high) at ``points``; a jump at ``low`` where they meet."""
     jump = high - low > 1e-12
-    wide = np.where(jump, high - low, 1.0)
-    share = np.clip((points[:, None] - low) / wide, 0.0, 1.0)
+    share = np.clip((points[:, None] - low) / np.where(jump, high - low, 1.0), 0.0, 1.0)
     share[:, ~jump] = (low[~jump] < points[:, None]) | (points[:, None] >= 1.0)
     return np.asarray(share @ rows / rows.sum(), dtype=float)

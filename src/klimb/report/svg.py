@@ -90,8 +90,6 @@ class Panel:
         if label:
             self.text((self.x.start + self.x.end) / 2, bottom + 31, shorten(label, 40), "middle", "name", full=label)
 
-    # -- marks, in units of the data ---------------------------------------------------------------------------------
-
     def line(self, x: Sequence[float], y: Sequence[float], kind: str = "line") -> None:
         for run in _finite_runs(x, y):
             points = " ".join(f"{self.x(x[i]):.1f},{self.y.clip(y[i]):.1f}" for i in run)
@@ -130,8 +128,6 @@ class Panel:
         if places:
             path = "".join(f"M{place:.1f} {self.y.start:.1f}v-6" for place in places)
             self.parts.append(f'<path class="rug" d="{path}"/>')
-
-    # -- primitives, in units of the paper ---------------------------------------------------------------------------
 
     def segment(self, x1: float, y1: float, x2: float, y2: float, kind: str) -> None:
         self.parts.append(f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')

@@ -155,8 +155,7 @@ class Site(ABC):
     def log_density(self, y: ArrayLike, f: ArrayLike) -> Array:
         """log p(y | f), normalising constant included; ``f`` may be (..., n) for n data."""
         clean = self.validate(y)
-        latent = as_float(f, "f")
-        return self.point(clean, latent).value + self.constant(clean)
+        return self.point(clean, as_float(f, "f")).value + self.constant(clean)
 
     def checked(self, y: ArrayLike, m: ArrayLike, v: ArrayLike) -> tuple[Array, Array, Array]:
         """Clean ``y`` and finite float arrays ``m``, ``v`` >= 0, all of one length."""
@@ -363,8 +362,7 @@ def _near_the_centre(site: Site, y: Array, centre: Array, x: Array) -> tuple[Arr
     def bend(d: Array) -> Array:
         return 0.5 * (site.point(y, centre + d).gamma + site.point(y, centre - d).gamma)
 
-    top = bend(np.zeros_like(x))
-    reach = _reach(bend, top)
+    reach = _reach(bend, bend(np.zeros_like(x)))
     # Chebyshev points of [0, reach^2], in units of reach^2
     unit = 0.5 * (1.0 - np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES))
     at_nodes = np.stack([bend(reach * np.sqrt(t)) for t in unit])

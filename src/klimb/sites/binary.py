@@ -157,8 +157,7 @@ def event_derivatives(f: Array) -> Triple:
     near = np.minimum(x, 0.5)
     square = near * near
     series = polynomial(square, _BERNOULLI) * square  # x/(e^x - 1) - 1 + x/2
-    safe = np.where(hit > 0.0, hit, 1.0)
-    slope = np.where(small, 1.0 - 0.5 * near + series, x * miss / safe)
+    slope = np.where(small, 1.0 - 0.5 * near + series, x * miss / np.where(hit > 0.0, hit, 1.0))
     gap = np.where(small, 0.5 * near + series, slope + x - 1.0)
     # log(hit) = f + log(hit / x) keeps its digits when x underflows.
     value = np.where(small, f + np.log1p(_relative_hit(near)), np.log1p(-np.minimum(miss, 0.75)))
@@ -199,8 +198,7 @@ def event_moments(m: Array, v: Array) -> Triple:
         # Where exp(-e^f) N(f; m, v) peaks: e^f = (m - f)/v.
         peak = np.where(v > 0.0, m - wrightomega(m + np.log(v)).real, m)
     at_peak = (m - peak) * (m - peak) / np.where(v > 0.0, v, 1.0) + 2.0 * np.exp(np.minimum(peak, 7.0))
-    exponent = np.where(m > 0.0, np.minimum(at_peak, LARGEST_EXPONENT), 0.0)
-    low = m - s * np.sqrt(exponent + SPAN * SPAN)
+    low = m - s * np.sqrt(np.where(m > 0.0, np.minimum(at_peak, LARGEST_EXPONENT), 0.0) + SPAN * SPAN)
     high = np.minimum(m + v + SPAN * s, 6.7)
     landscape = Landscape(offset=np.maximum(1.84 - m, 0.0), height=np.full_like(m, 0.5 * np.pi),
                           tilt=np.exp(np.minimum(m, 10.0)) + 1.0, low=low, high=high, centre=np.zeros_like(m),

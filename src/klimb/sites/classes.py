@@ -89,8 +89,7 @@ class Ordinal(Site):
         return self._split(y, m, v)
 
     def point(self, y: Array, f: Array) -> Expectation:
-        level = np.broadcast_to(y, f.shape).ravel()
-        e = self._split(level, f.ravel(), None)
+        e = self._split(np.broadcast_to(y, f.shape).ravel(), f.ravel(), None)
         return Expectation(e.value.reshape(f.shape), e.alpha.reshape(f.shape), e.gamma.reshape(f.shape))
 
     def _split(self, y: Array, m: Array, v: Array | None) -> Expectation:

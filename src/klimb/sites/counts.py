@@ -124,8 +124,7 @@ def rate_expectation(y: Array, log_rate: Array, v: Array) -> Expectation:
     positive = y > 0.0
     weight = np.where(positive, y, 1.0)
     with np.errstate(over="ignore", under="ignore"):
-        u = log_rate + 0.5 * v - np.log(weight)
-        whole, excess, rest = exponentials(u)
+        whole, excess, rest = exponentials(log_rate + 0.5 * v - np.log(weight))
         gamma = weight * whole
         value = np.where(positive, -weight * (rest + 0.5 * v), -gamma)
         return Expectation(value, np.where(positive, weight * excess, gamma), gamma)

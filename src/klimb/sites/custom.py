@@ -190,8 +190,7 @@ class Custom(Site):
         # At a kink the curvature says nothing: the width of the peak does, if there is one.
         broad = 1.0 / np.square(np.maximum(width, 1e-6))
         gamma = np.where((e.gamma > 0.0) & ((e.gamma < 4.0 * broad) | ~inside), e.gamma, broad)
-        slope = np.where(np.isfinite(e.alpha), -e.alpha, 0.0)
-        return slope + gamma * at, gamma
+        return np.where(np.isfinite(e.alpha), -e.alpha, 0.0) + gamma * at, gamma
 
     def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
         powers = np.broadcast_to(np.asarray(power, dtype=np.float64), m.shape)

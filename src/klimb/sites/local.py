@@ -147,8 +147,7 @@ def _rising_root(function: ValueAndRate, guess: Array, done: Flags, rounds: int 
             step = -value / rate
         moved = t + np.clip(step, -20.0, 20.0)
         middle = 0.5 * (low + high)
-        inside = np.isfinite(step) & (moved > low) & (moved < high) & (count % 8 != 7)
-        target = np.where(inside, moved, middle)
+        target = np.where(np.isfinite(step) & (moved > low) & (moved < high) & (count % 8 != 7), moved, middle)
         small = np.abs(target - t) <= 4e-16 * np.maximum(np.abs(t), 1.0)
         settled |= (value == 0.0) | small | (high - low <= 4e-16 * np.maximum(np.abs(t), 1.0))
         t = np.where(settled, t, target)

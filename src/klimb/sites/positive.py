@@ -65,8 +65,7 @@ class Exponential(WaitingTime):
     def start(self, y: Array) -> tuple[Array, Array]:
         # The mode of f - y e^f is -log y with curvature 1; a zero wait is moderated to the smallest scale of the data.
         floor = np.maximum(y, 1e-3 * np.mean(y) if np.any(y > 0.0) else 1.0)
-        slope = np.log(floor) if self.mean else -np.log(floor)
-        return slope, np.ones_like(y)
+        return np.log(floor) if self.mean else -np.log(floor), np.ones_like(y)
 
     def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
         mean, second, spread = lognormal_moments(m if self.mean else -m, v)
@@ -82,8 +81,7 @@ def _unit_expectation(y: Array, m: Array, v: Array) -> Expectation:
     """E[f - y e^f], with its maximum -1 - log y taken out where y > 0."""
     positive = y > 0.0
     with np.errstate(over="ignore", under="ignore"):
-        u = m + 0.5 * v + np.log(np.where(positive, y, 1.0))
-        whole, excess, rest = exponentials(u)
+        whole, excess, rest = exponentials(m + 0.5 * v + np.log(np.where(positive, y, 1.0)))
         value = np.where(positive, -(rest + 0.5 * v), m)
         return Expectation(value, np.where(positive, excess, -1.0), np.where(positive, whole, 0.0))
 

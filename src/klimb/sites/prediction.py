@@ -166,8 +166,7 @@ def tilted_around_peak(site: Site, log_factor: LogFactor, y: Array, m: Array, v:
 
 def log_predictive_by_quadrature(site: Site, y: Array, m: Array, v: Array) -> Array:
     """The default of ``Site.log_predictive``: log Z, or log1p(-(1 - Z)) where y is all but certain."""
-    constant = np.broadcast_to(site.constant(y), y.shape)
-    log_p: Array = site.tilted(y, m, v).log_z + constant
+    log_p: Array = site.tilted(y, m, v).log_z + np.broadcast_to(site.constant(y), y.shape)
     if not site.discrete:
         return log_p
     likely = np.flatnonzero(log_p > -0.5)
@@ -238,8 +237,7 @@ def moments_by_quadrature(site: Site, m: Array, v: Array) -> tuple[Array, Array]
         shift, square, within = gaussian_average(functions, m, v, 3)
         mean = reference + shift
         var = within + np.maximum(square - shift * shift, 0.0)
-    infinite = ~np.isfinite(square) | ~np.isfinite(within)
-    return mean, np.where(infinite, np.inf, var)
+    return mean, np.where(~np.isfinite(square) | ~np.isfinite(within), np.inf, var)
 
 
 def class_chances(site: Site, m: Array, v: Array) -> Array:

@@ -142,8 +142,7 @@ class Laplace(SymmetricNoise):
             a = np.minimum(size / safe, 1e150)
             # E|x| = |error| + 2 E max(-x, 0) for x ~ N(|error|, v): a sum of two positive terms.
             mean_size = size + 2.0 * s * half_normal_loss(a)
-            density = 2.0 * np.exp(-0.5 * a * a) / (SQRT_2PI * safe)
-            gamma = np.where(s > 0.0, density, 0.0) / self.scale
+            gamma = np.where(s > 0.0, 2.0 * np.exp(-0.5 * a * a) / (SQRT_2PI * safe), 0.0) / self.scale
         return Expectation(-mean_size / self.scale, np.sign(error) * erf(a / SQRT_2) / self.scale, gamma)
 
     def point(self, y: Array, f: Array) -> Expectation:
@@ -283,8 +282,7 @@ class StochasticVolatility(RealSite):
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         moved = y != 0.0
         with np.errstate(over="ignore", under="ignore"):
-            u = 2.0 * np.log(np.where(moved, np.abs(y), 1.0)) - m + 0.5 * v
-            whole, excess, rest = exponentials(u)
+            whole, excess, rest = exponentials(2.0 * np.log(np.where(moved, np.abs(y), 1.0)) - m + 0.5 * v)
             value, alpha = np.where(moved, -0.5 * (rest + 0.5 * v), -0.5 * m), np.where(moved, -0.5 * excess, 0.5)
             return Expectation(value, alpha, np.where(moved, 0.5 * whole, 0.0))
 

@@ -63,8 +63,7 @@ class ActiveClassifier(ClassifierMixin, Estimator):
         known = np.flatnonzero([not _missing(label) for label in labels])
         self.classes_ = _two_classes(self.classes, labels[known])
         self.learner_ = ActiveLearner(X, cov=self.cov, prior=self.prior, scale=self.scale, score=self.strategy,
-                                      intercept=self.fit_intercept, initial=self.initial,
-                                      seed=_seed(self.random_state))
+                                      intercept=self.fit_intercept, initial=self.initial, seed=_seed(self.random_state))
         if known.size:
             self.teach(known, labels[known])
         return self

@@ -288,8 +288,7 @@ def _positive(value: Any, name: str) -> float:
 
 def _log_probabilities(site: Site, m: Array, v: Array, n_classes: int) -> Array:
     """Logarithms of the probabilities, where those are tiny from the logarithmic form, which costs more."""
-    prediction = site.predict(m, v)
-    p = prediction.probabilities()
+    p = site.predict(m, v).probabilities()
     logs = np.log(np.maximum(p, TINY))
     for k in range(n_classes):
         rows = np.flatnonzero(p[:, k] <= TINY)

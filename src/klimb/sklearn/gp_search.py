@@ -151,8 +151,7 @@ def _some_rows(data: Observed, likelihood: Likelihood) -> npt.NDArray[np.intp]:
         return np.arange(min(SOME, data.n))
     labels = np.unique(data.y)
     chosen = np.concatenate([np.flatnonzero(data.y == label)[: SOME // len(labels)] for label in labels])
-    others = np.setdiff1d(np.arange(data.n), chosen)[: SOME - len(chosen)]
-    return np.sort(np.concatenate([chosen, others]))
+    return np.sort(np.concatenate([chosen, np.setdiff1d(np.arange(data.n), chosen)[: SOME - len(chosen)]]))
 
 
 def _search_all(model: KernelModel, data: Observed, estimator: Any) -> Fit:

@@ -80,8 +80,7 @@ def check_curve(foreseen: Sequence[Foreseen]) -> list[tuple[int, float, float, f
 
 def thinned(points: Sequence[CurvePoint]) -> list[CurvePoint]:
     """At most about `SHOWN` points, the last among them."""
-    step = max(1, -(-len(points) // SHOWN))
-    kept = list(points[::step])
+    kept = list(points[::max(1, -(-len(points) // SHOWN))])
     return kept if not points or kept[-1] is points[-1] else [*kept, points[-1]]
 
 

@@ -97,8 +97,7 @@ def tf_idf(texts: Sequence[str], *, least: int = 2, most: int = LARGEST_VOCABULA
     """
     first_seen, counts = _count(texts, tell)
     frequency = np.bincount(counts.indices, minlength=len(first_seen))
-    enough = min(least, int(frequency.max(initial=0)))
-    kept = np.flatnonzero(frequency >= enough)
+    kept = np.flatnonzero(frequency >= min(least, int(frequency.max(initial=0))))
     if kept.size > most:  # the most frequent; among equals those seen first
         kept = np.sort(kept[np.argsort(-frequency[kept], kind="stable")[:most]])
     spelt = list(first_seen)

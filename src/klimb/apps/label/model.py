@@ -50,8 +50,7 @@ class FeaturePool(NamedTuple):
 
 def pool_of(items: LabelItems) -> FeaturePool:
     """The features of the items that can be asked."""
-    every = len(items.askable) == items.n
-    plain = items.features if every else items.features[items.askable]
+    plain = items.features if len(items.askable) == items.n else items.features[items.askable]
     words = len(items.vocabulary.words) if items.vocabulary else 0
     count = min(MOST_DIRECTIONS, plain.shape[0] // TEXTS_PER_DIRECTION, words // 2)
     if count < 2:
@@ -78,14 +77,12 @@ def main_directions(X: Any, count: int, seed: int = 0) -> Array:
     rng = np.random.default_rng([seed, 2])
     if X.shape[0] > LOOKED_AT:
         X = X[np.sort(rng.permutation(X.shape[0])[:LOOKED_AT])]
-    width = min(count + EXTRA, *X.shape)
-    basis = np.linalg.qr(X.T @ rng.standard_normal((X.shape[0], width)))[0]
+    basis = np.linalg.qr(X.T @ rng.standard_normal((X.shape[0], min(count + EXTRA, *X.shape))))[0]
     for _ in range(PASSES):
         basis = np.linalg.qr(X.T @ np.linalg.qr(X @ basis)[0])[0]
     # Rotate to singular vectors: those of the small matrix X basis.
     projected = X @ basis
-    order = np.linalg.eigh(projected.T @ projected)[1][:, ::-1]
-    return np.asarray(basis @ order[:, :count])
+    return np.asarray(basis @ np.linalg.eigh(projected.T @ projected)[1][:, ::-1][:, :count])
 
 
 Labels: TypeAlias = tuple[tuple[int, int], ...]  # (place in the pool, label), in the order they were given

@@ -76,16 +76,12 @@ DATA = {"a9a": ("a9a", 32_561, 0.32, 123, 451_592), "imdb": ("real-sim", 72_201,
         **dict.fromkeys(("farm_ads", "reuters", "rcv1_small"), ("rcv1", 677399, 1.1, 42736, 49556258))}
 
 
-# -- data --------------------------------------------------------------------------------------------------------------
-
-
 def _rows(panel: ActivePanel, library: Library, size: Size) -> tuple[Any, Array, Any]:
     """Design, labels -1 and +1, and the official training rows; invented rows for the smallest size."""
     if size == "tiny":
         rng = np.random.default_rng(0)
         X = (rng.random((260, 12)) < 0.4) * 1.0
-        y = np.where(X @ rng.standard_normal(12) > 0.3, 1.0, -1.0)
-        return X, y, np.arange(260) < 200
+        return X, np.where(X @ rng.standard_normal(12) > 0.3, 1.0, -1.0), np.arange(260) < 200
     return _features(library, panel.data)
 
 
@@ -122,9 +118,6 @@ def split(panel: ActivePanel, library: Library, size: Size, seed: int) -> TrainT
         order = np.random.default_rng(seed).permutation(len(y))
         chosen, rest = np.sort(order[: panel.train]), np.sort(order[panel.train :])
     return TrainTest(X[chosen], y[chosen], X[rest], y[rest])
-
-
-# -- work --------------------------------------------------------------------------------------------------------------
 
 
 def curve(panel: ActivePanel, library: Library, size: Size, strategy: str, seed: int, _: Results) -> Found:
@@ -186,8 +179,7 @@ def all_labels(panel: ActivePanel, library: Library, size: Size, seed: int, _: R
     """The line to reach: test error with every label of the pool."""
     data = split(panel, library, size, seed)
     if data.X.shape[1] <= 1000 or panel.prior == "laplace":
-        learner = ActiveLearner(data.X, cov=panel.cov, prior=panel.prior, scale=panel.scale, intercept=False,
-                                tol=1e-4)
+        learner = ActiveLearner(data.X, cov=panel.cov, prior=panel.prior, scale=panel.scale, intercept=False, tol=1e-4)
         learner.teach(np.arange(len(data.y)), data.y)
         weights = learner.weights
     else:  # too many rows for an exact covariance: the mode
@@ -206,9 +198,6 @@ def plan(library: Library, size: Size) -> Sequence[Job]:
                  for panel in PANELS for strategy in STRATEGIES]
     return jobs + [Job(f"{panel.key}/{strategy}/0", partial(curve, panel, library, size, strategy, 0))
                    for panel in PANELS if panel.k is not None for strategy in PAPERS_OWN]
-
-
-# -- what is shown -----------------------------------------------------------------------------------------------------
 
 
 def _curves(results: Results, panel: str, strategy: str) -> tuple[Array, Array]:
@@ -263,8 +252,7 @@ def draw(results: Results, path: Path) -> None:
                     continue
                 colour = COLOURS[strategy]
                 ax.plot(x, 100 * errors.mean(axis=0), color=colour, marker=MARKS[strategy], markersize=4.5,
-                        markevery=max(1, len(x) // 8), label=NAMES[strategy],
-                        ls=":" if strategy in PAPERS_OWN else "-")
+                        markevery=max(1, len(x) // 8), label=NAMES[strategy], ls=":" if strategy in PAPERS_OWN else "-")
                 ax.fill_between(x, 100 * errors.min(axis=0), 100 * errors.max(axis=0), color=colour, alpha=0.15, lw=0)
             _, full = _curves(results, panel.key, "full")
             if full.size:

@@ -81,16 +81,12 @@ def five() -> Toy:
 TOYS: dict[str, Callable[[], Toy]] = {"Cauchy": cauchy, "four Gaussians": four, "five Gaussians": five}
 
 
-# -- the answers ------------------------------------------------------------------------------------------------------
-
-
 def fitted(name: str, log_density: LogDensity, gradient: LogDensity, dim: int, size: Size, seed: int = 1) -> Found:
     """Weights, means and covariances of a mixture, with its trace."""
     begin = time.process_time()
     if name == "ADVI":
         m, s = advi(log_density, gradient, dim, STEPS[size])
-        return {"weights": [1.0], "means": [m], "covariances": [np.diag(s**2)],
-                "seconds": time.process_time() - begin}
+        return {"weights": [1.0], "means": [m], "covariances": [np.diag(s**2)], "seconds": time.process_time() - begin}
     if name == "[G]":
         q = boost(log_density, dim, component="laplacian", n_components=ITERATIONS[size], seed=seed)
     else:
@@ -115,9 +111,6 @@ def moments(found: Found) -> tuple[Array, Array]:
     return mean, np.einsum("k,kij->ij", w, np.array(found["covariances"])) + (away * w[:, None]).T @ away
 
 
-# -- Figure 1 ---------------------------------------------------------------------------------------------------------
-
-
 def grid_of(dim: int, reach: float, n: int) -> Array:
     """Points of an even grid on the line or in the plane."""
     axis = np.linspace(-reach, reach, n)
@@ -131,8 +124,7 @@ def divergence(toy: Toy, found: Found) -> float:
     n, reach = (40_001, 400.0) if toy.dim == 1 else (401, 40.0)
     x = grid_of(toy.dim, reach, n)
     log_q = log_density(found, x)
-    cell = (2 * reach / (n - 1)) ** toy.dim
-    q = np.exp(log_q) * cell
+    q = np.exp(log_q) * (2 * reach / (n - 1)) ** toy.dim
     return float((q * (log_q - toy.log_density(x))).sum())
 
 
@@ -224,9 +216,6 @@ FIGURE1 = Experiment(plan_figure1, toy_tables, draw_figure1, (
     " objective, for the reasons given in docs/papers/boosting.md.",
     "KL(q || p) in the table comes from sums over a fine grid, not from the bound that the methods see.",
 ))
-
-
-# -- Figure 2 ---------------------------------------------------------------------------------------------------------
 
 
 def posterior(library: Library) -> tuple[LogDensity, LogDensity, int]:

@@ -33,8 +33,7 @@ def plan(library: Library, size: Size) -> list[Job]:
     """A job for every method and lengthscale, and one for the probabilities at the cells that were chosen."""
     lines = []
     for method in METHODS:
-        every = 2 if size == "full" and method in SLOW else THINNING[size]
-        axis = list(range(0, len(GRID), every))
+        axis = list(range(0, len(GRID), 2 if size == "full" and method in SLOW else THINNING[size]))
         lines += [Job(f"{method}/{place}", partial(line, library, size, method, place, axis)) for place in axis]
     return [*lines, Job("probabilities", lambda results: probabilities(rows(library, size), results))]
 

@@ -56,9 +56,6 @@ PAPER = {
 }
 
 
-# -- data -------------------------------------------------------------------------------------------------------------
-
-
 def official(library: Library, name: str, seed: int) -> TrainTest:
     """LIBSVM's own training rows."""
     data = library.load(name)
@@ -104,17 +101,13 @@ def pixel_products(library: Library) -> DataSet:
     return DataSet(X, np.where(digits.y[kept] == 9, 1.0, -1.0))
 
 
-# -- one method on one split ------------------------------------------------------------------------------------------
-
-
 def fits(rows: TrainTest, method: str, deltas: Array) -> list[tuple[Any, float]]:
     """For every delta the result and its log-loss on the test rows, in nats; by X X' where that is the smaller matrix.
 
     A diagonal covariance over the weights needs the weights themselves.
     """
     X, found = as_design(rows.X, "X"), []
-    dual = X.shape[1] > X.shape[0] and method != "mean-field"
-    gram = X.outer_gram(np.ones(X.shape[1])) if dual else None
+    gram = X.outer_gram(np.ones(X.shape[1])) if X.shape[1] > X.shape[0] and method != "mean-field" else None
     for delta in map(float, deltas):
         latent = latents.Weights(X, cov=delta) if gram is None else latents.Weights.with_gram(
             X, 0.0, delta, delta * gram)
@@ -151,9 +144,6 @@ def cross_validated(rows: TrainTest, deltas: Array) -> list[float]:
     return [float(value) for value in total / len(rows.y)]
 
 
-# -- plans ------------------------------------------------------------------------------------------------------------
-
-
 def grid(ends: tuple[float, float], size: Size) -> Array:
     """Values of delta: thirty as in the paper, or every so many of them."""
     return np.logspace(*ends, POINTS)[:: {"full": 1, "quick": 7, "tiny": 14}[size]]
@@ -186,9 +176,6 @@ def plan_gisette(library: Library, size: Size) -> list[Job]:
     names = {"full": ("4 against 9", "madelon", "arcene", "dexter"), "quick": ("4 against 9", "arcene", "dexter"),
              "tiny": ("4 against 9", "dexter")}[size]
     return [job for name in names for job in jobs(library, name, half_of, WIDE, 1, few, size)]
-
-
-# -- tables and picture -----------------------------------------------------------------------------------------------
 
 
 def table(results: Results, title: str) -> list[PaperTable]:

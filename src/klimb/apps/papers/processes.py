@@ -176,9 +176,6 @@ def by_gradient(library: Library, name: str, seed: int) -> Found:
             "fits": best.n_fits, "theta": dict(zip(best.model.names, best.model.at.tolist(), strict=True))}
 
 
-# -- the plan ---------------------------------------------------------------------------------------------------------
-
-
 def wanted(name: str, size: Size) -> dict[str, int]:
     """Methods and the number of splits for each."""
     splits = SETS[name].splits
@@ -226,9 +223,6 @@ def chosen_cell(record: Found) -> tuple[int, int, int]:
     """The indices of a record's cell."""
     place = [int(np.argmin(np.abs(GRID - record[key]))) for key in ("log_l", "log_sigma")]
     return place[0], place[1], int(record["noise"])
-
-
-# -- the table --------------------------------------------------------------------------------------------------------
 
 
 def tables(results: Results) -> list[PaperTable]:

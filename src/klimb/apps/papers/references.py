@@ -46,8 +46,7 @@ def advi(log_density: LogDensity, gradient: LogDensity, dim: int, iterations: in
                 kept.append(theta)
         return np.asarray(np.mean(kept, axis=0))
 
-    best = max(RATES, key=lambda rate: bound(walk(rate, FIRST)))
-    theta = walk(best, iterations)
+    theta = walk(max(RATES, key=lambda rate: bound(walk(rate, FIRST))), iterations)
     return theta[:dim], np.exp(theta[dim:])
 
 
@@ -115,8 +114,7 @@ def gibbs(X: Array, y: Array, sweeps: int, seed: int = 0) -> Array:
     rng, dim = np.random.default_rng(seed), X.shape[1]
     pull, w, draws = 0.5 * X.T @ np.where(y > 0, 1.0, -1.0), np.zeros(dim), np.empty((sweeps, dim))
     for k in range(sweeps):
-        omega = polya_gamma(X @ w, rng)
-        root = np.linalg.cholesky(np.eye(dim) + X.T @ (omega[:, None] * X))
+        root = np.linalg.cholesky(np.eye(dim) + X.T @ (polya_gamma(X @ w, rng)[:, None] * X))
         mean = np.linalg.solve(root.T, np.linalg.solve(root, pull))
         w = draws[k] = mean + np.linalg.solve(root.T, rng.standard_normal(dim))
     return draws[int(BURN * sweeps):]

@@ -60,9 +60,6 @@ SITES: dict[str, sites.Site] = {"logistic": sites.Logistic(), "Poisson": sites.P
                                 "Student-t": sites.StudentT(3.0, 1 / np.sqrt(3.0))}  # the paper's nu = 3, sigma^2 = 1/3
 
 
-# -- problems ---------------------------------------------------------------------------------------------------------
-
-
 def rows(library: Library, panel: TracePanel, limit: int | None) -> tuple[Array, Array]:
     """Standardised inputs and the target (standardised if it is real) of random rows."""
     data = library.load(panel.data)
@@ -113,8 +110,7 @@ def setting(library: Library, panel: TracePanel, limit: int | None) -> Setting:
         X = np.column_stack([np.ones(len(y)), X])
         if panel.likelihood == "Laplace":  # the scale of least squares' residuals on the first data
             few = X[:FEW], y[:FEW]
-            left = few[1] - few[0] @ np.linalg.lstsq(*few, rcond=None)[0]
-            site = sites.Laplace(float(np.abs(left).mean()))
+            site = sites.Laplace(float(np.abs(few[1] - few[0] @ np.linalg.lstsq(*few, rcond=None)[0]).mean()))
         return Setting(latents.Weights(X, cov=panel.prior_variance), site, y, unit * (X**2).sum(axis=1))
     kernel = kernels.RBF(variance=1.0, lengthscale=float(np.sqrt(X.shape[1])))
     learn = ("scale",) if panel.likelihood == "Laplace" else ()
@@ -126,9 +122,6 @@ def setting(library: Library, panel: TracePanel, limit: int | None) -> Setting:
     D = np.linalg.solve(Kuu + JITTER * np.eye(len(Kuu)), Kuf)  # f_i = d_i'u + noise of variance c_i: [S] Eq. (4)
     slack = np.maximum(best.kernel.diag(X) - (Kuf * D).sum(axis=0), 0.0)
     return Setting(model.latent, model.new_site(), y, slack + unit * (D**2).sum(axis=0))
-
-
-# -- traces -----------------------------------------------------------------------------------------------------------
 
 
 def rule(name: str, this: Setting) -> Callable[[Any], Any]:
@@ -184,9 +177,6 @@ def plan_of(chosen: tuple[TracePanel, ...]) -> Callable[[Library, Size], list[Jo
         return [job(panel, name) for panel in chosen for name in LINES]
 
     return plan
-
-
-# -- what they show ---------------------------------------------------------------------------------------------------
 
 
 def bests(results: Results) -> dict[str, float]:

@@ -18,8 +18,7 @@ LIMIT = 1 << 28  # entries of the dense table: 2 GiB of float64
 def read_npz(source: Any, choose: Choice) -> Table:
     """Vectors are columns; a matrix X gives X1, X2, ...; all need the same number of rows."""
     try:
-        stored = np.load(source, allow_pickle=False)
-        columns = _columns_of(stored)
+        columns = _columns_of(np.load(source, allow_pickle=False))
     except (zipfile.BadZipFile, EOFError, ValueError, OSError) as error:
         if isinstance(error, FileNotFoundError | PermissionError | InputError):
             raise
@@ -113,8 +112,7 @@ def read_svmlight(stream: TextIO, choose: Choice) -> Table:
     low, high = int(features.min(initial=1)), int(features.max(initial=0))
     if low < 0:
         raise InputError("features of svmlight are numbered from 0 or 1", f"{low}", "Renumber them.")
-    names = [f"x{index}" for index in range(min(low, 1), high + 1)]
-    header = ("y", *names)
+    header = ("y", *[f"x{index}" for index in range(min(low, 1), high + 1)])
     wanted = list(choose(header))
     if len(wanted) * len(labels) > LIMIT:
         raise InputError("the columns a formula uses are held dense, at most 2 GiB of them",

@@ -123,8 +123,7 @@ def _kind(path: str, head: bytes) -> str:
         return "parquet"
     if head.startswith(ZIP):
         return "npz"
-    name = path[:-3] if path.endswith(".gz") else path
-    kind = ENDINGS.get(Path(name).suffix.lower(), "csv")
+    kind = ENDINGS.get(Path(path[:-3] if path.endswith(".gz") else path).suffix.lower(), "csv")
     if kind in ("parquet", "npz"):
         raise InputError(f"{path} should be a {kind} file by its name", f"bytes that begin {head[:4]!r}",
                          "Check the file, or say what it is with --format.")

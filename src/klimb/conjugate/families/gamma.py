@@ -35,8 +35,7 @@ def stirling_digamma(a: Array) -> Array:
     u = 1.0 / (large * large)
     series = u * (1 / 12 - u * (1 / 120 - u * (1 / 252 - u * (1 / 240 - u * (1 / 132 - u * (691 / 32760))))))
     small = np.minimum(a, SERIES)
-    direct = np.log(small) - 0.5 / small - digamma(small)
-    return np.asarray(np.where(a >= SERIES, series, direct))
+    return np.asarray(np.where(a >= SERIES, series, np.log(small) - 0.5 / small - digamma(small)))
 
 
 def gamma_kl(shape_q: Array, shape_p: Array, ratio: Array | float = 1.0) -> Array:
@@ -328,6 +327,5 @@ class Categorical(Family):
 
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
         cumulative = np.cumsum(self.probabilities, axis=-1)
-        uniform = generator(rng).uniform(size=(n, *self.plates))
-        drawn = (uniform[..., None] > cumulative).sum(-1)
+        drawn = (generator(rng).uniform(size=(n, *self.plates))[..., None] > cumulative).sum(-1)
         return np.asarray(np.minimum(drawn, self.natural[0].shape[-1] - 1))

@@ -141,8 +141,7 @@ class MultivariateNormal(Family):
 
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
         z = generator(rng).standard_normal((n, *self.plates, self.dimension))
-        back = np.swapaxes(np.linalg.inv(self.root), -1, -2)
-        return self.mean + matvec(back, z)
+        return self.mean + matvec(np.swapaxes(np.linalg.inv(self.root), -1, -2), z)
 
 
 @final
@@ -199,8 +198,7 @@ class NormalGamma(Family):
         """Pairs (mu, tau) in the last axis."""
         rng = generator(rng)
         tau = self.precision.sample(n, rng)
-        mu = self.mean + rng.standard_normal(tau.shape) / np.sqrt(self.kappa * tau)
-        return np.stack([mu, tau], axis=-1)
+        return np.stack([self.mean + rng.standard_normal(tau.shape) / np.sqrt(self.kappa * tau), tau], axis=-1)
 
 
 class MeanAndPrecision(Family):

@@ -324,8 +324,7 @@ def _tilted(side: _Side, b: Array, B: Array) -> _Tilted:
     squares = np.einsum("ek,ek->e", natural + b, t) - np.einsum("ek,ek->e", natural, side.m)
     log_e = 0.5 * (squares + np.linalg.slogdet(precision)[1] - np.linalg.slogdet(P)[1])
     g = b + np.einsum("ekl,el->ek", B, t)
-    H = g[:, :, None] * g[:, None, :] + B + B @ cov @ B
-    return _Tilted(np.where(finite, log_e, np.inf), g, H)
+    return _Tilted(np.where(finite, log_e, np.inf), g, g[:, :, None] * g[:, None, :] + B + B @ cov @ B)
 
 
 def _summed(values: Array, index: Index, n: int) -> Array:

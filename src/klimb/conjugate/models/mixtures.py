@@ -271,12 +271,10 @@ def latent_dirichlet(counts: Any, n_topics: int, *, share_prior: float | None = 
         raise InputError("n_topics must be at least 1", f"{n_topics}", "20 is a common start.")
     a = 1.0 / K if share_prior is None else share_prior
     words = dirichlet(np.full(V, 1.0 / K if word_prior is None else word_prior), plates=(K,), name="words")
-    rng = np.random.default_rng(seed)
-    first = Dirichlet(rng.gamma(100.0, 0.01, size=(K, V)) if start is None else start)
+    first = Dirichlet(np.random.default_rng(seed).gamma(100.0, 0.01, size=(K, V)) if start is None else start)
 
     def evidence(block: Any) -> Any:
-        theta = dirichlet(np.full(K, a), plates=(block.shape[0],), name="shares")
-        return topics(theta, words).observe(block)
+        return topics(dirichlet(np.full(K, a), plates=(block.shape[0],), name="shares"), words).observe(block)
 
     if batch is None:
         fitted = fit(evidence(matrix), start={words: first}, tol=tol, max_iter=max_iter, callback=callback)

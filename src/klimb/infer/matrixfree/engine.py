@@ -68,10 +68,9 @@ def undetermined(proper: bool = False) -> InputError:
         return InputError("the posterior precision must be positive definite to rounding",
                           "one whose scales differ by more than float64 can hold",
                           "Rescale the columns of B and X, or narrow the prior.")
-    return InputError(
-        "a flat prior needs sites and data that determine all weights", "a direction of weights that is undetermined",
-        "Give the weights a prior (cov), or add rows to the analysis operator that see every direction.",
-    )
+    return InputError("a flat prior needs sites and data that determine all weights",
+                      "a direction of weights that is undetermined",
+                      "Give the weights a prior (cov), or add rows to the analysis operator that see every direction.")
 
 
 @final

@@ -25,8 +25,7 @@ def anticipated(target: BoundTarget, state: State) -> Array | None:
     of log gamma find the fixed point, exactly where gamma is a power of v. None where no site is of this kind.
     """
     first = state.expectation.gamma
-    leverage = state.gamma * state.v
-    alone = np.flatnonzero((leverage > LEVERAGE) & (first > 0.0) & (state.gamma > 0.0))
+    alone = np.flatnonzero((state.gamma * state.v > LEVERAGE) & (first > 0.0) & (state.gamma > 0.0))
     if not len(alone):
         return None
     site, y, m, now = target.site.rows(alone), target.y[alone], state.m[alone], state.gamma[alone]

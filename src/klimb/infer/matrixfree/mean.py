@@ -52,8 +52,7 @@ def best_mean(target: BoundTarget, v: Array, start: MeanPoint, solver: Solver, g
         if size == 0.0:
             return Found(mean, 0.0, unsolved)
         weights = target.newton_weights(mean, v)
-        tolerance = _forcing(size, before, goal)
-        solution = solver(weights, gradient, tolerance)
+        solution = solver(weights, gradient, _forcing(size, before, goal))
         if not solution.converged:
             unsolved = max(unsolved, float(np.max(solution.residual)))
         distance = max(float(gradient @ solution.x), 0.0) ** 0.5

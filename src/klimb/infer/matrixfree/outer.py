@@ -177,11 +177,9 @@ def _start(target: BoundTarget, engine: Engine) -> OuterPoint:
         if start is None:
             engine.check_determined(gamma)
         pull = target.latent.gaussian.pull + B.transpose_times(slope - gamma * target.offset)
-        u = engine.solve(gamma, pull, LOOSEST * 1e-2).x
-        mean = target.mean_at(u, measured.v)
+        mean = target.mean_at(engine.solve(gamma, pull, LOOSEST * 1e-2).x, measured.v)
         if np.isfinite(mean.objective):
-            found = best_mean(target, measured.v, mean, engine.solve, LOOSEST)
-            return _point(target, measured, found)
+            return _point(target, measured, best_mean(target, measured.v, mean, engine.solve, LOOSEST))
         gamma = SHARPEN * gamma + 1e-3
         slope = gamma * mode
     raise InputError("prior and data must have a finite bound somewhere near the data",
@@ -189,9 +187,8 @@ def _start(target: BoundTarget, engine: Engine) -> OuterPoint:
                      "Check offsets, exposures and the prior mean for values that overflow under the link.")
 
 
-def _outer(
-    target: BoundTarget, engine: Engine, point: OuterPoint, trail: Trail, longest: float
-) -> tuple[OuterPoint, str, float] | None:
+def _outer(target: BoundTarget, engine: Engine, point: OuterPoint, trail: Trail,
+           longest: float) -> tuple[OuterPoint, str, float] | None:
     """The next point, the rule and the share of the step that was taken; None where nothing is better."""
     wanted, goal, step = point.state.expectation.gamma, _goal(engine, point), longest
     ahead = anticipated(target, point.state) if longest == 1.0 else None

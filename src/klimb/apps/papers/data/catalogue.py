@@ -48,9 +48,6 @@ class Published:
     forms: tuple[Form, ...] = ()
 
 
-# -- readers of one set or a family of sets ----------------------------------------------------------------------------
-
-
 def _libsvm(n_features: int, *, dense: bool = True, real: bool = False) -> Reader:
     """One file, or the training and the test part of it, labels as -1 and +1 unless the target is real."""
     def read(paths: Sequence[Path]) -> DataSet:
@@ -134,8 +131,6 @@ def _nodal(paths: Sequence[Path]) -> DataSet:
     X = read.X if (read.X[:, 0] == 1.0).all() else np.column_stack([np.ones(len(read.y)), read.X])
     return DataSet(X, np.where(read.y > 0, 1.0, -1.0))
 
-
-# -- the sets ---------------------------------------------------------------------------------------------------------
 
 ESL = f"{LIBSVM}, and the page of The Elements of Statistical Learning (zip.train, zip.test)"
 CATALOGUE: dict[str, Published] = {

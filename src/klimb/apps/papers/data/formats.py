@@ -53,8 +53,7 @@ def halves(X: Any, y: Array, seed: int) -> TrainTest:
 
 def opened(path: Path) -> TextIO:
     """A text file, compressed or not."""
-    opener = OPENERS.get(path.suffix.lower(), open)
-    stream: TextIO = opener(path, "rt", encoding="utf-8", errors="replace")
+    stream: TextIO = OPENERS.get(path.suffix.lower(), open)(path, "rt", encoding="utf-8", errors="replace")
     return stream
 
 

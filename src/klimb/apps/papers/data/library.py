@@ -65,8 +65,6 @@ class Library:
             self._facts[name] = {"files": [path.name for path in paths], "sha256": digest.hexdigest()}
         return self._facts[name]
 
-    # -- finding -----------------------------------------------------------------------------------------------------
-
     def _forms(self, name: str) -> tuple[Form, ...]:
         own = CATALOGUE[name].forms if name in CATALOGUE else ()
         plain = (Form((f"{name}.npz",), lambda paths: read_npz(paths[0])),)
