@@ -4,10 +4,9 @@ The others are the papers' own, for comparison.
 """
 
 from klimb.infer.coordinate import CoordinateAscent
-from klimb.infer.literal import FixedPoint, FullNatural, Proximal
+from klimb.infer.literal import FixedPoint, FullNatural, Proximal, TrustRegion
 from klimb.infer.loop import Step
 from klimb.infer.matrixfree.outer import DoubleLoop
 from klimb.infer.natural import Natural
-from klimb.infer.trust_region import TrustRegion
 
 __all__ = ["CoordinateAscent", "DoubleLoop", "FixedPoint", "FullNatural", "Natural", "Proximal", "Step", "TrustRegion"]

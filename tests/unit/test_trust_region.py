@@ -7,11 +7,10 @@ import pytest
 
 import klimb
 from klimb import latents, sites, steps
-from klimb.infer.literal import begin
+from klimb.infer.literal import _at_radius, begin, symmetric_divergence
 from klimb.infer.loop import Move
 from klimb.infer.natural import _natural
 from klimb.infer.problem import Problem
-from klimb.infer.trust_region import _at_radius, symmetric_divergence
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((30, 3))

@@ -51,13 +51,16 @@ class Mixer:
         """(target gamma, a, m, residual of a) of the best combination."""
         v, sd, traces = self._v, np.sqrt(self._v), self._traces
         residuals = np.stack([np.concatenate([sd * t.mean_residual, v * t.gamma_residual]) for t in traces])
-        differences = residuals[:-1] - residuals[-1]
-        gram = differences @ differences.T
-        gram.flat[:: len(gram) + 1] += 1e-14 * np.trace(gram) + 1e-300
-        weights = np.linalg.solve(gram, -(differences @ residuals[-1]))
-        weights = np.append(weights, 1.0 - weights.sum())
-        mix = [
-            sum(c * part for c, part in zip(weights, parts, strict=True))
-            for parts in zip(*((t.gamma, t.a, t.m, t.mean_residual) for t in traces), strict=True)
-        ]
+        weights = anderson_weights(residuals)
+        mix = [sum(c * part for c, part in zip(weights, parts, strict=True))
+               for parts in zip(*((t.gamma, t.a, t.m, t.mean_residual) for t in traces), strict=True)]
         return mix[0], mix[1], mix[2], mix[3]
+
+
+def anderson_weights(residuals: Array) -> Array:
+    """Weights that sum to one and make the combination of the rows of ``residuals`` least."""
+    differences = residuals[:-1] - residuals[-1]
+    gram = differences @ differences.T
+    gram.flat[:: len(gram) + 1] += 1e-14 * np.trace(gram) + 1e-300
+    weights = np.linalg.solve(gram, -(differences @ residuals[-1]))
+    return np.append(weights, 1.0 - weights.sum())

@@ -67,10 +67,9 @@ def _run(problem: Problem, step: Step, tol: float, max_iter: int, callback: Call
             status = stop.value
             break
         state = move.state
-        rows.append(
-            Iteration(len(rows), state.bound, state.stationarity, move.step, move.rule, time.perf_counter() - begin,
-                      problem.n_factor - n_factor, problem.n_oracle - n_oracle, problem.n_products - n_products)
-        )
+        rows.append(Iteration(len(rows), state.bound, state.stationarity, move.step, move.rule,
+                              time.perf_counter() - begin, problem.n_factor - n_factor, problem.n_oracle - n_oracle,
+                              problem.n_products - n_products))
         n_factor, n_oracle, n_products = problem.n_factor, problem.n_oracle, problem.n_products
         if state.stationarity <= tol and state.remaining <= tol:
             status = Status.CONVERGED
@@ -136,7 +135,7 @@ def infer(latent: Latent, site: Site, y: Any, *, step: Step | None = None, tol: 
         far = Problem(latent, rough, y, start)
         state, status, history, _ = run(far, rule, max(ROUGH_SHARE * tol, ROUGH_TOL), max_iter, callback)
         before, start = list(history.iterations), far.posterior(state)
-        callback = _stop if status is Status.STOPPED else callback
+        callback = (lambda row: False) if status is Status.STOPPED else callback
         problem = Problem(latent, site, y, start)
     state, status, history, notes = run(problem, rule, tol, max_iter, callback, before[:-1])
     problem.start = None  # of another fit, with all its matrices
@@ -153,10 +152,6 @@ def _joined(rough: list[Iteration], rows: list[Iteration]) -> History:
         n_oracle=again.n_oracle + last.n_oracle, n_products=again.n_products + last.n_products)
     shift = again.bound - last.bound
     return History([*(replace(row, bound=row.bound + shift) for row in rough[:-1]), *rows[len(rough) - 1 :]])
-
-
-def _stop(row: Iteration) -> bool:
-    return False
 
 
 def _default_step(latent: Latent, site: Site) -> Step:

@@ -5,28 +5,33 @@ Each takes the arguments of `klimb.infer` and returns the same `Result`.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from klimb.errors import InputError
 from klimb.infer.certificate import Certificate, SafeStep, largest_safe_step, variance_certificate
-from klimb.infer.direct import cholesky_gradient_path, direct_gradient_path
 from klimb.infer.ep import ExpectationPropagation
 from klimb.infer.loop import Callback, infer, run
 from klimb.infer.natural import Natural
 from klimb.infer.problem import Problem
-from klimb.infer.result import Result
+from klimb.infer.result import History, Iteration, Result, Status
 from klimb.latents.base import Latent, Posterior, as_latent
-from klimb.sites.base import Site
+from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_optimize
+from klimb.sites.base import Expectation, Site
 from klimb.sites.wrappers import Cavity, Point
 
+Marginals: TypeAlias = Callable[[Array], tuple[Array, Array]]
+Ascent: TypeAlias = Callable[[Array], tuple[float, Array]]
+NOWHERE = 1e300  # stands for a bound that is not finite
 SMOOTHINGS = 9  # widths tried for a density with a kink, each a tenth of the one before
 
-__all__ = [
-    "certificate", "cholesky_gradient", "direct_gradient", "ep", "laplace", "map_estimate", "mean_field", "safe_step",
-]
+__all__ = ["certificate", "cholesky_gradient", "direct_gradient", "ep", "laplace", "map_estimate", "mean_field",
+           "safe_step"]
 
 
 def laplace(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 500,
@@ -43,16 +48,12 @@ def laplace(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: 
     """
     pointlike = Point(site)
     if not site.separable:
-        raise InputError(
-            "Laplace's approximation needs a site with one latent value per datum",
-            f"{type(site).__name__} with {site.n_outputs}, whose curvature couples them",
-            "Use klimb.infer, or klimb.methods.map_estimate for the mode.",
-        )
+        raise InputError("Laplace's approximation needs a site with one latent value per datum",
+                         f"{type(site).__name__} with {site.n_outputs}, whose curvature couples them",
+                         "Use klimb.infer, or klimb.methods.map_estimate for the mode.")
     if not site.smooth:
-        raise InputError(
-            "Laplace's approximation needs a site with a curvature at its mode",
-            f"{type(site).__name__}, which has a kink", "Use klimb.infer or klimb.methods.ep.",
-        )
+        raise InputError("Laplace's approximation needs a site with a curvature at its mode",
+                         f"{type(site).__name__}, which has a kink", "Use klimb.infer or klimb.methods.ep.")
     return infer(latent, pointlike, y, tol=tol, max_iter=max_iter, callback=callback)
 
 
@@ -121,9 +122,35 @@ def cholesky_gradient(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, 
     >>> bool(abs(slow.bound - fast.bound) < 1e-6), slow.n_iter > 2 * fast.n_iter  # the same optimum, by more steps
     (True, True)
     """
+    # Over (u, C), f = mu + Z u, u ~ N(mean, C C') in whitened coordinates Z Z' = K: concave for log-concave sites.
     problem = Problem(latent, site, y)
-    state, status, history = cholesky_gradient_path(problem, tol, max_iter, callback)
-    return Result(problem.posterior(state), state.bound, status, history, (), problem)
+    Z = latent.design()
+    R = Z.shape[1]
+    rows, columns = np.tril_indices(R)
+    diagonal = np.flatnonzero(rows == columns)
+
+    def unpack(theta: Array) -> tuple[Array, Array]:
+        C = np.zeros((R, R))
+        C[rows, columns] = theta[R:]
+        return theta[:R], C
+
+    def marginals(theta: Array) -> tuple[Array, Array]:
+        u, C = unpack(theta)
+        ZC = Z @ C
+        return latent.mean + Z @ u, latent.slack + np.einsum("ij,ij->i", ZC, ZC)
+
+    def bound(theta: Array) -> tuple[float, Array]:
+        u, C = unpack(theta)
+        e = problem.oracle(*marginals(theta))
+        pivots = C[np.arange(R), np.arange(R)]
+        with np.errstate(divide="ignore"):
+            kl = 0.5 * (u @ u + np.sum(C * C) - R) - np.log(np.abs(pivots)).sum()
+        grad_C = (Z.T @ (e.gamma[:, None] * (Z @ C)) + C)[rows, columns]  # minus the gradient
+        grad_C[diagonal] -= 1.0 / pivots
+        return _value(problem, e, kl), -np.concatenate([Z.T @ e.alpha + u, grad_C])
+
+    start = np.concatenate([np.zeros(R), np.eye(R)[rows, columns]])
+    return _climb(problem, bound, marginals, start, tol, max_iter, callback)
 
 
 def direct_gradient(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 5000,
@@ -145,9 +172,30 @@ def direct_gradient(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, ma
     if not site.log_concave:
         raise InputError("direct_gradient needs a site with positive precisions", type(site).__name__,
                          "Use a log-concave site, or klimb.sites.SuperGaussian(site).")
+    # At fixed mean d bound / d gamma = (V o V)(e.gamma - gamma) / 2 at the sites; with V = Z P^-1 Z' that needs no
+    # matrix of their size.
     problem = Problem(latent, site, y)
-    state, status, history = direct_gradient_path(problem, tol, max_iter, callback)
-    return Result(problem.posterior(state), state.bound, status, history, (), problem)
+    Z = latent.design()
+    R = Z.shape[1]
+
+    def covariance(theta: Array) -> tuple[Array, Array]:
+        gamma = np.exp(np.clip(theta[R:], -60.0, 60.0))
+        return gamma, np.asarray(np.linalg.inv(np.eye(R) + Z.T @ (gamma[:, None] * Z)), dtype=np.float64)
+
+    def marginals(theta: Array) -> tuple[Array, Array]:
+        return latent.mean + Z @ theta[:R], latent.slack + np.einsum("ij,ij->i", Z @ covariance(theta)[1], Z)
+
+    def bound(theta: Array) -> tuple[float, Array]:
+        u, (gamma, V) = theta[:R], covariance(theta)
+        ZV = Z @ V
+        spread = np.einsum("ij,ij->i", ZV, Z)
+        e = problem.oracle(latent.mean + Z @ u, latent.slack + spread)
+        kl = 0.5 * (u @ u - float(gamma @ spread) - np.linalg.slogdet(V)[1])
+        slope = 0.5 * np.einsum("ij,ij->i", ZV @ (Z.T @ ((e.gamma - gamma)[:, None] * Z)), ZV)
+        return _value(problem, e, kl), np.concatenate([-(Z.T @ e.alpha) - u, gamma * slope])
+
+    first = np.log(np.maximum(problem.site.start(problem.y)[1], 1e-6))
+    return _climb(problem, bound, marginals, np.concatenate([np.zeros(R), first]), tol, max_iter, callback)
 
 
 def mean_field(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int = 500,
@@ -207,3 +255,40 @@ def safe_step(site: Site, y: Any, variances: tuple[float, float]) -> SafeStep:
     if not 0 < low <= high:
         raise InputError("variances must be a range 0 < low <= high", f"{variances}", "Such as (0.01, 4.0).")
     return largest_safe_step(site, site.validate(y), low, high)
+
+
+def _value(problem: Problem, e: Expectation, kl: float) -> float:
+    return float(e.value.sum()) + problem.constant - kl
+
+
+def _climb(problem: Problem, bound: Ascent, marginals: Marginals, start: Array, tol: float, max_iter: int,
+           callback: Callback | None) -> Result:
+    """L-BFGS from ``start``. The last state has the sites of the optimum: its norm measures what L-BFGS left."""
+    begin, iterations, points = time.perf_counter(), list[Iteration](), list[tuple[float, float, int]]()
+
+    def negative(theta: Array) -> tuple[float, Array]:
+        value, gradient = bound(theta)
+        if not np.isfinite(value):
+            return NOWHERE, np.zeros_like(theta)
+        points.append((value, float(np.abs(gradient).max()), problem.n_oracle))
+        return -value, -gradient
+
+    def record(_: Any) -> None:
+        value, norm, calls = points[-1]
+        before = iterations[-1].n_oracle if iterations else 0
+        row = Iteration(len(iterations), value, norm, 1.0, "l-bfgs", time.perf_counter() - begin, 0, calls - before)
+        iterations.append(row)
+        if callback is not None and callback(row) is False:
+            raise StopIteration
+
+    options = {"maxiter": max_iter, "maxfun": 100 * max_iter + 100, "ftol": 0.0, "gtol": 1e-2 * tol, "maxcor": 30}
+    found = scipy_optimize.minimize(negative, start, jac=True, method="L-BFGS-B", callback=record, options=options)
+    m, v = marginals(found.x)
+    e = problem.oracle(m, v)
+    state = problem.at_sites(e.gamma * m - e.alpha, e.gamma)
+    status = Status.MAX_ITER if found.nit >= max_iter else Status.STALLED
+    if state.stationarity <= tol:
+        status = Status.CONVERGED
+    iterations.append(Iteration(len(iterations), state.bound, state.stationarity, 1.0, "sites",
+                                time.perf_counter() - begin, 1, 2))
+    return Result(problem.posterior(state), state.bound, status, History(iterations), (), problem)

@@ -72,6 +72,17 @@ class Iteration:
 
 
 @final
+class _Column:
+    """A field of all iterations as an array."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, history: History, owner: type) -> Array:
+        return np.array([getattr(row, self._name) for row in history.iterations], dtype=float)
+
+
+@final
 class History:
     """The iterations of a fit; each column is an array: ``history.bound``, ``history.n_factor``, ...
 
@@ -81,6 +92,9 @@ class History:
     (True, 'start', True)
     """
 
+    bound, stationarity, step, seconds = _Column(), _Column(), _Column(), _Column()
+    n_factor, n_oracle, n_products = _Column(), _Column(), _Column()
+
     def __init__(self, iterations: list[Iteration]) -> None:
         self.iterations = tuple(iterations)
 
@@ -89,37 +103,6 @@ class History:
 
     def __getitem__(self, index: int) -> Iteration:
         return self.iterations[index]
-
-    def _column(self, name: str) -> Array:
-        return np.array([getattr(row, name) for row in self.iterations], dtype=float)
-
-    @property
-    def bound(self) -> Array:
-        return self._column("bound")
-
-    @property
-    def stationarity(self) -> Array:
-        return self._column("stationarity")
-
-    @property
-    def step(self) -> Array:
-        return self._column("step")
-
-    @property
-    def seconds(self) -> Array:
-        return self._column("seconds")
-
-    @property
-    def n_factor(self) -> Array:
-        return self._column("n_factor")
-
-    @property
-    def n_oracle(self) -> Array:
-        return self._column("n_oracle")
-
-    @property
-    def n_products(self) -> Array:
-        return self._column("n_products")
 
     @property
     def rule(self) -> tuple[str, ...]:
@@ -192,7 +175,5 @@ class Result:
         return len(self.history) - 1
 
     def __repr__(self) -> str:
-        return (
-            f"Result(bound={self.bound:.6g}, status={self.status.name}, n_iter={self.n_iter}, "
-            f"stationarity={self.history[-1].stationarity:.2g})"
-        )
+        return (f"Result(bound={self.bound:.6g}, status={self.status.name}, n_iter={self.n_iter}, "
+                f"stationarity={self.history[-1].stationarity:.2g})")

@@ -171,20 +171,14 @@ def local_optimum(problem: Problem, prior_m: Array, prior_v: Array, state: State
             value, e = own_bound(trial_m, trial_v)
             better = value > best
             m, v, best = np.where(better, trial_m, m), np.where(better, trial_v, v), np.where(better, value, best)
-            new_m, new_v, size = _local_direction(problem, e, trial_m, trial_v, prior_m, prior_v)
+            ahead = problem.oracle(trial_m, trial_v * (1 + DIFFERENCE) + slack)
+            new_m, new_v, size = newton_step(e, ahead, trial_m, trial_v, prior_m, prior_v, floor=0.05)
             d_m, d_v, left = np.where(better, new_m, d_m), np.where(better, new_v, d_v), np.where(better, size, left)
             step = np.where(better, 1.0, 0.25 * step)
             if not (left * np.minimum(4 * step, 1.0) > LOCAL_TOL).any():
                 break
             trial_m, trial_v = m + step * d_m * np.sqrt(v), v * np.exp(step * d_v)
     return m, v
-
-
-def _local_direction(problem: Problem, e: Expectation, m: Array, v: Array, prior_m: Array,
-                     prior_v: Array) -> tuple[Array, Array, Array]:
-    """The Newton step of every site of a problem, and the size of its gradient."""
-    ahead = problem.oracle(m, v * (1 + DIFFERENCE) + problem.latent.slack)
-    return newton_step(e, ahead, m, v, prior_m, prior_v, floor=0.05)
 
 
 def newton_step(e: Expectation, ahead: Expectation, m: Array, v: Array, prior_m: Array, prior_v: Array, *,

@@ -14,8 +14,8 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.infer.loop import infer
+from klimb.infer.matrixfree.mean import Bound, site_for
 from klimb.infer.matrixfree.outer import DoubleLoop
-from klimb.infer.matrixfree.target import Bound, site_for
 from klimb.latents.costs import Shape
 from klimb.latents.implicit import Implicit
 from klimb.latents.weights import Weights

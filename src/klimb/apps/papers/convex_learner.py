@@ -21,8 +21,7 @@ from klimb.active.pool import Index, as_pool, row_vector, take_rows
 from klimb.active.scores import Candidates, as_score
 from klimb.infer.loop import infer
 from klimb.infer.matrixfree.engine import Engine
-from klimb.infer.matrixfree.mean import best_mean
-from klimb.infer.matrixfree.target import BoundTarget
+from klimb.infer.matrixfree.mean import BoundTarget, best_mean
 from klimb.infer.problem import Problem
 from klimb.numerics.arrays import Array
 
