@@ -106,7 +106,7 @@ ITEMS = (
          "klimb.infer.methods:certificate", f"{CERTIFICATE}::test_matrices_enclose_the_best_covariance", S),
     Item("F9", "gamma in closed form: Poisson, volatility, exponential", "klimb.sites:StochasticVolatility",
          f"{FACTS}::test_gamma_is_minus_twice_the_derivative_in_v", S),
-    Item("F10", "map of the sign of d gamma / dv", "klimb.apps.papers.monotone:sign_map",
+    Item("F10", "map of the sign of d gamma / dv", "klimb.apps.papers.traces:sign_map",
          f"{NUMBERS}::test_s_figure1", S),
     Item("F11", "negative gamma: zero, or a gradient step", "klimb.steps:FixedPoint",
          f"{LOOP}::test_clipping_changes_the_fixed_point_and_says_so", S),

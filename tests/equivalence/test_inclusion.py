@@ -8,8 +8,7 @@ import scipy.sparse as sp
 
 import klimb
 from klimb.active import ActiveLearner, Marginals
-from klimb.active.belief import belief_of
-from klimb.active.lanczos import krylov_belief
+from klimb.active.belief import belief_of, krylov_belief
 from klimb.active.pool import as_pool
 from klimb.latents import Weights
 from klimb.sites import Gaussian, Logistic, SuperGaussian

@@ -19,8 +19,8 @@ from klimb.models.model import Model
 from klimb.models.prior_sites import WithIdentity
 from klimb.rows.distinct import Rows, distinct_rows
 from klimb.rows.scaling import CentredDesign, Scaling
-from klimb.sklearn import GLMClassifier, GLMRegressor, GPClassifier, GPRegressor, SparseLinearRegressor, gp_search
-from klimb.sklearn.gp_search import LEVEL
+from klimb.sklearn import GLMClassifier, GLMRegressor, GPClassifier, GPRegressor, SparseLinearRegressor, gp
+from klimb.sklearn.gp import LEVEL
 from klimb.terms import sparsity
 from klimb.terms.fixed import WIDTH as INTERCEPT
 from klimb.terms.ridge import Ridge
@@ -346,8 +346,8 @@ def test_several_classes(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_many_rows_use_inducing_points(n_classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(6)
-    monkeypatch.setattr(gp_search, "FULL", 100)
-    monkeypatch.setattr(gp_search, "SOME", 60)
+    monkeypatch.setattr(gp, "FULL", 100)
+    monkeypatch.setattr(gp, "SOME", 60)
     X = rng.uniform(-2.0, 2.0, (120, 1))
     code = np.digitize(np.sin(2 * X[:, 0]) + 0.2 * rng.standard_normal(120), [-0.5, 0.5][: n_classes - 1])
     auto, full = GPClassifier().fit(X, code), GPClassifier(inducing=None).fit(X, code)
@@ -361,11 +361,11 @@ def test_many_rows_use_inducing_points(n_classes: int, monkeypatch: pytest.Monke
 
 
 def test_rare_classes_reach_the_first_search(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gp_search, "SOME", 20)
+    monkeypatch.setattr(gp, "SOME", 20)
     y = np.zeros(500)
     y[[250, 450]] = 1.0
     given = matrix_data(np.arange(500.0)[:, None], y, "bernoulli")
-    some = gp_search._some_rows(given.data, given.likelihood)
+    some = gp._some_rows(given.data, given.likelihood)
     assert len(some) == 20
     assert y[some].sum() == 2
     assert np.array_equal(some, np.unique(some))

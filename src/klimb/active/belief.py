@@ -3,30 +3,40 @@
     q(w) = N(mean, V_w)        s_i = x_i'w ~ N(m_i, v_i)        v_i = x_i' V_w x_i
 
 Exact in two forms: by a D x R root of V_w where columns are few, by the N x N factor of the labelled rows where labels
-are few; then a pool of any width costs (rows of the pool) x (labels). `klimb.active.lanczos` has the form that
+are few; then a pool of any width costs (rows of the pool) x (labels). `klimb.active.belief` has the form that
 knows V_w by products alone.
+
+    A = diag(1 / cov) + X' diag(gamma) X ~ Q T Q'        v_i >= |L^-1 Q'x_i|^2, T = L L'        ([N] section 2.3)
+
+k products with the labelled rows and k with the pool give a lower bound of every variance, however many labels there
+are. It is exact where k reaches the number of columns, or of labels beside a prior that is the same for all weights.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import final
 
 import numpy as np
 
 from klimb.active.pool import Index, take_rows, times_each
-from klimb.errors import NotPositiveDefiniteError
+from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.base import Posterior
 from klimb.latents.kernel import DenseFactor, kernel_factor
 from klimb.latents.prior import WeightPrior
 from klimb.latents.weights import Weights
+from klimb.linalg.krylov import lanczos, simplest_preconditioner, solve
 from klimb.linalg.matrix import CsrDesign, DesignMatrix
+from klimb.linalg.normal_matrix import NormalMatrix
+from klimb.linalg.operators import as_operator
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import cholesky, row_blocks, threads_for
+from klimb.numerics.dense import cholesky, row_blocks, threads_for, triangular_inverse
 
 PRECISE = 1e-5  # share of a deviation that inclusions may leave and still be told from rounding
 MOST_KEPT = 2**26  # numbers (512 MB) of products between pool and labelled rows that are kept from query to query
+SOLVED = 1e-11  # residual of the systems
 
 
 class Belief(ABC):
@@ -258,3 +268,53 @@ def belief_of(posterior: Posterior, kept: CrossProducts | None = None, rows: Ind
     if latent.form == "dual":
         return DualBelief(latent, posterior, kept, rows)
     return PrimalBelief(posterior.mean, latent.posterior_root(posterior), upper=latent.prior.root.ndim == 1)
+
+
+@final
+class KrylovBelief(Belief):
+    """V_w = A^-1 by conjugate gradients; variances of a pool from below, by ``k`` Lanczos vectors."""
+
+    exact = False
+
+    def __init__(self, matrix: NormalMatrix, mean: Array, k: int, seed: int = 0) -> None:
+        self.mean, self.matrix, self.k = mean, matrix, min(k, matrix.size)
+        self._preconditioner = simplest_preconditioner(matrix)
+        self._seed = seed
+        self.n_pool_products = 0
+
+    def times(self, vectors: Array) -> Array:
+        return solve(self.matrix, vectors, preconditioner=self._preconditioner, tol=SOLVED).x
+
+    @cached_property
+    def root(self) -> Array:
+        """R = Q L^-T of k columns: R R' <= V_w in the sense of quadratic forms."""
+        rng = np.random.default_rng(self._seed)
+        found = lanczos(self.matrix.times, self.matrix.size, self.k, rng=rng,
+                        start=rng.standard_normal((self.matrix.size, 1)))
+        return np.asarray(found.basis @ triangular_inverse(cholesky(np.asfortranarray(found.T))).T)
+
+    def variances(self, pool: DesignMatrix) -> Array:
+        root = self.root
+        self.n_pool_products += root.shape[1]
+        v = np.empty(pool.shape[0])
+        for rows in row_blocks(pool.shape[0], max(root.shape[1], pool.shape[1])):
+            whole = rows == slice(0, pool.shape[0])
+            part = times_each(pool, root) if whole else take_rows(pool, np.arange(rows.start, rows.stop)) @ root
+            np.einsum("ij,ij->i", part, part, out=v[rows])
+        return v
+
+
+def krylov_belief(posterior: Posterior, rows: Index, k: int, seed: int = 0) -> KrylovBelief:
+    """The belief of a fit to labelled ``rows``, sites of a sparsity prior (one per weight) behind them."""
+    latent = posterior.latent
+    assert isinstance(latent, Weights)
+    if latent.prior.root.ndim == 2 or not latent.prior.root.all():
+        raise InputError('variances="lanczos" needs a positive prior variance per weight', "a matrix or a zero",
+                         'Use variances="exact".')
+    n = len(rows)
+    diagonal = latent.prior.root**-2.0
+    sparsity = posterior.gamma[n:]
+    diagonal[: len(sparsity)] += sparsity
+    design = take_rows(latent.X, np.arange(n))
+    return KrylovBelief(NormalMatrix(diagonal, [(as_operator(design, "X"), posterior.gamma[:n])]), posterior.mean, k,
+                        seed)

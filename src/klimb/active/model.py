@@ -7,8 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.active.belief import Belief, CrossProducts, DualBelief, PriorBelief, belief_of
-from klimb.active.lanczos import krylov_belief
+from klimb.active.belief import Belief, CrossProducts, DualBelief, PriorBelief, belief_of, krylov_belief
 from klimb.active.pool import Index, check_count, labelled_rows, take_rows
 from klimb.errors import InputError
 from klimb.infer.loop import infer

@@ -28,8 +28,7 @@ from klimb.numerics.arrays import Array
 from klimb.priors import Beta, Fixed, PCCorrelation, PositivePrior, Prior, Uniform, as_prior
 from klimb.rows.cells import ResponseSums
 from klimb.sites.base import Site
-from klimb.sites.censored import Censored
-from klimb.sites.wrappers import Offset, Weighted
+from klimb.sites.wrappers import Censored, Offset, Weighted
 from klimb.theta import BoundedParameter, ParameterBlock, PositiveParameter
 
 DIFFERENCE = 1e-5  # in theta, for the derivative of the expected log likelihood

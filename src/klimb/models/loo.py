@@ -21,8 +21,8 @@ from klimb.models.components import Components
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.sites.base import Site
-from klimb.sites.censored import Censored
 from klimb.sites.prediction import class_chances, predictive_cdf
+from klimb.sites.wrappers import Censored
 
 MOST_TERMS = 100_000  # rows times points of theta
 MOST_MOMENTS, MOST_POINTS = 5_000, 12  # the same, and points, for distribution functions, which cost quadrature

@@ -5,7 +5,6 @@ from __future__ import annotations
 from klimb._stored import stored
 from klimb.sites.base import Expectation, Site
 from klimb.sites.binary import CLogLog, Logistic, Probit
-from klimb.sites.censored import Censored
 from klimb.sites.classes import Ordinal, Softmax
 from klimb.sites.counts import Binomial, NegativeBinomial, Poisson
 from klimb.sites.custom import Custom
@@ -15,7 +14,7 @@ from klimb.sites.prediction import Prediction
 from klimb.sites.real import Gaussian, Laplace, StochasticVolatility, StudentT
 from klimb.sites.sparsity import ExponentialPower, Sech2
 from klimb.sites.stack import Stack
-from klimb.sites.wrappers import Cavity, Offset, Point, Weighted
+from klimb.sites.wrappers import Cavity, Censored, Offset, Point, Weighted
 
 # One parametrised test suite, the command line and the table in the documentation run over this registry.
 SITES: dict[str, type[Site]] = {

@@ -248,7 +248,7 @@ class Site(ABC):
 
     def survivor(self, y: Array, m: Array, v: Array) -> Expectation:
         """``oracle`` of log P(Y > y | f)."""
-        from klimb.sites.censored import survivor_by_quadrature
+        from klimb.sites.wrappers import survivor_by_quadrature
 
         return survivor_by_quadrature(self, y, m, v)
 

@@ -18,8 +18,7 @@ except ImportError as error:
                       name="sklearn") from error
 
 from klimb.sklearn.active import ActiveClassifier as ActiveLearner
-from klimb.sklearn.glm import GLMClassifier, GLMRegressor
 from klimb.sklearn.gp import GPClassifier, GPRegressor
-from klimb.sklearn.linear import SparseLinearRegressor
+from klimb.sklearn.linear import GLMClassifier, GLMRegressor, SparseLinearRegressor
 
 __all__ = ["ActiveLearner", "GLMClassifier", "GLMRegressor", "GPClassifier", "GPRegressor", "SparseLinearRegressor"]

@@ -18,9 +18,8 @@ from klimb.models.files import write_container
 from klimb.models.fit import Fit
 from klimb.models.linear import LinearModel
 from klimb.numerics.arrays import Array
-from klimb.sklearn.glm import GLMClassifier, GLMRegressor
 from klimb.sklearn.gp import GPClassifier, GPRegressor
-from klimb.sklearn.linear import SparseLinearRegressor
+from klimb.sklearn.linear import GLMClassifier, GLMRegressor, SparseLinearRegressor
 
 CLASSES: dict[str, Any] = {
     one.__name__: one for one in (GLMClassifier, GLMRegressor, GPClassifier, GPRegressor, SparseLinearRegressor)

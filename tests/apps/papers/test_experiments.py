@@ -15,9 +15,8 @@ import pytest
 
 from klimb.apps.papers import EXPERIMENTS, run
 from klimb.apps.papers.experiment import Experiment, Job, PaperTable
-from klimb.apps.papers.record import SCHEMA, Record, plain
 from klimb.apps.papers.registry import canonical
-from klimb.apps.papers.runner import shown
+from klimb.apps.papers.runner import SCHEMA, Record, plain, shown
 from klimb.errors import InputError
 
 

@@ -23,9 +23,7 @@ from klimb.apps.papers import (
     active_learning,
     boosting,
     consensus,
-    heatmaps,
     logistic,
-    monotone,
     processes,
     products,
     traces,
@@ -320,7 +318,7 @@ def test_a_figure1(library: Library) -> None:
     other = copy.deepcopy(results)  # as if EP had chosen another cell, and Laplace's least loss were elsewhere
     other["ep/0"]["bound"][1], other["laplace/14"]["loss"][0] = 1e3, 0.011
     shown = job(library, "A-figure1", "probabilities", other)
-    row = heatmaps.tables({**other, "probabilities": shown})[0].rows[0]
+    row = processes.map_tables({**other, "probabilities": shown})[0].rows[0]
     at = other["ep/0"]["log_l"], other["ep/0"]["log_sigma"][1]
     assert (float(row[4]), float(row[6])) == pytest.approx((0.011, laplace_loss(half, *at)[1]), abs=1e-3)
 
@@ -412,15 +410,15 @@ def test_s_figure1(library: Library) -> None:
     curve = [average(lambda f: expit(f) * expit(-f), m, v * (1 + h)) for h in (1e-3, -1e-3)]
     assert found["growing"] == int((curve[0] > curve[1]).sum())
     assert found["falling"] == int((curve[0] < curve[1]).sum())
-    row = monotone.tables({"GLM": found, "GP": found})[0].rows[0]
+    row = traces.sign_tables({"GLM": found, "GP": found})[0].rows[0]
     assert row[2:4] == (f"{found['growing'] / 40:.1%}", f"{found['falling'] / 40:.1%}")
     this = traces.setting(library, traces.TracePanel("german", "logistic", 0.1), 40)
     X, y = this.latent.design() / np.sqrt(0.1), this.y
     e = this.site.expect(y, np.zeros(40), (X**2).sum(axis=1))
     w = -np.linalg.solve(10 * np.eye(X.shape[1]) + X.T @ (e.gamma[:, None] * X), X.T @ e.alpha)
     np.testing.assert_allclose(m, y * (X @ w), atol=1e-4)
-    assert (monotone.sign_map(sites.Poisson(), 1.0, 6.0, 12.0) == 1).all()  # condition 2a
-    signs = monotone.sign_map(sites.Logistic(), 1.0, 10.0, 30.0)
+    assert (traces.sign_map(sites.Poisson(), 1.0, 6.0, 12.0) == 1).all()  # condition 2a
+    signs = traces.sign_map(sites.Logistic(), 1.0, 10.0, 30.0)
     at, v = np.linspace(-10.0, 10.0, 200), 30.0 * 40 / 200
     rise = average(lambda f: expit(f) * expit(-f), at, np.full(200, 1.01 * v)) - average(
         lambda f: expit(f) * expit(-f), at, np.full(200, 0.99 * v))

@@ -1,8 +1,7 @@
 """The tables and figures of the papers klimb stands on, one command each: ``klimb reproduce``."""
 
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.record import Record
 from klimb.apps.papers.registry import EXPERIMENTS
-from klimb.apps.papers.runner import run
+from klimb.apps.papers.runner import Record, run
 
 __all__ = ["EXPERIMENTS", "Library", "Record", "run"]

@@ -14,8 +14,8 @@ import numpy as np
 
 from klimb import latents, sites, steps
 from klimb.active.batch import best_candidate
+from klimb.active.belief import KrylovBelief
 from klimb.active.inclusion import include
-from klimb.active.lanczos import KrylovBelief
 from klimb.active.marginals import Pending
 from klimb.active.pool import Index, as_pool, row_vector, take_rows
 from klimb.active.scores import Candidates, as_score
