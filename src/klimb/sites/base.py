@@ -14,17 +14,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, final
+from typing import Any, ClassVar, Literal, Self, TypeAlias, final
 
 import numpy as np
 from numpy.polynomial.polynomial import polyval
 
 from klimb.errors import InputError
+from klimb.numerics.adaptive import Rows as Index
+from klimb.numerics.adaptive import gaussian_average
 from klimb.numerics.arrays import Array, ArrayLike, as_float, refuse
-
-if TYPE_CHECKING:
-    from klimb.numerics.tilted import Tilted
-    from klimb.sites.prediction import Prediction
+from klimb.numerics.tilted import Tilted
+from klimb.sites import prediction
+from klimb.sites.prediction import Prediction
 
 _NEAR = 0.02  # relative difference of gamma and bend below which they are taken from an expansion around the centre
 _NODES = 12  # of that expansion
@@ -207,16 +208,12 @@ class Site(ABC):
 
     def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
         """What the site says of a new y where f ~ N(m, v)."""
-        from klimb.sites.prediction import predict  # prediction is built on this module
-
-        return predict(self, m, v)
+        return prediction.predict(self, m, v)
 
     # -- what predictions ask; a site overrides what it knows better. Arguments are clean, as in ``oracle``.
     def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
         """log int p(y|f)^power N(f; m, v) df, without ``power * constant(y)``, and its derivatives in m."""
-        from klimb.sites.prediction import tilted_by_quadrature
-
-        return tilted_by_quadrature(self, y, m, v, power)
+        return prediction.tilted_by_quadrature(self, y, m, v, power)
 
     def peak(self, y: Array) -> tuple[Array, Array]:
         """Where log p(y|f) is largest in f, and the width of that peak; asked of sites that are not log-concave."""
@@ -224,9 +221,7 @@ class Site(ABC):
 
     def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
         """log int p(y|f) N(f; m, v) df, constants included, with relative accuracy also where it is nearly 0."""
-        from klimb.sites.prediction import log_predictive_by_quadrature
-
-        return log_predictive_by_quadrature(self, y, m, v)
+        return prediction.log_predictive_by_quadrature(self, y, m, v)
 
     def conditional_moments(self, f: Array) -> tuple[Array, Array]:
         """Mean and variance of y given f."""
@@ -234,9 +229,7 @@ class Site(ABC):
 
     def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
         """Mean and variance of y where f ~ N(m, v)."""
-        from klimb.sites.prediction import moments_by_quadrature
-
-        return moments_by_quadrature(self, m, v)
+        return prediction.moments_by_quadrature(self, m, v)
 
     def cdf(self, y: Array, f: Array) -> Array:
         """P(Y <= y | f); ``f`` may be (..., n) for n data."""
@@ -248,15 +241,16 @@ class Site(ABC):
 
     def survivor(self, y: Array, m: Array, v: Array) -> Expectation:
         """``oracle`` of log P(Y > y | f)."""
-        from klimb.sites.wrappers import survivor_by_quadrature
+        def functions(rows: Index, f: Array) -> Array:
+            e = self.rows(rows).survivor_point(y[rows], f)
+            return np.stack([e.value, e.alpha, e.gamma])
 
-        return survivor_by_quadrature(self, y, m, v)
+        with np.errstate(all="ignore"):
+            return Expectation(*gaussian_average(functions, m, v, 3))
 
     def response_quantile(self, p: float, m: Array, v: Array) -> Array:
         """The p-quantile of y where f ~ N(m, v)."""
-        from klimb.sites.prediction import quantile_by_search
-
-        return quantile_by_search(self, p, m, v)
+        return prediction.quantile_by_search(self, p, m, v)
 
     def _lacks(self, hook: str, why: str) -> InputError:
         return InputError(f"this prediction needs a site that defines {hook}", f"{type(self).__name__}, which {why}",
@@ -269,9 +263,7 @@ class Site(ABC):
 
     def class_probabilities(self, m: Array, v: Array) -> Array:
         """P(y = label) where f ~ N(m, v), n x K in the order of ``labels()``."""
-        from klimb.sites.prediction import probabilities_by_quadrature
-
-        return probabilities_by_quadrature(self, m, v)
+        return prediction.probabilities_by_quadrature(self, m, v)
 
 
 def set_parameter(site: Site, name: str, ok: Callable[[Array], Any], expected: str, advice: str) -> None:

@@ -10,7 +10,6 @@ x = s^2, and klimb's gamma is 1 / variance. With g convex and falling,
 The paper finds both minima by Newton's method, one inside the other. The outer one need not be searched for: the dual
 of the dual is g again, and its minimiser is -1 / (2 g'), so that h* costs one evaluation of g. The inner one inverts
 g': `height` does so in closed form where the site has one and by a bracketed Newton method on logarithms otherwise.
-`penalty_by_minimisation` is the paper's own way to h*, for checks.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from scipy.special import expit
@@ -19,7 +19,9 @@ from klimb.numerics.adaptive import Rows, bounded_average, gaussian_average
 from klimb.numerics.arrays import Array, ArrayLike, as_float, pieces, refuse
 from klimb.numerics.search import monotone_root, smallest_integer
 from klimb.numerics.tilted import LogFactor, Tilted, tilted
-from klimb.sites.base import Site
+
+if TYPE_CHECKING:
+    from klimb.sites.base import Site
 
 
 @final

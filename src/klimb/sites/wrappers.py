@@ -14,7 +14,6 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.numerics.adaptive import Rows as Index
-from klimb.numerics.adaptive import gaussian_average
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import EvenPart, Expectation, Rows, Site, set_parameter
@@ -370,14 +369,3 @@ class Censored(Wrapper):
                 e = ask(self.site.rows(rows), rows)
                 out[..., rows] = e.value, e.alpha, e.gamma
         return Expectation(*out)
-
-
-def survivor_by_quadrature(site: Site, y: Array, m: Array, v: Array) -> Expectation:
-    """The default of ``Site.survivor``: the average of ``survivor_point``."""
-
-    def functions(rows: Index, f: Array) -> Array:
-        e = site.rows(rows).survivor_point(y[rows], f)
-        return np.stack([e.value, e.alpha, e.gamma])
-
-    with np.errstate(all="ignore"):
-        return Expectation(*gaussian_average(functions, m, v, 3))
