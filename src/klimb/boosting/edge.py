@@ -22,7 +22,7 @@ from typing import final
 import numpy as np
 
 from klimb.boosting.gaussians import BoostStep, Gaussians, gaps, log_mixture, moments, nodes, one_gaussian
-from klimb.boosting.refine import EvaluatedMixture
+from klimb.boosting.refine import EvaluatedMixture, unpacked
 from klimb.boosting.target import Target, show
 from klimb.boosting.transforms import Above, Below, Interval, Real, Transform, TransformedBlocks
 from klimb.errors import InputError
@@ -216,22 +216,9 @@ def _fitted(cut: Cut) -> tuple[Array, Gaussians]:
     diagonal = rows == columns
     inner = cut.inner
 
-    def unpacked(x: Array) -> tuple[Array, Array, Array]:
-        weights = np.exp(x[:K] - x[:K].max())
-        rest = x[K:].reshape(K, -1)
-        entries = rest[:, D:].copy()
-        entries[:, diagonal] = np.exp(entries[:, diagonal])
-        T = np.zeros((K, D, D))
-        T[:, rows, columns] = entries
-        return weights / weights.sum(), rest[:, :D], T
-
-    def parts_of(a: Array, T: Array) -> Gaussians:
-        old = cut.parts
-        return Gaussians(old.means + np.einsum("kde,ke->kd", old.roots, a), np.matmul(old.roots, T))
-
     def objective(x: Array) -> tuple[float, Array]:
-        weights, a, T = unpacked(x)
-        parts = parts_of(a, T)
+        weights, a, T = unpacked(x, K, D, D)
+        parts = cut.parts.moved(a, T)
         white = parts.whitened(cut.X)
         terms = parts.log_peaks[:, None] - 0.5 * np.einsum("knd,knd->kn", white, white)
         log_q = log_mixture(weights, terms)
@@ -266,9 +253,9 @@ def _fitted(cut: Cut) -> tuple[Array, Gaussians]:
     start[:K] = np.log(np.maximum(cut.weights, 1e-12))
     box = [(None, None)] * K + ([(-3.0, 3.0)] * D + [(-1.2, 1.2) if d else (-3.0, 3.0) for d in diagonal]) * K
     found = scipy_optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=box, options={"maxiter": 60})
-    weights, a, T = unpacked(found.x)
+    weights, a, T = unpacked(found.x, K, D, D)
     keep = weights > 1e-4
-    return weights[keep] / weights[keep].sum(), parts_of(a, T).take(np.flatnonzero(keep))
+    return weights[keep] / weights[keep].sum(), cut.parts.moved(a, T).take(np.flatnonzero(keep))
 
 
 def _with_excess(cut: Cut) -> tuple[Array, Gaussians]:

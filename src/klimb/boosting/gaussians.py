@@ -73,6 +73,10 @@ class Gaussians:
     def joined(self, other: Gaussians) -> Gaussians:
         return Gaussians(np.concatenate([self.means, other.means]), np.concatenate([self.roots, other.roots]))
 
+    def moved(self, a: Array, T: Array) -> Gaussians:
+        """Means moved by roots[k] a[k], roots turned and stretched to roots[k] T[k]."""
+        return Gaussians(self.means + np.einsum("kde,ke->kd", self.roots, a), np.matmul(self.roots, T))
+
     def replaced(self, index: Any, other: Gaussians) -> Gaussians:
         means, roots = self.means.copy(), self.roots.copy()
         means[index], roots[index] = other.means, other.roots

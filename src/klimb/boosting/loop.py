@@ -47,25 +47,17 @@ class BoundCheck:
     def evaluate(self, fit: EvaluatedMixture) -> EvaluatedMixture:
         """``fit`` at the check's nodes; components that have not moved are not evaluated again."""
         K, S = len(fit.parts), len(self.nodes)
-        values = np.empty((K, S))
-        fresh = []
-        for k in range(K):
-            known = self._known(fit.parts, k)
-            if known is None:
-                fresh.append(k)
-            else:
-                values[k] = known
-        if fresh:
+        values, fresh = np.empty((K, S)), np.ones(K, dtype=bool)
+        if self.parts is not None:
+            same = ((self.parts.means[:, None] == fit.parts.means).all(axis=2)
+                    & (self.parts.roots[:, None] == fit.parts.roots).all(axis=(2, 3)))  # those of before, those of now
+            fresh = ~same.any(axis=0)
+            values[~fresh] = self.values[same.argmax(axis=0)[~fresh]]
+        if fresh.any():
             X = fit.parts.take(fresh).at(self.nodes).reshape(-1, fit.parts.dim)
-            values[fresh] = self.target.values(X).reshape(len(fresh), S)
+            values[fresh] = self.target.values(X).reshape(-1, S)
         self.parts, self.values = fit.parts, values
         return EvaluatedMixture(fit.weights, fit.parts, values, np.zeros((K, S, 0)), self.nodes, fit.rho)
-
-    def _known(self, parts: Gaussians, k: int) -> Array | None:
-        if self.parts is None:
-            return None
-        same = (self.parts.means == parts.means[k]).all(axis=1) & (self.parts.roots == parts.roots[k]).all(axis=(1, 2))
-        return np.asarray(self.values[int(np.argmax(same))]) if same.any() else None
 
 
 @final
@@ -196,8 +188,11 @@ def first_gaussian(target: Target, starts: Array, root: Array, tol: float, seed:
 
 def inside(target: Target, mean: Array, cov: Array, Z: Array) -> EvaluatedMixture:
     """N(mean, cov), shrunk until every node has a finite value (or nearly to a point)."""
-    root = np.linalg.cholesky(cov + 1e-14 * np.trace(cov) / len(cov) * np.eye(len(cov)))
-    for _ in range(12):
+    return _shrunk(target, mean, np.linalg.cholesky(cov + 1e-14 * np.trace(cov) / len(cov) * np.eye(len(cov))), Z, 12)
+
+
+def _shrunk(target: Target, mean: Array, root: Array, Z: Array, tries: int) -> EvaluatedMixture:
+    for _ in range(tries):
         fit = evaluated(target, np.ones(1), one_gaussian(mean, root), Z)
         if np.isfinite(fit.values).all():
             break
@@ -284,15 +279,10 @@ def low_rank_gaussian(target: Target, starts: Array, root: Array, tol: float, se
     Z = nodes(2 * D + 20, D, seed)
     found = climb(target, starts, root, iterations=200)
     best = int(np.argmax(np.where(np.isfinite(found.values), found.values, -np.inf)))
-    mean, deviations = found.points[best], np.sqrt(np.diag(found.inverses[best]))
-    fit = evaluated(target, np.ones(1), one_gaussian(mean, np.diag(deviations)), Z)
-    for _ in range(6):
-        if np.isfinite(fit.values).all():
-            break
-        deviations = 0.5 * deviations
-        fit = evaluated(target, np.ones(1), one_gaussian(mean, np.diag(deviations)), Z)
+    mean = found.points[best]
+    fit = _shrunk(target, mean, np.diag(np.sqrt(np.diag(found.inverses[best]))), Z, 7)
     # Conditional scales from Stein's identity, coordinate by coordinate.
-    deviations = deviations / np.sqrt(np.clip(-(fit.slopes[0] * Z).mean(axis=0), 0.01, 100.0))
+    deviations = np.diag(fit.parts.roots[0]) / np.sqrt(np.clip(-(fit.slopes[0] * Z).mean(axis=0), 0.01, 100.0))
     scaled = evaluated(target, np.ones(1), one_gaussian(mean, np.diag(deviations)), Z)
     fit = scaled if scaled.bound > fit.bound else fit
     for _ in range(TURNS):

@@ -203,7 +203,7 @@ class ProximalObjective:
 
     def correction(self, x: Array, moved: Index) -> float:
         """What the score adds to the bound gained on the way to ``x``, if only the components ``moved`` go there."""
-        weights, a, T = self.unpacked(x)
+        weights, a, T = unpacked(x, self.K, self.D, self.free)
         stay = ~np.isin(np.arange(self.K), moved)
         a, T = a.copy(), T.copy()
         a[stay], T[stay] = 0.0, np.eye(self.D)
@@ -223,23 +223,6 @@ class ProximalObjective:
         scales = [(-large, large) if diagonal else (-far, far) for diagonal in self.on_diagonal]
         return [(None, None)] * self.K + (moves + scales) * self.K
 
-    def unpacked(self, x: Array) -> tuple[Array, Array, Array]:
-        """Weights, moves a (M x D) and factors T (M x D x D)."""
-        weights = np.exp(x[: self.K] - x[: self.K].max())
-        weights /= weights.sum()
-        rest = x[self.K :].reshape(self.K, -1)
-        T = np.tile(np.eye(self.D), (self.K, 1, 1))
-        a = np.zeros((self.K, self.D))
-        a[:, : self.free] = rest[:, : self.free]
-        entries = rest[:, self.free :].copy()
-        entries[:, self.on_diagonal] = np.exp(np.clip(entries[:, self.on_diagonal], -20.0, 20.0))
-        T[:, self.rows, self.columns] = entries
-        return weights, a, T
-
-    def parts(self, a: Array, T: Array) -> Gaussians:
-        old = self.fit.parts
-        return Gaussians(old.means + np.einsum("kde,ke->kd", old.roots, a), np.matmul(old.roots, T))
-
     def values(self, a: Array, T: Array) -> tuple[Array, Array]:
         """The modelled log p at the moved nodes, and its slope in y."""
         y = a[:, None] + np.matmul(self.nodes, (T - np.eye(self.D)).transpose(0, 2, 1))
@@ -247,8 +230,8 @@ class ProximalObjective:
         return self.fit.values + np.einsum("ksd,ksd->ks", self.slopes + 0.5 * Hy, y), self.slopes + Hy
 
     def mixture(self, x: Array) -> EvaluatedMixture:
-        weights, a, T = self.unpacked(x)
-        return replace(self.fit, weights=weights, parts=self.parts(a, T), values=self.values(a, T)[0])
+        weights, a, T = unpacked(x, self.K, self.D, self.free)
+        return replace(self.fit, weights=weights, parts=self.fit.parts.moved(a, T), values=self.values(a, T)[0])
 
     def objective(self, x: Array) -> tuple[float, Array]:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -256,8 +239,8 @@ class ProximalObjective:
             return value, gradient
 
     def _objective(self, x: Array) -> tuple[float, Array, Natural]:
-        weights, a, T = self.unpacked(x)
-        parts = self.parts(a, T)
+        weights, a, T = unpacked(x, self.K, self.D, self.free)
+        parts = self.fit.parts.moved(a, T)
         K, S, D = self.K, len(self.nodes), self.D
         X = parts.at(self.nodes).reshape(K * S, D)
         white = parts.whitened(X)
@@ -310,6 +293,20 @@ class ProximalObjective:
         entries[:, self.on_diagonal] = entries[:, self.on_diagonal] * diagonal - move[:, None]
         logits = weights * (d_w - float(weights @ d_w))
         return value, np.concatenate([logits, np.concatenate([d_a[:, : self.free], entries], axis=1).ravel()]), score
+
+
+def unpacked(x: Array, K: int, D: int, free: int) -> tuple[Array, Array, Array]:
+    """Weights, moves a (K x D) and lower triangular factors T (K x D x D), along the first ``free`` axes of each.
+
+    ``x`` holds the logits of the weights, then for each component its moves and the entries of T, the diagonal in logs.
+    """
+    weights, rest = np.exp(x[:K] - x[:K].max()), x[K:].reshape(K, -1)
+    rows, columns = np.tril_indices(free)
+    a, T, entries = np.zeros((K, D)), np.tile(np.eye(D), (K, 1, 1)), rest[:, free:].copy()
+    a[:, :free] = rest[:, :free]
+    entries[:, rows == columns] = np.exp(np.clip(entries[:, rows == columns], -20.0, 20.0))
+    T[:, rows, columns] = entries
+    return weights / weights.sum(), a, T
 
 
 def average_hessians(slopes: Array, nodes: Array) -> Array:
