@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
 
+import klimb
 from klimb.cli import IN_DOUBT, MISFIT, shell
+from klimb.cli.tables.read import ReadOptions, read_table
 from klimb.errors import InputError, no_column
 
 FEW_COLUMNS = 40  # of a table that is read as a whole
@@ -76,16 +79,12 @@ def fit_table(formula: str, data: str, *, family: str, link: str | None, priors:
     objects = objects_of({"graphs": graphs, "matrices": matrices, "meshes": meshes}, options)
     given, rounding = prior_texts(priors), digits_of(digits)
     table = data if _past_memory(data, options) else _columns(formula, data, weights, options)
-    import klimb
-
     return klimb.fit(formula, table, family=family, link=link, priors=given, weights=weights, cells=cells,
                      round=rounding, missing=on_missing, hyper=hyper, interval=level, progress=False if quiet else None,
                      **objects)
 
 
 def _columns(formula: str, data: str, weights: str | None, options: Any) -> Any:
-    from klimb.cli.tables.read import read_table
-
     try:
         return read_table(data, columns_of(formula, weights, few=0 if data == "-" else FEW_COLUMNS), options).columns
     except InputError:  # of a column that may not be needed
@@ -96,8 +95,6 @@ def _columns(formula: str, data: str, weights: str | None, options: Any) -> Any:
 
 def _past_memory(data: str, options: Any) -> bool:
     """Whether the rows are left where they are: several files, or one large Parquet file."""
-    from klimb.cli.tables.read import ReadOptions
-
     path = Path(data)
     many = path.is_dir() or (not path.exists() and any(mark in data for mark in "*?["))
     if many and replace(options, format=None) != ReadOptions():
@@ -123,8 +120,6 @@ def again(formula: str, data: str, output: str | None, *, family: str, link: str
           matrices: tuple[str, ...] = (), meshes: tuple[str, ...] = (), cells: bool | None = None,
           digits: tuple[str, ...] = (), **_: Any) -> str:
     """The command that makes the fit again, ready to be pasted into a shell."""
-    from shlex import quote
-
     from klimb.cli.objects import repeated
 
     parts = ["klimb", "fit", quote(formula), quote(data), "--family", quote(family)]
@@ -196,7 +191,6 @@ def columns_of(formula: str, *others: str | None, few: int = 0) -> Callable[[tup
 
 def fit_json(fit: Any) -> dict[str, Any]:
     """The schema ``klimb.fit/1`` of docs/command-line.md: numbers in full precision, null where there is none."""
-    import klimb
     from klimb.models.reporting import family_words
     from klimb.report.records import to_json
 
@@ -248,8 +242,6 @@ def calibrate_command(formula: str, data: str, n: int, seed: int, workers: int, 
       klimb calibrate "passed ~ hours + (1 | school)" pupils.csv --family bernoulli
       klimb calibrate "count ~ day" traps.csv --family poisson -n 500 --json
     """
-    import klimb
-
     fit = fit_table(formula, data, level=0.9, quiet=quiet, **how)
     found = klimb.calibrate(fit, n=n, seed=seed, workers=workers)
     if as_json:

@@ -6,12 +6,16 @@ import contextlib
 import os
 import sys
 import threading
+import webbrowser
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
+from klimb.apps.label.journal import COLUMNS, Journal, Settings, agree, csv_text, read, same_data, standing
 from klimb.cli.shell import check_targets, file_options, quiet_option, read_options, say, write_text
+from klimb.cli.tables.read import read_table
 from klimb.errors import InputError, listed, no_column
 
 RESERVED = "suh"  # keys of the page itself: skip, undo, hide
@@ -83,7 +87,6 @@ def beside(data: str, ending: str) -> Path:
 def serve(stack: contextlib.ExitStack, data: str, journal_path: Path, out: str, port: int, browser: bool, quiet: bool,
           *, blind: bool, **how: Any) -> None:
     """Read, open, serve until somebody stops it, and write the table."""
-    from klimb.apps.label.journal import Journal
     from klimb.apps.label.server import LabelServer
     from klimb.apps.label.session import Session
 
@@ -117,8 +120,6 @@ def has_screen() -> bool:
 
 def open_browser(url: str) -> None:
     """Ask the system for a browser, without waiting for it."""
-    import webbrowser
-
     threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
 
@@ -127,10 +128,7 @@ def begin(journal: Any, data: str, quiet: bool, *, labels: tuple[str, ...] | Non
           score: str | None, batch: int | None, check: int | None, seed: int | None, keys: tuple[str, ...] | None,
           **how_to_read: Any) -> tuple[Any, Any, str]:
     """Items, settings and keys; the settings are those of the journal, if there is one. It is begun last of all."""
-    from datetime import UTC, datetime
-
     from klimb.apps.label.items import items_of
-    from klimb.apps.label.journal import Settings, agree, same_data, standing
 
     if positive is not None:
         if labels is not None:
@@ -161,8 +159,6 @@ def begin(journal: Any, data: str, quiet: bool, *, labels: tuple[str, ...] | Non
 def read_columns(data: str, text: tuple[str, ...], columns: tuple[str, ...], show: tuple[str, ...],
                  id_column: str | None, **how_to_read: Any) -> dict[str, Any]:
     """The columns that are needed, and no others."""
-    from klimb.cli.tables.read import read_table
-
     wanted = [*text, *columns, *show, *([] if id_column is None else [id_column])]
 
     def choose(header: tuple[str, ...]) -> list[str]:
@@ -201,8 +197,6 @@ def progress(quiet: bool) -> Any:
 
 def write_export(journal: Path, out: str, quiet: bool) -> int:
     """The labels of a journal as a table."""
-    from klimb.apps.label.journal import read, standing
-
     if not journal.is_file():
         raise InputError("a journal to export", f"no file {journal}", "Label something first, or name it: --journal.")
     check_out(out, str(journal))
@@ -219,16 +213,12 @@ def finish(session: Any, out: str, quiet: bool) -> None:
 
 def write_labels(labels: list[Any], out: str, quiet: bool) -> None:
     """Labels as a table."""
-    from klimb.apps.label.journal import csv_text
-
     write_text(csv_text(labels), out)
     say(f"{len(labels):,} labels: {out}", quiet or out == "-")
 
 
 def check_out(out: str, source: str) -> None:
     """Before the work: can the table be written, and does it overwrite nothing but an earlier one?"""
-    from klimb.apps.label.journal import COLUMNS
-
     check_targets(out, sources=(source,))
     if out != "-" and Path(out).is_file():
         with open(out, "rb") as stream:  # which may be anything

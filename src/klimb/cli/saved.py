@@ -14,8 +14,11 @@ from typing import IO, Any, TypeAlias
 
 import click
 
+import klimb
+from klimb._files import whole_file
 from klimb.cli import shell
 from klimb.cli.fit import exit_code
+from klimb.cli.tables.read import stream_table
 from klimb.errors import InputError, no_column
 
 Piece: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
@@ -94,8 +97,6 @@ def kinds_of(fit: Any) -> dict[str, Any]:
 def predicted(fit: Any, data: str, options: Any, kind: str, level: float | None, keep: tuple[str, ...],
               keep_all: bool) -> Iterator[Piece]:
     """The kept columns and the predictions, piece by piece."""
-    from klimb.cli.tables.read import stream_table
-
     needed = {*fit.encoder.predictors, *(fit.encoder.response.columns if "trials" in fit.observed.aux else ())}
 
     def choose(header: tuple[str, ...]) -> list[str]:
@@ -117,8 +118,6 @@ def predicted(fit: Any, data: str, options: Any, kind: str, level: float | None,
 
 def write_lines(pieces: Iterator[Piece], output: str | None, as_json: bool) -> int:
     """CSV with a heading, or a JSON object per row; the number of rows."""
-    from klimb._files import whole_file
-
     rows = 0
     place: Any = whole_file(output) if output else nullcontext(_standard_output())
     with place as stream:
@@ -159,8 +158,6 @@ def _plain(values: Any, whole: bool = False) -> list[Any]:
 def write_arrays(pieces: Iterator[Piece], output: str, suffix: str) -> int:
     """All rows in one file of arrays."""
     import numpy as np
-
-    from klimb._files import whole_file
 
     parts = [{**kept, **columns} for kept, columns in pieces]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
@@ -208,8 +205,6 @@ def compare_command(models: tuple[str, ...], as_json: bool) -> int:
       klimb compare plain.klimb mixed.klimb
       klimb compare *.klimb --json | jq '.models[0].name'
     """
-    import klimb
-
     if len(models) < 2:
         raise click.UsageError("compare needs at least two files")
     names = unique_names(models)

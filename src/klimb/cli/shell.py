@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -12,6 +13,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from klimb._files import whole_file
+from klimb.cli.tables.read import MISSING, ReadOptions
+from klimb.errors import InputError
 
 # Advice is written for Python; at the shell the same is said by options.
 SPOKEN = ((re.compile(r'family="([^"]+)"'), r"--family \1"), (re.compile(r'link="([^"]+)"'), r"--link \1"),
@@ -60,8 +65,6 @@ def emit(text: str) -> None:
 
 def write_text(text: str, path: str) -> None:
     """A result to a file, whole or not at all; - is standard output."""
-    from klimb._files import whole_file
-
     if path == "-":
         emit(text.rstrip("\n"))
         return
@@ -71,8 +74,6 @@ def write_text(text: str, path: str) -> None:
 
 def emit_json(facts: Any) -> None:
     """The same for a result as JSON."""
-    import json
-
     emit(json.dumps(facts, ensure_ascii=False, allow_nan=False))
 
 
@@ -84,8 +85,6 @@ def hush() -> None:
 
 def check_targets(*targets: str | None, sources: tuple[str, ...] = ()) -> None:
     """Before long work: can these files be written, and is none of them one that is read?"""
-    from klimb.errors import InputError
-
     for target in targets:
         if target is None or target == "-":
             continue
@@ -172,8 +171,6 @@ def modelling(function: F) -> F:
 def read_options(*, file_format: str | None, delimiter: str | None, decimal: str, missing_words: tuple[str, ...],
                  text_columns: tuple[str, ...], encoding: str) -> Any:
     """What the reader takes, from the values of `reading`."""
-    from klimb.cli.tables.read import MISSING, ReadOptions
-
     mark = {"\\t": "\t", "tab": "\t", "space": " "}.get(delimiter, delimiter) if delimiter else None
     if mark is not None and len(mark) != 1:
         raise click.BadParameter(f"{delimiter!r} is not one character", param_hint="--delimiter")

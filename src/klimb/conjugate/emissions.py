@@ -254,6 +254,8 @@ def mixture(gate: Variable, component: Variable, *, scale: Variable | None = Non
     >>> print(result[rate].mean.round(1), result[kind].mean.argmax(axis=1))
     [0.8 9.7] [0 0 0 0 0 1 1 1]
     """
+    from klimb.conjugate.loop import prior_state
+
     kind = EMISSIONS.get(component.family)
     if kind is None:
         known = ", ".join(family.__name__ for family in EMISSIONS)
@@ -266,7 +268,7 @@ def mixture(gate: Variable, component: Variable, *, scale: Variable | None = Non
         raise InputError("scale must be a gamma variable, for normal components", f"{scale!r} with {component!r}",
                          "gamma(df / 2, df / 2, plates=(N,)) makes the components Student-t.")
     emission = kind(component)
-    classes = gate.conditional.natural(_prior_state(gate))[-1].shape[-1]
+    classes = gate.conditional.natural(prior_state(gate.conditional.variables))[-1].shape[-1]
     if classes != emission.n_classes:
         raise InputError(f"{gate.name} and {component.name} must have the same number of classes",
                          f"{classes} and {emission.n_classes}", "The first plate of the components is K.")
@@ -284,10 +286,3 @@ def without_missing(values: Any) -> tuple[Any, Array | None]:
     x = x.copy()
     x[missing] = 0.0
     return x, missing
-
-
-def _prior_state(variable: Variable) -> NetworkState:
-    """Every ancestor at its prior, enough to see the shapes of a variable's natural parameters."""
-    from klimb.conjugate.loop import prior_state
-
-    return prior_state(variable.conditional.variables)

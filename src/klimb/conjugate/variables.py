@@ -73,8 +73,19 @@ class Conditional(ABC):
         return len(self.variables) < 2
 
 
+class Summand:
+    """A sum of normal variables, predictors and numbers is a predictor."""
+
+    def __add__(self, other: Any) -> Any:
+        from klimb.conjugate.means import as_predictor
+
+        return as_predictor(self) + other
+
+    __radd__ = __add__
+
+
 @final
-class Variable:
+class Variable(Summand):
     """An unknown with its conditional distribution; made by `gamma`, `normal`, ... of `klimb.conjugate`."""
 
     def __init__(self, conditional: Conditional, name: str) -> None:
@@ -98,20 +109,12 @@ class Variable:
         """The copies at these positions of the first plate, one per entry of ``index``."""
         return View(self, index)
 
-    def __add__(self, other: Any) -> Any:
-        """A sum of normal variables, predictors and numbers."""
-        from klimb.conjugate.means import as_predictor
-
-        return as_predictor(self) + other
-
-    __radd__ = __add__
-
     def __repr__(self) -> str:
         return f"{self.name}: {self.family.__name__}, plates {self.plates}"
 
 
 @final
-class View:
+class View(Summand):
     """A variable as a child sees it: whole, or row by row through an index."""
 
     def __init__(self, variable: Variable, index: Any = None) -> None:
@@ -138,13 +141,6 @@ class View:
         if self.index is None:
             return self.variable.plates
         return (len(self.index), *self.variable.plates[1:])
-
-    def __add__(self, other: Any) -> Any:
-        from klimb.conjugate.means import as_predictor
-
-        return as_predictor(self) + other
-
-    __radd__ = __add__
 
     @cached_property
     def _scatter(self) -> Any:

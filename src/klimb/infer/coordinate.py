@@ -24,8 +24,6 @@ class CoordinateAscent(Step):
     natural step takes them in one matrix product. It is here to compare with. ``sites.SuperGaussian(site)`` makes it
     the algorithm of [N], for the local bound.
 
-    Examples
-    --------
     >>> import numpy as np, klimb
     >>> X = np.random.default_rng(0).standard_normal((30, 2))
     >>> problem = klimb.latents.Weights(X), klimb.sites.SuperGaussian(klimb.sites.Logistic()), X[:, 0] > 0

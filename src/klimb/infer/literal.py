@@ -107,8 +107,6 @@ class Proximal(Step):
     precision of the old gamma itself (A_k in place of B_k, below [A] Eq. (19)): another path to the same fixed point.
     The papers use beta = 0.25 (logistic) and 1 (Laplace). `klimb.methods.safe_step` says which beta is safe.
 
-    Examples
-    --------
     >>> import numpy as np, klimb
     >>> latent, y = klimb.latents.Weights(np.ones((3, 1))), [1, 0, 1]
     >>> klimb.infer(latent, klimb.sites.Logistic(), y, step=klimb.steps.Proximal(0.25)).status.name
@@ -147,8 +145,6 @@ class FullNatural(Step):
     It is the step of `Natural` with r = 0. [S] section 3.2 shows that T(V) is its half for the covariance; `FixedPoint`
     alternates instead, and is judged in its steps of the mean.
 
-    Examples
-    --------
     >>> import numpy as np, klimb
     >>> latent, y = klimb.latents.Weights(np.ones((3, 1))), [2, 0, 1]
     >>> klimb.infer(latent, klimb.sites.Poisson(), y, step=klimb.steps.FullNatural()).status.name
@@ -306,8 +302,6 @@ class TrustRegion(Step):
     ``history.step`` has it. Where the whole step stays inside the region it is taken whole. The bound judges: where it
     would fall, the radius is a quarter for this step and grows again, at most to ``epsilon``.
 
-    Examples
-    --------
     >>> import numpy as np, klimb
     >>> latent, y = klimb.latents.Weights(np.ones((3, 1)), cov=9.0), [2, 0, 1]
     >>> short, default = (klimb.infer(latent, klimb.sites.Poisson(), y, step=step)

@@ -38,8 +38,6 @@ def laplace(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: 
             callback: Callback | None = None) -> Result:
     """Laplace's approximation: the mode and the curvature there. ``bound`` is its estimate of the log evidence.
 
-    Examples
-    --------
     >>> import numpy as np, klimb
     >>> latent, site = klimb.latents.Weights(np.ones((3, 1))), klimb.sites.Gaussian(1.0)
     >>> result = klimb.methods.laplace(latent, site, [1.0, 2.0, 3.0])
@@ -64,8 +62,6 @@ def map_estimate(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_i
     ``bound`` is the log likelihood minus the penalty (m - mu)' K^-1 (m - mu) / 2: no bound on anything. A site with a
     kink (Laplace) is smoothed by a Gaussian of ever smaller width, down to 1e-8 of its own.
 
-    Examples
-    --------
     >>> import numpy as np, klimb
     >>> latent = klimb.latents.Weights(np.ones((5, 1)), cov=1e6)
     >>> result = klimb.methods.map_estimate(latent, klimb.sites.Laplace(1.0), [0.0, 1.0, 2.0, 7.0, 9.0])
@@ -93,8 +89,6 @@ def ep(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int =
 
     ``damping`` = 1 takes full steps where they help and shorter ones where they do not.
 
-    Examples
-    --------
     >>> import numpy as np, klimb
     >>> latent, site, y = klimb.latents.Weights(np.ones((6, 1)), cov=4.0), klimb.sites.Logistic(), [1, 1, 1, 0, 1, 1]
     >>> by_ep, bound = klimb.methods.ep(latent, site, y).bound, klimb.infer(latent, site, y).bound
@@ -113,8 +107,6 @@ def cholesky_gradient(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, 
                       callback: Callback | None = None) -> Result:
     """L-BFGS on the mean and the Cholesky factor of the covariance: the baseline of [A] and [S]; slow.
 
-    Examples
-    --------
     >>> import numpy as np, klimb
     >>> latent, site = klimb.latents.Weights(np.column_stack([np.ones(6), np.arange(6.0)])), klimb.sites.Poisson()
     >>> slow = klimb.methods.cholesky_gradient(latent, site, [2, 1, 3, 4, 3, 7])
@@ -160,8 +152,6 @@ def direct_gradient(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, ma
     What [N] section 2.2 sets its double loop against; with ``sites.SuperGaussian(site)`` on the same bound. gamma stays
     positive, so the site must be log-concave or such a bound.
 
-    Examples
-    --------
     >>> import numpy as np, klimb
     >>> latent = klimb.latents.Weights(np.column_stack([np.ones(6), np.arange(6.0)]))
     >>> problem = latent, klimb.sites.Poisson(), [2, 1, 3, 4, 3, 7]
@@ -202,8 +192,6 @@ def mean_field(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_ite
                callback: Callback | None = None) -> Result:
     """The best q with a diagonal covariance: over the weights of a linear model, f of a kernel, else whitened weights.
 
-    Examples
-    --------
     >>> import numpy as np, klimb
     >>> latent, site = klimb.latents.Weights(np.column_stack([np.ones(6), np.arange(6.0)])), klimb.sites.Poisson()
     >>> for solve in (klimb.methods.mean_field, klimb.infer):  # without the correlation, spreads are too small
@@ -224,8 +212,6 @@ def certificate(result: Result, site: Site, y: Any, *, tol: float = 1e-8, max_it
     rises nor falls with the variance for every datum, it is bounded over the interval; sites that are not log-concave
     are taken where even the lowest curvatures leave q proper.
 
-    Examples
-    --------
     >>> import numpy as np, klimb
     >>> latent, y = klimb.latents.Weights(np.ones((4, 1))), [3, 1, 2, 4]
     >>> result = klimb.infer(latent, klimb.sites.Poisson(), y)
@@ -243,8 +229,6 @@ def safe_step(site: Site, y: Any, variances: tuple[float, float]) -> SafeStep:
     ``lipschitz`` is infinite, and ``beta`` 0, where the gradient of the expected log likelihood is not Lipschitz there,
     as for counts with a log link: then no fixed step is safe.
 
-    Examples
-    --------
     >>> import klimb
     >>> logistic, poisson = (klimb.methods.safe_step(site, [1], (0.1, 2.0))
     ...                      for site in (klimb.sites.Logistic(), klimb.sites.Poisson()))

@@ -66,7 +66,8 @@ def half_normal_loss(a: Array) -> Array:
         return np.asarray(np.exp(-0.5 * a * a) / SQRT_2PI * share)
 
 
-def _probit_integrands(t: Array, rows: Index | None = None) -> Triple:
+def probit_point(t: Array, rows: Index | None = None) -> Triple:
+    """log Phi(t), minus its first and minus its second derivative."""
     value, ratio, curvature = log_ndtr_derivatives(t)
     return value, -ratio, curvature
 
@@ -75,7 +76,7 @@ def _probit_integrands(t: Array, rows: Index | None = None) -> Triple:
 def _probit_table() -> WideTable:
     left = [-edge for edge in reversed(geometric_edges(1.5, 2e5))]
     right = [1.5, 3.0, 4.5, 6.0, 8.0, 10.0, 13.0]
-    return tabulate(_probit_integrands, [*left, *right], by_parts=False, least_deviation=0.6)
+    return tabulate(probit_point, [*left, *right], by_parts=False, least_deviation=0.6)
 
 
 def probit_moments(m: Array, v: Array) -> Triple:
@@ -95,7 +96,7 @@ def probit_moments(m: Array, v: Array) -> Triple:
     high = np.minimum(np.where(m > 0.0, np.minimum(m + SPAN * s, shrunk + SPAN * narrow + 4.0), m + SPAN * s), 39.0)
     landscape = Landscape(offset=np.maximum(1.9 - m, 0.0), height=np.full_like(m, 2.8), tilt=right, low=low, high=high,
                           centre=np.zeros_like(m), step=step, table=_probit_table())
-    return gaussian_expectation(_probit_integrands, m, v, landscape)
+    return gaussian_expectation(probit_point, m, v, landscape)
 
 
 def log_interval_derivatives(a: Array, b: Array) -> Triple:

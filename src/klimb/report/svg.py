@@ -46,11 +46,7 @@ class Panel:
 
     def __init__(self, x: AxisScale, y: AxisScale, size: tuple[float, float], title: str,
                  description: str = "") -> None:
-        self.x = x
-        self.y = y
-        self.size = size
-        self.title = title
-        self.description = description
+        self.x, self.y, self.size, self.title, self.description = x, y, size, title, description
         self.parts: list[str] = []
 
     def x_axis(self, label: str = "", count: int = 5, grid: bool = True, whole: bool = False) -> None:

@@ -10,7 +10,13 @@ import numpy as np
 from klimb._stored import SKIPPED
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike, as_float, refuse
-from klimb.numerics.normal import interval_moments, log_interval_derivatives, log_ndtr_derivatives, probit_moments
+from klimb.numerics.normal import (
+    interval_moments,
+    log_interval_derivatives,
+    log_ndtr_derivatives,
+    probit_moments,
+    probit_point,
+)
 from klimb.numerics.softmax import (
     EXACT,
     ROUGH,
@@ -109,7 +115,7 @@ class Ordinal(Site):
         for edge, other, sign in ((high, low, -1.0), (low, high, 1.0)):
             rows = np.flatnonzero(np.isinf(other))
             x = sign * (m[rows] - edge[rows])
-            value, alpha, gamma = _log_ndtr_point(x) if v is None else probit_moments(x, v[rows])
+            value, alpha, gamma = probit_point(x) if v is None else probit_moments(x, v[rows])
             e.value[rows], e.alpha[rows], e.gamma[rows] = value, sign * alpha, gamma
         rows = np.flatnonzero(np.isfinite(low) & np.isfinite(high))
         if v is None:
@@ -144,11 +150,6 @@ class Ordinal(Site):
         rows = np.flatnonzero(np.isfinite(low) & np.isfinite(high))
         log_z[rows], slope[rows], bend[rows] = log_interval_derivatives(low[rows], high[rows])
         return Tilted(log_z, slope / root, -bend / (1.0 + v))
-
-
-def _log_ndtr_point(x: Array) -> tuple[Array, Array, Array]:
-    value, ratio, curvature = log_ndtr_derivatives(x)
-    return value, -ratio, curvature
 
 
 @final

@@ -185,7 +185,10 @@ class Classifier(ClassifierMixin, Estimator):
         if site.n_outputs > 1:
             return _log_probabilities(site, m, v, m.shape[1])
         parts = [_log_probabilities(site, m[:, k], v[:, k], 2) for k in range(m.shape[1])]
-        return parts[0] if len(parts) == 1 else _one_against_rest(parts)
+        if len(parts) == 1:
+            return parts[0]
+        logs = np.column_stack([part[:, 1] for part in parts])  # of each class against the rest
+        return np.asarray(logs - logsumexp(logs, axis=1, keepdims=True))
 
     def predict_latent(self, X: Any) -> tuple[Array, Array]:
         """Mean and standard deviation of f, the log odds: (n,) for two classes, (n, K) for more."""
@@ -295,12 +298,6 @@ def _log_probabilities(site: Site, m: Array, v: Array, n_classes: int) -> Array:
         if rows.size:
             logs[rows, k] = site.predict(m[rows], v[rows]).log_density(np.full(len(rows), float(k)))
     return logs
-
-
-def _one_against_rest(parts: list[Array]) -> Array:
-    """Class probabilities from the chances of each class against the others, n x 2 each, normalised to sum to one."""
-    logs = np.column_stack([part[:, 1] for part in parts])
-    return np.asarray(logs - logsumexp(logs, axis=1, keepdims=True))
 
 
 def one_or_array(values: list[float]) -> Any:

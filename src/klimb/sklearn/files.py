@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted
 from klimb._stored import pack, unpack
 from klimb.errors import InputError
 from klimb.models.files import write_container
-from klimb.models.fit import Fit
 from klimb.models.linear import LinearModel
 from klimb.numerics.arrays import Array
 from klimb.sklearn.gp import GPClassifier, GPRegressor
@@ -37,16 +36,12 @@ def save(estimator: Any, path: Any) -> None:
     check_is_fitted(estimator)
     learnt = {key: getattr(estimator, key) for key in LEARNT if key in vars(estimator)}
     kinds = {key: value.dtype.str for key, value in learnt.items() if getattr(value, "dtype", None) is not None}
-    fits = [_without_data(fit) for fit in estimator._fits]
+    fits = [replace(fit, data=None) if isinstance(fit.model, LinearModel) else fit for fit in estimator._fits]
     arrays: dict[str, Any] = {}
     document = pack({"params": estimator.get_params(), "learnt": learnt, "dtypes": kinds, "fits": fits}, arrays)
     holds = ("training inputs", "responses") if any(fit.data is not None for fit in fits) else ()
     write_container(path, "estimator", {"class": name, "estimator": document}, arrays, schema=Reader.schema,
                     holds=holds)
-
-
-def _without_data(fit: Fit) -> Fit:
-    return replace(fit, data=None) if isinstance(fit.model, LinearModel) else fit
 
 
 @final

@@ -208,7 +208,9 @@ def items_of(table: Mapping[str, Any], *, text: Sequence[str] = (), columns: Seq
     ids = tuple(map(str, range(n))) if id_column is None else tuple(map(_cell, table[id_column]))
     shown = {name: tuple(map(_cell, table[name])) for name in dict.fromkeys([*columns, *show])}
     learnt_from = {name: shown[name] for name in columns}
-    return LabelItems(_beside(parts), tuple(names), texts, shown, ids, askable, vocabulary,
+    sparse = scipy_sparse.csr_matrix
+    features = parts[0] if len(parts) == 1 else scipy_sparse.hstack([sparse(part) for part in parts], format="csr")
+    return LabelItems(features, tuple(names), texts, shown, ids, askable, vocabulary,
                       _fingerprint(texts if text else (), learnt_from), tuple(notes))
 
 
@@ -274,12 +276,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return str(value)
-
-
-def _beside(parts: list[Any]) -> Any:
-    if len(parts) == 1:
-        return parts[0]
-    return scipy_sparse.hstack([scipy_sparse.csr_matrix(part) for part in parts], format="csr")
 
 
 def _fingerprint(texts: Sequence[str], columns: Mapping[str, Sequence[str]]) -> str:

@@ -17,6 +17,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -131,8 +132,8 @@ class Handler(BaseHTTPRequestHandler):
         self._answer("GET", {"/api/state": self._state, "/api/text": self._text, "/api/labels.csv": self._labels})
 
     def do_POST(self) -> None:
-        self._answer("POST", {"/api/enter": self._enter, "/api/answer": self._label, "/api/skip": self._skip,
-                              "/api/undo": self._undo})
+        self._answer("POST", {"/api/enter": self._enter, "/api/answer": self._label, "/api/undo": self._undo,
+                              "/api/skip": partial(self._label, skip=True)})
 
     def _answer(self, method: str, calls: dict[str, Callable[[dict[str, Any]], Any]]) -> None:
         try:
@@ -159,9 +160,8 @@ class Handler(BaseHTTPRequestHandler):
         host, origin, site = (self.headers.get(name) for name in ("Host", "Origin", "Sec-Fetch-Site"))
         if host not in self.server.hosts:
             raise Refused(HTTPStatus.MISDIRECTED_REQUEST, "this server is known by a loopback address only")
-        if origin is not None and origin not in {f"http://{name}" for name in self.server.hosts}:
-            raise Refused(HTTPStatus.FORBIDDEN, "requests from other pages are not answered")
-        if site not in (None, "same-origin", "none"):
+        known = origin is None or origin in {f"http://{name}" for name in self.server.hosts}
+        if not known or site not in (None, "same-origin", "none"):
             raise Refused(HTTPStatus.FORBIDDEN, "requests from other pages are not answered")
         if path.startswith("/api/") and path != "/api/enter":
             token = self.headers.get("X-Klimb-Token", "")
@@ -199,13 +199,9 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.FORBIDDEN, "this address has been used: take the one in the terminal")
         return {"token": self.server.token}
 
-    def _label(self, given: dict[str, Any]) -> Any:
-        row, label = (_whole(given.get(name), name) for name in ("row", "label"))
-        self.server.session.answer(_whole(given.get("turn"), "turn"), row, label)
-        return self.server.session.state()
-
-    def _skip(self, given: dict[str, Any]) -> Any:
-        self.server.session.answer(_whole(given.get("turn"), "turn"), _whole(given.get("row"), "row"), None)
+    def _label(self, given: dict[str, Any], *, skip: bool = False) -> Any:
+        turn, row = (_whole(given.get(name), name) for name in ("turn", "row"))
+        self.server.session.answer(turn, row, None if skip else _whole(given.get("label"), "label"))
         return self.server.session.state()
 
     def _undo(self, given: dict[str, Any]) -> Any:

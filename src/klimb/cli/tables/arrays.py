@@ -92,9 +92,7 @@ def _from_arrow(column: Any, pa: Any) -> Any:
         column, kind = column.dictionary_decode(), kind.value_type
     if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
         return column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    if pa.types.is_boolean(kind) and column.null_count == 0:
-        return column.to_numpy(zero_copy_only=False)
-    if pa.types.is_temporal(kind):
+    if (pa.types.is_boolean(kind) and column.null_count == 0) or pa.types.is_temporal(kind):
         return column.to_numpy(zero_copy_only=False)
     return np.array(column.to_pylist(), dtype=object)
 
