@@ -20,8 +20,7 @@ from benchmarks.measure import RESULTS
 from klimb import sites
 from klimb.active import ActiveLearner
 from klimb.active.pool import as_pool
-from klimb.apps.papers.active_learning import PANELS, ActivePanel, split
-from klimb.apps.papers.convex_learner import ConvexLearner
+from klimb.apps.papers.active_learning import PANELS, ActivePanel, ConvexLearner, split
 from klimb.apps.papers.data import Library, TrainTest
 from klimb.apps.papers.experiment import Found, PaperTable, Size
 from klimb.apps.papers.tables import as_markdown

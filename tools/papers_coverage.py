@@ -153,7 +153,7 @@ ITEMS = (
     Item("C14", "coordinate ascent and direct gradients", "klimb.steps:CoordinateAscent",
          f"{DOUBLE}::test_the_baselines_of_the_paper_end_where_the_double_loop_does", N),
     Item("C15", "the experiments of Figure 2, by the paper's algorithm and by ours",
-         "klimb.apps.papers.convex_learner:ConvexLearner", f"{NUMBERS}::test_a_block_of_the_papers_own_learner", N),
+         "klimb.apps.papers.active_learning:ConvexLearner", f"{NUMBERS}::test_a_block_of_the_papers_own_learner", N),
     Item("C16", "future work: scores for tasks, poor variances, sparse priors on larger sets",
          "benchmarks.poor_variances:compared", f"{NUMBERS}::test_poor_variances", N),
     Item("B1", "all finite mixtures, (1)", "klimb.boosting.mixture:Mixture",

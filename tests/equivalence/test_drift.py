@@ -8,10 +8,10 @@ import scipy.sparse as sp
 
 import klimb
 from klimb.active import ActiveLearner, Bald, Marginals, batch
+from klimb.active.batch import Shortlist, box_around
 from klimb.active.belief import Belief, PrimalBelief, belief_of
 from klimb.active.marginals import Drift
 from klimb.active.pool import as_pool
-from klimb.active.shortlist import Shortlist, box_around
 from klimb.latents import Weights
 from klimb.sites import Logistic, Probit
 

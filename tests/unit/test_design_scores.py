@@ -20,7 +20,7 @@ from klimb.active import (
     information_gain,
     variance_reduction,
 )
-from klimb.active.shortlist import GRID, Box, Shortlist
+from klimb.active.batch import GRID, Box, Shortlist
 from klimb.errors import InputError
 from klimb.sites import (
     CLogLog,

@@ -1,10 +1,9 @@
 """Active learning: which data to label next, from the posterior of the model itself ([N] section 3)."""
 
-from klimb.active.bald import bald
 from klimb.active.inclusion import Inclusion, include
+from klimb.active.information import bald, epig
 from klimb.active.learner import ActiveLearner
 from klimb.active.marginals import Marginals
-from klimb.active.pairs import epig
 from klimb.active.scores import (
     SCORES,
     Bald,

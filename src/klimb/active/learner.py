@@ -12,14 +12,13 @@ from typing import Any, Self, TypeAlias, final
 import numpy as np
 
 from klimb._files import whole_file
-from klimb.active.batch import best_row, greedy_batch, score_rows
+from klimb.active.batch import Shortlist, best_row, greedy_batch, score_rows
 from klimb.active.belief import Belief, CrossProducts
 from klimb.active.inclusion import Inclusion, include, plain_site
 from klimb.active.marginals import Marginals, Snapshot, Targets, WorkCounts
 from klimb.active.model import linear_model
 from klimb.active.pool import Index, Mask, as_pool, check_count, check_rows, fingerprint, take_rows
 from klimb.active.scores import Random, Score, as_score
-from klimb.active.shortlist import Shortlist
 from klimb.errors import InputError
 from klimb.infer.result import Result
 from klimb.linalg.matrix import DesignMatrix

@@ -19,9 +19,8 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from klimb.active.bald import bald
 from klimb.active.inclusion import SCORE_TOL, expected_gamma, include, plain_site, response_nodes
-from klimb.active.pairs import epig
+from klimb.active.information import bald, epig
 from klimb.errors import InputError
 from klimb.latents.base import Posterior, Product
 from klimb.linalg.operators import Operator, as_operator

@@ -14,11 +14,11 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.infer.certificate import Certificate, SafeStep, largest_safe_step, variance_certificate
-from klimb.infer.ep import ExpectationPropagation
 from klimb.infer.loop import Callback, infer, run
 from klimb.infer.natural import Natural
 from klimb.infer.problem import Problem
 from klimb.infer.result import History, Iteration, Result, Status
+from klimb.infer.sitewise import ExpectationPropagation
 from klimb.latents.base import Latent, Posterior, as_latent
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_optimize

@@ -8,10 +8,10 @@ from typing import Any, final
 import numpy as np
 
 from klimb.errors import KlimbError
-from klimb.infer.ep import ExpectationPropagation
 from klimb.infer.loop import run
 from klimb.infer.natural import Natural
 from klimb.infer.problem import Problem
+from klimb.infer.sitewise import ExpectationPropagation
 from klimb.numerics.dense import threads_for
 from klimb.sites.local import SuperGaussian
 from klimb.sites.wrappers import Cavity, Point

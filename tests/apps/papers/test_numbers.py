@@ -28,7 +28,7 @@ from klimb.apps.papers import (
     products,
     traces,
 )
-from klimb.apps.papers.convex_learner import ConvexLearner
+from klimb.apps.papers.active_learning import ConvexLearner
 from klimb.apps.papers.data import Library, TrainTest
 from klimb.apps.papers.references import advi, gibbs, polya_gamma
 from klimb.infer.loop import infer

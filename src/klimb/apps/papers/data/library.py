@@ -1,21 +1,179 @@
-"""A folder of data sets: finds the files of a set by their published names, reads them, remembers what was read."""
+"""The data sets of the papers: where each is published, the files that are read, and a folder of them.
+
+docs/papers/data.md is the same for readers, and says what stands in for what. Every set can also be given as NAME.npz
+(``X`` and ``y``, or the parts of a CSR matrix) or as NAME.csv with a heading and the target in a column ``y``.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from klimb.apps.papers.data.catalogue import CATALOGUE, Form
-from klimb.apps.papers.data.formats import OPENERS, DataSet, read_csv, read_npz
+from klimb.apps.papers.data.formats import (
+    OPENERS,
+    DataSet,
+    labelled,
+    mixed,
+    numbers,
+    read_csv,
+    read_libsvm,
+    read_npz,
+    read_numbers,
+    wrong,
+)
 from klimb.errors import InputError
 from klimb.numerics.arrays import check_finite
 
+Reader: TypeAlias = Callable[[Sequence[Path]], DataSet]
+LIBSVM = "the LIBSVM data page, https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
+UCI = "the UCI repository, https://archive.ics.uci.edu"
+SEXES = ("F", "I", "M")  # of abalones
 VARIABLE = "KLIMB_DATA"
 PAGE = "docs/papers/data.md"
+
+
+@final
+@dataclass(frozen=True)
+class Form:
+    """Files that together are a data set (each may be compressed), and how to read them."""
+
+    files: tuple[str, ...]
+    read: Reader
+
+
+@final
+@dataclass(frozen=True)
+class Published:
+    """Where a data set is published and in which forms it is read."""
+
+    where: str
+    forms: tuple[Form, ...] = ()
+
+
+def _libsvm(n_features: int, *, dense: bool = True, real: bool = False) -> Reader:
+    """One file, or the training and the test part of it, labels as -1 and +1 unless the target is real."""
+    def read(paths: Sequence[Path]) -> DataSet:
+        from scipy.sparse import vstack
+
+        parts = [read_libsvm(path, n_features) for path in paths]
+        X = vstack([X for X, _ in parts], format="csr")
+        y = np.concatenate([y for _, y in parts])
+        if not real:
+            y = np.where(y == np.max(y), 1.0, -1.0)
+        train = np.arange(len(y)) < len(parts[0][1]) if len(parts) > 1 else None
+        return DataSet(X.toarray() if dense else X, y, train)
+
+    return read
+
+
+def _labelled(labels: dict[str, float], delimiter: str | None = ",") -> Reader:
+    return lambda paths: labelled(paths[0], labels, delimiter)
+
+
+def _challenge(n_features: int, *, sparse: bool = False) -> Reader:
+    """The NIPS 2003 challenge: data and labels of the training set, then of the validation set."""
+    def read(paths: Sequence[Path]) -> DataSet:
+        from scipy.sparse import vstack
+
+        blocks: list[Any] = [read_libsvm(path, n_features, labels=False)[0] if sparse else
+                             mixed(path, length=n_features)[1] for path in paths[::2]]
+        labels = [numbers(path)[:, 0] for path in paths[1::2]]
+        y = np.concatenate(labels)
+        X = vstack(blocks, format="csr") if sparse else np.concatenate(blocks)
+        return DataSet(X, np.where(y > 0, 1.0, -1.0), np.arange(len(y)) < len(labels[0]))
+
+    return read
+
+
+def _challenge_files(name: str) -> tuple[str, ...]:
+    return tuple(f"{name}_{part}.{kind}" for part in ("train", "valid") for kind in ("data", "labels"))
+
+
+def _usps(paths: Sequence[Path]) -> DataSet:
+    """LIBSVM's files, whose labels are digit + 1, or the text files zip.train and zip.test, which say the digit."""
+    if "zip" in paths[0].name:
+        tables = [numbers(path) for path in paths]
+        return DataSet(np.concatenate([table[:, 1:] for table in tables]),
+                         np.concatenate([table[:, 0] for table in tables]),
+                         np.arange(sum(map(len, tables))) < len(tables[0]))
+    read = _libsvm(256, real=True)(paths)
+    return DataSet(read.X, read.y - 1.0, read.train)
+
+
+def _threes_and_fives(paths: Sequence[Path]) -> DataSet:
+    digits = _usps(paths)
+    kept = (digits.y == 3) | (digits.y == 5)
+    return DataSet(digits.X[kept], np.where(digits.y[kept] == 3, 1.0, -1.0), digits.train[kept])
+
+
+def _indicators(column: Sequence[str], levels: Sequence[str] | None = None) -> list[Any]:
+    return [np.array(column) == level for level in levels or sorted(set(column))]
+
+
+def _flares(paths: Sequence[Path]) -> DataSet:
+    """Three letters as indicators, seven whole numbers; the target is the number of C-class flares."""
+    letters, table = mixed(paths[0], skip=("*",), words=3, length=13,
+                           form="three letters and ten whole numbers in every line")
+    columns = [one for column in zip(*letters, strict=True) for one in _indicators(column)]
+    return DataSet(np.column_stack([*columns, table[:, :7]]), table[:, 7])
+
+
+def _abalone(paths: Sequence[Path]) -> DataSet:
+    form = "a letter and eight numbers in every line"
+    sexes, table = mixed(paths[0], ",", words=1, length=9, form=form)
+    for number, (sex,) in enumerate(sexes, start=1):
+        if sex not in SEXES:
+            raise wrong(paths[0], form, number, sex)
+    return DataSet(np.column_stack([*_indicators([sex for sex, in sexes], SEXES), table[:, :-1]]), table[:, -1])
+
+
+def _nodal(paths: Sequence[Path]) -> DataSet:
+    """Five indicators with an intercept before them; R's table calls the outcome r."""
+    read = read_csv(paths[0], target=("y", "r"), drop=("rownames", "m"))
+    X = read.X if (read.X[:, 0] == 1.0).all() else np.column_stack([np.ones(len(read.y)), read.X])
+    return DataSet(X, np.where(read.y > 0, 1.0, -1.0))
+
+
+ESL = f"{LIBSVM}, and the page of The Elements of Statistical Learning (zip.train, zip.test)"
+CATALOGUE: dict[str, Published] = {
+    "a1a": Published(LIBSVM, (Form(("a1a", "a1a.t"), _libsvm(123, dense=False)),)),
+    "a9a": Published(LIBSVM, (Form(("a9a",), _libsvm(123, dense=False)),)),
+    "colon": Published(LIBSVM, (Form(("colon-cancer",), _libsvm(2000)),)),
+    "gisette": Published(f"{LIBSVM}, and {UCI} (Gisette)", (Form(("gisette_scale", "gisette_scale.t"), _libsvm(5000)),
+                                                            Form(_challenge_files("gisette"), _challenge(5000)))),
+    "madelon": Published(f"{LIBSVM}, and {UCI} (Madelon)", (Form(("madelon", "madelon.t"), _libsvm(500)),
+                                                            Form(_challenge_files("madelon"), _challenge(500)))),
+    "arcene": Published(f"{UCI} (Arcene)", (Form(_challenge_files("arcene"), _challenge(10_000)),)),
+    "dexter": Published(f"{UCI} (Dexter)", (Form(_challenge_files("dexter"), _challenge(20_000, sparse=True)),)),
+    "ionosphere": Published(f"{UCI} (Ionosphere)", (Form(("ionosphere.data",), _labelled({"g": 1.0, "b": -1.0})),)),
+    "sonar": Published(f"{UCI} (Connectionist Bench)", (Form(("sonar.all-data",), _labelled({"M": 1.0, "R": -1.0})),)),
+    "usps": Published(ESL, (Form(("usps", "usps.t"), _usps), Form(("zip.train", "zip.test"), _usps))),
+    "usps_3vs5": Published(ESL, (Form(("usps", "usps.t"), _threes_and_fives),
+                                 Form(("zip.train", "zip.test"), _threes_and_fives))),
+    "boston": Published(f"{LIBSVM} (housing), and StatLib (boston)",  # the papers' Housing
+                        (Form(("housing.data",), lambda paths: read_numbers(paths[0])),
+                         Form(("housing",), _libsvm(13, real=True)))),
+    "triazines": Published(LIBSVM, (Form(("triazines",), _libsvm(60, real=True)),)),
+    "space_ga": Published(LIBSVM, (Form(("space_ga",), _libsvm(6, real=True)),)),
+    "german": Published(f"{UCI} (Statlog German Credit), and {LIBSVM} (german.numer)",
+                        (Form(("german.data-numeric",), _labelled({"2": 1.0, "1": -1.0}, None)),  # 2 is bad credit
+                         Form(("german.numer",), _libsvm(24)))),
+    "flares": Published(f"{UCI} (Solar Flare)", (Form(("flare.data2",), _flares),)),
+    "abalone": Published(f"{UCI} (Abalone)", (Form(("abalone.data",), _abalone),)),
+    "stock": Published("StatLib and OpenML (stock)",
+                       (Form(("stock.arff",), lambda paths: read_numbers(paths[0], ",", skip=("@", "%"))),)),
+    "nodal": Published("R's package boot (nodal), written as CSV", (Form(("nodal.csv",), _nodal),)),
+    "imdb": Published("Maas et al. (2011), Large Movie Review Dataset; counts of words as imdb.npz"),
+    "reuters": Published("the pages of LASVM (reuters), written as reuters.npz"),
+    "farm_ads": Published(f"{UCI} (Farm Ads)", (Form(("farm-ads-vect",), _libsvm(54_877, dense=False)),)),
+    "rcv1_small": Published("the test sets of Vowpal Wabbit, written as rcv1_small.npz"),
+}
 
 
 @final
@@ -111,5 +269,3 @@ class Library:
                              f"{data.X.shape[0]} rows and {len(data.y)} targets", "Take the published files.")
         check_finite(data.X if isinstance(data.X, np.ndarray) else data.X.data, f"X of {name}")
         check_finite(data.y, f"y of {name}")
-
-
