@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 
 class KlimbError(Exception):
@@ -22,6 +23,23 @@ class InputError(KlimbError, ValueError):
 
 class NotPositiveDefiniteError(KlimbError, ArithmeticError):
     """A posterior precision that was asked for is not positive definite (the loop catches this and steps back)."""
+
+
+class PlotError(KlimbError, ImportError):
+    """Plots were asked for where matplotlib is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__("plots need matplotlib; got no such package. Run: python -m pip install 'klimb[plot]', or"
+                         " write a report, which needs none: klimb report.")
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot, or an error that says how to get it."""
+    try:
+        import matplotlib.pyplot as found
+    except ImportError as missing:
+        raise PlotError from missing
+    return found
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

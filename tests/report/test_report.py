@@ -374,11 +374,12 @@ def test_plots_draw_the_same_numbers() -> None:
 
 
 def test_plots_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    from klimb.errors import PlotError
     from klimb.report import plots
 
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(plots.PlotError, match=r"klimb\[plot\]"):
+    with pytest.raises(PlotError, match=r"klimb\[plot\]"):
         plots.plot_bound(BoundTrace((-2.0, -1.0)))
 
 

@@ -11,6 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture
+from klimb.boosting.plots import contours, marginals
 from klimb.boosting.target import Target
 from klimb.boosting.transforms import Transform, points
 from klimb.boosting.trust import CHECKED, CorrectedMixture, MixtureTrust, Weighed, tail, trust_of
@@ -240,14 +241,10 @@ class Mixture:
 
     def plot_marginals(self, truth: Array | None = None, *, axes: Any = None) -> Any:
         """Marginal densities, one panel per parameter; ``truth`` draws are shown as histograms."""
-        from klimb.boosting.plots import marginals
-
         return marginals(self, truth, axes)
 
     def plot_contours(self, pair: Sequence[int] = (0, 1), *, ax: Any = None) -> Any:
         """Contours of q for two parameters, over those of the target where it has just two."""
-        from klimb.boosting.plots import contours
-
         return contours(self, pair, ax)
 
     def to_arviz(self, n: int = 4000, *, corrected: bool = False) -> Any:

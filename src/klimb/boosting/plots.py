@@ -7,30 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klimb.boosting.gaussians import log_mixture
-from klimb.errors import InputError
+from klimb.boosting.gaussians import Gaussians, log_mixture
+from klimb.errors import InputError, pyplot
 from klimb.numerics.arrays import Array
 
 if TYPE_CHECKING:
     from klimb.boosting.mixture import Mixture
 
 
-def _pyplot() -> Any:
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError("plots need the package matplotlib: pip install matplotlib") from error
-    return plt
-
-
 def marginals(mixture: Mixture, truth: Array | None, axes: Any) -> Any:
     """Marginal densities of q, one panel per parameter."""
-    plt = _pyplot()
     D = mixture.dim
     if axes is None:
         columns = min(D, 4)
         rows = -(-D // columns)
-        _, axes = plt.subplots(rows, columns, figsize=(3.0 * columns, 2.3 * rows), squeeze=False, layout="constrained")
+        size = (3.0 * columns, 2.3 * rows)
+        _, axes = pyplot().subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
     for j, ax in enumerate(np.ravel(axes)):
         if j >= D:
             ax.set_visible(False)
@@ -58,13 +50,12 @@ def marginal(mixture: Mixture, j: int, n: int = 400) -> tuple[Array, Array]:
 
 def contours(mixture: Mixture, pair: Sequence[int], ax: Any) -> Any:
     """Filled contours of the target (two parameters only) under lines of the mixture's marginal."""
-    plt = _pyplot()
     i, j = pair
     if mixture.dim < 2 or not (0 <= i < mixture.dim and 0 <= j < mixture.dim and i != j):
         raise InputError("contours need two different parameters", f"{tuple(pair)} of {mixture.dim}",
                          "Use plot_marginals for one parameter.")
     if ax is None:
-        _, ax = plt.subplots(figsize=(4.0, 3.6), layout="constrained")
+        _, ax = pyplot().subplots(figsize=(4.0, 3.6), layout="constrained")
     low, high = mixture.quantiles((0.002, 0.998))
     pad = 0.15 * (high - low)
     x, y = (np.linspace(low[k] - pad[k], high[k] + pad[k], 120) for k in (i, j))
@@ -87,8 +78,6 @@ def _pair_density(mixture: Mixture, grid: Array, i: int, j: int) -> Array:
     """The marginal log density of q for two parameters at the rows of ``grid``."""
     if mixture.dim == 2:
         return mixture.log_density(grid if i < j else grid[:, ::-1])
-    from klimb.boosting.gaussians import Gaussians
-
     if not mixture._closed:
         raise InputError("contours of more than two parameters need a mixture without transforms", f"{mixture.dim}",
                          "Plot draws of sample(n) instead.")

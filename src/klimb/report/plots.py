@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from klimb.errors import KlimbError
+from klimb.errors import pyplot
 from klimb.report.charts import coefficient_range
 from klimb.report.records import BoundTrace, CalibrationBins, CoefficientRow, EffectCurve, PitHistogram
 from klimb.report.text import percent
@@ -13,26 +13,10 @@ from klimb.report.text import percent
 MARK, SOFT = "#0c6a92", "#5a6a76"
 
 
-class PlotError(KlimbError, ImportError):
-    """Plots were asked for where matplotlib is not installed."""
-
-    def __init__(self) -> None:
-        super().__init__("plots need matplotlib; got no such package. Run: python -m pip install 'klimb[plot]', or"
-                         " write a report, which needs none: klimb report.")
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib.pyplot as pyplot
-    except ImportError as missing:
-        raise PlotError from missing
-    return pyplot
-
-
 def _one(ax: Any, size: tuple[float, float]) -> Any:
     if ax is not None:
         return ax
-    _, ax = _pyplot().subplots(figsize=size, layout="constrained")
+    _, ax = pyplot().subplots(figsize=size, layout="constrained")
     return ax
 
 
@@ -53,7 +37,7 @@ def plot_effects(curves: Sequence[EffectCurve], axes: Any = None) -> Any:
     if axes is None:
         across = min(3, max(1, len(curves)))
         down = -(-max(1, len(curves)) // across)
-        _, axes = _pyplot().subplots(down, across, figsize=(3.6 * across, 2.9 * down), squeeze=False,
+        _, axes = pyplot().subplots(down, across, figsize=(3.6 * across, 2.9 * down), squeeze=False,
                                      layout="constrained")
     axes = np.asarray(axes, dtype=object)
     for ax, curve in zip(axes.flat, curves, strict=False):
