@@ -36,8 +36,7 @@ from klimb.active.pool import Index, Mask, row_vector, take_rows
 from klimb.active.scores import Candidates, ClassifierUncertainty, Score
 from klimb.numerics.arrays import Array, pieces
 from klimb.numerics.lazy import ndimage
-from klimb.sites.base import Site
-from klimb.sites.binary import Logistic, Probit
+from klimb.sites import Logistic, Probit, Site
 
 GRID = 48  # points in either direction
 HALVINGS = 2  # of the distance of knots, for the table of bounds

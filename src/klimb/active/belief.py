@@ -23,10 +23,9 @@ import numpy as np
 
 from klimb.active.pool import Index, take_rows, times_each
 from klimb.errors import InputError, NotPositiveDefiniteError
-from klimb.latents.base import Posterior
+from klimb.latents import Posterior, Weights
 from klimb.latents.kernel import DenseFactor, kernel_factor
 from klimb.latents.prior import WeightPrior
-from klimb.latents.weights import Weights
 from klimb.linalg.krylov import lanczos, simplest_preconditioner, solve
 from klimb.linalg.matrix import CsrDesign, DesignMatrix
 from klimb.linalg.normal_matrix import NormalMatrix

@@ -23,8 +23,7 @@ from klimb.numerics.adaptive import Rows
 from klimb.numerics.arrays import Array
 from klimb.numerics.search import monotone_root
 from klimb.numerics.special import legendre
-from klimb.sites.base import Expectation, Site
-from klimb.sites.local import SuperGaussian
+from klimb.sites import Expectation, Site, SuperGaussian
 
 ENOUGH = 1e-11  # size of the gradient in (m / sd, log v) at which a datum is done
 MOST_STEPS = 80

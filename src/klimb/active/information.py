@@ -33,11 +33,7 @@ from klimb.numerics.adaptive import Rows, gaussian_average
 from klimb.numerics.arrays import Array, pieces, slices
 from klimb.numerics.softplus import folded_moments
 from klimb.numerics.special import hermite, legendre
-from klimb.sites.base import Site
-from klimb.sites.binary import Logistic
-from klimb.sites.local import SuperGaussian
-from klimb.sites.real import Gaussian
-from klimb.sites.wrappers import Offset
+from klimb.sites import Gaussian, Logistic, Offset, Site, SuperGaussian
 
 STEPS, REACH = (0.75, 0.375, 0.1875, 0.09375), 9.0  # levels of the trapezoid rule, in standard deviations
 CERTIFIED = 1e-7  # relative: two levels that agree to this prove the finer one to about its square

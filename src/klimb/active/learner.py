@@ -23,9 +23,7 @@ from klimb.errors import InputError
 from klimb.infer.result import Result
 from klimb.linalg.matrix import DesignMatrix
 from klimb.numerics.arrays import Array, as_float
-from klimb.sites.base import Site
-from klimb.sites.binary import Logistic
-from klimb.sites.prediction import Prediction
+from klimb.sites import Logistic, Prediction, Site
 
 STATE_VERSION = 1
 DEFAULT_TARGETS = 100

@@ -13,16 +13,12 @@ from klimb.errors import InputError
 from klimb.infer.loop import infer
 from klimb.infer.result import Result
 from klimb.infer.start import start_at
-from klimb.latents.base import Posterior
+from klimb.latents import Posterior, Weights
 from klimb.latents.prior import WeightPrior
-from klimb.latents.weights import Weights
 from klimb.linalg.matrix import DesignMatrix, PairedDesign, as_design
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
-from klimb.sites.base import Site
-from klimb.sites.local import SuperGaussian
-from klimb.sites.real import Laplace
-from klimb.sites.stack import Stack
+from klimb.sites import Laplace, Site, Stack, SuperGaussian
 
 PRIORS = ("gaussian", "laplace")
 TAPER = 1e3  # of the Gaussian that makes a Laplace prior proper for the engine, in units of its sd

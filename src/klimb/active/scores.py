@@ -26,8 +26,7 @@ from klimb.latents.base import Posterior, Product
 from klimb.linalg.operators import Operator, as_operator
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import log_det_from_cholesky
-from klimb.sites.base import Site
-from klimb.sites.real import Gaussian
+from klimb.sites import Gaussian, Site
 
 
 @final

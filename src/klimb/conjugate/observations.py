@@ -14,8 +14,7 @@ from klimb.conjugate.variables import Evidence, NetworkState, Variable, View, as
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float, refuse
 from klimb.numerics.lazy import scipy_sparse
-from klimb.sites.base import Site
-from klimb.sites.local import SuperGaussian
+from klimb.sites import Site, SuperGaussian
 
 
 @final

@@ -22,8 +22,7 @@ from klimb.infer.sitewise import ExpectationPropagation
 from klimb.latents.base import Latent, Posterior, as_latent
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_optimize
-from klimb.sites.base import Expectation, Site
-from klimb.sites.wrappers import Cavity, Point
+from klimb.sites import Cavity, Expectation, Point, Site
 
 Marginals: TypeAlias = Callable[[Array], tuple[Array, Array]]
 Ascent: TypeAlias = Callable[[Array], tuple[float, Array]]

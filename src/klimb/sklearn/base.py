@@ -16,8 +16,7 @@ from klimb.likelihoods import Likelihood, likelihood, named_site
 from klimb.models.fit import Fit
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.rows.distinct import Rows, distinct_rows
-from klimb.sites.base import Site
-from klimb.sites.prediction import Prediction
+from klimb.sites import Prediction, Site
 
 TINY = 1e-6  # probabilities below this have few digits left as what others leave of one
 

@@ -27,9 +27,7 @@ from klimb.latents.implicit import LOG_TWO_PI, ImplicitFactor
 from klimb.linalg.krylov import KrylovSolution
 from klimb.linalg.variances import LogDet, Variances
 from klimb.numerics.arrays import Array
-from klimb.sites.base import Expectation, Site
-from klimb.sites.local import SuperGaussian
-from klimb.sites.stack import Stack
+from klimb.sites import Expectation, Site, Stack, SuperGaussian
 from klimb.sites.wrappers import Wrapper
 
 Bound: TypeAlias = Literal["auto", "local", "kl"]
