@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from klimb.boosting.ascent import check_proper, finite_starts, meets_edge, starting_points
 from klimb.boosting.edge import box_coordinates, cut_boosted
-from klimb.boosting.gaussians import BoostStep, Gaussians, node_count, nodes, one_gaussian
+from klimb.boosting.gaussians import Gaussians, Watch, node_count, nodes, one_gaussian
 from klimb.boosting.hellinger import hellinger_boosted
 from klimb.boosting.inclusive import inclusive_refined
 from klimb.boosting.loop import Booster, first_gaussian, low_rank_gaussian, with_modes
@@ -31,7 +31,7 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
           component: Literal["auto", "full", "lowrank", "laplacian"] = "auto",
           weights: Literal["joint", "corrective", "newton"] | None = None, tol: float = 0.01,
           max_evaluations: int = 200_000, names: Sequence[str] | None = None,
-          callback: Callable[[BoostStep], None] | None = None, seed: int = 0) -> Mixture:
+          callback: Watch | None = None, seed: int = 0) -> Mixture:
     """Approximate the density exp(log_density) / its integral by a mixture of Gaussians.
 
     ``log_density`` takes a point (length ``dim``) or a batch (n x dim); which, is found out. It may return -inf outside
@@ -74,8 +74,7 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
 
 
 def _default(target: Target, starts: Any, spread: Any, n_components: int, divergence: str, component: str, weights: str,
-             tol: float, max_evaluations: int, labels: tuple[str, ...], seed: int,
-             watch: Callable[[BoostStep], None]) -> Mixture:
+             tol: float, max_evaluations: int, labels: tuple[str, ...], seed: int, watch: Watch) -> Mixture:
     starts = finite_starts(target, starts, spread, seed)
     if component == "lowrank" or (component == "auto" and target.dim > LOW_RANK_FROM):
         fit = low_rank_gaussian(target, starts, np.diag(spread), tol, seed)
@@ -114,7 +113,7 @@ def _default(target: Target, starts: Any, spread: Any, n_components: int, diverg
 
 
 def _paper(target: Target, starts: Any, spread: Any, n_components: int, divergence: str, rule: str,
-           labels: tuple[str, ...], seed: int, watch: Callable[[BoostStep], None]) -> Mixture:
+           labels: tuple[str, ...], seed: int, watch: Watch) -> Mixture:
     if rule == "joint":
         raise InputError("component='laplacian' takes weights 'newton' or 'corrective'", "'joint'",
                          "Leave component out for joint refinement.")

@@ -15,13 +15,12 @@ found, so the bound of every round is judged at points that its fit has not seen
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
-from klimb.boosting.gaussians import BoostStep, Gaussians, gaps, log_mixture, moments, nodes, one_gaussian
+from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, gaps, log_mixture, moments, nodes, one_gaussian
 from klimb.boosting.refine import EvaluatedMixture, unpacked
 from klimb.boosting.target import Target, show
 from klimb.boosting.transforms import Above, Below, Interval, Real, Transform, TransformedBlocks
@@ -164,7 +163,7 @@ def drawn(target: Target, weights: Array, parts: Gaussians, seed: int, n: int = 
 
 
 def cut_boosted(target: Target, first: Gaussians, n_components: int, tol: float, seed: int,
-                watch: Callable[[BoostStep], None]) -> tuple[Cut, list[BoostStep], str]:
+                watch: Watch) -> tuple[Cut, list[BoostStep], str]:
     """Add and refine cut-off components until they gain less than ``tol``."""
     counter = seed + 1000
     # A mode at an edge says little about the width: the first Gaussian is tried wider, in steps of four.
@@ -189,7 +188,7 @@ def _judged(target: Target, cut: Cut, seed: int) -> Cut:
     return drawn(target, cut.weights, cut.parts, seed + 77, FINAL)
 
 
-def _step(target: Target, cut: Cut, watch: Callable[[BoostStep], None]) -> BoostStep:
+def _step(target: Target, cut: Cut, watch: Watch) -> BoostStep:
     step = BoostStep(len(cut.weights), cut.weights, cut.bound, cut.error, target.n_values, target.n_gradients,
                      *gaps(cut.residual, cut.share[cut.inner]), cut.parts)
     watch(step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
@@ -177,6 +177,9 @@ class BoostStep:
     parts: Gaussians = field(repr=False)
 
 
+Watch: TypeAlias = Callable[[BoostStep], None]
+
+
 def gaps(residual: Array, share: Array) -> tuple[float, float]:
     """log E e^r - E r and max r - E r of the residuals r = log p - log q: an estimate of KL(q || p), and its bound.
 
@@ -189,8 +192,7 @@ def gaps(residual: Array, share: Array) -> tuple[float, float]:
     return top + float(np.log(w @ np.exp(r - top))) - average, top - average
 
 
-def step_of(target: Target, weights: Array, parts: Gaussians, X: Array, values: Array,
-            watch: Callable[[BoostStep], None]) -> BoostStep:
+def step_of(target: Target, weights: Array, parts: Gaussians, X: Array, values: Array, watch: Watch) -> BoostStep:
     """The record of a mixture by log p at the nodes ``X`` (K x S x D) of its components, told to who watches."""
     K, S, D = X.shape
     residual = values - log_mixture(weights, parts.log_densities(X.reshape(-1, D))).reshape(K, S)

@@ -14,11 +14,9 @@ g_j g_k, Gaussians again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from klimb.boosting.gaussians import BoostStep, Gaussians, node_count, nodes, one_gaussian, step_of
+from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, node_count, nodes, one_gaussian, step_of
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_optimize
@@ -33,7 +31,7 @@ NEGLIGIBLE = 1e-8  # weights of products that are dropped
 
 
 def hellinger_boosted(target: Target, first: Gaussians, n_components: int, tol: float, seed: int,
-                      watch: Callable[[BoostStep], None]) -> tuple[Array, Gaussians, list[BoostStep], str]:
+                      watch: Watch) -> tuple[Array, Gaussians, list[BoostStep], str]:
     """Grow a mixture from the Gaussians ``first`` while the cosine to the target rises by a quarter of ``tol``."""
     Z = nodes(NODES * node_count(target.dim), target.dim, seed)
     rng = np.random.default_rng(seed)
@@ -181,8 +179,7 @@ def _overlaps(one: Gaussians, parts: Gaussians, lengths: Array) -> tuple[float, 
     return float(z.sum()), (d_mean, 2.0 * d_S @ root)
 
 
-def _judged(target: Target, weights: Array, parts: Gaussians, Z: Array,
-            watch: Callable[[BoostStep], None]) -> BoostStep:
+def _judged(target: Target, weights: Array, parts: Gaussians, Z: Array, watch: Watch) -> BoostStep:
     """The bound of q by nodes of all its products."""
     X = parts.at(Z[: max(64, 2 * parts.dim + 2)])
     values = target.values(X.reshape(-1, parts.dim)).reshape(X.shape[:2])

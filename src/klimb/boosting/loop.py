@@ -6,14 +6,13 @@ D^2 + D Q_r (T T' - I) Q_r' D: diagonal plus rank r. The axes are those in which
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
 
 from klimb.boosting.ascent import check_arrived, climb, scouted_modes
-from klimb.boosting.gaussians import BoostStep, Gaussians, gaps, node_count, nodes, one_gaussian
+from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, gaps, node_count, nodes, one_gaussian
 from klimb.boosting.inclusive import inclusive_refined
 from klimb.boosting.proposals import Outlook, Pool, best_share, candidates, looked_out, steep_count, steepest
 from klimb.boosting.refine import EvaluatedMixture, at_nodes, evaluated, improve
@@ -65,7 +64,7 @@ class Booster:
     """One run: the target, the nodes, the current mixture and the record of how it grew."""
 
     def __init__(self, target: Target, first: EvaluatedMixture, tol: float, seed: int,
-                 watch: Callable[[BoostStep], None], *, joint: bool = True, max_evaluations: int = 1 << 62) -> None:
+                 watch: Watch, *, joint: bool = True, max_evaluations: int = 1 << 62) -> None:
         self.joint, self.max_evaluations = joint, max_evaluations
         self.target, self.tol, self.seed, self.watch = target, tol, seed, watch
         self.factor = 1  # of the number of nodes
