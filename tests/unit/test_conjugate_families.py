@@ -133,7 +133,7 @@ def test_gamma_keeps_its_digits_at_extremes(shape: float, factor: float):
     (lambda: Wishart(5.0, np.ones((2, 3))), "square matrix"),
     (lambda: MultivariateNormal([0.0, 1.0], np.eye(3)), "must fit"),
     (lambda: MultivariateNormal([0.0, 1.0], -np.eye(2)).root, "positive definite"),
-    (lambda: Dirichlet([1.0, 0.0]), "concentration must be positive; got 0.0 at index (1,)"),
+    (lambda: Dirichlet([1.0, 0.0]), "concentration must be positive; got 0.0 at index 1 (1 such value)"),
     (lambda: Categorical([0.5, 0.6]), "sum to one"),
 ])
 def test_bad_parameters_are_named(make, words):

@@ -8,15 +8,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from klimb.conjugate.families import Categorical as CategoricalFamily
-from klimb.conjugate.families import (
-    Dirichlet,
-    Family,
-    Gamma,
-    MultivariateNormal,
-    Naturals,
-    Normal,
-    Wishart,
-)
+from klimb.conjugate.families import Dirichlet, Family, Gamma, MultivariateNormal, Naturals, Normal, Wishart
 from klimb.conjugate.means import Predictor, outer
 from klimb.conjugate.variables import Conditional, NetworkState, Plates, Variable, View, as_view, common_plates, sum_to
 from klimb.errors import InputError

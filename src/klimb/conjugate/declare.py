@@ -6,15 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from klimb.conjugate import families
-from klimb.conjugate.conditionals import (
-    CategoricalGiven,
-    GammaGiven,
-    KnownParameters,
-    MultivariateGiven,
-    NormalGiven,
-    Scale,
-)
+from klimb.conjugate import conditionals, families
 from klimb.conjugate.means import as_predictor
 from klimb.conjugate.variables import NetworkState, Plates, Variable, View, as_view
 from klimb.errors import InputError
@@ -35,7 +27,7 @@ def gamma(shape: Any, rate: Any, *, plates: Plates = (), name: str = "gamma") ->
         if view.variable.family is not families.Gamma:
             raise InputError(f"the rate of {name} must be a number or a gamma variable", f"{view.variable!r}",
                              "Only a gamma is conjugate to the rate of a gamma.")
-        return Variable(GammaGiven(shape, view, plates, name), name)
+        return Variable(conditionals.GammaGiven(shape, view, plates, name), name)
     return _known(families.Gamma(shape, rate), plates, name)
 
 
@@ -51,7 +43,8 @@ def normal(mean: Any = 0.0, precision: Any = 1.0, *, plates: Plates = (), name: 
     >>> print(result[level].mean.round(2), result[level].variance.round(2))
     [1.   5.19] [0.08 0.12]
     """
-    return Variable(NormalGiven(as_predictor(mean), Scale(precision, name), plates, name), name)
+    scale = conditionals.Scale(precision, name)
+    return Variable(conditionals.NormalGiven(as_predictor(mean), scale, plates, name), name)
 
 
 def multivariate_normal(mean: Any = 0.0, precision: Any = 1.0, *, dimension: int | None = None, plates: Plates = (),
@@ -78,7 +71,7 @@ def multivariate_normal(mean: Any = 0.0, precision: Any = 1.0, *, dimension: int
         if size < 1 or (dimension is not None and dimension != size):
             raise InputError(f"{name} needs its dimension", f"dimension {dimension} and precision {precision!r}",
                              "Pass dimension=D.")
-        return Variable(MultivariateGiven(mean, precision, size, plates, name), name)
+        return Variable(conditionals.MultivariateGiven(mean, precision, size, plates, name), name)
     P = as_float(precision, f"the precision of {name}")
     if P.ndim < 2:
         size = dimension or max(P.shape[-1:] + np.shape(mean)[-1:] + (1,))
@@ -188,8 +181,8 @@ def categorical(probabilities: Variable | View, *, plates: Plates = (), name: st
     >>> print(result[kind].mean[:, 1].round(2))  # probabilities of the second class
     [0.   0.03 1.   0.97 0.   1.  ]
     """
-    return Variable(CategoricalGiven(as_view(probabilities), plates, name), name)
+    return Variable(conditionals.CategoricalGiven(as_view(probabilities), plates, name), name)
 
 
 def _known(prior: families.Family, plates: Plates, name: str) -> Variable:
-    return Variable(KnownParameters(prior, plates, name), name)
+    return Variable(conditionals.KnownParameters(prior, plates, name), name)

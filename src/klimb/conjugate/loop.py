@@ -34,17 +34,17 @@ class Network:
             raise InputError("a network needs observed data", "none", "Call .observe(values) on a node.")
         self.variables = ancestors([variable for item in self.evidence for variable in item.variables])
         self._said: dict[Variable, list[Evidence]] = {variable: [] for variable in self.variables}
-        self._children: dict[Variable, list[Variable]] = {variable: [] for variable in self.variables}
+        self.children: dict[Variable, list[Variable]] = {variable: [] for variable in self.variables}
         for item in self.evidence:
             for variable in dict.fromkeys(item.variables):
                 self._said[variable].append(item)
         for child in self.variables:
             for parent in dict.fromkeys(child.conditional.variables):
-                self._children[parent].append(child)
+                self.children[parent].append(child)
 
     def optimum(self, variable: Variable, state: NetworkState) -> Naturals:
         """Natural parameters of the variable's best factor given all others: [A] Eq. (5), lambda*."""
-        return add(variable.conditional.natural(state), *self.messages(variable, state, self._children[variable]))
+        return add(variable.conditional.natural(state), *self.messages(variable, state, self.children[variable]))
 
     def messages(self, variable: Variable, state: NetworkState, children: Iterable[Variable]) -> list[Naturals]:
         """What the evidence and these children say about a variable."""
@@ -52,10 +52,6 @@ class Network:
         for child in children:
             said.append(child.conditional.message(variable, state.moments(child), np.ones(()), state))
         return said
-
-    def children(self, variable: Variable) -> tuple[Variable, ...]:
-        """The variables whose conditional names this one."""
-        return tuple(self._children[variable])
 
     def exact(self, variable: Variable) -> bool:
         """Whether all that is said to the variable is conjugate."""

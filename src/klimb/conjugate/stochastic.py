@@ -128,7 +128,7 @@ def _visit(evidence: Any, batch: _Batch, shared: tuple[Variable, ...], state: Ne
     batch.said = {}
     for variable in shared:
         if variable in network.variables:
-            children = [child for child in network.children(variable) if child not in shared]
+            children = [child for child in network.children[variable] if child not in shared]
             said = network.messages(variable, known, children)
             if said:
                 batch.said[variable] = add(said[0], *said[1:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self, final
+from typing import ClassVar, Self, final
 
 import numpy as np
 
@@ -142,8 +142,17 @@ def _scale(kernel: Kernel) -> str | None:
 class JoinedPairs(Pairs):
     """Several kernels bound to the same inputs."""
 
+    _join: ClassVar[np.ufunc]
+
     def __init__(self, parts: list[Pairs]) -> None:
         self._parts = parts
+
+    def fill(self, rows: slice, columns: slice, out: Array) -> None:
+        self._parts[0].fill(rows, columns, out)
+        other = np.empty(out.shape)
+        for part in self._parts[1:]:
+            part.fill(rows, columns, other)
+            self._join(out, other, out=out)
 
     def gradient(self) -> Array:
         return np.concatenate([part.gradient() for part in self._parts])
@@ -156,12 +165,7 @@ class JoinedPairs(Pairs):
 class SumPairs(JoinedPairs):
     """The sum of several kernels bound to the same inputs."""
 
-    def fill(self, rows: slice, columns: slice, out: Array) -> None:
-        self._parts[0].fill(rows, columns, out)
-        term = np.empty(out.shape)
-        for part in self._parts[1:]:
-            part.fill(rows, columns, term)
-            out += term
+    _join = np.add
 
     def pull(self, rows: slice, columns: slice, G: Array) -> None:
         for part in self._parts[:-1]:
@@ -173,12 +177,7 @@ class SumPairs(JoinedPairs):
 class ProductPairs(JoinedPairs):
     """The product of several kernels bound to the same inputs."""
 
-    def fill(self, rows: slice, columns: slice, out: Array) -> None:
-        self._parts[0].fill(rows, columns, out)
-        factor = np.empty(out.shape)
-        for part in self._parts[1:]:
-            part.fill(rows, columns, factor)
-            out *= factor
+    _join = np.multiply
 
     def pull(self, rows: slice, columns: slice, G: Array) -> None:
         values = [np.empty(G.shape) for _ in self._parts]

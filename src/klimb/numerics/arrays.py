@@ -49,14 +49,9 @@ def finite_sum(array: Array) -> bool:
 
 def check_finite(array: Array, name: str) -> None:
     """Raise an `InputError` that names the first non-finite entry of ``array``, if there is one."""
-    if finite_sum(array):
-        return
-    bad = ~np.isfinite(array)
-    count = int(bad.sum())
-    if count == 0:
-        return
-    index = tuple(int(i) for i in np.argwhere(bad)[0])
-    raise _not_finite(name, array[index], index[0] if array.ndim == 1 else index, count)
+    if not finite_sum(array):
+        refuse(~np.isfinite(array), array, f"{name} must be finite",
+               "Drop or impute missing values first." if array.ndim else "Pass a number.")
 
 
 def check_finite_csr(matrix: Any, name: str) -> None:
@@ -65,15 +60,9 @@ def check_finite_csr(matrix: Any, name: str) -> None:
         return
     bad = np.flatnonzero(~np.isfinite(matrix.data))
     if len(bad):
-        row = int(np.searchsorted(matrix.indptr, bad[0], side="right")) - 1
-        raise _not_finite(name, matrix.data[bad[0]], (row, int(matrix.indices[bad[0]])), len(bad))
-
-
-def _not_finite(name: str, value: float, where: int | tuple[int, ...], count: int) -> InputError:
-    if where == ():
-        return InputError(f"{name} must be finite", f"{value}", "Pass a number.")
-    return InputError(f"{name} must be finite", f"{value} at index {where} ({count} such value{'s' * (count > 1)})",
-                      "Drop or impute missing values first.")
+        where = int(np.searchsorted(matrix.indptr, bad[0], side="right")) - 1, int(matrix.indices[bad[0]])
+        got = f"{matrix.data[bad[0]]} at index {where} ({len(bad)} such value{'s' * (len(bad) > 1)})"
+        raise InputError(f"{name} must be finite", got, "Drop or impute missing values first.")
 
 
 def refuse(bad: npt.NDArray[np.bool_], array: Array, expected: str, advice: str) -> None:
@@ -83,5 +72,5 @@ def refuse(bad: npt.NDArray[np.bool_], array: Array, expected: str, advice: str)
     count = int(np.count_nonzero(bad))
     index = tuple(int(i) for i in np.argwhere(bad)[0])
     place = "" if not index else f" at index {index[0] if len(index) == 1 else index}"
-    others = f" ({count} such value{'s' if count > 1 else ''})" if array.ndim else ""
+    others = f" ({count} such value{'s' * (count > 1)})" if array.ndim else ""
     raise InputError(expected, f"{float(array[index])}{place}{others}", advice)

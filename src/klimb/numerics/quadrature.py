@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from klimb.numerics.arrays import Array, pieces
+from klimb.numerics.arrays import Array, pieces, slices
 from klimb.numerics.special import CACHE_DOUBLES, SPAN, SQRT_2PI, Index, Triple, hermite, legendre
 
 GROWTH = 1.5  # of the panels with the distance from the centre
@@ -47,9 +47,7 @@ class WideTable:
     def expectation(self, m: Array, s: Array, low: Array, high: Array) -> Triple:
         """(E h, -E h', -E h'') where the integrand is negligible outside of (low, high)."""
         out = np.empty((3, m.size))
-        begin, size = 0, max(1, CACHE_DOUBLES // self.node.size)
-        while begin < m.size:
-            piece = slice(begin, begin + size)
+        for piece in slices(m.size, max(1, CACHE_DOUBLES // self.node.size)):
             first, last = np.searchsorted(self.node, (low[piece].min(), high[piece].max()))
             nodes = slice(max(0, first - 1), last + 1)
             z = np.subtract.outer(self.node[nodes], m[piece])
@@ -60,7 +58,6 @@ class WideTable:
                 np.exp(z, out=z)
             z /= s[piece] * SQRT_2PI
             np.matmul(self.rows[:, nodes], z, out=out[:, piece])
-            begin += size
         value, alpha, gamma = out
         if self.by_parts:
             gamma = (gamma - m * alpha) / (s * s)

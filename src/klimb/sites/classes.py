@@ -9,22 +9,9 @@ import numpy as np
 
 from klimb._stored import SKIPPED
 from klimb.errors import InputError
+from klimb.numerics import normal
 from klimb.numerics.arrays import Array, ArrayLike, as_float, refuse
-from klimb.numerics.normal import (
-    interval_moments,
-    log_interval_derivatives,
-    log_ndtr_derivatives,
-    probit_moments,
-    probit_point,
-)
-from klimb.numerics.softmax import (
-    EXACT,
-    ROUGH,
-    SoftmaxRule,
-    log_probabilities,
-    softmax_couplings,
-    softmax_moments,
-)
+from klimb.numerics.softmax import EXACT, ROUGH, SoftmaxRule, log_probabilities, softmax_couplings, softmax_moments
 from klimb.numerics.softplus import folded_moments, folded_point, unfold
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import Expectation, Rows, Site, clean_data
@@ -115,14 +102,15 @@ class Ordinal(Site):
         for edge, other, sign in ((high, low, -1.0), (low, high, 1.0)):
             rows = np.flatnonzero(np.isinf(other))
             x = sign * (m[rows] - edge[rows])
-            value, alpha, gamma = probit_point(x) if v is None else probit_moments(x, v[rows])
+            value, alpha, gamma = normal.probit_point(x) if v is None else normal.probit_moments(x, v[rows])
             e.value[rows], e.alpha[rows], e.gamma[rows] = value, sign * alpha, gamma
         rows = np.flatnonzero(np.isfinite(low) & np.isfinite(high))
         if v is None:
-            value, slope, gamma = log_interval_derivatives(low[rows] - m[rows], high[rows] - m[rows])
+            value, slope, gamma = normal.log_interval_derivatives(low[rows] - m[rows], high[rows] - m[rows])
             e.value[rows], e.alpha[rows], e.gamma[rows] = value, -slope, gamma
         else:
-            e.value[rows], e.alpha[rows], e.gamma[rows] = interval_moments(low[rows], high[rows], m[rows], v[rows])
+            moments = normal.interval_moments(low[rows], high[rows], m[rows], v[rows])
+            e.value[rows], e.alpha[rows], e.gamma[rows] = moments
         return e
 
     def start(self, y: Array) -> tuple[Array, Array]:
@@ -145,10 +133,10 @@ class Ordinal(Site):
         low, high = (low - m) / root, (high - m) / root
         log_z, slope, bend = np.zeros_like(m), np.zeros_like(m), np.zeros_like(m)
         for rows, x, sign in ((np.flatnonzero(np.isinf(low)), high, -1.0), (np.flatnonzero(np.isinf(high)), -low, 1.0)):
-            log_z[rows], ratio, bend[rows] = log_ndtr_derivatives(x[rows])
+            log_z[rows], ratio, bend[rows] = normal.log_ndtr_derivatives(x[rows])
             slope[rows] = sign * ratio
         rows = np.flatnonzero(np.isfinite(low) & np.isfinite(high))
-        log_z[rows], slope[rows], bend[rows] = log_interval_derivatives(low[rows], high[rows])
+        log_z[rows], slope[rows], bend[rows] = normal.log_interval_derivatives(low[rows], high[rows])
         return Tilted(log_z, slope / root, -bend / (1.0 + v))
 
 

@@ -16,16 +16,7 @@ from klimb.numerics.normal import half_normal_loss
 from klimb.numerics.quadrature import Landscape, WideTable, gaussian_expectation, geometric_edges, tabulate
 from klimb.numerics.responses import double_exponential_tilted, lognormal_moments
 from klimb.numerics.search import monotone_root
-from klimb.numerics.special import (
-    HALF_LOG_2PI,
-    SPAN,
-    SQRT_2,
-    SQRT_2PI,
-    Index,
-    Triple,
-    exponentials,
-    log_gamma_half_step,
-)
+from klimb.numerics.special import HALF_LOG_2PI, SPAN, SQRT_2, SQRT_2PI, Triple, exponentials, log_gamma_half_step
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import EvenPart, Expectation, Site
 from klimb.sites.binary import Probit
@@ -198,7 +189,7 @@ class StudentT(SymmetricNoise):
         mean, deviation = (m - y) / scale, np.sqrt(v) / scale
         width = np.sqrt(df) + np.zeros_like(m)  # the poles are +- i width
 
-        def integrands(x: Array, rows: Index) -> Triple:
+        def integrands(x: Array, rows: Rows) -> Triple:
             return _student_integrands(x, df if df.ndim == 0 else df[rows])
 
         landscape = Landscape(offset=mean, height=width, tilt=np.zeros_like(m), low=mean - SPAN * deviation,

@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 
-from klimb.errors import InputError
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, as_float, refuse
 
 Naturals: TypeAlias = tuple[Array, ...]
 
@@ -107,9 +106,7 @@ def matvec(matrix: Array, vector: Array) -> Array:
 def positive(value: Any, name: str) -> Array:
     """``value`` as a positive float array, or an `InputError` that names the first entry that is not."""
     array = as_float(value, name)
-    if np.all(array > 0):
-        return array
-    index = tuple(int(i) for i in np.argwhere(np.atleast_1d(array) <= 0)[0])
-    raise InputError(f"{name} must be positive", f"{np.atleast_1d(array)[index]} at index {index}",
-                     "A shape, rate, precision or concentration of zero is not a proper prior: use a small positive "
-                     "number such as 1e-3.")
+    refuse(array <= 0, array, f"{name} must be positive",
+           "A shape, rate, precision or concentration of zero is not a proper prior: use a small positive number such"
+           " as 1e-3.")
+    return array

@@ -15,18 +15,8 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from klimb.apps.papers.data.formats import (
-    OPENERS,
-    DataSet,
-    labelled,
-    mixed,
-    numbers,
-    read_csv,
-    read_libsvm,
-    read_npz,
-    read_numbers,
-    wrong,
-)
+from klimb.apps.papers.data import formats
+from klimb.apps.papers.data.formats import DataSet
 from klimb.errors import InputError
 from klimb.numerics.arrays import check_finite
 
@@ -61,7 +51,7 @@ def _libsvm(n_features: int, *, dense: bool = True, real: bool = False) -> Reade
     def read(paths: Sequence[Path]) -> DataSet:
         from scipy.sparse import vstack
 
-        parts = [read_libsvm(path, n_features) for path in paths]
+        parts = [formats.read_libsvm(path, n_features) for path in paths]
         X = vstack([X for X, _ in parts], format="csr")
         y = np.concatenate([y for _, y in parts])
         if not real:
@@ -73,7 +63,7 @@ def _libsvm(n_features: int, *, dense: bool = True, real: bool = False) -> Reade
 
 
 def _labelled(labels: dict[str, float], delimiter: str | None = ",") -> Reader:
-    return lambda paths: labelled(paths[0], labels, delimiter)
+    return lambda paths: formats.labelled(paths[0], labels, delimiter)
 
 
 def _challenge(n_features: int, *, sparse: bool = False) -> Reader:
@@ -81,9 +71,9 @@ def _challenge(n_features: int, *, sparse: bool = False) -> Reader:
     def read(paths: Sequence[Path]) -> DataSet:
         from scipy.sparse import vstack
 
-        blocks: list[Any] = [read_libsvm(path, n_features, labels=False)[0] if sparse else
-                             mixed(path, length=n_features)[1] for path in paths[::2]]
-        labels = [numbers(path)[:, 0] for path in paths[1::2]]
+        blocks: list[Any] = [formats.read_libsvm(path, n_features, labels=False)[0] if sparse else
+                             formats.mixed(path, length=n_features)[1] for path in paths[::2]]
+        labels = [formats.numbers(path)[:, 0] for path in paths[1::2]]
         y = np.concatenate(labels)
         X = vstack(blocks, format="csr") if sparse else np.concatenate(blocks)
         return DataSet(X, np.where(y > 0, 1.0, -1.0), np.arange(len(y)) < len(labels[0]))
@@ -98,7 +88,7 @@ def _challenge_files(name: str) -> tuple[str, ...]:
 def _usps(paths: Sequence[Path]) -> DataSet:
     """LIBSVM's files, whose labels are digit + 1, or the text files zip.train and zip.test, which say the digit."""
     if "zip" in paths[0].name:
-        tables = [numbers(path) for path in paths]
+        tables = [formats.numbers(path) for path in paths]
         return DataSet(np.concatenate([table[:, 1:] for table in tables]),
                          np.concatenate([table[:, 0] for table in tables]),
                          np.arange(sum(map(len, tables))) < len(tables[0]))
@@ -118,7 +108,7 @@ def _indicators(column: Sequence[str], levels: Sequence[str] | None = None) -> l
 
 def _flares(paths: Sequence[Path]) -> DataSet:
     """Three letters as indicators, seven whole numbers; the target is the number of C-class flares."""
-    letters, table = mixed(paths[0], skip=("*",), words=3, length=13,
+    letters, table = formats.mixed(paths[0], skip=("*",), words=3, length=13,
                            form="three letters and ten whole numbers in every line")
     columns = [one for column in zip(*letters, strict=True) for one in _indicators(column)]
     return DataSet(np.column_stack([*columns, table[:, :7]]), table[:, 7])
@@ -126,16 +116,16 @@ def _flares(paths: Sequence[Path]) -> DataSet:
 
 def _abalone(paths: Sequence[Path]) -> DataSet:
     form = "a letter and eight numbers in every line"
-    sexes, table = mixed(paths[0], ",", words=1, length=9, form=form)
+    sexes, table = formats.mixed(paths[0], ",", words=1, length=9, form=form)
     for number, (sex,) in enumerate(sexes, start=1):
         if sex not in SEXES:
-            raise wrong(paths[0], form, number, sex)
+            raise formats.wrong(paths[0], form, number, sex)
     return DataSet(np.column_stack([*_indicators([sex for sex, in sexes], SEXES), table[:, :-1]]), table[:, -1])
 
 
 def _nodal(paths: Sequence[Path]) -> DataSet:
     """Five indicators with an intercept before them; R's table calls the outcome r."""
-    read = read_csv(paths[0], target=("y", "r"), drop=("rownames", "m"))
+    read = formats.read_csv(paths[0], target=("y", "r"), drop=("rownames", "m"))
     X = read.X if (read.X[:, 0] == 1.0).all() else np.column_stack([np.ones(len(read.y)), read.X])
     return DataSet(X, np.where(read.y > 0, 1.0, -1.0))
 
@@ -157,7 +147,7 @@ CATALOGUE: dict[str, Published] = {
     "usps_3vs5": Published(ESL, (Form(("usps", "usps.t"), _threes_and_fives),
                                  Form(("zip.train", "zip.test"), _threes_and_fives))),
     "boston": Published(f"{LIBSVM} (housing), and StatLib (boston)",  # the papers' Housing
-                        (Form(("housing.data",), lambda paths: read_numbers(paths[0])),
+                        (Form(("housing.data",), lambda paths: formats.read_numbers(paths[0])),
                          Form(("housing",), _libsvm(13, real=True)))),
     "triazines": Published(LIBSVM, (Form(("triazines",), _libsvm(60, real=True)),)),
     "space_ga": Published(LIBSVM, (Form(("space_ga",), _libsvm(6, real=True)),)),
@@ -167,7 +157,7 @@ CATALOGUE: dict[str, Published] = {
     "flares": Published(f"{UCI} (Solar Flare)", (Form(("flare.data2",), _flares),)),
     "abalone": Published(f"{UCI} (Abalone)", (Form(("abalone.data",), _abalone),)),
     "stock": Published("StatLib and OpenML (stock)",
-                       (Form(("stock.arff",), lambda paths: read_numbers(paths[0], ",", skip=("@", "%"))),)),
+                       (Form(("stock.arff",), lambda paths: formats.read_numbers(paths[0], ",", skip=("@", "%"))),)),
     "nodal": Published("R's package boot (nodal), written as CSV", (Form(("nodal.csv",), _nodal),)),
     "imdb": Published("Maas et al. (2011), Large Movie Review Dataset; counts of words as imdb.npz"),
     "reuters": Published("the pages of LASVM (reuters), written as reuters.npz"),
@@ -225,10 +215,10 @@ class Library:
 
     def _forms(self, name: str) -> tuple[Form, ...]:
         own = CATALOGUE[name].forms if name in CATALOGUE else ()
-        plain = (Form((f"{name}.npz",), lambda paths: read_npz(paths[0])),)
+        plain = (Form((f"{name}.npz",), lambda paths: formats.read_npz(paths[0])),)
         if name == "nodal":  # its CSV form is its own
             return (*plain, *own)
-        return (*plain, *own, Form((f"{name}.csv",), lambda paths: read_csv(paths[0])))
+        return (*plain, *own, Form((f"{name}.csv",), lambda paths: formats.read_csv(paths[0])))
 
     def _find(self, name: str) -> tuple[Form, list[Path]] | None:
         assert self.folder is not None
@@ -242,7 +232,7 @@ class Library:
     def _file(self, name: str) -> Path | None:
         """A file by its published name, as it is or compressed."""
         assert self.folder is not None
-        for ending in OPENERS:
+        for ending in formats.OPENERS:
             path = self.folder / f"{name}{ending}"
             if path.is_file():
                 return path
