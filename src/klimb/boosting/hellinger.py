@@ -17,6 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, node_count, nodes, one_gaussian, step_of
+from klimb.boosting.refine import unpacked
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_optimize
@@ -159,11 +160,8 @@ def _sought(target: Target, lengths: Array, parts: Gaussians, d: Array, shift: f
 
 def _moved(origin: Gaussians, x: Array) -> tuple[Gaussians, Array]:
     """A Gaussian relative to another one, and T: x is the shift, then a triangle T with logarithms on its diagonal."""
-    D = origin.dim
-    rows, columns = np.tril_indices(D)
-    T = np.zeros((D, D))
-    T[rows, columns] = np.where(rows == columns, np.exp(np.where(rows == columns, x[D:], 0.0)), x[D:])
-    return one_gaussian(origin.means[0] + origin.roots[0] @ x[:D], origin.roots[0] @ T), T
+    _, a, T = unpacked(np.append(0.0, x), 1, origin.dim, origin.dim)
+    return origin.moved(a, T), T[0]
 
 
 def _overlaps(one: Gaussians, parts: Gaussians, lengths: Array) -> tuple[float, tuple[Array, Array]]:

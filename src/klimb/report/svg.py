@@ -112,8 +112,7 @@ class Panel:
             if beyond:
                 self.parts.append(f'<path class="arrow" d="M{end + 5 * turn:.1f} {at:.1f}l{-6 * turn} -4.5v9z"/>')
         if self.x.low <= mean <= self.x.high:
-            self.parts.append(f'<circle class="dot" cx="{self.x(mean):.1f}" cy="{at:.1f}" r="3.9">'
-                              f"<title>{escape(tip)}</title></circle>")
+            self.dot(mean, y, tip, 3.9)
 
     def upright(self, x: float, low: float, high: float, kind: str = "whisker") -> None:
         self.segment(self.x(x), self.y.clip(low), self.x(x), self.y.clip(high), kind)
