@@ -107,7 +107,7 @@ def serve(stack: contextlib.ExitStack, data: str, journal_path: Path, out: str, 
     print(f"The page is at {server.url}" if browser else f"open {server.url}", file=sys.stderr, flush=True)
     say("Ctrl-C ends it. Every label is saved as it is given.", quiet)
     if browser:
-        open_browser(server.launch_url())
+        threading.Thread(target=webbrowser.open, args=(server.launch_url(),), daemon=True).start()  # without waiting
     with contextlib.suppress(KeyboardInterrupt):
         thread.join()
 
@@ -116,11 +116,6 @@ def has_screen() -> bool:
     """Could a browser show anything here? Without a screen, one for terminals would take ours over."""
     names = ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME")
     return sys.platform in ("darwin", "win32") or any(map(os.environ.get, names))
-
-
-def open_browser(url: str) -> None:
-    """Ask the system for a browser, without waiting for it."""
-    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
 
 def begin(journal: Any, data: str, quiet: bool, *, labels: tuple[str, ...] | None, positive: str | None,

@@ -196,19 +196,26 @@ class Kernel(Parametric):
         return total, np.array(slopes)
 
     def __add__(self, other: Kernel | float) -> Kernel:
+        from klimb.kernels.algebra import Sum
+
         part = _as_kernel(other)
-        return NotImplemented if part is None else _sum_of(self, part)
+        return NotImplemented if part is None else Sum((self, part))
 
     def __radd__(self, other: Kernel | float) -> Kernel:
         if _is_number(other) and other == 0:
             return self  # sum() begins with 0
         part = _as_kernel(other)
-        return NotImplemented if part is None else _sum_of(part, self)
+        return NotImplemented if part is None else part + self
 
     def __mul__(self, other: Kernel | float) -> Kernel:
+        from klimb.kernels.algebra import Product, with_one_scale
+
         if isinstance(other, Kernel):
-            return _product_of(self, other)
-        return self._scaled(_clean_factor(other)) if _is_number(other) else NotImplemented
+            return with_one_scale(Product((self, other)))
+        if not _is_number(other):
+            return NotImplemented
+        positive(other, "a factor", "a kernel")
+        return self._scaled(float(other))
 
     def __rmul__(self, other: float) -> Kernel:
         return self * other
@@ -338,20 +345,3 @@ def _as_kernel(value: Any) -> Kernel | None:
     if isinstance(value, Kernel):
         return value
     return Constant(float(value)) if _is_number(value) else None
-
-
-def _sum_of(first: Kernel, second: Kernel) -> Kernel:
-    from klimb.kernels.algebra import Sum
-
-    return Sum((first, second))
-
-
-def _product_of(first: Kernel, second: Kernel) -> Kernel:
-    from klimb.kernels.algebra import Product, with_one_scale
-
-    return with_one_scale(Product((first, second)))
-
-
-def _clean_factor(value: float) -> float:
-    positive(value, "a factor", "a kernel")
-    return float(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from klimb.report import charts
@@ -222,7 +222,7 @@ def _model(report: FitReport) -> str:
 
 
 def _reproduce(report: FitReport) -> str:
-    lines = escape_lines(report.reproduce)
+    lines = "\n".join(escape(part) for line in report.reproduce for part in line.splitlines() or [""])
     code = f'<pre tabindex="0"><code>{lines}</code></pre>' if lines else ""
     inside = code + (f'<div class="short">{_facts(report.versions)}</div>' if report.versions else "")
     return _section("Reproduce", inside, "The fit has no random part: the same data give the same numbers."
@@ -235,11 +235,6 @@ def _most(items: Sequence[T], limit: int, size: Callable[[T], float]) -> Sequenc
         return items
     keep = sorted(sorted(range(len(items)), key=lambda i: -size(items[i]))[:limit])
     return [items[i] for i in keep]
-
-
-def escape_lines(lines: Iterable[str]) -> str:
-    """Lines of code, each escaped; line ends inside a line stay."""
-    return "\n".join(escape(part) for line in lines for part in line.splitlines() or [""])
 
 
 def _section(title: str, inside: str, lead: str = "") -> str:

@@ -249,7 +249,8 @@ def _row(name: str, method: str, records: Sequence[Found], paper: Paper) -> tupl
     rule, _, how = method.partition("-")
     place = {"laplace": 0, "ep": 1, "gradient": -1}.get(rule, 2)
     every = records[0].get("every", 1)
-    note = ", at the default's cell" if how == "chosen" else f", every {_ordinal(every)} value" if every > 1 else ""
+    ordinal = {2: "second", 3: "third"}.get(every, f"{every}th")
+    note = ", at the default's cell" if how == "chosen" else f", every {ordinal} value" if every > 1 else ""
     loss = [record["loss"] for record in records]
     least = [record["least"] for record in records if "least" in record]
     failed, cells = sum(record["failed"] for record in records), sum(record.get("cells", 1) for record in records)
@@ -260,10 +261,6 @@ def _row(name: str, method: str, records: Sequence[Found], paper: Paper) -> tupl
             f"{failed} of {cells}" + (f" ({rounding} by rounding)" if rounding else ""),
             seconds(float(np.mean([record["seconds"] for record in records]))),
             paper.time[place] if place >= 0 and how != "chosen" else NOTHING, str(len(records)))
-
-
-def _ordinal(number: int) -> str:
-    return {2: "second", 3: "third"}.get(number, f"{number}th")
 
 
 TABLE3 = Experiment(plan, tables, remarks=(
