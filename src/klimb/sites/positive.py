@@ -14,6 +14,7 @@ from klimb.numerics.quadrature import Landscape, gaussian_expectation
 from klimb.numerics.responses import lognormal_moments, sigmoid_moments
 from klimb.numerics.special import HALF_LOG_2PI, SPAN, Index, Triple, exponentials, gamma_family, stirling_error
 from klimb.sites.base import Expectation, Site, clean_data
+from klimb.sites.counts import rate_expectation
 
 SMALLEST_TAIL = 1e-290  # of a gamma distribution: below, its logarithm comes from the asymptotic form
 
@@ -59,8 +60,11 @@ class Exponential(WaitingTime):
         return np.where(y > 0.0, -1.0 - np.log(np.where(y > 0.0, y, 1.0)), 0.0)
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
-        rate = _unit_expectation(y, -m if self.mean else m, v)
-        return Expectation(rate.value, -rate.alpha, rate.gamma) if self.mean else rate
+        log_rate = -m if self.mean else m
+        with np.errstate(divide="ignore"):
+            e = rate_expectation(np.ones_like(y), log_rate + np.log(y), v)
+        value = np.where(y > 0.0, e.value, log_rate)  # what has no maximum has none taken out
+        return Expectation(value, -e.alpha if self.mean else e.alpha, e.gamma)
 
     def start(self, y: Array) -> tuple[Array, Array]:
         # The mode of f - y e^f is -log y with curvature 1; a zero wait is moderated to the smallest scale of the data.
@@ -75,15 +79,6 @@ class Exponential(WaitingTime):
         with np.errstate(over="ignore", under="ignore"):
             lost = y * np.minimum(np.exp(0.5 * v + (-m if self.mean else m)), 1e300)
         return Expectation(-lost, -lost if self.mean else lost, lost)
-
-
-def _unit_expectation(y: Array, m: Array, v: Array) -> Expectation:
-    """E[f - y e^f], with its maximum -1 - log y taken out where y > 0."""
-    positive = y > 0.0
-    with np.errstate(over="ignore", under="ignore"):
-        whole, excess, rest = exponentials(m + 0.5 * v + np.log(np.where(positive, y, 1.0)))
-        value = np.where(positive, -(rest + 0.5 * v), m)
-        return Expectation(value, np.where(positive, excess, -1.0), np.where(positive, whole, 0.0))
 
 
 @final
@@ -157,10 +152,7 @@ class Weibull(WaitingTime):
         return np.asarray(np.log(self.shape) - 1.0 - np.log(y))
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
-        with np.errstate(over="ignore", under="ignore"):
-            u = m + 0.5 * v + self.shape * np.log(y)  # log E of the cumulative hazard
-            whole, excess, rest = exponentials(u)
-            return Expectation(-(rest + 0.5 * v), excess, whole)
+        return rate_expectation(np.ones_like(y), m + self.shape * np.log(y), v)  # of one event at the cumulative hazard
 
     def start(self, y: Array) -> tuple[Array, Array]:
         return -self.shape * np.log(y), np.ones_like(y)
