@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import expit, log_expit
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
@@ -184,7 +184,7 @@ class Interval(Transform):
         share, rest, width = expit(U), expit(-U), self.high - self.low
         # From the nearer end, so that x never rounds to an end while u is moderate.
         X = np.where(U < 0, self.low + width * share, self.high - width * rest)
-        return X, np.sum(np.log(width) + _log_logistic(U) + _log_logistic(-U), axis=1)
+        return X, np.sum(np.log(width) + log_expit(U) + log_expit(-U), axis=1)
 
     def inverse(self, X: Array) -> Array:
         share = np.clip((X - self.low) / (self.high - self.low), EDGE, 1.0 - 1e-16)
@@ -250,7 +250,7 @@ class Simplex(Transform):
 
     def forward(self, U: Array) -> tuple[Array, Array]:
         t = self._breaks(U)
-        log_take, log_leave = _log_logistic(t), _log_logistic(-t)
+        log_take, log_leave = log_expit(t), log_expit(-t)
         log_left = np.concatenate([np.zeros((len(U), 1)), np.cumsum(log_leave, axis=1)], axis=1)
         X = np.exp(log_left + np.concatenate([log_take, np.zeros((len(U), 1))], axis=1))
         return X / X.sum(axis=1, keepdims=True), np.sum(log_take + log_leave + log_left[:, :-1], axis=1)
@@ -359,7 +359,3 @@ def points(value: Any, name: str, dim: int) -> Array:
         raise InputError(f"{name} must be a point of length {dim} or rows of such points", f"shape {np.shape(value)}",
                          "Check dim.")
     return array
-
-
-def _log_logistic(t: Array) -> Array:
-    return -np.logaddexp(0.0, -t)

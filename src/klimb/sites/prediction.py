@@ -16,7 +16,7 @@ from scipy.special import expit
 
 from klimb.errors import InputError
 from klimb.numerics.adaptive import Rows, bounded_average, gaussian_average
-from klimb.numerics.arrays import Array, ArrayLike, as_float, pieces, refuse
+from klimb.numerics.arrays import Array, ArrayLike, as_float, pieces, refuse, slices
 from klimb.numerics.search import monotone_root, smallest_integer
 from klimb.numerics.tilted import LogFactor, Tilted, tilted
 
@@ -107,12 +107,11 @@ def draw_response(site: Site, f: Array, rng: np.random.Generator) -> Array:
     """One y for each latent value: ``f`` is (draws, n), or (draws, outputs x n) for a site with several per datum."""
     n_data = f.shape[1] // site.n_outputs
     out = np.empty((len(f), n_data))
-    size = max(1, _DRAWS_AT_ONCE // f.shape[1])
-    for begin in range(0, len(f), size):
-        part = f[begin : begin + size]
+    for draws in slices(len(f), max(1, _DRAWS_AT_ONCE // f.shape[1])):
+        part = f[draws]
         latent = np.moveaxis(part.reshape(len(part), site.n_outputs, n_data), 1, 0).ravel()  # output by output
         each = site.rows(np.tile(np.arange(n_data), len(part)))
-        out[begin : begin + size] = _draw(each, latent, rng.random(len(part) * n_data)).reshape(len(part), n_data)
+        out[draws] = _draw(each, latent, rng.random(len(part) * n_data)).reshape(len(part), n_data)
     return out
 
 
