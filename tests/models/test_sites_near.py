@@ -26,6 +26,18 @@ def test_affine_sites_are_foretold_exactly() -> None:
     np.testing.assert_allclose(found[1], 5.0 + 0.3 * 0.4, rtol=1e-6)  # kept in single precision
 
 
+def test_quadratic_sites_are_foretold_exactly_where_fits_are_enough() -> None:
+    points = np.array([[i, j] for i in (-1.0, 0.0, 1.0) for j in (-1.0, 0.0, 1.0)])
+    latent, known = klimb.latents.Weights(np.eye(3)), SitesNear()
+    for x, y in points:
+        slope = np.array([x * x, x * y, y + 1.0])
+        known.add(np.array([x, y]), Posterior(latent, slope, np.full(3, 5.0 + y * y), np.zeros(3), np.ones(3), 0.0))
+    found = known.at(np.array([0.4, 1.3]))  # beyond what is known
+    assert found is not None
+    np.testing.assert_allclose(found[0], [0.16, 0.52, 2.3], atol=1e-5)
+    np.testing.assert_allclose(found[1], 5.0 + 1.69, rtol=1e-5)
+
+
 def test_nothing_is_foretold_from_too_few_or_far_away() -> None:
     assert remembered(np.array([[0.0, 0.0], [1.0, 0.0]])).at(np.array([0.5, 0.5])) is None
     assert remembered(np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])).at(np.array([40.0, 40.0])) is None

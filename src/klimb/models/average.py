@@ -23,7 +23,7 @@ from klimb.models.adaptive import FIRST, HIGHER, adaptively
 from klimb.models.components import LEAST_WEIGHT, SCORES, Components
 from klimb.models.correction import Correction, Corrector, pooled_khat
 from klimb.models.model import Model
-from klimb.models.search import Evaluated, Evaluator, HigherGround, Peak, axes_of, curvature, higher_peak
+from klimb.models.search import FIT_TOL, Evaluated, Evaluator, HigherGround, Peak, axes_of, curvature, higher_peak
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.mixtures import mixture_moments
@@ -32,6 +32,8 @@ from klimb.numerics.surrogate import fit_surrogate
 SPACING = {1: 0.8, 2: 1.2}  # of the lattice, in sd; sums over it are accurate to 1e-6 for a bowl
 EXPENSIVE, WIDER = 1e8, 1.25  # work of a fit from which the lattice is so much wider: accurate to 1e-4 then
 DROP = 7.0  # nats below the best at which the lattice ends
+SHORTER = 0.6  # share of a foretold fall that must be enough for that, for a node not to be fitted
+POINT_TOL = 1e-4  # of expensive fits around the peak: bounds are good to a millionth of a nat, means to 1e-4 sd
 MOST_NODES = {1: 120, 2: 600}
 FINER, UNEVEN = 3, 0.02  # lattices, each twice as fine as the last, and the error of a mean or sd from which one is
 BETWEEN, SMOOTH = 4, 0.1  # points of theta in a cell of a node along each axis, by a surrogate as good as this in nats
@@ -78,7 +80,7 @@ class _Around:
 
     def __init__(self, peak: Peak, A: Array, evaluate: Evaluator, expected: int) -> None:
         self.peak, self.A, self._evaluate, self._expected = peak, A, evaluate, expected
-        self._count = 0
+        self._count, self._tol = 0, POINT_TOL if peak.model.work() > EXPENSIVE else FIT_TOL
         self._correct = Corrector(peak.result)
         self._gain = 0.0  # at the peak
 
@@ -94,7 +96,8 @@ class _Around:
             theta = peak.model.at + self.A @ z
             inside = np.clip(theta, peak.model.theta.lower, peak.model.theta.upper)
             beyond = PENALTY * float(np.abs(theta - inside).max())
-            found = self._evaluate(inside, start=start if start is not None else peak.result.posterior)
+            found = self._evaluate(inside, start=peak.result.posterior if start is None else start,
+                                   tol=self._tol)
             self._count += 1
             self._evaluate.tell("integrating", self._count, max(self._expected, self._count), peak.result.bound)
         else:
@@ -242,7 +245,9 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
     asked, best = {origin}, 0.0
     while queue and len(values) < MOST_NODES[d]:
         node, parent = queue.pop(0)
-        if node not in values:
+        if node not in values and (low := _surely_low(node, parent, values, best)) is not None:
+            values[node] = low
+        elif node not in values:
             values[node], found, point = around(spacing * np.array(node, dtype=float), starts.get(parent))
             if point is not None:
                 points[node] = point
@@ -259,6 +264,16 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
                     queue.append((near, node))
         waiting = {parent for _, parent in queue}
         starts = {place: kept for place, kept in starts.items() if place in waiting}
+
+
+def _surely_low(node: tuple[int, ...], parent: tuple[int, ...], values: dict[tuple[int, ...], float],
+                best: float) -> float | None:
+    """The value at a node by a parabola through the three before it, where much less of a fall would do to end there.
+    """
+    step = np.subtract(node, parent)
+    before = [values.get(tuple((np.array(node) - k * step).tolist()), -np.inf) for k in (1, 2, 3)]
+    foretold = 3.0 * before[0] - 3.0 * before[1] + before[2] if np.isfinite(before).all() else np.inf
+    return foretold if before[0] - SHORTER * (before[0] - foretold) < best - DROP else None
 
 
 def _sites_of(found: Evaluated, peak: Peak) -> Posterior:

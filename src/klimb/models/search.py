@@ -20,14 +20,17 @@ from klimb.likelihoods import Observed
 from klimb.models.model import Listen, Model, Progress
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.quasi_newton import climb
+from klimb.numerics.surrogate import quadratics
 
 TOL = 1e-2  # of the gradient, in nats per unit of theta
 FINEST = 1e-8  # rounding leaves so much of it
 GAIN = 1e-4  # nats that the next step promises, at most, where many data make the gradient's last digits noise
 USUAL_TOL = 1e-6  # of a fit; where less is asked for, search and integration follow
 REMEMBERED, MOST_REMEMBERED = 24, 4e7  # fits whose sites foretell those of the next, and numbers kept of them
-FARTHEST = 4.0  # sum of the shares of these fits, up to which that is no wild extrapolation
+FARTHEST = (8.0, 4.0)  # sum of the shares of these fits, by quadratics and straight, up to which that is not wild
+NEARBY = 0.01  # squared distance of a fit, in spreads of all of them, below which it counts no more
 FIT_TOL = 1e-5  # of fits on the way: what they leave must not mislead a line search
+FAR_TOL, FAR = 1e-4, 1.0  # of those where some entry of the gradient is larger than this
 CURVATURE_TOL = 1e-7  # of fits whose gradients are subtracted
 STEP = 0.05  # in theta, for the Hessian as differences of gradients
 FLATTEST = 0.05  # smallest curvature taken at face value: below it a direction has sd 1 / sqrt(0.05)
@@ -68,9 +71,10 @@ class Best:
 
 @final
 class SitesNear:
-    """Sites of earlier fits, from which those at another theta are foretold as an affine function of theta.
+    """Sites of earlier fits, from which those at another theta are foretold by moving least squares.
 
-    A fit that starts there is off by second order in the distance, where the sites of a neighbour are off by first.
+    A quadratic in theta through the fits, the nearest counting most, is off by third order in the distance, where the
+    sites of a neighbour are off by first. Fits too few for that, or in a row, foretell by a straight line.
     """
 
     def __init__(self) -> None:
@@ -78,7 +82,7 @@ class SitesNear:
 
     def add(self, theta: Array, posterior: Posterior) -> None:
         """Remember a fit; the oldest are forgotten."""
-        kept = min(REMEMBERED, 4 * len(theta) + 4)
+        kept = min(REMEMBERED, 4 * len(theta) + 12)
         if not posterior.spread or 2 * len(posterior.a) * kept > MOST_REMEMBERED:
             return
         with np.errstate(over="ignore"):
@@ -90,22 +94,27 @@ class SitesNear:
 
     def at(self, theta: Array) -> tuple[Array, Array] | None:
         """Slopes and gammas by the nearest fits; None where they do not surround theta well enough to say."""
-        d = len(theta)
-        if len(self._known) < d + 1:
+        if len(self._known) <= len(theta):
             return None
         points = np.array([known[0] for known in self._known])
-        scale = points.std(axis=0)
-        if not (scale > 0.0).all():
+        spread, axes = np.linalg.eigh(np.atleast_2d(np.cov(points.T)))
+        if not spread[0] > 1e-8 * spread[-1]:
             return None
-        distance = (((points - theta) / scale) ** 2).sum(axis=1)
-        near = np.argsort(distance, kind="stable")[: 2 * d + 1]
-        system = np.vstack([np.ones(len(near)), ((points[near] - theta) / scale).T])
-        shares, _, rank, _ = np.linalg.lstsq(system, np.eye(d + 1)[0], rcond=1e-6)
-        if rank < d + 1 or np.abs(shares).sum() > FARTHEST:
+        away = (points - theta) @ (axes / np.sqrt(spread))
+        distance = (away**2).sum(axis=1)
+        nearest = int(distance.argmin())
+        for monomials, farthest in zip((quadratics(away), np.column_stack([np.ones(len(away)), away])), FARTHEST,
+                                       strict=True):
+            system = monomials / (distance + NEARBY)[:, None]
+            half, _, rank, _ = np.linalg.lstsq(system.T, np.eye(system.shape[1])[0], rcond=1e-6)
+            shares = half / (distance + NEARBY)
+            if rank == system.shape[1] and np.abs(shares).sum() <= farthest:
+                break
+        else:
             return None
-        slope, gamma = (sum(share * self._known[k][part].astype(np.float64)
-                            for share, k in zip(shares, near, strict=True)) for part in (1, 2))
-        least = 0.2 * self._known[int(near[0])][2].astype(np.float64)
+        slope, gamma = (sum(share * known[part].astype(np.float64)
+                            for share, known in zip(shares, self._known, strict=True)) for part in (1, 2))
+        least = 0.2 * self._known[nearest][2].astype(np.float64)
         return np.asarray(slope), np.where(least > 0.0, np.maximum(gamma, least), gamma)
 
 
@@ -114,12 +123,13 @@ class Evaluator:
     """Fits of one model at any theta, counted, each from the sites of the last one unless told otherwise."""
 
     def __init__(self, model: Model, data: Observed, *, listen: Listen | None = None, max_iter: int = 500,
-                 start: Posterior | None = None, tol: float = USUAL_TOL) -> None:
+                 start: Posterior | None = None, tol: float = USUAL_TOL, sites: SitesNear | None = None) -> None:
         self.model, self.data, self.n_fits = model, data, 0
+        self.sites = SitesNear() if sites is None else sites
         self._latent = None if start is None else start.latent
         self._finest = FIT_TOL * tol / USUAL_TOL if tol < USUAL_TOL else np.inf  # who asks for more digits gets them
         self._listen, self._max_iter, self._latest = listen, max_iter, start
-        self._sites = SitesNear()
+        self._tol = FIT_TOL  # of the next fit of a climb
         self.path: list[float] = []  # the best objective after every fit of a climb
         self.best: Best | None = None
 
@@ -127,7 +137,7 @@ class Evaluator:
         """The fit at ``theta``."""
         here = self.model.moved(theta)
         near = start if start is not None else self._latest
-        guess = self._sites.at(theta)
+        guess = self.sites.at(theta)
         try:
             begin = near if guess is None or near is None else start_at(near.latent, *guess)
             result = here.infer(self.data, start=begin, tol=min(tol, self._finest), max_iter=self._max_iter)
@@ -136,7 +146,7 @@ class Evaluator:
                 raise
             return Evaluated(here, None, -np.inf)
         self.n_fits += 1
-        self._sites.add(theta, result.posterior)
+        self.sites.add(theta, result.posterior)
         value = result.bound + here.theta.log_density(here.at)
         found = Evaluated(here, result, value if np.isfinite(value) else -np.inf)
         if np.isfinite(value) and (self.best is None or value > self.best.objective):
@@ -150,13 +160,15 @@ class Evaluator:
 
     def objective(self, theta: Array) -> tuple[float, Array]:
         """For a climb: the objective and its gradient."""
-        found = self(theta)
+        found = self(theta, tol=self._tol)
         if found.result is None or not np.isfinite(found.objective):
             return -np.inf, np.zeros_like(theta)
         self._latest = self._only_sites(found.result.posterior)
         self.path.append(max(found.objective, self.path[-1]) if self.path else found.objective)
         self.tell("hyperparameters", len(self.path), 0, found.result.bound)
-        return found.objective, self.gradient(found)
+        gradient = self.gradient(found)
+        self._tol = FAR_TOL if np.abs(gradient).max(initial=0.0) > FAR else FIT_TOL
+        return found.objective, gradient
 
     def gradient(self, found: Evaluated) -> Array:
         """Of the objective at a fit."""
@@ -181,6 +193,7 @@ class Peak:
     gradient: Array
     n_fits: int
     path: tuple[float, ...]
+    sites: SitesNear | None = None  # of the fits on the way
 
     @property
     def converged(self) -> bool:
@@ -228,7 +241,7 @@ def _climbed(evaluate: Evaluator, begin: Array, tol: float, fit_tol: float, max_
     status = Status.STOPPED if stopped else result.status if close else (
         Status.MAX_ITER if evaluate.n_fits >= max_iter else Status.STALLED)
     return Peak(model, result, result.bound + model.log_prior()[0], status, gradient, evaluate.n_fits + 1,
-                tuple(evaluate.path))
+                tuple(evaluate.path), evaluate.sites)
 
 
 def higher_peak(peak: Peak, evaluate: Evaluator, found: HigherGround) -> Peak:

@@ -72,10 +72,10 @@ def around(peak: Peak, data: Observed, *, integrate: bool, spread: bool = True,
         return _at_peak(peak, peak.status, peak.n_fits)
     few = peak.model.reduced(data)
     if few is not None:
-        found = around(replace(peak, model=few[0], result=few[0].infer(few[1], tol=tol)), few[1], integrate=integrate,
-                       listen=listen, tol=tol)
+        here = replace(peak, model=few[0], result=few[0].infer(few[1], tol=tol), sites=None)
+        found = around(here, few[1], integrate=integrate, listen=listen, tol=tol)
         return _of_all_rows(found, peak.model.moved(found.model.at), data, tol)
-    evaluate = Evaluator(peak.model, data, listen=listen, tol=tol)
+    evaluate = Evaluator(peak.model, data, listen=listen, tol=tol, sites=peak.sites)
     mode = "integrate" if integrate else "optimise"
     try:
         averaged: Averaged = (integrated if integrate else chosen)(peak, evaluate)
