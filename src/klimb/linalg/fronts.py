@@ -18,6 +18,8 @@ from klimb.numerics.arrays import Array
 
 Places = Integers | slice
 FREE, SLICE = 20, 40  # slices that cost as much as one indexed addition, and entries of it that cost one more slice
+LISTED = 40_000  # entries of children's updates up to which each has its place in the parent listed
+CALLS = 4e5  # multiplications that cost as much as the calls for one front
 
 
 @final
@@ -83,21 +85,53 @@ class FrontTree:
         for i, front in enumerate(self.fronts):
             if front.placement is not None:
                 self.children[front.parent].append((i, front.placement))
+        self._spare: list[Array] = []
+        self.own: list[Integers | None] = [None] * len(self.fronts)  # where the entries of a front's update go
+        self.listed = [self._listed(*each) for each in zip(self.fronts, self.children, strict=True)]
+
+    def borrow(self) -> Array:
+        """A buffer for panels, with anything in it: one that was given back, for new memory costs more than its use."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return np.empty(self.length)
+
+    def give_back(self, buffer: Array) -> None:
+        """A buffer of which nobody holds a part any more; one is kept."""
+        self._spare[:] = [buffer]
+
+    def _listed(self, front: Front, children: list[tuple[int, Placement]]) -> Integers | None:
+        """Where the entries of small updates go: into the front's panel, or its own update right behind that.
+
+        Entries of the upper triangle have the places of their mirror images.
+        """
+        if not 0 < sum(len(placement.rows) ** 2 for _, placement in children) <= LISTED:
+            return None
+        p, b = front.pivots, len(front.boundary)
+        for i, placement in children:
+            rows, beyond = placement.rows, placement.rows >= p
+            places = np.multiply.outer(rows, np.where(beyond, b, p))
+            places += rows + np.where(beyond, p * (p - 1), 0)
+            self.own[i] = np.where(np.tri(len(rows), dtype=bool), places, places.T).ravel()
+        return np.concatenate([self.own[i] for i, _ in children])
 
     def _analyse(self, pattern: Any, last: Mask, coordinates: Array | None) -> None:
-        dissection, points = _dissected(pattern, last, coordinates)
-        rank = _postorder(dissection.parent)[dissection.front]
-        self.order = np.lexsort((_along(points, rank), rank))
-        place = np.empty(self.size, dtype=np.int64)
-        place[self.order] = np.arange(self.size)
-        counts = np.bincount(rank)
-        ends = np.cumsum(counts)
-        column = np.repeat(np.arange(self.size), np.diff(pattern.indptr))
-        row, column = place[pattern.indices], place[column]
-        lower = np.flatnonzero(row >= column)
-        row, column = row[lower], column[lower]
-        owner = np.repeat(np.arange(len(ends)), counts)
-        boundaries = _boundaries(row, column, owner, ends)
+        found, points = _dissected(pattern, last, coordinates)
+        columns = np.repeat(np.arange(self.size), np.diff(pattern.indptr))
+        for merge in (True, False):
+            rank = _postorder(found.parent)[found.front]
+            self.order = np.argsort(rank, kind="stable") if merge else np.lexsort((_along(points, rank), rank))
+            place = np.empty(self.size, dtype=np.int64)
+            place[self.order] = np.arange(self.size)
+            counts = np.bincount(rank)
+            ends = np.cumsum(counts)
+            row, column = place[pattern.indices], place[columns]
+            lower = np.flatnonzero(row >= column)
+            row, column = row[lower], column[lower]
+            owner = np.repeat(np.arange(len(ends)), counts)
+            boundaries = _boundaries(row, column, owner, ends)
+            if merge:
+                found = _merged(rank, counts, boundaries, owner)
         self.fronts = _linked(boundaries, owner, ends)
         # places in the buffer of panels of the entries of the lower triangle, and of all entries
         self.entries, self.lower = self._places(row, column, owner), lower
@@ -182,6 +216,28 @@ def _boundaries(row: Integers, column: Integers, owner: Integers, ends: Integers
         if len(boundaries[i]):
             pending[owner[boundaries[i][0]]].append(boundaries[i])
     return boundaries
+
+
+def _merged(front: Integers, counts: Integers, boundaries: list[Integers], owner: Integers) -> Dissection:
+    """Fronts with those of their children that cost less as a part of them: zeros are cheaper than calls."""
+    pivots, sizes = counts.tolist(), [len(boundary) for boundary in boundaries]
+    parent = [int(owner[boundary[0]]) if len(boundary) else -1 for boundary in boundaries]
+    into = np.arange(len(pivots))
+    for i, up in enumerate(parent):  # children come first
+        if up >= 0 and _work(pivots[i] + pivots[up], sizes[up]) < CALLS + _work(pivots[i], sizes[i]) + _work(
+                pivots[up], sizes[up]):
+            into[i], pivots[up] = up, pivots[i] + pivots[up]
+    kept = into == np.arange(len(into))
+    for i in range(len(into) - 1, -1, -1):
+        into[i] = into[into[i]]
+    above = np.array(parent)
+    number = np.cumsum(kept[::-1])[::-1] - 1  # parents have smaller numbers
+    return Dissection(number[into[front]], np.where(above >= 0, number[into[above]], -1)[kept][::-1])
+
+
+def _work(p: int, b: int) -> float:
+    """Multiplications of a front's factor and inverse, roughly."""
+    return p * (p * p + 4.0 * p * b + 3.0 * b * b)
 
 
 def _linked(boundaries: list[Integers], owner: Integers, ends: Integers) -> list[Front]:

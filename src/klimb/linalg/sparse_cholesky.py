@@ -1,15 +1,10 @@
 """Sparse Cholesky factorisation with selected inverse: a pattern is analysed once, then values are factorised.
 
-Notation of one front: the pivots 1, the boundary 2. Its part of the matrix is F = [[F11, F21'], [F21, F22]] with the
-children's updates added. F11 = L11 L11', L21 = F21 L11^-T, and F22 - L21 L21' is the update that goes to the parent.
-
-Arrays are in C order and BLAS reads them as their transposes: the lower triangle of L11 is the upper one of LAPACK.
-
-Before that, sets of nodes that are not coupled to each other are eliminated at once: leaves, levels of a group, half of
-a chain. With the set first, M = [[D, C], [C', A]] and D is diagonal: L11 = D^1/2, L21' = D^-1/2 C, and A - L21 L21' is
-what is left to factorise. For the inverse, with Z22 that of what is left, Z12 = -D^-1 C Z22 and diag Z11 = 1/D -
-rowsums(D^-1 C * Z12). Products over pairs of neighbours are listed once, where they are few; otherwise they are
-products of sparse matrices, and what is left is dense.
+Before the fronts (`klimb.linalg.front_factor`), sets of nodes that are not coupled to each other are eliminated at
+once: leaves, levels of a group, half of a chain. With the set first, M = [[D, C], [C', A]] and D is diagonal: L11 =
+D^1/2, L21' = D^-1/2 C, and A - L21 L21' is what is left to factorise. For the inverse, with Z22 that of what is left,
+Z12 = -D^-1 C Z22 and diag Z11 = 1/D - rowsums(D^-1 C * Z12). Products over pairs of neighbours are listed once, where
+they are few; otherwise they are products of sparse matrices, and what is left is dense.
 """
 
 from __future__ import annotations
@@ -21,10 +16,11 @@ from typing import Any, final
 import numpy as np
 
 from klimb.errors import NotPositiveDefiniteError
-from klimb.linalg.fronts import FrontTree, Placement
+from klimb.linalg.front_factor import FrontFactor
+from klimb.linalg.fronts import FrontTree
 from klimb.linalg.ordering import Integers, Mask, transposition
 from klimb.numerics.arrays import Array
-from klimb.numerics.lazy import blas, lapack, scipy_sparse
+from klimb.numerics.lazy import scipy_sparse
 
 FEW = 3  # neighbours up to which elimination does not add entries: d (d - 1) new ones for 2 d + 1
 SMALL = 1000  # fewer nodes are not worth a set of their own
@@ -192,139 +188,6 @@ class EliminatedSet:
             at = slice(plan.starts[begin], plan.starts[min(begin + step, len(plan.taken))])
             out[at] = block[plan.of[at] - begin, plan.neighbour[at]]
         return np.asarray(-out / self.root[plan.of])
-
-
-@final
-class FrontFactor:
-    """L of P M P' = L L' in panels, for ``values`` of the lower triangle in the order of ``tree.lower``."""
-
-    def __init__(self, tree: FrontTree, values: Array) -> None:
-        self.tree = tree
-        buffer = np.zeros(tree.length)
-        buffer[tree.entries] = values
-        updates: dict[int, Array] = {}
-        self.panels: list[tuple[Array, Array]] = []
-        for i, front in enumerate(tree.fronts):
-            p, m = front.pivots, front.rows
-            panel = buffer[front.offset:front.offset + p * m].reshape(m, p)
-            received = [(updates.pop(child), placement) for child, placement in tree.children[i]]
-            for update, placement in received:
-                _add_to_panel(panel, update, placement)
-            top, below = panel[:p], panel[p:]
-            _, info = lapack.dpotrf(top.T, lower=0, clean=1, overwrite_a=1)
-            if info != 0:
-                raise NotPositiveDefiniteError("a pivot is not positive")
-            self.panels.append((top, below))
-            if m == p:
-                continue
-            blas.dtrsm(1.0, top.T, below.T, side=0, lower=0, trans_a=1, overwrite_b=1)  # L21' = L11^-1 F21'
-            update = blas.dsyrk(-1.0, below.T, trans=1, lower=0).T
-            for other, placement in received:
-                _add_to_update(update, other, placement, p)
-            updates[i] = update
-        self.roots = buffer[tree.diagonal]  # the diagonal of L
-
-    def forward(self, x: Array) -> Array:
-        """L^-1 x in place; x of shape (n, k) is in the order of elimination."""
-        for (top, below), front in zip(self.panels, self.tree.fronts, strict=True):
-            y = x[front.begin:front.end]
-            blas.dtrsm(1.0, top.T, y.T, side=1, lower=0, overwrite_b=1)
-            if len(below):
-                x[front.boundary] -= below @ y
-        return x
-
-    def backward(self, x: Array) -> Array:
-        """L^-T x in place."""
-        for (top, below), front in zip(reversed(self.panels), reversed(self.tree.fronts), strict=True):
-            y = x[front.begin:front.end]
-            if len(below):
-                y -= below.T @ x[front.boundary]
-            blas.dtrsm(1.0, top.T, y.T, side=1, lower=0, trans_a=1, overwrite_b=1)
-        return x
-
-    def inverse_entries(self) -> Array:
-        """Entries of M^-1 = Z in the order of the pattern.
-
-        M Z = I means L' Z = L^-1, which is lower triangular. Its rows of one front's pivots are L11' Z1. + L21' Z2.,
-        with 0 in the columns 2 and L11^-1 in the columns 1 on the right. With W = L21 L11^-1 therefore
-
-            Z21 = -Z22 W,        Z11 = L11^-T L11^-1 - W' Z21.
-
-        Z22 is known when the parent is done, because the boundary of a front lies among its parent's rows (Takahashi's
-        recursion in blocks). Entries of Z outside the panels are never needed.
-        """
-        tree = self.tree
-        buffer = np.empty(tree.length)
-        known: dict[int, Array] = {}
-        waiting = [len(children) for children in tree.children]
-        for i in range(len(tree.fronts) - 1, -1, -1):
-            front, (top, below) = tree.fronts[i], self.panels[i]
-            p, m = front.pivots, front.rows
-            panel = buffer[front.offset:front.offset + p * m].reshape(m, p)
-            inverse, _ = lapack.dpotri(top.T, lower=0)  # one triangle of F11^-1, zeros in the other
-            np.add(inverse, inverse.T, out=panel[:p])
-            panel[:p].flat[::p + 1] *= 0.5
-            if front.placement is not None:
-                rows = front.placement
-                z22 = _gathered(known[front.parent], rows)
-                waiting[front.parent] -= 1
-                if not waiting[front.parent]:
-                    del known[front.parent]
-                w = blas.dtrsm(1.0, top.T, below.T, side=0, lower=0).T
-                np.matmul(z22, w, out=panel[p:])
-                np.negative(panel[p:], out=panel[p:])
-                panel[:p] -= w.T @ panel[p:]
-            if waiting[i]:
-                full = np.empty((m, m))
-                full[:, :p] = panel
-                full[:p, p:] = panel[p:].T
-                if m > p:
-                    full[p:, p:] = z22
-                known[i] = full
-        return buffer[tree.mirrored]
-
-
-def _add_to_panel(panel: Array, update: Array, placement: Placement) -> None:
-    """The columns of a child's update that belong to pivots of its parent."""
-    first = placement.first
-    if not placement.in_slices:
-        panel[placement.rows[:, None], placement.rows[:first]] += update[:, :first]
-        return
-    for j, (column, column_of) in enumerate(placement.runs):
-        if column_of.start >= first:
-            break
-        for row, row_of in placement.runs[j:]:
-            block = panel[row, column]
-            block += update[row_of, column_of]
-
-
-def _add_to_update(update: Array, other: Array, placement: Placement, pivots: int) -> None:
-    """The rest of a child's update, which its parent hands on."""
-    first = placement.first
-    if first == len(placement.rows):
-        return
-    if not placement.in_slices:
-        rows = placement.rows[first:] - pivots
-        update[rows[:, None], rows] += other[first:, first:]
-        return
-    for j, (column, column_of) in enumerate(placement.runs):
-        if column_of.start < first:
-            continue
-        across = slice(column.start - pivots, column.stop - pivots)
-        for row, row_of in placement.runs[j:]:
-            block = update[row.start - pivots:row.stop - pivots, across]
-            block += other[row_of, column_of]
-
-
-def _gathered(full: Array, placement: Placement) -> Array:
-    """Rows and columns of a symmetric matrix."""
-    if not placement.in_slices:
-        return np.asarray(full[placement.rows[:, None], placement.rows])
-    out = np.empty((len(placement.rows), len(placement.rows)))
-    for row, row_of in placement.runs:
-        for column, column_of in placement.runs:
-            out[row_of, column_of] = full[row, column]
-    return out
 
 
 @final
