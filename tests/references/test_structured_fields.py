@@ -92,13 +92,13 @@ def test_a_series_of_ten_thousand_counts(folder: Path) -> None:
 
 
 def test_spdetoy(folder: Path) -> None:
-    """The truth is of the Matern field itself: three places of 200 are off by 0.05 to 0.07 sd on the mesh."""
+    """The truth is of the Matern field itself: the mesh moves the mean at one place of 200 by 0.048 sd."""
     name = "spde(s1, s2)"
     fit = klimb.fit(f"y ~ {name}", pandas.read_csv(folder / "data" / "spdetoy.csv"),
                     priors={"Intercept": "normal(0, 100)", f"sd({name})": "exponential(1)",
                             f"range({name})": "pc_range(0.3, 0.5)", "sigma": "exponential(1)"})
     truth = judged(fit, folder, "spdetoy", {"Intercept": "b0", f"sd({name})": "sigma", f"range({name})": "range",
-                                            "sigma": "noise"}, worst=0.08)
+                                            "sigma": "noise"}, worst=0.055)
     found = fit.predict(kind="latent")
     away = (found["mean"] - np.array(truth["eta"]["mean"])) / np.array(truth["eta"]["sd"])
     assert np.sqrt((away**2).mean()) < 0.02

@@ -74,6 +74,29 @@ def test_meshes_have_no_slivers_and_reach_beyond_the_points(points: Any) -> None
     assert np.isclose(energy, mesh.sizes().sum())
 
 
+def test_nodes_between_their_neighbours_bring_the_field_closer_to_a_matern_one(monkeypatch: Any) -> None:
+    """Means of the field given noisy data, on meshes whose sides double around dense places."""
+    rng = np.random.default_rng(3)
+    points, kappa = rng.random((80, 2)) ** 2, np.sqrt(8.0) / 0.35
+    K = matern(np.linalg.norm(points[:, None] - points, axis=2), kappa, line=False)
+    y = np.linalg.cholesky(K + 1e-9 * np.eye(80)) @ rng.standard_normal(80) + 0.3 * rng.standard_normal(80)
+
+    def smoothed(covariance: Any) -> Any:
+        return covariance @ np.linalg.solve(covariance + 0.09 * np.eye(80), y)
+
+    def error() -> float:
+        mesh, _ = cover(points, None, 1.0)
+        masses, G = mesh.elements()
+        operator = np.diag(kappa**2 * masses) + G.toarray()
+        Q = operator @ (operator / masses[:, None]) / (4.0 * np.pi * kappa**2)
+        A = mesh.rows(points)[0].toarray()
+        return float(np.sqrt(((smoothed(A @ np.linalg.solve(Q, A.T)) - smoothed(K)) ** 2).mean()))
+
+    after = error()
+    monkeypatch.setattr("klimb.rows.meshes.SMOOTHED", 0)
+    assert after < 0.9 * error()
+
+
 def test_rows_are_linear_interpolation_of_linear_functions() -> None:
     mesh, _ = cover(PLACES, 0.1, 0.5)
     rows, outside = mesh.rows(np.vstack([PLACES, [[50.0, 50.0]]]))

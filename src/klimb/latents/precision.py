@@ -32,7 +32,7 @@ from klimb.latents.coordinates import LARGEST_DENSE, Coordinates
 from klimb.latents.costs import Option, Shape, sparse_factor
 from klimb.latents.linear import LinearParts, side_by_side
 from klimb.latents.precision_weights import PrecisionCoordinates, SparseWeights
-from klimb.linalg.analysis import SelectedFactor, analysed
+from klimb.linalg.analysis import SelectedFactor, analysed, lower_triangle
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, psd_square_root, row_blocks, triangular_inverse
 from klimb.numerics.lazy import scipy_sparse
@@ -86,7 +86,7 @@ class Layout:
         self.pairs_t = self.pairs.T.tocsr()
         indptr = np.searchsorted(every, np.arange(n + 1, dtype=np.int64) * n)
         self.pattern: Any = scipy_sparse.csc_array((np.ones(len(every)), every % n, indptr), shape=(n, n))
-        self.symbolic = analysed(self.pattern)
+        self.symbolic, self.lower = analysed(self.pattern), lower_triangle(self.pattern)
         self.of_cross = np.flatnonzero((place[rows] >= 0) & (outer[columns] >= 0))
         self.at_cross = (place[rows[self.of_cross]], outer[columns[self.of_cross]])
         self.of_border = np.flatnonzero((outer[rows] >= 0) & (outer[columns] >= 0))
@@ -159,7 +159,7 @@ class PrecisionFactor(Factor):
         values = latent.values
         data = np.asarray(layout.pairs @ gamma, dtype=np.float64)
         data[layout.at_inner] += values[layout.of_inner]
-        self.data = data
+        self.lower = data[layout.lower]
         self.inner: SelectedFactor = layout.symbolic.factor(data)
         weighted = gamma[:, None] * layout.A_b
         cross = np.asarray(layout.A_s.T @ weighted)
@@ -363,7 +363,7 @@ class Precision(Latent):
         pull = posterior.a + posterior.gamma * (posterior.m - self.mean)
         mean = self.weights_mean + factor.solve_weights(self.A.T @ pull)
         pattern, spread = layout.pattern, float(posterior.spread)
-        return SparseWeights(mean, layout.inner, layout.border, pattern.indptr, pattern.indices, factor.data, factor.T,
+        return SparseWeights(mean, layout.inner, layout.border, pattern.indptr, pattern.indices, factor.lower, factor.T,
                              factor.S_inverse, layout.C_s, layout.C_b, spread, factor.inner)
 
     def weight_mean(self, posterior: Posterior) -> Array:

@@ -11,7 +11,8 @@ import numpy as np
 from klimb._stored import SKIPPED
 from klimb.latents.coordinates import BLOCK_DOUBLES, Coordinates, Visit
 from klimb.latents.weights_posterior import Index, WeightPosterior, register, with_rest
-from klimb.linalg.analysis import SelectedFactor, analysed
+from klimb.linalg.analysis import SelectedFactor, analysed, lower_triangle
+from klimb.linalg.ordering import transposition
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import psd_square_root, row_blocks
 from klimb.numerics.lazy import scipy_sparse
@@ -32,7 +33,7 @@ class SparseWeights(WeightPosterior):
     border: Index
     indptr: Any
     indices: Any
-    data: Array
+    data: Array  # of P_ss: the entries on and below the diagonal
     T: Array
     S_inverse: Array
     C_s: Array
@@ -45,9 +46,11 @@ class SparseWeights(WeightPosterior):
         """Of P_ss: that of the fit, or a new one."""
         if self.made is not None:
             return self.made  # type: ignore[no-any-return]
-        n = len(self.inner)
-        pattern = scipy_sparse.csc_array((self.data, self.indices, self.indptr), shape=(n, n))
-        return analysed(pattern).factor(self.data)
+        n, whole = len(self.inner), np.empty(len(self.indices))
+        pattern = scipy_sparse.csc_array((whole, self.indices, self.indptr), shape=(n, n))
+        lower = lower_triangle(pattern)
+        whole[transposition(pattern)[lower]] = whole[lower] = self.data
+        return analysed(pattern).factor(whole)
 
     @cached_property
     def _place(self) -> Index:
@@ -212,7 +215,7 @@ class PrecisionCoordinates(Coordinates):
 
     @property
     def work(self) -> float:
-        return float(self.A.nnz + 4 * len(self.q.data))
+        return float(self.A.nnz + 4 * len(self.q.indices))
 
     def sweep(self, z: Array, visit: Visit) -> Array:
         weights = self.q.from_root(np.ascontiguousarray(z.T))

@@ -26,6 +26,11 @@ WIDEST = 6  # bands below the diagonal up to which this is faster than fronts
 Index = npt.NDArray[np.intp]
 
 
+def lower_triangle(pattern: Any) -> Index:
+    """The places of a CSC pattern's entries on and below the diagonal."""
+    return np.flatnonzero(pattern.indices >= np.repeat(np.arange(pattern.shape[1]), np.diff(pattern.indptr)))
+
+
 def band_order(pattern: Any) -> Index | None:
     """An order of the nodes in which the pattern is a narrow band; None where there is none."""
     n = pattern.shape[0]
