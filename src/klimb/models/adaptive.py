@@ -98,6 +98,7 @@ class _Points:
         self._count = 0
         self._room = MEMORY // _bytes(peak.model.detach(peak.result.posterior))  # for so many of them
         self._parts: dict[bytes, tuple[WeightPosterior, Status]] = {}
+        self._sites: dict[bytes, Posterior] = {}
         self._correct = Corrector(peak.result)
         self._gain = self._correct.gain(peak.result)
         self.gains: dict[bytes, float] = {}  # of evidence over bound, beyond that at the peak
@@ -106,8 +107,7 @@ class _Points:
 
     @property
     def theta(self) -> Theta:
-        theta: Theta = self._peak.model.theta
-        return theta
+        return self._peak.model.theta  # type: ignore[no-any-return]
 
     @property
     def corrected(self) -> bool:
@@ -136,8 +136,8 @@ class _Points:
         """q of the weights at a point, remembered where that is cheap, else fitted again, and its correction."""
         if place.tobytes() in self._parts and not self.corrected:
             return *self._parts[place.tobytes()], None
-        theta = self.coordinates.theta(place)
-        found = self._evaluate(theta, start=self._nearest(theta))
+        theta, own = self.coordinates.theta(place), self._sites.get(place.tobytes())
+        found = self._evaluate(theta, start=self._nearest(theta) if own is None else own, own=own is not None)
         if found.result is None:
             return None
         return found.model.detach(found.result.posterior), found.result.status, self._correct(found.result)
@@ -166,9 +166,11 @@ class _Points:
         self.gains[place.tobytes()] = gain
         if len(self._parts) < self._room and not self.corrected:
             self._parts[place.tobytes()] = found.model.detach(found.result.posterior), found.result.status
+        sites = sites_of_fit(found.result.posterior, peak.result.posterior.latent)
+        if self.corrected and 16.0 * len(sites.a) * len(self._sites) < MEMORY:
+            self._sites[place.tobytes()] = sites
         if len(self._starts) < ANCHORS:
-            whitened = self._inverse @ (theta - peak.model.at)
-            self._starts.append((whitened, sites_of_fit(found.result.posterior, peak.result.posterior.latent)))
+            self._starts.append((self._inverse @ (theta - peak.model.at), sites))
         return plain + gain + float(self.coordinates.log_volume(place))
 
 
@@ -190,8 +192,7 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
     """Rounds of points, each from t's fitted to the weights so far, until a surrogate of the objective holds."""
     d, mode = len(axes), points.coordinates.place(peak.model.at)
     axes = points.coordinates.slopes(mode)[:, None] * axes
-    fold = points.coordinates.folded
-    expensive = most < SPARING
+    fold, expensive = points.coordinates.folded, most < SPARING
     first = FEWER if expensive else FIRST if d > 3 else FIRST // 2
     fresh: list[tuple[int, Any]] = [(first, fold(_first_proposal(mode, axes, points)))]
     fresh += [(LOW // 3 if expensive else LOW, fold(one)) for one in _near_zero(mode, axes, points)]

@@ -133,11 +133,12 @@ class Evaluator:
         self.path: list[float] = []  # the best objective after every fit of a climb
         self.best: Best | None = None
 
-    def __call__(self, theta: Array, *, start: Posterior | None = None, tol: float = FIT_TOL) -> Evaluated:
-        """The fit at ``theta``."""
+    def __call__(self, theta: Array, *, start: Posterior | None = None, tol: float = FIT_TOL,
+                 own: bool = False) -> Evaluated:
+        """The fit at ``theta``; ``start`` may be its ``own`` sites."""
         here = self.model.moved(theta)
         near = start if start is not None else self._latest
-        guess = self.sites.at(theta)
+        guess = None if own else self.sites.at(theta)
         try:
             begin = near if guess is None or near is None else start_at(near.latent, *guess)
             result = here.infer(self.data, start=begin, tol=min(tol, self._finest), max_iter=self._max_iter)
