@@ -2,6 +2,7 @@
 
     python -m benchmarks.structured FOLDER [NAME ...] [--json FILE]
     python -m benchmarks.structured FOLDER --clusters       binary data in clusters of three, beside lme4
+    python -m benchmarks.structured FOLDER --growth         time against nodes: lattices, chains
 
 FOLDER has ``data/`` and ``refs/``: one JSON file a model, with ``exact`` (quadrature, importance sampling) or ``nuts``
 (long runs) as the truth and ``inla`` beside it. Coefficients and the linear predictor are right with means within 0.05
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 import klimb
+from benchmarks.measure import save
 
 WIDE = {"Intercept": "normal(0, 10)", "fixed": "normal(0, 10)"}
 COEFFICIENT, PARAMETER = (0.05, 0.05), (0.1, 0.1)
@@ -162,7 +164,11 @@ def graph_of(folder: Path, name: str) -> Any:
     """Edges of a graph: from a file, or of a lattice of 100 x 100."""
     if name != "lattice":
         return table(folder, name)
-    at = np.arange(10_000).reshape(100, 100)
+    return lattice_edges(100)
+
+
+def lattice_edges(side: int) -> Any:
+    at = np.arange(side * side).reshape(side, side)
     across = np.column_stack([at[:, :-1].ravel(), at[:, 1:].ravel()])
     return np.vstack([across, np.column_stack([at[:-1].ravel(), at[1:].ravel()])])
 
@@ -250,15 +256,45 @@ def clusters(folder: Path, count: int = 200) -> None:
         print(tool, {name: (round(one["bias"], 3), one["coverage90"]) for name, one in found.items()})
 
 
+GROWTH = {"bym2 on a lattice": (lambda n: round(n**0.5) ** 2, "y ~ bym2(i, graph=G)", 1.5),
+          "rw2 on a chain": (lambda n: n, "y ~ rw2(i)", 1.0), "ar1 on a chain": (lambda n: n, "y ~ ar1(i)", 1.0)}
+
+
+def growth(sizes: tuple[int, ...] = (1_000, 10_000, 100_000)) -> dict[str, Any]:
+    """CPU seconds of fits of Poisson counts at the best hyperparameters, and the power of n by which they grow."""
+    found: dict[str, Any] = {}
+    klimb.fit("y ~ rw1(i)", {"i": [0, 1, 2, 3], "y": [1, 0, 2, 1]}, family="poisson")  # what is loaded once
+    for name, (nodes, formula, asked) in GROWTH.items():
+        seconds, every = [], [nodes(n) for n in sizes]
+        for n in every:
+            at, side = np.arange(n), round(n**0.5)
+            f = np.sin(10.0 * (at % side) / side) * np.cos(7.0 * (at // side) / side) if "G" in formula else np.sin(
+                60.0 * at / n)
+            data = {"i": at, "y": np.random.default_rng(0).poisson(np.exp(0.5 + f))}
+            graphs = {"G": lattice_edges(side)} if "G" in formula else None
+            began = time.process_time()
+            fit = klimb.fit(formula, data, family="poisson", graphs=graphs, hyper="optimise", progress=False)
+            seconds.append(time.process_time() - began)
+            print(f"{name}: {n:,} nodes, {seconds[-1]:.2f} CPU s, {fit.n_fits} fits, {fit.status.name}", flush=True)
+        power = float(np.polyfit(np.log(every), np.log(seconds), 1)[0])
+        found[name] = {"nodes": every, "seconds": seconds, "power": power, "asked": asked}
+        print(f"{name}: seconds grow as n^{power:.2f} (asked: n^{asked:g})", flush=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--clusters", action="store_true")
+    parser.add_argument("--growth", action="store_true")
     given = parser.parse_args()
     if given.clusters:
         clusters(given.folder)
+        return
+    if given.growth:
+        print(save("structured_growth", growth(), given.json))
         return
     every = []
     for name in given.names or MODELS:

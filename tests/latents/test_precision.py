@@ -151,3 +151,11 @@ def test_improper_posteriors_are_refused() -> None:
 def test_bad_input_is_told_in_words(change: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         Precision(**change)
+
+
+def test_newton_directions_are_left_alone_beside_a_sparse_factor() -> None:
+    """All covariances of a thousand sites cost more than many factors."""
+    for n in (40, 400):
+        D = scipy.sparse.diags_array([-np.ones(n - 1), np.ones(n - 1)], offsets=[0, 1], shape=(n - 1, n))
+        latent = klimb.latents.Precision(D.T @ D + 0.1 * scipy.sparse.eye_array(n))
+        assert (latent.factor(np.ones(n)).covariance() is None) == (n == 400)

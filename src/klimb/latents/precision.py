@@ -40,6 +40,7 @@ from klimb.numerics.lazy import scipy_sparse
 Index = npt.NDArray[np.intp]
 SHARED = 0.25  # share of the rows from which on a column stands in the border
 SEEN = 1e-9  # of the largest site: what the sites must say of constrained directions to do without pinned nodes
+FEW = 200  # sites up to which Newton directions, which take all covariances, pay beside a sparse factor
 RIDGE = 1e-10  # of the prior's precision, where that is singular to working precision and has to be inverted alone
 
 
@@ -213,7 +214,7 @@ class PrecisionFactor(Factor):
         return np.asarray(self._latent.A @ self.solve_weights(self._latent.A.T @ b))
 
     def covariance(self) -> Array | None:
-        if self._latent.n_sites > LARGEST_DENSE:
+        if self._latent.n_sites > (FEW if self._latent.n_outputs == 1 else LARGEST_DENSE):
             return None
         V = self._latent.A @ self.solve_weights(np.asarray(self._latent.A.T.toarray()))
         return np.asarray(0.5 * (V + V.T))
@@ -291,8 +292,7 @@ class Precision(Latent):
 
     def __init__(self, Q: Any, A: Any = None, constraints: Any = None, *, mean: Any = 0.0, slack: Any = 0.0,
                  n_outputs: int = 1, logdet: float | None = None) -> None:
-        prior = _checked_precision(Q)
-        D = prior.shape[0]
+        D = (prior := _checked_precision(Q)).shape[0]
         rows = scipy_sparse.eye_array(D, format="csr") if A is None else scipy_sparse.csr_array(A, dtype=np.float64)
         if rows.shape[1] != D or not rows.shape[0]:
             raise InputError(f"A must have rows, and {D} columns", f"shape {rows.shape}", "There is one per weight.")
