@@ -246,8 +246,8 @@ def _between_neighbours(mesh: Mesh) -> Array:
     Where sides double, triangles have all shapes and the field is off by some hundredths of an sd; so it is by less.
     """
     sides = np.concatenate([mesh.cells[:, list(pair)] for pair in permutations(range(3), 2)])
-    middle = np.stack([np.bincount(sides[:, 0], along[sides[:, 1]]) for along in mesh.nodes.T], axis=1)
-    middle /= np.bincount(sides[:, 0])[:, None]
+    sums = np.stack([np.bincount(sides[:, 0], along[sides[:, 1]]) for along in mesh.nodes.T], axis=1)
+    middle = np.asarray(sums / np.bincount(sides[:, 0])[:, None], dtype=np.float64)
     pairs, counts = list(combinations(range(3), 2)), _side_counts(mesh.cells)
     edge = np.concatenate([mesh.cells[counts[:, k] == 1][:, list(pair)].ravel() for k, pair in enumerate(pairs)])
     middle[edge] = mesh.nodes[edge]

@@ -15,6 +15,7 @@ from klimb.terms.fixed import FixedTerm
 from klimb.terms.generic import UserPrecision
 from klimb.terms.gp import GaussianProcess
 from klimb.terms.group import Group
+from klimb.terms.knots import ManyKnots
 from klimb.terms.offset import OffsetTerm
 from klimb.terms.product import FieldProduct
 from klimb.terms.ridge import Ridge
@@ -39,7 +40,7 @@ def register(cls: type[Term]) -> type[Term]:
     return cls
 
 
-for _kind in (FixedTerm, OffsetTerm, Group, Smooth, GaussianProcess, Ridge, Sparse, Walk, Areas,
+for _kind in (FixedTerm, OffsetTerm, Group, Smooth, ManyKnots, GaussianProcess, Ridge, Sparse, Walk, Areas,
               Autoregression, Seasonal, MaternField, UserPrecision, FieldProduct):
     register(_kind)
 

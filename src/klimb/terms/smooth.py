@@ -28,6 +28,7 @@ from klimb.numerics.arrays import Array
 from klimb.priors import Exponential
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Dense, OneScale, TermBlock
+from klimb.terms.knots import ManyKnots, bands_pay
 from klimb.theta import ParameterBlock
 
 _ROWS = 2048
@@ -42,7 +43,8 @@ class Smooth(OneScale):
 
     kind = "smooth"
     functions = (Function("s", "special", (Parameter("x", "numeric"), Parameter("k", "whole", 10),
-                                           Parameter("by", "column", None), Parameter("knots", "numbers", None)),
+                                           Parameter("by", "column", None), Parameter("knots", "numbers", None),
+                                           Parameter("sparse", "flag", None)),
                           "smooth curve: penalised cubic spline with k knots; by= gives a curve per level"),)
     name: str
     expression: Numeric
@@ -64,12 +66,16 @@ class Smooth(OneScale):
                              "The file may be damaged.")
 
     @classmethod
-    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> tuple[Smooth, ...]:
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> tuple[Any, ...]:
         """Knots at quantiles of the different values; the basis orthogonal to the line over the data."""
         arguments = bind(call, text)
         expression = learn_numeric(arguments["x"], source)
         x = expression.evaluate(source)
+        by = None if arguments["by"] is None else factors[str(arguments["by"])]
+        name = f"s({arguments['x']}{f', by={by.name}' if by is not None else ''})"
         origin, width, knots = _knots(x, expression, arguments, call, text)
+        if bands_pay(len(x), len(knots)) if arguments["sparse"] is None else arguments["sparse"]:
+            return _of_levels(ManyKnots.over(name, expression, (origin, width, knots), by, source))
         transform = np.linalg.inv(np.linalg.cholesky(roughness(knots)).T)
         u = (x - origin) / width
         basis = raw_basis(u, knots, transform)
@@ -80,12 +86,7 @@ class Smooth(OneScale):
         slope = (deviation @ basis) / (deviation @ (u - middle))
         line = np.vstack([shares @ basis - slope * middle, slope])
         scale = float(np.sqrt((shares @ without_line(basis, u, line) ** 2).sum())) or 1.0
-        by = None if arguments["by"] is None else factors[str(arguments["by"])]
-        over = f", by={by.name}" if by is not None else ""
-        curve = cls(f"s({arguments['x']}{over})", expression, origin, width, knots, transform / scale, line / scale, by)
-        if not isinstance(by, LevelFactor):
-            return (curve,)
-        return tuple(replace(curve, name=f"{curve.name}[{level}]", level=k) for k, level in enumerate(by.levels))
+        return _of_levels(cls(name, expression, origin, width, knots, transform / scale, line / scale, by))
 
     @classmethod
     def fixed_part(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> list[list[str]]:
@@ -135,6 +136,13 @@ class Smooth(OneScale):
 
     def factors(self) -> dict[str, Factor]:
         return {} if self.by is None else {self.by.name: self.by}
+
+
+def _of_levels(curve: Any) -> tuple[Any, ...]:
+    """The curve, or one for each level of ``by``."""
+    if not isinstance(curve.by, LevelFactor):
+        return (curve,)
+    return tuple(replace(curve, name=f"{curve.name}[{level}]", level=k) for k, level in enumerate(curve.by.levels))
 
 
 def _knots(x: Array, expression: Numeric, arguments: dict[str, Any], call: Call,

@@ -116,7 +116,8 @@ class MaternField(Field):
     def _parts(self) -> tuple[Any, Array, Array, Array]:
         """The pattern of Q, and the entries of C, G and G C^-1 G on it."""
         masses, G = self._mesh.elements()
-        square = symmetric_pattern(G @ scipy_sparse.diags_array(1.0 / masses) @ G)
+        product = G @ scipy_sparse.diags_array(1.0 / masses) @ G
+        square = symmetric_pattern(0.5 * (product + product.T))  # to the bit: one triangle stands for both
         return square, on_pattern(scipy_sparse.diags_array(masses), square), on_pattern(G, square), square.data
 
     @property

@@ -1,0 +1,187 @@
+"""``s(x, k=500)``: the curve of `klimb.terms.smooth` with many knots, in a basis where each row has four nonzeros.
+
+A natural cubic spline with k knots is a combination of k functions: cubic B-splines, the outermost two at either end
+joined to their neighbours so that the second derivative is 0 there. With c = D w the second derivatives at the inner
+knots, which three neighbouring weights make, the roughness is
+
+    integral f''^2 = c'R c = w'D'R D w,
+
+so that the weights have a precision with three bands beside its diagonal. It says nothing of straight lines: two
+constraints make the curve orthogonal to them over the data, as the columns of the dense form are. Both forms are the
+same prior of the same curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self, final
+
+import numpy as np
+
+from klimb._stored import stored
+from klimb.formula.factors import Factor, LevelFactor
+from klimb.formula.numeric import Numeric
+from klimb.latents.costs import Shape, primal, sparse_factor
+from klimb.latents.weights_posterior import Moments
+from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
+from klimb.priors import Exponential
+from klimb.rows.table import Source
+from klimb.terms.base import Context, Nodes, TermBlock
+from klimb.terms.field import Field, banded, scaled_entries, symmetric_pattern
+from klimb.theta import ParameterBlock
+
+CHEAPER, WORTH = 10.0, 0.1  # times that bands must be cheaper than columns, and the seconds from which that matters
+
+
+def bands_pay(n: int, k: int) -> bool:
+    """Whether ``k`` knots cost much less as bands than as columns of ``n`` rows."""
+    columns = primal(Shape(n, k, n * k)).seconds
+    bands = sparse_factor(Shape(n, k, 4 * n, border=k, sparse=k, dense=False, fields=True)).seconds
+    return columns > max(CHEAPER * bands, WORTH)
+
+
+@final
+@stored("term.knots")
+@dataclass(frozen=True, eq=False)
+class ManyKnots(Field):
+    """One curve with many knots; ``line`` are rows C with C w = 0, over the data that it was learnt from."""
+
+    kind = "knots"
+    name: str
+    expression: Numeric
+    origin: float  # the knots are those of (x - origin) / width, from 0 to 1
+    width: float
+    knots: Array
+    line: Array  # (2, k)
+    by: Factor | None = None  # a curve per level, or times a number
+    level: int = -1
+    norm: float = 1.0  # of the roughness: the sd is the typical size of the curve
+    parameters: tuple[ParameterBlock, ...] = field(default=())
+
+    @classmethod
+    def over(cls, name: str, expression: Numeric, place: tuple[float, float, Array], by: Factor | None,
+             source: Source) -> ManyKnots:
+        """With knots at (origin, width, knots), orthogonal to straight lines over the rows of the source."""
+        curve = cls(name, expression, *place, np.zeros((0, len(place[2]))), by)
+        x = expression.evaluate(source)
+        rows, u = curve._rows(x), (x - curve.origin) / curve.width
+        moved = np.vstack([source.shares, source.shares * (u - source.shares @ u)])
+        line = np.asarray((rows.T @ moved.T).T)
+        return replace(curve, line=line / np.linalg.norm(line, axis=1, keepdims=True))
+
+    @property
+    def size(self) -> int:
+        return len(self.knots)
+
+    # -- the prior
+
+    @cached_property
+    def _basis(self) -> tuple[Any, Any]:
+        """B-splines and the map from the weights to their coefficients."""
+        from scipy.interpolate import BSpline
+
+        k = len(self.knots)
+        padded = np.concatenate([np.zeros(3), self.knots, np.ones(3)])
+        splines = BSpline(padded, np.eye(k + 2), 3)
+        ends = splines.derivative(2)(np.array([0.0, 1.0]))
+        first, last = -ends[0, 1:3] / ends[0, 0], -ends[1, -3:-1] / ends[1, -1]
+        rows = np.concatenate([[0, 0], np.arange(1, k + 1), [k + 1, k + 1]])
+        columns = np.concatenate([[0, 1], np.arange(k), [k - 2, k - 1]])
+        join = scipy_sparse.csr_array((np.concatenate([first, np.ones(k), last]), (rows, columns)), shape=(k + 2, k))
+        return splines, join
+
+    @cached_property
+    def _root(self) -> Any:
+        """A root T of the structure matrix T'T: R = L L', T = L'D."""
+        from scipy.linalg import cholesky_banded
+
+        h = np.diff(self.knots)
+        R = np.zeros((2, len(h) - 1))
+        R[0], R[1, :-1] = (h[:-1] + h[1:]) / 3.0, h[1:-1] / 6.0
+        lower = cholesky_banded(R, lower=True)
+        splines, join = self._basis
+        bends = scipy_sparse.csr_array(_second_derivatives(splines, self.knots)) @ join
+        n = len(h) - 1
+        return banded([lower[0], lower[1, :-1]], [0, 1], (n, n)) @ bends
+
+    @cached_property
+    def pattern(self) -> Any:
+        return symmetric_pattern(self._root.T @ self._root)
+
+    @cached_property
+    def _bordered(self) -> Array:
+        """[[T'T, C'], [C, 0]], scaled to numbers of size 1."""
+        Q = self.pattern.toarray()
+        return np.block([[Q / np.abs(Q).max(), self.line.T], [self.line, np.zeros((2, 2))]])
+
+    @cached_property
+    def _logdet(self) -> float:
+        return float(np.linalg.slogdet(self._bordered)[1] + (self.size - 2) * np.log(np.abs(self.pattern.data).max()))
+
+    def _typical(self, rows: Any, shares: Array) -> float:
+        """Root of the average prior variance over rows, at sd 1 and norm 1."""
+        V = np.linalg.inv(self._bordered)[: self.size, : self.size] / np.abs(self.pattern.data).max()
+        gram = scipy_sparse.coo_array(rows.T @ (scipy_sparse.diags_array(shares) @ rows))
+        return float(np.sqrt(V[gram.row, gram.col] @ gram.data)) or 1.0
+
+    def constraints(self) -> Array:
+        return self.line
+
+    def entries(self, values: Sequence[Any]) -> tuple[Array, float]:
+        return scaled_entries(self.pattern.data, self._logdet, self.size - 2, values[0] / self.norm)
+
+    def gradient(self, values: Sequence[Any], moments: Moments) -> tuple[float, ...]:
+        """As for a walk: E[w'Q w] itself cancels where knots are many."""
+        if moments.explained is None:
+            return super().gradient(values, moments)
+        bends = self.norm * (self._root @ moments.mean[: self.size])
+        return ((float(bends @ bends) / values[0] ** 2 - moments.explained(slice(0, self.size))) / values[0],)
+
+    def ready(self, block: TermBlock, context: Context) -> Self:
+        assert isinstance(block, Nodes)
+        scale = context.units.spread
+        sd = context.choices.positive(f"sd({self.name})", Exponential(scale), scale, begin=0.5 * scale, kind="smooth")
+        return replace(self, norm=self._typical(block.values, context.shares), parameters=(sd,))
+
+    # -- rows
+
+    def _rows(self, x: Array) -> Any:
+        """Four nonzeros a row; beyond the outer knots the curve goes on as a straight line."""
+        from scipy.interpolate import BSpline
+
+        splines, join = self._basis
+        u = (x - self.origin) / self.width
+        inside = np.clip(u, 0.0, 1.0)
+        rows = scipy_sparse.csr_array(BSpline.design_matrix(inside, splines.t, 3))
+        beyond = u - inside
+        if beyond.any():
+            slopes = scipy_sparse.csr_array(splines.derivative()(np.array([0.0, 1.0])))
+            ends = scipy_sparse.csr_array((beyond, (np.arange(len(u)), (beyond > 0.0).astype(int))), shape=(len(u), 2))
+            rows = rows + ends @ slopes
+        return scipy_sparse.csr_array(rows @ join)
+
+    def block(self, source: Source) -> Nodes:
+        rows = self._rows(self.expression.evaluate(source))
+        if isinstance(self.by, LevelFactor):
+            rows = scipy_sparse.diags_array((self.by.codes(source) == self.level).astype(float)) @ rows
+        elif self.by is not None:
+            rows = scipy_sparse.diags_array(np.asarray(self.by.block(source, True))[:, 0]) @ rows
+        rows = scipy_sparse.csr_array(rows)
+        rows.eliminate_zeros()
+        return Nodes(rows)
+
+    def at_nodes(self) -> tuple[Any, Any]:
+        x = self.origin + self.width * self.knots
+        return x, self._rows(x)
+
+    def factors(self) -> dict[str, Factor]:
+        return {} if self.by is None else {self.by.name: self.by}
+
+
+def _second_derivatives(splines: Any, knots: Array) -> Array:
+    """At the inner knots, of every B-spline: three at each are not 0."""
+    found = splines.derivative(2)(knots[1:-1])
+    return np.asarray(np.where(np.abs(found) > 1e-9 * np.abs(found).max(axis=1, keepdims=True), found, 0.0))
