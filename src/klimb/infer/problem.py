@@ -138,9 +138,10 @@ class Problem:
             objective = total - 0.5 * mean_term
             bound = objective - 0.5 * factor.logdet
         terms = (size, self.constant, mean_term, variance_term, factor.logdet)
-        noise = ROUNDING * sum(abs(term) for term in terms) + np.finfo(float).eps * loose
+        noise = ROUNDING * sum(abs(term) for term in terms) + np.finfo(float).eps * loose + 0.5 * factor.log_det_error
         coupled = None if self.site.separable else latent
-        return State(a, factor, m, v, e, kl, bound, objective, noise, _stationarity(a, factor.gamma, v, e), coupled)
+        return State(a, factor, m, v, e, kl, bound, objective, noise, _stationarity(a, factor.gamma, v, e), coupled,
+                     bound_error=0.5 * factor.log_det_error)
 
     def at_sites(self, slope: Array, gamma: Array) -> State:
         """The state whose sites are exp(slope f - gamma f^2 / 2): a = (I + G K)^-1 (slope - G mu)."""

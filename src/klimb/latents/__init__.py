@@ -3,6 +3,7 @@
 from klimb.latents.arrow import ArrowRows
 from klimb.latents.base import Factor, Latent, Posterior
 from klimb.latents.crossed import Crossed
+from klimb.latents.crossed_products import CrossedProducts
 from klimb.latents.drawn import DrawnWeights  # which registers it
 from klimb.latents.implicit import Implicit
 from klimb.latents.inducing import Inducing
@@ -18,10 +19,10 @@ from klimb.latents.weights import Weights
 from klimb.latents.weights_posterior import WEIGHT_POSTERIORS, WeightPosterior
 
 LATENTS: dict[str, type[Latent]] = {
-    latent.__name__: latent for latent in (Weights, Kernel, Inducing, Mixed, Crossed, Precision, Markov, Implicit,
-                                           Outputs, MeanField)
+    latent.__name__: latent for latent in (Weights, Kernel, Inducing, Mixed, Crossed, CrossedProducts, Precision, Markov,
+                                           Implicit, Outputs, MeanField)
 }
 
-__all__ = ["LATENTS", "WEIGHT_POSTERIORS", "ArrowRows", "Crossed", "DrawnWeights", "Factor", "Implicit", "Inducing",
+__all__ = ["LATENTS", "WEIGHT_POSTERIORS", "ArrowRows", "Crossed", "CrossedProducts", "DrawnWeights", "Factor", "Implicit", "Inducing",
            "Kernel", "Latent", "Markov", "MeanField", "Mixed", "Outputs", "Posterior", "Precision", "SparseWeights",
            "WeightPosterior", "Weights"]

@@ -80,6 +80,8 @@ class Factor(ABC):
         """Products with V and with its entrywise square, where those are cheaper than a dense V; None elsewhere."""
         return None
 
+    log_det_error: float = 0.0  # standard error of ``logdet``, where that is estimated
+
     @property
     def exact(self) -> bool:
         """Whether variances and log determinant are computed; False where they are estimated (`Implicit`)."""

@@ -24,6 +24,7 @@ PATIENCE, EXACT_BONUS = 5.0, 2.0  # an exact answer is worth so many seconds, or
 BLOCK_BYTES = 6 * 2**27  # temporaries of block products
 VECTORS = 24  # of one number per site or weight that the loop holds
 GATHERS = 12.0  # passes over the rows of levels in sums and variances of one iteration
+DRAWS, PRODUCTS, SYSTEM_PRODUCTS = 16.0, 30.0, 60.0  # behind variances that are estimated: products of each, of systems
 CHAIN_FLOPS, CHAIN_ARRAYS = 40.0, 12.0  # products of states per site and iteration, and arrays of them that are held
 
 
@@ -150,6 +151,17 @@ def crossed(shape: Shape) -> Option:
     flops = ITERATIONS * (rows + levels)
     held = 8.0 * (N * (dense + 2 * k + VECTORS + 30) + L * k * (2 * dense + 2 * k) + 6 * B * B)
     return Option("crossed", flops, ITERATIONS * (levels / DENSE_RATE + rows / SPARSE_RATE), held, True)
+
+
+def crossed_products(shape: Shape) -> Option:
+    """The same without a dense border: systems and draws by products over the cells, variances estimated."""
+    N, k, L, S = float(shape.n_sites), float(shape.level_size), float(shape.n_levels), float(shape.sparse)
+    dense = float(shape.border - shape.sparse)
+    cells = N * k * (DRAWS * PRODUCTS + dense * SYSTEM_PRODUCTS)
+    rows = N * (3.0 * dense**2 + 8.0 * k * dense + DRAWS * (2.0 + 2.0 * k) + 80.0)
+    flops = ITERATIONS * (cells + rows)
+    held = 8.0 * (N * (dense + 2 * k + VECTORS + 30) + (L * k + S * PRODUCTS) * (DRAWS + dense + k))
+    return Option("crossed, by products", flops, flops / SPARSE_RATE, held, False)
 
 
 def chain(shape: Shape) -> Option:

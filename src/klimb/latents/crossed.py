@@ -8,12 +8,14 @@ and is one dense matrix, but all that leads to it is sparse: a level meets few c
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import lapack
 
 from klimb.errors import InputError
 from klimb.latents.arrow import ArrowRows, own_variances
@@ -21,67 +23,117 @@ from klimb.latents.base import Factor, Latent, Posterior, variances_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates
 from klimb.latents.costs import Option, Shape, crossed
 from klimb.latents.crossed_cells import Cells
-from klimb.latents.crossed_weights import CANCELLED, CrossedWeights
+from klimb.latents.crossed_weights import CANCELLED, CrossedPosterior, CrossedWeights
 from klimb.latents.linear import LinearParts, dense_rows, side_by_side
 from klimb.latents.mixed import checked_codes, group_root, inverse_blocks
 from klimb.latents.mixed_coordinates import CrossedCoordinates
 from klimb.latents.prior import WeightPrior
 from klimb.latents.shocks import Shocks
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.dense import cholesky, log_det_from_cholesky, triangular_inverse
+from klimb.numerics.dense import cholesky, log_det_from_cholesky, symmetric_from_lower, triangular_inverse
 
 
-@final
-class CrossedFactor(Factor):
-    """Levels eliminated, the border factorised: b given w has covariance K, and w has root root'."""
+class EliminatedFactor(Factor):
+    """Levels eliminated: given the border's weights those of a level have covariance K, and what is left is S.
 
-    def __init__(self, latent: Crossed, gamma: Array) -> None:
+    ``H`` at the cells and ``H_dense`` are half'C with half half' = K, so that S is the border's own precision - H'H.
+    """
+
+    def __init__(self, latent: CrossedColumns, gamma: Array) -> None:
         self.gamma, self._latent = gamma, latent
-        self._variances: Array | None = None
-        cells, R, W = latent.cells, latent.group_root, latent.border_root
-        sums = cells.sums(gamma)
+        cells, R = latent.cells, latent.group_root
+        self.sums = sums = cells.sums(gamma)
         A = R.T @ sums.levels @ R
         A[:, np.arange(A.shape[1]), np.arange(A.shape[1])] += 1.0
-        inverse, log_det_levels = inverse_blocks(A)
+        inverse, self.log_det_levels = inverse_blocks(A)
         half = R @ (np.sqrt(inverse) if inverse.shape[1] == 1 else np.linalg.cholesky(inverse))  # K = half half'
         self.K = half @ np.swapaxes(half, 1, 2)
         self.C, self.C_dense = sums.cells, sums.dense
         self._C = [cells.matrix(sums.cells, j) for j in range(cells.k)]
         self._C_transposed = [one.T for one in self._C]
-        H, H_dense = np.einsum("ejr,ej->er", half[cells.level], sums.cells), np.swapaxes(half, 1, 2) @ sums.dense
-        Bd = H_dense.shape[2]
-        flat = H_dense.reshape(-1, Bd)
-        border = sums.border.copy()
-        border[:Bd, :Bd] -= flat.T @ flat
-        mixed = sum(cells.matrix(H, j).T @ H_dense[:, j] for j in range(H.shape[1]))
-        border[Bd:, :Bd] -= mixed
-        border[:Bd, Bd:] -= mixed.T
-        border[Bd:, Bd:] -= cells.gram(H)
-        S = W.T @ (W.T @ border).T if W.ndim == 2 else W[:, None] * border * W
-        S.flat[:: len(S) + 1] += 1.0
-        lower = cholesky(S.T)
-        self.logdet = log_det_levels + log_det_from_cholesky(lower)
-        self._lower_inverse = triangular_inverse(lower)
+        self.H = np.einsum("ejr,ej->er", half[cells.level], sums.cells)
+        self.H_dense = np.swapaxes(half, 1, 2) @ sums.dense
 
-    def root_times(self, e: Array) -> Array:
-        """The border's weights of standard shocks."""
-        W = self._latent.border_root
-        moved = self._lower_inverse.T @ e
-        return np.asarray(W @ moved if W.ndim == 2 else (W * moved.T).T)
+    def eliminated_gram(self) -> tuple[Array, Array]:
+        """H'H of dense columns, (Bd, Bd), and of sparse ones with those, (S, Bd)."""
+        cells, flat = self._latent.cells, self.H_dense.reshape(-1, self.H_dense.shape[2])
+        mixed = sum(cells.matrix(self.H, j).T @ self.H_dense[:, j] for j in range(self.H.shape[1]))
+        return flat.T @ flat, np.asarray(mixed)
 
-    def root_transpose_times(self, b: Array) -> Array:
-        W = self._latent.border_root
-        return np.asarray(self._lower_inverse @ (W.T @ b if W.ndim == 2 else W * b))
+    @abstractmethod
+    def border_solve(self, b: Array) -> Array:
+        """W S^-1 W'b, S being the precision of whitened weights and W their root."""
+
+    @abstractmethod
+    def weights(self, shared: Array, level_mean: Array) -> CrossedPosterior:
+        """q with these means."""
 
     @cached_property
     def T(self) -> tuple[Array, Array]:
         """How levels follow the border: at cells (E, k), and (L, k, Bd) for dense columns."""
         return np.einsum("ejk,ek->ej", self.K[self._latent.cells.level], self.C), self.K @ self.C_dense
 
+    def solve_weights(self, b: Array) -> tuple[Array, Array]:
+        """(Sigma_w^-1 + X'GX)^-1 X'b: the border's part and (L, k) for the levels."""
+        left, own, _ = self._eliminated(b)
+        x = self.border_solve(left)
+        Bd = self.C_dense.shape[2]
+        along = self.C_dense @ x[:Bd] + np.column_stack([one @ x[Bd:] for one in self._C])
+        return x, own - np.einsum("ljk,lk->lj", self.K, along)
+
+    def _eliminated(self, b: Array) -> tuple[Array, Array, Array]:
+        """What is left of X'b without the levels, K X'b of the levels, and X'b of them."""
+        cells = self._latent.cells
+        border, levels = cells.pulled(b)
+        own = np.einsum("ljk,lk->lj", self.K, levels)
+        taken = sum(one @ own[:, j] for j, one in enumerate(self._C_transposed))
+        dense = np.einsum("lkb,lk->b", self.C_dense, own)
+        return border - np.concatenate([dense, taken]), own, levels
+
+    def smooth(self, b: Array) -> Array:
+        return self._latent.cells.pushed(*self.solve_weights(b))
+
+    def energy(self, b: Array) -> float:
+        left, own, levels = self._eliminated(b)
+        return float(left @ self.border_solve(left) + (own * levels).sum())
+
+    def covariance(self) -> Array | None:
+        latent = self._latent
+        if latent.n_sites > LARGEST_DENSE:
+            return None
+        q = self.weights(np.zeros(latent.cells.width), np.zeros((latent.cells.n_levels, latent.cells.k)))
+        return q.joint(latent.some(slice(None)))[1]
+
+
+@final
+class CrossedFactor(EliminatedFactor):
+    """With the border factorised dense: its weights have root root'."""
+
+    def __init__(self, latent: Crossed, gamma: Array) -> None:
+        super().__init__(latent, gamma)
+        self._variances: Array | None = None
+        cells, W, Bd = latent.cells, latent.border_root, self.H_dense.shape[2]
+        border = cells.border(self.sums)
+        dense, mixed = self.eliminated_gram()
+        border[:Bd, :Bd] -= dense
+        border[Bd:, :Bd] -= mixed
+        border[:Bd, Bd:] -= mixed.T
+        border[Bd:, Bd:] -= cells.gram(self.H)
+        S = W.T @ (W.T @ border).T if W.ndim == 2 else W[:, None] * border * W
+        S.flat[:: len(S) + 1] += 1.0
+        lower = cholesky(S.T)
+        self.logdet = self.log_det_levels + log_det_from_cholesky(lower)
+        self._lower_inverse = triangular_inverse(lower)
+
+    def border_solve(self, b: Array) -> Array:
+        W = self._latent.border_root
+        moved = self._lower_inverse.T @ (self._lower_inverse @ (W.T @ b if W.ndim == 2 else W * b))
+        return np.asarray(W @ moved if W.ndim == 2 else W * moved)
+
     @cached_property
     def border_covariance(self) -> Array:
         W = self._latent.border_root
-        V = self._lower_inverse.T @ self._lower_inverse
+        V = symmetric_from_lower(lapack.dlauum(self._lower_inverse, lower=1)[0])
         return np.asarray(W @ (W @ V).T if W.ndim == 2 else W[:, None] * V * W)
 
     @cached_property
@@ -108,77 +160,14 @@ class CrossedFactor(Factor):
         return self._variances
 
     def weights(self, shared: Array, level_mean: Array) -> CrossedWeights:
-        """q with these means."""
         (T, dense), cells, W = self.T, self._latent.cells, self._latent.border_root
         root = W @ self._lower_inverse.T if W.ndim == 2 else W[:, None] * self._lower_inverse.T
-        return CrossedWeights(shared, root, level_mean, self.K, self._with_border[2], dense, T, cells.columns,
-                              cells.starts)
-
-    def solve_weights(self, b: Array) -> tuple[Array, Array]:
-        """(Sigma_w^-1 + X'GX)^-1 X'b: the border's part and (L, k) for the levels."""
-        half, own = self._eliminated(b)
-        x = self.root_times(half)
-        Bd = self.C_dense.shape[2]
-        along = self.C_dense @ x[:Bd] + np.column_stack([one @ x[Bd:] for one in self._C])
-        return x, own - np.einsum("ljk,lk->lj", self.K, along)
-
-    def _eliminated(self, b: Array) -> tuple[Array, Array]:
-        """root'(what is left of X'b without the levels), and K X'b of the levels."""
-        cells = self._latent.cells
-        border, levels = cells.pulled(b)
-        own = np.einsum("ljk,lk->lj", self.K, levels)
-        taken = sum(one @ own[:, j] for j, one in enumerate(self._C_transposed))
-        dense = np.einsum("lkb,lk->b", self.C_dense, own)
-        return self.root_transpose_times(border - np.concatenate([dense, taken])), own
-
-    def smooth(self, b: Array) -> Array:
-        return self._latent.cells.pushed(*self.solve_weights(b))
-
-    def energy(self, b: Array) -> float:
-        half, own = self._eliminated(b)
-        return float(half @ half + (own * self._latent.cells.pulled(b)[1]).sum())
-
-    def covariance(self) -> Array | None:
-        latent = self._latent
-        if latent.n_sites > LARGEST_DENSE:
-            return None
-        q = self.weights(np.zeros(latent.cells.width), np.zeros((latent.cells.n_levels, latent.cells.k)))
-        return q.joint(latent.some(slice(None)))[1]
+        return CrossedWeights(shared, level_mean, self.K, dense, T, cells.columns, cells.starts, root,
+                              self._with_border[2])
 
 
-@final
-class Crossed(Latent):
-    """f = x'w + s'u + t'b of the row's level: fixed effects, and random effects of crossed or nested factors.
-
-    Parameters
-    ----------
-    X : (N, B) array
-        Dense columns, with weights w.
-    sparse : (N, S) scipy.sparse matrix
-        Columns of all grouping factors but the largest, level by level.
-    codes, values, n_levels
-        The largest factor, as in `Mixed`.
-    mean, cov : prior of w, as in `Weights`
-    roots : sequence of (R, copies)
-        For each factor in ``sparse`` the root R (k, k) of the prior covariance of a level's k coefficients, and how
-        many levels it has. One factor with a standard deviation of 1 unless given.
-    group_cov : number, (k,) array or (k, k) array
-        Prior covariance of the coefficients of a level of the largest factor.
-    slack : number or (N,) array
-        Extra variance of f_i.
-
-    Examples
-    --------
-    >>> import numpy as np, klimb
-    >>> from scipy.sparse import csr_matrix
-    >>> students, teachers = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 1, 0, 1, 0, 1])
-    >>> by_teacher = csr_matrix((np.ones(6), (np.arange(6), teachers)))
-    >>> latent = klimb.latents.Crossed(np.ones((6, 1)), by_teacher, students, cov=100.0, group_cov=1.0)
-    >>> y = np.array([1.0, 2.2, 3.0, 4.2, 5.0, 6.2])
-    >>> result = klimb.infer(latent, klimb.sites.Gaussian(0.5), y)
-    >>> result.posterior.mean[[0, 3, 5]].round(1)  # the intercept, and the first and last student's deviations
-    array([ 3.6, -1.8,  1.8])
-    """
+class CrossedColumns(Latent):
+    """Columns of crossed grouping factors and their prior, for any way to the posterior."""
 
     reports = "weight"
 
@@ -213,7 +202,7 @@ class Crossed(Latent):
         self.mean = cells.X.times(self.prior.mean) if self.prior.mean.any() else np.zeros(cells.n)
 
     @classmethod
-    def of_parts(cls, parts: LinearParts, kept: dict[str, Any]) -> Crossed | None:
+    def of_parts(cls, parts: LinearParts, kept: dict[str, Any]) -> Self | None:
         """Pairs of entries are found once, whatever the prior."""
         if not parts.n_levels or parts.sparse is None:
             return None
@@ -229,10 +218,6 @@ class Crossed(Latent):
     def rows_of(cls, X: Any, codes: npt.NDArray[np.intp], values: Array, n_levels: int,
                 sparse: Any = None) -> ArrowRows:
         return ArrowRows(X, codes, values, sparse)
-
-    @classmethod
-    def costs(cls, shape: Shape) -> Option | None:
-        return crossed(shape) if shape.linear and shape.n_levels > 0 and shape.sparse else None
 
     def some(self, rows: Any) -> ArrowRows:
         """Some of the rows of the fit, in the form that q takes."""
@@ -257,18 +242,17 @@ class Crossed(Latent):
     def mvm(self, a: Array) -> Array:
         return self.cells.pushed(*self._prior_times(*self.cells.pulled(a)))
 
-    def factor(self, gamma: Array) -> CrossedFactor:
-        return CrossedFactor(self, gamma)
+    @abstractmethod
+    def factor(self, gamma: Array) -> EliminatedFactor: ...
 
-    def detach(self, posterior: Posterior) -> CrossedWeights:
-        factor = posterior.factor if isinstance(posterior.factor, CrossedFactor) else self.factor(posterior.gamma)
+    def detach(self, posterior: Posterior) -> CrossedPosterior:
+        factor = posterior.factor if isinstance(posterior.factor, EliminatedFactor) else self.factor(posterior.gamma)
         border, levels = factor.solve_weights(posterior.a + posterior.gamma * (posterior.m - self.mean))
-        q = factor.weights(self.border_mean + border, levels)
         if posterior.spread:
-            return q
-        nothing = np.zeros_like(q.level_cov)
-        return CrossedWeights(q.shared, np.zeros((len(q.shared), 0)), levels, nothing, nothing, q.dense, q.cells,
-                              q.columns, q.starts)
+            return factor.weights(self.border_mean + border, levels)
+        nothing, (T, dense), cells = np.zeros_like(factor.K), factor.T, self.cells
+        return CrossedWeights(self.border_mean + border, levels, nothing, dense, T, cells.columns, cells.starts,
+                              np.zeros((cells.width, 0)), nothing)
 
     def predict(self, posterior: Posterior, X_new: Any, sparse: Any, codes: Any,
                 values: Any = None) -> tuple[Array, Array]:
@@ -292,7 +276,11 @@ class Crossed(Latent):
 
     def weight_covariance(self, posterior: Posterior) -> Array:
         q = self.detach(posterior)
-        every = np.vstack([q.root, -(q.pulls() @ q.root)])
+        if q.size > LARGEST_DENSE:
+            raise InputError(f"a covariance of all weights has up to {LARGEST_DENSE} of them", f"{q.size:,}",
+                             "Ask for variances, for draws, or for rows.")
+        root = q.spread(np.eye(q.n_shocks)).T
+        every = np.vstack([root, -(q.pulls() @ root)])
         cov, B, k = every @ every.T, len(q.shared), self.cells.k
         first = B + np.arange(self.cells.n_levels) * k
         for i, j in np.ndindex(k, k):
@@ -302,11 +290,6 @@ class Crossed(Latent):
     def coordinates(self, posterior: Posterior) -> Coordinates:
         return CrossedCoordinates(self, posterior)
 
-    def shocks(self, posterior: Posterior) -> Shocks | None:
-        if self.slack.any() or not posterior.spread:
-            return None
-        return Shocks.of_crossed(self.detach(posterior), self.some(slice(None)))
-
     def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
         cells, W = self.cells, self.border_root
         e, u = rng.standard_normal(W.shape[-1]), rng.standard_normal((cells.n_levels, self.group_root.shape[1]))
@@ -314,6 +297,53 @@ class Crossed(Latent):
         slack = np.sqrt(self.slack) * rng.standard_normal(self.n_sites)
         truth = np.concatenate([self.border_mean + border, levels.ravel()])
         return truth, self.mean + cells.pushed(border, levels) + slack
+
+
+@final
+class Crossed(CrossedColumns):
+    """f = x'w + s'u + t'b of the row's level: fixed effects, and random effects of crossed or nested factors.
+
+    Parameters
+    ----------
+    X : (N, B) array
+        Dense columns, with weights w.
+    sparse : (N, S) scipy.sparse matrix
+        Columns of all grouping factors but the largest, level by level.
+    codes, values, n_levels
+        The largest factor, as in `Mixed`.
+    mean, cov : prior of w, as in `Weights`
+    roots : sequence of (R, copies)
+        For each factor in ``sparse`` the root R (k, k) of the prior covariance of a level's k coefficients, and how
+        many levels it has. One factor with a standard deviation of 1 unless given.
+    group_cov : number, (k,) array or (k, k) array
+        Prior covariance of the coefficients of a level of the largest factor.
+    slack : number or (N,) array
+        Extra variance of f_i.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> from scipy.sparse import csr_matrix
+    >>> students, teachers = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 1, 0, 1, 0, 1])
+    >>> by_teacher = csr_matrix((np.ones(6), (np.arange(6), teachers)))
+    >>> latent = klimb.latents.Crossed(np.ones((6, 1)), by_teacher, students, cov=100.0, group_cov=1.0)
+    >>> y = np.array([1.0, 2.2, 3.0, 4.2, 5.0, 6.2])
+    >>> result = klimb.infer(latent, klimb.sites.Gaussian(0.5), y)
+    >>> result.posterior.mean[[0, 3, 5]].round(1)  # the intercept, and the first and last student's deviations
+    array([ 3.6, -1.8,  1.8])
+    """
+
+    @classmethod
+    def costs(cls, shape: Shape) -> Option | None:
+        return crossed(shape) if shape.linear and shape.n_levels > 0 and shape.sparse else None
+
+    def factor(self, gamma: Array) -> CrossedFactor:
+        return CrossedFactor(self, gamma)
+
+    def shocks(self, posterior: Posterior) -> Shocks | None:
+        if self.slack.any() or not posterior.spread:
+            return None
+        return Shocks.of_crossed(self.detach(posterior), self.some(slice(None)))
 
 
 def _border_root(dense: Array, roots: Sequence[tuple[Any, int]], n_sparse: int) -> Any:

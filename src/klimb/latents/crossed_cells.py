@@ -7,7 +7,7 @@ the cell that it adds to, so that all sums at some gamma are one sparse product,
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, final
 
 import numpy as np
@@ -27,7 +27,7 @@ Index = npt.NDArray[np.intp]
 @final
 @dataclass(frozen=True, eq=False)
 class CellSums:
-    """Z'GZ of unwhitened columns: blocks D of levels, C between levels and the border, ``border`` itself.
+    """Z'GZ of unwhitened columns: blocks D of levels, C between levels and the border, and the border itself.
 
     The border has dense columns first. C is (L, k, Bd) for those, and (E, k) at the cells of sparse ones.
     """
@@ -35,10 +35,12 @@ class CellSums:
     levels: Array  # (L, k, k)
     dense: Array  # (L, k, Bd)
     cells: Array  # (E, k)
-    border: Array  # (B, B)
+    gram: Array  # (Bd, Bd): of dense columns
+    mixed: Array  # (S, Bd): of sparse ones with those
+    pairs: Array  # (P,): of pairs of sparse ones that share a row
 
     def times(self, factor: float) -> CellSums:
-        return CellSums(factor * self.levels, factor * self.dense, factor * self.cells, factor * self.border)
+        return CellSums(*(factor * getattr(self, one.name) for one in fields(self)))
 
 
 @final
@@ -75,9 +77,10 @@ class Cells:
         levels = _rows_of_equal_length(codes[:, None] * k + np.arange(k), values, n_levels * k)
         self.Y = side_by_side([levels, sparse])  # all sparse columns, those of the levels first
         self._to_columns, self._absolute = self.Y.T, abs(self.Y)
-        self._rows, self._columns = pairs // S, pairs % S
+        self.pairs = pairs // S, pairs % S
         self.X, self.width = DenseDesign(X), X.shape[1] + S
         self._known: tuple[Array, CellSums] | None = None
+        self.n_draws = 0  # of variances that are estimated; the first estimate says how many
 
     def with_dense(self, X: Array) -> Cells:
         """The same sparse columns with other dense ones."""
@@ -106,13 +109,19 @@ class Cells:
         levels[:, self._i, self._j] = flat[: self._edges[0]].reshape(L, -1)
         levels[:, self._j, self._i] = levels[:, self._i, self._j]
         mixed = self._to_columns @ (gamma[:, None] * self.X.values)
-        border = np.zeros((self.width, self.width))
-        border[:dense, :dense] = self.X.weighted_gram(gamma)
-        border[dense:, :dense], border[:dense, dense:] = mixed[L * k :], mixed[L * k :].T
-        block = border[dense:, dense:]
-        block[self._rows, self._columns] = block[self._columns, self._rows] = flat[self._edges[1] :]
         cells = flat[self._edges[0] : self._edges[1]].reshape(-1, k)
-        return CellSums(levels, mixed[: L * k].reshape(L, k, dense), cells, border)
+        return CellSums(levels, mixed[: L * k].reshape(L, k, dense), cells, self.X.weighted_gram(gamma), mixed[L * k :],
+                        flat[self._edges[1] :])
+
+    def border(self, sums: CellSums) -> Array:
+        """Z'GZ of the border, dense."""
+        dense = self.X.shape[1]
+        border = np.zeros((self.width, self.width))
+        border[:dense, :dense] = sums.gram
+        border[dense:, :dense], border[:dense, dense:] = sums.mixed, sums.mixed.T
+        block, (one, other) = border[dense:, dense:], self.pairs
+        block[one, other] = block[other, one] = sums.pairs
+        return border
 
     def pulled(self, b: Array) -> tuple[Array, Array]:
         """Columns times b: the border's part and (L, k) for the levels."""
@@ -195,10 +204,11 @@ class Cells:
         """
         Bd = self.X.shape[1]
         border = V[Bd:, Bd:]
-        twice = np.where(self._rows == self._columns, 1.0, 2.0)
+        one, other = self.pairs
+        twice = np.where(one == other, 1.0, 2.0)
         own = levels[:, self._i, self._j] * np.where(self._i == self._j, 1.0, 2.0)
         v = self._products @ np.concatenate([own.ravel(), 2.0 * cells.ravel(),
-                                             twice * border[self._rows, self._columns]])
+                                             twice * border[one, other]])
         X = self.X.values
         with_dense = self.Y @ np.vstack([dense.reshape(-1, Bd), V[Bd:, :Bd]])
         v += np.einsum("ij,ij->i", X, 2.0 * with_dense + X @ V[:Bd, :Bd])

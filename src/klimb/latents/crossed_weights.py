@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,40 +28,46 @@ FEW_ROWS = 64  # up to which squares of a root are quicker than covariances
 CANCELLED = 1e-7  # variance over what it would be if nothing cancelled, below which digits are lost
 
 
-@register
-@final
 @dataclass(frozen=True, eq=False)
-class CrossedWeights(WeightPosterior):
-    """q of all weights: w = shared + root e, and given w each level has b_l ~ N(level_mean_l - T_l (w - shared), K_l).
+class CrossedPosterior(WeightPosterior):
+    """q of all weights: those of the border, w, have mean ``shared``, and levels are b_l ~ N(level_mean_l - T_l (w -
+    shared), K_l) given them.
 
-    The weights w of the border are those of dense columns, then those of sparse ones. T is ``dense`` (L, k, Bd) for the
-    former; for the latter it has ``cells`` (E, k) at ``columns`` (E,), level l having those from ``starts[l]`` to
-    ``starts[l + 1]``. ``level_cov`` (L, k, k) is K, ``level_total`` the covariance of the levels with w unknown.
+    The weights w are those of dense columns, then those of sparse ones. T is ``dense`` (L, k, Bd) for the former; for
+    the latter it has ``cells`` (E, k) at ``columns`` (E,), level l having those from ``starts[l]`` to
+    ``starts[l + 1]``. ``level_cov`` (L, k, k) is K. What is known of w is the subclass's: ``n_shocks`` standard shocks
+    make it, and ``spread`` is their map to w - shared.
     """
 
-    kind: ClassVar[str] = "crossed"
     shared: Array
-    root: Array
     level_mean: Array
     level_cov: Array
-    level_total: Array
     dense: Array
     cells: Array
     columns: npt.NDArray[np.int32]
     starts: npt.NDArray[np.intp]
 
+    @property
+    @abstractmethod
+    def n_shocks(self) -> int:
+        """How many standard shocks w has."""
+
+    @property
+    @abstractmethod
+    def root_work(self) -> float:
+        """Multiplications of ``spread`` for one draw."""
+
+    @abstractmethod
+    def spread(self, shocks: Array) -> Array:
+        """w - shared for shocks, one draw a row."""
+
+    @abstractmethod
+    def gathered(self, slopes: Array) -> Array:
+        """The transpose of ``spread``: slopes in w, one a row, as slopes in the shocks."""
+
     @cached_property
     def mean(self) -> Array:  # type: ignore[override]
         return np.concatenate([self.shared, self.level_mean.ravel()])
-
-    def sd(self) -> Array:
-        own = np.diagonal(self.level_total, axis1=1, axis2=2).ravel()
-        return np.asarray(np.sqrt(np.concatenate([np.einsum("ij,ij->i", self.root, self.root), own])))
-
-    @cached_property
-    def border_covariance(self) -> Array:
-        """Of w, (B, B)."""
-        return np.asarray(self.root @ self.root.T)
 
     def pulls(self) -> Any:
         """T as a CSR matrix, with a row for each coefficient of each level."""
@@ -78,6 +85,76 @@ class CrossedWeights(WeightPosterior):
     @cached_property
     def _pulls(self) -> Any:
         return self.pulls()
+
+    @cached_property
+    def level_roots(self) -> Array:
+        """Roots of the covariances of the levels given w."""
+        return block_roots(self.level_cov)
+
+    def _means(self, L: ArrowRows, t: Array, at: Index) -> Array:
+        Bd = self.dense.shape[2]
+        m = L.X @ self.shared[:Bd] + L.sparse @ self.shared[Bd:]
+        return np.asarray(m + np.einsum("ik,ik->i", t, self.level_mean[at]))
+
+    def border_rows(self, L: ArrowRows, rows: Any) -> Array:
+        """x - T_l't of some rows, dense: what they are of w, the levels following it."""
+        from scipy.sparse import csr_matrix
+
+        t, at = seen(L)
+        k, own = t.shape[1], at[rows]
+        left = np.hstack([L.X[rows], L.sparse[rows].toarray()])
+        for j in np.flatnonzero(t[rows].any(axis=0)):
+            left -= csr_matrix(self._pulls[own * k + j].multiply(t[rows, j, None])).toarray()
+        return left
+
+    def _joint(self, L: ArrowRows, border: Array, rest: Any) -> tuple[Array, Array]:
+        """With the covariance of rows that is left when levels follow the border."""
+        t, at = seen(L)
+        border += np.where(at[:, None] == at, np.einsum("ij,ijk->ik", t, self.level_cov[at]) @ t.T, 0.0)
+        return self._means(L, t, at), with_rest(border, rest)
+
+    def push(self, L: ArrowRows, weights: Array) -> Array:
+        return L.times(weights)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        w = self.spread(rng.standard_normal((n, self.n_shocks)))
+        own = rng.standard_normal((n, *self.level_mean.shape))
+        levels = np.einsum("ljk,nlk->nlj", self.level_roots, own).reshape(n, -1) - (self._pulls @ w.T).T
+        return np.hstack([self.shared + w, self.level_mean.ravel() + levels])
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class CrossedWeights(CrossedPosterior):
+    """w = shared + root e; ``level_total`` (L, k, k) is the covariance of the levels with w unknown."""
+
+    kind: ClassVar[str] = "crossed"
+    root: Array
+    level_total: Array
+
+    @property
+    def n_shocks(self) -> int:
+        return int(self.root.shape[1])
+
+    @property
+    def root_work(self) -> float:
+        return float(self.root.size)
+
+    def spread(self, shocks: Array) -> Array:
+        return np.asarray(shocks @ self.root.T)
+
+    def gathered(self, slopes: Array) -> Array:
+        return np.asarray(slopes @ self.root)
+
+    def sd(self) -> Array:
+        own = np.diagonal(self.level_total, axis1=1, axis2=2).ravel()
+        return np.asarray(np.sqrt(np.concatenate([np.einsum("ij,ij->i", self.root, self.root), own])))
+
+    @cached_property
+    def border_covariance(self) -> Array:
+        """Of w, (B, B)."""
+        return np.asarray(self.root @ self.root.T)
 
     def _root_rows(self, index: Index) -> Array:
         """How weights move with e."""
@@ -113,24 +190,12 @@ class CrossedWeights(WeightPosterior):
 
     # -- rows
 
-    def _means(self, L: ArrowRows, t: Array, at: Index) -> Array:
-        Bd = self.dense.shape[2]
-        m = L.X @ self.shared[:Bd] + L.sparse @ self.shared[Bd:]
-        return np.asarray(m + np.einsum("ik,ik->i", t, self.level_mean[at]))
-
     def moved(self, L: ArrowRows, rows: Any) -> Array:
         """(x - T_l't)' root of some rows: how they move with e."""
-        from scipy.sparse import csr_matrix
-
-        t, at = _seen(L)
-        k, own = t.shape[1], at[rows]
-        left = np.hstack([L.X[rows], L.sparse[rows].toarray()])
-        for j in np.flatnonzero(t[rows].any(axis=0)):
-            left -= csr_matrix(self._pulls[own * k + j].multiply(t[rows, j, None])).toarray()
-        return np.asarray(left @ self.root)
+        return np.asarray(self.border_rows(L, rows) @ self.root)
 
     def at(self, L: ArrowRows, rest: Any = 0.0) -> tuple[Array, Array]:
-        t, at = _seen(L)
+        t, at = seen(L)
         n, (B, R) = len(L.X), self.root.shape
         m, v = self._means(L, t, at), np.zeros(n)
         if R:
@@ -169,35 +234,18 @@ class CrossedWeights(WeightPosterior):
         return v, size**2
 
     def joint(self, L: ArrowRows, rest: Any = 0.0) -> tuple[Array, Array]:
-        t, at = _seen(L)
         with threads_for(len(self.shared)):
             moved = self.moved(L, slice(0, len(L.X)))
-            V = moved @ moved.T
-            V += np.where(at[:, None] == at, np.einsum("ij,ijk->ik", t, self.level_cov[at]) @ t.T, 0.0)
-        return self._means(L, t, at), with_rest(V, rest)
+            return self._joint(L, moved @ moved.T, rest)
 
     def covariance_with(self, L: ArrowRows, at: slice) -> Array:
-        (t, level), Bd, k = _seen(L), self.dense.shape[2], self.level_mean.shape[1]
+        (t, level), Bd, k = seen(L), self.dense.shape[2], self.level_mean.shape[1]
         V = self.root @ self.root[at].T
         own = (self._pulls @ V).reshape(-1, k, V.shape[1])[level]
         return np.asarray(L.X @ V[:Bd] + L.sparse @ V[Bd:] - np.einsum("ik,ikb->ib", t, own))
 
-    def push(self, L: ArrowRows, weights: Array) -> Array:
-        return L.times(weights)
 
-    def sample(self, n: int, rng: np.random.Generator) -> Array:
-        w = rng.standard_normal((n, self.root.shape[1])) @ self.root.T
-        own = rng.standard_normal((n, *self.level_mean.shape))
-        levels = np.einsum("ljk,nlk->nlj", self.level_roots, own).reshape(n, -1) - (self._pulls @ w.T).T
-        return np.hstack([self.shared + w, self.level_mean.ravel() + levels])
-
-    @cached_property
-    def level_roots(self) -> Array:
-        """Roots of the covariances of the levels given w."""
-        return block_roots(self.level_cov)
-
-
-def _seen(L: ArrowRows) -> tuple[Array, Index]:
+def seen(L: ArrowRows) -> tuple[Array, Index]:
     """Values (0 for levels never seen) and a level of each row."""
     seen = L.codes >= 0
     return np.where(seen[:, None], L.values, 0.0), np.where(seen, L.codes, 0)

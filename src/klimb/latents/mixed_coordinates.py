@@ -11,7 +11,7 @@ from klimb.numerics.arrays import Array
 
 if TYPE_CHECKING:
     from klimb.latents.base import Posterior
-    from klimb.latents.crossed import Crossed
+    from klimb.latents.crossed import CrossedColumns
     from klimb.latents.mixed import Mixed
 
 
@@ -68,12 +68,13 @@ class MixedCoordinates(Coordinates):
 
 @final
 class CrossedCoordinates(Coordinates):
-    """w = mean + root e, b_l = mean_l - T_l root e + own_l u_l, z = (e, u), T sparse."""
+    """w = mean + root e, b_l = mean_l - T_l root e + own_l u_l, z = (e, u), T sparse; the root may be one that only
+    multiplies."""
 
-    def __init__(self, latent: Crossed, posterior: Posterior) -> None:
+    def __init__(self, latent: CrossedColumns, posterior: Posterior) -> None:
         self._q = q = latent.detach(posterior)
         self._cells, self._T = latent.cells, q.pulls()
-        self._width = q.root.shape[1]
+        self._width = q.n_shocks
         self.dim = self._width + q.level_mean.size
         self.n_sites = latent.n_sites
         self.kind: Kind = "weight"
@@ -82,11 +83,11 @@ class CrossedCoordinates(Coordinates):
     @property
     def work(self) -> float:
         cells = self._cells
-        return float(self.n_sites * cells.X.shape[1] + cells.Y.nnz + self._T.nnz + self._width**2)
+        return float(self.n_sites * cells.X.shape[1] + cells.Y.nnz + self._T.nnz + self._q.root_work)
 
     def _deviations(self, z: Array) -> tuple[Array, Array]:
         """Of the border's weights (draws x B) and of the levels (draws x L k)."""
-        shared = z[:, : self._width] @ self._q.root.T
+        shared = self._q.spread(z[:, : self._width])
         u = z[:, self._width :].reshape(len(z), *self._q.level_mean.shape)
         own = np.einsum("ljk,slk->slj", self._q.level_roots, u).reshape(len(z), -1)
         return shared, own - (self._T @ shared.T).T
@@ -106,7 +107,7 @@ class CrossedCoordinates(Coordinates):
         pulled = np.hstack([to_dense, to_crossed[count:].T]) - (self._T.T @ to_levels).T
         by_level = to_levels.T.reshape(len(z), *self._q.level_mean.shape)
         own = np.einsum("ljk,slj->slk", self._q.level_roots, by_level)
-        return np.hstack([pulled @ self._q.root, own.reshape(len(z), -1)])
+        return np.hstack([self._q.gathered(pulled), own.reshape(len(z), -1)])
 
     def report(self, z: Array, which: Any) -> Array:
         return np.hstack(self._deviations(z))[:, which]
