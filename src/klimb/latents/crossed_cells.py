@@ -221,7 +221,7 @@ def padded(sparse: Any) -> tuple[Index, Array]:
     """Columns and values of the entries of each row of a CSR matrix; rows with fewer get zeros in column 0."""
     counts = np.diff(sparse.indptr)
     most = int(counts.max(initial=0))
-    if (counts == most).all():
+    if most and (counts == most).all():
         return sparse.indices.reshape(-1, most).astype(np.intp), sparse.data.reshape(-1, most)
     here = np.arange(most) < counts[:, None]
     at, values = np.zeros(here.shape, dtype=np.intp), np.zeros(here.shape)

@@ -38,6 +38,7 @@ class CrossedProductsFactor(EliminatedFactor):
         top.flat[:: len(top) + 1] += 1.0
         self._along = self.border.solve(self._side)
         lower = cholesky(np.asfortranarray(top - self._side.T @ self._along))
+        log_det = self.log_det_levels + log_det_from_cholesky(lower)
         self._x_root = triangular_inverse(lower).T
         self.exact_part = np.vstack([self._Wx @ self._x_root, -(W @ (self._along @ self._x_root))])
         self._draw(cells.n_draws or FEWEST_DRAWS)
@@ -48,7 +49,7 @@ class CrossedProductsFactor(EliminatedFactor):
             cells.n_draws = int(np.clip(np.ceil(wanted), FEWEST_DRAWS, MOST_DRAWS))
             if cells.n_draws > FEWEST_DRAWS:
                 self._draw(cells.n_draws)
-        self.logdet += self.log_det_levels + log_det_from_cholesky(lower)
+        self.logdet += log_det
 
     def _border(self, W: Any) -> SparseBorder:
         cells, S = self._latent.cells, self._latent.cells.n_sparse

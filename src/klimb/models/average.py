@@ -31,6 +31,8 @@ from klimb.numerics.surrogate import fit_surrogate
 
 SPACING = {1: 0.8, 2: 1.2}  # of the lattice, in sd; sums over it are accurate to 1e-6 for a bowl
 EXPENSIVE, WIDER = 1e8, 1.25  # work of a fit from which the lattice is so much wider: accurate to 1e-4 then
+HERMITE = float(np.sqrt(3.0))  # the outer nodes of Gauss and Hermite's rule
+BENT, LOST = 0.15, 0.65  # nats that the objective may be off a bowl there, and what its square costs an sd
 DROP = 7.0  # nats below the best at which the lattice ends
 SHORTER = 0.6  # share of a foretold fall that must be enough for that, for a node not to be fitted
 POINT_TOL = 1e-4  # of expensive fits around the peak: bounds are good to a millionth of a nat, means to 1e-4 sd
@@ -131,7 +133,8 @@ def integrated(peak: Peak, evaluate: Evaluator) -> Averaged:
 def _integrated(peak: Peak, evaluate: Evaluator) -> Averaged:
     A = axes_of(curvature(peak, evaluate))
     if len(A) <= 2:
-        return _lattice(peak, A, evaluate)
+        few = _hermite(peak, A, evaluate) if peak.model.work() > EXPENSIVE else None
+        return _lattice(peak, A, evaluate) if few is None else few
     most = min(MOST_POINTS, int(MOST_WORK / max(peak.model.work(), 1.0)))
     return _composite(peak, A, evaluate) if most < FIRST else _adaptive(peak, A, evaluate, most)
 
@@ -329,6 +332,30 @@ def _lattice_quantiles(peak: Peak, A: Array, spacing: float, values: dict[tuple[
     return np.array(out)
 
 
+def _hermite(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged | None:
+    """Three nodes of Gauss and Hermite along each axis, where fits are expensive and the objective is nearly a bowl.
+
+    What it is off by at the nodes, delta, is weighed; the rule is exact to first order in it, and sds of the
+    hyperparameters lose its square. None where that is too much.
+    """
+    d = len(A)
+    place = [np.array(node, dtype=float) for node in product((0, 1, -1), repeat=d)]
+    place.sort(key=lambda node: float(node @ node))  # axes first
+    around, stretch = _Around(peak, A, evaluate, len(place) - 1), np.ones((d, 2))
+    found, bent = list[tuple[Array, float, float, _Point]](), 0.0
+    for node in place:
+        value, _, point = around(HERMITE * node)
+        bent = max(bent, abs(value + 0.5 * HERMITE**2 * float(node @ node)))
+        if point is None or bent > BENT:
+            return None
+        found.append((HERMITE * node, float(np.prod(np.where(node == 0, 2.0 / 3.0, 1.0 / 6.0))), value, point))
+        if node @ node == 1.0:
+            axis = int(np.argmax(np.abs(node)))
+            stretch[axis, int(node[axis] > 0)] = HERMITE / np.sqrt(-2.0 * value)
+    averaged = _weighed(peak, A, around, found, np.zeros(len(found)), stretch)
+    return replace(averaged, components=replace(averaged.components, error=LOST * bent**2))
+
+
 def _composite(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
     d = len(A)
     z, mass = central_composite(d)
@@ -338,19 +365,27 @@ def _composite(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
         for side, sign in enumerate((-1.0, 1.0)):
             fall = -around(sign * PROBE * np.eye(d)[k])[0]
             stretch[k, side] = np.clip(PROBE / np.sqrt(2.0 * max(fall, 1e-3)), *STRETCH)
-    points, logs, volume = list[_Point](), list[float](), list[float]()
+    found, wider = list[tuple[Array, float, float, _Point]](), list[float]()
     for place, share in zip(z, mass, strict=True):
         scale = np.where(place > 0, stretch[:, 1], np.where(place < 0, stretch[:, 0], stretch.mean(axis=1)))
         value, _, point = around(scale * place)
-        if point is None:
-            continue
-        volume.append(0.5 * float(place @ place) + np.log(share) + float(np.log(scale).sum()))
-        logs.append(value + volume[-1])
-        points.append(point)
+        if point is not None:
+            found.append((place, float(share), value, point))
+            wider.append(float(np.log(scale).sum()))
+    return _weighed(peak, A, around, found, np.array(wider), stretch)
+
+
+def _weighed(peak: Peak, A: Array, around: _Around, found: list[tuple[Array, float, float, _Point]], wider: Array,
+             stretch: Array) -> Averaged:
+    """Points by their masses under N(0, I) and by how far the objective there is above that; ``wider`` are logs of how
+    far each was moved."""
+    points = [point for *_, point in found]
+    volume = np.array([0.5 * float(place @ place) + np.log(share) for place, share, *_ in found]) + wider
     quantiles = _split_quantiles(peak, A, stretch)
-    components, status = _components(points, np.array(logs), quantiles, quantiles, around.efficiency)
-    plain = np.array([point.plain for point in points]) + np.array(volume)
-    evidence = peak.objective + float(np.logaddexp.reduce(plain)) + 0.5 * d * np.log(2 * np.pi)
+    components, status = _components(points, np.array([value for _, _, value, _ in found]) + volume, quantiles,
+                                     quantiles, around.efficiency)
+    plain = np.array([point.plain for point in points]) + volume
+    evidence = peak.objective + float(np.logaddexp.reduce(plain)) + 0.5 * len(A) * np.log(2 * np.pi)
     return Averaged(components, evidence + float(np.linalg.slogdet(A)[1]), status if peak.converged else peak.status)
 
 
@@ -392,6 +427,10 @@ def worth_integrating(model: Any) -> bool:
     d = model.theta.size
     if d > MOST_INTEGRATED:
         return False
-    points = 12 if d == 1 else 55 if d == 2 else 2**d + 4 * d if d <= 4 else 8 * d
-    return bool(points * model.work() <= MOST_WORK)
+    work = model.work()
+    if d <= 2:
+        points = 2 * d + 3**d - 1 if work > EXPENSIVE else 12 if d == 1 else 55
+    else:
+        points = 2**d + 4 * d if d <= 4 else 8 * d
+    return bool(points * work <= MOST_WORK)
 

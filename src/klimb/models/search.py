@@ -33,6 +33,7 @@ FIT_TOL = 1e-5  # of fits on the way: what they leave must not mislead a line se
 FAR_TOL, FAR = 1e-4, 1.0  # of those where some entry of the gradient is larger than this
 CURVATURE_TOL = 1e-7  # of fits whose gradients are subtracted
 STEP = 0.05  # in theta, for the Hessian as differences of gradients
+NEAR = 1.5  # sds of theta, as the information guesses them, that this step is at most
 FLATTEST = 0.05  # smallest curvature taken at face value: below it a direction has sd 1 / sqrt(0.05)
 
 
@@ -254,12 +255,13 @@ def higher_peak(peak: Peak, evaluate: Evaluator, found: HigherGround) -> Peak:
 def curvature(peak: Peak, evaluate: Evaluator) -> Array:
     """Minus the Hessian of the objective at the peak, by central differences of its gradient."""
     theta, lower, upper = peak.model.at, peak.model.theta.lower, peak.model.theta.upper
-    hessian = np.empty((theta.size, theta.size))
+    hessian, known = np.empty((theta.size, theta.size)), peak.model.information()
+    step = np.full(theta.size, STEP) if known is None else np.minimum(STEP, NEAR / np.sqrt(known))
     for j in range(theta.size):
         sides, places = list[Array](), list[float]()
         for sign in (1.0, -1.0):
             shifted = theta.copy()
-            shifted[j] = np.clip(theta[j] + sign * STEP, lower[j], upper[j])
+            shifted[j] = np.clip(theta[j] + sign * step[j], lower[j], upper[j])
             found = evaluate(shifted, start=peak.result.posterior, tol=CURVATURE_TOL)
             evaluate.tell("curvature", 2 * j + len(sides) + 1, 2 * theta.size, peak.result.bound)
             sides.append(evaluate.gradient(found))

@@ -85,8 +85,7 @@ def _ritz(diagonal: list[Array], beside: list[Array]) -> tuple[Array, Array]:
     T[:, at, at] = np.array(diagonal).T
     if n > 1:
         T[:, at[:-1], at[1:]] = T[:, at[1:], at[:-1]] = np.array(beside[: n - 1]).T
-    empty = (T[:, at, at] == 0.0) & (at > 0)
-    T[:, at, at] = np.where(empty, 1.0, T[:, at, at])
+    T[:, at, at] = np.where(T[:, at, at] == 0.0, 1.0, T[:, at, at])
     values, vectors = np.linalg.eigh(T)
     if not values.min(initial=1.0) > 0.0:
         raise NotPositiveDefiniteError(f"an eigenvalue of {values.min():.3g} shows itself")
