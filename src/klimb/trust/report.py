@@ -214,7 +214,7 @@ def trust_report(result: Result, *, draws: int | None = None, seed: int = 0, com
         if own.stationary and best is own and (own.efficiency < USABLE or _noisy(moments)):
             method, moments = "second order", own.second_order(marginals)
         directions = None
-        if own.efficiency < USABLE or complete:
+        if own.efficiency < USABLE or method == "second order" or complete:
             allowed = None if complete else _directions(problem.latent.n_sites)
             directions = direction_khat(log_weights, own, allowed, seed)
         modes: tuple[Mode, ...] = ()
