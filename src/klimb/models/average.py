@@ -33,6 +33,7 @@ SPACING = {1: 0.8, 2: 1.2}  # of the lattice, in sd; sums over it are accurate t
 EXPENSIVE, WIDER = 1e8, 1.25  # work of a fit from which the lattice is so much wider: accurate to 1e-4 then
 HERMITE = float(np.sqrt(3.0))  # the outer nodes of Gauss and Hermite's rule
 BENT, LOST = 0.15, 0.65  # nats that the objective may be off a bowl there, and what its square costs an sd
+TILTED = 0.5  # sds that a corrected evidence may move the bowl
 DROP = 7.0  # nats below the best at which the lattice ends
 SHORTER = 0.6  # share of a foretold fall that must be enough for that, for a node not to be fitted
 POINT_TOL = 1e-4  # of expensive fits around the peak: bounds are good to a millionth of a nat, means to 1e-4 sd
@@ -335,24 +336,31 @@ def _lattice_quantiles(peak: Peak, A: Array, spacing: float, values: dict[tuple[
 def _hermite(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged | None:
     """Three nodes of Gauss and Hermite along each axis, where fits are expensive and the objective is nearly a bowl.
 
-    What it is off by at the nodes, delta, is weighed; the rule is exact to first order in it, and sds of the
-    hyperparameters lose its square. None where that is too much.
+    What it is off by at the nodes is weighed: the rule is exact to first order in that, and sds of the hyperparameters
+    lose its square. A tilt of the evidence against the bound only moves the bowl. None where any of it is too much.
     """
     d = len(A)
-    place = [np.array(node, dtype=float) for node in product((0, 1, -1), repeat=d)]
-    place.sort(key=lambda node: float(node @ node))  # axes first
-    around, stretch = _Around(peak, A, evaluate, len(place) - 1), np.ones((d, 2))
-    found, bent = list[tuple[Array, float, float, _Point]](), 0.0
-    for node in place:
+    around, found = _Around(peak, A, evaluate, 3**d - 1), list[tuple[Array, float, float, _Point]]()
+    stretch, tilt, bent = np.ones((d, 2)), np.zeros(d), 0.0
+    nodes = sorted((np.array(node, dtype=float) for node in product((0, 1, -1), repeat=d)), key=np.count_nonzero)
+    for node in nodes:
         value, _, point = around(HERMITE * node)
-        bent = max(bent, abs(value + 0.5 * HERMITE**2 * float(node @ node)))
-        if point is None or bent > BENT:
+        square = 0.5 * HERMITE**2 * float(node @ node)
+        if point is None or abs(point.plain + square) > BENT:
             return None
         found.append((HERMITE * node, float(np.prod(np.where(node == 0, 2.0 / 3.0, 1.0 / 6.0))), value, point))
-        if node @ node == 1.0:
-            axis = int(np.argmax(np.abs(node)))
-            stretch[axis, int(node[axis] > 0)] = HERMITE / np.sqrt(-2.0 * value)
-    averaged = _weighed(peak, A, around, found, np.zeros(len(found)), stretch)
+        gained = value - point.plain
+        if np.count_nonzero(node) == 1:
+            axis, sign = int(np.argmax(np.abs(node))), int(node.sum())
+            stretch[axis, int(sign > 0)] = HERMITE / np.sqrt(-2.0 * point.plain)
+            tilt[axis] += 0.5 * sign * gained / HERMITE
+            bent = max(bent, abs(point.plain + square))
+        elif square:
+            bent = max(bent, abs(value + square - HERMITE * float(tilt @ node)))
+        if bent > BENT or np.abs(tilt).max() > TILTED:
+            return None
+    quantiles, plain = (_split_quantiles(peak, A, stretch, centre) for centre in (tilt, np.zeros(d)))
+    averaged = _weighed(peak, A, around, found, np.zeros(len(found)), quantiles, plain)
     return replace(averaged, components=replace(averaged.components, error=LOST * bent**2))
 
 
@@ -372,24 +380,24 @@ def _composite(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
         if point is not None:
             found.append((place, float(share), value, point))
             wider.append(float(np.log(scale).sum()))
-    return _weighed(peak, A, around, found, np.array(wider), stretch)
+    quantiles = _split_quantiles(peak, A, stretch, np.zeros(d))
+    return _weighed(peak, A, around, found, np.array(wider), quantiles, quantiles)
 
 
 def _weighed(peak: Peak, A: Array, around: _Around, found: list[tuple[Array, float, float, _Point]], wider: Array,
-             stretch: Array) -> Averaged:
+             quantiles: Array, plain_quantiles: Array) -> Averaged:
     """Points by their masses under N(0, I) and by how far the objective there is above that; ``wider`` are logs of how
     far each was moved."""
     points = [point for *_, point in found]
     volume = np.array([0.5 * float(place @ place) + np.log(share) for place, share, *_ in found]) + wider
-    quantiles = _split_quantiles(peak, A, stretch)
     components, status = _components(points, np.array([value for _, _, value, _ in found]) + volume, quantiles,
-                                     quantiles, around.efficiency)
+                                     plain_quantiles, around.efficiency)
     plain = np.array([point.plain for point in points]) + volume
     evidence = peak.objective + float(np.logaddexp.reduce(plain)) + 0.5 * len(A) * np.log(2 * np.pi)
     return Averaged(components, evidence + float(np.linalg.slogdet(A)[1]), status if peak.converged else peak.status)
 
 
-def _split_quantiles(peak: Peak, A: Array, stretch: Array) -> Array:
+def _split_quantiles(peak: Peak, A: Array, stretch: Array, centre: Array) -> Array:
     """Quantiles of each entry of theta under normals with two widths along each axis, by a fixed set of points."""
     u = normal_draws(DRAWS, len(A), seed=0)
     # A split normal with widths (a, b) has mass a / (a + b) on its left: map each standard normal coordinate to it.
@@ -397,7 +405,7 @@ def _split_quantiles(peak: Peak, A: Array, stretch: Array) -> Array:
     p, share = ndtr(u), a / (a + b)
     left = a * ndtri(np.clip(0.5 * p / share, 1e-12, 0.5))
     right = b * ndtri(np.clip(1.0 - 0.5 * (1.0 - p) / (1.0 - share), 0.5, 1.0 - 1e-12))
-    theta = peak.model.at + np.where(p < share, left, right) @ A.T
+    theta = peak.model.at + (centre + np.where(p < share, left, right)) @ A.T
     return np.asarray(np.quantile(theta, ndtr(SCORES), axis=0).T)
 
 

@@ -80,7 +80,7 @@ class LinearModel(Model):
             sizes[coded] = 0
         sparse = tuple(np.flatnonzero(sizes).tolist()) if fields or sum(sizes) > FEW_LEVELS else ()
         model = cls(tuple(terms), likelihood, np.zeros(0), coded, sparse)
-        check_size(block_length(blocks), model._dense_width, model.width, [terms[k] for k in sparse], fields)
+        check_size(block_length(blocks), model._dense_width)
         model = model.moved(model.theta.start)
         model = replace(model, rows=model.arranged(blocks))
         return replace(model, form=model.plan().choice)

@@ -16,7 +16,7 @@ from klimb.terms.base import Coded, Moving, Placed, Term, TermBlock, WeightsPrio
 
 MOST_ENTRIES = 2**27  # of the matrix of shared columns (1 GiB)
 MOST_COLUMNS = 5000  # their posterior covariance is a dense matrix
-MOST_CROSSED = 10_000  # the same where most of them are levels of groups, whose rows are kept sparse
+MOST_CROSSED = 10_000  # weights of smaller groups from which nested ones go to a sparse factor
 HELD = 1e12  # precision of a weight whose prior variance is 0
 
 
@@ -55,14 +55,8 @@ def block_length(blocks: Sequence[TermBlock]) -> int:
     return len(first.inputs) if isinstance(first, Moving) else int(first.values.shape[0])
 
 
-def check_size(n: int, dense: int, width: int, beside: Sequence[Term], fields: bool) -> None:
-    """An error where ``n`` rows of ``dense`` columns, or ``width`` columns in all, are too many."""
-    if width > MOST_CROSSED and beside and not fields:
-        worst = max(beside, key=lambda term: term.size)
-        raise InputError(f"all crossed grouping factors but the largest may have {MOST_CROSSED:,} weights in all",
-                         f"{width:,} columns for {n:,} rows",
-                         f"{worst.name!r} has {worst.size:,} weights: leave it out, or use klimb.latents.Implicit "
-                         "with a sparse matrix.")
+def check_size(n: int, dense: int) -> None:
+    """An error where ``n`` rows of ``dense`` columns are too many."""
     if dense > MOST_COLUMNS or dense * n > MOST_ENTRIES:
         raise InputError(f"a model by formula may have {MOST_COLUMNS} columns, and {MOST_ENTRIES:.0e} entries",
                          f"{dense} columns for {n} rows", "Use klimb.latents.Weights with a sparse matrix.")
