@@ -191,7 +191,7 @@ class CrossedColumns(Latent):
 
     def _build(self, cells: Cells, mean: Any, cov: Any, roots: Sequence[tuple[Any, int]], group_cov: Any,
                slack: Array) -> None:
-        self.cells, self.slack, self.n_sites = cells, slack, cells.n
+        self.cells, self.slack, self.n_sites, self.roots = cells, slack, cells.n, roots
         Bd = cells.X.shape[1]
         self.prior = WeightPrior(mean, cov, Bd)
         self.group_root = group_root(group_cov, cells.k)

@@ -7,7 +7,9 @@ weight e_j that matters most to it and by r'e in all, the part of its variance t
     Var(r'e) = h^2 / S_jj + E (r'e - h (S e)_j / S_jj)^2,
 
 and only the second part, what the other weights leave unknown of e_j, is an average over the draws. It is small where
-levels have many rows, and its relative standard error is sqrt(2 / K).
+levels have many rows, and its relative standard error is sqrt(2 / K). A shift of all levels of a factor against those
+of another is known worst, and all weights share it: the variances along such modes Q are exact as well, by S^-1 Q, and
+the draws are those of what is left, e - S^-1 Q (Q'S^-1 Q)^-1 Q'e.
 """
 
 from __future__ import annotations
@@ -110,9 +112,10 @@ class SparseBorder:
 @final
 @dataclass(frozen=True, eq=False)
 class CrossedDraws(CrossedPosterior):
-    """w = shared + exact x + (0, W e), x ~ N(0, I), e ~ N(0, S^-1) known by ``draws`` (S, K).
+    """w = shared + exact x + (0, W e), x ~ N(0, I) for dense columns and for modes of e, the rest of e by ``draws``.
 
-    ``exact`` is (B, p); ``ahead`` has (S e)_j / S_jj for the draws.
+    ``exact`` is (B, p + r) for p dense columns and r modes, ``draws`` (S, K). ``ahead`` (S, r + K) has (S e)_j / S_jj
+    for the modes, then for the draws.
     """
 
     kind: ClassVar[str] = "crossed draws"
@@ -122,32 +125,37 @@ class CrossedDraws(CrossedPosterior):
     ahead: Array
 
     @property
+    def _dense(self) -> int:
+        """p."""
+        return int(self.exact.shape[1] + self.draws.shape[1] - self.ahead.shape[1])
+
+    @property
     def n_shocks(self) -> int:
-        return int(self.exact.shape[1] + len(self.border.shift))
+        return self._dense + len(self.border.shift)
 
     @property
     def root_work(self) -> float:
         return float(STEPS * (2 * len(self.border.pull.values) + len(self.border.shift)) + self.exact.size)
 
     def spread(self, shocks: Array) -> Array:
-        p, Bd = self.exact.shape[1], self.dense.shape[2]
-        w = self.exact @ shocks[:, :p].T
+        p, Bd = self._dense, self.dense.shape[2]
+        w = self.exact[:, :p] @ shocks[:, :p].T
         w[Bd:] += self.border.W @ self.border.roots(np.ascontiguousarray(shocks[:, p:].T)).x
         return np.asarray(w.T)
 
     def gathered(self, slopes: Array) -> Array:
         back = self.border.roots_transposed(self.border.W.T @ slopes[:, self.dense.shape[2] :].T)
-        return np.hstack([slopes @ self.exact, back.T])
+        return np.hstack([slopes @ self.exact[:, : self._dense], back.T])
 
     @cached_property
     def _moves(self) -> Array:
-        """How w moves with x, and with each draw, (B, p + K)."""
-        Bd, (S, K) = self.dense.shape[2], self.draws.shape
+        """How w moves with x, and with each draw, (B, p + r + K)."""
+        Bd, K = self.dense.shape[2], self.draws.shape[1]
         return np.hstack([self.exact, np.vstack([np.zeros((Bd, K)), self.border.W @ self.draws])])
 
     @cached_property
     def _level_moves(self) -> Array:
-        """The same of the levels with the opposite sign, (L k, p + K)."""
+        """The same of the levels with the opposite sign, (L k, p + r + K)."""
         return np.asarray(self._pulls @ self._moves)
 
     @cached_property
@@ -164,14 +172,14 @@ class CrossedDraws(CrossedPosterior):
 
     def variances(self, L: ArrowRows) -> tuple[Array, Array]:
         """Of rows, and their standard errors."""
-        (t, at), (Bd, p), K = seen(L), (self.dense.shape[2], self.exact.shape[1]), self.draws.shape[1]
+        (t, at), p, exact, K = seen(L), self._dense, self.exact.shape[1], self.draws.shape[1]
         which, h = self._own_weight(L, t, at)
         v, error = own_variances(t, self.level_cov, at) + h**2 / self.border.diagonal[which], np.zeros(len(h))
-        for rows in row_blocks(len(h), 4 * (K + p)):
+        for rows in row_blocks(len(h), 4 * (K + exact)):
             moves = self._row_moves(L, t, at, rows)
             moves[:, p:] -= h[rows, None] * self.ahead[which[rows]]
-            left = np.einsum("ij,ij->i", moves[:, p:], moves[:, p:]) / max(K, 1)
-            v[rows] += np.einsum("ij,ij->i", moves[:, :p], moves[:, :p]) + left
+            left = np.einsum("ij,ij->i", moves[:, exact:], moves[:, exact:]) / max(K, 1)
+            v[rows] += np.einsum("ij,ij->i", moves[:, :exact], moves[:, :exact]) + left
             error[rows] = np.sqrt(2.0 / max(K, 1)) * left
         return v, error
 
@@ -249,7 +257,8 @@ class CrossedDraws(CrossedPosterior):
     def joint(self, L: ArrowRows, rest: Any = 0.0) -> tuple[Array, Array]:
         """By a system for each row: nothing is estimated."""
         rows = self.border_rows(L, slice(0, len(L.X)))
-        moved, whitened = rows @ self.exact, np.asarray((self.border.W.T @ rows[:, self.dense.shape[2] :].T))
+        moved = rows @ self.exact[:, : self._dense]
+        whitened = np.asarray(self.border.W.T @ rows[:, self.dense.shape[2] :].T)
         V = moved @ moved.T + whitened.T @ self.border.solve(whitened)
         return self._joint(L, 0.5 * (V + V.T), rest)
 

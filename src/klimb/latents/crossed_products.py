@@ -7,6 +7,7 @@ levels have many rows, so that systems and draws take a dozen products of sparse
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -40,7 +41,12 @@ class CrossedProductsFactor(EliminatedFactor):
         lower = cholesky(np.asfortranarray(top - self._side.T @ self._along))
         log_det = self.log_det_levels + log_det_from_cholesky(lower)
         self._x_root = triangular_inverse(lower).T
-        self.exact_part = np.vstack([self._Wx @ self._x_root, -(W @ (self._along @ self._x_root))])
+        Q = latent.modes
+        P = self.border.solve(Q)
+        self._modes = Q, triangular_inverse(cholesky(np.asfortranarray(Q.T @ P))), P
+        along = P @ self._modes[1].T
+        self._exact = np.hstack([np.vstack([self._Wx @ self._x_root, -(W @ (self._along @ self._x_root))]),
+                                 np.vstack([np.zeros((len(self._Wx), Q.shape[1])), W @ along])])
         self._draw(cells.n_draws or FEWEST_DRAWS)
         if not cells.n_draws:  # as many for all hyperparameters
             v, error = self._variances
@@ -75,8 +81,10 @@ class CrossedProductsFactor(EliminatedFactor):
         each = (found.logs - found.first) * (S / np.maximum((z**2).sum(axis=0), 1e-300)) + S
         self.logdet = float(np.log(border.diagonal).sum() + each.mean())
         self.log_det_error = float(each.std(ddof=1) / np.sqrt(n))
-        ahead = border.matrix.times(found.x) / border.diagonal[:, None]
-        self._estimate = found.x, ahead
+        Q, half, P = self._modes
+        draws = found.x - P @ (half.T @ (half @ (Q.T @ found.x)))
+        ahead = np.hstack([Q @ half.T, border.matrix.times(draws)]) / border.diagonal[:, None]
+        self._estimate = draws, ahead
         latent = self._latent
         q = self.weights(np.zeros(latent.cells.width), np.zeros((latent.cells.n_levels, latent.cells.k)))
         self._variances = q.variances(latent.some(slice(None)))
@@ -101,7 +109,7 @@ class CrossedProductsFactor(EliminatedFactor):
     def weights(self, shared: Array, level_mean: Array) -> CrossedDraws:
         (T, dense), cells = self.T, self._latent.cells
         return CrossedDraws(shared, level_mean, self.K, dense, T, cells.columns, cells.starts, self.border,
-                            self.exact_part, *self._estimate)
+                            self._exact, *self._estimate)
 
 
 @final
@@ -137,6 +145,18 @@ class CrossedProducts(CrossedColumns):
 
     def factor(self, gamma: Array) -> CrossedProductsFactor:
         return CrossedProductsFactor(self, gamma)
+
+    @cached_property
+    def modes(self) -> Array:
+        """Common shifts of each coefficient of all levels of a factor, whitened: (S, r)."""
+        columns, begin = list[Array](), 0
+        for root, copies in self.roots:
+            k = len(np.atleast_2d(root))
+            for j in range(k):
+                columns.append(np.zeros(self.cells.n_sparse))
+                columns[-1][begin + j : begin + k * copies : k] = 1.0
+            begin += k * copies
+        return np.column_stack(columns)
 
     def split_root(self) -> tuple[Array, Any]:
         """The prior root of dense columns, and that of sparse ones as a CSR matrix."""

@@ -119,7 +119,7 @@ class CrossedPosterior(WeightPosterior):
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         w = self.spread(rng.standard_normal((n, self.n_shocks)))
         own = rng.standard_normal((n, *self.level_mean.shape))
-        levels = np.einsum("ljk,nlk->nlj", self.level_roots, own).reshape(n, -1) - (self._pulls @ w.T).T
+        levels = np.einsum("ljk,nlk->nlj", self.level_roots, own).reshape(n, self.level_mean.size) - (self._pulls @ w.T).T
         return np.hstack([self.shared + w, self.level_mean.ravel() + levels])
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from klimb.models.verdict import estimated_sds
 from klimb.report.text import coefficient_cells, plain, table, visible
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def _priors(fit: Fit) -> str:
 
 def _quality(fit: Fit) -> str:
     line = f"evidence lower bound (ELBO) {plain(fit.bound, 6)}"
+    if fit.result is not None and fit.result.bound_error > 0.0:
+        line += f" ± {plain(fit.result.bound_error, 1)}"
     if (fit.data is not None and not fit.by_sums) or fit.kept_loo is not None:
         loo = fit.loo()
         if np.isfinite(loo.elpd):
@@ -60,6 +63,8 @@ def _quality(fit: Fit) -> str:
     lines = [line, f"{fit.status.name.lower()}" + ("" if fit.converged else f": {fit.status.advice}")]
     if fit.model.theta.size:
         lines[1] += f"; hyperparameters {TREATED[fit.mode]}"
+    if fit.result is not None and not fit.result.certified:
+        lines[1] += f"; variances estimated (sds to {estimated_sds(fit):.1%})"
     trust = fit.trust_summary
     if trust.verdict != "unchecked":
         word = {"trust": "trust it: ", "corrected": "corrected: ", "doubt": "in doubt: ", "verified": ""}
