@@ -28,13 +28,15 @@ class ArrowRows:
     """Rows of a design with one grouping factor: x'w + t'b of the level.
 
     ``X`` (n, B), ``codes`` (n,) the level of each row, -1 where it was never seen and adds nothing, ``values`` (n, k).
-    Weights of ``sparse`` columns, a CSR matrix, come after those of ``X``.
+    Weights of ``sparse`` columns, a CSR matrix, come after those of ``X``; ``cells`` says where the entries of rows of
+    the fit are among the cells of levels and sparse columns, padded to equal length.
     """
 
     X: Array
     codes: npt.NDArray[np.intp]
     values: Array
     sparse: Any = None
+    cells: Any = None
 
     def times(self, weights: Array) -> Array:
         """x'w + t'b for draws of the weights, one a row."""

@@ -24,7 +24,7 @@ PATIENCE, EXACT_BONUS = 5.0, 2.0  # an exact answer is worth so many seconds, or
 BLOCK_BYTES = 6 * 2**27  # temporaries of block products
 VECTORS = 24  # of one number per site or weight that the loop holds
 GATHERS = 12.0  # passes over the rows of levels in sums and variances of one iteration
-DRAWS, PRODUCTS, SYSTEM_PRODUCTS = 16.0, 30.0, 60.0  # behind variances that are estimated: products of each, of systems
+DRAWS, PRODUCTS, SYSTEM_PRODUCTS = 8.0, 30.0, 60.0  # behind variances that are estimated: products of each, of systems
 CHAIN_FLOPS, CHAIN_ARRAYS = 40.0, 12.0  # products of states per site and iteration, and arrays of them that are held
 
 
@@ -147,7 +147,7 @@ def crossed(shape: Shape) -> Option:
     N, B, k, L = float(shape.n_sites), float(shape.border), float(shape.level_size), float(shape.n_levels)
     dense = B - shape.sparse
     rows = N * (3.0 * dense**2 + 8.0 * k * dense + 20.0)
-    levels = L * k * min(2.0 * B * B, 100.0 * N / L * N / L) + 1.5 * B**3  # by dense products, or cell by cell
+    levels = L * k * min(4.0 * B * B, 200.0 * N / L * N / L) + 1.5 * B**3  # by dense products, or cell by cell
     flops = ITERATIONS * (rows + levels)
     held = 8.0 * (N * (dense + 2 * k + VECTORS + 30) + L * k * (2 * dense + 2 * k) + 6 * B * B)
     return Option("crossed", flops, ITERATIONS * (levels / DENSE_RATE + rows / SPARSE_RATE), held, True)

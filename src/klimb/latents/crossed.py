@@ -222,7 +222,8 @@ class CrossedColumns(Latent):
     def some(self, rows: Any) -> ArrowRows:
         """Some of the rows of the fit, in the form that q takes."""
         cells = self.cells
-        return ArrowRows(cells.X.values[rows], cells.codes[rows], cells.values[rows], cells.sparse[rows])
+        return ArrowRows(cells.X.values[rows], cells.codes[rows], cells.values[rows], cells.sparse[rows],
+                         cells.place[rows])
 
     def _prior_times(self, border: Array, levels: Array) -> tuple[Array, Array]:
         """Sigma_w times a vector over the weights."""

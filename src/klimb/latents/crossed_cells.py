@@ -56,7 +56,7 @@ class Cells:
         self.codes, self.values, self.sparse = codes, values, sparse
         at, entries = padded(sparse)
         keys, place = np.unique(codes[:, None] * S + at, return_inverse=True)
-        place = place.reshape(at.shape)
+        self.place = place = place.reshape(at.shape)
         self.columns = (keys % S).astype(np.int32)
         self.starts = np.searchsorted(keys, np.arange(n_levels + 1) * S)
         self.level = np.repeat(np.arange(n_levels), np.diff(self.starts))

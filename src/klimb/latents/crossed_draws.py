@@ -93,6 +93,13 @@ class SparseBorder:
     def W(self) -> Any:
         return self.root.csr
 
+    @cached_property
+    def scale(self) -> Array | None:
+        """W, where that is diagonal."""
+        S = len(self.shift)
+        plain = len(self.root.values) == S and bool((self.root.columns == np.arange(S)).all())
+        return self.root.values if plain else None
+
     def solve(self, rhs: Array) -> Array:
         """S^-1 rhs, of vectors or of columns."""
         return solve(self.matrix, rhs, preconditioner=simplest_preconditioner(self.matrix), tol=TOLERANCE).x
@@ -156,7 +163,7 @@ class CrossedDraws(CrossedPosterior):
     @cached_property
     def _level_moves(self) -> Array:
         """The same of the levels with the opposite sign, (L k, p + r + K)."""
-        return np.asarray(self._pulls @ self._moves)
+        return self.pulled(self._moves)
 
     @cached_property
     def _shares(self) -> Array:
@@ -193,11 +200,18 @@ class CrossedDraws(CrossedPosterior):
 
     def _own_weight(self, L: ArrowRows, t: Array, at: Index) -> tuple[Index, Array]:
         """The weight of a sparse column that matters most to each row, and how the row moves with it."""
-        columns, values = padded(scipy_sparse.csr_matrix(L.sparse @ self.border.W))
-        if not columns.shape[1]:
-            return np.zeros(len(t), dtype=np.intp), np.zeros(len(t))
-        best = np.argmax(values**2 / self.border.diagonal[columns], axis=1)[:, None]
-        which, h = (np.take_along_axis(one, best, axis=1)[:, 0] for one in (columns, values))
+        known = L.cells is not None and self.border.scale is not None
+        columns, values = padded(L.sparse if known else scipy_sparse.csr_matrix(L.sparse @ self.border.W))
+        n, most = columns.shape
+        if not most:
+            return np.zeros(n, dtype=np.intp), np.zeros(n)
+        if known:
+            values = values * self.border.scale[columns]
+        best = np.argmax(values**2 / self.border.diagonal[columns], axis=1) if most > 1 else np.zeros(n, dtype=np.intp)
+        which, h = columns[np.arange(n), best], values[np.arange(n), best]
+        if known:
+            pull = self.cells[L.cells[np.arange(n), best]] * self.border.scale[which, None]
+            return which, np.where(h != 0.0, h - np.einsum("ij,ij->i", t, pull), 0.0)
         k, some = t.shape[1], np.flatnonzero(h)
         for j in range(k):
             h[some] -= t[some, j] * np.asarray(self._whitened_pulls[at[some] * k + j, which[some]]).ravel()

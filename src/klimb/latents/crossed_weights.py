@@ -86,6 +86,15 @@ class CrossedPosterior(WeightPosterior):
     def _pulls(self) -> Any:
         return self.pulls()
 
+    def pulled(self, moves: Array) -> Array:
+        """T times columns over w, (L k, m)."""
+        from scipy.sparse import csr_matrix
+
+        (L, k, Bd), S = self.dense.shape, len(self.shared) - self.dense.shape[2]
+        crossed = [csr_matrix((np.ascontiguousarray(self.cells[:, j]), self.columns, self.starts), shape=(L, S))
+                   @ moves[Bd:] for j in range(k)]
+        return np.asarray((np.stack(crossed, axis=1) + self.dense @ moves[:Bd]).reshape(L * k, moves.shape[1]))
+
     @cached_property
     def level_roots(self) -> Array:
         """Roots of the covariances of the levels given w."""
@@ -119,7 +128,7 @@ class CrossedPosterior(WeightPosterior):
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         w = self.spread(rng.standard_normal((n, self.n_shocks)))
         own = rng.standard_normal((n, *self.level_mean.shape))
-        levels = np.einsum("ljk,nlk->nlj", self.level_roots, own).reshape(n, self.level_mean.size) - (self._pulls @ w.T).T
+        levels = np.einsum("ljk,nlk->nlj", self.level_roots, own).reshape(n, self.level_mean.size) - self.pulled(w.T).T
         return np.hstack([self.shared + w, self.level_mean.ravel() + levels])
 
 
