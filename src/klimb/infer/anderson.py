@@ -10,6 +10,8 @@ import numpy as np
 from klimb.infer.problem import State
 from klimb.numerics.arrays import Array
 
+ENOUGH = 100_000  # sites whose residuals choose a combination: of many more, every so-manieth speaks for all
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -49,8 +51,9 @@ class Mixer:
 
     def combine(self) -> tuple[Array, Array, Array, Array]:
         """(target gamma, a, m, residual of a) of the best combination."""
-        v, sd, traces = self._v, np.sqrt(self._v), self._traces
-        residuals = np.stack([np.concatenate([sd * t.mean_residual, v * t.gamma_residual]) for t in traces])
+        traces, some = self._traces, slice(None, None, max(len(self._v) // ENOUGH, 1))
+        v, sd = self._v[some], np.sqrt(self._v[some])
+        residuals = np.stack([np.concatenate([sd * t.mean_residual[some], v * t.gamma_residual[some]]) for t in traces])
         weights = anderson_weights(residuals)
         mix = [sum(c * part for c, part in zip(weights, parts, strict=True))
                for parts in zip(*((t.gamma, t.a, t.m, t.mean_residual) for t in traces), strict=True)]
