@@ -10,9 +10,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import klimb
 import klimb.latents.shocks as shocks
+import klimb.models.average as average
 import klimb.models.linear as linear
 import klimb.models.linear_parts as linear_parts
-from klimb.errors import InputError
+from klimb.latents import Crossed, Mixed, Weights
 from klimb.models.linear_parts import nested
 from klimb.terms.base import Coded
 
@@ -115,12 +116,6 @@ def test_hyperparameters_by_a_corrected_evidence(monkeypatch):
     assert "evidence" in fit.trust.advice
 
 
-def test_too_many_levels(monkeypatch):
-    monkeypatch.setattr(linear_parts, "MOST_CROSSED", 60)
-    with pytest.raises(InputError, match=r"all crossed grouping factors but the largest.*'b' has 70 weights"):
-        klimb.fit("y ~ (1 | a) + (1 | b)", DATA)
-
-
 @pytest.mark.parametrize(("formula", "family", "sds"), [
     ("y ~ x + (1 | b/a)", "gaussian", {"sd(b)": 0.5, "sd(b:a)": 0.6, "sigma": 0.7}),
     ("z ~ x + (1 + x || b/a)", "bernoulli", {"sd(b)": 0.5, "sd(b:a)": 0.6, "sd(x | b)": 0.3, "sd(x | b:a)": 0.2}),
@@ -151,3 +146,71 @@ def test_calibration_and_draws_of_the_prior():
     latent = klimb.fit("k ~ x + (1 | a) + (1 | b)", DATA, "poisson", priors={"sd(a)": 0.5, "sd(b)": 0.4}).model.latent
     found = klimb.calibrate(latent, klimb.sites.Poisson(), n=12, seed=1)
     assert 0.8 < found.overall(0.9) <= 1
+
+
+@pytest.fixture
+def by_products(monkeypatch):
+    """Crossed factors go to products, as they do where a dense border would take too long."""
+    for latent in (Crossed, Mixed, Weights):
+        monkeypatch.setattr(latent, "costs", classmethod(lambda cls, shape: None))
+
+
+@pytest.mark.parametrize("name", ["gaussian", "bernoulli", "slopes beside", "three"])
+def test_products_say_what_the_factor_does(name, monkeypatch, request):
+    settings = {**MODELS[name], "hyper": "optimise"}
+    direct = klimb.fit(data=DATA, **settings)
+    request.getfixturevalue("by_products")
+    fit = klimb.fit(data=DATA, **settings)
+    assert (direct.model.form, fit.model.form) == ("Crossed", "CrossedProducts")
+    assert "* CrossedProducts" in fit.model.explain()
+    assert fit.bound == pytest.approx(direct.bound, abs=4 * fit.result.bound_error + 0.05)
+    for one, other in zip(fit.table_rows(), direct.table_rows(), strict=True):
+        assert abs(one.mean - other.mean) < 0.05 * other.sd
+        assert one.sd == pytest.approx(other.sd, rel=0.03)
+    for group in ("a", "b"):
+        found, wanted = fit.random_effects(group), direct.random_effects(group)
+        sd = np.array(wanted["sd"])
+        assert (np.abs(np.array(found["mean"]) - wanted["mean"]) < 0.05 * sd).all()
+        assert_allclose(found["sd"], sd, rtol=0.1)
+    new = {"x": [0.0, 1.0], "half": [0, 1], "a": [3, 9999], "b": [9999, 5]}
+    for column in ("mean", "sd"):
+        assert_allclose(fit.predict(new)[column], direct.predict(new)[column], rtol=0.02, atol=0.005)
+
+
+def test_everything_is_there_by_products(request, tmp_path):
+    direct = klimb.fit("z ~ x + (1 | a) + (1 | b)", DATA, "bernoulli")
+    request.getfixturevalue("by_products")
+    fit = klimb.fit("z ~ x + (1 | a) + (1 | b)", DATA, "bernoulli")
+    assert fit.mode == "integrate"
+    assert "variances estimated (sds to" in str(fit)
+    assert "error of sds, which are estimated" in str(fit.trust)
+    assert fit.trust.verdict == "trust"
+    new = {"x": [0.0, 1.0, 2.0], "a": [3, 9999, 4], "b": [9999, 5, 6]}
+    draws = fit.sample(2000, new, seed=1)
+    found = fit.predict(new, kind="latent")
+    assert_allclose(np.std(draws, axis=0), found["sd"], rtol=0.1)
+    assert fit.loo().elpd == pytest.approx(direct.loo().elpd, abs=0.1)
+    fit.save(tmp_path / "fit.klimb")
+    again = klimb.load(tmp_path / "fit.klimb")
+    for column in ("mean", "sd"):
+        assert_allclose(again.predict(new)[column], fit.predict(new)[column])
+        assert_allclose(again.random_effects("b")[column], fit.random_effects("b")[column])
+    assert str(again.trust) == str(fit.trust)
+
+
+@pytest.mark.parametrize(("formula", "family"), [
+    ("z ~ x + (1 | a)", "bernoulli"), ("k ~ x + (1 | a) + (1 | b)", "poisson")])
+def test_few_points_of_an_expensive_model_say_what_a_lattice_does(formula, family, monkeypatch):
+    lattice = klimb.fit(formula, DATA, family, hyper="integrate")
+    monkeypatch.setattr(average, "EXPENSIVE", 0.0)
+    monkeypatch.setattr(average, "BENT", 1.0)
+    few = klimb.fit(formula, DATA, family, hyper="integrate")
+    d = few.model.theta.size
+    assert len(few.components.weights) == 3**d
+    assert few.n_fits < lattice.n_fits
+    assert few.components.error < 0.1
+    assert few.bound == pytest.approx(lattice.bound, abs=0.05)
+    for one, other in zip(few.table_rows(), lattice.table_rows(), strict=True):
+        assert abs(one.mean - other.mean) < 0.1 * other.sd
+        assert one.sd == pytest.approx(other.sd, rel=0.1)
+        assert_allclose([one.lower, one.upper], [other.lower, other.upper], atol=0.15 * other.sd)

@@ -52,13 +52,13 @@ def _iterated(A: NormalMatrix, scale: Array, z: Array, tol: float) -> InverseRoo
     D, k = z.shape
     S, size = scale[:, None], np.linalg.norm(z, axis=0)
     basis, diagonal, beside = [z / np.where(size > 0.0, size, 1.0)], list[Array](), list[Array]()
-    weights, left, due = np.zeros((k, 0)), np.inf, CHECKED_FROM
+    weights, left, due, live = np.zeros((k, 0)), np.inf, CHECKED_FROM, size > 0.0
     while True:
         last = basis[-1]
         w = S * A.times(S * last)
         if beside:
             w -= beside[-1] * basis[-2]
-        diagonal.append(np.einsum("ij,ij->j", last, w))
+        diagonal.append(np.where(live, np.einsum("ij,ij->j", last, w), 1.0))  # an exhausted column goes on with zeros
         steps = len(diagonal)
         if steps >= min(due, D) or steps == MOST_STEPS:
             values, vectors = _ritz(diagonal, beside)
@@ -69,7 +69,7 @@ def _iterated(A: NormalMatrix, scale: Array, z: Array, tol: float) -> InverseRoo
                 break
         w -= diagonal[-1] * last
         length = np.linalg.norm(w, axis=0)
-        live = length > EXHAUSTED * np.abs(diagonal[-1])
+        live = live & (length > EXHAUSTED * np.abs(diagonal[-1]))
         beside.append(np.where(live, length, 0.0))
         basis.append(w * np.where(live, 1.0 / np.where(live, length, 1.0), 0.0))
     x = sum((q * (size * own) for q, own in zip(basis, weights.T, strict=True)), np.zeros_like(z))
@@ -78,14 +78,13 @@ def _iterated(A: NormalMatrix, scale: Array, z: Array, tol: float) -> InverseRoo
 
 
 def _ritz(diagonal: list[Array], beside: list[Array]) -> tuple[Array, Array]:
-    """Eigenvalues and vectors of the tridiagonal matrix of every column; what an exhausted column lacks is 1."""
+    """Eigenvalues and vectors of the tridiagonal matrix of every column."""
     n = len(diagonal)
     T = np.zeros((len(diagonal[0]), n, n))
     at = np.arange(n)
     T[:, at, at] = np.array(diagonal).T
     if n > 1:
         T[:, at[:-1], at[1:]] = T[:, at[1:], at[:-1]] = np.array(beside[: n - 1]).T
-    T[:, at, at] = np.where(T[:, at, at] == 0.0, 1.0, T[:, at, at])
     values, vectors = np.linalg.eigh(T)
     if not values.min(initial=1.0) > 0.0:
         raise NotPositiveDefiniteError(f"an eigenvalue of {values.min():.3g} shows itself")
