@@ -43,6 +43,8 @@ MADE = {
     "Mixed": lambda: latents.Mixed(X, np.arange(N) % 4, cov=0.5, group_cov=0.4, mean=0.1),
     "Crossed": lambda: latents.Crossed(X, csr_matrix(np.eye(5)[np.arange(N) % 5]), np.arange(N) % 4, cov=0.5,
                                        group_cov=0.4, mean=0.1),
+    "CrossedProducts": lambda: latents.CrossedProducts(X, csr_matrix(np.eye(5)[np.arange(N) % 5]), np.arange(N) % 4,
+                                                       cov=0.5, group_cov=0.4, mean=0.1),
     "Precision": lambda: latents.Precision(np.eye(5) + np.eye(5, k=1) / 3 + np.eye(5, k=-1) / 3,
                                            np.eye(5)[np.arange(N) % 5], mean=0.1),
     "Markov": lambda: latents.Markov(T, 1.0, 2.0, 1.5, mean=0.2),

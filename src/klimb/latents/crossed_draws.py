@@ -36,7 +36,8 @@ from klimb.numerics.lazy import scipy_sparse
 
 TOLERANCE = 1e-10  # of systems
 STEPS = 15.0  # products that a draw takes, roughly
-ROOT_TOLERANCE = 1e-5  # of draws: far below their own noise
+ROOT_TOLERANCE, TIGHT = 1e-5, 1e-12  # of draws: far below their own noise, and where they are unit vectors, without any
+MOST_DRAWS = 64
 
 
 @stored("latents.csr")
@@ -104,15 +105,19 @@ class SparseBorder:
         """S^-1 rhs, of vectors or of columns."""
         return solve(self.matrix, rhs, preconditioner=simplest_preconditioner(self.matrix), tol=TOLERANCE).x
 
+    @property
+    def few(self) -> bool:
+        """Whether there are no more weights than draws might be: then all unit vectors stand for those."""
+        return len(self.shift) <= MOST_DRAWS
+
     def roots(self, z: Array) -> InverseRoots:
         """R z with R R' = S^-1, of columns."""
-        return inverse_roots(self.matrix, 1.0 / np.sqrt(self.diagonal), z, ROOT_TOLERANCE)
+        return inverse_roots(self.matrix, 1.0 / np.sqrt(self.diagonal), z, TIGHT if self.few else ROOT_TOLERANCE)
 
     def roots_transposed(self, slopes: Array) -> Array:
         """R' slopes, of columns."""
         scale = 1.0 / np.sqrt(self.diagonal)
-        found = inverse_roots(self.matrix, scale, scale[:, None] * slopes, ROOT_TOLERANCE)
-        return np.asarray(found.x / scale[:, None])
+        return np.asarray(self.roots(scale[:, None] * slopes).x / scale[:, None])
 
 
 @register
@@ -171,6 +176,11 @@ class CrossedDraws(CrossedPosterior):
         p, K = self.exact.shape[1], self.draws.shape[1]
         return np.concatenate([np.ones(p), np.full(K, 1.0 / max(K, 1))])
 
+    @property
+    def _noise(self) -> float:
+        """Relative standard error of an average over the draws."""
+        return 0.0 if self.border.few else float(np.sqrt(2.0 / self.draws.shape[1]))
+
     @cached_property
     def _whitened_pulls(self) -> Any:
         found = scipy_sparse.csr_matrix(self._pulls[:, self.dense.shape[2] :] @ self.border.W)
@@ -187,7 +197,7 @@ class CrossedDraws(CrossedPosterior):
             moves[:, p:] -= h[rows, None] * self.ahead[which[rows]]
             left = np.einsum("ij,ij->i", moves[:, exact:], moves[:, exact:]) / max(K, 1)
             v[rows] += np.einsum("ij,ij->i", moves[:, :exact], moves[:, :exact]) + left
-            error[rows] = np.sqrt(2.0 / max(K, 1)) * left
+            error[rows] = self._noise * left
         return v, error
 
     def _row_moves(self, L: ArrowRows, t: Array, at: Index, rows: Any) -> Array:
@@ -229,7 +239,7 @@ class CrossedDraws(CrossedPosterior):
         squares = self._level_moves**2 * self._shares
         p, own = self.exact.shape[1], np.diagonal(self.level_cov, axis1=1, axis2=2).ravel()
         levels = own + squares.sum(axis=1)
-        level_error = np.sqrt(2.0 / max(self.draws.shape[1], 1)) * squares[:, p:].sum(axis=1)
+        level_error = self._noise * squares[:, p:].sum(axis=1)
         return (np.concatenate([np.einsum("ij,ij->i", self.exact[:Bd], self.exact[:Bd]), v, levels]),
                 np.concatenate([np.zeros(Bd), error, level_error]))
 

@@ -14,13 +14,13 @@ import numpy as np
 
 from klimb.latents.costs import Option, Shape, crossed_products
 from klimb.latents.crossed import CrossedColumns, EliminatedFactor
-from klimb.latents.crossed_draws import CrossedDraws, CsrArrays, SparseBorder
+from klimb.latents.crossed_draws import MOST_DRAWS, CrossedDraws, CsrArrays, SparseBorder
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, triangular_inverse
 from klimb.numerics.lazy import scipy_sparse
 
 ACCURACY = 0.005  # relative standard error of the variance of a usual row
-FEWEST_DRAWS, MOST_DRAWS = 8, 64
+FEWEST_DRAWS = 8
 SEED = 0
 
 
@@ -48,7 +48,7 @@ class CrossedProductsFactor(EliminatedFactor):
         self._exact = np.hstack([np.vstack([self._Wx @ self._x_root, -(W @ (self._along @ self._x_root))]),
                                  np.vstack([np.zeros((len(self._Wx), Q.shape[1])), W @ along])])
         self._draw(cells.n_draws or FEWEST_DRAWS)
-        if not cells.n_draws:  # as many for all hyperparameters
+        if not cells.n_draws and not self.border.few:  # as many for all hyperparameters
             v, error = self._variances
             share = float(np.median(error / np.maximum(v, 1e-300)))
             wanted = FEWEST_DRAWS * (share / ACCURACY) ** 2
@@ -75,12 +75,12 @@ class CrossedProductsFactor(EliminatedFactor):
     def _draw(self, n: int) -> None:
         """Draws of N(0, S^-1) and diag(S)^-1 S times them, and what they say of log det S and of variances."""
         border, S = self.border, len(self.border.shift)
-        z = np.random.default_rng(SEED).standard_normal((n, S)).T
+        z = np.sqrt(S) * np.eye(S) if border.few else np.random.default_rng(SEED).standard_normal((n, S)).T
         found = border.roots(np.ascontiguousarray(z))
         # E z'(D^-1/2 S D^-1/2)z is S's order: with it taken off, logs begin with the squares of what is off the diagonal.
         each = (found.logs - found.first) * (S / np.maximum((z**2).sum(axis=0), 1e-300)) + S
         self.logdet = float(np.log(border.diagonal).sum() + each.mean())
-        self.log_det_error = float(each.std(ddof=1) / np.sqrt(n))
+        self.log_det_error = 0.0 if border.few else float(each.std(ddof=1) / np.sqrt(n))
         Q, half, P = self._modes
         draws = found.x - P @ (half.T @ (half @ (Q.T @ found.x)))
         ahead = np.hstack([Q @ half.T, border.matrix.times(draws)]) / border.diagonal[:, None]
@@ -97,7 +97,7 @@ class CrossedProductsFactor(EliminatedFactor):
 
     @property
     def exact(self) -> bool:
-        return False
+        return self.border.few
 
     def border_solve(self, b: Array) -> Array:
         Bd, W = self.H_dense.shape[2], self.border.W
