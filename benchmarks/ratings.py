@@ -1,10 +1,10 @@
-"""Crossed random effects at size: ratings of the shape of MovieLens, and the design that lme4 and GPBoost were timed on.
+"""Crossed random effects at size: ratings of the shape of MovieLens, and a design that lme4 and GPBoost were timed on.
 
     python -m benchmarks.ratings [--rows N] [--users N] [--films N] [--nested] [--family F] [--hyper MODE]
     python -m benchmarks.ratings --even [--family F]
 
 P(liked) = logit^-1(0.3 + 0.5 x + u_user + v_film), sds 1 and 0.7; some users and films are seen far more often than
-others. With ``--nested`` every user belongs to one "film", which makes a factor nested in another; ``--family gaussian``
+others. With ``--nested`` every user belongs to one "film", which makes a factor nested in another; a Gaussian family
 has noise of sd 1 instead. ``--even`` is another design: 10,000 + 1,000 levels drawn evenly, sds 0.7 and 0.4, of which
 lme4 took 32 CPU seconds and GPBoost 14 for a million Gaussian rows (points, no uncertainty of the sds). Prints CPU and
 wall seconds, the memory at its highest, the plan, the table of the fit, and how far effects are from the truth in their

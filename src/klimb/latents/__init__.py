@@ -19,10 +19,10 @@ from klimb.latents.weights import Weights
 from klimb.latents.weights_posterior import WEIGHT_POSTERIORS, WeightPosterior
 
 LATENTS: dict[str, type[Latent]] = {
-    latent.__name__: latent for latent in (Weights, Kernel, Inducing, Mixed, Crossed, CrossedProducts, Precision, Markov,
-                                           Implicit, Outputs, MeanField)
+    latent.__name__: latent for latent in (Weights, Kernel, Inducing, Mixed, Crossed, CrossedProducts, Precision,
+                                           Markov, Implicit, Outputs, MeanField)
 }
 
-__all__ = ["LATENTS", "WEIGHT_POSTERIORS", "ArrowRows", "Crossed", "CrossedProducts", "DrawnWeights", "Factor", "Implicit", "Inducing",
-           "Kernel", "Latent", "Markov", "MeanField", "Mixed", "Outputs", "Posterior", "Precision", "SparseWeights",
-           "WeightPosterior", "Weights"]
+__all__ = ["LATENTS", "WEIGHT_POSTERIORS", "ArrowRows", "Crossed", "CrossedProducts", "DrawnWeights", "Factor",
+           "Implicit", "Inducing", "Kernel", "Latent", "Markov", "MeanField", "Mixed", "Outputs", "Posterior",
+           "Precision", "SparseWeights", "WeightPosterior", "Weights"]

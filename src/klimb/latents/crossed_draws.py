@@ -232,7 +232,7 @@ class CrossedDraws(CrossedPosterior):
     @cached_property
     def _variances(self) -> tuple[Array, Array]:
         """Of all weights, and their standard errors."""
-        (Bd, S), (L, k) = (self.dense.shape[2], len(self.border.shift)), self.level_mean.shape
+        Bd, S, k = self.dense.shape[2], len(self.border.shift), self.level_mean.shape[1]
         each = ArrowRows(np.zeros((S, Bd)), np.full(S, -1, dtype=np.intp), np.zeros((S, k)),
                          scipy_sparse.eye_array(S, format="csr"))
         v, error = self.variances(each)

@@ -77,7 +77,7 @@ class CrossedProductsFactor(EliminatedFactor):
         border, S = self.border, len(self.border.shift)
         z = np.sqrt(S) * np.eye(S) if border.few else np.random.default_rng(SEED).standard_normal((n, S)).T
         found = border.roots(np.ascontiguousarray(z))
-        # E z'(D^-1/2 S D^-1/2)z is S's order: with it taken off, logs begin with the squares of what is off the diagonal.
+        # E z'(D^-1/2 S D^-1/2)z is known: with it taken off, logs begin with squares of what is off the diagonal.
         each = (found.logs - found.first) * (S / np.maximum((z**2).sum(axis=0), 1e-300)) + S
         self.logdet = float(np.log(border.diagonal).sum() + each.mean())
         self.log_det_error = 0.0 if border.few else float(each.std(ddof=1) / np.sqrt(n))

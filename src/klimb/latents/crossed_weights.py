@@ -30,8 +30,7 @@ CANCELLED = 1e-7  # variance over what it would be if nothing cancelled, below w
 
 @dataclass(frozen=True, eq=False)
 class CrossedPosterior(WeightPosterior):
-    """q of all weights: those of the border, w, have mean ``shared``, and levels are b_l ~ N(level_mean_l - T_l (w -
-    shared), K_l) given them.
+    """q of all weights: w of the border has mean ``shared``, and b_l ~ N(level_mean_l - T_l (w - shared), K_l) given w.
 
     The weights w are those of dense columns, then those of sparse ones. T is ``dense`` (L, k, Bd) for the former; for
     the latter it has ``cells`` (E, k) at ``columns`` (E,), level l having those from ``starts[l]`` to

@@ -68,8 +68,7 @@ class MixedCoordinates(Coordinates):
 
 @final
 class CrossedCoordinates(Coordinates):
-    """w = mean + root e, b_l = mean_l - T_l root e + own_l u_l, z = (e, u), T sparse; the root may be one that only
-    multiplies."""
+    """w = mean + root e, b_l = mean_l - T_l root e + own_l u_l, z = (e, u), T sparse; the root may only multiply."""
 
     def __init__(self, latent: CrossedColumns, posterior: Posterior) -> None:
         self._q = q = latent.detach(posterior)

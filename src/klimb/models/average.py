@@ -386,8 +386,7 @@ def _composite(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
 
 def _weighed(peak: Peak, A: Array, around: _Around, found: list[tuple[Array, float, float, _Point]], wider: Array,
              quantiles: Array, plain_quantiles: Array) -> Averaged:
-    """Points by their masses under N(0, I) and by how far the objective there is above that; ``wider`` are logs of how
-    far each was moved."""
+    """Points by their masses under N(0, I) and by the objective; ``wider`` are logs of how far each was moved."""
     points = [point for *_, point in found]
     volume = np.array([0.5 * float(place @ place) + np.log(share) for place, share, *_ in found]) + wider
     components, status = _components(points, np.array([value for _, _, value, _ in found]) + volume, quantiles,

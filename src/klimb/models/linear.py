@@ -48,8 +48,7 @@ FEW_LEVELS = 64  # weights of all groups but the largest up to which they are de
 MEMORY = 8e9  # bytes that a fit may take
 PREDICTED = 0.03  # relative error of variances that are estimated after a fit
 NARROW = 200  # columns up to which a sparse design is worth the triangle of a dense one
-CROSSED = 0.008  # multiplications of a dense product over those of a sum over rows, in time
-DRAWN = 60.0  # the same of a row in draws that estimate variances
+CROSSED, DRAWN = 0.008, 60.0  # time of a dense product, and of a row of draws, over that of a product in a sum over rows
 WIDE = 1.5  # columns over rows from which N x N matrices are cheaper than D x D ones
 
 
@@ -422,7 +421,7 @@ class LinearModel(Model):
 
     def information(self) -> Array | None:
         """As if weights and residuals were seen: two for each of the numbers that a log standard deviation is of."""
-        if self.form not in ("Crossed", "CrossedProducts"):
+        if not self.form.startswith("Crossed"):
             return None
         found = np.full(self.theta.size, 2.0 * self._rows().n)
         for term, prior in zip(self.terms, self.priors(), strict=True):
@@ -436,7 +435,6 @@ class LinearModel(Model):
             size = float(self.width - self._dense_width)
             return 15.0 * (rows.n * float(self._dense_width + 5) ** 2 + 200.0 * size + 2.0 * float(size**1.5))
         k = rows.values.shape[1] + (0 if rows.sparse is None else len(self.sparse))
-        if self.form == "CrossedProducts":
-            return 15.0 * rows.n * (float(self._dense_width + k + 5) ** 2 + DRAWN)
-        levels = 0.0 if rows.sparse is None else CROSSED * (self.width + self._n_levels) * float(self.width) ** 2
+        levels = DRAWN * rows.n if self.form == "CrossedProducts" else 0.0 if rows.sparse is None else (
+            CROSSED * (self.width + self._n_levels) * float(self.width) ** 2)
         return 15.0 * (rows.n * float(self._dense_width + k + 5) ** 2 + levels)

@@ -28,10 +28,10 @@ AHEAD = 0.3  # step of differences of gamma, in sds of f
 
 
 def direction_khat(log_weights: LogWeights, sample: Sample, allowed: int | None, seed: int = 0) -> float | None:
-    """k-hat along the leading directions, by the sites' own oracle or, for fewer ``allowed`` draws of that than say
-    something, by their third and fourth derivatives; None without any.
+    """k-hat along the leading directions, None without any.
 
-    At most 0 where nearly all draws are effective: the tail carries next to nothing then.
+    By the sites' own oracle, or by their derivatives where fewer draws of that are ``allowed`` than say something. At
+    most 0 where nearly all draws are effective: the tail carries next to nothing then.
     """
     few = allowed is not None and allowed < FEWEST
     n = DRAWS if allowed is None or few else min(DRAWS, allowed)

@@ -24,8 +24,10 @@ EXHAUSTED = 1e-12  # length of a new direction that is rounding
 @final
 @dataclass(frozen=True, eq=False)
 class InverseRoots:
-    """``x`` = S (S A S)^-1/2 z, whose covariance is A^-1 for z ~ N(0, I); ``logs`` and ``first`` are z'log(SAS)z and
-    z'(SAS)z, and ``left`` what the last step changed, relative to x."""
+    """``x`` = S (S A S)^-1/2 z, whose covariance is A^-1 for z ~ N(0, I).
+
+    ``logs`` and ``first`` are z'log(SAS)z and z'(SAS)z, and ``left`` what the last step changed, relative to x.
+    """
 
     x: Array
     logs: Array
