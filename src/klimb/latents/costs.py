@@ -24,7 +24,7 @@ PATIENCE, EXACT_BONUS = 5.0, 2.0  # an exact answer is worth so many seconds, or
 BLOCK_BYTES = 6 * 2**27  # temporaries of block products
 VECTORS = 24  # of one number per site or weight that the loop holds
 GATHERS = 12.0  # passes over the rows of levels in sums and variances of one iteration
-DRAWS, PRODUCTS, SYSTEM_PRODUCTS = 8.0, 30.0, 60.0  # behind variances that are estimated: products of each, of systems
+DRAWS, PRODUCTS, SYSTEM_PRODUCTS = 12.0, 25.0, 60.0  # behind variances that are estimated: products of each, of systems
 CHAIN_FLOPS, CHAIN_ARRAYS = 40.0, 12.0  # products of states per site and iteration, and arrays of them that are held
 
 

@@ -7,7 +7,7 @@ weight e_j that matters most to it and by r'e in all, the part of its variance t
     Var(r'e) = h^2 / S_jj + E (r'e - h (S e)_j / S_jj)^2,
 
 and only the second part, what the other weights leave unknown of e_j, is an average over the draws. It is small where
-levels have many rows, and its relative standard error is sqrt(2 / K). A shift of all levels of a factor against those
+levels have many rows, and its relative standard error is sqrt(2 / (K - 4)). A shift of all levels of a factor against those
 of another is known worst, and all weights share it: the variances along such modes Q are exact as well, by S^-1 Q, and
 the draws are those of what is left, e - S^-1 Q (Q'S^-1 Q)^-1 Q'e.
 """
@@ -38,6 +38,11 @@ TOLERANCE = 1e-10  # of systems
 STEPS = 15.0  # products that a draw takes, roughly
 ROOT_TOLERANCE, TIGHT = 1e-5, 1e-12  # of draws: far below their own noise, and where they are unit vectors, without any
 MOST_DRAWS = 64
+
+
+def noise_of(draws: int) -> float:
+    """Relative standard error of a variance by so many draws: inverse chi-squared."""
+    return float(np.sqrt(2.0 / (draws - 4)))
 
 
 @stored("latents.csr")
@@ -178,8 +183,8 @@ class CrossedDraws(CrossedPosterior):
 
     @property
     def _noise(self) -> float:
-        """Relative standard error of an average over the draws."""
-        return 0.0 if self.border.few else float(np.sqrt(2.0 / self.draws.shape[1]))
+        """Relative standard error of a variance given its average over the draws, which has the longer tail."""
+        return 0.0 if self.border.few else noise_of(self.draws.shape[1])
 
     @cached_property
     def _whitened_pulls(self) -> Any:

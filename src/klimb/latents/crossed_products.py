@@ -14,13 +14,13 @@ import numpy as np
 
 from klimb.latents.costs import Option, Shape, crossed_products
 from klimb.latents.crossed import CrossedColumns, EliminatedFactor
-from klimb.latents.crossed_draws import MOST_DRAWS, CrossedDraws, CsrArrays, SparseBorder
+from klimb.latents.crossed_draws import MOST_DRAWS, CrossedDraws, CsrArrays, SparseBorder, noise_of
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, triangular_inverse
 from klimb.numerics.lazy import scipy_sparse
 
 ACCURACY = 0.005  # relative standard error of the variance of a usual row
-FEWEST_DRAWS = 8
+FEWEST_DRAWS = 12
 SEED = 0
 
 
@@ -50,9 +50,8 @@ class CrossedProductsFactor(EliminatedFactor):
         self._draw(cells.n_draws or FEWEST_DRAWS)
         if not cells.n_draws and not self.border.few:  # as many for all hyperparameters
             v, error = self._variances
-            share = float(np.median(error / np.maximum(v, 1e-300)))
-            wanted = FEWEST_DRAWS * (share / ACCURACY) ** 2
-            cells.n_draws = int(np.clip(np.ceil(wanted), FEWEST_DRAWS, MOST_DRAWS))
+            share = float(np.median(error / np.maximum(v, 1e-300))) / noise_of(FEWEST_DRAWS)
+            cells.n_draws = int(np.clip(4 + 2 * np.ceil((share / ACCURACY) ** 2), FEWEST_DRAWS, MOST_DRAWS))
             if cells.n_draws > FEWEST_DRAWS:
                 self._draw(cells.n_draws)
         self.logdet += log_det
