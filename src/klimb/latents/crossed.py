@@ -344,7 +344,9 @@ class Crossed(CrossedColumns):
     def shocks(self, posterior: Posterior) -> Shocks | None:
         if self.slack.any() or not posterior.spread:
             return None
-        return Shocks.of_crossed(self.detach(posterior), self.some(slice(None)))
+        q = self.detach(posterior)
+        assert isinstance(q, CrossedWeights)
+        return Shocks.of_crossed(q, self.some(slice(None)))
 
 
 def _border_root(dense: Array, roots: Sequence[tuple[Any, int]], n_sparse: int) -> Any:

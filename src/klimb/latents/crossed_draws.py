@@ -215,17 +215,17 @@ class CrossedDraws(CrossedPosterior):
 
     def _own_weight(self, L: ArrowRows, t: Array, at: Index) -> tuple[Index, Array]:
         """The weight of a sparse column that matters most to each row, and how the row moves with it."""
-        known = L.cells is not None and self.border.scale is not None
-        columns, values = padded(L.sparse if known else scipy_sparse.csr_matrix(L.sparse @ self.border.W))
+        scale = None if L.cells is None else self.border.scale
+        columns, values = padded(scipy_sparse.csr_matrix(L.sparse @ self.border.W) if scale is None else L.sparse)
         n, most = columns.shape
         if not most:
             return np.zeros(n, dtype=np.intp), np.zeros(n)
-        if known:
-            values = values * self.border.scale[columns]
+        if scale is not None:
+            values = values * scale[columns]
         best = np.argmax(values**2 / self.border.diagonal[columns], axis=1) if most > 1 else np.zeros(n, dtype=np.intp)
         which, h = columns[np.arange(n), best], values[np.arange(n), best]
-        if known:
-            pull = self.cells[L.cells[np.arange(n), best]] * self.border.scale[which, None]
+        if scale is not None:
+            pull = self.cells[L.cells[np.arange(n), best]] * scale[which, None]
             return which, np.where(h != 0.0, h - np.einsum("ij,ij->i", t, pull), 0.0)
         k, some = t.shape[1], np.flatnonzero(h)
         for j in range(k):

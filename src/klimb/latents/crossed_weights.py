@@ -90,8 +90,8 @@ class CrossedPosterior(WeightPosterior):
         from scipy.sparse import csr_matrix
 
         (L, k, Bd), S = self.dense.shape, len(self.shared) - self.dense.shape[2]
-        crossed = [csr_matrix((np.ascontiguousarray(self.cells[:, j]), self.columns, self.starts), shape=(L, S))
-                   @ moves[Bd:] for j in range(k)]
+        crossed = [np.asarray(csr_matrix((np.ascontiguousarray(self.cells[:, j]), self.columns, self.starts),
+                                         shape=(L, S)) @ moves[Bd:]) for j in range(k)]
         return np.asarray((np.stack(crossed, axis=1) + self.dense @ moves[:Bd]).reshape(L * k, moves.shape[1]))
 
     @cached_property

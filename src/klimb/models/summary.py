@@ -64,7 +64,7 @@ def _quality(fit: Fit) -> str:
     if fit.model.theta.size:
         lines[1] += f"; hyperparameters {TREATED[fit.mode]}"
     if fit.result is not None and not fit.result.certified:
-        lines[1] += f"; variances estimated (sds to {estimated_sds(fit):.1%})"
+        lines[1] += f"; variances estimated (sds to {100.0 * estimated_sds(fit):.1g}%)"
     trust = fit.trust_summary
     if trust.verdict != "unchecked":
         word = {"trust": "trust it: ", "corrected": "corrected: ", "doubt": "in doubt: ", "verified": ""}

@@ -95,7 +95,7 @@ def _judged(fit: Fit) -> tuple[Verdict, tuple[Fact, ...]]:
     estimated = estimated_sds(fit)
     problem, precision = fit.result.problem, max(PRECISION, components.error, estimated)
     if estimated:
-        facts += (Fact("error of sds, which are estimated", f"{estimated:.1%} at most for 19 rows of 20"),)
+        facts += (Fact("error of sds, which are estimated", f"{100.0 * estimated:.1g}% at most for 19 rows of 20"),)
     if problem is not None and problem.site.gamma_trend == "constant":
         return _settled(precision), (*facts, Fact("q given the hyperparameters", "exact"))
     if components.uncorrected is None and not components.efficiency >= 1.0:  # nothing could be corrected
