@@ -27,12 +27,20 @@ class OutputsFactor(Factor):
         self.parts = tuple(parts)
         self.gamma = np.concatenate([part.gamma for part in parts])
         self.logdet = sum(part.logdet for part in parts)
+        self.log_det_error = sum(part.log_det_error for part in parts)
 
     def _split(self, b: Array) -> list[Array]:
         return np.split(b, len(self.parts))
 
     def variances(self) -> Array:
         return np.concatenate([part.variances() for part in self.parts])
+
+    @property
+    def exact(self) -> bool:
+        return all(part.exact for part in self.parts)
+
+    def variance_error(self) -> Array:
+        return np.concatenate([part.variance_error() for part in self.parts])
 
     def smooth(self, b: Array) -> Array:
         return np.concatenate([part.smooth(x) for part, x in zip(self.parts, self._split(b), strict=True)])

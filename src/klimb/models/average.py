@@ -435,9 +435,8 @@ def worth_integrating(model: Any) -> bool:
     if d > MOST_INTEGRATED:
         return False
     work = model.work()
-    if d <= 2:
-        points = 2 * d + 3**d - 1 if work > EXPENSIVE else 12 if d == 1 else 55
-    else:
-        points = 2**d + 4 * d if d <= 4 else 8 * d
+    if d <= 2 and work > EXPENSIVE and model.information() is not None:  # many levels: nearly a bowl
+        return bool((2 * d + 3**d - 1) * work <= MOST_WORK)
+    points = 12 if d == 1 else 55 if d == 2 else 2**d + 4 * d if d <= 4 else 8 * d
     return bool(points * work <= MOST_WORK)
 
