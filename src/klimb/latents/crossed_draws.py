@@ -7,9 +7,9 @@ weight e_j that matters most to it and by r'e in all, the part of its variance t
     Var(r'e) = h^2 / S_jj + E (r'e - h (S e)_j / S_jj)^2,
 
 and only the second part, what the other weights leave unknown of e_j, is an average over the draws. It is small where
-levels have many rows, and its relative standard error is sqrt(2 / (K - 4)). A shift of all levels of a factor against those
-of another is known worst, and all weights share it: the variances along such modes Q are exact as well, by S^-1 Q, and
-the draws are those of what is left, e - S^-1 Q (Q'S^-1 Q)^-1 Q'e.
+levels have many rows, and its relative standard error is sqrt(2 / (K - 4)). A shift of all levels of a factor against
+those of another is known worst, and all weights share it: the variances along such modes Q are exact as well, by
+S^-1 Q, and the draws are those of what is left, e - S^-1 Q (Q'S^-1 Q)^-1 Q'e.
 """
 
 from __future__ import annotations

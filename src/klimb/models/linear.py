@@ -48,7 +48,7 @@ FEW_LEVELS = 64  # weights of all groups but the largest up to which they are de
 MEMORY = 8e9  # bytes that a fit may take
 PREDICTED = 0.03  # relative error of variances that are estimated after a fit
 NARROW = 200  # columns up to which a sparse design is worth the triangle of a dense one
-CROSSED, DRAWN = 0.008, 60.0  # time of a dense product, and of a row of draws, over that of a product in a sum over rows
+CROSSED, DRAWN = 0.008, 60.0  # time of a dense product, and of a row of draws, over that of one in a sum over rows
 WIDE = 1.5  # columns over rows from which N x N matrices are cheaper than D x D ones
 
 
