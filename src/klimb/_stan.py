@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
+import numpy as np
+import numpy.typing as npt
+
 _PLAIN = frozenset(string.ascii_letters + string.digits + " _.,:()|+-~^*=<>[]")
 LONGEST = 100  # characters of a comment
 
@@ -24,9 +27,12 @@ class StanDefinition:
     name: str
     value: str
     words: str = ""  # a comment
+    steps: tuple[str, ...] = ()  # statements that define it, where one expression does not
 
     def lines(self, classes: int) -> tuple[str, ...]:
         """The definition in Stan."""
+        if self.steps:
+            return (f"{self.kind} {self.name};" + said(self.words), *self.steps)
         if classes == 1 or "{c}" not in self.value:
             return (f"{self.kind} {self.name} = {self.value.replace('{c}', '')};" + said(self.words),)
         return (f"array[C] {self.kind} {self.name};" + said(self.words),
@@ -57,6 +63,36 @@ class StanPart:
 
 
 @final
+@dataclass(frozen=True, eq=False)
+class ToldLevels:
+    """What the rows say of the levels of a group: log p(y | .) is about pull'b - (lean c)'b - b'precision b / 2.
+
+    b are the k weights of a level, c the weights that all rows share. In units of what this and the prior together say,
+    levels are close to N(0, I) whatever their scale: no funnel is left, neither where an sd may be zero nor where the
+    rows tell the levels.
+    """
+
+    precision: npt.NDArray[np.float64]  # (L, k, k)
+    pull: npt.NDArray[np.float64]  # (L, k)
+    lean: npt.NDArray[np.float64]  # (L, k, B)
+
+    def _lower(self, root: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        inverse = np.linalg.inv(root)
+        return np.asarray(np.linalg.cholesky(inverse.T @ inverse + self.precision), dtype=np.float64)
+
+    def standardised(self, root: npt.NDArray[np.float64], levels: npt.NDArray[np.float64],
+                     shared: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """z of the levels (L, k), b = P (pull - lean c) + P^1/2 z with P^-1 = (root root')^-1 + precision."""
+        lower = self._lower(root)
+        middle = np.linalg.solve(lower, (self.pull - self.lean @ shared)[..., None])
+        return np.asarray((np.swapaxes(lower, 1, 2) @ levels[..., None] - middle)[..., 0])
+
+    def log_volume(self, root: npt.NDArray[np.float64]) -> float:
+        """log |db / dz| of all levels."""
+        return -float(np.log(np.diagonal(self._lower(root), axis1=1, axis2=2)).sum())
+
+
+@final
 @dataclass(frozen=True)
 class StanScope:
     """Where a term stands: the ending of its names, how many classes the response has, how its weights are written."""
@@ -65,6 +101,7 @@ class StanScope:
     classes: int = 1
     centred: bool = False  # weights themselves are the parameters, not weights in units of their prior's root
     follows: str = ""  # what the centre of the likelihood moves by, where it does
+    told: ToldLevels | None = None  # how levels are written that are neither centred nor in units of their prior's root
 
     def declare(self, kind: str, name: str, words: str = "") -> str:
         """The declaration of what there is for every class."""

@@ -98,7 +98,7 @@ def test_tables_are_those_of_the_draws(pair: tuple[Any, Any]) -> None:
         own = named[row.name]
         assert abs(row.mean - own.mean()) < 1e-9
         assert abs(row.sd - own.std()) < 1e-9
-        np.testing.assert_allclose([row.lower, row.upper], np.quantile(own, [0.05, 0.95]), atol=0.02 * row.sd)
+        np.testing.assert_allclose([row.lower, row.upper], np.quantile(own, [0.05, 0.95]), atol=0.05 * row.sd)
     f = found.predict({"x": [1.0], "z": [0.0], "g": ["a"]}, kind="latent")
     draws = named["Intercept"] + named["x"] + named["1|g"][:, 0]
     np.testing.assert_allclose([f["mean"][0], f["sd"][0]], [draws.mean(), draws.std()], rtol=1e-9)
@@ -184,14 +184,23 @@ def test_divergent_transitions_are_a_doubt(monkeypatch: pytest.MonkeyPatch) -> N
     """A funnel that is sampled as it stands: weights are parameters, steps are long."""
     data = {"y": np.random.default_rng(3).standard_normal(16), "g": np.arange(16) // 2}
     fit = klimb.fit("y ~ (1 | g)", data)
-    monkeypatch.setattr(module, "ATTEMPTS", ((149, 0.5, None),))
-    monkeypatch.setattr("klimb.models.stan.INFORMED", np.inf)
+    monkeypatch.setattr(module, "ATTEMPTS", ((149, 0.5, True),))
     found = fit.exact(draws=1000)
     assert found.trust.verdict == "doubt"
     assert "diverged" in found.trust.advice
     assert "in doubt" in str(found)
     monkeypatch.undo()
     assert fit.exact(draws=1000).trust.verdict == "verified"
+
+
+@pytest.mark.parametrize(("groups", "rows", "apart"), [(2, 40, 1.0), (3, 300, 0.0), (3, 300, 1.0)])
+def test_few_groups_are_no_funnel(groups: int, rows: int, apart: float) -> None:
+    """An sd that may be zero, and one that the rows tell, with the same parametrisation."""
+    rng = np.random.default_rng(14)
+    g = np.arange(rows) % groups
+    data = {"g": g, "y": apart * g + rng.standard_normal(rows)}
+    found = klimb.fit("y ~ 1 + (1 | g)", data, priors={"sd(g)": "exponential(1)"}).exact(draws=2000)
+    assert found.trust.verdict == "verified", found.trust.advice
 
 
 def test_two_modes_are_a_doubt() -> None:

@@ -67,10 +67,15 @@ def joint(fit: Any, theta: Any, w: Any) -> float:
 
 
 def volume(program: Any, theta: Any) -> float:
-    """log |dw / dz| of terms whose parameters are in units of their prior's root."""
+    """log |dw / dz| of terms whose parameters are in units of their prior's root, or of what rows and prior say."""
     here, total = program.model.moved(theta), 0.0
     for found in program.terms:
         if found.centred:
+            continue
+        if found.told is not None:
+            root = here.values[found.number][0]
+            inside = np.linalg.inv(root @ root.T) + found.told.precision
+            total -= 0.5 * float(np.linalg.slogdet(inside)[1].sum())
             continue
         root = np.atleast_2d(here.values[found.number][0])
         copies = found.term.size // len(root) * len(program.model.likelihood.fields)
@@ -81,7 +86,7 @@ def volume(program: Any, theta: Any) -> float:
 def check(fit: Any) -> Any:
     """The program's density is the joint at random points, and what it reads and reports is what klimb does."""
     stanli = pytest.importorskip("stanli", reason="log densities of Stan programs are evaluated by stanli")
-    for centred in (True, False):
+    for centred in (True, False, None):
         program = fit.to_stan(centred=centred)
         sampler = stanli.Model(stan_code=program.code, data=program.data_json())
         bridge = stanli.bridgestan_model(stan_code=program.code, data=program.data_json()) if find_spec(
@@ -231,11 +236,17 @@ def test_the_program_is_saved_with_its_data(tmp_path: Path) -> None:
     np.testing.assert_array_equal(kept["X"], program.data["X"])
 
 
-def test_data_that_tell_the_levels_are_written_centred() -> None:
+def test_levels_are_written_in_units_of_what_rows_and_prior_say() -> None:
     g = np.repeat(np.arange(12), 40)
     effects = 3.0 * np.random.default_rng(2).standard_normal(12)
     y = effects[g] + np.random.default_rng(3).standard_normal(480)
-    sharp = klimb.fit("y ~ (1 | g)", {"y": y, "g": g})
-    assert "vector[12] b_1;" in sharp.to_stan().code
-    vague = klimb.fit("y ~ (1 | g)", {"y": y[::20], "g": g[::20]})
-    assert "vector[12] z_1;" in vague.to_stan().code
+    fit = klimb.fit("y ~ (1 | g)", {"y": y, "g": g})
+    program = fit.to_stan()
+    assert "target += normal_lpdf(b_1 | 0, sd_1) + sum(log(width_1));" in program.code
+    rng = np.random.default_rng(0)
+    for change in (-4.0, -2.0, 0.0, 1.0):  # whatever the scale, the levels of a Gaussian response are N(0, I) there
+        theta = fit.model.at + change * np.array([name == "sd(g)" for name in fit.model.names])
+        q = fit.model.detach(fit.model.moved(theta).infer(fit.data).posterior)
+        z = np.array([program.point(theta, w)[0]["z_1"] for w in q.sample(4000, rng)])
+        np.testing.assert_allclose(z.mean(axis=0), 0.0, atol=0.1)
+        np.testing.assert_allclose(np.cov(z.T), np.eye(12), atol=0.1)

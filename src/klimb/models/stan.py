@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from klimb._files import whole_file
-from klimb._stan import StanDefinition, StanPart, StanScope, comment, literal, said
+from klimb._stan import StanDefinition, StanPart, StanScope, ToldLevels, comment, literal, said
 from klimb.formula.factors import INTERCEPT
 from klimb.likelihoods import Likelihood, Observed
 from klimb.models.linear import LinearModel
 from klimb.numerics.arrays import Array
-from klimb.terms.base import Nodes, Term
+from klimb.terms.base import Coded, Dense, Nodes, Term
 from klimb.theta import ParameterBlock
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class WrittenTerm:
     number: int  # among the terms of the model
     part: StanPart
     centred: bool  # whether its parameters are the weights themselves
+    told: ToldLevels | None = None  # what they are in units of, if not of their prior's root
 
 
 @final
@@ -93,7 +94,10 @@ class StanProgram:
             vector.append(own)
         for written in self.terms:
             own, part = by_class[:, self.model.places[written.number]], written.part
-            if not written.centred:
+            if written.told is not None:
+                root, shared = here.values[written.number][0], weights[self.model.places[0]]
+                own = written.told.standardised(root, own.reshape(-1, len(root)), shared).reshape(1, -1)
+            elif not written.centred:
                 own = written.term.standardised(here.values[written.number], own)
             shaped = np.swapaxes(own.reshape(-1, *part.shape[::-1]), 1, -1)  # levels come one after the other
             named[part.names[0]] = shaped if self._classes > 1 else shaped[0]
@@ -131,12 +135,13 @@ def stan_program(fit: FormulaFit, centred: bool | None = None) -> StanProgram:
         if not term.size and term.shift(block) is None:
             continue
         tag = f"_{number}" if number else ""  # the fixed columns are the first term
-        how = not term.parameters or (_informed(fit, number) if centred is None else centred)
-        scope = StanScope(tag, classes, how, follows)
+        told = _told(fit, number, block) if centred is None and isinstance(block, Coded) else None
+        how = not term.parameters or (_informed(fit, number) if centred is None and told is None else bool(centred))
+        scope = StanScope(tag, classes, how, follows, told)
         if isinstance(block, Nodes):
             term.stan(block, (), scope)  # which refuses, whatever its parameters would say
         values = [_add(blocks, own, f"sd{tag}" + (f"_{j}" if j else "")) for j, own in enumerate(term.parameters)]
-        terms.append(WrittenTerm(term, number, term.stan(block, values, scope), how))
+        terms.append(WrittenTerm(term, number, term.stan(block, values, scope), how, told))
     site = likelihood.stan(data)
     for name, own in _parameters(likelihood):
         _add(blocks, own, name)
@@ -154,6 +159,26 @@ def _add(blocks: list[WrittenBlock], block: ParameterBlock, name: str) -> str:
             return found.part.value
     blocks.append(WrittenBlock(block, block.stan(name)))
     return blocks[-1].part.value
+
+
+def _told(fit: FormulaFit, number: int, block: Coded) -> ToldLevels | None:
+    """What the rows say of the levels of a group, by the sites of q at the best hyperparameters.
+
+    Where other weights are, those that all rows share apart, is taken for known.
+    """
+    term, result, places = fit.linear.terms[number], fit.result, fit.linear.places
+    if result is None or len(fit.model.likelihood.fields) > 1 or not term.parameters:
+        return None
+    shared, n = fit.linear.prepare(None).blocks[0], len(block.codes)
+    X = shared.values if isinstance(shared, Dense) else np.zeros((n, 0))
+    a, gamma = result.posterior.a[:n], np.maximum(result.posterior.gamma[:n], 0.0)  # outliers say nothing
+    mean, Z = fit.model.detach(result.posterior).mean, block.values
+    f = X @ mean[places[0]][: X.shape[1]] + (Z * mean[places[number]].reshape(-1, Z.shape[1])[block.codes]).sum(axis=1)
+    sums = np.zeros((term.size // Z.shape[1], Z.shape[1], Z.shape[1] + 1 + X.shape[1]))
+    np.add.at(sums, block.codes, Z[:, :, None] * np.column_stack([gamma[:, None] * Z, a + gamma * f,
+                                                                  gamma[:, None] * X])[:, None])
+    k = Z.shape[1]
+    return ToldLevels(sums[:, :, :k], sums[:, :, k], sums[:, :, k + 1 :])
 
 
 def _informed(fit: FormulaFit, number: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Self, final
 
 import numpy as np
 
-from klimb._stan import StanDefinition, StanPart, StanScope, said
+from klimb._stan import StanDefinition, StanPart, StanScope, ToldLevels, said
 from klimb._stored import stored
 from klimb.formula.factors import INTERCEPT, Factor, LevelFactor, Product, design, design_names, full_rank
 from klimb.formula.functions import bind
@@ -186,6 +186,8 @@ class Group(Term):
             if (block.values != 1.0).any():
                 part = replace(part, data=(*part.data, f"vector[N] {x};" + said(self.columns[0])), values={
                     **part.values, x: block.values[:, 0]}, value=f"{x} .* {b}{{c}}[{group}]")
+            if scope.told is not None:
+                return _told_scalars(part, scope.told, root, tag)
             return with_scaled_weights(part, f"vector[{L}]", root, scope, "normal_lpdf({} | 0, {})")
         kind, z = f"matrix[{k}, {L}]", f"z{tag}"
         index = f"{b}[c, :, {group}]" if scope.classes > 1 else f"{b}[:, {group}]"
@@ -193,10 +195,12 @@ class Group(Term):
             **part.values, x: block.values.T}, value=f"columns_dot_product({x}, {index})'", shape=(k, L))
         if self.mix.size:
             part = replace(part, generated=(StanDefinition(kind, f"level{tag}", f"T{tag} * {b}{{c}}"),))
+        prior = (f"std_normal_lpdf(to_vector(mdivide_left_tri_low({root}, {b}{{c}}))) - {L} * "
+                 f"sum(log(diagonal({root})))")
+        if scope.told is not None:
+            return _told_vectors(part, scope.told, root, prior, tag)
         if scope.centred:
-            return replace(part, parameters=(scope.declare(kind, "b"),), names=(b,), model=(
-                f"target += std_normal_lpdf(to_vector(mdivide_left_tri_low({root}, {b}{{c}}))) - {L} * "
-                f"sum(log(diagonal({root})));",))
+            return replace(part, parameters=(scope.declare(kind, "b"),), names=(b,), model=(f"target += {prior};",))
         return replace(part, parameters=(scope.declare(kind, "z", "b in units of their root"),), names=(z,),
                        transformed=(StanDefinition(kind, b, f"{root} * {z}{{c}}"),),
                        model=(f"target += std_normal_lpdf(to_vector({z}{{c}}));",))
@@ -205,6 +209,44 @@ class Group(Term):
         (root,) = values
         levels = weights.reshape(*weights.shape[:-1], self.n_levels, len(root))
         return np.asarray(np.linalg.solve(root, levels[..., None]).reshape(weights.shape))
+
+
+def _told_scalars(part: StanPart, told: ToldLevels, sd: str, tag: str) -> StanPart:
+    """One weight for each level, in units of what its rows and its prior say of it together."""
+    L, B = told.lean.shape[0], told.lean.shape[2]
+    lean = f" - lean{tag} * b" if B else ""
+    return replace(
+        part, parameters=(f"vector[{L}] z{tag};" + said("b in units of what rows and prior say"),), names=(f"z{tag}",),
+        data=(*part.data, f"vector[{L}] told{tag};" + said("precision that the rows give each level"),
+              f"vector[{L}] pull{tag};", *((f"matrix[{L}, {B}] lean{tag};",) if B else ())),
+        values={**part.values, f"told{tag}": told.precision[:, 0, 0], f"pull{tag}": told.pull[:, 0],
+                **({f"lean{tag}": told.lean[:, 0]} if B else {})},
+        transformed=(StanDefinition(f"vector[{L}]", f"width{tag}", f"inv_sqrt(inv_square({sd}) + told{tag})"),
+                     StanDefinition(f"vector[{L}]", f"b{tag}",
+                                    f"square(width{tag}) .* (pull{tag}{lean}) + width{tag} .* z{tag}")),
+        model=(f"target += normal_lpdf(b{tag} | 0, {sd}) + sum(log(width{tag}));",))
+
+
+def _told_vectors(part: StanPart, told: ToldLevels, root: str, prior: str, tag: str) -> StanPart:
+    """The same for k weights of each level."""
+    L, k, B = told.lean.shape
+    kind, low = f"matrix[{k}, {k}]", f"cholesky_decompose(inverse{tag} + told{tag}[l])"
+    lean = f" - lean{tag}[l] * b" if B else ""
+    steps = (f"vector[{L}] volume{tag};", f"for (l in 1:{L}) {{", f"  {kind} low = {low};",
+             f"  vector[{k}] away = mdivide_left_tri_low(low, pull{tag}[l]{lean}) + z{tag}[:, l];",
+             f"  b{tag}[:, l] = mdivide_right_tri_low(away', low)';",
+             f"  volume{tag}[l] = -sum(log(diagonal(low)));", "}")
+    return replace(
+        part, names=(f"z{tag}",),
+        parameters=(f"matrix[{k}, {L}] z{tag};" + said("b in units of what rows and prior say"),),
+        data=(*part.data, f"array[{L}] {kind} told{tag};" + said("precision that the rows give each level"),
+              f"array[{L}] vector[{k}] pull{tag};", *((f"array[{L}] matrix[{k}, {B}] lean{tag};",) if B else ())),
+        values={**part.values, f"told{tag}": told.precision, f"pull{tag}": told.pull,
+                **({f"lean{tag}": told.lean} if B else {})},
+        transformed=(StanDefinition(kind, f"inverse{tag}",
+                                    f"crossprod(mdivide_left_tri_low({root}, identity_matrix({k})))"),
+                     StanDefinition(f"matrix[{k}, {L}]", f"b{tag}", "", steps=steps)),
+        model=(f"target += {prior.replace('{c}', '')} + sum(volume{tag});",))
 
 
 def _flatten(parts: list[Codes], sizes: list[int]) -> Codes:
