@@ -20,7 +20,7 @@ from klimb.infer.start import sites_of_fit
 from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.components import Components, marginal_quantiles
-from klimb.models.correction import Correction, Corrector, pooled_khat
+from klimb.models.correction import Correction, Corrector, pooled, shown_parts
 from klimb.models.search import Evaluator, HigherGround, Peak, Stopped
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import RELIABLE, smooth_log_weights
@@ -92,14 +92,14 @@ class _Points:
     Points come as places in the coordinates of `HalfLines`; a density of theta there has its Jacobian.
     """
 
-    def __init__(self, peak: Peak, axes: Array, evaluate: Evaluator, most: int) -> None:
+    def __init__(self, peak: Peak, axes: Array, evaluate: Evaluator, most: int, corrector: Corrector) -> None:
         self._peak, self._inverse, self._evaluate, self._most = peak, np.linalg.inv(axes), evaluate, most
         self._starts: list[tuple[Array, Posterior]] = [(np.zeros(len(axes)), peak.result.posterior)]
         self._count = 0
         self._room = MEMORY // _bytes(peak.model.detach(peak.result.posterior))  # for so many of them
         self._parts: dict[bytes, tuple[WeightPosterior, Status]] = {}
         self._sites: dict[bytes, Posterior] = {}
-        self._correct = Corrector(peak.result)
+        self._correct = corrector
         self._gain = self._correct.gain(peak.result)
         self.gains: dict[bytes, float] = {}  # of evidence over bound, beyond that at the peak
         self.coordinates = HalfLines(np.full(len(axes), np.nan), peak.model.theta.powers)
@@ -180,9 +180,10 @@ def _bytes(part: WeightPosterior) -> int:
     return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
-def adaptively(peak: Peak, axes: Array, evaluate: Evaluator, most: int) -> tuple[Array, Components, Status]:
+def adaptively(peak: Peak, axes: Array, evaluate: Evaluator, most: int,
+               corrector: Corrector) -> tuple[Array, Components, Status]:
     """Log weights of points of theta by q's bounds, as many rounds as they ask for, and the components made of them."""
-    points = _Points(peak, axes, evaluate, most)
+    points = _Points(peak, axes, evaluate, most, corrector)
     found = _sampled(peak, axes, points, most)
     gains = np.array([points.gains.get(one.tobytes(), 0.0) for one in found.theta])
     return found.log_weights - gains, *_components(found, points, axes)
@@ -389,13 +390,11 @@ def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Comp
                    for some in (found.theta, found.more))
     own = np.exp(-gains[[k for k, _, _ in every]])
     uncorrected = _with_marginals(_reweighed(found, -gains, -more), theta, w * own, plain)
-    parts = tuple(at[0] if at[2] is None or at[2].part is None else at[2].part for _, _, at in every)
-    mass = np.array([share for share, _ in known])
-    efficiency = float(mass @ np.array([one.efficiency for _, one in known]) / mass.sum())
-    khat = pooled_khat([one for _, one in known])
-    third = Correction.pooled_third([one for _, one in known], mass)
-    return replace(_with_marginals(found, theta, w, parts), uncorrected=uncorrected, efficiency=efficiency,
-                   correction_khat=khat, third=third), status
+    flat = [(k, own * share, part) for k, own, at in every for share, part in shown_parts(at[2], at[0])]
+    theta, w = found.theta[[k for k, _, _ in flat]], np.array([share for _, share, _ in flat])
+    shown = _with_marginals(found, theta, w, tuple(part for _, _, part in flat))
+    kept = pooled([one for _, one in known], np.array([share for share, _ in known]))
+    return replace(shown, uncorrected=uncorrected, **{**kept, "error": max(shown.error, kept["error"])}), status
 
 
 def _reweighed(found: SampledTheta, change: Array, more_change: Array) -> SampledTheta:

@@ -21,10 +21,12 @@ from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.adaptive import FIRST, HIGHER, adaptively
 from klimb.models.components import LEAST_WEIGHT, SCORES, Components
-from klimb.models.correction import Correction, Corrector, pooled_khat
+from klimb.models.correction import Correction, Corrector, doubtful, pooled, shown_parts
 from klimb.models.model import Model
+from klimb.models.repair import modes_around
 from klimb.models.search import FIT_TOL, Evaluated, Evaluator, HigherGround, Peak, axes_of, curvature, higher_peak
 from klimb.numerics.arrays import Array
+from klimb.numerics.designs import central_composite
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.mixtures import mixture_moments
 from klimb.numerics.surrogate import fit_surrogate
@@ -37,13 +39,13 @@ TILTED = 0.5  # sds that a corrected evidence may move the bowl
 DROP = 7.0  # nats below the best at which the lattice ends
 SHORTER = 0.6  # share of a foretold fall that must be enough for that, for a node not to be fitted
 POINT_TOL = 1e-4  # of expensive fits around the peak: bounds are good to a millionth of a nat, means to 1e-4 sd
+LAST_NATS, OPEN_END = 2.0, 0.25  # of the lattice, and the share of a variance in them that says it goes on beyond
 MOST_NODES = {1: 120, 2: 600}
 FINER, UNEVEN = 3, 0.02  # lattices, each twice as fine as the last, and the error of a mean or sd from which one is
 BETWEEN, SMOOTH = 4, 0.1  # points of theta in a cell of a node along each axis, by a surrogate as good as this in nats
 PROBE = 2.2  # where along an axis the stretch is measured, in sd
 STRETCH = (0.3, 4.0)  # least and most of it
 KERNEL = 0.8  # width over spacing of the bumps that a density between lattice points is made of
-SPHERE = 1.1  # radius of the central composite design over sqrt(d): its points carry 1 / SPHERE^2 of the mass
 DRAWS = 4096  # that quantiles of theta are taken from
 MOST_POINTS = 1024  # of theta, where its hyperparameters are integrated by importance sampling
 MOST_INTEGRATED = 8  # hyperparameters up to which "auto" integrates them out
@@ -81,10 +83,10 @@ class _Point:
 class _Around:
     """Fits at z around the peak; a point that cannot be fitted counts as impossible."""
 
-    def __init__(self, peak: Peak, A: Array, evaluate: Evaluator, expected: int) -> None:
+    def __init__(self, peak: Peak, A: Array, evaluate: Evaluator, expected: int, corrector: Corrector) -> None:
         self.peak, self.A, self._evaluate, self._expected = peak, A, evaluate, expected
         self._count, self._tol = 0, POINT_TOL if peak.model.work() > EXPENSIVE else FIT_TOL
-        self._correct = Corrector(peak.result)
+        self._correct = corrector
         self._gain = 0.0  # at the peak
 
     @property
@@ -122,27 +124,38 @@ class _Around:
 
 
 def integrated(peak: Peak, evaluate: Evaluator) -> Averaged:
-    """Integrate theta out instead of choosing it; from a better peak where the way there shows one."""
+    """Integrate theta out instead of choosing it; from a better peak where the way there shows one.
+
+    Where importance weights over the weights of the model turn out to be of no use, or other modes are found, once more
+    by particles.
+    """
     for _ in range(CLIMBS):
         try:
-            return replace(_integrated(peak, evaluate), peak=peak)
+            found = _integrated(peak, evaluate, Corrector(peak.result))
+            components = found.components
+            modes = modes_around(components, peak, evaluate.data)
+            if modes or doubtful(components.efficiency, components.correction_khat):
+                found = _integrated(peak, evaluate, Corrector(peak.result, repairs=True, modes=modes))
+            return replace(found, peak=peak)
         except HigherGround as found:
             peak = higher_peak(peak, evaluate, found)
     return replace(chosen(peak, evaluate), peak=peak, status=Status.STALLED)  # a range of peaks: no one stands for all
 
 
-def _integrated(peak: Peak, evaluate: Evaluator) -> Averaged:
+def _integrated(peak: Peak, evaluate: Evaluator, corrector: Corrector) -> Averaged:
     A = axes_of(curvature(peak, evaluate))
     if len(A) <= 2:
-        few = _hermite(peak, A, evaluate) if peak.model.work() > EXPENSIVE else None
-        return _lattice(peak, A, evaluate) if few is None else few
+        few = _hermite(peak, A, evaluate, corrector) if peak.model.work() > EXPENSIVE else None
+        return _lattice(peak, A, evaluate, corrector) if few is None else few
     most = min(MOST_POINTS, int(MOST_WORK / max(peak.model.work(), 1.0)))
-    return _composite(peak, A, evaluate) if most < FIRST else _adaptive(peak, A, evaluate, most)
+    if most < FIRST:
+        return _composite(peak, A, evaluate, corrector)
+    return _adaptive(peak, A, evaluate, most, corrector)
 
 
-def _adaptive(peak: Peak, A: Array, evaluate: Evaluator, most: int) -> Averaged:
+def _adaptive(peak: Peak, A: Array, evaluate: Evaluator, most: int, corrector: Corrector) -> Averaged:
     """Importance sampling that adapts, whose weights say how far it can be trusted."""
-    log_weights, components, status = adaptively(peak, A, evaluate, most)
+    log_weights, components, status = adaptively(peak, A, evaluate, most, corrector)
     usable = np.isfinite(log_weights)
     evidence = float(np.logaddexp.reduce(log_weights[usable])) - float(np.log(len(log_weights)))
     return Averaged(components, peak.objective + evidence, status if peak.converged else peak.status)
@@ -167,9 +180,9 @@ def one_point(model: Model, result: Result, quantiles: Array | None = None,
     found = corrector(result)
     if found is None:
         return replace(plain, efficiency=corrector.efficiency)
-    part = plain.parts[0] if found.part is None else found.part
-    return replace(plain, parts=(part,), uncorrected=plain, efficiency=found.efficiency,
-                   correction_khat=pooled_khat([found]), third=found.third)
+    shares, parts = zip(*shown_parts(found, plain.parts[0]), strict=True)
+    return replace(plain, weights=np.array(shares), theta=np.repeat(plain.theta, len(parts), axis=0), parts=parts,
+                   uncorrected=plain, **pooled([found], np.ones(1)))
 
 
 def _components(points: list[_Point], log_w: Array, quantiles: Array,
@@ -181,17 +194,13 @@ def _components(points: list[_Point], log_w: Array, quantiles: Array,
         return replace(found, efficiency=probed), status
     log_plain = log_w - np.array([point.gain for point in points])
     plain, _ = _plain_components([point.part for point in points], points, log_plain, plain_quantiles)
-    parts = [point.part if own is None or own.part is None else own.part
-             for point, own in zip(points, corrections, strict=True)]
-    found, status = _plain_components(parts, points, log_w, quantiles)
-    share = np.exp(log_w - np.logaddexp.reduce(log_w))
+    every = [(part, point, log_own + np.log(share)) for point, log_own in zip(points, log_w, strict=True)
+             for share, part in shown_parts(point.correction, point.part)]
+    parts, owners, log_shares = zip(*every, strict=True)
+    found, status = _plain_components(list(parts), list(owners), np.array(log_shares), quantiles)
     known = np.array([own is not None for own in corrections])
-    efficiencies = np.array([own.efficiency for own in corrections if own is not None])
-    efficiency = share[known] @ efficiencies / share[known].sum()
-    khat = pooled_khat([own for own, weight in zip(corrections, share, strict=True)
-                        if own is not None and weight >= 0.1 * share.max()])
-    third = Correction.pooled_third([own for own in corrections if own is not None], share[known])
-    return replace(found, uncorrected=plain, efficiency=float(efficiency), correction_khat=khat, third=third), status
+    share = np.exp(log_w[known] - log_w[known].max())
+    return replace(found, uncorrected=plain, **pooled([own for own in corrections if own is not None], share)), status
 
 
 def _plain_components(parts: list[WeightPosterior], points: list[_Point], log_w: Array,
@@ -203,7 +212,7 @@ def _plain_components(parts: list[WeightPosterior], points: list[_Point], log_w:
                       tuple(parts[k] for k in keep), quantiles), status
 
 
-def _lattice(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
+def _lattice(peak: Peak, A: Array, evaluate: Evaluator, corrector: Corrector) -> Averaged:
     """Every lattice point that can be reached from the peak without falling by `DROP`, and the rim around those.
 
     Where sums over it are not those over the density between its points (an sd of two groups has a long tail), the
@@ -211,7 +220,7 @@ def _lattice(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
     """
     d = len(A)
     spacing = SPACING[d] * (WIDER if peak.model.work() > EXPENSIVE else 1.0)
-    around = _Around(peak, A, evaluate, 12 if d == 1 else 60)
+    around = _Around(peak, A, evaluate, 12 if d == 1 else 60, corrector)
     values: dict[tuple[int, ...], float] = {}
     points: dict[tuple[int, ...], _Point] = {}
     for finer in range(FINER):
@@ -235,7 +244,8 @@ def _lattice(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
     evidence = float(np.logaddexp.reduce([points[node].plain for node in nodes])) + cell
     if error <= UNEVEN:
         components = replace(components, points=between, point_weights=density)
-    components = replace(components, error=error)
+    cut = _cut_off(peak, np.array([points[node].theta for node in nodes]), log_w)
+    components = replace(components, error=max(components.error, error, cut))
     return Averaged(components, peak.objective + evidence, status if peak.converged else peak.status)
 
 
@@ -313,6 +323,14 @@ def _moved_moments(peak: Peak, coarse: tuple[Array, Array], fine: tuple[Array, A
     return float(np.maximum(np.abs(m - mean)[spread] / sd, np.abs(np.sqrt(v[spread]) / sd - 1.0)).max(initial=0.0))
 
 
+def _cut_off(peak: Peak, theta: Array, log_w: Array) -> float:
+    """Error of an sd where the lattice ends before its variance does: the tail of a scale may fall ever so slowly."""
+    shown, weights = peak.model.theta.inside(theta), np.exp(log_w - np.logaddexp.reduce(log_w))
+    squares = weights[:, None] * (shown - weights @ shown) ** 2
+    last = squares[log_w < log_w.max() - DROP + LAST_NATS].sum(axis=0) / np.maximum(squares.sum(axis=0), 1e-300)
+    return float(0.5 * last.max()) if last.max() > OPEN_END else 0.0
+
+
 def _lattice_quantiles(peak: Peak, A: Array, spacing: float, values: dict[tuple[int, ...], float]) -> Array:
     """Quantiles of each entry of theta: the density between the nodes is a sum of normal bumps through its values."""
     z = spacing * np.array(list(values), dtype=float)
@@ -333,14 +351,14 @@ def _lattice_quantiles(peak: Peak, A: Array, spacing: float, values: dict[tuple[
     return np.array(out)
 
 
-def _hermite(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged | None:
+def _hermite(peak: Peak, A: Array, evaluate: Evaluator, corrector: Corrector) -> Averaged | None:
     """Three nodes of Gauss and Hermite along each axis, where fits are expensive and the objective is nearly a bowl.
 
     What it is off by at the nodes is weighed: the rule is exact to first order in that, and sds of the hyperparameters
     lose its square. A tilt of the evidence against the bound only moves the bowl. None where any of it is too much.
     """
     d = len(A)
-    around, found = _Around(peak, A, evaluate, 3**d - 1), list[tuple[Array, float, float, _Point]]()
+    around, found = _Around(peak, A, evaluate, 3**d - 1, corrector), list[tuple[Array, float, float, _Point]]()
     stretch, tilt, bent = np.ones((d, 2)), np.zeros(d), 0.0
     nodes = sorted((np.array(node, dtype=float) for node in product((0, 1, -1), repeat=d)), key=np.count_nonzero)
     for node in nodes:
@@ -364,10 +382,10 @@ def _hermite(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged | None:
     return replace(averaged, components=replace(averaged.components, error=LOST * bent**2))
 
 
-def _composite(peak: Peak, A: Array, evaluate: Evaluator) -> Averaged:
+def _composite(peak: Peak, A: Array, evaluate: Evaluator, corrector: Corrector) -> Averaged:
     d = len(A)
     z, mass = central_composite(d)
-    around = _Around(peak, A, evaluate, 2 * d + len(z))
+    around = _Around(peak, A, evaluate, 2 * d + len(z), corrector)
     stretch = np.empty((d, 2))  # to the negative and the positive side of each axis
     for k in range(d):
         for side, sign in enumerate((-1.0, 1.0)):
@@ -406,27 +424,6 @@ def _split_quantiles(peak: Peak, A: Array, stretch: Array, centre: Array) -> Arr
     right = b * ndtri(np.clip(1.0 - 0.5 * (1.0 - p) / (1.0 - share), 0.5, 1.0 - 1e-12))
     theta = peak.model.at + (centre + np.where(p < share, left, right)) @ A.T
     return np.asarray(np.quantile(theta, ndtr(SCORES), axis=0).T)
-
-
-def central_composite(d: int) -> tuple[Array, Array]:
-    """A centre, 2 d axial points and corners, all on a sphere; masses that match E 1 and E |z|^2 under N(0, I)."""
-    radius = SPHERE * np.sqrt(d)
-    axial = radius * np.vstack([np.eye(d), -np.eye(d)])
-    corners = SPHERE * _two_level_design(d)
-    sphere = np.vstack([axial, corners])
-    mass = np.full(len(sphere), 1.0 / (SPHERE**2 * len(sphere)))
-    return np.vstack([np.zeros(d), sphere]), np.append(1.0 - 1.0 / SPHERE**2, mass)
-
-
-def _two_level_design(d: int) -> Array:
-    """Signs of a two-level design with orthogonal main effects: full up to 4 factors, else Hadamard and its mirror."""
-    if d <= 4:
-        return np.array(list(product((-1.0, 1.0), repeat=d)))
-    matrix = np.ones((1, 1))
-    while len(matrix) <= d:
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    half = matrix[:, 1 : d + 1]
-    return np.vstack([half, -half])
 
 
 def worth_integrating(model: Any) -> bool:

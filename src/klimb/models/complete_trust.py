@@ -15,7 +15,7 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.models.components import Latents
 from klimb.models.solution import around
-from klimb.models.verdict import FitTrust, engine_facts
+from klimb.models.verdict import FitTrust, engine_facts, remedy_of
 from klimb.numerics.arrays import Array
 from klimb.report.records import Fact
 from klimb.trust import Trust, Verdict, trust_report
@@ -66,7 +66,8 @@ def judge(fit: Fit, *, draws: int, seed: int) -> FitTrust:
     facts = [Fact(f"{name} in theta", f"best {best:.3f}, mean {middle:.3f}, sd {width:.3f}")
              for name, best, middle, width in zip(model.names, model.at, mean, sd, strict=True)]
     facts.append(Fact("sd of f over that at the best hyperparameters", f"up to {float(ratio.max()):.2f}"))
-    return FitTrust(found.word, found.number, found.measures, f"{found.advice} {found.remedy}".rstrip(),
+    remedy = f" {remedy_of(fit)}" if found.word == "doubt" else ""
+    return FitTrust(found.word, found.number, found.measures, found.advice + remedy,
                     (*facts, *engine_facts(inner)))
 
 
@@ -84,14 +85,14 @@ def _judge(names: tuple[str, ...], sd: Array, skewness: Array, at_bound: tuple[s
     if at_bound:
         return Verdict("doubt", error, "relative error of an sd",
                        f"{', '.join(at_bound)} went to the end of its range: its best value says nothing of those that "
-                       "are nearly as good. Give it a prior, or use a sampler.")
+                       "are nearly as good.")
     wide = [f"{name} (sd {s:.1f})" for name, s, g in zip(names, sd, skewness, strict=True)
             if s > WIDE or (s > 0.5 * WIDE and abs(g) > SKEWED)]
     if unevenness > UNEVEN or (wide and error > SD_ERROR) or error > BEYOND:
         what = f"Hardly determined: {', '.join(wide)}. " if wide else ""
         return Verdict("doubt", unevenness, "ratio of an sd of f between likely hyperparameters",
                        f"The posterior is a funnel: the spread of f changes {unevenness:.1f}-fold between likely "
-                       f'hyperparameters. {what}Integrate them out (hyper="integrate"), or sample.')
+                       f'hyperparameters. {what}'.rstrip())
     moved = float(shift.max(initial=0.0))
     if error > SD_ERROR or moved > 0.1:
         return Verdict("corrected", max(error, 0.0), "relative error of an sd",

@@ -19,6 +19,7 @@ from klimb.sites.prediction import draw_response
 
 SCORES = np.linspace(-3.6, 3.6, 73)  # normal scores of the quantiles of theta that are kept
 GRID, BANDWIDTH = 401, 0.3  # points of a marginal's distribution function; its smoothing, in sd over n^(1/5)
+LIKELY = 0.1  # weight of a point of theta, over that of the heaviest, at which other modes are looked for
 LEAST_WEIGHT = 1e-4  # of a point that is kept, over that of the heaviest
 
 
@@ -64,7 +65,16 @@ class Components:
     @property
     def integrated(self) -> bool:
         """Whether the hyperparameters were integrated out."""
-        return len(self.weights) > 1
+        return bool((self.theta != self.theta[0]).any())
+
+    def ends(self) -> tuple[Array, ...]:
+        """The likely points of theta at both ends of their longest direction."""
+        likely = self.theta[self.weights >= LIKELY * self.weights.max()]
+        if not self.integrated or len(likely) < 2:
+            return ()
+        away = likely - likely.mean(axis=0)
+        along = away @ np.linalg.svd(away, full_matrices=False)[2][0]
+        return likely[np.argmin(along)], likely[np.argmax(along)]
 
     def pruned(self, share: float) -> Components:
         """The points that weigh at least ``share`` of the heaviest."""

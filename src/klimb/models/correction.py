@@ -3,14 +3,15 @@
 q understates the evidence of a model, the more so the further its levels are from Gaussian, and that grows with the
 standard deviation of small groups of yes and no: weighing theta by the bound alone pulls such parameters down. Where
 importance weights over the shared weights are good (the levels of a group integrated out by quadrature), they give the
-evidence, and the posterior of the weights gets the means and covariances of the exact one.
+evidence, and the posterior of the weights gets the means and covariances of the exact one. Where they are not, or where
+other modes are known, particles go from q to the exact posterior in steps (`klimb.trust.tempered`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -18,9 +19,21 @@ from klimb.errors import InputError
 from klimb.infer.result import Result
 from klimb.latents.shocks import Shocks
 from klimb.latents.weights_posterior import WeightPosterior
+from klimb.models.repair import (
+    ALONE,
+    BRIEF,
+    EACH,
+    HARMLESS,
+    Budget,
+    Repaired,
+    far_between_classes,
+    from_classes,
+    from_collapsed,
+    shared_modes,
+)
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import matched_draws
-from klimb.numerics.pareto import SmoothedWeights, smooth_log_weights
+from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_log_weights
 from klimb.numerics.proposals import StudentMixture
 from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights
 from klimb.trust.gap import evidence_gap
@@ -36,6 +49,9 @@ MANY_ROWS, AHEAD = 20_000, 0.1  # rows from which that is first looked for witho
 EVEN = 0.02  # variance of log weights up to which half the draws are enough
 USABLE = 0.15  # effective draws over draws from which moments are taken
 ENOUGH = 1000  # effective draws at the only theta: means to 0.03 sd, sds to 2%
+UNHARMED = 0.5  # effective draws over draws above which the weights at one of many theta are kept in a repair
+WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
+NOTHING = np.zeros((0, 0, 0))
 SEEDS = 8  # sets of draws that points of theta take in turn, so that their noise averages out
 
 
@@ -45,40 +61,61 @@ class Correction:
     """At one theta: ``gain`` is log evidence - bound, ``part`` q with the exact posterior's means and covariances."""
 
     gain: float
-    part: WeightPosterior | None  # None where q's own is kept, because the weights are of no use
+    parts: tuple[tuple[float, WeightPosterior], ...]  # with their shares, one for each mode; empty where q's is kept
     log_weights: Array  # of the draws, over their mean
     efficiency: float  # effective draws over draws; NaN where only the evidence is corrected
     third: Array = field(default_factory=lambda: np.zeros((0, 0, 0)))  # central moments of few shared weights
-
-    @staticmethod
-    def pooled_third(corrections: Sequence[Correction], shares: Array) -> Array:
-        """Third moments at fixed theta, averaged by the ``shares`` of the points; empty where one has none."""
-        if not all(one.third.size for one in corrections):
-            return np.zeros((0, 0, 0))
-        return np.asarray(np.tensordot(shares / shares.sum(), [one.third for one in corrections], axes=1))
+    error: float = 0.0  # standard error of a mean in sd, or of an sd, where particles were drawn
 
 
-def pooled_khat(corrections: Sequence[Correction]) -> float:
-    """The tail of the weights of all draws together: those at one theta are too few to tell; NaN without any."""
-    if not sum(len(one.log_weights) for one in corrections):
-        return float("nan")
-    return smooth_log_weights(np.concatenate([one.log_weights for one in corrections])).khat
+def doubtful(efficiency: float, khat: float) -> bool:
+    """Whether importance weights are of no use: too few draws are effective, or their tail is too heavy."""
+    return efficiency < USABLE or (khat > RELIABLE and efficiency < HARMLESS)
+
+
+def shown_parts(correction: Correction | None, own: WeightPosterior) -> tuple[tuple[float, WeightPosterior], ...]:
+    """The posteriors of the weights that are shown at a point, with their shares: corrected ones, or q's ``own``."""
+    return ((1.0, own),) if correction is None or not correction.parts else correction.parts
+
+
+def pooled(corrections: Sequence[Correction], shares: Array) -> dict[str, Any]:
+    """What `Components` keep of the corrections at points with these ``shares``, whose errors are independent.
+
+    The tail of the weights is that of all draws together: those at one theta are too few to tell.
+    """
+    own = shares / shares.sum()
+    logs = np.concatenate([one.log_weights for one, share in zip(corrections, own, strict=True)
+                           if share >= 0.1 * own.max()])
+    third = NOTHING
+    if all(one.third.size for one in corrections):
+        third = np.asarray(np.tensordot(own, [one.third for one in corrections], axes=1))
+    return {"efficiency": float(own @ np.array([one.efficiency for one in corrections])), "third": third,
+            "correction_khat": smooth_log_weights(logs).khat if len(logs) else float("nan"),
+            "error": float(np.sqrt(own**2 @ np.array([one.error**2 for one in corrections])))}
 
 
 @final
 class Corrector:
-    """Corrections of the fits of one model; ``wanted`` says whether they are worth their while at this one."""
+    """Corrections of the fits of one model; ``wanted`` says whether they are worth their while at this one.
 
-    def __init__(self, result: Result, *, alone: bool = False) -> None:
+    At the only theta (``alone``), and where it ``repairs``, particles take the place of weights that are of no use.
+    """
+
+    def __init__(self, result: Result, *, alone: bool = False, repairs: bool = False,
+                 modes: Sequence[tuple[Array, Array]] = ()) -> None:
         self._count, self._variance, self._alone = 0, 0.0, alone
-        self._free = ALONE_VALUES if alone else FREE_VALUES
+        self._free, self.repairs = ALONE_VALUES if alone else FREE_VALUES, repairs
         self._by_gap = False  # whether evidence is known to leading order alone
+        self._by_classes = False  # whether particles are of the weights of all classes together
+        self._modes = modes  # means and roots of the shared weights, where there are several
         self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
         if _surely_negligible(result):
             self.efficiency = 1.0
             return
         weights = self._weights(result, PROBE_DRAWS)
         if weights is None:
+            self._by_classes = far_between_classes(result)
+            self.wanted = self._by_classes
             self._by_gap = not alone and self._leading_gap(result) > NEGLIGIBLE_GAIN  # only differences of it count
             return
         draws = matched_draws(PROBE_DRAWS, weights.shocks.dim)
@@ -90,6 +127,8 @@ class Corrector:
         assert result.problem is not None
         small = self._variance <= NEGLIGIBLE and gain <= NEGLIGIBLE_GAIN  # and elsewhere, where log p is concave
         self.wanted = not (small and result.problem.site.log_concave)
+        if alone:
+            self._modes = shared_modes([result])
         self.efficiency = float("nan") if self.wanted else 1.0
 
     def gain(self, result: Result) -> float:
@@ -99,31 +138,40 @@ class Corrector:
         """
         if self._by_gap:
             return self._leading_gap(result)
+        if self.repairs or self._by_classes:
+            found = self(result, brief=True)
+            return 0.0 if found is None else found.gain
         weights = self._weights(result, GAIN_DRAWS) if self.wanted else None
         if weights is None:
             return 0.0
         logs = weights.evidence(matched_draws(GAIN_DRAWS, weights.shocks.dim))
         if weights.shocks.wide:
             spread = float(logs.var(ddof=1)) if weights.scale == 1.0 else 0.0  # some levels alone vary too much
-            found = float(logs.mean()) + 0.5 * spread - weights.bound
+            value = float(logs.mean()) + 0.5 * spread - weights.bound
         else:
-            found = float(np.logaddexp.reduce(logs)) - float(np.log(GAIN_DRAWS)) - weights.bound
-        return found if np.isfinite(found) else 0.0
+            value = float(np.logaddexp.reduce(logs)) - float(np.log(GAIN_DRAWS)) - weights.bound
+        return value if np.isfinite(value) else 0.0
 
-    def __call__(self, result: Result) -> Correction | None:
-        """The correction of a fit; None where none is wanted, or none can be had."""
+    def __call__(self, result: Result, *, brief: bool = False) -> Correction | None:
+        """The correction of a fit, by as few particles as serve its evidence if ``brief``; None without any."""
         if not self.wanted:
             return None
         self._count += 1
+        if self._by_classes:
+            classes = from_classes(result, self._budget(brief), self._count % SEEDS)
+            return None if classes is None else self._repaired(classes, NOTHING)
         shocks = result.posterior.latent.shocks(result.posterior)
         dim = 0 if shocks is None else shocks.dim
         if shocks is not None and shocks.wide:
-            return Correction(self.gain(result), None, np.zeros(0), float("nan"))
+            return Correction(self.gain(result), (), np.zeros(0), float("nan"))
         each = DRAWS_PER_WEIGHT if self._variance > EVEN else DRAWS_PER_WEIGHT // 2
         n = int(np.clip(each * dim, FEWEST_DRAWS, MOST_DRAWS))
         weights = self._weights(result, n, shocks)
         if weights is None:
             return None
+        found = self._by_particles(weights, brief) if self._modes else None
+        if found is not None:
+            return found
         n = max(min(n, int(MOST_VALUES / weights.work)), int(self._free / weights.work), FEWEST_DRAWS)
         n = min(n, MOST_DRAWS) // 2 * 2
         seed = self._count % SEEDS
@@ -137,16 +185,28 @@ class Corrector:
                 n *= 2
                 draws, smoothed = _wider(weights, draws, smoothed, n, seed)
         efficiency = smoothed.effective / n
-        part, third = None, np.zeros((0, 0, 0))
-        if efficiency >= USABLE:
-            part = weights.shocks.matched(draws.moments(smoothed.normalised))
-            if dim <= WIDE_DIM:
-                root, own = weights.shocks.q.root, draws.third(smoothed.normalised)
-                with np.errstate(over="ignore", invalid="ignore"):  # cubes of very large units
-                    third = np.einsum("abc,ia,jb,kc->ijk", own, root, root, root, optimize=True)
-                third = third if np.isfinite(third).all() else np.zeros((0, 0, 0))
-        return Correction(smoothed.log_mean - weights.bound, part, draws.log_weights - smoothed.log_mean, efficiency,
-                          third)
+        if (self._alone and doubtful(efficiency, smoothed.khat)) or (self.repairs and efficiency < UNHARMED):
+            found = self._by_particles(weights, brief)
+            if found is not None:
+                return found
+        log_weights, share = draws.log_weights - smoothed.log_mean, smoothed.normalised
+        parts = ((1.0, weights.shocks.matched(draws.moments(share))),) if efficiency >= USABLE else ()
+        third = _third(weights.shocks, draws.third(share)) if parts and dim <= WIDE_DIM else NOTHING
+        return Correction(smoothed.log_mean - weights.bound, parts, log_weights, efficiency, third)
+
+    def _by_particles(self, weights: CollapsedWeights, brief: bool) -> Correction | None:
+        found = from_collapsed(weights, self._modes, self._budget(brief), self._count % SEEDS)
+        if found is None:
+            return None
+        third = _third(weights.shocks, found.third) if found.third.size and weights.shocks.dim <= WIDE_DIM else NOTHING
+        return self._repaired(found, third)
+
+    def _repaired(self, found: Repaired, third: Array) -> Correction:
+        good = found.error <= (WRONG_ALONE if self._alone else WRONG_EACH)
+        return Correction(found.gain, found.parts, np.zeros(0), found.efficiency if good else 0.0, third, found.error)
+
+    def _budget(self, brief: bool) -> Budget:
+        return BRIEF if brief else ALONE if self._alone else EACH
 
     @staticmethod
     def _leading_gap(result: Result) -> float:
@@ -172,6 +232,14 @@ class Corrector:
         if PROBE_DRAWS * found.work > LARGEST:
             return None
         return found.settled(matched_draws(PROBE_DRAWS, shocks.dim)[:1])
+
+
+def _third(shocks: Shocks, own: Array) -> Array:
+    """Third moments of the shared weights from those of their shocks; nothing where units make them overflow."""
+    root = shocks.q.root
+    with np.errstate(over="ignore", invalid="ignore"):
+        third = np.einsum("abc,ia,jb,kc->ijk", own, root, root, root, optimize=True)
+    return np.asarray(third) if np.isfinite(third).all() else NOTHING
 
 
 def _surely_negligible(result: Result) -> bool:

@@ -22,6 +22,7 @@ PredictionKind: TypeAlias = Literal["mean", "latent", "response", "all"]
 KINDS = ("mean", "latent", "response", "all")
 SECANT_STEPS, SECANT_TOL = 15, 1e-6  # on the distribution function of y; the last step leaves less
 CLASS_DRAWS = 256  # of f, for the interval of the chance of a class
+EVERY_DRAW = 32_768  # the same under all points of theta together
 HEAVY = 0.01  # of the posterior's mass: where more of it leaves y without a mean, none is given
 MOST_DRAWS = 500  # of a sampler that the noise of y is averaged over
 TOGETHER = 2**19  # rows times points of theta that are predicted together
@@ -149,13 +150,14 @@ def level_columns(f: Latents, sites: list[Site], levels: tuple[str, ...]) -> dic
 def class_columns(f: Latents, tail: float, levels: tuple[str, ...]) -> dict[str, dict[str, Array]]:
     """For every class the mean and the credible interval of its chance, as f is uncertain."""
     classes = len(levels)
-    z = normal_draws(CLASS_DRAWS, classes, seed=0)
+    few = max(min(CLASS_DRAWS, EVERY_DRAW // len(f.weights)), 8)  # of each of many draws of a sampler
+    z = normal_draws(few, classes, seed=0) if f.v.any() else np.zeros((1, classes))
     rows = f.m.shape[1] // classes
-    draws = np.empty((len(f.weights), CLASS_DRAWS, rows, classes))
+    draws = np.empty((len(f.weights), len(z), rows, classes))
     for part, m, v in zip(draws, f.m, f.v, strict=True):
         m, sd = m.reshape(classes, rows).T, np.sqrt(v).reshape(classes, rows).T
         part[:] = softmax(m + sd * z[:, None, :], axis=-1)
-    shares = np.repeat(f.weights / CLASS_DRAWS, CLASS_DRAWS)
+    shares = np.repeat(f.weights / len(z), len(z))
     every = draws.reshape(-1, rows, classes)
     order = np.argsort(every, axis=0)
     below = np.cumsum(shares[order], axis=0)

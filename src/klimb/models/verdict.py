@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from klimb.models.components import Components
+from klimb.models.correction import doubtful
 from klimb.models.tabulate import limits_reached
 from klimb.numerics.arrays import Array
 from klimb.numerics.mixtures import mixture_moments
@@ -21,19 +22,18 @@ from klimb.numerics.pareto import RELIABLE
 from klimb.report.records import Fact, TrustSummary
 from klimb.report.text import plain
 from klimb.trust import Trust
-from klimb.trust.verdict import FEWEST_EFFECTIVE, MEAN_ERROR, MODE_ODDS, SD_ERROR, Verdict, Word
+from klimb.trust.modes import Mode
+from klimb.trust.verdict import FEWEST_EFFECTIVE, MEAN_ERROR, MOST_DRAWN, SD_ERROR, Verdict, Word
 
 if TYPE_CHECKING:
     from klimb.models.fit import Fit
 
-FEW_DRAWS = 0.15  # effective draws over draws below which nothing is corrected
-HARMLESS = 0.9  # the same above which a heavy tail carries next to nothing
 MANY_EFFECTIVE, HOPELESS = 2000.0, 1.2  # effective points of theta from which k-hat may go up to this
 WRONG_MEAN, WRONG_SD = 0.2, 0.1  # errors of what is shown from which it cannot be called right: in sd, and relative
 PRECISION = 0.005  # relative error of an sd that no check goes below
 REMAINING = 0.1  # share of a correction that may be left
 MOST_COMPARED = 4000  # weights
-LIKELY = 0.1  # weight of a point of theta, over that of the heaviest, at which other modes are looked for
+NEAR = 3.0  # sds, of both together, up to which a mode counts as shown
 
 
 @final
@@ -78,8 +78,8 @@ def quick_trust(fit: Fit) -> FitTrust:
         return FitTrust.of_summary(fit.kept_trust)
     judgement, facts = _judged(fit)
     advice = judgement.advice
-    if judgement.word == "doubt" and fit.converged:
-        advice += f" {_remedy(fit)}"
+    if judgement.word == "doubt":
+        advice += f" {remedy_of(fit)}"
     if fit.mode == "optimise" and fit.model.theta.size and judgement.word != "doubt":
         advice += " Given the hyperparameters, which are at their best value."
     return FitTrust(judgement.word, judgement.number, judgement.measures, advice, facts)
@@ -103,8 +103,8 @@ def _judged(fit: Fit) -> tuple[Verdict, tuple[Fact, ...]]:
     shift, ratio = (0.0, 0.0) if components.uncorrected is None else changes(fit)
     if problem is not None and not problem.site.log_concave:
         far = shift > MEAN_ERROR or ratio > SD_ERROR
-        for inner in (fit.result.trust, *(_farthest(fit) if far else ())):
-            if inner.modes and inner.modes[0].odds > MODE_ODDS:
+        for theta, inner in ((fit.model.at, fit.result.trust), *(_farthest(fit) if far else ())):
+            if any(mode.matters and not _covered(fit, theta, mode) for mode in inner.modes):
                 return inner.judgement, (*facts, *engine_facts(inner))
     if components.uncorrected is None:
         return _settled(precision), facts
@@ -125,23 +125,32 @@ def estimated_sds(fit: Fit) -> float:
     return 0.5 * float(np.quantile(fit.result.variance_error / np.maximum(fit.result.posterior.v, 1e-300), 0.95))
 
 
-def _remedy(fit: Fit) -> str:
-    """What can be done about a doubt with this very fit."""
+def remedy_of(fit: Fit) -> str:
+    """What can be done about a doubt with this very fit: a call that works."""
     from klimb.models.exact import exact_refused
 
     why = exact_refused(fit)
-    return "fit.exact(draws=4000) samples it." if why is None else f"Narrow the priors. {why}"
+    if why is None:
+        return "fit.exact(draws=4000) samples it."
+    if _badly_integrated(fit.components) is not None:
+        return "klimb.optimise(fit.model, fit.data.y) puts them at their best value."
+    if fit.result is not None and len(fit.result.posterior.m) <= MOST_DRAWN:
+        return "fit.result.trust.sampled() draws from it at the best hyperparameters."
+    return f"Narrow the priors. {why}"
 
 
-def _farthest(fit: Fit) -> Iterator[Trust]:
+def _covered(fit: Fit, theta: Array, mode: Mode) -> bool:
+    """Whether some part of what is shown lies where a mode does, at the same hyperparameters or the nearest."""
+    there, away = fit.model.detach(mode.posterior), np.abs(fit.components.theta - theta).sum(axis=1)
+    parts = [fit.components.parts[k] for k in np.flatnonzero(away <= away.min())]
+    return any(bool((np.abs(part.mean - there.mean) <= NEAR * (part.sd() + there.sd())).all()) for part in parts)
+
+
+def _farthest(fit: Fit) -> Iterator[tuple[Array, Trust]]:
     """The engine's reports at both ends of the likely hyperparameters, from a start of its own: modes part there."""
-    components = fit.components
-    likely = components.theta[components.weights >= LIKELY * components.weights.max()]
-    if fit.data is None or len(likely) < 2:
-        return
-    along = (likely - likely.mean(axis=0)) @ np.linalg.svd(likely - likely.mean(axis=0), full_matrices=False)[2][0]
-    for at in (np.argmin(along), np.argmax(along)):
-        yield fit.model.moved(likely[at]).infer(fit.data).trust
+    if fit.data is not None:
+        for theta in fit.components.ends():
+            yield theta, fit.model.moved(theta).infer(fit.data).trust
 
 
 def _unfinished(fit: Fit) -> Verdict | None:
@@ -156,9 +165,11 @@ def _badly_integrated(components: Components) -> Verdict | None:
     heavy = components.khat > (RELIABLE if components.n_effective < MANY_EFFECTIVE else HOPELESS)
     if not (heavy or components.n_effective < FEWEST_EFFECTIVE or components.error > WRONG_SD):
         return None
+    tail = ""
+    if np.isfinite(components.n_effective):
+        tail = f"k-hat {components.khat:.2f}, {components.n_effective:.0f} effective points, "
     return Verdict("doubt", components.khat, "tail of the weights of hyperparameters (k-hat)",
-                   f"The hyperparameters are hard to integrate out: k-hat {components.khat:.2f}, "
-                   f"{components.n_effective:.0f} effective points, sds right to about {components.error:.0%}.")
+                   f"The hyperparameters are hard to integrate out: {tail}sds right to about {components.error:.0%}.")
 
 
 def _integration_facts(components: Components) -> tuple[Fact, ...]:
@@ -174,8 +185,7 @@ def _near_zero(fit: Fit) -> tuple[Fact, ...]:
 
 
 def _corrected(components: Components, shift: float, ratio: float) -> Verdict:
-    heavy = components.correction_khat > RELIABLE and components.efficiency < HARMLESS
-    if components.efficiency < FEW_DRAWS or heavy:
+    if doubtful(components.efficiency, components.correction_khat):
         return Verdict("doubt", components.correction_khat, "tail of the importance weights (k-hat)",
                        f"The posterior is too far from Gaussian for a correction ({components.efficiency:.0%} of the "
                        "draws are effective).")

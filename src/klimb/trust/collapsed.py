@@ -59,14 +59,16 @@ class CollapsedDraws:
     mean: Array  # (S, L, k)
     covariance: Array  # (S, L, k, k)
 
-    def moments(self, weights: Array) -> ShockMoments:
+    def moments(self, weights: Array, *, stein: bool = True) -> ShockMoments:
         """Of all shocks, by Stein's identity for e: E e = E G and E ee' = I + E eG', G the gradient of log w.
 
-        Their right-hand sides vanish as q becomes exact, and so does their noise.
+        Their right-hand sides vanish as q becomes exact, and so does their noise; where q is far from that, and for
+        one of several modes, the averages of e and ee' themselves are better.
         """
-        centre = weights @ self.gradient
-        second = self.e.T @ (weights[:, None] * self.gradient)
-        spread = np.eye(len(centre)) + 0.5 * (second + second.T) - np.outer(centre, centre)
+        G, identity = (self.gradient, np.eye(self.e.shape[1])) if stein else (self.e, 0.0)
+        centre = weights @ G
+        second = self.e.T @ (weights[:, None] * G)
+        spread = identity + 0.5 * (second + second.T) - np.outer(centre, centre)
         mean = np.tensordot(weights, self.mean, axes=1)
         away = self.mean - mean
         with_shared = np.einsum("s,slk,sr->lkr", weights, away, self.e - weights @ self.e)
@@ -74,10 +76,11 @@ class CollapsedDraws:
         return ShockMoments(centre, spread, mean, with_shared,
                             between + np.tensordot(weights, self.covariance, axes=1))
 
-    def third(self, weights: Array) -> Array:
+    def third(self, weights: Array, *, stein: bool = True) -> Array:
         """Third central moments of e, (R, R, R), by the same identity: E (G - E G)_a d_b d_c with d = e - E e."""
-        pull = weights[:, None] * (self.gradient - weights @ self.gradient)
-        away = self.e - weights @ self.gradient
+        G = self.gradient if stein else self.e
+        pull = weights[:, None] * (G - weights @ G)
+        away = self.e - weights @ G
         found = np.einsum("sa,sb,sc->abc", pull, away, away, optimize=True)
         return np.asarray((found + np.swapaxes(found, 0, 1) + np.swapaxes(found, 0, 2)) / 3.0)
 
@@ -111,13 +114,13 @@ class CollapsedWeights:
         self.bound = float(expected.sum()) + problem.constant - posterior.kl
 
     def settled(self, e: Array) -> CollapsedWeights:
-        """With as many nodes as the levels need here: the next larger rule gives the same sum at the draw ``e``."""
-        found, k, total = self, self.shocks.own.shape[1], float(self.evidence(e)[0])
+        """With as many nodes as the levels need here: the next larger rule gives the same sums at the draws ``e``."""
+        found, k, total = self, self.shocks.own.shape[1], self.evidence(e)
         for count in (count for count in NODES[k] if count > self.nodes):
             more = copy(found)
             more.nodes, more.rule = count, quadrature(k, count)
-            before, total = total, float(more.evidence(e)[0])
-            if abs(total - before) <= SAME_SUM:
+            before, total = total, more.evidence(e)
+            if np.abs(total - before).max() <= SAME_SUM:
                 break
             found = more
         return found
@@ -127,6 +130,12 @@ class CollapsedWeights:
         """Values of log p that one draw takes, copies of a row counted: a row of weight 2 asks what two rows do."""
         copies = getattr(self._site, "weights", None)
         return round(float(len(self._y) if copies is None else np.sum(copies))) * len(self.rule[1])
+
+    def log_density(self, e: Array) -> tuple[Array, Array]:
+        """Of the exact posterior of e, times the evidence, and its gradient."""
+        draws = self(e)
+        return (draws.log_weights - 0.5 * (e**2).sum(axis=1) - 0.5 * e.shape[1] * np.log(2.0 * np.pi),
+                draws.gradient - e)
 
     def evidence(self, e: Array) -> Array:
         """The log weights alone."""

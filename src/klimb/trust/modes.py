@@ -21,6 +21,8 @@ TOL, ITERATIONS = 1e-3, 60
 ASIDE = 3.0  # sd of q
 APART = 2.0  # distance in sd from which two optima are two
 FALLEN = 9.0  # nats below the best bound at which an optimum no longer matters
+MODE_ODDS = 0.001  # mass of another optimum, relative to the reported one, from which it matters
+MODE_SHARE = 0.1  # the same times its squared distance: what it adds to a variance, relative to that
 LARGEST = 20_000  # sites up to which other optima are looked for without being asked
 
 
@@ -33,6 +35,11 @@ class Mode:
     odds: float  # exp(its bound - the reported bound)
     distance: float  # largest distance of marginal means, in sd of the narrower of the two
     posterior: Posterior
+
+    @property
+    def matters(self) -> bool:
+        """Whether it holds mass, or so little so far away that it moves an sd."""
+        return self.odds > MODE_ODDS or self.odds * self.distance**2 > MODE_SHARE
 
 
 def other_modes(

@@ -21,9 +21,9 @@ from klimb.trust.directions import FEWEST, direction_khat, leading_directions
 from klimb.trust.importance import Sample, WeightedMoments, default_draws, draw, redraw
 from klimb.trust.ladder import Ladder, climb_ladder
 from klimb.trust.marginals import Corrected
-from klimb.trust.modes import LARGEST, Mode, other_modes
+from klimb.trust.modes import LARGEST, MODE_ODDS, Mode, other_modes
 from klimb.trust.sites import SiteReport, site_report
-from klimb.trust.verdict import MODE_ODDS, Findings, Judged, Verdict, judge, tail_matters
+from klimb.trust.verdict import MOST_DRAWN, Findings, Judged, Verdict, judge, tail_matters
 from klimb.trust.weights import LogWeights, exact_site
 
 REDRAW_DIM = 20  # coordinates up to which a wider proposal is worth its draws
@@ -95,6 +95,39 @@ class Trust(Judged):
                                   for name in ("shift", "ratio", "skewness"))
         mean, sd = coordinates.mean + shift * coordinates.sd, coordinates.sd * ratio
         return Corrected(self.kind, mean, sd, skewness, self.method, self.log_evidence)
+
+    @cached_property
+    def every_mode(self) -> tuple[Mode, ...]:
+        """All other modes that can be found, where a verdict looks no further than the first that matters."""
+        found = self.context
+        return _modes(found.log_weights, found.own, found.problem, True) if self.modes else ()
+
+    def sampled(self, length: int = 24, *, seed: int = 0) -> Corrected:
+        """The same by draws that go from q, and from all other modes, to the exact posterior, ``length`` to a chain.
+
+        They serve where importance weights do not: in up to some hundred directions, and beside other modes.
+
+        >>> import numpy as np, klimb
+        >>> y = [-4.0, -4.2, -3.9, 4.0, 4.1, 3.8]  # data that contradict each other
+        >>> latent, site = klimb.latents.Weights(np.ones((6, 1)), cov=25.0), klimb.sites.StudentT(df=2.0, scale=0.5)
+        >>> report = klimb.infer(latent, site, y).trust
+        >>> report.verdict, bool(abs(report.sampled().sd[0] - 3.9) < 0.2)
+        ('doubt', True)
+        """
+        from klimb.trust.tempered import posterior_particles
+
+        coordinates = self.context.coordinates
+        if coordinates.dim > MOST_DRAWN:
+            raise InputError(f"draws go in up to {MOST_DRAWN} directions", f"{coordinates.dim}",
+                             "Narrow the prior, or take fewer weights.")
+        others = [mode.posterior for mode in self.every_mode]
+        found = posterior_particles(self.context.log_weights, others, length, seed)
+        x = coordinates.report(found.z, slice(None))
+        mean = found.weights @ x
+        away = x - mean
+        sd = np.sqrt(found.weights @ away**2)
+        skewness = found.weights @ (away / np.where(sd > 0, sd, 1.0)) ** 3
+        return Corrected(self.kind, coordinates.mean + mean, sd, skewness, "particles", found.log_evidence)
 
     @cached_property
     def sites(self) -> SiteReport:

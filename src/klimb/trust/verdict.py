@@ -21,8 +21,8 @@ BEYOND = 0.5  # error of an sd above which no correction of a Gaussian is to be 
 THEORY = 0.22  # the same where only second-order theory speaks: a gain of 1 in its expansion
 FEWEST_EFFECTIVE = 16.0  # effective draws below which weights say nothing
 MINOR = 0.1  # share of the draws that weighting costs below which a heavy tail does not matter
+MOST_DRAWN = 200  # directions up to which particles may be drawn
 SIGNIFICANT = 2.0  # standard errors
-MODE_ODDS = 0.001  # mass of another optimum, relative to the reported one, from which it matters
 
 
 @final
@@ -77,6 +77,12 @@ class Findings:
     direction_khat: float | None
     independent: str  # what q takes for independent, or ""
 
+    @property
+    def remedy(self) -> str:
+        """A call that works on the very result, where there is one."""
+        few = self.sample.z.shape[1] <= MOST_DRAWN
+        return "result.trust.sampled() draws from the exact posterior." if few else "Narrow the prior."
+
 
 def judge(found: Findings) -> Verdict:
     """Reasons for doubt first, then reasons to correct; what is left can be trusted."""
@@ -89,13 +95,13 @@ def _doubt(found: Findings) -> Verdict | None:
     ):
         return Verdict("doubt", found.stationarity, "stationarity",
                        f"The fit did not converge ({found.status.name}). {found.status.advice}")
-    if found.modes and found.modes[0].odds > MODE_ODDS:
-        mode = found.modes[0]
+    mode = next((mode for mode in found.modes if mode.matters), None)
+    if mode is not None:
         share = mode.odds / (1.0 + mode.odds)
         amount = f"{share:.0%}" if share >= 0.01 else f"{share:.1%}"
         return Verdict("doubt", share, "mass of another mode",
                        f"Another mode lies {mode.distance:.0f} sd away and holds about {amount} of the mass.",
-                       "Use klimb.boost for a mixture, or a sampler.")
+                       found.remedy)
     return _unreliable(found)
 
 
@@ -105,17 +111,17 @@ def _unreliable(found: Findings) -> Verdict | None:
     if worst > BEYOND and not found.independent:  # else it is the correlations that are missing, not the shape
         return Verdict("doubt", worst, "relative error of an sd",
                        f"The posterior is far from Gaussian: the sd of a {_name(found.kind)} is off by {worst:.0%} or "
-                       "more.", "Use a narrower prior, klimb.boost, or a sampler.")
+                       "more.", found.remedy)
     if found.method == "second order":
         if worst > THEORY:
             return Verdict("doubt", worst, "relative error of an sd",
                            "Too many directions are far from Gaussian for weights or second-order theory (k-hat "
                            f"{khat:.2f}): the sd of a {_name(found.kind)} is off by {worst:.0%} or more.",
-                           "Narrow the prior, or sample.")
+                           found.remedy)
         if found.direction_khat is not None and found.direction_khat > RELIABLE:
             return Verdict("doubt", found.direction_khat, "k-hat of the most influential directions",
                            f"Importance weights have too heavy a tail (k-hat {found.direction_khat:.2f}) in the few "
-                           "most influential directions.", "Use klimb.boost, or a sampler.")
+                           "most influential directions.", found.remedy)
         if found.direction_khat is not None:
             return None
     # Weights that are not used may be few; those that are must carry averages with their number of draws.
@@ -124,7 +130,7 @@ def _unreliable(found: Findings) -> Verdict | None:
         return Verdict("doubt", khat, "k-hat",
                        f"Importance weights have too heavy a tail (k-hat {khat:.2f}, {sample.smoothed.effective:.0f} "
                        f"effective draws of {sample.n_draws}): neither q nor its correction is reliable.",
-                       "Use klimb.boost, or a sampler.")
+                       found.remedy)
     return None
 
 
@@ -143,13 +149,13 @@ def _correct(found: Findings) -> Verdict | None:
         error = abs(1.0 - 1.0 / float(moments.ratio[worst]))
         return Verdict("corrected", error, "relative error of an sd",
                        f"sd of {_count(sure, name)} {direction} by up to {error:.0%}{_why(found)}; use "
-                       "result.corrected or klimb.boost.")
+                       "result.corrected.")
     moved = np.abs(moments.shift) - SIGNIFICANT * moments.shift_error > MEAN_ERROR
     if moved.any():
         size = float(np.abs(moments.shift[moved]).max())
         return Verdict("corrected", size, "error of a mean in sd",
-                       f"mean of {_count(moved, name)} off by up to {size:.2f} sd; use result.corrected or "
-                       "klimb.boost.")
+                       f"mean of {_count(moved, name)} off by up to {size:.2f} sd; use "
+                       "result.corrected.")
     skewed = np.abs(moments.skewness) > SKEWNESS
     if skewed.any():
         size = float(np.abs(moments.skewness).max())
