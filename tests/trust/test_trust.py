@@ -152,7 +152,8 @@ def test_second_mode_has_its_mass() -> None:
     assert report.modes[0].odds / (1 + report.modes[0].odds) == pytest.approx(minor, rel=0.15)
     assert "Another mode" in report.advice
     assert "result.trust.sampled()" in report.advice
-    assert report.sampled().sd[0] == pytest.approx(float(np.sqrt(p @ (grid - p @ grid / p.sum()) ** 2 / p.sum())), rel=0.1)
+    sd = np.sqrt(p @ (grid - p @ grid / p.sum()) ** 2 / p.sum())
+    assert report.sampled().sd[0] == pytest.approx(float(sd), rel=0.1)
 
 
 def test_many_directions_need_second_order_theory() -> None:
