@@ -10,7 +10,7 @@ import pytest
 from klimb import latents, priors, sites
 from klimb.infer.loop import infer
 from klimb.likelihoods import likelihood
-from klimb.models.door import build
+from klimb.models.setup import build
 from klimb.terms.encoder import encode
 from klimb.theta import Cutpoints, GroupCovariance, PositiveParameter, correlation_root
 

@@ -5,7 +5,7 @@ import pytest
 
 import klimb
 from klimb.likelihoods import likelihood
-from klimb.models.door import build
+from klimb.models.setup import build
 from klimb.models.linear import LinearModel
 from klimb.rows.frames import read_frame
 from klimb.terms.encoder import encode

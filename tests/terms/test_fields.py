@@ -13,7 +13,7 @@ import klimb
 from klimb._stored import pack, unpack
 from klimb.errors import InputError
 from klimb.likelihoods import likelihood
-from klimb.models.door import build
+from klimb.models.setup import build
 from klimb.priors import SHARE_LOGITS, Beta
 from klimb.rows.graphs import read_graph
 from klimb.terms.encoder import encode

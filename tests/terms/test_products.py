@@ -12,7 +12,7 @@ from scipy.linalg import null_space
 import klimb
 from klimb.errors import InputError
 from klimb.likelihoods import likelihood
-from klimb.models.door import build
+from klimb.models.setup import build
 from klimb.terms.encoder import encode
 
 RNG = np.random.default_rng(5)

@@ -11,7 +11,7 @@ from scipy.special import k1
 import klimb
 from klimb.errors import InputError
 from klimb.likelihoods import likelihood
-from klimb.models.door import build
+from klimb.models.setup import build
 from klimb.rows.meshes import Mesh, cover, read_mesh, smallest_angles
 from klimb.terms.encoder import encode
 

@@ -49,7 +49,7 @@ def note(notes: list[str], text: str) -> None:
 def run(problem: Problem, step: Step, tol: float, max_iter: int, callback: Callback | None,
         before: Sequence[Iteration] = ()) -> tuple[State, Status, History, list[str]]:
     """Follow ``step`` until the norm and the remaining gain are at most ``tol``, or something else ends it."""
-    with threads_for(problem.latent.dense_size):
+    with threads_for(problem.dense_size):
         return _run(problem, step, tol, max_iter, callback, list(before))
 
 

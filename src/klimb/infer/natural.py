@@ -66,14 +66,16 @@ class Natural(Step):
             raise InputError("memory must be at least 1", f"{self.memory}", "1 turns Anderson acceleration off.")
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
-        state = first_state(problem, self)
+        state = problem.own_start() or first_state(problem, self)
         yield Move(state, "start")
-        mixer, pace = Mixer(self.memory), _Pace(state, _patience(problem), _price(problem))
         helped = self.newton and problem.site.uses_variance
+        mixer = Mixer(self.memory)
+        pace = _Pace(state, _patience(problem), _price(problem)) if helped else _Pace(state, float("inf"), 0.0)
         if problem.start is not None and state.stationarity < NEAR:
             pace.begin_near()
         while not pace.stalled:
-            mixer.add(state)
+            if self.memory > 1:
+                mixer.add(state)
             move = _stronger(problem, state, pace) if helped and pace.slow else None
             if move is None and pace.slow and len(mixer) > 1:
                 move = _anderson(problem, state, mixer)
@@ -190,31 +192,23 @@ def _accept(state: State, found: State, rule: str, step: float = 1.0) -> Move | 
     return Move(found, rule, step) if found.objective - doubt >= state.objective - state.noise else None
 
 
-def _towards(problem: Problem, state: State, gamma: Array, mean: tuple[Array, Array, Array], rule: str,
-             step: float = 1.0) -> Move | None:
-    """To ``gamma``, with the mean (a, m, a + alpha) moved by ``step`` under the new precision: one factorisation."""
-    if not np.isfinite(gamma).all():
-        return None
-    a, m, residual = mean
+def _towards(problem: Problem, state: State, gamma: Array, mean: tuple[Array, Array, Array], rule: str) -> Move | None:
+    """To ``gamma``, with the mean (a, m, a + alpha) moved under the new precision, where the bound allows it."""
     try:
-        factor = problem.factor(gamma)
-        da, dm = factor.solve(residual)
-        return _accept(state, problem.state(a - step * da, m - step * dm, factor), rule, step)
+        return _accept(state, problem.towards(gamma, mean), rule)
     except NotPositiveDefiniteError:
         return None
 
 
 def _natural(problem: Problem, state: State, notes: list[str]) -> Move | None:
-    """gamma <- (1 - t) q.gamma + t e.gamma and a <- a - t (I + G K)^-1 (a + alpha) for t = 1, 1/2, ..."""
-    wanted = state.expectation.gamma
-    targets = {"natural": wanted}
-    if wanted.min() < 0:  # a Gauss-Newton-like target that is always proper, for when the true one fails
-        targets["clipped"] = np.maximum(wanted, 0.0)
-    mean = (state.a, state.m, state.mean_residual)
-    for rule, target in targets.items():
+    """The natural step shortened to t = 1, 1/2, ..., by the true target and then by one that is always proper."""
+    for rule in problem.rules(state):
         step = 1.0
         while step >= SMALLEST_STEP:
-            move = _towards(problem, state, (1 - step) * state.gamma + step * target, mean, rule, step)
+            try:
+                move = _accept(state, problem.stepped(state, rule, step), rule, step)
+            except NotPositiveDefiniteError:
+                move = None
             if move is not None:
                 if rule == "clipped":
                     note(notes, "negative gamma was held at zero for some steps")

@@ -109,6 +109,11 @@ class Problem:
         """Products with matrices that are known only by them, so far."""
         return self.latent.n_products
 
+    @property
+    def dense_size(self) -> int:
+        """The order of its dense factors."""
+        return self.latent.dense_size
+
     def factor(self, gamma: Array) -> Factor:
         self.n_factor += 1
         return self.latent.factor(gamma)
@@ -148,6 +153,29 @@ class Problem:
         factor = self.factor(gamma)
         a, Ka = factor.solve(slope - gamma * self.latent.mean)
         return self.state(a, self.latent.mean + Ka, factor)
+
+    def own_start(self) -> State | None:
+        """Where to begin, where the problem knows better than `klimb.infer.start`."""
+        return None
+
+    def rules(self, state: State) -> tuple[str, ...]:
+        """The targets that a natural step may go to: a Gauss-Newton-like one, always proper, where the true one fails.
+        """
+        return ("natural", "clipped") if state.expectation.gamma.min() < 0 else ("natural",)
+
+    def stepped(self, state: State, rule: str, step: float) -> State:
+        """gamma <- (1 - t) q.gamma + t e.gamma and a <- a - t (I + G K)^-1 (a + alpha), t = ``step``."""
+        target = state.expectation.gamma if rule == "natural" else np.maximum(state.expectation.gamma, 0.0)
+        return self.towards((1 - step) * state.gamma + step * target, (state.a, state.m, state.mean_residual), step)
+
+    def towards(self, gamma: Array, mean: tuple[Array, Array, Array], step: float = 1.0) -> State:
+        """The state at ``gamma`` with the mean (a, m, a + alpha) moved under the new precision: one factorisation."""
+        if not np.isfinite(gamma).all():
+            raise NotPositiveDefiniteError("a precision is not finite")
+        a, m, residual = mean
+        factor = self.factor(gamma)
+        da, dm = factor.solve(residual)
+        return self.state(a - step * da, m - step * dm, factor)
 
     def posterior(self, state: State, *, spread: bool = True) -> Posterior:
         v = state.v if spread else np.zeros_like(state.v)

@@ -71,6 +71,7 @@ class Observed:
     merged: Merged | None = None  # where rows of the table that are equal became one datum
     copies: Array | None = None  # of data that are cells: how many rows of the table each stands for
     summed: int = 0  # cells of which one or two y stand for all responses, with the same sums
+    sampled_from: int = 0  # rows of a table that these are a sample of; 0 where they are all
 
     @property
     def n(self) -> int:
@@ -84,6 +85,10 @@ class Observed:
     @property
     def n_rows(self) -> int:
         """Rows of the table that were used."""
+        return self.sampled_from or self._n_counted
+
+    @property
+    def _n_counted(self) -> int:
         return self.n if self.copies is None else round(float(self.copies.sum()))
 
     @property

@@ -6,27 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from klimb.errors import InputError, no_column
 from klimb.formula import Formula, parse
-from klimb.formula.factors import INTERCEPT
 from klimb.formula.nodes import Name
-from klimb.likelihoods import Choices, Likelihood, Observed, likelihood, named_site
+from klimb.likelihoods import Likelihood, Observed, likelihood, named_site
 from klimb.models.formula_fit import FormulaFit
 from klimb.models.linear import LinearModel
 from klimb.models.model import HyperMode
 from klimb.models.notes import collinear_notes, data_notes, posterior_notes
 from klimb.models.prediction import checked_interval
 from klimb.models.progress import reporter
+from klimb.models.setup import build, checked_weights
 from klimb.models.solution import solve
 from klimb.numerics.arrays import Array, as_float
+from klimb.rows.blocks import RowTable
 from klimb.rows.cells import rounded
+from klimb.rows.engines import as_engine
 from klimb.rows.frames import Frame
 from klimb.rows.gather import OWN_WEIGHTS, Wanted, gather
 from klimb.rows.scans import Scan, as_table
 from klimb.sites.base import Site
-from klimb.terms.base import Context
 from klimb.terms.encoder import Encoded, Encoder, encode, needed
 
 
@@ -35,7 +34,8 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
         missing: str = "drop", interval: float = 0.9, tol: float = 1e-6,
         progress: bool | None = None, graphs: Mapping[str, Any] | None = None,
         matrices: Mapping[str, Any] | None = None, meshes: Mapping[str, Any] | None = None,
-        cells: bool | Sequence[str] | None = None, round: Mapping[str, int] | None = None) -> FormulaFit:
+        cells: bool | Sequence[str] | None = None, round: Mapping[str, int] | None = None,
+        engine: Any = None) -> FormulaFit:
     """Fit a Bayesian model by formula.
 
     Parameters
@@ -75,6 +75,8 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
         be compared. See docs/big-data.md.
     round : dict
         Digits that numeric columns are rounded to, by name: ``{"age": 0}`` makes fewer cells.
+    engine : "ray", "dask", "spark", an executor or a client
+        Where passes over the rows are run, a block at a time; the answer is the same everywhere.
 
     Returns
     -------
@@ -97,8 +99,13 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     if parsed.response is None:
         raise InputError("a fit needs a response on the left of ~", repr(formula), "Write y ~ ..., say.")
     table = as_table(data)
-    frame = _gathered(parsed, table, resolved, weights, cells, round)
+    frame = _gathered(parsed, table, resolved, weights, cells, round, engine is not None)
     objects = {**(graphs or {}), **(matrices or {}), **(meshes or {})}
+    if isinstance(frame, RowTable):
+        column = OWN_WEIGHTS if OWN_WEIGHTS in frame.columns else weights
+        with reporter(progress) as listen:
+            return streamed(parsed, frame, resolved, interval, weights=column, priors=priors, hyper=hyper,
+                            missing=missing, tol=tol, listen=listen, engine=as_engine(engine), objects=objects)
 
     def built(frame: Frame, weights: Any
               ) -> tuple[Encoded, list[str], LinearModel, Encoder, Observed, dict[str, str]]:
@@ -129,28 +136,20 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     return replace(found, notes=(*found.notes, *posterior_notes(found, priors)))
 
 
-def build(encoder: Encoder, encoded: Encoded, family: Likelihood,
-          priors: Mapping[str, Any] | None) -> tuple[LinearModel, Encoder, Observed, dict[str, str]]:
-    """The model of a formula's terms with their priors, its data, and the priors in words; columns are used up."""
-    assert encoded.left is not None
-    shift = _shift(encoder, encoded)
-    observed = replace(family.read(encoded.left, encoded.weights, shift), dropped=encoded.dropped)
-    family = family.for_data(observed)
-    choices, shares = Choices(priors), observed.shares
-    cut = family.response == "ordered" and "cutpoints" not in family.known  # free cut points are the intercept
-    offset = 0.0 if shift is None else float(shares @ shift)
-    follows = family.centre_words() and family.centre_words() + (f" {-offset:+.3g}" if offset else "")
-    context = Context(family.units(observed), family.centre(observed) - offset, family.reach(observed), shares, choices,
-                      intercept=not cut, follows=follows, centred=INTERCEPT in encoder.fixed.every_name)
-    terms = tuple(term.ready(block, context) for term, block in zip(encoder.terms, encoded.blocks, strict=True))
-    family = family.prepared(observed, choices)
-    choices.finish()
-    blocks = tuple(term.settled(block) for term, block in zip(terms, encoded.blocks, strict=True))
-    return LinearModel.of(terms, family, blocks), encoder.with_terms(terms), observed, choices.printed
+def streamed(formula: Formula, table: RowTable, family: Likelihood, interval: float, **options: Any) -> FormulaFit:
+    """A fit by passes over rows that are not in memory."""
+    from klimb.models.streamed import fit_streamed
+
+    found = fit_streamed(formula, table, family, **options)
+    sample, n = found.sample, found.sample.n_rows
+    notes = () if sample.n == n else (f"leave-one-out and the checks are by a sample of {sample.n:,} rows.",)
+    return FormulaFit.of(found.solution, sample, interval=float(interval), notes=notes, encoder=found.encoder,
+                         priors=found.printed, frame=found.frame, kept_trust=found.trust)
 
 
 def _gathered(formula: Formula, table: Frame | Scan, family: Likelihood, weights: Any,
-              cells: bool | Sequence[str] | None, digits: Mapping[str, int] | None) -> Frame:
+              cells: bool | Sequence[str] | None, digits: Mapping[str, int] | None,
+              engine: bool) -> Frame | RowTable:
     """The rows that are fitted, or their cells, with the columns that the formula names."""
     _, targets, predictors = needed(formula, table.columns)
     insists = cells if cells is None or isinstance(cells, bool) else True
@@ -161,28 +160,13 @@ def _gathered(formula: Formula, table: Frame | Scan, family: Likelihood, weights
             raise no_column(name, table.columns)
     summed = isinstance(formula.response, Name) and targets[0] not in predictors
     wanted = Wanted(tuple(dict.fromkeys([*targets, *predictors, *named, *more])), targets[0],
-                    family.cell_sums if summed else None, insists, digits or {})
+                    family.cell_sums if summed else None, insists, digits or {}, engine)
     given = None if weights is None or named else as_float(weights, "weights", ndim=1)
     return gather(table, wanted, given)
-
-
-def _shift(encoder: Encoder, encoded: Encoded) -> Array | None:
-    """All offsets together; None where there are none."""
-    parts = [own for term, block in zip(encoder.terms, encoded.blocks, strict=True)
-             if (own := term.shift(block)) is not None]
-    return np.sum(parts, axis=0) if parts else None
 
 
 def _row_weights(weights: Any, frame: Frame) -> Array | None:
     if weights is None:
         return frame.copies
-    values = frame.column(weights) if isinstance(weights, str) else weights
-    array = as_float(values, "weights", ndim=1)
-    if len(array) != frame.n:
-        raise InputError(f"weights must have one entry per row ({frame.n})", f"{len(array)}", "Pass one per row.")
-    if (array < 0).any():
-        i = int(np.argmin(array))
-        raise InputError("weights must not be negative", f"{array[i]:g} at row {i}", "0 leaves a row out.")
-    if not array.any():
-        raise InputError("some weight must be positive", "none", "Rows with weight 0 are left out.")
+    array = checked_weights(frame.column(weights) if isinstance(weights, str) else weights, frame.n)
     return array if frame.copies is None else array * frame.copies

@@ -421,9 +421,9 @@ class FormulaFit(Fit):
             return read_frame(new)
         if self.frame is None:
             raise InputError("a fit from a file does not hold its data", "no data", "Pass the frame to predict for.")
-        if self.frame.copies is not None and self.frame.whole is None:
+        if self.n > self.frame.n and self.frame.whole is None:
             raise InputError("the rows of this fit are not in memory", "no data to predict for",
-                             "Pass a frame; fit.cells has the rows that differ.")
+                             "Pass a frame; fit.cells has the rows that differ, where there are cells.")
         return self.frame.whole or self.frame
 
     def _aux(self, frame: Frame, rows: Any) -> dict[str, Array] | None:

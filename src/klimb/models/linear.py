@@ -67,6 +67,7 @@ class LinearModel(Model):
     rows: LinearRows | None = field(default=None, metadata={SKIPPED: False})
     kept: dict[str, Any] = field(default_factory=dict, metadata={SKIPPED: False}, repr=False)  # by all theta
     inputs: Scaling | None = None  # what makes columns of a user's matrix; None where terms make their own
+    passes: Any = field(default=None, metadata={SKIPPED: False}, repr=False)  # over rows that ``rows`` are a sample of
 
     @classmethod
     def of(cls, terms: Sequence[Term], likelihood: Likelihood, blocks: Sequence[TermBlock]) -> LinearModel:
@@ -101,7 +102,7 @@ class LinearModel(Model):
     def shape(self) -> Shape:
         """The counts that costs follow from."""
         rows, outputs = self._rows(), len(self.likelihood.fields)
-        levels, k = self._n_levels, rows.values.shape[1]
+        levels, k = self.n_levels, rows.values.shape[1]
         size = self.width + levels * k
         nonzeros = rows.X.nnz if hasattr(rows.X, "nnz") else rows.n * size
         return Shape(rows.n, size, nonzeros, levels, k, self.width, outputs, apart=True,
@@ -109,12 +110,16 @@ class LinearModel(Model):
                      fields=bool(self.sparse) and self.coded < 0)
 
     @property
-    def _n_levels(self) -> int:
-        """Of the group that may keep its codes."""
+    def level_size(self) -> int:
+        """Coefficients of a level of the group that may keep its codes; 0 without one."""
         if self.coded < 0:
             return 0
-        k = self._rows().values.shape[1] if self.rows is not None else len(self.values[self.coded][0])
-        return self.terms[self.coded].size // k
+        return self._rows().values.shape[1] if self.rows is not None else len(self.values[self.coded][0])
+
+    @property
+    def n_levels(self) -> int:
+        """Of that group."""
+        return self.terms[self.coded].size // self.level_size if self.coded >= 0 else 0
 
     @cached_property
     def theta(self) -> Theta:  # type: ignore[override]
@@ -230,7 +235,7 @@ class LinearModel(Model):
         root = self.values[self.coded][0] if self.coded >= 0 else None
         crossed = [self.priors(field)[number] for number in self.sparse]
         roots = tuple((prior.root, prior.copies) for prior in crossed if prior is not None and prior.root is not None)
-        parts = LinearParts(X, mean, cov, slack, rows.codes, rows.values, self._n_levels,
+        parts = LinearParts(X, mean, cov, slack, rows.codes, rows.values, self.n_levels,
                             None if root is None else root @ root.T, X is rows.X, rows.sparse, roots,
                             reduced=rows.stands_for > 0)
         if self.form == "Precision":
@@ -289,6 +294,9 @@ class LinearModel(Model):
 
     def infer(self, data: Observed, *, start: Posterior | None = None, tol: float = 1e-6, max_iter: int = 500,
               callback: Callback | None = None) -> Result:
+        if self.passes is not None:
+            found: Result = self.passes.infer(self, tol, max_iter, callback)
+            return found
         if not self.densities:
             return super().infer(data, start=start, tol=tol, max_iter=max_iter, callback=callback)
         if self.coded >= 0 or len(self.likelihood.fields) > 1:
@@ -307,7 +315,7 @@ class LinearModel(Model):
         fixed = fixed and self.form in ("Weights", "Mixed") and self.likelihood.by_squares(data)
         if not fixed or not (isinstance(self.design, BlockedDesign) or self.width <= NARROW):
             return None
-        found = reduced_rows(rows, self.design, self._n_levels, data)
+        found = reduced_rows(rows, self.design, self.n_levels, data)
         if found is not None:
             self.kept["reduced"] = found[0].n
         return None if found is None else (replace(self, rows=found[0], kept={}), found[1])
@@ -315,6 +323,11 @@ class LinearModel(Model):
     def explain(self) -> str:
         few, n = int(self.kept.get("reduced", 0)), self._rows().n
         return f"{n:,} rows, reduced to {few:,} without loss (Gaussian noise)\n" * (few > 0) + super().explain()
+
+    def gradient(self, posterior: Posterior, data: Observed) -> Array:
+        if self.passes is None:
+            return super().gradient(posterior, data)
+        return self.prior_gradient(posterior) + np.asarray(self.passes.slopes_at(posterior))
 
     def prior_gradient(self, posterior: Posterior) -> Array:
         total = np.zeros(self.theta.size)
@@ -374,7 +387,7 @@ class LinearModel(Model):
     # -- predictions
 
     def _L(self, X: Any, codes: Any, values: Array, sparse: Any = None) -> Any:
-        return LATENTS[self.form].rows_of(X, codes, values, self._n_levels, sparse)
+        return LATENTS[self.form].rows_of(X, codes, values, self.n_levels, sparse)
 
     def prepare(self, new: Any) -> LinearRows:
         """Columns of new rows, or those of the fit."""
@@ -431,10 +444,12 @@ class LinearModel(Model):
 
     def work(self) -> float:
         rows = self._rows()
+        if self.passes is not None:
+            return 15.0 * self.passes.n * float(self._dense_width + self.level_size + 5) ** 2
         if self.form == "Precision":  # a sparse factor and its selected inverse, as on a planar graph
             size = float(self.width - self._dense_width)
             return 15.0 * (rows.n * float(self._dense_width + 5) ** 2 + 200.0 * size + 2.0 * float(size**1.5))
         k = rows.values.shape[1] + (0 if rows.sparse is None else len(self.sparse))
         levels = DRAWN * rows.n if self.form == "CrossedProducts" else 0.0 if rows.sparse is None else (
-            CROSSED * (self.width + self._n_levels) * float(self.width) ** 2)
+            CROSSED * (self.width + self.n_levels) * float(self.width) ** 2)
         return 15.0 * (rows.n * float(self._dense_width + k + 5) ** 2 + levels)

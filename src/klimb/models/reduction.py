@@ -55,6 +55,13 @@ def reduced_rows(rows: LinearRows, design: DesignMatrix, n_levels: int,
         steps = levels.projections(plain)
         R = triangle(lambda: (levels.without(steps, *part) for part in plain()), B + 1)
         codes, values, own = levels.rows(steps)
+    return finished(codes, values, own, R, data, n, len(rows.blocks))
+
+
+def finished(codes: Any, values: Array, own: Array, R: Array, data: Observed, n: int,
+             n_terms: int) -> tuple[LinearRows, Observed] | None:
+    """Rows of levels and a triangle of [X y] as few rows that say what ``n`` do; None where too few were there."""
+    k, B = values.shape[1], R.shape[1] - 1
     left = data.total - len(codes) - B
     if left < 1.0:
         return None
@@ -63,8 +70,8 @@ def reduced_rows(rows: LinearRows, design: DesignMatrix, n_levels: int,
     weights = np.ones(len(found))
     weights[-1] = left
     codes = np.concatenate([codes, np.full(B + 1, 0 if k else UNSEEN, dtype=np.intp)])
-    few = LinearRows(np.ascontiguousarray(found[:, :B]), codes, np.vstack([values, rest]),
-                     (Placed(),) * len(rows.blocks), np.zeros(len(found)), stands_for=n)
+    few = LinearRows(np.ascontiguousarray(found[:, :B]), codes, np.vstack([values, rest]), (Placed(),) * n_terms,
+                     np.zeros(len(found)), stands_for=n)
     return few, Observed(np.ascontiguousarray(found[:, B]), weights=weights, name=data.name)
 
 

@@ -89,6 +89,8 @@ class SitesNear:
         with np.errstate(over="ignore"):
             sites = [np.asarray(values, dtype=np.float32)
                      for values in (posterior.a + posterior.gamma * posterior.m, posterior.gamma)]
+        if self._known and len(self._known[-1][2]) != len(sites[1]):  # rows that stand for others: those are no sites
+            self._known.clear()
         if all(np.isfinite(values).all() for values in sites):
             self._known.append((theta, sites[0], sites[1]))
         del self._known[:-kept]

@@ -7,6 +7,8 @@ each row, which is the same for dense and sparse matrices.
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -16,6 +18,7 @@ import numpy.typing as npt
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
+from klimb.rows.frames import Frame
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 
@@ -110,3 +113,21 @@ def _equal_rows(X: Any, first: npt.NDArray[np.intp], second: npt.NDArray[np.intp
         difference.eliminate_zeros()
         return np.asarray(np.diff(difference.indptr) == 0)
     return np.asarray((X[first] == X[second]).all(axis=1))
+
+
+def content_shares(frame: Frame, names: Sequence[str]) -> Array:
+    """A number from 0 to 1 for each row that depends on nothing but what the row holds in these columns.
+
+    Rows below 0.01 are a sample of one in a hundred, the same wherever the rows are and in whatever order they come.
+    """
+    total = np.zeros(frame.n, dtype=np.uint64)
+    for name in names:
+        column, salt = frame.read(name), np.uint64(zlib.crc32(name.encode()) | 1)
+        if column.kind == "number":
+            entries = np.ascontiguousarray(column.number + 0.0).view(np.uint64)
+        else:
+            codes, labels = column.factor
+            entries = np.array([zlib.crc32(label.encode()) for label in (*labels, "")], dtype=np.uint64)[codes]
+        with np.errstate(over="ignore"):
+            total += _mix(entries * salt + salt)
+    return np.asarray(_mix(total) / 2.0**64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -10,15 +10,18 @@ import numpy as np
 
 from klimb.errors import InputError, no_column
 from klimb.numerics.arrays import Array
+from klimb.rows.blocks import ArrayTable, RowTable
 from klimb.rows.cells import CellKeys, ResponseSums, cell_codes, count_rows, rounded
 from klimb.rows.columns import read_column
 from klimb.rows.frames import Frame, read_frame
-from klimb.rows.scans import Scan
+from klimb.rows.scans import Scan, TooManyCells
 
 LEAST = 50_000  # rows from which cells are looked for, and up to which rows are read into memory as they are
 SHARE = 0.2  # cells per row up to which they pay
 MOST_ROWS = 2_000_000  # that are read into memory where cells do not pay
 SAMPLE = 10_000  # rows that are looked at first
+HARDLY = 0.99  # of the first rows that differ, from which cells are not counted
+MOST_ENTRIES = 2**27  # numbers of a table in memory (1 GiB) from which its rows are not encoded all at once
 SEED = 20260103
 OWN_WEIGHTS = "_klimb_weights"  # the column of weights that are given as an array
 
@@ -37,6 +40,7 @@ class Wanted:
     sums: ResponseSums | None = None
     cells: bool | None = None
     digits: Mapping[str, Any] = field(default_factory=dict)
+    engine: bool = False  # whether an engine shall pass over the rows that are no cells
 
     def __post_init__(self) -> None:
         for name, digits in self.digits.items():
@@ -51,8 +55,10 @@ class Wanted:
         return CellKeys(tuple(sorted(names)), self.digits, self.response if sums is not None else None, sums)
 
 
-def gather(table: Frame | Scan, wanted: Wanted, weights: Array | None = None) -> Frame:
+def gather(table: Frame | Scan, wanted: Wanted, weights: Array | None = None) -> Frame | RowTable:
     """The rows of a table, or its cells: a frame of which ``copies`` says how many rows each row stands for.
+
+    Rows that are too many for memory, and those that an engine passes over, are a table in blocks.
 
     Weights that are given as an array are one more column, `OWN_WEIGHTS`, of cells.
 
@@ -62,15 +68,15 @@ def gather(table: Frame | Scan, wanted: Wanted, weights: Array | None = None) ->
     (['a', 'a', 'b'], [0, 1, 1], [1.0, 1.0, 2.0])
     """
     found = _of_scan(table, wanted, weights) if isinstance(table, Scan) else _of_frame(table, wanted, weights)
-    if found.copies is None:
+    if isinstance(found, RowTable) or found.copies is None:
         return found
     kept = {*wanted.names, *([OWN_WEIGHTS] if weights is not None else [])}
     return replace(found, columns=(*(name for name in table.columns if name in kept), *(kept - {*table.columns})))
 
 
-def _of_frame(frame: Frame, wanted: Wanted, weights: Array | None) -> Frame:
+def _of_frame(frame: Frame, wanted: Wanted, weights: Array | None) -> Frame | RowTable:
     if wanted.cells is False or not frame.n:
-        return rounded(frame, wanted.digits)
+        return _rows_of(frame, wanted, weights)
     own = _weighed(frame, weights)
     by = wanted.keys(wanted.sums if wanted.cells and frame.read(wanted.response).kind == "number" else None)
     by = by if weights is None else replace(by, names=(*by.names, OWN_WEIGHTS))
@@ -81,7 +87,15 @@ def _of_frame(frame: Frame, wanted: Wanted, weights: Array | None) -> Frame:
                 return replace(found.rows(by), whole=frame)
     except InputError:  # of a column that holds neither numbers nor levels, which the formula points at
         pass
-    return rounded(frame, wanted.digits)
+    return _rows_of(frame, wanted, weights)
+
+
+def _rows_of(frame: Frame, wanted: Wanted, weights: Array | None) -> Frame | RowTable:
+    """The rows of a frame as they are, in blocks where they are many."""
+    if not frame.n or not (wanted.engine or frame.n * len(wanted.names) > MOST_ENTRIES):
+        return rounded(frame, wanted.digits)
+    own = _weighed(rounded(frame, wanted.digits), weights)
+    return ArrayTable(own, [*wanted.names, *([OWN_WEIGHTS] if weights is not None else [])])
 
 
 def _weighed(frame: Frame, weights: Array | None) -> Frame:
@@ -111,21 +125,42 @@ def _may_pay(frame: Frame, by: CellKeys) -> bool:
     return len(cell_codes(rounded(sample, by.digits), by.names)[1]) <= float(most * -np.expm1(-SAMPLE / most))
 
 
-def _of_scan(scan: Scan, wanted: Wanted, weights: Array | None) -> Frame:
+def _of_scan(scan: Scan, wanted: Wanted, weights: Array | None) -> Frame | RowTable:
     if weights is not None:
         raise InputError("weights of rows that are not in memory must be one of their columns", "an array",
                          'Name the column: weights="w".')
     for name in wanted.digits:
         if not scan.is_number(name):
             raise InputError("round= needs columns of numbers", repr(name), "Leave it out.")
-    if wanted.cells is False:
-        return rounded(scan.collect(wanted.names), wanted.digits)
-    if wanted.cells is None and (few := scan.head(wanted.names, LEAST)) is not None:
-        return rounded(few, wanted.digits)
+    if wanted.cells is not True and not wanted.engine:
+        most = MOST_ROWS if wanted.cells is False else LEAST
+        if (few := scan.head(wanted.names, most)) is not None:
+            return rounded(few, wanted.digits)
+    if wanted.cells is False or (wanted.cells is None and not wanted.digits and _all_differ(scan, wanted.names)):
+        return _blocks_of(scan, wanted)
     by = wanted.keys(wanted.sums if scan.is_number(wanted.response) else None)
-    found = scan.tally(by)
+    try:
+        found = scan.tally(by)
+    except TooManyCells:
+        if wanted.cells:
+            raise
+        return _blocks_of(scan, wanted)
     rows = float(found.counts.sum())
-    if wanted.cells is None and scan.again and len(found.counts) > SHARE * rows and rows <= MOST_ROWS:
-        return rounded(scan.collect(wanted.names), wanted.digits)
+    if wanted.cells is None and scan.again and len(found.counts) > SHARE * rows:
+        if rows <= MOST_ROWS and not wanted.engine:
+            return rounded(scan.collect(wanted.names), wanted.digits)
+        return _blocks_of(scan, wanted)
     return found.rows(by)
 
+
+def _all_differ(scan: Scan, names: Sequence[str]) -> bool:
+    """Whether the first rows hardly repeat themselves: more cells than memory holds, then, or next to it."""
+    first = scan.first(names, LEAST)
+    return first.n == LEAST and len(cell_codes(first, names)[1]) > HARDLY * LEAST
+
+
+def _blocks_of(scan: Scan, wanted: Wanted) -> RowTable:
+    if wanted.digits:
+        raise InputError("round= makes cells of rows, and these are too many for memory", f"{dict(wanted.digits)}",
+                         "Round to fewer digits, or leave round= out.")
+    return scan.blocks(wanted.names)

@@ -17,6 +17,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.errors import InputError
+from klimb.rows.blocks import FileTable, RowTable, spooled, write_batches
 from klimb.rows.cells import CellKeys, Tally, grouped, tally_of
 from klimb.rows.frames import Frame, read_frame
 
@@ -40,6 +41,14 @@ class Scan(ABC):
     @abstractmethod
     def head(self, names: Sequence[str], most: int) -> Frame | None:
         """All rows, where there are no more than ``most``; else None."""
+
+    @abstractmethod
+    def first(self, names: Sequence[str], n: int) -> Frame:
+        """The first ``n`` rows."""
+
+    @abstractmethod
+    def blocks(self, names: Sequence[str]) -> RowTable:
+        """All rows, in blocks that can be read again and again."""
 
     @abstractmethod
     def tally(self, by: CellKeys) -> Tally:
@@ -68,6 +77,12 @@ class LazyRows(Scan):
         found = read_frame(self._now(self.frame.select(*names).head(most + 1)).to_native())
         return found if found.n <= most else None
 
+    def first(self, names: Sequence[str], n: int) -> Frame:
+        return read_frame(self._now(self.frame.select(*names).head(n)).to_native())
+
+    def blocks(self, names: Sequence[str]) -> RowTable:
+        return spooled(lambda path: self.frame.select(*names).sink_parquet(path))
+
     def tally(self, by: CellKeys) -> Tally:
         import narwhals as nw
 
@@ -85,8 +100,9 @@ class LazyRows(Scan):
 class BatchRows(Scan):
     """Batches of Arrow, which ``open`` gives for some names of columns; they are counted chunk by chunk."""
 
-    def __init__(self, open_: Callable[[list[str]], Iterable[Any]], schema: Any, again: bool = True) -> None:
-        self._open, self.schema, self.columns, self.again = open_, schema, tuple(schema.names), again
+    def __init__(self, open_: Callable[[list[str]], Iterable[Any]], schema: Any, dataset: Any = None) -> None:
+        self._open, self.schema, self.columns = open_, schema, tuple(schema.names)
+        self.dataset, self.again = dataset, dataset is not None
         self._read: list[Any] = []  # by ``head``, where it cannot be read again
 
     def is_number(self, name: str) -> bool:
@@ -123,6 +139,17 @@ class BatchRows(Scan):
             return read_frame(found)
         self._read = [] if self.again else [found]
         return None
+
+    def first(self, names: Sequence[str], n: int) -> Frame:
+        found = next(self._chunks(names, n), None)
+        if not self.again:
+            self._read = [] if found is None else [found]
+        return read_frame({name: [] for name in names} if found is None else found.slice(0, n))
+
+    def blocks(self, names: Sequence[str]) -> RowTable:
+        if self.dataset is not None:
+            return FileTable(self.dataset)
+        return spooled(lambda path: write_batches(self._chunks(names, CHUNK), path))
 
     def tally(self, by: CellKeys) -> Tally:
         import narwhals as nw
@@ -168,11 +195,16 @@ def _merged(parts: list[Any], by: CellKeys) -> Any:
     return table
 
 
-def _too_many(found: str, by: CellKeys) -> InputError:
-    return InputError(f"rows that are not in memory must have at most {MOST_CELLS:,} different combinations of "
-                      f"{', '.join(by.names)}", found,
-                      'Round a number: round={"x": 1}. Name fewer columns, or fit a sample of the rows; cells=False '
-                      "reads all of them into memory.")
+@final
+class TooManyCells(InputError):
+    """Rows that are not in memory have more cells than memory holds."""
+
+
+def _too_many(found: str, by: CellKeys) -> TooManyCells:
+    return TooManyCells(f"rows that are not in memory must have at most {MOST_CELLS:,} different combinations of "
+                        f"{', '.join(by.names)}", found,
+                        'Round a number: round={"x": 1}. Name fewer columns, or fit a sample of the rows; cells=False '
+                        "passes over all of them.")
 
 
 # -- what a user gives
@@ -232,7 +264,7 @@ def _csv() -> Any:
 
 
 def _of_dataset(dataset: Any) -> BatchRows:
-    return BatchRows(lambda names: dataset.to_batches(columns=names), dataset.schema)
+    return BatchRows(lambda names: dataset.to_batches(columns=names), dataset.schema, dataset)
 
 
 def _of_iterator(batches: Iterator[Any]) -> BatchRows:
@@ -241,4 +273,4 @@ def _of_iterator(batches: Iterator[Any]) -> BatchRows:
         raise InputError("an iterator must give batches of Arrow", "none" if first is None else type(first).__name__,
                          "Give pyarrow.RecordBatch or pyarrow.Table objects, or a data frame.")
     every = chain([first], batches)
-    return BatchRows(lambda _: every, first.schema, again=False)
+    return BatchRows(lambda _: every, first.schema)

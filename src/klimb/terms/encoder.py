@@ -24,7 +24,7 @@ from klimb.formula.numeric import FormulaVariable, learn_variable
 from klimb.formula.parts import Grouping, Joined, Parts, expand, used_columns
 from klimb.likelihoods import Left
 from klimb.numerics.arrays import Array
-from klimb.rows.frames import read_frame
+from klimb.rows.frames import Frame, read_frame
 from klimb.rows.table import Source, complete_rows
 from klimb.terms.base import Term, TermBlock
 from klimb.terms.fixed import FixedTerm
@@ -119,12 +119,18 @@ def encode(formula: str | Formula, frame: Any, *, missing: str = "drop", weights
     >>> encoded.blocks[1].codes
     array([0, 1, 0, 1])
     """
-    formula, frame = parse(formula) if isinstance(formula, str) else formula, read_frame(frame)
+    encoder, source, dropped = learnt(parse(formula) if isinstance(formula, str) else formula, read_frame(frame),
+                                      missing, weights, objects)
+    return encoder, encoder.blocks(source, dropped, response=True)
+
+
+def learnt(formula: Formula, frame: Frame, missing: str = "drop", weights: Array | None = None,
+           objects: Mapping[str, Any] | None = None) -> tuple[Encoder, Source, int]:
+    """What ``formula`` asks for of a frame, one column after another; the rows that are complete; how many are not."""
     parts, targets, predictors = needed(formula, frame.columns)
     source, dropped = complete_rows(frame, [*targets, *predictors], missing, learning=True, weights=weights,
                                     targets=targets)
-    encoder = _learn(formula, parts, replace(source, objects=objects or {}), predictors, missing)
-    return encoder, encoder.blocks(source, dropped, response=True)
+    return _learn(formula, parts, replace(source, objects=objects or {}), predictors, missing), source, dropped
 
 
 def needed(formula: Formula, columns: Sequence[str]) -> tuple[Parts, list[str], tuple[str, ...]]:

@@ -1,0 +1,259 @@
+"""A linear model whose rows are summed wherever they are: the loop of `klimb.infer` over passes.
+
+Of the sites of its rows, q needs nothing but sums,
+
+    sum_i E log p(y_i | f_i)        sum_i (gamma_i m_i - alpha_i) z_i        sum_i gamma_i z_i z_i'
+
+z_i being the row over all weights: the shared columns x_i, and t_i for the level that it belongs to. A pass gives them
+for the q that it is shown, and they are linear in the sites, so a natural step of length t mixes the sums that q was
+made of with those of the pass ([A] Eq. (16)-(17), r = 0). Nothing of the length of the data outlives a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast, final
+
+import numpy as np
+import numpy.typing as npt
+
+from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.infer.loop import Callback, run
+from klimb.infer.natural import Natural
+from klimb.infer.problem import ROUNDING
+from klimb.infer.result import Result
+from klimb.latents.base import Posterior
+from klimb.numerics.arrays import Array
+from klimb.numerics.dense import cholesky, triangular_inverse
+
+SHARPER, MOST_SHARPER = 4.0, 30  # of the sites of a start whose bound overflows, again and again
+GONE = 1e-14  # eigenvalue over the largest one below which a direction is rounding
+RULE = Natural(memory=1, newton=False)  # what it does beyond natural steps needs sites one by one
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SiteSums:
+    """Sums over rows; those by level belong to the levels ``present`` (None: to all, in order)."""
+
+    value: float  # of E log p
+    size: float  # of its absolute values
+    pull: Array  # (B,)
+    gram: Array  # (B, B)
+    level_pull: Array  # (L, k)
+    cross: Array  # (L, k, B)
+    level_gram: Array  # (L, k, k)
+    slopes: Array  # d value / d parameters of the likelihood
+    present: npt.NDArray[np.intp] | None = None
+
+    def mixed(self, other: SiteSums, share: float) -> SiteSums:
+        """The sums of sites that are so far on the way to those of another."""
+        return SiteSums(*((1.0 - share) * a + share * b for a, b in zip(_parts(self), _parts(other), strict=True)))
+
+    def scaled(self, factor: float) -> SiteSums:
+        """As if every row were there so often."""
+        return SiteSums(*(factor * part for part in _parts(self)), self.present)  # type: ignore[arg-type]
+
+
+def _parts(sums: SiteSums) -> tuple[Any, ...]:
+    return (sums.value, sums.size, sums.pull, sums.gram, sums.level_pull, sums.cross, sums.level_gram, sums.slopes)
+
+
+def total_sums(parts: Iterable[SiteSums], n_levels: int | None = None) -> SiteSums:
+    """The sum of ``parts`` in their order: over all ``n_levels`` levels, or over those that some part has."""
+    if n_levels is None:
+        parts = list(parts)
+        levels = np.unique(np.concatenate([part.present for part in parts if part.present is not None]))
+    total: SiteSums | None = None
+    for part in parts:
+        if total is None:
+            shape = (len(levels) if n_levels is None else n_levels, *part.cross.shape[1:])
+            by_level = (np.zeros(shape[:2]), np.zeros(shape), np.zeros((*shape[:2], shape[1])))
+            total = SiteSums(0.0, 0.0, np.zeros_like(part.pull), np.zeros_like(part.gram), *by_level,
+                             np.zeros_like(part.slopes), levels if n_levels is None else None)
+        assert part.present is not None
+        at = np.searchsorted(levels, part.present) if n_levels is None else part.present
+        for own, more in zip((total.level_pull, total.cross, total.level_gram),
+                             (part.level_pull, part.cross, part.level_gram), strict=True):
+            own[at] += more
+        total = replace(total, value=total.value + part.value, size=total.size + part.size, pull=total.pull + part.pull,
+                        gram=total.gram + part.gram, slopes=total.slopes + part.slopes)
+    if total is None:
+        raise InputError("data with at least one row", "no rows", "Check how the data were read.")
+    return total
+
+
+def sums_of(X: Array, codes: npt.NDArray[np.intp], values: Array, slope: Array, gamma: Array) -> tuple[Array, ...]:
+    """pull, gram, those by level, and which levels those are, of rows in memory with these sites."""
+    root = np.sqrt(np.maximum(gamma, 0.0))
+    scaled = X * root[:, None]
+    gram = scaled.T @ scaled if (gamma >= 0.0).all() else X.T @ (X * gamma[:, None])
+    k, B = values.shape[1], X.shape[1]
+    if not k:
+        none = np.zeros(0, dtype=np.intp)
+        return X.T @ slope, gram, np.zeros((0, 0)), np.zeros((0, 0, B)), np.zeros((0, 0, 0)), none
+    order = np.argsort(codes, kind="stable")
+    level = codes[order]
+    starts = np.flatnonzero(np.diff(level, prepend=-1))
+    t, pulled = values[order], slope[order, None] * values[order]
+    weighed = gamma[order, None] * t
+    cross = np.stack([np.add.reduceat(weighed[:, j, None] * X[order], starts, axis=0) for j in range(k)], axis=1)
+    own = np.add.reduceat(weighed[:, :, None] * t[:, None, :], starts, axis=0)
+    return X.T @ slope, gram, np.add.reduceat(pulled, starts, axis=0), cross, own, level[starts]
+
+
+def few_rows(sums: SiteSums) -> tuple[Array, npt.NDArray[np.intp], Array, Array]:
+    """X, codes, values and y of few rows with unit noise that say of the weights what ``sums`` do.
+
+    The code of no level is -1. Each level keeps at most k rows, a root of its own matrix; what it leaves of the shared
+    columns is one triangle.
+    """
+    L, k, B = sums.cross.shape
+    pull, gram = sums.pull, sums.gram
+    codes, values, X, y = np.zeros(0, dtype=np.intp), np.zeros((0, k)), np.zeros((0, B)), np.zeros(0)
+    if L:
+        roots, inverse, kept = _roots(sums.level_gram)
+        X, y = (inverse @ sums.cross)[kept], np.einsum("lij,lj->li", inverse, sums.level_pull)[kept]
+        codes, values = np.nonzero(kept)[0], roots[kept]
+        gram, pull = gram - X.T @ X, pull - X.T @ y
+    R, own = _triangle(gram, pull)
+    none = np.full(len(R), -1, dtype=np.intp)
+    return (np.ascontiguousarray(np.vstack([X, R])), np.concatenate([codes, none]),
+            np.vstack([values, np.zeros((len(R), k))]), np.concatenate([y, own]))
+
+
+def _roots(D: Array) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
+    """R with R'R = D for every level, its inverse transposed, and which of its rows are not zero."""
+    found, vectors = np.linalg.eigh(D)
+    largest = np.maximum(found[:, -1:], 0.0)
+    if (found < -GONE * np.maximum(largest, np.abs(D).max(axis=(1, 2), initial=0.0)[:, None])).any():
+        raise NotPositiveDefiniteError("the sites of a level are not those of Gaussian rows")
+    kept = found > GONE * largest
+    size = np.sqrt(np.where(kept, found, 1.0))[:, :, None]
+    turned = np.swapaxes(vectors, 1, 2)
+    return turned * size, turned / size, kept
+
+
+def _triangle(G: Array, b: Array) -> tuple[Array, Array]:
+    """R with R'R = G, and y with R'y = b."""
+    size = np.sqrt(np.maximum(np.diagonal(G), 0.0))
+    unit = np.where(size > 0.0, size, 1.0)
+    scaled = G / np.outer(unit, unit)
+    try:
+        lower = cholesky(np.asfortranarray(scaled))
+        y = triangular_inverse(lower.copy(order="F")) @ (b / unit)
+        return np.triu(lower.T) * unit, y
+    except NotPositiveDefiniteError:
+        found, vectors = np.linalg.eigh(scaled)
+    if found[0] < -np.sqrt(GONE) * max(found[-1], 0.0) or not found[-1] > 0.0:
+        raise NotPositiveDefiniteError("the sites are not those of Gaussian rows")
+    kept = found > GONE * len(G) * found[-1]
+    root = np.sqrt(found[kept])[:, None] * vectors.T[kept]
+    return root * unit, (vectors.T[kept] @ (b / unit)) / np.sqrt(found[kept])
+
+
+class RowWork(Protocol):
+    """What a model does with its rows at one theta."""
+
+    log_concave: bool
+
+    def look(self, q: Posterior | None, sharper: float = 1.0) -> SiteSums:
+        """One pass: the sums at ``q``; without a q, those of sites that match each datum, so much sharper."""
+
+    def solve(self, sums: SiteSums) -> Posterior:
+        """q under the prior, where the rows say what ``sums`` do."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RowState:
+    """A q, the sums of sites that it was made of, and those that the rows wish for."""
+
+    own: SiteSums
+    posterior: Posterior
+    wanted: SiteSums
+    ahead: Posterior | None  # where the full natural step leads; None where that is not proper
+    bound: float
+    noise: float
+    stationarity: float  # how far that is, in standard deviations and variances of the few rows
+    remaining: float
+    bound_error: float = 0.0
+
+    @property
+    def objective(self) -> float:
+        return self.bound
+
+
+@final
+class RowProblem:
+    """`klimb.infer.problem.Problem` for rows that are summed; counts passes."""
+
+    def __init__(self, work: RowWork, dense_size: int, start: SiteSums | None) -> None:
+        self.work, self.dense_size, self.start = work, dense_size, start
+        self.n_factor = self.n_oracle = self.n_products = 0
+
+    def own_start(self) -> RowState:
+        if self.start is not None:
+            return self.state(self.start)
+        sharper = 1.0
+        for _ in range(MOST_SHARPER):
+            self.n_oracle += 1
+            try:
+                return self.state(self.work.look(None, sharper))
+            except NotPositiveDefiniteError:
+                sharper *= SHARPER
+        raise InputError("prior and data must have a finite bound somewhere near the data",
+                         "an infinite one at every start",
+                         "Check offsets, exposures and the prior mean for values that overflow under the link.")
+
+    def rules(self, state: RowState) -> tuple[str, ...]:
+        return ("natural",)
+
+    def stepped(self, state: RowState, rule: str, step: float) -> RowState:
+        if step == 1.0:
+            if state.ahead is None:
+                raise NotPositiveDefiniteError("the natural step is not proper")
+            return self.state(state.wanted, state.ahead)
+        return self.state(state.own.mixed(state.wanted, step))
+
+    def state(self, own: SiteSums, posterior: Posterior | None = None) -> RowState:
+        q = self._solved(own) if posterior is None else posterior
+        self.n_oracle += 1
+        wanted = self.work.look(q)
+        bound = wanted.value - q.kl
+        if not (np.isfinite(bound) and np.isfinite(wanted.gram).all()):
+            raise NotPositiveDefiniteError("the bound is not finite")
+        try:
+            ahead: Posterior | None = self._solved(wanted)
+        except NotPositiveDefiniteError:
+            ahead = None
+        noise = ROUNDING * (wanted.size + abs(q.kl))
+        return RowState(own, q, wanted, ahead, bound, noise, *_distance(q, ahead))
+
+    def _solved(self, sums: SiteSums) -> Posterior:
+        self.n_factor += 1
+        return self.work.solve(sums)
+
+
+def _distance(q: Posterior, ahead: Posterior | None) -> tuple[float, float]:
+    """How far ``ahead`` is at the rows that q was made of, and what the bound may gain by going there."""
+    if ahead is None:
+        return float("inf"), float("inf")
+    m, v = q.latent.marginals(ahead)
+    good = q.v > 0.0
+    moved, wider = (m - q.m)[good], (v - q.v)[good]
+    own = q.v[good]
+    farthest = max(np.abs(moved / np.sqrt(own)).max(initial=0.0), np.abs(wider / own).max(initial=0.0))
+    return float(farthest), 0.5 * float(moved @ moved + 0.5 * (wider @ wider))
+
+
+def infer_rows(work: RowWork, dense_size: int, *, start: SiteSums | None = None, tol: float = 1e-6,
+               max_iter: int = 500, callback: Callback | None = None) -> tuple[Result, RowState]:
+    """Climb the bound by passes; the state has the sums that another fit may start from."""
+    problem = cast(Any, RowProblem(work, dense_size, start))
+    found, status, history, notes = run(problem, RULE, tol, max_iter, callback)
+    state = cast(RowState, found)
+    return Result(state.posterior, state.bound, status, history, tuple(notes)), state
+
+

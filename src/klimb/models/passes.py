@@ -1,0 +1,210 @@
+"""What a formula's model does with rows that are not in memory: a pass over blocks, each encoded where it is read.
+
+A pass sends out the encoder, the model at its theta and q, and gets sums back; the engine maps, and the sums are taken
+here, block after block, so that they have the same bits whatever the engine and the number of its workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.infer.loop import Callback, infer
+from klimb.infer.result import Result
+from klimb.infer.rows import SiteSums, few_rows, infer_rows, sums_of, total_sums
+from klimb.latents.base import Posterior
+from klimb.latents.weights_posterior import WeightPosterior
+from klimb.likelihoods import Observed
+from klimb.models.linear import LinearModel
+from klimb.models.linear_parts import LinearRows
+from klimb.numerics.arrays import Array
+from klimb.numerics.dense import threads_for
+from klimb.rows.blocks import RowBlock
+from klimb.rows.frames import Frame
+from klimb.rows.reduction import BlockEngine
+from klimb.rows.table import complete_rows
+from klimb.sites.real import Gaussian
+from klimb.terms.base import Placed
+from klimb.terms.encoder import Encoded, Encoder
+
+ENTRIES = 1 << 22  # of the columns that are made at a time
+
+
+def rows_at_once(width: int) -> int:
+    """How many rows of so many columns are made at a time."""
+    return max(1024, ENTRIES // (width + 8))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BlockReader:
+    """How rows of a block become columns and data: all that an engine has to know of a formula."""
+
+    encoder: Encoder
+    model: Any  # a `LinearModel` without rows; None as long as there are no priors
+    weights: str | None
+    rows: int  # at a time
+
+    def names(self) -> tuple[str, ...]:
+        response = () if self.encoder.response is None else self.encoder.response.columns
+        return tuple(dict.fromkeys([*response, *self.encoder.predictors, *([self.weights] if self.weights else [])]))
+
+    def encoded(self, block: RowBlock) -> Iterator[tuple[Frame, Encoded]]:
+        """Some rows at a time, and the columns of those that are complete."""
+        for frame in block.frames(self.names(), self.rows):
+            weights = None if self.weights is None else frame.read(self.weights).number
+            source, dropped = complete_rows(frame, list(self.names()), self.encoder.missing, weights=weights)
+            if source.n:
+                yield frame, self.encoder.blocks(source, dropped, response=True)
+
+    def pieces(self, block: RowBlock) -> Iterator[tuple[LinearRows, Observed]]:
+        """The same as rows of the model, with their data."""
+        for _, encoded in self.encoded(block):
+            assert encoded.left is not None
+            rows = self.model.arranged(encoded.blocks)
+            offset = rows.shift if rows.shift.any() else None
+            yield rows, self.model.likelihood.read(encoded.left, encoded.weights, offset)
+
+
+def site_sums(reader: BlockReader, q: WeightPosterior | None, sharper: float, block: RowBlock) -> SiteSums:
+    """The sums of one block at ``q``, or of sites that match each datum."""
+    found = []
+    with threads_for(0):
+        for rows, data in reader.pieces(block):
+            found.append(_sums(reader.model, q, sharper, rows, data))
+    return total_sums(found) if found else _nothing(reader.model)
+
+
+def _nothing(model: LinearModel) -> SiteSums:
+    rows = LinearRows(np.zeros((0, model.width)), np.zeros(0, dtype=np.intp),
+                      np.zeros((0, model.level_size)), (), np.zeros(0))
+    return SiteSums(0.0, 0.0, *sums_of(rows.X, rows.codes, rows.values, np.zeros(0), np.zeros(0))[:5],
+                    np.zeros(model.theta.size), np.zeros(0, dtype=np.intp))
+
+
+def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rows: LinearRows, data: Observed) -> SiteSums:
+    site = model.site(data)
+    y = site.validate(data.y)
+    value, size, slopes = 0.0, 0.0, np.zeros(model.theta.size)
+    if q is None:
+        slope, gamma = (np.broadcast_to(part, y.shape) * sharper for part in site.start(y))
+    else:
+        f = model.functionals(rows)
+        m, v = q.at(f.L, f.rest)
+        with np.errstate(over="ignore", invalid="ignore"):
+            e = site.oracle(y, m, v)
+            slope, gamma = e.gamma * m - e.alpha, e.gamma
+            each = e.value + site.constant(y)
+            value, size = float(each.sum()), float(np.abs(each).sum())
+        blocks = model.likelihood.parameters
+        if blocks:
+            own = model.theta.of_owner(model.at, blocks)
+            model.theta.add(slopes, blocks, model.likelihood.gradient(own, data, m, v))
+    pull, gram, level_pull, cross, level_gram, present = sums_of(rows.X, rows.codes, rows.values, slope, gamma)
+    return SiteSums(value, size, pull, gram, level_pull, cross, level_gram, slopes, present)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RowPasses:
+    """The blocks of a table and the engine that goes over them; counts passes, and remembers the sums of fits."""
+
+    blocks: Sequence[RowBlock]
+    encoder: Encoder
+    engine: BlockEngine | None
+    weights: str | None
+    n: int
+    listen: Callable[[int], Any] | None = None  # told the number of every pass
+    known: list[tuple[Array, SiteSums]] = field(default_factory=list)  # theta of earlier fits, and their sums
+    slopes: dict[int, tuple[Posterior, Array]] = field(default_factory=dict)
+    count: list[int] = field(default_factory=lambda: [0])
+
+    def mapped(self, function: Callable[[Any], Any]) -> Iterable[Any]:
+        """function(block) for every block, in order."""
+        self.count[0] += 1
+        if self.listen is not None:
+            self.listen(self.count[0])
+        return map(function, self.blocks) if self.engine is None else self.engine.map(function, self.blocks)
+
+    def reader(self, model: LinearModel) -> BlockReader:
+        """What a block needs of a model: no rows, nothing that was worked out on the way."""
+        bare = replace(model, rows=None, kept={}, passes=None)
+        return BlockReader(self.encoder, bare, self.weights, rows_at_once(model.width))
+
+    def infer(self, model: LinearModel, tol: float, max_iter: int, callback: Callback | None) -> Result:
+        """The fit of ``model`` at its theta, from the sums of the nearest one so far."""
+        result, state = infer_rows(PassesAt(self, model), model.width, start=self.near(model.at), tol=tol,
+                                   max_iter=max_iter, callback=callback)
+        self.remember(model.at, state.wanted, result.posterior)
+        return result
+
+    def near(self, theta: Array) -> SiteSums | None:
+        """The sums of the fit whose theta was nearest."""
+        if not self.known:
+            return None
+        return min(self.known, key=lambda pair: float(np.sum((pair[0] - theta) ** 2)))[1]
+
+    def remember(self, theta: Array, sums: SiteSums, posterior: Posterior) -> None:
+        self.known.append((theta, sums))
+        del self.known[:-MOST_KNOWN]
+        self.slopes[id(posterior)] = (posterior, sums.slopes)
+        while len(self.slopes) > MOST_KNOWN:
+            del self.slopes[next(iter(self.slopes))]
+
+    def slopes_at(self, posterior: Posterior) -> Array:
+        """d value / d parameters of the likelihood at the end of the fit that gave ``posterior``."""
+        if id(posterior) not in self.slopes:
+            raise InputError("the gradient is known for the latest fits alone", "another posterior", "Fit again.")
+        return self.slopes[id(posterior)][1]
+
+
+MOST_KNOWN = 8
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PassesAt:
+    """The passes of one model at its theta: a `klimb.infer.rows.RowWork`."""
+
+    passes: RowPasses
+    model: LinearModel
+
+    @property
+    def log_concave(self) -> bool:
+        return self.model.new_site(None).log_concave
+
+    def look(self, q: Posterior | None, sharper: float = 1.0) -> SiteSums:
+        weights = None if q is None else q.latent.detach(q)
+        work = partial(site_sums, self.passes.reader(self.model), weights, sharper)
+        return total_sums(self.passes.mapped(work), self.model.n_levels)
+
+    def solve(self, sums: SiteSums) -> Posterior:
+        return solved(self.model, sums, self.passes.n)
+
+
+def solved(model: LinearModel, sums: SiteSums, n: int) -> Posterior:
+    """q under the prior of ``model``, where its ``n`` rows say what ``sums`` do."""
+    few = standing_for(model, sums, n)
+    return infer(few.model.latent, Gaussian(1.0), few.y).posterior
+
+
+def standing_for(model: LinearModel, sums: SiteSums, n: int) -> FewRows:
+    """The latent of few rows that say what the rows of ``sums`` do, and what was seen there."""
+    X, codes, values, y = few_rows(sums)
+    codes = np.maximum(codes, 0 if values.shape[1] else -1)  # a row of no level has no values either
+    rows = LinearRows(X, codes, values, (Placed(),) * len(model.terms), np.zeros(len(y)), stands_for=n)
+    return FewRows(replace(model, rows=rows, kept={}, passes=None), y)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FewRows:
+    """A model of few rows with unit noise, and their responses."""
+
+    model: LinearModel
+    y: Array

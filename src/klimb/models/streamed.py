@@ -1,0 +1,311 @@
+"""Formula fits of rows that are not in memory: what the terms learn, their priors, the fit by passes, the verdict.
+
+    learn      a column at a time: levels, knots, means, missing values; the response
+    moments    one pass: means, covariances and ranges of every term's columns, which default priors go by; a sample
+    fit        passes (`klimb.models.passes`); with Gaussian noise two of them say all there is to know
+    judge      one pass of draws
+
+A sample of the rows, chosen by what they hold, is kept for leave-one-out and the checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.formula import Formula
+from klimb.infer.result import Result
+from klimb.infer.rows import SiteSums, few_rows, sums_of, total_sums
+from klimb.latents import LATENTS
+from klimb.latents.weights_posterior import WeightPosterior
+from klimb.likelihoods import Left, Likelihood, Observed
+from klimb.models.correction import NEGLIGIBLE
+from klimb.models.linear import LinearModel
+from klimb.models.linear_parts import LinearRows, check_size
+from klimb.models.model import HyperMode, Listen
+from klimb.models.passes import BlockReader, RowPasses, rows_at_once, solved, standing_for
+from klimb.models.reduction import finished
+from klimb.models.setup import checked_weights, with_priors
+from klimb.models.solution import Solution, solve
+from klimb.models.verdict import PRECISION
+from klimb.numerics.arrays import Array
+from klimb.numerics.dense import psd_square_root, threads_for
+from klimb.report.records import Fact, TrustSummary
+from klimb.rows.blocks import RowBlock, RowTable
+from klimb.rows.distinct import content_shares
+from klimb.rows.frames import Frame, read_frame
+from klimb.rows.reduction import BlockEngine
+from klimb.rows.table import Source, complete_rows
+from klimb.terms.base import Coded, Dense, TermBlock
+from klimb.terms.column_moments import ColumnMoments
+from klimb.terms.encoder import Encoder, learnt
+from klimb.terms.group import Group
+
+SAMPLE = 20_000  # rows that are kept, about
+DRAWS, SEED = 32, 20260103  # of the verdict
+KINDS = ("fixed", "offset", "group", "smooth", "ridge")
+UNSUPPORTED = ("ordered", "classes")  # responses whose levels are those of all rows
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BlockMoments:
+    """Weighted sums of the columns of one term: their number, mean, squares about it, and range."""
+
+    total: float
+    mean: Array
+    squares: Array  # (K, K)
+    low: Array
+    high: Array
+
+    @classmethod
+    def of(cls, values: Array, weights: Array | None) -> BlockMoments:
+        w = np.ones(len(values)) if weights is None else weights
+        total = float(w.sum())
+        mean = w @ values / total if total > 0.0 else values[0] * 1.0
+        away = (values - mean) * np.sqrt(w)[:, None]
+        return cls(total, mean, away.T @ away, values.min(axis=0), values.max(axis=0))
+
+    def plus(self, other: BlockMoments) -> BlockMoments:
+        """Of the rows of both (Chan, Golub and LeVeque 1979)."""
+        total = self.total + other.total
+        share, away = other.total / total, other.mean - self.mean
+        squares = self.squares + other.squares + self.total * share * np.outer(away, away)
+        return BlockMoments(total, self.mean + share * away, squares, np.minimum(self.low, other.low),
+                            np.maximum(self.high, other.high))
+
+    def rows(self, width: int) -> tuple[Array, ColumnMoments]:
+        """2 ``width`` rows with this mean and covariance, two more with the range, and the moments themselves."""
+        K = len(self.mean)
+        covariance = self.squares / self.total
+        sd = np.sqrt(np.diagonal(covariance))
+        unit = np.where(sd > 0.0, sd, 1.0)
+        correlation = covariance / np.outer(unit, unit)
+        root = np.zeros((K, width))
+        found = psd_square_root(0.5 * (correlation + correlation.T), "the correlations of columns")
+        root[:, : found.shape[1]] = unit[:, None] * found
+        away = np.sqrt(width) * root.T
+        rows = np.vstack([self.mean + away, self.mean - away, self.low, self.high])
+        mean = np.clip(self.mean, self.low, self.high)
+        return rows, ColumnMoments(self.low, self.high, mean, np.where(self.high > self.low, sd, 0.0), correlation)
+
+
+def block_moments(reader: BlockReader, share: float, block: RowBlock
+                  ) -> tuple[list[BlockMoments | None] | None, list[dict[str, Array]]]:
+    """The moments of every term's columns in a block, and the rows of it that are in the sample."""
+    total: list[BlockMoments | None] | None = None
+    sample: list[dict[str, Array]] = []
+    names = reader.names()
+    for frame, encoded in reader.encoded(block):
+        own = [_moments_of(part, encoded.weights) for part in encoded.blocks]
+        total = own if total is None else [a if b is None else b if a is None else a.plus(b)
+                                           for a, b in zip(total, own, strict=True)]
+        chosen = encoded.rows[content_shares(frame, names)[encoded.rows] < share]
+        if len(chosen):
+            sample.append({name: frame.column(name)[chosen] for name in names})
+    return total, sample
+
+
+def _moments_of(block: TermBlock, weights: Array | None) -> BlockMoments | None:
+    if not isinstance(block, Dense | Coded) or not block.values.shape[1]:
+        return None
+    return BlockMoments.of(block.values, weights)
+
+
+def learnt_moments(reader: BlockReader, passes: RowPasses, share: float
+                   ) -> tuple[list[BlockMoments | None], Frame]:
+    """Of all rows, and the sample: one pass."""
+    total: list[BlockMoments | None] | None = None
+    sample: list[dict[str, Array]] = []
+    for own, some in passes.mapped(partial(block_moments, reader, share)):
+        sample += some
+        total = own if total is None else total if own is None else _together(total, own)
+    if total is None:
+        raise InputError("at least one complete row", "none", "Fill values in, or leave columns with gaps out.")
+    columns = {name: np.concatenate([part[name] for part in sample]) for name in reader.names()} if sample else {}
+    return total, read_frame(columns)
+
+
+def _together(one: list[BlockMoments | None], other: list[BlockMoments | None]) -> list[BlockMoments | None]:
+    return [a if b is None else b if a is None else a.plus(b) for a, b in zip(one, other, strict=True)]
+
+
+def rows_with(moments: Sequence[BlockMoments | None], encoder: Encoder) -> tuple[list[TermBlock], Array]:
+    """Few rows as the terms' columns, with the means, covariances and ranges of all, and their shares."""
+    width = max([len(own.mean) for own in moments if own is not None], default=1)
+    shares = np.concatenate([np.full(2 * width, 0.5 / width), np.zeros(2)])
+    blocks: list[TermBlock] = []
+    for term, own in zip(encoder.terms, moments, strict=True):
+        rows, found = (np.zeros((len(shares), 0)), None) if own is None else own.rows(width)
+        if isinstance(term, Group):
+            blocks.append(Coded(np.zeros(len(rows), dtype=np.intp), rows, term.n_levels))
+        else:
+            blocks.append(Dense(rows, {} if found is None else {"moments": found}))
+    return blocks, shares
+
+
+def squares_of(reader: BlockReader, q: WeightPosterior | None, block: RowBlock) -> SiteSums:
+    """Sums of squares and products of [X y], y less what ``q`` expects: all that rows with Gaussian noise say."""
+    found = []
+    with threads_for(0):
+        for rows, data in reader.pieces(block):
+            y = data.y if data.offset is None else data.y - data.offset
+            y = y if q is None else y - q.at(reader.model.functionals(rows).L)[0]
+            weights = np.ones(data.n) if data.weights is None else data.weights
+            both = np.column_stack([rows.X, y])
+            pull, *parts, present = sums_of(both, rows.codes, rows.values, np.zeros(data.n), weights)
+            found.append(SiteSums(float(weights.sum()), 0.0, pull, *parts, np.zeros(0), present))
+    if found:
+        return total_sums(found)
+    B, k = reader.model.width, reader.model.level_size
+    return SiteSums(0.0, 0.0, np.zeros(B + 1), np.zeros((B + 1, B + 1)), np.zeros((0, k)), np.zeros((0, k, B + 1)),
+                    np.zeros((0, k, k)), np.zeros(0), np.zeros(0, dtype=np.intp))
+
+
+def reduced_passes(model: LinearModel, passes: RowPasses, observed: Observed) -> tuple[LinearModel, Observed] | None:
+    """Few rows that say what all rows with Gaussian noise do, by two passes: the second is of what the first leaves.
+
+    A sum of squares loses the digits of a residual beside those of y; what a first fit leaves has them.
+    """
+    reader, B = passes.reader(model), model.width
+    first = total_sums(passes.mapped(partial(squares_of, reader, None)), model.n_levels)
+    noise = model.new_site(None).oracle(np.zeros(1), np.zeros(1), np.zeros(1)).gamma[0]
+    own = SiteSums(0.0, 0.0, first.gram[:B, B], first.gram[:B, :B], first.cross[:, :, B], first.cross[:, :, :B],
+                   first.level_gram, np.zeros(0)).scaled(float(noise))
+    posterior = solved(model, own, passes.n)
+    q = posterior.latent.detach(posterior)
+    sums = total_sums(passes.mapped(partial(squares_of, reader, q)), model.n_levels)
+    both, codes, values, _ = few_rows(sums)
+    of_level = codes >= 0
+    R = np.asarray(np.linalg.qr(both[~of_level], mode="r"))
+    R = np.vstack([R, np.zeros((B + 1 - len(R), B + 1))])
+    found = finished(codes[of_level], values[of_level], both[of_level], R,
+                     replace(observed, weights=np.array([sums.value])), passes.n, len(model.terms))
+    if found is None:
+        return None
+    rows, few = found
+    fitted = q.at(LATENTS[model.form].rows_of(rows.X, rows.codes, rows.values, model.n_levels))[0]
+    return replace(model, rows=rows, passes=None, kept={}), replace(few, y=few.y + fitted)
+
+
+def log_densities(reader: BlockReader, draws: Array, q: WeightPosterior, block: RowBlock) -> Array:
+    """sum_i log p(y_i | f_i) of a block at draws of the weights, one a row."""
+    total = np.zeros(len(draws))
+    with threads_for(0), np.errstate(over="ignore", invalid="ignore"):
+        for rows, data in reader.pieces(block):
+            site = reader.model.site(data)
+            y = site.validate(data.y)
+            f = q.push(reader.model.functionals(rows).L, draws)
+            constant = float(np.broadcast_to(site.constant(y), y.shape).sum())
+            total += [float(site.point(y, one).value.sum()) + constant for one in f]
+    return total
+
+
+def judged(model: LinearModel, result: Result, passes: RowPasses) -> TrustSummary:
+    """The verdict from the log weights of some draws: what of log p a Gaussian cannot say, over all rows.
+
+    log w = log p(y | w) - log p(few rows | w) + log evidence of those, since q is the exact posterior of the few.
+    """
+    q = result.posterior.latent.detach(result.posterior)
+    draws = q.sample(DRAWS, np.random.default_rng(SEED))
+    parts = passes.mapped(partial(log_densities, passes.reader(model), draws, q))
+    exact = np.sum(list(parts), axis=0)
+    sums = passes.near(model.at)
+    assert sums is not None
+    few = standing_for(model, sums, passes.n)
+    there = q.push(LATENTS[model.form].rows_of(few.model.rows.X, few.model.rows.codes, few.model.rows.values,
+                                               model.n_levels), draws)
+    logs = exact + 0.5 * ((few.y - there) ** 2).sum(axis=1)
+    variance = float(logs.var(ddof=1))
+    levels = max(model.n_levels, 1)
+    facts = (Fact("variance of the log weights", f"{variance:.2g}, from {DRAWS} draws over all rows"),)
+    if variance <= NEGLIGIBLE * levels:
+        return TrustSummary("trust", "relative error of an sd", "Means, sds and intervals can be used as they are (sds "
+                            f"right to about {PRECISION:.1%}).", PRECISION, facts)
+    return TrustSummary("doubt", "variance of the log weights", "The posterior is too far from Gaussian for this many "
+                        "draws to tell: fit a sample of the rows, which is corrected.", variance, facts)
+
+
+def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weights: str | None,
+                 priors: Mapping[str, Any] | None, hyper: HyperMode, missing: str, tol: float, listen: Listen | None,
+                 engine: BlockEngine | None, objects: Mapping[str, Any]) -> Streamed:
+    """The solution of a formula over a table in blocks, with what a fit keeps beside it."""
+    frame = table.frame()
+    counts = None if weights is None else checked_weights(frame.read(weights).number, frame.n)
+    encoder, source, dropped = learnt(parsed, frame, missing, counts, objects)
+    observed = _responses(encoder, source, family, missing)
+    passes = RowPasses(table.blocks, encoder, engine, weights, observed.n)
+    reader = BlockReader(encoder, None, weights, rows_at_once(sum(term.size for term in encoder.terms
+                                                                  if not isinstance(term, Group))))
+    moments, sample = learnt_moments(reader, passes, min(1.0, SAMPLE / frame.n))
+    blocks, shares = rows_with(moments, encoder)
+    terms, family, printed = with_priors(encoder, blocks, shares, observed, family, priors)
+    encoder = encoder.with_terms(terms)
+    passes = replace(passes, encoder=encoder)
+    sizes = [term.size if isinstance(term, Group) else 0 for term in terms]
+    coded = int(np.argmax(sizes)) if max(sizes) > 0 else -1
+    model = LinearModel(terms, family, np.zeros(0), coded, (), "Weights" if coded < 0 else "Mixed", passes=passes)
+    check_size(0, model.width, model.width, [], False)
+    model = model.moved(model.theta.start)
+    rows, some = _sampled(model, encoder, sample, weights, observed.n)
+    model = replace(model, rows=rows)
+    some = replace(some, dropped=dropped, sampled_from=observed.n)
+    few = reduced_passes(model, passes, observed) if family.by_squares(observed) else None
+    if few is not None:
+        solution = solve(*few, hyper=hyper, tol=tol, listen=listen)
+        at_best = replace(model.moved(solution.model.at), passes=None)
+        return Streamed(replace(solution, model=at_best), some, encoder, printed, sample, None, passes.count[0])
+    solution = solve(model, some, hyper=hyper, tol=tol, listen=listen)
+    trust = judged(solution.model, solution.result, passes) if solution.result.converged else None
+    return Streamed(solution, some, encoder, printed, sample, trust, passes.count[0])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Streamed:
+    """A solution, the sample of the data that is kept, what was learnt, priors in words, and the verdict."""
+
+    solution: Solution
+    sample: Observed
+    encoder: Encoder
+    printed: dict[str, str]
+    frame: Frame
+    trust: TrustSummary | None
+    n_passes: int
+
+
+def _responses(encoder: Encoder, source: Source, family: Likelihood, missing: str) -> Observed:
+    """All responses, which priors go by; an error where the model is not one of sums over rows."""
+    odd = next((term for term in encoder.terms if term.kind not in KINDS), None)
+    if odd is not None:
+        raise InputError("rows that are not in memory may have terms with columns of their own: "
+                         f"{', '.join(KINDS)}", f"{odd.name} ({odd.kind})",
+                         "Leave the term out, or fit a sample of the rows.")
+    if missing == "predict":
+        raise InputError('rows that are not in memory need missing="drop" or "error"', '"predict"',
+                         "Predict for a frame of these rows after the fit.")
+    assert encoder.response is not None
+    left = Left(encoder.response.name, encoder.response.encode(source), encoder.response.levels, source.rows,
+                encoder.response.status(source))
+    observed = family.read(left, source.weights)
+    if family.response in UNSUPPORTED:
+        raise InputError("rows that are not in memory need a family with one latent value per row and no cut points",
+                         family.name, "Use cells=True with rounded columns, or fit a sample of the rows.")
+    return observed
+
+
+def _sampled(model: LinearModel, encoder: Encoder, sample: Frame, weights: str | None,
+             n: int) -> tuple[LinearRows, Observed]:
+    names = [*(() if encoder.response is None else encoder.response.columns), *encoder.predictors]
+    counts = None if weights is None else sample.read(weights).number
+    source, dropped = complete_rows(sample, names, "drop", weights=counts, learning=True)
+    encoded = encoder.blocks(source, dropped, response=True)
+    assert encoded.left is not None
+    rows = model.arranged(encoded.blocks)
+    return (replace(rows, stands_for=n),
+            model.likelihood.read(encoded.left, encoded.weights, rows.shift if rows.shift.any() else None))

@@ -1,0 +1,178 @@
+"""Tables in blocks of rows that stay where they are: row groups of files, slices of arrays.
+
+A block is a small record that can be sent to another process and reads its rows there, a few at a time. A `RowTable`
+has all blocks, and reads one column at a time, which is what a formula learns levels, knots and means from.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, final
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.numerics.arrays import slices
+from klimb.rows.columns import Column
+from klimb.rows.frames import Frame, read_frame
+
+BLOCK_ROWS = 1 << 18  # of a table in memory
+
+
+class RowBlock(Protocol):
+    """Some rows, read where the work is done."""
+
+    def frames(self, names: Sequence[str], rows: int) -> Iterator[Frame]:
+        """The columns ``names`` of the block, at most about ``rows`` rows at a time, in order."""
+
+
+class RowTable(ABC):
+    """A table in blocks."""
+
+    columns: tuple[str, ...]
+    n: int
+    blocks: Sequence[RowBlock]
+
+    @abstractmethod
+    def column(self, name: str) -> Column:
+        """One column of all rows."""
+
+    def frame(self) -> Frame:
+        """All rows behind the face of a frame that reads a column when it is asked for, and remembers only the last."""
+        return Frame(None, "dict", self.columns, self.n, self.column, _cache=Recent())
+
+
+@final
+class Recent(dict[str, Any]):
+    """A dictionary that forgets all but the entry that came last."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.clear()
+        super().__setitem__(name, value)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ArrayBlock:
+    """Rows of columns in memory."""
+
+    columns: dict[str, Column]
+
+    def frames(self, names: Sequence[str], rows: int) -> Iterator[Frame]:
+        n = len(next(iter(self.columns.values())))
+        for some in slices(n, rows):
+            part = {name: _part(self.columns[name], some) for name in names}
+            yield Frame(None, "dict", tuple(names), some.stop - some.start, part.__getitem__)
+
+
+@final
+class ArrayTable(RowTable):
+    """A frame in memory, or in memory maps."""
+
+    def __init__(self, frame: Frame, names: Sequence[str]) -> None:
+        self._frame, self.columns, self.n = frame, frame.columns, frame.n
+        whole = {name: frame.read(name) for name in names}
+        self.blocks = tuple(ArrayBlock({name: _part(column, rows) for name, column in whole.items()})
+                            for rows in slices(frame.n, BLOCK_ROWS))
+
+    def column(self, name: str) -> Column:
+        return self._frame.read(name)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FileBlock:
+    """A row group of a Parquet file, or a whole file of another kind: a fragment of Arrow, which can be pickled."""
+
+    fragment: Any
+    schema: Any
+
+    def frames(self, names: Sequence[str], rows: int) -> Iterator[Frame]:
+        import pyarrow as pa
+
+        try:
+            for batch in self.fragment.to_batches(schema=self.schema, columns=list(names), batch_size=rows,
+                                                  batch_readahead=1, use_threads=False):
+                columns = {name: arrow_column(name, batch.column(name)) for name in names}
+                yield Frame(None, "dict", tuple(names), batch.num_rows, columns.__getitem__)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError("files that can be read to their end", f"{self.fragment.path}: {error}".split("\n")[0],
+                             "Write the file again, or leave it out.") from error
+
+
+@final
+class FileTable(RowTable):
+    """Files of Arrow: Parquet, Feather, CSV, ORC."""
+
+    def __init__(self, dataset: Any, kept: Any = None) -> None:
+        self._dataset, self._kept = dataset, kept  # what is kept as long as the table: a folder that goes with it
+        self.columns = tuple(dataset.schema.names)
+        fragments = [part for fragment in dataset.get_fragments() for part in _row_groups(fragment)]
+        self.blocks = tuple(FileBlock(fragment, dataset.schema) for fragment in fragments)
+        self.n = sum(fragment.count_rows() for fragment in fragments)
+
+    def column(self, name: str) -> Column:
+        import pyarrow as pa
+
+        try:
+            values = self._dataset.to_table(columns=[name]).column(0)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError("files that can be read to their end", str(error).split("\n")[0],
+                             "Write the file again, or leave it out.") from error
+        return arrow_column(name, values)
+
+
+def spooled(write: Callable[[Path], Any]) -> FileTable:
+    """Rows that come once, or are expensive to make again, in a Parquet file of a folder that goes with the table."""
+    import pyarrow.dataset as arrow
+
+    folder = tempfile.TemporaryDirectory(prefix="klimb-")
+    path = Path(folder.name, "rows.parquet")
+    write(path)
+    return FileTable(arrow.dataset(path), folder)
+
+
+def write_batches(tables: Iterable[Any], path: Path) -> None:
+    """Tables of Arrow as one file; text in levels, so that they may differ."""
+    import pyarrow.parquet as parquet
+
+    writer: Any = None
+    for table in tables:
+        writer = parquet.ParquetWriter(path, table.schema, compression="none") if writer is None else writer
+        writer.write_table(table)
+    if writer is None:
+        raise InputError("data with at least one row", "no rows", "Check how the data were read.")
+    writer.close()
+
+
+def _row_groups(fragment: Any) -> Iterable[Any]:
+    return fragment.split_by_row_group() if hasattr(fragment, "split_by_row_group") else [fragment]
+
+
+def _part(column: Column, rows: slice) -> Column:
+    missing = None if column.missing is None else column.missing[rows]
+    return replace(column, values=column.values[rows], missing=missing)
+
+
+def arrow_column(name: str, values: Any) -> Column:
+    """A column of Arrow; text is read as codes of its levels, so that a row costs no object."""
+    import pyarrow as pa
+
+    kind = values.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        found = values.dictionary_encode()
+        found = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+        labels = np.array(found.dictionary.to_pylist() or [""], dtype=str)
+        order = np.argsort(labels)
+        place = np.empty(len(order), dtype=np.intp)
+        place[order] = np.arange(len(order))
+        missing = found.indices.is_null().to_numpy(zero_copy_only=False) if found.null_count else None
+        codes = place[found.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+        if missing is not None:
+            codes[missing] = -1
+        return Column(name, "category", codes, missing, tuple(labels[order].tolist()))
+    return read_frame(pa.table({name: values})).read(name)
