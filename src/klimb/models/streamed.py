@@ -278,6 +278,12 @@ class Streamed:
     trust: TrustSummary | None
     n_passes: int
 
+    def alone(self) -> Solution:
+        """The sample fitted by itself at the best hyperparameters: the checks need the sites of its rows."""
+        model = self.solution.model
+        model = replace(model, passes=None, kept={}, rows=replace(model.rows, stands_for=0))
+        return solve(model, replace(self.sample, sampled_from=0), hyper="fixed")
+
 
 def _responses(encoder: Encoder, source: Source, family: Likelihood, missing: str) -> Observed:
     """All responses, which priors go by; an error where the model is not one of sums over rows."""

@@ -6,7 +6,9 @@ has all blocks, and reads one column at a time, which is what a formula learns l
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -40,6 +42,10 @@ class RowTable(ABC):
     @abstractmethod
     def column(self, name: str) -> Column:
         """One column of all rows."""
+
+    @abstractmethod
+    def whole(self, names: Sequence[str]) -> Frame:
+        """All rows of some columns, in memory."""
 
     def frame(self) -> Frame:
         """All rows behind the face of a frame that reads a column when it is asked for, and remembers only the last."""
@@ -82,6 +88,9 @@ class ArrayTable(RowTable):
     def column(self, name: str) -> Column:
         return self._frame.read(name)
 
+    def whole(self, names: Sequence[str]) -> Frame:
+        return self._frame
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -108,12 +117,12 @@ class FileBlock:
 class FileTable(RowTable):
     """Files of Arrow: Parquet, Feather, CSV, ORC."""
 
-    def __init__(self, dataset: Any, kept: Any = None) -> None:
-        self._dataset, self._kept = dataset, kept  # what is kept as long as the table: a folder that goes with it
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
         self.columns = tuple(dataset.schema.names)
         fragments = [part for fragment in dataset.get_fragments() for part in _row_groups(fragment)]
         self.blocks = tuple(FileBlock(fragment, dataset.schema) for fragment in fragments)
-        self.n = sum(fragment.count_rows() for fragment in fragments)
+        self.n = int(dataset.count_rows())
 
     def column(self, name: str) -> Column:
         import pyarrow as pa
@@ -125,15 +134,24 @@ class FileTable(RowTable):
                              "Write the file again, or leave it out.") from error
         return arrow_column(name, values)
 
+    def whole(self, names: Sequence[str]) -> Frame:
+        return read_frame(self._dataset.to_table(columns=list(names)))
+
 
 def spooled(write: Callable[[Path], Any]) -> FileTable:
     """Rows that come once, or are expensive to make again, in a Parquet file of a folder that goes with the table."""
     import pyarrow.dataset as arrow
 
-    folder = tempfile.TemporaryDirectory(prefix="klimb-")
-    path = Path(folder.name, "rows.parquet")
-    write(path)
-    return FileTable(arrow.dataset(path), folder)
+    folder = tempfile.mkdtemp(prefix="klimb-")
+    try:
+        path = Path(folder, "rows.parquet")
+        write(path)
+        table = FileTable(arrow.dataset(path))
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    weakref.finalize(table, shutil.rmtree, folder)
+    return table
 
 
 def write_batches(tables: Iterable[Any], path: Path) -> None:
@@ -164,15 +182,14 @@ def arrow_column(name: str, values: Any) -> Column:
 
     kind = values.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        found = values.dictionary_encode()
-        found = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
-        labels = np.array(found.dictionary.to_pylist() or [""], dtype=str)
+        whole = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
+        found = whole.dictionary_encode().unify_dictionaries()
+        labels = np.array(found.chunk(0).dictionary.to_pylist() if found.num_chunks else [], dtype=str)
         order = np.argsort(labels)
-        place = np.empty(len(order), dtype=np.intp)
-        place[order] = np.arange(len(order))
-        missing = found.indices.is_null().to_numpy(zero_copy_only=False) if found.null_count else None
-        codes = place[found.indices.fill_null(0).to_numpy(zero_copy_only=False)]
-        if missing is not None:
-            codes[missing] = -1
+        place = np.empty(len(order) + 1, dtype=np.intp)
+        place[order], place[-1] = np.arange(len(order)), -1
+        indices = [chunk.indices.fill_null(len(order)).to_numpy(zero_copy_only=False) for chunk in found.chunks]
+        codes = place[np.concatenate(indices)] if indices else np.zeros(0, dtype=np.intp)
+        missing = codes < 0 if found.null_count else None
         return Column(name, "category", codes, missing, tuple(labels[order].tolist()))
     return read_frame(pa.table({name: values})).read(name)

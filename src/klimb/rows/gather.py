@@ -21,6 +21,7 @@ SHARE = 0.2  # cells per row up to which they pay
 MOST_ROWS = 2_000_000  # that are read into memory where cells do not pay
 SAMPLE = 10_000  # rows that are looked at first
 HARDLY = 0.99  # of the first rows that differ, from which cells are not counted
+MOST_READ = 2**25  # numbers of rows elsewhere that are read into memory
 MOST_ENTRIES = 2**27  # numbers of a table in memory (1 GiB) from which its rows are not encoded all at once
 SEED = 20260103
 OWN_WEIGHTS = "_klimb_weights"  # the column of weights that are given as an array
@@ -132,35 +133,35 @@ def _of_scan(scan: Scan, wanted: Wanted, weights: Array | None) -> Frame | RowTa
     for name in wanted.digits:
         if not scan.is_number(name):
             raise InputError("round= needs columns of numbers", repr(name), "Leave it out.")
-    if wanted.cells is not True and not wanted.engine:
-        most = MOST_ROWS if wanted.cells is False else LEAST
-        if (few := scan.head(wanted.names, most)) is not None:
-            return rounded(few, wanted.digits)
+    if wanted.cells is None and not wanted.engine and (few := scan.head(wanted.names, LEAST)) is not None:
+        return rounded(few, wanted.digits)
     if wanted.cells is False or (wanted.cells is None and not wanted.digits and _all_differ(scan, wanted.names)):
-        return _blocks_of(scan, wanted)
+        return _all_rows(scan, wanted)
     by = wanted.keys(wanted.sums if scan.is_number(wanted.response) else None)
     try:
         found = scan.tally(by)
     except TooManyCells:
-        if wanted.cells:
+        if wanted.cells or not scan.again:
             raise
-        return _blocks_of(scan, wanted)
-    rows = float(found.counts.sum())
-    if wanted.cells is None and scan.again and len(found.counts) > SHARE * rows:
-        if rows <= MOST_ROWS and not wanted.engine:
-            return rounded(scan.collect(wanted.names), wanted.digits)
-        return _blocks_of(scan, wanted)
+        return _all_rows(scan, wanted)
+    if wanted.cells is None and scan.again and len(found.counts) > SHARE * float(found.counts.sum()):
+        return _all_rows(scan, wanted)
     return found.rows(by)
+
+
+def _all_rows(scan: Scan, wanted: Wanted) -> Frame | RowTable:
+    """Rows as they are: in memory, or in blocks where they are many or an engine is there for them."""
+    table = None if scan.again else scan.blocks(wanted.names)
+    rows = scan.count() if table is None else table.n
+    if not wanted.engine and rows <= MOST_ROWS and rows * len(wanted.names) <= MOST_READ:
+        return rounded(scan.collect(wanted.names) if table is None else table.whole(wanted.names), wanted.digits)
+    if wanted.digits:
+        raise InputError("round= makes cells of rows, and these are too many for memory", f"{dict(wanted.digits)}",
+                         "Round to fewer digits, or leave round= out.")
+    return scan.blocks(wanted.names) if table is None else table
 
 
 def _all_differ(scan: Scan, names: Sequence[str]) -> bool:
     """Whether the first rows hardly repeat themselves: more cells than memory holds, then, or next to it."""
     first = scan.first(names, LEAST)
     return first.n == LEAST and len(cell_codes(first, names)[1]) > HARDLY * LEAST
-
-
-def _blocks_of(scan: Scan, wanted: Wanted) -> RowTable:
-    if wanted.digits:
-        raise InputError("round= makes cells of rows, and these are too many for memory", f"{dict(wanted.digits)}",
-                         "Round to fewer digits, or leave round= out.")
-    return scan.blocks(wanted.names)

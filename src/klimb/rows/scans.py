@@ -43,6 +43,10 @@ class Scan(ABC):
         """All rows, where there are no more than ``most``; else None."""
 
     @abstractmethod
+    def count(self) -> int:
+        """How many rows there are, of a table that can be read again."""
+
+    @abstractmethod
     def first(self, names: Sequence[str], n: int) -> Frame:
         """The first ``n`` rows."""
 
@@ -76,6 +80,11 @@ class LazyRows(Scan):
     def head(self, names: Sequence[str], most: int) -> Frame | None:
         found = read_frame(self._now(self.frame.select(*names).head(most + 1)).to_native())
         return found if found.n <= most else None
+
+    def count(self) -> int:
+        import narwhals as nw
+
+        return int(self._now(self.frame.select(nw.len())).item())
 
     def first(self, names: Sequence[str], n: int) -> Frame:
         return read_frame(self._now(self.frame.select(*names).head(n)).to_native())
@@ -139,6 +148,9 @@ class BatchRows(Scan):
             return read_frame(found)
         self._read = [] if self.again else [found]
         return None
+
+    def count(self) -> int:
+        return int(self.dataset.count_rows())
 
     def first(self, names: Sequence[str], n: int) -> Frame:
         found = next(self._chunks(names, n), None)
