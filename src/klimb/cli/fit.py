@@ -68,12 +68,14 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
 
 def fit_table(formula: str, data: str, *, family: str, link: str | None, priors: tuple[str, ...], weights: str | None,
               on_missing: str, hyper: Any, graphs: tuple[str, ...], matrices: tuple[str, ...], meshes: tuple[str, ...],
-              cells: bool | None, digits: tuple[str, ...], level: float, quiet: bool, **how_to_read: Any) -> Any:
+              cells: bool | None, digits: tuple[str, ...], engine: str | None, address: str | None,
+              checkpoint: str | None, level: float, quiet: bool, **how_to_read: Any) -> Any:
     """Read the columns that the formula needs, all where they are few so that checks look at them too, and fit.
 
-    Folders, globs and large Parquet files are left where they are: `klimb.fit` counts their cells.
+    Folders, globs and large Parquet files are left where they are: `klimb.fit` counts their cells, or passes over them.
     """
     from klimb.cli.objects import objects_of
+    from klimb.rows.engines import engine_of
 
     options = shell.read_options(**how_to_read)
     objects = objects_of({"graphs": graphs, "matrices": matrices, "meshes": meshes}, options)
@@ -81,7 +83,7 @@ def fit_table(formula: str, data: str, *, family: str, link: str | None, priors:
     table = data if _past_memory(data, options) else _columns(formula, data, weights, options)
     return klimb.fit(formula, table, family=family, link=link, priors=given, weights=weights, cells=cells,
                      round=rounding, missing=on_missing, hyper=hyper, interval=level, progress=False if quiet else None,
-                     **objects)
+                     engine=engine_of(engine, address), checkpoint=checkpoint, **objects)
 
 
 def _columns(formula: str, data: str, weights: str | None, options: Any) -> Any:
@@ -118,7 +120,8 @@ def digits_of(given: tuple[str, ...]) -> dict[str, int]:
 def again(formula: str, data: str, output: str | None, *, family: str, link: str | None, priors: tuple[str, ...],
           weights: str | None, hyper: str, exact: bool = False, graphs: tuple[str, ...] = (),
           matrices: tuple[str, ...] = (), meshes: tuple[str, ...] = (), cells: bool | None = None,
-          digits: tuple[str, ...] = (), **_: Any) -> str:
+          digits: tuple[str, ...] = (), engine: str | None = None, address: str | None = None,
+          checkpoint: str | None = None, **_: Any) -> str:
     """The command that makes the fit again, ready to be pasted into a shell."""
     from klimb.cli.objects import repeated
 
@@ -130,6 +133,8 @@ def again(formula: str, data: str, output: str | None, *, family: str, link: str
     parts += map(quote, repeated({"graphs": graphs, "matrices": matrices, "meshes": meshes}))
     parts += [] if cells is None else ["--cells" if cells else "--no-cells"]
     parts += [part for text in digits for part in ("--round", quote(text))]
+    for option, value in (("--engine", engine), ("--address", address), ("--checkpoint", checkpoint)):
+        parts += [option, quote(value)] if value else []
     parts += ["--exact"] if exact else []
     parts += ["-o", quote(output)] if output else []
     return " ".join(parts)

@@ -11,8 +11,8 @@ made of with those of the pass ([A] Eq. (16)-(17), r = 0). Nothing of the length
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, cast, final
 
 import numpy as np
@@ -28,6 +28,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, triangular_inverse
 
 SHARPER, MOST_SHARPER = 4.0, 30  # of the sites of a start whose bound overflows, again and again
+NOTHING: Array = np.zeros(0)
 GONE = 1e-14  # eigenvalue over the largest one below which a direction is rounding
 RULE = Natural(memory=1, newton=False)  # what it does beyond natural steps needs sites one by one
 
@@ -47,13 +48,23 @@ class SiteSums:
     slopes: Array  # d value / d parameters of the likelihood
     present: npt.NDArray[np.intp] | None = None
 
+    def arrays(self) -> dict[str, Array]:
+        """For a file; of sums over all levels."""
+        return {own.name: np.asarray(getattr(self, own.name)) for own in fields(self) if own.name != "present"}
+
+    @classmethod
+    def of_arrays(cls, found: Mapping[str, Array]) -> SiteSums:
+        """What ``arrays`` gave."""
+        known: dict[str, Any] = {name: float(part) if part.ndim == 0 else part for name, part in found.items()}
+        return cls(**known)
+
     def mixed(self, other: SiteSums, share: float) -> SiteSums:
         """The sums of sites that are so far on the way to those of another."""
         return SiteSums(*((1.0 - share) * a + share * b for a, b in zip(_parts(self), _parts(other), strict=True)))
 
     def scaled(self, factor: float) -> SiteSums:
         """As if every row were there so often."""
-        return SiteSums(*(factor * part for part in _parts(self)), self.present)  # type: ignore[arg-type]
+        return replace(SiteSums(*(factor * part for part in _parts(self))), present=self.present)
 
 
 def _parts(sums: SiteSums) -> tuple[Any, ...]:
@@ -84,15 +95,16 @@ def total_sums(parts: Iterable[SiteSums], n_levels: int | None = None) -> SiteSu
     return total
 
 
-def sums_of(X: Array, codes: npt.NDArray[np.intp], values: Array, slope: Array, gamma: Array) -> tuple[Array, ...]:
-    """pull, gram, those by level, and which levels those are, of rows in memory with these sites."""
+def sums_of(X: Array, codes: npt.NDArray[np.intp], values: Array, slope: Array, gamma: Array, value: float = 0.0,
+            size: float = 0.0, slopes: Array = NOTHING) -> SiteSums:
+    """The sums of rows in memory with these sites; those of levels that are there."""
     root = np.sqrt(np.maximum(gamma, 0.0))
     scaled = X * root[:, None]
     gram = scaled.T @ scaled if (gamma >= 0.0).all() else X.T @ (X * gamma[:, None])
     k, B = values.shape[1], X.shape[1]
-    if not k:
-        none = np.zeros(0, dtype=np.intp)
-        return X.T @ slope, gram, np.zeros((0, 0)), np.zeros((0, 0, B)), np.zeros((0, 0, 0)), none
+    if not k or not len(X):
+        return SiteSums(value, size, X.T @ slope, gram, np.zeros((0, k)), np.zeros((0, k, B)), np.zeros((0, k, k)),
+                        slopes, np.zeros(0, dtype=np.intp))
     order = np.argsort(codes, kind="stable")
     level = codes[order]
     starts = np.flatnonzero(np.diff(level, prepend=-1))
@@ -100,7 +112,8 @@ def sums_of(X: Array, codes: npt.NDArray[np.intp], values: Array, slope: Array, 
     weighed = gamma[order, None] * t
     cross = np.stack([np.add.reduceat(weighed[:, j, None] * X[order], starts, axis=0) for j in range(k)], axis=1)
     own = np.add.reduceat(weighed[:, :, None] * t[:, None, :], starts, axis=0)
-    return X.T @ slope, gram, np.add.reduceat(pulled, starts, axis=0), cross, own, level[starts]
+    return SiteSums(value, size, X.T @ slope, gram, np.add.reduceat(pulled, starts, axis=0), cross, own, slopes,
+                    level[starts])
 
 
 def few_rows(sums: SiteSums) -> tuple[Array, npt.NDArray[np.intp], Array, Array]:
@@ -155,8 +168,6 @@ def _triangle(G: Array, b: Array) -> tuple[Array, Array]:
 
 class RowWork(Protocol):
     """What a model does with its rows at one theta."""
-
-    log_concave: bool
 
     def look(self, q: Posterior | None, sharper: float = 1.0) -> SiteSums:
         """One pass: the sums at ``q``; without a q, those of sites that match each datum, so much sharper."""

@@ -75,7 +75,8 @@ def compare(fits: Any) -> Comparison:
     rows = []
     for name in names:
         # The difference is a sum over rows like each of the two, with the same copies of rows.
-        gap = LeaveOneOut(loos[name].log_density - loos[best].log_density, loos[name].weights)
+        gap = LeaveOneOut(loos[name].log_density - loos[best].log_density, loos[name].weights,
+                          sampled_from=loos[name].sampled_from)
         rows.append(ComparedFit(name, fits[name].bound, loos[name].elpd, loos[name].se, gap.elpd,
                                 gap.se if name != best else 0.0, fits[name].status.name))
     return Comparison(tuple(sorted(rows, key=lambda row: -row.elpd)), first.n)

@@ -21,7 +21,7 @@ from klimb.models.solution import solve
 from klimb.numerics.arrays import Array, as_float
 from klimb.rows.blocks import RowTable
 from klimb.rows.cells import rounded
-from klimb.rows.engines import as_engine
+from klimb.rows.engines import as_engine, running
 from klimb.rows.frames import Frame
 from klimb.rows.gather import OWN_WEIGHTS, Wanted, gather
 from klimb.rows.scans import Scan, as_table
@@ -35,7 +35,7 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
         progress: bool | None = None, graphs: Mapping[str, Any] | None = None,
         matrices: Mapping[str, Any] | None = None, meshes: Mapping[str, Any] | None = None,
         cells: bool | Sequence[str] | None = None, round: Mapping[str, int] | None = None,
-        engine: Any = None) -> FormulaFit:
+        engine: Any = None, checkpoint: Any = None) -> FormulaFit:
     """Fit a Bayesian model by formula.
 
     Parameters
@@ -75,8 +75,11 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
         be compared. See docs/big-data.md.
     round : dict
         Digits that numeric columns are rounded to, by name: ``{"age": 0}`` makes fewer cells.
-    engine : "ray", "dask", "spark", an executor or a client
-        Where passes over the rows are run, a block at a time; the answer is the same everywhere.
+    engine : "ray", "dask", "spark", a number of processes, an executor, a Dask client or a Spark session
+        Where passes over the rows are run, a block at a time; the answer has the same bits everywhere. See
+        docs/big-data.md.
+    checkpoint : path
+        A folder that keeps the sums of passes: a fit that was cut short goes on from there when it is called again.
 
     Returns
     -------
@@ -99,13 +102,14 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     if parsed.response is None:
         raise InputError("a fit needs a response on the left of ~", repr(formula), "Write y ~ ..., say.")
     table = as_table(data)
-    frame = _gathered(parsed, table, resolved, weights, cells, round, engine is not None)
+    frame = _gathered(parsed, table, resolved, weights, cells, round, engine is not None or checkpoint is not None)
     objects = {**(graphs or {}), **(matrices or {}), **(meshes or {})}
     if isinstance(frame, RowTable):
         column = OWN_WEIGHTS if OWN_WEIGHTS in frame.columns else weights
-        with reporter(progress) as listen:
+        with reporter(progress) as listen, running(as_engine(engine)) as started:
             return streamed(parsed, frame, resolved, interval, weights=column, priors=priors, hyper=hyper,
-                            missing=missing, tol=tol, listen=listen, engine=as_engine(engine), objects=objects)
+                            missing=missing, tol=tol, listen=listen, engine=started, objects=objects,
+                            checkpoint=checkpoint)
 
     def built(frame: Frame, weights: Any
               ) -> tuple[Encoded, list[str], LinearModel, Encoder, Observed, dict[str, str]]:

@@ -327,7 +327,7 @@ class LinearModel(Model):
     def gradient(self, posterior: Posterior, data: Observed) -> Array:
         if self.passes is None:
             return super().gradient(posterior, data)
-        return self.prior_gradient(posterior) + np.asarray(self.passes.slopes_at(posterior))
+        return np.asarray(self.prior_gradient(posterior) + self.passes.slopes_at(posterior))
 
     def prior_gradient(self, posterior: Posterior) -> Array:
         total = np.zeros(self.theta.size)
@@ -445,7 +445,7 @@ class LinearModel(Model):
     def work(self) -> float:
         rows = self._rows()
         if self.passes is not None:
-            return 15.0 * self.passes.n * float(self._dense_width + self.level_size + 5) ** 2
+            return 15.0 * float(self.passes.n) * float(self._dense_width + self.level_size + 5) ** 2
         if self.form == "Precision":  # a sparse factor and its selected inverse, as on a planar graph
             size = float(self.width - self._dense_width)
             return 15.0 * (rows.n * float(self._dense_width + 5) ** 2 + 200.0 * size + 2.0 * float(size**1.5))

@@ -7,7 +7,7 @@ sites. At the optimum a = -alpha(m, v) and gamma = gamma(m, v), so the sites fol
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -57,6 +57,7 @@ class LeaveOneOut:
     log_density: Array
     weights: Array | None = None
     moments: LeftOut | None = None
+    sampled_from: int = 0  # rows that these are a sample of; 0 where they are all
     details: Callable[[Any], LeftOut] | None = field(default=None, metadata={SKIPPED: False})  # of rows; None: of all
 
     @cached_property
@@ -101,11 +102,16 @@ class LeaveOneOut:
     @property
     def elpd(self) -> float:
         """Sum of the log densities: larger is better."""
-        return float(np.nansum(self._weighed()))
+        return self._share * float(np.nansum(self._weighed()))
+
+    @property
+    def _share(self) -> float:
+        """Rows over those that are looked at."""
+        return self.sampled_from / len(self.log_density) if self.sampled_from else 1.0
 
     @property
     def se(self) -> float:
-        """Standard error of ``elpd``, from the spread of its terms."""
+        """Standard error of ``elpd``, from the spread of its terms; of a sample, that of the choice as well."""
         good = np.isfinite(self.log_density)
         terms = self.log_density[good]
         counts = np.ones(len(terms)) if self.weights is None else self.weights[good]
@@ -113,7 +119,7 @@ class LeaveOneOut:
         if total <= 1.0:
             return 0.0
         spread = float(counts @ (terms - float(counts @ terms) / total) ** 2) / (total - 1.0)
-        return float(np.sqrt(total * spread))
+        return self._share * float(np.sqrt(total * spread))
 
     @property
     def failed(self) -> int:
@@ -123,7 +129,7 @@ class LeaveOneOut:
 
     def resolved(self) -> LeaveOneOut:
         """With all its numbers, for a file."""
-        return LeaveOneOut(self.log_density, self.weights, self._left_out)
+        return LeaveOneOut(self.log_density, self.weights, self._left_out, self.sampled_from)
 
     def of_rows(self, inverse: Array, weights: Array | None) -> LeaveOneOut:
         """The same for the rows that were merged into these: row i became row ``inverse[i]``; NaN where that is -1."""
@@ -137,7 +143,7 @@ class LeaveOneOut:
             full = (spread(values) for values in (own.mean, own.variance, own.below, own.at))
             return LeftOut(*(values if rows is None else values[rows] for values in full))
 
-        return LeaveOneOut(spread(self.log_density), weights, None, details)
+        return LeaveOneOut(spread(self.log_density), weights, details=details)
 
     def _weighed(self) -> Array:
         return self.log_density if self.weights is None else self.log_density * self.weights
@@ -229,7 +235,7 @@ def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOn
         slack = np.broadcast_to(here.latent.slack, here.latent.n_sites)[: m.size]
         parts.append(cavities(site, y, m, v, slack, -e.alpha, e.gamma))
     shares = components.weights[keep] / components.weights[keep].sum()
-    return mixed(parts, np.log(shares), data.weights)
+    return replace(mixed(parts, np.log(shares), data.weights), sampled_from=data.sampled_from)
 
 
 def _affordable(weights: Array, n: int) -> Array:
@@ -256,7 +262,7 @@ def mixed(parts: list[Cavities], log_shares: Array, weights: Array | None) -> Le
     most = min(max(MOST_MOMENTS // max(log_w.shape[1], 1), 1), MOST_POINTS) if not drawn else len(parts)
     heavy = np.sort(np.argsort(-log_shares, kind="stable")[:most])
     some = [parts[k] for k in heavy]
-    return LeaveOneOut(found, weights, None, lambda rows: _details(some, log_w[heavy], rows))
+    return LeaveOneOut(found, weights, details=lambda rows: _details(some, log_w[heavy], rows))
 
 
 def _details(parts: list[Cavities], log_w: Array, rows: Any) -> LeftOut:

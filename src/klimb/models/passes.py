@@ -25,6 +25,7 @@ from klimb.models.linear_parts import LinearRows
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import threads_for
 from klimb.rows.blocks import RowBlock
+from klimb.rows.checkpoint import Checkpoint
 from klimb.rows.frames import Frame
 from klimb.rows.reduction import BlockEngine
 from klimb.rows.table import complete_rows
@@ -81,10 +82,9 @@ def site_sums(reader: BlockReader, q: WeightPosterior | None, sharper: float, bl
 
 
 def _nothing(model: LinearModel) -> SiteSums:
-    rows = LinearRows(np.zeros((0, model.width)), np.zeros(0, dtype=np.intp),
-                      np.zeros((0, model.level_size)), (), np.zeros(0))
-    return SiteSums(0.0, 0.0, *sums_of(rows.X, rows.codes, rows.values, np.zeros(0), np.zeros(0))[:5],
-                    np.zeros(model.theta.size), np.zeros(0, dtype=np.intp))
+    none = np.zeros(0)
+    return sums_of(np.zeros((0, model.width)), np.zeros(0, dtype=np.intp), np.zeros((0, model.level_size)), none, none,
+                   slopes=np.zeros(model.theta.size))
 
 
 def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rows: LinearRows, data: Observed) -> SiteSums:
@@ -105,8 +105,7 @@ def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rows: L
         if blocks:
             own = model.theta.of_owner(model.at, blocks)
             model.theta.add(slopes, blocks, model.likelihood.gradient(own, data, m, v))
-    pull, gram, level_pull, cross, level_gram, present = sums_of(rows.X, rows.codes, rows.values, slope, gamma)
-    return SiteSums(value, size, pull, gram, level_pull, cross, level_gram, slopes, present)
+    return sums_of(rows.X, rows.codes, rows.values, slope, gamma, value, size, slopes)
 
 
 @final
@@ -119,7 +118,7 @@ class RowPasses:
     engine: BlockEngine | None
     weights: str | None
     n: int
-    listen: Callable[[int], Any] | None = None  # told the number of every pass
+    checkpoint: Checkpoint | None = None
     known: list[tuple[Array, SiteSums]] = field(default_factory=list)  # theta of earlier fits, and their sums
     slopes: dict[int, tuple[Posterior, Array]] = field(default_factory=dict)
     count: list[int] = field(default_factory=lambda: [0])
@@ -127,9 +126,14 @@ class RowPasses:
     def mapped(self, function: Callable[[Any], Any]) -> Iterable[Any]:
         """function(block) for every block, in order."""
         self.count[0] += 1
-        if self.listen is not None:
-            self.listen(self.count[0])
         return map(function, self.blocks) if self.engine is None else self.engine.map(function, self.blocks)
+
+    def summed(self, function: Callable[[RowBlock], SiteSums], n_levels: int, *identity: Any) -> SiteSums:
+        """The sum of function(block) over all blocks; by ``identity`` from the checkpoint, where it is there."""
+        if self.checkpoint is None:
+            return total_sums(self.mapped(function), n_levels)
+        found = self.checkpoint.kept(lambda: total_sums(self.mapped(function), n_levels).arrays(), *identity)
+        return SiteSums.of_arrays(found)
 
     def reader(self, model: LinearModel) -> BlockReader:
         """What a block needs of a model: no rows, nothing that was worked out on the way."""
@@ -174,14 +178,10 @@ class PassesAt:
     passes: RowPasses
     model: LinearModel
 
-    @property
-    def log_concave(self) -> bool:
-        return self.model.new_site(None).log_concave
-
     def look(self, q: Posterior | None, sharper: float = 1.0) -> SiteSums:
         weights = None if q is None else q.latent.detach(q)
         work = partial(site_sums, self.passes.reader(self.model), weights, sharper)
-        return total_sums(self.passes.mapped(work), self.model.n_levels)
+        return self.passes.summed(work, self.model.n_levels, "sites", self.model.at, weights, sharper)
 
     def solve(self, sums: SiteSums) -> Posterior:
         return solved(self.model, sums, self.passes.n)
@@ -189,22 +189,13 @@ class PassesAt:
 
 def solved(model: LinearModel, sums: SiteSums, n: int) -> Posterior:
     """q under the prior of ``model``, where its ``n`` rows say what ``sums`` do."""
-    few = standing_for(model, sums, n)
-    return infer(few.model.latent, Gaussian(1.0), few.y).posterior
+    twin, y = standing_for(model, sums, n)
+    return infer(twin.latent, Gaussian(1.0), y).posterior
 
 
-def standing_for(model: LinearModel, sums: SiteSums, n: int) -> FewRows:
-    """The latent of few rows that say what the rows of ``sums`` do, and what was seen there."""
+def standing_for(model: LinearModel, sums: SiteSums, n: int) -> tuple[LinearModel, Array]:
+    """The model of few rows with unit noise that say what the ``n`` rows of ``sums`` do, and their responses."""
     X, codes, values, y = few_rows(sums)
     codes = np.maximum(codes, 0 if values.shape[1] else -1)  # a row of no level has no values either
     rows = LinearRows(X, codes, values, (Placed(),) * len(model.terms), np.zeros(len(y)), stands_for=n)
-    return FewRows(replace(model, rows=rows, kept={}, passes=None), y)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class FewRows:
-    """A model of few rows with unit noise, and their responses."""
-
-    model: LinearModel
-    y: Array
+    return replace(model, rows=rows, kept={}, passes=None), y

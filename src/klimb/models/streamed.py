@@ -24,7 +24,6 @@ from klimb.infer.rows import SiteSums, few_rows, sums_of, total_sums
 from klimb.latents import LATENTS
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Left, Likelihood, Observed
-from klimb.models.correction import NEGLIGIBLE
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows, check_size
 from klimb.models.model import HyperMode, Listen
@@ -32,11 +31,13 @@ from klimb.models.passes import BlockReader, RowPasses, rows_at_once, solved, st
 from klimb.models.reduction import finished
 from klimb.models.setup import checked_weights, with_priors
 from klimb.models.solution import Solution, solve
-from klimb.models.verdict import PRECISION
+from klimb.models.streamed_theta import solve_on_sums
+from klimb.models.verdict import PRECISION, WRONG_SD
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import psd_square_root, threads_for
 from klimb.report.records import Fact, TrustSummary
 from klimb.rows.blocks import RowBlock, RowTable
+from klimb.rows.checkpoint import Checkpoint
 from klimb.rows.distinct import content_shares
 from klimb.rows.frames import Frame, read_frame
 from klimb.rows.reduction import BlockEngine
@@ -48,6 +49,7 @@ from klimb.terms.group import Group
 
 SAMPLE = 20_000  # rows that are kept, about
 DRAWS, SEED = 32, 20260103  # of the verdict
+SAFETY = 1.5  # that few draws leave of a variance
 KINDS = ("fixed", "offset", "group", "smooth", "ridge")
 UNSUPPORTED = ("ordered", "classes")  # responses whose levels are those of all rows
 
@@ -158,13 +160,10 @@ def squares_of(reader: BlockReader, q: WeightPosterior | None, block: RowBlock) 
             y = y if q is None else y - q.at(reader.model.functionals(rows).L)[0]
             weights = np.ones(data.n) if data.weights is None else data.weights
             both = np.column_stack([rows.X, y])
-            pull, *parts, present = sums_of(both, rows.codes, rows.values, np.zeros(data.n), weights)
-            found.append(SiteSums(float(weights.sum()), 0.0, pull, *parts, np.zeros(0), present))
-    if found:
-        return total_sums(found)
-    B, k = reader.model.width, reader.model.level_size
-    return SiteSums(0.0, 0.0, np.zeros(B + 1), np.zeros((B + 1, B + 1)), np.zeros((0, k)), np.zeros((0, k, B + 1)),
-                    np.zeros((0, k, k)), np.zeros(0), np.zeros(0, dtype=np.intp))
+            found.append(sums_of(both, rows.codes, rows.values, np.zeros(data.n), weights, float(weights.sum())))
+    none, model = np.zeros(0), reader.model
+    return total_sums(found) if found else sums_of(
+        np.zeros((0, model.width + 1)), np.zeros(0, dtype=np.intp), np.zeros((0, model.level_size)), none, none)
 
 
 def reduced_passes(model: LinearModel, passes: RowPasses, observed: Observed) -> tuple[LinearModel, Observed] | None:
@@ -173,13 +172,13 @@ def reduced_passes(model: LinearModel, passes: RowPasses, observed: Observed) ->
     A sum of squares loses the digits of a residual beside those of y; what a first fit leaves has them.
     """
     reader, B = passes.reader(model), model.width
-    first = total_sums(passes.mapped(partial(squares_of, reader, None)), model.n_levels)
+    first = passes.summed(partial(squares_of, reader, None), model.n_levels, "squares")
     noise = model.new_site(None).oracle(np.zeros(1), np.zeros(1), np.zeros(1)).gamma[0]
     own = SiteSums(0.0, 0.0, first.gram[:B, B], first.gram[:B, :B], first.cross[:, :, B], first.cross[:, :, :B],
                    first.level_gram, np.zeros(0)).scaled(float(noise))
     posterior = solved(model, own, passes.n)
     q = posterior.latent.detach(posterior)
-    sums = total_sums(passes.mapped(partial(squares_of, reader, q)), model.n_levels)
+    sums = passes.summed(partial(squares_of, reader, q), model.n_levels, "squares", q)
     both, codes, values, _ = few_rows(sums)
     of_level = codes >= 0
     R = np.asarray(np.linalg.qr(both[~of_level], mode="r"))
@@ -189,8 +188,13 @@ def reduced_passes(model: LinearModel, passes: RowPasses, observed: Observed) ->
     if found is None:
         return None
     rows, few = found
-    fitted = q.at(LATENTS[model.form].rows_of(rows.X, rows.codes, rows.values, model.n_levels))[0]
+    fitted = q.at(_over(rows, model))[0]
     return replace(model, rows=rows, passes=None, kept={}), replace(few, y=few.y + fitted)
+
+
+def _over(rows: LinearRows, model: LinearModel) -> Any:
+    """Rows over the weights of a model, as its posterior takes them."""
+    return LATENTS[model.form].rows_of(rows.X, rows.codes, rows.values, model.n_levels)
 
 
 def log_densities(reader: BlockReader, draws: Array, q: WeightPosterior, block: RowBlock) -> Array:
@@ -209,7 +213,9 @@ def log_densities(reader: BlockReader, draws: Array, q: WeightPosterior, block: 
 def judged(model: LinearModel, result: Result, passes: RowPasses) -> TrustSummary:
     """The verdict from the log weights of some draws: what of log p a Gaussian cannot say, over all rows.
 
-    log w = log p(y | w) - log p(few rows | w) + log evidence of those, since q is the exact posterior of the few.
+    log w = log p(y | w) - log p(few rows | w) + log evidence of those, since q is the exact posterior of the few. At
+    the optimum of the bound log w has no part that is linear or quadratic, so means (in sd) and sds are off by about
+    its variance; that of L levels which each have their own part moves what they share by 1 / sqrt(L) of it.
     """
     q = result.posterior.latent.detach(result.posterior)
     draws = q.sample(DRAWS, np.random.default_rng(SEED))
@@ -217,23 +223,24 @@ def judged(model: LinearModel, result: Result, passes: RowPasses) -> TrustSummar
     exact = np.sum(list(parts), axis=0)
     sums = passes.near(model.at)
     assert sums is not None
-    few = standing_for(model, sums, passes.n)
-    there = q.push(LATENTS[model.form].rows_of(few.model.rows.X, few.model.rows.codes, few.model.rows.values,
-                                               model.n_levels), draws)
-    logs = exact + 0.5 * ((few.y - there) ** 2).sum(axis=1)
+    few, y = standing_for(model, sums, passes.n)
+    assert few.rows is not None
+    there = q.push(_over(few.rows, model), draws)
+    logs = exact + 0.5 * ((y - there) ** 2).sum(axis=1)
     variance = float(logs.var(ddof=1))
-    levels = max(model.n_levels, 1)
+    error = max(PRECISION, SAFETY * variance / np.sqrt(max(model.n_levels, 1)))
     facts = (Fact("variance of the log weights", f"{variance:.2g}, from {DRAWS} draws over all rows"),)
-    if variance <= NEGLIGIBLE * levels:
+    if error <= WRONG_SD:
         return TrustSummary("trust", "relative error of an sd", "Means, sds and intervals can be used as they are (sds "
-                            f"right to about {PRECISION:.1%}).", PRECISION, facts)
-    return TrustSummary("doubt", "variance of the log weights", "The posterior is too far from Gaussian for this many "
-                        "draws to tell: fit a sample of the rows, which is corrected.", variance, facts)
+                            f"right to about {error:.1%}).", error, facts)
+    return TrustSummary("doubt", "error of a mean, in sd", f"A Gaussian may miss means by up to {error:.2f} sd: small "
+                        "levels are skewed, and all of them together move what they share. A fit of rows in memory is "
+                        "corrected for that: fit a sample of whole levels beside this one.", error, facts)
 
 
 def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weights: str | None,
                  priors: Mapping[str, Any] | None, hyper: HyperMode, missing: str, tol: float, listen: Listen | None,
-                 engine: BlockEngine | None, objects: Mapping[str, Any]) -> Streamed:
+                 engine: BlockEngine | None, objects: Mapping[str, Any], checkpoint: Any = None) -> Streamed:
     """The solution of a formula over a table in blocks, with what a fit keeps beside it."""
     frame = table.frame()
     counts = None if weights is None else checked_weights(frame.read(weights).number, frame.n)
@@ -246,7 +253,9 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     blocks, shares = rows_with(moments, encoder)
     terms, family, printed = with_priors(encoder, blocks, shares, observed, family, priors)
     encoder = encoder.with_terms(terms)
-    passes = replace(passes, encoder=encoder)
+    kept = None if checkpoint is None else Checkpoint(checkpoint, (
+        parsed.text, family.label, missing, printed, [block.identity() for block in table.blocks]))
+    passes = replace(passes, encoder=encoder, checkpoint=kept)
     sizes = [term.size if isinstance(term, Group) else 0 for term in terms]
     coded = int(np.argmax(sizes)) if max(sizes) > 0 else -1
     model = LinearModel(terms, family, np.zeros(0), coded, (), "Weights" if coded < 0 else "Mixed", passes=passes)
@@ -260,7 +269,8 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
         solution = solve(*few, hyper=hyper, tol=tol, listen=listen)
         at_best = replace(model.moved(solution.model.at), passes=None)
         return Streamed(replace(solution, model=at_best), some, encoder, printed, sample, None, passes.count[0])
-    solution = solve(model, some, hyper=hyper, tol=tol, listen=listen)
+    solution = solve_on_sums(model, passes, some, hyper, tol, listen) or solve(model, some, hyper=hyper, tol=tol,
+                                                                              listen=listen)
     trust = judged(solution.model, solution.result, passes) if solution.result.converged else None
     return Streamed(solution, some, encoder, printed, sample, trust, passes.count[0])
 

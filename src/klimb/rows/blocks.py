@@ -31,6 +31,9 @@ class RowBlock(Protocol):
     def frames(self, names: Sequence[str], rows: int) -> Iterator[Frame]:
         """The columns ``names`` of the block, at most about ``rows`` rows at a time, in order."""
 
+    def identity(self) -> Any:
+        """What tells these rows from others: records of text, numbers and arrays."""
+
 
 class RowTable(ABC):
     """A table in blocks."""
@@ -74,6 +77,9 @@ class ArrayBlock:
             part = {name: _part(self.columns[name], some) for name in names}
             yield Frame(None, "dict", tuple(names), some.stop - some.start, part.__getitem__)
 
+    def identity(self) -> Any:
+        return self.columns
+
 
 @final
 class ArrayTable(RowTable):
@@ -111,6 +117,11 @@ class FileBlock:
         except (pa.ArrowException, OSError) as error:
             raise InputError("files that can be read to their end", f"{self.fragment.path}: {error}".split("\n")[0],
                              "Write the file again, or leave it out.") from error
+
+    def identity(self) -> Any:
+        path = Path(self.fragment.path)
+        size = (path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else ()
+        return str(path), size, [group.id for group in getattr(self.fragment, "row_groups", None) or []]
 
 
 @final

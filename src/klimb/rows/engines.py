@@ -12,12 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor
+from contextlib import contextmanager
 from typing import Any, final
 
 from klimb.errors import InputError, KlimbError
 from klimb.rows.reduction import BlockEngine
 
-NAMES = ("ray", "dask", "spark")
 TRIES = 3  # of a pass whose workers were lost
 GONE_AFTER = 45.0  # seconds without any worker
 LOOK_EVERY = 5.0  # seconds between looks at workers
@@ -34,29 +34,40 @@ def as_engine(engine: Any, address: str | None = None) -> BlockEngine | None:
     >>> as_engine(None) is None
     True
     """
-    if engine is None or isinstance(engine, (Processes, RayEngine, DaskEngine, SparkEngine)):
+    if engine is None or isinstance(engine, (Pool, Processes, RayEngine, DaskEngine, SparkEngine)):
         return engine
-    if isinstance(engine, bool) or (isinstance(engine, int) and engine < 1):
-        raise InputError("engine as a number must be how many processes there shall be", repr(engine), "Pass 2, say.")
-    if isinstance(engine, int):
+    if isinstance(engine, int) and not isinstance(engine, bool) and engine > 0:
         return Processes(engine)
-    if engine == "ray":
-        return RayEngine(address)
-    if engine == "dask":
-        return DaskEngine(_dask_client(address))
-    if engine == "spark":
-        return SparkEngine(_spark_session(address))
+    if isinstance(engine, str) and engine in STARTED:
+        found: BlockEngine = STARTED[engine](address)
+        return found
     home = type(engine).__module__.split(".")[0]
-    if home == "distributed":
-        return DaskEngine(engine)
-    if home == "pyspark":
-        return SparkEngine(engine)
+    if home in ("distributed", "pyspark"):
+        return DaskEngine(client=engine) if home == "distributed" else SparkEngine(session=engine)
     if isinstance(engine, Executor):
         return Pool(engine)
     if hasattr(engine, "map"):
         return engine  # type: ignore[no-any-return]
     raise InputError('engine must be "ray", "dask", "spark", a number of processes, an executor, a Dask client or a '
                      "Spark session", repr(engine), "Leave it out to pass over the rows here.")
+
+
+def engine_of(text: str | None, address: str | None) -> BlockEngine | None:
+    """An engine by the words of the command line."""
+    if address is not None and text not in STARTED:
+        raise InputError("an address belongs to an engine: ray, dask or spark", f"--address {address}",
+                         "Name it: --engine ray.")
+    return as_engine(int(text) if text is not None and text.isdigit() else text, address)
+
+
+@contextmanager
+def running(engine: BlockEngine | None) -> Iterator[BlockEngine | None]:
+    """An engine for as long as a fit takes: what it started for it is ended."""
+    try:
+        yield engine
+    finally:
+        if isinstance(engine, (Processes, RayEngine, DaskEngine, SparkEngine)):
+            engine.close()
 
 
 def applied(function: Callable[[Any], Any], block: Any) -> Any:
@@ -121,73 +132,104 @@ class RayEngine:
     """Tasks of Ray, here (on loopback, without its dashboard) or on the cluster at ``address``."""
 
     def __init__(self, address: str | None = None) -> None:
-        self._ray = _imported("ray", "ray")
+        self._ray, self.address, self._own = _imported("ray", "ray"), address, False
+
+    def _started(self) -> Any:
         if not self._ray.is_initialized():
-            local: dict[str, Any] = {} if address else {"_node_ip_address": "127.0.0.1"}
-            self._ray.init(address=address or "local", include_dashboard=False, log_to_driver=False,
+            local: dict[str, Any] = {} if self.address else {"_node_ip_address": "127.0.0.1"}
+            self._ray.init(address=self.address or "local", include_dashboard=False, log_to_driver=False,
                            logging_level="error", configure_logging=False, **local)
-        self._task = self._ray.remote(applied)
+            self._own = True
+        return self._ray.remote(applied)
 
     def map(self, function: Callable[[Any], Any], blocks: Iterable[Any], /) -> Iterator[Any]:
+        task, errors = self._started(), self._ray.exceptions
         shared = self._ray.put(function)
-        waiting = [self._task.remote(shared, block) for block in blocks]
-        for task in waiting:
+        for running_task in [task.remote(shared, block) for block in blocks]:
             try:
-                yield self._ray.get(task)
-            except self._ray.exceptions.RayTaskError as error:
+                yield self._ray.get(running_task)
+            except errors.RayTaskError as error:
                 raise _ours(error.cause) from error
-            except self._ray.exceptions.RayError as error:
-                raise EngineError("a Ray cluster that lives through a pass", _first_line(error),
-                                  "Start it again, and the fit with the same checkpoint=.") from error
+            except errors.RayError as error:
+                raise _lost("Ray cluster", error) from error
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends."""
+        if self._own:
+            self._ray.shutdown()
+            self._own = False
 
 
 @final
 class DaskEngine:
-    """A client of dask.distributed."""
+    """A client of dask.distributed, or a cluster of two processes on loopback that is started here."""
 
-    def __init__(self, client: Any) -> None:
-        self.client = client
+    def __init__(self, address: str | None = None, client: Any = None) -> None:
+        self._distributed, self.address, self.client = _imported("distributed", "dask"), address, client
+        self._own: tuple[Any, ...] = ()
+
+    def _started(self) -> Any:
+        if self.client is None:
+            here = {"n_workers": 2, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None}
+            cluster = [] if self.address else [self._distributed.LocalCluster(**here)]
+            self.client = self._distributed.Client(self.address or cluster[0])
+            self._own = (self.client, *cluster)
+        return self.client
 
     def map(self, function: Callable[[Any], Any], blocks: Iterable[Any], /) -> Iterator[Any]:
-        from distributed.client import FutureCancelledError
-        from distributed.scheduler import KilledWorker
-
+        client = self._started()
         try:
-            shared = self.client.scatter(function, broadcast=True, hash=False, timeout=GONE_AFTER)
-            waiting = [self.client.submit(applied, shared, block, pure=False, retries=TRIES) for block in blocks]
-            for future in waiting:
+            shared = client.scatter(function, broadcast=True, hash=False, timeout=GONE_AFTER)
+            for future in [client.submit(applied, shared, block, pure=False, retries=TRIES) for block in blocks]:
                 self._wait(future)
                 yield future.result(timeout=LOOK_EVERY)
         except KlimbError:
             raise
-        except (KilledWorker, FutureCancelledError, TimeoutError, OSError, RuntimeError) as error:
-            raise EngineError("a Dask cluster that lives through a pass", _first_line(error) or type(error).__name__,
-                              "Start it again, and the fit with the same checkpoint=.") from error
+        except (self._distributed.KilledWorker, self._distributed.CancelledError, TimeoutError, OSError,
+                RuntimeError) as error:
+            raise _lost("Dask cluster", error) from error
 
     def _wait(self, future: Any) -> None:
         """Until it is done; no longer than `GONE_AFTER` without a worker or a scheduler."""
         seen = time.monotonic()
         while not future.done():
             try:
-                from distributed import wait
-
-                wait(future, timeout=LOOK_EVERY)
+                self._distributed.wait(future, timeout=LOOK_EVERY)
             except TimeoutError:
                 if self.client.status == "running" and self.client.scheduler_info().get("workers"):
                     seen = time.monotonic()
                 elif time.monotonic() - seen > GONE_AFTER:
                     raise
 
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends."""
+        for part in self._own:
+            part.close()
+        if self._own:
+            self.client, self._own = None, ()
+
 
 @final
 class SparkEngine:
-    """A session of Spark: blocks are partitions of an RDD."""
+    """A session of Spark, or a local one that is started here: blocks are partitions of an RDD."""
 
-    def __init__(self, session: Any) -> None:
-        self.session = session
+    def __init__(self, address: str | None = None, session: Any = None) -> None:
+        self._sql, self.address, self.session, self._own = _imported("pyspark.sql", "spark"), address, session, False
+
+    def _started(self) -> Any:
+        if self.session is None:
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            builder = self._sql.SparkSession.builder.appName("klimb").config("spark.ui.enabled", "false")
+            if self.address is None:
+                os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+                builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+                builder = builder.config("spark.driver.host", "127.0.0.1")
+            self.session, self._own = builder.master(self.address or "local[2]").getOrCreate(), True
+            self.session.sparkContext.setLogLevel("ERROR")
+        return self.session.sparkContext
 
     def map(self, function: Callable[[Any], Any], blocks: Iterable[Any], /) -> Iterator[Any]:
-        every, context = list(blocks), self.session.sparkContext
+        every, context = list(blocks), self._started()
         shared = context.broadcast(function)
         try:
             yield from context.parallelize(every, len(every)).map(lambda block: shared.value(block)).collect()
@@ -195,6 +237,20 @@ class SparkEngine:
             raise _from_spark(error) from error
         finally:
             shared.destroy()
+
+    def close(self) -> None:
+        """End a session that was started here."""
+        if self._own:
+            self.session.stop()
+            self.session, self._own = None, False
+
+
+STARTED: dict[str, Any] = {"ray": RayEngine, "dask": DaskEngine, "spark": SparkEngine}
+
+
+def _lost(what: str, error: Any) -> EngineError:
+    return EngineError(f"a {what} that lives through a pass", _first_line(error) or type(error).__name__,
+                       "Start it again, and the fit with the same checkpoint= to go on from there.")
 
 
 def _from_spark(error: Exception) -> KlimbError:
@@ -206,8 +262,7 @@ def _from_spark(error: Exception) -> KlimbError:
             expected, _, more = rest.partition("; got ")
             got, _, advice = more.partition(". ")
             return InputError(expected, got, advice)
-    return EngineError("a Spark session that lives through a pass", _first_line(error),
-                       "Start it again, and the fit with the same checkpoint=.")
+    return _lost("Spark session", error)
 
 
 def _ours(cause: Any) -> Exception:
@@ -230,23 +285,3 @@ def _imported(name: str, extra: str) -> Any:
     except ImportError as missing:
         raise InputError(f"engine={extra!r} needs {name}", "no such package",
                          f'Run: python -m pip install "klimb[{extra}]".') from missing
-
-
-def _dask_client(address: str | None) -> Any:
-    distributed = _imported("distributed", "dask")
-    if address:
-        return distributed.Client(address)
-    try:
-        return distributed.get_client()
-    except ValueError:
-        return distributed.Client(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None)
-
-
-def _spark_session(address: str | None) -> Any:
-    sql = _imported("pyspark.sql", "spark")
-    builder = sql.SparkSession.builder.appName("klimb").config("spark.ui.enabled", "false")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if address is None:
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
-    return builder.master(address or "local[2]").getOrCreate()
