@@ -5,8 +5,8 @@ import pytest
 
 import klimb
 from klimb.likelihoods import likelihood
-from klimb.models.setup import build
 from klimb.models.linear import LinearModel
+from klimb.models.setup import build
 from klimb.rows.frames import read_frame
 from klimb.terms.encoder import encode
 

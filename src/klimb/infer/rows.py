@@ -29,6 +29,7 @@ from klimb.numerics.dense import cholesky, triangular_inverse
 
 SHARPER, MOST_SHARPER = 4.0, 30  # of the sites of a start whose bound overflows, again and again
 NOTHING: Array = np.zeros(0)
+FINEST = 1e-10  # tolerance: sums over many rows have no more digits
 GONE = 1e-14  # eigenvalue over the largest one below which a direction is rounding
 RULE = Natural(memory=1, newton=False)  # what it does beyond natural steps needs sites one by one
 
@@ -263,7 +264,7 @@ def infer_rows(work: RowWork, dense_size: int, *, start: SiteSums | None = None,
                max_iter: int = 500, callback: Callback | None = None) -> tuple[Result, RowState]:
     """Climb the bound by passes; the state has the sums that another fit may start from."""
     problem = cast(Any, RowProblem(work, dense_size, start))
-    found, status, history, notes = run(problem, RULE, tol, max_iter, callback)
+    found, status, history, notes = run(problem, RULE, max(tol, FINEST), max_iter, callback)
     state = cast(RowState, found)
     return Result(state.posterior, state.bound, status, history, tuple(notes)), state
 

@@ -33,7 +33,7 @@ from klimb.sites.real import Gaussian
 from klimb.terms.base import Placed
 from klimb.terms.encoder import Encoded, Encoder
 
-ENTRIES = 1 << 22  # of the columns that are made at a time
+ENTRIES = 1 << 20  # of the columns that are made at a time
 
 
 def rows_at_once(width: int) -> int:

@@ -247,8 +247,8 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     encoder, source, dropped = learnt(parsed, frame, missing, counts, objects)
     observed = _responses(encoder, source, family, missing)
     passes = RowPasses(table.blocks, encoder, engine, weights, observed.n)
-    reader = BlockReader(encoder, None, weights, rows_at_once(sum(term.size for term in encoder.terms
-                                                                  if not isinstance(term, Group))))
+    width = len(encoder.fixed.every_name) + sum(term.size for term in encoder.terms[1:] if not isinstance(term, Group))
+    reader = BlockReader(encoder, None, weights, rows_at_once(width))
     moments, sample = learnt_moments(reader, passes, min(1.0, SAMPLE / frame.n))
     blocks, shares = rows_with(moments, encoder)
     terms, family, printed = with_priors(encoder, blocks, shares, observed, family, priors)

@@ -19,7 +19,7 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import slices
-from klimb.rows.columns import Column
+from klimb.rows.columns import Column, read_column
 from klimb.rows.frames import Frame, read_frame
 
 BLOCK_ROWS = 1 << 18  # of a table in memory
@@ -110,13 +110,23 @@ class FileBlock:
         import pyarrow as pa
 
         try:
-            for batch in self.fragment.to_batches(schema=self.schema, columns=list(names), batch_size=rows,
-                                                  batch_readahead=1, use_threads=False):
+            for batch in self._batches(list(names), rows):
                 columns = {name: arrow_column(name, batch.column(name)) for name in names}
                 yield Frame(None, "dict", tuple(names), batch.num_rows, columns.__getitem__)
         except (pa.ArrowException, OSError) as error:
             raise InputError("files that can be read to their end", f"{self.fragment.path}: {error}".split("\n")[0],
                              "Write the file again, or leave it out.") from error
+
+    def _batches(self, names: list[str], rows: int) -> Iterable[Any]:
+        if hasattr(self.fragment, "row_groups") and {*names} <= {*self.fragment.physical_schema.names}:
+            import pyarrow.parquet as parquet
+
+            groups = [group.id for group in self.fragment.row_groups]
+            with self.fragment.open() as stream:  # no more of a row group in memory than is asked for
+                yield from parquet.ParquetFile(stream).iter_batches(rows, groups, names, use_threads=False)
+            return
+        yield from self.fragment.to_batches(schema=self.schema, columns=names, batch_size=rows, batch_readahead=1,
+                                            use_threads=False)
 
     def identity(self) -> Any:
         path = Path(self.fragment.path)
@@ -203,4 +213,7 @@ def arrow_column(name: str, values: Any) -> Column:
         codes = place[np.concatenate(indices)] if indices else np.zeros(0, dtype=np.intp)
         missing = codes < 0 if found.null_count else None
         return Column(name, "category", codes, missing, tuple(labels[order].tolist()))
+    if pa.types.is_floating(kind) or (pa.types.is_integer(kind) and not values.null_count):
+        numbers = values.to_numpy() if isinstance(values, pa.ChunkedArray) else values.to_numpy(zero_copy_only=False)
+        return read_column(name, numbers)  # nulls of floating point are NaN
     return read_frame(pa.table({name: values})).read(name)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, final
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -46,9 +47,9 @@ class Checkpoint:
         path = self.path(*identity)
         if path.exists():
             try:
-                with np.load(path, allow_pickle=False) as found:
+                with path.open("rb") as stream, np.load(stream, allow_pickle=False) as found:
                     return {name: found[name] for name in found.files}
-            except (OSError, ValueError, EOFError):
+            except (OSError, ValueError, EOFError, BadZipFile):
                 path.unlink()  # cut short with the disk full, say
         sums = make()
         part = path.with_suffix(f".{os.getpid()}.part")

@@ -164,4 +164,4 @@ def _all_rows(scan: Scan, wanted: Wanted) -> Frame | RowTable:
 def _all_differ(scan: Scan, names: Sequence[str]) -> bool:
     """Whether the first rows hardly repeat themselves: more cells than memory holds, then, or next to it."""
     first = scan.first(names, LEAST)
-    return first.n == LEAST and len(cell_codes(first, names)[1]) > HARDLY * LEAST
+    return first.n > SAMPLE and len(cell_codes(first, names)[1]) > HARDLY * first.n

@@ -48,7 +48,7 @@ class Scan(ABC):
 
     @abstractmethod
     def first(self, names: Sequence[str], n: int) -> Frame:
-        """The first ``n`` rows."""
+        """The first rows, at most ``n``."""
 
     @abstractmethod
     def blocks(self, names: Sequence[str]) -> RowTable:
@@ -141,6 +141,8 @@ class BatchRows(Scan):
             yield joined(batches)
 
     def head(self, names: Sequence[str], most: int) -> Frame | None:
+        if self.dataset is not None and hasattr(self.dataset.format, "read_options") and self.count() > most:
+            return None  # Parquet knows how many rows it has
         found = next(self._chunks(names, most + 1), None)
         if found is None:
             return read_frame({name: [] for name in names})
@@ -153,9 +155,11 @@ class BatchRows(Scan):
         return int(self.dataset.count_rows())
 
     def first(self, names: Sequence[str], n: int) -> Frame:
+        if self.dataset is not None:
+            return next(iter(FileTable(self.dataset).blocks[0].frames(names, n)), read_frame({}))
         found = next(self._chunks(names, n), None)
-        if not self.again:
-            self._read = [] if found is None else [found]
+        if found is not None:
+            self._read = [found]
         return read_frame({name: [] for name in names} if found is None else found.slice(0, n))
 
     def blocks(self, names: Sequence[str]) -> RowTable:

@@ -59,6 +59,8 @@ class Source:
                 values = values[self.kept]
             self.check(np.isfinite(values), values, f"column {name!r} must hold finite numbers",
                        "Drop these rows or correct them.")
+            if self.frame.native is None:  # rows that are not in memory stay where they are
+                return values
             self._numbers[name] = values
         return self._numbers[name]
 

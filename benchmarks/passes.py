@@ -1,0 +1,171 @@
+"""Formula fits of rows that are not in memory, beside the floor of a pass: one read and one X'X of that shape.
+
+    python -m benchmarks.passes make FOLDER --rows 1e7 --columns 50      # Parquet parts and a memory map, seeded
+    python -m benchmarks.passes fit FOLDER --family bernoulli --source parquet [--engine 2]
+    python -m benchmarks.passes groups FOLDER --rows 1e7 --levels 1e5     # a mixed model, sorted by group or not
+
+Every figure is of a process of its own: CPU seconds, wall seconds, passes, peak of resident memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PART = 250_000  # rows of a file, and of a row group
+
+
+def _columns(rng: np.random.Generator, n: int, d: int) -> dict[str, Any]:
+    X = rng.standard_normal((n, d))
+    w = np.sin(np.arange(d)) * 0.3
+    f = X @ w - 0.5
+    return {**{f"x{j}": X[:, j] for j in range(d)}, "b": (rng.random(n) < 1 / (1 + np.exp(-f))).astype(np.float64),
+            "p": rng.poisson(np.exp(0.5 * f)).astype(np.float64)}
+
+
+def make(folder: Path, rows: int, columns: int) -> None:
+    """Parquet parts, and a structured memory map of the same rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [*(f"x{j}" for j in range(columns)), "b", "p"]
+    whole = np.lib.format.open_memmap(folder / "rows.npy", mode="w+", dtype=[(name, "<f8") for name in names],
+                                      shape=(rows,))
+    for k, begin in enumerate(range(0, rows, PART)):
+        n = min(PART, rows - begin)
+        part = _columns(np.random.default_rng([7, k]), n, columns)
+        parquet.write_table(pa.table(part), folder / f"part-{k:04d}.parquet", compression="none", use_dictionary=False)
+        for name in names:
+            whole[name][begin : begin + n] = part[name]
+    whole.flush()
+
+
+def floor(folder: Path, source: str, columns: int) -> tuple[float, float]:
+    """CPU seconds of reading all columns once, and of one X'X over all rows."""
+    from klimb.linalg.triangle import gram
+
+    begin = time.process_time()
+    rows = 0
+    for X in _blocks(folder, source, columns):
+        rows += len(X)
+    read = time.process_time() - begin
+    X = np.random.default_rng(0).standard_normal((65_536, columns))
+    begin = time.process_time()
+    for _ in range(4):
+        gram([X], columns)
+    return read, (time.process_time() - begin) / 4 * rows / len(X)
+
+
+def _blocks(folder: Path, source: str, columns: int) -> Any:
+    names = [f"x{j}" for j in range(columns)]
+    if source == "parquet":
+        import pyarrow.dataset as arrow
+
+        for fragment in arrow.dataset(sorted(map(str, folder.glob("part-*.parquet")))).get_fragments():
+            for batch in fragment.to_batches(columns=names, batch_size=65_536, use_threads=False):
+                yield np.column_stack([batch.column(j).to_numpy() for j in range(columns)])
+    else:
+        whole = np.load(folder / "rows.npy", mmap_mode="r")
+        for begin in range(0, len(whole), 65_536):
+            block = whole[begin : begin + 65_536]
+            yield np.column_stack([block[name] for name in names])
+
+
+def fit(folder: Path, family: str, source: str, engine: Any) -> dict[str, Any]:
+    """One fit, in this process."""
+    import klimb
+
+    data: Any = str(folder / "part-*.parquet") if source == "parquet" else np.load(folder / "rows.npy", mmap_mode="r")
+    columns = len([name for name in (np.load(folder / "rows.npy", mmap_mode="r").dtype.names or ()) if name[0] == "x"])
+    y = {"bernoulli": "b", "poisson": "p"}[family]
+    formula = f"{y} ~ " + " + ".join(f"x{j}" for j in range(columns))
+    counted = _Counted()
+    cpu, wall = time.process_time(), time.perf_counter()
+    found = klimb.fit(formula, data, family, engine=engine or counted, progress=False)
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    record = {"rows": found.n, "columns": columns, "family": family, "source": source, "engine": str(engine),
+              "cpu": round(cpu, 2), "wall": round(wall, 2), "passes": counted.passes,
+              "cpu per pass": round(counted.cpu / max(counted.passes, 1), 3), "bound": found.bound,
+              "verdict": found.trust.verdict, "iterations": found.n_iter,
+              "peak GB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 3)}
+    read, syrk = floor(folder, source, columns)
+    record |= {"read": round(read, 3), "X'X": round(syrk, 3),
+               "pass over floor": round(record["cpu per pass"] / (read + syrk), 2)}
+    return record
+
+
+class _Counted:
+    """Runs here, and counts passes and their time."""
+
+    def __init__(self) -> None:
+        self.passes, self.cpu = 0, 0.0
+
+    def map(self, function: Any, blocks: Any, /) -> Any:
+        self.passes += 1
+        for block in blocks:
+            begin = time.process_time()
+            found = function(block)
+            self.cpu += time.process_time() - begin
+            yield found
+
+
+def groups(folder: Path, rows: int, levels: int, order: str) -> dict[str, Any]:
+    """A mixed logistic model of many groups, its rows sorted by group or not."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    import klimb
+
+    path = folder / f"groups-{order}-{rows}-{levels}"
+    if not path.exists():
+        path.mkdir(parents=True)
+        effect = 0.5 * np.random.default_rng(11).standard_normal(levels)
+        for k, begin in enumerate(range(0, rows, PART)):
+            rng, n = np.random.default_rng([13, k]), min(PART, rows - begin)
+            here = np.arange(begin, begin + n) * levels // rows if order == "sorted" else rng.integers(0, levels, n)
+            x = rng.standard_normal(n)
+            y = rng.random(n) < 1 / (1 + np.exp(0.5 - 0.4 * x - effect[here]))
+            parquet.write_table(pa.table({"y": y, "x": x, "g": here}), path / f"part-{k:04d}.parquet")
+    counted = _Counted()
+    cpu, wall = time.process_time(), time.perf_counter()
+    found = klimb.fit("y ~ x + (1 | g)", str(path), "bernoulli", engine=counted, progress=False)
+    table = found.summary()
+    return {"rows": found.n, "levels": levels, "order": order, "cpu": round(time.process_time() - cpu, 2),
+            "wall": round(time.perf_counter() - wall, 2), "passes": counted.passes,
+            "cpu per pass": round(counted.cpu / counted.passes, 3), "verdict": found.trust.verdict,
+            "means": dict(zip(table["name"], np.round(table["mean"], 4).tolist(), strict=True)),
+            "sds": dict(zip(table["name"], np.round(table["sd"], 5).tolist(), strict=True)),
+            "peak GB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 3)}
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["make", "fit", "groups"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rows", type=float, default=1e7)
+    parser.add_argument("--columns", type=int, default=50)
+    parser.add_argument("--levels", type=float, default=1e5)
+    parser.add_argument("--order", choices=["sorted", "mixed"], default="mixed")
+    parser.add_argument("--family", choices=["bernoulli", "poisson"], default="bernoulli")
+    parser.add_argument("--source", choices=["parquet", "memmap"], default="parquet")
+    parser.add_argument("--engine")
+    asked = parser.parse_args()
+    engine = int(asked.engine) if asked.engine and asked.engine.isdigit() else asked.engine
+    if asked.what == "make":
+        make(asked.folder, int(asked.rows), asked.columns)
+    elif asked.what == "fit":
+        print(json.dumps(fit(asked.folder, asked.family, asked.source, engine)))
+    else:
+        print(json.dumps(groups(asked.folder, int(asked.rows), int(asked.levels), asked.order)))
+
+
+if __name__ == "__main__":
+    main()

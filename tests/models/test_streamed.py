@@ -1,0 +1,187 @@
+"""Fits of rows that are not in memory are those of rows that are: every family, terms, weights, blocks, order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+import klimb
+from klimb.errors import InputError
+from klimb.infer.rows import SiteSums, few_rows, sums_of, total_sums
+from klimb.models import passes
+from klimb.rows import blocks, gather
+
+N = 4000
+
+
+class Here:
+    """A pass in this process."""
+
+    def map(self, function: Callable[[Any], Any], some: Iterable[Any], /) -> Iterable[Any]:
+        return map(function, some)
+
+
+def columns(seed: int = 5, n: int = N) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    x, z, g = 50.0 + 3.0 * rng.standard_normal(n), rng.standard_normal(n), rng.integers(0, 9, n)
+    h = rng.choice(["a", "b", "c"], n)
+    f = 0.2 * (x - 50.0) - 0.5 * z + 0.4 * (h == "b") + 0.7 * rng.standard_normal(9)[g]
+    return {"x": x, "z": z, "g": g, "h": h, "w": rng.integers(0, 3, n).astype(np.float64),
+            "b": np.where(rng.random(n) < 1 / (1 + np.exp(-f)), "yes", "no"), "p": rng.poisson(np.exp(0.4 * f)),
+            "y": 1000.0 + f + rng.standard_normal(n), "a": rng.gamma(2.0, np.exp(0.2 * f) / 2.0),
+            "k": rng.binomial(7, 1 / (1 + np.exp(-f))), "n": np.full(n, 7), "e": np.exp(0.1 * z)}
+
+
+DATA = columns()
+CASES = [("b ~ x*z + h", "bernoulli", {}), ("p ~ x + h + offset(log(e))", "poisson", {"weights": "w"}),
+         ("y ~ x + z:h", "gaussian", {}), ("y ~ x + s(z) + (1 + z | g)", "gaussian", {"weights": "w"}),
+         ("p(k, n) ~ x + z", "binomial", {}), ("b ~ z + (1 | g)", "bernoulli", {}), ("a ~ x + z", "gamma", {}),
+         ("y ~ z", "student_t(df=5)", {"hyper": "optimise"}),
+         ("b ~ 0 + h + z", "bernoulli", {"priors": {"z": "normal(0, 0.1)"}})]
+
+
+def errors(one: Any, other: Any) -> float:
+    """The largest difference of a mean or an sd in the tables of two fits, in sd."""
+    a, b = one.summary(), other.summary()
+    assert list(a["name"]) == list(b["name"])
+    sd = np.asarray(a["sd"])
+    return float(max(np.abs((np.asarray(a[k]) - np.asarray(b[k])) / sd).max() for k in ("mean", "sd")))
+
+
+@pytest.mark.parametrize(("formula", "family", "more"), CASES)
+def test_the_fit_is_that_of_rows_in_memory(formula: str, family: str, more: dict[str, Any],
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", 700)
+    monkeypatch.setattr(passes, "ENTRIES", 4000)
+    tight = "|" not in formula and family != "gamma"
+    options = {**more, "tol": 1e-12 if tight else 1e-7, "progress": False}
+    memory = klimb.fit(formula, DATA, family, **options)
+    streamed = klimb.fit(formula, DATA, family, engine=Here(), **options)
+    assert errors(memory.uncorrected, streamed) < (1e-8 if tight else 1e-3)  # of rows elsewhere nothing is corrected
+    assert streamed.bound == pytest.approx(memory.bound, abs=1e-6 if tight else 1e-3)
+    assert streamed.prior_words() == memory.prior_words()
+    assert streamed.trust.verdict == memory.trust.verdict == "trust"
+    assert errors(memory, streamed) < 0.05
+    assert (streamed.n, streamed.observed.dropped) == (memory.n, memory.observed.dropped)
+    new = {name: values[:5] for name, values in DATA.items()}
+    np.testing.assert_allclose(streamed.predict(new)["mean"], memory.predict(new)["mean"], rtol=1e-4)
+
+
+def test_blocks_and_order_do_not_matter(tmp_path: Path) -> None:
+    order = np.random.default_rng(1).permutation(N)
+    found = []
+    for k, (rows, size) in enumerate([(np.arange(N), 450), (order, N)]):
+        parquet.write_table(pa.table({name: values[rows] for name, values in DATA.items()}), tmp_path / f"{k}.parquet",
+                            row_group_size=size)
+        found.append(klimb.fit("b ~ x*z + h", tmp_path / f"{k}.parquet", "bernoulli", engine=Here(), tol=1e-12))
+    assert errors(*found) < 1e-8
+    assert found[0].loo().elpd == pytest.approx(found[1].loo().elpd, rel=1e-9)  # a sample by content
+
+
+def test_missing_values_and_text_are_those_of_rows_in_memory(tmp_path: Path) -> None:
+    frame = pl.DataFrame(DATA).with_columns(
+        pl.when(pl.col("z") > 1.5).then(None).otherwise(pl.col("h")).alias("h"),
+        pl.when(pl.col("x") > 55.0).then(None).otherwise(pl.col("x")).alias("x"))
+    frame.write_parquet(tmp_path / "rows.parquet", row_group_size=900)
+    memory = klimb.fit("b ~ x + h", frame, "bernoulli", tol=1e-12)
+    streamed = klimb.fit("b ~ x + h", tmp_path / "rows.parquet", "bernoulli", engine=Here(), tol=1e-12)
+    assert memory.observed.dropped > 100
+    assert (streamed.n, streamed.observed.dropped) == (memory.n, memory.observed.dropped)
+    assert errors(memory, streamed) < 1e-8
+    with pytest.raises(InputError, match="missing values in 'x'"):
+        klimb.fit("b ~ x", tmp_path / "rows.parquet", "bernoulli", engine=Here(), missing="error")
+
+
+def test_rows_that_are_too_many_for_memory_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = pl.DataFrame({name: DATA[name] for name in ("b", "x", "z")})
+    for k in range(2):
+        frame.slice(k * 2000, 2000).write_parquet(tmp_path / f"part-{k}.parquet")
+    memory = klimb.fit("b ~ x + z", frame, "bernoulli", tol=1e-12)
+    monkeypatch.setattr(gather, "LEAST", 500)
+    monkeypatch.setattr(gather, "SAMPLE", 100)
+    monkeypatch.setattr(gather, "MOST_READ", 1000)
+    monkeypatch.setattr(gather, "MOST_ENTRIES", 1000)
+    makes: list[Any] = [str(tmp_path / "part-*.parquet"), pl.scan_parquet(tmp_path / "part-*.parquet"),
+                        iter(frame.to_arrow().to_batches(max_chunksize=700)), frame,
+                        {name: np.asarray(frame[name]) for name in frame.columns}]
+    for data in makes:
+        fit = klimb.fit("b ~ x + z", data, "bernoulli", tol=1e-12)
+        assert fit.observed.sampled_from == N
+        assert errors(memory, fit) < 1e-8
+
+
+def test_what_a_streamed_fit_can_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from klimb.models import streamed
+
+    monkeypatch.setattr(streamed, "SAMPLE", 800)
+    fit = klimb.fit("p ~ z + (1 | g)", DATA, "poisson", engine=Here())
+    whole = klimb.fit("p ~ z + (1 | g)", DATA, "poisson")
+    assert 600 < fit.observed.n < 1000
+    assert any("a sample of" in note for note in fit.notes)
+    assert abs(fit.loo().elpd - whole.loo().elpd) < 3.5 * fit.loo().se
+    assert fit.loo().se > whole.loo().se  # of a sample
+    assert "4,000" in str(fit) or "4000" in str(fit)
+    with pytest.raises(InputError, match="the rows of this fit are not in memory"):
+        fit.predict()
+    with pytest.raises(InputError, match="Stan needs all rows"):
+        fit.exact()
+    fit.save(tmp_path / "fit.klimb")
+    again = klimb.load(tmp_path / "fit.klimb")
+    assert str(again) == str(fit)
+    assert errors(fit, again) == 0.0
+    fit.to_html(tmp_path / "fit.html")
+    assert "4,000" in (tmp_path / "fit.html").read_text()
+    assert fit.checks.verdict == whole.checks.verdict
+
+
+@pytest.mark.parametrize(("formula", "family", "words"), [
+    ("y ~ gp(z)", "gaussian", "terms with columns of their own"),
+    ("y ~ rw1(g)", "gaussian", "terms with columns of their own"),
+    ("n ~ x", "ordinal", "one latent value per row and no cut points"),
+    ("h ~ x", "categorical", "one latent value per row and no cut points"),
+])
+def test_models_that_are_no_sums_are_refused(formula: str, family: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        klimb.fit(formula, {**DATA, "n": DATA["p"] % 4}, family, engine=Here())
+
+
+def test_few_rows_say_what_many_do() -> None:
+    rng = np.random.default_rng(0)
+    X, codes, t = rng.standard_normal((300, 3)), rng.integers(0, 20, 300), rng.standard_normal((300, 2))
+    t[codes == 4] = t[codes == 4][0]  # a level that knows one direction alone
+    gamma, slope = rng.random(300) + 0.1, rng.standard_normal(300)
+    parts = [sums_of(X[rows], codes[rows], t[rows], slope[rows], gamma[rows])
+             for rows in (slice(0, 110), slice(110, 300))]
+    sums = total_sums(parts, 20)
+    few, own, values, y = few_rows(sums)
+
+    def dense(X: Any, codes: Any, t: Any) -> Any:
+        Z = np.zeros((len(X), 40))
+        for j in range(2):
+            Z[np.arange(len(X)), 2 * np.maximum(codes, 0) + j] = t[:, j]
+        return np.hstack([X, Z])
+
+    Z, R = dense(X, codes, t), dense(few, own, values)
+    assert len(R) <= 3 + 40
+    np.testing.assert_allclose(R.T @ R, Z.T @ (gamma[:, None] * Z), atol=1e-10)
+    np.testing.assert_allclose(R.T @ y, Z.T @ slope, atol=1e-9)
+    back = SiteSums.of_arrays(sums.arrays())
+    assert np.array_equal(back.cross, sums.cross)
+
+
+def test_an_empty_block_says_nothing(tmp_path: Path) -> None:
+    missing = pl.when(pl.int_range(N) < 1000).then(None).otherwise(pl.col("z"))
+    frame = pl.DataFrame(DATA).with_columns(missing.alias("z"))
+    frame.write_parquet(tmp_path / "rows.parquet", row_group_size=500)  # two row groups without a complete row
+    for formula in ("b ~ z + (1 | g)", "y ~ z + (1 | g)"):
+        family = "bernoulli" if formula[0] == "b" else "gaussian"
+        streamed = klimb.fit(formula, tmp_path / "rows.parquet", family, engine=Here())
+        assert streamed.n == N - 1000
+        assert errors(klimb.fit(formula, frame, family), streamed) < 1e-3
