@@ -4,8 +4,8 @@ In whitened coordinates, w = mu + S u, q(u) = N(P^-1 s, P^-1). A block returns w
 
     E log p(y | f)        sum_i (gamma_i h_i - alpha_i) x_i        sum_i gamma_i x_i x_i'
 
-and the sums are the bound at q and the natural step from it ([A] Eq. (16)-(17), r = 0). The bound judges that step, as
-in `klimb.infer`: it is halved until the bound does not fall. Nothing of the length of the data outlives a pass.
+and the sums are the bound at q and the natural step from it ([A] Eq. (16)-(17), r = 0), which the loop of
+`klimb.infer` takes (`klimb.infer.rows`). Nothing of the length of the data outlives a pass.
 """
 
 from __future__ import annotations
@@ -13,23 +13,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.errors import InputError
+from klimb.infer.loop import infer
 from klimb.infer.minibatch import FactorisedGaussian
-from klimb.infer.problem import ROUNDING
 from klimb.infer.result import Status
+from klimb.infer.rows import SiteSums, few_rows, infer_rows
+from klimb.latents.base import Posterior
 from klimb.latents.prior import WeightPrior
+from klimb.latents.weights import Weights
 from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import DenseDesign
-from klimb.numerics.arrays import Array, finite_sum
+from klimb.numerics.arrays import Array
 from klimb.numerics.dense import threads_for
 from klimb.rows.reduction import Block, BlockEngine, rows_of, summed
 from klimb.sites.base import Site
-
-SMALLEST_STEP = 2.0**-20
+from klimb.sites.real import Gaussian
 
 
 @final
@@ -44,7 +46,7 @@ class SumsFit:
     bounds: tuple[float, ...]
 
 
-def block_sums(site: Site, prior: WeightPrior, q: FactorisedGaussian | None, block: Block
+def block_sums(site: Site, prior: WeightPrior, q: FactorisedGaussian | DenseWeights | None, block: Block
                ) -> tuple[float, Array, Array]:
     """What one block has to say about ``q``; without a q, the sites that match each datum."""
     X, y = rows_of(block)
@@ -83,44 +85,32 @@ def fit_by_sums(blocks: Sequence[Block], site: Site, prior: WeightPrior, *, engi
     if not tol > 0 or max_passes < 2:
         raise InputError("tol must be positive and max_passes at least 2", f"{tol}, {max_passes}",
                          "The defaults are 1e-6 and 100.")
-    identity = np.eye(prior.root.shape[-1])
-
-    def looked_at(q: FactorisedGaussian | None) -> tuple[float, Array, Array]:
-        value, pull, gram = summed(partial(block_sums, site, prior, q), blocks, engine)
-        return value - (0.0 if q is None else q.divergence()), pull, identity + gram
-
-    with threads_for(len(identity)):
-        _, shift, precision = looked_at(None)
-        q = FactorisedGaussian.of(precision, shift)
-        bound, shift, precision = looked_at(q)
-        bounds, passes, step, status = [bound], 2, 1.0, Status.MAX_ITER
-        while passes < max_passes:
-            if step == 1.0 and step_length(q, precision, shift) <= tol:
-                status = Status.CONVERGED
-                break
-            try:
-                after = FactorisedGaussian.of(q.precision + step * (precision - q.precision),
-                                              q.shift + step * (shift - q.shift))
-                found = looked_at(after)
-                passes += 1
-                better = bool(found[0] >= bound - ROUNDING * (abs(bound) + q.divergence()) and finite_sum(found[1]))
-            except NotPositiveDefiniteError:
-                better = False
-            if better:
-                q, (bound, shift, precision), step = after, found, 1.0
-                bounds.append(bound)
-            elif (step := 0.5 * step) < SMALLEST_STEP:
-                status = Status.STALLED
-                break
+    work = _Whitened(tuple(blocks), site, prior, engine)
+    result, state = infer_rows(work, prior.n_weights, tol=tol, max_iter=max_passes - 2)
+    q = state.posterior.latent.detach(state.posterior)
+    assert isinstance(q, DenseWeights)
     weights = DenseWeights(prior.mean + prior.root_times(q.mean[:, None])[:, 0], prior.root_times(q.root))
-    return SumsFit(weights, bound, status, passes, tuple(bounds))
+    return SumsFit(weights, result.bound, result.status, int(result.history.n_oracle.sum()),
+                   tuple(result.history.bound.tolist()))
 
 
-def step_length(q: FactorisedGaussian, precision: Array, shift: Array) -> float:
-    """How far the full natural step goes, in standard deviations of q; half its square is what the bound may gain."""
-    change = q.root.T @ (precision - q.precision) @ q.root
-    try:
-        moved = FactorisedGaussian.of(precision, shift).mean - q.mean
-    except NotPositiveDefiniteError:
-        return float(np.inf)
-    return float(np.sqrt(moved @ (q.precision @ moved) + 0.5 * np.sum(change * change)))
+@final
+@dataclass(frozen=True, eq=False)
+class _Whitened:
+    """Blocks in coordinates where the prior is standard: a `klimb.infer.rows.RowWork`."""
+
+    blocks: tuple[Block, ...]
+    site: Site
+    prior: WeightPrior
+    engine: BlockEngine | None
+
+    def look(self, q: Posterior | None, sharper: float = 1.0) -> SiteSums:
+        here: Any = None if q is None else q.latent.detach(q)
+        value, pull, gram = summed(partial(block_sums, self.site, self.prior, here), self.blocks, self.engine)
+        D = len(pull)
+        return SiteSums(value, abs(value), sharper * pull if q is None else pull, sharper * gram if q is None else gram,
+                        np.zeros((0, 0)), np.zeros((0, 0, D)), np.zeros((0, 0, 0)), np.zeros(0))
+
+    def solve(self, sums: SiteSums) -> Posterior:
+        X, _, _, y = few_rows(sums)
+        return infer(Weights(X, form="primal"), Gaussian(1.0), y).posterior

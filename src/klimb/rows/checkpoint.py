@@ -53,8 +53,8 @@ class Checkpoint:
                 path.unlink()  # cut short with the disk full, say
         sums = make()
         part = path.with_suffix(f".{os.getpid()}.part")
-        with part.open("wb") as stream:
-            np.savez(stream, **sums)  # type: ignore[arg-type]
+        with part.open("wb") as file:
+            np.savez(file, **sums)  # type: ignore[arg-type]
         part.replace(path)
         return sums
 
