@@ -8,7 +8,7 @@ q's second moments of its own weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Self, final
@@ -35,8 +35,8 @@ from klimb.models.linear_parts import JointPrecision, LinearRows, block_length, 
 from klimb.models.model import Functionals, Model
 from klimb.models.prior_sites import WithIdentity
 from klimb.models.reduction import reduced_rows
+from klimb.models.row_gradients import explained, feature_pieces
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import row_blocks
 from klimb.rows.scaling import Scaling
 from klimb.sites.base import Site
 from klimb.sites.stack import Stack
@@ -101,7 +101,7 @@ class LinearModel(Model):
 
     def shape(self) -> Shape:
         """The counts that costs follow from."""
-        rows, outputs = self._rows(), len(self.likelihood.fields)
+        rows, outputs = self.fitted_rows(), len(self.likelihood.fields)
         levels, k = self.n_levels, rows.values.shape[1]
         size = self.width + levels * k
         nonzeros = rows.X.nnz if hasattr(rows.X, "nnz") else rows.n * size
@@ -114,7 +114,7 @@ class LinearModel(Model):
         """Coefficients of a level of the group that may keep its codes; 0 without one."""
         if self.coded < 0:
             return 0
-        return self._rows().values.shape[1] if self.rows is not None else len(self.values[self.coded][0])
+        return self.fitted_rows().values.shape[1] if self.rows is not None else len(self.values[self.coded][0])
 
     @property
     def n_levels(self) -> int:
@@ -214,7 +214,8 @@ class LinearModel(Model):
             slack += rest
         return X, slack
 
-    def _rows(self) -> LinearRows:
+    def fitted_rows(self) -> LinearRows:
+        """The rows of the fit; an error where they were not kept."""
         if self.rows is None:
             raise InputError("this needs the rows of the fit", "a model from a file", "Fit again.")
         return self.rows
@@ -225,9 +226,9 @@ class LinearModel(Model):
         return parts[0] if len(parts) == 1 else Outputs(parts)
 
     def _latent_of(self, field: int) -> Latent:
-        rows = self._rows()
+        rows = self.fitted_rows()
         mean, cov = self.prior_moments(field)
-        X, slack = self._featured
+        X, slack = self.featured
         if self._by_gram:
             return Weights.with_gram(self.design, mean, cov, self._gram)
         if self.densities:
@@ -249,23 +250,24 @@ class LinearModel(Model):
         return latent
 
     @cached_property
-    def _featured(self) -> tuple[Any, Array]:
-        return self._with_features(self._rows())
+    def featured(self) -> tuple[Any, Array]:
+        """The shared columns of the rows of the fit, and the variance that they leave."""
+        return self._with_features(self.fitted_rows())
 
     @property
     def design(self) -> DesignMatrix:
         """The shared columns of the data, in the form that multiplies fastest."""
         if "design" not in self.kept:
-            self.kept["design"] = as_design(self._rows().X, "X")
+            self.kept["design"] = as_design(self.fitted_rows().X, "X")
         design: DesignMatrix = self.kept["design"]
         return design
 
     @cached_property
     def _by_gram(self) -> bool:
         """Whether N x N matrices are cheaper than D x D ones, and are sums that theta only scales."""
-        n, width = self._rows().n, self.width
-        plain = self.form == "Weights" and self.coded < 0 and self._featured[0] is self._rows().X and not self.densities
-        plain = plain and n < WIDE * width and not self._rows().stands_for
+        rows = self.fitted_rows()
+        plain = self.form == "Weights" and self.coded < 0 and self.featured[0] is rows.X and not self.densities
+        plain = plain and rows.n < WIDE * self.width and not rows.stands_for
         return plain and all(prior is None or prior.root is None for prior in self.priors())
 
     @property
@@ -287,7 +289,7 @@ class LinearModel(Model):
     def _with_identity(self, X: Any) -> DesignMatrix:
         """The columns with a row below for each weight whose prior is a density."""
         columns = np.concatenate([np.arange(self.width)[self.places[number]] for number, _ in self.densities])
-        return WithIdentity(self.design if X is self._rows().X else as_design(X, "X"), columns)
+        return WithIdentity(self.design if X is self.fitted_rows().X else as_design(X, "X"), columns)
 
     def _with_zeros(self, values: Array) -> Array:
         return np.concatenate([values, np.zeros(sum(self.terms[number].size for number, _ in self.densities))])
@@ -310,8 +312,8 @@ class LinearModel(Model):
         return replace(result, bound=result.bound - taper)
 
     def reduced(self, data: Observed) -> tuple[Self, Observed] | None:
-        rows = self._rows()
-        fixed = rows.sparse is None and not self.densities and self._featured[0] is rows.X
+        rows = self.fitted_rows()
+        fixed = rows.sparse is None and not self.densities and self.featured[0] is rows.X
         fixed = fixed and self.form in ("Weights", "Mixed") and self.likelihood.by_squares(data)
         if not fixed or not (isinstance(self.design, BlockedDesign) or self.width <= NARROW):
             return None
@@ -321,7 +323,7 @@ class LinearModel(Model):
         return None if found is None else (replace(self, rows=found[0], kept={}), found[1])
 
     def explain(self) -> str:
-        few, n = int(self.kept.get("reduced", 0)), self._rows().n
+        few, n = int(self.kept.get("reduced", 0)), self.fitted_rows().n
         return f"{n:,} rows, reduced to {few:,} without loss (Gaussian noise)\n" * (few > 0) + super().explain()
 
     def gradient(self, posterior: Posterior, data: Observed) -> Array:
@@ -347,52 +349,31 @@ class LinearModel(Model):
         for number, (term, values, place) in enumerate(zip(self.terms, self.values, self.places, strict=True)):
             if not term.parameters:
                 continue
-            block = self._rows().blocks[number]
+            block = self.fitted_rows().blocks[number]
             if isinstance(block, Moving):
                 learnt = q.moments(place).blocks(term.size) - np.eye(term.size)
-                found = base.FeatureGradients(self._feature_pieces(posterior, q, place), learnt)
+                found = base.FeatureGradients(feature_pieces(self, posterior, q, place), learnt)
                 self._pull(total, term, term.pull_features(block, values, found))
             else:
                 moments = q.moments(place)
                 if isinstance(block, Nodes):
-                    moments = replace(moments, explained=partial(self._explained, posterior, q, place))
+                    moments = replace(moments, explained=partial(explained, self, posterior, q, place))
                 self._pull(total, term, term.gradient(values, moments))
-
-    def _explained(self, posterior: Posterior, q: WeightPosterior, place: slice, own: slice) -> float:
-        """sum_i gamma_i Cov(f_i, g_i), g what some weights of a term add to f: Var(f + g) = Var f + Var g + 2 Cov."""
-        rows = self._rows()
-        L = self._L(self._featured[0], rows.codes, rows.values, rows.sparse)
-        part = ((L.indices >= place.start + own.start) & (L.indices < place.start + own.stop)).astype(np.float64)
-        variances = [q.at(type(L)((L.data * scale, L.indices, L.indptr), shape=L.shape))[1]
-                     for scale in (1.0 + part, part)]
-        f = posterior.v - posterior.latent.slack
-        return 0.5 * float(posterior.gamma @ (variances[0] - variances[1] - f))
 
     def _pull(self, total: Array, term: Term, slopes: Sequence[Any]) -> None:
         own = [block.pull(self.at[self.theta.slice_of(block)], slope)
                for block, slope in zip(term.parameters, slopes, strict=True)]
         self.theta.add(total, term.parameters, own)
 
-    def _feature_pieces(self, posterior: Posterior, q: WeightPosterior,
-                        place: slice) -> Iterator[tuple[slice, Array, Array]]:
-        """d bound / d Phi = a u' - G Cov(f, u), u being the weights of the features, and d bound / d slack."""
-        rows, (X, _) = self._rows(), self._featured
-        d_slack = np.where(posterior.latent.slack > 0, -0.5 * posterior.gamma, 0.0)
-        for block in row_blocks(rows.n, 2 * (place.stop - place.start)):
-            sparse = None if rows.sparse is None else rows.sparse[block]
-            cross = q.covariance_with(self._L(X[block], rows.codes[block], rows.values[block], sparse), place)
-            yield (block, np.outer(posterior.a[block], q.mean[place]) - posterior.gamma[block, None] * cross,
-                   d_slack[block])
-
     # -- predictions
 
-    def _L(self, X: Any, codes: Any, values: Array, sparse: Any = None) -> Any:
+    def rows_over(self, X: Any, codes: Any, values: Array, sparse: Any = None) -> Any:
         return LATENTS[self.form].rows_of(X, codes, values, self.n_levels, sparse)
 
     def prepare(self, new: Any) -> LinearRows:
         """Columns of new rows, or those of the fit."""
         if new is None or isinstance(new, LinearRows):
-            return self._rows() if new is None else new
+            return self.fitted_rows() if new is None else new
         return self._placed(new) if self.inputs is not None else self.arranged(new)
 
     @property
@@ -410,7 +391,7 @@ class LinearModel(Model):
             raise InputError("functionals of a group's own weights are asked of its rows", "weights of levels",
                              "Use random_effects.")
         sparse = side_by_side([L[:, self._dense_width : self.width]]) if self.sparse else None
-        return self._L(L[:, : self._dense_width], none, np.zeros((len(L), k)), sparse)
+        return self.rows_over(L[:, : self._dense_width], none, np.zeros((len(L), k)), sparse)
 
     def functionals(self, prepared: LinearRows, *, new_levels: bool = True) -> Functionals:
         X, rest = self._with_features(prepared)
@@ -418,7 +399,7 @@ class LinearModel(Model):
             root = term.new(block, values) if new_levels else None
             if root is not None:
                 rest = rest + np.einsum("ij,ij->i", root, root)
-        L = self._L(X, prepared.codes, prepared.values, self._sparse_columns(prepared))
+        L = self.rows_over(X, prepared.codes, prepared.values, self._sparse_columns(prepared))
         return Functionals(L, rest, np.tile(prepared.shift, len(self.likelihood.fields)))
 
     def _sparse_columns(self, rows: LinearRows) -> Any:
@@ -436,14 +417,14 @@ class LinearModel(Model):
         """As if weights and residuals were seen: two for each of the numbers that a log standard deviation is of."""
         if not self.form.startswith("Crossed"):
             return None
-        found = np.full(self.theta.size, 2.0 * self._rows().n)
+        found = np.full(self.theta.size, 2.0 * self.fitted_rows().n)
         for term, prior in zip(self.terms, self.priors(), strict=True):
             for block in term.parameters:
                 found[self.theta.slice_of(block)] = 2.0 * (prior.copies if prior is not None else term.size)
         return found
 
     def work(self) -> float:
-        rows = self._rows()
+        rows = self.fitted_rows()
         if self.passes is not None:
             return 15.0 * float(self.passes.n) * float(self._dense_width + self.level_size + 5) ** 2
         if self.form == "Precision":  # a sparse factor and its selected inverse, as on a planar graph

@@ -21,7 +21,6 @@ from klimb.errors import InputError
 from klimb.formula import Formula
 from klimb.infer.result import Result
 from klimb.infer.rows import SiteSums, few_rows, sums_of, total_sums
-from klimb.latents import LATENTS
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Left, Likelihood, Observed
 from klimb.models.linear import LinearModel
@@ -194,7 +193,7 @@ def reduced_passes(model: LinearModel, passes: RowPasses, observed: Observed) ->
 
 def _over(rows: LinearRows, model: LinearModel) -> Any:
     """Rows over the weights of a model, as its posterior takes them."""
-    return LATENTS[model.form].rows_of(rows.X, rows.codes, rows.values, model.n_levels)
+    return model.rows_over(rows.X, rows.codes, rows.values)
 
 
 def log_densities(reader: BlockReader, draws: Array, q: WeightPosterior, block: RowBlock) -> Array:
