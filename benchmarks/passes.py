@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -30,21 +31,26 @@ def _columns(rng: np.random.Generator, n: int, d: int) -> dict[str, Any]:
 
 
 def make(folder: Path, rows: int, columns: int) -> None:
-    """Parquet parts, and a structured memory map of the same rows."""
+    """Parquet parts, and a memory map for every column of the same rows."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
     folder.mkdir(parents=True, exist_ok=True)
     names = [*(f"x{j}" for j in range(columns)), "b", "p"]
-    whole = np.lib.format.open_memmap(folder / "rows.npy", mode="w+", dtype=[(name, "<f8") for name in names],
-                                      shape=(rows,))
+    whole = {name: np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype="<f8", shape=(rows,))
+             for name in names}
     for k, begin in enumerate(range(0, rows, PART)):
         n = min(PART, rows - begin)
         part = _columns(np.random.default_rng([7, k]), n, columns)
         parquet.write_table(pa.table(part), folder / f"part-{k:04d}.parquet", compression="none", use_dictionary=False)
         for name in names:
             whole[name][begin : begin + n] = part[name]
-    whole.flush()
+    for column in whole.values():
+        column.flush()
+
+
+def _maps(folder: Path) -> dict[str, Any]:
+    return {path.stem: np.load(path, mmap_mode="r") for path in sorted(folder.glob("*.npy"))}
 
 
 def floor(folder: Path, source: str, columns: int) -> tuple[float, float]:
@@ -72,21 +78,21 @@ def _blocks(folder: Path, source: str, columns: int) -> Any:
             for batch in fragment.to_batches(columns=names, batch_size=65_536, use_threads=False):
                 yield np.column_stack([batch.column(j).to_numpy() for j in range(columns)])
     else:
-        whole = np.load(folder / "rows.npy", mmap_mode="r")
-        for begin in range(0, len(whole), 65_536):
-            block = whole[begin : begin + 65_536]
-            yield np.column_stack([block[name] for name in names])
+        whole = _maps(folder)
+        for begin in range(0, len(whole["x0"]), 65_536):
+            yield np.column_stack([whole[name][begin : begin + 65_536] for name in names])
 
 
 def fit(folder: Path, family: str, source: str, engine: Any) -> dict[str, Any]:
     """One fit, in this process."""
     import klimb
 
-    data: Any = str(folder / "part-*.parquet") if source == "parquet" else np.load(folder / "rows.npy", mmap_mode="r")
-    columns = len([name for name in (np.load(folder / "rows.npy", mmap_mode="r").dtype.names or ()) if name[0] == "x"])
+    data: Any = str(folder / "part-*.parquet") if source == "parquet" else _maps(folder)
+    columns = len(list(folder.glob("x*.npy")))
     y = {"bernoulli": "b", "poisson": "p"}[family]
     formula = f"{y} ~ " + " + ".join(f"x{j}" for j in range(columns))
     counted = _Counted()
+    watched = _Watched()
     cpu, wall = time.process_time(), time.perf_counter()
     found = klimb.fit(formula, data, family, engine=engine or counted, progress=False)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
@@ -94,11 +100,26 @@ def fit(folder: Path, family: str, source: str, engine: Any) -> dict[str, Any]:
               "cpu": round(cpu, 2), "wall": round(wall, 2), "passes": counted.passes,
               "cpu per pass": round(counted.cpu / max(counted.passes, 1), 3), "bound": found.bound,
               "verdict": found.trust.verdict, "iterations": found.n_iter,
-              "peak GB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 3)}
+              "peak GB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 3),
+              "peak GB without pages of files": round(watched.peak / 2**20, 3)}
     read, syrk = floor(folder, source, columns)
     record |= {"read": round(read, 3), "X'X": round(syrk, 3),
                "pass over floor": round(record["cpu per pass"] / (read + syrk), 2)}
     return record
+
+
+class _Watched:
+    """The peak of memory that is no page of a mapped file, looked at every 20 ms, in kB."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        while True:
+            text = Path("/proc/self/status").read_text()
+            self.peak = max(self.peak, int(text.split("RssAnon:")[1].split()[0]))
+            time.sleep(0.02)
 
 
 class _Counted:

@@ -19,7 +19,16 @@ import pytest
 
 import klimb
 from klimb.errors import InputError
-from klimb.rows.engines import DaskEngine, EngineError, Pool, Processes, RayEngine, SparkEngine, as_engine, engine_of
+from klimb.rows.engines import (
+    DaskEngine,
+    EngineError,
+    ExecutorEngine,
+    Processes,
+    RayEngine,
+    SparkEngine,
+    as_engine,
+    engine_of,
+)
 
 N = 3000
 
@@ -110,7 +119,7 @@ def test_workers_that_always_die_are_an_error_in_words() -> None:
         list(engine.map(_dies, [1]))
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor, \
             pytest.raises(EngineError, match="workers that live through a pass"):
-        list(Pool(executor).map(_dies, [1]))
+        list(ExecutorEngine(executor).map(_dies, [1]))
 
 
 def _dies(block: int) -> int:

@@ -34,7 +34,7 @@ def as_engine(engine: Any, address: str | None = None) -> BlockEngine | None:
     >>> as_engine(None) is None
     True
     """
-    if engine is None or isinstance(engine, (Pool, Processes, RayEngine, DaskEngine, SparkEngine)):
+    if engine is None or isinstance(engine, (ExecutorEngine, Processes, RayEngine, DaskEngine, SparkEngine)):
         return engine
     if isinstance(engine, int) and not isinstance(engine, bool) and engine > 0:
         return Processes(engine)
@@ -45,7 +45,7 @@ def as_engine(engine: Any, address: str | None = None) -> BlockEngine | None:
     if home in ("distributed", "pyspark"):
         return DaskEngine(client=engine) if home == "distributed" else SparkEngine(session=engine)
     if isinstance(engine, Executor):
-        return Pool(engine)
+        return ExecutorEngine(engine)
     if hasattr(engine, "map"):
         return engine  # type: ignore[no-any-return]
     raise InputError('engine must be "ray", "dask", "spark", a number of processes, an executor, a Dask client or a '
@@ -76,7 +76,7 @@ def applied(function: Callable[[Any], Any], block: Any) -> Any:
 
 
 @final
-class Pool:
+class ExecutorEngine:
     """Any executor of `concurrent.futures`."""
 
     def __init__(self, executor: Executor) -> None:
