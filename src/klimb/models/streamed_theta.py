@@ -3,16 +3,20 @@
 Where q is known its sites are Gaussian, and few rows say what they do (`klimb.infer.rows.few_rows`). The evidence of
 those, as a function of theta, has the value and the slope of the bound where q was found, and moves away from it to
 second order as the sites would. So a search on the few rows finds a better theta without a pass, and the passes of the
-next fit say whether it was one. Points of the integral take the few rows of the best theta; exact fits at the farthest
-of them tell whether that is good enough.
+next fit say whether it was one. Points of the integral take the few rows of the best theta; fits by passes at the
+farthest of them tell whether that is good enough, or by how much it has to be put right.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import final
 
 import numpy as np
 
+from klimb.infer.loop import Callback
+from klimb.infer.result import Result
+from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed, likelihood
 from klimb.models.average import worth_integrating
 from klimb.models.linear import LinearModel
@@ -27,6 +31,8 @@ SETTLED = 1e-4  # nats that another search may promise
 SEARCH_TOL = 1e-4  # of the gradient
 LIKELY = 0.02  # weight of a point, over that of the heaviest, that is looked at
 AGREED = 5e-3  # nats between its bound and what few rows say, up to which they serve
+MOST_TILTED, SETTLED_TILT = 1.0, 0.02  # nats that a cubic along each axis may put right, and may leave
+MOST_KEPT = 8  # slopes of fits
 COARSEST = 1e-6  # tolerance below which every point is fitted
 
 
@@ -48,10 +54,21 @@ def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: 
     else:
         return None
     wanted = hyper == "integrate" or (hyper == "auto" and worth_integrating(twin))
-    found = around(replace(peak, model=twin, result=start), seen, integrate=wanted, listen=listen, tol=tol)
     gap = result.bound - start.bound
-    if wanted and not _agrees(here, found, data, tol, gap):
-        return None
+    found = around(replace(peak, model=twin, result=start), seen, integrate=wanted, listen=listen, tol=tol)
+    if wanted:
+        ends = _farthest(found)
+        off = _misses(here, twin, seen, data, ends, tol, gap)
+        if np.abs(off).max() > AGREED:
+            tilted = replace(twin, passes=TiltedFits.through(here.at, ends, off, seen, passes.n))
+            peak = find_peak(tilted, seen, tol=SEARCH_TOL, fit_tol=tol, listen=listen)
+            found = around(peak, seen, integrate=True, listen=listen, tol=tol)
+            more = _farthest(found)
+            if np.abs(off).max() > MOST_TILTED or np.abs(
+                    _misses(here, tilted, seen, data, more, tol, gap)).max() > SETTLED_TILT:
+                return None
+            here = model.moved(peak.model.at)
+            result = here.infer(data, tol=tol)
     bound = found.bound + gap if found.mode == "integrate" else result.bound
     return replace(found, model=here, result=result, bound=bound, status=result.status, n_fits=n_fits + found.n_fits)
 
@@ -64,19 +81,54 @@ def gaussian_twin(model: LinearModel, passes: RowPasses) -> tuple[LinearModel, O
     return replace(few, likelihood=likelihood("gaussian").knowing({"scale": 1.0})), Observed(y)
 
 
-def _agrees(model: LinearModel, found: Solution, data: Observed, tol: float, gap: float) -> bool:
-    """Whether fits at the farthest likely points of theta have the bounds that few rows foretell."""
+@final
+@dataclass(frozen=True, eq=False)
+class TiltedFits:
+    """Fits of few rows whose bound is put right by a cubic along each axis of theta, which has no slope at ``centre``.
+
+    It stands where passes do (`klimb.models.passes.RowPasses`), so that search and integration need not know.
+    """
+
+    data: Observed
+    n: int
+    centre: Array
+    square: Array
+    cube: Array
+    slopes: dict[int, tuple[Posterior, Array]] = field(default_factory=dict)
+
+    @classmethod
+    def through(cls, centre: Array, ends: Array, off: Array, data: Observed, n: int) -> TiltedFits:
+        """The one that has ``off`` at both ends of every axis."""
+        square, cube = np.zeros(len(centre)), np.zeros(len(centre))
+        for j in range(len(centre)):
+            t = ends[2 * j : 2 * j + 2, j] - centre[j]
+            if t.all() and t[0] != t[1]:
+                square[j], cube[j] = np.linalg.solve(np.column_stack([t**2, t**3]), off[2 * j : 2 * j + 2])
+        return cls(data, n, centre, square, cube)
+
+    def infer(self, model: LinearModel, tol: float, max_iter: int, callback: Callback | None) -> Result:
+        """The fit of few rows, with the bound put right."""
+        result = replace(model, passes=None).infer(self.data, tol=tol, max_iter=max_iter, callback=callback)
+        t = model.at - self.centre
+        while len(self.slopes) >= MOST_KEPT:
+            del self.slopes[next(iter(self.slopes))]
+        self.slopes[id(result.posterior)] = (result.posterior, 2.0 * self.square * t + 3.0 * self.cube * t**2)
+        return replace(result, bound=result.bound + float(self.square @ t**2 + self.cube @ t**3))
+
+    def slopes_at(self, posterior: Posterior) -> Array:
+        """Of the cubic, at the theta of a fit."""
+        return self.slopes[id(posterior)][1]
+
+
+def _misses(model: LinearModel, twin: LinearModel, seen: Observed, data: Observed, points: Array, tol: float,
+            gap: float) -> Array:
+    """What the bound of fits by passes has more than few rows foretell, at each of ``points``."""
+    return np.array([model.moved(theta).infer(data, tol=tol).bound - twin.moved(theta).infer(seen, tol=tol).bound - gap
+                     for theta in points])
+
+
+def _farthest(found: Solution) -> Array:
+    """The likely points of theta at both ends of each axis."""
     components = found.components
     points = components.theta[components.weights >= LIKELY * components.weights.max()]
-    for theta in _farthest(points):
-        twin = found.model.moved(theta)
-        foretold = twin.infer(Observed(found.result.problem.y), tol=tol).bound + gap  # type: ignore[union-attr]
-        if abs(model.moved(theta).infer(data, tol=tol).bound - foretold) > AGREED:
-            return False
-    return True
-
-
-def _farthest(points: Array) -> list[Array]:
-    """Both ends of the points along each axis."""
-    ends = {int(at) for column in points.T for at in (np.argmin(column), np.argmax(column))}
-    return [points[k] for k in sorted(ends)]
+    return np.array([points[at(column)] for column in points.T for at in (np.argmin, np.argmax)])

@@ -230,6 +230,8 @@ def _factor_numbers(values: npt.NDArray[Any], missing: Mask | None) -> tuple[Cod
     if missing is not None:
         codes = np.full(len(values), MISSING, dtype=np.intp)
         codes[~missing] = inverse
+    if unique.dtype.kind in "iu":  # levels by the thousand
+        return codes, tuple(map(str, unique.tolist()))
     return codes, tuple(number_label(value) for value in unique)
 
 
