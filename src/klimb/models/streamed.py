@@ -31,7 +31,7 @@ from klimb.models.reduction import finished
 from klimb.models.setup import checked_weights, with_priors
 from klimb.models.solution import Solution, solve
 from klimb.models.streamed_theta import solve_on_sums
-from klimb.models.verdict import PRECISION, WRONG_SD
+from klimb.models.verdict import PRECISION, WRONG_MEAN
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import psd_square_root, threads_for
 from klimb.report.records import Fact, TrustSummary
@@ -48,7 +48,7 @@ from klimb.terms.group import Group
 
 SAMPLE = 20_000  # rows that are kept, about
 DRAWS, SEED = 32, 20260103  # of the verdict
-SAFETY = 1.5  # that few draws leave of a variance
+SAFETY = 4.0  # times the estimate: levels of ten binary rows moved their sd by 2.6 times as much
 KINDS = ("fixed", "offset", "group", "smooth", "ridge")
 UNSUPPORTED = ("ordered", "classes")  # responses whose levels are those of all rows
 
@@ -227,14 +227,16 @@ def judged(model: LinearModel, result: Result, passes: RowPasses) -> TrustSummar
     there = q.push(_over(few.rows, model), draws)
     logs = exact + 0.5 * ((y - there) ** 2).sum(axis=1)
     variance = float(logs.var(ddof=1))
-    error = max(PRECISION, SAFETY * variance / np.sqrt(max(model.n_levels, 1)))
+    shift = SAFETY * variance / float(np.sqrt(max(model.n_levels, 1)))
     facts = (Fact("variance of the log weights", f"{variance:.2g}, from {DRAWS} draws over all rows"),)
-    if error <= WRONG_SD:
+    if shift <= WRONG_MEAN:
+        error = max(PRECISION, min(shift, SAFETY * variance / max(model.n_levels, 1)))
+        means = f", means to {shift:.2f} sd" if shift > 0.01 else ""
         return TrustSummary("trust", "relative error of an sd", "Means, sds and intervals can be used as they are (sds "
-                            f"right to about {error:.1%}).", error, facts)
-    return TrustSummary("doubt", "error of a mean, in sd", f"A Gaussian may miss means by up to {error:.2f} sd: small "
+                            f"right to about {error:.1%}{means}).", error, facts)
+    return TrustSummary("doubt", "error of a mean, in sd", f"A Gaussian may miss means by up to {shift:.2f} sd: small "
                         "levels are skewed, and all of them together move what they share. A fit of rows in memory is "
-                        "corrected for that: fit a sample of whole levels beside this one.", error, facts)
+                        "corrected for that: fit a sample of whole levels beside this one.", shift, facts)
 
 
 def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weights: str | None,
