@@ -260,7 +260,7 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     sizes = [term.size if isinstance(term, Group) else 0 for term in terms]
     coded = int(np.argmax(sizes)) if max(sizes) > 0 else -1
     model = LinearModel(terms, family, np.zeros(0), coded, (), "Weights" if coded < 0 else "Mixed", passes=passes)
-    check_size(0, model.width, model.width, [], False)
+    check_size(0, model.width)
     model = model.moved(model.theta.start)
     rows, some = _sampled(model, encoder, sample, weights, observed.n)
     model = replace(model, rows=rows)
