@@ -207,8 +207,7 @@ class Cells:
         one, other = self.pairs
         twice = np.where(one == other, 1.0, 2.0)
         own = levels[:, self._i, self._j] * np.where(self._i == self._j, 1.0, 2.0)
-        v = self._products @ np.concatenate([own.ravel(), 2.0 * cells.ravel(),
-                                             twice * border[one, other]])
+        v = self._products @ np.concatenate([own.ravel(), 2.0 * cells.ravel(), twice * border[one, other]])
         X = self.X.values
         with_dense = self.Y @ np.vstack([dense.reshape(-1, Bd), V[Bd:, :Bd]])
         v += np.einsum("ij,ij->i", X, 2.0 * with_dense + X @ V[:Bd, :Bd])

@@ -85,10 +85,8 @@ class GaussianPart:
 class ImplicitFactor(Factor):
     """A(gamma), known by its products; variances and the log determinant are computed when first asked for."""
 
-    def __init__(
-        self, latent: Implicit, gamma: Array, *, variances: Variances | None = None, log_det: LogDet | None = None,
-        weights: Array | None = None,
-    ) -> None:
+    def __init__(self, latent: Implicit, gamma: Array, *, variances: Variances | None = None,
+                 log_det: LogDet | None = None, weights: Array | None = None) -> None:
         self.gamma, self.latent = gamma, latent
         self.matrix = latent.precision(gamma)
         self.estimated, self.log_det = variances, log_det
@@ -157,9 +155,8 @@ class Implicit(Latent):
     by_products = True
     reports = "weight"
 
-    def __init__(
-        self, B: Any, *, X: Any = None, y: Any = None, noise: Any = 1.0, mean: Any = 0.0, cov: Any = 1.0
-    ) -> None:
+    def __init__(self, B: Any, *, X: Any = None, y: Any = None, noise: Any = 1.0, mean: Any = 0.0,
+                 cov: Any = 1.0) -> None:
         self.B = _stack(B, "B")
         self.n_sites, self.n_weights = self.B.shape
         D = self.n_weights
@@ -206,10 +203,8 @@ class Implicit(Latent):
 
     def _refuse_flat(self) -> None:
         if not self.gaussian.proper:
-            raise InputError(
-                "this step needs weights with a proper Gaussian prior", "a flat one (no or infinite cov)",
-                "Use klimb.steps.DoubleLoop() (what klimb.infer does by default), or give cov a value.",
-            )
+            raise InputError("this step needs weights with a proper Gaussian prior", "a flat one (no or infinite cov)",
+                             "Use klimb.steps.DoubleLoop() (what klimb.infer does by default), or give cov a value.")
 
     @cached_property
     def prior_weights(self) -> Array:
@@ -341,8 +336,7 @@ class Implicit(Latent):
     def predict(self, posterior: Posterior, X_new: Any, accuracy: float = 0.01) -> tuple[Array, Array]:
         """Mean and variance of s at new rows; `predict_variances` has the error of the variances too."""
         design = self._new_rows(X_new)
-        return (design.times(self.weight_mean(posterior)),
-                self.predict_variances(posterior, design, accuracy).value)
+        return (design.times(self.weight_mean(posterior)), self.predict_variances(posterior, design, accuracy).value)
 
     def predict_variances(self, posterior: Posterior, X_new: Any, accuracy: float = 0.01) -> Variances:
         """Variances of s at new rows, with their standard errors or bounds."""

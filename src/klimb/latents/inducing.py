@@ -67,11 +67,8 @@ class Inducing(Latent):
         check_symmetric(inner, "Kuu")
         cross = as_float(Kuf, "Kuf", ndim=2)
         if cross.shape[0] != inner.shape[0] or 0 in cross.shape:
-            raise InputError(
-                f"Kuf must have one row per inducing point ({inner.shape[0]}) and one column per site",
-                f"shape {cross.shape}",
-                "Pass k(Z, X).",
-            )
+            raise InputError(f"Kuf must have one row per inducing point ({inner.shape[0]}) and one column per site",
+                             f"shape {cross.shape}", "Pass k(Z, X).")
         with threads_for(inner.shape[0]):
             whitener = Whitener(psd_square_root(inner, "Kuu"))
             rows = DenseDesign(whitener.whitened(cross.T))
@@ -173,9 +170,7 @@ class Inducing(Latent):
         inner, diagonal = self.pull_back([posterior], keep)
         return InducingGradient(inner, cross, diagonal)
 
-    def pull_back(
-        self, posteriors: Sequence[Posterior], take: Callable[[slice, Array], None]
-    ) -> tuple[Array, Array]:
+    def pull_back(self, posteriors: Sequence[Posterior], take: Callable[[slice, Array], None]) -> tuple[Array, Array]:
         """The same in bounded memory, summed over ``posteriors`` that share this prior.
 
         d bound / dKuf goes to ``take(block of sites, part of M rows)``, block by block; those in Kuu and the diagonal
@@ -185,10 +180,8 @@ class Inducing(Latent):
         """
         L, design = self.root, self.row_design
         if L.shape[0] != L.shape[1]:
-            raise InputError(
-                "gradients need inducing points whose Kuu has full rank", f"rank {L.shape[1]} of {L.shape[0]}",
-                "Drop inducing points that repeat each other.",
-            )
+            raise InputError("gradients need inducing points whose Kuu has full rank",
+                             f"rank {L.shape[1]} of {L.shape[0]}", "Drop inducing points that repeat each other.")
         assert isinstance(design, BlockedDesign)
         with threads_for(self.dense_size):
             states = [(q.a, q.gamma, self.weight_mean(q), self.weight_root(q)) for q in posteriors]
@@ -228,11 +221,8 @@ class Inducing(Latent):
         """Mean and variance of f at new inputs; ``K_new`` is (n_new, M), their covariance with the inducing points."""
         cross = as_float(K_new, "K_new", ndim=2)
         if cross.shape[1] != self.root.shape[0]:
-            raise InputError(
-                f"K_new must have one column per inducing point ({self.root.shape[0]})",
-                f"shape {cross.shape}",
-                "Pass k(X_new, Z).",
-            )
+            raise InputError(f"K_new must have one column per inducing point ({self.root.shape[0]})",
+                             f"shape {cross.shape}", "Pass k(X_new, Z).")
         total = variances_at(k_new_diag, (cross.shape[0],), "k_new_diag")
         m, v = np.array(mean_at(mean, (cross.shape[0],), "mean")), np.zeros(cross.shape[0])
         with threads_for(self.dense_size):

@@ -413,9 +413,8 @@ class Kernel(Latent):
         """
         cross = as_float(K_new, "K_new", ndim=2)
         if cross.shape[1] != self.n_sites:
-            raise InputError(
-                f"K_new must have one column per site ({self.n_sites})", f"shape {cross.shape}", "Pass k(X_new, X)."
-            )
+            raise InputError(f"K_new must have one column per site ({self.n_sites})", f"shape {cross.shape}",
+                             "Pass k(X_new, X).")
         prior = variances_at(k_new_diag, (cross.shape[0],), "k_new_diag")
         prior_mean = mean_at(mean, (cross.shape[0],), "mean")
         v = np.empty(cross.shape[0])

@@ -118,9 +118,8 @@ class Markov(Latent):
     (True, True, True)
     """
 
-    def __init__(
-        self, times: Any, variance: Any = 1.0, lengthscale: Any = 1.0, smoothness: Any = 1.5, mean: Any = 0.0
-    ) -> None:
+    def __init__(self, times: Any, variance: Any = 1.0, lengthscale: Any = 1.0, smoothness: Any = 1.5,
+                 mean: Any = 0.0) -> None:
         self.times = _times(times, "times")
         if len(self.times) == 0:
             raise InputError("times must have at least one entry", "none", "Pass one time per site.")
@@ -365,8 +364,7 @@ def _terms(variance: Any, lengthscale: Any, smoothness: Any) -> tuple[tuple[floa
         sigma2 = np.empty((0, 0))
     if sigma2.ndim != 1 or sigma2.size == 0:
         raise InputError("variance, lengthscale and smoothness must be numbers or sequences of one length",
-                         f"shapes {', '.join(str(one.shape) for one in arrays)}",
-                         "Pass one of each per kernel.")
+                         f"shapes {', '.join(str(one.shape) for one in arrays)}", "Pass one of each per kernel.")
     for name, values in (("variance", sigma2), ("lengthscale", scale)):
         if values.min() <= 0.0:
             i = int(values.argmin())

@@ -85,11 +85,9 @@ class MeanField(Latent):
             self._precision = root[self._free] ** -2.0
             self._prior_logdet = float(2 * np.log(root[self._free]).sum())
         elif root.shape[1] < self.n_weights:
-            raise InputError(
-                "a mean-field q needs a prior covariance of full rank",
-                f"rank {root.shape[1]} for {self.n_weights} weights",
-                "Use Weights, or give the variances as a vector.",
-            )
+            raise InputError("a mean-field q needs a prior covariance of full rank",
+                             f"rank {root.shape[1]} for {self.n_weights} weights",
+                             "Use Weights, or give the variances as a vector.")
         else:
             inverse = np.linalg.inv(root)  # root is the Cholesky factor here
             self._free = np.arange(self.n_weights)

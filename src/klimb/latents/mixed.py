@@ -186,8 +186,7 @@ class Mixed(Latent):
                              "There is one row of values per row of X.")
         rows = LevelRows.sort(level, count)
         self.n_outputs = checked_outputs(n_outputs, N)
-        self._build(rows, matrix[rows.order], t[rows.order], mean, cov, group_cov,
-                    variances_at(slack, (N,), "slack"))
+        self._build(rows, matrix[rows.order], t[rows.order], mean, cov, group_cov, variances_at(slack, (N,), "slack"))
 
     def _build(self, rows: LevelRows, X: Array, values: Array, mean: Any, cov: Any, group_cov: Any,
                slack: Array) -> None:

@@ -149,10 +149,8 @@ class Outputs(Latent):
         assert isinstance(latent, Outputs)
         assert isinstance(factor, OutputsFactor)
         columns = (latent._split(x) for x in (posterior.a, posterior.gamma, posterior.m, posterior.v))
-        return tuple(
-            replace(posterior, latent=part, a=a, gamma=gamma, m=m, v=v, kl=float("nan"), factor=one)
-            for part, one, a, gamma, m, v in zip(latent.parts, factor.parts, *columns, strict=True)
-        )
+        return tuple(replace(posterior, latent=part, a=a, gamma=gamma, m=m, v=v, kl=float("nan"), factor=one) for part,
+                     one, a, gamma, m, v in zip(latent.parts, factor.parts, *columns, strict=True))
 
     def weight_mean(self, posterior: Posterior) -> Array:
         """The weights of all outputs, one output after the other."""

@@ -178,8 +178,7 @@ class PrecisionFactor(Factor):
         if layout.n_dense < B:  # a constraint may bind pinned nodes alone
             pinned = slice(layout.n_dense, B)
             sizes[B:] = np.maximum(sizes[B:], (S[B:, pinned] ** 2 / sizes[pinned]).max(axis=1))
-        self.S_inverse, border_logdet = _bordered_inverse(0.5 * (S + S.T), sizes, layout.n_dense,
-                                                          layout.C_s.shape[1])
+        self.S_inverse, border_logdet = _bordered_inverse(0.5 * (S + S.T), sizes, layout.n_dense, layout.C_s.shape[1])
         self.absolute_logdet = self.inner.logdet + border_logdet
         self.logdet = self.absolute_logdet - latent.prior_logdet if latent.known_logdet else 0.0
 

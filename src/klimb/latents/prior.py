@@ -28,8 +28,7 @@ class WeightPrior:
         else:
             raise InputError(
                 f"cov must be a number, a vector of {n_weights} variances or a {n_weights} x {n_weights} matrix",
-                f"shape {values.shape}",
-                "There is one variance per column of X.",
+                f"shape {values.shape}", "There is one variance per column of X.",
             )
 
     @property

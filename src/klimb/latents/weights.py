@@ -9,16 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.latents.base import (
-    Factor,
-    Latent,
-    Posterior,
-    Product,
-    checked_outputs,
-    draws_from,
-    sites_of,
-    variances_at,
-)
+from klimb.latents.base import Factor, Latent, Posterior, Product, checked_outputs, draws_from, sites_of, variances_at
 from klimb.latents.coordinates import Coordinates, DenseCoordinates, PrimalCoordinates
 from klimb.latents.costs import Option, Shape, cheapest, dual, primal
 from klimb.latents.kernel import Buffers, Kernel, kernel_factor

@@ -223,8 +223,7 @@ class Likelihood:
         scale = self.units(data).spread
         blocks = tuple(
             choices.positive(p.name, p.prior(scale), scale if p.scaled else 1.0,
-                             begin=0.7 * scale if p.scaled else None)
-            for p in self.free
+                             begin=0.7 * scale if p.scaled else None) for p in self.free
         )
         return replace(self, parameters=blocks)
 

@@ -142,8 +142,7 @@ class Given(Likelihood):
 
     def prepared(self, data: Observed, choices: Choices) -> Self:
         del data
-        blocks = tuple(choices.positive(name, LogFlat(), begin=float(getattr(self.given, name)))
-                       for name in self.learn)
+        blocks = tuple(choices.positive(name, LogFlat(), begin=float(getattr(self.given, name))) for name in self.learn)
         return replace(self, parameters=blocks)
 
     def learning(self, *names: str) -> Self:
@@ -156,8 +155,7 @@ class Given(Likelihood):
         return replace(self, learn=tuple(names), parameters=blocks)
 
     def new(self, theta: Any, aux: Any = None) -> Site:
-        changed = {name: block.value(own)
-                   for name, block, own in zip(self.learn, self.parameters, theta, strict=True)}
+        changed = {name: block.value(own) for name, block, own in zip(self.learn, self.parameters, theta, strict=True)}
         site: Any = self.given
         moved: Site = replace(site, **changed) if changed else site
         return moved

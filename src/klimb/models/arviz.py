@@ -21,8 +21,7 @@ def to_arviz(fit: FormulaFit, draws: int = 1000, chains: int = 4, seed: int = 0)
     posterior = fit.draws(draws * chains, seed=seed)
     shaped = {name: values.reshape(chains, draws, *values.shape[1:]) for name, values in posterior.items()}
     coordinates = {f"{term.name}_level": list(term.levels) for term in fit.groups}
-    dimensions = {level_name(term, column): [f"{term.name}_level"]
-                  for term in fit.groups for column in term.columns}
+    dimensions = {level_name(term, column): [f"{term.name}_level"] for term in fit.groups for column in term.columns}
     if "posterior" in signature(arviz.from_dict).parameters:
         return arviz.from_dict(posterior=shaped, coords=coordinates, dims=dimensions)
     return arviz.from_dict({"posterior": shaped}, coords=coordinates, dims=dimensions)  # from version 1 on

@@ -101,8 +101,7 @@ class _Around:
             theta = peak.model.at + self.A @ z
             inside = np.clip(theta, peak.model.theta.lower, peak.model.theta.upper)
             beyond = PENALTY * float(np.abs(theta - inside).max())
-            found = self._evaluate(inside, start=peak.result.posterior if start is None else start,
-                                   tol=self._tol)
+            found = self._evaluate(inside, start=peak.result.posterior if start is None else start, tol=self._tol)
             self._count += 1
             self._evaluate.tell("integrating", self._count, max(self._expected, self._count), peak.result.bound)
         else:

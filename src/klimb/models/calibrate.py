@@ -112,17 +112,8 @@ class Calibration:
         return ax
 
 
-def calibrate(
-    model: Any,
-    site: Site | None = None,
-    *,
-    n: int = 500,
-    seed: int = 0,
-    workers: int = 1,
-    corrected: bool = False,
-    marginals: Any = None,
-    tol: float = 1e-6,
-) -> Calibration:
+def calibrate(model: Any, site: Site | None = None, *, n: int = 500, seed: int = 0, workers: int = 1,
+              corrected: bool = False, marginals: Any = None, tol: float = 1e-6) -> Calibration:
     """Simulation-based calibration of the fits of one model.
 
     Parameters

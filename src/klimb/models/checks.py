@@ -335,8 +335,7 @@ class SkewCheck(Check):
         p = 2.0 * float(ndtr(-abs(skew_score(skewness, view.n_free))))
         return self.found(p, 1, skewness, skewness, self.threshold,
                           f"residuals lean to {'high' if skewness > 0 else 'low'} values (skewness {skewness:.1f})",
-                          lambda: _positive(view) if skewness > 0.0 and (view.y > 0.0).all()
-                          else _wider(view))
+                          lambda: _positive(view) if skewness > 0.0 and (view.y > 0.0).all() else _wider(view))
 
 
 @register

@@ -67,8 +67,7 @@ def judge(fit: Fit, *, draws: int, seed: int) -> FitTrust:
              for name, best, middle, width in zip(model.names, model.at, mean, sd, strict=True)]
     facts.append(Fact("sd of f over that at the best hyperparameters", f"up to {float(ratio.max()):.2f}"))
     remedy = f" {remedy_of(fit)}" if found.word == "doubt" else ""
-    return FitTrust(found.word, found.number, found.measures, found.advice + remedy,
-                    (*facts, *engine_facts(inner)))
+    return FitTrust(found.word, found.number, found.measures, found.advice + remedy, (*facts, *engine_facts(inner)))
 
 
 def _unevenness(f: Latents) -> float:

@@ -111,8 +111,7 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
                             missing=missing, tol=tol, listen=listen, engine=started, objects=objects,
                             checkpoint=checkpoint)
 
-    def built(frame: Frame, weights: Any
-              ) -> tuple[Encoded, list[str], LinearModel, Encoder, Observed, dict[str, str]]:
+    def built(frame: Frame, weights: Any) -> tuple[Encoded, list[str], LinearModel, Encoder, Observed, dict[str, str]]:
         encoder, encoded = encode(parsed, frame, missing=missing, weights=_row_weights(weights, frame), objects=objects)
         alike = collinear_notes(encoded, encoder)  # of the columns before they are settled in place
         return encoded, alike, *build(encoder, encoded, resolved, priors)
@@ -154,8 +153,7 @@ def streamed(formula: Formula, table: RowTable, family: Likelihood, interval: fl
 
 
 def _gathered(formula: Formula, table: Frame | Scan, family: Likelihood, weights: Any,
-              cells: bool | Sequence[str] | None, digits: Mapping[str, int] | None,
-              engine: bool) -> Frame | RowTable:
+              cells: bool | Sequence[str] | None, digits: Mapping[str, int] | None, engine: bool) -> Frame | RowTable:
     """The rows that are fitted, or their cells, with the columns that the formula names."""
     _, targets, predictors = needed(formula, table.columns)
     insists = cells if cells is None or isinstance(cells, bool) else True

@@ -70,15 +70,8 @@ class Container:
 # -- writing
 
 
-def write_container(
-    path: PathLike,
-    kind: str,
-    header: Mapping[str, Any],
-    arrays: Mapping[str, Any],
-    *,
-    schema: int = 1,
-    holds: tuple[str, ...] = (),
-) -> None:
+def write_container(path: PathLike, kind: str, header: Mapping[str, Any], arrays: Mapping[str, Any], *, schema: int = 1,
+                    holds: tuple[str, ...] = ()) -> None:
     """Write ``header`` and ``arrays`` to ``path``, or leave whatever was there untouched.
 
     Parameters

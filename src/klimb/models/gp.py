@@ -24,16 +24,9 @@ from klimb.sites.base import Site
 INDUCING_JITTER = 1e-8  # of the mean prior variance, on the diagonal of Kuu: noise on the inducing values themselves
 
 
-def gp(
-    kernel: Covariance | Sequence[Covariance],
-    X: ArrayLike,
-    site: Site | Likelihood | str | None = None,
-    *,
-    mean: Mean | None = None,
-    inducing: int | Literal["auto"] | ArrayLike | None = None,
-    learn: str | tuple[str, ...] = (),
-    jitter: float | None = None,
-) -> KernelModel:
+def gp(kernel: Covariance | Sequence[Covariance], X: ArrayLike, site: Site | Likelihood | str | None = None, *,
+       mean: Mean | None = None, inducing: int | Literal["auto"] | ArrayLike | None = None,
+       learn: str | tuple[str, ...] = (), jitter: float | None = None) -> KernelModel:
     """A Gaussian process model: prior by kernel at the inputs ``X``, likelihood by ``site``.
 
     Parameters
@@ -92,14 +85,8 @@ def gp(
     return _model(kernels, inputs, family, function, points, float(share), "Kernel" if points is None else "Inducing")
 
 
-def series(
-    kernel: Covariance,
-    times: ArrayLike,
-    site: Site | Likelihood | str | None = None,
-    *,
-    mean: Mean | None = None,
-    learn: str | tuple[str, ...] = (),
-) -> KernelModel:
+def series(kernel: Covariance, times: ArrayLike, site: Site | Likelihood | str | None = None, *,
+           mean: Mean | None = None, learn: str | tuple[str, ...] = ()) -> KernelModel:
     """A Gaussian process over time: `gp` with a Matern kernel and one input, at a cost linear in the data.
 
     Parameters

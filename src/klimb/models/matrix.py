@@ -130,8 +130,7 @@ def absorb(fit: Fit, rows: Rows, levels: Sequence[str], *, tol: float) -> Fit:
     assert model.inputs is not None
     if model.by_products:
         raise InputError("partial_fit needs the covariance of all coefficients",
-                         f"{part.size:,} of them, fitted by products alone",
-                         "Fit all rows at once, or fewer columns.")
+                         f"{part.size:,} of them, fitted by products alone", "Fit all rows at once, or fewer columns.")
     likelihood = model.likelihood
     data = likelihood.read(left_of(rows, levels), rows.weights)
     design, latents = model.inputs.design(rows.X), []

@@ -53,8 +53,7 @@ def too_large(X: Any, name: str, site: Site) -> bool:
     if outputs == 1 and site.log_concave:
         return exact.seconds > PATIENCE or size > MEMORY
     if size > MEMORY:
-        what = (f"{outputs} classes in one model" if outputs > 1 else
-                f"the family {name}, which is not log-concave,")
+        what = (f"{outputs} classes in one model" if outputs > 1 else f"the family {name}, which is not log-concave,")
         raise InputError(f"{what} must fit into {readable(MEMORY)} of dense matrices",
                          f"{readable(size)} for {N:,} rows and {D:,} columns",
                          'Use multi_class="ovr".' if outputs > 1 else "Use another family, or fewer columns.")

@@ -12,15 +12,7 @@ import numpy as np
 from klimb.models.check_view import looked_at
 from klimb.models.prediction import checked_interval
 from klimb.report.diagnostics import calibration, pit_histogram, quantile_residuals
-from klimb.report.records import (
-    CalibrationBins,
-    Fact,
-    FitReport,
-    GroupEffects,
-    HardRow,
-    Loo,
-    PitHistogram,
-)
+from klimb.report.records import CalibrationBins, Fact, FitReport, GroupEffects, HardRow, Loo, PitHistogram
 from klimb.report.text import plain
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ def explained(model: LinearModel, posterior: Posterior, q: WeightPosterior, plac
     rows = model.fitted_rows()
     L = model.rows_over(model.featured[0], rows.codes, rows.values, rows.sparse)
     part = ((L.indices >= place.start + own.start) & (L.indices < place.start + own.stop)).astype(np.float64)
-    variances = [q.at(type(L)((L.data * scale, L.indices, L.indptr), shape=L.shape))[1]
-                 for scale in (1.0 + part, part)]
+    variances = [q.at(type(L)((L.data * scale, L.indices, L.indptr), shape=L.shape))[1] for scale in (1.0 + part, part)]
     f = posterior.v - posterior.latent.slack
     return 0.5 * float(posterior.gamma @ (variances[0] - variances[1] - f))
 

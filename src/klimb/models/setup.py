@@ -46,8 +46,7 @@ def with_priors(encoder: Encoder, blocks: Sequence[TermBlock], shares: Array, ob
 
 def total_shift(terms: Sequence[Term], blocks: Sequence[TermBlock]) -> Array | None:
     """All offsets together; None where there are none."""
-    parts = [own for term, block in zip(terms, blocks, strict=True)
-             if (own := term.shift(block)) is not None]
+    parts = [own for term, block in zip(terms, blocks, strict=True) if (own := term.shift(block)) is not None]
     return np.sum(parts, axis=0) if parts else None
 
 

@@ -39,12 +39,10 @@ PRIORS = ("laplace", "student", "power", "sech2")
 __all__ = ["Plan", "SparseFit", "plan_for", "sparse_glm", "sparse_linear"]
 
 
-def sparse_glm(
-    X: Any, y: Any, *, site: Site | None = None, prior: Any = "gaussian", scale: Any = 1.0, df: float = 3.0,
-    power: float = 0.5, intercept: bool = True, bound: Bound = "auto", engine: Engine = "auto", variances: str = "auto",
-    accuracy: float = 0.01, tol: float = 1e-6, max_outer: int = 200, memory: float = MEMORY, seed: int = 0,
-    explain: bool = False,
-) -> SparseFit:
+def sparse_glm(X: Any, y: Any, *, site: Site | None = None, prior: Any = "gaussian", scale: Any = 1.0, df: float = 3.0,
+               power: float = 0.5, intercept: bool = True, bound: Bound = "auto", engine: Engine = "auto",
+               variances: str = "auto", accuracy: float = 0.01, tol: float = 1e-6, max_outer: int = 200,
+               memory: float = MEMORY, seed: int = 0, explain: bool = False) -> SparseFit:
     """Fit a generalised linear model with many rows or columns: y ~ site(intercept + X u).
 
     Parameters
@@ -114,11 +112,10 @@ def sparse_glm(
     return sparse_fit(result, chosen, likelihood, design, intercept, target[: design.shape[0]])
 
 
-def sparse_linear(
-    X: Any, y: Any, *, noise: Any, prior: Any = "laplace", scale: Any = 1.0, analysis: Any = None, df: float = 3.0,
-    power: float = 0.5, bound: Bound = "auto", variances: str = "auto", accuracy: float = 0.01, tol: float = 1e-6,
-    max_outer: int = 200, memory: float = MEMORY, seed: int = 0,
-) -> SparseFit:
+def sparse_linear(X: Any, y: Any, *, noise: Any, prior: Any = "laplace", scale: Any = 1.0, analysis: Any = None,
+                  df: float = 3.0, power: float = 0.5, bound: Bound = "auto", variances: str = "auto",
+                  accuracy: float = 0.01, tol: float = 1e-6, max_outer: int = 200, memory: float = MEMORY,
+                  seed: int = 0) -> SparseFit:
     """Fit y = X u + noise with a sparsity prior on u, or on an analysis of u.
 
     Parameters

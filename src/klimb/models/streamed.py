@@ -118,8 +118,7 @@ def _moments_of(block: TermBlock, weights: Array | None) -> BlockMoments | None:
     return BlockMoments.of(block.values, weights)
 
 
-def learnt_moments(reader: BlockReader, passes: RowPasses, share: float
-                   ) -> tuple[list[BlockMoments | None], Frame]:
+def learnt_moments(reader: BlockReader, passes: RowPasses, share: float) -> tuple[list[BlockMoments | None], Frame]:
     """Of all rows, and the sample: one pass."""
     total: list[BlockMoments | None] | None = None
     sample: list[dict[str, Array]] = []

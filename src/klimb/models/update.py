@@ -147,9 +147,8 @@ def local_sites(site: Site, y: Array, m: Array, v: Array, slack: Array) -> tuple
     return slope, gamma
 
 
-def _local_bound(
-    site: Site, y: Array, prior: tuple[Array, Array, Array], slope: Array, gamma: Array
-) -> tuple[Array, Array, Array, Array]:
+def _local_bound(site: Site, y: Array, prior: tuple[Array, Array, Array], slope: Array,
+                 gamma: Array) -> tuple[Array, Array, Array, Array]:
     """The bound of each datum alone, -inf where it is improper; the mean there, and the oracle's alpha and gamma."""
     m, v, slack = prior
     share = 1.0 + gamma * v

@@ -75,8 +75,7 @@ def read_frame(data: Any) -> Frame:
     return _read_narwhals(data)
 
 
-def make_frame(columns: Mapping[str, npt.NDArray[Any]], like: Frame,
-               rows: npt.NDArray[np.intp] | None = None) -> Any:
+def make_frame(columns: Mapping[str, npt.NDArray[Any]], like: Frame, rows: npt.NDArray[np.intp] | None = None) -> Any:
     """New columns as a frame of the make of ``like``; pandas keeps its index (at ``rows``, where they are given).
 
     >>> make_frame({"mean": np.array([0.5])}, read_frame({"x": [1.0]}))

@@ -55,8 +55,7 @@ class Group(Term):
     @classmethod
     def learn(cls, grouping: Grouping, source: Source, text: str, factors: dict[str, Factor]) -> tuple[Group, ...]:
         """The groups that occur in the data."""
-        columns = tuple(node.name if isinstance(node, Name) else bind(node, text)["x"].name
-                        for node in grouping.groups)
+        columns = tuple(node.name if isinstance(node, Name) else bind(node, text)["x"].name for node in grouping.groups)
         coded = [source.with_waiting.factor(column) for column in columns]
         levels = tuple(labels for _, labels in coded)
         cells = None

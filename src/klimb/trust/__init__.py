@@ -13,8 +13,7 @@ from klimb.trust.report import FULL_DRAWS, Trust, trust_report
 from klimb.trust.sites import SignMap, SiteReport, sign_map
 from klimb.trust.verdict import Verdict
 
-__all__ = ["Corrected", "Ladder", "SignMap", "SiteReport", "Trust", "Verdict", "sign_map",
-           "trust", "trust_report"]
+__all__ = ["Corrected", "Ladder", "SignMap", "SiteReport", "Trust", "Verdict", "sign_map", "trust", "trust_report"]
 
 
 def trust(fitted: Any, *, draws: int = FULL_DRAWS, seed: int = 0) -> Any:

@@ -73,8 +73,7 @@ class CollapsedDraws:
         away = self.mean - mean
         with_shared = np.einsum("s,slk,sr->lkr", weights, away, self.e - weights @ self.e)
         between = np.einsum("s,slj,slk->ljk", weights, away, away)
-        return ShockMoments(centre, spread, mean, with_shared,
-                            between + np.tensordot(weights, self.covariance, axes=1))
+        return ShockMoments(centre, spread, mean, with_shared, between + np.tensordot(weights, self.covariance, axes=1))
 
     def third(self, weights: Array, *, stein: bool = True) -> Array:
         """Third central moments of e, (R, R, R), by the same identity: E (G - E G)_a d_b d_c with d = e - E e."""

@@ -42,9 +42,8 @@ class Mode:
         return self.odds > MODE_ODDS or self.odds * self.distance**2 > MODE_SHARE
 
 
-def other_modes(
-    problem: Problem, posterior: Posterior, bound: float, direction: Array, enough: float = np.inf
-) -> tuple[Mode, ...]:
+def other_modes(problem: Problem, posterior: Posterior, bound: float, direction: Array,
+                enough: float = np.inf) -> tuple[Mode, ...]:
     """Optima found from starts that believe other data than the fit did; none where the likelihood is log-concave.
 
     One start believes the data above the first guess, one those below, one the data that the fit has given up

@@ -116,8 +116,7 @@ def _unreliable(found: Findings) -> Verdict | None:
         if worst > THEORY:
             return Verdict("doubt", worst, "relative error of an sd",
                            "Too many directions are far from Gaussian for weights or second-order theory (k-hat "
-                           f"{khat:.2f}): the sd of a {_name(found.kind)} is off by {worst:.0%} or more.",
-                           found.remedy)
+                           f"{khat:.2f}): the sd of a {_name(found.kind)} is off by {worst:.0%} or more.", found.remedy)
         if found.direction_khat is not None and found.direction_khat > RELIABLE:
             return Verdict("doubt", found.direction_khat, "k-hat of the most influential directions",
                            f"Importance weights have too heavy a tail (k-hat {found.direction_khat:.2f}) in the few "
@@ -129,8 +128,7 @@ def _unreliable(found: Findings) -> Verdict | None:
     if (heavy and tail_matters(sample.efficiency)) or sample.smoothed.effective < FEWEST_EFFECTIVE:
         return Verdict("doubt", khat, "k-hat",
                        f"Importance weights have too heavy a tail (k-hat {khat:.2f}, {sample.smoothed.effective:.0f} "
-                       f"effective draws of {sample.n_draws}): neither q nor its correction is reliable.",
-                       found.remedy)
+                       f"effective draws of {sample.n_draws}): neither q nor its correction is reliable.", found.remedy)
     return None
 
 
@@ -154,8 +152,7 @@ def _correct(found: Findings) -> Verdict | None:
     if moved.any():
         size = float(np.abs(moments.shift[moved]).max())
         return Verdict("corrected", size, "error of a mean in sd",
-                       f"mean of {_count(moved, name)} off by up to {size:.2f} sd; use "
-                       "result.corrected.")
+                       f"mean of {_count(moved, name)} off by up to {size:.2f} sd; use result.corrected.")
     skewed = np.abs(moments.skewness) > SKEWNESS
     if skewed.any():
         size = float(np.abs(moments.skewness).max())

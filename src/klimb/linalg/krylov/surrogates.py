@@ -103,8 +103,7 @@ def lanczos(times: Callable[[Array], Array], size: int, k: int, *, rng: np.rando
         again = Q.T @ W  # twice is enough
         W -= Q @ again
         fresh, R = _orthonormal(Q, W, scale, rng)
-        H = np.vstack([np.hstack([H, inside + again]),
-                       np.hstack([np.zeros((fresh.shape[1], done)), R])])
+        H = np.vstack([np.hstack([H, inside + again]), np.hstack([np.zeros((fresh.shape[1], done)), R])])
         Q = np.hstack([Q, fresh])
     return Lanczos(Q, H)
 

@@ -31,8 +31,7 @@ GOOD_SURROGATE = 0.7  # noise of a probe, half that of a draw, below which no ot
 
 
 def estimate(A: NormalMatrix, B: Operator, *, method: str = "auto", accuracy: float = 0.01, seed: int = 0,
-             previous: Variances | None = None, budget: int | None = None,
-             vectors: int | None = None) -> Variances:
+             previous: Variances | None = None, budget: int | None = None, vectors: int | None = None) -> Variances:
     """diag(B A^-1 B') with an error for each of its values.
 
     ``accuracy`` is the median relative error to aim for and ``budget`` the most single-vector products with the
