@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import multivariate_t
 
 import klimb
 from klimb.numerics.proposals import HalfLines, StudentMixture
@@ -64,3 +65,25 @@ def test_half_lines_keep_all_mass(power: float) -> None:
     mass = float(trapezoid @ np.exp(folded.log_density(grid))) * (x[1] - x[0]) * (y[1] - y[0])
     assert mass == pytest.approx(1.0, abs=0.01)
     assert (folded.draws(200, seed=1)[:, 1] >= 0.0).all()
+
+
+def test_the_evidence_is_that_of_many_draws() -> None:
+    """Few points have the noise of few; importance weights of many draws of theta have next to none."""
+    rng = np.random.default_rng(3)
+    g, x = np.repeat(np.arange(12), 10), rng.standard_normal(120)
+    y = 1.0 + x + (0.8 * rng.standard_normal(12))[g] + (0.5 * rng.standard_normal(12))[g] * x + rng.standard_normal(120)
+    fit = klimb.fit("y ~ x + (1 + x | g)", {"y": y, "x": x, "g": g})
+    points, weights = fit.components.marginal_points
+    mean = weights @ points
+    spread = 1.5 * ((weights * (points - mean).T) @ (points - mean))
+    proposal = multivariate_t(mean, spread, df=6, seed=4)
+    theta = proposal.rvs(3000)
+    data = fit.observed
+    few = fit.linear.reduced(data)
+    model, seen = (fit.linear, data) if few is None else few
+    values = np.array([here.infer(seen).bound + here.theta.log_density(here.at)
+                       for here in (model.moved(one) for one in theta)])
+    log_w = values - proposal.logpdf(theta)
+    truth = float(np.logaddexp.reduce(log_w)) - np.log(len(log_w))
+    assert np.exp(2 * np.logaddexp.reduce(log_w) - np.logaddexp.reduce(2 * log_w)) > 600  # effective draws
+    assert fit.bound == pytest.approx(truth, abs=0.1)

@@ -8,8 +8,7 @@ more are drawn, up to a limit. All points count, each against the mixture of all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, final
 
 import numpy as np
@@ -21,18 +20,25 @@ from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.components import Components, marginal_quantiles
 from klimb.models.correction import Correction, Corrector, pooled, shown_parts
+from klimb.models.sampled_theta import (
+    COMPONENTS,
+    FALL,
+    GOOD_KHAT,
+    SMOOTH,
+    SampledTheta,
+    mixture_log_density,
+    smoothed_points,
+)
 from klimb.models.search import Evaluator, HigherGround, Peak, Stopped
 from klimb.numerics.arrays import Array
-from klimb.numerics.pareto import RELIABLE, smooth_log_weights
+from klimb.numerics.pareto import smooth_log_weights
 from klimb.numerics.proposals import HalfLines, SplitStudent, StudentMixture, fit_students
-from klimb.numerics.surrogate import fit_surrogate, quadratics
+from klimb.numerics.surrogate import quadratics
 from klimb.theta import Theta
 
 FIRST = 128  # points of the first round, half as many for three hyperparameters; rounds double the number of points
 SPARING, FEWER = 1000, 48  # points that may be had below which fits are expensive, and the first round then
-GOOD_KHAT, GOOD_EFFECTIVE = 0.5, 0.3  # where a round is the last one: k-hat, and effective over drawn
 ENOUGH_EFFECTIVE = 300.0  # effective points that are enough whatever the share
-COMPONENTS = 3  # t's that are fitted to the weights
 KEPT = 128  # points whose posterior of the weights is kept
 KEPT_CORRECTED = 64  # the same where each has to be corrected
 PROBE = 2.0  # where along an axis the width is measured, in sd
@@ -43,46 +49,10 @@ LOW, WIDER = 24, 1.5  # points where such an sd is nearly zero, and the spread o
 HIGHER = 0.5  # nats above the peak from which another one is climbed
 MEMORY = 2e8  # bytes of posteriors of weights that are remembered while points are drawn
 ANCHORS = 24  # fits whose sites may start others
-FALL = 12.0  # nats below the best up to which fits count for the surrogate between them
 GAP = 40.0  # nats that the bound may be below the best while the evidence is not
-ROUGHNESS = 0.5  # nats: its leave-one-out error up to which it is put to the test
 TESTED, TESTS = 48, 3  # points of its own choice, and how often it may try
 BEYOND = 1.3  # how far out those points may lie, over the farthest fit
-LEFT = 0.25  # share of what a test has taught that may be left
 HALF = 0.5  # the same for what is printed, whose tails a test teaches most of
-SMOOTH = 0.05  # change of a mean in sd, or of an sd, by those points from which no more fits are asked for
-CAP = 0.3  # nats above the best that it may claim
-MANY = 16_384  # points that it weighs
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class SampledTheta:
-    """Weighted points of theta: ``log_weights`` are of target over proposal, so that their mean is the evidence.
-
-    ``theta`` is in ``coordinates``. ``more`` are points that were looked at to learn the objective, drawn from nothing
-    with a density.
-    """
-
-    coordinates: HalfLines
-    theta: Array
-    values: Array  # the objective, relative to the peak's, and the volume of the coordinates
-    log_weights: Array
-    khat: float
-    n_effective: float
-    proposals: tuple[tuple[int, Any], ...]
-    more: Array
-    more_values: Array
-    smooth: bool = False  # whether a surrogate has foretold the values at points of its own choice
-    error: float = float("nan")  # by how much those points changed a mean in sd, or an sd; NaN before a test
-    before: float = float("nan")  # the same of the test before
-    stated: float = float("nan")  # the same with what is printed, which moves with the origin of a covariate
-
-    @property
-    def weights(self) -> Array:
-        smoothed = smooth_log_weights(self.log_weights).log_weights
-        w = np.exp(smoothed - smoothed.max())
-        return np.asarray(w / w.sum())
 
 
 @final
@@ -146,6 +116,20 @@ class _Points:
         whitened = self._inverse @ (theta - self._peak.model.at)
         return min(self._starts, key=lambda one: float(((one[0] - whitened) ** 2).sum()))[1]
 
+    def gains_at(self, theta: Array) -> Array:
+        """Of evidence over bound at points, beyond that at the peak."""
+        return np.array([self.gains.get(one.tobytes(), 0.0) for one in theta])
+
+    def reduced(self, found: SampledTheta) -> SampledTheta:
+        """The same points under q's bounds alone."""
+        gains, more = self.gains_at(found.theta), self.gains_at(found.more)
+        if not (gains.any() or more.any()):
+            return found
+        log_w = found.log_weights - gains
+        smoothed = smooth_log_weights(log_w)
+        return replace(found, values=found.values - gains, more_values=found.more_values - more, log_weights=log_w,
+                       khat=smoothed.khat, n_effective=smoothed.effective)
+
     def objective(self, place: Array) -> float:
         """Bound, log prior and gain of evidence over bound, relative to the peak; -inf where that is impossible."""
         peak, theta = self._peak, self.coordinates.theta(place)
@@ -181,12 +165,13 @@ def _bytes(part: WeightPosterior) -> int:
 
 
 def adaptively(peak: Peak, axes: Array, evaluate: Evaluator, most: int,
-               corrector: Corrector) -> tuple[Array, Components, Status]:
-    """Log weights of points of theta by q's bounds, as many rounds as they ask for, and the components made of them."""
+               corrector: Corrector) -> tuple[float, Components, Status]:
+    """The log evidence by q's bounds, relative to the peak, from as many rounds of points as they ask for; components.
+    """
     points = _Points(peak, axes, evaluate, most, corrector)
     found = _sampled(peak, axes, points, most)
-    gains = np.array([points.gains.get(one.tobytes(), 0.0) for one in found.theta])
-    return found.log_weights - gains, *_components(found, points, axes)
+    components, status = _components(found, points, axes)
+    return points.reduced(found).log_evidence(), components, status
 
 
 def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledTheta:
@@ -293,70 +278,11 @@ def _weighted(coordinates: HalfLines, theta: Array, values: Array, proposals: li
                         tuple(proposals), more, more_values)
 
 
-def mixture_log_density(theta: Array, proposals: Sequence[tuple[int, Any]]) -> Array:
-    """Of the proposals together, each with its share of the draws."""
-    total = sum(count for count, _ in proposals)
-    logs = np.array([np.log(count / total) + proposal.log_density(theta) for count, proposal in proposals])
-    return np.asarray(np.logaddexp.reduce(logs, axis=0))
-
-
 def _heavy(found: SampledTheta) -> tuple[Array, Array]:
     """The points that weigh something, and their weights."""
     weights = found.weights
     keep = weights > 1e-6 * weights.max()
     return found.theta[keep], weights[keep] / weights[keep].sum()
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class SmoothedTheta:
-    """Many points of theta with weights by a surrogate of the objective, whose values there are ``heights``."""
-
-    theta: Array
-    weights: Array
-    heights: Array
-    khat: float
-    n_effective: float
-
-
-def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | None:
-    """Many points of theta with weights, for its marginals; None where they cannot be had.
-
-    Nothing is claimed farther out than ``reach`` times the farthest fit.
-
-    The objective is smooth in theta, so a surrogate through the fits says what it is between them: where its own
-    leave-one-out errors are small, points by the thousand are weighted by it, and the noise of few points is gone.
-    Proposals for those cost nothing, so they are fitted to the surrogate until its weights are good.
-    """
-    weights = found.weights
-    every, values = np.vstack([found.theta, found.more]), np.concatenate([found.values, found.more_values])
-    share = np.concatenate([weights, np.full(len(found.more), 1.0 / len(weights))])
-    usable = np.isfinite(values) & (values > values.max() - FALL)
-    centre = weights @ found.theta
-    spread = (found.theta - centre).T @ (weights[:, None] * (found.theta - centre))
-    inverse = np.linalg.inv(np.linalg.cholesky(spread + 1e-12 * np.trace(spread) * np.eye(len(spread))))
-    z, values = (every[usable] - centre) @ inverse.T, values[usable]
-    surrogate = fit_surrogate(z, values, share[usable])
-    if surrogate is None or (surrogate.error > ROUGHNESS and not found.smooth):
-        return None
-    proposals, farthest = list(found.proposals), reach**2 * float((z**2).sum(axis=1).max())
-    while True:
-        total = sum(count for count, _ in proposals)
-        many = np.vstack([proposal.draws(max(MANY * count // total, 1), seed=1000 + k)
-                          for k, (count, proposal) in enumerate(proposals)])
-        place = (many - centre) @ inverse.T
-        heights = np.minimum(surrogate(place), values.max() + CAP)
-        inside = (place**2).sum(axis=1) <= farthest
-        log_w = np.where(inside, heights - mixture_log_density(many, proposals), -np.inf)
-        smoothed = smooth_log_weights(log_w)
-        w = smoothed.normalised
-        good = smoothed.khat < GOOD_KHAT and smoothed.effective > GOOD_EFFECTIVE * len(many)
-        if good or len(proposals) >= len(found.proposals) + 2:
-            keep = w > 1e-6 * w.max()
-            return SmoothedTheta(many[keep], w[keep] / w[keep].sum(), heights[keep], smoothed.khat, smoothed.effective)
-        some = slice(None, None, max(len(many) // 4096, 1))
-        students = fit_students(many[some], w[some], COMPONENTS, 0.02 * spread)
-        proposals.append((total, found.coordinates.folded(students)))
 
 
 def calibrated(theta: Array, weights: Array, many: Array, many_weights: Array) -> Array:
@@ -386,10 +312,8 @@ def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Comp
     known = [(share, at[2]) for _, share, at in every if at[2] is not None]
     if not known:
         return replace(_with_marginals(found, theta, w, plain), efficiency=points.efficiency), status
-    gains, more = (np.array([points.gains.get(one.tobytes(), 0.0) for one in some])
-                   for some in (found.theta, found.more))
-    own = np.exp(-gains[[k for k, _, _ in every]])
-    uncorrected = _with_marginals(_reweighed(found, -gains, -more), theta, w * own, plain)
+    own = np.exp(-points.gains_at(found.theta)[[k for k, _, _ in every]])
+    uncorrected = _with_marginals(points.reduced(found), theta, w * own, plain)
     flat = [(k, own * share, part) for k, own, at in every for share, part in shown_parts(at[2], at[0])]
     theta, w = found.theta[[k for k, _, _ in flat]], np.array([share for _, share, _ in flat])
     shown = _with_marginals(found, theta, w, tuple(part for _, _, part in flat))
@@ -397,24 +321,9 @@ def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Comp
     return replace(shown, uncorrected=uncorrected, **{**kept, "error": max(shown.error, kept["error"])}), status
 
 
-def _reweighed(found: SampledTheta, change: Array, more_change: Array) -> SampledTheta:
-    """The same points under another objective."""
-    log_w = found.log_weights + change
-    smoothed = smooth_log_weights(log_w)
-    return replace(found, values=found.values + change, more_values=found.more_values + more_change, log_weights=log_w,
-                   khat=smoothed.khat, n_effective=smoothed.effective)
-
-
 def _with_marginals(found: SampledTheta, theta: Array, w: Array, parts: tuple[WeightPosterior, ...]) -> Components:
-    smoothed = smoothed_points(found)
-    khat, effective = found.khat, found.n_effective
-    error = 0.5 * float(np.sqrt(2.0 / effective))  # of an sd from so many draws of a normal distribution
-    if smoothed is not None:
-        learnt = float(np.nanmax([found.error, min(LEFT * found.before, SMOOTH), 0.0]))
-        if khat < RELIABLE and learnt > max(error, SMOOTH):  # the points themselves know better than what failed
-            smoothed = None
-        else:
-            error = float(np.nanmax([learnt, found.stated]))
+    smoothed, khat, effective = found.smoothed, found.khat, found.n_effective
+    error = found.own_error if smoothed is None else float(np.nanmax([found.learnt, found.stated]))
     many, many_weights = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
     if smoothed is not None and found.smooth:
         khat, effective = smoothed.khat, smoothed.n_effective

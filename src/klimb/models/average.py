@@ -154,9 +154,7 @@ def _integrated(peak: Peak, evaluate: Evaluator, corrector: Corrector) -> Averag
 
 def _adaptive(peak: Peak, A: Array, evaluate: Evaluator, most: int, corrector: Corrector) -> Averaged:
     """Importance sampling that adapts, whose weights say how far it can be trusted."""
-    log_weights, components, status = adaptively(peak, A, evaluate, most, corrector)
-    usable = np.isfinite(log_weights)
-    evidence = float(np.logaddexp.reduce(log_weights[usable])) - float(np.log(len(log_weights)))
+    evidence, components, status = adaptively(peak, A, evaluate, most, corrector)
     return Averaged(components, peak.objective + evidence, status if peak.converged else peak.status)
 
 

@@ -1,0 +1,137 @@
+"""Points of theta that were drawn and fitted, and what a surrogate of the objective says between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+
+from klimb.numerics.arrays import Array
+from klimb.numerics.pareto import RELIABLE, smooth_log_weights
+from klimb.numerics.proposals import HalfLines, fit_students
+from klimb.numerics.surrogate import fit_surrogate
+
+GOOD_KHAT, GOOD_EFFECTIVE = 0.5, 0.3  # where a round is the last one: k-hat, and effective over drawn
+COMPONENTS = 3  # t's that are fitted to the weights
+FALL = 12.0  # nats below the best up to which fits count for the surrogate between them
+ROUGHNESS = 0.5  # nats: its leave-one-out error up to which it is put to the test
+LEFT = 0.25  # share of what a test has taught that may be left
+SMOOTH = 0.05  # change of a mean in sd, or of an sd, by those points from which no more fits are asked for
+CAP = 0.3  # nats above the best that it may claim
+MANY = 16_384  # points that it weighs
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SampledTheta:
+    """Weighted points of theta: ``log_weights`` are of target over proposal, so that their mean is the evidence.
+
+    ``theta`` is in ``coordinates``. ``more`` are points that were looked at to learn the objective, drawn from nothing
+    with a density.
+    """
+
+    coordinates: HalfLines
+    theta: Array
+    values: Array  # the objective, relative to the peak's, and the volume of the coordinates
+    log_weights: Array
+    khat: float
+    n_effective: float
+    proposals: tuple[tuple[int, Any], ...]
+    more: Array
+    more_values: Array
+    smooth: bool = False  # whether a surrogate has foretold the values at points of its own choice
+    error: float = float("nan")  # by how much those points changed a mean in sd, or an sd; NaN before a test
+    before: float = float("nan")  # the same of the test before
+    stated: float = float("nan")  # the same with what is printed, which moves with the origin of a covariate
+
+    @property
+    def weights(self) -> Array:
+        smoothed = smooth_log_weights(self.log_weights).log_weights
+        w = np.exp(smoothed - smoothed.max())
+        return np.asarray(w / w.sum())
+
+    @property
+    def own_error(self) -> float:
+        """Of an sd from so many draws of a normal distribution."""
+        return 0.5 * float(np.sqrt(2.0 / self.n_effective))
+
+    @property
+    def learnt(self) -> float:
+        """What tests of a surrogate leave of its error."""
+        return float(np.nanmax([self.error, min(LEFT * self.before, SMOOTH), 0.0]))
+
+    @cached_property
+    def smoothed(self) -> SmoothedTheta | None:
+        """Many points by a surrogate; None where there is none, or the points themselves know better."""
+        worse = self.khat < RELIABLE and self.learnt > max(self.own_error, SMOOTH)
+        return None if worse else smoothed_points(self)
+
+    def log_evidence(self) -> float:
+        """The log of the integral of the objective, by many points where that can be: few have the noise of few."""
+        if self.smoothed is not None:
+            return self.smoothed.log_mean
+        return float(np.logaddexp.reduce(self.log_weights)) - float(np.log(len(self.log_weights)))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SmoothedTheta:
+    """Many points of theta with weights by a surrogate of the objective, whose values there are ``heights``."""
+
+    theta: Array
+    weights: Array
+    heights: Array
+    khat: float
+    n_effective: float
+    log_mean: float  # of all weights: the log of the integral of the surrogate
+
+
+def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | None:
+    """Many points of theta with weights, for its marginals; None where they cannot be had.
+
+    Nothing is claimed farther out than ``reach`` times the farthest fit.
+
+    The objective is smooth in theta, so a surrogate through the fits says what it is between them: where its own
+    leave-one-out errors are small, points by the thousand are weighted by it, and the noise of few points is gone.
+    Proposals for those cost nothing, so they are fitted to the surrogate until its weights are good.
+    """
+    weights = found.weights
+    every, values = np.vstack([found.theta, found.more]), np.concatenate([found.values, found.more_values])
+    share = np.concatenate([weights, np.full(len(found.more), 1.0 / len(weights))])
+    usable = np.isfinite(values) & (values > values.max() - FALL)
+    centre = weights @ found.theta
+    spread = (found.theta - centre).T @ (weights[:, None] * (found.theta - centre))
+    inverse = np.linalg.inv(np.linalg.cholesky(spread + 1e-12 * np.trace(spread) * np.eye(len(spread))))
+    z, values = (every[usable] - centre) @ inverse.T, values[usable]
+    surrogate = fit_surrogate(z, values, share[usable])
+    if surrogate is None or (surrogate.error > ROUGHNESS and not found.smooth):
+        return None
+    proposals, farthest = list(found.proposals), reach**2 * float((z**2).sum(axis=1).max())
+    while True:
+        total = sum(count for count, _ in proposals)
+        many = np.vstack([proposal.draws(max(MANY * count // total, 1), seed=1000 + k)
+                          for k, (count, proposal) in enumerate(proposals)])
+        place = (many - centre) @ inverse.T
+        heights = np.minimum(surrogate(place), values.max() + CAP)
+        inside = (place**2).sum(axis=1) <= farthest
+        log_w = np.where(inside, heights - mixture_log_density(many, proposals), -np.inf)
+        smoothed = smooth_log_weights(log_w)
+        w = smoothed.normalised
+        good = smoothed.khat < GOOD_KHAT and smoothed.effective > GOOD_EFFECTIVE * len(many)
+        if good or len(proposals) >= len(found.proposals) + 2:
+            keep = w > 1e-6 * w.max()
+            return SmoothedTheta(many[keep], w[keep] / w[keep].sum(), heights[keep], smoothed.khat, smoothed.effective,
+                                 smoothed.log_mean)
+        some = slice(None, None, max(len(many) // 4096, 1))
+        students = fit_students(many[some], w[some], COMPONENTS, 0.02 * spread)
+        proposals.append((total, found.coordinates.folded(students)))
+
+
+def mixture_log_density(theta: Array, proposals: Sequence[tuple[int, Any]]) -> Array:
+    """Of the proposals together, each with its share of the draws."""
+    total = sum(count for count, _ in proposals)
+    logs = np.array([np.log(count / total) + proposal.log_density(theta) for count, proposal in proposals])
+    return np.asarray(np.logaddexp.reduce(logs, axis=0))
