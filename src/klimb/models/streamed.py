@@ -268,11 +268,11 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     if few is not None:
         solution = solve(*few, hyper=hyper, tol=tol, listen=listen)
         at_best = replace(model.moved(solution.model.at), passes=None)
-        return Streamed(replace(solution, model=at_best), some, encoder, printed, sample, None, passes.count[0])
+        return Streamed(replace(solution, model=at_best), some, encoder, printed, sample, None)
     solution = solve_on_sums(model, passes, some, hyper, tol, listen) or solve(model, some, hyper=hyper, tol=tol,
                                                                               listen=listen)
     trust = judged(solution.model, solution.result, passes) if solution.result.converged else None
-    return Streamed(solution, some, encoder, printed, sample, trust, passes.count[0])
+    return Streamed(solution, some, encoder, printed, sample, trust)
 
 
 @final
@@ -286,7 +286,6 @@ class Streamed:
     printed: dict[str, str]
     frame: Frame
     trust: TrustSummary | None
-    n_passes: int
 
     def alone(self) -> Solution:
         """The sample fitted by itself at the best hyperparameters: the checks need the sites of its rows."""
@@ -301,7 +300,7 @@ def _responses(encoder: Encoder, source: Source, family: Likelihood, missing: st
     if odd is not None:
         raise InputError("rows that are not in memory may have terms with columns of their own: "
                          f"{', '.join(KINDS)}", f"{odd.name} ({odd.kind})",
-                         "Leave the term out, or fit a sample of the rows.")
+                         "Leave the term out, write s(x, sparse=False) for a curve, or fit a sample of the rows.")
     if missing == "predict":
         raise InputError('rows that are not in memory need missing="drop" or "error"', '"predict"',
                          "Predict for a frame of these rows after the fit.")
