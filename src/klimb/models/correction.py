@@ -26,8 +26,6 @@ from klimb.models.repair import (
     HARMLESS,
     Budget,
     Repaired,
-    far_between_classes,
-    from_classes,
     from_collapsed,
     shared_modes,
 )
@@ -106,7 +104,6 @@ class Corrector:
         self._count, self._variance, self._alone = 0, 0.0, alone
         self._free, self.repairs = ALONE_VALUES if alone else FREE_VALUES, repairs
         self._by_gap = False  # whether evidence is known to leading order alone
-        self._by_classes = False  # whether particles are of the weights of all classes together
         self._modes = modes  # means and roots of the shared weights, where there are several
         self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
         if _surely_negligible(result):
@@ -114,8 +111,6 @@ class Corrector:
             return
         weights = self._weights(result, PROBE_DRAWS)
         if weights is None:
-            self._by_classes = far_between_classes(result)
-            self.wanted = self._by_classes
             self._by_gap = not alone and self._leading_gap(result) > NEGLIGIBLE_GAIN  # only differences of it count
             return
         draws = matched_draws(PROBE_DRAWS, weights.shocks.dim)
@@ -138,7 +133,7 @@ class Corrector:
         """
         if self._by_gap:
             return self._leading_gap(result)
-        if self.repairs or self._by_classes:
+        if self.repairs:
             found = self(result, brief=True)
             return 0.0 if found is None else found.gain
         weights = self._weights(result, GAIN_DRAWS) if self.wanted else None
@@ -157,9 +152,6 @@ class Corrector:
         if not self.wanted:
             return None
         self._count += 1
-        if self._by_classes:
-            classes = from_classes(result, self._budget(brief), self._count % SEEDS)
-            return None if classes is None else self._repaired(classes, NOTHING)
         shocks = result.posterior.latent.shocks(result.posterior)
         dim = 0 if shocks is None else shocks.dim
         if shocks is not None and shocks.wide:

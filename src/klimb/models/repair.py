@@ -1,9 +1,8 @@
 """What takes the place of importance weights that are of no use: particles of the exact posterior at fixed theta.
 
 They go from q, and from other modes that are known, to the exact posterior in steps (`klimb.trust.tempered`): those of
-the shared weights with the levels of a group integrated out, those of the weights of all classes together where y has
-several, which q takes for independent. What is shown are then Gaussians with their means and covariances, one for each
-mode, or draws, where moments of single classes would lose what holds classes together.
+the shared weights with the levels of a group integrated out. What is shown are then Gaussians with their means and
+covariances, one for each mode.
 """
 
 from __future__ import annotations
@@ -14,18 +13,13 @@ from typing import final
 
 import numpy as np
 
-from klimb.errors import InputError
 from klimb.infer.result import Result
-from klimb.latents.coordinates import coordinates_of
-from klimb.latents.drawn import DrawnWeights
-from klimb.latents.weights_posterior import Several, WeightPosterior
+from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Observed
 from klimb.models.components import Components
 from klimb.models.search import Peak
 from klimb.numerics.arrays import Array
 from klimb.trust.collapsed import CollapsedWeights
-from klimb.trust.verdict import MEAN_ERROR, MOST_DRAWN, SD_ERROR
-from klimb.trust.weights import LogWeights
 
 CALLS = 5000  # of the density, roughly, for every state of a chain
 HARMLESS = 0.9  # effective draws over draws above which a heavy tail carries next to nothing
@@ -110,39 +104,3 @@ def from_collapsed(weights: CollapsedWeights, modes: Sequence[tuple[Array, Array
         parts.append((float(own.sum()), weights.shocks.matched(draws.moments(own / own.sum(), stein=False))))
     third = draws.third(found.weights, stein=False) if len(parts) == 1 else np.zeros((0, 0, 0))
     return Repaired(found.log_evidence - weights.bound, tuple(parts), found.efficiency, found.error, third)
-
-
-def far_between_classes(result: Result) -> bool:
-    """Whether q, which takes classes for independent, is too far from the exact posterior of few weights."""
-    problem, posterior = result.problem, result.posterior
-    if problem is None or problem.site.separable or not posterior.spread or len(problem.y) > MANY_ROWS:
-        return False
-    try:
-        coordinates = coordinates_of(posterior)
-    except InputError:  # too large to be looked at
-        return False
-    if coordinates.kind != "weight" or coordinates.dim > MOST_DRAWN or not ALONE.length(coordinates.n_sites):
-        return False
-    report = result.trust
-    moments = report.marginals
-    off = max(float(np.abs(moments.ratio - 1.0).max(initial=0.0)) / SD_ERROR,
-              float(np.abs(moments.shift).max(initial=0.0)) / MEAN_ERROR)
-    return report.verdict == "doubt" or off > 1.0
-
-
-def from_classes(result: Result, budget: Budget, seed: int) -> Repaired | None:
-    """Draws of the weights of all classes together; None where they would cost too much."""
-    from klimb.trust.tempered import posterior_particles
-
-    assert result.problem is not None
-    coordinates = coordinates_of(result.posterior)
-    length = budget.length(coordinates.n_sites)
-    if not length:
-        return None
-    weigh = LogWeights(result.problem, result.posterior, coordinates)
-    found = posterior_particles(weigh, (), length, seed)
-    places = np.searchsorted(np.cumsum(found.weights), (np.arange(budget.draws) + 0.5) / budget.draws)
-    z = found.z[np.minimum(places, len(found.z) - 1)]
-    every = (coordinates.mean + coordinates.report(z, slice(None))).reshape(len(z), result.problem.site.n_outputs, -1)
-    parts = tuple((1.0 / len(z), Several(tuple(DrawnWeights(own) for own in w))) for w in every)
-    return Repaired(found.log_evidence - weigh.mean, parts, found.efficiency, found.error)
