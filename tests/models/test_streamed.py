@@ -185,3 +185,13 @@ def test_an_empty_block_says_nothing(tmp_path: Path) -> None:
         streamed = klimb.fit(formula, tmp_path / "rows.parquet", family, engine=Here())
         assert streamed.n == N - 1000
         assert errors(klimb.fit(formula, frame, family), streamed) < 1e-3
+
+
+def test_the_verdict_is_on_the_fit_that_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many fits at other hyperparameters came after it."""
+    facts = []
+    for most in (100, 1):
+        monkeypatch.setattr(passes, "MOST_KNOWN", most)
+        fit = klimb.fit("p ~ z + (1 | g)", DATA, "negative_binomial", engine=Here())
+        facts.append(float(fit.trust.facts[0].value.split(",")[0]))
+    assert facts[0] == pytest.approx(facts[1], rel=0.02)

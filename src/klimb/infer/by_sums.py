@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 
@@ -87,8 +87,7 @@ def fit_by_sums(blocks: Sequence[Block], site: Site, prior: WeightPrior, *, engi
                          "The defaults are 1e-6 and 100.")
     work = _Whitened(tuple(blocks), site, prior, engine)
     result, state = infer_rows(work, prior.n_weights, tol=tol, max_iter=max_passes - 2)
-    q = state.posterior.latent.detach(state.posterior)
-    assert isinstance(q, DenseWeights)
+    q = cast(DenseWeights, state.posterior.latent.detach(state.posterior))
     weights = DenseWeights(prior.mean + prior.root_times(q.mean[:, None])[:, 0], prior.root_times(q.root))
     return SumsFit(weights, result.bound, result.status, int(result.history.n_oracle.sum()),
                    tuple(result.history.bound.tolist()))

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from klimb.errors import InputError
 from klimb.infer.loop import Callback, infer
 from klimb.infer.result import Result
 from klimb.infer.rows import SiteSums, few_rows, infer_rows, sums_of, total_sums
@@ -34,6 +34,7 @@ from klimb.terms.base import Placed
 from klimb.terms.encoder import Encoded, Encoder
 
 ENTRIES = 1 << 20  # of the columns that are made at a time
+MOST_KNOWN = 8  # fits that others may start from
 
 
 def rows_at_once(width: int) -> int:
@@ -111,7 +112,7 @@ def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rows: L
 @final
 @dataclass(frozen=True, eq=False)
 class RowPasses:
-    """The blocks of a table and the engine that goes over them; counts passes, and remembers the sums of fits."""
+    """The blocks of a table and the engine that goes over them; remembers the sums of fits."""
 
     blocks: Sequence[RowBlock]
     encoder: Encoder
@@ -120,12 +121,10 @@ class RowPasses:
     n: int
     checkpoint: Checkpoint | None = None
     known: list[tuple[Array, SiteSums]] = field(default_factory=list)  # theta of earlier fits, and their sums
-    slopes: dict[int, tuple[Posterior, Array]] = field(default_factory=dict)
-    count: list[int] = field(default_factory=lambda: [0])
+    ends: WeakKeyDictionary[Posterior, SiteSums] = field(default_factory=WeakKeyDictionary)  # as long as they are held
 
     def mapped(self, function: Callable[[Any], Any]) -> Iterable[Any]:
         """function(block) for every block, in order."""
-        self.count[0] += 1
         return map(function, self.blocks) if self.engine is None else self.engine.map(function, self.blocks)
 
     def summed(self, function: Callable[[RowBlock], SiteSums], n_levels: int, *identity: Any) -> SiteSums:
@@ -144,7 +143,9 @@ class RowPasses:
         """The fit of ``model`` at its theta, from the sums of the nearest one so far."""
         result, state = infer_rows(PassesAt(self, model), model.width, start=self.near(model.at), tol=tol,
                                    max_iter=max_iter, callback=callback)
-        self.remember(model.at, state.wanted, result.posterior)
+        self.known.append((model.at, state.wanted))
+        del self.known[:-MOST_KNOWN]
+        self.ends[result.posterior] = state.wanted
         return result
 
     def near(self, theta: Array) -> SiteSums | None:
@@ -153,21 +154,9 @@ class RowPasses:
             return None
         return min(self.known, key=lambda pair: float(np.sum((pair[0] - theta) ** 2)))[1]
 
-    def remember(self, theta: Array, sums: SiteSums, posterior: Posterior) -> None:
-        self.known.append((theta, sums))
-        del self.known[:-MOST_KNOWN]
-        self.slopes[id(posterior)] = (posterior, sums.slopes)
-        while len(self.slopes) > MOST_KNOWN:
-            del self.slopes[next(iter(self.slopes))]
-
     def slopes_at(self, posterior: Posterior) -> Array:
         """d value / d parameters of the likelihood at the end of the fit that gave ``posterior``."""
-        if id(posterior) not in self.slopes:
-            raise InputError("the gradient is known for the latest fits alone", "another posterior", "Fit again.")
-        return self.slopes[id(posterior)][1]
-
-
-MOST_KNOWN = 8
+        return self.ends[posterior].slopes
 
 
 @final

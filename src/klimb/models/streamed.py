@@ -219,9 +219,7 @@ def judged(model: LinearModel, result: Result, passes: RowPasses) -> TrustSummar
     draws = q.sample(DRAWS, np.random.default_rng(SEED))
     parts = passes.mapped(partial(log_densities, passes.reader(model), draws, q))
     exact = np.sum(list(parts), axis=0)
-    sums = passes.near(model.at)
-    assert sums is not None
-    few, y = standing_for(model, sums, passes.n)
+    few, y = standing_for(model, passes.ends[result.posterior], passes.n)
     assert few.rows is not None
     there = q.push(_over(few.rows, model), draws)
     logs = exact + 0.5 * ((y - there) ** 2).sum(axis=1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -32,7 +33,6 @@ SEARCH_TOL = 1e-4  # of the gradient
 LIKELY = 0.02  # weight of a point, over that of the heaviest, that is looked at
 AGREED = 5e-3  # nats between its bound and what few rows say, up to which they serve
 MOST_TILTED, SETTLED_TILT = 1.0, 0.02  # nats that a cubic along each axis may put right, and may leave
-MOST_KEPT = 8  # slopes of fits
 COARSEST = 1e-6  # tolerance below which every point is fitted
 
 
@@ -45,7 +45,7 @@ def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: 
     for _ in range(ROUNDS):
         result = here.infer(data, tol=tol)
         n_fits += 1
-        twin, seen = gaussian_twin(here, passes)
+        twin, seen = gaussian_twin(here, passes, result.posterior)
         peak = find_peak(twin, seen, tol=SEARCH_TOL, fit_tol=tol, listen=listen)
         start = twin.infer(seen, tol=tol)
         if peak.objective - (start.bound + here.log_prior()[0]) <= SETTLED:
@@ -73,11 +73,9 @@ def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: 
     return replace(found, model=here, result=result, bound=bound, status=result.status, n_fits=n_fits + found.n_fits)
 
 
-def gaussian_twin(model: LinearModel, passes: RowPasses) -> tuple[LinearModel, Observed]:
-    """The model of few rows with unit noise that stand for the sites of the fit at the same theta, and their data."""
-    sums = passes.near(model.at)
-    assert sums is not None
-    few, y = standing_for(model, sums, passes.n)
+def gaussian_twin(model: LinearModel, passes: RowPasses, posterior: Posterior) -> tuple[LinearModel, Observed]:
+    """The model of few rows with unit noise that stand for the sites of its fit, and their data."""
+    few, y = standing_for(model, passes.ends[posterior], passes.n)
     return replace(few, likelihood=likelihood("gaussian").knowing({"scale": 1.0})), Observed(y)
 
 
@@ -94,7 +92,7 @@ class TiltedFits:
     centre: Array
     square: Array
     cube: Array
-    slopes: dict[int, tuple[Posterior, Array]] = field(default_factory=dict)
+    slopes: WeakKeyDictionary[Posterior, Array] = field(default_factory=WeakKeyDictionary)
 
     @classmethod
     def through(cls, centre: Array, ends: Array, off: Array, data: Observed, n: int) -> TiltedFits:
@@ -110,14 +108,12 @@ class TiltedFits:
         """The fit of few rows, with the bound put right."""
         result = replace(model, passes=None).infer(self.data, tol=tol, max_iter=max_iter, callback=callback)
         t = model.at - self.centre
-        while len(self.slopes) >= MOST_KEPT:
-            del self.slopes[next(iter(self.slopes))]
-        self.slopes[id(result.posterior)] = (result.posterior, 2.0 * self.square * t + 3.0 * self.cube * t**2)
+        self.slopes[result.posterior] = 2.0 * self.square * t + 3.0 * self.cube * t**2
         return replace(result, bound=result.bound + float(self.square @ t**2 + self.cube @ t**3))
 
     def slopes_at(self, posterior: Posterior) -> Array:
         """Of the cubic, at the theta of a fit."""
-        return self.slopes[id(posterior)][1]
+        return self.slopes[posterior]
 
 
 def _misses(model: LinearModel, twin: LinearModel, seen: Observed, data: Observed, points: Array, tol: float,
