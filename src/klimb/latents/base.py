@@ -270,11 +270,6 @@ class Latent(ABC):
 
         return Implicit(self._dense_design())
 
-    def coupled_covariance(self, couplings: Array) -> Array:
-        """The covariance of the weights of all outputs together where data couple them, (n, F, F) each (`Outputs`)."""
-        raise InputError("a covariance between classes needs klimb.latents.Outputs of Weights", type(self).__name__,
-                         "For a Gaussian process, draw with fit.sample, or fit weights.")
-
     @classmethod
     def costs(cls, shape: Shape) -> Option | None:
         """What an ordinary fit of a model of this shape costs with this latent; None where it cannot serve."""

@@ -14,8 +14,7 @@ from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior
 from klimb.latents.coordinates import Coordinates, Visit
 from klimb.latents.costs import Option, Shape, cheapest
-from klimb.latents.weights import Weights
-from klimb.latents.weights_posterior import Several
+from klimb.latents.output_posteriors import Several
 from klimb.numerics.arrays import Array
 
 
@@ -173,23 +172,6 @@ class Outputs(Latent):
 
     def diagonal(self) -> Outputs:
         return Outputs([part.diagonal() for part in self.parts])
-
-    def coupled_covariance(self, couplings: Array) -> Array:
-        """(Sigma_w^-1 + sum_i W_i (x) x_i x_i')^-1 for parts with a design, output after output."""
-        designs = [part for part in self.parts if isinstance(part, Weights)]
-        if len(designs) < len(self.parts):
-            return super().coupled_covariance(couplings)
-        X, priors = [part.X.dense() for part in designs], [part.prior.covariance() for part in designs]
-        ends = np.cumsum([0] + [part.n_weights for part in designs])
-        prior, data = np.zeros((ends[-1], ends[-1])), np.zeros((ends[-1], ends[-1]))
-        for c in range(len(designs)):
-            own = slice(ends[c], ends[c + 1])
-            prior[own, own] = priors[c]
-            for d in range(len(designs)):
-                data[own, ends[d] : ends[d + 1]] = X[c].T @ (couplings[:, c, d, None] * X[d])
-        # (Sigma^-1 + A)^-1 = (I + Sigma A)^-1 Sigma: zero prior variances and singular ones are ordinary.
-        V = np.linalg.solve(np.eye(len(prior)) + prior @ data, prior)
-        return np.asarray(0.5 * (V + V.T))
 
     @classmethod
     def costs(cls, shape: Shape) -> Option | None:

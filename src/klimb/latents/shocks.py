@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from klimb.latents.arrow import ArrowRows, ArrowWeights
 from klimb.latents.crossed_weights import CrossedWeights
+from klimb.latents.output_posteriors import CoupledOutputs
 from klimb.latents.weights_posterior import DenseWeights, WeightPosterior
 from klimb.numerics.arrays import Array
 
@@ -60,6 +61,7 @@ class Shocks:
     order: npt.NDArray[np.intp]  # original position of each row
     starts: npt.NDArray[np.intp]  # where the runs of the levels begin
     present: npt.NDArray[np.intp]  # level of each run
+    outputs: int = 1  # latent values of a datum, whose weights come output by output
 
     @classmethod
     def of_levels(cls, q: ArrowWeights, X: Array, values: Array, rows: Any) -> Shocks | None:
@@ -90,16 +92,20 @@ class Shocks:
         """From the rows of a design that all share their weights."""
         if q.root.ndim != 2 or q.root.shape[1] > MOST_SHARED:
             return None
-        R = q.root.shape[1]
-        arrow = ArrowWeights(q.mean, q.root, np.zeros((1, 0)), np.zeros((1, 0, R)), np.zeros((1, 0, 0)))
         rows = np.concatenate([np.asarray(block) for _, block in X.scaled_blocks(q.root)])
-        one = np.zeros(1, dtype=np.intp)
-        return cls(arrow, np.zeros((1, 0, 0)), rows, np.zeros((len(rows), 0)), np.arange(len(rows)), one, one)
+        return cls.of_outputs(q.mean, q.root, rows, len(rows))
+
+    @classmethod
+    def of_outputs(cls, mean: Array, root: Array, rows: Array, n: int) -> Shocks:
+        """From rows in the shocks of N(mean, root root'), those of all ``n`` data output by output."""
+        arrow = ArrowWeights(mean, root, np.zeros((1, 0)), np.zeros((1, 0, root.shape[1])), np.zeros((1, 0, 0)))
+        one, none = np.zeros(1, dtype=np.intp), np.zeros((len(rows), 0))
+        return cls(arrow, np.zeros((1, 0, 0)), rows, none, np.arange(n), one, one, len(rows) // n)
 
     @property
     def wide(self) -> bool:
         """Whether there are too many shared weights for importance weights over them."""
-        return self.dim > MOST_SHARED
+        return self.dim > MOST_SHARED and self.outputs == 1
 
     @property
     def dim(self) -> int:
@@ -122,6 +128,8 @@ class Shocks:
         widths = np.sqrt(np.maximum(eigenvalues, 1e-12))
         root, back = vectors * widths, vectors / widths  # e = centre + root e'
         shared = q.shared + q.root @ found.centre
+        if self.outputs > 1:
+            return CoupledOutputs(shared, q.root @ root, self.outputs)
         if not q.level_mean.size:
             return DenseWeights(shared, q.root @ root)
         # b_l = level_mean - pull e + own u: its mean, how it moves with e', and what is left of its covariance.

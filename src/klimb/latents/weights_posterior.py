@@ -34,6 +34,7 @@ class WeightPosterior(ABC):
     """
 
     kind: ClassVar[str]
+    couples: ClassVar[bool] = False  # whether outputs that a site takes for independent are correlated
     mean: Array
 
     @property
@@ -65,6 +66,11 @@ class WeightPosterior(ABC):
     @abstractmethod
     def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
         """Means and variances of L w + N(0, rest), in bounded memory."""
+
+    def apart(self, L: Any, rest: Any = 0.0) -> Array:
+        """Variances, where several outputs are correlated, of independent ones with the same differences between them.
+        """
+        return self.at(L, rest)[1]
 
     @abstractmethod
     def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
@@ -308,61 +314,3 @@ class WideWeights(WeightPosterior):
         z = rng.standard_normal((n, rows.shape[1]))
         z -= ((z @ Q) * shrink) @ Q.T
         return np.asarray(self.mean + (z * self.root if self.root.ndim == 1 else z @ self.root.T))
-
-
-@register
-@final
-@dataclass(frozen=True, eq=False)
-class Several(WeightPosterior):
-    """Independent posteriors side by side, one per output; functionals come output by output.
-
-    ``at`` and ``joint`` take a tuple of L (and of ``rest``), one per part, or one for all of them.
-    """
-
-    kind: ClassVar[str] = "several"
-    parts: tuple[WeightPosterior, ...]
-
-    @cached_property
-    def mean(self) -> Array:  # type: ignore[override]
-        return np.concatenate([part.mean for part in self.parts])
-
-    @cached_property
-    def _edges(self) -> Index:
-        return np.cumsum([part.size for part in self.parts])
-
-    def sd(self) -> Array:
-        return np.concatenate([part.sd() for part in self.parts])
-
-    def covariances(self, rows: Index, columns: Index) -> Array:
-        owner, other = (np.searchsorted(self._edges, index, side="right") for index in (rows, columns))
-        out = np.zeros(len(rows))
-        for number, part in enumerate(self.parts):
-            own = (owner == number) & (other == number)
-            begin = self._edges[number] - part.size
-            out[own] = part.covariances(rows[own] - begin, columns[own] - begin)
-        return out
-
-    def _each(self, L: Any, rest: Any) -> Iterator[tuple[WeightPosterior, Any, Any]]:
-        count = len(self.parts)
-        every = (one if isinstance(one, tuple) else (one,) * count for one in (L, rest))
-        return zip(self.parts, *every, strict=True)
-
-    def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
-        pairs = [part.at(one, own) for part, one, own in self._each(L, rest)]
-        return np.concatenate([m for m, _ in pairs]), np.concatenate([v for _, v in pairs])
-
-    def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
-        from scipy.linalg import block_diag
-
-        pairs = [part.joint(one, own) for part, one, own in self._each(L, rest)]
-        return np.concatenate([m for m, _ in pairs]), np.asarray(block_diag(*(V for _, V in pairs)))
-
-    def sample(self, n: int, rng: np.random.Generator) -> Array:
-        return np.hstack([part.sample(n, rng) for part in self.parts])
-
-    def without_prior(self) -> Several:
-        return Several(tuple(part.without_prior() for part in self.parts))
-
-    def push(self, L: Any, weights: Array) -> Array:
-        own = np.split(weights, self._edges[:-1], axis=1)
-        return np.hstack([part.push(one, w) for (part, one, _), w in zip(self._each(L, 0.0), own, strict=True)])

@@ -23,6 +23,7 @@ from klimb.numerics.arrays import Array, ArrayLike
 from klimb.sites.base import Site
 from klimb.sites.binary import Logistic
 from klimb.sites.classes import Softmax
+from klimb.trust.coupled import joint_shocks
 
 
 @final
@@ -154,7 +155,12 @@ def coupled_covariance(posterior: Posterior, site: Site, y: ArrayLike) -> Array:
     >>> round(float(V[0, 0] + V[1, 1] - 2 * V[0, 1]), 3)  # the log odds of 200 to 200: 1/200 + 1/200
     0.01
     """
-    blocks = site.couplings(site.validate(y), posterior.m, posterior.v)
-    if site.n_outputs != posterior.latent.n_outputs or blocks is None:
-        raise InputError("site must be the Softmax of the fit, with at most 24 classes", repr(site), "Pass that site.")
-    return posterior.latent.coupled_covariance(blocks)
+    if site.n_outputs != posterior.latent.n_outputs:
+        raise InputError("site must be the Softmax of the fit", repr(site), "Pass that site.")
+    found = joint_shocks(site, site.validate(y), posterior)
+    if found is None:
+        raise InputError("a covariance between classes needs at most 24 of them, and klimb.latents.Outputs of Weights",
+                         f"{site.n_outputs} classes of {type(posterior.latent.parts[0]).__name__}",
+                         "For a Gaussian process, draw with fit.sample, or fit weights.")
+    root = found[0].q.root
+    return np.asarray(root @ root.T)

@@ -47,6 +47,7 @@ class Components:
     correction_khat: float = float("nan")  # the tail of those weights
     third: Array = field(default_factory=lambda: np.zeros((0, 0, 0)))  # central moments of the shared weights, at theta
     error: float = 0.0  # of the sds of hyperparameters, relative, where those were integrated out by few points
+    weighed: float = float("nan")  # change of an sd by importance weights that weighed another q than the fit's
 
     @property
     def marginal_points(self) -> tuple[Array, Array]:
@@ -98,13 +99,15 @@ class Components:
 
     def under(self, models: Sequence[Any], prepared: Any, **options: Any) -> Latents:
         """The same with the model of every point at hand."""
-        m, v = [], []
+        m, v, apart = [], [], []
         for here, part in zip(models, self.parts, strict=True):
             functionals = here.functionals(prepared, **options)
             mean, variance = part.at(functionals.L, functionals.rest)
             m.append(mean + functionals.shift)
             v.append(variance)
-        return Latents(self.weights, np.array(m), np.array(v), tuple(models))
+            if any(one.couples for one in self.parts):
+                apart.append(part.apart(functionals.L, functionals.rest))
+        return Latents(self.weights, np.array(m), np.array(v), tuple(models), np.array(apart))
 
     def sample(self, model: Any, prepared: Any, n: int, rng: np.random.Generator) -> Array:
         """``n`` joint draws of f at prepared rows, one a row."""
@@ -153,6 +156,12 @@ class Latents:
     m: Array
     v: Array
     models: tuple[Any, ...]  # the model at each point
+    independent: Array = field(default_factory=lambda: np.zeros(0))  # ``v`` of fields that are not, see ``for_sites``
+
+    def for_sites(self) -> Latents:
+        """With variances for sites, which take fields for independent: differences between fields have the right ones.
+        """
+        return replace(self, v=self.independent) if self.independent.size else self
 
     def moments(self) -> tuple[Array, Array]:
         return mixture_moments(self.weights, self.m, self.v)
@@ -161,7 +170,8 @@ class Latents:
         """The first points where they are many draws, which come in random order, and each of them needs quadrature."""
         if len(self.weights) <= most or np.ptp(self.weights) > 0.0 or not self.v.any():
             return self
-        return Latents(np.full(most, 1.0 / most), self.m[:most], self.v[:most], self.models[:most])
+        return replace(self, weights=np.full(most, 1.0 / most), m=self.m[:most], v=self.v[:most],
+                       models=self.models[:most], independent=self.independent[:most])
 
     def quantile(self, p: float) -> Array:
         return mixture_quantile(self.weights, self.m, np.sqrt(self.v), p)

@@ -33,7 +33,8 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import matched_draws
 from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_log_weights
 from klimb.numerics.proposals import StudentMixture
-from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights
+from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights, ShockWeights
+from klimb.trust.coupled import coupled_weights
 from klimb.trust.gap import evidence_gap
 
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
@@ -64,6 +65,7 @@ class Correction:
     efficiency: float  # effective draws over draws; NaN where only the evidence is corrected
     third: Array = field(default_factory=lambda: np.zeros((0, 0, 0)))  # central moments of few shared weights
     error: float = 0.0  # standard error of a mean in sd, or of an sd, where particles were drawn
+    weighed: float = float("nan")  # change of an sd by weights of another q than the fit's, relative
 
 
 def doubtful(efficiency: float, khat: float) -> bool:
@@ -89,7 +91,8 @@ def pooled(corrections: Sequence[Correction], shares: Array) -> dict[str, Any]:
         third = np.asarray(np.tensordot(own, [one.third for one in corrections], axes=1))
     return {"efficiency": float(own @ np.array([one.efficiency for one in corrections])), "third": third,
             "correction_khat": smooth_log_weights(logs).khat if len(logs) else float("nan"),
-            "error": float(np.sqrt(own**2 @ np.array([one.error**2 for one in corrections])))}
+            "error": float(np.sqrt(own**2 @ np.array([one.error**2 for one in corrections]))),
+            "weighed": float(own @ np.array([one.weighed for one in corrections]))}
 
 
 @final
@@ -121,7 +124,7 @@ class Corrector:
         gain = abs(float(logs.mean()) - weights.bound)
         assert result.problem is not None
         small = self._variance <= NEGLIGIBLE and gain <= NEGLIGIBLE_GAIN  # and elsewhere, where log p is concave
-        self.wanted = not (small and result.problem.site.log_concave)
+        self.wanted = not (small and result.problem.site.log_concave) or weights.shocks.outputs > 1
         if alone:
             self._modes = shared_modes([result])
         self.efficiency = float("nan") if self.wanted else 1.0
@@ -153,14 +156,14 @@ class Corrector:
             return None
         self._count += 1
         shocks = result.posterior.latent.shocks(result.posterior)
-        dim = 0 if shocks is None else shocks.dim
         if shocks is not None and shocks.wide:
             return Correction(self.gain(result), (), np.zeros(0), float("nan"))
         each = DRAWS_PER_WEIGHT if self._variance > EVEN else DRAWS_PER_WEIGHT // 2
-        n = int(np.clip(each * dim, FEWEST_DRAWS, MOST_DRAWS))
-        weights = self._weights(result, n, shocks)
+        weights = self._weights(result, self._draws(each, 0 if shocks is None else shocks.dim), shocks)
         if weights is None:
             return None
+        dim = weights.shocks.dim
+        n = self._draws(each, dim)
         found = self._by_particles(weights, brief) if self._modes else None
         if found is not None:
             return found
@@ -184,9 +187,17 @@ class Corrector:
         log_weights, share = draws.log_weights - smoothed.log_mean, smoothed.normalised
         parts = ((1.0, weights.shocks.matched(draws.moments(share))),) if efficiency >= USABLE else ()
         third = _third(weights.shocks, draws.third(share)) if parts and dim <= WIDE_DIM else NOTHING
-        return Correction(smoothed.log_mean - weights.bound, parts, log_weights, efficiency, third)
+        weighed = float("nan")
+        if parts and weights.shocks.outputs > 1:
+            before = np.linalg.norm(weights.shocks.q.root, axis=1)
+            weighed = float(np.abs(before / np.maximum(parts[0][1].sd(), 1e-300) - 1.0).max())
+        return Correction(smoothed.log_mean - weights.bound, parts, log_weights, efficiency, third, weighed=weighed)
 
-    def _by_particles(self, weights: CollapsedWeights, brief: bool) -> Correction | None:
+    @staticmethod
+    def _draws(each: int, dim: int) -> int:
+        return int(np.clip(each * dim, FEWEST_DRAWS, MOST_DRAWS))
+
+    def _by_particles(self, weights: ShockWeights, brief: bool) -> Correction | None:
         found = from_collapsed(weights, self._modes, self._budget(brief), self._count % SEEDS)
         if found is None:
             return None
@@ -212,11 +223,13 @@ class Corrector:
             return 0.0
 
     @staticmethod
-    def _weights(result: Result, n: int, shocks: Shocks | None = None) -> CollapsedWeights | None:
+    def _weights(result: Result, n: int, shocks: Shocks | None = None) -> ShockWeights | None:
         """Weights for about ``n`` draws; None where q is exact, or too much would be asked."""
         problem, posterior = result.problem, result.posterior
-        if problem is None or problem.site.gamma_trend == "constant" or not problem.site.separable:
+        if problem is None or problem.site.gamma_trend == "constant":
             return None
+        if not problem.site.separable:
+            return coupled_weights(problem, posterior)
         shocks = posterior.latent.shocks(posterior) if shocks is None else shocks
         if shocks is None or not shocks.dim:
             return None
@@ -255,7 +268,7 @@ def _surely_negligible(result: Result) -> bool:
     return float(each @ products[1](each)) <= NEGLIGIBLE
 
 
-def _wider(weights: CollapsedWeights, first: CollapsedDraws, smoothed: SmoothedWeights, n: int,
+def _wider(weights: ShockWeights, first: CollapsedDraws, smoothed: SmoothedWeights, n: int,
            seed: int) -> tuple[CollapsedDraws, SmoothedWeights]:
     """Draws of a t with the moments that the first ones found: its tails reach where q's own do not."""
     found = first.moments(smoothed.normalised)

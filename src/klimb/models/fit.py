@@ -216,7 +216,9 @@ class Fit:
         if self.by_sums:
             raise InputError("leaving rows out needs each response", "the sums of cells",
                              "Fit with cells=False, or a sample of the rows, to check the model and to compare it.")
-        return leave_one_out(self.model, self.uncorrected.components, self.observed)  # cavities are those of q
+        coupled = self.components.parts[0].couples
+        shown = self if coupled else self.uncorrected  # cavities are those of q, but classes are not independent
+        return leave_one_out(self.model, shown.components, self.observed)
 
     @cached_property
     def _loo(self) -> LeaveOneOut:
@@ -271,7 +273,7 @@ class Fit:
 
     def log_density(self, y_new: Any, new: Any = None) -> Array:
         """Log predictive density of new data, with the hyperparameters integrated out where they were."""
-        f = self.latents(new)
+        f = self.latents(new).for_sites()
         terms = [np.log(weight) + model.new_site(None).predict(m, v).log_density(y_new)
                  for weight, model, m, v in zip(f.weights, f.models, f.m, f.v, strict=True)]
         return np.asarray(np.logaddexp.reduce(np.array(terms), axis=0))

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-from scipy.linalg import block_diag
 
 from klimb._stored import SKIPPED, stored
 from klimb.errors import InputError
@@ -22,7 +21,7 @@ from klimb.models.fit import Fit, numbers_of
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows
 from klimb.models.prediction import PredictionKind, checked_interval, columns_by_rows
-from klimb.models.tabulate import block_covariance, cut_rows, level_moments, level_name, linear_rows, mixture_rows
+from klimb.models.tabulate import cut_rows, level_moments, level_name, linear_rows, mixture_rows
 from klimb.numerics.arrays import Array
 from klimb.report.records import CoefficientRow, EffectCurve, FitReport
 from klimb.rows.frames import Frame, counted_frame, make_frame, read_frame
@@ -93,14 +92,17 @@ class FormulaFit(Fit):
         if len(self.model.likelihood.fields) == 1:
             return self.components
         parts: Any = self.components.parts
-        return replace(self.components, parts=tuple(part.parts[number] for part in parts))
+        size = self._n_weights_of_field
+        own = slice(number * size, (number + 1) * size)
+        return replace(self.components, parts=tuple(part.parts[number] for part in parts),
+                       third=self.components.third[own, own, own])
 
     def _reported(self) -> list[tuple[list[str], int, Any, Array, RowKind]]:
         """What every term reports for every latent field: names, the field, which of its weights, their map, the kind.
         """
-        fields, zero = self.model.likelihood.fields, self._at_zero
+        zero = self._at_zero
         found: list[tuple[list[str], int, Any, Array, RowKind]] = []
-        for number, name in enumerate(fields):
+        for number, prefix in enumerate(self._field_prefixes):
             for term, place in zip(self.linear.terms, self.linear.places, strict=True):
                 reported = term.report()
                 if reported is None or not reported.names:
@@ -112,7 +114,6 @@ class FormulaFit(Fit):
                     T = np.hstack([T, np.zeros((len(T), len(others)))])
                     T[reported.names.index(INTERCEPT), len(at) :] = zero[others]
                     at = np.concatenate([at, others])
-                prefix = "" if len(fields) == 1 else f"{name}: "
                 found.append(([prefix + own for own in reported.names], number, at, T, reported.kind))
         return found
 
@@ -160,62 +161,61 @@ class FormulaFit(Fit):
         >>> bool(np.isclose(fit.covariance["x"][1] ** 0.5, fit.coefficients["sd"][1]))
         True
         """
-        names, matrix = self._joint_covariance()
+        from klimb.models.joint import joint_covariance
+
+        names, matrix = joint_covariance(self)
         label = "name"
         while label in names:
             label += "_"
         return self._frame({label: np.array(names, dtype=object), **dict(zip(names, matrix.T, strict=True))})
 
-    def _joint_covariance(self) -> tuple[list[str], Array]:
-        """E[V] + Cov[m] over the points of theta, of all that `coefficients` has, cut points included."""
-        theta, components, size = self.model.theta, self.components, self._n_weights_of_field
-        fields, names = len(self.model.likelihood.fields), list[str]()
-        rows: list[list[Array]] = [[] for _ in range(fields)]
-        for own, number, at, T, _ in self._reported():
-            L = np.zeros((len(own), size))
-            L[:, at] = T
-            rows[number].append(L)
-            names += own
-        cuts = [block for block in theta.blocks if block.kind == "cut"]
-        known = len(names)
-        for block in cuts:
-            rows[0].append(np.tile(self._level_shift, (block.size, 1)))
-            names += block.names
-        if not names:
-            return names, np.zeros((0, 0))
-        pairs = []
-        for number, own_rows in enumerate(rows):
-            L = self.linear.weight_rows(np.vstack(own_rows))
-            pairs.append([part.joint(L, 0.0) for part in self._of_field(number).parts])
-        means = np.array([np.concatenate([m for m, _ in each]) for each in zip(*pairs, strict=True)])
-        for block in cuts:
-            means[:, known:] += block.reported(components.theta[:, theta.slice_of(block)])
-        away = means - components.weights @ means
-        total = (components.weights * away.T) @ away
-        for weight, each in zip(components.weights, zip(*pairs, strict=True), strict=True):
-            total += weight * block_diag(*(V for _, V in each))
-        if cuts and not components.integrated:
-            total[known:, known:] += block_covariance(theta, cuts[0], self._spread)
-        return names, np.asarray(total)
+    def log_odds(self, against: str, interval: float | None = None) -> Any:
+        """Coefficients of the log odds of every other class against one: what regression tables show of classes.
+
+        A frame like `coefficients`, of the differences of the coefficients of two classes. The data tell these; what
+        all classes have in common is known by the prior alone, and is in the sd of each coefficient by itself.
+
+        >>> import numpy as np, klimb
+        >>> x = np.linspace(-2.0, 2.0, 60)
+        >>> kind = np.array(["a", "b"])[(x + np.sin(40.0 * x) > 0.0).astype(int)]
+        >>> fit = klimb.fit("kind ~ x", {"x": x, "kind": kind}, family="categorical")
+        >>> fit.log_odds("a")["name"].tolist()
+        ['b: Intercept', 'b: x']
+        """
+        from klimb.models.joint import log_odds_rows
+
+        tail = checked_interval(self.interval if interval is None else interval)
+        return self._row_frame(log_odds_rows(self, against, tail))
 
     def random_effects(self, group: str | None = None, interval: float | None = None) -> Any:
         """Deviations of the levels of one grouping factor: level, column, mean, sd, lower, upper."""
         term = self.group_term(group)
         rows = self.level_rows(term, interval)
         k = len(term.columns)
-        columns = {"level": np.repeat(np.array(term.levels, dtype=object), k),
-                   "column": np.tile(np.array(term.columns, dtype=object), term.n_levels)}
+        columns = {"level": np.tile(np.repeat(np.array(term.levels, dtype=object), k), len(self._field_prefixes)),
+                   "column": np.concatenate([np.tile(np.array([prefix + column for column in term.columns],
+                                                              dtype=object), term.n_levels)
+                                             for prefix in self._field_prefixes])}
         return self._frame({**columns, **numbers_of(rows)})
 
     def level_rows(self, term: Group, interval: float | None = None) -> list[CoefficientRow]:
         """Deviations of the levels of a group as records, one per level and column."""
         tail = checked_interval(self.interval if interval is None else interval)
         place = self.linear.places[self.linear.terms.index(term)]
-        pairs = [level_moments(part, place, term) for part in self.components.parts]
-        means, sds = np.array([m for m, _ in pairs]), np.array([s for _, s in pairs])
-        names = [level if column == "Intercept" else f"{level}, {column}"
-                 for level in term.levels for column in term.columns]
-        return mixture_rows(names, self.components.weights, means, sds, tail, "level")
+        found: list[CoefficientRow] = []
+        for number, prefix in enumerate(self._field_prefixes):
+            pairs = [level_moments(part, place, term) for part in self._of_field(number).parts]
+            means, sds = np.array([m for m, _ in pairs]), np.array([s for _, s in pairs])
+            names = [prefix + (level if column == "Intercept" else f"{level}, {column}")
+                     for level in term.levels for column in term.columns]
+            found += mixture_rows(names, self.components.weights, means, sds, tail, "level")
+        return found
+
+    @property
+    def _field_prefixes(self) -> tuple[str, ...]:
+        """What stands before the names of the numbers of each latent field: nothing where there is one."""
+        fields = self.model.likelihood.fields
+        return tuple(f"{name}: " for name in fields) if len(fields) > 1 else ("",)
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -305,10 +305,11 @@ class FormulaFit(Fit):
             values = values + shift[:, None] if block.kind == "cut" else values
             out |= {name: values[:, j] for j, name in enumerate(block.names)}
         for term in self.groups:
-            k = len(term.columns)
-            own = w[:, self.linear.places[self.linear.terms.index(term)]].reshape(len(w), -1, k) @ term.uncentred.T
-            for j, column in enumerate(term.columns):
-                out[level_name(term, column)] = own[:, :, j]
+            place, size = self.linear.places[self.linear.terms.index(term)], self._n_weights_of_field
+            for number, prefix in enumerate(self._field_prefixes):
+                at = slice(number * size + place.start, number * size + place.stop)
+                own = w[:, at].reshape(len(w), -1, len(term.columns)) @ term.uncentred.T
+                out |= {prefix + level_name(term, column): own[:, :, j] for j, column in enumerate(term.columns)}
         return out
 
     # -- pictures and files

@@ -43,6 +43,7 @@ from klimb.sites.stack import Stack
 from klimb.terms import base
 from klimb.terms.base import Coded, Moving, Nodes, Placed, Term, TermBlock, WeightsPrior
 from klimb.theta import Theta
+from klimb.trust.coupled import MOST_JOINT
 
 FEW_LEVELS = 64  # weights of all groups but the largest up to which they are dense columns like any other
 MEMORY = 8e9  # bytes that a fit may take
@@ -75,6 +76,9 @@ class LinearModel(Model):
         sizes = [term.size if isinstance(block, Coded | Nodes) else 0
                  for term, block in zip(terms, blocks, strict=True)]
         fields = any(isinstance(block, Nodes) for block in blocks) or many_nested(sizes, blocks)
+        outputs = len(likelihood.fields)
+        if outputs > 1 and outputs * sum(term.size for term in terms) <= MOST_JOINT and not fields:
+            sizes = [0] * len(terms)  # all columns are dense: few enough for a posterior of all classes together
         coded = int(np.argmax(sizes)) if max(sizes, default=0) > 0 and not fields else -1
         if coded >= 0:
             sizes[coded] = 0

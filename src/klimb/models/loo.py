@@ -16,9 +16,11 @@ import numpy as np
 from klimb._stored import SKIPPED, stored
 from klimb.errors import InputError
 from klimb.latents.base import Posterior
+from klimb.latents.output_posteriors import independent_variances
 from klimb.likelihoods import Observed
 from klimb.models.components import Components
 from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.sites.base import Site
 from klimb.sites.prediction import class_chances, predictive_cdf
@@ -195,6 +197,24 @@ def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, g
     return Cavities(m_out, v_out, density, site, y)
 
 
+def coupled_cavities(site: Site, y: Array, m: Array, S: Array) -> Cavities:
+    """The same where the latent values of a datum have the covariances S: (S^-1 - W)^-1 with W = E[diag(p) - p p'].
+
+    W, like all that a site of classes says, depends on differences of latent values alone.
+    """
+    n, classes = S.shape[:2]
+    m_out, v_out, density = m.reshape(classes, n).T.copy(), np.empty((n, classes)), np.empty(n)
+    for rows in row_blocks(n, (2 * classes) ** 2):
+        own, mean, v = site.rows(rows), m_out[rows].T.ravel(), independent_variances(S[rows]).T.ravel()
+        W, alpha = own.couplings(y[rows], mean, v), own.oracle(y[rows], mean, v).alpha.reshape(classes, -1).T
+        assert W is not None
+        cavity = np.asarray(np.linalg.solve(np.eye(classes) - S[rows] @ W[:, :classes, :classes], S[rows]), dtype=float)
+        m_out[rows] += np.einsum("icd,id->ic", cavity, alpha)
+        v_out[rows] = independent_variances(cavity)
+        density[rows] = own.log_predictive(y[rows], m_out[rows].T.ravel(), v_out[rows].T.ravel())
+    return Cavities(m_out.T.ravel(), v_out.T.ravel(), density, site, y)
+
+
 def _places(rows: Any, site: Site, n: int) -> Any:
     """Where the latent values of these data are: output by output."""
     return (np.arange(site.n_outputs)[:, None] * n + rows).ravel()
@@ -228,6 +248,9 @@ def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOn
         m = m + functionals.shift
         site = here.new_site(data.aux)
         y = site.validate(data.y)
+        if components.parts[k].couples:
+            parts.append(coupled_cavities(site, y, m, components.parts[k].within(functionals.L, functionals.rest)))
+            continue
         if not v.any():  # a draw
             parts.append(Cavities(m, v, site.log_density(y, m), site, y))
             continue

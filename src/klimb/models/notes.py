@@ -215,7 +215,14 @@ def posterior_notes(fit: FormulaFit, priors: Mapping[str, Any] | None) -> tuple[
     known = bool(apart) or any("cannot tell" in note or "nothing" in note for note in fit.notes)  # why priors matter
     found = [text for name, text in _conflicts(fit, given) if name in given or not known]
     doubts = (term.doubt(values) for term, values in zip(fit.linear.terms, fit.linear.values, strict=True))
-    return (*apart[:MOST], *found[:MOST], *_held(fit, given), *_limits(fit), *filter(None, doubts))
+    return (*apart[:MOST], *found[:MOST], *_held(fit, given), *_limits(fit), *_common(fit), *filter(None, doubts))
+
+
+def _common(fit: FormulaFit) -> Iterator[str]:
+    """What no data tell of several classes."""
+    if fit.components.parts[0].couples:
+        yield ("the data tell differences between classes; what all classes have in common is known by the prior alone "
+               f"and is part of every sd. fit.log_odds({fit.model.likelihood.fields[0]!r}) has the differences.")
 
 
 def _separated(fit: FormulaFit) -> Iterator[str]:

@@ -37,7 +37,7 @@ def columns_of(f: Latents, kind: PredictionKind, tail: float, levels: tuple[str,
                          "mean is the default; latent is the linear predictor, response is y itself.")
     likelihood = f.models[0].likelihood
     classes = likelihood.response in ("ordered", "classes")
-    some = f.thinned(MOST_DRAWS)
+    some = f.thinned(MOST_DRAWS).for_sites()
     sites = [model.new_site(aux) for model in some.models]
     columns: dict[str, Array] = {}
     if kind in ("latent", "all"):
@@ -149,7 +149,7 @@ def level_columns(f: Latents, sites: list[Site], levels: tuple[str, ...]) -> dic
 
 def class_columns(f: Latents, tail: float, levels: tuple[str, ...]) -> dict[str, dict[str, Array]]:
     """For every class the mean and the credible interval of its chance, as f is uncertain."""
-    classes = len(levels)
+    f, classes = f.for_sites(), len(levels)
     few = max(min(CLASS_DRAWS, EVERY_DRAW // len(f.weights)), 8)  # of each of many draws of a sampler
     z = normal_draws(few, classes, seed=0) if f.v.any() else np.zeros((1, classes))
     rows = f.m.shape[1] // classes

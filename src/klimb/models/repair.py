@@ -19,7 +19,7 @@ from klimb.likelihoods import Observed
 from klimb.models.components import Components
 from klimb.models.search import Peak
 from klimb.numerics.arrays import Array
-from klimb.trust.collapsed import CollapsedWeights
+from klimb.trust.collapsed import ShockWeights
 
 CALLS = 5000  # of the density, roughly, for every state of a chain
 HARMLESS = 0.9  # effective draws over draws above which a heavy tail carries next to nothing
@@ -84,7 +84,7 @@ def modes_around(components: Components, peak: Peak, data: Observed) -> list[tup
     return shared_modes([peak.result, *(peak.model.moved(theta).infer(data) for theta in ends)])
 
 
-def from_collapsed(weights: CollapsedWeights, modes: Sequence[tuple[Array, Array]], budget: Budget,
+def from_collapsed(weights: ShockWeights, modes: Sequence[tuple[Array, Array]], budget: Budget,
                    seed: int) -> Repaired | None:
     """From particles of the shared weights, with a part for each mode; None where they would cost too much."""
     from klimb.boosting.gaussians import Gaussians  # which few fits need

@@ -189,7 +189,8 @@ def _corrected(components: Components, shift: float, ratio: float) -> Verdict:
         return Verdict("doubt", components.correction_khat, "tail of the importance weights (k-hat)",
                        f"The posterior is too far from Gaussian for a correction ({components.efficiency:.0%} of the "
                        "draws are effective).")
-    left = max(PRECISION + REMAINING * ratio, components.error)
+    own = ratio if np.isnan(components.weighed) else components.weighed
+    left = max(PRECISION + REMAINING * own, components.error)
     if shift <= MEAN_ERROR and ratio <= SD_ERROR:
         return _settled(left)
     return Verdict("corrected", left, "relative error of an sd",

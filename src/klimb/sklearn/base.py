@@ -71,7 +71,7 @@ class Estimator(BaseEstimator):
 
     def _moments(self, X: Any) -> tuple[Array, Array]:
         """Means and variances of f at checked rows, one column per latent value."""
-        found = [(fit.latents(X), len(fit.model.likelihood.fields)) for fit in self._fits]
+        found = [(fit.latents(X).for_sites(), len(fit.model.likelihood.fields)) for fit in self._fits]
         m, v = (np.vstack([part.reshape(count, -1) for part, count in pairs]).T
                 for pairs in ([(f.m[0], count) for f, count in found], [(f.v[0], count) for f, count in found]))
         return m, v

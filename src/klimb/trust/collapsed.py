@@ -10,12 +10,13 @@ nodes suffice, and the weights hardly vary even where hundreds of small levels a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import final
+from typing import Self, final
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
 from klimb.latents.shocks import ShockMoments, Shocks
 from klimb.numerics.arrays import Array
-from klimb.sites.base import Expectation
+from klimb.sites.base import Expectation, Site
 from klimb.trust.weights import exact_site
 
 # Nodes per coefficient of a level, the fewest first: the larger the sds, the more are needed (`settled`).
@@ -84,8 +85,44 @@ class CollapsedDraws:
         return np.asarray((found + np.swapaxes(found, 0, 1) + np.swapaxes(found, 0, 2)) / 3.0)
 
 
+class ShockWeights(ABC):
+    """The log weight of draws of the shocks that all rows share."""
+
+    shocks: Shocks
+    bound: float
+    scale: float = 1.0  # levels over those that stand for them
+    _site: Site
+    _y: Array
+    _each: int  # values of log p for a datum
+
+    @property
+    def work(self) -> int:
+        """Values of log p that one draw takes, copies of a row counted: a row of weight 2 asks what two rows do."""
+        copies = getattr(self._site, "weights", None)
+        return self._each * round(float(len(self._y) if copies is None else np.sum(copies)))
+
+    @abstractmethod
+    def __call__(self, e: Array) -> CollapsedDraws:
+        """The draws ``e`` with their log weights and all that moments need."""
+
+    def settled(self, e: Array) -> Self:
+        """As exact as it must be at the draws ``e``."""
+        del e
+        return self
+
+    def evidence(self, e: Array) -> Array:
+        """The log weights alone."""
+        return self(e).log_weights
+
+    def log_density(self, e: Array) -> tuple[Array, Array]:
+        """Of the exact posterior of e, times the evidence, and its gradient."""
+        draws = self(e)
+        return (draws.log_weights - 0.5 * (e**2).sum(axis=1) - 0.5 * e.shape[1] * np.log(2.0 * np.pi),
+                draws.gradient - e)
+
+
 @final
-class CollapsedWeights:
+class CollapsedWeights(ShockWeights):
     """The log weight of draws of the shared weights, the levels integrated out.
 
     Where a draw would take more than ``most`` values of log p, some of the levels, chosen by a fixed seed, stand for
@@ -125,19 +162,10 @@ class CollapsedWeights:
         return found
 
     @property
-    def work(self) -> int:
-        """Values of log p that one draw takes, copies of a row counted: a row of weight 2 asks what two rows do."""
-        copies = getattr(self._site, "weights", None)
-        return round(float(len(self._y) if copies is None else np.sum(copies))) * len(self.rule[1])
-
-    def log_density(self, e: Array) -> tuple[Array, Array]:
-        """Of the exact posterior of e, times the evidence, and its gradient."""
-        draws = self(e)
-        return (draws.log_weights - 0.5 * (e**2).sum(axis=1) - 0.5 * e.shape[1] * np.log(2.0 * np.pi),
-                draws.gradient - e)
+    def _each(self) -> int:  # type: ignore[override]
+        return len(self.rule[1])
 
     def evidence(self, e: Array) -> Array:
-        """The log weights alone."""
         values = np.empty(len(e))
         for some, _, _, logs in self._blocks(e):
             top = logs.max(axis=1, keepdims=True)

@@ -1,0 +1,75 @@
+"""The coefficients of a formula fit together: their covariance, and the log odds between classes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from klimb.errors import InputError
+from klimb.models.tabulate import block_covariance, mixture_rows
+from klimb.numerics.arrays import Array
+from klimb.report.records import CoefficientRow
+
+if TYPE_CHECKING:
+    from klimb.models.formula_fit import FormulaFit
+
+
+def joint_moments(fit: FormulaFit) -> tuple[list[str], int, list[tuple[Array, Array]]]:
+    """Names of all that `coefficients` has, how many are no cut points, and their moments under each point of theta."""
+    theta, components, size = fit.model.theta, fit.components, fit._n_weights_of_field
+    fields, names = len(fit.model.likelihood.fields), list[str]()
+    rows: list[list[Array]] = [[] for _ in range(fields)]
+    for own, number, at, T, _ in fit._reported():
+        L = np.zeros((len(own), size))
+        L[:, at] = T
+        rows[number].append(L)
+        names += own
+    cuts = [block for block in theta.blocks if block.kind == "cut"]
+    known = len(names)
+    for block in cuts:
+        rows[0].append(np.tile(fit._level_shift, (block.size, 1)))
+        names += block.names
+    if not names:
+        return names, 0, [(np.zeros(0), np.zeros((0, 0)))] * len(components.weights)
+    every = tuple(fit.linear.weight_rows(np.vstack(own)) for own in rows)
+    pairs = [part.joint(every if fields > 1 else every[0], 0.0) for part in components.parts]
+    for block in cuts:
+        for (mean, _), at in zip(pairs, components.theta, strict=True):
+            mean[known:] += block.reported(at[None, theta.slice_of(block)])[0]
+    return names, known, pairs
+
+
+def joint_covariance(fit: FormulaFit) -> tuple[list[str], Array]:
+    """E[V] + Cov[m] over the points of theta, of all that `coefficients` has, cut points included."""
+    (names, known, pairs), components = joint_moments(fit), fit.components
+    means = np.array([mean for mean, _ in pairs])
+    away = means - components.weights @ means
+    total = (components.weights * away.T) @ away
+    for weight, (_, V) in zip(components.weights, pairs, strict=True):
+        total += weight * V
+    if known < len(names) and not components.integrated:
+        cut = next(block for block in fit.model.theta.blocks if block.kind == "cut")
+        total[known:, known:] += block_covariance(fit.model.theta, cut, fit._spread)
+    return names, np.asarray(total)
+
+
+def log_odds_rows(fit: FormulaFit, against: str, tail: float) -> list[CoefficientRow]:
+    """Differences of the coefficients of every other class and those of one."""
+    classes = fit.model.likelihood.fields if fit.model.likelihood.response == "classes" else ()
+    if len(classes) < 2 or against not in classes:
+        raise InputError("log_odds needs a class of a categorical response", repr(against),
+                         f"Pass one of {', '.join(map(repr, classes))}." if len(classes) > 1
+                         else "Coefficients of other families are those of the link already.")
+    names, _, pairs = joint_moments(fit)
+    each, reference = len(names) // len(classes), classes.index(against)
+    others = [number for number in range(len(classes)) if number != reference]
+    T = np.zeros((each * len(others), len(names)))
+    for place, number in enumerate(others):
+        own = np.arange(each)
+        T[place * each + own, number * each + own] = 1.0
+        T[place * each + own, reference * each + own] = -1.0
+    means = np.array([T @ mean for mean, _ in pairs])
+    sds = np.sqrt([np.einsum("ij,jk,ik->i", T, V, T) for _, V in pairs])
+    own_names = [names[number * each + j] for number in others for j in range(each)]
+    return mixture_rows(own_names, fit.components.weights, means, sds, tail, "fixed")
