@@ -17,7 +17,7 @@ from typing import Any, ClassVar, final
 from klimb._calls import checked_number, checked_positive, checked_probability, parse_call
 from klimb._stan import literal
 from klimb._stored import stored
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 
 LARGEST_LOG = 700.0  # exp of more is not a number
 KIND = "prior."
@@ -246,9 +246,8 @@ class Uniform(NamedPrior, PositivePrior):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.lower >= self.upper:
-            raise InputError("uniform needs lower < upper", f"{self.lower} and {self.upper}",
-                             "Pass the smaller one first.")
+        require(self.lower < self.upper, "uniform needs lower < upper", f"{self.lower} and {self.upper}",
+                "Pass the smaller one first.")
 
     def log_density(self, value: float) -> float:
         return -math.log(self.upper - self.lower) if self.lower <= value <= self.upper else -math.inf
@@ -379,8 +378,7 @@ def pc_lengthscale(lower: float = 0.1, probability: float = 0.05, dim: int = 1) 
     >>> prior.log_density(1.0) > prior.log_density(0.01)
     True
     """
-    if dim < 1:
-        raise InputError("pc_lengthscale needs dim >= 1", f"{dim}", "Pass the number of input columns.")
+    require(dim >= 1, "pc_lengthscale needs dim >= 1", dim, "Pass the number of input columns.")
     rate = -math.log(checked_probability("pc_lengthscale", probability))
     power = -0.5 * dim
     return Exponential(checked_positive("pc_lengthscale", "lower", lower) ** power / rate, power)
@@ -418,9 +416,8 @@ def as_prior(value: Any, name: str) -> Prior:
         return fixed(value)
     if isinstance(value, str):
         call, arguments = parse_call(value, f"the prior of {name}")
-        if call not in PRIORS:
-            raise InputError(f"the prior of {name} must be one of {', '.join(PRIORS)}", repr(call),
-                             'Write it as "normal(0, 1)".')
+        require(call in PRIORS, f"the prior of {name} must be one of {', '.join(PRIORS)}", repr(call),
+                'Write it as "normal(0, 1)".')
         try:
             return PRIORS[call](*arguments.pop("", ()), **arguments)
         except TypeError as error:

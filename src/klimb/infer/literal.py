@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias, final
 
 import numpy as np
 
-from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.infer.loop import Move, Moves, Step, note
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import Status
@@ -118,8 +118,7 @@ class Proximal(Step):
     shortcut: bool = False
 
     def __post_init__(self) -> None:
-        if not self.beta > 0:
-            raise InputError("beta must be positive", f"{self.beta}", "The papers use 0.25 and 1.")
+        require(self.beta > 0, "beta must be positive", self.beta, "The papers use 0.25 and 1.")
         check_start(self.start)
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
@@ -210,9 +209,8 @@ class FixedPoint(Step):
 
     def __post_init__(self) -> None:
         check_start(self.start)
-        if self.negative not in ("keep", "clip", "gradient"):
-            raise InputError('negative must be "keep", "clip" or "gradient"', repr(self.negative),
-                             'The paper replaces negative gamma by zero: "clip".')
+        require(self.negative in ("keep", "clip", "gradient"), 'negative must be "keep", "clip" or "gradient"',
+                repr(self.negative), 'The paper replaces negative gamma by zero: "clip".')
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
         return _repeated(problem, self.start, partial(self._both if self.batch else self._each, problem, notes))
@@ -315,8 +313,7 @@ class TrustRegion(Step):
 
     def __post_init__(self) -> None:
         check_start(self.start)
-        if not self.epsilon > 0:
-            raise InputError("epsilon must be positive", f"{self.epsilon}", "It is a divergence in nats; 1 is usual.")
+        require(self.epsilon > 0, "epsilon must be positive", self.epsilon, "It is a divergence in nats; 1 is usual.")
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
         state, radius, length = begin(problem, self.start), self.epsilon, 1.0

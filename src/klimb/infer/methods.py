@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.infer.certificate import Certificate, SafeStep, largest_safe_step, variance_certificate
 from klimb.infer.loop import Callback, infer, run
 from klimb.infer.natural import Natural
@@ -44,13 +44,11 @@ def laplace(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: 
     1.5
     """
     pointlike = Point(site)
-    if not site.separable:
-        raise InputError("Laplace's approximation needs a site with one latent value per datum",
-                         f"{type(site).__name__} with {site.n_outputs}, whose curvature couples them",
-                         "Use klimb.infer, or klimb.methods.map_estimate for the mode.")
-    if not site.smooth:
-        raise InputError("Laplace's approximation needs a site with a curvature at its mode",
-                         f"{type(site).__name__}, which has a kink", "Use klimb.infer or klimb.methods.ep.")
+    require(site.separable, "Laplace's approximation needs a site with one latent value per datum",
+            f"{type(site).__name__} with {site.n_outputs}, whose curvature couples them",
+            "Use klimb.infer, or klimb.methods.map_estimate for the mode.")
+    require(site.smooth, "Laplace's approximation needs a site with a curvature at its mode",
+            f"{type(site).__name__}, which has a kink", "Use klimb.infer or klimb.methods.ep.")
     return infer(latent, pointlike, y, tol=tol, max_iter=max_iter, callback=callback)
 
 
@@ -94,8 +92,7 @@ def ep(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int =
     >>> print(f"{by_ep:.4f} {bound:.4f}")  # the log evidence is -3.7403
     -3.7488 -3.7503
     """
-    if not 0 < damping <= 1:
-        raise InputError("damping must lie in (0, 1]", f"{damping}", "1 takes full steps.")
+    require(0 < damping <= 1, "damping must lie in (0, 1]", damping, "1 takes full steps.")
     problem = Problem(latent, site, y)
     step = ExpectationPropagation(Cavity(site), damping)
     state, status, history, notes = run(problem, step, tol, max_iter, callback)
@@ -158,9 +155,8 @@ def direct_gradient(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, ma
     >>> bool(abs(slow.bound - fast.bound) < 1e-6), slow.n_iter > 2 * fast.n_iter
     (True, True)
     """
-    if not site.log_concave:
-        raise InputError("direct_gradient needs a site with positive precisions", type(site).__name__,
-                         "Use a log-concave site, or klimb.sites.SuperGaussian(site).")
+    require(site.log_concave, "direct_gradient needs a site with positive precisions", type(site).__name__,
+            "Use a log-concave site, or klimb.sites.SuperGaussian(site).")
     # At fixed mean d bound / d gamma = (V o V)(e.gamma - gamma) / 2 at the sites; with V = Z P^-1 Z' that needs no
     # matrix of their size.
     problem = Problem(latent, site, y)
@@ -235,8 +231,7 @@ def safe_step(site: Site, y: Any, variances: tuple[float, float]) -> SafeStep:
     0.244 0.512 False
     """
     low, high = variances
-    if not 0 < low <= high:
-        raise InputError("variances must be a range 0 < low <= high", f"{variances}", "Such as (0.01, 4.0).")
+    require(0 < low <= high, "variances must be a range 0 < low <= high", variances, "Such as (0.01, 4.0).")
     return largest_safe_step(site, site.validate(y), low, high)
 
 

@@ -22,7 +22,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.infer.problem import ROUNDING, Problem, State
 from klimb.infer.result import History, Iteration, Result, Status
 from klimb.latents.base import Latent, as_latent
@@ -259,11 +259,9 @@ def minibatch(latent: Latent, site: Site, y: Any, *, batch: int | None = None, t
     design = as_latent(latent, expected, advice).whitened()
     if design is None or latent.n_outputs > 1:
         raise InputError(expected, type(latent).__name__, advice)
-    if batch is not None and batch < 1:
-        raise InputError("batch must be at least 1", f"{batch}", "Leave it out for a good size.")
-    if not tol > 0 or max_passes < 1:
-        raise InputError("tol must be positive and max_passes at least 1", f"{tol}, {max_passes}",
-                         "The defaults are 1e-4 and 50.")
+    require(batch is None or batch >= 1, "batch must be at least 1", batch, "Leave it out for a good size.")
+    require(tol > 0 and max_passes >= 1, "tol must be positive and max_passes at least 1", f"{tol}, {max_passes}",
+            "The defaults are 1e-4 and 50.")
     problem = Problem(latent, site, y)
     size = batch or max(SMALLEST_BATCH, BATCH_PER_WEIGHT * design.shape[1])
     with threads_for(design.shape[1]):

@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.errors import NotPositiveDefiniteError, require
 from klimb.infer.loop import Move, Moves, Step, run
 from klimb.infer.natural import Natural
 from klimb.infer.problem import Problem, State
@@ -130,9 +130,8 @@ class CoordinateAscent(Step):
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
         latent, Z = problem.latent, problem.latent.design()
-        if latent.n_outputs > 1:
-            raise InputError("coordinate ascent needs one latent value per datum", f"{latent.n_outputs}",
-                             "Use the default step.")
+        require(latent.n_outputs <= 1, "coordinate ascent needs one latent value per datum", latent.n_outputs,
+                "Use the default step.")
         start = problem.site.start(problem.y)
         slope, gamma = np.array(start[0]), np.maximum(start[1], 0.0)
         each = [problem.site.rows(np.array([i])) for i in range(len(problem.y))]

@@ -6,7 +6,7 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.kernels.base import Kernel
 from klimb.numerics.arrays import Array, as_float
 
@@ -77,9 +77,8 @@ def choose_inducing(kernel: Kernel, X: Any, count: int, *, method: Method = "gre
     (2, 1)
     """
     inputs = _inputs(X)
-    if not 1 <= count <= len(inputs):
-        raise InputError(f"the number of inducing points must lie between 1 and {len(inputs)}", f"{count}",
-                         "Fewer points than data make it a sparse Gaussian process.")
+    require(1 <= count <= len(inputs), f"the number of inducing points must lie between 1 and {len(inputs)}", count,
+            "Fewer points than data make it a sparse Gaussian process.")
     if method not in ("greedy", "kmeans++"):
         raise InputError('method must be "greedy" or "kmeans++"', repr(method), "Leave it out for greedy.")
     pool = candidates(inputs, seed, count)

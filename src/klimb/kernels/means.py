@@ -11,7 +11,7 @@ from typing import ClassVar, Self, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.kernels.parameters import Leaf, Value, real
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 
@@ -67,9 +67,8 @@ class Mean(Leaf):
         array = as_float(X, "X")
         if array.ndim == 1:
             array = array[:, None]
-        if array.ndim != 2:
-            raise InputError("X must have one row per point", f"shape {array.shape}",
-                             "Reshape it; a 1-d array counts as one column.")
+        require(array.ndim == 2, "X must have one row per point", f"shape {array.shape}",
+                "Reshape it; a 1-d array counts as one column.")
         return array
 
 

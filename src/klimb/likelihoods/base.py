@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 
 from klimb._stan import StanPart
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.likelihoods.data import Left, Observed, ResponseKind, read_response
 from klimb.likelihoods.links import LINKS, Link
 from klimb.numerics.arrays import Array
@@ -270,9 +270,8 @@ class Likelihood:
         It speaks of y, f, the site's parameters by their names and what the data have beside y; ``{n}`` follows what
         every row has. Written with ``[n]`` it is for one row at a time.
         """
-        if self.link.name not in self.densities:
-            raise InputError("this needs a likelihood that can be written in Stan", self.label,
-                             "Use one of klimb's families, or give yours the field densities.")
+        require(self.link.name in self.densities, "this needs a likelihood that can be written in Stan", self.label,
+                "Use one of klimb's families, or give yours the field densities.")
         first = {"binary": 0, "trials": 0, "counts": 0, "ordered": 1, "classes": 1}.get(self.response)
         kind = "vector[N]" if first is None else f"array[N] int<lower={first}>"
         y = data.y if first is None else data.y.astype(np.int64) + first

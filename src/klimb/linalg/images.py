@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.linalg.operators import Operator, SparseOperator, as_operator
 from klimb.linalg.operators.transforms import Convolution, PartialFourier, Wavelet
 from klimb.numerics.arrays import Array, ArrayLike, as_float
@@ -95,9 +95,8 @@ def convolution(kernel: ArrayLike, shape: int | Sequence[int], *, boundary: str 
     """
     grid = _grid(shape)
     values = as_float(kernel, "kernel")
-    if values.ndim != len(grid) or values.size == 0:
-        raise InputError(f"kernel must have {len(grid)} axes, as the image has", f"shape {values.shape}",
-                         "Add axes of length 1 where the blur does not act.")
+    require(values.ndim == len(grid) and values.size != 0, f"kernel must have {len(grid)} axes, as the image has",
+            f"shape {values.shape}", "Add axes of length 1 where the blur does not act.")
     if boundary not in ("periodic", "zero"):
         raise InputError('boundary must be "periodic" or "zero"', repr(boundary), "Choose what lies outside the image.")
     if boundary == "zero" and any(k > 2 * n for k, n in zip(values.shape, grid, strict=True)):
@@ -134,8 +133,7 @@ def stack(parts: Sequence[Any]) -> Operator:
     """
     given: Any = parts  # whatever it was called with
     listed = list(given) if isinstance(given, Iterable) else []
-    if not listed:
-        raise InputError("stack needs a list of operators", repr(parts), "Pass [A, B, ...].")
+    require(listed, "stack needs a list of operators", repr(parts), "Pass [A, B, ...].")
     return as_operator(listed, "stack")
 
 
@@ -183,6 +181,5 @@ def _mask(mask: ArrayLike) -> Any:
     if chosen.dtype != np.bool_ or chosen.ndim == 0:
         raise InputError("mask must be an array of True and False with the shape of the image",
                          f"{chosen.dtype} of shape {chosen.shape}", "Write mask > 0, or mask.astype(bool).")
-    if not chosen.any():
-        raise InputError("mask must choose at least one entry", "none", "Check how the mask was made.")
+    require(chosen.any(), "mask must choose at least one entry", "none", "Check how the mask was made.")
     return chosen

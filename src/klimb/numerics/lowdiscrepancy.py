@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtri
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array
 
 LATTICE_DIMENSIONS = 64  # further coordinates are stratified one by one: no lattice of such a size helps there
@@ -81,8 +81,7 @@ def generating_vector(n: int, dim: int) -> Array:
     Best in the worst-case error of the Korobov space of smoothness 1, whose kernel is a product of Bernoulli
     polynomials 2 pi^2 B_2(x) with weights 1 / j^DECAY. Over the powers of a primitive root the search is a convolution.
     """
-    if dim >= n / 2:
-        raise InputError("a lattice needs more than twice as many points as dimensions", f"{n} for {dim}", "Use fewer.")
+    require(dim < n / 2, "a lattice needs more than twice as many points as dimensions", f"{n} for {dim}", "Use fewer.")
     powers = _primitive_powers(n)  # rho^0, rho^1, ...: every residue but 0
     half = (n - 1) // 2  # B_2 is even, so residues come in pairs
     x = powers[:half] / n

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias, final
 import numpy as np
 from numpy.polynomial.polynomial import polyval
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.adaptive import Rows as Index
 from klimb.numerics.adaptive import gaussian_average
 from klimb.numerics.arrays import Array, ArrayLike, as_float, refuse
@@ -171,8 +171,7 @@ class Site(ABC):
             raise InputError("y, m and v must have one length (or be scalars)",
                              f"shapes {clean.shape}, {mean.shape}, {variance.shape}",
                              "Check which argument went where.") from error
-        if len(shape) != 1:
-            raise InputError("y, m and v must have 1 dimension", f"shape {shape}", "Pass one entry per datum.")
+        require(len(shape) == 1, "y, m and v must have 1 dimension", f"shape {shape}", "Pass one entry per datum.")
         self.check_length(shape[0])
         stretched = (np.ascontiguousarray(np.broadcast_to(x, shape)) for x in (clean, mean, variance))
         return next(stretched), next(stretched), next(stretched)
@@ -269,8 +268,7 @@ class Site(ABC):
 def set_parameter(site: Site, name: str, ok: Callable[[Array], Any], expected: str, advice: str) -> None:
     """Store a parameter of a frozen ``site`` under construction clean: a float, or a 1-d array that ``ok`` accepts."""
     array = as_float(getattr(site, name), name)
-    if array.ndim > 1:
-        raise InputError(f"{name} must be a scalar or one per datum", f"shape {array.shape}", "Pass a 1-d array.")
+    require(array.ndim <= 1, f"{name} must be a scalar or one per datum", f"shape {array.shape}", "Pass a 1-d array.")
     refuse(~np.asarray(ok(array), dtype=bool), array, expected, advice)
     fixed = array.copy()
     fixed.setflags(write=False)
@@ -280,10 +278,8 @@ def set_parameter(site: Site, name: str, ok: Callable[[Array], Any], expected: s
 def clean_data(site: Site, y: ArrayLike, ok: Callable[[Array], Any], advice: str) -> Array:
     """``y`` as a 1-d float array of which every entry lies in the support of ``site``."""
     array = np.atleast_1d(as_float(y, "y"))
-    if array.ndim != 1:
-        raise InputError("y must have 1 dimension", f"shape {array.shape}", "Pass one value per datum.")
-    if array.size == 0:
-        raise InputError("y must have at least one entry", "an empty array", "Check how the data were selected.")
+    require(array.ndim == 1, "y must have 1 dimension", f"shape {array.shape}", "Pass one value per datum.")
+    require(array.size != 0, "y must have at least one entry", "an empty array", "Check how the data were selected.")
     site.check_length(array.size) if array.size > 1 else None
     refuse(~np.asarray(ok(array), dtype=bool), array, f"{type(site).__name__} needs y in {site.support}", advice)
     return array

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from scipy.special import expit
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.adaptive import Rows, bounded_average, gaussian_average
 from klimb.numerics.arrays import Array, ArrayLike, as_float, pieces, refuse, slices
 from klimb.numerics.search import monotone_root, smallest_integer
@@ -64,8 +64,7 @@ class Prediction:
         levels = as_float(p, "p")
         refuse((levels <= 0.0) | (levels >= 1.0), levels, "A quantile needs p strictly between 0 and 1",
                "Pass levels such as 0.05 and 0.95.")
-        if levels.ndim > 1:
-            raise InputError("p must be a scalar or have 1 dimension", f"shape {levels.shape}", "Flatten it.")
+        require(levels.ndim <= 1, "p must be a scalar or have 1 dimension", f"shape {levels.shape}", "Flatten it.")
         found = [self.site.response_quantile(float(level), self.m, self.v) for level in np.atleast_1d(levels)]
         return found[0] if levels.ndim == 0 else np.column_stack(found)
 
@@ -94,8 +93,7 @@ def predict(site: Site, m: ArrayLike, v: ArrayLike) -> Prediction:
     except ValueError as error:
         raise InputError("m and v must have one length (or be scalars)", f"shapes {mean.shape}, {variance.shape}",
                          "Check which argument went where.") from error
-    if mean.ndim != 1:
-        raise InputError("m and v must have 1 dimension", f"shape {mean.shape}", "Pass one entry per prediction.")
+    require(mean.ndim == 1, "m and v must have 1 dimension", f"shape {mean.shape}", "Pass one entry per prediction.")
     site.check_length(mean.size)
     return Prediction(site, np.ascontiguousarray(mean), np.ascontiguousarray(variance))
 

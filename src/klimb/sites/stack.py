@@ -8,7 +8,7 @@ from typing import Any, Self, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import EvenPart, Expectation, Rows, Site
@@ -33,8 +33,7 @@ class Stack(Site):
 
     def __post_init__(self) -> None:
         parts = tuple(_checked_part(index, part) for index, part in enumerate(self.parts))
-        if not parts:
-            raise InputError("Stack needs at least one (site, count) pair", "none", "Pass a list of pairs.")
+        require(parts, "Stack needs at least one (site, count) pair", "none", "Pass a list of pairs.")
         object.__setattr__(self, "parts", parts)
         sites = [site for site, _ in parts]
         shared = {name: _shared([getattr(site, name) for site in sites]) for name in ("gamma_trend", "response")}

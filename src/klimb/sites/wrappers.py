@@ -12,7 +12,7 @@ from typing import Any, Self, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.adaptive import Rows as Index
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.tilted import Tilted
@@ -294,9 +294,8 @@ class Cavity(Wrapper):
 
 def needs_one_output(site: Site, what: str) -> None:
     """Raise an `InputError` for a site that couples several latent values per datum."""
-    if not site.separable:
-        raise InputError(f"{what} needs a site with one latent value per datum",
-                         f"{type(site).__name__} with {site.n_outputs}", "Use klimb.infer with the site itself.")
+    require(site.separable, f"{what} needs a site with one latent value per datum",
+            f"{type(site).__name__} with {site.n_outputs}", "Use klimb.infer with the site itself.")
 
 
 def _take(parameter: Array | float, rows: Rows) -> Array | float:

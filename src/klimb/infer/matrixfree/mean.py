@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.infer.problem import ROUNDING, Problem
 from klimb.latents.base import Factor
 from klimb.latents.implicit import LOG_TWO_PI, ImplicitFactor
@@ -91,9 +91,8 @@ class BoundTarget:
     """A latent, an oracle and data; counts oracle calls in the problem it belongs to."""
 
     def __init__(self, problem: Problem, bound: Bound) -> None:
-        if np.any(problem.latent.slack):
-            raise InputError("DoubleLoop needs a latent without slack", type(problem.latent).__name__,
-                             "Leave the step out.")
+        require(not np.any(problem.latent.slack), "DoubleLoop needs a latent without slack",
+                type(problem.latent).__name__, "Leave the step out.")
         if not problem.site.separable or not problem.site.uses_variance:
             raise InputError("DoubleLoop needs sites with one latent value and an expectation each",
                              type(problem.site).__name__, "Use klimb.latents.Weights with this site.")

@@ -18,7 +18,7 @@ from typing import final
 
 import numpy as np
 
-from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.infer.anderson import anderson_weights
 from klimb.infer.loop import Move, Moves, Step
 from klimb.infer.matrixfree.engine import ROUGH, Engine, Measured, undetermined
@@ -179,10 +179,8 @@ class DoubleLoop(Step):
             raise InputError('bound must be "auto", "local" or "kl"', repr(self.bound), "Leave it out for the tighter.")
         if self.variances not in METHODS:
             raise InputError(f"variances must be one of {', '.join(METHODS)}", repr(self.variances), "Leave it out.")
-        if not 0.0 < self.accuracy < 1.0:
-            raise InputError("accuracy must lie between 0 and 1", f"{self.accuracy}", "The default is 0.01.")
-        if self.max_outer < 1:
-            raise InputError("max_outer must be at least 1", f"{self.max_outer}", "The default is 200.")
+        require(0.0 < self.accuracy < 1.0, "accuracy must lie between 0 and 1", self.accuracy, "The default is 0.01.")
+        require(self.max_outer >= 1, "max_outer must be at least 1", self.max_outer, "The default is 200.")
         if self.vectors is not None and (self.vectors < 1 or self.variances != "lanczos"):
             raise InputError('vectors must be at least 1, with variances="lanczos"',
                              f"{self.vectors} with {self.variances!r}", "[N] takes 80 or 750 of them.")

@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.linalg.factors.dense import DualFactor, Factorisation, PrimalFactorisation
 from klimb.linalg.factors.sparse import SparseFactorisation, analysed, sparse_pattern
 from klimb.linalg.normal_matrix import NormalMatrix
@@ -54,10 +54,9 @@ def cheapest_plan(A: NormalMatrix, B: Operator | None = None) -> FactorPlan:
 def factorise(A: NormalMatrix, plan: FactorPlan | None = None, *, memory: int = MEMORY) -> Factorisation:
     """Factorise A as ``plan`` says (the cheapest one unless given); refuses to take more than ``memory`` bytes."""
     plan = cheapest_plan(A) if plan is None else plan
-    if plan.bytes > memory:
-        raise InputError(f"an exact factorisation must fit into {memory / 2**30:.1f} GiB",
-                         f"{plan.bytes / 2**30:.1f} GiB for {A.size:,} weights ({plan.kind})",
-                         "Use an estimator (method='auto') or allow more memory.")
+    require(plan.bytes <= memory, f"an exact factorisation must fit into {memory / 2**30:.1f} GiB",
+            f"{plan.bytes / 2**30:.1f} GiB for {A.size:,} weights ({plan.kind})",
+            "Use an estimator (method='auto') or allow more memory.")
     if plan.kind == "primal":
         return PrimalFactorisation(A)
     if plan.kind == "dual":

@@ -13,7 +13,7 @@ from typing import TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators.base import Operator
 from klimb.numerics.arrays import Array, check_finite
@@ -232,8 +232,7 @@ def _check(A: NormalMatrix, rhs: Array, start: Array | None, tol: float) -> None
     if rhs.ndim != 2 or rhs.shape[0] != A.size:
         raise InputError(f"the right-hand side must have {A.size} rows", f"shape {rhs.shape}",
                          "Check which matrix it belongs to.")
-    if not 0.0 < tol < 1.0:
-        raise InputError("tol must be between 0 and 1", f"{tol}", "1e-10 is close to what float64 can give.")
+    require(0.0 < tol < 1.0, "tol must be between 0 and 1", tol, "1e-10 is close to what float64 can give.")
     check_finite(rhs, "the right-hand side")
     if start is not None:
         check_finite(start, "start")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.linalg.factors import FactorPlan, cheapest_plan, factorise
 from klimb.linalg.factors.selection import MEMORY
 from klimb.linalg.krylov import ScaledLanczos, sparse_part
@@ -201,11 +201,9 @@ def _flops(operator: Operator) -> float:
 
 
 def _check(A: NormalMatrix, B: Operator, method: str, accuracy: float, budget: int | None) -> None:
-    if method not in METHODS:
-        raise InputError(f"method must be one of {', '.join(METHODS)}", repr(method), "'auto' chooses by cost.")
-    if B.shape[1] != A.size:
-        raise InputError(f"B must have {A.size} columns, as A has rows", f"shape {B.shape}",
-                         "Check that B multiplies the weights that A belongs to.")
+    require(method in METHODS, f"method must be one of {', '.join(METHODS)}", repr(method), "'auto' chooses by cost.")
+    require(B.shape[1] == A.size, f"B must have {A.size} columns, as A has rows", f"shape {B.shape}",
+            "Check that B multiplies the weights that A belongs to.")
     if not 0.0 < accuracy < 1.0:
         raise InputError("accuracy must be between 0 and 1", f"{accuracy}", "0.01 asks for 1% median relative error.")
     if budget is not None and budget < 1:
