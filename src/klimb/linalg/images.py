@@ -14,7 +14,7 @@ other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import comb
+from math import comb, prod
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ def identity(shape: int | Sequence[int]) -> Operator:
     >>> identity((2, 2)).times(np.arange(4.0)).tolist()
     [0.0, 1.0, 2.0, 3.0]
     """
-    return SparseOperator(scipy_sparse.eye_array(_size(_grid(shape)), format="csr"))
+    return SparseOperator(scipy_sparse.eye_array(prod(_grid(shape)), format="csr"))
 
 
 def selection(mask: ArrayLike) -> Operator:
@@ -59,7 +59,7 @@ def gradients(shape: int | Sequence[int], *, periodic: bool = False) -> Operator
     grid = _grid(shape)
     if all(n == 1 for n in grid):
         raise InputError("gradients need an axis with at least 2 entries", f"shape {grid}", "Check the shape.")
-    number = np.arange(_size(grid)).reshape(grid)
+    number = np.arange(prod(grid)).reshape(grid)
     pairs = []
     for axis, n in enumerate(grid):
         # The ends of an axis of 2 are neighbours already.
@@ -68,7 +68,7 @@ def gradients(shape: int | Sequence[int], *, periodic: bool = False) -> Operator
         pairs.append(np.stack([first.ravel(), second.ravel()], axis=1))
     columns = np.concatenate(pairs)
     signs, starts = np.tile([-1.0, 1.0], len(columns)), 2 * np.arange(len(columns) + 1)
-    return SparseOperator(scipy_sparse.csr_array((signs, columns.ravel(), starts), shape=(len(columns), _size(grid))))
+    return SparseOperator(scipy_sparse.csr_array((signs, columns.ravel(), starts), shape=(len(columns), prod(grid))))
 
 
 def partial_fourier(mask: ArrayLike) -> Operator:
@@ -170,10 +170,6 @@ def _grid(shape: int | Sequence[int]) -> tuple[int, ...]:
 
 def _is_count(n: Any) -> bool:
     return isinstance(n, (int, np.integer)) and not isinstance(n, bool) and int(n) >= 1
-
-
-def _size(grid: tuple[int, ...]) -> int:
-    return int(np.prod(grid)) if grid else 1
 
 
 def _mask(mask: ArrayLike) -> Any:

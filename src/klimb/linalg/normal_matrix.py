@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import final
 
@@ -117,6 +118,20 @@ class NormalMatrix:
                 draws[:, columns] += operator.transpose_times(root * noise)
             self.n_products += k
         return draws
+
+
+class Preconditioner(ABC):
+    """M = F F', positive definite."""
+
+    log_det: float  # log det(M)
+
+    @abstractmethod
+    def solve(self, R: Array) -> Array:
+        """M^-1 R for a vector (D,) or for the columns of a matrix (D, k)."""
+
+    @abstractmethod
+    def factor_times(self, noise: Array) -> Array:
+        """F noise: for noise of unit covariance, draws with covariance M."""
 
 
 def _weights(operator: Operator, weights: Array | float, size: int) -> Array:

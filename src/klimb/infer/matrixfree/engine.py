@@ -48,20 +48,6 @@ class Measured:
         return self.variances.exact and self.log_det.exact
 
 
-@final
-class Factored(Preconditioner):
-    """A factorisation as a preconditioner: exact for the matrix it belongs to, close for its neighbours."""
-
-    def __init__(self, factor: Factorisation, size: int) -> None:
-        self._factor, self.size, self.log_det = factor, size, factor.log_det
-
-    def solve(self, R: Array) -> Array:
-        return self._factor.solve(R)
-
-    def factor_times(self, noise: Array) -> Array:
-        raise TypeError("a factorisation solves; draws of it come from its NormalMatrix")
-
-
 def undetermined(proper: bool = False) -> InputError:
     """The error for posteriors that are improper, or that rounding makes so although the prior is ``proper``."""
     if proper:
@@ -147,7 +133,7 @@ class Engine:
         if plan.kind == "dual" and not A.positive:  # gamma of both signs has no dual form
             plan = FactorPlan("primal", plan.seconds, plan.bytes)
         factor = factorise(A, plan)
-        self._preconditioner = Factored(factor, A.size)
+        self._preconditioner = factor
         B = self.latent.B
         parts = B.parts if isinstance(B, StackedOperator) else (B,)
         v = np.maximum(np.concatenate([factor.variances(part) for part in parts]), 0.0)
@@ -181,13 +167,12 @@ class Engine:
                 raise
             return solve(A, rhs, tol=tol)  # rounding has spoilt the preconditioner, not A: its diagonal will do
 
-
     def _suited(self, weights: Array) -> Preconditioner | None:
         """The preconditioner at hand unless the weights have gone far from the gamma that it was made for.
 
         None stands for the diagonal of the matrix itself.
         """
-        if self._gamma is None or isinstance(self._preconditioner, Factored):
+        if self._gamma is None or isinstance(self._preconditioner, Factorisation):
             return self._preconditioner
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             apart = float(np.median(np.abs(np.log(weights / self._gamma))))

@@ -8,8 +8,7 @@ from typing import final
 import numpy as np
 
 from klimb.errors import require
-from klimb.linalg.factors.dense import DualFactor, Factorisation, PrimalFactorisation
-from klimb.linalg.factors.sparse import SparseFactorisation, analysed, sparse_pattern
+from klimb.linalg.factors import forms
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import Operator, SparseOperator
 from klimb.linalg.sparse_cholesky import SymbolicCholesky
@@ -51,18 +50,18 @@ def cheapest_plan(A: NormalMatrix, B: Operator | None = None) -> FactorPlan:
     return min(plans, key=lambda plan: plan.seconds)
 
 
-def factorise(A: NormalMatrix, plan: FactorPlan | None = None, *, memory: int = MEMORY) -> Factorisation:
+def factorise(A: NormalMatrix, plan: FactorPlan | None = None, *, memory: int = MEMORY) -> forms.Factorisation:
     """Factorise A as ``plan`` says (the cheapest one unless given); refuses to take more than ``memory`` bytes."""
     plan = cheapest_plan(A) if plan is None else plan
     require(plan.bytes <= memory, f"an exact factorisation must fit into {memory / 2**30:.1f} GiB",
             f"{plan.bytes / 2**30:.1f} GiB for {A.size:,} weights ({plan.kind})",
             "Use an estimator (method='auto') or allow more memory.")
     if plan.kind == "primal":
-        return PrimalFactorisation(A)
+        return forms.PrimalFactorisation(A)
     if plan.kind == "dual":
-        return DualFactor(_separated(A))
+        return forms.DualFactor(_separated(A))
     assert plan.symbolic is not None
-    return SparseFactorisation(A, plan.symbolic)
+    return forms.SparseFactorisation(A, plan.symbolic)
 
 
 def _separated(A: NormalMatrix) -> NormalMatrix:
@@ -107,10 +106,10 @@ def levels_plan(A: NormalMatrix) -> FactorPlan | None:
     leaves = (leaf for operator in A.operators for leaf in operator.leaves)
     if max(map(_sampled_density, leaves), default=0.0) > 2 * SPARSE_ENOUGH:
         return None  # the whole product would take minutes to say so
-    pattern = sparse_pattern(A)
+    pattern = forms.sparse_pattern(A)
     if pattern is None or pattern.nnz > SPARSE_ENOUGH * A.size**2:
         return None
-    symbolic = analysed(pattern)
+    symbolic = forms.analysed(pattern)
     pivots, rows = np.array([(front.pivots, front.rows) for front in symbolic.tree.fronts], dtype=float).T
     seconds = 3.0 * float(pivots @ rows**2) / FLOPS_A_SECOND + SECONDS_A_FRONT * len(rows)
     return FactorPlan("levels", seconds, 8 * int(pivots @ rows + 4 * pattern.nnz), symbolic)

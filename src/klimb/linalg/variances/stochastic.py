@@ -31,9 +31,9 @@ import numpy.typing as npt
 from klimb.linalg.krylov import SurrogateMatrix, solve
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators.base import Operator, column_blocks
-from klimb.linalg.variances.bounds import MEDIAN_OF_NORMAL
 from klimb.numerics.arrays import Array
 
+MEDIAN_OF_NORMAL = 0.6745  # |x| is below this half of the time, x standard normal
 FITTED_FROM = 16  # probes from which the share of the control that is taken off is fitted rather than one
 ROWS_PER_FEATURE = 20  # fewer rows than this, and only the mean ratio is pooled
 EXTREME = 4.0  # standard deviations at which a feature is cut: one odd row shall not steer the others
