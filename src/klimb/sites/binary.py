@@ -18,6 +18,7 @@ from klimb.numerics.tilted import Tilted
 from klimb.sites.base import EvenPart, Expectation, Site, clean_labels
 
 
+@dataclass(frozen=True)
 class BinarySite(Site):
     """What the links of a binary response share: labels, and no constant."""
 
@@ -36,7 +37,6 @@ class BinarySite(Site):
 
 
 @final
-@dataclass(frozen=True)
 class Logistic(BinarySite):
     """P(y = 1) = sigmoid(f).
 
@@ -80,7 +80,6 @@ class Logistic(BinarySite):
 
 
 @final
-@dataclass(frozen=True)
 class Probit(BinarySite):
     """P(y = 1) = Phi(f), the standard normal distribution function.
 
@@ -110,7 +109,6 @@ class Probit(BinarySite):
 
 
 @final
-@dataclass(frozen=True)
 class CLogLog(BinarySite):
     """P(y = 1) = 1 - exp(-e^f), the complementary log-log link: an event in a Poisson process of log rate f.
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,7 @@ import numpy.typing as npt
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.sites.base import Expectation, Site
-from klimb.sites.prediction import Prediction
-from klimb.sites.wrappers import Wrapper
+from klimb.sites.wrappers import Wrapper, asked
 
 Flags = npt.NDArray[np.bool_]
 ValueAndRate = Callable[[Array], tuple[Array, Array]]  # of functions of t, one per entry, and their derivatives
@@ -35,9 +34,7 @@ _FIRST_ORDER = 1e-8  # log(variance / gamma_0) below which the expansion at the 
 _LOWEST, _HIGHEST = -700.0, 700.0  # the logarithms of x that are searched
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Threshold:
+class Threshold(NamedTuple):
     """``variance`` = gamma_0: bounds narrower than this touch at the centre. ``rate`` = xi_0.
 
     Just beyond the threshold the touching square is rate * log(variance / gamma_0). Both are 0 for a site with a kink.
@@ -47,9 +44,7 @@ class Threshold:
     rate: Array
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Height:
+class Height(NamedTuple):
     """h, h' and h'' at a variance, and ``square`` = x_*, the square of the distance at which the bound touches."""
 
     value: Array
@@ -58,9 +53,7 @@ class Height:
     square: Array
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Penalty:
+class Penalty(NamedTuple):
     """h*(s; z), its first and second derivative in s, and the ``variance`` that attains it."""
 
     value: Array
@@ -175,6 +168,8 @@ class SuperGaussian(Wrapper):
 
     site: Site
 
+    predict = asked("predict")
+
     def __post_init__(self) -> None:
         if not getattr(self.site, "super_gaussian", False):
             raise InputError("SuperGaussian needs a site that is super-Gaussian", type(self.site).__name__,
@@ -230,6 +225,3 @@ class SuperGaussian(Wrapper):
         [0.626622] [-0.35409] [0.195331]
         """
         return penalty(self.site, *self.site.checked(y, s, v))
-
-    def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
-        return self.site.predict(m, v)

@@ -17,7 +17,6 @@ from klimb.numerics.adaptive import Rows as Index
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import EvenPart, Expectation, Rows, Site, set_parameter
-from klimb.sites.prediction import Prediction, tilted_by_quadrature
 
 _FACTS = ("log_concave", "gamma_trend", "super_gaussian", "discrete", "support", "response", "smooth",
           "uses_variance", "separable")
@@ -27,6 +26,15 @@ def set_facts(wrapper: Site, **facts: Any) -> None:
     """Facts of a frozen wrapper under construction: they hide the class's declarations."""
     for name, fact in facts.items():
         object.__setattr__(wrapper, name, fact)
+
+
+def asked(name: str, latent: int | None = None) -> Any:
+    """That method of the site inside, which sees its argument number ``latent`` where the wrapper has moved it."""
+    def ask(self: Wrapper, *given: Any) -> Any:
+        moved = given if latent is None else (*given[:latent], self.moved(given[latent]), *given[latent + 1 :])
+        return getattr(self.site, name)(*moved)
+
+    return ask
 
 
 class Wrapper(Site):
@@ -66,50 +74,21 @@ class Wrapper(Site):
         """The latent values as the inner site sees them."""
         return f
 
-    def constant(self, y: Array) -> Array:
-        return self.site.constant(y)
-
-    def point(self, y: Array, f: Array) -> Expectation:
-        return self.site.point(y, self.moved(f))
-
-    def start(self, y: Array) -> tuple[Array, Array]:
-        return self.site.start(y)
-
-    def symmetry(self, y: Array) -> tuple[Array, Array]:
-        return self.site.symmetry(y)
-
-    def even_part(self, y: Array, x: Array) -> EvenPart:
-        return self.site.even_part(y, x)
-
-    def touching(self, y: Array, variance: Array) -> Array | None:
-        return self.site.touching(y, variance)
-
-    def peak(self, y: Array) -> tuple[Array, Array]:
-        return self.site.peak(y)
-
-    def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
-        return self.site.tilted(y, self.moved(m), v, power)
-
-    def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
-        return self.site.log_predictive(y, self.moved(m), v)
-
-    def conditional_moments(self, f: Array) -> tuple[Array, Array]:
-        return self.site.conditional_moments(self.moved(f))
-
-    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
-        return self.site.response_moments(self.moved(m), v)
-
-    def cdf(self, y: Array, f: Array) -> Array:
-        return self.site.cdf(y, self.moved(f))
-
-    def response_quantile(self, p: float, m: Array, v: Array) -> Array:
-        return self.site.response_quantile(p, self.moved(m), v)
-
-    def labels(self) -> Array:
-        return self.site.labels()
-
-    def class_probabilities(self, m: Array, v: Array) -> Array:
-        return self.site.class_probabilities(self.moved(m), v)
+    constant = asked("constant")
+    point = asked("point", 1)
+    start = asked("start")
+    symmetry = asked("symmetry")
+    even_part = asked("even_part")
+    touching = asked("touching")
+    peak = asked("peak")
+    tilted = asked("tilted", 1)
+    log_predictive = asked("log_predictive", 1)
+    conditional_moments = asked("conditional_moments", 0)
+    response_moments = asked("response_moments", 0)
+    cdf = asked("cdf", 1)
+    response_quantile = asked("response_quantile", 1)
+    labels = asked("labels")
+    class_probabilities = asked("class_probabilities", 0)
 
 
 @final
@@ -129,6 +108,7 @@ class Weighted(Wrapper):
     weights: Array | float
 
     per_datum = ("weights",)
+    predict = asked("predict")
 
     def __post_init__(self) -> None:
         self._adopt()
@@ -184,16 +164,13 @@ class Weighted(Wrapper):
         if np.all(np.asarray(self.weights) > 0.0):
             return part
         used = np.asarray(self.weights) > 0.0  # a removed datum may sit on a kink
-        return EvenPart(*(np.where(used, piece, 0.0) for piece in (part.value, part.slope, part.curvature, part.bend)))
+        return EvenPart(*(np.where(used, piece, 0.0) for piece in part))
 
     def touching(self, y: Array, variance: Array) -> Array | None:
         return self.site.touching(y, self.weights * variance)
 
     def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
         return self.site.tilted(y, m, v, self.weights * np.asarray(power))
-
-    def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
-        return self.site.predict(m, v)
 
 
 @final
@@ -255,14 +232,13 @@ class Point(Wrapper):
     site: Site
     width: float = 0.0
 
+    predict = asked("predict")
+
     def __post_init__(self) -> None:
         self._adopt(gamma_trend="constant", uses_variance=False)
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return self.site.oracle(y, m, np.full_like(m, self.width**2)) if self.width else self.site.point(y, m)
-
-    def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
-        return self.site.predict(m, v)
 
 
 @final
@@ -280,6 +256,8 @@ class Cavity(Wrapper):
 
     site: Site
 
+    predict = asked("predict")
+
     def __post_init__(self) -> None:
         self._adopt(gamma_trend="mixed")
         needs_one_output(self.site, "Cavity")
@@ -287,9 +265,6 @@ class Cavity(Wrapper):
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         t = self.site.tilted(y, m, v)
         return Expectation(t.log_z, -t.slope, -t.curvature)
-
-    def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
-        return self.site.predict(m, v)
 
 
 def needs_one_output(site: Site, what: str) -> None:
@@ -350,8 +325,7 @@ class Censored(Wrapper):
         events = self._events(y)
         return np.where(events, slope, e.gamma * at - e.alpha), np.where(events, gamma, e.gamma)
 
-    def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
-        return tilted_by_quadrature(self, y, m, v, power)
+    tilted = Site.tilted
 
     def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
         return np.asarray(self.tilted(y, m, v).log_z + self.constant(y))
@@ -365,6 +339,5 @@ class Censored(Wrapper):
         out, events = np.empty((3, *f.shape)), self._events(y)
         for ask, rows in ((seen, np.flatnonzero(events)), (censored, np.flatnonzero(~events))):
             if len(rows):
-                e = ask(self.site.rows(rows), rows)
-                out[..., rows] = e.value, e.alpha, e.gamma
+                out[..., rows] = ask(self.site.rows(rows), rows)
         return Expectation(*out)

@@ -32,8 +32,8 @@ import numpy as np
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.factors.forms import SparseFactorisation
 from klimb.linalg.factors.selection import MEMORY, levels_plan
-from klimb.linalg.krylov.cg import Preconditioner, SurrogateMatrix, simplest_preconditioner, solve
-from klimb.linalg.normal_matrix import NormalMatrix
+from klimb.linalg.krylov.cg import SurrogateMatrix, simplest_preconditioner, solve
+from klimb.linalg.normal_matrix import NormalMatrix, Preconditioner
 from klimb.linalg.operators import Operator, SparseOperator
 from klimb.linalg.operators.base import column_blocks
 from klimb.linalg.sparse_cholesky import SymbolicCholesky
