@@ -22,7 +22,7 @@ from klimb.infer.sitewise import ExpectationPropagation
 from klimb.latents.base import Latent, Posterior, as_latent
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_optimize
-from klimb.sites import Cavity, Expectation, Point, Site
+from klimb.sites import Cavity, Point, Site
 
 Marginals: TypeAlias = Callable[[Array], tuple[Array, Array]]
 Ascent: TypeAlias = Callable[[Array], tuple[float, Array]]
@@ -135,7 +135,7 @@ def cholesky_gradient(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, 
             kl = 0.5 * (u @ u + np.sum(C * C) - R) - np.log(np.abs(pivots)).sum()
         grad_C = (Z.T @ (e.gamma[:, None] * (Z @ C)) + C)[rows, columns]  # minus the gradient
         grad_C[diagonal] -= 1.0 / pivots
-        return _value(problem, e, kl), -np.concatenate([Z.T @ e.alpha + u, grad_C])
+        return float(e.value.sum()) + problem.constant - kl, -np.concatenate([Z.T @ e.alpha + u, grad_C])
 
     start = np.concatenate([np.zeros(R), np.eye(R)[rows, columns]])
     return _climb(problem, bound, marginals, start, tol, max_iter, callback)
@@ -177,7 +177,7 @@ def direct_gradient(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, ma
         e = problem.oracle(latent.mean + Z @ u, latent.slack + spread)
         kl = 0.5 * (u @ u - float(gamma @ spread) - np.linalg.slogdet(V)[1])
         slope = 0.5 * np.einsum("ij,ij->i", ZV @ (Z.T @ ((e.gamma - gamma)[:, None] * Z)), ZV)
-        return _value(problem, e, kl), np.concatenate([-(Z.T @ e.alpha) - u, gamma * slope])
+        return float(e.value.sum()) + problem.constant - kl, np.concatenate([-(Z.T @ e.alpha) - u, gamma * slope])
 
     first = np.log(np.maximum(problem.site.start(problem.y)[1], 1e-6))
     return _climb(problem, bound, marginals, np.concatenate([np.zeros(R), first]), tol, max_iter, callback)
@@ -233,10 +233,6 @@ def safe_step(site: Site, y: Any, variances: tuple[float, float]) -> SafeStep:
     low, high = variances
     require(0 < low <= high, "variances must be a range 0 < low <= high", variances, "Such as (0.01, 4.0).")
     return largest_safe_step(site, site.validate(y), low, high)
-
-
-def _value(problem: Problem, e: Expectation, kl: float) -> float:
-    return float(e.value.sum()) + problem.constant - kl
 
 
 def _climb(problem: Problem, bound: Ascent, marginals: Marginals, start: Array, tol: float, max_iter: int,

@@ -14,7 +14,7 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.infer.loop import infer
-from klimb.infer.matrixfree.mean import Bound, site_for
+from klimb.infer.matrixfree.inner import Bound, site_for
 from klimb.infer.matrixfree.outer import DoubleLoop
 from klimb.latents.costs import Shape
 from klimb.latents.implicit import Implicit

@@ -19,12 +19,12 @@ from typing import final
 import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError, require
-from klimb.infer.anderson import anderson_weights
 from klimb.infer.loop import Move, Moves, Step
-from klimb.infer.matrixfree.engine import ROUGH, Engine, Measured, undetermined
-from klimb.infer.matrixfree.mean import Bound, BoundTarget, Found, best_mean
+from klimb.infer.matrixfree.inner import ROUGH, Bound, BoundTarget, Engine, Found, Measured, best_mean, undetermined
+from klimb.infer.newton import anderson_weights
 from klimb.infer.problem import ROUNDING, Problem, State
 from klimb.infer.result import Status
+from klimb.linalg.variances import METHODS
 from klimb.numerics.arrays import Array
 
 LEVERAGE = 0.05  # gamma v of a site from which its own answer is anticipated
@@ -32,7 +32,6 @@ REACH = 8.0  # of a proposal, in log gamma
 NOTHING = 1e-280  # a gamma that has all but vanished (a Laplace site far from its kink)
 FAR, SLOW, PAUSE = 0.03, 0.3, 8  # when a stretch is tried, and how long it waits after it did not help
 MEMORY = 6  # states that are combined
-METHODS = ("auto", "exact", "lanczos", "sampling", "diagonal", "bracket")
 FOLLOW = 0.1  # the mean is found to this share of the disagreement between q and the sites
 PRECEDE = 0.5  # variances are estimated to this share of it
 FIRST_AIM, LAST = 0.04, 5.0  # the first aim after a surrogate; disagreement, in units of accuracy, before the last one
