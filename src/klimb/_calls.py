@@ -49,8 +49,8 @@ def checked_positive(prior: str, name: str, value: Any) -> float:
     return number
 
 
-def checked_probability(prior: str, value: Any) -> float:
-    number = checked_number(prior, "probability", value)
-    require(0.0 < number < 1.0, f"{prior} needs 0 < probability < 1", value,
+def checked_probability(prior: str, name: str, value: Any) -> float:
+    number = checked_number(prior, name, value)
+    require(0.0 < number < 1.0, f"{prior} needs 0 < {name} < 1", value,
             "Pass how likely the far side of the stated limit is, e.g. 0.05.")
     return number

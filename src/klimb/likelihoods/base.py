@@ -19,11 +19,11 @@ from difflib import get_close_matches
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
+from scipy.special import erfinv, expit, ndtr
 
 from klimb._stan import StanPart
 from klimb.errors import InputError, require
 from klimb.likelihoods.data import Left, Observed, ResponseKind, read_response
-from klimb.likelihoods.links import LINKS, Link
 from klimb.numerics.arrays import Array
 from klimb.priors import Beta, Fixed, PCCorrelation, PositivePrior, Prior, Uniform, as_prior
 from klimb.rows.cells import ResponseSums
@@ -33,6 +33,32 @@ from klimb.theta import BoundedParameter, ParameterBlock, PositiveParameter
 
 DIFFERENCE = 1e-5  # in theta, for the derivative of the expected log likelihood
 EDGE = 0.5  # counts as half a datum against a mean response at the end of its range
+
+
+@final
+@dataclass(frozen=True)
+class Link:
+    """A pair of functions, inverse to each other."""
+
+    name: str
+    apply: Callable[[Array], Array]
+    inverse: Callable[[Array], Array]
+
+
+def _exp(f: Array) -> Array:
+    with np.errstate(over="ignore", under="ignore"):
+        return np.exp(f)
+
+
+LINKS: dict[str, Link] = {
+    "identity": Link("identity", np.asarray, np.asarray),
+    "log": Link("log", np.log, _exp),
+    "log hazard": Link("log hazard", np.log, _exp),  # exp of `Site.mean_predictor` is the mean
+    "minus log": Link("minus log", lambda mean: -np.log(mean), lambda f: _exp(-f)),
+    "logit": Link("logit", lambda p: np.log(p) - np.log1p(-p), expit),
+    "probit": Link("probit", lambda p: np.sqrt(2.0) * erfinv(2.0 * p - 1.0), ndtr),
+    "cloglog": Link("cloglog", lambda p: np.log(-np.log1p(-p)), lambda f: -np.expm1(-_exp(f))),
+}
 
 
 @final

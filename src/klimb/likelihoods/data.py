@@ -80,7 +80,12 @@ class Observed:
     @property
     def total(self) -> float:
         """How many data there are, copies counted."""
-        return float(self.n if self.weights is None else self.weights.sum())
+        return float(self.counts.sum())
+
+    @property
+    def counts(self) -> Array:
+        """How often each datum counts."""
+        return np.ones(self.n) if self.weights is None else self.weights
 
     @property
     def n_rows(self) -> int:
@@ -99,8 +104,7 @@ class Observed:
     @property
     def shares(self) -> Array:
         """Weights that sum to one: what means and scales are taken with."""
-        weights = np.ones(self.n) if self.weights is None else self.weights
-        return np.asarray(weights / weights.sum())
+        return np.asarray(self.counts / self.counts.sum())
 
     @property
     def places(self) -> Any:

@@ -14,9 +14,8 @@ from klimb import sites
 from klimb._calls import parse_call
 from klimb._stored import stored
 from klimb.errors import InputError, require
-from klimb.likelihoods.base import Choices, Likelihood, SiteParameter, Units
+from klimb.likelihoods.base import LINKS, Choices, Likelihood, Link, SiteParameter, Units
 from klimb.likelihoods.data import Left, Observed, ResponseKind
-from klimb.likelihoods.links import LINKS, Link
 from klimb.likelihoods.named import LIKELIHOODS
 from klimb.numerics.arrays import Array
 from klimb.priors import LogFlat
