@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from klimb.errors import InputError, require
-from klimb.kernels.parameters import MOST, Leaf, Parametric, positive
+from klimb.kernels.parameters import MOST, Leaf, Parametric, as_points, positive
 from klimb.kernels.tiles import Pairs, fill_rectangle, fill_square, pull_rectangle, pull_square
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.priors import PositivePrior
@@ -221,11 +221,9 @@ class Kernel(Parametric):
         return self * other
 
     def _inputs(self, X: ArrayLike, name: str, width: int | None = None) -> Array:
-        array = as_float(X, name)
-        if array.ndim == 1:
-            array = array[:, None]
-        require(array.ndim == 2 and array.shape[1] != 0, f"{name} must have one row per point and at least one column",
-                f"shape {array.shape}", "Reshape it; a 1-d array counts as one column.")
+        array = as_points(X, name)
+        require(array.shape[1], f"{name} must have one row per point and at least one column", f"shape {array.shape}",
+                "Reshape it; a 1-d array counts as one column.")
         require(width is None or array.shape[1] == width, f"{name} must have as many columns as X ({width})",
                 array.shape[1], "Pass points of the same kind.")
         largest = max(array.max(initial=0.0), -array.min(initial=0.0))

@@ -8,7 +8,8 @@ import numpy as np
 
 from klimb.errors import InputError, require
 from klimb.kernels.base import Kernel
-from klimb.numerics.arrays import Array, as_float
+from klimb.kernels.parameters import as_points
+from klimb.numerics.arrays import Array
 
 EXPLAINED = 1e-10  # of the largest prior variance: what is left of it there counts as nothing
 MOST_CANDIDATES = 20_000  # rows among which points are chosen; more are thinned evenly at random
@@ -121,8 +122,6 @@ def _kmeans_seeds(kernel: Kernel, X: Array, count: int, seed: int) -> Array:
 
 
 def _inputs(X: Any) -> Array:
-    array = as_float(X, "X")
-    array = array[:, None] if array.ndim == 1 else array
-    if array.ndim != 2 or 0 in array.shape:
-        raise InputError("X must have at least one row and one column", f"shape {array.shape}", "Pass some data.")
+    array = as_points(X, "X")
+    require(array.size, "X must have at least one row and one column", f"shape {array.shape}", "Pass some data.")
     return array

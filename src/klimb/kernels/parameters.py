@@ -197,6 +197,15 @@ def matching(names: Sequence[str], wanted: str) -> list[int]:
                      f"Did you mean {near[0]!r}? The names are {', '.join(names)}." if near else "There are none here.")
 
 
+def as_points(X: ArrayLike, name: str) -> Array:
+    """Inputs with one row per point; a 1-d array is one column."""
+    array = as_float(X, name)
+    array = array[:, None] if array.ndim == 1 else array
+    require(array.ndim == 2, f"{name} must have one row per point", f"shape {array.shape}",
+            "Reshape it; a 1-d array counts as one column.")
+    return array
+
+
 def real(value: Any, name: str, owner: str, *, vector: bool = False) -> float | tuple[float, ...]:
     """A finite number, or where ``vector`` a tuple of them."""
     array = as_float(value, f"{owner}.{name}")

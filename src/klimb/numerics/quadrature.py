@@ -24,7 +24,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from klimb.numerics.arrays import Array, pieces, slices
-from klimb.numerics.special import CACHE_DOUBLES, SPAN, SQRT_2PI, Index, Triple, hermite, legendre
+from klimb.numerics.special import CACHE_DOUBLES, SPAN, SQRT_2PI, Index, Triple, hermite, legendre, panels
 
 GROWTH = 1.5  # of the panels with the distance from the centre
 FARTHEST = 5.0  # deviations between m and the centre that a table serves
@@ -75,10 +75,7 @@ def geometric_edges(first: float, farthest: float) -> list[float]:
 def tabulate(integrands: Callable[[Array], Triple], edges: Sequence[float], by_parts: bool,
              least_deviation: float) -> WideTable:
     """The table of ``integrands`` on Gauss-Legendre panels between sorted ``edges``."""
-    unit, unit_weight = legendre(16)
-    left, length = np.array(edges[:-1]), np.diff(edges)
-    node = (left[:, None] + length[:, None] * unit).ravel()
-    weight = (length[:, None] * unit_weight).ravel()
+    node, weight = panels(edges)
     value, alpha, gamma = integrands(node)
     rows = np.stack((value, alpha, alpha * node if by_parts else gamma)) * weight
     return WideTable(node, rows, by_parts, least_deviation)
