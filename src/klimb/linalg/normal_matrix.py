@@ -56,10 +56,7 @@ class NormalMatrix:
 
     def coarse(self) -> NormalMatrix:
         """A with products in single precision where that is faster: for systems that need few digits."""
-        coarse = NormalMatrix.__new__(NormalMatrix)
-        coarse.shift, coarse.n_products = self.shift, 0
-        coarse.parts = tuple((operator.coarse(), weights) for operator, weights in self.parts)
-        return coarse
+        return NormalMatrix(self.shift, [(operator.coarse(), weights) for operator, weights in self.parts])
 
     def times(self, U: Array) -> Array:
         """A U for a vector (D,) or for the columns of a matrix (D, k), in blocks of bounded memory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, final
 
 import numpy as np
@@ -56,7 +56,6 @@ class PrimalFactorisation(Factorisation):
             dense *= self._scale[:, None]
             self._lower = cholesky(dense)
         self.log_det = log_det_from_cholesky(self._lower) - 2.0 * float(np.log(self._scale).sum())
-        self._covariance: Array | None = None
 
     def solve(self, rhs: Array) -> Array:
         scale = self._scale if rhs.ndim == 1 else self._scale[:, None]
@@ -85,7 +84,7 @@ class PrimalFactorisation(Factorisation):
 
     def _by_pairs(self, matrix: Any) -> Array:
         """sum_jk b_ij b_ik V_jk over the nonzeros of each row, rows with equally many of them together."""
-        V = self._scaled_covariance()
+        V = self._covariance
         counts = np.diff(matrix.indptr)
         values, bound = np.zeros(matrix.shape[0]), np.zeros(matrix.shape[0])
         sd = np.sqrt(V.diagonal())
@@ -104,14 +103,14 @@ class PrimalFactorisation(Factorisation):
             values[lost] = self._by_solves(matrix[as_row_indices(lost, matrix.shape[0])])
         return values
 
-    def _scaled_covariance(self) -> Array:
-        if self._covariance is None:
-            lower, info = lapack.dpotri(self._lower, lower=1)
-            if info != 0:
-                raise NotPositiveDefiniteError(f"the factor has a zero at {info - 1}")
-            lower += np.tril(lower, -1).T
-            self._covariance = np.asarray(lower)
-        return self._covariance
+    @cached_property
+    def _covariance(self) -> Array:
+        """Of the scaled A."""
+        lower, info = lapack.dpotri(self._lower, lower=1)
+        if info != 0:
+            raise NotPositiveDefiniteError(f"the factor has a zero at {info - 1}")
+        lower += np.tril(lower, -1).T
+        return np.asarray(lower)
 
 
 @final
@@ -134,7 +133,6 @@ class DualFactor(Factorisation):
             inner *= self._root[:, None]
             inner.flat[:: N + 1] += 1.0
             self._lower = cholesky(inner)
-        self._inverse: Array | None = None  # L^-1, once asked for
         self.log_det = log_det_from_cholesky(self._lower) + float(np.log(A.shift).sum())
 
     def solve(self, rhs: Array) -> Array:
@@ -181,19 +179,19 @@ class DualFactor(Factorisation):
     def _inverse_columns(self, chosen: NDArray[np.intp], invert: bool) -> Array:
         """L^-1 e_i, one a column: some of L^-1, or by solving."""
         if invert:
-            return np.asarray(self._inverse_of_lower()[:, chosen])
+            return np.asarray(self._inverse[:, chosen])
         units = np.zeros((len(self._root), len(chosen)), order="F")
         units[chosen, np.arange(len(chosen))] = 1.0
         return self._halves(units)
 
     def _inverts(self, n_systems: int) -> bool:
         """Whether L^-1 is there, or worth computing for so many systems."""
-        return self._inverse is not None or n_systems > WORTH_INVERSE * len(self._root)
+        return "_inverse" in self.__dict__ or n_systems > WORTH_INVERSE * len(self._root)
 
-    def _inverse_of_lower(self) -> Array:
-        if self._inverse is None:
-            self._inverse = triangular_inverse(self._lower.copy(order="F"))
-        return self._inverse
+    @cached_property
+    def _inverse(self) -> Array:
+        """L^-1."""
+        return triangular_inverse(self._lower.copy(order="F"))
 
     def _subtracted(self, matrix: Any) -> Array:
         """k_ii - |L^-1 G^1/2 B d^-1 b_i|^2, no lower than what rounding can tell from zero."""
@@ -228,7 +226,7 @@ class DualFactor(Factorisation):
         values = np.zeros(len(counts))
         few = counts <= FEW * N if invert else counts == 0
         if invert:
-            inverse = self._inverse_of_lower().T  # in C order, as products with sparse rows want it
+            inverse = self._inverse.T  # in C order, as products with sparse rows want it
             sparse, step = np.flatnonzero(few), max(64, SPARSE_BLOCK // N)
             for chosen in pieces(sparse, step):
                 half = rows[chosen] @ inverse

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import final
 
 import numpy as np
@@ -140,14 +141,10 @@ def _pairs(operator: Operator) -> float | None:
 
 
 def _nonzeros(operator: Operator) -> float:
-    return sum(float(leaf.matrix.nnz) if isinstance(leaf, SparseOperator) else _entries(leaf)
+    return sum(float(leaf.matrix.nnz) if isinstance(leaf, SparseOperator) else prod(leaf.shape)
                for leaf in operator.leaves)
-
-
-def _entries(operator: Operator) -> float:
-    return float(operator.shape[0]) * operator.shape[1]
 
 
 def _unstored(operator: Operator) -> float:
     """Entries that would have to be made by products with unit vectors."""
-    return sum(_entries(leaf) for leaf in operator.leaves if leaf.explicit is None)
+    return sum(prod(leaf.shape) for leaf in operator.leaves if leaf.explicit is None)

@@ -13,7 +13,7 @@ A is: robust, and slow to become precise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
@@ -102,21 +102,11 @@ def _relative(value: Array, error: Array) -> Array:
     return np.divide(error, value, out=np.zeros_like(error), where=value > 0.0)
 
 
-@final
-class ProductCount:
-    """Counts single-vector products with any of some operators, each operator once."""
-
-    def __init__(self, operators: Iterable[Operator]) -> None:
-        self._operators = list({id(operator): operator for operator in operators}.values())
-        self._start = self._total()
-
-    def _total(self) -> int:
-        return sum(operator.n_products for operator in self._operators)
-
-    @property
-    def spent(self) -> int:
-        """Products since this count began."""
-        return self._total() - self._start
+def products_since(operators: Iterable[Operator]) -> Callable[[], int]:
+    """A function that says how many single-vector products some operators have made since now, each operator once."""
+    distinct = list({id(operator): operator for operator in operators}.values())
+    start = sum(operator.n_products for operator in distinct)
+    return lambda: sum(operator.n_products for operator in distinct) - start
 
 
 def bracket_by_lanczos(A: NormalMatrix, B: Operator, krylov: ScaledLanczos) -> tuple[Array, Array]:
@@ -145,7 +135,7 @@ def simple_upper(A: NormalMatrix, B: Operator) -> Array:
 def by_lanczos(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed: int,
                vectors: int | None = None) -> Variances:
     """Bounds from below, of a basis that grows until they are accurate enough, or of so many ``vectors``."""
-    count = ProductCount((*A.operators, B))
+    count = products_since((*A.operators, B))
     krylov = ScaledLanczos(A, min(FIRST_RANK if vectors is None else vectors, A.size), seed)
     most = max(min(A.size, MOST_RANK, MOST_DOUBLES // A.size), FIRST_RANK)
     while True:
@@ -154,10 +144,10 @@ def by_lanczos(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, se
         error = upper - lower if certain else _missed(A, B, lower, seed)
         reached = median_relative_error(lower, error, normal=False) <= accuracy or krylov.found.k >= A.size
         rank = krylov.found.k
-        if vectors is not None or reached or rank >= most or count.spent * 2 > budget:
+        if vectors is not None or reached or rank >= most or count() * 2 > budget:
             break
         krylov.extend(min(2 * rank, most))
-    return Variances(lower, error, lower, upper, "lanczos", False, certain, bool(reached), count.spent,
+    return Variances(lower, error, lower, upper, "lanczos", False, certain, bool(reached), count(),
                      preconditioner=krylov.surrogate())
 
 
@@ -189,7 +179,7 @@ class Draws(NamedTuple):
 def sample(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed: int,
            previous: object = None) -> Variances:
     """Average squares of draws until the accuracy is reached or the budget of products is spent."""
-    count = ProductCount((*A.operators, B))
+    count = products_since((*A.operators, B))
     M, rng = simplest_preconditioner(A), np.random.default_rng(seed)
     wanted = max(int(np.ceil(2.0 * (MEDIAN_OF_NORMAL / accuracy) ** 2)), FEWEST_DRAWS)
     limit = max(FEWEST_ITERATIONS, budget // (2 * max(len(A.parts), 1) * FEWEST_DRAWS))
@@ -201,7 +191,7 @@ def sample(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed: 
     widths = (min(FEWEST_DRAWS, wanted), *(block.stop - block.start for block in later))
     for width in widths if known is None else known.widths:
         if known is None and drawn >= FEWEST_DRAWS:  # what the draws so far have cost says how many more there may be
-            width = min(width, int((budget - count.spent) * drawn / max(count.spent, 1)))
+            width = min(width, int((budget - count()) * drawn / max(count(), 1)))
             if width < 1:
                 break
         perturbation = A.perturbation(width, rng)
@@ -220,7 +210,7 @@ def sample(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed: 
     value = total / drawn
     # The value is known, not the variance: given the value, the variance has the longer tail of an inverse chi-squared.
     error = value * np.sqrt(2.0 / (drawn - 4))
-    return Variances(value, error, lower, upper, "sampling", False, False, bool(reached), count.spent,
+    return Variances(value, error, lower, upper, "sampling", False, False, bool(reached), count(),
                      Draws(seed, tuple(taken), A.size, whole), preconditioner=M)
 
 
@@ -274,13 +264,13 @@ def log_det(A: NormalMatrix, *, accuracy: float = LOG_DET_ACCURACY, probes: int 
     1.791759
     """
     plan = cheapest_plan(A)
-    count = ProductCount(A.operators)
+    count = products_since(A.operators)
     if plan.seconds <= AFFORDABLE and plan.bytes <= MEMORY:
-        return LogDet(factorise(A, plan).log_det, 0.0, True, count.spent)
+        return LogDet(factorise(A, plan).log_det, 0.0, True, count())
     found = Probes(A, None, ScaledLanczos(A, _rank(A, 0.03), seed).surrogate(), accuracy=accuracy, seed=seed)
     found.add(probes)
     value, error = found.quadrature.result()
-    return LogDet(value, error, False, count.spent)
+    return LogDet(value, error, False, count())
 
 
 def _begun(A: NormalMatrix, B: Operator, accuracy: float, seed: int, limit: int) -> Probes:
@@ -303,31 +293,31 @@ class Effort(NamedTuple):
 
 
 def _exact(A: NormalMatrix, B: Operator, plan: FactorPlan) -> Variances:
-    count = ProductCount((*A.operators, B))
+    count = products_since((*A.operators, B))
     factor = factorise(A, plan)
     value = np.maximum(factor.variances(B), 0.0)
-    return Variances(value, np.zeros_like(value), value, value, "exact", True, True, True, count.spent,
+    return Variances(value, np.zeros_like(value), value, value, "exact", True, True, True, count(),
                      log_det=LogDet(factor.log_det, 0.0, True, 0))
 
 
 def _probed(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed: int, memory: object,
             plan: FactorPlan | None = None, bounded: bool = False) -> Variances:
     """Probes until the accuracy is reached or the budget spent; or the exact ``plan``, once it looks cheaper."""
-    count = ProductCount((*A.operators, B))
+    count = products_since((*A.operators, B))
     if B.row_norms_squared(np.ones(A.size)) is None:  # the surrogate cannot be compared with
         found = sample(A, B, accuracy=accuracy, budget=budget, seed=seed, previous=memory)
         return _within_bounds(A, B, found, count) if bounded else found
     limit = max(FEWEST_ITERATIONS, budget // (4 * max(len(A.parts), 1) * PILOT))
     probes = _begun(A, B, accuracy, seed, limit)
     same = memory.probes if isinstance(memory, Effort) and memory.seed == seed else 0
-    allowed = probes.n + int((budget - count.spent) * probes.n / max(count.spent, 1))
+    allowed = probes.n + int((budget - count()) * probes.n / max(count(), 1))
     if min(max(same, FEWEST_PROBES), allowed) > probes.n:
         probes.add(min(max(same, FEWEST_PROBES), allowed) - probes.n, limit)
     value, error = probes.variances()
     while (off := median_relative_error(value, error)) > accuracy or _tail(value, error) > TAIL * accuracy:
-        more = _more_probes(probes, accuracy, budget, count.spent, _tail(value, error))
+        more = _more_probes(probes, accuracy, budget, count(), _tail(value, error))
         if off > accuracy and plan is not None and plan.bytes <= MEMORY:
-            ahead = _probes_needed(probes, accuracy) * count.spent / probes.n * _seconds_a_product(A)
+            ahead = _probes_needed(probes, accuracy) * count() / probes.n * _seconds_a_product(A)
             if plan.seconds < ahead and plan.seconds < budget * _seconds_a_product(A):
                 return _exact(A, B, plan)
         if more < 1:
@@ -338,18 +328,18 @@ def _probed(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed:
     reached = probes.converged and median_relative_error(value, error) <= accuracy
     log_value, log_error = probes.quadrature.result()
     found = Variances(value, error, np.maximum(value - INTERVAL * error, 0.0), value + INTERVAL * error, "diagonal",
-                      False, False, bool(reached), count.spent, Effort(seed, probes.n),
+                      False, False, bool(reached), count(), Effort(seed, probes.n),
                       LogDet(log_value, log_error, False, 0), probes.M)
     return _within_bounds(A, B, found, count) if bounded else found
 
 
-def _within_bounds(A: NormalMatrix, B: Operator, found: Variances, count: ProductCount) -> Variances:
+def _within_bounds(A: NormalMatrix, B: Operator, found: Variances, count: Callable[[], int]) -> Variances:
     """The estimate, moved into certain bounds where it is outside of them."""
     lower, upper = bracket_by_lanczos(A, B, ScaledLanczos(A, _rank(A, 0.0), 0))
     value: Array = np.clip(found.value, lower, upper)
     error = np.minimum(found.error, np.maximum(upper - value, value - lower))
     certain = bool(np.isfinite(upper).all())
-    return Variances(value, error, lower, upper, "bracket", False, certain, found.reached, count.spent, found.memory,
+    return Variances(value, error, lower, upper, "bracket", False, certain, found.reached, count(), found.memory,
                      found.log_det, found.preconditioner)
 
 
