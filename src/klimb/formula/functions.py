@@ -194,10 +194,6 @@ def _convert(value: Node, parameter: Parameter, function: Function, text: str) -
 _UNFIT = object()
 
 
-def _whole(value: Node) -> Any:
-    return int(value.value) if isinstance(value, Number) and value.value == int(value.value) else _UNFIT
-
-
 def _numbers(value: Node) -> Any:
     if isinstance(value, Items) and value.items and all(isinstance(item, Number) for item in value.items):
         return tuple(item.value for item in value.items if isinstance(item, Number))
@@ -229,7 +225,7 @@ def _levels(value: Node) -> Any:
 _CONVERTERS = {
     "numeric": lambda value: value if isinstance(value, (Name, Call)) else _UNFIT,
     "column": lambda value: value if isinstance(value, Name) else _UNFIT,
-    "whole": _whole,
+    "whole": lambda value: int(value.value) if isinstance(value, Number) and value.value.is_integer() else _UNFIT,
     "number": lambda value: value.value if isinstance(value, Number) else _UNFIT,
     "numbers": _numbers,
     "flag": lambda value: value.value if isinstance(value, Word) and value.value is not None else _UNFIT,

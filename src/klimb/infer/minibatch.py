@@ -139,7 +139,7 @@ def _step(batch: Batch, view: BatchView) -> tuple[BatchView | None, float]:
     return None, 0.0
 
 
-def _visit(batch: Batch, view: BatchView) -> tuple[BatchView | FactorisedGaussian, Array, Array, float]:
+def _visit(batch: Batch, view: BatchView) -> tuple[FactorisedGaussian, Array, Array, float]:
     """The q after a visit to a batch seen before, its new sites, and the length of the step."""
     e = view.expectation
     if view.stationarity <= NEAR:
@@ -150,7 +150,7 @@ def _visit(batch: Batch, view: BatchView) -> tuple[BatchView | FactorisedGaussia
             pass
     found, step = _step(batch, view)
     kept = view if found is None else found
-    return kept, kept.slope, kept.gamma, step
+    return kept.q, kept.slope, kept.gamma, step
 
 
 def _first_visit(batch: Batch, view: BatchView) -> tuple[BatchView, float]:
@@ -198,8 +198,7 @@ class _Passes:
             view = _look(batch, self.q, self.slope[index], self.gamma[index])
             worst = max(worst, view.stationarity)
             if self._seen[index[0]]:
-                after, self.slope[index], self.gamma[index], step = _visit(batch, view)
-                self.q = after.q if isinstance(after, BatchView) else after
+                self.q, self.slope[index], self.gamma[index], step = _visit(batch, view)
                 self._values[index] = view.expectation.value
             else:
                 found, step = _first_visit(batch, view)

@@ -46,7 +46,9 @@ class GreedyPoints:
 
     def extend(self, count: int, *, enough: float = 0.0) -> Array:
         """Go on to ``count`` points, or until no more than the share ``enough`` is unexplained; all points so far."""
-        self._reserve(count)
+        if count > len(self._columns):
+            self._columns = np.vstack([self._columns[: len(self._chosen)],
+                                       np.empty((count - len(self._chosen), len(self._X)))])
         while len(self._chosen) < count and not self.exhausted and self.unexplained > enough:
             k, pivot = len(self._chosen), int(self._left.argmax())
             column = self._kernel.gram(self._X, self._X[pivot : pivot + 1])[:, 0]
@@ -57,12 +59,6 @@ class GreedyPoints:
             self._left[pivot] = 0.0
             self._chosen.append(pivot)
         return self._X[self._chosen]
-
-    def _reserve(self, count: int) -> None:
-        if count > len(self._columns):
-            columns = np.empty((count, len(self._X)))
-            columns[: len(self._chosen)] = self._columns[: len(self._chosen)]
-            self._columns = columns
 
 
 def choose_inducing(kernel: Kernel, X: Any, count: int, *, method: Method = "greedy", seed: int = 0) -> Array:

@@ -90,11 +90,7 @@ class Observed:
     @property
     def n_rows(self) -> int:
         """Rows of the table that were used."""
-        return self.sampled_from or self._n_counted
-
-    @property
-    def _n_counted(self) -> int:
-        return self.n if self.copies is None else round(float(self.copies.sum()))
+        return self.sampled_from or (self.n if self.copies is None else round(float(self.copies.sum())))
 
     @property
     def n_cells(self) -> int | None:

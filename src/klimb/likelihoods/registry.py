@@ -160,13 +160,9 @@ class Given(Likelihood):
 
 def from_site(site: Site, learn: tuple[str, ...] = ()) -> Likelihood:
     """A likelihood whose parameters are as the site has them, but for those to ``learn``."""
-    return Given(given=site, levels=_levels_of(site)).learning(*learn)
-
-
-def _levels_of(site: Site) -> tuple[str, ...]:
-    """The names of more than two classes: their numbers."""
     labels = site.labels() if site.response == "classes" else np.zeros(0)
-    return tuple(f"{label:g}" for label in labels) if len(labels) > 2 or not site.separable else ()
+    levels = tuple(f"{label:g}" for label in labels) if len(labels) > 2 or not site.separable else ()
+    return Given(given=site, levels=levels).learning(*learn)
 
 
 def _link_of(site: Site) -> Link:

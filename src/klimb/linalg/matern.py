@@ -44,7 +44,8 @@ def noise(states: int, x: Array) -> Array:
     """
     x = np.minimum(x, FORGOTTEN)
     levels = [factorial(m) / 2.0 ** (m + 1) * gammainc(m + 1.0, 2.0 * x) for m in range(2 * states - 1)]
-    p = _last_column(states)
+    # Coefficients, by power of t, of the polynomials p(t) = e^t exp(F t) e_s: one row per entry.
+    p = np.array([power[:, -1] / factorial(j) for j, power in enumerate(_powers(states))]).T
     out = np.empty((states, states, len(x)))
     for i in range(states):
         for j in range(i + 1):
@@ -76,11 +77,6 @@ def _drift(states: int) -> Array:
 def _powers(states: int) -> list[Array]:
     nilpotent = _drift(states) + np.eye(states)
     return [np.linalg.matrix_power(nilpotent, j) for j in range(states)]
-
-
-def _last_column(states: int) -> Array:
-    """Coefficients, by power of t, of the polynomials p(t) = e^t exp(F t) e_s: one row per entry."""
-    return np.array([power[:, -1] / factorial(j) for j, power in enumerate(_powers(states))]).T
 
 
 def _diffusion(states: int) -> float:

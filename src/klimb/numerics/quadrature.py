@@ -119,7 +119,9 @@ def gaussian_expectation(integrands: Integrands, m: Array, v: Array, landscape: 
             return out
         chosen = left & rule.serves(offset, height, shift)
         if chosen.any():
-            _fixed_nodes(integrands, m, s, np.flatnonzero(chosen), rule, out)
+            for chunk in pieces(np.flatnonzero(chosen), max(1, CACHE_DOUBLES // rule.z.size)):
+                for target, h in zip(out, integrands(m[chunk] + s[chunk] * rule.z[:, None], chunk), strict=True):
+                    target[chunk] = rule.weight @ h
             left &= ~chosen
     if left.any():
         _panels(integrands, m, s, landscape, np.flatnonzero(left), out)
@@ -159,12 +161,6 @@ def _rules() -> tuple[_Rule, ...]:
         z = h * np.arange(-last, last + 1, dtype=np.float64)
         rules.append(_Rule(z, np.asarray(h * np.exp(-0.5 * z * z) / SQRT_2PI), step=h, most_shift=3.0))
     return tuple(rules)
-
-
-def _fixed_nodes(integrands: Integrands, m: Array, s: Array, rows: Index, rule: _Rule, out: Triple) -> None:
-    for chunk in pieces(rows, max(1, CACHE_DOUBLES // rule.z.size)):
-        for target, h in zip(out, integrands(m[chunk] + s[chunk] * rule.z[:, None], chunk), strict=True):
-            target[chunk] = rule.weight @ h
 
 
 def _from_table(table: WideTable, m: Array, s: Array, landscape: Landscape, out: Triple) -> Any:

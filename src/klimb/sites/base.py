@@ -108,9 +108,11 @@ class Site(ABC):
 
     def rows(self, rows: Rows) -> Self:
         """The site of a subset of the data: parameters that are one per datum are sliced, scalars stay."""
-        arrays = {name: getattr(self, name) for name in self.per_datum}
-        sliced = {name: array[rows] for name, array in arrays.items() if np.ndim(array) == 1}
+        sliced = self._sliced(rows)
         return replace(self, **sliced) if sliced else self  # type: ignore[type-var]
+
+    def _sliced(self, rows: Rows) -> dict[str, Any]:
+        return {name: array[rows] for name in self.per_datum if np.ndim(array := getattr(self, name)) == 1}
 
     @abstractmethod
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:

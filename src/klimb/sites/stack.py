@@ -48,7 +48,8 @@ class Stack(Site):
         require(parts, "Stack needs at least one (site, count) pair", "none", "Pass a list of pairs.")
         object.__setattr__(self, "parts", parts)
         sites = [site for site, _ in parts]
-        shared = {name: _shared([getattr(site, name) for site in sites]) for name in ("gamma_trend", "response")}
+        kinds = {name: {getattr(site, name) for site in sites} for name in ("gamma_trend", "response")}
+        shared = {name: kind.pop() if len(kind) == 1 else "mixed" for name, kind in kinds.items()}
         every = {name: all(getattr(site, name) for site in sites)
                  for name in ("log_concave", "super_gaussian", "discrete", "smooth")}
         support = ", then ".join(f"{count} in {site.support}" for site, count in parts)
@@ -124,10 +125,6 @@ class Stack(Site):
     def class_probabilities(self, m: Array, v: Array) -> Array:
         self.labels()
         return np.concatenate([site.class_probabilities(m[piece], v[piece]) for site, piece in self._pieces()])
-
-
-def _shared(facts: list[str]) -> str:
-    return facts[0] if all(fact == facts[0] for fact in facts) else "mixed"
 
 
 def _checked_part(index: int, part: Any) -> tuple[Site, int]:

@@ -43,8 +43,7 @@ class Wrapper(Site):
     site: Site
 
     def rows(self, rows: Rows) -> Self:
-        own = {name: _take(getattr(self, name), rows) for name in self.per_datum}
-        return replace(self, site=self.site.rows(rows), **own)  # type: ignore[type-var]
+        return replace(self, site=self.site.rows(rows), **self._sliced(rows))  # type: ignore[type-var]
 
     def _adopt(self, **changed: Any) -> None:
         """Take the facts of the inner site, but for those ``changed``."""
@@ -271,10 +270,6 @@ def needs_one_output(site: Site, what: str) -> None:
     """Raise an `InputError` for a site that couples several latent values per datum."""
     require(site.separable, f"{what} needs a site with one latent value per datum",
             f"{type(site).__name__} with {site.n_outputs}", "Use klimb.infer with the site itself.")
-
-
-def _take(parameter: Array | float, rows: Rows) -> Array | float:
-    return parameter[rows] if isinstance(parameter, np.ndarray) else parameter
 
 
 @final
