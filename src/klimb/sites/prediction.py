@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Prediction:
     """The predictive distribution of y, one per entry of ``m`` and ``v``: what ``site.predict(m, v)`` returns.
 
-    >>> from klimb.sites.binary import Logistic
+    >>> from klimb.sites.counts import Logistic
     >>> prediction = Logistic().predict(m=[0.0, 2.0], v=[1.0, 1.0])
     >>> prediction.mean.round(6).tolist()
     [0.5, 0.844537]

@@ -34,8 +34,7 @@ class Stack(Site):
 
     ``y`` is the concatenation of the data of the parts (or a list with one array per part).
 
-    >>> from klimb.sites.binary import Logistic
-    >>> from klimb.sites.counts import Poisson
+    >>> from klimb.sites.counts import Logistic, Poisson
     >>> both = Stack([(Logistic(), 2), (Poisson(), 1)])
     >>> both.expect([1, 0, 7], m=[0.0, 0.0, 2.0], v=[1.0, 1.0, 0.0]).gamma.round(6).tolist()
     [0.206621, 0.206621, 7.389056]

@@ -97,7 +97,7 @@ class Weighted(Wrapper):
 
     Weights concern the data that are fitted: ``predict`` speaks of one new datum, unweighted.
 
-    >>> from klimb.sites.binary import Logistic
+    >>> from klimb.sites.counts import Logistic
     >>> e = Weighted(Logistic(), [2.0, 0.0]).expect([1, 1], m=[0.0, 0.0], v=[0.0, 0.0])
     >>> e.gamma.round(12).tolist()
     [0.5, 0.0]
@@ -223,7 +223,7 @@ class Point(Wrapper):
 
     With a ``width`` the oracle is taken at v = width^2 instead: the same density, smoothed, for one that has a kink.
 
-    >>> from klimb.sites.binary import Logistic
+    >>> from klimb.sites.counts import Logistic
     >>> Point(Logistic()).expect([1], m=[0.0], v=[7.0]).gamma.tolist()
     [0.25]
     """
