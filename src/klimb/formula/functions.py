@@ -6,8 +6,7 @@ functions when they are registered (`klimb.terms`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple
 
 from klimb.errors import listed, nearest
 from klimb.formula.errors import FormulaError
@@ -32,9 +31,7 @@ KINDS = {
 CONTRASTS = {"treatment": "Treatment", "sum": "Sum", "helmert": "Helmert", "poly": "Poly"}
 
 
-@final
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(NamedTuple):
     """An argument by name; ``many`` takes all positional arguments."""
 
     name: str
@@ -43,9 +40,7 @@ class Parameter:
     many: bool = False
 
 
-@final
-@dataclass(frozen=True)
-class Function:
+class Function(NamedTuple):
     """A function that formulas may call; ``role`` says where it may stand."""
 
     name: str

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast, final
+from typing import Any, NamedTuple, cast, final
 
 import numpy as np
 
@@ -34,9 +34,7 @@ from klimb.sites.base import Site
 from klimb.sites.real import Gaussian
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class SumsFit:
+class SumsFit(NamedTuple):
     """The posterior of the weights, its bound, and the bound after every pass that was accepted."""
 
     posterior: DenseWeights

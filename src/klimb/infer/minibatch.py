@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -65,9 +65,7 @@ class FactorisedGaussian:
         return 0.5 * (float(self.mean @ self.mean) + trace - len(self.mean) + self.logdet)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Batch:
+class Batch(NamedTuple):
     """Whitened rows x_i with all that belongs to them: f_i ~ N(mean_i + h_i, slack_i), h_i = x_i'u."""
 
     problem: Problem  # counts factorisations and oracle calls
@@ -78,9 +76,7 @@ class Batch:
     slack: Array
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class BatchView:
+class BatchView(NamedTuple):
     """A batch under a q to which it contributes the sites exp(slope h - gamma h^2 / 2)."""
 
     q: FactorisedGaussian

@@ -16,8 +16,7 @@ For a site that couples several latent values per datum, C has a block per datum
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -34,9 +33,7 @@ ENOUGH = 100_000  # sites whose residuals choose a combination: of many more, ev
 STIFF = 3e-3  # gamma v below which a site that is one of several of a datum hardly changes with its variance
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Direction:
+class Direction(NamedTuple):
     """A direction for (a, m, gamma), with m moving as a does."""
 
     a: Array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -23,9 +23,7 @@ GOOD_SHARE = 0.5  # of what a damped step promises, from which the next may be l
 ROUNDS, AGREED = 50, 1e-12  # most rounds of a site with its own marginal, and the relative change at which they end
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Sweep:
+class Sweep(NamedTuple):
     """One parallel pass over the sites: the state, and the sites that match the tilted moments."""
 
     state: State

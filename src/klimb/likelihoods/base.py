@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
 from scipy.special import erfinv, expit, ndtr
@@ -35,9 +35,7 @@ DIFFERENCE = 1e-5  # in theta, for the derivative of the expected log likelihood
 EDGE = 0.5  # counts as half a datum against a mean response at the end of its range
 
 
-@final
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A pair of functions, inverse to each other."""
 
     name: str
@@ -61,9 +59,7 @@ LINKS: dict[str, Link] = {
 }
 
 
-@final
-@dataclass(frozen=True)
-class SiteParameter:
+class SiteParameter(NamedTuple):
     """A positive parameter of a site: its name for the user, its field there, and its default prior.
 
     ``prior`` is given the scale of y; where ``scaled`` is true the parameter has the unit of y.
@@ -75,9 +71,7 @@ class SiteParameter:
     scaled: bool = False
 
 
-@final
-@dataclass(frozen=True)
-class Units:
+class Units(NamedTuple):
     """Of f: ``centre`` and ``spread`` of y where f has its unit, else 0 and 1."""
 
     centre: float = 0.0

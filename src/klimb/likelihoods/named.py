@@ -47,7 +47,7 @@ class Gaussian(Likelihood):
     densities: ClassVar = {"identity": "normal_lpdf(y{n} | f{n}, sigma)"}
     censorable = squares = True
     cell_sums = MEAN_AND_VARIANCE
-    site_parameters = (replace(_SCALE, name="sigma"),)
+    site_parameters = (_SCALE._replace(name="sigma"),)
 
 
 class Binary(Likelihood):

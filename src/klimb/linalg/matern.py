@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import comb, factorial, log, sqrt
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 from scipy.special import gammainc
@@ -84,9 +84,7 @@ def _diffusion(states: int) -> float:
     return float(2.0 ** (2 * states - 1) * factorial(states - 1) ** 2 / factorial(2 * states - 2))
 
 
-@final
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One kernel of the sum: its place in what the user gave, and the size of its state."""
 
     place: int

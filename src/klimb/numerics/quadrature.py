@@ -17,9 +17,8 @@ that grow in proportion to the distance from the features resolve both. It costs
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -30,9 +29,7 @@ GROWTH = 1.5  # of the panels with the distance from the centre
 FARTHEST = 5.0  # deviations between m and the centre that a table serves
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class WideTable:
+class WideTable(NamedTuple):
     """Nodes, and weights times the value, alpha and gamma integrands there. The features of h are around 0."""
 
     node: Array
@@ -87,9 +84,7 @@ Integrands: TypeAlias = Callable[[Array, Index], Triple]
 PANEL_NODES = 16
 
 
-@final
-@dataclass(frozen=True)
-class Landscape:
+class Landscape(NamedTuple):
     """Where the integrands of each datum have their features. All arrays have one entry per datum."""
 
     offset: Array  # the nearest complex singularities are at m + offset +- i height
@@ -128,9 +123,7 @@ def gaussian_expectation(integrands: Integrands, m: Array, v: Array, landscape: 
     return out
 
 
-@final
-@dataclass(frozen=True)
-class _Rule:
+class _Rule(NamedTuple):
     """Fixed nodes in z and weights; ``step`` of a trapezoid rule, 0 for Gauss-Hermite."""
 
     z: Array

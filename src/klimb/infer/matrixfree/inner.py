@@ -19,8 +19,8 @@ iterations. Elsewhere everything is products.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, final
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -87,9 +87,7 @@ def curvature_is_gamma(site: Site) -> bool:
     return type(site).curvature is Site.curvature
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class MeanPoint:
+class MeanPoint(NamedTuple):
     """Weights u with what belongs to them: B u, X u, the oracle there, and the part of the bound that u enters."""
 
     u: Array
@@ -156,9 +154,7 @@ class BoundTarget:
         return -gaussian - 0.5 * (float(gamma @ v) - log_det + self.latent.n_weights * LOG_TWO_PI)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Found:
+class Found(NamedTuple):
     """The mean, how far it is from the best one (in posterior standard deviations, at most), and how it was found."""
 
     mean: MeanPoint
@@ -241,9 +237,7 @@ def _line_search(target: BoundTarget, v: Array, mean: MeanPoint, d: Array, gradi
     return best
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Measured:
+class Measured(NamedTuple):
     """gamma, and what belongs to it: variances at the sites and the log determinant of A(gamma)."""
 
     gamma: Array

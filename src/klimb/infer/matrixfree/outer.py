@@ -14,7 +14,7 @@ vectors every time, so the iteration has a fixed point, and what decides is whet
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -116,9 +116,7 @@ class Trail:
         return np.asarray(np.exp(last + np.clip(mixed - last, -REACH, REACH)))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class OuterPoint:
+class OuterPoint(NamedTuple):
     """A Gaussian q = N(u, A(gamma)^-1) with the variances and the log determinant that belong to it."""
 
     measured: Measured

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
-from typing import final
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,9 +23,7 @@ WORTH_LEVELS = 200  # weights from which they may pay
 SECONDS_A_FRONT = 2e-4  # of a sparse factorisation and its inverse, beside the flops
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class FactorPlan:
+class FactorPlan(NamedTuple):
     """``kind`` is "primal", "dual" or "levels"; ``seconds`` (on one core) and ``bytes`` are what it should cost.
 
     "levels" are those of the tree of fronts of a sparse A, whose analysis is ``symbolic``.

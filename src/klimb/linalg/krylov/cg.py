@@ -11,8 +11,7 @@ N(0, A^-1), and f(x) = log x gives z' log(A) z for the log determinant from the 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
-from typing import TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -85,9 +84,7 @@ def simplest_preconditioner(A: NormalMatrix) -> Preconditioner:
     return Identity(A.size) if diagonal is None else Jacobi(diagonal)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class KrylovSolution:
+class KrylovSolution(NamedTuple):
     """``x`` with A x = rhs. ``residual`` holds |rhs - A x| / |rhs| per column in the norm of M^-1, M preconditioning.
 
     ``converged`` is False where rounding or the limit of iterations left a residual above the tolerance.
@@ -99,8 +96,8 @@ class KrylovSolution:
     residual: Array
     n_iter: int
     converged: bool
-    steps: Array = field(default_factory=lambda: np.empty((0, 0)))
-    ratios: Array = field(default_factory=lambda: np.empty((0, 0)))
+    steps: Array = np.empty((0, 0))
+    ratios: Array = np.empty((0, 0))
 
 
 def solve(A: NormalMatrix, rhs: Array, *, preconditioner: Preconditioner | None = None, tol: float = 1e-10,
@@ -123,8 +120,8 @@ def solve(A: NormalMatrix, rhs: Array, *, preconditioner: Preconditioner | None 
     x, residual, n_iter, history = _restarted(A, columns / safe, None if guess is None else guess / safe, M, tol, limit)
     x *= scale
     converged = bool((residual <= (DRIFT if tol < TRUSTED_TOLERANCE else 1.0) * tol).all())
-    steps, ratios = _coefficients(history, columns.shape[1]) if record else (np.empty((0, 0)), np.empty((0, 0)))
-    return KrylovSolution(x.reshape(rhs.shape), residual, n_iter, converged, steps, ratios)
+    coefficients = _coefficients(history, columns.shape[1]) if record else ()
+    return KrylovSolution(x.reshape(rhs.shape), residual, n_iter, converged, *coefficients)
 
 
 _History: TypeAlias = list[tuple[npt.NDArray[np.intp], Array, Array]]  # of each iteration: columns, steps, ratios
@@ -228,9 +225,7 @@ def _check(A: NormalMatrix, rhs: Array, start: Array | None, tol: float) -> None
         check_finite(start, "start")
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class InverseRoots:
+class InverseRoots(NamedTuple):
     """``x`` = S (S A S)^-1/2 z, whose covariance is A^-1 for z ~ N(0, I).
 
     ``logs`` and ``first`` are z'log(SAS)z and z'(SAS)z, and ``left`` what the last step changed, relative to x.

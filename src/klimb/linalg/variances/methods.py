@@ -14,8 +14,7 @@ A is: robust, and slow to become precise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import chdtri
@@ -51,9 +50,7 @@ MOST_KEPT = 2**26  # numbers of draws that are kept for a later call: 512 MiB
 TOLERANCE = 1e-4  # of the systems: the error it leaves is far below that of any affordable number of draws
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Variances:
+class Variances(NamedTuple):
     """diag(B A^-1 B'), one value per row of B, none of them negative.
 
     ``error`` is the standard error of each value (zero where exact, the distance of the bounds for "lanczos").
@@ -82,9 +79,7 @@ class Variances:
         return median_relative_error(self.value, self.error, normal=self.method != "lanczos")
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class LogDet:
+class LogDet(NamedTuple):
     """log det(A) with its standard error (zero where ``exact``)."""
 
     value: float
