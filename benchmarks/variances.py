@@ -19,7 +19,7 @@ from scipy import sparse
 from benchmarks.measure import one_thread, save, table
 from benchmarks.problems import load
 from klimb.linalg import images as operators
-from klimb.linalg.factors.dense import PrimalFactorisation
+from klimb.linalg.factors.forms import PrimalFactorisation
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import Operator, as_operator
 from klimb.linalg.variances import estimate

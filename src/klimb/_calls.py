@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 
 
 def parse_call(text: str, what: str) -> tuple[str, dict[str, Any]]:
@@ -39,21 +39,18 @@ def checked_number(prior: str, name: str, value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError) as error:
         raise InputError(f"{prior} needs a number as {name}", repr(value), f"Pass a number as {name}.") from error
-    if not math.isfinite(number):
-        raise InputError(f"{prior} needs a finite {name}", f"{value}", "A very wide prior is a large number.")
+    require(math.isfinite(number), f"{prior} needs a finite {name}", value, "A very wide prior is a large number.")
     return number
 
 
 def checked_positive(prior: str, name: str, value: Any) -> float:
     number = checked_number(prior, name, value)
-    if number <= 0.0:
-        raise InputError(f"{prior} needs {name} > 0", f"{value}", f"Pass a positive {name}.")
+    require(number > 0.0, f"{prior} needs {name} > 0", value, f"Pass a positive {name}.")
     return number
 
 
-def checked_probability(prior: str, value: Any) -> float:
-    number = checked_number(prior, "probability", value)
-    if not 0.0 < number < 1.0:
-        raise InputError(f"{prior} needs 0 < probability < 1", f"{value}",
-                         "Pass how likely the far side of the stated limit is, e.g. 0.05.")
+def checked_probability(prior: str, name: str, value: Any) -> float:
+    number = checked_number(prior, name, value)
+    require(0.0 < number < 1.0, f"{prior} needs 0 < {name} < 1", value,
+            "Pass how likely the far side of the stated limit is, e.g. 0.05.")
     return number

@@ -21,6 +21,15 @@ class InputError(KlimbError, ValueError):
         return type(self), (self.expected, self.got, self.advice)
 
 
+def require(holds: object, expected: str, got: object, advice: str) -> None:
+    """An `InputError` unless ``holds``: for checks whose three parts can be written down before it is known.
+
+    >>> require(0.5 > 0, "tol must be positive", 0.5, "The default is 1e-6.")
+    """
+    if not holds:
+        raise InputError(expected, f"{got}", advice)
+
+
 class NotPositiveDefiniteError(KlimbError, ArithmeticError):
     """A posterior precision that was asked for is not positive definite (the loop catches this and steps back)."""
 

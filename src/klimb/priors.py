@@ -17,7 +17,7 @@ from typing import Any, ClassVar, final
 from klimb._calls import checked_number, checked_positive, checked_probability, parse_call
 from klimb._stan import literal
 from klimb._stored import stored
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 
 LARGEST_LOG = 700.0  # exp of more is not a number
 KIND = "prior."
@@ -40,10 +40,12 @@ class NamedPrior(Prior):
 
     stored_kind: ClassVar[str]
     any_sign: ClassVar[tuple[str, ...]] = ()
+    shares: ClassVar[tuple[str, ...]] = ()  # numbers that must be below 1 as well
 
     def __post_init__(self) -> None:
         for name in (part.name for part in fields(self) if part.repr):
-            check = checked_number if name in self.any_sign else checked_positive
+            check = checked_probability if name in self.shares else checked_positive
+            check = checked_number if name in self.any_sign else check
             object.__setattr__(self, name, check(self.stored_kind.removeprefix(KIND), name, getattr(self, name)))
 
     def __str__(self) -> str:
@@ -246,9 +248,8 @@ class Uniform(NamedPrior, PositivePrior):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.lower >= self.upper:
-            raise InputError("uniform needs lower < upper", f"{self.lower} and {self.upper}",
-                             "Pass the smaller one first.")
+        require(self.lower < self.upper, "uniform needs lower < upper", f"{self.lower} and {self.upper}",
+                "Pass the smaller one first.")
 
     def log_density(self, value: float) -> float:
         return -math.log(self.upper - self.lower) if self.lower <= value <= self.upper else -math.inf
@@ -269,13 +270,9 @@ class Uniform(NamedPrior, PositivePrior):
 class PCCorrelation(NamedPrior):
     """Penalised complexity of a correlation r, the simplest model being r = 0: sqrt(-log(1 - r^2)) is exponential."""
 
+    shares = ("limit", "probability")
     limit: float = 0.5
     probability: float = 0.5  # of |r| > limit
-
-    def __post_init__(self) -> None:
-        for value in (self.limit, self.probability):
-            checked_probability("pc_correlation", value)
-        super().__post_init__()
 
     def log_density(self, value: float) -> float:
         rate = -math.log(self.probability) / math.sqrt(-math.log1p(-self.limit**2))
@@ -299,14 +296,10 @@ class PCShare(NamedPrior):
     the logit of phi is each of ``SHARE_LOGITS``, and in between it is a cubic spline.
     """
 
+    shares = ("limit", "probability")
     limit: float = 0.5
     probability: float = 2.0 / 3.0
     log_distances: tuple[float, ...] = field(default=(), repr=False)
-
-    def __post_init__(self) -> None:
-        for value in (self.limit, self.probability):
-            checked_probability("pc_share", value)
-        super().__post_init__()
 
     @cached_property
     def _log_distance(self) -> tuple[Any, float]:
@@ -366,8 +359,8 @@ def pc_variance(sd: float = 1.0, probability: float = 0.05) -> Exponential:
     >>> prior.log_density(0.01) > prior.log_density(1.0)
     True
     """
-    rate = -math.log(checked_probability("pc_variance", probability)) / checked_positive("pc_variance", "sd", sd)
-    return Exponential(1.0 / rate, 0.5)
+    log_share = math.log(checked_probability("pc_variance", "probability", probability))
+    return Exponential(1.0 / (-log_share / checked_positive("pc_variance", "sd", sd)), 0.5)
 
 
 def pc_lengthscale(lower: float = 0.1, probability: float = 0.05, dim: int = 1) -> Exponential:
@@ -379,9 +372,8 @@ def pc_lengthscale(lower: float = 0.1, probability: float = 0.05, dim: int = 1) 
     >>> prior.log_density(1.0) > prior.log_density(0.01)
     True
     """
-    if dim < 1:
-        raise InputError("pc_lengthscale needs dim >= 1", f"{dim}", "Pass the number of input columns.")
-    rate = -math.log(checked_probability("pc_lengthscale", probability))
+    require(dim >= 1, "pc_lengthscale needs dim >= 1", dim, "Pass the number of input columns.")
+    rate = -math.log(checked_probability("pc_lengthscale", "probability", probability))
     power = -0.5 * dim
     return Exponential(checked_positive("pc_lengthscale", "lower", lower) ** power / rate, power)
 
@@ -394,16 +386,14 @@ def pc_range(limit: float, probability: float = 0.5) -> Exponential:
     >>> print(pc_range(2.0, 0.5))
     exponential(0.721, power=-1)
     """
-    log_share = math.log(checked_probability("pc_range", probability))
+    log_share = math.log(checked_probability("pc_range", "probability", probability))
     return Exponential(-1.0 / (log_share * checked_positive("pc_range", "limit", limit)), -1.0)
 
 
 PRIORS: dict[str, Callable[..., Prior]] = {
-    "normal": normal, "exponential": exponential, "half_normal": half_normal, "log_normal": log_normal,
-    "gamma": gamma, "lkj": lkj, "dirichlet": dirichlet, "fixed": fixed, "pc_variance": pc_variance,
-    "pc_lengthscale": pc_lengthscale, "pc_range": pc_range, "beta": beta, "uniform": uniform,
-    "pc_correlation": pc_correlation, "pc_share": pc_share,
-}
+    prior.stored_kind.removeprefix(KIND): prior for prior in (normal, exponential, half_normal, log_normal, gamma, lkj,
+                                                              dirichlet, fixed, beta, uniform, pc_correlation, pc_share)
+} | {prior.__name__: prior for prior in (pc_variance, pc_lengthscale, pc_range)}
 
 
 def as_prior(value: Any, name: str) -> Prior:
@@ -418,9 +408,8 @@ def as_prior(value: Any, name: str) -> Prior:
         return fixed(value)
     if isinstance(value, str):
         call, arguments = parse_call(value, f"the prior of {name}")
-        if call not in PRIORS:
-            raise InputError(f"the prior of {name} must be one of {', '.join(PRIORS)}", repr(call),
-                             'Write it as "normal(0, 1)".')
+        require(call in PRIORS, f"the prior of {name} must be one of {', '.join(PRIORS)}", repr(call),
+                'Write it as "normal(0, 1)".')
         try:
             return PRIORS[call](*arguments.pop("", ()), **arguments)
         except TypeError as error:

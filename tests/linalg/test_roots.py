@@ -8,7 +8,7 @@ import scipy.sparse
 from numpy.testing import assert_allclose
 
 from klimb.errors import NotPositiveDefiniteError
-from klimb.linalg.krylov.roots import inverse_roots
+from klimb.linalg.krylov.cg import inverse_roots
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import as_operator
 

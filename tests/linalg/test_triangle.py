@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from klimb.linalg.triangle import gram, triangle
+from klimb.numerics.dense import gram, triangle
 
 
 def blocks(A, size):

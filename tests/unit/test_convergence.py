@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from klimb.numerics.convergence import bulk_ess, effective, rhat, split
+from klimb.numerics.pareto import bulk_ess, effective, rhat, split
 
 
 def chains(phi: float, n: int, seed: int = 0) -> np.ndarray:

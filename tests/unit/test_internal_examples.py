@@ -174,9 +174,8 @@ def test_searches() -> None:
 def test_draws() -> None:
     from klimb.boosting.gaussians import Gaussians, gaps, nodes
     from klimb.boosting.hellinger import affinities
-    from klimb.numerics.convergence import bulk_ess, rhat
     from klimb.numerics.lowdiscrepancy import matched_draws, normal_draws
-    from klimb.numerics.pareto import fit_generalised_pareto, pareto_quantile, smooth_log_weights
+    from klimb.numerics.pareto import bulk_ess, fit_generalised_pareto, pareto_quantile, rhat, smooth_log_weights
     from klimb.numerics.surrogate import fit_surrogate
 
     draws = np.random.default_rng(0).standard_normal((4, 1000, 1))

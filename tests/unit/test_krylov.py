@@ -10,8 +10,8 @@ from scipy.sparse.linalg import LinearOperator
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.linalg.factors import FactorPlan, cheapest_plan, factorise
-from klimb.linalg.factors.sparse import analysed as find_levels
-from klimb.linalg.factors.sparse import sparse_pattern
+from klimb.linalg.factors.forms import analysed as find_levels
+from klimb.linalg.factors.forms import sparse_pattern
 from klimb.linalg.krylov import ScaledLanczos, choose_preconditioner, lanczos, solve, sparse_part
 from klimb.linalg.krylov.cg import Identity, Jacobi
 from klimb.linalg.krylov.surrogates import LowRankPlusDiagonal, SparsePart

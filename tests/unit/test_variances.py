@@ -11,8 +11,8 @@ from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.linalg.krylov import ScaledLanczos
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import Operator, as_operator
-from klimb.linalg.variances import METHODS, Variances, bounds, estimate, log_det
-from klimb.linalg.variances.bounds import bracket_by_lanczos, simple_upper
+from klimb.linalg.variances import METHODS, Variances, estimate, log_det, methods
+from klimb.linalg.variances.methods import bracket_by_lanczos, simple_upper
 from klimb.linalg.variances.stochastic import fitted, pooled, standardised
 
 ESTIMATORS = [method for method in METHODS if method not in ("auto", "exact")]
@@ -267,7 +267,7 @@ def test_draws_that_are_too_large_to_keep_leave_the_same_noise(monkeypatch):
         return first, estimate(near, B, method="sampling", accuracy=0.05, budget=1500, previous=first)
 
     kept = both()
-    monkeypatch.setattr(bounds, "MOST_KEPT", 1000)
+    monkeypatch.setattr(methods, "MOST_KEPT", 1000)
     forgotten = both()
     assert kept[0].memory.x.shape == (200, sum(kept[0].memory.widths))
     assert forgotten[0].memory.x is None

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product as every_choice
+from math import prod
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -279,7 +280,7 @@ def design_names(products: Sequence[Product], factors: dict[str, Factor]) -> tup
 
 def design(products: Sequence[Product], factors: dict[str, Factor], source: Source) -> Any:
     """All columns of ``products``, one matrix."""
-    sizes = [_width(product, factors) for product in products]
+    sizes = [prod(len(factors[key].names(full)) for key, full in product) for product in products]
     if source.n * sum(sizes) > MOST_ENTRIES:
         widest = products[int(np.argmax(sizes))]
         raise InputError(f"at most {MOST_ENTRIES:.0e} numbers in the fixed columns",
@@ -294,10 +295,6 @@ def design(products: Sequence[Product], factors: dict[str, Factor], source: Sour
         for part, size, end in zip(parts, sizes, ends, strict=True):
             matrix[rows, end - size : end] = part[rows]
     return matrix
-
-
-def _width(product: Product, factors: dict[str, Factor]) -> int:
-    return int(np.prod([len(factors[key].names(full)) for key, full in product], dtype=np.int64))
 
 
 def _columns(product: Product, factors: dict[str, Factor], source: Source,

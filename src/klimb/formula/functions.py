@@ -6,8 +6,7 @@ functions when they are registered (`klimb.terms`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple
 
 from klimb.errors import listed, nearest
 from klimb.formula.errors import FormulaError
@@ -32,9 +31,7 @@ KINDS = {
 CONTRASTS = {"treatment": "Treatment", "sum": "Sum", "helmert": "Helmert", "poly": "Poly"}
 
 
-@final
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(NamedTuple):
     """An argument by name; ``many`` takes all positional arguments."""
 
     name: str
@@ -43,9 +40,7 @@ class Parameter:
     many: bool = False
 
 
-@final
-@dataclass(frozen=True)
-class Function:
+class Function(NamedTuple):
     """A function that formulas may call; ``role`` says where it may stand."""
 
     name: str
@@ -194,10 +189,6 @@ def _convert(value: Node, parameter: Parameter, function: Function, text: str) -
 _UNFIT = object()
 
 
-def _whole(value: Node) -> Any:
-    return int(value.value) if isinstance(value, Number) and value.value == int(value.value) else _UNFIT
-
-
 def _numbers(value: Node) -> Any:
     if isinstance(value, Items) and value.items and all(isinstance(item, Number) for item in value.items):
         return tuple(item.value for item in value.items if isinstance(item, Number))
@@ -229,7 +220,7 @@ def _levels(value: Node) -> Any:
 _CONVERTERS = {
     "numeric": lambda value: value if isinstance(value, (Name, Call)) else _UNFIT,
     "column": lambda value: value if isinstance(value, Name) else _UNFIT,
-    "whole": _whole,
+    "whole": lambda value: int(value.value) if isinstance(value, Number) and value.value.is_integer() else _UNFIT,
     "number": lambda value: value.value if isinstance(value, Number) else _UNFIT,
     "numbers": _numbers,
     "flag": lambda value: value.value if isinstance(value, Word) and value.value is not None else _UNFIT,

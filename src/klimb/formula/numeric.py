@@ -11,7 +11,7 @@ from typing import Any, Literal, final
 import numpy as np
 
 from klimb._stored import stored
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import bind
 from klimb.formula.nodes import Call, Name
@@ -333,8 +333,7 @@ def learn_bspline(x: Array, source: Source, arguments: dict[str, Any], node: Cal
         if inner and inside.any():
             knots = counted_quantile(x[inside], source.counts[inside], np.linspace(0, 1, inner + 2)[1:-1])
     inner_knots = tuple(sorted(float(knot) for knot in knots))
-    if not lower < upper:
-        raise InputError(f"{node} needs a column that varies", f"{lower:g} in every row", "Leave it out.")
+    require(lower < upper, f"{node} needs a column that varies", f"{lower:g} in every row", "Leave it out.")
     if inner_knots and not lower < inner_knots[0] <= inner_knots[-1] < upper:
         raise FormulaError(f"expected inner knots between {lower:g} and {upper:g}",
                            ", ".join(f"{k:g}" for k in inner_knots),

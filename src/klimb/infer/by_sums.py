@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast, final
+from typing import Any, NamedTuple, cast, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.infer.loop import infer
 from klimb.infer.minibatch import FactorisedGaussian
 from klimb.infer.result import Status
@@ -34,9 +34,7 @@ from klimb.sites.base import Site
 from klimb.sites.real import Gaussian
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class SumsFit:
+class SumsFit(NamedTuple):
     """The posterior of the weights, its bound, and the bound after every pass that was accepted."""
 
     posterior: DenseWeights
@@ -82,9 +80,8 @@ def fit_by_sums(blocks: Sequence[Block], site: Site, prior: WeightPrior, *, engi
     >>> fit.status.name, bool(abs(fit.bound - whole.bound) < 1e-9)
     ('CONVERGED', True)
     """
-    if not tol > 0 or max_passes < 2:
-        raise InputError("tol must be positive and max_passes at least 2", f"{tol}, {max_passes}",
-                         "The defaults are 1e-6 and 100.")
+    require(tol > 0 and max_passes >= 2, "tol must be positive and max_passes at least 2", f"{tol}, {max_passes}",
+            "The defaults are 1e-6 and 100.")
     work = _Whitened(tuple(blocks), site, prior, engine)
     result, state = infer_rows(work, prior.n_weights, tol=tol, max_iter=max_passes - 2)
     q = cast(DenseWeights, state.posterior.latent.detach(state.posterior))

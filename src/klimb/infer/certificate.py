@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -115,9 +115,7 @@ def _gamma_range(problem: Problem, m: Array, low: Array, high: Array) -> tuple[A
     return np.asarray(least), np.asarray(most)
 
 
-@final
-@dataclass(frozen=True)
-class SafeStep:
+class SafeStep(NamedTuple):
     """Constants of [A] section 4: ``lipschitz`` of grad f (infinite where there is none), ``alpha``, alpha / L."""
 
     lipschitz: float

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias, final
 
 import numpy as np
 
-from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.infer.loop import Move, Moves, Step, note
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import Status
@@ -28,30 +28,20 @@ CLOSE, TRIES = 1e-3, 40  # relative distance from the radius at which a step is 
 SMALLEST = 1e-12  # radius, as a share of epsilon, below which nothing is left to try
 
 
-@final
-class Watch:
-    """Fed with every state of a rule that has no line search; says when it diverges, or runs in a circle of two."""
+def _ended(trace: list[tuple[float, float]]) -> Status | None:
+    """Whether a rule without a line search diverges, or runs in a circle of two: bound and stationarity of late."""
+    if not np.isfinite(trace[-1]).all():
+        return Status.DIVERGED
+    repeats = [_repeats(*three) for three in zip(trace, trace[1:], trace[2:], strict=False)]
+    return Status.CYCLE if len(repeats) == CYCLE_LENGTH and all(repeats) else None
 
-    def __init__(self) -> None:
-        self._trace: list[tuple[float, float]] = []
-        self._repeats = 0
 
-    def verdict(self, state: State) -> Status | None:
-        if not np.isfinite(state.bound) or not np.isfinite(state.stationarity):
-            return Status.DIVERGED
-        self._trace = [*self._trace, (state.bound, state.stationarity)][-3:]
-        if len(self._trace) == 3 and self._repeated():
-            self._repeats += 1
-        else:
-            self._repeats = 0
-        return Status.CYCLE if self._repeats >= CYCLE_LENGTH else None
-
-    def _repeated(self) -> bool:
-        (bound_2, norm_2), (bound_1, norm_1), (bound_0, norm_0) = self._trace
-        scale = max(norm_0, norm_2)
-        back = abs(norm_0 - norm_2) <= CYCLE_CLOSE * scale
-        moved = abs(norm_0 - norm_1) > 1e3 * CYCLE_CLOSE * scale
-        return back and (moved or abs(bound_0 - bound_1) > 1e3 * abs(bound_0 - bound_2))
+def _repeats(before_last: tuple[float, float], last: tuple[float, float], now: tuple[float, float]) -> bool:
+    (bound_2, norm_2), (bound_1, norm_1), (bound_0, norm_0) = before_last, last, now
+    scale = max(norm_0, norm_2)
+    back = abs(norm_0 - norm_2) <= CYCLE_CLOSE * scale
+    moved = abs(norm_0 - norm_1) > 1e3 * CYCLE_CLOSE * scale
+    return back and (moved or abs(bound_0 - bound_1) > 1e3 * abs(bound_0 - bound_2))
 
 
 def begin(problem: Problem, start: Start) -> State:
@@ -66,14 +56,15 @@ def _repeated(problem: Problem, start: Start, phase: Callable[[State], Phase]) -
     """``phase`` again and again, without a judge: until its states say how it ends, or one is not proper."""
     state = first = begin(problem, start)
     yield Move(state, "start")
-    watch, end = Watch(), None
+    trace, end = list[tuple[float, float]](), None
     while end is None:
         before = state
         try:
             state = yield from phase(state)
         except NotPositiveDefiniteError:
             return Status.IMPROPER if state.bound >= first.bound else Status.DIVERGED
-        end = Status.STALLED if state is before else watch.verdict(state)
+        trace = [*trace, (state.bound, state.stationarity)][-CYCLE_LENGTH - 2 :]
+        end = Status.STALLED if state is before else _ended(trace)
     return end
 
 
@@ -118,8 +109,7 @@ class Proximal(Step):
     shortcut: bool = False
 
     def __post_init__(self) -> None:
-        if not self.beta > 0:
-            raise InputError("beta must be positive", f"{self.beta}", "The papers use 0.25 and 1.")
+        require(self.beta > 0, "beta must be positive", self.beta, "The papers use 0.25 and 1.")
         check_start(self.start)
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
@@ -210,9 +200,8 @@ class FixedPoint(Step):
 
     def __post_init__(self) -> None:
         check_start(self.start)
-        if self.negative not in ("keep", "clip", "gradient"):
-            raise InputError('negative must be "keep", "clip" or "gradient"', repr(self.negative),
-                             'The paper replaces negative gamma by zero: "clip".')
+        require(self.negative in ("keep", "clip", "gradient"), 'negative must be "keep", "clip" or "gradient"',
+                repr(self.negative), 'The paper replaces negative gamma by zero: "clip".')
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
         return _repeated(problem, self.start, partial(self._both if self.batch else self._each, problem, notes))
@@ -315,8 +304,7 @@ class TrustRegion(Step):
 
     def __post_init__(self) -> None:
         check_start(self.start)
-        if not self.epsilon > 0:
-            raise InputError("epsilon must be positive", f"{self.epsilon}", "It is a divergence in nats; 1 is usual.")
+        require(self.epsilon > 0, "epsilon must be positive", self.epsilon, "It is a divergence in nats; 1 is usual.")
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
         state, radius, length = begin(problem, self.start), self.epsilon, 1.0

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.infer.certificate import Certificate, SafeStep, largest_safe_step, variance_certificate
 from klimb.infer.loop import Callback, infer, run
 from klimb.infer.natural import Natural
@@ -22,7 +22,7 @@ from klimb.infer.sitewise import ExpectationPropagation
 from klimb.latents.base import Latent, Posterior, as_latent
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_optimize
-from klimb.sites import Cavity, Expectation, Point, Site
+from klimb.sites import Cavity, Point, Site
 
 Marginals: TypeAlias = Callable[[Array], tuple[Array, Array]]
 Ascent: TypeAlias = Callable[[Array], tuple[float, Array]]
@@ -44,13 +44,11 @@ def laplace(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: 
     1.5
     """
     pointlike = Point(site)
-    if not site.separable:
-        raise InputError("Laplace's approximation needs a site with one latent value per datum",
-                         f"{type(site).__name__} with {site.n_outputs}, whose curvature couples them",
-                         "Use klimb.infer, or klimb.methods.map_estimate for the mode.")
-    if not site.smooth:
-        raise InputError("Laplace's approximation needs a site with a curvature at its mode",
-                         f"{type(site).__name__}, which has a kink", "Use klimb.infer or klimb.methods.ep.")
+    require(site.separable, "Laplace's approximation needs a site with one latent value per datum",
+            f"{type(site).__name__} with {site.n_outputs}, whose curvature couples them",
+            "Use klimb.infer, or klimb.methods.map_estimate for the mode.")
+    require(site.smooth, "Laplace's approximation needs a site with a curvature at its mode",
+            f"{type(site).__name__}, which has a kink", "Use klimb.infer or klimb.methods.ep.")
     return infer(latent, pointlike, y, tol=tol, max_iter=max_iter, callback=callback)
 
 
@@ -94,8 +92,7 @@ def ep(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, max_iter: int =
     >>> print(f"{by_ep:.4f} {bound:.4f}")  # the log evidence is -3.7403
     -3.7488 -3.7503
     """
-    if not 0 < damping <= 1:
-        raise InputError("damping must lie in (0, 1]", f"{damping}", "1 takes full steps.")
+    require(0 < damping <= 1, "damping must lie in (0, 1]", damping, "1 takes full steps.")
     problem = Problem(latent, site, y)
     step = ExpectationPropagation(Cavity(site), damping)
     state, status, history, notes = run(problem, step, tol, max_iter, callback)
@@ -138,7 +135,7 @@ def cholesky_gradient(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, 
             kl = 0.5 * (u @ u + np.sum(C * C) - R) - np.log(np.abs(pivots)).sum()
         grad_C = (Z.T @ (e.gamma[:, None] * (Z @ C)) + C)[rows, columns]  # minus the gradient
         grad_C[diagonal] -= 1.0 / pivots
-        return _value(problem, e, kl), -np.concatenate([Z.T @ e.alpha + u, grad_C])
+        return float(e.value.sum()) + problem.constant - kl, -np.concatenate([Z.T @ e.alpha + u, grad_C])
 
     start = np.concatenate([np.zeros(R), np.eye(R)[rows, columns]])
     return _climb(problem, bound, marginals, start, tol, max_iter, callback)
@@ -158,9 +155,8 @@ def direct_gradient(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, ma
     >>> bool(abs(slow.bound - fast.bound) < 1e-6), slow.n_iter > 2 * fast.n_iter
     (True, True)
     """
-    if not site.log_concave:
-        raise InputError("direct_gradient needs a site with positive precisions", type(site).__name__,
-                         "Use a log-concave site, or klimb.sites.SuperGaussian(site).")
+    require(site.log_concave, "direct_gradient needs a site with positive precisions", type(site).__name__,
+            "Use a log-concave site, or klimb.sites.SuperGaussian(site).")
     # At fixed mean d bound / d gamma = (V o V)(e.gamma - gamma) / 2 at the sites; with V = Z P^-1 Z' that needs no
     # matrix of their size.
     problem = Problem(latent, site, y)
@@ -181,7 +177,7 @@ def direct_gradient(latent: Latent, site: Site, y: Any, *, tol: float = 1e-6, ma
         e = problem.oracle(latent.mean + Z @ u, latent.slack + spread)
         kl = 0.5 * (u @ u - float(gamma @ spread) - np.linalg.slogdet(V)[1])
         slope = 0.5 * np.einsum("ij,ij->i", ZV @ (Z.T @ ((e.gamma - gamma)[:, None] * Z)), ZV)
-        return _value(problem, e, kl), np.concatenate([-(Z.T @ e.alpha) - u, gamma * slope])
+        return float(e.value.sum()) + problem.constant - kl, np.concatenate([-(Z.T @ e.alpha) - u, gamma * slope])
 
     first = np.log(np.maximum(problem.site.start(problem.y)[1], 1e-6))
     return _climb(problem, bound, marginals, np.concatenate([np.zeros(R), first]), tol, max_iter, callback)
@@ -235,13 +231,8 @@ def safe_step(site: Site, y: Any, variances: tuple[float, float]) -> SafeStep:
     0.244 0.512 False
     """
     low, high = variances
-    if not 0 < low <= high:
-        raise InputError("variances must be a range 0 < low <= high", f"{variances}", "Such as (0.01, 4.0).")
+    require(0 < low <= high, "variances must be a range 0 < low <= high", variances, "Such as (0.01, 4.0).")
     return largest_safe_step(site, site.validate(y), low, high)
-
-
-def _value(problem: Problem, e: Expectation, kl: float) -> float:
-    return float(e.value.sum()) + problem.constant - kl
 
 
 def _climb(problem: Problem, bound: Ascent, marginals: Marginals, start: Array, tol: float, max_iter: int,

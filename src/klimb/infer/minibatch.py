@@ -18,11 +18,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.infer.problem import ROUNDING, Problem, State
 from klimb.infer.result import History, Iteration, Result, Status
 from klimb.latents.base import Latent, as_latent
@@ -65,9 +65,7 @@ class FactorisedGaussian:
         return 0.5 * (float(self.mean @ self.mean) + trace - len(self.mean) + self.logdet)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Batch:
+class Batch(NamedTuple):
     """Whitened rows x_i with all that belongs to them: f_i ~ N(mean_i + h_i, slack_i), h_i = x_i'u."""
 
     problem: Problem  # counts factorisations and oracle calls
@@ -78,9 +76,7 @@ class Batch:
     slack: Array
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class BatchView:
+class BatchView(NamedTuple):
     """A batch under a q to which it contributes the sites exp(slope h - gamma h^2 / 2)."""
 
     q: FactorisedGaussian
@@ -139,7 +135,7 @@ def _step(batch: Batch, view: BatchView) -> tuple[BatchView | None, float]:
     return None, 0.0
 
 
-def _visit(batch: Batch, view: BatchView) -> tuple[BatchView | FactorisedGaussian, Array, Array, float]:
+def _visit(batch: Batch, view: BatchView) -> tuple[FactorisedGaussian, Array, Array, float]:
     """The q after a visit to a batch seen before, its new sites, and the length of the step."""
     e = view.expectation
     if view.stationarity <= NEAR:
@@ -150,7 +146,7 @@ def _visit(batch: Batch, view: BatchView) -> tuple[BatchView | FactorisedGaussia
             pass
     found, step = _step(batch, view)
     kept = view if found is None else found
-    return kept, kept.slope, kept.gamma, step
+    return kept.q, kept.slope, kept.gamma, step
 
 
 def _first_visit(batch: Batch, view: BatchView) -> tuple[BatchView, float]:
@@ -198,8 +194,7 @@ class _Passes:
             view = _look(batch, self.q, self.slope[index], self.gamma[index])
             worst = max(worst, view.stationarity)
             if self._seen[index[0]]:
-                after, self.slope[index], self.gamma[index], step = _visit(batch, view)
-                self.q = after.q if isinstance(after, BatchView) else after
+                self.q, self.slope[index], self.gamma[index], step = _visit(batch, view)
                 self._values[index] = view.expectation.value
             else:
                 found, step = _first_visit(batch, view)
@@ -259,11 +254,9 @@ def minibatch(latent: Latent, site: Site, y: Any, *, batch: int | None = None, t
     design = as_latent(latent, expected, advice).whitened()
     if design is None or latent.n_outputs > 1:
         raise InputError(expected, type(latent).__name__, advice)
-    if batch is not None and batch < 1:
-        raise InputError("batch must be at least 1", f"{batch}", "Leave it out for a good size.")
-    if not tol > 0 or max_passes < 1:
-        raise InputError("tol must be positive and max_passes at least 1", f"{tol}, {max_passes}",
-                         "The defaults are 1e-4 and 50.")
+    require(batch is None or batch >= 1, "batch must be at least 1", batch, "Leave it out for a good size.")
+    require(tol > 0 and max_passes >= 1, "tol must be positive and max_passes at least 1", f"{tol}, {max_passes}",
+            "The defaults are 1e-4 and 50.")
     problem = Problem(latent, site, y)
     size = batch or max(SMALLEST_BATCH, BATCH_PER_WEIGHT * design.shape[1])
     with threads_for(design.shape[1]):

@@ -8,9 +8,8 @@ from typing import final
 import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
-from klimb.infer.anderson import Mixer
 from klimb.infer.loop import Move, Moves, Step, note
-from klimb.infer.newton import newton_direction
+from klimb.infer.newton import Mixer, newton_direction
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import Status
 from klimb.infer.start import first_state, local_sites

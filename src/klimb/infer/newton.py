@@ -1,7 +1,8 @@
-"""A Newton direction on (a, gamma) for latents that have their covariance V, or products with it, at hand.
+"""Where natural steps are slow: Anderson's combination of the last states, and a Newton direction on (a, gamma).
 
-Let F = (a + alpha, q.gamma - e.gamma), the residuals that vanish at the optimum, and write the change of q as
-x = (I + G K) da and dgamma, so that dm = V x and dv = -(V o V) dgamma. Then
+The direction is for latents that have their covariance V, or products with it, at hand. Let F = (a + alpha, q.gamma -
+e.gamma), the residuals that vanish at the optimum, and write the change of q as x = (I + G K) da and dgamma, so that
+dm = V x and dv = -(V o V) dgamma. Then
 
     dF = (I + C P) (x, dgamma),    P = diag(V, V o V / 2),    C = [[e.gamma - q.gamma, -t], [-t, 2 u]] site by site,
 
@@ -15,8 +16,7 @@ For a site that couples several latent values per datum, C has a block per datum
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +29,11 @@ from klimb.numerics.dense import row_blocks
 DIFFERENCE = 1e-5  # relative step in v for the derivatives of gamma
 MOST_PRODUCTS = 60
 IN_CACHE = 400  # sites up to which both matrices fit the cache in double precision
+ENOUGH = 100_000  # sites whose residuals choose a combination: of many more, every so-manieth speaks for all
 STIFF = 3e-3  # gamma v below which a site that is one of several of a datum hardly changes with its variance
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Direction:
+class Direction(NamedTuple):
     """A direction for (a, m, gamma), with m moving as a does."""
 
     a: Array
@@ -202,3 +201,48 @@ def _conjugate_gradients(P: Product, C: Product, rhs: Array, accuracy: float) ->
         r -= length * Ap
         rho_before = rho
     return u if np.isfinite(u).all() else None
+
+
+@final
+class Mixer:
+    """Keeps the last states and combines them so that their combined residual is least.
+
+    The weights sum to one. The combination has the same form as a natural step from a single state: a target gamma, a
+    mean (a, m) and its residual, so that it costs one factorisation as well.
+    """
+
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self._traces: list[tuple[Array, ...]] = []
+        self._v: Array = np.zeros(0)  # of the last state: the scale of the residuals
+
+    def add(self, state: State) -> None:
+        # Where the natural step would go, the mean, and both residuals; not the factor, which may be an n x n matrix.
+        trace = state.expectation.gamma, state.a, state.m, state.mean_residual, state.gamma_residual
+        self._traces, self._v = [*self._traces, trace][-self._memory :], state.v
+
+    def restart(self) -> None:
+        """Forget all but the last state."""
+        self._traces = self._traces[-1:]
+
+    def __len__(self) -> int:
+        return len(self._traces)
+
+    def combine(self) -> tuple[Array, Array, Array, Array]:
+        """(target gamma, a, m, residual of a) of the best combination."""
+        some = slice(None, None, max(len(self._v) // ENOUGH, 1))
+        v, sd = self._v[some], np.sqrt(self._v[some])
+        weights = anderson_weights(np.stack([np.concatenate([sd * of_mean[some], v * of_gamma[some]])
+                                             for *_, of_mean, of_gamma in self._traces]))
+        mix = [sum(c * part for c, part in zip(weights, parts, strict=True))
+               for parts in zip(*(trace[:4] for trace in self._traces), strict=True)]
+        return mix[0], mix[1], mix[2], mix[3]
+
+
+def anderson_weights(residuals: Array) -> Array:
+    """Weights that sum to one and make the combination of the rows of ``residuals`` least."""
+    differences = residuals[:-1] - residuals[-1]
+    gram = differences @ differences.T
+    gram.flat[:: len(gram) + 1] += 1e-14 * np.trace(gram) + 1e-300
+    weights = np.linalg.solve(gram, -(differences @ residuals[-1]))
+    return np.append(weights, 1.0 - weights.sum())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
-from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.errors import NotPositiveDefiniteError, require
 from klimb.infer.loop import Move, Moves, Step, run
 from klimb.infer.natural import Natural
 from klimb.infer.problem import Problem, State
@@ -23,9 +23,7 @@ GOOD_SHARE = 0.5  # of what a damped step promises, from which the next may be l
 ROUNDS, AGREED = 50, 1e-12  # most rounds of a site with its own marginal, and the relative change at which they end
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Sweep:
+class Sweep(NamedTuple):
     """One parallel pass over the sites: the state, and the sites that match the tilted moments."""
 
     state: State
@@ -130,9 +128,8 @@ class CoordinateAscent(Step):
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
         latent, Z = problem.latent, problem.latent.design()
-        if latent.n_outputs > 1:
-            raise InputError("coordinate ascent needs one latent value per datum", f"{latent.n_outputs}",
-                             "Use the default step.")
+        require(latent.n_outputs <= 1, "coordinate ascent needs one latent value per datum", latent.n_outputs,
+                "Use the default step.")
         start = problem.site.start(problem.y)
         slope, gamma = np.array(start[0]), np.maximum(start[1], 0.0)
         each = [problem.site.rows(np.array([i])) for i in range(len(problem.y))]

@@ -9,7 +9,7 @@ from typing import ClassVar, Self, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.kernels.base import Kernel
 from klimb.kernels.parameters import Entry
 from klimb.kernels.tiles import Pairs
@@ -28,8 +28,7 @@ class Composite(Kernel):
             if not isinstance(part, Kernel):
                 raise InputError(f"{type(self).__name__} takes kernels", f"{part!r}", "Wrap numbers in Constant().")
             flat.extend(part.parts if isinstance(part, type(self)) else [part])
-        if len(flat) < 2:
-            raise InputError(f"{type(self).__name__} takes at least two kernels", f"{len(flat)}", "Use the one itself.")
+        require(len(flat) >= 2, f"{type(self).__name__} takes at least two kernels", len(flat), "Use the one itself.")
         object.__setattr__(self, "parts", tuple(flat))
 
     def _entries(self) -> tuple[Entry, ...]:

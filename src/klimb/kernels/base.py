@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from klimb.errors import InputError
-from klimb.kernels.parameters import MOST, Leaf, Parametric, positive
+from klimb.errors import InputError, require
+from klimb.kernels.parameters import MOST, Leaf, Parametric, as_points, positive
 from klimb.kernels.tiles import Pairs, fill_rectangle, fill_square, pull_rectangle, pull_square
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.priors import PositivePrior
@@ -221,19 +221,14 @@ class Kernel(Parametric):
         return self * other
 
     def _inputs(self, X: ArrayLike, name: str, width: int | None = None) -> Array:
-        array = as_float(X, name)
-        if array.ndim == 1:
-            array = array[:, None]
-        if array.ndim != 2 or array.shape[1] == 0:
-            raise InputError(f"{name} must have one row per point and at least one column", f"shape {array.shape}",
-                             "Reshape it; a 1-d array counts as one column.")
-        if width is not None and array.shape[1] != width:
-            raise InputError(f"{name} must have as many columns as X ({width})", f"{array.shape[1]}",
-                             "Pass points of the same kind.")
+        array = as_points(X, name)
+        require(array.shape[1], f"{name} must have one row per point and at least one column", f"shape {array.shape}",
+                "Reshape it; a 1-d array counts as one column.")
+        require(width is None or array.shape[1] == width, f"{name} must have as many columns as X ({width})",
+                array.shape[1], "Pass points of the same kind.")
         largest = max(array.max(initial=0.0), -array.min(initial=0.0))
-        if largest > MOST:
-            raise InputError(f"{name} must lie within -{MOST:g} and {MOST:g}", f"{largest} in magnitude",
-                             "Change the units.")
+        require(largest <= MOST, f"{name} must lie within -{MOST:g} and {MOST:g}", f"{largest} in magnitude",
+                "Change the units.")
         self._check_width(array.shape[1])
         return array
 
@@ -327,9 +322,8 @@ def _checked_out(out: Any, shape: tuple[int, int]) -> Array:
 
 def _checked_cotangent(G: ArrayLike, shape: tuple[int, int]) -> Array:
     array = as_float(G, "G", ndim=2)
-    if array.shape != shape:
-        raise InputError(f"G must have the shape of the kernel matrix, {shape}", f"shape {array.shape}",
-                         "Pass one entry per pair of points.")
+    require(array.shape == shape, f"G must have the shape of the kernel matrix, {shape}", f"shape {array.shape}",
+            "Pass one entry per pair of points.")
     return array
 
 

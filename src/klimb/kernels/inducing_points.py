@@ -6,9 +6,10 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.kernels.base import Kernel
-from klimb.numerics.arrays import Array, as_float
+from klimb.kernels.parameters import as_points
+from klimb.numerics.arrays import Array
 
 EXPLAINED = 1e-10  # of the largest prior variance: what is left of it there counts as nothing
 MOST_CANDIDATES = 20_000  # rows among which points are chosen; more are thinned evenly at random
@@ -45,7 +46,9 @@ class GreedyPoints:
 
     def extend(self, count: int, *, enough: float = 0.0) -> Array:
         """Go on to ``count`` points, or until no more than the share ``enough`` is unexplained; all points so far."""
-        self._reserve(count)
+        if count > len(self._columns):
+            self._columns = np.vstack([self._columns[: len(self._chosen)],
+                                       np.empty((count - len(self._chosen), len(self._X)))])
         while len(self._chosen) < count and not self.exhausted and self.unexplained > enough:
             k, pivot = len(self._chosen), int(self._left.argmax())
             column = self._kernel.gram(self._X, self._X[pivot : pivot + 1])[:, 0]
@@ -56,12 +59,6 @@ class GreedyPoints:
             self._left[pivot] = 0.0
             self._chosen.append(pivot)
         return self._X[self._chosen]
-
-    def _reserve(self, count: int) -> None:
-        if count > len(self._columns):
-            columns = np.empty((count, len(self._X)))
-            columns[: len(self._chosen)] = self._columns[: len(self._chosen)]
-            self._columns = columns
 
 
 def choose_inducing(kernel: Kernel, X: Any, count: int, *, method: Method = "greedy", seed: int = 0) -> Array:
@@ -77,9 +74,8 @@ def choose_inducing(kernel: Kernel, X: Any, count: int, *, method: Method = "gre
     (2, 1)
     """
     inputs = _inputs(X)
-    if not 1 <= count <= len(inputs):
-        raise InputError(f"the number of inducing points must lie between 1 and {len(inputs)}", f"{count}",
-                         "Fewer points than data make it a sparse Gaussian process.")
+    require(1 <= count <= len(inputs), f"the number of inducing points must lie between 1 and {len(inputs)}", count,
+            "Fewer points than data make it a sparse Gaussian process.")
     if method not in ("greedy", "kmeans++"):
         raise InputError('method must be "greedy" or "kmeans++"', repr(method), "Leave it out for greedy.")
     pool = candidates(inputs, seed, count)
@@ -122,8 +118,6 @@ def _kmeans_seeds(kernel: Kernel, X: Array, count: int, seed: int) -> Array:
 
 
 def _inputs(X: Any) -> Array:
-    array = as_float(X, "X")
-    array = array[:, None] if array.ndim == 1 else array
-    if array.ndim != 2 or 0 in array.shape:
-        raise InputError("X must have at least one row and one column", f"shape {array.shape}", "Pass some data.")
+    array = as_points(X, "X")
+    require(array.size, "X must have at least one row and one column", f"shape {array.shape}", "Pass some data.")
     return array

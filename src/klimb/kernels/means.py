@@ -12,7 +12,7 @@ from typing import ClassVar, Self, final
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.kernels.parameters import Leaf, Value, real
+from klimb.kernels.parameters import Leaf, Value, as_points, real
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 
 __all__ = ["ConstantMean", "LinearMean", "Mean", "ZeroMean"]
@@ -32,11 +32,11 @@ class Mean(Leaf):
 
     def __call__(self, X: ArrayLike) -> Array:
         """m(x) for each row of ``X``."""
-        return self._at(self._inputs(X))
+        return self._at(as_points(X, "X"))
 
     def vjp(self, X: ArrayLike, g: ArrayLike) -> Array:
         """The gradient of sum_i g_i m(x_i) in ``values``."""
-        inputs = self._inputs(X)
+        inputs = as_points(X, "X")
         weights = as_float(g, "g", ndim=1)
         if len(weights) != len(inputs):
             raise InputError(f"g must have one entry per row of X ({len(inputs)})", f"{len(weights)}", "Check both.")
@@ -62,15 +62,6 @@ class Mean(Leaf):
 
     @abstractmethod
     def _pull(self, X: Array, g: Array) -> Array: ...
-
-    def _inputs(self, X: ArrayLike) -> Array:
-        array = as_float(X, "X")
-        if array.ndim == 1:
-            array = array[:, None]
-        if array.ndim != 2:
-            raise InputError("X must have one row per point", f"shape {array.shape}",
-                             "Reshape it; a 1-d array counts as one column.")
-        return array
 
 
 @final

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self, TypeAlias, final
 import numpy as np
 
 from klimb._stored import stored
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.priors import PositivePrior
 
@@ -114,9 +114,8 @@ class Parametric(ABC):
         numbers = as_float(values, name, ndim=1)
         entries = list(self._entries())
         places = self._free_places()
-        if len(numbers) != len(places):
-            raise InputError(f"{name} must have {len(places)} entries ({', '.join(self.free)})", f"{len(numbers)}",
-                             "The order is that of .free; fixed parameters are left out.")
+        require(len(numbers) == len(places), f"{name} must have {len(places)} entries ({', '.join(self.free)})",
+                len(numbers), "The order is that of .free; fixed parameters are left out.")
         for i, number in zip(places, numbers, strict=True):
             entries[i] = replace(entries[i], value=decode(float(number), entries[i].value))
         return self._rebuilt(entries)
@@ -198,6 +197,15 @@ def matching(names: Sequence[str], wanted: str) -> list[int]:
                      f"Did you mean {near[0]!r}? The names are {', '.join(names)}." if near else "There are none here.")
 
 
+def as_points(X: ArrayLike, name: str) -> Array:
+    """Inputs with one row per point; a 1-d array is one column."""
+    array = as_float(X, name)
+    array = array[:, None] if array.ndim == 1 else array
+    require(array.ndim == 2, f"{name} must have one row per point", f"shape {array.shape}",
+            "Reshape it; a 1-d array counts as one column.")
+    return array
+
+
 def real(value: Any, name: str, owner: str, *, vector: bool = False) -> float | tuple[float, ...]:
     """A finite number, or where ``vector`` a tuple of them."""
     array = as_float(value, f"{owner}.{name}")
@@ -226,7 +234,6 @@ def _clean_bounds(entry: Entry, pair: Any) -> tuple[float, float]:
                          "Pass two numbers.") from error
     if math.isnan(lower) or math.isnan(upper) or not lower < upper:
         raise InputError(f"the bounds of {entry.name} must have lower < upper", f"({lower}, {upper})", "Swap them?")
-    if not lower <= entry.value <= upper:
-        raise InputError(f"{entry.name} must lie within its bounds ({lower}, {upper})", f"{entry.value}",
-                         "Set its value first, or widen the bounds.")
+    require(lower <= entry.value <= upper, f"{entry.name} must lie within its bounds ({lower}, {upper})", entry.value,
+            "Set its value first, or widen the bounds.")
     return lower, upper

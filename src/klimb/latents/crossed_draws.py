@@ -27,7 +27,7 @@ from klimb.latents.crossed_cells import padded
 from klimb.latents.crossed_weights import CrossedPosterior, seen
 from klimb.latents.weights_posterior import Index, register
 from klimb.linalg.krylov import simplest_preconditioner, solve
-from klimb.linalg.krylov.roots import InverseRoots, inverse_roots
+from klimb.linalg.krylov.cg import InverseRoots, inverse_roots
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import SparseOperator
 from klimb.numerics.arrays import Array

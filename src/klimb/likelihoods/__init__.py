@@ -5,9 +5,8 @@
     likelihood(klimb.sites.Laplace(0.5))       a site, its parameters as they are
 """
 
-from klimb.likelihoods.base import Choices, Likelihood, SiteParameter, Units
+from klimb.likelihoods.base import LINKS, Choices, Likelihood, Link, SiteParameter, Units
 from klimb.likelihoods.data import Left, Merged, Observed
-from klimb.likelihoods.links import LINKS, Link
 from klimb.likelihoods.named import LIKELIHOODS, register
 from klimb.likelihoods.registry import Given, from_site, likelihood, named_site
 

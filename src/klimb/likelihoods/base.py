@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
+from scipy.special import erfinv, expit, ndtr
 
 from klimb._stan import StanPart
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.likelihoods.data import Left, Observed, ResponseKind, read_response
-from klimb.likelihoods.links import LINKS, Link
 from klimb.numerics.arrays import Array
 from klimb.priors import Beta, Fixed, PCCorrelation, PositivePrior, Prior, Uniform, as_prior
 from klimb.rows.cells import ResponseSums
@@ -35,9 +35,31 @@ DIFFERENCE = 1e-5  # in theta, for the derivative of the expected log likelihood
 EDGE = 0.5  # counts as half a datum against a mean response at the end of its range
 
 
-@final
-@dataclass(frozen=True)
-class SiteParameter:
+class Link(NamedTuple):
+    """A pair of functions, inverse to each other."""
+
+    name: str
+    apply: Callable[[Array], Array]
+    inverse: Callable[[Array], Array]
+
+
+def _exp(f: Array) -> Array:
+    with np.errstate(over="ignore", under="ignore"):
+        return np.exp(f)
+
+
+LINKS: dict[str, Link] = {
+    "identity": Link("identity", np.asarray, np.asarray),
+    "log": Link("log", np.log, _exp),
+    "log hazard": Link("log hazard", np.log, _exp),  # exp of `Site.mean_predictor` is the mean
+    "minus log": Link("minus log", lambda mean: -np.log(mean), lambda f: _exp(-f)),
+    "logit": Link("logit", lambda p: np.log(p) - np.log1p(-p), expit),
+    "probit": Link("probit", lambda p: np.sqrt(2.0) * erfinv(2.0 * p - 1.0), ndtr),
+    "cloglog": Link("cloglog", lambda p: np.log(-np.log1p(-p)), lambda f: -np.expm1(-_exp(f))),
+}
+
+
+class SiteParameter(NamedTuple):
     """A positive parameter of a site: its name for the user, its field there, and its default prior.
 
     ``prior`` is given the scale of y; where ``scaled`` is true the parameter has the unit of y.
@@ -49,9 +71,7 @@ class SiteParameter:
     scaled: bool = False
 
 
-@final
-@dataclass(frozen=True)
-class Units:
+class Units(NamedTuple):
     """Of f: ``centre`` and ``spread`` of y where f has its unit, else 0 and 1."""
 
     centre: float = 0.0
@@ -270,9 +290,8 @@ class Likelihood:
         It speaks of y, f, the site's parameters by their names and what the data have beside y; ``{n}`` follows what
         every row has. Written with ``[n]`` it is for one row at a time.
         """
-        if self.link.name not in self.densities:
-            raise InputError("this needs a likelihood that can be written in Stan", self.label,
-                             "Use one of klimb's families, or give yours the field densities.")
+        require(self.link.name in self.densities, "this needs a likelihood that can be written in Stan", self.label,
+                "Use one of klimb's families, or give yours the field densities.")
         first = {"binary": 0, "trials": 0, "counts": 0, "ordered": 1, "classes": 1}.get(self.response)
         kind = "vector[N]" if first is None else f"array[N] int<lower={first}>"
         y = data.y if first is None else data.y.astype(np.int64) + first

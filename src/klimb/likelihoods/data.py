@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, final
 import numpy as np
 
 from klimb._stored import stored
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, as_float
 
 ResponseKind: TypeAlias = Literal["binary", "trials", "counts", "real", "positive", "nonnegative", "unit", "ordered",
@@ -80,16 +80,17 @@ class Observed:
     @property
     def total(self) -> float:
         """How many data there are, copies counted."""
-        return float(self.n if self.weights is None else self.weights.sum())
+        return float(self.counts.sum())
+
+    @property
+    def counts(self) -> Array:
+        """How often each datum counts."""
+        return np.ones(self.n) if self.weights is None else self.weights
 
     @property
     def n_rows(self) -> int:
         """Rows of the table that were used."""
-        return self.sampled_from or self._n_counted
-
-    @property
-    def _n_counted(self) -> int:
-        return self.n if self.copies is None else round(float(self.copies.sum()))
+        return self.sampled_from or (self.n if self.copies is None else round(float(self.copies.sum())))
 
     @property
     def n_cells(self) -> int | None:
@@ -99,8 +100,7 @@ class Observed:
     @property
     def shares(self) -> Array:
         """Weights that sum to one: what means and scales are taken with."""
-        weights = np.ones(self.n) if self.weights is None else self.weights
-        return np.asarray(weights / weights.sum())
+        return np.asarray(self.counts / self.counts.sum())
 
     @property
     def places(self) -> Any:
@@ -124,9 +124,8 @@ def read_response(left: Left, kind: ResponseKind, name: str, wanted: tuple[str, 
         return replace(read_response(replace(left, status=None), kind, name, wanted), aux={"status": left.status})
     if kind == "trials" or (kind == "binary" and array.ndim == 2):
         return _read_trials(left)
-    if array.ndim != 1:
-        raise InputError(f"{name} needs one response column", "successes and trials",
-                         'Use family="binomial" for successes and trials.')
+    require(array.ndim == 1, f"{name} needs one response column", "successes and trials",
+            'Use family="binomial" for successes and trials.')
     if kind == "binary":
         return _read_binary(left)
     if kind in ("ordered", "classes"):
@@ -152,9 +151,8 @@ _TESTS: dict[str, tuple[Any, str, str]] = {
 
 def _read_binary(left: Left) -> Observed:
     y, levels = left.values, left.levels
-    if len(levels) > 2:
-        raise InputError("bernoulli needs a response with two values", f"{len(levels)}: {_some(levels)}",
-                         'Compare with one of them first, or use family="ordinal" if they are ordered.')
+    require(len(levels) <= 2, "bernoulli needs a response with two values", f"{len(levels)}: {_some(levels)}",
+            'Compare with one of them first, or use family="ordinal" if they are ordered.')
     if len(levels) == 1:  # nothing but successes
         return Observed(np.ones(len(y)), levels=(f"not {levels[0]}", levels[0]), name=left.name)
     if levels:
@@ -188,14 +186,12 @@ def _read_levels(left: Left, name: str, kind: ResponseKind, wanted: tuple[str, .
         names, index = tuple(f"{value:g}" for value in values), found.astype(np.float64)
     if wanted:
         unknown = tuple(level for level in names if level not in wanted)
-        if unknown:
-            raise InputError(f"the response must have the levels {_some(wanted)}", f"{_some(unknown)} as well",
-                             "Name all levels, lowest first.")
+        require(not unknown, f"the response must have the levels {_some(wanted)}", f"{_some(unknown)} as well",
+                "Name all levels, lowest first.")
         place = np.array([wanted.index(level) for level in names], dtype=np.float64)
         names, index = wanted, place[index.astype(np.intp)]
-    if len(names) > MOST_LEVELS and kind == "ordered":
-        raise InputError(f"{name} is for up to {MOST_LEVELS} levels", f"{len(names)}",
-                         'Use family="gaussian", or cut the response into levels first.')
+    require(len(names) <= MOST_LEVELS or kind != "ordered", f"{name} is for up to {MOST_LEVELS} levels", len(names),
+            'Use family="gaussian", or cut the response into levels first.')
     if len(names) < 2:
         raise InputError(f"{name} needs at least two levels", f"only {names[0]!r}", "There is nothing to learn here.")
     return Observed(np.asarray(index), levels=names, name=left.name)

@@ -39,7 +39,6 @@ _SCALE = SiteParameter("scale", "scale", Exponential, scaled=True)
 
 @register
 @final
-@dataclass(frozen=True, eq=False)
 class Gaussian(Likelihood):
     """Measurements with normal noise."""
 
@@ -48,21 +47,19 @@ class Gaussian(Likelihood):
     densities: ClassVar = {"identity": "normal_lpdf(y{n} | f{n}, sigma)"}
     censorable = squares = True
     cell_sums = MEAN_AND_VARIANCE
-    site_parameters = (replace(_SCALE, name="sigma"),)
+    site_parameters = (_SCALE._replace(name="sigma"),)
 
 
 class Binary(Likelihood):
     """Successes among trials: what Bernoulli and binomial responses share."""
 
     def mean_response(self, data: Observed) -> float:
-        weights = np.ones(data.n) if data.weights is None else data.weights
         trials = data.aux.get("trials", np.ones(data.n))
-        return (float(weights @ data.y) + EDGE) / (float(weights @ trials) + 2 * EDGE)
+        return (float(data.counts @ data.y) + EDGE) / (float(data.counts @ trials) + 2 * EDGE)
 
 
 @register
 @final
-@dataclass(frozen=True, eq=False)
 class Bernoulli(Binary):
     """One of two outcomes."""
 
@@ -85,7 +82,6 @@ class Bernoulli(Binary):
 
 @register
 @final
-@dataclass(frozen=True, eq=False)
 class Binomial(Binary):
     """Successes in a number of trials."""
 
@@ -104,13 +100,11 @@ class Counts(Likelihood):
     """Whole numbers from 0."""
 
     def mean_response(self, data: Observed) -> float:
-        weights = np.ones(data.n) if data.weights is None else data.weights
-        return (float(weights @ data.y) + EDGE) / float(weights.sum())
+        return (float(data.counts @ data.y) + EDGE) / float(data.counts.sum())
 
 
 @register
 @final
-@dataclass(frozen=True, eq=False)
 class Poisson(Counts):
     """Counts."""
 
@@ -121,7 +115,6 @@ class Poisson(Counts):
 
 @register
 @final
-@dataclass(frozen=True, eq=False)
 class NegativeBinomial(Counts):
     """Counts that vary more than Poisson counts do."""
 
@@ -134,7 +127,6 @@ class NegativeBinomial(Counts):
 
 @register
 @final
-@dataclass(frozen=True, eq=False)
 class StudentT(Likelihood):
     """Measurements with outliers."""
 
@@ -152,7 +144,6 @@ class StudentT(Likelihood):
 
 @register
 @final
-@dataclass(frozen=True, eq=False)
 class Laplace(Likelihood):
     """Measurements around a median."""
 
@@ -173,7 +164,6 @@ class PositiveMean(Likelihood):
 
 @register
 @final
-@dataclass(frozen=True, eq=False)
 class Gamma(PositiveMean):
     """Positive measurements with a constant coefficient of variation."""
 
@@ -188,7 +178,6 @@ class Gamma(PositiveMean):
 
 @register
 @final
-@dataclass(frozen=True, eq=False)
 class ExponentialTimes(PositiveMean):
     """Waiting times; the link "minus log" makes f the log of their rate."""
 
@@ -234,7 +223,6 @@ class Weibull(PositiveMean):
 
 @register
 @final
-@dataclass(frozen=True, eq=False)
 class Beta(Likelihood):
     """Proportions strictly between 0 and 1."""
 
@@ -246,7 +234,6 @@ class Beta(Likelihood):
 
 @register
 @final
-@dataclass(frozen=True, eq=False)
 class Ordinal(Likelihood):
     """Ordered levels, by cut points."""
 
@@ -268,8 +255,7 @@ class Ordinal(Likelihood):
             return self
         prior = choices.take("cutpoints", Dirichlet(1.0), Dirichlet, " (chances of the levels at f = 0)")
         assert isinstance(prior, Dirichlet)
-        weights = np.ones(data.n) if data.weights is None else data.weights
-        counts = np.bincount(data.y.astype(np.intp), weights, minlength=len(data.levels)) + EDGE
+        counts = np.bincount(data.y.astype(np.intp), data.counts, minlength=len(data.levels)) + EDGE
         begin = np.asarray(self.link.apply(np.cumsum(counts)[:-1] / counts.sum()))
         names = tuple(f"cut({low} | {high})" for low, high in zip(data.levels[:-1], data.levels[1:], strict=True))
         return replace(self, parameters=(Cutpoints(names, prior, self.link.name, begin),))
@@ -283,7 +269,6 @@ class Ordinal(Likelihood):
 
 @register
 @final
-@dataclass(frozen=True, eq=False)
 class Categorical(Likelihood):
     """One of several classes without an order, each with a latent value of its own."""
 
@@ -303,14 +288,12 @@ class Categorical(Likelihood):
         return sites.Softmax(len(self.levels))
 
     def centre(self, data: Observed) -> Array:
-        weights = np.ones(data.n) if data.weights is None else data.weights
-        logs = np.log(np.bincount(data.y.astype(np.intp), weights, len(self.levels)) + EDGE)
+        logs = np.log(np.bincount(data.y.astype(np.intp), data.counts, len(self.levels)) + EDGE)
         return np.asarray(logs - logs.mean())
 
 
 @register
 @final
-@dataclass(frozen=True, eq=False)
 class StochasticVolatility(Likelihood):
     """Returns whose log variance is modelled."""
 

@@ -13,10 +13,9 @@ import numpy as np
 from klimb import sites
 from klimb._calls import parse_call
 from klimb._stored import stored
-from klimb.errors import InputError
-from klimb.likelihoods.base import Choices, Likelihood, SiteParameter, Units
+from klimb.errors import InputError, require
+from klimb.likelihoods.base import LINKS, Choices, Likelihood, Link, SiteParameter, Units
 from klimb.likelihoods.data import Left, Observed, ResponseKind
-from klimb.likelihoods.links import LINKS, Link
 from klimb.likelihoods.named import LIKELIHOODS
 from klimb.numerics.arrays import Array
 from klimb.priors import LogFlat
@@ -54,9 +53,8 @@ def likelihood(spec: Any, link: str | None = None) -> Likelihood:
                          f"The names are {', '.join(LIKELIHOODS)}.")
     kind, link = _find(str(name), link)
     chosen = link or next(iter(kind.links))
-    if chosen not in kind.links:
-        raise InputError(f"{kind.name} has the link {' or '.join(kind.links)}", repr(chosen),
-                         "Leave link out for the first.")
+    require(chosen in kind.links, f"{kind.name} has the link {' or '.join(kind.links)}", repr(chosen),
+            "Leave link out for the first.")
     levels = tuple(str(level) for level in options.pop("levels", ()))
     if levels and kind.response not in ("ordered", "classes"):
         raise InputError("only an ordinal response has levels in order", f"levels for {kind.name}", "Leave them out.")
@@ -124,9 +122,8 @@ class Given(Likelihood):
         return f"{name}, {self.link.name} link"
 
     def read(self, left: Left, weights: Array | None = None, offset: Array | None = None) -> Observed:
-        if left.status is not None:
-            raise InputError("censored data need a family by name", f"{self.label} for Surv()",
-                             "Use family=\"weibull\", or klimb.sites.Censored with klimb.infer.")
+        require(left.status is None, "censored data need a family by name", f"{self.label} for Surv()",
+                "Use family=\"weibull\", or klimb.sites.Censored with klimb.infer.")
         return Observed(self.given.validate(left.values), weights=weights, offset=offset, rows=left.rows,
                         levels=left.levels or self.levels, name=left.name)
 
@@ -163,13 +160,9 @@ class Given(Likelihood):
 
 def from_site(site: Site, learn: tuple[str, ...] = ()) -> Likelihood:
     """A likelihood whose parameters are as the site has them, but for those to ``learn``."""
-    return Given(given=site, levels=_levels_of(site)).learning(*learn)
-
-
-def _levels_of(site: Site) -> tuple[str, ...]:
-    """The names of more than two classes: their numbers."""
     labels = site.labels() if site.response == "classes" else np.zeros(0)
-    return tuple(f"{label:g}" for label in labels) if len(labels) > 2 or not site.separable else ()
+    levels = tuple(f"{label:g}" for label in labels) if len(labels) > 2 or not site.separable else ()
+    return Given(given=site, levels=levels).learning(*learn)
 
 
 def _link_of(site: Site) -> Link:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import comb, factorial, log, sqrt
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 from scipy.special import gammainc
@@ -44,7 +44,8 @@ def noise(states: int, x: Array) -> Array:
     """
     x = np.minimum(x, FORGOTTEN)
     levels = [factorial(m) / 2.0 ** (m + 1) * gammainc(m + 1.0, 2.0 * x) for m in range(2 * states - 1)]
-    p = _last_column(states)
+    # Coefficients, by power of t, of the polynomials p(t) = e^t exp(F t) e_s: one row per entry.
+    p = np.array([power[:, -1] / factorial(j) for j, power in enumerate(_powers(states))]).T
     out = np.empty((states, states, len(x)))
     for i in range(states):
         for j in range(i + 1):
@@ -78,19 +79,12 @@ def _powers(states: int) -> list[Array]:
     return [np.linalg.matrix_power(nilpotent, j) for j in range(states)]
 
 
-def _last_column(states: int) -> Array:
-    """Coefficients, by power of t, of the polynomials p(t) = e^t exp(F t) e_s: one row per entry."""
-    return np.array([power[:, -1] / factorial(j) for j, power in enumerate(_powers(states))]).T
-
-
 def _diffusion(states: int) -> float:
     """The strength of the white noise that gives f unit variance: 2, 4, 16/3."""
     return float(2.0 ** (2 * states - 1) * factorial(states - 1) ** 2 / factorial(2 * states - 2))
 
 
-@final
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One kernel of the sum: its place in what the user gave, and the size of its state."""
 
     place: int

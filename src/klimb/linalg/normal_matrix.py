@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import final
 
@@ -55,10 +56,7 @@ class NormalMatrix:
 
     def coarse(self) -> NormalMatrix:
         """A with products in single precision where that is faster: for systems that need few digits."""
-        coarse = NormalMatrix.__new__(NormalMatrix)
-        coarse.shift, coarse.n_products = self.shift, 0
-        coarse.parts = tuple((operator.coarse(), weights) for operator, weights in self.parts)
-        return coarse
+        return NormalMatrix(self.shift, [(operator.coarse(), weights) for operator, weights in self.parts])
 
     def times(self, U: Array) -> Array:
         """A U for a vector (D,) or for the columns of a matrix (D, k), in blocks of bounded memory."""
@@ -117,6 +115,20 @@ class NormalMatrix:
                 draws[:, columns] += operator.transpose_times(root * noise)
             self.n_products += k
         return draws
+
+
+class Preconditioner(ABC):
+    """M = F F', positive definite."""
+
+    log_det: float  # log det(M)
+
+    @abstractmethod
+    def solve(self, R: Array) -> Array:
+        """M^-1 R for a vector (D,) or for the columns of a matrix (D, k)."""
+
+    @abstractmethod
+    def factor_times(self, noise: Array) -> Array:
+        """F noise: for noise of unit covariance, draws with covariance M."""
 
 
 def _weights(operator: Operator, weights: Array | float, size: int) -> Array:

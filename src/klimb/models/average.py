@@ -26,8 +26,7 @@ from klimb.models.model import Model
 from klimb.models.repair import modes_around
 from klimb.models.search import FIT_TOL, Evaluated, Evaluator, HigherGround, Peak, axes_of, curvature, higher_peak
 from klimb.numerics.arrays import Array
-from klimb.numerics.designs import central_composite
-from klimb.numerics.lowdiscrepancy import normal_draws
+from klimb.numerics.lowdiscrepancy import central_composite, normal_draws
 from klimb.numerics.mixtures import mixture_moments
 from klimb.numerics.surrogate import fit_surrogate
 

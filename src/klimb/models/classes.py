@@ -21,8 +21,8 @@ from klimb.models.fit import Fit
 from klimb.models.model import HyperMode, Model
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.sites.base import Site
-from klimb.sites.binary import Logistic
 from klimb.sites.classes import Softmax
+from klimb.sites.counts import Logistic
 from klimb.trust.coupled import joint_shocks
 
 

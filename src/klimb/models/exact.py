@@ -23,7 +23,7 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.components import SCORES, Components
 from klimb.models.stan import StanProgram
 from klimb.numerics.arrays import Array
-from klimb.numerics.convergence import bulk_ess, effective, rhat, split
+from klimb.numerics.pareto import bulk_ess, effective, rhat, split
 from klimb.report.records import Fact, TrustSummary
 
 if TYPE_CHECKING:

@@ -37,17 +37,8 @@ class KernelBlock(ParameterBlock):
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(self.prefix + name for name in self.kernel.free)
 
-    @property
-    def start(self) -> Array:  # type: ignore[override]
-        return self.kernel.log_parameters
-
-    @property
-    def lower(self) -> Array:  # type: ignore[override]
-        return self.kernel.log_bounds[:, 0]
-
-    @property
-    def upper(self) -> Array:  # type: ignore[override]
-        return self.kernel.log_bounds[:, 1]
+    def search(self) -> tuple[Array, Array, Array]:
+        return self.kernel.log_parameters, *self.kernel.log_bounds.T
 
     def value(self, theta: Array) -> Kernel:
         return self.kernel.with_log_parameters(theta)
@@ -100,17 +91,8 @@ class MeanBlock(PlainBlock):
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(f"{self.prefix}mean.{name}" for name in self.mean.free)
 
-    @property
-    def start(self) -> Array:  # type: ignore[override]
-        return self.mean.values
-
-    @property
-    def lower(self) -> Array:  # type: ignore[override]
-        return self.mean.bounds[:, 0]
-
-    @property
-    def upper(self) -> Array:  # type: ignore[override]
-        return self.mean.bounds[:, 1]
+    def search(self) -> tuple[Array, Array, Array]:
+        return self.mean.values, *self.mean.bounds.T
 
     def value(self, theta: Array) -> Mean:
         return self.mean.with_values(theta)
@@ -145,20 +127,11 @@ class Points(PlainBlock):
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(f"Z[{i},{j}]" for i, j in np.ndindex(*self.begin.shape)) if self.free else ()
 
-    @property
-    def start(self) -> Array:  # type: ignore[override]
-        return (self.begin / self.unit).ravel() if self.free else np.zeros(0)
-
-    @property
-    def lower(self) -> Array:  # type: ignore[override]
-        return self._side(self.low)
-
-    @property
-    def upper(self) -> Array:  # type: ignore[override]
-        return self._side(self.high)
-
-    def _side(self, limits: Array) -> Array:
-        return np.broadcast_to(limits / self.unit, self.begin.shape).ravel() if self.free else np.zeros(0)
+    def search(self) -> tuple[Array, Array, Array]:
+        if not self.free:
+            return np.zeros(0), np.zeros(0), np.zeros(0)
+        lower, upper = (np.broadcast_to(side / self.unit, self.begin.shape).ravel() for side in (self.low, self.high))
+        return (self.begin / self.unit).ravel(), lower, upper
 
     def value(self, theta: Array) -> Array:
         return theta.reshape(self.begin.shape) * self.unit if self.free else self.begin
@@ -177,7 +150,9 @@ class Held(PlainBlock):
     held: Array
 
     names = ()
-    start = lower = upper = np.zeros(0)
+
+    def search(self) -> tuple[Array, Array, Array]:
+        return np.zeros(0), np.zeros(0), np.zeros(0)
 
     @property
     def kind(self) -> RowKind:  # type: ignore[override]

@@ -17,10 +17,9 @@ import numpy as np
 
 from klimb.likelihoods import Observed
 from klimb.linalg.matrix import DesignMatrix
-from klimb.linalg.triangle import triangle
 from klimb.models.linear_parts import LinearRows
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import row_blocks
+from klimb.numerics.dense import row_blocks, triangle
 from klimb.numerics.lazy import scipy_sparse
 from klimb.terms.base import UNSEEN, Placed
 

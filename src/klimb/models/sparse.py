@@ -14,7 +14,7 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.infer.loop import infer
-from klimb.infer.matrixfree.mean import Bound, site_for
+from klimb.infer.matrixfree.inner import Bound, site_for
 from klimb.infer.matrixfree.outer import DoubleLoop
 from klimb.latents.costs import Shape
 from klimb.latents.implicit import Implicit
@@ -24,9 +24,9 @@ from klimb.models.plan import Plan, engine_plan
 from klimb.models.sparse_fit import SparseFit, identity, sparse_fit, with_intercept
 from klimb.numerics.arrays import Array, as_float
 from klimb.sites.base import Site
-from klimb.sites.binary import Logistic
+from klimb.sites.counts import Logistic
+from klimb.sites.local import ExponentialPower, Sech2
 from klimb.sites.real import Laplace, StudentT
-from klimb.sites.sparsity import ExponentialPower, Sech2
 from klimb.sites.stack import Stack
 
 Engine: TypeAlias = Literal["auto", "primal", "dual", "double loop"]

@@ -12,8 +12,7 @@ after a quadratic through m - s, m, m + s is taken out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -78,9 +77,7 @@ KRONROD_NODES, KRONROD_WEIGHTS, GAUSS_WEIGHTS, END_TESTS = _full_rule()
 _END_SHARE = 0.1 * 0.5 * (1.0 - _NODES[0])
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Panels:
+class Panels(NamedTuple):
     """Panels [left, right] of the integrals ``owner`` (sorted, so that rows of data stay in order)."""
 
     owner: Rows
@@ -88,9 +85,7 @@ class Panels:
     right: Array
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Integrals:
+class Integrals(NamedTuple):
     """``values`` and ``errors`` (estimated, absolute), K x n, and whether all panels of an integral closed, n."""
 
     values: Array

@@ -1,14 +1,14 @@
-"""Dense linear algebra close to LAPACK: Cholesky that raises, triangular inverses, roots of PSD matrices, threads.
+"""Dense linear algebra close to LAPACK: Cholesky that raises, triangular inverses, roots, triangles of rows, threads.
 
 Many small calls are slower with several threads than with one, by an order of magnitude where the machine is busy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import numpy as np
 
@@ -19,12 +19,16 @@ from klimb.numerics.lazy import blas, lapack
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
+Blocks: TypeAlias = Callable[[], Iterable[Array]]  # all rows of a tall matrix, whenever they are asked for
 CACHE_DOUBLES = 131_072  # 1 MiB: a block of rows and its product stay in the second-level cache of today's cores
 SMALLEST_HALF = 64  # rows up to which a triangular inverse is left to LAPACK
 SYMMETRY_TOLERANCE = 1e-8  # relative to the largest entry: what float32 kernels and sums in another order leave
 EIGENVALUE_TOLERANCE = 1e-8  # relative to the largest eigenvalue: below it a negative one is taken for rounding
 WELL_CONDITIONED = 1e-5  # ratio of pivots from which multiplying by the inverse keeps as many digits as solving
 LARGE = 3000  # rows of a dense matrix from which its factorisation (half a second) gains more than it risks
+EVEN, STEEP = 30.0, 1e6  # condition of scaled columns up to which one Gram matrix does, and up to which two do
+SMALLEST, LARGEST = 1e-200, 1e200  # squares of lengths between which a Gram matrix has all its digits
+STACKED = 1 << 20  # entries of the rows that are factorised together, at least
 
 
 def row_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
@@ -186,6 +190,61 @@ class Whitener:
         for block in row_blocks(*rows.shape):
             apply(1.0, self._factor, rows[block].T, lower=1, overwrite_b=1)
         return rows
+
+
+def gram(blocks: Iterable[Array], width: int) -> Array:
+    """A'A, the sum over blocks of rows."""
+    total = np.zeros((width, width), order="F")
+    if not width:
+        return total
+    with np.errstate(over="ignore", invalid="ignore"):
+        for block in blocks:
+            total = blas.dsyrk(1.0, np.ascontiguousarray(block).T, beta=1.0, c=total, lower=1, overwrite_c=1)
+        full = total + total.T
+    full.flat[:: width + 1] *= 0.5
+    return np.asarray(full)
+
+
+def triangle(blocks: Blocks, width: int) -> Array:
+    """Upper triangular R (width, width) with R'R = A'A.
+
+    A Gram matrix has squares of the condition: where that costs digits, a second one, of the rows in the coordinates
+    that the first gives, has them again (Yamamoto et al. 2015); where even that fails, rows are factorised in turn.
+
+    >>> A = np.random.default_rng(0).standard_normal((500, 3)) @ np.array([[1, 0, 5], [0, 1, 0], [0, 0, 1e-3]])
+    >>> R = triangle(lambda: (A[k : k + 100] for k in range(0, 500, 100)), 3)
+    >>> bool(np.allclose(R.T @ R, A.T @ A, rtol=1e-13)), bool((R == np.triu(R)).all())
+    (True, True)
+    """
+    G = gram(blocks(), width)
+    squares = np.diagonal(G)
+    if not ((squares > SMALLEST) & (squares < LARGEST)).all():
+        return triangle_by_rows(blocks, width)
+    size = np.sqrt(squares)
+    try:
+        first = cholesky(np.asfortranarray(G / np.outer(size, size)))
+        inverse = triangular_inverse(first.copy(order="F"))
+        condition = float(np.linalg.norm(first) * np.linalg.norm(inverse))
+        if condition <= EVEN * width:
+            return np.asarray(np.triu(first.T) * size)
+        if condition > STEEP * width:
+            return triangle_by_rows(blocks, width)
+        change = inverse.T / size[:, None]
+        second = cholesky(np.asfortranarray(gram((block @ change for block in blocks()), width)))
+    except NotPositiveDefiniteError:
+        return triangle_by_rows(blocks, width)
+    return np.asarray(np.triu(second.T @ first.T) * size)
+
+
+def triangle_by_rows(blocks: Blocks, width: int) -> Array:
+    """The same by QR of the triangle so far over some more rows, again and again: whatever the condition."""
+    R, waiting = np.zeros((0, width)), list[Array]()
+    for block in blocks():
+        waiting.append(block)
+        if sum(map(len, waiting)) * width >= STACKED:
+            R, waiting = np.asarray(np.linalg.qr(np.vstack([R, *waiting]), mode="r")), []
+    R = np.asarray(np.linalg.qr(np.vstack([R, *waiting]), mode="r"))
+    return R if len(R) == width else np.vstack([R, np.zeros((width - len(R), width))])
 
 
 @cache

@@ -1,4 +1,6 @@
-"""Quasi-random normal draws: a rank-1 lattice, shifted, folded and mapped through the normal quantile function.
+"""Points that stand for a normal distribution: quasi-random draws, and the few of a central composite design.
+
+Draws are a rank-1 lattice, shifted, folded and mapped through the normal quantile function.
 
 A good lattice fills the cube far more evenly than random numbers do, in its first coordinates above all. Its generating
 vector is found component by component with fast Fourier transforms (Nuyens and Cools, Math. Comp. 75, 2006), so there
@@ -9,17 +11,19 @@ one by one (a Latin hypercube). Everything is deterministic.
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import product as every
 
 import numpy as np
 from scipy.special import ndtri
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array
 
 LATTICE_DIMENSIONS = 64  # further coordinates are stratified one by one: no lattice of such a size helps there
 POINTS_PER_DIMENSION = 16  # a lattice of n points takes at most n / 16 coordinates: more of them would be correlated
 PRIMES_BELOW = 1 << 14  # the largest lattice; larger sets of draws are made of several shifted ones
 DRAWS_TO_MATCH = 8  # draws per dimension from which all second moments are matched; with fewer, each variance
+SPHERE = 1.1  # radius of the central composite design over sqrt(d): its points carry 1 / SPHERE^2 of the mass
 DECAY = 2.0  # the j-th coordinate counts 1 / j^DECAY in the search: the first ones should carry what matters
 
 
@@ -81,8 +85,7 @@ def generating_vector(n: int, dim: int) -> Array:
     Best in the worst-case error of the Korobov space of smoothness 1, whose kernel is a product of Bernoulli
     polynomials 2 pi^2 B_2(x) with weights 1 / j^DECAY. Over the powers of a primitive root the search is a convolution.
     """
-    if dim >= n / 2:
-        raise InputError("a lattice needs more than twice as many points as dimensions", f"{n} for {dim}", "Use fewer.")
+    require(dim < n / 2, "a lattice needs more than twice as many points as dimensions", f"{n} for {dim}", "Use fewer.")
     powers = _primitive_powers(n)  # rho^0, rho^1, ...: every residue but 0
     half = (n - 1) // 2  # B_2 is even, so residues come in pairs
     x = powers[:half] / n
@@ -123,3 +126,24 @@ def _prime_from(n: int) -> int:
     while any(candidate % d == 0 for d in range(2, int(candidate**0.5) + 1)):
         candidate += 1
     return candidate
+
+
+def central_composite(d: int) -> tuple[Array, Array]:
+    """A centre, 2 d axial points and corners, all on a sphere; masses that match E 1 and E |z|^2 under N(0, I)."""
+    radius = SPHERE * np.sqrt(d)
+    axial = radius * np.vstack([np.eye(d), -np.eye(d)])
+    corners = SPHERE * _two_level_design(d)
+    sphere = np.vstack([axial, corners])
+    mass = np.full(len(sphere), 1.0 / (SPHERE**2 * len(sphere)))
+    return np.vstack([np.zeros(d), sphere]), np.append(1.0 - 1.0 / SPHERE**2, mass)
+
+
+def _two_level_design(d: int) -> Array:
+    """Signs of a two-level design with orthogonal main effects: full up to 4 factors, else Hadamard and its mirror."""
+    if d <= 4:
+        return np.array(list(every((-1.0, 1.0), repeat=d)))
+    matrix = np.ones((1, 1))
+    while len(matrix) <= d:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    half = matrix[:, 1 : d + 1]
+    return np.vstack([half, -half])

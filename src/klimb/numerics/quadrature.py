@@ -17,22 +17,19 @@ that grow in proportion to the distance from the features resolve both. It costs
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from klimb.numerics.arrays import Array, pieces, slices
-from klimb.numerics.special import CACHE_DOUBLES, SPAN, SQRT_2PI, Index, Triple, hermite, legendre
+from klimb.numerics.special import CACHE_DOUBLES, SPAN, SQRT_2PI, Index, Triple, hermite, legendre, panels
 
 GROWTH = 1.5  # of the panels with the distance from the centre
 FARTHEST = 5.0  # deviations between m and the centre that a table serves
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class WideTable:
+class WideTable(NamedTuple):
     """Nodes, and weights times the value, alpha and gamma integrands there. The features of h are around 0."""
 
     node: Array
@@ -75,10 +72,7 @@ def geometric_edges(first: float, farthest: float) -> list[float]:
 def tabulate(integrands: Callable[[Array], Triple], edges: Sequence[float], by_parts: bool,
              least_deviation: float) -> WideTable:
     """The table of ``integrands`` on Gauss-Legendre panels between sorted ``edges``."""
-    unit, unit_weight = legendre(16)
-    left, length = np.array(edges[:-1]), np.diff(edges)
-    node = (left[:, None] + length[:, None] * unit).ravel()
-    weight = (length[:, None] * unit_weight).ravel()
+    node, weight = panels(edges)
     value, alpha, gamma = integrands(node)
     rows = np.stack((value, alpha, alpha * node if by_parts else gamma)) * weight
     return WideTable(node, rows, by_parts, least_deviation)
@@ -90,9 +84,7 @@ Integrands: TypeAlias = Callable[[Array, Index], Triple]
 PANEL_NODES = 16
 
 
-@final
-@dataclass(frozen=True)
-class Landscape:
+class Landscape(NamedTuple):
     """Where the integrands of each datum have their features. All arrays have one entry per datum."""
 
     offset: Array  # the nearest complex singularities are at m + offset +- i height
@@ -122,16 +114,16 @@ def gaussian_expectation(integrands: Integrands, m: Array, v: Array, landscape: 
             return out
         chosen = left & rule.serves(offset, height, shift)
         if chosen.any():
-            _fixed_nodes(integrands, m, s, np.flatnonzero(chosen), rule, out)
+            for chunk in pieces(np.flatnonzero(chosen), max(1, CACHE_DOUBLES // rule.z.size)):
+                for target, h in zip(out, integrands(m[chunk] + s[chunk] * rule.z[:, None], chunk), strict=True):
+                    target[chunk] = rule.weight @ h
             left &= ~chosen
     if left.any():
         _panels(integrands, m, s, landscape, np.flatnonzero(left), out)
     return out
 
 
-@final
-@dataclass(frozen=True)
-class _Rule:
+class _Rule(NamedTuple):
     """Fixed nodes in z and weights; ``step`` of a trapezoid rule, 0 for Gauss-Hermite."""
 
     z: Array
@@ -162,12 +154,6 @@ def _rules() -> tuple[_Rule, ...]:
         z = h * np.arange(-last, last + 1, dtype=np.float64)
         rules.append(_Rule(z, np.asarray(h * np.exp(-0.5 * z * z) / SQRT_2PI), step=h, most_shift=3.0))
     return tuple(rules)
-
-
-def _fixed_nodes(integrands: Integrands, m: Array, s: Array, rows: Index, rule: _Rule, out: Triple) -> None:
-    for chunk in pieces(rows, max(1, CACHE_DOUBLES // rule.z.size)):
-        for target, h in zip(out, integrands(m[chunk] + s[chunk] * rule.z[:, None], chunk), strict=True):
-            target[chunk] = rule.weight @ h
 
 
 def _from_table(table: WideTable, m: Array, s: Array, landscape: Landscape, out: Triple) -> Any:

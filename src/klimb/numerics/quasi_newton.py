@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,9 +18,7 @@ MOST_HALVINGS = 12
 MANY = 20  # parameters from which L-BFGS-B needs fewer evaluations: 52 instead of 104 for ten inducing points
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Climbed:
+class Climbed(NamedTuple):
     """Where the climb ended: the point, the value and gradient there, how many evaluations it took."""
 
     x: Array

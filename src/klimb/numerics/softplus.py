@@ -16,7 +16,7 @@ from scipy.special import ndtr
 
 from klimb.numerics.arrays import Array, slices
 from klimb.numerics.normal import half_normal_loss
-from klimb.numerics.special import SQRT_2PI, Index, Triple, legendre
+from klimb.numerics.special import SQRT_2PI, Index, Triple, panels
 
 CHUNK = 4096
 # Largest v that is served by so many terms of the series in v, for a relative error of some 1e-15 in all three.
@@ -169,10 +169,7 @@ def _trapezoid(m: Array, v: Array) -> Triple:
 @lru_cache(maxsize=1)
 def _remainders() -> tuple[Array, Array, Array]:
     """Nodes f > 0, and weights times softplus(-f) and sigmoid'(f) (rows of one matrix), and times sigmoid(-f)."""
-    node, weight = legendre(16)
-    edges = (0.0, 2.5, 7.0, 16.0, 32.0, 52.0, 78.0)
-    f = np.concatenate([a + (b - a) * node for a, b in zip(edges[:-1], edges[1:], strict=True)])
-    weights = np.concatenate([(b - a) * weight for a, b in zip(edges[:-1], edges[1:], strict=True)])
+    f, weights = panels((0.0, 2.5, 7.0, 16.0, 32.0, 52.0, 78.0))
     value, slope, curvature = folded_point(f)
     return f, weights * np.stack((value, curvature)), weights * slope
 
@@ -207,10 +204,7 @@ def _wide(m: Array, v: Array) -> Triple:
 @lru_cache(maxsize=1)
 def _tilted_remainders() -> tuple[Array, Array]:
     """Nodes f in (-42, 78), ascending, and weights times e^-f (softplus, sigmoid, sigmoid')(f) - [f < 0] as rows."""
-    node, weight = legendre(16)
-    edges = (-42.0, -32.0, -16.0, -7.0, -2.5, 0.0, 2.5, 7.0, 16.0, 32.0, 52.0, 78.0)
-    f = np.concatenate([a + (b - a) * node for a, b in zip(edges[:-1], edges[1:], strict=True)])
-    weights = np.concatenate([(b - a) * weight for a, b in zip(edges[:-1], edges[1:], strict=True)])
+    f, weights = panels((-42.0, -32.0, -16.0, -7.0, -2.5, 0.0, 2.5, 7.0, 16.0, 32.0, 52.0, 78.0))
     e = np.exp(-np.abs(f))
     share = 1.0 / (1.0 + e)
     # f > 0: e^-f (f + log1p(e)), e share, (e share)^2. f < 0: what is missing to 1, as far as float64 can tell.

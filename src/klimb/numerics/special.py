@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import factorial
 from typing import Any, TypeAlias
@@ -181,3 +182,9 @@ def legendre(n: int) -> tuple[Array, Array]:
     """Nodes and weights of Gauss-Legendre quadrature on (0, 1)."""
     x, weight = np.polynomial.legendre.leggauss(n)
     return np.asarray(0.5 * (x + 1.0), dtype=np.float64), np.asarray(0.5 * weight, dtype=np.float64)
+
+
+def panels(edges: Sequence[float]) -> tuple[Array, Array]:
+    """Nodes and weights of Gauss-Legendre quadrature on panels between sorted ``edges``, 16 each."""
+    (unit, weight), left, length = legendre(16), np.array(edges[:-1])[:, None], np.diff(edges)[:, None]
+    return (left + length * unit).ravel(), (length * weight).ravel()

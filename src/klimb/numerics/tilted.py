@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,9 +35,7 @@ _LEVELS = 3  # halvings of the step before the adaptive panels take over
 _AGREE = 1e-7
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Tilted:
+class Tilted(NamedTuple):
     """``log_z`` = log int exp(g) N(m, v), with its first (``slope``) and second (``curvature``) derivative in m."""
 
     log_z: Array
@@ -125,8 +123,8 @@ def tilted(log_factor: LogFactor, m: Array, v: Array, *, log_concave: bool, cent
                     raise ValueError("tilted needs centre and width where g is not log-concave")
                 lanes, panels = _scanned_mode(log_factor, rows, mean, variance, centre[rows], width[rows], want)
                 sums = _panel_sums(lanes, panels)
-            part = _from_sums(lanes, sums)
-            out.log_z[rows], out.slope[rows], out.curvature[rows] = part.log_z, part.slope, part.curvature
+            for target, part in zip(out, _from_sums(lanes, sums), strict=True):
+                target[rows] = part
     return out
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from klimb._stored import stored
 from klimb.sites.base import Expectation, Site
-from klimb.sites.binary import CLogLog, Logistic, Probit
 from klimb.sites.classes import Ordinal, Softmax
-from klimb.sites.counts import Binomial, NegativeBinomial, Poisson
+from klimb.sites.counts import Binomial, CLogLog, Logistic, NegativeBinomial, Poisson, Probit
 from klimb.sites.custom import Custom
-from klimb.sites.local import SuperGaussian
+from klimb.sites.local import ExponentialPower, Sech2, SuperGaussian
 from klimb.sites.positive import Beta, Exponential, Gamma, Weibull
 from klimb.sites.prediction import Prediction
 from klimb.sites.real import Gaussian, Laplace, StochasticVolatility, StudentT
-from klimb.sites.sparsity import ExponentialPower, Sech2
 from klimb.sites.stack import Stack
 from klimb.sites.wrappers import Cavity, Censored, Offset, Point, Weighted
 

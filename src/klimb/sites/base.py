@@ -13,19 +13,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self, TypeAlias, final
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.polynomial.polynomial import polyval
 
-from klimb.errors import InputError
-from klimb.numerics.adaptive import Rows as Index
+from klimb.errors import InputError, require
 from klimb.numerics.adaptive import gaussian_average
 from klimb.numerics.arrays import Array, ArrayLike, as_float, refuse
-from klimb.numerics.tilted import Tilted
 from klimb.sites import prediction
-from klimb.sites.prediction import Prediction
 
 _NEAR = 0.02  # relative difference of gamma and bend below which they are taken from an expansion around the centre
 _NODES = 12  # of that expansion
@@ -43,9 +40,7 @@ SUPPORTS: dict[str, tuple[str, Callable[[Array], Any]]] = {
 }
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Expectation:
+class Expectation(NamedTuple):
     """``value`` = E log p(y|f) under N(m, v), ``alpha`` = -d value/dm, ``gamma`` = -2 d value/dv: [A] Eq. (11)-(12).
 
     >>> from klimb.sites import Poisson
@@ -113,9 +108,11 @@ class Site(ABC):
 
     def rows(self, rows: Rows) -> Self:
         """The site of a subset of the data: parameters that are one per datum are sliced, scalars stay."""
-        arrays = {name: getattr(self, name) for name in self.per_datum}
-        sliced = {name: array[rows] for name, array in arrays.items() if np.ndim(array) == 1}
+        sliced = self._sliced(rows)
         return replace(self, **sliced) if sliced else self  # type: ignore[type-var]
+
+    def _sliced(self, rows: Rows) -> dict[str, Any]:
+        return {name: array[rows] for name in self.per_datum if np.ndim(array := getattr(self, name)) == 1}
 
     @abstractmethod
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
@@ -171,8 +168,7 @@ class Site(ABC):
             raise InputError("y, m and v must have one length (or be scalars)",
                              f"shapes {clean.shape}, {mean.shape}, {variance.shape}",
                              "Check which argument went where.") from error
-        if len(shape) != 1:
-            raise InputError("y, m and v must have 1 dimension", f"shape {shape}", "Pass one entry per datum.")
+        require(len(shape) == 1, "y, m and v must have 1 dimension", f"shape {shape}", "Pass one entry per datum.")
         self.check_length(shape[0])
         stretched = (np.ascontiguousarray(np.broadcast_to(x, shape)) for x in (clean, mean, variance))
         return next(stretched), next(stretched), next(stretched)
@@ -206,30 +202,21 @@ class Site(ABC):
         """
         return None
 
-    def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
-        """What the site says of a new y where f ~ N(m, v)."""
-        return prediction.predict(self, m, v)
-
     # -- what predictions ask; a site overrides what it knows better. Arguments are clean, as in ``oracle``.
-    def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
-        """log int p(y|f)^power N(f; m, v) df, without ``power * constant(y)``, and its derivatives in m."""
-        return prediction.tilted_by_quadrature(self, y, m, v, power)
+    predict = prediction.predict
+    tilted = prediction.tilted_by_quadrature
+    log_predictive = prediction.log_predictive_by_quadrature
+    response_moments = prediction.moments_by_quadrature
+    response_quantile = prediction.quantile_by_search
+    class_probabilities = prediction.probabilities_by_quadrature
 
     def peak(self, y: Array) -> tuple[Array, Array]:
         """Where log p(y|f) is largest in f, and the width of that peak; asked of sites that are not log-concave."""
         raise self._lacks("peak(y)", "is not log-concave, so its integrals need to know where its peak is")
 
-    def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
-        """log int p(y|f) N(f; m, v) df, constants included, with relative accuracy also where it is nearly 0."""
-        return prediction.log_predictive_by_quadrature(self, y, m, v)
-
     def conditional_moments(self, f: Array) -> tuple[Array, Array]:
         """Mean and variance of y given f."""
         raise self._lacks("conditional_moments(f)", "has neither conditional nor predictive moments of y")
-
-    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
-        """Mean and variance of y where f ~ N(m, v)."""
-        return prediction.moments_by_quadrature(self, m, v)
 
     def cdf(self, y: Array, f: Array) -> Array:
         """P(Y <= y | f); ``f`` may be (..., n) for n data."""
@@ -241,16 +228,9 @@ class Site(ABC):
 
     def survivor(self, y: Array, m: Array, v: Array) -> Expectation:
         """``oracle`` of log P(Y > y | f)."""
-        def functions(rows: Index, f: Array) -> Array:
-            e = self.rows(rows).survivor_point(y[rows], f)
-            return np.stack([e.value, e.alpha, e.gamma])
-
         with np.errstate(all="ignore"):
-            return Expectation(*gaussian_average(functions, m, v, 3))
-
-    def response_quantile(self, p: float, m: Array, v: Array) -> Array:
-        """The p-quantile of y where f ~ N(m, v)."""
-        return prediction.quantile_by_search(self, p, m, v)
+            return Expectation(*gaussian_average(
+                lambda rows, f: np.stack(self.rows(rows).survivor_point(y[rows], f)), m, v, 3))
 
     def _lacks(self, hook: str, why: str) -> InputError:
         return InputError(f"this prediction needs a site that defines {hook}", f"{type(self).__name__}, which {why}",
@@ -261,16 +241,11 @@ class Site(ABC):
         raise InputError("Class probabilities need a site whose y is a class", f"{type(self).__name__} with y in "
                          f"{self.support}", "Use log_density(y) or quantile(p) of the prediction.")
 
-    def class_probabilities(self, m: Array, v: Array) -> Array:
-        """P(y = label) where f ~ N(m, v), n x K in the order of ``labels()``."""
-        return prediction.probabilities_by_quadrature(self, m, v)
-
 
 def set_parameter(site: Site, name: str, ok: Callable[[Array], Any], expected: str, advice: str) -> None:
     """Store a parameter of a frozen ``site`` under construction clean: a float, or a 1-d array that ``ok`` accepts."""
     array = as_float(getattr(site, name), name)
-    if array.ndim > 1:
-        raise InputError(f"{name} must be a scalar or one per datum", f"shape {array.shape}", "Pass a 1-d array.")
+    require(array.ndim <= 1, f"{name} must be a scalar or one per datum", f"shape {array.shape}", "Pass a 1-d array.")
     refuse(~np.asarray(ok(array), dtype=bool), array, expected, advice)
     fixed = array.copy()
     fixed.setflags(write=False)
@@ -280,10 +255,8 @@ def set_parameter(site: Site, name: str, ok: Callable[[Array], Any], expected: s
 def clean_data(site: Site, y: ArrayLike, ok: Callable[[Array], Any], advice: str) -> Array:
     """``y`` as a 1-d float array of which every entry lies in the support of ``site``."""
     array = np.atleast_1d(as_float(y, "y"))
-    if array.ndim != 1:
-        raise InputError("y must have 1 dimension", f"shape {array.shape}", "Pass one value per datum.")
-    if array.size == 0:
-        raise InputError("y must have at least one entry", "an empty array", "Check how the data were selected.")
+    require(array.ndim == 1, "y must have 1 dimension", f"shape {array.shape}", "Pass one value per datum.")
+    require(array.size != 0, "y must have at least one entry", "an empty array", "Check how the data were selected.")
     site.check_length(array.size) if array.size > 1 else None
     refuse(~np.asarray(ok(array), dtype=bool), array, f"{type(site).__name__} needs y in {site.support}", advice)
     return array
@@ -303,9 +276,7 @@ def clean_labels(site: Site, y: ArrayLike, advice: str) -> Array:
     return np.where(zero, -1.0, array)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class EvenPart:
+class EvenPart(NamedTuple):
     """g(x), g'(x) <= 0, g''(x) >= 0, and ``bend`` = -(2 g' + 4 x g''), minus the second derivative in the distance.
 
     ``bend`` is the curvature of the site itself. It is kept because a site is log-concave where it is not negative, and

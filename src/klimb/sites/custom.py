@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.adaptive import Rows as Index
 from klimb.numerics.adaptive import derivative_free_moments, gaussian_average
 from klimb.numerics.arrays import Array, ArrayLike, as_float
@@ -55,9 +55,8 @@ class Custom(Site):
     def __init__(self, log_density: Function, *, derivatives: Function | None = None, log_concave: bool = False,
                  support: Support | Sequence[float] = "real", discrete: bool = False, cdf: Function | None = None,
                  moments: Function | None = None, args: Sequence[ArrayLike] = ()) -> None:
-        if not callable(log_density):
-            raise InputError("Custom needs a function log_density(y, f)", type(log_density).__name__,
-                             "Pass the function itself, not its value.")
+        require(callable(log_density), "Custom needs a function log_density(y, f)", type(log_density).__name__,
+                "Pass the function itself, not its value.")
         for name, given in (("derivatives", derivatives), ("cdf", cdf), ("moments", moments)):
             if given is not None and not callable(given):
                 raise InputError(f"Custom needs a function as {name}", type(given).__name__, f"Write def {name}(...).")
@@ -85,9 +84,8 @@ class Custom(Site):
 
     def check_length(self, n: int) -> None:
         for i, arg in enumerate(self.args):
-            if arg.size != n:
-                raise InputError(f"Custom has args[{i}] with one entry per datum, so y must have {arg.size} entries",
-                                 f"{n}", "Pass args with one entry per datum.")
+            require(arg.size == n, f"Custom has args[{i}] with one entry per datum, so y must have {arg.size} entries",
+                    n, "Pass args with one entry per datum.")
 
     # -- the user's functions, asked with equally long 1-d arrays and checked
 
@@ -103,9 +101,8 @@ class Custom(Site):
         except (TypeError, ValueError) as error:
             raise InputError(f"{name} must return an array of numbers", f"{type(found).__name__} ({error})",
                              "Return one float per entry of f.") from error
-        if array.shape != (f.size,):
-            raise InputError(f"{name} must return one value per entry of f, shape ({f.size},)", f"shape {array.shape}",
-                             "Write it with NumPy functions that work elementwise on y and f.")
+        require(array.shape == (f.size,), f"{name} must return one value per entry of f, shape ({f.size},)",
+                f"shape {array.shape}", "Write it with NumPy functions that work elementwise on y and f.")
         bad = np.flatnonzero(np.isnan(array) | (array == np.inf))
         if bad.size:
             place = f"f = {f.ravel()[bad[0]]:g}" + ("" if y is None else

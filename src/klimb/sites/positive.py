@@ -12,7 +12,7 @@ from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.quadrature import Landscape, gaussian_expectation
 from klimb.numerics.responses import lognormal_moments, sigmoid_moments
-from klimb.numerics.special import HALF_LOG_2PI, SPAN, Index, Triple, exponentials, gamma_family, stirling_error
+from klimb.numerics.special import HALF_LOG_2PI, SPAN, exponentials, gamma_family, stirling_error
 from klimb.sites.base import Expectation, Site, clean_data
 from klimb.sites.counts import rate_expectation
 
@@ -195,10 +195,6 @@ class Beta(Site):
         return np.zeros(())  # all of log p is in ``point``: near the uniform density its terms in y cancel
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
-        def integrands(f: Array, rows: Index) -> Triple:
-            e = self.rows(rows).point(y[rows], f)
-            return e.value, e.alpha, e.gamma
-
         # The gamma functions and the sigmoid have their singularities on Im f = +-pi, over |Re f| < log(1 + precision).
         edge = np.log1p(self.precision) + np.zeros_like(m)
         s, size = np.sqrt(v), np.abs(m)
@@ -211,7 +207,7 @@ class Beta(Site):
                               low=np.minimum(*ends), high=np.maximum(*ends), centre=np.zeros_like(m),
                               step=lambda f, rows: 0.75 * np.hypot(np.maximum(np.abs(f) - edge[rows], 0.0), np.pi),
                               by_parts=size < 3.0 * s)
-        return Expectation(*gaussian_expectation(integrands, m, v, landscape))
+        return Expectation(*gaussian_expectation(lambda f, rows: self.rows(rows).point(y[rows], f), m, v, landscape))
 
     def point(self, y: Array, f: Array) -> Expectation:
         precision = np.asarray(self.precision)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from scipy.special import expit
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.adaptive import Rows, bounded_average, gaussian_average
 from klimb.numerics.arrays import Array, ArrayLike, as_float, pieces, refuse, slices
 from klimb.numerics.search import monotone_root, smallest_integer
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Prediction:
     """The predictive distribution of y, one per entry of ``m`` and ``v``: what ``site.predict(m, v)`` returns.
 
-    >>> from klimb.sites.binary import Logistic
+    >>> from klimb.sites.counts import Logistic
     >>> prediction = Logistic().predict(m=[0.0, 2.0], v=[1.0, 1.0])
     >>> prediction.mean.round(6).tolist()
     [0.5, 0.844537]
@@ -64,8 +64,7 @@ class Prediction:
         levels = as_float(p, "p")
         refuse((levels <= 0.0) | (levels >= 1.0), levels, "A quantile needs p strictly between 0 and 1",
                "Pass levels such as 0.05 and 0.95.")
-        if levels.ndim > 1:
-            raise InputError("p must be a scalar or have 1 dimension", f"shape {levels.shape}", "Flatten it.")
+        require(levels.ndim <= 1, "p must be a scalar or have 1 dimension", f"shape {levels.shape}", "Flatten it.")
         found = [self.site.response_quantile(float(level), self.m, self.v) for level in np.atleast_1d(levels)]
         return found[0] if levels.ndim == 0 else np.column_stack(found)
 
@@ -86,7 +85,7 @@ class Prediction:
 
 
 def predict(site: Site, m: ArrayLike, v: ArrayLike) -> Prediction:
-    """The checked entrance: finite ``m``, ``v`` >= 0, one length, which parameters of the site share."""
+    """What the site says of a new y where f ~ N(m, v); checked: finite, ``v`` >= 0, all of one length."""
     mean, variance = np.atleast_1d(as_float(m, "m")), np.atleast_1d(as_float(v, "v"))
     refuse(variance < 0.0, variance, "The variance v must be at least 0", "Pass variances, not standard deviations.")
     try:
@@ -94,8 +93,7 @@ def predict(site: Site, m: ArrayLike, v: ArrayLike) -> Prediction:
     except ValueError as error:
         raise InputError("m and v must have one length (or be scalars)", f"shapes {mean.shape}, {variance.shape}",
                          "Check which argument went where.") from error
-    if mean.ndim != 1:
-        raise InputError("m and v must have 1 dimension", f"shape {mean.shape}", "Pass one entry per prediction.")
+    require(mean.ndim == 1, "m and v must have 1 dimension", f"shape {mean.shape}", "Pass one entry per prediction.")
     site.check_length(mean.size)
     return Prediction(site, np.ascontiguousarray(mean), np.ascontiguousarray(variance))
 
@@ -118,15 +116,20 @@ def draw_response(site: Site, f: Array, rng: np.random.Generator) -> Array:
 def _draw(site: Site, f: Array, level: Array) -> Array:
     """The ``level`` quantile of y given f, each datum with its own level."""
     if site.response == "classes":
-        cumulative = np.cumsum(site.class_probabilities(f, np.zeros_like(f)), axis=1)
-        cumulative[:, -1] = 1.0
-        return np.asarray(site.labels()[np.argmax(cumulative >= level[:, None], axis=1)])
+        return np.asarray(site.labels()[_class_at(site, f, np.zeros_like(f), level[:, None])])
 
     def excess(rows: Rows, y: Array) -> Array:
         return site.rows(rows).cdf(y, f[rows]) - level[rows]
 
     with np.errstate(all="ignore"):
         return _crossing(site.response, excess, f, np.ones_like(f))
+
+
+def _class_at(site: Site, m: Array, v: Array, level: float | Array) -> Rows:
+    """The number of the class at which the chances of those up to it reach ``level``."""
+    cumulative = np.cumsum(site.class_probabilities(m, v), axis=1)
+    cumulative[:, -1] = 1.0
+    return np.asarray(np.argmax(cumulative >= level, axis=1))
 
 
 def _crossing(response: str, excess: Callable[[Rows, Array], Array], middle: Array, scale: Array) -> Array:
@@ -153,7 +156,7 @@ def log_factor_of(site: Site, y: Array, power: float | Array = 1.0, constant: bo
 
 
 def tilted_by_quadrature(site: Site, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
-    """The default of ``Site.tilted``."""
+    """log int p(y|f)^power N(f; m, v) df, without ``power * constant(y)``, and its derivatives in m."""
     return tilted_around_peak(site, log_factor_of(site, y, power), y, m, v)
 
 
@@ -166,29 +169,28 @@ def tilted_around_peak(site: Site, log_factor: LogFactor, y: Array, m: Array, v:
 
 
 def log_predictive_by_quadrature(site: Site, y: Array, m: Array, v: Array) -> Array:
-    """The default of ``Site.log_predictive``: log Z, or log1p(-(1 - Z)) where y is all but certain."""
+    """log int p(y|f) N(f; m, v) df, constants included, with relative accuracy also where it is nearly 0.
+
+    It is log Z, or log1p(-(1 - Z)) where y is all but certain.
+    """
     log_p: Array = site.tilted(y, m, v).log_z + np.broadcast_to(site.constant(y), y.shape)
     if not site.discrete:
         return log_p
     likely = np.flatnonzero(log_p > -0.5)
     if likely.size:
-        part, y_part, m_part, v_part = site.rows(likely), y[likely], m[likely], v[likely]
+        part, own, mean, variance = site.rows(likely), y[likely], m[likely], v[likely]
         if site.response == "classes":
-            others = _other_classes(part, y_part, m_part, v_part)
+            others = sum(np.where(own == label, 0.0, _chance(part, label, mean, variance)) for label in part.labels())
         else:
-            others = _complement(part, y_part, m_part, v_part)
+            others = _complement(part, own, mean, variance)
         log_p[likely] = np.log1p(-np.minimum(others, 0.5))
     return log_p
 
 
-def _other_classes(site: Site, y: Array, m: Array, v: Array) -> Array:
-    """1 - P(y), as the sum over the other classes."""
-    total = np.zeros_like(m)
-    for label in site.labels():
-        other = np.full_like(m, label)
-        log_p = site.tilted(other, m, v).log_z + site.constant(other)
-        total += np.where(y == label, 0.0, np.exp(np.minimum(log_p, 0.0)))
-    return total
+def _chance(site: Site, label: float, m: Array, v: Array) -> Array:
+    """P(y = label)."""
+    y = np.full_like(m, label)
+    return np.exp(np.minimum(site.tilted(y, m, v).log_z + site.constant(y), 0.0))
 
 
 def _complement(site: Site, y: Array, m: Array, v: Array) -> Array:
@@ -204,12 +206,8 @@ def _complement(site: Site, y: Array, m: Array, v: Array) -> Array:
 
 
 def probabilities_by_quadrature(site: Site, m: Array, v: Array) -> Array:
-    """The default of ``Site.class_probabilities``; the likeliest class is what the others leave: rows sum to 1."""
-    labels = site.labels()
-    p = np.empty((m.size, labels.size))
-    for column, label in enumerate(labels):
-        y = np.full_like(m, label)
-        p[:, column] = np.exp(np.minimum(site.tilted(y, m, v).log_z + site.constant(y), 0.0))
+    """P(y = label), n x K in the order of ``labels()``; the likeliest is what the others leave: rows sum to 1."""
+    p = np.column_stack([_chance(site, label, m, v) for label in site.labels()])
     top = np.argmax(p, axis=1)
     lane = np.arange(m.size)
     p[lane, top] = 0.0
@@ -218,7 +216,7 @@ def probabilities_by_quadrature(site: Site, m: Array, v: Array) -> Array:
 
 
 def moments_by_quadrature(site: Site, m: Array, v: Array) -> tuple[Array, Array]:
-    """The default of ``Site.response_moments``: of the class number, or from ``conditional_moments``."""
+    """Mean and variance of y: of the class number, or from ``conditional_moments``."""
     if site.response == "classes":
         p = site.class_probabilities(m, v)
         levels = np.arange(p.shape[1], dtype=np.float64)
@@ -266,12 +264,9 @@ def predictive_cdf(site: Site, y: Array, m: Array, v: Array) -> Array:
 
 
 def quantile_by_search(site: Site, p: float, m: Array, v: Array) -> Array:
-    """The default of ``Site.response_quantile``."""
+    """The p-quantile of y."""
     if site.response == "classes":
-        cumulative = np.cumsum(site.class_probabilities(m, v), axis=1)
-        cumulative[:, -1] = 1.0
-        reached: Array = np.argmax(cumulative >= p, axis=1).astype(np.float64)
-        return reached
+        return _class_at(site, m, v, p).astype(np.float64)
 
     def excess(rows: Rows, y: Array) -> Array:
         return predictive_cdf(site.rows(rows), y, m[rows], v[rows]) - p

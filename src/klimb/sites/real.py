@@ -19,7 +19,7 @@ from klimb.numerics.search import monotone_root
 from klimb.numerics.special import HALF_LOG_2PI, SPAN, SQRT_2, SQRT_2PI, Triple, exponentials, log_gamma_half_step
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import EvenPart, Expectation, Site
-from klimb.sites.binary import Probit
+from klimb.sites.counts import Probit
 from klimb.sites.prediction import predictive_cdf
 
 

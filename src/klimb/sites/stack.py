@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, ArrayLike, as_float
-from klimb.numerics.tilted import Tilted
-from klimb.sites.base import EvenPart, Expectation, Rows, Site
+from klimb.sites.base import Rows, Site
 from klimb.sites.wrappers import needs_one_output, set_facts
+
+
+def _by_parts(name: str) -> Any:
+    """That method of every part on its own data, joined; a number is for all of them."""
+    def ask(self: Stack, *given: Any) -> Any:
+        found = [getattr(site, name)(*(x if np.ndim(x) == 0 else x[..., piece] for x in given))
+                 for site, piece in self._pieces()]
+        if not isinstance(found[0], tuple):
+            return np.concatenate(found, axis=-1)
+        joined = (np.concatenate(same, axis=-1) for same in zip(*found, strict=True))
+        return getattr(found[0], "_make", tuple)(joined)  # a pair, or a record of arrays
+
+    return ask
 
 
 @final
@@ -22,8 +34,7 @@ class Stack(Site):
 
     ``y`` is the concatenation of the data of the parts (or a list with one array per part).
 
-    >>> from klimb.sites.binary import Logistic
-    >>> from klimb.sites.counts import Poisson
+    >>> from klimb.sites.counts import Logistic, Poisson
     >>> both = Stack([(Logistic(), 2), (Poisson(), 1)])
     >>> both.expect([1, 0, 7], m=[0.0, 0.0, 2.0], v=[1.0, 1.0, 0.0]).gamma.round(6).tolist()
     [0.206621, 0.206621, 7.389056]
@@ -33,11 +44,11 @@ class Stack(Site):
 
     def __post_init__(self) -> None:
         parts = tuple(_checked_part(index, part) for index, part in enumerate(self.parts))
-        if not parts:
-            raise InputError("Stack needs at least one (site, count) pair", "none", "Pass a list of pairs.")
+        require(parts, "Stack needs at least one (site, count) pair", "none", "Pass a list of pairs.")
         object.__setattr__(self, "parts", parts)
         sites = [site for site, _ in parts]
-        shared = {name: _shared([getattr(site, name) for site in sites]) for name in ("gamma_trend", "response")}
+        kinds = {name: {getattr(site, name) for site in sites} for name in ("gamma_trend", "response")}
+        shared = {name: kind.pop() if len(kind) == 1 else "mixed" for name, kind in kinds.items()}
         every = {name: all(getattr(site, name) for site in sites)
                  for name in ("log_concave", "super_gaussian", "discrete", "smooth")}
         support = ", then ".join(f"{count} in {site.support}" for site, count in parts)
@@ -82,55 +93,26 @@ class Stack(Site):
                                     for b, run in zip(begins, runs, strict=True)])
 
     def constant(self, y: Array) -> Array:
-        return self._join(lambda site, piece: np.broadcast_to(site.constant(y[piece]), y[piece].shape))
+        return np.concatenate([np.broadcast_to(site.constant(y[piece]), y[piece].shape)
+                               for site, piece in self._pieces()])
 
-    def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
-        found = [site.oracle(y[piece], m[piece], v[piece]) for site, piece in self._pieces()]
-        return _joined_expectation(found)
-
-    def point(self, y: Array, f: Array) -> Expectation:
-        return _joined_expectation([site.point(y[piece], f[..., piece]) for site, piece in self._pieces()])
-
-    def curvature(self, y: Array, m: Array, v: Array) -> Array:
-        return self._join(lambda site, piece: site.curvature(y[piece], m[piece], v[piece]))
-
-    def symmetry(self, y: Array) -> tuple[Array, Array]:
-        return self._join_pairs(lambda site, piece: site.symmetry(y[piece]))
-
-    def even_part(self, y: Array, x: Array) -> EvenPart:
-        found = [site.even_part(y[piece], x[piece]) for site, piece in self._pieces()]
-        return EvenPart(*(np.concatenate([getattr(part, name) for part in found])
-                          for name in ("value", "slope", "curvature", "bend")))
+    oracle = _by_parts("oracle")
+    point = _by_parts("point")
+    curvature = _by_parts("curvature")
+    symmetry = _by_parts("symmetry")
+    even_part = _by_parts("even_part")
+    start = _by_parts("start")
+    peak = _by_parts("peak")
+    tilted = _by_parts("tilted")
+    log_predictive = _by_parts("log_predictive")
+    conditional_moments = _by_parts("conditional_moments")
+    response_moments = _by_parts("response_moments")
+    cdf = _by_parts("cdf")
+    response_quantile = _by_parts("response_quantile")
 
     def touching(self, y: Array, variance: Array) -> Array | None:
         found = [site.touching(y[piece], variance[piece]) for site, piece in self._pieces()]
         return None if any(part is None for part in found) else np.concatenate([p for p in found if p is not None])
-
-    def start(self, y: Array) -> tuple[Array, Array]:
-        return self._join_pairs(lambda site, piece: site.start(y[piece]))
-
-    def peak(self, y: Array) -> tuple[Array, Array]:
-        return self._join_pairs(lambda site, piece: site.peak(y[piece]))
-
-    def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
-        powers = np.broadcast_to(np.asarray(power, dtype=np.float64), m.shape)
-        found = [site.tilted(y[piece], m[piece], v[piece], powers[piece]) for site, piece in self._pieces()]
-        return Tilted(*(np.concatenate([getattr(t, name) for t in found]) for name in ("log_z", "slope", "curvature")))
-
-    def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
-        return self._join(lambda site, piece: site.log_predictive(y[piece], m[piece], v[piece]))
-
-    def conditional_moments(self, f: Array) -> tuple[Array, Array]:
-        return self._join_pairs(lambda site, piece: site.conditional_moments(f[..., piece]))
-
-    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
-        return self._join_pairs(lambda site, piece: site.response_moments(m[piece], v[piece]))
-
-    def cdf(self, y: Array, f: Array) -> Array:
-        return self._join(lambda site, piece: site.cdf(y[piece], f[..., piece]))
-
-    def response_quantile(self, p: float, m: Array, v: Array) -> Array:
-        return self._join(lambda site, piece: site.response_quantile(p, m[piece], v[piece]))
 
     def labels(self) -> Array:
         found = [site.labels() for site, _ in self.parts]
@@ -142,22 +124,6 @@ class Stack(Site):
     def class_probabilities(self, m: Array, v: Array) -> Array:
         self.labels()
         return np.concatenate([site.class_probabilities(m[piece], v[piece]) for site, piece in self._pieces()])
-
-    def _join(self, ask: Callable[[Site, slice], Array]) -> Array:
-        return np.concatenate([ask(site, piece) for site, piece in self._pieces()], axis=-1)
-
-    def _join_pairs(self, ask: Callable[[Site, slice], tuple[Array, Array]]) -> tuple[Array, Array]:
-        first, second = zip(*(ask(site, piece) for site, piece in self._pieces()), strict=True)
-        return np.concatenate(first, axis=-1), np.concatenate(second, axis=-1)
-
-
-def _joined_expectation(found: list[Expectation]) -> Expectation:
-    values, alphas, gammas = zip(*((e.value, e.alpha, e.gamma) for e in found), strict=True)
-    return Expectation(*(np.concatenate(part, axis=-1) for part in (values, alphas, gammas)))
-
-
-def _shared(facts: list[str]) -> str:
-    return facts[0] if all(fact == facts[0] for fact in facts) else "mixed"
 
 
 def _checked_part(index: int, part: Any) -> tuple[Site, int]:

@@ -12,12 +12,11 @@ from typing import Any, Self, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.adaptive import Rows as Index
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import EvenPart, Expectation, Rows, Site, set_parameter
-from klimb.sites.prediction import Prediction, tilted_by_quadrature
 
 _FACTS = ("log_concave", "gamma_trend", "super_gaussian", "discrete", "support", "response", "smooth",
           "uses_variance", "separable")
@@ -29,14 +28,22 @@ def set_facts(wrapper: Site, **facts: Any) -> None:
         object.__setattr__(wrapper, name, fact)
 
 
+def asked(name: str, latent: int | None = None) -> Any:
+    """That method of the site inside, which sees its argument number ``latent`` where the wrapper has moved it."""
+    def ask(self: Wrapper, *given: Any) -> Any:
+        moved = given if latent is None else (*given[:latent], self.moved(given[latent]), *given[latent + 1 :])
+        return getattr(self.site, name)(*moved)
+
+    return ask
+
+
 class Wrapper(Site):
     """What the wrappers of one site share: all but the oracle is asked of the ``site`` inside."""
 
     site: Site
 
     def rows(self, rows: Rows) -> Self:
-        own = {name: _take(getattr(self, name), rows) for name in self.per_datum}
-        return replace(self, site=self.site.rows(rows), **own)  # type: ignore[type-var]
+        return replace(self, site=self.site.rows(rows), **self._sliced(rows))  # type: ignore[type-var]
 
     def _adopt(self, **changed: Any) -> None:
         """Take the facts of the inner site, but for those ``changed``."""
@@ -66,50 +73,21 @@ class Wrapper(Site):
         """The latent values as the inner site sees them."""
         return f
 
-    def constant(self, y: Array) -> Array:
-        return self.site.constant(y)
-
-    def point(self, y: Array, f: Array) -> Expectation:
-        return self.site.point(y, self.moved(f))
-
-    def start(self, y: Array) -> tuple[Array, Array]:
-        return self.site.start(y)
-
-    def symmetry(self, y: Array) -> tuple[Array, Array]:
-        return self.site.symmetry(y)
-
-    def even_part(self, y: Array, x: Array) -> EvenPart:
-        return self.site.even_part(y, x)
-
-    def touching(self, y: Array, variance: Array) -> Array | None:
-        return self.site.touching(y, variance)
-
-    def peak(self, y: Array) -> tuple[Array, Array]:
-        return self.site.peak(y)
-
-    def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
-        return self.site.tilted(y, self.moved(m), v, power)
-
-    def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
-        return self.site.log_predictive(y, self.moved(m), v)
-
-    def conditional_moments(self, f: Array) -> tuple[Array, Array]:
-        return self.site.conditional_moments(self.moved(f))
-
-    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
-        return self.site.response_moments(self.moved(m), v)
-
-    def cdf(self, y: Array, f: Array) -> Array:
-        return self.site.cdf(y, self.moved(f))
-
-    def response_quantile(self, p: float, m: Array, v: Array) -> Array:
-        return self.site.response_quantile(p, self.moved(m), v)
-
-    def labels(self) -> Array:
-        return self.site.labels()
-
-    def class_probabilities(self, m: Array, v: Array) -> Array:
-        return self.site.class_probabilities(self.moved(m), v)
+    constant = asked("constant")
+    point = asked("point", 1)
+    start = asked("start")
+    symmetry = asked("symmetry")
+    even_part = asked("even_part")
+    touching = asked("touching")
+    peak = asked("peak")
+    tilted = asked("tilted", 1)
+    log_predictive = asked("log_predictive", 1)
+    conditional_moments = asked("conditional_moments", 0)
+    response_moments = asked("response_moments", 0)
+    cdf = asked("cdf", 1)
+    response_quantile = asked("response_quantile", 1)
+    labels = asked("labels")
+    class_probabilities = asked("class_probabilities", 0)
 
 
 @final
@@ -119,7 +97,7 @@ class Weighted(Wrapper):
 
     Weights concern the data that are fitted: ``predict`` speaks of one new datum, unweighted.
 
-    >>> from klimb.sites.binary import Logistic
+    >>> from klimb.sites.counts import Logistic
     >>> e = Weighted(Logistic(), [2.0, 0.0]).expect([1, 1], m=[0.0, 0.0], v=[0.0, 0.0])
     >>> e.gamma.round(12).tolist()
     [0.5, 0.0]
@@ -129,6 +107,7 @@ class Weighted(Wrapper):
     weights: Array | float
 
     per_datum = ("weights",)
+    predict = asked("predict")
 
     def __post_init__(self) -> None:
         self._adopt()
@@ -184,16 +163,13 @@ class Weighted(Wrapper):
         if np.all(np.asarray(self.weights) > 0.0):
             return part
         used = np.asarray(self.weights) > 0.0  # a removed datum may sit on a kink
-        return EvenPart(*(np.where(used, piece, 0.0) for piece in (part.value, part.slope, part.curvature, part.bend)))
+        return EvenPart(*(np.where(used, piece, 0.0) for piece in part))
 
     def touching(self, y: Array, variance: Array) -> Array | None:
         return self.site.touching(y, self.weights * variance)
 
     def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
         return self.site.tilted(y, m, v, self.weights * np.asarray(power))
-
-    def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
-        return self.site.predict(m, v)
 
 
 @final
@@ -247,7 +223,7 @@ class Point(Wrapper):
 
     With a ``width`` the oracle is taken at v = width^2 instead: the same density, smoothed, for one that has a kink.
 
-    >>> from klimb.sites.binary import Logistic
+    >>> from klimb.sites.counts import Logistic
     >>> Point(Logistic()).expect([1], m=[0.0], v=[7.0]).gamma.tolist()
     [0.25]
     """
@@ -255,14 +231,13 @@ class Point(Wrapper):
     site: Site
     width: float = 0.0
 
+    predict = asked("predict")
+
     def __post_init__(self) -> None:
         self._adopt(gamma_trend="constant", uses_variance=False)
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return self.site.oracle(y, m, np.full_like(m, self.width**2)) if self.width else self.site.point(y, m)
-
-    def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
-        return self.site.predict(m, v)
 
 
 @final
@@ -280,6 +255,8 @@ class Cavity(Wrapper):
 
     site: Site
 
+    predict = asked("predict")
+
     def __post_init__(self) -> None:
         self._adopt(gamma_trend="mixed")
         needs_one_output(self.site, "Cavity")
@@ -288,19 +265,11 @@ class Cavity(Wrapper):
         t = self.site.tilted(y, m, v)
         return Expectation(t.log_z, -t.slope, -t.curvature)
 
-    def predict(self, m: ArrayLike, v: ArrayLike) -> Prediction:
-        return self.site.predict(m, v)
-
 
 def needs_one_output(site: Site, what: str) -> None:
     """Raise an `InputError` for a site that couples several latent values per datum."""
-    if not site.separable:
-        raise InputError(f"{what} needs a site with one latent value per datum",
-                         f"{type(site).__name__} with {site.n_outputs}", "Use klimb.infer with the site itself.")
-
-
-def _take(parameter: Array | float, rows: Rows) -> Array | float:
-    return parameter[rows] if isinstance(parameter, np.ndarray) else parameter
+    require(site.separable, f"{what} needs a site with one latent value per datum",
+            f"{type(site).__name__} with {site.n_outputs}", "Use klimb.infer with the site itself.")
 
 
 @final
@@ -351,8 +320,7 @@ class Censored(Wrapper):
         events = self._events(y)
         return np.where(events, slope, e.gamma * at - e.alpha), np.where(events, gamma, e.gamma)
 
-    def tilted(self, y: Array, m: Array, v: Array, power: float | Array = 1.0) -> Tilted:
-        return tilted_by_quadrature(self, y, m, v, power)
+    tilted = Site.tilted
 
     def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
         return np.asarray(self.tilted(y, m, v).log_z + self.constant(y))
@@ -366,6 +334,5 @@ class Censored(Wrapper):
         out, events = np.empty((3, *f.shape)), self._events(y)
         for ask, rows in ((seen, np.flatnonzero(events)), (censored, np.flatnonzero(~events))):
             if len(rows):
-                e = ask(self.site.rows(rows), rows)
-                out[..., rows] = e.value, e.alpha, e.gamma
+                out[..., rows] = ask(self.site.rows(rows), rows)
         return Expectation(*out)

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from klimb.linalg.triangle import triangle_by_rows
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import row_blocks
+from klimb.numerics.dense import row_blocks, triangle_by_rows
 
 TOLERANCE = 1e-13  # share of a column's length that must be new: the square of a column around 1e6 has 1e-12
 INTERCEPT = "Intercept"

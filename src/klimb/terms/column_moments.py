@@ -8,9 +8,8 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.linalg.triangle import gram
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import row_blocks
+from klimb.numerics.dense import gram, row_blocks
 
 CLEARLY = 1e-6  # share of a column, and eigenvalue of the correlations, below which a QR factorisation has to tell
 

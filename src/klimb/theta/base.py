@@ -34,15 +34,28 @@ class ParameterBlock(ABC):
 
     names: tuple[str, ...]  # as printed, of the free entries alone; () where all are held
     kind: RowKind
-    start: Array  # (d,), in theta, as are the limits of a search
-    lower: Array
-    upper: Array
     power: float = 1.0  # negative where the simplest model is at infinity: exp(power theta) is 0 there
 
     @property
     def size(self) -> int:
         """How many entries of theta it has."""
         return len(self.names)
+
+    @abstractmethod
+    def search(self) -> tuple[Array, Array, Array]:
+        """(d,) each, in theta: where a search starts, and its lower and upper limits."""
+
+    @property
+    def start(self) -> Array:
+        return self.search()[0]
+
+    @property
+    def lower(self) -> Array:
+        return self.search()[1]
+
+    @property
+    def upper(self) -> Array:
+        return self.search()[2]
 
     @abstractmethod
     def value(self, theta: Array) -> Any:
@@ -113,20 +126,12 @@ class SingleParameter(ParameterBlock):
         return (self.name,) if self.free else ()
 
     @abstractmethod
-    def search(self) -> tuple[float, float, float]:
+    def span(self) -> tuple[float, float, float]:
         """Where a search of theta starts, and its limits."""
 
-    @property
-    def start(self) -> Array:  # type: ignore[override]
-        return np.full(self.size, self.search()[0])
-
-    @property
-    def lower(self) -> Array:  # type: ignore[override]
-        return np.full(self.size, self.search()[1])
-
-    @property
-    def upper(self) -> Array:  # type: ignore[override]
-        return np.full(self.size, self.search()[2])
+    def search(self) -> tuple[Array, Array, Array]:
+        start, lower, upper = (np.full(self.size, at) for at in self.span())
+        return start, lower, upper
 
     def printed(self) -> dict[str, str]:
         return {self.name: "flat" if self.prior is None else str(self.prior)}
@@ -154,7 +159,7 @@ class PositiveParameter(SingleParameter):
     least: float = 0.0  # a search stays above
     kind: RowKind = "parameter"
 
-    def search(self) -> tuple[float, float, float]:
+    def span(self) -> tuple[float, float, float]:
         low, high = (limit + math.log(self.unit) for limit in POSITIVE_LIMITS)
         return math.log(self.begin), max(low, math.log(self.least)) if self.least > 0 else low, high
 
@@ -206,7 +211,7 @@ class RealParameter(SingleParameter):
     limits: tuple[float, float] = (-math.inf, math.inf)
     kind: RowKind = "parameter"
 
-    def search(self) -> tuple[float, float, float]:
+    def span(self) -> tuple[float, float, float]:
         return self.begin, *self.limits
 
     def value(self, theta: Array) -> float:
@@ -276,20 +281,21 @@ class Theta:
     def names(self) -> tuple[str, ...]:
         return tuple(name for block in self.blocks for name in block.names)
 
-    def _joined(self, what: str) -> Array:
-        return np.concatenate([np.zeros(0), *(getattr(block, what) for block in self.blocks)])
-
     @cached_property
+    def _search(self) -> tuple[Array, ...]:
+        return tuple(np.hstack([np.zeros((3, 0)), *(block.search() for block in self.blocks)]))
+
+    @property
     def start(self) -> Array:
-        return self._joined("start")
+        return self._search[0]
 
-    @cached_property
+    @property
     def lower(self) -> Array:
-        return self._joined("lower")
+        return self._search[1]
 
-    @cached_property
+    @property
     def upper(self) -> Array:
-        return self._joined("upper")
+        return self._search[2]
 
     @property
     def powers(self) -> Array:
@@ -358,7 +364,7 @@ class BoundedParameter(SingleParameter):
     begin: float = 0.5  # share of the way
     kind: RowKind = "field"
 
-    def search(self) -> tuple[float, float, float]:
+    def span(self) -> tuple[float, float, float]:
         return math.log(self.begin / (1.0 - self.begin)), -LIMIT, LIMIT
 
     def value(self, theta: Array) -> float:

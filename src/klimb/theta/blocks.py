@@ -38,17 +38,9 @@ class Cutpoints(ParameterBlock):
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
         return self.cut_names
 
-    @property
-    def start(self) -> Array:  # type: ignore[override]
-        return np.concatenate([self.begin[:1], np.log(np.diff(self.begin))])
-
-    @property
-    def lower(self) -> Array:  # type: ignore[override]
-        return np.full(self.size, CUT_LIMITS[0])
-
-    @property
-    def upper(self) -> Array:  # type: ignore[override]
-        return np.full(self.size, CUT_LIMITS[1])
+    def search(self) -> tuple[Array, Array, Array]:
+        start = np.concatenate([self.begin[:1], np.log(np.diff(self.begin))])
+        return start, np.full(self.size, CUT_LIMITS[0]), np.full(self.size, CUT_LIMITS[1])
 
     def value(self, theta: Array) -> Array:
         with np.errstate(over="ignore"):
@@ -150,17 +142,10 @@ class GroupCovariance(ParameterBlock):
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
         return (*(sd.name for sd in self.sds if sd.free), *self.correlations)
 
-    @cached_property
-    def start(self) -> Array:  # type: ignore[override]
-        return np.concatenate([*(sd.start for sd in self.sds), np.zeros(len(self.correlations))])
-
-    @cached_property
-    def lower(self) -> Array:  # type: ignore[override]
-        return np.concatenate([*(sd.lower for sd in self.sds), np.full(len(self.correlations), CORRELATION_LIMITS[0])])
-
-    @cached_property
-    def upper(self) -> Array:  # type: ignore[override]
-        return np.concatenate([*(sd.upper for sd in self.sds), np.full(len(self.correlations), CORRELATION_LIMITS[1])])
+    def search(self) -> tuple[Array, Array, Array]:
+        correlations = np.repeat([[0.0], *([limit] for limit in CORRELATION_LIMITS)], len(self.correlations), axis=1)
+        start, lower, upper = np.hstack([*(sd.search() for sd in self.sds), correlations])
+        return start, lower, upper
 
     def _parts(self, theta: Array) -> tuple[Array, Array, Array]:
         """The sds, the root of the correlation matrix and its derivatives."""

@@ -35,8 +35,7 @@ from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Res
 from klimb.apps.papers.pictures import BLUE, GREEN, GREY, INK, ORANGE, PINK, letter, panels
 from klimb.apps.papers.products import newton
 from klimb.infer.loop import infer
-from klimb.infer.matrixfree.engine import Engine
-from klimb.infer.matrixfree.mean import BoundTarget, best_mean
+from klimb.infer.matrixfree.inner import BoundTarget, Engine, best_mean
 from klimb.infer.problem import Problem
 from klimb.numerics.arrays import Array
 

@@ -14,17 +14,17 @@ vectors every time, so the iteration has a fixed point, and what decides is whet
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
-from klimb.errors import InputError, NotPositiveDefiniteError
-from klimb.infer.anderson import anderson_weights
+from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.infer.loop import Move, Moves, Step
-from klimb.infer.matrixfree.engine import ROUGH, Engine, Measured, undetermined
-from klimb.infer.matrixfree.mean import Bound, BoundTarget, Found, best_mean
+from klimb.infer.matrixfree.inner import ROUGH, Bound, BoundTarget, Engine, Found, Measured, best_mean, undetermined
+from klimb.infer.newton import anderson_weights
 from klimb.infer.problem import ROUNDING, Problem, State
 from klimb.infer.result import Status
+from klimb.linalg.variances import METHODS
 from klimb.numerics.arrays import Array
 
 LEVERAGE = 0.05  # gamma v of a site from which its own answer is anticipated
@@ -32,7 +32,6 @@ REACH = 8.0  # of a proposal, in log gamma
 NOTHING = 1e-280  # a gamma that has all but vanished (a Laplace site far from its kink)
 FAR, SLOW, PAUSE = 0.03, 0.3, 8  # when a stretch is tried, and how long it waits after it did not help
 MEMORY = 6  # states that are combined
-METHODS = ("auto", "exact", "lanczos", "sampling", "diagonal", "bracket")
 FOLLOW = 0.1  # the mean is found to this share of the disagreement between q and the sites
 PRECEDE = 0.5  # variances are estimated to this share of it
 FIRST_AIM, LAST = 0.04, 5.0  # the first aim after a surrogate; disagreement, in units of accuracy, before the last one
@@ -117,9 +116,7 @@ class Trail:
         return np.asarray(np.exp(last + np.clip(mixed - last, -REACH, REACH)))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class OuterPoint:
+class OuterPoint(NamedTuple):
     """A Gaussian q = N(u, A(gamma)^-1) with the variances and the log determinant that belong to it."""
 
     measured: Measured
@@ -179,10 +176,8 @@ class DoubleLoop(Step):
             raise InputError('bound must be "auto", "local" or "kl"', repr(self.bound), "Leave it out for the tighter.")
         if self.variances not in METHODS:
             raise InputError(f"variances must be one of {', '.join(METHODS)}", repr(self.variances), "Leave it out.")
-        if not 0.0 < self.accuracy < 1.0:
-            raise InputError("accuracy must lie between 0 and 1", f"{self.accuracy}", "The default is 0.01.")
-        if self.max_outer < 1:
-            raise InputError("max_outer must be at least 1", f"{self.max_outer}", "The default is 200.")
+        require(0.0 < self.accuracy < 1.0, "accuracy must lie between 0 and 1", self.accuracy, "The default is 0.01.")
+        require(self.max_outer >= 1, "max_outer must be at least 1", self.max_outer, "The default is 200.")
         if self.vectors is not None and (self.vectors < 1 or self.variances != "lanczos"):
             raise InputError('vectors must be at least 1, with variances="lanczos"',
                              f"{self.vectors} with {self.variances!r}", "[N] takes 80 or 750 of them.")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
-from klimb.errors import InputError
-from klimb.linalg.factors.dense import DualFactor, Factorisation, PrimalFactorisation
-from klimb.linalg.factors.sparse import SparseFactorisation, analysed, sparse_pattern
+from klimb.errors import require
+from klimb.linalg.factors import forms
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import Operator, SparseOperator
 from klimb.linalg.sparse_cholesky import SymbolicCholesky
@@ -24,9 +23,7 @@ WORTH_LEVELS = 200  # weights from which they may pay
 SECONDS_A_FRONT = 2e-4  # of a sparse factorisation and its inverse, beside the flops
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class FactorPlan:
+class FactorPlan(NamedTuple):
     """``kind`` is "primal", "dual" or "levels"; ``seconds`` (on one core) and ``bytes`` are what it should cost.
 
     "levels" are those of the tree of fronts of a sparse A, whose analysis is ``symbolic``.
@@ -51,19 +48,18 @@ def cheapest_plan(A: NormalMatrix, B: Operator | None = None) -> FactorPlan:
     return min(plans, key=lambda plan: plan.seconds)
 
 
-def factorise(A: NormalMatrix, plan: FactorPlan | None = None, *, memory: int = MEMORY) -> Factorisation:
+def factorise(A: NormalMatrix, plan: FactorPlan | None = None, *, memory: int = MEMORY) -> forms.Factorisation:
     """Factorise A as ``plan`` says (the cheapest one unless given); refuses to take more than ``memory`` bytes."""
     plan = cheapest_plan(A) if plan is None else plan
-    if plan.bytes > memory:
-        raise InputError(f"an exact factorisation must fit into {memory / 2**30:.1f} GiB",
-                         f"{plan.bytes / 2**30:.1f} GiB for {A.size:,} weights ({plan.kind})",
-                         "Use an estimator (method='auto') or allow more memory.")
+    require(plan.bytes <= memory, f"an exact factorisation must fit into {memory / 2**30:.1f} GiB",
+            f"{plan.bytes / 2**30:.1f} GiB for {A.size:,} weights ({plan.kind})",
+            "Use an estimator (method='auto') or allow more memory.")
     if plan.kind == "primal":
-        return PrimalFactorisation(A)
+        return forms.PrimalFactorisation(A)
     if plan.kind == "dual":
-        return DualFactor(_separated(A))
+        return forms.DualFactor(_separated(A))
     assert plan.symbolic is not None
-    return SparseFactorisation(A, plan.symbolic)
+    return forms.SparseFactorisation(A, plan.symbolic)
 
 
 def _separated(A: NormalMatrix) -> NormalMatrix:
@@ -108,10 +104,10 @@ def levels_plan(A: NormalMatrix) -> FactorPlan | None:
     leaves = (leaf for operator in A.operators for leaf in operator.leaves)
     if max(map(_sampled_density, leaves), default=0.0) > 2 * SPARSE_ENOUGH:
         return None  # the whole product would take minutes to say so
-    pattern = sparse_pattern(A)
+    pattern = forms.sparse_pattern(A)
     if pattern is None or pattern.nnz > SPARSE_ENOUGH * A.size**2:
         return None
-    symbolic = analysed(pattern)
+    symbolic = forms.analysed(pattern)
     pivots, rows = np.array([(front.pivots, front.rows) for front in symbolic.tree.fronts], dtype=float).T
     seconds = 3.0 * float(pivots @ rows**2) / FLOPS_A_SECOND + SECONDS_A_FRONT * len(rows)
     return FactorPlan("levels", seconds, 8 * int(pivots @ rows + 4 * pattern.nnz), symbolic)
@@ -142,14 +138,10 @@ def _pairs(operator: Operator) -> float | None:
 
 
 def _nonzeros(operator: Operator) -> float:
-    return sum(float(leaf.matrix.nnz) if isinstance(leaf, SparseOperator) else _entries(leaf)
+    return sum(float(leaf.matrix.nnz) if isinstance(leaf, SparseOperator) else prod(leaf.shape)
                for leaf in operator.leaves)
-
-
-def _entries(operator: Operator) -> float:
-    return float(operator.shape[0]) * operator.shape[1]
 
 
 def _unstored(operator: Operator) -> float:
     """Entries that would have to be made by products with unit vectors."""
-    return sum(_entries(leaf) for leaf in operator.leaves if leaf.explicit is None)
+    return sum(prod(leaf.shape) for leaf in operator.leaves if leaf.explicit is None)

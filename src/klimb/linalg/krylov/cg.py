@@ -2,21 +2,24 @@
 
 Every column has its own step lengths, so the answer is the one it would have alone; they only share the products with
 A, where a block costs much less than its columns one by one. A column that is done leaves the block.
+
+Inverse roots come from the iteration behind it, Lanczos's. From q_1 = z / |z| it finds A Q = Q T + ..., T tridiagonal,
+and f(A) z is close to |z| Q f(T) e_1 for any smooth f. With f(x) = x^-1/2 and z ~ N(0, I) that is a draw of
+N(0, A^-1), and f(x) = log x gives z' log(A) z for the log determinant from the same T.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import TypeAlias, final
+from abc import abstractmethod
+from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError, NotPositiveDefiniteError
-from klimb.linalg.normal_matrix import NormalMatrix
-from klimb.linalg.operators.base import Operator
-from klimb.numerics.arrays import Array, check_finite
+from klimb.errors import InputError, NotPositiveDefiniteError, require
+from klimb.linalg.normal_matrix import NormalMatrix, Preconditioner
+from klimb.linalg.operators.base import BLOCK_DOUBLES, Operator
+from klimb.numerics.arrays import Array, check_finite, slices
 
 MOST_ITERATIONS = 10_000
 FEWEST_ITERATIONS = 200  # that a small problem may take before it counts as stuck: rounding can cost more than D
@@ -24,21 +27,8 @@ RESTARTS = 4  # from the true residual, where the one that is carried along has 
 DRIFT = 2.0  # true residual over tolerance up to which a solution is accepted
 TRUSTED_TOLERANCE = 1e-5  # at coarser tolerances the residual carried along can be believed
 WORTH_RESTARTING = 0.5  # a restart must reduce the residual by this factor, or it is rounding that is left
-
-
-class Preconditioner(ABC):
-    """M = F F', positive definite."""
-
-    size: int
-    log_det: float  # log det(M)
-
-    @abstractmethod
-    def solve(self, R: Array) -> Array:
-        """M^-1 R for a vector (D,) or for the columns of a matrix (D, k)."""
-
-    @abstractmethod
-    def factor_times(self, noise: Array) -> Array:
-        """F noise: for noise of unit covariance, draws with covariance M."""
+MOST_STEPS, CHECKED_FROM = 300, 4  # of the iteration for inverse roots, and when its error is first looked at
+EXHAUSTED = 1e-12  # length of a new direction that is rounding
 
 
 class SurrogateMatrix(Preconditioner):
@@ -78,8 +68,7 @@ class Jacobi(Preconditioner):
         if not (diagonal > 0.0).all():
             worst = int(np.argmin(diagonal))
             raise NotPositiveDefiniteError(f"the diagonal has {diagonal[worst]:.6g} at {worst}")
-        self.diagonal, self.size = diagonal, len(diagonal)
-        self.log_det = float(np.log(diagonal).sum())
+        self.diagonal, self.log_det = diagonal, float(np.log(diagonal).sum())
 
     def solve(self, R: Array) -> Array:
         return R / (self.diagonal if R.ndim == 1 else self.diagonal[:, None])
@@ -95,9 +84,7 @@ def simplest_preconditioner(A: NormalMatrix) -> Preconditioner:
     return Identity(A.size) if diagonal is None else Jacobi(diagonal)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class KrylovSolution:
+class KrylovSolution(NamedTuple):
     """``x`` with A x = rhs. ``residual`` holds |rhs - A x| / |rhs| per column in the norm of M^-1, M preconditioning.
 
     ``converged`` is False where rounding or the limit of iterations left a residual above the tolerance.
@@ -109,8 +96,8 @@ class KrylovSolution:
     residual: Array
     n_iter: int
     converged: bool
-    steps: Array = field(default_factory=lambda: np.empty((0, 0)))
-    ratios: Array = field(default_factory=lambda: np.empty((0, 0)))
+    steps: Array = np.empty((0, 0))
+    ratios: Array = np.empty((0, 0))
 
 
 def solve(A: NormalMatrix, rhs: Array, *, preconditioner: Preconditioner | None = None, tol: float = 1e-10,
@@ -133,8 +120,8 @@ def solve(A: NormalMatrix, rhs: Array, *, preconditioner: Preconditioner | None 
     x, residual, n_iter, history = _restarted(A, columns / safe, None if guess is None else guess / safe, M, tol, limit)
     x *= scale
     converged = bool((residual <= (DRIFT if tol < TRUSTED_TOLERANCE else 1.0) * tol).all())
-    steps, ratios = _coefficients(history, columns.shape[1]) if record else (np.empty((0, 0)), np.empty((0, 0)))
-    return KrylovSolution(x.reshape(rhs.shape), residual, n_iter, converged, steps, ratios)
+    coefficients = _coefficients(history, columns.shape[1]) if record else ()
+    return KrylovSolution(x.reshape(rhs.shape), residual, n_iter, converged, *coefficients)
 
 
 _History: TypeAlias = list[tuple[npt.NDArray[np.intp], Array, Array]]  # of each iteration: columns, steps, ratios
@@ -232,8 +219,77 @@ def _check(A: NormalMatrix, rhs: Array, start: Array | None, tol: float) -> None
     if rhs.ndim != 2 or rhs.shape[0] != A.size:
         raise InputError(f"the right-hand side must have {A.size} rows", f"shape {rhs.shape}",
                          "Check which matrix it belongs to.")
-    if not 0.0 < tol < 1.0:
-        raise InputError("tol must be between 0 and 1", f"{tol}", "1e-10 is close to what float64 can give.")
+    require(0.0 < tol < 1.0, "tol must be between 0 and 1", tol, "1e-10 is close to what float64 can give.")
     check_finite(rhs, "the right-hand side")
     if start is not None:
         check_finite(start, "start")
+
+
+class InverseRoots(NamedTuple):
+    """``x`` = S (S A S)^-1/2 z, whose covariance is A^-1 for z ~ N(0, I).
+
+    ``logs`` and ``first`` are z'log(SAS)z and z'(SAS)z, and ``left`` what the last step changed, relative to x.
+    """
+
+    x: Array
+    logs: Array
+    first: Array
+    left: float
+
+
+def inverse_roots(A: NormalMatrix, scale: Array, z: Array, tol: float) -> InverseRoots:
+    """For the columns of ``z``, with S = diag(``scale``), best diag(A)^-1/2; in blocks of bounded memory.
+
+    >>> found = inverse_roots(NormalMatrix(np.array([4.0, 9.0])), np.ones(2), np.eye(2), 1e-8)
+    >>> found.x.round(3).tolist(), bool(np.isclose(found.logs.sum(), np.log(36.0)))
+    ([[0.5, 0.0], [0.0, 0.333]], True)
+    """
+    width = int(np.clip(BLOCK_DOUBLES // (16 * max(len(z), 1)), 1, max(z.shape[1], 1)))
+    parts = [_iterated(A, scale, np.ascontiguousarray(z[:, columns]), tol) for columns in slices(z.shape[1], width)]
+    if not parts:
+        return InverseRoots(np.zeros_like(z), np.zeros(0), np.zeros(0), 0.0)
+    return InverseRoots(np.hstack([part.x for part in parts]), np.concatenate([part.logs for part in parts]),
+                        np.concatenate([part.first for part in parts]), max(part.left for part in parts))
+
+
+def _iterated(A: NormalMatrix, scale: Array, z: Array, tol: float) -> InverseRoots:
+    D, k = z.shape
+    S, size = scale[:, None], np.linalg.norm(z, axis=0)
+    basis, diagonal, beside = [z / np.where(size > 0.0, size, 1.0)], list[Array](), list[Array]()
+    weights, left, due, live = np.zeros((k, 0)), np.inf, CHECKED_FROM, size > 0.0
+    while True:
+        last = basis[-1]
+        w = S * A.times(S * last)
+        if beside:
+            w -= beside[-1] * basis[-2]
+        diagonal.append(np.where(live, np.einsum("ij,ij->j", last, w), 1.0))  # an exhausted column goes on with zeros
+        steps = len(diagonal)
+        if steps >= min(due, D) or steps == MOST_STEPS:
+            values, vectors = _ritz(diagonal, beside)
+            weights = np.einsum("kij,kj->ki", vectors, vectors[:, 0] / np.sqrt(values))
+            left = float((np.abs(weights[:, -1]) / np.linalg.norm(weights, axis=1)).max(initial=0.0))
+            due = steps + max(1, steps // 4)
+            if left <= tol or steps >= min(MOST_STEPS, D):
+                break
+        w -= diagonal[-1] * last
+        length = np.linalg.norm(w, axis=0)
+        live = live & (length > EXHAUSTED * np.abs(diagonal[-1]))
+        beside.append(np.where(live, length, 0.0))
+        basis.append(w * np.where(live, 1.0 / np.where(live, length, 1.0), 0.0))
+    x = sum((q * (size * own) for q, own in zip(basis, weights.T, strict=True)), np.zeros_like(z))
+    logs = size**2 * (vectors[:, 0] ** 2 * np.log(values)).sum(axis=1)
+    return InverseRoots(S * x, logs, size**2 * diagonal[0], left if steps < D else 0.0)
+
+
+def _ritz(diagonal: list[Array], beside: list[Array]) -> tuple[Array, Array]:
+    """Eigenvalues and vectors of the tridiagonal matrix of every column."""
+    n = len(diagonal)
+    T = np.zeros((len(diagonal[0]), n, n))
+    at = np.arange(n)
+    T[:, at, at] = np.array(diagonal).T
+    if n > 1:
+        T[:, at[:-1], at[1:]] = T[:, at[1:], at[:-1]] = np.array(beside[: n - 1]).T
+    values, vectors = np.linalg.eigh(T)
+    if not values.min(initial=1.0) > 0.0:
+        raise NotPositiveDefiniteError(f"an eigenvalue of {values.min():.3g} shows itself")
+    return values, vectors

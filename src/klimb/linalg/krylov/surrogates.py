@@ -30,10 +30,10 @@ from typing import final
 import numpy as np
 
 from klimb.errors import NotPositiveDefiniteError
+from klimb.linalg.factors.forms import SparseFactorisation
 from klimb.linalg.factors.selection import MEMORY, levels_plan
-from klimb.linalg.factors.sparse import SparseFactorisation
-from klimb.linalg.krylov.cg import Preconditioner, SurrogateMatrix, simplest_preconditioner, solve
-from klimb.linalg.normal_matrix import NormalMatrix
+from klimb.linalg.krylov.cg import SurrogateMatrix, simplest_preconditioner, solve
+from klimb.linalg.normal_matrix import NormalMatrix, Preconditioner
 from klimb.linalg.operators import Operator, SparseOperator
 from klimb.linalg.operators.base import column_blocks
 from klimb.linalg.sparse_cholesky import SymbolicCholesky
@@ -142,8 +142,7 @@ class LowRankPlusDiagonal(SurrogateMatrix):
     """M = diag(``diagonal``) + ``U U'``, with ``diagonal`` positive."""
 
     def __init__(self, diagonal: Array, U: Array) -> None:
-        self.size, self.diagonal = len(diagonal), diagonal
-        self._root = np.sqrt(diagonal)
+        self.diagonal, self._root = diagonal, np.sqrt(diagonal)
         vectors, values, _ = np.linalg.svd(U / self._root[:, None], full_matrices=False)
         self._vectors = np.ascontiguousarray(vectors)  # M = root (I + vectors diag(lam) vectors') root
         self._lam = values**2
@@ -247,8 +246,7 @@ class SparsePart(SurrogateMatrix):
     def __init__(self, M: NormalMatrix, symbolic: SymbolicCholesky) -> None:
         diagonal = M.diagonal()
         assert diagonal is not None
-        self.size, self.diagonal = M.size, diagonal
-        self._factor = SparseFactorisation(M, symbolic)
+        self.diagonal, self._factor = diagonal, SparseFactorisation(M, symbolic)
         self.log_det = self._factor.log_det
 
     def solve(self, R: Array) -> Array:
@@ -263,7 +261,7 @@ class SparsePart(SurrogateMatrix):
 
     @cached_property
     def inverse_diagonal(self) -> Array:
-        return self._factor.variances(SparseOperator(scipy_sparse.eye_array(self.size, format="csr")))
+        return self._factor.variances(SparseOperator(scipy_sparse.eye_array(len(self.diagonal), format="csr")))
 
 
 def sparse_part(A: NormalMatrix) -> SparsePart | None:
@@ -297,7 +295,9 @@ def choose_preconditioner(A: NormalMatrix, *, n_solves: int = 10, seed: int = 0)
     plain = simplest_preconditioner(A)
     if n_solves * FEW_ITERATIONS < TRIAL_RANK or A.size <= TRIAL_RANK:
         return plain
-    rhs = np.random.default_rng([seed, 3]).standard_normal(A.size) * np.sqrt(_scale(A))
+    diagonal = A.diagonal()
+    scale = 1.0 if diagonal is None else np.sqrt(diagonal)
+    rhs = np.random.default_rng([seed, 3]).standard_normal(A.size) * scale
 
     def iterations(M: Preconditioner) -> float:
         trial = solve(A, rhs, preconditioner=M, tol=TRIAL_TOLERANCE, max_iter=MOST_TRIAL_ITERATIONS)
@@ -317,8 +317,3 @@ def choose_preconditioner(A: NormalMatrix, *, n_solves: int = 10, seed: int = 0)
         if (w := TRIAL_RANK + n_solves * iterations(low_rank) * (1.0 + LOW_RANK_COST)) < work:
             best = low_rank
     return best
-
-
-def _scale(A: NormalMatrix) -> np.ndarray:
-    diagonal = A.diagonal()
-    return np.ones(A.size) if diagonal is None else diagonal

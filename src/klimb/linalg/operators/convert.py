@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.linalg.matrix import check_not_empty
 from klimb.linalg.operators.base import (
     DenseOperator,
@@ -106,9 +106,8 @@ def check_adjoint(operator: Operator, name: str, tolerance: float = ADJOINT_TOLE
 def _stack(parts: Any, name: str) -> Operator:
     operators = [as_operator(part, f"{name}[{k}]") for k, part in enumerate(parts)]
     widths = [operator.shape[1] for operator in operators]
-    if len(set(widths)) > 1:
-        raise InputError(f"the parts of {name} must have equally many columns", f"{widths}",
-                         "Each part multiplies the same weights.")
+    require(len(set(widths)) <= 1, f"the parts of {name} must have equally many columns", widths,
+            "Each part multiplies the same weights.")
     if len(operators) == 1:
         return operators[0]
     if all(isinstance(operator, SparseOperator) for operator in operators):

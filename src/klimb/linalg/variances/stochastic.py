@@ -31,9 +31,9 @@ import numpy.typing as npt
 from klimb.linalg.krylov import SurrogateMatrix, solve
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators.base import Operator, column_blocks
-from klimb.linalg.variances.bounds import MEDIAN_OF_NORMAL
 from klimb.numerics.arrays import Array
 
+MEDIAN_OF_NORMAL = 0.6745  # |x| is below this half of the time, x standard normal
 FITTED_FROM = 16  # probes from which the share of the control that is taken off is fitted rather than one
 ROWS_PER_FEATURE = 20  # fewer rows than this, and only the mean ratio is pooled
 EXTREME = 4.0  # standard deviations at which a feature is cut: one odd row shall not steer the others
@@ -204,31 +204,6 @@ def fit_errors(F: Array, f: Array, weight: Array, watched: npt.NDArray[np.intp],
 
 
 @final
-class RowSums:
-    """Sums over probes of t = (b'y)(b'x) and w = (b'y)^2 per row: enough for mean and variance of t - f w, any f."""
-
-    def __init__(self, rows: int) -> None:
-        self.n = 0
-        self.t, self.w, self.tt, self.tw, self.ww = (np.zeros(rows) for _ in range(5))
-
-    def add(self, at_y: Array, at_x: Array) -> None:
-        """B y and B x for a block of probes."""
-        t, w = at_y * at_x, at_y * at_y
-        self.n += t.shape[1]
-        self.t += t.sum(axis=1)
-        self.w += w.sum(axis=1)
-        self.tt += np.einsum("ij,ij->i", t, t)
-        self.tw += np.einsum("ij,ij->i", t, w)
-        self.ww += np.einsum("ij,ij->i", w, w)
-
-    def beyond(self, f: Array) -> tuple[Array, Array]:
-        """Mean of t - f w, and the variance of one probe's t - f w."""
-        mean = (self.t - f * self.w) / self.n
-        square = (self.tt - 2.0 * f * self.tw + f * f * self.ww) / self.n
-        return mean, np.maximum(square - mean**2, 0.0) * self.n / max(self.n - 1, 1)
-
-
-@final
 class Probes:
     """Probes of A against its surrogate M, added until they are enough. Without B, for the log-determinant alone."""
 
@@ -270,13 +245,17 @@ class Probes:
 
 @final
 class ProbedRows:
-    """The rows of B: their variances under M, their features, and sums over the probes."""
+    """The rows of B: their variances under M, their features, and sums over the probes.
+
+    Those of t = (b'y)(b'x), of w = (b'y)^2 and of their products are enough for mean and variance of t - f w, any f.
+    """
 
     def __init__(self, A: NormalMatrix, B: Operator, M: SurrogateMatrix) -> None:
         known = M.variances(B)
         assert known is not None, "probes need the entries of B"
         self.B, (self.surrogate, base) = B, known
-        self.sums = RowSums(B.shape[0])
+        self.n = 0
+        self._t, self._w, self._tt, self._tw, self._ww = (np.zeros(B.shape[0]) for _ in range(5))
         self._live = np.flatnonzero(self.surrogate > 0.0)
         self._watched = np.linspace(0, len(self._live) - 1, min(len(self._live), WATCHED_ROWS)).astype(np.intp)
         self._latest: tuple[Pooled, Array] | None = None
@@ -287,10 +266,16 @@ class ProbedRows:
     def add(self, y: Array, x: Array) -> None:
         coarse = self.B.coarse()  # noise of a percent hides the seventh digit
         at_y, at_x = coarse.times(y), coarse.times(x)
-        self.sums.add(at_y, at_x)
+        t, w = at_y * at_x, at_y * at_y
+        self.n += t.shape[1]
+        self._t += t.sum(axis=1)
+        self._w += w.sum(axis=1)
+        self._tt += np.einsum("ij,ij->i", t, t)
+        self._tw += np.einsum("ij,ij->i", t, w)
+        self._ww += np.einsum("ij,ij->i", w, w)
         self._latest = None
         rows = self._live[self._watched]
-        self._kept.append((at_y[rows] * at_x[rows], at_y[rows] ** 2))
+        self._kept.append((t[rows], w[rows]))
 
     def result(self) -> tuple[Array, Array]:
         value, error = np.zeros_like(self.surrogate), np.zeros_like(self.surrogate)
@@ -304,14 +289,14 @@ class ProbedRows:
         if not len(self._live):
             return 0.0
         ratios, noise = self._ratios()
-        return float(np.median(noise / ratios.ratio) * np.sqrt(self.sums.n))
+        return float(np.median(noise / ratios.ratio) * np.sqrt(self.n))
 
     def expected_error(self, n: int) -> float:
         """Median relative error to be expected of ``n`` probes, from those at hand."""
         if not len(self._live):
             return 0.0
         ratios, noise = self._ratios()
-        fewer = np.sqrt(self.sums.n / n)
+        fewer = np.sqrt(self.n / n)
         total = np.maximum(ratios.spread**2 + (noise * fewer) ** 2, 1e-300)
         error = pooled_error(ratios.spread**2 / total, noise * fewer, ratios.fit_error * fewer)
         return MEDIAN_OF_NORMAL * float(np.median(error / ratios.ratio))
@@ -323,8 +308,8 @@ class ProbedRows:
         return self._latest
 
     def _pool(self) -> tuple[Pooled, Array]:
-        weight = max(float(self.sums.w[self._live].sum()), 1e-300)
-        ratio, noise = self._direct(np.full(len(self._live), float(self.sums.t[self._live].sum()) / weight))
+        weight = max(float(self._w[self._live].sum()), 1e-300)
+        ratio, noise = self._direct(np.full(len(self._live), float(self._t[self._live].sum()) / weight))
         f, _ = fitted(self._features, ratio, np.full_like(noise, float(np.sqrt(np.mean(noise**2)))))
         ratio, noise = self._direct(f)  # with the fit as control there is less noise
         f, spread = fitted(self._features, ratio, noise)
@@ -350,8 +335,10 @@ class ProbedRows:
         """Each row's own estimate of v_i / v_i^M with f as control, and its standard error."""
         whole = np.zeros_like(self.surrogate)
         whole[self._live] = f
-        mean, variance = self.sums.beyond(whole)
-        known, n = self.surrogate[self._live], self.sums.n
+        known, n = self.surrogate[self._live], self.n
+        mean = (self._t - whole * self._w) / n  # of t - f w, and the variance of one probe's
+        square = (self._tt - 2.0 * whole * self._tw + whole * whole * self._ww) / n
+        variance = np.maximum(square - mean**2, 0.0) * n / max(n - 1, 1)
         own = variance[self._live] / known**2
         mixed = ((n - 1) * own + NOISE_PRIOR * float(np.mean(own))) / (n - 1 + NOISE_PRIOR)
         return f + mean[self._live] / known, np.sqrt(mixed / n)

@@ -1,9 +1,10 @@
-"""What an exact factorisation of a precision A offers, and the dense ones: of D x D, and of N x N where N is less."""
+"""Exact factorisations of a precision A: dense of D x D, of N x N where N is less, multifrontal where A is sparse."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
+from functools import cached_property, lru_cache
 from typing import Any, final
 
 import numpy as np
@@ -11,12 +12,12 @@ from numpy.typing import NDArray
 
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.matrix import with_data
-from klimb.linalg.normal_matrix import NormalMatrix
-from klimb.linalg.operators import StackedOperator
-from klimb.linalg.operators.base import BLOCK_DOUBLES, Operator, as_row_indices
+from klimb.linalg.normal_matrix import NormalMatrix, Preconditioner
+from klimb.linalg.operators.base import BLOCK_DOUBLES, Operator, SparseOperator, StackedOperator, as_row_indices
+from klimb.linalg.sparse_cholesky import SymbolicCholesky
 from klimb.numerics.arrays import Array, pieces, slices
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, threads_for, triangular_inverse
-from klimb.numerics.lazy import blas, lapack
+from klimb.numerics.lazy import blas, lapack, scipy_sparse
 
 PAIRS_AT_A_TIME = 2**20
 GATHER_COST = 100  # flops of a dense product that one gathered entry of the covariance costs
@@ -29,14 +30,11 @@ STRONG, FAINT = 1.0, 1e-4  # g_i k_ii: where (M^-1)_ii tells v_i, and where even
 SPARSE_BLOCK = 2**20  # doubles of a product of sparse rows with L^-1 that are held at a time
 
 
-class Factorisation(ABC):
-    """A = R R' in some form."""
+class Factorisation(Preconditioner):
+    """A = R R' in some form: a preconditioner that is exact for A, and close for its neighbours."""
 
-    log_det: float  # log det(A)
-
-    @abstractmethod
-    def solve(self, rhs: Array) -> Array:
-        """A^-1 rhs for a vector (D,) or for the columns of a matrix (D, k)."""
+    def factor_times(self, noise: Array) -> Array:
+        raise TypeError("a factorisation solves; draws of it come from its NormalMatrix")
 
     @abstractmethod
     def variances(self, B: Operator) -> Array:
@@ -58,7 +56,6 @@ class PrimalFactorisation(Factorisation):
             dense *= self._scale[:, None]
             self._lower = cholesky(dense)
         self.log_det = log_det_from_cholesky(self._lower) - 2.0 * float(np.log(self._scale).sum())
-        self._covariance: Array | None = None
 
     def solve(self, rhs: Array) -> Array:
         scale = self._scale if rhs.ndim == 1 else self._scale[:, None]
@@ -87,7 +84,7 @@ class PrimalFactorisation(Factorisation):
 
     def _by_pairs(self, matrix: Any) -> Array:
         """sum_jk b_ij b_ik V_jk over the nonzeros of each row, rows with equally many of them together."""
-        V = self._scaled_covariance()
+        V = self._covariance
         counts = np.diff(matrix.indptr)
         values, bound = np.zeros(matrix.shape[0]), np.zeros(matrix.shape[0])
         sd = np.sqrt(V.diagonal())
@@ -106,14 +103,14 @@ class PrimalFactorisation(Factorisation):
             values[lost] = self._by_solves(matrix[as_row_indices(lost, matrix.shape[0])])
         return values
 
-    def _scaled_covariance(self) -> Array:
-        if self._covariance is None:
-            lower, info = lapack.dpotri(self._lower, lower=1)
-            if info != 0:
-                raise NotPositiveDefiniteError(f"the factor has a zero at {info - 1}")
-            lower += np.tril(lower, -1).T
-            self._covariance = np.asarray(lower)
-        return self._covariance
+    @cached_property
+    def _covariance(self) -> Array:
+        """Of the scaled A."""
+        lower, info = lapack.dpotri(self._lower, lower=1)
+        if info != 0:
+            raise NotPositiveDefiniteError(f"the factor has a zero at {info - 1}")
+        lower += np.tril(lower, -1).T
+        return np.asarray(lower)
 
 
 @final
@@ -136,7 +133,6 @@ class DualFactor(Factorisation):
             inner *= self._root[:, None]
             inner.flat[:: N + 1] += 1.0
             self._lower = cholesky(inner)
-        self._inverse: Array | None = None  # L^-1, once asked for
         self.log_det = log_det_from_cholesky(self._lower) + float(np.log(A.shift).sum())
 
     def solve(self, rhs: Array) -> Array:
@@ -183,19 +179,19 @@ class DualFactor(Factorisation):
     def _inverse_columns(self, chosen: NDArray[np.intp], invert: bool) -> Array:
         """L^-1 e_i, one a column: some of L^-1, or by solving."""
         if invert:
-            return np.asarray(self._inverse_of_lower()[:, chosen])
+            return np.asarray(self._inverse[:, chosen])
         units = np.zeros((len(self._root), len(chosen)), order="F")
         units[chosen, np.arange(len(chosen))] = 1.0
         return self._halves(units)
 
     def _inverts(self, n_systems: int) -> bool:
         """Whether L^-1 is there, or worth computing for so many systems."""
-        return self._inverse is not None or n_systems > WORTH_INVERSE * len(self._root)
+        return "_inverse" in self.__dict__ or n_systems > WORTH_INVERSE * len(self._root)
 
-    def _inverse_of_lower(self) -> Array:
-        if self._inverse is None:
-            self._inverse = triangular_inverse(self._lower.copy(order="F"))
-        return self._inverse
+    @cached_property
+    def _inverse(self) -> Array:
+        """L^-1."""
+        return triangular_inverse(self._lower.copy(order="F"))
 
     def _subtracted(self, matrix: Any) -> Array:
         """k_ii - |L^-1 G^1/2 B d^-1 b_i|^2, no lower than what rounding can tell from zero."""
@@ -230,7 +226,7 @@ class DualFactor(Factorisation):
         values = np.zeros(len(counts))
         few = counts <= FEW * N if invert else counts == 0
         if invert:
-            inverse = self._inverse_of_lower().T  # in C order, as products with sparse rows want it
+            inverse = self._inverse.T  # in C order, as products with sparse rows want it
             sparse, step = np.flatnonzero(few), max(64, SPARSE_BLOCK // N)
             for chosen in pieces(sparse, step):
                 half = rows[chosen] @ inverse
@@ -280,3 +276,88 @@ def _product(left: Any, scale: Array, right: Any) -> Array:
     if hasattr(right, "multiply"):
         return np.asarray((right @ (left * scale).T).T)
     return np.asarray(left @ (right * scale).T)
+
+
+def sparse_pattern(A: NormalMatrix) -> Any | None:
+    """Where A may have entries, as CSC of ones; None where an operator is not stored as a sparse matrix."""
+    total: Any = scipy_sparse.eye_array(A.size, format="csr")
+    for operator in A.operators:
+        if not isinstance(operator, SparseOperator):
+            return None
+        ones = with_data(operator.matrix, np.ones_like(operator.matrix.data))
+        total = total + ones.T @ ones
+    return total.tocsc().sorted_indices()
+
+
+def analysed(pattern: Any) -> SymbolicCholesky:
+    """The analysis of a pattern; the last few are kept, since weights change more often than patterns."""
+    return _analysed(pattern.indptr.tobytes(), pattern.indices.tobytes(), pattern.indices.dtype.str, pattern.shape[0])
+
+
+@lru_cache(maxsize=4)
+def _analysed(indptr: bytes, indices: bytes, dtype: str, size: int) -> SymbolicCholesky:
+    places = np.frombuffer(indices, dtype)
+    entries = (np.ones(len(places)), places, np.frombuffer(indptr, dtype))
+    return SymbolicCholesky(scipy_sparse.csc_array(entries, shape=(size, size)))
+
+
+@final
+class SparseFactorisation(Factorisation):
+    """Cholesky of A scaled to unit diagonal, whose pattern was analysed before."""
+
+    def __init__(self, A: NormalMatrix, symbolic: SymbolicCholesky) -> None:
+        diagonal = A.diagonal()
+        if diagonal is None or not (diagonal > 0.0).all():
+            raise NotPositiveDefiniteError("the diagonal is not positive")
+        self._A, self._scale = A, 1.0 / np.sqrt(diagonal)
+        self._pattern = symbolic.pattern
+        self._factor = symbolic.factor(self._entries())
+        self.log_det = self._factor.logdet - 2.0 * float(np.log(self._scale).sum())
+
+    def _entries(self) -> Array:
+        """The scaled A in the order of the pattern, which may have places where A has nothing."""
+        total: Any = scipy_sparse.diags_array(self._A.shift, format="csc")
+        for operator, weights in self._A.parts:
+            assert isinstance(operator, SparseOperator)
+            total = total + operator.sparse_gram(weights)
+        total = total.tocsc().sorted_indices()
+        size, nodes = len(self._scale), np.arange(len(self._scale), dtype=np.int64)
+        columns, known = (np.repeat(nodes, np.diff(matrix.indptr)) for matrix in (total, self._pattern))
+        places = np.searchsorted(known * size + self._pattern.indices, columns * size + total.indices)
+        values = np.zeros(len(known))
+        values[places] = total.data * self._scale[total.indices] * self._scale[columns]
+        return values
+
+    def solve(self, rhs: Array) -> Array:
+        scale = self._scale if rhs.ndim == 1 else self._scale[:, None]
+        return self._factor.solve(scale * rhs) * scale
+
+    def factor_times(self, noise: Array) -> Array:
+        """R noise, A = R R': for noise of unit covariance, draws with covariance A."""
+        scale = self._scale if noise.ndim == 1 else self._scale[:, None]
+        return self._A.times(scale * self._factor.root_solve(noise))
+
+    def variances(self, B: Operator) -> Array:
+        """b'Z b from the entries of Z = A^-1 within the pattern; rows that need others are solved for."""
+        if not isinstance(B, SparseOperator):
+            return self._by_solves(B)
+        matrix, inverse = with_data(B.matrix, B.matrix.data * self._scale[B.matrix.indices]), self._pattern.copy()
+        inverse.data = self._factor.inverse_entries()
+        ones = with_data(matrix, np.ones_like(matrix.data))
+        values = _row_sums(matrix @ inverse, matrix)
+        other = np.flatnonzero(_row_sums(ones @ self._pattern, ones) < np.diff(matrix.indptr).astype(float) ** 2)
+        if len(other):
+            values[other] = self._by_solves(B.take(other))
+        return values
+
+    def _by_solves(self, B: Operator) -> Array:
+        values = np.empty(B.shape[0])
+        for begin in range(0, B.shape[0], 256):
+            rows = B.take(slice(begin, begin + 256)).dense()
+            values[begin : begin + 256] = np.einsum("ij,ji->i", rows, self.solve(np.ascontiguousarray(rows.T)))
+        return values
+
+
+def _row_sums(left: Any, right: Any) -> Array:
+    """sum_j left_ij right_ij of two sparse matrices."""
+    return np.asarray(left.multiply(right).sum(axis=1), dtype=np.float64).ravel()
