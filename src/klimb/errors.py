@@ -21,6 +21,12 @@ class InputError(KlimbError, ValueError):
         return type(self), (self.expected, self.got, self.advice)
 
 
+def require(holds: object, expected: str, got: str, advice: str) -> None:
+    """Raise an `InputError` unless ``holds``: one line a check, where its words cost nothing to make."""
+    if not holds:
+        raise InputError(expected, got, advice)
+
+
 class NotPositiveDefiniteError(KlimbError, ArithmeticError):
     """A posterior precision that was asked for is not positive definite (the loop catches this and steps back)."""
 

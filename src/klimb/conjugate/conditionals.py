@@ -7,8 +7,8 @@ from typing import Any, final
 import numpy as np
 from scipy.special import gammaln
 
-from klimb.conjugate.families import Categorical as CategoricalFamily
-from klimb.conjugate.families import Dirichlet, Family, Gamma, MultivariateNormal, Naturals, Normal, Wishart
+from klimb.conjugate.families import Categorical, Dirichlet, Gamma, MultivariateNormal, Normal, Wishart
+from klimb.conjugate.families.base import Family, Naturals
 from klimb.conjugate.means import Predictor, outer
 from klimb.conjugate.variables import Conditional, NetworkState, Plates, Variable, View, as_view, common_plates, sum_to
 from klimb.errors import InputError
@@ -28,19 +28,14 @@ class KnownParameters(Conditional):
             for part, ndim in zip(prior.natural, prior.event_ndims, strict=True)
         ))
         self._log_partition = self.prior.log_partition()
-
-    @property
-    def dimension(self) -> int:
-        return int(self.prior.natural[0].shape[-1])
+        self.dimension = next((part.shape[-1] for part, ndim in zip(prior.natural, prior.event_ndims, strict=True)
+                               if ndim), 1)
 
     def natural(self, state: NetworkState) -> Naturals:
         return self.prior.natural
 
     def log_partition(self, state: NetworkState) -> Array:
         return self._log_partition
-
-    def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
-        raise AssertionError("a fixed prior has no parents")
 
 
 @final
@@ -155,7 +150,7 @@ class MultivariateGiven(Conditional):
 
     def _precision(self, state: NetworkState) -> tuple[Array, Array]:
         """E log det and E of the precision matrix."""
-        log, value = state.moments(self.precision)
+        log, value = state[self.precision].moments
         if self.precision.family is Wishart:
             return log, value
         return np.broadcast_to(log, (self.dimension,)).sum(), np.diag(np.broadcast_to(value, (self.dimension,)))
@@ -221,13 +216,14 @@ class GammaGiven(Conditional):
 class CategoricalGiven(Conditional):
     """x ~ Categorical(p) with a Dirichlet variable p."""
 
-    family = CategoricalFamily
+    family = Categorical
 
     def __init__(self, probabilities: View, plates: Plates, name: str) -> None:
         if probabilities.variable.family is not Dirichlet:
             raise InputError(f"the probabilities of {name} must be a dirichlet variable", f"{probabilities.variable!r}",
                              "Declare dirichlet(numpy.full(K, 1.0)).")
         self.probabilities, self.variables = probabilities, (probabilities.variable,)
+        self.dimension = probabilities.variable.dimension
         self.plates = common_plates(name, probabilities.plates, plates)
 
     def natural(self, state: NetworkState) -> Naturals:

@@ -8,7 +8,7 @@ import numpy as np
 
 from klimb.conjugate import conditionals, families
 from klimb.conjugate.means import as_predictor
-from klimb.conjugate.variables import NetworkState, Plates, Variable, View, as_view
+from klimb.conjugate.variables import Plates, Variable, View, as_view
 from klimb.errors import InputError
 from klimb.numerics.arrays import as_float
 
@@ -63,7 +63,7 @@ def multivariate_normal(mean: Any = 0.0, precision: Any = 1.0, *, dimension: int
     """
     if isinstance(precision, Variable):
         if precision.family is families.Wishart:
-            size = int(precision.conditional.natural(NetworkState())[1].shape[-1])
+            size = precision.dimension
         elif precision.plates:
             size = precision.plates[0]
         else:

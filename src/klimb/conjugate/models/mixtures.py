@@ -15,7 +15,7 @@ from klimb.conjugate.families import Categorical, Dirichlet, Family
 from klimb.conjugate.loop import Fitted, Network, add, fit, prior_state
 from klimb.conjugate.observations import topics
 from klimb.conjugate.stochastic import Stochastic, fit_batches
-from klimb.conjugate.variables import NetworkState, Variable
+from klimb.conjugate.variables import Variable
 from klimb.errors import InputError
 from klimb.infer.result import Iteration
 from klimb.numerics.arrays import Array, as_float
@@ -46,7 +46,7 @@ class GaussianMixture:
         x = as_float(X, "X", ndim=2) - self.shift
         emission = EMISSIONS[self._component.family](self._component)
         statistics, base = emission.statistics(x)
-        slope, near, free = emission.coefficients(self.fit.state.moments(self._component))
+        slope, near, free = emission.coefficients(self.fit.state[self._component].moments)
         (log_weights,) = self.concentration.mean_parameters()
         values = np.asarray(statistics @ slope.T) + near + free + base[:, None] + log_weights
         return np.asarray(values[:, self._order])
@@ -94,9 +94,8 @@ def gaussian_mixture(X: Any, n_components: int, *, covariance: Shape = "full", c
         gate = categorical(weights, plates=(len(rows),), name="class")
         return gate, mixture(gate, component).observe(rows)
 
-    first = NetworkState({component: component.conditional.member(component.conditional.natural(NetworkState()))})
     gate, seen = evidence(x)
-    first.set(gate, Categorical(shares))
+    first = {component: component.conditional.member(component.conditional.natural({})), gate: Categorical(shares)}
     begin = {component: component.conditional.member(add(first[component].natural, seen.message(component, first))),
              weights: Dirichlet(weights.conditional.natural(first)[0] + shares.sum(0))}
     if batch is None:
@@ -235,11 +234,11 @@ class LatentDirichlet:
         theta = dirichlet(np.full(K, self.share_prior), plates=(counts.shape[0],), name="shares")
         network = Network([topics(theta, self._words).observe(counts)])
         state = prior_state(network.variables)
-        state.set(self._words, self.words)
+        state[self._words] = self.words
         for _ in range(sweeps):
             old = state[theta].natural[0]
             new = network.optimum(theta, state)
-            state.set(theta, Dirichlet.from_natural(new))
+            state[theta] = Dirichlet.from_natural(new)
             if np.abs(new[0] - old).max() <= tol * (1.0 + np.abs(new[0]).max()):
                 break
         found: Dirichlet = state[theta]
