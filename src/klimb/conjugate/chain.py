@@ -98,9 +98,8 @@ class ChainGiven(Conditional):
             raise InputError(f"{name} needs a dirichlet without plates over K classes and one with plates (K,)",
                              f"{first!r} and {step!r}", f"Declare dirichlet(numpy.ones({K}), plates=({K},)) for the "
                              "steps: one row of probabilities per class.")
-        if not lengths or min(lengths) < 1:
-            raise InputError(f"{name} needs the length of every sequence, at least 1", f"{lengths}",
-                             "Pass lengths=(T,) for one sequence of T data.")
+        require(lengths and min(lengths) >= 1, f"{name} needs the length of every sequence, at least 1", f"{lengths}",
+                "Pass lengths=(T,) for one sequence of T data.")
         self.first, self.step, self.lengths, self.variables = first, step, lengths, (first, step)
         self.plates: Plates = (int(sum(lengths)),)
 

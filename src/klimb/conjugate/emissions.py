@@ -17,7 +17,7 @@ from klimb.conjugate.families import Family, Naturals
 from klimb.conjugate.means import packed, unpacked
 from klimb.conjugate.observations import Observable
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, as_float, refuse
 from klimb.numerics.special import HALF_LOG_2PI
 
@@ -251,9 +251,8 @@ def mixture(gate: Variable, component: Variable, *, scale: Variable | None = Non
         known = ", ".join(family.__name__ for family in EMISSIONS)
         raise InputError(f"the components of a mixture must be one of {known}", f"{component!r}",
                          "normal_gamma(...) for numbers, normal_wishart(...) for vectors.")
-    if component.family is not families.TiedNormalWishart and not component.plates:
-        raise InputError("the components of a mixture need a plate, one copy per class", f"{component!r}",
-                         "Give it plates=(K,).")
+    require(component.family is families.TiedNormalWishart or component.plates,
+            "the components of a mixture need a plate, one copy per class", f"{component!r}", "Give it plates=(K,).")
     if scale is not None and not (kind in (VectorNormal, DiagonalNormal) and scale.family is families.Gamma):
         raise InputError("scale must be a gamma variable, for normal components", f"{scale!r} with {component!r}",
                          "gamma(df / 2, df / 2, plates=(N,)) makes the components Student-t.")

@@ -27,11 +27,9 @@ class Network:
     def __init__(self, evidence: Iterable[Evidence]) -> None:
         self.evidence = tuple(evidence)
         for item in self.evidence:
-            if not isinstance(item, Evidence):
-                raise InputError("a network is made from observed data", f"{item!r}",
-                                 "Call .observe(values) on the node that was seen.")
-        if not self.evidence:
-            raise InputError("a network needs observed data", "none", "Call .observe(values) on a node.")
+            require(isinstance(item, Evidence), "a network is made from observed data", f"{item!r}",
+                    "Call .observe(values) on the node that was seen.")
+        require(self.evidence, "a network needs observed data", "none", "Call .observe(values) on a node.")
         self.variables = ancestors([variable for item in self.evidence for variable in item.variables])
         self.said: dict[Variable, list[Evidence]] = {variable: [] for variable in self.variables}
         self.children: dict[Variable, list[Variable]] = {variable: [] for variable in self.variables}
@@ -139,8 +137,7 @@ class ProximalPoint:
     beta: float = float("inf")
 
     def __post_init__(self) -> None:
-        if not self.beta > 0:
-            raise InputError("beta must be positive", f"{self.beta}", "Use float('inf') for coordinate ascent.")
+        require(self.beta > 0, "beta must be positive", f"{self.beta}", "Use float('inf') for coordinate ascent.")
 
     @property
     def keep(self) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 
 from klimb.conjugate.families import MultivariateNormal, Naturals, Normal
 from klimb.conjugate.variables import NetworkState, Plates, Summand, Variable, View, as_view, common_plates, sum_to
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.linalg.matrix import as_design
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import row_blocks
@@ -77,9 +77,8 @@ class DotPredictor(Predictor):
             raise InputError(f"dot(X, {w.name}) needs a multivariate_normal without plates", f"{w!r}",
                              "Use inner(u[i], v[j]) for variables with plates.")
         self.X, self.variables = as_design(X, "X"), (w,)
-        if self.X.shape[1] != w.dimension:
-            raise InputError(f"X must have one column per entry of {w.name} ({w.dimension})", f"shape {self.X.shape}",
-                             f"Declare {w.name} with dimension {self.X.shape[1]}.")
+        require(self.X.shape[1] == w.dimension, f"X must have one column per entry of {w.name} ({w.dimension})",
+                f"shape {self.X.shape}", f"Declare {w.name} with dimension {self.X.shape[1]}.")
         self.plates = (self.X.shape[0],)
 
     def moments(self, state: NetworkState) -> tuple[Array, Array]:
@@ -113,15 +112,13 @@ class Inner(Predictor):
             if view.variable.family is not MultivariateNormal or len(view.variable.plates) != 1:
                 raise InputError("inner needs two multivariate_normal variables with one plate each",
                                  f"{view.variable!r}", "Declare plates=(n_rows,).")
-        if u.variable is v.variable:
-            raise InputError("inner needs two different variables", f"{u.variable.name} twice",
-                             "A symmetric factorisation is not conditionally conjugate.")
+        require(u.variable is not v.variable, "inner needs two different variables", f"{u.variable.name} twice",
+                "A symmetric factorisation is not conditionally conjugate.")
         if (u.index is None) != (v.index is None):
             raise InputError("inner needs an index for both variables or for neither", "one of each",
                              "Write inner(u[i], v[j]) for observed pairs, inner(u, v) for all pairs.")
-        if u.variable.dimension != v.variable.dimension:
-            raise InputError("inner needs equal dimensions", f"{u.variable.dimension} and {v.variable.dimension}",
-                             "Both are the rank of the factorisation.")
+        require(u.variable.dimension == v.variable.dimension, "inner needs equal dimensions",
+                f"{u.variable.dimension} and {v.variable.dimension}", "Both are the rank of the factorisation.")
         self.u, self.v = u, v
         self._seen: tuple[Any, Any, tuple[Array, Array]] | None = None
         self.variables = (u.variable, v.variable)
@@ -246,9 +243,8 @@ def as_predictor(value: Any) -> Predictor:
         return value
     if isinstance(value, Variable | View):
         view = as_view(value)
-        if view.variable.family is not Normal:
-            raise InputError("a mean must be a number, a normal variable or a predictor", f"{view.variable!r}",
-                             "Use dot(X, w) for a multivariate normal w.")
+        require(view.variable.family is Normal, "a mean must be a number, a normal variable or a predictor",
+                f"{view.variable!r}", "Use dot(X, w) for a multivariate normal w.")
         return Itself(view)
     return Known(value)
 

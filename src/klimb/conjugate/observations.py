@@ -29,9 +29,8 @@ class ObservedVariable(Evidence):
         self.conditional, self.variables = conditional, conditional.variables
         x, present = _seen(values, f"the data of {variable.name}")
         plates = common_plates(f"the data of {variable.name}", x.shape, conditional.plates)
-        if plates != conditional.plates:
-            raise InputError(f"the data of {variable.name} must have its plates {conditional.plates}",
-                             f"shape {x.shape}", "Declare plates=data.shape.")
+        require(plates == conditional.plates, f"the data of {variable.name} must have its plates {conditional.plates}",
+                f"shape {x.shape}", "Declare plates=data.shape.")
         self.weight = np.ones(()) if present.all() else np.broadcast_to(present, plates)
         x = np.broadcast_to(x, plates)
         if isinstance(conditional, NormalGiven):
@@ -91,16 +90,13 @@ class Potential(Evidence):
     def __init__(self, site: Site, predictor: Predictor, values: Any) -> None:
         self.predictor, self.variables = predictor, predictor.variables
         if not predictor.gaussian:
-            if not site.super_gaussian:
-                raise InputError(f"{type(site).__name__} on a product of variables needs a super-Gaussian site",
-                                 "a site without a local bound",
-                                 "Use Logistic, Binomial, NegativeBinomial, Laplace or StudentT.")
+            require(site.super_gaussian, f"{type(site).__name__} on a product of variables needs a super-Gaussian site",
+                    "a site without a local bound", "Use Logistic, Binomial, NegativeBinomial, Laplace or StudentT.")
             site = SuperGaussian(site)
         y = np.asarray(values, dtype=float)
         self.kept = np.flatnonzero(~np.isnan(y).ravel())
-        if y.shape != predictor.plates:
-            raise InputError(f"the data must have the shape of the predictor, {predictor.plates}", f"{y.shape}",
-                             "One value per row of X or per pair of an index.")
+        require(y.shape == predictor.plates, f"the data must have the shape of the predictor, {predictor.plates}",
+                f"{y.shape}", "One value per row of X or per pair of an index.")
         self.site = site
         self.y = site.validate(y.ravel()[self.kept])
         self.constant = float(np.broadcast_to(site.constant(self.y), self.y.shape).sum())
@@ -137,10 +133,9 @@ class Topics(Evidence):
         if np.any(matrix.data < 0) or not np.isfinite(matrix.data).all():
             raise InputError("word counts must be finite and not negative", f"{matrix.data.min()}", "Check the matrix.")
         for variable, role in ((shares, "shares"), (words, "words")):
-            if variable.family is not Dirichlet or len(variable.plates) != 1:
-                raise InputError(f"the {role} of topics must be a dirichlet with one plate", f"{variable!r}",
-                                 "dirichlet(numpy.full(K, a), plates=(n_documents,)) and "
-                                 "dirichlet(numpy.full(V, b), plates=(K,)).")
+            require(variable.family is Dirichlet and len(variable.plates) == 1,
+                    f"the {role} of topics must be a dirichlet with one plate", f"{variable!r}",
+                    "dirichlet(numpy.full(K, a), plates=(n_documents,)) and dirichlet(numpy.full(V, b), plates=(K,)).")
         (D, V), K = matrix.shape, words.plates[0]
         wanted = (D, K), (K, V)
         got = tuple((*v.plates, v.dimension) for v in (shares, words))
@@ -245,8 +240,7 @@ def potential(site: Site, predictor: Any) -> Observable:
     >>> print(result[w].mean.round(2), np.sqrt(np.diag(result[w].covariance)).round(2))
     [-0.14  0.44] [0.38 0.07]
     """
-    if not isinstance(site, Site):
-        raise InputError("potential needs a site", f"{type(site).__name__}", "E.g. klimb.sites.Logistic().")
+    require(isinstance(site, Site), "potential needs a site", f"{type(site).__name__}", "E.g. klimb.sites.Logistic().")
     f = as_predictor(predictor)
     return Observable(lambda y: Potential(site, f, y))
 

@@ -18,7 +18,7 @@ import numpy as np
 from klimb.conjugate.families import Family, Naturals
 from klimb.conjugate.loop import Fitted, Network, add, ancestors, divergence, prior_state, remaining, sweep
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.infer.result import History, Iteration, Status
 
 
@@ -43,8 +43,7 @@ class Stochastic:
     fresh: int = 0  # passes at the start in which local factors begin anew: memories of a poor fit hold it there
 
     def __post_init__(self) -> None:
-        if self.local_sweeps < 1:
-            raise InputError("local_sweeps must be at least 1", f"{self.local_sweeps}", "20 is the default.")
+        require(self.local_sweeps >= 1, "local_sweeps must be at least 1", f"{self.local_sweeps}", "20 is the default.")
 
 
 @final
@@ -96,9 +95,8 @@ def fit_batches(make: Callable[[Any], Evidence | Sequence[Evidence]], batches: I
                 state[variable] = variable.conditional.member(add(variable.conditional.natural(state), *said))
         if network is None:
             raise InputError("batches must hold at least one batch", "none", "Pass a list or another re-iterable.")
-        if count != len(store):
-            raise InputError("batches must give the same batches at every pass", f"{count} after {len(store)}",
-                             "A generator ends after one pass: pass a list, or an object with __iter__.")
+        require(count == len(store), "batches must give the same batches at every pass", f"{count} after {len(store)}",
+                "A generator ends after one pass: pass a list, or an object with __iter__.")
         new = sum(known.own + _linear(known, state) for known in store.values())  # on all data seen
         new -= sum(divergence(variable, state) for variable in family)
         before, gain, bound = gain, new - bound, new

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from klimb.conjugate.families import Family, Naturals
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 
@@ -115,9 +115,8 @@ class View(Summand):
         if index is None:
             return
         rows = np.asarray(index)
-        if not variable.plates:
-            raise InputError(f"{variable.name} must have a plate to be indexed", "a variable without plates",
-                             f"Give it plates, e.g. plates=({int(rows.max(initial=0)) + 1},).")
+        require(variable.plates, f"{variable.name} must have a plate to be indexed", "a variable without plates",
+                f"Give it plates, e.g. plates=({int(rows.max(initial=0)) + 1},).")
         if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
             raise InputError(f"the index of {variable.name} must be a vector of integers",
                              f"{rows.dtype} of shape {rows.shape}", "Number the groups 0, 1, ... first.")

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import betaincinv, digamma, gammaincinv, gammaln
 
 from klimb.conjugate.families.base import Family, Naturals, Part, generator, positive
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.special import HALF_LOG_2PI, stirling_error
 
@@ -230,9 +230,8 @@ class Dirichlet(Family):
 
     def __init__(self, concentration: Any) -> None:
         alpha = positive(concentration, "concentration")
-        if alpha.ndim < 1 or alpha.shape[-1] < 1:
-            raise InputError("concentration must have one entry per class", f"shape {alpha.shape}",
-                             "Pass numpy.full(K, 1.0) for K classes.")
+        require(alpha.ndim >= 1 and alpha.shape[-1] >= 1, "concentration must have one entry per class",
+                f"shape {alpha.shape}", "Pass numpy.full(K, 1.0) for K classes.")
         super().__init__((alpha,))
 
     def log_base(self, statistics: Naturals) -> Array:

@@ -23,11 +23,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
-from klimb.conjugate.declare import gamma, multivariate_normal, normal
+from klimb.conjugate import Fitted, fit, gamma, inner, multivariate_normal, normal, potential
 from klimb.conjugate.families import Family, Gamma, MultivariateNormal, Normal
-from klimb.conjugate.loop import Fitted, fit
-from klimb.conjugate.means import Predictor, inner
-from klimb.conjugate.observations import potential
+from klimb.conjugate.means import Predictor
 from klimb.conjugate.variables import NetworkState, Variable
 from klimb.errors import InputError
 from klimb.infer.result import Iteration
