@@ -123,7 +123,7 @@ class ConvexLearner:
         model = np.concatenate([self.labelled, self._prior])
         lost = model[v[model] <= 0.0]
         if lost.size:  # those of model sites are needed: by solving systems
-            v[lost] = pending.variances(take_rows(self._all, lost))
+            v[lost] = pending.variances(self._all.subset(lost))
         self._refit(v[model], u)
 
     def _refit(self, z: Array, u: Array) -> None:
