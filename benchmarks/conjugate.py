@@ -82,9 +82,9 @@ def mixture_bound(X: NDArray[np.float64], found: NormalWishart, weights: Dirichl
     gate = categorical(w, plates=(N,))
     network = Network([mixture(gate, parts).observe(X - X.mean(0))])
     state = prior_state(network.variables)
-    state.set(w, weights)
-    state.set(parts, found)
-    state.set(gate, Categorical.from_natural(network.optimum(gate, state)))
+    state[w] = weights
+    state[parts] = found
+    state[gate] = Categorical.from_natural(network.optimum(gate, state))
     return network.bound(state)
 
 
@@ -135,10 +135,10 @@ def topics_bound(counts: Any, words: Dirichlet, prior: float) -> float:
     beta = dirichlet(np.full(V, prior), plates=(K,))
     network = Network([topics(theta, beta).observe(counts)])
     state = prior_state(network.variables)
-    state.set(beta, words)
+    state[beta] = words
     for _ in range(200):
         old = state[theta].natural[0]
-        state.set(theta, Dirichlet.from_natural(network.optimum(theta, state)))
+        state[theta] = Dirichlet.from_natural(network.optimum(theta, state))
         if np.abs(state[theta].natural[0] - old).max() < 1e-3:
             break
     return network.bound(state)

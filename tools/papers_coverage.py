@@ -83,7 +83,7 @@ ITEMS = (
          f"{NUMBERS}::test_a_table2", A),
     Item("P22", "evidence, log-loss, time, heat maps, probabilities", "klimb.apps.papers.processes:tables",
          f"{NUMBERS}::test_a_table3", A),
-    Item("P23", "the data sets and settings of the tables", "klimb.apps.papers.data_table:look",
+    Item("P23", "the data sets and settings of the tables", "klimb.apps.papers.logistic:look",
          f"{NUMBERS}::test_the_settings_of_table3", "papers/data.md",
          "Gisette is run where its files are"),
     Item("P24", "future work: stochastic gradients, line search, distributed optimisation",

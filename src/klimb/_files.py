@@ -27,7 +27,7 @@ def draft_of(path: str | os.PathLike[str]) -> Iterator[Path]:
         mode = (target if target.exists() else draft).stat().st_mode & 0o7777
         yield draft
         os.chmod(draft, mode)
-        _to_disk(draft)
+        to_disk(draft)
         os.replace(draft, target)
     except FileNotFoundError as error:
         error.filename = str(path)  # the user knows nothing of the draft
@@ -57,8 +57,8 @@ def whole_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any
         yield stream
 
 
-def _to_disk(path: Path) -> None:
-    """Let the bytes reach the disk before the name does."""
+def to_disk(path: Path) -> None:
+    """Let the bytes of a file, or the names in a folder, reach the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -142,7 +142,7 @@ def perturbed(network: Network):
         noisy = [mix * a + (1 - mix) * b for a, b in zip(old, best, strict=True)]
         if variable.family is MultivariateNormal:
             noisy[0] = noisy[0] + rng.normal(size=noisy[0].shape)
-        state.set(variable, variable.conditional.member(tuple(noisy)))
+        state[variable] = variable.conditional.member(tuple(noisy))
     return state
 
 
@@ -181,7 +181,7 @@ def test_proximal_point_is_a_step_along_the_natural_gradient(make):
             def at(t, along=directions[k], variable=variable, old=old):
                 moved = tuple(a + t * b for a, b in zip(old.natural, along, strict=True))
                 other = state.copy()
-                other.set(variable, variable.conditional.member(moved))
+                other[variable] = variable.conditional.member(moved)
                 return network.bound(other), flat(other[variable].mean_parameters())
 
             up, down = at(h), at(-h)

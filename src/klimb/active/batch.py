@@ -201,7 +201,7 @@ class Shortlist:
     def scores(self, score: Score, candidates: Candidates) -> Array:
         """Scores of all candidates; minus infinity for those that cannot be the best."""
         site, m, v = candidates.site, candidates.m, candidates.v
-        if not (score.smooth and m.size >= MANY and _same_for_all(site)):
+        if not (score.smooth and m.size >= MANY and all(np.ndim(getattr(site, name)) == 0 for name in site.per_datum)):
             self.n_exact += m.size
             return score.of(candidates)
         log_v = np.log(np.maximum(v, SMALLEST))
@@ -258,18 +258,13 @@ class Shortlist:
             places.alone += rows.size
             m, v = now.at(rows)
             scores = self._exact(score, now.site, m, v)
-            asked, found = places.floor, self._floor(box, scores, m, v)
-            places.floor = found
-            if asked is not None and found >= asked:
+            top, asked = _largest(scores)[:LEADERS], places.floor
+            gap = max(self._error, self._gap(box, scores[top], m[top], v[top]))
+            places.floor = float(np.log(max(float(scores.max()), SMALLEST)) - 4.0 * gap - 1e-8)
+            if asked is not None and places.floor >= asked:
                 places.floor -= HOPE
                 return rows, scores
         return None
-
-    def _floor(self, box: Box, scores: Array, m: Array, v: Array) -> float:
-        """What the spline must reach at the best row, given the scores of some: theirs, less four times its error."""
-        top = _largest(scores)[:LEADERS]
-        gap = max(self._error, self._gap(box, scores[top], m[top], v[top]))
-        return float(np.log(max(float(scores.max()), SMALLEST)) - 4.0 * gap - 1e-8)
 
     def _exact(self, score: Score, site: Site, m: Array, v: Array) -> Array:
         self.n_exact += m.size
@@ -297,10 +292,6 @@ def _above(box: Box, bounds: Array, least: float, m: Array, log_v: Array) -> tup
     return able, box.at(m[able], log_v[able])
 
 
-def _same_for_all(site: Site) -> bool:
-    return all(np.ndim(getattr(site, name)) == 0 for name in site.per_datum)
-
-
 def least_sure(score: Score, now: Marginals, free: Mask, first: Marginals) -> tuple[Index, Array] | None:
     """The rows that may be the least sure, and their scores; None where means alone cannot tell.
 
@@ -317,7 +308,7 @@ def least_sure(score: Score, now: Marginals, free: Mask, first: Marginals) -> tu
     distance[~free] = np.inf
     some = np.argpartition(distance, min(NEAREST, len(distance) - 1))[:NEAREST]
     some = some[free[some]]
-    best = float(_scores(now, first, np.sort(some)).max())
+    best = float(score.of(candidates(now, np.sort(some), first)).max())
     # A row at |m| = x cannot have a score above -g(x, the largest variance): how far out is that below the best?
     x = max(float(distance[some].min()), 1e-12) * REACH
     largest = growth * float(before.v.max())
@@ -326,16 +317,7 @@ def least_sure(score: Score, now: Marginals, free: Mask, first: Marginals) -> tu
     if not out.size:
         return None
     rows = np.flatnonzero(distance <= x[out[0]])
-    return None if rows.size > MOST_AT_HAND * len(distance) else (rows, _scores(now, first, rows))
-
-
-def _scores(now: Marginals, first: Marginals, rows: Index) -> Array:
-    m, v = now.at(rows)
-    share: Array | float = 1.0
-    if first is not now:
-        whole = first.at(rows)[1]
-        share = np.divide(v, whole, out=np.ones_like(v), where=whole > 0.0)
-    return ClassifierUncertainty().of(Candidates(now.site.rows(rows), m, v, share))
+    return None if rows.size > MOST_AT_HAND * len(distance) else (rows, score.of(candidates(now, rows, first)))
 
 
 def best_candidate(scores: Array, rows: Index) -> int:
@@ -346,13 +328,11 @@ def best_candidate(scores: Array, rows: Index) -> int:
 
 def candidates(now: Marginals, rows: Index, first: Marginals | None = None) -> Candidates:
     """What a score sees of ``rows``; ``first`` are the marginals at the beginning of the batch."""
-    share: Array | float = 1.0
+    (m, v), targets, share = now.at(rows), now.targets, np.ones(rows.size)
     if first is not None and first is not now:
-        share = np.divide(now.v[rows], first.v[rows], out=np.ones(rows.size), where=first.v[rows] > 0.0)
-    targets = now.targets
-    if targets is None:
-        return Candidates(now.site.rows(rows), now.m[rows], now.v[rows], share)
-    return Candidates(now.site.rows(rows), now.m[rows], now.v[rows], share, lambda: (
+        whole = first.at(rows)[1]
+        np.divide(v, whole, out=share, where=whole > 0.0)
+    return Candidates(now.site.rows(rows), m, v, share, None if targets is None else lambda: (
         targets.m, targets.v, np.asarray(take_rows(now.pool, rows) @ targets.directions)))
 
 
@@ -362,6 +342,7 @@ def score_rows(score: Score, now: Marginals, rows: Index, first: Marginals | Non
 
     With a ``shortlist`` only those that may be the best are scored, and the others count as minus infinity.
     """
+    _ = now.snapshot, None if first is None else first.snapshot  # of all rows at once
     if not score.uses_targets:
         some = candidates(now, rows, first)
         return score.of(some) if shortlist is None else shortlist.scores(score, some)

@@ -168,26 +168,22 @@ class CrossProducts:
         wanted = rows.tolist()
         place = {row: k for k, row in enumerate(self._rows)}
         missing = [row for row in wanted if row not in place]
-        if missing:
-            self._extend(missing)
-            place = {row: k for k, row in enumerate(self._rows)}
-        order = [place[row] for row in wanted]
-        n = len(order)
-        return self._kept[:, :n] if order == list(range(n)) else self._kept[:, order]
-
-    def _extend(self, rows: list[int]) -> None:
-        used = len(self._rows)
-        if used + len(rows) > self._kept.shape[1]:
-            room = min(max(2 * used, used + len(rows), 64), max(MOST_KEPT // self.pool.shape[0], used + len(rows)))
-            larger = np.empty((self.pool.shape[0], room), order="F")
+        used, n = len(self._rows), len(wanted)
+        if used + len(missing) > self._kept.shape[1]:
+            needed = used + len(missing)
+            larger = np.empty((self.pool.shape[0], min(max(2 * used, needed, 64),
+                                                       max(MOST_KEPT // self.pool.shape[0], needed))), order="F")
             larger[:, :used] = self._kept[:, :used]
             self._kept = larger
-        for part in row_blocks(len(rows), self.pool.shape[1]):
-            chosen = np.array(rows[part], dtype=np.intp)
-            pushed = self.prior.covariance_times(_dense(take_rows(self.pool, chosen)).T)
+        for part in row_blocks(len(missing), self.pool.shape[1]):
+            chosen = np.array(missing[part], dtype=np.intp)
+            pushed = self.prior.covariance_times(self.pool.subset(chosen).dense().T)
             self._kept[:, used + part.start : used + part.stop] = times_each(self.pool, np.ascontiguousarray(pushed))
             self.n_products += len(chosen)
-        self._rows += rows
+        self._rows += missing
+        place |= {row: used + k for k, row in enumerate(missing)}
+        order = [place[row] for row in wanted]
+        return self._kept[:, :n] if order == list(range(n)) else self._kept[:, order]
 
 
 @final
@@ -254,10 +250,6 @@ class DualBelief(Belief):
             return np.asarray((pool.values[rows].multiply(prior.root**2).tocsr() @ X.values.T).toarray())
         pushed = prior.covariance_times(pool.dense_rows(rows).T)
         return np.ascontiguousarray(times_each(X, np.ascontiguousarray(pushed)).T)
-
-
-def _dense(rows: object) -> Array:
-    return np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows)
 
 
 def belief_of(posterior: Posterior, kept: CrossProducts | None = None, rows: Index | None = None) -> Belief:

@@ -101,13 +101,17 @@ def _site(site: Site, y: Array, m: Array, v: Array, tol: float) -> tuple[Array, 
     for _ in range(MOST_STEPS):
         part = active
         e, wider = _oracles(site, part, y, trial_m, trial_v)
-        value, slack = _own_bound(e, trial_m, trial_v, m[part], v[part])
-        better = value >= best[part] - slack
+        ratio, away = trial_v / v[part], trial_m - m[part]
+        divergence = 0.5 * (ratio - 1.0 - np.log(ratio) + away**2 / v[part])
+        value = e.value - divergence
+        value = np.where(value < np.inf, value, -np.inf)  # and where it is no number
+        better = value >= best[part] - ROUNDING * (1.0 + np.abs(e.value) + np.abs(divergence))
         kept = part[better]
         new_m[kept], new_v[kept], best[kept] = trial_m[better], trial_v[better], value[better]
         alpha[kept], gamma[kept] = e.alpha[better], e.gamma[better]
         step[part] = np.where(better, 1.0, 0.25 * step[part])
-        going = np.where(better, _gradient(e, trial_m, trial_v, m[part], v[part]) > tol, step[part] > 1e-9)
+        slopes = np.sqrt(trial_v) * (e.alpha + away / v[part]), 0.5 * (1.0 - ratio - trial_v * e.gamma)
+        going = np.where(better, np.maximum(*np.abs(slopes)) > tol, step[part] > 1e-9)
         active = part[going]
         if not active.size:
             break
@@ -152,20 +156,6 @@ def _start(site: Site, y: Array, m: Array, v: Array) -> tuple[Array, Array]:
     return np.where(tame, step_m, own_m), np.where(tame, step_v, own_v)
 
 
-def _gradient(e: Expectation, m: Array, v: Array, prior_m: Array, prior_v: Array) -> Array:
-    """The larger of the two slopes of the datum's bound in (m / sd, log v)."""
-    in_mean, in_variance = np.sqrt(v) * (e.alpha + (m - prior_m) / prior_v), 0.5 * (1.0 - v / prior_v - v * e.gamma)
-    return np.asarray(np.maximum(np.abs(in_mean), np.abs(in_variance)))
-
-
-def _own_bound(e: Expectation, m: Array, v: Array, prior_m: Array, prior_v: Array) -> tuple[Array, Array]:
-    ratio = v / prior_v
-    divergence = 0.5 * (ratio - 1.0 - np.log(ratio) + (m - prior_m) ** 2 / prior_v)
-    value = e.value - divergence
-    value = np.where(value < np.inf, value, -np.inf)  # and where it is no number
-    return value, ROUNDING * (1.0 + np.abs(e.value) + np.abs(divergence))
-
-
 def _local_site(site: SuperGaussian, y: Array, m: Array, v: Array) -> tuple[Array, Array]:
     """The minimiser of phi_i, convex in 1/gamma: there the bound that touches at E (s - c)^2 has this very gamma."""
     odd, centre = site.site.symmetry(y)
@@ -208,9 +198,9 @@ def response_nodes(site: Site, m: Array, v: Array) -> Iterator[tuple[Array, Arra
     yield from zip(shares, np.where(finite, values, 0.0), strict=True)
 
 
-def expected_gamma(site: Site, m: Array, v: Array) -> Array:
-    """E gamma over the predictive distribution of the label, one per marginal N(m, v)."""
+def expected_gamma(site: Site, m: Array, v: Array, what: str = "gamma") -> Array:
+    """E gamma (or another part of an inclusion) over the predictive distribution of the label, for each N(m, v)."""
     total = np.zeros_like(m)
     for weight, y in response_nodes(site, m, v):
-        total += weight * np.nan_to_num(include(site, y, m, v, tol=SCORE_TOL).gamma, nan=0.0)
+        total += weight * np.nan_to_num(getattr(include(site, y, m, v, tol=SCORE_TOL), what), nan=0.0, posinf=0.0)
     return total

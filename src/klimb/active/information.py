@@ -231,9 +231,13 @@ def _narrow_logistic(m: Array, v: Array) -> Array:
         share = 1.0 / (1.0 + e)
         p, w = e * share, e * share * share
         _, average, _ = folded_moments(centre, v[part])
-        # logit p - m for the averaged p, from the difference of the probabilities, to first order and its remainder
+        # logit p - m for the averaged p: (average - p) / w, then Newton's steps on the exact equation
         with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
-            lift = _lift(centre, p, w, average)
+            lift = (average - p) / w
+            for _ in range(3):
+                x = np.exp(centre + lift)
+                lift = lift + (average - x / (1.0 + x)) * (1.0 + x) ** 2 / x
+        lift = np.nan_to_num(lift, nan=0.0, posinf=0.0, neginf=0.0)
         offset = np.sqrt(v[part]) * z[:, None]
         gap = lift - offset  # t - s
         total = np.zeros_like(gap)
@@ -243,15 +247,6 @@ def _narrow_logistic(m: Array, v: Array) -> Array:
                 total += weight_u * (1.0 - node) * x / (1.0 + x) ** 2
         out[part] = weight @ (gap * gap * total)
     return out
-
-
-def _lift(m: Array, p: Array, w: Array, average: Array) -> Array:
-    """t - m where sigmoid(t) = ``average``; (average - p) / w and two Newton steps on the exact equation."""
-    lift = (average - p) / w
-    for _ in range(3):
-        x = np.exp(m + lift)
-        lift = lift + (average - x / (1.0 + x)) * (1.0 + x) ** 2 / x
-    return np.asarray(np.nan_to_num(lift, nan=0.0, posinf=0.0, neginf=0.0))
 
 
 def _class_information(site: Site, m: Array, v: Array) -> Array:
@@ -281,28 +276,23 @@ def epig(site: Site, m: Array, v: Array, target_m: Array, target_v: Array, covar
     >>> epig(Gaussian(scale=1.0), 0 * one, one, 0 * one, one, np.array([[0.5]])).round(8).tolist()
     [0.03226926]
     """
-    if any(np.ndim(getattr(plain_site(site), name)) for name in plain_site(site).per_datum):
+    plain = plain_site(site)
+    if any(np.ndim(getattr(plain, name)) for name in plain.per_datum):
         raise InputError("EPIG needs a site with the same parameters for candidates and targets",
                          f"{type(site).__name__} with one per datum", 'Use score="bald".')
     spread = np.sqrt(np.multiply.outer(v, target_v))
     r = np.divide(covariance, spread, out=np.zeros_like(covariance), where=spread > 0.0)
     r = np.clip(r, -LARGEST, LARGEST)
-    plain = plain_site(site)
-    if plain.response != "classes":
-        return _gaussian(site, m, v, target_m, target_v, r)
+    if plain.response != "classes":  # -log(1 - r^2 R R*) / 2 with R = gamma v / (1 + gamma v), the share of signal
+        own, other = expected_gamma(site, m, v) * v, expected_gamma(site, target_m, target_v) * target_v
+        signal = np.multiply.outer(own / (1.0 + own), other / (1.0 + other))
+        return np.asarray(-0.5 * np.log1p(-r * r * signal).mean(axis=1))
     total = np.zeros(len(m))
     mine, theirs = _coefficients(plain, m, v), _coefficients(plain, target_m, target_v)
     for rows in slices(len(m), max(1, AT_ONCE // max(len(target_m), 1))):
         part = tuple(piece[:, rows] for piece in mine)
         total[rows] = _class_pairs(plain, (m[rows], v[rows]), (target_m, target_v), part, theirs, r[rows]).mean(axis=1)
     return total
-
-
-def _gaussian(site: Site, m: Array, v: Array, target_m: Array, target_v: Array, r: Array) -> Array:
-    """-log(1 - r^2 R R*) / 2 with R = gamma v / (1 + gamma v), the share of signal in an observation's variance."""
-    own, other = expected_gamma(site, m, v) * v, expected_gamma(site, target_m, target_v) * target_v
-    signal = np.multiply.outer(own / (1.0 + own), other / (1.0 + other))
-    return np.asarray(-0.5 * np.log1p(-r * r * signal).mean(axis=1))
 
 
 @lru_cache(maxsize=1)

@@ -17,9 +17,9 @@ from klimb.active.belief import Belief, CrossProducts
 from klimb.active.inclusion import Inclusion, include, plain_site
 from klimb.active.marginals import Marginals, Snapshot, Targets, WorkCounts
 from klimb.active.model import linear_model
-from klimb.active.pool import Index, Mask, as_pool, check_count, check_rows, fingerprint, take_rows
+from klimb.active.pool import Index, Mask, as_pool, check_count, check_rows, fingerprint
 from klimb.active.scores import Random, Score, as_score
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.infer.result import Result
 from klimb.linalg.matrix import DesignMatrix
 from klimb.numerics.arrays import Array, as_float
@@ -149,11 +149,14 @@ class ActiveLearner:
             raise InputError("rows must not be labelled yet", f"row {index[known[0]]} at index {known[0]}",
                              "Call forget(row) first to replace its label.")
         given = np.atleast_1d(as_float(labels, "labels"))
-        if given.shape != index.shape:
-            raise InputError(f"there must be one label per row ({index.size})", f"shape {given.shape}",
-                             "Pass labels in the order of rows.")
-        if self._warm and self._n_fitted(index.size) != self._fitted:  # the next fit starts from sites for them too
-            self._extend_sites(index, self._site.rows(index).validate(given))
+        require(given.shape == index.shape, f"there must be one label per row ({index.size})", f"shape {given.shape}",
+                "Pass labels in the order of rows.")
+        if self._warm and self._rows and self._n_fitted(index.size) != self._fitted:
+            m, v = self._current().at(index)  # the next fit starts from sites for them too
+            assert self._sites is not None
+            site = self._site.rows(index)
+            new = include(site, site.validate(given), m, v, tol=START_TOL)
+            self._sites = (np.concatenate([self._sites[0], new.slope]), np.concatenate([self._sites[1], new.gamma]))
         self._add(index, given)
 
     def _add(self, index: Index, given: Array) -> None:
@@ -318,9 +321,8 @@ class ActiveLearner:
         ``ask(row)`` gives a label, which moves all marginals by the inclusion algebra before the next row is chosen:
         one solve and at most one product with the pool each. Returns the rows.
         """
-        if self._refit > 1:
-            raise InputError("block needs a learner with refit=1", f"refit={self._refit}",
-                             "Use query and teach, which then fit after every so many labels.")
+        require(self._refit <= 1, "block needs a learner with refit=1", f"refit={self._refit}",
+                "Use query and teach, which then fit after every so many labels.")
         score = self._score if strategy is None else as_score(strategy)
         if isinstance(score, Random) or len(self._rows) < self._initial:
             rows = self.query(k, strategy=strategy)
@@ -346,22 +348,16 @@ class ActiveLearner:
         now = self._current()
         if not score.uses_targets:
             return now
-        return replace(now, targets=Targets.of(self._target_rows(), now.pending, now.weights))
-
-    def _target_rows(self) -> Array:
-        """The rows whose predictions matter, dense: those given, or some of the pool by the seed."""
-        if self._targets is None:
-            rows = take_rows(self._pool, np.sort(self._order[::-1][:DEFAULT_TARGETS]))
-        else:
-            rows = take_rows(self._targets, np.arange(self._targets.shape[0]))
-        return np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows)
+        targets = self._targets  # those given, or some of the pool by the seed
+        if targets is None:
+            targets = self._pool.subset(np.sort(self._order[::-1][:DEFAULT_TARGETS]))
+        return replace(now, targets=Targets.of(targets.dense(), now.pending, now.weights))
 
     @staticmethod
     def _check_enough(k: int, free: Mask) -> None:
         left = int(np.count_nonzero(free))
-        if k > left:
-            raise InputError(f"k must be at most the number of rows to choose from ({left})", f"{k}",
-                             "Everything else is labelled." if left else "The whole pool is labelled.")
+        require(k <= left, f"k must be at most the number of rows to choose from ({left})", f"{k}",
+                "Everything else is labelled." if left else "The whole pool is labelled.")
 
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on later with the same pool and settings; plain values, ready for JSON."""
@@ -375,9 +371,8 @@ class ActiveLearner:
         """Take the labels of a ``state_dict`` of a learner like this one; the next query is the same as there."""
         mine = self.state_dict()
         for key in ("version", "pool", "seed", "warm", "refit", "site"):
-            if state.get(key) != mine[key]:
-                raise InputError(f"the state must come from a learner with the same {key}",
-                                 f"{state.get(key)!r} beside {mine[key]!r}", "Build the learner as it was, then load.")
+            require(state.get(key) == mine[key], f"the state must come from a learner with the same {key}",
+                    f"{state.get(key)!r} beside {mine[key]!r}", "Build the learner as it was, then load.")
         self._rows, self._given, self._clean, self._sites, self._prior_sites = [], [], [], None, NO_SITES
         self._open[:] = True
         self._forget_fit()
@@ -401,15 +396,6 @@ class ActiveLearner:
         """Go on from a file that ``save`` wrote."""
         with Path(path).open(encoding="utf-8") as file:
             return self.load_state(json.load(file))
-
-    def _extend_sites(self, rows: Index, y: Array) -> None:
-        """Sites of new labels from their present marginals, for a warm start."""
-        if not self._rows:
-            return
-        m, v = self._current().at(rows)
-        assert self._sites is not None
-        new = include(self._site.rows(rows), y, m, v, tol=START_TOL)
-        self._sites = (np.concatenate([self._sites[0], new.slope]), np.concatenate([self._sites[1], new.gamma]))
 
     def _forget_fit(self) -> None:
         if self._state is not None:

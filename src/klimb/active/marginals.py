@@ -25,9 +25,9 @@ import numpy as np
 
 from klimb.active.belief import Belief
 from klimb.active.inclusion import Inclusion, include
-from klimb.active.pool import Index, block_products, row_vector, take_rows
+from klimb.active.pool import Index, block_products, row_vector
 from klimb.linalg.matrix import DesignMatrix
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, pieces
 from klimb.sites.base import Site
 
 SOLVED_AT_ONCE = 64  # right-hand sides of one block of solves
@@ -79,14 +79,11 @@ class Pending:
         v = self.belief.variances(pool)
         return np.maximum(v - self.explained(pool, 0) if self.directions else v, 0.0)
 
-    def variances(self, rows: object) -> Array:
-        """x'V'x for the rows of a dense array or CSR, each by a solve."""
-        dense = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows)
-        found = np.empty(len(dense))
-        for begin in range(0, len(dense), SOLVED_AT_ONCE):
-            part = dense[begin : begin + SOLVED_AT_ONCE]
-            found[begin : begin + len(part)] = np.einsum("ij,ji->i", part, self.times(np.ascontiguousarray(part.T)))
-        return np.maximum(found, 0.0)
+    def variances(self, rows: DesignMatrix) -> Array:
+        """x'V'x for a few rows, each by a solve."""
+        found = [np.einsum("ij,ji->i", part, self.times(np.ascontiguousarray(part.T)))
+                 for part in pieces(rows.dense(), SOLVED_AT_ONCE)]
+        return np.asarray(np.maximum(np.concatenate(found), 0.0))
 
 
 @final
@@ -235,7 +232,7 @@ class Marginals:
         """``v``; what subtraction from ``first`` left without digits, or without sense, is solved for."""
         lost: Index = np.flatnonzero((v < LOST * first) & (first > 0.0)) if v is not first else np.zeros(0, np.intp)
         if lost.size:
-            v[lost] = self.pending.variances(take_rows(self.pool, lost if rows is None else rows[lost]))
+            v[lost] = self.pending.variances(self.pool.subset(lost if rows is None else rows[lost]))
             self.counts.solves += lost.size
             self.counts.recomputed += lost.size
         return v

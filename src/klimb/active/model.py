@@ -9,7 +9,7 @@ import numpy as np
 
 from klimb.active.belief import Belief, CrossProducts, DualBelief, PriorBelief, belief_of, krylov_belief
 from klimb.active.pool import Index, check_count, labelled_rows, take_rows
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.infer.loop import infer
 from klimb.infer.result import Result
 from klimb.infer.start import start_at
@@ -53,7 +53,12 @@ class PoolModel:
         if self.kind == "laplace":
             X, site, y = self._with_sparsity(X, site, y)
         primal = self.kind == "laplace" or isinstance(pool, PairedDesign)  # whose variances cost next to nothing
-        latent = Weights(X, 0.0, self._engine_cov, form="primal" if primal else "auto")
+        if self.kind == "gaussian":
+            cov = self.prior.covariance() if self.prior.root.ndim == 2 else self.prior.root**2
+        else:
+            cov = np.full(self.prior.n_weights, (TAPER * self.scale) ** 2)
+            cov[cov.size - self.intercept :] = INTERCEPT_COV
+        latent = Weights(X, 0.0, cov, form="primal" if primal else "auto")
         first = None if start is None else self._start(latent, start, len(y))
         return infer(latent, site, y, tol=self.tol, start=first)
 
@@ -89,23 +94,13 @@ class PoolModel:
         precision = latent.prior.root[: self.prior.n_weights - self.intercept] ** -2.0
         return np.zeros_like(precision), precision
 
-    @property
-    def _engine_cov(self) -> Array:
-        if self.kind == "gaussian":
-            return self.prior.covariance() if self.prior.root.ndim == 2 else self.prior.root**2
-        cov = np.full(self.prior.n_weights, (TAPER * self.scale) ** 2)
-        if self.intercept:
-            cov[-1] = INTERCEPT_COV
-        return cov
-
     def _with_sparsity(self, X: Any, site: Site, y: Array) -> tuple[Any, Site, Array]:
         """One more row and one more site per weight: [N] section 3, I appended to B. The intercept has none."""
         D = self.prior.n_weights - self.intercept
         sparsity: Site = Laplace(self.scale)
         if isinstance(site, SuperGaussian):
             sparsity = SuperGaussian(sparsity)
-        identity = np.zeros((D, self.prior.n_weights))
-        identity[np.arange(D), np.arange(D)] = 1.0
+        identity = np.eye(D, self.prior.n_weights)
         below: Any = np.concatenate([X, identity]) if not hasattr(X, "tocsr") else scipy_sparse.vstack(
             [X, scipy_sparse.csr_matrix(identity)], format="csr")
         return below, Stack([(site, len(y)), (sparsity, D)]), np.concatenate([y, np.zeros(D)])
@@ -129,11 +124,9 @@ class PoolModel:
 def linear_model(site: Any, n_columns: int, *, prior: str, cov: Any, scale: float, intercept: bool, tol: Any,
                  n_lanczos: int | None) -> PoolModel:
     """A checked model over ``n_columns`` columns, the intercept's not counted."""
-    if not isinstance(site, Site) or not site.separable:
-        raise InputError("site must be a klimb site with one latent value per datum", repr(site),
-                         "Use klimb.sites.Logistic(), say; several classes can be learnt one against the rest.")
-    if prior not in PRIORS:
-        raise InputError('prior must be "gaussian" or "laplace"', repr(prior), "Leave it out for a Gaussian prior.")
+    require(isinstance(site, Site) and site.separable, "site must be a klimb site with one latent value per datum",
+            repr(site), "Use klimb.sites.Logistic(), say; several classes can be learnt one against the rest.")
+    require(prior in PRIORS, 'prior must be "gaussian" or "laplace"', repr(prior), "Leave it out for a Gaussian prior.")
     if not (np.ndim(scale) == 0 and np.isfinite(scale) and scale > 0):
         raise InputError("scale must be a positive number", f"{scale!r}", "It is the scale of the Laplace prior.")
     if not (isinstance(tol, int | float | np.number) and 0.0 < tol < 1.0):  # False for NaN

@@ -9,16 +9,9 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError
-from klimb.linalg.matrix import (
-    BlockedDesign,
-    CsrDesign,
-    DenseDesign,
-    DesignMatrix,
-    SparseDesign,
-    as_design,
-    worth_pairing,
-)
+from klimb.errors import InputError, require
+from klimb.linalg import matrix as designs
+from klimb.linalg.matrix import BlockedDesign, CsrDesign, DenseDesign, DesignMatrix, SparseDesign, as_design
 from klimb.numerics.arrays import Array, as_float, finite_sum
 from klimb.numerics.dense import row_blocks
 from klimb.numerics.lazy import blas, scipy_sparse
@@ -65,12 +58,10 @@ class DenseRows(BlockedDesign):
         return product
 
     def row_norms_squared(self, root: Array, *, upper: bool = False, times: Array | None = None) -> tuple[Array, Array]:
+        """|x'S|^2 = |z'S0|^2 + (z's + t)^2 for x' = (z', 1) and S = [S0 s; 0 t], and X times from the same pass."""
         if not (self.intercept and upper and root.ndim == 2):
             return super().row_norms_squared(root, upper=upper, times=times)
-        return self._norms_apart(root, np.zeros(self.shape[1]) if times is None else times)
-
-    def _norms_apart(self, root: Array, vector: Array) -> tuple[Array, Array]:
-        """|x'S|^2 = |z'S0|^2 + (z's + t)^2 for x' = (z', 1) and S = [S0 s; 0 t], and X vector from the same pass."""
+        vector = np.zeros(self.shape[1]) if times is None else times
         N, columns = self.values.shape
         corner, last = np.asfortranarray(root[:-1, :-1]), float(root[-1, -1])
         beside = np.column_stack([root[:-1, -1], vector[:-1]])
@@ -93,36 +84,26 @@ class DenseRows(BlockedDesign):
 def as_pool(X: Any, *, intercept: bool = False, name: str = "pool") -> DesignMatrix:
     """Checked candidates, one a row: a design matrix whose last column is ones where ``intercept``."""
     if hasattr(X, "tocsr"):
-        return _sparse_pool(X, intercept, name)
+        if intercept and X.shape[0] and X.shape[1]:
+            X = scipy_sparse.hstack([X, scipy_sparse.csr_matrix(np.ones((X.shape[0], 1)))], format="csr")
+        if X.shape[1] > MOST_PAIRED:
+            matrix = X.tocsr().astype(np.float64)
+            matrix.sum_duplicates()
+            if designs.worth_pairing(matrix) and finite_sum(matrix.data):
+                return SparseDesign(matrix)
+        return as_design(X, name)
     values = X if isinstance(X, np.ndarray) and X.dtype.kind in "fiub" else as_float(X, name)
-    if values.ndim != 2 or 0 in values.shape:
-        raise InputError(f"{name} must have at least one row and one column", f"shape {values.shape}",
-                         "Pass one candidate per row.")
-    rows = DenseRows(values, intercept=intercept)
-    if values.dtype.kind == "f":
-        _check_finite_rows(rows, name)
-    return rows
-
-
-def _check_finite_rows(pool: DenseRows, name: str) -> None:
-    for rows, block in pool.blocks():
+    require(values.ndim == 2 and 0 not in values.shape, f"{name} must have at least one row and one column",
+            f"shape {values.shape}", "Pass one candidate per row.")
+    pool = DenseRows(values, intercept=intercept)
+    for rows, block in pool.blocks() if values.dtype.kind == "f" else ():
         if not finite_sum(block):
             bad = np.argwhere(~np.isfinite(block))
             if len(bad):
                 i, j = (int(k) for k in bad[0])
                 raise InputError(f"{name} must be finite", f"{block[i, j]} at index ({rows.start + i}, {j})",
                                  "Drop or impute missing values first.")
-
-
-def _sparse_pool(X: Any, intercept: bool, name: str) -> DesignMatrix:
-    if intercept and X.shape[0] and X.shape[1]:
-        X = scipy_sparse.hstack([X, scipy_sparse.csr_matrix(np.ones((X.shape[0], 1)))], format="csr")
-    if X.shape[1] > MOST_PAIRED:
-        matrix = X.tocsr().astype(np.float64)
-        matrix.sum_duplicates()
-        if worth_pairing(matrix) and finite_sum(matrix.data):
-            return SparseDesign(matrix)
-    return as_design(X, name)
+    return pool
 
 
 def labelled_rows(pool: DesignMatrix, rows: Index) -> DesignMatrix:

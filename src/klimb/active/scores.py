@@ -19,10 +19,10 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from klimb.active.inclusion import SCORE_TOL, expected_gamma, include, plain_site, response_nodes
+from klimb.active.inclusion import expected_gamma, plain_site
 from klimb.active.information import bald, epig
-from klimb.errors import InputError
-from klimb.latents.base import Posterior, Product
+from klimb.errors import InputError, require
+from klimb.latents.base import Posterior
 from klimb.linalg.operators import Operator, as_operator
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import log_det_from_cholesky
@@ -189,9 +189,8 @@ def classifier_uncertainty(site: Site, m: Array, v: Array, remaining: Array | fl
     [0.0, -0.3445]
     """
     plain = plain_site(site)
-    if plain.response != "classes" or not plain.separable:
-        raise InputError("classifier uncertainty needs a site with classes", f"{type(plain).__name__} with y in "
-                         f"{plain.support}", 'Use score="bald" or "ig".')
+    require(plain.response == "classes" and plain.separable, "classifier uncertainty needs a site with classes",
+            f"{type(plain).__name__} with y in {plain.support}", 'Use score="bald" or "ig".')
     p = np.sort(plain.class_probabilities(m, v), axis=1)
     return np.asarray((0.5 - 0.5 * (p[:, -1] - p[:, -2])) * remaining - 0.5)
 
@@ -205,10 +204,7 @@ def information_gain(site: Site, m: Array, v: Array) -> Array:
     """
     if isinstance(site, Gaussian):  # q' is the exact posterior, whose divergence is on average the mutual information
         return bald(site, m, v)
-    total = np.zeros_like(m)
-    for weight, y in response_nodes(site, m, v):
-        total += weight * np.nan_to_num(include(site, y, m, v, tol=SCORE_TOL).gain, nan=0.0, posinf=0.0)
-    return total
+    return expected_gamma(site, m, v, "gain")
 
 
 def variance_reduction(site: Site, m: Array, v: Array, covariance: Array) -> Array:
@@ -232,9 +228,8 @@ def as_score(score: str | Score) -> Score:
     """A score by name or as it is."""
     if isinstance(score, Score):
         return score
-    if score not in SCORES:
-        raise InputError(f"score must be one of {', '.join(SCORES)} or a klimb.active Score", repr(score),
-                         'The default is "bald".')
+    require(score in SCORES, f"score must be one of {', '.join(SCORES)} or a klimb.active Score", repr(score),
+            'The default is "bald".')
     return SCORES[score]
 
 
@@ -259,32 +254,22 @@ def measurement_gains(posterior: Any, blocks: Sequence[Any], noise: float) -> Ar
     >>> bool(gains[0] < gains[1] == gains[2])
     True
     """
-    times, n_weights = _products(posterior)
+    latent = posterior.latent if isinstance(posterior, Posterior) else None
+    if latent is None or latent.reports != "weight":
+        raise InputError("posterior must be that of weights", type(latent or posterior).__name__,
+                         "Fit klimb.sparse_linear, or klimb.infer with latents.Weights or latents.Implicit.")
+    times = latent.covariance_products(posterior)
     if not (np.ndim(noise) == 0 and np.isfinite(noise) and noise > 0):
         raise InputError("noise must be a positive number", f"{noise!r}", "It is a standard deviation.")
-    if len(blocks) == 0:
-        raise InputError("there must be at least one block of rows", "none", "Pass what could be measured next.")
+    require(len(blocks) != 0, "there must be at least one block of rows", "none", "Pass what could be measured next.")
     gains = np.empty(len(blocks))
     for k, block in enumerate(blocks):
-        rows = _dense(block, n_weights, k)
+        operator: Operator = block if isinstance(block, Operator) else as_operator(block, f"blocks[{k}]")
+        require(operator.shape[1] == latent.n_weights, f"blocks must have {latent.n_weights} columns",
+                f"shape {operator.shape} at index {k}", "Use the weights of the fit.")
+        rows = as_float(operator.dense(), f"blocks[{k}]")
         signal: Array = rows @ times(np.ascontiguousarray(rows.T)) / noise**2
         signal = 0.5 * (signal + signal.T)
         signal.flat[:: len(signal) + 1] += 1.0
         gains[k] = 0.5 * log_det_from_cholesky(np.asarray(np.linalg.cholesky(signal), dtype=np.float64))
     return gains
-
-
-def _products(posterior: Any) -> tuple[Product, int]:
-    latent = posterior.latent if isinstance(posterior, Posterior) else None
-    if latent is None or latent.reports != "weight":
-        raise InputError("posterior must be that of weights", type(latent or posterior).__name__,
-                         "Fit klimb.sparse_linear, or klimb.infer with latents.Weights or latents.Implicit.")
-    return latent.covariance_products(posterior), latent.n_weights
-
-
-def _dense(block: Any, n_weights: int, k: int) -> Array:
-    operator: Operator = block if isinstance(block, Operator) else as_operator(block, f"blocks[{k}]")
-    if operator.shape[1] != n_weights:
-        raise InputError(f"blocks must have {n_weights} columns", f"shape {operator.shape} at index {k}",
-                         "Use the weights of the fit.")
-    return as_float(operator.dense(), f"blocks[{k}]")

@@ -15,7 +15,7 @@ import numpy as np
 from klimb.active import ActiveLearner
 from klimb.active.pool import Index
 from klimb.active.scores import Score
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array
 
 
@@ -61,9 +61,8 @@ def two_classes(labels: Any, classes: Sequence[Any] | None) -> Array:
     """Labels of any kind as -1 and +1, the second of the ``classes`` (in order, where they are not given) as +1."""
     given = np.asarray(labels).ravel()
     known = np.unique(given) if classes is None else np.asarray(list(classes))
-    if len(known) > 2:
-        raise InputError("active learning here needs two classes", f"{len(known)}: {known.tolist()[:6]}",
-                         "Learn one class against the rest, each with its own labels.")
+    require(len(known) <= 2, "active learning here needs two classes", f"{len(known)}: {known.tolist()[:6]}",
+            "Learn one class against the rest, each with its own labels.")
     strange = np.flatnonzero(~np.isin(given, known))
     if strange.size:
         raise InputError(f"labels must be among the classes {known.tolist()}", f"{given[strange[0]]!r} at index "

@@ -8,7 +8,7 @@ import numpy as np
 
 from klimb.boosting.target import batched, double_precision
 from klimb.bridges.own import Bridge, missing
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.numerics.arrays import Array
 
 
@@ -99,9 +99,8 @@ def stan(model: Any, *, transformed: bool = True) -> Bridge:
         bridge.parameters(bridge.boost().sample(1000))["mu"].mean()
     """
     for method in ("param_unc_num", "log_density", "log_density_gradient", "param_constrain"):
-        if not hasattr(model, method):
-            raise InputError("stan needs a bridgestan.StanModel", type(model).__name__,
-                             "Make one by bridgestan.StanModel(path of the program, data).")
+        require(hasattr(model, method), "stan needs a bridgestan.StanModel", type(model).__name__,
+                "Make one by bridgestan.StanModel(path of the program, data).")
     dim = int(model.param_unc_num())
     labels = tuple(model.param_unc_names())
 

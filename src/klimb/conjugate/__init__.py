@@ -10,7 +10,7 @@
 """
 
 from klimb.conjugate.chain import chain
-from klimb.conjugate.declare import (
+from klimb.conjugate.conditionals import (
     beta,
     categorical,
     dirichlet,

@@ -10,7 +10,7 @@ import numpy as np
 from klimb.conjugate.families import Dirichlet, Family, Naturals
 from klimb.conjugate.families.base import generator
 from klimb.conjugate.variables import Conditional, NetworkState, Plates, Variable
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array
 
 
@@ -87,16 +87,19 @@ class ChainGiven(Conditional):
     """Sequences of classes: first ~ Categorical(first), next ~ Categorical(step[previous])."""
 
     family = MarkovChain
+    separate = True
 
     def __init__(self, first: Variable, step: Variable, lengths: tuple[int, ...], name: str) -> None:
-        K = _classes(first)
-        if first.plates or step.plates != (K,) or _classes(step) != K:
+        K = self.dimension = first.dimension
+        for variable in (first, step):
+            require(variable.family is Dirichlet, "a chain needs dirichlet variables", f"{variable!r}",
+                    "Declare dirichlet(numpy.ones(K)).")
+        if first.plates or step.plates != (K,) or step.dimension != K:
             raise InputError(f"{name} needs a dirichlet without plates over K classes and one with plates (K,)",
                              f"{first!r} and {step!r}", f"Declare dirichlet(numpy.ones({K}), plates=({K},)) for the "
                              "steps: one row of probabilities per class.")
-        if not lengths or min(lengths) < 1:
-            raise InputError(f"{name} needs the length of every sequence, at least 1", f"{lengths}",
-                             "Pass lengths=(T,) for one sequence of T data.")
+        require(lengths and min(lengths) >= 1, f"{name} needs the length of every sequence, at least 1", f"{lengths}",
+                "Pass lengths=(T,) for one sequence of T data.")
         self.first, self.step, self.lengths, self.variables = first, step, lengths, (first, step)
         self.plates: Plates = (int(sum(lengths)),)
 
@@ -104,15 +107,11 @@ class ChainGiven(Conditional):
         return MarkovChain(natural, self.lengths)
 
     def natural(self, state: NetworkState) -> Naturals:
-        (first,), (step,) = state.moments(self.first), state.moments(self.step)
+        (first,), (step,) = state[self.first].moments, state[self.step].moments
         return first, step, np.zeros((self.plates[0], len(first)))
 
     def log_partition(self, state: NetworkState) -> Array:
         return np.zeros(())
-
-    @property
-    def separate(self) -> bool:
-        return True
 
     def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
         return (x[0],) if to is self.first else (x[1],)
@@ -206,9 +205,3 @@ def _draw(weights: Array, rng: np.random.Generator) -> Any:
     cumulative = np.cumsum(weights, axis=1)
     height = rng.uniform(size=(len(weights), 1)) * cumulative[:, -1:]
     return np.minimum((height > cumulative).sum(1), weights.shape[1] - 1)
-
-
-def _classes(variable: Variable) -> int:
-    if variable.family is not Dirichlet:
-        raise InputError("a chain needs dirichlet variables", f"{variable!r}", "Declare dirichlet(numpy.ones(K)).")
-    return int(variable.conditional.natural(NetworkState())[0].shape[-1])

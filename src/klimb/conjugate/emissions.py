@@ -17,7 +17,7 @@ from klimb.conjugate.families import Family, Naturals
 from klimb.conjugate.means import packed, unpacked
 from klimb.conjugate.observations import Observable
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, as_float, refuse
 from klimb.numerics.special import HALF_LOG_2PI
 
@@ -45,7 +45,7 @@ class Emission(ABC):
     def width(self) -> int:
         """Columns of the data."""
         plates = self.component.plates
-        return plates[1] if len(plates) > 1 else 1
+        return plates[1] if len(plates) > 1 else self.component.dimension
 
     def _each(self, counts: Array) -> Array:
         """Numbers of the classes (K) for every copy of the component."""
@@ -76,11 +76,7 @@ class VectorNormal(Emission):
 
     @property
     def n_classes(self) -> int:
-        return int(self.component.conditional.natural(NetworkState())[0].shape[0])
-
-    @property
-    def width(self) -> int:
-        return int(self.component.conditional.natural(NetworkState())[0].shape[-1])
+        return int(self.component.conditional.natural({})[0].shape[0])
 
     def _statistics(self, x: Array) -> tuple[Array, Array]:
         """Rows with the products of their entries behind them, and the constant of a normal density."""
@@ -153,10 +149,6 @@ class ZeroOne(Emission):
 class WordCounts(Emission):
     """Rows of counts of V words (dense or sparse) with Dirichlet probabilities; without the multinomial coefficient."""
 
-    @property
-    def width(self) -> int:
-        return int(self.component.conditional.natural(NetworkState())[0].shape[-1])
-
     def statistics(self, values: Any) -> tuple[Any, Array]:
         if not hasattr(values, "tocsr"):
             return super().statistics(values)
@@ -212,7 +204,7 @@ class MixtureData(Evidence):
         """The log densities N x K in two parts, of which a datum's scale multiplies the first."""
         factor = state[self.emission.component]
         if self._last is None or self._last[0] is not factor:
-            slope, near, free = self.emission.coefficients(state.moments(self.emission.component))
+            slope, near, free = self.emission.coefficients(state[self.emission.component].moments)
             distance = np.asarray(self.statistics @ slope.T)
             distance += near if self.scale is not None else near + free
             self._last = (factor, distance, free)
@@ -222,24 +214,24 @@ class MixtureData(Evidence):
         """E log p(x_i | class k), N x K (without what no class changes)."""
         values, free = self._parts(state)
         if self.scale is not None:
-            log_scale, scale = state.moments(self.scale)
+            log_scale, scale = state[self.scale].moments
             values = values * scale[:, None] + free + 0.5 * self.emission.width * log_scale[:, None]
         return values if self.present is None else values * self.present[:, None]
 
     def expected_log(self, state: NetworkState) -> float:
-        return float(np.einsum("nk,nk->", state.moments(self.gate)[-1], self.log_densities(state))) + self._base
+        return float(np.einsum("nk,nk->", state[self.gate].moments[-1], self.log_densities(state))) + self._base
 
     def message(self, to: Variable, state: NetworkState) -> Naturals:
         if to is self.gate:
             zeros = tuple(np.zeros(part.shape) for part in state[self.gate].natural[:-1])
             return (*zeros, self.log_densities(state))
-        shares = state.moments(self.gate)[-1]
+        shares = state[self.gate].moments[-1]
         if self.present is not None:
             shares = shares * self.present[:, None]
         if to is self.scale:
             count = shares.sum(1)
             return 0.5 * self.emission.width * count, np.einsum("nk,nk->n", shares, self._parts(state)[0])
-        heavy = shares if self.scale is None else shares * state.moments(self.scale)[1][:, None]
+        heavy = shares if self.scale is None else shares * state[self.scale].moments[1][:, None]
         return self.emission.message(np.asarray((self.statistics.T @ heavy).T), heavy.sum(0), shares.sum(0))
 
 
@@ -254,24 +246,20 @@ def mixture(gate: Variable, component: Variable, *, scale: Variable | None = Non
     >>> print(result[rate].mean.round(1), result[kind].mean.argmax(axis=1))
     [0.8 9.7] [0 0 0 0 0 1 1 1]
     """
-    from klimb.conjugate.loop import prior_state
-
     kind = EMISSIONS.get(component.family)
     if kind is None:
         known = ", ".join(family.__name__ for family in EMISSIONS)
         raise InputError(f"the components of a mixture must be one of {known}", f"{component!r}",
                          "normal_gamma(...) for numbers, normal_wishart(...) for vectors.")
-    if component.family is not families.TiedNormalWishart and not component.plates:
-        raise InputError("the components of a mixture need a plate, one copy per class", f"{component!r}",
-                         "Give it plates=(K,).")
+    require(component.family is families.TiedNormalWishart or component.plates,
+            "the components of a mixture need a plate, one copy per class", f"{component!r}", "Give it plates=(K,).")
     if scale is not None and not (kind in (VectorNormal, DiagonalNormal) and scale.family is families.Gamma):
         raise InputError("scale must be a gamma variable, for normal components", f"{scale!r} with {component!r}",
                          "gamma(df / 2, df / 2, plates=(N,)) makes the components Student-t.")
     emission = kind(component)
-    classes = gate.conditional.natural(prior_state(gate.conditional.variables))[-1].shape[-1]
-    if classes != emission.n_classes:
+    if gate.dimension != emission.n_classes:
         raise InputError(f"{gate.name} and {component.name} must have the same number of classes",
-                         f"{classes} and {emission.n_classes}", "The first plate of the components is K.")
+                         f"{gate.dimension} and {emission.n_classes}", "The first plate of the components is K.")
     return Observable(lambda values: MixtureData(gate, emission, scale, values))
 
 

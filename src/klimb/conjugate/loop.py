@@ -14,7 +14,7 @@ from klimb.conjugate.chain import MarkovChain
 from klimb.conjugate.conditionals import NormalGiven
 from klimb.conjugate.families import Categorical, Family, Naturals
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
-from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.infer.result import History, Iteration, Status
 
 HALVINGS = 30  # of a step that a linearised site made too long
@@ -27,17 +27,15 @@ class Network:
     def __init__(self, evidence: Iterable[Evidence]) -> None:
         self.evidence = tuple(evidence)
         for item in self.evidence:
-            if not isinstance(item, Evidence):
-                raise InputError("a network is made from observed data", f"{item!r}",
-                                 "Call .observe(values) on the node that was seen.")
-        if not self.evidence:
-            raise InputError("a network needs observed data", "none", "Call .observe(values) on a node.")
+            require(isinstance(item, Evidence), "a network is made from observed data", f"{item!r}",
+                    "Call .observe(values) on the node that was seen.")
+        require(self.evidence, "a network needs observed data", "none", "Call .observe(values) on a node.")
         self.variables = ancestors([variable for item in self.evidence for variable in item.variables])
-        self._said: dict[Variable, list[Evidence]] = {variable: [] for variable in self.variables}
+        self.said: dict[Variable, list[Evidence]] = {variable: [] for variable in self.variables}
         self.children: dict[Variable, list[Variable]] = {variable: [] for variable in self.variables}
         for item in self.evidence:
             for variable in dict.fromkeys(item.variables):
-                self._said[variable].append(item)
+                self.said[variable].append(item)
         for child in self.variables:
             for parent in dict.fromkeys(child.conditional.variables):
                 self.children[parent].append(child)
@@ -48,14 +46,10 @@ class Network:
 
     def messages(self, variable: Variable, state: NetworkState, children: Iterable[Variable]) -> list[Naturals]:
         """What the evidence and these children say about a variable."""
-        said = [item.message(variable, state) for item in self._said[variable]]
+        said = [item.message(variable, state) for item in self.said[variable]]
         for child in children:
-            said.append(child.conditional.message(variable, state.moments(child), np.ones(()), state))
+            said.append(child.conditional.message(variable, state[child].moments, np.ones(()), state))
         return said
-
-    def exact(self, variable: Variable) -> bool:
-        """Whether all that is said to the variable is conjugate."""
-        return all(item.exact for item in self._said[variable])
 
     def bound(self, state: NetworkState) -> float:
         """Expected log joint plus entropies: [A] Eq. (1)."""
@@ -69,9 +63,9 @@ def divergence(variable: Variable, state: NetworkState) -> float:
     if not conditional.variables:
         return float(factor.kl(conditional.member(conditional.natural(state))).sum())
     if isinstance(conditional, NormalGiven):  # the form without cancellation
-        return float((-conditional.expected_log(state.moments(variable), state) - factor.entropy()).sum())
+        return float((-conditional.expected_log(state[variable].moments, state) - factor.entropy()).sum())
     gap = tuple(a - b for a, b in zip(factor.natural, conditional.natural(state), strict=True))
-    inner = factor.inner(gap, state.moments(variable))
+    inner = factor.inner(gap, state[variable].moments)
     return float((inner - factor.log_partition() + conditional.log_partition(state)).sum())
 
 
@@ -101,12 +95,17 @@ def add(first: Naturals, *more: Naturals) -> Naturals:
 
 def prior_state(variables: Iterable[Variable], start: Mapping[Variable, Family] | None = None) -> NetworkState:
     """Every variable at its prior, given its parents at theirs, or where ``start`` puts it."""
-    state = NetworkState()
+    state: NetworkState = {}
     for variable in ancestors(variables):
-        state.set(variable, variable.conditional.member(variable.conditional.natural(state)))
+        state[variable] = variable.conditional.member(variable.conditional.natural(state))
     for variable, factor in (start or {}).items():
-        _check_start(variable, factor, state)
-        state.set(variable, factor)
+        require(variable in state, "start must name variables of the network", f"{variable!r}",
+                "Check what was observed.")
+        wanted, got = (tuple(part.shape for part in one.natural) for one in (state[variable], factor))
+        require(isinstance(factor, variable.family) and got == wanted,
+                f"the start of {variable.name} must be a {variable.family.__name__} with natural parameters of shapes"
+                f" {wanted}", f"{type(factor).__name__} with {got}", "Build it with the same plates as the variable.")
+        state[variable] = factor
     return state
 
 
@@ -138,8 +137,7 @@ class ProximalPoint:
     beta: float = float("inf")
 
     def __post_init__(self) -> None:
-        if not self.beta > 0:
-            raise InputError("beta must be positive", f"{self.beta}", "Use float('inf') for coordinate ascent.")
+        require(self.beta > 0, "beta must be positive", f"{self.beta}", "Use float('inf') for coordinate ascent.")
 
     @property
     def keep(self) -> float:
@@ -260,7 +258,7 @@ class Stretch:
             for v in self.moved:
                 old, new = self.last[v], state[v]
                 gap = tuple(b - a for a, b in zip(old.natural, new.natural, strict=True))
-                change = tuple(b - a for a, b in zip(self.last.moments(v), state.moments(v), strict=True))
+                change = tuple(b - a for a, b in zip(self.last[v].moments, state[v].moments, strict=True))
                 length += float(new.inner(gap, change).sum())
         length = float(np.sqrt(max(length, 0.0)))
         self.rho = min(length / self.length, 1.0) if self.length > 0 else 0.0
@@ -284,7 +282,7 @@ class Stretch:
             further = v.conditional.member(tuple(b + factor * (b - a) for a, b in zip(old, new, strict=True)))
             if not proper(further):
                 return None
-            longer.set(v, further)
+            longer[v] = further
         return longer
 
 
@@ -296,22 +294,26 @@ def sweep(network: Network, order: tuple[Variable, ...], state: NetworkState, ke
 
 def update(network: Network, variable: Variable, state: NetworkState, keep: float) -> None:
     """One proximal step of one factor; halved until the bound does not fall where a site was linearised."""
-    old = state[variable]
-    best = network.optimum(variable, state)
-    member = variable.conditional.member
-    if network.exact(variable):
-        state.set(variable, member(_between(old, best, keep)))
+    old, best = state[variable], network.optimum(variable, state)
+
+    def member(keep: float) -> Family:
+        between = best if keep == 0 else tuple(keep * a + (1.0 - keep) * b
+                                               for a, b in zip(old.natural, best, strict=True))
+        return variable.conditional.member(between)
+
+    if all(item.exact for item in network.said[variable]):
+        state[variable] = member(keep)
         return
     height = network.bound(state)
     slack = 1e-12 * (1.0 + abs(height))
     for _ in range(HALVINGS):
-        new = member(_between(old, best, keep))
+        new = member(keep)
         if proper(new):
-            state.set(variable, new)
+            state[variable] = new
             if network.bound(state) >= height - slack:
                 return
         keep = 0.5 * (1.0 + keep)
-    state.set(variable, old)
+    state[variable] = old
 
 
 def remaining(gain: float, before: float) -> float:
@@ -322,10 +324,6 @@ def remaining(gain: float, before: float) -> float:
     return gain * rho / (1.0 - rho)
 
 
-def _between(old: Family, best: Naturals, keep: float) -> Naturals:
-    return best if keep == 0 else tuple(keep * a + (1.0 - keep) * b for a, b in zip(old.natural, best, strict=True))
-
-
 def _order(network: Network, start: Mapping[Variable, Family]) -> tuple[Variable, ...]:
     """Those with most copies first: local variables hear the data under priors that still differ. Then children first.
 
@@ -334,15 +332,3 @@ def _order(network: Network, start: Mapping[Variable, Family]) -> tuple[Variable
     backwards = list(reversed(network.variables))
     backwards.sort(key=lambda variable: -prod(variable.plates))
     return tuple(v for v in backwards if v not in start) + tuple(v for v in backwards if v in start)
-
-
-def _check_start(variable: Variable, factor: Family, state: NetworkState) -> None:
-    """An `InputError` unless a starting factor fits its variable."""
-    if variable not in state:
-        raise InputError("start must name variables of the network", f"{variable!r}", "Check what was observed.")
-    wanted = tuple(part.shape for part in state[variable].natural)
-    got = tuple(part.shape for part in factor.natural)
-    if not isinstance(factor, variable.family) or got != wanted:
-        raise InputError(f"the start of {variable.name} must be a {variable.family.__name__} with natural parameters "
-                         f"of shapes {wanted}", f"{type(factor).__name__} with {got}",
-                         "Build it with the same plates as the variable.")

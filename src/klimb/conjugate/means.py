@@ -13,14 +13,14 @@ from typing import Any, final
 import numpy as np
 
 from klimb.conjugate.families import MultivariateNormal, Naturals, Normal
-from klimb.conjugate.variables import NetworkState, Plates, Variable, View, as_view, common_plates, sum_to
-from klimb.errors import InputError
+from klimb.conjugate.variables import NetworkState, Plates, Summand, Variable, View, as_view, common_plates, sum_to
+from klimb.errors import InputError, require
 from klimb.linalg.matrix import as_design
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import row_blocks
 
 
-class Predictor(ABC):
+class Predictor(Summand, ABC):
     """f, one per plate."""
 
     plates: Plates
@@ -35,14 +35,9 @@ class Predictor(ABC):
         """Mean of f alone."""
         return self.moments(state)[0]
 
-    @abstractmethod
     def message(self, to: Variable, J: Array, h: Array, state: NetworkState) -> Naturals:
         """The potential -J f^2 / 2 + h f as a message, all other variables at their factors."""
-
-    def __add__(self, other: Any) -> SumPredictor:
-        return SumPredictor((self, as_predictor(other)))
-
-    __radd__ = __add__
+        raise AssertionError("a constant has no variables")
 
 
 @final
@@ -55,9 +50,6 @@ class Known(Predictor):
 
     def moments(self, state: NetworkState) -> tuple[Array, Array]:
         return self.value, np.zeros(())
-
-    def message(self, to: Variable, J: Array, h: Array, state: NetworkState) -> Naturals:
-        raise AssertionError("a constant has no variables")
 
 
 @final
@@ -85,10 +77,8 @@ class DotPredictor(Predictor):
             raise InputError(f"dot(X, {w.name}) needs a multivariate_normal without plates", f"{w!r}",
                              "Use inner(u[i], v[j]) for variables with plates.")
         self.X, self.variables = as_design(X, "X"), (w,)
-        D = _dimension(w)
-        if self.X.shape[1] != D:
-            raise InputError(f"X must have one column per entry of {w.name} ({D})", f"shape {self.X.shape}",
-                             f"Declare {w.name} with dimension {self.X.shape[1]}.")
+        require(self.X.shape[1] == w.dimension, f"X must have one column per entry of {w.name} ({w.dimension})",
+                f"shape {self.X.shape}", f"Declare {w.name} with dimension {self.X.shape[1]}.")
         self.plates = (self.X.shape[0],)
 
     def moments(self, state: NetworkState) -> tuple[Array, Array]:
@@ -122,45 +112,32 @@ class Inner(Predictor):
             if view.variable.family is not MultivariateNormal or len(view.variable.plates) != 1:
                 raise InputError("inner needs two multivariate_normal variables with one plate each",
                                  f"{view.variable!r}", "Declare plates=(n_rows,).")
-        if u.variable is v.variable:
-            raise InputError("inner needs two different variables", f"{u.variable.name} twice",
-                             "A symmetric factorisation is not conditionally conjugate.")
+        require(u.variable is not v.variable, "inner needs two different variables", f"{u.variable.name} twice",
+                "A symmetric factorisation is not conditionally conjugate.")
         if (u.index is None) != (v.index is None):
             raise InputError("inner needs an index for both variables or for neither", "one of each",
                              "Write inner(u[i], v[j]) for observed pairs, inner(u, v) for all pairs.")
-        if _dimension(u.variable) != _dimension(v.variable):
-            raise InputError("inner needs equal dimensions", f"{_dimension(u.variable)} and {_dimension(v.variable)}",
-                             "Both are the rank of the factorisation.")
+        require(u.variable.dimension == v.variable.dimension, "inner needs equal dimensions",
+                f"{u.variable.dimension} and {v.variable.dimension}", "Both are the rank of the factorisation.")
         self.u, self.v = u, v
-        self._seen: tuple[tuple[Any, Any], tuple[Array, Array]] | None = None
+        self._seen: tuple[Any, Any, tuple[Array, Array]] | None = None
         self.variables = (u.variable, v.variable)
         self.pairs = u.index is not None
         self.plates = common_plates("inner", u.plates, v.plates) if self.pairs else (*u.plates, *v.plates)
 
-    def _covariances(self, state: NetworkState) -> tuple[Array, Array, Array, Array]:
-        u, v = (state[variable] for variable in self.variables)
-        return u.mean, u.covariance, v.mean, v.covariance
-
     def mean(self, state: NetworkState) -> Array:
-        means = [state[variable].mean for variable in self.variables]
-        if not self.pairs:
-            return np.asarray(means[0] @ means[1].T)
-        return sampled_product(means[0], means[1], self.u.index, self.v.index)
+        u, v = (state[variable].mean for variable in self.variables)
+        return sampled_product(u, v, self.u.index, self.v.index) if self.pairs else np.asarray(u @ v.T)
 
     def moments(self, state: NetworkState) -> tuple[Array, Array]:
-        now = (state[self.variables[0]], state[self.variables[1]])
-        if self._seen is None or self._seen[0][0] is not now[0] or self._seen[0][1] is not now[1]:
-            self._seen = (now, self._moments(state))
-        return self._seen[1]
-
-    def _moments(self, state: NetworkState) -> tuple[Array, Array]:
-        mu, Vu, mv, Vv = self._covariances(state)
-        # Var(u'v) = mu'Vv mu + mv'Vu mv + tr(Vu Vv) = <Vu, Vv + mv mv'> + <mu mu', Vv>
-        second_v, spread_u, spread_v = packed(Vv + outer(mv)), packed(Vu, twice=True), packed(Vv, twice=True)
-        if not self.pairs:
-            return mu @ mv.T, spread_u @ second_v.T + packed(outer(mu)) @ spread_v.T
-        left, right = np.hstack([spread_u, packed(outer(mu))]), np.hstack([second_v, spread_v])
-        return self.mean(state), sampled_product(left, right, self.u.index, self.v.index)
+        u, v = (state[variable] for variable in self.variables)
+        if self._seen is None or self._seen[0] is not u or self._seen[1] is not v:
+            # Var(u'v) = mu'Vv mu + mv'Vu mv + tr(Vu Vv) = <Vu, Vv + mv mv'> + <mu mu', Vv>
+            left = np.hstack([packed(u.covariance, twice=True), packed(outer(u.mean))])
+            right = np.hstack([packed(v.covariance + outer(v.mean)), packed(v.covariance, twice=True)])
+            variance = sampled_product(left, right, self.u.index, self.v.index) if self.pairs else left @ right.T
+            self._seen = u, v, (self.mean(state), variance)
+        return self._seen[2]
 
     @cached_property
     def _by_row(self) -> dict[Variable, Any]:
@@ -176,9 +153,8 @@ class Inner(Predictor):
 
     def message(self, to: Variable, J: Array, h: Array, state: NetworkState) -> Naturals:
         first = to is self.u.variable
-        mu, Vu, mv, Vv = self._covariances(state)
-        mean, covariance = (mv, Vv) if first else (mu, Vu)
-        second = packed(covariance + outer(mean))
+        other: MultivariateNormal = state[self.variables[1 if first else 0]]
+        mean, second = other.mean, packed(other.covariance + outer(other.mean))
         J, h = np.broadcast_to(J, self.plates), np.broadcast_to(h, self.plates)
         if self.pairs:
             from scipy.sparse import csr_array
@@ -267,9 +243,8 @@ def as_predictor(value: Any) -> Predictor:
         return value
     if isinstance(value, Variable | View):
         view = as_view(value)
-        if view.variable.family is not Normal:
-            raise InputError("a mean must be a number, a normal variable or a predictor", f"{view.variable!r}",
-                             "Use dot(X, w) for a multivariate normal w.")
+        require(view.variable.family is Normal, "a mean must be a number, a normal variable or a predictor",
+                f"{view.variable!r}", "Use dot(X, w) for a multivariate normal w.")
         return Itself(view)
     return Known(value)
 
@@ -302,6 +277,3 @@ def unpacked(values: Array, D: int) -> Array:
     full[..., j, i] = values
     return full
 
-
-def _dimension(variable: Variable) -> int:
-    return int(variable.conditional.dimension)  # type: ignore[attr-defined]

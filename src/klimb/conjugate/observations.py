@@ -8,10 +8,10 @@ import numpy as np
 from scipy.special import gammaln
 
 from klimb.conjugate.conditionals import CategoricalGiven, NormalGiven
-from klimb.conjugate.families import Beta, Categorical, Dirichlet, Gamma, Naturals
+from klimb.conjugate.families import Beta, Dirichlet, Gamma, Naturals
 from klimb.conjugate.means import Predictor, as_predictor, sampled_product
 from klimb.conjugate.variables import Evidence, NetworkState, Variable, View, as_view, common_plates
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, as_float, refuse
 from klimb.numerics.lazy import scipy_sparse
 from klimb.sites import Site, SuperGaussian
@@ -29,15 +29,17 @@ class ObservedVariable(Evidence):
         self.conditional, self.variables = conditional, conditional.variables
         x, present = _seen(values, f"the data of {variable.name}")
         plates = common_plates(f"the data of {variable.name}", x.shape, conditional.plates)
-        if plates != conditional.plates:
-            raise InputError(f"the data of {variable.name} must have its plates {conditional.plates}",
-                             f"shape {x.shape}", "Declare plates=data.shape.")
+        require(plates == conditional.plates, f"the data of {variable.name} must have its plates {conditional.plates}",
+                f"shape {x.shape}", "Declare plates=data.shape.")
         self.weight = np.ones(()) if present.all() else np.broadcast_to(present, plates)
         x = np.broadcast_to(x, plates)
         if isinstance(conditional, NormalGiven):
             self.x: Naturals = (x, x * x)
         else:
-            self.x = (_indicators(x, conditional, variable.name),)
+            K = conditional.dimension
+            refuse((x < 0) | (x >= K) | (x != np.floor(x)), x, f"{variable.name} must be a class in 0..{K - 1}",
+                   "Number the classes.")
+            self.x = (np.eye(K)[x.astype(np.intp)],)
 
     def expected_log(self, state: NetworkState) -> float:
         if isinstance(self.conditional, NormalGiven):
@@ -67,20 +69,6 @@ class LinearData(Evidence):
         return self.view.collect(self.said)
 
 
-def _poisson_data(rate: View, exposure: Array, values: Any) -> LinearData:
-    """Counts with a gamma rate times a known exposure."""
-    y, weight = _seen(values, "counts")
-    refuse((y < 0) | (y != np.floor(y)), y, "counts must be whole numbers from 0 on", "Round them.")
-    return LinearData(rate, weight, y, -exposure, y * np.log(exposure) - gammaln(y + 1.0))
-
-
-def _bernoulli_data(probability: View, values: Any) -> LinearData:
-    """Zeros and ones with a beta probability."""
-    y, weight = _seen(values, "bernoulli data")
-    refuse((y != 0) & (y != 1), y, "bernoulli data must be 0 or 1", "Code them as 0 and 1.")
-    return LinearData(probability, weight, y, 1.0 - y, np.zeros(()))
-
-
 def _seen(values: Any, name: str) -> tuple[Array, Array]:
     """Finite data, zero where they are missing, and 0 or 1 for whether they are there."""
     y = np.asarray(values, dtype=float)
@@ -97,26 +85,21 @@ class Potential(Evidence):
     oracle's place: it needs no more than the first two moments of f, so that the bound stays a bound.
     """
 
+    exact = False
+
     def __init__(self, site: Site, predictor: Predictor, values: Any) -> None:
         self.predictor, self.variables = predictor, predictor.variables
         if not predictor.gaussian:
-            if not site.super_gaussian:
-                raise InputError(f"{type(site).__name__} on a product of variables needs a super-Gaussian site",
-                                 "a site without a local bound",
-                                 "Use Logistic, Binomial, NegativeBinomial, Laplace or StudentT.")
+            require(site.super_gaussian, f"{type(site).__name__} on a product of variables needs a super-Gaussian site",
+                    "a site without a local bound", "Use Logistic, Binomial, NegativeBinomial, Laplace or StudentT.")
             site = SuperGaussian(site)
         y = np.asarray(values, dtype=float)
         self.kept = np.flatnonzero(~np.isnan(y).ravel())
-        if y.shape != predictor.plates:
-            raise InputError(f"the data must have the shape of the predictor, {predictor.plates}", f"{y.shape}",
-                             "One value per row of X or per pair of an index.")
+        require(y.shape == predictor.plates, f"the data must have the shape of the predictor, {predictor.plates}",
+                f"{y.shape}", "One value per row of X or per pair of an index.")
         self.site = site
         self.y = site.validate(y.ravel()[self.kept])
         self.constant = float(np.broadcast_to(site.constant(self.y), self.y.shape).sum())
-
-    @property
-    def exact(self) -> bool:
-        return False
 
     def _moments(self, state: NetworkState) -> tuple[Array, Array]:
         m, v = self.predictor.moments(state)
@@ -150,13 +133,12 @@ class Topics(Evidence):
         if np.any(matrix.data < 0) or not np.isfinite(matrix.data).all():
             raise InputError("word counts must be finite and not negative", f"{matrix.data.min()}", "Check the matrix.")
         for variable, role in ((shares, "shares"), (words, "words")):
-            if variable.family is not Dirichlet or len(variable.plates) != 1:
-                raise InputError(f"the {role} of topics must be a dirichlet with one plate", f"{variable!r}",
-                                 "dirichlet(numpy.full(K, a), plates=(n_documents,)) and "
-                                 "dirichlet(numpy.full(V, b), plates=(K,)).")
+            require(variable.family is Dirichlet and len(variable.plates) == 1,
+                    f"the {role} of topics must be a dirichlet with one plate", f"{variable!r}",
+                    "dirichlet(numpy.full(K, a), plates=(n_documents,)) and dirichlet(numpy.full(V, b), plates=(K,)).")
         (D, V), K = matrix.shape, words.plates[0]
         wanted = (D, K), (K, V)
-        got = tuple(v.conditional.natural(NetworkState())[0].shape for v in (shares, words))
+        got = tuple((*v.plates, v.dimension) for v in (shares, words))
         if got != wanted:
             raise InputError(f"shares and words must have shapes {wanted[0]} and {wanted[1]}", f"{got[0]} and {got[1]}",
                              "Documents x topics and topics x words.")
@@ -169,7 +151,7 @@ class Topics(Evidence):
         """exp E log of both sides, counts / sum over topics as a sparse matrix, and the expected log itself."""
         now = (state[self.shares], state[self.words])
         if self._seen is None or self._seen[0] is not now[0] or self._seen[1] is not now[1]:
-            (log_share,), (log_word,) = state.moments(self.shares), state.moments(self.words)
+            (log_share,), (log_word,) = state[self.shares].moments, state[self.words].moments
             share_top, word_top = log_share.max(1), log_word.max(0)
             share = np.exp(log_share - share_top[:, None])
             word = np.ascontiguousarray(np.exp(log_word - word_top).T)
@@ -214,9 +196,16 @@ def poisson(rate: Variable | View, exposure: Any = 1.0) -> Observable:
     >>> print(result[rate].mean.round(2), result[rate].variance.round(2))
     [2.   2.82] [1.   0.26]
     """
-    view = as_view(rate)
-    _needs(view, Gamma, "the rate of poisson", "potential(sites.Poisson(), predictor) takes a linear predictor")
-    return Observable(lambda y: _poisson_data(view, as_float(exposure, "exposure"), y))
+    view, times = as_view(rate), as_float(exposure, "exposure")
+    require(view.variable.family is Gamma, "the rate of poisson must be a gamma variable", f"{view.variable!r}",
+            "potential(sites.Poisson(), predictor) takes a linear predictor.")
+
+    def data(values: Any) -> LinearData:
+        y, weight = _seen(values, "counts")
+        refuse((y < 0) | (y != np.floor(y)), y, "counts must be whole numbers from 0 on", "Round them.")
+        return LinearData(view, weight, y, -times, y * np.log(times) - gammaln(y + 1.0))
+
+    return Observable(data)
 
 
 def bernoulli(probability: Variable | View) -> Observable:
@@ -229,8 +218,15 @@ def bernoulli(probability: Variable | View) -> Observable:
     [0.8  0.25]
     """
     view = as_view(probability)
-    _needs(view, Beta, "the probability of bernoulli", "potential(sites.Logistic(), predictor) takes a predictor")
-    return Observable(lambda y: _bernoulli_data(view, y))
+    require(view.variable.family is Beta, "the probability of bernoulli must be a beta variable", f"{view.variable!r}",
+            "potential(sites.Logistic(), predictor) takes a predictor.")
+
+    def data(values: Any) -> LinearData:
+        y, weight = _seen(values, "bernoulli data")
+        refuse((y != 0) & (y != 1), y, "bernoulli data must be 0 or 1", "Code them as 0 and 1.")
+        return LinearData(view, weight, y, 1.0 - y, np.zeros(()))
+
+    return Observable(data)
 
 
 def potential(site: Site, predictor: Any) -> Observable:
@@ -244,8 +240,7 @@ def potential(site: Site, predictor: Any) -> Observable:
     >>> print(result[w].mean.round(2), np.sqrt(np.diag(result[w].covariance)).round(2))
     [-0.14  0.44] [0.38 0.07]
     """
-    if not isinstance(site, Site):
-        raise InputError("potential needs a site", f"{type(site).__name__}", "E.g. klimb.sites.Logistic().")
+    require(isinstance(site, Site), "potential needs a site", f"{type(site).__name__}", "E.g. klimb.sites.Logistic().")
     f = as_predictor(predictor)
     return Observable(lambda y: Potential(site, f, y))
 
@@ -261,14 +256,3 @@ def topics(shares: Variable, words: Variable) -> Observable:
     [0.9 0.9 0.1 0.1 0.5]
     """
     return Observable(lambda counts: Topics(shares, words, counts))
-
-
-def _needs(view: View, family: type, what: str, instead: str) -> None:
-    if view.variable.family is not family:
-        raise InputError(f"{what} must be a {family.__name__.lower()} variable", f"{view.variable!r}", instead + ".")
-
-
-def _indicators(x: Array, conditional: CategoricalGiven, name: str) -> Array:
-    K = int(conditional.probabilities.variable.conditional.natural(NetworkState())[0].shape[-1])
-    refuse((x < 0) | (x >= K) | (x != np.floor(x)), x, f"{name} must be a class in 0..{K - 1}", "Number the classes.")
-    return Categorical.from_natural((np.zeros(K),)).statistics(x)[0]

@@ -18,7 +18,7 @@ import numpy as np
 from klimb.conjugate.families import Family, Naturals
 from klimb.conjugate.loop import Fitted, Network, add, ancestors, divergence, prior_state, remaining, sweep
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.infer.result import History, Iteration, Status
 
 
@@ -43,8 +43,7 @@ class Stochastic:
     fresh: int = 0  # passes at the start in which local factors begin anew: memories of a poor fit hold it there
 
     def __post_init__(self) -> None:
-        if self.local_sweeps < 1:
-            raise InputError("local_sweeps must be at least 1", f"{self.local_sweeps}", "20 is the default.")
+        require(self.local_sweeps >= 1, "local_sweeps must be at least 1", f"{self.local_sweeps}", "20 is the default.")
 
 
 @final
@@ -54,7 +53,7 @@ class _Batch:
 
     said: dict[Variable, Naturals] = field(default_factory=dict)
     own: float = 0.0
-    local: NetworkState | None = None
+    local: list[Family] = field(default_factory=list)
 
 
 def fit_batches(make: Callable[[Any], Evidence | Sequence[Evidence]], batches: Iterable[Any], *,
@@ -87,15 +86,19 @@ def fit_batches(make: Callable[[Any], Evidence | Sequence[Evidence]], batches: I
         for count, data in enumerate(batches, start=1):
             batch = store.setdefault(count - 1, _Batch())
             if number <= step.fresh:
-                batch.local = None
+                batch.local = []
             network = _visit(make(data), batch, family, state, step)
-            _update_shared(family, store, state)
+            for variable in family[::-1]:
+                said = [known.said[variable] for known in store.values() if variable in known.said]
+                said += [child.conditional.message(variable, state[child].moments, np.ones(()), state)
+                         for child in family if variable in child.conditional.variables]
+                state[variable] = variable.conditional.member(add(variable.conditional.natural(state), *said))
         if network is None:
             raise InputError("batches must hold at least one batch", "none", "Pass a list or another re-iterable.")
-        if count != len(store):
-            raise InputError("batches must give the same batches at every pass", f"{count} after {len(store)}",
-                             "A generator ends after one pass: pass a list, or an object with __iter__.")
-        new = _bound(family, store, state)
+        require(count == len(store), "batches must give the same batches at every pass", f"{count} after {len(store)}",
+                "A generator ends after one pass: pass a list, or an object with __iter__.")
+        new = sum(known.own + _linear(known, state) for known in store.values())  # on all data seen
+        new -= sum(divergence(variable, state) for variable in family)
         before, gain, bound = gain, new - bound, new
         left = remaining(gain, before) if number > 1 else np.inf
         rows.append(Iteration(number, bound, left, 1.0, "pass", perf_counter() - begin, count, 0))
@@ -115,32 +118,32 @@ def _visit(evidence: Any, batch: _Batch, shared: tuple[Variable, ...], state: Ne
     network = Network([evidence] if isinstance(evidence, Evidence) else evidence)
     local = tuple(v for v in network.variables if v not in shared)
     _check_separate(network, local, shared)
-    known = state.copy()
-    _begin(local, batch.local, known)
-    order = local[::-1]
-    own = -np.inf
+    known, own = state.copy(), -np.inf
+    for k, variable in enumerate(local):  # declared anew each time, so that old factors are found by their order
+        prior = variable.conditional.member(variable.conditional.natural(known))
+        old = batch.local[k] if len(batch.local) == len(local) else prior
+        same = [p.shape for p in old.natural] == [p.shape for p in prior.natural]
+        known[variable] = old if same else prior
     for _ in range(step.local_sweeps if local else 0):
-        sweep(network, order, known, 0.0)
+        sweep(network, local[::-1], known, 0.0)
         before, own = own, _own(network, local, known)
         if own - before <= step.local_tol * abs(own):
             break
     own = _own(network, local, known)
     batch.said = {}
-    for variable in shared:
-        if variable in network.variables:
-            children = [child for child in network.children[variable] if child not in shared]
-            said = network.messages(variable, known, children)
-            if said:
-                batch.said[variable] = add(said[0], *said[1:])
+    for variable in set(shared) & set(network.variables):
+        children = [child for child in network.children[variable] if child not in shared]
+        if said := network.messages(variable, known, children):
+            batch.said[variable] = add(said[0], *said[1:])
     # The expected log is linear in the moments of each shared variable: what is left over does not move with them.
-    batch.own = own - sum(float(known[v].inner(m, known.moments(v)).sum()) for v, m in batch.said.items())
-    batch.local = NetworkState({v: known[v] for v in local}) if step.remember else None
+    batch.own = own - _linear(batch, known)
+    batch.local = [v.conditional.member(known[v].natural) for v in local if step.remember]  # without what they cached
     return network
 
 
 def _check_separate(network: Network, local: tuple[Variable, ...], shared: tuple[Variable, ...]) -> None:
     """A message that is kept must stay right while other shared variables move."""
-    terms = [(item.variables, item.separate, item.exact) for item in network.evidence]
+    terms = [(item.variables, False, item.exact) for item in network.evidence]
     terms += [(v.conditional.variables, v.conditional.separate, True) for v in local]
     for variables, separate, exact in terms:
         names = [v.name for v in variables if v in shared]
@@ -150,32 +153,11 @@ def _check_separate(network: Network, local: tuple[Variable, ...], shared: tuple
                              "Use a joint variable such as normal_gamma, or fit(...) on all data.")
 
 
-def _begin(local: tuple[Variable, ...], remembered: NetworkState | None, known: NetworkState) -> None:
-    """The batch's variables at their last factors (declared anew each time, so found by order), or at the prior."""
-    old = [] if remembered is None else remembered.factors()
-    for k, variable in enumerate(local):
-        prior = variable.conditional.member(variable.conditional.natural(known))
-        same = len(old) == len(local) and [p.shape for p in old[k].natural] == [p.shape for p in prior.natural]
-        known.set(variable, old[k] if same else prior)
-
-
 def _own(network: Network, local: tuple[Variable, ...], state: NetworkState) -> float:
     """Expected log of the batch's data less the divergences of its own variables."""
     return sum(item.expected_log(state) for item in network.evidence) - sum(divergence(v, state) for v in local)
 
 
-def _update_shared(shared: tuple[Variable, ...], store: dict[int, _Batch], state: NetworkState) -> None:
-    for variable in shared[::-1]:
-        said = [batch.said[variable] for batch in store.values() if variable in batch.said]
-        for child in shared:
-            if variable in child.conditional.variables:
-                said.append(child.conditional.message(variable, state.moments(child), np.ones(()), state))
-        state.set(variable, variable.conditional.member(add(variable.conditional.natural(state), *said)))
-
-
-def _bound(shared: tuple[Variable, ...], store: dict[int, _Batch], state: NetworkState) -> float:
-    """The bound on all data seen, from what the batches left."""
-    total = 0.0
-    for batch in store.values():
-        total += batch.own + sum(float(state[v].inner(m, state.moments(v)).sum()) for v, m in batch.said.items())
-    return total - sum(divergence(variable, state) for variable in shared)
+def _linear(batch: _Batch, state: NetworkState) -> float:
+    """What a batch says of the shared variables, at their present moments."""
+    return sum(float(state[v].inner(said, state[v].moments).sum()) for v, said in batch.said.items())

@@ -9,11 +9,12 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from klimb.conjugate.families import Family, Naturals
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 
 Plates: TypeAlias = tuple[int, ...]
+NetworkState: TypeAlias = "dict[Variable, Any]"  # the factor of every variable, which keeps its mean parameters
 
 
 class Evidence(ABC):
@@ -24,6 +25,7 @@ class Evidence(ABC):
     """
 
     variables: tuple[Variable, ...]
+    exact: bool = True  # whether a message does not depend on its variable's own factor: a full step cannot overshoot
 
     @abstractmethod
     def expected_log(self, state: NetworkState) -> float:
@@ -33,16 +35,6 @@ class Evidence(ABC):
     def message(self, to: Variable, state: NetworkState) -> Naturals:
         """Its gradient in the mean parameters of ``to``."""
 
-    @property
-    def exact(self) -> bool:
-        """Whether the message does not depend on the variable's own factor, so that a full step cannot overshoot."""
-        return True
-
-    @property
-    def separate(self) -> bool:
-        """Whether the term is a sum of one part per variable's moments, so that messages stay good as others move."""
-        return False
-
 
 class Conditional(ABC):
     """p(x | parents), conjugate: its natural parameter is linear in every parent's statistics."""
@@ -50,6 +42,8 @@ class Conditional(ABC):
     family: type[Family]
     plates: Plates
     variables: tuple[Variable, ...]  # unknown parents
+    dimension: int = 1  # entries of x, or classes that it may be
+    separate: bool = False  # whether the message to one parent does not depend on the others
 
     def member(self, natural: Naturals) -> Family:
         """The factor of x with these natural parameters."""
@@ -63,23 +57,18 @@ class Conditional(ABC):
     def log_partition(self, state: NetworkState) -> Array:
         """Expected log-partition, one per plate."""
 
-    @abstractmethod
     def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
         """What x, known by its mean parameters, says about a parent."""
-
-    @property
-    def separate(self) -> bool:
-        """Whether the message to one parent does not depend on the others."""
-        return len(self.variables) < 2
+        raise AssertionError("there are no parents")
 
 
 class Summand:
     """A sum of normal variables, predictors and numbers is a predictor."""
 
     def __add__(self, other: Any) -> Any:
-        from klimb.conjugate.means import as_predictor
+        from klimb.conjugate.means import SumPredictor, as_predictor
 
-        return as_predictor(self) + other
+        return SumPredictor((as_predictor(self), as_predictor(other)))
 
     __radd__ = __add__
 
@@ -98,6 +87,10 @@ class Variable(Summand):
     @property
     def plates(self) -> Plates:
         return self.conditional.plates
+
+    @property
+    def dimension(self) -> int:
+        return self.conditional.dimension
 
     def observe(self, values: Any) -> Evidence:
         """The evidence of having seen these values; NaN is missing."""
@@ -122,9 +115,8 @@ class View(Summand):
         if index is None:
             return
         rows = np.asarray(index)
-        if not variable.plates:
-            raise InputError(f"{variable.name} must have a plate to be indexed", "a variable without plates",
-                             f"Give it plates, e.g. plates=({int(rows.max(initial=0)) + 1},).")
+        require(variable.plates, f"{variable.name} must have a plate to be indexed", "a variable without plates",
+                f"Give it plates, e.g. plates=({int(rows.max(initial=0)) + 1},).")
         if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
             raise InputError(f"the index of {variable.name} must be a vector of integers",
                              f"{rows.dtype} of shape {rows.shape}", "Number the groups 0, 1, ... first.")
@@ -150,7 +142,7 @@ class View(Summand):
 
     def moments(self, state: NetworkState) -> Naturals:
         """Mean parameters, one per plate of the view."""
-        known = state.moments(self.variable)
+        known: Naturals = state[self.variable].moments
         return known if self.index is None else tuple(part[self.index] for part in known)
 
     def collect(self, message: Naturals) -> Naturals:
@@ -164,39 +156,6 @@ class View(Summand):
                 total = flat.reshape(self.variable.plates[0], *rows.shape[1:])
             parts.append(total)
         return tuple(parts)
-
-
-@final
-class NetworkState:
-    """The factor of every variable, and its mean parameters (computed once per change)."""
-
-    def __init__(self, factors: dict[Variable, Family] | None = None) -> None:
-        self._factors: dict[Variable, Family] = dict(factors or {})
-        self._moments: dict[Variable, Naturals] = {}
-
-    def __getitem__(self, variable: Variable) -> Any:
-        return self._factors[variable]
-
-    def __contains__(self, variable: Variable) -> bool:
-        return variable in self._factors
-
-    def set(self, variable: Variable, factor: Family) -> None:
-        self._factors[variable] = factor
-        self._moments.pop(variable, None)
-
-    def moments(self, variable: Variable) -> Naturals:
-        if variable not in self._moments:
-            self._moments[variable] = self._factors[variable].mean_parameters()
-        return self._moments[variable]
-
-    def factors(self) -> list[Family]:
-        """All factors, in the order they were set."""
-        return list(self._factors.values())
-
-    def copy(self) -> NetworkState:
-        other = NetworkState(self._factors)
-        other._moments = dict(self._moments)
-        return other
 
 
 def as_view(value: Variable | View) -> View:

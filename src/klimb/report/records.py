@@ -269,6 +269,8 @@ class FitReport:
 
 def to_json(record: Any) -> Any:
     """A record as what ``json.dumps`` takes: dicts, lists, numbers, text; a number that is not finite becomes None."""
+    if hasattr(record, "tolist"):  # numbers and arrays of NumPy
+        record = record.tolist()
     if is_dataclass(record) and not isinstance(record, type):
         return {part.name: to_json(getattr(record, part.name)) for part in fields(record)}
     if isinstance(record, dict):
@@ -277,4 +279,6 @@ def to_json(record: Any) -> Any:
         return [to_json(entry) for entry in record]
     if isinstance(record, float):
         return record if math.isfinite(record) else None
-    return record
+    if record is None or isinstance(record, str | bool | int):
+        return record
+    raise TypeError(f"{type(record).__name__} has no JSON form")

@@ -104,7 +104,7 @@ def test_interrupted(small_data: Path, tmp_path: Path, capsys: pytest.CaptureFix
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("klimb.apps.papers.data_table.look", stop)
+    monkeypatch.setattr("klimb.apps.papers.logistic.look", stop)
     assert run(["reproduce", "A-table1", "--data", str(small_data), "--out", str(tmp_path)]) == 130
     assert "the same command goes on" in capsys.readouterr().err
 

@@ -16,8 +16,9 @@ import pytest
 from klimb.apps.papers import EXPERIMENTS, run
 from klimb.apps.papers.experiment import Experiment, Job, PaperTable
 from klimb.apps.papers.registry import canonical
-from klimb.apps.papers.runner import SCHEMA, Record, plain, shown
+from klimb.apps.papers.runner import SCHEMA, Record, shown
 from klimb.errors import InputError
+from klimb.report.records import to_json
 
 
 @pytest.mark.parametrize("key", EXPERIMENTS)
@@ -179,7 +180,7 @@ def test_no_picture_without_matplotlib(small_data: Path, tmp_path: Path, monkeyp
 
 def test_only_json_is_kept() -> None:
     with pytest.raises(TypeError, match="set has no JSON form"):
-        plain({"a": {1, 2}})
+        to_json({"a": {1, 2}})
 
 
 def test_bad_arguments(tmp_path: Path) -> None:

@@ -7,15 +7,15 @@ import re
 from pathlib import Path
 
 import pytest
+from tools.papers_pages import BLOCK, filled
 
 from klimb.apps.papers import EXPERIMENTS
-from klimb.apps.papers.pages import BLOCK, filled
 from klimb.apps.papers.runner import SCHEMA
 from klimb.errors import InputError
 
 
 def test_pages_are_up_to_date(root: Path) -> None:
-    """``python -m klimb.apps.papers.pages docs/papers`` writes them."""
+    """``python -m tools.papers_pages docs/papers`` writes them."""
     folder = root / "docs" / "papers"
     shown = set()
     for page in sorted(folder.glob("*.md")):

@@ -104,7 +104,8 @@ def advice(counts: Sequence[int], names: Sequence[str], points: Sequence[CurvePo
                          f" {wrong.hits} of the last {wrong.total} random checks. Go on.")
     if now.changed is None:
         return "go", f"The model expects to get {_percent(now.error)} of the unlabelled items wrong.{checks}"
-    if labels >= LEAST and _settled(points):
+    since = [point.agreement for point in points if point.labels > now.labels - WINDOW // 2]
+    if labels >= LEAST and len(since) > 1 and all(one is not None and one >= AGREED for one in since):
         return "stop", (f"You could stop now: the last {WINDOW} labels changed the predicted label of"
                         f" {_percent(now.changed)} of the items, and the model expects to get {_percent(now.error)} of"
                         f" the rest wrong.{checks}")
@@ -113,12 +114,6 @@ def advice(counts: Sequence[int], names: Sequence[str], points: Sequence[CurvePo
     so_far = "It begins to settle" if now.agreement >= AGREED else "Worth going on"
     return "go", (f"{so_far}: the last {WINDOW} labels changed the predicted label of {_percent(now.changed)} of the"
                   f" items.{checks}")
-
-
-def _settled(points: Sequence[CurvePoint]) -> bool:
-    """Have the predictions hardly changed over the last window, and is that not the first time?"""
-    recent = [point.agreement for point in points if point.labels > points[-1].labels - WINDOW // 2]
-    return len(recent) > 1 and all(agreement is not None and agreement >= AGREED for agreement in recent)
 
 
 def kappa(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float | None:

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 
@@ -172,32 +172,28 @@ def items_of(table: Mapping[str, Any], *, text: Sequence[str] = (), columns: Seq
              show: Sequence[str] = (), id_column: str | None = None,
              tell: Callable[[int], None] | None = None) -> LabelItems:
     """Items from columns of a table: ``text`` columns are read by word, ``columns`` as numbers, others are shown."""
-    if not text and not columns:
-        raise InputError("columns for the model to learn from", "none", "Say --text COLUMN, or --columns a,b,c.")
+    require(text or columns, "columns for the model to learn from", "none", "Say --text COLUMN, or --columns a,b,c.")
     n = len(table[(*text, *columns)[0]])
-    if n < 2:
-        raise InputError("at least two rows to choose from", f"{n}", "Label a single item by hand, or name a larger"
-                         " table.")
-    texts = _texts([table[name] for name in text], n)
+    require(n >= 2, "at least two rows to choose from", f"{n}", "Label a single item by hand, or name a larger table.")
+    columns_of_text = [table[name] for name in text]  # with a blank line between those of a row
+    texts = tuple("\n\n".join(str(cell) for cell in row if cell is not None and cell == cell)
+                  for row in zip(*columns_of_text, strict=True)) or ("",) * n
     seen = np.array([bool(words.strip()) for words in texts])
-    if text and not seen.any():
-        raise InputError(f"texts in the column {', '.join(map(repr, text))}", f"{n} rows without any",
-                         "Check the name of the column, and the --delimiter and --encoding of the file.")
+    require(seen.any() or not text, f"texts in the column {', '.join(map(repr, text))}", f"{n} rows without any",
+            "Check the name of the column, and the --delimiter and --encoding of the file.")
     notes = []
     if text and not seen.all():
         missing = int(n - seen.sum())
         notes.append(f"{missing:,} of {n:,} rows {'has' if missing == 1 else 'have'} no text and will not be asked.")
     askable = np.flatnonzero(seen) if text else np.arange(n)
-    if askable.size < 2:
-        raise InputError("at least two rows with a text", f"{askable.size} of {n}", "Name a larger table.")
+    require(askable.size >= 2, "at least two rows with a text", f"{askable.size} of {n}", "Name a larger table.")
     vocabulary: Vocabulary | None = None
     parts: list[Any] = []
     names: list[str] = []
     if text:
         vocabulary, words = tf_idf(texts, tell=tell)
-        if not vocabulary.words:
-            raise InputError(f"words in the column {', '.join(map(repr, text))}",
-                             f"{askable.size} texts without letters or digits", "Name a column that holds texts.")
+        require(vocabulary.words, f"words in the column {', '.join(map(repr, text))}",
+                f"{askable.size} texts without letters or digits", "Name a column that holds texts.")
         parts.append(words)
         names += vocabulary.words
     if columns:
@@ -214,14 +210,6 @@ def items_of(table: Mapping[str, Any], *, text: Sequence[str] = (), columns: Seq
                       _fingerprint(texts if text else (), learnt_from), tuple(notes))
 
 
-def _texts(columns: Sequence[Any], n: int) -> tuple[str, ...]:
-    """One text per row; several columns follow each other with a blank line between."""
-    if not columns:
-        return ("",) * n
-    rows = zip(*columns, strict=True)
-    return tuple("\n\n".join(str(cell) for cell in row if cell is not None and cell == cell) for row in rows)
-
-
 def _numbers(columns: Mapping[str, Any], n: int) -> tuple[Array, list[str], list[str]]:
     """Columns brought to mean zero and sd one; a missing number becomes the mean, and another column marks it.
 
@@ -231,8 +219,7 @@ def _numbers(columns: Mapping[str, Any], n: int) -> tuple[Array, list[str], list
     for name, cells in columns.items():
         values = _floats(name, cells)
         known = np.isfinite(values)
-        if not known.any():
-            raise InputError(f"numbers in the column {name!r}", f"{n} rows without any", "Leave it out.")
+        require(known.any(), f"numbers in the column {name!r}", f"{n} rows without any", "Leave it out.")
         largest = np.abs(values[known]).max() or 1.0
         scaled = np.where(known, values / largest, np.nan)  # squares of 1e200 would overflow
         centred = np.where(known, scaled - scaled[known].mean(), 0.0)
@@ -247,9 +234,8 @@ def _numbers(columns: Mapping[str, Any], n: int) -> tuple[Array, list[str], list
             made.append((gaps - gaps.mean()) / gaps.std())
             names.append(f"{name} missing")
             notes.append(f"column {name!r} is missing in {int(gaps.sum()):,} rows: the mean stands in, and is marked.")
-    if not made:
-        raise InputError("at least one column that differs between rows",
-                         f"{', '.join(map(repr, columns))}, all constant", "Name other columns.")
+    require(made, "at least one column that differs between rows", f"{', '.join(map(repr, columns))}, all constant",
+            "Name other columns.")
     return np.column_stack(made) / np.sqrt(len(made)), names, notes
 
 
@@ -259,10 +245,8 @@ def _floats(name: str, cells: Any) -> Array:
         return values.astype(np.float64)
     out = np.empty(len(values))
     for row, cell in enumerate(values):
-        if cell is None:
-            out[row] = np.nan
-        elif isinstance(cell, bool | int | float | np.number):
-            out[row] = float(cell)
+        if cell is None or isinstance(cell, bool | int | float | np.number):
+            out[row] = np.nan if cell is None else float(cell)
         else:
             raise InputError(f"numbers in the column {name!r}", f"{str(cell)[:40]!r} in row {row}",
                              f"Say --text {name} to learn from its words, or --show {name} to look at it only.")

@@ -13,18 +13,18 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, final
 
-from klimb.errors import InputError, KlimbError
+from klimb._files import to_disk
+from klimb.errors import InputError, KlimbError, require
 
 Entry: TypeAlias = dict[str, Any]
 SCHEMA = "klimb.label/1"
 COLUMNS = ("row", "id", "label", "time", "probability", "chosen")
 SCORES = ("bald", "cu", "ig", "random")
 MOST_LABELS = 9  # one digit key each
-DEFAULTS: dict[str, Any] = {"labels": ("yes", "no"), "score": "bald", "batch": 3, "check": 5, "seed": 0}
 
 
 class NotSaved(KlimbError):
@@ -64,29 +64,17 @@ def read(path: str | Path) -> Contents:
         entries.pop()
         tail = lines[-1] + b"\n" + tail
     for number, entry in enumerate(entries, start=1):
-        if entry is None:
-            raise InputError(f"each line of the journal {path} carries a checksum that fits it",
-                             f"line {number}, which does not",
-                             "Something other than klimb changed it: restore a copy, or begin another with --journal.")
+        require(entry is not None, f"each line of the journal {path} carries a checksum that fits it",
+                f"line {number}, which does not",
+                "Something other than klimb changed it: restore a copy, or begin another with --journal.")
     whole = [entry for entry in entries if entry is not None]
-    if not whole:
-        if not _may_begin_a_journal(tail):  # never cut off what is not ours
-            raise _not_a_journal(path, repr(content[:40]))
-        return Contents({}, (), tail)
-    if whole[0].get("schema") != SCHEMA:
-        raise _not_a_journal(path, str(whole[0])[:60])
-    return Contents(whole[0], tuple(whole[1:]), tail)
-
-
-def _may_begin_a_journal(tail: bytes) -> bool:
-    """Is this nothing, or the beginning of a first line, or zeros that a crash left in its place?"""
+    # Never cut off what is not ours: nothing, the beginning of a first line, or zeros that a crash left in its place.
     first = b'{"schema":"%s"' % SCHEMA.encode()
-    return tail[:len(first)] == first[:len(tail)] or not tail.strip(b"\0")
-
-
-def _not_a_journal(path: str | Path, begins: str) -> InputError:
-    return InputError(f"a journal of klimb label ({SCHEMA})", f"{path}, which begins with {begins}",
-                      "Name another file with --journal.")
+    ours = tail[:len(first)] == first[:len(tail)] or not tail.strip(b"\0")
+    require(whole[0].get("schema") == SCHEMA if whole else ours, f"a journal of klimb label ({SCHEMA})",
+            f"{path}, which begins with {str(whole[0])[:60] if whole else repr(content[:40])}",
+            "Name another file with --journal.")
+    return Contents(whole[0] if whole else {}, tuple(whole[1:]), tail)
 
 
 @final
@@ -112,8 +100,13 @@ class Journal:
             _lock(self._file, self.path)
             self.header, self.entries, self.torn = read(self.path)
             self._size = os.path.getsize(self.path) - len(self.torn)
-            if self.torn:
-                self._set_aside()
+            if self.torn:  # its bytes are kept beside the journal before they are cut off
+                with open(self.torn_path, "ab") as stream:
+                    stream.write(self.torn + b"\n")
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                os.ftruncate(self._file, self._size)
+                os.fsync(self._file)
         except BaseException:
             os.close(self._file)
             raise
@@ -122,16 +115,19 @@ class Journal:
         """Write the first line."""
         self.header = {"schema": SCHEMA, **header}
         self.append(self.header)
-        _sync_directory(self.path.parent)
+        if os.name == "posix":
+            to_disk(self.path.parent)  # where the name of a new file is
 
     def append(self, *entries: Entry, durable: bool = True) -> None:
         """Add lines. When this returns they are on the disk (or, if not ``durable``, will be with the next that is)."""
         if self._file < 0:
             raise NotSaved(f"{self.path} is closed")
         line = b"".join(map(encode, entries))
+        left = memoryview(line)
         try:
             os.lseek(self._file, self._size, os.SEEK_SET)
-            _write(self._file, line)
+            while left:
+                left = left[os.write(self._file, left):]
             if durable:
                 os.fsync(self._file)
         except OSError as error:
@@ -161,15 +157,6 @@ class Journal:
         except OSError:
             self.close()
 
-    def _set_aside(self) -> None:
-        """Keep the bytes of a torn line beside the journal before cutting them off."""
-        with open(self.torn_path, "ab") as stream:
-            stream.write(self.torn + b"\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.ftruncate(self._file, self._size)
-        os.fsync(self._file)
-
     @property
     def torn_path(self) -> Path:
         """Where torn lines are kept."""
@@ -177,8 +164,7 @@ class Journal:
 
 
 def _open(path: Path) -> int:
-    if path.is_dir():
-        raise InputError("a file for the journal", f"the directory {path}", "Name a file in it with --journal.")
+    require(not path.is_dir(), "a file for the journal", f"the directory {path}", "Name a file in it with --journal.")
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o600)
     except OSError as error:
@@ -202,22 +188,6 @@ def _lock(file: int, path: Path) -> None:
                          "Use that page or stop it (Ctrl-C where it runs), or begin another with --journal.") from error
 
 
-def _write(file: int, line: bytes) -> None:
-    view: memoryview | bytes = memoryview(line)
-    while view:
-        view = view[os.write(file, view):]
-
-
-def _sync_directory(folder: Path) -> None:
-    """The name of a new file is on the disk only when its directory is."""
-    if os.name == "posix":
-        place = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(place)
-        finally:
-            os.close(place)
-
-
 def of_kind(entries: Iterable[Entry], *kinds: str) -> list[Entry]:
     """The entries of some kinds, in their order."""
     return [entry for entry in entries if entry.get("kind") in kinds]
@@ -239,8 +209,7 @@ def csv_text(labels: Iterable[Entry]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows([entry["row"], entry["id"], entry["label"], entry["time"], entry["p"], entry["why"]]
-                     for entry in labels)
+    writer.writerows([entry[name] for name in ("row", "id", "label", "time", "p", "why")] for entry in labels)
     return stream.getvalue()
 
 
@@ -249,11 +218,11 @@ def csv_text(labels: Iterable[Entry]) -> str:
 class Settings:
     """Names of the labels and how items are chosen: ``batch`` at a time by ``score``, every ``check``-th at random."""
 
-    labels: tuple[str, ...] = DEFAULTS["labels"]
-    score: str = DEFAULTS["score"]
-    batch: int = DEFAULTS["batch"]
-    check: int = DEFAULTS["check"]  # 0: never
-    seed: int = DEFAULTS["seed"]
+    labels: tuple[str, ...] = ("yes", "no")
+    score: str = "bald"
+    batch: int = 3
+    check: int = 5  # 0: never
+    seed: int = 0
     text: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 
@@ -267,22 +236,17 @@ class Settings:
 
     def header(self, fingerprint: str, rows: int, data: str, began: str) -> Entry:
         """The first line of a journal."""
-        return {"kind": "begin", "data": data, "rows": rows, "fingerprint": fingerprint, "labels": list(self.labels),
-                "text": list(self.text), "columns": list(self.columns), "score": self.score, "batch": self.batch,
-                "check": self.check, "seed": self.seed, "time": began}
+        return {"kind": "begin", "data": data, "rows": rows, "fingerprint": fingerprint, **asdict(self), "time": began}
 
 
 def check_labels(labels: Sequence[str]) -> None:
     """Two to nine names, all different, none empty."""
-    if not 2 <= len(labels) <= MOST_LABELS:
-        raise InputError(f"two to {MOST_LABELS} labels, one key each", f"{len(labels)}: {', '.join(labels) or 'none'}",
-                         "Say --labels yes,no or --positive NAME.")
+    require(2 <= len(labels) <= MOST_LABELS, f"two to {MOST_LABELS} labels, one key each",
+            f"{len(labels)}: {', '.join(labels) or 'none'}", "Say --labels yes,no or --positive NAME.")
     for place, name in enumerate(labels):
-        if not name.strip() or len(name) > 60:
-            raise InputError("labels with a name of 1 to 60 characters", f"{name[:70]!r} at place {place + 1}",
-                             "Check the commas of --labels.")
-        if name in labels[:place]:
-            raise InputError("labels that differ", f"{name!r} twice", "Check --labels.")
+        require(name.strip() and len(name) <= 60, "labels with a name of 1 to 60 characters",
+                f"{name[:70]!r} at place {place + 1}", "Check the commas of --labels.")
+        require(name not in labels[:place], "labels that differ", f"{name!r} twice", "Check --labels.")
 
 
 def agree(header: Entry, given: dict[str, Any], journal: object) -> Settings:
@@ -290,24 +254,23 @@ def agree(header: Entry, given: dict[str, Any], journal: object) -> Settings:
 
     ``given`` holds what the user said, and only that: what is not said is as it was.
     """
-    settings = Settings(tuple(header["labels"]), header["score"], header["batch"], header["check"], header["seed"],
-                        tuple(header["text"]), tuple(header["columns"]))
+    kept: dict[str, Any] = {part.name: tuple(value) if isinstance(value := header[part.name], list) else value
+                            for part in fields(Settings)}
+    settings = Settings(**kept)
     for name, value in given.items():
         before = getattr(settings, name)
-        if value != before:
-            raise InputError(f"{journal} was begun with --{name} {_spoken(before)}, and goes on with it",
-                             f"--{name} {_spoken(value)}",
-                             "Leave the option out, or begin another session with --journal OTHER.jsonl.")
+        require(value == before, f"{journal} was begun with --{name} {_spoken(before)}, and goes on with it",
+                f"--{name} {_spoken(value)}",
+                "Leave the option out, or begin another session with --journal OTHER.jsonl.")
     return settings
 
 
 def same_data(header: Entry, fingerprint: str, rows: int, journal: object) -> None:
     """An error if the table is not the one the journal was begun with: row numbers would mean other items."""
-    if header["fingerprint"] != fingerprint:
-        raise InputError(f"the table that {journal} was begun with ({header['data']}, {header['rows']:,} rows,"
-                         f" fingerprint {header['fingerprint'][:12]})", f"another: {rows:,} rows, fingerprint"
-                         f" {fingerprint[:12]}",
-                         "Name that table, or begin another session with --journal OTHER.jsonl.")
+    require(header["fingerprint"] == fingerprint, f"the table that {journal} was begun with ({header['data']},"
+            f" {header['rows']:,} rows, fingerprint {header['fingerprint'][:12]})",
+            f"another: {rows:,} rows, fingerprint {fingerprint[:12]}",
+            "Name that table, or begin another session with --journal OTHER.jsonl.")
 
 
 def _spoken(value: Any) -> str:

@@ -19,7 +19,7 @@ It is still linear in the words, so what each word says can still be shown.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -224,15 +224,13 @@ class Chooser:
         if len(labels) < FIRST_LOOK:
             return START_COV
         first = labels[: FIRST_LOOK * 2 ** int(np.log2(len(labels) / FIRST_LOOK))]
-        if (first, side) not in self._best:
-            self._best[first, side] = self._best_cov(first, side)
-        return self._best[first, side]
-
-    def _best_cov(self, labels: Labels, side: int) -> float:
-        if len({label == side for _, label in labels}) < 2:
+        if len({label == side for _, label in first}) < 2:
             return START_COV
-        fits = [self._alone(labels, side, cov).fit_state for cov in COVS]
-        return COVS[int(np.argmax([-np.inf if fit is None else fit.bound for fit in fits]))]
+        if (first, side) not in self._best:
+            fits = [self._alone(first, side, cov).fit_state for cov in COVS]
+            best = int(np.argmax([-np.inf if fit is None else fit.bound for fit in fits]))
+            self._best[first, side] = COVS[best]
+        return self._best[first, side]
 
     def _alone(self, labels: Labels, side: int, cov: float) -> ActiveLearner:
         """A learner that knows the labelled items and no others."""
@@ -273,23 +271,20 @@ class Chooser:
             return CurvePoint(len(labels), 0.0, 0.0)
         p = self.probabilities()[free]
         entropy = -np.sum(p * np.log2(np.maximum(p, 1e-300)), axis=1)
-        error = float(np.mean(1.0 - p.max(axis=1)))
-        return CurvePoint(len(labels), error, float(entropy.mean()), *self._changed(labels, free))
+        point = CurvePoint(len(labels), float(np.mean(1.0 - p.max(axis=1))), float(entropy.mean()))
+        if len(labels) < WINDOW + FIRST_LOOK:
+            return point
+        # How far the last `WINDOW` labels have changed what is predicted for unlabelled items: share, and kappa.
+        earlier = labels[:-WINDOW]
+        now = self._guesses(self._learners)
+        before = self._guesses([self._alone(earlier, side, self._cov(earlier, side)) for side in range(self._sides)])
+        return replace(point, changed=float(np.mean((now != before)[free])), agreement=kappa(now[free], before[free]))
 
     def probabilities(self) -> Array:
         """Of every label (columns) for every item that can be asked (rows), by the labels of the last order."""
         sides = [learner.predict_proba()[:, 1] for learner in self._learners]
         p = np.stack([sides[0], 1.0 - sides[0]] if self._sides == 1 else sides, axis=1)
         return np.asarray(p / p.sum(axis=1, keepdims=True))
-
-    def _changed(self, labels: Labels, free: Array) -> tuple[float | None, float | None]:
-        """How far the last `WINDOW` labels have changed what is predicted for unlabelled items: share, and kappa."""
-        if len(labels) < WINDOW + FIRST_LOOK:
-            return None, None
-        earlier = labels[:-WINDOW]
-        now = self._guesses(self._learners)
-        before = self._guesses([self._alone(earlier, side, self._cov(earlier, side)) for side in range(self._sides)])
-        return float(np.mean((now != before)[free])), kappa(now[free], before[free])
 
     def _guesses(self, learners: list[ActiveLearner]) -> Array:
         """The most probable label of every item, by the posterior means of the weights."""

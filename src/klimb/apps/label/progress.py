@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import final
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 
 AHEAD = 2  # items that are chosen or being chosen at any time: the one on the screen, and one to follow it
 
@@ -71,9 +71,8 @@ class LabelProgress:
 
     def answer(self, row: int, label: int | None) -> None:
         """The label of the item on the screen, or None to skip it."""
-        if row != self.current:
-            raise InputError("an answer to the item on the screen", f"row {row} instead of {self.current}",
-                             "Load the page again.")
+        require(row == self.current, "an answer to the item on the screen", f"row {row} instead of {self.current}",
+                "Load the page again.")
         self.queue.popleft()
         if label is None:
             self.skipped.add(row)
@@ -84,8 +83,7 @@ class LabelProgress:
 
     def last_step(self) -> AnswerStep:
         """The last answer that stands."""
-        if not self.steps:
-            raise InputError("an answer to take back", "a session without any", "Answer an item first.")
+        require(self.steps, "an answer to take back", "a session without any", "Answer an item first.")
         return self.steps[-1]
 
     def undo(self) -> AnswerStep:

@@ -18,7 +18,7 @@ from klimb.apps.label.items import LabelItems, Pushes, columns_shown, preview, s
 from klimb.apps.label.journal import Entry, Journal, NotSaved, Settings, of_kind
 from klimb.apps.label.model import Choice, Chooser
 from klimb.apps.label.progress import LabelProgress, Order
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 
 HISTORY = 8  # labels given last that the page lists
 RECORDED = ("label", "skip", "undo")
@@ -176,8 +176,7 @@ class Session:
             self._tell()
 
     def _check(self, turn: int) -> None:
-        if self._closing:
-            raise InputError("a session that runs", "one that has ended", "Run klimb label again.")
+        require(not self._closing, "a session that runs", "one that has ended", "Run klimb label again.")
         if turn != self._progress.turn:
             raise self._out_of_step(f"answer {turn}")
 

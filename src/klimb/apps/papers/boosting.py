@@ -18,9 +18,8 @@ import numpy as np
 
 from klimb.apps.papers.data import Library
 from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
-from klimb.apps.papers.pictures import GREEN, GREY, ORANGE, RED, SKY, letter, panels
+from klimb.apps.papers.pictures import GREEN, GREY, NOTHING, ORANGE, RED, SKY, letter, panels, seconds
 from klimb.apps.papers.references import advi, gibbs
-from klimb.apps.papers.tables import NOTHING, seconds
 from klimb.boosting.api import boost
 from klimb.boosting.gaussians import LOG_2PI, Gaussians, log_mixture, mixture_slopes
 from klimb.boosting.target import LogDensity
@@ -204,18 +203,7 @@ def _contours(ax: Any, toy: Toy, found: dict[str, Found]) -> None:
     ax.legend(loc="upper right")
 
 
-FIGURE1 = Experiment(plan_figure1, toy_tables, draw_figure1, (
-    "Above: the targets (shaded) and three answers, with the number of their components. Middle: the divergence as"
-    " components are added; klimb (green) is there after a few, [G]'s algorithm (red) comes closer step by step, ADVI's"
-    " diagonal Gaussian (dashed) cannot. Below: the weight that [G] gives to its newest component."), (
-    "The paper prints neither figures nor the positions and scales of its mixtures; ours are our own.",
-    "[G]'s searches start at random: its row shows the median and the range over five seeds, the picture the first.",
-    "ADVI is a stochastic search for the best diagonal Gaussian: 10,000 iterations of ten draws, its step size the best"
-    " of three.",
-    "[G]'s first Gaussian has standard deviation 10. Its weights come from a bracketed Newton iteration on the convex"
-    " objective, for the reasons given in docs/papers/boosting.md.",
-    "KL(q || p) in the table comes from sums over a fine grid, not from the bound that the methods see.",
-))
+FIGURE1 = Experiment(plan_figure1, toy_tables, draw_figure1)
 
 
 def posterior(library: Library) -> tuple[LogDensity, LogDensity, int]:
@@ -295,10 +283,4 @@ def draw_figure2(results: Results, path: Path) -> None:
         axes[0, 0].legend()
 
 
-FIGURE2 = Experiment(plan_figure2, nodal_tables, draw_figure2, (
-    "Posterior means, variances and covariances of the six coefficients: estimates against a Polya-Gamma Gibbs sampler."
-    " All agree in the means; klimb's mixture lies on the dashed line of equality in all three, [G]'s variances are too"
-    " small, and ADVI has no covariances."), (
-    "The paper prefers boosting's variances to ADVI's. Here they are about as small, but covariances are there:"
-    " Sigma = S / 2 in its Eq. (17) is half of what even a Gaussian residual asks for.",
-))
+FIGURE2 = Experiment(plan_figure2, nodal_tables, draw_figure2)

@@ -14,7 +14,7 @@ import numpy as np
 from klimb import sites
 from klimb.apps.papers.data import Library
 from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
-from klimb.apps.papers.tables import NOTHING
+from klimb.apps.papers.pictures import NOTHING
 from klimb.errors import NotPositiveDefiniteError
 from klimb.infer.by_sums import block_sums, fit_by_sums
 from klimb.infer.minibatch import FactorisedGaussian
@@ -111,11 +111,4 @@ def _first(gaps: Array, limit: float) -> str:
     return NOTHING if after == len(gaps) else str(after + 2)
 
 
-TABLE = Experiment(plan, tables, remarks=(
-    "A round of the exact reduction sends q to the blocks and adds their sums, D + D (D + 1) / 2 numbers a block; it is"
-    " `klimb.infer.by_sums.fit_by_sums`, and has the same bits for any number of processes.",
-    "Bregman ADMM sends as many numbers. Its q_0 moves by a step that the KL of all blocks damps, so that a large rho B"
-    " is slow, and with a small one some block is left with a Gaussian that is not proper.",
-    "As it is printed, the dual step is in mean parameters, whose unit is another one: on german it crawls, elsewhere"
-    " some block soon has no proper Gaussian. Duals in natural parameters go the same way and have no unit.",
-))
+TABLE = Experiment(plan, tables)

@@ -49,7 +49,7 @@ class Experiment:
     plan: Callable[[Library, Size], Sequence[Job]]
     tables: Callable[[Results], Sequence[PaperTable]]
     draw: Callable[[Results, Path], None] | None = None
-    caption: str = ""  # of the picture: what to see
+    caption: str = ""  # of the picture: what to see; this and the remarks stand in notes.md
     remarks: tuple[str, ...] = ()  # why figures differ from the paper's
 
 

@@ -21,8 +21,7 @@ import numpy as np
 from klimb import kernels, latents, methods, sites, steps
 from klimb.apps.papers.data import Library, TrainTest, halves
 from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
-from klimb.apps.papers.pictures import BLUE, INK, ORANGE, PINK, panels
-from klimb.apps.papers.tables import NOTHING, seconds, with_error
+from klimb.apps.papers.pictures import BLUE, INK, NOTHING, ORANGE, PINK, panels, seconds, with_error
 from klimb.infer.loop import infer
 from klimb.models.evidence import optimise
 from klimb.models.gp import gp
@@ -239,45 +238,28 @@ def tables(results: Results) -> list[PaperTable]:
     for name, paper in SETS.items():
         for method in sorted({key[1] for key in parts if key[0] == name}, key=ORDER.index):
             records = [found for key, found in parts.items() if key[:2] == (name, method)]
-            rows.append(_row(name, method, records, paper))
+            rule, _, how = method.partition("-")
+            place = {"laplace": 0, "ep": 1, "gradient": -1}.get(rule, 2)
+            every = records[0].get("every", 1)
+            ordinal = {2: "second", 3: "third"}.get(every, f"{every}th")
+            note = ", at the default's cell" if how == "chosen" else f", every {ordinal} value" if every > 1 else ""
+            loss = [record["loss"] for record in records]
+            least = [record["least"] for record in records if "least" in record]
+            failed, cells, rounding = (sum(record.get(what, other) for record in records)
+                                       for what, other in (("failed", 0), ("cells", 1), ("rounding", 0)))
+            rows.append((
+                name, NAMES[rule] + note, with_error([value / np.log(2) for value in loss], 3), with_error(loss, 3),
+                with_error(least, 3) if least and how != "chosen" else NOTHING,
+                f"{paper.loss[place]:.3f}" if place >= 0 else NOTHING,
+                f"{failed} of {cells}" + (f" ({rounding} by rounding)" if rounding else ""),
+                seconds(float(np.mean([record["seconds"] for record in records]))),
+                paper.time[place] if place >= 0 and how != "chosen" else NOTHING, str(len(records))))
     heads = ("set", "method", "at the best evidence, bits", "nats", "least over the grid, nats", "paper",
              "not converged", "CPU", "paper's time", "splits")
     return [PaperTable("[A] Table 3: log-loss of the other half", heads, tuple(rows), left=2)]
 
 
-def _row(name: str, method: str, records: Sequence[Found], paper: Paper) -> tuple[str, ...]:
-    rule, _, how = method.partition("-")
-    place = {"laplace": 0, "ep": 1, "gradient": -1}.get(rule, 2)
-    every = records[0].get("every", 1)
-    ordinal = {2: "second", 3: "third"}.get(every, f"{every}th")
-    note = ", at the default's cell" if how == "chosen" else f", every {ordinal} value" if every > 1 else ""
-    loss = [record["loss"] for record in records]
-    least = [record["least"] for record in records if "least" in record]
-    failed, cells = sum(record["failed"] for record in records), sum(record.get("cells", 1) for record in records)
-    rounding = sum(record.get("rounding", 0) for record in records)
-    return (name, NAMES[rule] + note, with_error([value / np.log(2) for value in loss], 3), with_error(loss, 3),
-            with_error(least, 3) if least and how != "chosen" else NOTHING,
-            f"{paper.loss[place]:.3f}" if place >= 0 else NOTHING,
-            f"{failed} of {cells}" + (f" ({rounding} by rounding)" if rounding else ""),
-            seconds(float(np.mean([record["seconds"] for record in records]))),
-            paper.time[place] if place >= 0 and how != "chosen" else NOTHING, str(len(records)))
-
-
-TABLE3 = Experiment(plan, tables, remarks=(
-    "The splits are ours (seeded); the paper's are not published. Inputs and real targets are standardised by the"
-    " training half, pixels are not. Only sizes and order can be compared.",
-    "The paper's Figure 1 circles the least log-loss over the grid and sends on to this table, so it may be that column"
-    " which it prints; with it the order on the three sets of classes, proximal, EP, Laplace, is the paper's.",
-    "The paper says that a log-loss of 1 is a coin flip, which is base 2; its figures agree with ours far better in"
-    " nats.",
-    "Table 1 prints two values of log b, -5 and 1; with those alone the losses on Triazines, Housing and Space_ga are"
-    " far from the paper's. Here there are fifteen for Housing and four for the others, from -5 to 1.",
-    "Laplace noise has no curvature at its mode, so there is no Laplace approximation to set beside the paper's.",
-    "Proximal is the paper's iteration with its fixed step, from the prior for classification and from the data for"
-    " regression, where from the prior it runs in a circle. Where it does not converge it ran out of 1,000 iterations.",
-    "Fits that did not converge by rounding ended at a stationarity below 1e-4: with next to no noise there are no"
-    " more digits.",
-))
+TABLE3 = Experiment(plan, tables)
 
 
 def half_of(library: Library, size: Size) -> TrainTest:
@@ -361,11 +343,14 @@ def draw(results: Results, path: Path) -> None:
             together = np.concatenate([values[np.isfinite(values)] for values in shown.values()])
             low, high = float(together.min()), float(np.minimum(together.max(), 1.0 if what == "loss" else np.inf))
             for ax, (method, values) in zip(line, shown.items(), strict=False):
-                _map(ax, maps[method], values, low, high, label, figure, last=method == "proximal")
+                log_l, log_sigma, _ = maps[method]
+                picture = ax.pcolormesh(log_l, log_sigma, values.T, vmin=low, vmax=high, cmap="cividis",
+                                        shading="nearest", rasterized=True)
+                if method == "proximal":
+                    figure.colorbar(picture, ax=ax, label=label, pad=0.02)
                 ax.set_title(MAPS[method])
                 if what == "loss":
                     (p, q), (i, j) = chosen(results, method, "loss"), chosen(results, method, "bound")
-                    log_l, log_sigma, _ = maps[method]
                     ax.plot(log_l[p], log_sigma[q], "o", ms=11, mfc="none", mec="white", mew=2)
                     ax.plot(log_l[i], log_sigma[j], "x", ms=8, color="white", mew=2)
         for ax in axes[:, 0]:
@@ -374,15 +359,6 @@ def draw(results: Results, path: Path) -> None:
             ax.set_xlabel("log l")
         _sorted(axes[0, 4], results["probabilities"], "own", "each at its own best evidence")
         _sorted(axes[1, 4], results["probabilities"], "common", "all at EP's cell")
-
-
-def _map(ax: Any, where: tuple[Array, Array, Array], values: Array, low: float, high: float, label: str, figure: Any,
-         *, last: bool) -> None:
-    log_l, log_sigma, _ = where
-    picture = ax.pcolormesh(log_l, log_sigma, values.T, vmin=low, vmax=high, cmap="cividis", shading="nearest",
-                            rasterized=True)
-    if last:
-        figure.colorbar(picture, ax=ax, label=label, pad=0.02)
 
 
 def _sorted(ax: Any, found: Found, what: str, title: str) -> None:
@@ -397,14 +373,4 @@ def _sorted(ax: Any, found: Found, what: str, title: str) -> None:
     ax.legend(markerscale=3)
 
 
-FIGURE1 = Experiment(plan_maps, map_tables, draw, (
-    "Log-loss of the test images (above, dark is good) and CPU seconds (below, dark is fast) at every cell of the grid."
-    " A circle is the least loss, a cross the best evidence. Right: the probability of each image's true label. The"
-    " proximal method and the default are the same optimum; at EP's cell they lie a little above EP, Laplace far"
-    " below."), (
-    "The split is the first of ours for Table 3, so the figures differ from the paper's; the pattern is the same.",
-    "The paper explains why its method is surer of its labels than EP by errors in EP's likelihood. Here both have"
-    " accurate expectations and the difference remains at one and the same cell: a variational posterior is narrower.",
-    "Proximal has the paper's fixed step of 0.25. With long lengthscales and large amplitudes it runs out of 1,000"
-    " iterations, which is where its time goes.",
-))
+FIGURE1 = Experiment(plan_maps, map_tables, draw)

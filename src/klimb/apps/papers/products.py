@@ -16,7 +16,7 @@ from scipy.special import expit
 from klimb import latents, sites, steps
 from klimb.apps.papers.data import Library
 from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
-from klimb.apps.papers.tables import NOTHING, seconds
+from klimb.apps.papers.pictures import NOTHING, seconds
 from klimb.infer.loop import infer
 from klimb.linalg.krylov import solve
 from klimb.numerics.arrays import Array
@@ -111,10 +111,4 @@ def tables(results: Results) -> list[PaperTable]:
     return found
 
 
-TABLE = Experiment(plan, tables, remarks=(
-    "The paper's table has formulas and no counts; q is the number of rows, k that of Lanczos vectors.",
-    "A gradient of the criterion, or a round of coordinate ascent, needs a linear system for every row: its count is q"
-    " times what a few of these systems took, to 1e-6. That is why neither is a method for large data.",
-    "Newton's method takes about the ten steps that the paper reports, and the double loop its few outer iterations."
-    " With Lanczos most products are for variances; what klimb chooses needs five to thirteen times fewer.",
-))
+TABLE = Experiment(plan, tables)

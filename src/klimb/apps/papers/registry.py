@@ -5,13 +5,13 @@ The experiments live in modules of their own, imported when they are run: listin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from typing import final
 
 from klimb.apps.papers.experiment import Experiment
-from klimb.errors import InputError
+from klimb.errors import InputError, nearest
 
 PAPERS = {
     "A": "Khan et al., Kullback-Leibler proximal variational inference (2015)",
@@ -33,17 +33,26 @@ class PaperEntry:
     full: str  # about how long a full run takes, on one core
 
     def experiment(self) -> Experiment:
-        """The experiment itself; imports its module."""
+        """The experiment itself, with its caption and remarks; imports its module."""
         module, _, name = self.home.partition(":")
-        found = getattr(import_module(f"klimb.apps.papers.{module}"), name)
-        assert isinstance(found, Experiment)
-        return found
+        found: Experiment = getattr(import_module(f"klimb.apps.papers.{module}"), name)
+        return replace(found, caption=" ".join(noted(self.home, ">")), remarks=tuple(noted(self.home, "-")))
+
+
+def noted(home: str, mark: str) -> list[str]:
+    """The lines of notes.md that begin with ``mark`` below headings that name ``home``."""
+    found, here = list[str](), False
+    for line in Path(__file__).with_name("notes.md").read_text(encoding="utf-8").splitlines():
+        begins, _, text = line.partition(" ")
+        here = home in text.split() if begins == "#" else here
+        found += [text] if here and begins == mark else []
+    return found
 
 
 GRID_SETS = ("sonar", "ionosphere", "usps_3vs5", "triazines", "boston", "space_ga")
 
 EXPERIMENTS: dict[str, PaperEntry] = {
-    "A-table1": PaperEntry("the data sets and the grids of hyperparameters", "data_table:TABLE",
+    "A-table1": PaperEntry("the data sets and the grids of hyperparameters", "logistic:TABLE1",
                            ("a1a", "colon", *GRID_SETS), "10 s"),
     "A-table2": PaperEntry("Bayesian logistic regression: evidence, log-loss and time of five methods",
                            "logistic:TABLE2", ("a1a", "colon"), "4 min"),
@@ -93,7 +102,5 @@ def canonical(key: str) -> str:
     names = {name.lower(): name for name in EXPERIMENTS}
     if key.lower() in names:
         return names[key.lower()]
-    close = get_close_matches(key.lower(), names, n=1)
-    hint = f"Did you mean {names[close[0]]}? " if close else ""
     raise InputError("expected the name of a table or figure", repr(key),
-                     f"{hint}klimb reproduce --list names them all.")
+                     nearest(key, EXPERIMENTS).replace("'", "") + "klimb reproduce --list names them all.")

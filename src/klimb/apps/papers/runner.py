@@ -13,11 +13,10 @@ moment and be continued from what it had done.
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from math import fsum
@@ -29,32 +28,13 @@ import numpy as np
 from klimb._files import whole_file
 from klimb.apps.papers.data import Library
 from klimb.apps.papers.experiment import SIZES, Experiment, Found, Job, PaperTable, Size
-from klimb.apps.papers.pictures import NEEDS_MATPLOTLIB, can_draw
+from klimb.apps.papers.pictures import NEEDS_MATPLOTLIB, as_markdown, as_text, can_draw, seconds
 from klimb.apps.papers.registry import PAPERS, PaperEntry, canonical, entry
-from klimb.apps.papers.tables import as_markdown, as_text, seconds
-from klimb.errors import InputError
+from klimb.errors import InputError, require
+from klimb.report.records import to_json
 
 SCHEMA = "klimb.reproduce/1"
 Hear: TypeAlias = Callable[[str, int, int], None]  # job that begins, jobs done, jobs in all
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON has it: arrays as lists, NaN and infinities as null.
-
-    >>> plain({"a": np.array([1.0, np.nan]), "b": (np.int64(3), True)})
-    {'a': [1.0, None], 'b': [3, True]}
-    """
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): plain(inside) for key, inside in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inside) for inside in value]
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 @cache
@@ -104,7 +84,7 @@ class Record:
 
     def keep(self, job: str, found: Found, cpu_seconds: float) -> None:
         """Add what a job found, and write the file."""
-        self.results[job] = plain(found)
+        self.results[job] = to_json(found)
         self.cpu_seconds[job] = round(cpu_seconds, 3)
         self.write()
 
@@ -114,7 +94,7 @@ class Record:
                  **self.extra, "machine": machine(), "total_cpu_seconds": round(sum(self.cpu_seconds.values()), 1),
                  "data": self.data, "cpu_seconds": self.cpu_seconds, "results": self.results}
         with whole_file(self.path) as stream:
-            stream.write(compact(plain(facts)) + "\n")
+            stream.write(compact(to_json(facts)) + "\n")
 
 
 def compact(value: Any, indent: int = 0) -> str:
@@ -166,8 +146,7 @@ def run(key: str, *, data: str | Path | None = None, out: str | Path = "reproduc
     (True, 'Cauchy/ADVI')
     """
     name, chosen = canonical(key), entry(key)
-    if size not in SIZES:
-        raise InputError("size must be 'full', 'quick' or 'tiny'", repr(size), "Leave it out for a full run.")
+    require(size in SIZES, "size must be 'full', 'quick' or 'tiny'", repr(size), "Leave it out for a full run.")
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise InputError("expected a folder for the results", f"{folder}, which is a file", "Name another with --out.")
@@ -179,7 +158,11 @@ def run(key: str, *, data: str | Path | None = None, out: str | Path = "reproduc
     if fresh:
         path.unlink(missing_ok=True)
     record = Record.open(path, name, size)
-    _same_data(record, facts)
+    for one, found in facts.items():
+        before = record.data.get(one)
+        require(not record.results or before is None or before["sha256"] == found["sha256"],
+                f"expected the data set {one} of {record.path}", f"other files ({', '.join(found['files'])})",
+                "Begin anew with --fresh, or name another folder with --out.")
     record.data.update(facts)
     experiment = chosen.experiment()
     jobs = experiment.plan(library, size)
@@ -204,15 +187,6 @@ def stem(key: str, size: Size) -> str:
     ('A-table2', 'A-table2-quick')
     """
     return key if size == "full" else f"{key}-{size}"
-
-
-def _same_data(record: Record, facts: dict[str, dict[str, Any]]) -> None:
-    for name, found in facts.items():
-        before = record.data.get(name)
-        if record.results and before is not None and before["sha256"] != found["sha256"]:
-            raise InputError(f"expected the data set {name} of {record.path}",
-                             f"other files ({', '.join(found['files'])})",
-                             "Begin anew with --fresh, or name another folder with --out.")
 
 
 def _work(record: Record, jobs: Sequence[Job], hear: Hear | None) -> None:

@@ -228,7 +228,11 @@ def draw(results: Results, path: Path) -> None:
     with panels(path, lines, columns, (4.2 * columns, 3.4 * lines + 0.3), sharey=True) as (figure, axes):
         for index, (ax, (panel, top)) in enumerate(zip(axes.flat, best.items(), strict=False)):
             for name, (colour, marker) in LINES.items():
-                _line(ax, parts[panel, name], top, name, colour, marker)
+                trace = parts[panel, name]
+                gap = np.clip(top - np.array(trace["bound"], dtype=float), FLOOR, ROOF)
+                gap[1:][(gap[1:] == ROOF) & (gap[:-1] == ROOF)] = np.nan  # a line that leaves the picture ends there
+                ax.plot(np.maximum(trace["seconds"], 1e-3), gap, color=colour, marker=marker, ms=3.5, lw=1.4,
+                        label=name)
             letter(ax, index, panel)
             ax.set(xscale="log", yscale="log", ylim=(FLOOR / 2, 1e3 * ROOF))
             ax.xaxis.set_minor_formatter("")
@@ -249,57 +253,19 @@ def _end(trace: Found) -> str:
     return "" if status == "converged" else ENDS.get(status, status.replace("_", " "))
 
 
-def _line(ax: Any, trace: Found, best: float, name: str, colour: str, marker: str) -> None:
-    bound = np.array([np.nan if value is None else value for value in trace["bound"]], dtype=float)
-    gap = np.clip(best - bound, FLOOR, ROOF)
-    gap[1:][(gap[1:] == ROOF) & (gap[:-1] == ROOF)] = np.nan  # a line that leaves the picture ends at its roof
-    ax.plot(np.maximum(trace["seconds"], 1e-3), gap, color=colour, marker=marker, ms=3.5, lw=1.4, label=name)
-
-
-COMMON = (
-    "The paper's list of data sets is in a supplement we do not have; of its names only flares is in the text. German"
-    " credit, Abalone, Ionosphere, Housing, stock and Space_ga stand in.",
-    "FPi and FPb start where the paper starts them, at m = 0 and V = I (0.1 I for counts). FPi takes one Newton step on"
-    " the mean, halved until the bound does not fall, and then T(V) at the new mean, which nothing judges. Moving both"
-    " at once from the old mean (at once) is the natural step of length 1, and a different method.",
-    "Times are CPU seconds of one thread on a shared machine: read the ratios. The proximal rule of [A] and the default"
-    " are not in the paper.",
-)
-CAPTION = ("How far below the best bound each rule is, against CPU seconds. The default (blue dots) falls straight to"
-           " the optimum in every panel; ")
-
-
-def _experiment(title: str, chosen: tuple[TracePanel, ...], see: str, *remarks: str) -> Experiment:
-    return Experiment(plan_of(chosen), table_of(title), draw, CAPTION + see, (*COMMON, *remarks))
-
-
-FIGURE2 = _experiment("[S] Figure 2, GLMs", (
+FIGURE2 = Experiment(plan_of((
     TracePanel("a9a", "logistic", 0.1), TracePanel("abalone", "Poisson", 0.1), TracePanel("space_ga", "Laplace", 0.1),
     TracePanel("german", "logistic", 0.1), TracePanel("flares", "Poisson", 0.001),
-    TracePanel("boston", "Laplace", 0.1)),
-    "FPi follows in every panel, GRAD mostly later.",
-    "Designs have a column of ones besides; the scale of the Laplace noise is the mean absolute residual of least"
-    " squares on 200 of the data.",
-    "From V = 0.1 I the bound of the Abalone counts begins below -1e6; rules that update a and K a by differences lose"
-    " a hundredth of a nat there, so both are computed anew. On a9a, whose rare columns are long after standardising, T"
-    " overshoots: FPi recovers, FPb cycles between means, and moving both at once runs away.")
-FIGURE3 = _experiment("[S] Figure 3, processes", (
+    TracePanel("boston", "Laplace", 0.1))), table_of("[S] Figure 2, GLMs"), draw)
+FIGURE3 = Experiment(plan_of((
     TracePanel("german", "logistic"), TracePanel("flares", "Poisson"), TracePanel("boston", "Laplace"),
-    TracePanel("ionosphere", "logistic"), TracePanel("abalone", "Poisson"), TracePanel("stock", "Laplace")),
-    "FPi arrives in every panel within about three times its time, FPb within nine times; GRAD takes ten to three"
-    " hundred times as long, and the proximal rule, where it arrives, three to seven times.",
-    "As the paper says, FPi approaches the optimum everywhere. Moved at once, mean and covariance fail on Laplace noise"
-    " and on Ionosphere, where they come within 0.01 nats and then leave for a cycle of two.")
-FIGURE4 = _experiment("[S] Figure 4, 100 inducing points", (
-    TracePanel("stock", "Laplace", inducing=True), TracePanel("space_ga", "Laplace", inducing=True)),
-    "FPi arrives on both; FPb needs six to ten times as long, GRAD about a hundred times; moving mean and covariance"
-    " at once cycles on stock.")
-FIGURE5 = _experiment("[S] Figure 5, Student-t noise", (
-    TracePanel("boston", "Student-t"), TracePanel("stock", "Student-t")),
-    "FPi and FPb arrive on stock and stay 0.009 nats low on Housing; moving both at once fails on both.",
-    'FPi and FPb set negative gamma to zero, as the paper does (steps.FixedPoint(negative="clip")). That moves the'
-    ' fixed point: on Housing both end 0.009 nats low. With negative="gradient" FPi steps along its gradient there, and'
-    " reaches the optimum. The default keeps negative gamma.")
+    TracePanel("ionosphere", "logistic"), TracePanel("abalone", "Poisson"), TracePanel("stock", "Laplace"))),
+    table_of("[S] Figure 3, processes"), draw)
+FIGURE4 = Experiment(plan_of((
+    TracePanel("stock", "Laplace", inducing=True), TracePanel("space_ga", "Laplace", inducing=True))),
+    table_of("[S] Figure 4, 100 inducing points"), draw)
+FIGURE5 = Experiment(plan_of((TracePanel("boston", "Student-t"), TracePanel("stock", "Student-t"))),
+                     table_of("[S] Figure 5, Student-t noise"), draw)
 
 
 def slope_sign(site: sites.Site, y: Array, m: Array, v: Array) -> Array:
@@ -368,13 +334,4 @@ def draw_signs(results: Results, path: Path) -> None:
         axes[0, 0].legend(loc="upper center")
 
 
-FIGURE1 = Experiment(plan_signs, sign_tables, draw_signs, (
-    "Where a site's curvature gamma grows (orange) or falls (blue) with the variance v of its marginal. Dots are the"
-    " data of a GLM and of a GP after one step of the fixed point: where they lie in one colour, the conditions of the"
-    " paper's theorem hold. Below: other likelihoods. Laplace and Student-t noise fall next to y and grow away from it"
-    " (Student-t falls again in its tails); Poisson grows everywhere, which is condition 2a."), (
-    "The paper does not say which data set its panels (b) and (c) show. Here it is German credit: the GLM with prior"
-    " variance 0.1 and the GP with the hyperparameters that 200 data choose, as in its section 4. On those data the GP"
-    " does not satisfy condition 2b; it needs marginals whose means stay near zero.",
-    "gamma is even in m for the logistic site, so data are shown as y m.",
-))
+FIGURE1 = Experiment(plan_signs, sign_tables, draw_signs)

@@ -11,13 +11,26 @@ Arrays carry their plates (independent copies) first and the event last; everyth
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Self, TypeAlias
+from functools import cached_property
+from typing import Any, ClassVar, Self, TypeAlias, final
 
 import numpy as np
 
 from klimb.numerics.arrays import Array, as_float, refuse
 
 Naturals: TypeAlias = tuple[Array, ...]
+
+
+@final
+class Part:
+    """A usual parameter that is a natural one times a constant."""
+
+    def __init__(self, index: int, factor: float = 1.0) -> None:
+        self.index, self.factor = index, factor
+
+    def __get__(self, member: Family, family: type[Family]) -> Array:
+        part = member.natural[self.index]
+        return part if self.factor == 1.0 else self.factor * part
 
 
 class Family(ABC):
@@ -47,6 +60,11 @@ class Family(ABC):
     @abstractmethod
     def mean_parameters(self) -> Naturals:
         """E[statistics] = gradient of the log-partition, in the shapes of the natural parameters."""
+
+    @cached_property
+    def moments(self) -> Naturals:
+        """The same, computed once."""
+        return self.mean_parameters()
 
     @abstractmethod
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
@@ -80,13 +98,12 @@ class Family(ABC):
 
     def entropy(self) -> Array:
         """-E log p, one number per plate."""
-        means = self.mean_parameters()
-        return self.log_partition() - self.inner(self.natural, means) - self.log_base(means)
+        return self.log_partition() - self.inner(self.natural, self.moments) - self.log_base(self.moments)
 
     def kl(self, other: Self) -> Array:
         """KL(self || other), one number per plate; never negative."""
         gap = tuple(a - b for a, b in zip(self.natural, other.natural, strict=True))
-        divergence = self.inner(gap, self.mean_parameters()) - self.log_partition() + other.log_partition()
+        divergence = self.inner(gap, self.moments) - self.log_partition() + other.log_partition()
         return np.asarray(np.maximum(divergence, 0.0))
 
     def __repr__(self) -> str:

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 from scipy.special import betaincinv, digamma, gammaincinv, gammaln
 
-from klimb.conjugate.families.base import Family, Naturals, generator, positive
-from klimb.errors import InputError
+from klimb.conjugate.families.base import Family, Naturals, Part, generator, positive
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.special import HALF_LOG_2PI, stirling_error
 
@@ -61,18 +61,11 @@ class Gamma(Family):
     """
 
     event_ndims: ClassVar[tuple[int, ...]] = (0, 0)
+    shape, rate = Part(0), Part(1, -1.0)
 
     def __init__(self, shape: Any, rate: Any) -> None:
         a, b = np.broadcast_arrays(positive(shape, "shape"), positive(rate, "rate"))
         super().__init__((a, -b))
-
-    @property
-    def shape(self) -> Array:
-        return self.natural[0]
-
-    @property
-    def rate(self) -> Array:
-        return -self.natural[1]
 
     def log_base(self, statistics: Naturals) -> Array:
         return -statistics[0]
@@ -119,6 +112,7 @@ class Wishart(Family):
     """
 
     event_ndims: ClassVar[tuple[int, ...]] = (0, 2)
+    rate = Part(1, -2.0)
 
     def __init__(self, dof: Any, rate: Any) -> None:
         matrix = as_float(rate, "rate")
@@ -138,10 +132,6 @@ class Wishart(Family):
     @property
     def dof(self) -> Array:
         return 2.0 * self.natural[0] + self.dimension + 1
-
-    @property
-    def rate(self) -> Array:
-        return -2.0 * self.natural[1]
 
     def _halves(self) -> Array:
         """(dof + 1 - j)/2 for j = 1..D: the shapes of the chi-squares in Bartlett's decomposition."""
@@ -194,28 +184,24 @@ class Beta(Family):
     """
 
     event_ndims: ClassVar[tuple[int, ...]] = (0, 0)
+    a, b = Part(0), Part(1)
 
     def __init__(self, a: Any, b: Any) -> None:
-        first, second = np.broadcast_arrays(positive(a, "a"), positive(b, "b"))
-        super().__init__((first, second))
+        super().__init__(tuple(np.broadcast_arrays(positive(a, "a"), positive(b, "b"))))
 
     @property
-    def a(self) -> Array:
-        return self.natural[0]
-
-    @property
-    def b(self) -> Array:
-        return self.natural[1]
+    def both(self) -> Dirichlet:
+        """The distribution of (x, 1 - x)."""
+        return Dirichlet.from_natural((np.stack(self.natural, axis=-1),))
 
     def log_base(self, statistics: Naturals) -> Array:
         return -statistics[0] - statistics[1]
 
     def log_partition(self) -> Array:
-        return np.asarray(gammaln(self.a) + gammaln(self.b) - gammaln(self.a + self.b))
+        return self.both.log_partition()
 
     def mean_parameters(self) -> Naturals:
-        both = digamma(self.a + self.b)
-        return digamma(self.a) - both, digamma(self.b) - both
+        return tuple(np.moveaxis(self.both.mean_parameters()[0], -1, 0))
 
     def statistics(self, x: Array) -> Naturals:
         return np.log(x), np.log1p(-x)
@@ -225,10 +211,7 @@ class Beta(Family):
         return self.a / (self.a + self.b)
 
     def kl(self, other: Self) -> Array:
-        # A Beta is a pair of Gammas divided by their sum, which is independent of the ratio: the chain rule of KL.
-        parts = gamma_kl(self.a, other.a, self.a / other.a) + gamma_kl(self.b, other.b, self.b / other.b)
-        total, base = self.a + self.b, other.a + other.b
-        return np.maximum(parts - gamma_kl(total, base, total / base), 0.0)
+        return self.both.kl(other.both)
 
     def quantile(self, probability: Any) -> Array:
         """The values below which x lies with these probabilities."""
@@ -243,17 +226,13 @@ class Dirichlet(Family):
     """Dirichlet(concentration): statistics log x."""
 
     event_ndims: ClassVar[tuple[int, ...]] = (1,)
+    concentration = Part(0)
 
     def __init__(self, concentration: Any) -> None:
         alpha = positive(concentration, "concentration")
-        if alpha.ndim < 1 or alpha.shape[-1] < 1:
-            raise InputError("concentration must have one entry per class", f"shape {alpha.shape}",
-                             "Pass numpy.full(K, 1.0) for K classes.")
+        require(alpha.ndim >= 1 and alpha.shape[-1] >= 1, "concentration must have one entry per class",
+                f"shape {alpha.shape}", "Pass numpy.full(K, 1.0) for K classes.")
         super().__init__((alpha,))
-
-    @property
-    def concentration(self) -> Array:
-        return self.natural[0]
 
     def log_base(self, statistics: Naturals) -> Array:
         return np.asarray(-statistics[0].sum(-1))
@@ -299,12 +278,6 @@ class Categorical(Family):
         with np.errstate(divide="ignore"):
             super().__init__((np.maximum(np.log(p), -1e300),))
 
-    @property
-    def probabilities(self) -> Array:
-        logits = self.natural[0]
-        p = np.exp(logits - logits.max(-1, keepdims=True))
-        return np.asarray(p / p.sum(-1, keepdims=True))
-
     def log_partition(self) -> Array:
         logits = self.natural[0]
         top = logits.max(-1)
@@ -319,7 +292,11 @@ class Categorical(Family):
     @property
     def mean(self) -> Array:
         """The probabilities: the mean of the indicators."""
-        return self.probabilities
+        logits = self.natural[0]
+        p = np.exp(logits - logits.max(-1, keepdims=True))
+        return np.asarray(p / p.sum(-1, keepdims=True))
+
+    probabilities = mean
 
     def inner(self, left: Naturals, right: Naturals) -> Array:
         # A probability of zero times its logit of -inf is zero.

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 from scipy.special import ndtri
 
-from klimb.conjugate.families.base import Family, Naturals, generator, matvec, positive
+from klimb.conjugate.families.base import Family, Naturals, Part, generator, matvec, positive
 from klimb.conjugate.families.gamma import Gamma, Wishart, excess
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
@@ -30,14 +30,11 @@ class Normal(Family):
     """
 
     event_ndims: ClassVar[tuple[int, ...]] = (0, 0)
+    precision = Part(1, -2.0)
 
     def __init__(self, mean: Any, precision: Any = 1.0) -> None:
         m, tau = np.broadcast_arrays(as_float(mean, "mean"), positive(precision, "precision"))
         super().__init__((tau * m, -0.5 * tau))
-
-    @property
-    def precision(self) -> Array:
-        return -2.0 * self.natural[1]
 
     @property
     def mean(self) -> Array:
@@ -76,6 +73,7 @@ class MultivariateNormal(Family):
     """MultivariateNormal(mean, precision): statistics (x, x x')."""
 
     event_ndims: ClassVar[tuple[int, ...]] = (1, 2)
+    precision = Part(1, -2.0)
 
     def __init__(self, mean: Any, precision: Any) -> None:
         m, P = as_float(mean, "mean"), as_float(precision, "precision")
@@ -89,10 +87,6 @@ class MultivariateNormal(Family):
     @property
     def dimension(self) -> int:
         return int(self.natural[0].shape[-1])
-
-    @property
-    def precision(self) -> Array:
-        return -2.0 * self.natural[1]
 
     @cached_property
     def root(self) -> Array:
@@ -154,15 +148,12 @@ class NormalGamma(Family):
     """
 
     event_ndims: ClassVar[tuple[int, ...]] = (0, 0, 0, 0)
+    kappa = Part(1, -2.0)
 
     def __init__(self, mean: Any, kappa: Any, shape: Any, rate: Any) -> None:
         m, k, a, b = np.broadcast_arrays(as_float(mean, "mean"), positive(kappa, "kappa"), positive(shape, "shape"),
                                          positive(rate, "rate"))
         super().__init__((k * m, -0.5 * k, -b - 0.5 * k * m * m, a + 0.5))
-
-    @property
-    def kappa(self) -> Array:
-        return -2.0 * self.natural[1]
 
     @property
     def mean(self) -> Array:
@@ -204,13 +195,11 @@ class NormalGamma(Family):
 class MeanAndPrecision(Family):
     """What distributions of means and of a precision matrix share; the first two statistics are those of the means."""
 
+    kappa = Part(1, -2.0)
+
     @property
     def dimension(self) -> int:
         return int(self.natural[0].shape[-1])
-
-    @property
-    def kappa(self) -> Array:
-        return -2.0 * self.natural[1]
 
     @property
     def mean(self) -> Array:

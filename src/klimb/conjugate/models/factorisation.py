@@ -23,11 +23,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
-from klimb.conjugate.declare import gamma, multivariate_normal, normal
+from klimb.conjugate import Fitted, fit, gamma, inner, multivariate_normal, normal, potential
 from klimb.conjugate.families import Family, Gamma, MultivariateNormal, Normal
-from klimb.conjugate.loop import Fitted, fit
-from klimb.conjugate.means import Predictor, inner
-from klimb.conjugate.observations import potential
+from klimb.conjugate.means import Predictor
 from klimb.conjugate.variables import NetworkState, Variable
 from klimb.errors import InputError
 from klimb.infer.result import Iteration
@@ -170,8 +168,8 @@ class _Turn:
         self.sweeps += 1
         if self.sweeps > ALWAYS and self.sweeps % SELDOM:
             return None
-        rows = state.moments(self.u)[1].mean(0)
-        columns = state.moments(self.v)[1].sum(0)
+        rows = state[self.u].moments[1].mean(0)
+        columns = state[self.v].moments[1].sum(0)
         try:
             root = np.linalg.cholesky(rows)  # u -> root^-1 u has second moment one
             turn = np.linalg.eigh(root.T @ columns @ root)[1]
@@ -180,12 +178,11 @@ class _Turn:
         forward = root @ turn  # v -> forward' v, u -> forward^-1 u
         back = np.linalg.inv(forward)
         other = state.copy()
-        other.set(self.u, _moved(state[self.u], forward.T))
-        other.set(self.v, _moved(state[self.v], back))
+        other[self.u], other[self.v] = _moved(state[self.u], forward.T), _moved(state[self.v], back)
         a, _ = state[self.relevance].natural
         # the best relevance for the turned columns, given its shape (which R does not change)
         prior = self.relevance.conditional.natural(other)[1]
-        other.set(self.relevance, Gamma.from_natural((a, prior - 0.5 * np.diagonal(other.moments(self.v)[1].sum(0)))))
+        other[self.relevance] = Gamma.from_natural((a, prior - 0.5 * np.diagonal(other[self.v].moments[1].sum(0))))
         return other
 
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
 
-from klimb.conjugate.chain import MarkovChain, chain
-from klimb.conjugate.declare import categorical, dirichlet, gamma, normal_gamma, normal_wishart, tied_normal_wishart
-from klimb.conjugate.emissions import EMISSIONS, mixture, without_missing
+from klimb.conjugate import Fitted, Stochastic, chain, fit, fit_batches, mixture, normal_gamma, topics
+from klimb.conjugate.chain import MarkovChain
+from klimb.conjugate.conditionals import categorical, dirichlet, gamma, normal_wishart, tied_normal_wishart
+from klimb.conjugate.emissions import EMISSIONS, without_missing
 from klimb.conjugate.families import Categorical, Dirichlet, Family
-from klimb.conjugate.loop import Fitted, Network, add, fit, prior_state
-from klimb.conjugate.observations import topics
-from klimb.conjugate.stochastic import Stochastic, fit_batches
-from klimb.conjugate.variables import NetworkState, Variable
-from klimb.errors import InputError
+from klimb.conjugate.loop import Network, add, prior_state
+from klimb.conjugate.variables import Variable
+from klimb.errors import InputError, require
 from klimb.infer.result import Iteration
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.dense import row_blocks
 from klimb.numerics.lazy import scipy_sparse
 
 Shape = Literal["full", "tied", "diagonal"]
@@ -46,7 +45,7 @@ class GaussianMixture:
         x = as_float(X, "X", ndim=2) - self.shift
         emission = EMISSIONS[self._component.family](self._component)
         statistics, base = emission.statistics(x)
-        slope, near, free = emission.coefficients(self.fit.state.moments(self._component))
+        slope, near, free = emission.coefficients(self.fit.state[self._component].moments)
         (log_weights,) = self.concentration.mean_parameters()
         values = np.asarray(statistics @ slope.T) + near + free + base[:, None] + log_weights
         return np.asarray(values[:, self._order])
@@ -78,14 +77,21 @@ def gaussian_mixture(X: Any, n_components: int, *, covariance: Shape = "full", c
     """
     data = as_float(X, "X", ndim=2)
     (N, D), K = data.shape, int(n_components)
-    if not 1 <= K <= N:
-        raise InputError(f"n_components must lie in 1..{N}, the number of rows", f"{n_components}", "Use fewer.")
+    require(1 <= K <= N, f"n_components must lie in 1..{N}, the number of rows", f"{n_components}", "Use fewer.")
     shift = data.mean(0)
     x = data - shift
     spread = x.T @ x / max(N - 1, 1) if rate is None else as_float(rate, "rate", ndim=2)
     spread = spread + (1e-10 * np.trace(spread) / D + 1e-300) * np.eye(D)  # constant columns keep a proper prior
     weights = dirichlet(np.full(K, 1.0 / K if concentration is None else concentration), name="weights")
-    component = _declare(covariance, K, D, mean_precision, float(D if dof is None else dof), spread)
+    kappa, nu, name = mean_precision, float(D if dof is None else dof), "components"
+    if covariance == "full":
+        component = normal_wishart(np.zeros(D), kappa, nu, nu * spread, plates=(K,), name=name)
+    elif covariance == "tied":
+        component = tied_normal_wishart(np.zeros((K, D)), kappa, nu, nu * spread, name=name)
+    elif covariance == "diagonal":
+        component = normal_gamma(0.0, kappa, 0.5 * nu, 0.5 * nu * np.diag(spread), plates=(K, D), name=name)
+    else:
+        raise InputError('covariance must be "full", "tied" or "diagonal"', f"{covariance!r}", 'Start with "full".')
     shares = as_float(start, "start", ndim=2) if start is not None else np.eye(K)[kmeans(x, K, seed)]
     if shares.shape != (N, K):
         raise InputError(f"start must hold shares of shape {(N, K)}", f"{shares.shape}", "One column per component.")
@@ -94,9 +100,8 @@ def gaussian_mixture(X: Any, n_components: int, *, covariance: Shape = "full", c
         gate = categorical(weights, plates=(len(rows),), name="class")
         return gate, mixture(gate, component).observe(rows)
 
-    first = NetworkState({component: component.conditional.member(component.conditional.natural(NetworkState()))})
     gate, seen = evidence(x)
-    first.set(gate, Categorical(shares))
+    first = {component: component.conditional.member(component.conditional.natural({})), gate: Categorical(shares)}
     begin = {component: component.conditional.member(add(first[component].natural, seen.message(component, first))),
              weights: Dirichlet(weights.conditional.natural(first)[0] + shares.sum(0))}
     if batch is None:
@@ -109,16 +114,6 @@ def gaussian_mixture(X: Any, n_components: int, *, covariance: Shape = "full", c
     order = np.argsort(-mixing.mean, kind="stable")
     means = (parts.mean + shift)[order]
     return GaussianMixture(fitted, mixing.mean[order], means, mixing, parts, shift, component, order)
-
-
-def _declare(covariance: Shape, K: int, D: int, kappa: float, dof: float, spread: Array) -> Variable:
-    if covariance == "full":
-        return normal_wishart(np.zeros(D), kappa, dof, dof * spread, plates=(K,), name="components")
-    if covariance == "tied":
-        return tied_normal_wishart(np.zeros((K, D)), kappa, dof, dof * spread, name="components")
-    if covariance == "diagonal":
-        return normal_gamma(0.0, kappa, 0.5 * dof, 0.5 * dof * np.diag(spread), plates=(K, D), name="components")
-    raise InputError('covariance must be "full", "tied" or "diagonal"', f"{covariance!r}", 'Start with "full".')
 
 
 @final
@@ -184,39 +179,16 @@ def hidden_markov(y: Any, n_states: int, *, emission: Literal["normal", "poisson
     return HiddenMarkov(fitted, q.mean[:, order], steps.mean[np.ix_(order, order)], means[order], q, levels)
 
 
-def kmeans(X: Array, count: int, seed: int = 0, *, rounds: int = 10) -> Any:
-    """The nearest of ``count`` centres for every row: k-means++ seeds on some rows, then a few rounds on all."""
+def kmeans(X: Array, count: int, seed: int = 0) -> Any:
+    """The nearest of ``count`` centres for every row: k-means++ and ten rounds on some rows, then a few on all."""
+    from scipy.cluster.vq import kmeans2
+
     rng = np.random.default_rng(seed)
     some = X if len(X) <= SEED_ROWS else X[rng.choice(len(X), max(SEED_ROWS, count), replace=False)]
-    centres = _seeds(some, count, rng)
-    for data, n in ((some, rounds), (X, 3 if len(X) > SEED_ROWS else 0)):
-        for _ in range(n):
-            nearest = _nearest(data, centres)
-            sizes = np.bincount(nearest, minlength=count)
-            sums = np.stack([np.bincount(nearest, weights=column, minlength=count) for column in data.T], axis=1)
-            filled = sizes > 0  # a centre that lost all its rows stays where it was
-            centres[filled] = sums[filled] / sizes[filled, None]
-    return _nearest(X, centres)
-
-
-def _seeds(X: Array, count: int, rng: np.random.Generator) -> Array:
-    """Each centre a row, drawn with probability proportional to its squared distance from those before."""
-    chosen = [int(rng.integers(len(X)))]
-    distance = ((X - X[chosen[0]]) ** 2).sum(1)
-    for _ in range(1, count):
-        total = distance.sum()
-        place = rng.uniform() * total if total > 0 else 0.0
-        chosen.append(int(min(np.searchsorted(np.cumsum(distance), place), len(X) - 1)))
-        np.minimum(distance, ((X - X[chosen[-1]]) ** 2).sum(1), out=distance)
-    return X[chosen].copy()
-
-
-def _nearest(X: Array, centres: Array) -> Any:
-    nearest = np.empty(len(X), dtype=np.intp)
-    half = 0.5 * (centres * centres).sum(1)
-    for rows in row_blocks(len(X), X.shape[1] + len(centres)):
-        nearest[rows] = (X[rows] @ centres.T - half).argmax(1)
-    return nearest
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a centre that lost all its rows stays where it was
+        centres, nearest = kmeans2(some, count, 10, minit="++", seed=rng)
+        return nearest if some is X else kmeans2(X, centres, 3, minit="matrix")[1]
 
 
 @final
@@ -235,11 +207,11 @@ class LatentDirichlet:
         theta = dirichlet(np.full(K, self.share_prior), plates=(counts.shape[0],), name="shares")
         network = Network([topics(theta, self._words).observe(counts)])
         state = prior_state(network.variables)
-        state.set(self._words, self.words)
+        state[self._words] = self.words
         for _ in range(sweeps):
             old = state[theta].natural[0]
             new = network.optimum(theta, state)
-            state.set(theta, Dirichlet.from_natural(new))
+            state[theta] = Dirichlet.from_natural(new)
             if np.abs(new[0] - old).max() <= tol * (1.0 + np.abs(new[0]).max()):
                 break
         found: Dirichlet = state[theta]
@@ -267,8 +239,7 @@ def latent_dirichlet(counts: Any, n_topics: int, *, share_prior: float | None = 
     """
     matrix = scipy_sparse.csr_array(counts, dtype=float)
     (D, V), K = matrix.shape, int(n_topics)
-    if K < 1:
-        raise InputError("n_topics must be at least 1", f"{n_topics}", "20 is a common start.")
+    require(K >= 1, "n_topics must be at least 1", f"{n_topics}", "20 is a common start.")
     a = 1.0 / K if share_prior is None else share_prior
     words = dirichlet(np.full(V, 1.0 / K if word_prior is None else word_prior), plates=(K,), name="words")
     first = Dirichlet(np.random.default_rng(seed).gamma(100.0, 0.01, size=(K, V)) if start is None else start)

@@ -8,11 +8,8 @@ from typing import Any, Literal, final
 import numpy as np
 from scipy.special import gammaln
 
-from klimb.conjugate.declare import gamma, multivariate_normal, normal
+from klimb.conjugate import Fitted, ProximalPoint, dot, fit, gamma, multivariate_normal, normal, potential
 from klimb.conjugate.families import Gamma, MultivariateNormal, Normal
-from klimb.conjugate.loop import Fitted, ProximalPoint, fit
-from klimb.conjugate.means import dot
-from klimb.conjugate.observations import potential
 from klimb.conjugate.variables import Variable
 from klimb.errors import InputError
 from klimb.linalg.matrix import as_design

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
@@ -17,10 +17,11 @@ import numpy as np
 
 from klimb.apps.papers.data import formats
 from klimb.apps.papers.data.formats import DataSet
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import check_finite
 
 Reader: TypeAlias = Callable[[Sequence[Path]], DataSet]
+Forms: TypeAlias = dict[tuple[str, ...], Reader]
 LIBSVM = "the LIBSVM data page, https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
 UCI = "the UCI repository, https://archive.ics.uci.edu"
 SEXES = ("F", "I", "M")  # of abalones
@@ -30,20 +31,11 @@ PAGE = "docs/papers/data.md"
 
 @final
 @dataclass(frozen=True)
-class Form:
-    """Files that together are a data set (each may be compressed), and how to read them."""
-
-    files: tuple[str, ...]
-    read: Reader
-
-
-@final
-@dataclass(frozen=True)
 class Published:
-    """Where a data set is published and in which forms it is read."""
+    """Where a data set is published, and how it is read from files (each may be compressed) that together are it."""
 
     where: str
-    forms: tuple[Form, ...] = ()
+    forms: Forms = field(default_factory=dict)
 
 
 def _libsvm(n_features: int, *, dense: bool = True, real: bool = False) -> Reader:
@@ -132,36 +124,35 @@ def _nodal(paths: Sequence[Path]) -> DataSet:
 
 ESL = f"{LIBSVM}, and the page of The Elements of Statistical Learning (zip.train, zip.test)"
 CATALOGUE: dict[str, Published] = {
-    "a1a": Published(LIBSVM, (Form(("a1a", "a1a.t"), _libsvm(123, dense=False)),)),
-    "a9a": Published(LIBSVM, (Form(("a9a",), _libsvm(123, dense=False)),)),
-    "colon": Published(LIBSVM, (Form(("colon-cancer",), _libsvm(2000)),)),
-    "gisette": Published(f"{LIBSVM}, and {UCI} (Gisette)", (Form(("gisette_scale", "gisette_scale.t"), _libsvm(5000)),
-                                                            Form(_challenge_files("gisette"), _challenge(5000)))),
-    "madelon": Published(f"{LIBSVM}, and {UCI} (Madelon)", (Form(("madelon", "madelon.t"), _libsvm(500)),
-                                                            Form(_challenge_files("madelon"), _challenge(500)))),
-    "arcene": Published(f"{UCI} (Arcene)", (Form(_challenge_files("arcene"), _challenge(10_000)),)),
-    "dexter": Published(f"{UCI} (Dexter)", (Form(_challenge_files("dexter"), _challenge(20_000, sparse=True)),)),
-    "ionosphere": Published(f"{UCI} (Ionosphere)", (Form(("ionosphere.data",), _labelled({"g": 1.0, "b": -1.0})),)),
-    "sonar": Published(f"{UCI} (Connectionist Bench)", (Form(("sonar.all-data",), _labelled({"M": 1.0, "R": -1.0})),)),
-    "usps": Published(ESL, (Form(("usps", "usps.t"), _usps), Form(("zip.train", "zip.test"), _usps))),
-    "usps_3vs5": Published(ESL, (Form(("usps", "usps.t"), _threes_and_fives),
-                                 Form(("zip.train", "zip.test"), _threes_and_fives))),
+    "a1a": Published(LIBSVM, {("a1a", "a1a.t"): _libsvm(123, dense=False)}),
+    "a9a": Published(LIBSVM, {("a9a",): _libsvm(123, dense=False)}),
+    "colon": Published(LIBSVM, {("colon-cancer",): _libsvm(2000)}),
+    "gisette": Published(f"{LIBSVM}, and {UCI} (Gisette)", {("gisette_scale", "gisette_scale.t"): _libsvm(5000),
+                                                            _challenge_files("gisette"): _challenge(5000)}),
+    "madelon": Published(f"{LIBSVM}, and {UCI} (Madelon)", {("madelon", "madelon.t"): _libsvm(500),
+                                                            _challenge_files("madelon"): _challenge(500)}),
+    "arcene": Published(f"{UCI} (Arcene)", {_challenge_files("arcene"): _challenge(10_000)}),
+    "dexter": Published(f"{UCI} (Dexter)", {_challenge_files("dexter"): _challenge(20_000, sparse=True)}),
+    "ionosphere": Published(f"{UCI} (Ionosphere)", {("ionosphere.data",): _labelled({"g": 1.0, "b": -1.0})}),
+    "sonar": Published(f"{UCI} (Connectionist Bench)", {("sonar.all-data",): _labelled({"M": 1.0, "R": -1.0})}),
+    "usps": Published(ESL, {("usps", "usps.t"): _usps, ("zip.train", "zip.test"): _usps}),
+    "usps_3vs5": Published(ESL, {("usps", "usps.t"): _threes_and_fives, ("zip.train", "zip.test"): _threes_and_fives}),
     "boston": Published(f"{LIBSVM} (housing), and StatLib (boston)",  # the papers' Housing
-                        (Form(("housing.data",), lambda paths: formats.read_numbers(paths[0])),
-                         Form(("housing",), _libsvm(13, real=True)))),
-    "triazines": Published(LIBSVM, (Form(("triazines",), _libsvm(60, real=True)),)),
-    "space_ga": Published(LIBSVM, (Form(("space_ga",), _libsvm(6, real=True)),)),
+                        {("housing.data",): lambda paths: formats.read_numbers(paths[0]),
+                         ("housing",): _libsvm(13, real=True)}),
+    "triazines": Published(LIBSVM, {("triazines",): _libsvm(60, real=True)}),
+    "space_ga": Published(LIBSVM, {("space_ga",): _libsvm(6, real=True)}),
     "german": Published(f"{UCI} (Statlog German Credit), and {LIBSVM} (german.numer)",
-                        (Form(("german.data-numeric",), _labelled({"2": 1.0, "1": -1.0}, None)),  # 2 is bad credit
-                         Form(("german.numer",), _libsvm(24)))),
-    "flares": Published(f"{UCI} (Solar Flare)", (Form(("flare.data2",), _flares),)),
-    "abalone": Published(f"{UCI} (Abalone)", (Form(("abalone.data",), _abalone),)),
+                        {("german.data-numeric",): _labelled({"2": 1.0, "1": -1.0}, None),  # 2 is bad credit
+                         ("german.numer",): _libsvm(24)}),
+    "flares": Published(f"{UCI} (Solar Flare)", {("flare.data2",): _flares}),
+    "abalone": Published(f"{UCI} (Abalone)", {("abalone.data",): _abalone}),
     "stock": Published("StatLib and OpenML (stock)",
-                       (Form(("stock.arff",), lambda paths: formats.read_numbers(paths[0], ",", skip=("@", "%"))),)),
-    "nodal": Published("R's package boot (nodal), written as CSV", (Form(("nodal.csv",), _nodal),)),
+                       {("stock.arff",): lambda paths: formats.read_numbers(paths[0], ",", skip=("@", "%"))}),
+    "nodal": Published("R's package boot (nodal), written as CSV", {("nodal.csv",): _nodal}),
     "imdb": Published("Maas et al. (2011), Large Movie Review Dataset; counts of words as imdb.npz"),
     "reuters": Published("the pages of LASVM (reuters), written as reuters.npz"),
-    "farm_ads": Published(f"{UCI} (Farm Ads)", (Form(("farm-ads-vect",), _libsvm(54_877, dense=False)),)),
+    "farm_ads": Published(f"{UCI} (Farm Ads)", {("farm-ads-vect",): _libsvm(54_877, dense=False)}),
     "rcv1_small": Published("the test sets of Vowpal Wabbit, written as rcv1_small.npz"),
 }
 
@@ -197,9 +188,13 @@ class Library:
     def load(self, name: str) -> DataSet:
         """The data set, read once."""
         if name not in self._read:
-            form, paths = self._sure(name)
-            data = form.read(paths)
-            self._check(name, data)
+            read, paths = self._sure(name)
+            data = read(paths)
+            require(data.X.shape[0] == len(data.y) > 0,
+                    f"expected the data set {name} to have as many targets as rows, and some",
+                    f"{data.X.shape[0]} rows and {len(data.y)} targets", "Take the published files.")
+            check_finite(data.X if isinstance(data.X, np.ndarray) else data.X.data, f"X of {name}")
+            check_finite(data.y, f"y of {name}")
             self._read[name] = data
         return self._read[name]
 
@@ -213,49 +208,30 @@ class Library:
             self._facts[name] = {"files": [path.name for path in paths], "sha256": digest.hexdigest()}
         return self._facts[name]
 
-    def _forms(self, name: str) -> tuple[Form, ...]:
-        own = CATALOGUE[name].forms if name in CATALOGUE else ()
-        plain = (Form((f"{name}.npz",), lambda paths: formats.read_npz(paths[0])),)
-        if name == "nodal":  # its CSV form is its own
-            return (*plain, *own)
-        return (*plain, *own, Form((f"{name}.csv",), lambda paths: formats.read_csv(paths[0])))
+    def _forms(self, name: str) -> Forms:
+        own = CATALOGUE[name].forms if name in CATALOGUE else {}
+        return {(f"{name}.npz",): lambda paths: formats.read_npz(paths[0]), **own,
+                (f"{name}.csv",): own.get((f"{name}.csv",), lambda paths: formats.read_csv(paths[0]))}
 
-    def _find(self, name: str) -> tuple[Form, list[Path]] | None:
+    def _find(self, name: str) -> tuple[Reader, list[Path]] | None:
         assert self.folder is not None
-        for form in self._forms(name):
-            paths = [self._file(file) for file in form.files]
-            found = [path for path in paths if path is not None]
-            if len(found) == len(paths):
-                return form, found
+        for files, read in self._forms(name).items():
+            places = [[self.folder / f"{file}{ending}" for ending in formats.OPENERS] for file in files]
+            paths = [next((path for path in either if path.is_file()), None) for either in places]
+            if None not in paths:
+                return read, [path for path in paths if path is not None]
         return None
 
-    def _file(self, name: str) -> Path | None:
-        """A file by its published name, as it is or compressed."""
-        assert self.folder is not None
-        for ending in formats.OPENERS:
-            path = self.folder / f"{name}{ending}"
-            if path.is_file():
-                return path
-        return None
-
-    def _sure(self, name: str) -> tuple[Form, list[Path]]:
-        files = ", or ".join(" and ".join(form.files) for form in self._forms(name))
+    def _sure(self, name: str) -> tuple[Reader, list[Path]]:
+        files = ", or ".join(map(" and ".join, self._forms(name)))
         where = CATALOGUE[name].where if name in CATALOGUE else f"the places named in {PAGE}"
         if self.folder is None:
             raise InputError(f"expected a folder with the data set {name} ({files})", f"neither --data nor {VARIABLE}",
                              f"It is published at {where}. Put its file into a folder and name that: --data DIR.")
-        if not self.folder.is_dir():
-            raise InputError(f"expected a folder with the data set {name}", f"{self.folder}, which is no folder",
-                             f"Name another with --data or {VARIABLE}.")
+        require(self.folder.is_dir(), f"expected a folder with the data set {name}",
+                f"{self.folder}, which is no folder", f"Name another with --data or {VARIABLE}.")
         found = self._find(name)
         if found is None:
             raise InputError(f"expected the data set {name} as {files}", f"no such file in {self.folder}",
                              f"It is published at {where}. Put it there under that name; {PAGE} says more.")
         return found
-
-    def _check(self, name: str, data: DataSet) -> None:
-        if data.X.shape[0] != len(data.y) or len(data.y) == 0:
-            raise InputError(f"expected the data set {name} to have as many targets as rows, and some",
-                             f"{data.X.shape[0]} rows and {len(data.y)} targets", "Take the published files.")
-        check_finite(data.X if isinstance(data.X, np.ndarray) else data.X.data, f"X of {name}")
-        check_finite(data.y, f"y of {name}")

@@ -1,6 +1,6 @@
 """Puts tables and pictures of the kept records into the pages about the papers.
 
-    python -m klimb.apps.papers.pages docs/papers
+    python -m tools.papers_pages docs/papers
 
 A page says ``<!-- klimb reproduce A-table2 -->`` ... ``<!-- end -->``; what stands between the two is written anew from
 A-table2.json, so that a page never says anything else than the record beside it.
