@@ -84,7 +84,7 @@ def _diffusion(states: int) -> float:
     return float(2.0 ** (2 * states - 1) * factorial(states - 1) ** 2 / factorial(2 * states - 2))
 
 
-class Part(NamedTuple):
+class ChainPart(NamedTuple):
     """One kernel of the sum: its place in what the user gave, and the size of its state."""
 
     place: int
@@ -103,14 +103,14 @@ class MaternSum:
     of the noise is its.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[ChainPart, ...]
     mix: Array
     unmix: Array
 
     @classmethod
     def of(cls, variance: Sequence[float], lengthscale: Sequence[float], smoothness: Sequence[float]) -> MaternSum:
         """The sum of one kernel per entry."""
-        parts = [Part(place, sigma2, rate(nu, scale), STATES[nu])
+        parts = [ChainPart(place, sigma2, rate(nu, scale), STATES[nu])
                  for place, (sigma2, scale, nu) in enumerate(zip(variance, lengthscale, smoothness, strict=True))]
         parts.sort(key=lambda one: (one.size, -log(one.variance) - (2 * one.size - 1) * log(one.rate)))
         starts = np.cumsum([0] + [one.size for one in parts])
@@ -185,6 +185,6 @@ class MaternSum:
             begin += one.size
 
 
-def _unitless(one: Part, gaps: Array) -> Array:
+def _unitless(one: ChainPart, gaps: Array) -> Array:
     with np.errstate(over="ignore"):  # an infinite gap is one over which everything is forgotten
         return gaps * one.rate

@@ -28,7 +28,7 @@ from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.infer.problem import ROUNDING, Problem
 from klimb.latents.base import Factor
 from klimb.latents.implicit import LOG_TWO_PI, Implicit, ImplicitFactor
-from klimb.linalg.factors import Factorisation, FactorPlan, cheapest_plan, factorise
+from klimb.linalg.factors import FactorPlan, cheapest_plan, factorise
 from klimb.linalg.krylov import KrylovSolution, Preconditioner, ScaledLanczos, simplest_preconditioner, solve
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import StackedOperator
@@ -377,7 +377,7 @@ class Engine:
 
         None stands for the diagonal of the matrix itself.
         """
-        if self._gamma is None or isinstance(self._preconditioner, Factorisation):
+        if self._gamma is None or self.exact:
             return self._preconditioner
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             apart = float(np.median(np.abs(np.log(weights / self._gamma))))
