@@ -64,7 +64,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
 # Contracts, one optimum by every method, formulas, the command line and all doctests. The whole suite adds the corners of
-# each part (tests/unit), every block of the documentation, the page for labels, papers and references.
+# each part (the rooms of tests), every block of the documentation, the page for labels, papers and references.
 FAST := tests/contracts tests/equivalence tests/formula tests/terms tests/cli src
 check-fast: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS) $(FAST)

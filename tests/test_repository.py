@@ -135,3 +135,11 @@ def test_few_lines_ask_for_the_class_of_a_latent(root: Path, measure: ModuleType
     tree = measure.Tree(root)
     assert len(measure.asking(tree, measure.derived(tree), r"isinstance\(")) <= 2
     assert len(measure.asking(tree, measure.everything(tree), measure.BROAD)) <= 4
+
+
+def test_tests_mirror_the_rooms(root: Path) -> None:
+    """Tests of a room stand in a folder of its name; beside them those of contracts and of whole answers."""
+    across = {"contracts", "equivalence", "extension", "papers", "references"}
+    folders = {path.parent.relative_to(root / "tests").parts[0] for path in (root / "tests").glob("*/**/test_*.py")}
+    rooms = {path.name for path in (root / "src" / "klimb").iterdir() if path.is_dir()}
+    assert folders - across <= rooms

@@ -15,13 +15,13 @@ PAGE = ROOT / "docs" / "papers" / "coverage.md"
 PAPERS = {"P": "[A], [B] KL proximal variational inference", "F": "[S] Fixed-point operator",
           "C": "[N] Convex variational inference for large models", "B": "[G] Boosting variational inference"}
 NUMBERS, OPTIMUM, LOOP = ("tests/apps/papers/test_numbers.py", "tests/equivalence/test_one_optimum.py",
-                          "tests/unit/test_loop.py")
-NETWORK, DOUBLE, DUALS = ("tests/unit/test_conjugate_network.py", "tests/unit/test_double_loop.py",
-                          "tests/unit/test_duals.py")
-CERTIFICATE, REGION, THEORY = ("tests/unit/test_certificate.py", "tests/unit/test_trust_region.py",
-                               "tests/unit/test_boosting_theory.py")
-FACTS, SCORES, COUNTS = ("tests/contracts/test_site_facts.py", "tests/unit/test_design_scores.py",
-                         "tests/unit/test_count_factorisation.py")
+                          "tests/infer/test_loop.py")
+NETWORK, DOUBLE, DUALS = ("tests/conjugate/test_network.py", "tests/infer/test_double_loop.py",
+                          "tests/sites/test_duals.py")
+CERTIFICATE, REGION, THEORY = ("tests/infer/test_certificate.py", "tests/infer/test_trust_region.py",
+                               "tests/boosting/test_theory.py")
+FACTS, SCORES, COUNTS = ("tests/contracts/test_site_facts.py", "tests/active/test_scores.py",
+                         "tests/conjugate/test_count_factorisation.py")
 SUMS = "tests/rows/test_reduction.py"
 A, S, N, G = "papers/kl-proximal.md", "papers/fixed-point.md", "papers/convex.md", "papers/boosting.md"
 
@@ -73,10 +73,10 @@ ITEMS = (
     Item("P17", "prediction, (20)", "klimb.latents:Kernel",
          "tests/contracts/test_latents.py::test_kernel_prediction_against_the_joint_gaussian", "gaussian-processes.md"),
     Item("P18", "matrix factorisation", "klimb.conjugate.models:matrix_factorisation",
-         "tests/unit/test_conjugate_models.py::test_factorisation_recovers_the_planted_rank_with_calibrated_intervals",
+         "tests/conjugate/test_models.py::test_factorisation_recovers_the_planted_rank_with_calibrated_intervals",
          "conjugate.md"),
     Item("P19", "logistic and Laplace expectations", "klimb.sites:Logistic",
-         "tests/unit/test_sites_digits.py::test_digits", "choose.md"),
+         "tests/sites/test_digits.py::test_digits", "choose.md"),
     Item("P20", "MAP, mean-field, Cholesky, EP, Laplace", "klimb.infer.methods:ep",
          f"{NUMBERS}::test_the_methods_under_their_names", "one-loop.md"),
     Item("P21", "hyperparameters by grid, by the bound, by cross-validation", "klimb.apps.papers.logistic:sweep",
@@ -89,15 +89,15 @@ ITEMS = (
     Item("P24", "future work: stochastic gradients, line search, distributed optimisation",
          "klimb.infer.by_sums:fit_by_sums", f"{SUMS}::test_same_bits_for_any_number_of_workers", A),
     Item("F1", "extended model; p(f | w) that is not Gaussian, (1)", "klimb.sites:Custom",
-         "tests/unit/test_custom_site.py::test_noise_on_f_need_not_be_gaussian", S),
+         "tests/sites/test_custom.py::test_noise_on_f_need_not_be_gaussian", S),
     Item("F2", "q(w, f) = q(w) p(f | w), (2)", "klimb.latents:Weights",
          f"{OPTIMUM}::test_weights_with_slack_equal_an_explicit_extra_weight_per_site", S),
     Item("F3", "the bound, (3)", "klimb.infer.problem:Problem",
          f"{OPTIMUM}::test_the_optimum_is_one_of_the_full_bound", "one-loop.md"),
     Item("F4", "v = c + d'Vd for GLM, GP and sparse GP, (4)", "klimb.latents:Inducing",
-         "tests/unit/test_inducing.py::test_marginals_are_those_of_the_definition", S),
+         "tests/latents/test_inducing.py::test_marginals_are_those_of_the_definition", S),
     Item("F5", "gamma with and without derivatives, (5)-(7)", "klimb.sites:Custom",
-         "tests/unit/test_custom_site.py::test_a_built_in_site_from_its_values", S),
+         "tests/sites/test_custom.py::test_a_built_in_site_from_its_values", S),
     Item("F6", "the operator T, (8), (9)", "klimb.steps:FixedPoint",
          f"{OPTIMUM}::test_incremental_fixed_point_alternates", S),
     Item("F7", "Proposition 1", "klimb.steps:FixedPoint",
@@ -118,7 +118,7 @@ ITEMS = (
     Item("F15", "GRAD", "klimb.infer.methods:cholesky_gradient",
          f"{OPTIMUM}::test_every_rule_reaches_the_same_optimum", S),
     Item("F16", "GLM, GP, sparse GP, PPCA", "klimb.conjugate.models:probabilistic_pca",
-         "tests/unit/test_conjugate_models.py::test_principal_components_with_missing_entries_match_the_dense_answer",
+         "tests/conjugate/test_models.py::test_principal_components_with_missing_entries_match_the_dense_answer",
          S),
     Item("F17", "logistic, Poisson, Laplace, Student-t, ordinal", "klimb.sites:Ordinal",
          f"{FACTS}::test_every_site_is_covered", "choose.md"),
@@ -144,7 +144,7 @@ ITEMS = (
          f"{DOUBLE}::test_the_number_of_lanczos_vectors", "variances.md"),
     Item("C10", "products and storage", "klimb.apps.papers.products:count", f"{NUMBERS}::test_n_table1", N),
     Item("C11", "active learning in blocks", "klimb.active:ActiveLearner",
-         "tests/unit/test_design_learner.py::test_blocks_learn_like_the_paper_says", "active-learning.md"),
+         "tests/active/test_learner.py::test_blocks_learn_like_the_paper_says", "active-learning.md"),
     Item("C12", "scores S_IG and S_CU", "klimb.active.scores:information_gain",
          f"{SCORES}::test_information_gain_is_the_papers_formula", "active-learning.md"),
     Item("C13", "inclusion algebra", "klimb.active.marginals:Marginals",
@@ -157,7 +157,7 @@ ITEMS = (
     Item("C16", "future work: scores for tasks, poor variances, sparse priors on larger sets",
          "benchmarks.poor_variances:compared", f"{NUMBERS}::test_poor_variances", N),
     Item("B1", "all finite mixtures, (1)", "klimb.boosting.mixture:Mixture",
-         "tests/unit/test_boost.py::test_banana", "boosting.md"),
+         "tests/boosting/test_boost.py::test_banana", "boosting.md"),
     Item("B2", "greedy steps with tolerance eps_t, rate 1/t, (2)", "benchmarks.boosting_theory:greedy",
          f"{THEORY}::test_the_rate", G),
     Item("B3", "functional gradients, (3)", "benchmarks.boosting_theory:greedy",
@@ -165,15 +165,15 @@ ITEMS = (
     Item("B4", "convexity and smoothness, (4)-(6), Theorem 1, the set of mass 1 - eps",
          "benchmarks.boosting_theory:mass_set", f"{THEORY}::test_strong_smoothness_and_convexity", G),
     Item("B5", "weights by Newton, (7)-(10), Algorithm 1", "klimb.boosting.paper:newton_exclusive",
-         "tests/unit/test_boost.py::test_newton_weights_recover_a_mixture", G),
+         "tests/boosting/test_boost.py::test_newton_weights_recover_a_mixture", G),
     Item("B6", "Laplacian components, Sigma = S / 2, (11)-(17), Algorithm 2", "klimb.boosting.paper:residual_peak",
          f"{THEORY}::test_a_new_component_has_half_the_covariance_of_the_residual", G),
     Item("B7", "the inclusive direction, Lemma 1, (18)-(21)", "benchmarks.boosting_theory:divergence",
          f"{THEORY}::test_strong_smoothness_and_convexity", G),
     Item("B8", "inclusive weights, (22)-(25), Algorithm 3", "klimb.boosting.paper:newton_inclusive",
-         "tests/unit/test_boost.py::test_newton_weights_recover_a_mixture", G),
+         "tests/boosting/test_boost.py::test_newton_weights_recover_a_mixture", G),
     Item("B9", "inclusive objective and its Jensen bound, (26)-(29)", "klimb.boosting.inclusive:inclusive_refined",
-         "tests/unit/test_boost.py::test_the_inclusive_direction_covers_more", G),
+         "tests/boosting/test_boost.py::test_the_inclusive_direction_covers_more", G),
     Item("B10", "Cauchy, mixtures, nodal regression", "klimb.apps.papers.boosting:fitted",
          f"{NUMBERS}::test_g_figure1", G),
     Item("B11", "ADVI and the Polya-Gamma sampler", "klimb.apps.papers.references:gibbs",
@@ -181,7 +181,7 @@ ITEMS = (
     Item("B12", "weights and divergences step by step; scatter of moments", "klimb.apps.papers.boosting:toy_tables",
          f"{NUMBERS}::test_g_figure1", G),
     Item("B13", "future work: biased means, several modes", "klimb.boosting.api:boost",
-         "tests/unit/test_boost.py::test_modes_forty_deviations_apart", "boosting.md"),
+         "tests/boosting/test_boost.py::test_modes_forty_deviations_apart", "boosting.md"),
 )
 
 FUTURE = (
