@@ -204,13 +204,8 @@ def test_what_cannot_be_checked_says_so() -> None:
     few = klimb.fit("y ~ x", {"y": np.arange(8.0), "x": np.arange(8.0) % 3})
     assert few.checks.verdict == "unchecked"
     assert "rows" in few.checks.reason
-    x = np.linspace(-2.0, 2.0, 60)
-    classes = klimb.fit("y ~ x", {"y": np.array(list("abc"))[np.arange(60) % 3], "x": x}, "categorical")
-    assert classes.checks.verdict == "unchecked"
-    assert "classes" in classes.checks.reason
-    for fit in (few, classes):
-        assert "misfit" not in str(fit)
-        assert "fits the data" not in str(fit)
+    assert "misfit" not in str(few)
+    assert "fits the data" not in str(few)
 
 
 def test_every_door_has_checks() -> None:
@@ -252,3 +247,20 @@ def test_a_check_can_be_added(counts: dict[str, Any]) -> None:
 
         assert "even" in {one.check for one in klimb.fit("y ~ x", counts, "poisson").checks.findings}
     assert "even" not in CHECKS
+
+
+@pytest.mark.parametrize("missing", ["nothing", "a curve", "groups"])
+def test_each_of_several_classes_is_looked_at(missing):
+    rng = np.random.default_rng(1)
+    x, g = rng.standard_normal(350), rng.integers(0, 10, 350)
+    f = np.column_stack([0.0 * x, 0.3 + x, -0.2 - 0.5 * x])
+    if missing == "a curve":
+        f[:, 1] += x**2
+    if missing == "groups":
+        f += 1.5 * rng.standard_normal((10, 3))[g]
+    kind = np.array(["a", "b", "c"])[np.argmax(f + rng.gumbel(size=f.shape), axis=1)]
+    found = klimb.fit("kind ~ x", {"kind": kind, "x": x, "g": g.astype(str)}, family="categorical").checks
+    assert found.looked == ("trend", "group")
+    assert [one.name for one in found.findings] == {"nothing": [], "a curve": ["trend"], "groups": ["group"]}[missing]
+    if missing == "a curve":
+        assert "of class b" in found.findings[0].sentence or "of class a" in found.findings[0].sentence

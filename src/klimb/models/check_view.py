@@ -64,6 +64,7 @@ class CheckView:
     """A fit as its checks see it; everything is worked out once, when it is first asked for."""
 
     fit: Fit
+    number: int = 0  # which of several classes
 
     # -- rows
 
@@ -119,6 +120,16 @@ class CheckView:
         """The kind of response: counts, trials, binary, ..."""
         return self.fit.model.likelihood.response
 
+    def by_class(self) -> list[CheckView]:
+        """The view of every class by itself; this one where there are none."""
+        return [CheckView(self.fit, number) for number in range(len(self.fit.model.likelihood.fields))]
+
+    @property
+    def of_class(self) -> str:
+        """Which class is looked at, in words."""
+        fields = self.fit.model.likelihood.fields
+        return f" of class {fields[self.number]}" if len(fields) > 1 else ""
+
     # -- predictions of each row from the others
 
     @cached_property
@@ -147,10 +158,8 @@ class CheckView:
 
     @property
     def posterior(self) -> Any:
-        """q at the best hyperparameters, of one latent value per row."""
-        posterior = self.fit.posterior
-        if posterior.latent.n_outputs > 1:
-            raise InputError("checks need one latent value per row", "several classes", "Look at fit.loo().")
+        """q at the best hyperparameters, of one latent value per row: that of one of several classes."""
+        posterior = self.fit.posterior.latent.split(self.fit.posterior)[self.number]
         if posterior.latent.by_products or not posterior.spread:
             raise InputError("checks need a posterior whose covariance is known", "one known by its products alone",
                              "Fit fewer columns.")

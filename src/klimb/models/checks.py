@@ -38,6 +38,7 @@ class Check(ABC):
     """One question to the residuals of a fit."""
 
     name: ClassVar[str]
+    of_classes: ClassVar[bool] = False  # whether it asks something of each of several classes
 
     @abstractmethod
     def look(self, view: CheckView) -> Finding | None:
@@ -75,9 +76,12 @@ def checked(fit: Fit) -> Checks:
         _ = view.posterior
         if len(view.rows) < FEWEST_ROWS:
             return Checks("unchecked", reason=f"that needs {FEWEST_ROWS} rows.")
+        views = view.by_class()
         with np.errstate(all="ignore"):
-            asked = [check for check in CHECKS.values() if check.applies(view)]
-            findings = tuple(found for check in asked if (found := check.look(view)) is not None)
+            asked = [check for check in CHECKS.values()
+                     if (len(views) == 1 or check.of_classes) and check.applies(view)]
+            each = [[found for one in views if (found := check.look(one)) is not None] for check in asked]
+            findings = tuple(max(some, key=lambda found: found.effect) for some in each if some)
     except KlimbError as error:
         return Checks("unchecked", reason=str(error))
     return Checks("misfit" if findings else "fits", findings, tuple(check.name for check in asked), len(view.rows))
@@ -121,6 +125,7 @@ class TrendCheck(Check):
     """Residuals that move with a column: along a curve for one in the model, in any way for one left out."""
 
     name = "trend"
+    of_classes = True
     curve, absent = 0.02, 0.05  # share of the rows' unexplained variance
 
     def applies(self, view: CheckView) -> bool:
@@ -134,9 +139,11 @@ class TrendCheck(Check):
 
     def _finding(self, view: CheckView, name: str, score: ScoreTest, inside: bool, tests: int) -> Finding | None:
         share = score.share
-        words = (f"residuals follow a curve along {name}, which explains {share:.0%} of what the model leaves" if inside
-                 else f"{name}, which is not in the model, explains {share:.0%} of what the model leaves")
-        return self.found(score.p, tests, share, share, self.curve if inside else self.absent, words,
+        left = f"which explains {share:.0%} of what the model leaves{view.of_class}"
+        words = (f"residuals follow a curve along {name}, {left}" if inside else
+                 f"{name}, which is not in the model, {left.removeprefix('which ')}")
+        limit = self.curve if inside else self.absent
+        return self.found(score.p, tests * len(view.by_class()), share, share, limit, words,
                           lambda: view.call(add=f"s({_name(name)})") + _nats(score.gain, "by its score"))
 
 
@@ -146,6 +153,7 @@ class GroupCheck(Check):
     """Levels of a factor left out whose residuals have different means."""
 
     name = "group"
+    of_classes = True
     threshold = 0.05  # share of the rows' unexplained variance that lies between the levels
 
     def applies(self, view: CheckView) -> bool:
@@ -176,8 +184,8 @@ class GroupCheck(Check):
             p = float(chdtrc(len(pull), float(np.sum(pull**2 / weight)) / noise))
         gain = 0.5 * float(np.sum(pull**2 / noise * variance / (1.0 + variance * weight) - np.log1p(variance * weight)))
         share = share / (1.0 + share)
-        words = f"rows of one {name} are alike: its levels explain {share:.0%} of what the model leaves"
-        return self.found(p, tests, share, share, self.threshold, words, lambda: view.call(
+        words = f"rows of one {name} are alike: its levels explain {share:.0%} of what the model leaves{view.of_class}"
+        return self.found(p, tests * len(view.by_class()), share, share, self.threshold, words, lambda: view.call(
             add=f"(1 | {_name(name)})") + _nats(gain, "by the scores of the levels"))
 
 
