@@ -261,6 +261,6 @@ def test_each_of_several_classes_is_looked_at(missing):
     kind = np.array(["a", "b", "c"])[np.argmax(f + rng.gumbel(size=f.shape), axis=1)]
     found = klimb.fit("kind ~ x", {"kind": kind, "x": x, "g": g.astype(str)}, family="categorical").checks
     assert found.looked == ("trend", "group")
-    assert [one.name for one in found.findings] == {"nothing": [], "a curve": ["trend"], "groups": ["group"]}[missing]
+    assert [one.check for one in found.findings] == {"nothing": [], "a curve": ["trend"], "groups": ["group"]}[missing]
     if missing == "a curve":
         assert "of class b" in found.findings[0].sentence or "of class a" in found.findings[0].sentence
