@@ -80,3 +80,23 @@ def test_a_size_that_may_be_infinite() -> None:
     for name in ("Intercept", "x"):
         assert rows[name].mean == pytest.approx(others[name].mean, abs=0.3 * others[name].sd)
     assert fit.trust.verdict != "doubt"
+
+
+def test_intervals_of_two_sds_that_only_their_sum_of_squares_is_known_of():
+    """One row for each group: the density of both sds is an arc, against a sum over a grid."""
+    y = np.array([-0.36, 0.11, -0.33, -0.4, -0.68, 0.33, -0.54, 0.92, -0.1])
+    priors = {"Intercept": "normal(0, 2)", "sd(g)": "exponential(0.5)", "sigma": "exponential(0.5)"}
+    fit = klimb.fit("y ~ 1 + (1 | g)", {"y": y, "g": np.arange(9)}, priors=priors)
+    logs = np.linspace(-9.0, np.log(8.0), 400)
+    a, b = np.meshgrid(logs, logs, indexing="ij")
+    v = np.exp(2.0 * a) + np.exp(2.0 * b)
+    precision = 9.0 / v + 0.25
+    mean = y.sum() / v / precision
+    log_p = -4.5 * np.log(v) - 0.5 * np.log(precision) - 0.5 * ((y @ y) / v - mean**2 * precision)
+    log_p += a + b - 2.0 * (np.exp(a) + np.exp(b))
+    p = np.exp(log_p - log_p.max()).sum(axis=1)
+    low, high = np.exp(np.interp([0.05, 0.95], np.cumsum(p / p.sum()), logs))
+    sd = np.sqrt(p @ np.exp(2.0 * logs) / p.sum() - (p @ np.exp(logs) / p.sum()) ** 2)
+    for row in fit.table_rows()[1:]:
+        assert abs(row.sd / sd - 1.0) < 0.05
+        assert abs(row.lower - low) < 0.1 * sd and abs(row.upper - high) < 0.15 * sd, row

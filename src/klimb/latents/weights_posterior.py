@@ -86,6 +86,10 @@ class WeightPosterior(ABC):
         del parts, weights
         return None
 
+    def split(self) -> tuple[tuple[float, WeightPosterior], ...]:
+        """Pieces with their shares, where tails are not those of one Gaussian; itself elsewhere."""
+        return ((1.0, self),)
+
     def without_prior(self) -> WeightPosterior:
         """Without what a model that knows its prior can make again; itself where that is nothing."""
         return self

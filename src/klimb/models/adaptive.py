@@ -52,6 +52,7 @@ ANCHORS = 24  # fits whose sites may start others
 GAP = 40.0  # nats that the bound may be below the best while the evidence is not
 TESTED, TESTS = 48, 3  # points of its own choice, and how often it may try
 BEYOND = 1.3  # how far out those points may lie, over the farthest fit
+SETTLED = 4  # steps to weights of few points that have the moments of many
 HALF = 0.5  # the same for what is printed, whose tails a test teaches most of
 
 
@@ -290,14 +291,20 @@ def calibrated(theta: Array, weights: Array, many: Array, many_weights: Array) -
     centre = many_weights @ many
     sd = np.sqrt(many_weights @ (many - centre) ** 2) + 1e-300
     phi, goal = quadratics((theta - centre) / sd), many_weights @ quadratics((many - centre) / sd)
-    if 2 * phi.shape[1] > len(theta):
-        phi, goal = phi[:, : theta.shape[1] + 1], goal[: theta.shape[1] + 1]
-    if 2 * phi.shape[1] > len(theta):
+    d = theta.shape[1]
+    squares = [0, *range(1, d + 1), *(d + 1 + np.flatnonzero(np.equal(*np.triu_indices(d))))]
+    for kept in (slice(None), squares, slice(d + 1)):  # all moments, those without products, or means alone
+        if 2 * phi[:, kept].shape[1] <= len(theta):
+            phi, goal = phi[:, kept], goal[kept]
+            break
+    else:
         return weights
-    # w_i (1 + lambda' phi_i) has the moments that it shall have.
-    scale = np.linalg.lstsq(phi.T @ (weights[:, None] * phi), goal - weights @ phi, rcond=1e-10)[0]
-    moved = weights * np.clip(1.0 + phi @ scale, 0.2, 5.0)
-    return np.asarray(moved / moved.sum())
+    # w_i (1 + lambda' phi_i) has the moments that it shall have; weights stay positive, which takes further steps.
+    own = weights
+    for _ in range(SETTLED):
+        scale = np.linalg.lstsq(phi.T @ (own[:, None] * phi), goal - own @ phi, rcond=1e-10)[0]
+        own = np.clip(own * (1.0 + phi @ scale), 0.2 * weights, 5.0 * weights)
+    return np.asarray(own / own.sum())
 
 
 def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Components, Status]:

@@ -20,7 +20,7 @@ from klimb.infer.start import sites_of_fit
 from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.adaptive import FIRST, HIGHER, adaptively
-from klimb.models.components import LEAST_WEIGHT, SCORES, Components
+from klimb.models.components import LEAST_WEIGHT, SCORES, Components, marginal_quantiles
 from klimb.models.correction import Correction, Corrector, doubtful, pooled, shown_parts
 from klimb.models.model import Model
 from klimb.models.repair import modes_around
@@ -44,10 +44,11 @@ FINER, UNEVEN = 3, 0.02  # lattices, each twice as fine as the last, and the err
 BETWEEN, SMOOTH = 4, 0.1  # points of theta in a cell of a node along each axis, by a surrogate as good as this in nats
 PROBE = 2.2  # where along an axis the stretch is measured, in sd
 STRETCH = (0.3, 4.0)  # least and most of it
+SWING, NARROW = 0.002, 0.1  # by which a distribution function may fall; smoothing of one from points without noise
 KERNEL = 0.8  # width over spacing of the bumps that a density between lattice points is made of
 DRAWS = 4096  # that quantiles of theta are taken from
 MOST_POINTS = 1024  # of theta, where its hyperparameters are integrated by importance sampling
-MOST_INTEGRATED = 8  # hyperparameters up to which "auto" integrates them out
+MOST_INTEGRATED = 14  # hyperparameters up to which "auto" integrates them out
 MOST_WORK = 3e10  # multiplications that "auto" spends on it, roughly
 CORRECTED = 5.0  # nats below the peak up to which a point's own posterior of the weights is corrected
 CLIMBS = 5  # peaks that are climbed, each from a better point than the last
@@ -233,9 +234,10 @@ def _lattice(peak: Peak, A: Array, evaluate: Evaluator, corrector: Corrector) ->
         values = {tuple(2 * k for k in node): value for node, value in values.items()}
         points = {tuple(2 * k for k in node): point for node, point in points.items()}
     plain = {node: points[node].plain if node in points else value for node, value in values.items()}
+    fine = marginal_quantiles(between, density, NARROW)
     components, status = _components([points[node] for node in nodes], log_w,
-                                     _lattice_quantiles(peak, A, spacing, values),
-                                     _lattice_quantiles(peak, A, spacing, plain), around.efficiency)
+                                     _lattice_quantiles(peak, A, spacing, values, fine),
+                                     _lattice_quantiles(peak, A, spacing, plain, fine), around.efficiency)
     cell = d * np.log(spacing) + float(np.linalg.slogdet(A)[1])
     evidence = float(np.logaddexp.reduce([points[node].plain for node in nodes])) + cell
     if error <= UNEVEN:
@@ -327,8 +329,12 @@ def _cut_off(peak: Peak, theta: Array, log_w: Array) -> float:
     return float(0.5 * last.max()) if last.max() > OPEN_END else 0.0
 
 
-def _lattice_quantiles(peak: Peak, A: Array, spacing: float, values: dict[tuple[int, ...], float]) -> Array:
-    """Quantiles of each entry of theta: the density between the nodes is a sum of normal bumps through its values."""
+def _lattice_quantiles(peak: Peak, A: Array, spacing: float, values: dict[tuple[int, ...], float],
+                       fine: Array) -> Array:
+    """Quantiles of each entry of theta: the density between the nodes is a sum of normal bumps through its values.
+
+    Where it is too narrow for these, along an arc say, they swing below zero: then those of many points are taken.
+    """
     z = spacing * np.array(list(values), dtype=float)
     heights = np.array(list(values.values()))
     p = np.exp(heights - heights.max())
@@ -342,8 +348,9 @@ def _lattice_quantiles(peak: Peak, A: Array, spacing: float, values: dict[tuple[
         sd = width * float(np.linalg.norm(A[j]))
         low, high = centres[:, j].min() - 4 * sd, centres[:, j].max() + 4 * sd
         line = np.linspace(low, high, 801)
-        cdf = np.maximum.accumulate(np.clip(ndtr((line[:, None] - centres[:, j]) / sd) @ bumps, 0.0, 1.0))
-        out.append(np.interp(ndtr(SCORES), cdf, line))
+        cdf = ndtr((line[:, None] - centres[:, j]) / sd) @ bumps
+        rising = np.maximum.accumulate(np.clip(cdf, 0.0, 1.0))
+        out.append(fine[j] if np.abs(rising - cdf).max() > SWING else np.interp(ndtr(SCORES), rising, line))
     return np.array(out)
 
 
@@ -430,6 +437,6 @@ def worth_integrating(model: Any) -> bool:
     work = model.work()
     if d <= 2 and work > EXPENSIVE and model.information() is not None:  # many levels: nearly a bowl
         return bool((2 * d + 3**d - 1) * work <= MOST_WORK)
-    points = 12 if d == 1 else 55 if d == 2 else 2**d + 4 * d if d <= 4 else 8 * d
+    points = 12 if d == 1 else 55 if d == 2 else 2**d + 4 * d if d <= 4 else 8 * d if d <= 8 else MOST_POINTS
     return bool(points * work <= MOST_WORK)
 

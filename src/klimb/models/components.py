@@ -89,13 +89,25 @@ class Components:
         top = int(np.argmax(self.weights))
         return None if part is None else replace(self, weights=np.ones(1), theta=self.theta[[top]], parts=(part,))
 
+    @property
+    def split(self) -> Components:
+        """With the pieces of every part as parts of their own, for what hangs on tails."""
+        pieces = [part.split() for part in self.parts]
+        if all(len(own) == 1 for own in pieces):
+            return self
+        of = np.repeat(np.arange(len(pieces)), [len(own) for own in pieces])
+        shares = np.array([share for own in pieces for share, _ in own])
+        return replace(self, weights=self.weights[of] * shares, theta=self.theta[of],
+                       parts=tuple(part for own in pieces for _, part in own))
+
     def models(self, model: Any) -> tuple[Any, ...]:
         """The model at every point."""
         return tuple(model.moved(theta) for theta in self.theta)
 
     def at(self, model: Any, prepared: Any, **options: Any) -> Latents:
         """f at prepared rows under every point; ``options`` are those of the model's functionals."""
-        return self.under(self.models(model), prepared, **options)
+        split = self.split
+        return split.under(split.models(model), prepared, **options)
 
     def under(self, models: Sequence[Any], prepared: Any, **options: Any) -> Latents:
         """The same with the model of every point at hand."""
@@ -177,14 +189,14 @@ class Latents:
         return mixture_quantile(self.weights, self.m, np.sqrt(self.v), p)
 
 
-def marginal_quantiles(theta: Array, weights: Array) -> Array:
+def marginal_quantiles(theta: Array, weights: Array, bandwidth: float = BANDWIDTH) -> Array:
     """Quantiles of each entry of theta at `SCORES`, from smoothed weighted points."""
     effective = 1.0 / float((weights**2).sum())
     out = []
     for column in theta.T:
         mean = float(weights @ column)
         sd = float(np.sqrt(weights @ (column - mean) ** 2)) or 1e-12
-        width = BANDWIDTH * sd * effective**-0.2
+        width = bandwidth * sd * effective**-0.2
         used = weights > 1e-8 * weights.max()
         low, high = column[used].min() - 4 * width, column[used].max() + 4 * width
         line = np.linspace(low, high, GRID)

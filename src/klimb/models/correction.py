@@ -36,6 +36,7 @@ from klimb.numerics.proposals import StudentMixture
 from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights, ShockWeights
 from klimb.trust.coupled import coupled_weights
 from klimb.trust.gap import evidence_gap
+from klimb.trust.pieces import cut_posterior
 
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
 MOST_VALUES = 6e5  # of log p, at one theta
@@ -185,7 +186,10 @@ class Corrector:
             if found is not None:
                 return found
         log_weights, share = draws.log_weights - smoothed.log_mean, smoothed.normalised
-        parts = ((1.0, weights.shocks.matched(draws.moments(share))),) if efficiency >= USABLE else ()
+        parts: tuple[tuple[float, WeightPosterior], ...] = ()
+        if efficiency >= USABLE:
+            pieces = self._budget(brief).pieces
+            parts = ((1.0, cut_posterior(draws, share, draws.moments(share), weights.shocks, pieces)),)
         third = _third(weights.shocks, draws.third(share)) if parts and dim <= WIDE_DIM else NOTHING
         weighed = float("nan")
         if parts and weights.shocks.outputs > 1:

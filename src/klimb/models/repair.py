@@ -20,6 +20,7 @@ from klimb.models.components import Components
 from klimb.models.search import Peak
 from klimb.numerics.arrays import Array
 from klimb.trust.collapsed import ShockWeights
+from klimb.trust.pieces import cut_posterior
 
 CALLS = 5000  # of the density, roughly, for every state of a chain
 HARMLESS = 0.9  # effective draws over draws above which a heavy tail carries next to nothing
@@ -30,11 +31,11 @@ MANY_ROWS = 20_000  # from which no other modes are looked for
 @final
 @dataclass(frozen=True)
 class Budget:
-    """Values of log p that particles may cost, states of a chain at each step, and draws that are kept of them."""
+    """Values of log p that particles may cost, states of a chain at each step, and pieces that a mode is cut into."""
 
     values: float
     longest: int
-    draws: int
+    pieces: int
 
     def length(self, work: int) -> int:
         """States of a chain at each step where a particle takes ``work`` values of log p; 0 where that is too much."""
@@ -42,7 +43,7 @@ class Budget:
         return found if found >= SHORTEST else 0
 
 
-ALONE, EACH, BRIEF = Budget(4e7, 48, 1000), Budget(1.2e7, 12, 60), Budget(1.2e7, SHORTEST, 60)
+ALONE, EACH, BRIEF = Budget(4e7, 48, 16), Budget(1.2e7, 12, 4), Budget(1.2e7, SHORTEST, 1)
 
 
 @final
@@ -100,7 +101,9 @@ def from_collapsed(weights: ShockWeights, modes: Sequence[tuple[Array, Array]], 
     found = tempered(weights.log_density, np.full(len(start), 1.0 / len(start)), start, length, seed)
     draws, parts = weights(found.z), list[tuple[float, WeightPosterior]]()
     for mode in np.unique(found.owner):
-        own = np.where(found.owner == mode, found.weights, 0.0)
-        parts.append((float(own.sum()), weights.shocks.matched(draws.moments(own / own.sum(), stein=False))))
+        share = np.where(found.owner == mode, found.weights, 0.0)
+        own = share / share.sum()
+        parts.append((float(share.sum()), cut_posterior(draws, own, draws.moments(own, stein=False), weights.shocks,
+                                                        budget.pieces)))
     third = draws.third(found.weights, stein=False) if len(parts) == 1 else np.zeros((0, 0, 0))
     return Repaired(found.log_evidence - weights.bound, tuple(parts), found.efficiency, found.error, third)

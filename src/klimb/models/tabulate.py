@@ -124,16 +124,16 @@ def cut_rows(theta: Theta, block: ParameterBlock, components: Components, spread
     """
     pairs = [part.at(shift, 0.0) for part in components.parts]
     means, variances = (np.array([pair[k][0] for pair in pairs]) for k in (0, 1))
-    weights = components.weights
-    plain = block_rows(theta, block, spread, tail)
-    own = np.array([row.sd for row in plain]) if not components.integrated else np.zeros(len(plain))
-    values = block.reported(components.theta[:, theta.slice_of(block)]) + means[:, None]
-    mean = weights @ values
-    variance = weights @ ((values - mean) ** 2 + variances[:, None]) + own**2
+    weights, cuts = components.weights, block.reported(components.theta[:, theta.slice_of(block)])
     if len(weights) >= MANY:
-        sds = np.sqrt(np.broadcast_to(variances[:, None], values.shape))
-        return mixture_rows(list(block.names), weights, values, sds, tail, "parameter")
-    # Parts are narrow and few: their mixture would be a comb, so a normal with its moments stands for it.
+        sds = np.sqrt(np.broadcast_to(variances[:, None], cuts.shape))
+        return mixture_rows(list(block.names), weights, cuts + means[:, None], sds, tail, "parameter")
+    # Parts are narrow and few, so a normal stands for their mixture; the cuts themselves are known at many more points.
+    plain = block_rows(theta, block, spread, tail)
+    moved = means - weights @ means
+    mean = np.array([row.mean for row in plain]) + weights @ means
+    variance = np.array([row.sd for row in plain]) ** 2 + weights @ (variances + moved**2)
+    variance += 2.0 * ((weights * moved) @ (cuts - weights @ cuts))
     return mixture_rows(list(block.names), np.ones(1), mean[None], np.sqrt(variance)[None], tail, "parameter")
 
 
