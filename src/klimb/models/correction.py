@@ -45,6 +45,7 @@ NEGLIGIBLE = 0.003  # variance of log weights up to which sds are right to 0.5%
 NEGLIGIBLE_GAIN = 0.01  # nats between evidence and bound that move no hyperparameter
 MANY_ROWS, AHEAD = 20_000, 0.1  # rows from which that is first looked for without draws; a step, in sds of f
 EVEN = 0.02  # variance of log weights up to which half the draws are enough
+FEWEST_UNEVEN = 96  # and the fewest above it: ratios of averages over 24 draws leave 5% of the sds of two events out
 USABLE = 0.15  # effective draws over draws from which moments are taken
 ENOUGH = 1000  # effective draws at the only theta: means to 0.03 sd, sds to 2%
 UNHARMED = 0.5  # effective draws over draws above which the weights at one of many theta are kept in a repair
@@ -156,8 +157,9 @@ class Corrector:
         dim = 0 if shocks is None else shocks.dim
         if shocks is not None and shocks.wide:
             return Correction(self.gain(result), (), np.zeros(0), float("nan"))
-        each = DRAWS_PER_WEIGHT if self._variance > EVEN else DRAWS_PER_WEIGHT // 2
-        n = int(np.clip(each * dim, FEWEST_DRAWS, MOST_DRAWS))
+        even = self._variance <= EVEN
+        each, fewest = (DRAWS_PER_WEIGHT // 2, FEWEST_DRAWS) if even else (DRAWS_PER_WEIGHT, FEWEST_UNEVEN)
+        n = int(np.clip(each * dim, fewest, MOST_DRAWS))
         weights = self._weights(result, n, shocks)
         if weights is None:
             return None
