@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.linalg import null_space, toeplitz
+from scipy.sparse import coo_array
 
 import klimb
 from klimb._stored import pack, unpack
@@ -280,7 +281,7 @@ def test_numbered_regions_may_be_counted_from_zero_or_named() -> None:
     (np.array([[0, 1, 0], [0, 0, 1], [0, 1, 0]]), "symmetric"),
     ([("a", "a"), ("a", "b"), ("b", "c")], "to itself"),
     ([(0, 7), (1, 2)], "count the 3 regions"),
-    (7, "must be a graph"),
+    (7, "must be a graph"), (coo_array([[0.0, 1.0], [1.0, 0.0]]), "a row for each of the 3 regions"),
 ])
 def test_bad_graphs_are_told_in_words(given: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
@@ -308,3 +309,50 @@ def test_a_file_holds_the_pattern_of_a_field_once() -> None:
     again = unpack(document, arrays)
     assert again.parts[0].indices is again.parts[-1].indices
     np.testing.assert_array_equal(again.parts[1].sd(), fit.components.parts[1].sd())
+
+
+def test_an_autoregression_may_pass_through_coefficients_of_zero() -> None:
+    """A pacf of exactly 0, where a search begins, leaves entries of the pattern at 0; they have to stay there."""
+    term, _ = field("ar2")
+    entries, logdet = term.entries([1.0, 0.5, 0.0])
+    near, _ = term.entries([1.0, 0.5, 1e-9])
+    assert len(entries) == term.pattern.nnz
+    np.testing.assert_allclose(entries, near, atol=1e-8)
+    assert logdet == pytest.approx(-(term.size - 1) * np.log(0.75))
+    fit = klimb.fit("y ~ ar(t, p=2)", frame(), family="poisson", hyper="optimise")
+    assert {"pacf1(ar(t))", "pacf2(ar(t))"} <= set(fit.hyperparameters)
+
+
+def test_times_that_nearly_coincide_share_a_node() -> None:
+    rng = np.random.default_rng(0)
+    t, y = 1.37 * np.arange(30.0), rng.poisson(3.0, 30)
+    data = {"t": np.append(t, t[20]), "y": np.append(y, 5)}
+    close = {**data, "t": np.append(t, t[20] + 1e-9)}
+    same, near = (klimb.fit("y ~ rw2(t)", one, family="poisson").predict(kind="latent") for one in (data, close))
+    np.testing.assert_allclose(near["mean"], same["mean"], atol=1e-5)
+    np.testing.assert_allclose(near["sd"], same["sd"], rtol=1e-4)
+
+
+def test_a_graph_that_counts_where_it_could_name_is_told() -> None:
+    """Levels 1 to 6 and nodes 0 to 6: either 0 stands for level 1, or region 0 has no data."""
+    rng = np.random.default_rng(1)
+    data = {"r": np.tile(np.arange(1, 7), 4), "y": rng.poisson(3.0, 24)}
+    fit = klimb.fit("y ~ besag(r, graph=G)", data, family="poisson", graphs={"G": [(k, k + 1) for k in range(6)]})
+    assert any("counts regions from 0" in note for note in fit.notes)
+    assert list(fit.field("besag(r)")["node"]) == ["1", "2", "3", "4", "5", "6", "7"]
+    named = [(str(k), str(k + 1)) for k in range(6)]
+    fit = klimb.fit("y ~ besag(r, graph=G)", data, family="poisson", graphs={"G": named})
+    assert not any("counts regions" in note for note in fit.notes)
+    assert set(fit.field("besag(r)")["node"]) == {"0", "1", "2", "3", "4", "5", "6"}
+
+
+def test_a_uniform_prior_of_a_correlation_is_not_that_of_a_positive_parameter() -> None:
+    fit = klimb.fit("y ~ ar1(t)", frame(), family="poisson", priors={"rho(ar1(t))": "uniform(-1, 1)"})
+    row = next(row for row in fit.table_rows() if row.name == "rho(ar1(t))")
+    assert -1.0 < row.lower < 0.0 < row.upper < 1.0
+    assert not any("rho" in note for note in fit.notes)
+
+
+def test_a_prior_for_all_columns_may_find_none() -> None:
+    fit = klimb.fit("y ~ rw1(t)", frame(), family="poisson", priors={"fixed": "normal(0, 10)"}, hyper="optimise")
+    assert "fixed" not in fit.priors

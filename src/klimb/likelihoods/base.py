@@ -122,7 +122,7 @@ class Choices:
     def finish(self) -> None:
         """An error for a name that nothing has."""
         for name in self._given:
-            if name not in self._names:
+            if name not in self._names and name != "fixed":  # all columns, where there are none as well
                 near = get_close_matches(name, self._names, n=1)
                 hint = f"Did you mean {near[0]!r}? " if near else ""
                 raise InputError("priors must name parts of the model", repr(name),

@@ -21,6 +21,7 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.components import Components, marginal_quantiles
 from klimb.models.correction import Correction, Corrector, pooled, shown_parts
 from klimb.models.sampled_theta import (
+    BEYOND,
     COMPONENTS,
     FALL,
     GOOD_KHAT,
@@ -51,7 +52,6 @@ MEMORY = 2e8  # bytes of posteriors of weights that are remembered while points 
 ANCHORS = 24  # fits whose sites may start others
 GAP = 40.0  # nats that the bound may be below the best while the evidence is not
 TESTED, TESTS = 48, 3  # points of its own choice, and how often it may try
-BEYOND = 1.3  # how far out those points may lie, over the farthest fit
 SETTLED = 4  # steps to weights of few points that have the moments of many
 HALF = 0.5  # the same for what is printed, whose tails a test teaches most of
 
@@ -225,14 +225,15 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
     # Weights of the chosen points under the objective less those under the surrogate.
     change = (w / chance)[chosen] / count * np.expm1(np.clip(values - heights[chosen], -FALL, FALL))
     printed = np.column_stack(list(points.theta.reported(points.coordinates.theta(smoothed.theta)).values()))
-    errors = []
-    for own in (away, _standardised(printed, w)):
+    errors, shown = [], _standardised(printed, w)
+    edge = 0.5 * float((w * smoothed.beyond @ shown**2).max(initial=0.0))  # what sds would lose without the outermost
+    for own in (away, shown):
         effects = change[:, None] * np.hstack([own[chosen], 0.5 * (own[chosen] ** 2 - 1.0)])
         errors.append(float((np.abs(effects.sum(axis=0)) + np.sqrt((effects**2).sum(axis=0))).max(initial=0.0)))
     known = np.isfinite(values)
     return replace(found, more=np.vstack([found.more, smoothed.theta[chosen][known]]),
                    more_values=np.concatenate([found.more_values, values[known]]), error=errors[0],
-                   stated=max(errors[0], HALF * errors[1]))
+                   stated=max(errors[0], HALF * errors[1], edge))
 
 
 def _standardised(values: Array, weights: Array) -> Array:

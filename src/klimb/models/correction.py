@@ -47,6 +47,7 @@ NEGLIGIBLE = 0.003  # variance of log weights up to which sds are right to 0.5%
 NEGLIGIBLE_GAIN = 0.01  # nats between evidence and bound that move no hyperparameter
 MANY_ROWS, AHEAD = 20_000, 0.1  # rows from which that is first looked for without draws; a step, in sds of f
 EVEN = 0.02  # variance of log weights up to which half the draws are enough
+FEWEST_UNEVEN = 96  # and the fewest above it: ratios of averages over 24 draws leave 5% of the sds of two events out
 USABLE = 0.15  # effective draws over draws from which moments are taken
 ENOUGH = 1000  # effective draws at the only theta: means to 0.03 sd, sds to 2%
 UNHARMED = 0.5  # effective draws over draws above which the weights at one of many theta are kept in a repair
@@ -159,12 +160,11 @@ class Corrector:
         shocks = result.posterior.latent.shocks(result.posterior)
         if shocks is not None and shocks.wide:
             return Correction(self.gain(result), (), np.zeros(0), float("nan"))
-        each = DRAWS_PER_WEIGHT if self._variance > EVEN else DRAWS_PER_WEIGHT // 2
-        weights = self._weights(result, self._draws(each, 0 if shocks is None else shocks.dim), shocks)
+        weights = self._weights(result, self._draws(0 if shocks is None else shocks.dim), shocks)
         if weights is None:
             return None
         dim = weights.shocks.dim
-        n = self._draws(each, dim)
+        n = self._draws(dim)
         found = self._by_particles(weights, brief) if self._modes else None
         if found is not None:
             return found
@@ -197,9 +197,10 @@ class Corrector:
             weighed = float(np.abs(before / np.maximum(parts[0][1].sd(), 1e-300) - 1.0).max())
         return Correction(smoothed.log_mean - weights.bound, parts, log_weights, efficiency, third, weighed=weighed)
 
-    @staticmethod
-    def _draws(each: int, dim: int) -> int:
-        return int(np.clip(each * dim, FEWEST_DRAWS, MOST_DRAWS))
+    def _draws(self, dim: int) -> int:
+        even = self._variance <= EVEN
+        each, fewest = (DRAWS_PER_WEIGHT // 2, FEWEST_DRAWS) if even else (DRAWS_PER_WEIGHT, FEWEST_UNEVEN)
+        return int(np.clip(each * dim, fewest, MOST_DRAWS))
 
     def _by_particles(self, weights: ShockWeights, brief: bool) -> Correction | None:
         found = from_collapsed(weights, self._modes, self._budget(brief), self._count % SEEDS)

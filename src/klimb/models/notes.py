@@ -310,7 +310,10 @@ def _held(fit: FormulaFit, given: set[str]) -> Iterator[str]:
             name, prior = getattr(owner, "name", ""), getattr(owner, "prior", None)
             if name not in given or name not in block.names or not isinstance(prior, PositivePrior):
                 continue
-            logs = np.log(values[:, block.names.index(name)])
+            own = values[:, block.names.index(name)]
+            if not own.min() > 0.0:  # a uniform prior may be that of a correlation
+                continue
+            logs = np.log(own)
             middle = float(weights @ logs)
             sd = float(np.sqrt(weights @ (logs - middle) ** 2))
             slope = prior.slope(float(np.exp(middle)))  # of the log density: what the prior adds to the data's own

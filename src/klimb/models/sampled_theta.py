@@ -21,6 +21,7 @@ ROUGHNESS = 0.5  # nats: its leave-one-out error up to which it is put to the te
 LEFT = 0.25  # share of what a test has taught that may be left
 SMOOTH = 0.05  # change of a mean in sd, or of an sd, by those points from which no more fits are asked for
 CAP = 0.3  # nats above the best that it may claim
+BEYOND = 1.3  # how far out it is tested, and then believed, over the farthest fit
 MANY = 16_384  # points that it weighs
 
 
@@ -67,7 +68,7 @@ class SampledTheta:
     def smoothed(self) -> SmoothedTheta | None:
         """Many points by a surrogate; None where there is none, or the points themselves know better."""
         worse = self.khat < RELIABLE and self.learnt > max(self.own_error, SMOOTH)
-        return None if worse else smoothed_points(self)
+        return None if worse else smoothed_points(self, 1.0 if np.isnan(self.error) else BEYOND)
 
     def log_evidence(self) -> float:
         """The log of the integral of the objective, by many points where that can be: few have the noise of few."""
@@ -87,6 +88,7 @@ class SmoothedTheta:
     khat: float
     n_effective: float
     log_mean: float  # of all weights: the log of the integral of the surrogate
+    beyond: Any  # which of the points lie farther out than any fit
 
 
 def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | None:
@@ -123,8 +125,9 @@ def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | 
         good = smoothed.khat < GOOD_KHAT and smoothed.effective > GOOD_EFFECTIVE * len(many)
         if good or len(proposals) >= len(found.proposals) + 2:
             keep = w > 1e-6 * w.max()
+            beyond = (place[keep] ** 2).sum(axis=1) > farthest / reach**2
             return SmoothedTheta(many[keep], w[keep] / w[keep].sum(), heights[keep], smoothed.khat, smoothed.effective,
-                                 smoothed.log_mean)
+                                 smoothed.log_mean, beyond)
         some = slice(None, None, max(len(many) // 4096, 1))
         students = fit_students(many[some], w[some], COMPONENTS, 0.02 * spread)
         proposals.append((total, found.coordinates.folded(students)))

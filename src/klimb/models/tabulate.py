@@ -107,7 +107,7 @@ def _limit_reached(block: ParameterBlock, name: str, values: Array, weights: Arr
     """
     owners: Sequence[Any] = getattr(block, "sds", (block,))
     own = next((one for one in owners if getattr(one, "name", "") == name), None)
-    if own is None or not isinstance(own.prior, PositivePrior):
+    if own is None or not isinstance(own.prior, PositivePrior) or not values.min() > 0.0:  # a correlation's is uniform
         return 0.0
     power = float(own.power)
     u = values**power

@@ -22,6 +22,7 @@ class Graph:
 
     labels: tuple[str, ...]
     edges: Edges  # (E, 2), the smaller number first
+    counted: bool = False  # whether its numbers were read as counts from 0 where they could be names of levels as well
 
     @property
     def n(self) -> int:
@@ -43,9 +44,9 @@ def read_graph(given: Any, levels: Sequence[str], appeared: Sequence[str], name:
     >>> graph.labels, graph.edges.tolist()
     (('a', 'b', 'c'), [[0, 1], [1, 2]])
     """
-    named, joined = _pairs(given, name)
+    named, joined = _pairs(given, name, len(levels))
     nodes, pairs = [_whole(node) for node in named], [(_whole(i), _whole(j)) for i, j in joined]
-    found = _labels_of(nodes, levels, appeared, name)
+    found, counted = _labels_of(nodes, levels, appeared, name)
     known = {node: k for k, node in enumerate(nodes)}
     labels = list(dict.fromkeys([*levels, *found]))
     place = {label: k for k, label in enumerate(labels)}
@@ -55,10 +56,10 @@ def read_graph(given: Any, levels: Sequence[str], appeared: Sequence[str], name:
     if len(loops):
         raise InputError(f"{name} must not join a region to itself", f"{labels[edges[loops[0], 0]]!r}",
                          "Leave these pairs out.")
-    return Graph(tuple(labels), np.unique(np.sort(edges, axis=1), axis=0))
+    return Graph(tuple(labels), np.unique(np.sort(edges, axis=1), axis=0), counted)
 
 
-def _pairs(given: Any, name: str) -> tuple[list[Any], list[tuple[Any, Any]]]:
+def _pairs(given: Any, name: str, regions: int) -> tuple[list[Any], list[tuple[Any, Any]]]:
     """The nodes that a graph names, and its edges."""
     if hasattr(given, "adjacency") and hasattr(given, "edges"):  # networkx
         return list(given.nodes), [(i, j) for i, j, *_ in given.edges]
@@ -72,7 +73,7 @@ def _pairs(given: Any, name: str) -> tuple[list[Any], list[tuple[Any, Any]]]:
             return _from_neighbours(given, name)
         raise InputError(f"{name} must map each region to its neighbours", repr(given)[:60], _ADVICE)
     if hasattr(given, "tocoo"):
-        return _from_matrix(given, name)
+        return _from_matrix(given, name, regions)
     if hasattr(given, "columns") and not isinstance(given, np.ndarray):  # a data frame of two columns
         first, second = list(given.columns)[:2]
         return _from_pairs(list(zip(_plain(given[first]), _plain(given[second]), strict=True)))
@@ -82,7 +83,7 @@ def _pairs(given: Any, name: str) -> tuple[list[Any], list[tuple[Any, Any]]]:
     if array.ndim == 2 and array.shape[0] == array.shape[1]:
         from scipy.sparse import coo_array
 
-        return _from_matrix(coo_array(array), name)
+        return _from_matrix(coo_array(array), name, regions)
     raise InputError(f"{name} must be a graph", f"{type(given).__name__} of shape {array.shape}", _ADVICE)
 
 
@@ -107,10 +108,13 @@ def _from_neighbours(given: Mapping[Any, Any], name: str) -> tuple[list[Any], li
     return list(nodes), [(region, other) for region, others in given.items() for other in _plain(others)]
 
 
-def _from_matrix(given: Any, name: str) -> tuple[list[Any], list[tuple[Any, Any]]]:
+def _from_matrix(given: Any, name: str, regions: int) -> tuple[list[Any], list[tuple[Any, Any]]]:
     matrix = given.tocoo()
     if matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"{name} must be a square adjacency matrix", f"shape {matrix.shape}", _ADVICE)
+    if matrix.shape[0] < regions:
+        raise InputError(f"{name} must have a row for each of the {regions} regions of the data",
+                         f"{matrix.shape[0]} rows", "Rows of regions without neighbours are zero.")
     away = abs(matrix.tocsr() - matrix.T.tocsr()).tocoo()
     if away.nnz and away.max() > 0:
         k = int(np.argmax(away.data))
@@ -121,12 +125,17 @@ def _from_matrix(given: Any, name: str) -> tuple[list[Any], list[tuple[Any, Any]
     return list(range(matrix.shape[0])), pairs
 
 
-def _labels_of(nodes: list[Any], levels: Sequence[str], appeared: Sequence[str], name: str) -> list[str]:
-    """The label of the level that each node stands for: by name, or by number where none of them is a name."""
-    names, have = [str(node) for node in nodes], set(levels)
+def _labels_of(nodes: list[Any], levels: Sequence[str], appeared: Sequence[str], name: str) -> tuple[list[str], bool]:
+    """The label of the level that each node stands for: by name, or by number where none of them is a name.
+
+    Levels 1, 2, ... are counted from 0 where the graph has a 0 and they do not; the graph of a region 0 without data
+    looks the same, so whether names would have done is said as well.
+    """
+    names, have, counted = [str(node) for node in nodes], set(levels), False
     whole = all(isinstance(node, int) and not isinstance(node, bool) for node in nodes)
     numbered = whole and all(level.isdigit() for level in levels)
-    if numbered and nodes and min(nodes) == 0 and "0" not in have:  # regions 1, 2, ... counted from 0
+    if numbered and nodes and min(nodes) == 0 and "0" not in have:
+        counted = have <= set(names)
         names = [str(node + 1) for node in nodes]
     elif whole and nodes and not have & set(names):
         if max(nodes) >= len(levels) or min(nodes) < 0:
@@ -139,7 +148,7 @@ def _labels_of(nodes: list[Any], levels: Sequence[str], appeared: Sequence[str],
         raise InputError(f"{name} must have the regions of the data",
                          f"no region {listed(map(repr, missing), 3)}, but {listed(map(repr, unknown), 3)}",
                          "Name regions as the column does.")
-    return names
+    return names, counted
 
 
 def _whole(node: Any) -> Any:

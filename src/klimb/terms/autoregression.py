@@ -27,7 +27,7 @@ from klimb.numerics.lazy import scipy_sparse
 from klimb.priors import PCCorrelation
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
-from klimb.terms.field import Field, banded, symmetric_pattern
+from klimb.terms.field import Field, banded, on_pattern, symmetric_pattern
 from klimb.terms.positions import column_positions, grid
 from klimb.theta import ParameterBlock
 
@@ -100,9 +100,8 @@ class Autoregression(Field):
                 product = lower[j, : n - j] * weights[j:] * lower[j - lag, lag : n - j + lag]
                 total[: n - j] += product
             bands.append(total)
-        matrix = banded([bands[abs(lag)] for lag in range(-p, p + 1)], range(-p, p + 1), (n, n)).tocsc()
-        matrix.sort_indices()
-        return np.asarray(matrix.data), float(np.log(weights).sum())
+        matrix = banded([bands[abs(lag)] for lag in range(-p, p + 1)], range(-p, p + 1), (n, n))
+        return on_pattern(matrix, self.pattern), float(np.log(weights).sum())  # which has entries that are 0 here
 
     def _triangle(self, values: Sequence[Any]) -> tuple[Array, Array]:
         """Bands of B, lower[j, i] = B_{i+j, i}, and the innovations' precisions."""

@@ -10,6 +10,7 @@ from klimb.numerics.arrays import Array
 from klimb.rows.table import Source
 
 MOST_NODES = 5_000_000
+CLOSE = 1e-4  # of the mean step, below which two positions have one node: second differences lose its cube in digits
 
 
 def column_positions(expression: Numeric, source: Source) -> Array:
@@ -29,8 +30,10 @@ def grid(positions: Array) -> Array:
     (array([1., 2., 3., 4., 5., 6.]), array([0.5, 2. ]))
     """
     positions = np.unique(positions)
-    if not len(positions) or (positions != np.round(positions)).any():
+    if not len(positions):
         return positions
+    if (positions != np.round(positions)).any():
+        return positions[np.diff(positions, prepend=-np.inf) > CLOSE * np.ptp(positions) / len(positions)]
     count = positions[-1] - positions[0] + 1.0
     if count > MOST_NODES:
         raise InputError(f"whole-number positions may span {MOST_NODES:,} steps", f"{count:,.0f}",
