@@ -20,6 +20,7 @@ from klimb.infer.rows import SiteSums, few_rows, infer_rows, sums_of, total_sums
 from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Observed
+from klimb.linalg.matrix import ColumnDesign
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows
 from klimb.numerics.arrays import Array
@@ -35,6 +36,7 @@ from klimb.terms.encoder import Encoded, Encoder
 
 ENTRIES = 1 << 20  # of the columns that are made at a time
 MOST_KNOWN = 8  # fits that others may start from
+ENOUGH, ROUGH = 10, 1e-3  # rows of a sample for each column, and tolerance, of a fit that a start is taken from
 
 
 def rows_at_once(width: int) -> int:
@@ -96,7 +98,7 @@ def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rows: L
         slope, gamma = (np.broadcast_to(part, y.shape) * sharper for part in site.start(y))
     else:
         f = model.functionals(rows)
-        m, v = q.at(f.L, f.rest)
+        m, v = q.at(ColumnDesign(f.L) if isinstance(f.L, np.ndarray) else f.L, f.rest)
         with np.errstate(over="ignore", invalid="ignore"):
             e = site.oracle(y, m, v)
             slope, gamma = e.gamma * m - e.alpha, e.gamma
@@ -120,6 +122,7 @@ class RowPasses:
     weights: str | None
     n: int
     checkpoint: Checkpoint | None = None
+    sample: Observed | None = None  # of some rows, those that a model has in memory; a first fit starts from theirs
     known: list[tuple[Array, SiteSums]] = field(default_factory=list)  # theta of earlier fits, and their sums
     ends: WeakKeyDictionary[Posterior, SiteSums] = field(default_factory=WeakKeyDictionary)  # as long as they are held
 
@@ -141,8 +144,9 @@ class RowPasses:
 
     def infer(self, model: LinearModel, tol: float, max_iter: int, callback: Callback | None) -> Result:
         """The fit of ``model`` at its theta, from the sums of the nearest one so far."""
-        result, state = infer_rows(PassesAt(self, model), model.width, start=self.near(model.at), tol=tol,
-                                   max_iter=max_iter, callback=callback)
+        start = self.near(model.at) or self.foretold(model)
+        result, state = infer_rows(PassesAt(self, model), model.width, start=start, tol=tol, max_iter=max_iter,
+                                   callback=callback)
         self.known.append((model.at, state.wanted))
         del self.known[:-MOST_KNOWN]
         self.ends[result.posterior] = state.wanted
@@ -153,6 +157,16 @@ class RowPasses:
         if not self.known:
             return None
         return min(self.known, key=lambda pair: float(np.sum((pair[0] - theta) ** 2)))[1]
+
+    def foretold(self, model: LinearModel) -> SiteSums | None:
+        """What the sums will be, by a fit of the sample; it says nothing of levels, most of which it does not have."""
+        if self.sample is None or self.sample.n < ENOUGH * model.width:
+            return None
+        alone = replace(model, rows=replace(model.fitted_rows(), stands_for=0), passes=None, kept={})
+        posterior = alone.infer(self.sample, tol=ROUGH).posterior
+        found = _sums(alone, posterior.latent.detach(posterior), 1.0, alone.fitted_rows(), self.sample)
+        own = total_sums([found], model.n_levels).scaled(self.n / self.sample.n)
+        return replace(own, level_pull=0.0 * own.level_pull, cross=0.0 * own.cross, level_gram=0.0 * own.level_gram)
 
     def slopes_at(self, posterior: Posterior) -> Array:
         """d value / d parameters of the likelihood at the end of the fit that gave ``posterior``."""

@@ -34,6 +34,8 @@ LIKELY = 0.02  # weight of a point, over that of the heaviest, that is looked at
 AGREED = 5e-3  # nats between its bound and what few rows say, up to which they serve
 MOST_TILTED, SETTLED_TILT = 1.0, 0.02  # nats that a cubic along each axis may put right, and may leave
 COARSEST = 1e-6  # tolerance below which every point is fitted
+ROUGH = 1e-2  # tolerance of fits while theta moves
+CLOSE = 1e-3  # of fits whose bound is all that is asked for
 
 
 def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: HyperMode, tol: float,
@@ -41,16 +43,18 @@ def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: 
     """The solution with theta moved on few rows; None where the model is not one for that."""
     if model.likelihood.parameters or not model.theta.size or hyper == "fixed" or tol < COARSEST:
         return None
-    here, n_fits = model, 0
+    here, n_fits, asked = model, 0, max(tol, ROUGH)
     for _ in range(ROUNDS):
-        result = here.infer(data, tol=tol)
+        result = here.infer(data, tol=asked)
         n_fits += 1
         twin, seen = gaussian_twin(here, passes, result.posterior)
         peak = find_peak(twin, seen, tol=SEARCH_TOL, fit_tol=tol, listen=listen)
         start = twin.infer(seen, tol=tol)
-        if peak.objective - (start.bound + here.log_prior()[0]) <= SETTLED:
+        settled = peak.objective - (start.bound + here.log_prior()[0]) <= SETTLED
+        if settled and asked <= tol:
             break
-        here = model.moved(peak.model.at)
+        asked = tol if settled else asked
+        here = here if settled else model.moved(peak.model.at)
     else:
         return None
     wanted = hyper == "integrate" or (hyper == "auto" and worth_integrating(twin))
@@ -64,11 +68,13 @@ def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: 
             peak = find_peak(tilted, seen, tol=SEARCH_TOL, fit_tol=tol, listen=listen)
             found = around(peak, seen, integrate=True, listen=listen, tol=tol)
             more = _farthest(found)
+            more = more[((more < ends.min(axis=0)) | (more > ends.max(axis=0))).any(axis=1)]  # what was not looked at
             if np.abs(off).max() > MOST_TILTED or np.abs(
-                    _misses(here, tilted, seen, data, more, tol, gap)).max() > SETTLED_TILT:
+                    _misses(here, tilted, seen, data, more, tol, gap)).max(initial=0.0) > SETTLED_TILT:
                 return None
-            here = model.moved(peak.model.at)
-            result = here.infer(data, tol=tol)
+            if not np.array_equal(here.at, peak.model.at):
+                here = model.moved(peak.model.at)
+                result = here.infer(data, tol=tol)
     bound = found.bound + gap if found.mode == "integrate" else result.bound
     return replace(found, model=here, result=result, bound=bound, status=result.status, n_fits=n_fits + found.n_fits)
 
@@ -119,8 +125,9 @@ class TiltedFits:
 def _misses(model: LinearModel, twin: LinearModel, seen: Observed, data: Observed, points: Array, tol: float,
             gap: float) -> Array:
     """What the bound of fits by passes has more than few rows foretell, at each of ``points``."""
-    return np.array([model.moved(theta).infer(data, tol=tol).bound - twin.moved(theta).infer(seen, tol=tol).bound - gap
-                     for theta in points])
+    by_passes = [model.moved(theta).infer(data, tol=max(tol, CLOSE)).bound for theta in points]
+    return np.array([found - twin.moved(theta).infer(seen, tol=tol).bound - gap
+                     for found, theta in zip(by_passes, points, strict=True)])
 
 
 def _farthest(found: Solution) -> Array:

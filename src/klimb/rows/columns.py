@@ -135,8 +135,8 @@ def read_column(name: str, values: Any) -> Column:
     if kind in "iu":
         return Column(name, "number", array)
     if kind == "f":
-        missing = np.isnan(array)
-        return Column(name, "number", array, missing if missing.any() else None)
+        missing = None if np.isfinite(np.dot(array, array)) else np.isnan(array)  # x'x tells, and costs one read
+        return Column(name, "number", array, None if missing is None or not missing.any() else missing)
     if kind == "b":
         return Column(name, "flag", array)
     if kind == "U":
