@@ -16,9 +16,9 @@ itself, not by a.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import prod
 from dataclasses import dataclass
 from itertools import product as every_choice
+from math import prod
 from typing import Any, TypeAlias, final
 
 import numpy as np

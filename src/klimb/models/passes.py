@@ -153,10 +153,10 @@ class RowPasses:
         return result
 
     def near(self, theta: Array) -> SiteSums | None:
-        """The sums of the fit whose theta was nearest."""
+        """The sums of the fit whose theta was nearest, the last of several."""
         if not self.known:
             return None
-        return min(self.known, key=lambda pair: float(np.sum((pair[0] - theta) ** 2)))[1]
+        return min(reversed(self.known), key=lambda pair: float(np.sum((pair[0] - theta) ** 2)))[1]
 
     def foretold(self, model: LinearModel) -> SiteSums | None:
         """What the sums will be, by a fit of the sample; it says nothing of levels, most of which it does not have."""

@@ -219,7 +219,7 @@ def judged(model: LinearModel, result: Result, passes: RowPasses) -> TrustSummar
     q = result.posterior.latent.detach(result.posterior)
     few, y = standing_for(model, passes.ends[result.posterior], passes.n)
     assert few.rows is not None
-    for n_draws in DRAWS:
+    for n_draws in DRAWS[model.n_levels > 0 :]:  # small levels are never clear
         draws = q.sample(n_draws, np.random.default_rng(SEED))
         parts = passes.mapped(partial(log_densities, passes.reader(model), draws, q))
         logs = np.sum(list(parts), axis=0) + 0.5 * ((y - q.push(_over(few.rows, model), draws)) ** 2).sum(axis=1)

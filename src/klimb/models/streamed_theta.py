@@ -9,12 +9,14 @@ farthest of them tell whether that is good enough, or by how much it has to be p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from klimb.infer.anderson import anderson_weights
 from klimb.infer.loop import Callback
 from klimb.infer.result import Result
 from klimb.latents.base import Posterior
@@ -27,15 +29,16 @@ from klimb.models.search import find_peak
 from klimb.models.solution import Solution, around
 from klimb.numerics.arrays import Array
 
-ROUNDS = 8  # searches, each followed by a fit
+ROUNDS = 16  # searches, each followed by a fit
+MEMORY, FARTHEST = 3, 3.0  # of them that the next theta is extrapolated from, and how far that may go
 SETTLED = 1e-4  # nats that another search may promise
 SEARCH_TOL = 1e-4  # of the gradient
 LIKELY = 0.02  # weight of a point, over that of the heaviest, that is looked at
 AGREED = 5e-3  # nats between its bound and what few rows say, up to which they serve
 MOST_TILTED, SETTLED_TILT = 1.0, 0.02  # nats that a cubic along each axis may put right, and may leave
 COARSEST = 1e-6  # tolerance below which every point is fitted
-ROUGH = 1e-2  # tolerance of fits while theta moves
-CLOSE = 1e-3  # of fits whose bound is all that is asked for
+ROUGH, FINER = 0.3, 0.03  # tolerance of fits while theta moves, and how much finer once it does not
+CLOSE = 1e-2  # of fits whose bound is all that is asked for
 
 
 def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: HyperMode, tol: float,
@@ -44,6 +47,7 @@ def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: 
     if model.likelihood.parameters or not model.theta.size or hyper == "fixed" or tol < COARSEST:
         return None
     here, n_fits, asked = model, 0, max(tol, ROUGH)
+    moves: list[tuple[Array, Array]] = []  # theta, and where the few rows of its fit would have it
     for _ in range(ROUNDS):
         result = here.infer(data, tol=asked)
         n_fits += 1
@@ -53,8 +57,11 @@ def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: 
         settled = peak.objective - (start.bound + here.log_prior()[0]) <= SETTLED
         if settled and asked <= tol:
             break
-        asked = tol if settled else asked
-        here = here if settled else model.moved(peak.model.at)
+        if settled:
+            asked = max(tol, FINER * asked)
+            continue
+        moves = [*moves, (here.at, peak.model.at)][-min(MEMORY, model.theta.size + 1) :]
+        here = model.moved(_extrapolated(moves, model.theta.lower, model.theta.upper))
     else:
         return None
     wanted = hyper == "integrate" or (hyper == "auto" and worth_integrating(twin))
@@ -72,11 +79,21 @@ def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: 
             if np.abs(off).max() > MOST_TILTED or np.abs(
                     _misses(here, tilted, seen, data, more, tol, gap)).max(initial=0.0) > SETTLED_TILT:
                 return None
-            if not np.array_equal(here.at, peak.model.at):
+            if peak.objective - (start.bound + here.log_prior()[0]) > SETTLED:
                 here = model.moved(peak.model.at)
                 result = here.infer(data, tol=tol)
     bound = found.bound + gap if found.mode == "integrate" else result.bound
     return replace(found, model=here, result=result, bound=bound, status=result.status, n_fits=n_fits + found.n_fits)
+
+
+def _extrapolated(moves: Sequence[tuple[Array, Array]], lower: Array, upper: Array) -> Array:
+    """Where moves of theta lead in the end: Anderson's combination of their ends, the last one where that is far."""
+    ends = np.array([end for _, end in moves])
+    if len(moves) > 1:
+        weights = anderson_weights(ends - np.array([begin for begin, _ in moves]))
+        if np.abs(weights).max() <= FARTHEST:
+            return np.clip(weights @ ends, lower, upper)
+    return np.asarray(ends[-1])
 
 
 def gaussian_twin(model: LinearModel, passes: RowPasses, posterior: Posterior) -> tuple[LinearModel, Observed]:

@@ -10,7 +10,7 @@ import datetime
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -264,9 +264,15 @@ def _date_label(value: Any) -> str | None:
     return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)
 
 
+@lru_cache(maxsize=4)
+def _places(labels: tuple[str, ...]) -> dict[str, int]:
+    """Which label is where; kept, since rows in blocks ask again and again."""
+    return {label: k for k, label in enumerate(labels)}
+
+
 def match_levels(codes: Codes, labels: Sequence[str], known: Sequence[str]) -> Codes:
     """Codes in terms of ``known``; -1 where a label is not among them (or the value is missing)."""
-    place = {label: k for k, label in enumerate(known)}
+    place = _places(tuple(known))
     table = np.array([place.get(label, -1) for label in labels] + [-1], dtype=np.intp)
     return table[codes]
 
