@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from klimb.errors import InputError
 from klimb.infer.loop import Callback, infer
 from klimb.infer.result import Result
 from klimb.infer.rows import SiteSums, few_rows, infer_rows, sums_of, total_sums
@@ -21,7 +22,7 @@ from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Observed
 from klimb.linalg.matrix import ColumnDesign
-from klimb.models.linear import LinearModel
+from klimb.models.linear import MEMORY, LinearModel
 from klimb.models.linear_parts import LinearRows
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import threads_for
@@ -35,7 +36,8 @@ from klimb.terms.base import Placed
 from klimb.terms.encoder import Encoded, Encoder
 
 ENTRIES = 1 << 20  # of the columns that are made at a time
-MOST_KNOWN = 8  # fits that others may start from
+MOST_KNOWN = 4  # fits that others may start from
+COPIES, AT_WORK = 12, 8  # of sums that the driver holds at most, and of the columns of some rows that a worker does
 ENOUGH, ROUGH = 10, 1e-3  # rows of a sample for each column, and tolerance, of a fit that a start is taken from
 
 
@@ -141,6 +143,27 @@ class RowPasses:
         """What a block needs of a model: no rows, nothing that was worked out on the way."""
         bare = replace(model, rows=None, kept={}, passes=None)
         return BlockReader(self.encoder, bare, self.weights, rows_at_once(model.width))
+
+    def sizes(self, model: LinearModel) -> tuple[float, float, float]:
+        """Bytes that a pass sends to a worker, and gets back at most; what a worker holds; what the driver does."""
+        B, k = model.width, model.level_size
+        sums = 8.0 * (B + B * B + model.n_levels * k * (1 + k + B))
+        return sums, 2.0 * sums + 8.0 * AT_WORK * rows_at_once(B) * (B + 8), COPIES * sums
+
+    def explain(self, model: LinearModel) -> str:
+        """What a pass sends and holds, in words."""
+        sent, worker, driver = (f"{size / 1e6:,.3g} MB" for size in self.sizes(model))
+        return (f"{self.n:,} rows in {len(self.blocks):,} blocks, read again in every pass, by {model.form}\n"
+                f"a pass sends {sent} to each worker and gets at most as much back for a block\n"
+                f"a worker holds about {worker} beside what decoding takes, the driver up to {driver}")
+
+    def check(self, model: LinearModel) -> None:
+        """An error where the driver would need more memory than a fit may take."""
+        most = self.sizes(model)[2]
+        if most > MEMORY:
+            raise InputError(f"sums over rows may take {MEMORY / 1e9:g} GB of the driver's memory",
+                             f"{most / 1e9:.3g} GB for {model.n_levels:,} levels beside {model.width:,} columns",
+                             "Use fewer columns beside many levels, or fit a sample of whole levels.")
 
     def infer(self, model: LinearModel, tol: float, max_iter: int, callback: Callback | None) -> Result:
         """The fit of ``model`` at its theta, from the sums of the nearest one so far."""

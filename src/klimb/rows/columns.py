@@ -36,6 +36,7 @@ class Column:
     missing: Mask | None = None  # None where nothing is missing
     categories: tuple[str, ...] = ()  # of a category: labels in the order of the codes
     ordered: bool = False
+    coded_text: bool = False  # a category only because text was read as codes
 
     def __len__(self) -> int:
         return len(self.values)
@@ -77,6 +78,11 @@ class Column:
     def lost(self) -> Mask:
         """Where a value is missing."""
         return np.zeros(len(self), dtype=bool) if self.missing is None else self.missing
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the column holds text that nobody declared to be a category."""
+        return self.kind == "text" or self.coded_text
 
     @property
     def is_factor(self) -> bool:
