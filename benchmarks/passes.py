@@ -147,7 +147,7 @@ def groups(folder: Path, rows: int, levels: int, order: str) -> dict[str, Any]:
     path = folder / f"groups-{order}-{rows}-{levels}"
     if not path.exists():
         path.mkdir(parents=True)
-        effect = 0.5 * np.random.default_rng(11).standard_normal(levels)
+        effect = 0.8 * np.random.default_rng(11).standard_normal(levels)
         for k, begin in enumerate(range(0, rows, PART)):
             rng, n = np.random.default_rng([13, k]), min(PART, rows - begin)
             here = np.arange(begin, begin + n) * levels // rows if order == "sorted" else rng.integers(0, levels, n)

@@ -36,6 +36,7 @@ def columns(seed: int = 5, n: int = N) -> dict[str, Any]:
     return {"x": x, "z": z, "g": g, "h": h, "w": rng.integers(0, 3, n).astype(np.float64),
             "b": np.where(rng.random(n) < 1 / (1 + np.exp(-f)), "yes", "no"), "p": rng.poisson(np.exp(0.4 * f)),
             "y": 1000.0 + f + rng.standard_normal(n), "a": rng.gamma(2.0, np.exp(0.2 * f) / 2.0),
+            "o": np.digitize(f + rng.logistic(size=n), [-1.0, 0.5, 2.0]),
             "k": rng.binomial(7, 1 / (1 + np.exp(-f))), "n": np.full(n, 7), "e": np.exp(0.1 * z)}
 
 
@@ -43,7 +44,8 @@ DATA = columns()
 CASES = [("b ~ x*z + h", "bernoulli", {}), ("p ~ x + h + offset(log(e))", "poisson", {"weights": "w"}),
          ("y ~ x + z:h", "gaussian", {}), ("y ~ x + s(z) + (1 + z | g)", "gaussian", {"weights": "w"}),
          ("p(k, n) ~ x + z", "binomial", {}), ("b ~ z + (1 | g)", "bernoulli", {}), ("a ~ x + z", "gamma", {}),
-         ("y ~ z", "student_t(df=5)", {"hyper": "optimise"}),
+         ("y ~ z", "student_t(df=5)", {"hyper": "optimise"}), ("o ~ x + h", "ordinal", {"hyper": "fixed"}),
+         ("o ~ z + (1 | g)", "ordinal", {}),
          ("b ~ 0 + h + z", "bernoulli", {"priors": {"z": "normal(0, 0.1)"}})]
 
 
@@ -71,7 +73,8 @@ def test_the_fit_is_that_of_rows_in_memory(formula: str, family: str, more: dict
     assert errors(memory, streamed) < 0.05
     assert (streamed.n, streamed.observed.dropped) == (memory.n, memory.observed.dropped)
     new = {name: values[:5] for name, values in DATA.items()}
-    np.testing.assert_allclose(streamed.predict(new)["mean"], memory.predict(new)["mean"], rtol=1e-4)
+    latent = [fit.predict(new, kind="latent")["mean"] for fit in (streamed, memory)]
+    np.testing.assert_allclose(*latent, rtol=1e-4, atol=1e-4)
 
 
 def test_blocks_and_order_do_not_matter(tmp_path: Path) -> None:
@@ -144,8 +147,7 @@ def test_what_a_streamed_fit_can_do(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(("formula", "family", "words"), [
     ("y ~ gp(z)", "gaussian", "terms with columns of their own"),
     ("y ~ rw1(g)", "gaussian", "terms with columns of their own"),
-    ("n ~ x", "ordinal", "one latent value per row and no cut points"),
-    ("h ~ x", "categorical", "one latent value per row and no cut points"),
+    ("h ~ x", "categorical", "one latent value per row"),
 ])
 def test_models_that_are_no_sums_are_refused(formula: str, family: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
@@ -195,3 +197,38 @@ def test_the_verdict_is_on_the_fit_that_is_shown(monkeypatch: pytest.MonkeyPatch
         fit = klimb.fit("p ~ z + (1 | g)", DATA, "negative_binomial", engine=Here())
         facts.append(float(fit.trust.facts[0].value.split(",")[0]))
     assert facts[0] == pytest.approx(facts[1], rel=0.02)
+
+
+def test_notes_on_data_are_those_of_rows_in_memory(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    x, one = rng.standard_normal(2000), np.full(2000, "a")
+    data = {"y": rng.poisson(np.exp(0.3 * x)), "x": x, "u": 3.0 - 2.0 * x, "t": rng.choice(["1", "2", "10"], 2000),
+            "one": one, "e": 1.0 + rng.random(2000), "rare": (np.arange(2000) == 7).astype(np.float64)}
+    parquet.write_table(pa.table(data), tmp_path / "rows.parquet")
+    formula = "y ~ x + u + t + rare + (1 | one)"
+    memory = klimb.fit(formula, data, "poisson", hyper="fixed", progress=False)
+    found = klimb.fit(formula, str(tmp_path / "rows.parquet"), "poisson", hyper="fixed", engine=Here(), progress=False)
+    said = [note for note in memory.notes if "'u' is" in note or "reads as numbers" in note or "one level" in note]
+    assert len(said) == 3
+    assert set(said) <= set(found.notes)
+    assert not any("'rare'" in note for note in found.notes)
+
+
+def test_a_rare_column_that_the_sample_has_not_seen_is_not_called_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("klimb.models.streamed.SAMPLE", 200)
+    x = np.random.default_rng(2).standard_normal(3000)
+    data = {"y": (x > 0.3).astype(float) + x, "x": x, "u": 2.0 * x, "rare": (np.arange(3000) == 7).astype(np.float64)}
+    found = klimb.fit("y ~ x + u + rare", data, engine=Here(), progress=False)
+    assert any("'u' is" in note for note in found.notes)
+    assert not any("'rare'" in note for note in found.notes)
+
+
+def test_explain_says_what_a_pass_sends_and_the_driver_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    fit = klimb.fit("b ~ z + (1 | g)", DATA, "bernoulli", engine=Here(), hyper="fixed", progress=False)
+    sent, _, driver = fit.model.passes.sizes(fit.model)
+    sums = fit.model.passes.ends[fit.result.posterior].arrays()
+    assert sent == sum(part.nbytes for name, part in sums.items() if name not in ("value", "size", "slopes"))
+    assert f"sends {sent / 1e6:.3g} MB" in fit.explain()
+    monkeypatch.setattr(passes, "MEMORY", 0.5 * driver)
+    with pytest.raises(InputError, match="9 levels beside 2 columns"):
+        klimb.fit("b ~ z + (1 | g)", DATA, "bernoulli", engine=Here(), hyper="fixed", progress=False)

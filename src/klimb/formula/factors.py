@@ -290,8 +290,9 @@ def design(products: Sequence[Product], factors: dict[str, Factor], source: Sour
     cache: dict[tuple[str, bool], Array] = {}
     parts = [_columns(product, factors, source, cache) for product in products]
     ends = np.cumsum(sizes, dtype=np.intp).tolist()
-    matrix = np.empty((source.n, sum(sizes)))
-    for rows in row_blocks(*matrix.shape):  # all columns of some rows: one column of all rows at a time is slow
+    few = source.frame.native is None  # at a time, of rows that are not in memory: column after column
+    matrix = np.empty((source.n, sum(sizes)), order="F" if few else "C")
+    for rows in [slice(None)] if few else row_blocks(*matrix.shape):  # a column of all rows would be slow
         for part, size, end in zip(parts, sizes, ends, strict=True):
             matrix[rows, end - size : end] = part[rows]
     return matrix
@@ -299,15 +300,15 @@ def design(products: Sequence[Product], factors: dict[str, Factor], source: Sour
 
 def _columns(product: Product, factors: dict[str, Factor], source: Source,
              cache: dict[tuple[str, bool], Array]) -> Array:
-    values = np.broadcast_to(np.ones((1, 1)), (source.n, 1))
-    for number, (key, full) in enumerate(product):
+    values: Array | None = None
+    for key, full in product:
         if (key, full) not in cache:
             cache[key, full] = factors[key].block(source, full)
         block = cache[key, full]
-        if not number:
+        if values is None:
             values = block
         elif values.shape[1] == 1:
             values = values * block
         else:
             values = (block[:, :, None] * values[:, None, :]).reshape(source.n, block.shape[1] * values.shape[1])
-    return values
+    return np.broadcast_to(np.ones((1, 1)), (source.n, 1)) if values is None else values

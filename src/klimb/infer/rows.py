@@ -24,6 +24,7 @@ from klimb.infer.natural import Natural
 from klimb.infer.problem import ROUNDING
 from klimb.infer.result import Result
 from klimb.latents.base import Posterior
+from klimb.linalg.matrix import ColumnDesign
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, triangular_inverse
 
@@ -99,10 +100,8 @@ def total_sums(parts: Iterable[SiteSums], n_levels: int | None = None) -> SiteSu
 def sums_of(X: Array, codes: npt.NDArray[np.intp], values: Array, slope: Array, gamma: Array, value: float = 0.0,
             size: float = 0.0, slopes: Array = NOTHING) -> SiteSums:
     """The sums of rows in memory with these sites; those of levels that are there."""
-    root = np.sqrt(np.maximum(gamma, 0.0))
-    scaled = X * root[:, None]
-    gram = scaled.T @ scaled if (gamma >= 0.0).all() else X.T @ (X * gamma[:, None])
     k, B = values.shape[1], X.shape[1]
+    gram = ColumnDesign(X).weighted_gram(gamma) if len(X) else np.zeros((B, B))
     if not k or not len(X):
         return SiteSums(value, size, X.T @ slope, gram, np.zeros((0, k)), np.zeros((0, k, B)), np.zeros((0, k, k)),
                         slopes, np.zeros(0, dtype=np.intp))

@@ -101,11 +101,7 @@ class WeightPosterior(ABC):
 
     def push(self, L: Any, weights: Array) -> Array:
         """L w for draws of the weights, one a row."""
-        design = functionals(L, self.size)
-        out = np.empty((len(weights), design.shape[0]))
-        for k, w in enumerate(weights):
-            out[k] = design.times(w)
-        return out
+        return functionals(L, self.size).times(np.ascontiguousarray(weights.T)).T
 
 
 Kind = TypeVar("Kind", bound=type[WeightPosterior])

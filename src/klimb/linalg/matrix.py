@@ -178,6 +178,61 @@ class DenseDesign(BlockedDesign):
 
 
 @final
+class ColumnDesign(BlockedDesign):
+    """Rows in memory column after column, as files have them: nothing is transposed on the way."""
+
+    def __init__(self, values: Array) -> None:
+        self.values = np.asfortranarray(values)
+        self.shape = (values.shape[0], values.shape[1])
+
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        for rows in row_blocks(*self.shape):
+            yield rows, self.values[rows]
+
+    def _scratch(self) -> Array:
+        return np.empty((next(row_blocks(*self.shape)).stop, self.shape[1]), order="F")
+
+    def times(self, vector: Array) -> Array:
+        return np.asarray(self.values @ vector)
+
+    def _transpose_times(self, vector: Array) -> Array:
+        return np.asarray(self.values.T @ vector)
+
+    def weighted_gram(self, gamma: Array) -> Array:
+        gram, scratch = np.zeros((self.shape[1], self.shape[1])), self._scratch()
+        signed = bool(gamma.min() < 0)
+        weight = gamma if signed else np.sqrt(gamma)
+        for rows, block in self.blocks():
+            scaled = np.multiply(block, weight[rows, None], out=scratch[: len(block)])
+            gram += (block if signed else scaled).T @ scaled  # BLAS knows A'A, and does half of it
+        return gram
+
+    def row_norms_squared(self, root: Array, *, upper: bool = False, times: Array | None = None) -> tuple[Array, Array]:
+        factor, D = np.asfortranarray(np.diag(root) if root.ndim == 1 else root), self.shape[1]
+        upper = upper or root.ndim == 1
+        scratch = np.empty((len(self._scratch()), factor.shape[1]), order="F")
+        ends = [D // 3, 2 * D // 3, D] if upper else [factor.shape[1]]  # thirds of a triangle: no product in place
+        norms = np.empty(self.shape[0])
+        for rows, block in self.blocks():
+            scaled, begin = scratch[: len(block)], 0
+            for end in ends:
+                own = slice(0, end if upper else D)
+                np.matmul(block[:, own], factor[own, begin:end], out=scaled[:, begin:end])
+                begin = end
+            np.einsum("ij,ij->i", scaled, scaled, out=norms[rows])
+        return norms, np.zeros(self.shape[0]) if times is None else self.times(times)
+
+    def subset(self, rows: npt.NDArray[np.intp]) -> DenseDesign:
+        return DenseDesign(self.values[rows])
+
+    def dense_rows(self, rows: slice) -> Array:
+        return self.values[rows]
+
+    def dense(self) -> Array:
+        return self.values
+
+
+@final
 class ScaledRows(BlockedDesign):
     """X S, of which only the rows that are asked for exist."""
 

@@ -145,11 +145,12 @@ def streamed(formula: Formula, table: RowTable, family: Likelihood, interval: fl
 
     found = fit_streamed(formula, table, family, **options)
     data = found.sample
-    notes = () if data.n == data.n_rows else (f"leave-one-out and the checks are by a sample of {data.n:,} rows.",)
+    sampled = () if data.n == data.n_rows else (f"leave-one-out and the checks are by a sample of {data.n:,} rows.",)
     known: dict[str, Any] = {"interval": float(interval), "encoder": found.encoder, "priors": found.printed,
                              "frame": found.frame}
     checked = FormulaFit.of(found.alone(), replace(data, sampled_from=0), **known)
-    return FormulaFit.of(found.solution, data, notes=notes, kept_trust=found.trust, kept_checks=checked.checks, **known)
+    return FormulaFit.of(found.solution, data, notes=(*sampled, *found.notes), kept_trust=found.trust,
+                         kept_checks=checked.checks, **known)
 
 
 def _gathered(formula: Formula, table: Frame | Scan, family: Likelihood, weights: Any,

@@ -19,6 +19,7 @@ from klimb.report.text import plain
 from klimb.rows.columns import count, is_number
 from klimb.rows.frames import Frame
 from klimb.terms.base import Coded, Dense
+from klimb.terms.column_moments import ColumnMoments
 from klimb.terms.encoder import Encoded, Encoder
 from klimb.terms.group import Group
 from klimb.terms.offset import OffsetTerm
@@ -36,10 +37,14 @@ MOST = 3  # notes of one kind
 
 
 def data_notes(encoder: Encoder, encoded: Encoded, data: Observed, family: Likelihood, frame: Frame,
-               alike: Sequence[str]) -> tuple[str, ...]:
-    """What is worth saying before the fit, of columns that are ``alike`` too; an error where it could only fail."""
+               alike: Sequence[str], whole: Observed | None = None) -> tuple[str, ...]:
+    """What is worth saying before the fit, of columns that are ``alike`` too; an error where it could only fail.
+
+    ``whole`` are all data where ``encoded`` and ``data`` are of a sample.
+    """
+    every = data if whole is None else whole
     found = [*_order(data, family, frame, encoder), *alike, *_powers(encoder, frame),
-             *_factors(encoder, data, frame), *_groups(encoder, encoded, data, family), *_response(data, family),
+             *_factors(encoder, every, frame), *_groups(encoder, encoded, every, family), *_response(every, family),
              *_offsets(encoder, encoded, data, family), *_origins(encoder),
              *(note for term in encoder.terms if (note := term.note()))]
     if not any(term.size for term in encoder.terms):
@@ -54,20 +59,26 @@ def _order(data: Observed, family: Likelihood, frame: Frame, encoder: Encoder) -
     response = encoder.response
     if family.response != "ordered" or family.levels or response is None or response.kind != "levels":
         return
-    if frame.read(response.columns[0]).kind == "text":
+    if frame.read(response.columns[0]).is_text:
         yield (f"levels of {response.name} are in alphabetical order, {' < '.join(data.levels)}: pass an ordered "
                'category, or family={"name": "ordinal", "levels": [...]}, for another one.')
 
 
-def collinear_notes(encoded: Encoded, encoder: Encoder) -> list[str]:
-    """Columns that the data cannot tell apart: their coefficients rest on the prior."""
+def collinear_notes(encoded: Encoded, encoder: Encoder, moments: ColumnMoments | None = None) -> list[str]:
+    """Columns that the data cannot tell apart: their coefficients rest on the prior.
+
+    ``moments`` are those of all rows where ``encoded`` is a sample: what varies among them but not here is left out.
+    """
     block: Any = encoded.blocks[0]
-    names = encoder.fixed.every_name
-    if not 0 < len(names) <= MOST_CHECKED or block.moments(encoded.shares).apart:
+    values, names = block.values, np.array(encoder.fixed.every_name)
+    if not 0 < len(names) <= MOST_CHECKED or (block.moments(encoded.shares) if moments is None else moments).apart:
         return []
     from klimb.terms.collinear import collinear
 
-    found = collinear(block.values, names)
+    if moments is not None:
+        seen = (np.ptp(values, axis=0) > 0.0) | (moments.high == moments.low)
+        values, names = values[:, seen], names[seen]
+    found = collinear(values, names.tolist())
     more = [f"{len(found) - MOST} more columns are not identified either."] if len(found) > MOST else []
     return [*found[:MOST], *more]
 
@@ -90,7 +101,7 @@ def _factors(encoder: Encoder, data: Observed, frame: Frame) -> Iterator[str]:
     """Factors of one level, of a level per row, and text that reads as numbers."""
     used = {f.column: f for term in encoder.terms for f in term.factors().values() if isinstance(f, LevelFactor)}
     for column, factor in used.items():
-        count, plainly = len(factor.levels), factor.name == column and frame.read(column).kind == "text"
+        count, plainly = len(factor.levels), factor.name == column and frame.read(column).is_text
         if count == 1:
             yield f"{column!r} has one level, {factor.levels[0]!r}: it tells no row from another. Leave it out."
         elif plainly and all(is_number(level) for level in factor.levels):

@@ -14,13 +14,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from klimb.errors import InputError
 from klimb.infer.loop import Callback, infer
 from klimb.infer.result import Result
 from klimb.infer.rows import SiteSums, few_rows, infer_rows, sums_of, total_sums
 from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Observed
-from klimb.models.linear import LinearModel
+from klimb.linalg.matrix import ColumnDesign
+from klimb.models.linear import MEMORY, LinearModel
 from klimb.models.linear_parts import LinearRows
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import threads_for
@@ -34,7 +36,9 @@ from klimb.terms.base import Placed
 from klimb.terms.encoder import Encoded, Encoder
 
 ENTRIES = 1 << 20  # of the columns that are made at a time
-MOST_KNOWN = 8  # fits that others may start from
+MOST_KNOWN = 4  # fits that others may start from
+COPIES, AT_WORK = 12, 8  # of sums that the driver holds at most, and of the columns of some rows that a worker does
+ENOUGH, ROUGH = 10, 1e-3  # rows of a sample for each column, and tolerance, of a fit that a start is taken from
 
 
 def rows_at_once(width: int) -> int:
@@ -96,7 +100,7 @@ def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rows: L
         slope, gamma = (np.broadcast_to(part, y.shape) * sharper for part in site.start(y))
     else:
         f = model.functionals(rows)
-        m, v = q.at(f.L, f.rest)
+        m, v = q.at(ColumnDesign(f.L) if isinstance(f.L, np.ndarray) else f.L, f.rest)
         with np.errstate(over="ignore", invalid="ignore"):
             e = site.oracle(y, m, v)
             slope, gamma = e.gamma * m - e.alpha, e.gamma
@@ -120,6 +124,7 @@ class RowPasses:
     weights: str | None
     n: int
     checkpoint: Checkpoint | None = None
+    sample: Observed | None = None  # of some rows, those that a model has in memory; a first fit starts from theirs
     known: list[tuple[Array, SiteSums]] = field(default_factory=list)  # theta of earlier fits, and their sums
     ends: WeakKeyDictionary[Posterior, SiteSums] = field(default_factory=WeakKeyDictionary)  # as long as they are held
 
@@ -139,20 +144,52 @@ class RowPasses:
         bare = replace(model, rows=None, kept={}, passes=None)
         return BlockReader(self.encoder, bare, self.weights, rows_at_once(model.width))
 
+    def sizes(self, model: LinearModel) -> tuple[float, float, float]:
+        """Bytes that a pass sends to a worker, and gets back at most; what a worker holds; what the driver does."""
+        B, k = model.width, model.level_size
+        sums = 8.0 * (B + B * B + model.n_levels * k * (1 + k + B))
+        return sums, 2.0 * sums + 8.0 * AT_WORK * rows_at_once(B) * (B + 8), COPIES * sums
+
+    def explain(self, model: LinearModel) -> str:
+        """What a pass sends and holds, in words."""
+        sent, worker, driver = (f"{size / 1e6:,.3g} MB" for size in self.sizes(model))
+        return (f"{self.n:,} rows in {len(self.blocks):,} blocks, read again in every pass, by {model.form}\n"
+                f"a pass sends {sent} to each worker and gets at most as much back for a block\n"
+                f"a worker holds about {worker} beside what decoding takes, the driver up to {driver}")
+
+    def check(self, model: LinearModel) -> None:
+        """An error where the driver would need more memory than a fit may take."""
+        most = self.sizes(model)[2]
+        if most > MEMORY:
+            raise InputError(f"sums over rows may take {MEMORY / 1e9:g} GB of the driver's memory",
+                             f"{most / 1e9:.3g} GB for {model.n_levels:,} levels beside {model.width:,} columns",
+                             "Use fewer columns beside many levels, or fit a sample of whole levels.")
+
     def infer(self, model: LinearModel, tol: float, max_iter: int, callback: Callback | None) -> Result:
         """The fit of ``model`` at its theta, from the sums of the nearest one so far."""
-        result, state = infer_rows(PassesAt(self, model), model.width, start=self.near(model.at), tol=tol,
-                                   max_iter=max_iter, callback=callback)
+        start = self.near(model.at) or self.foretold(model)
+        result, state = infer_rows(PassesAt(self, model), model.width, start=start, tol=tol, max_iter=max_iter,
+                                   callback=callback)
         self.known.append((model.at, state.wanted))
         del self.known[:-MOST_KNOWN]
         self.ends[result.posterior] = state.wanted
         return result
 
     def near(self, theta: Array) -> SiteSums | None:
-        """The sums of the fit whose theta was nearest."""
+        """The sums of the fit whose theta was nearest, the last of several."""
         if not self.known:
             return None
-        return min(self.known, key=lambda pair: float(np.sum((pair[0] - theta) ** 2)))[1]
+        return min(reversed(self.known), key=lambda pair: float(np.sum((pair[0] - theta) ** 2)))[1]
+
+    def foretold(self, model: LinearModel) -> SiteSums | None:
+        """What the sums will be, by a fit of the sample; it says nothing of levels, most of which it does not have."""
+        if self.sample is None or self.sample.n < ENOUGH * model.width:
+            return None
+        alone = replace(model, rows=replace(model.fitted_rows(), stands_for=0), passes=None, kept={})
+        posterior = alone.infer(self.sample, tol=ROUGH).posterior
+        found = _sums(alone, posterior.latent.detach(posterior), 1.0, alone.fitted_rows(), self.sample)
+        own = total_sums([found], model.n_levels).scaled(self.n / self.sample.n)
+        return replace(own, level_pull=0.0 * own.level_pull, cross=0.0 * own.cross, level_gram=0.0 * own.level_gram)
 
     def slopes_at(self, posterior: Posterior) -> Array:
         """d value / d parameters of the likelihood at the end of the fit that gave ``posterior``."""

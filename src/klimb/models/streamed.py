@@ -23,9 +23,11 @@ from klimb.infer.result import Result
 from klimb.infer.rows import SiteSums, few_rows, sums_of, total_sums
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Left, Likelihood, Observed
+from klimb.linalg.matrix import ColumnDesign
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows, check_size
 from klimb.models.model import HyperMode, Listen
+from klimb.models.notes import collinear_notes, data_notes
 from klimb.models.passes import BlockReader, RowPasses, rows_at_once, solved, standing_for
 from klimb.models.reduction import finished
 from klimb.models.setup import checked_weights, with_priors
@@ -43,14 +45,14 @@ from klimb.rows.reduction import BlockEngine
 from klimb.rows.table import Source, complete_rows
 from klimb.terms.base import Coded, Dense, TermBlock
 from klimb.terms.column_moments import ColumnMoments
-from klimb.terms.encoder import Encoder, learnt
+from klimb.terms.encoder import Encoded, Encoder, learnt
 from klimb.terms.group import Group
 
 SAMPLE = 20_000  # rows that are kept, about
-DRAWS, SEED = 32, 20260103  # of the verdict
+DRAWS, SEED = (8, 32), 20260103  # of the verdict: so many, and so many where those leave it open
+CLEAR = 0.1  # share of a doubt up to which few draws leave nothing open
 SAFETY = 4.0  # times the estimate: levels of ten binary rows moved their sd by 2.6 times as much
 KINDS = ("fixed", "offset", "group", "smooth", "ridge")
-UNSUPPORTED = ("ordered", "classes")  # responses whose levels are those of all rows
 
 
 @final
@@ -69,8 +71,7 @@ class BlockMoments:
         w = np.ones(len(values)) if weights is None else weights
         total = float(w.sum())
         mean = w @ values / total if total > 0.0 else values[0] * 1.0
-        away = (values - mean) * np.sqrt(w)[:, None]
-        return cls(total, mean, away.T @ away, values.min(axis=0), values.max(axis=0))
+        return cls(total, mean, ColumnDesign(values - mean).weighted_gram(w), values.min(axis=0), values.max(axis=0))
 
     def plus(self, other: BlockMoments) -> BlockMoments:
         """Of the rows of both (Chan, Golub and LeVeque 1979)."""
@@ -104,8 +105,7 @@ def block_moments(reader: BlockReader, share: float, block: RowBlock
     names = reader.names()
     for frame, encoded in reader.encoded(block):
         own = [_moments_of(part, encoded.weights) for part in encoded.blocks]
-        total = own if total is None else [a if b is None else b if a is None else a.plus(b)
-                                           for a, b in zip(total, own, strict=True)]
+        total = own if total is None else _together(total, own)
         chosen = encoded.rows[content_shares(frame, names)[encoded.rows] < share]
         if len(chosen):
             sample.append({name: frame.column(name)[chosen] for name in names})
@@ -216,16 +216,17 @@ def judged(model: LinearModel, result: Result, passes: RowPasses) -> TrustSummar
     its variance; that of L levels which each have their own part moves what they share by 1 / sqrt(L) of it.
     """
     q = result.posterior.latent.detach(result.posterior)
-    draws = q.sample(DRAWS, np.random.default_rng(SEED))
-    parts = passes.mapped(partial(log_densities, passes.reader(model), draws, q))
-    exact = np.sum(list(parts), axis=0)
     few, y = standing_for(model, passes.ends[result.posterior], passes.n)
     assert few.rows is not None
-    there = q.push(_over(few.rows, model), draws)
-    logs = exact + 0.5 * ((y - there) ** 2).sum(axis=1)
-    variance = float(logs.var(ddof=1))
-    shift = SAFETY * variance / float(np.sqrt(max(model.n_levels, 1)))
-    facts = (Fact("variance of the log weights", f"{variance:.2g}, from {DRAWS} draws over all rows"),)
+    for n_draws in DRAWS[model.n_levels > 0 :]:  # small levels are never clear
+        draws = q.sample(n_draws, np.random.default_rng(SEED))
+        parts = passes.mapped(partial(log_densities, passes.reader(model), draws, q))
+        logs = np.sum(list(parts), axis=0) + 0.5 * ((y - q.push(_over(few.rows, model), draws)) ** 2).sum(axis=1)
+        variance = float(logs.var(ddof=1))
+        shift = SAFETY * variance / float(np.sqrt(max(model.n_levels, 1)))
+        if shift <= CLEAR * WRONG_MEAN:
+            break
+    facts = (Fact("variance of the log weights", f"{variance:.2g}, from {n_draws} draws over all rows"),)
     if shift <= WRONG_MEAN:
         error = max(PRECISION, min(shift, SAFETY * variance / max(model.n_levels, 1)))
         means = f", means to {shift:.2f} sd" if shift > 0.01 else ""
@@ -244,11 +245,13 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     counts = None if weights is None else checked_weights(frame.read(weights).number, frame.n)
     encoder, source, dropped = learnt(parsed, frame, missing, counts, objects)
     observed = _responses(encoder, source, family, missing)
+    family = replace(family, levels=observed.levels) if family.response == "ordered" else family  # those of all blocks
     passes = RowPasses(table.blocks, encoder, engine, weights, observed.n)
     width = len(encoder.fixed.every_name) + sum(term.size for term in encoder.terms[1:] if not isinstance(term, Group))
     reader = BlockReader(encoder, None, weights, rows_at_once(width))
     moments, sample = learnt_moments(reader, passes, min(1.0, SAMPLE / frame.n))
     blocks, shares = rows_with(moments, encoder)
+    notes = notes_on(encoder, moments, table, sample, family, observed, weights)
     terms, family, printed = with_priors(encoder, blocks, shares, observed, family, priors)
     encoder = encoder.with_terms(terms)
     kept = None if checkpoint is None else Checkpoint(checkpoint, (
@@ -259,24 +262,26 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     model = LinearModel(terms, family, np.zeros(0), coded, (), "Weights" if coded < 0 else "Mixed", passes=passes)
     check_size(0, model.width)
     model = model.moved(model.theta.start)
+    passes.check(model)
     rows, some = _sampled(model, encoder, sample, weights, observed.n)
-    model = replace(model, rows=rows)
     some = replace(some, dropped=dropped, sampled_from=observed.n)
+    passes = replace(passes, sample=some)
+    model = replace(model, rows=rows, passes=passes)
     few = reduced_passes(model, passes, observed) if family.by_squares(observed) else None
     if few is not None:
         solution = solve(*few, hyper=hyper, tol=tol, listen=listen)
         at_best = replace(model.moved(solution.model.at), passes=None)
-        return Streamed(replace(solution, model=at_best), some, encoder, printed, sample, None)
+        return Streamed(replace(solution, model=at_best), some, encoder, printed, sample, None, notes)
     solution = solve_on_sums(model, passes, some, hyper, tol, listen) or solve(model, some, hyper=hyper, tol=tol,
                                                                               listen=listen)
     trust = judged(solution.model, solution.result, passes) if solution.result.converged else None
-    return Streamed(solution, some, encoder, printed, sample, trust)
+    return Streamed(solution, some, encoder, printed, sample, trust, notes)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Streamed:
-    """A solution, the sample of the data that is kept, what was learnt, priors in words, and the verdict."""
+    """A solution, the sample of the data that is kept, what was learnt, priors in words, the verdict, and notes."""
 
     solution: Solution
     sample: Observed
@@ -284,6 +289,7 @@ class Streamed:
     printed: dict[str, str]
     frame: Frame
     trust: TrustSummary | None
+    notes: tuple[str, ...]
 
     def alone(self) -> Solution:
         """The sample fitted by itself at the best hyperparameters: the checks need the sites of its rows."""
@@ -306,18 +312,33 @@ def _responses(encoder: Encoder, source: Source, family: Likelihood, missing: st
     left = Left(encoder.response.name, encoder.response.encode(source), encoder.response.levels, source.rows,
                 encoder.response.status(source))
     observed = family.read(left, source.weights)
-    if family.response in UNSUPPORTED:
-        raise InputError("rows that are not in memory need a family with one latent value per row and no cut points",
-                         family.name, "Use cells=True with rounded columns, or fit a sample of the rows.")
+    if family.response == "classes":
+        raise InputError("rows that are not in memory need a family with one latent value per row", family.name,
+                         "Use cells=True with rounded columns, or fit a sample of the rows.")
     return observed
+
+
+def notes_on(encoder: Encoder, moments: Sequence[BlockMoments | None], table: RowTable, sample: Frame,
+             family: Likelihood, observed: Observed, weights: str | None) -> tuple[str, ...]:
+    """What a fit in memory says of its data, from moments and responses of all rows and columns of the sample."""
+    encoded = _encoded(encoder, sample, weights)
+    assert encoded.left is not None
+    first = next(iter(table.blocks[0].frames(BlockReader(encoder, None, weights, 1).names(), 1)))  # for their types
+    own = moments[0]
+    alike = [] if own is None else collinear_notes(encoded, encoder, own.rows(len(own.mean))[1])
+    few = family.read(encoded.left, encoded.weights)
+    return data_notes(encoder, encoded, few, family, first, alike, observed)
+
+
+def _encoded(encoder: Encoder, sample: Frame, weights: str | None) -> Encoded:
+    names = [*(() if encoder.response is None else encoder.response.columns), *encoder.predictors]
+    counts = None if weights is None else sample.read(weights).number
+    return encoder.blocks(*complete_rows(sample, names, "drop", weights=counts, learning=True), response=True)
 
 
 def _sampled(model: LinearModel, encoder: Encoder, sample: Frame, weights: str | None,
              n: int) -> tuple[LinearRows, Observed]:
-    names = [*(() if encoder.response is None else encoder.response.columns), *encoder.predictors]
-    counts = None if weights is None else sample.read(weights).number
-    source, dropped = complete_rows(sample, names, "drop", weights=counts, learning=True)
-    encoded = encoder.blocks(source, dropped, response=True)
+    encoded = _encoded(encoder, sample, weights)
     assert encoded.left is not None
     rows = model.arranged(encoded.blocks)
     return (replace(rows, stands_for=n),

@@ -9,12 +9,14 @@ farthest of them tell whether that is good enough, or by how much it has to be p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from klimb.infer.anderson import anderson_weights
 from klimb.infer.loop import Callback
 from klimb.infer.result import Result
 from klimb.latents.base import Posterior
@@ -27,13 +29,16 @@ from klimb.models.search import find_peak
 from klimb.models.solution import Solution, around
 from klimb.numerics.arrays import Array
 
-ROUNDS = 8  # searches, each followed by a fit
+ROUNDS = 16  # searches, each followed by a fit
+MEMORY, FARTHEST = 3, 3.0  # of them that the next theta is extrapolated from, and how far that may go
 SETTLED = 1e-4  # nats that another search may promise
 SEARCH_TOL = 1e-4  # of the gradient
 LIKELY = 0.02  # weight of a point, over that of the heaviest, that is looked at
 AGREED = 5e-3  # nats between its bound and what few rows say, up to which they serve
 MOST_TILTED, SETTLED_TILT = 1.0, 0.02  # nats that a cubic along each axis may put right, and may leave
 COARSEST = 1e-6  # tolerance below which every point is fitted
+ROUGH, FINER = 0.3, 0.03  # tolerance of fits while theta moves, and how much finer once it does not
+CLOSE = 1e-2  # of fits whose bound is all that is asked for
 
 
 def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: HyperMode, tol: float,
@@ -41,16 +46,22 @@ def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: 
     """The solution with theta moved on few rows; None where the model is not one for that."""
     if model.likelihood.parameters or not model.theta.size or hyper == "fixed" or tol < COARSEST:
         return None
-    here, n_fits = model, 0
+    here, n_fits, asked = model, 0, max(tol, ROUGH)
+    moves: list[tuple[Array, Array]] = []  # theta, and where the few rows of its fit would have it
     for _ in range(ROUNDS):
-        result = here.infer(data, tol=tol)
+        result = here.infer(data, tol=asked)
         n_fits += 1
         twin, seen = gaussian_twin(here, passes, result.posterior)
         peak = find_peak(twin, seen, tol=SEARCH_TOL, fit_tol=tol, listen=listen)
         start = twin.infer(seen, tol=tol)
-        if peak.objective - (start.bound + here.log_prior()[0]) <= SETTLED:
+        settled = peak.objective - (start.bound + here.log_prior()[0]) <= SETTLED
+        if settled and asked <= tol:
             break
-        here = model.moved(peak.model.at)
+        if settled:
+            asked = max(tol, FINER * asked)
+            continue
+        moves = [*moves, (here.at, peak.model.at)][-min(MEMORY, model.theta.size + 1) :]
+        here = model.moved(_extrapolated(moves, model.theta.lower, model.theta.upper))
     else:
         return None
     wanted = hyper == "integrate" or (hyper == "auto" and worth_integrating(twin))
@@ -64,13 +75,25 @@ def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: 
             peak = find_peak(tilted, seen, tol=SEARCH_TOL, fit_tol=tol, listen=listen)
             found = around(peak, seen, integrate=True, listen=listen, tol=tol)
             more = _farthest(found)
+            more = more[((more < ends.min(axis=0)) | (more > ends.max(axis=0))).any(axis=1)]  # what was not looked at
             if np.abs(off).max() > MOST_TILTED or np.abs(
-                    _misses(here, tilted, seen, data, more, tol, gap)).max() > SETTLED_TILT:
+                    _misses(here, tilted, seen, data, more, tol, gap)).max(initial=0.0) > SETTLED_TILT:
                 return None
-            here = model.moved(peak.model.at)
-            result = here.infer(data, tol=tol)
+            if peak.objective - (start.bound + here.log_prior()[0]) > SETTLED:
+                here = model.moved(peak.model.at)
+                result = here.infer(data, tol=tol)
     bound = found.bound + gap if found.mode == "integrate" else result.bound
     return replace(found, model=here, result=result, bound=bound, status=result.status, n_fits=n_fits + found.n_fits)
+
+
+def _extrapolated(moves: Sequence[tuple[Array, Array]], lower: Array, upper: Array) -> Array:
+    """Where moves of theta lead in the end: Anderson's combination of their ends, the last one where that is far."""
+    ends = np.array([end for _, end in moves])
+    if len(moves) > 1:
+        weights = anderson_weights(ends - np.array([begin for begin, _ in moves]))
+        if np.abs(weights).max() <= FARTHEST:
+            return np.clip(weights @ ends, lower, upper)
+    return np.asarray(ends[-1])
 
 
 def gaussian_twin(model: LinearModel, passes: RowPasses, posterior: Posterior) -> tuple[LinearModel, Observed]:
@@ -119,8 +142,9 @@ class TiltedFits:
 def _misses(model: LinearModel, twin: LinearModel, seen: Observed, data: Observed, points: Array, tol: float,
             gap: float) -> Array:
     """What the bound of fits by passes has more than few rows foretell, at each of ``points``."""
-    return np.array([model.moved(theta).infer(data, tol=tol).bound - twin.moved(theta).infer(seen, tol=tol).bound - gap
-                     for theta in points])
+    by_passes = [model.moved(theta).infer(data, tol=max(tol, CLOSE)).bound for theta in points]
+    return np.array([found - twin.moved(theta).infer(seen, tol=tol).bound - gap
+                     for found, theta in zip(by_passes, points, strict=True)])
 
 
 def _farthest(found: Solution) -> Array:

@@ -212,7 +212,7 @@ def arrow_column(name: str, values: Any) -> Column:
         indices = [chunk.indices.fill_null(len(order)).to_numpy(zero_copy_only=False) for chunk in found.chunks]
         codes = place[np.concatenate(indices)] if indices else np.zeros(0, dtype=np.intp)
         missing = codes < 0 if found.null_count else None
-        return Column(name, "category", codes, missing, tuple(labels[order].tolist()))
+        return Column(name, "category", codes, missing, tuple(labels[order].tolist()), coded_text=True)
     if pa.types.is_floating(kind) or (pa.types.is_integer(kind) and not values.null_count):
         numbers = values.to_numpy() if isinstance(values, pa.ChunkedArray) else values.to_numpy(zero_copy_only=False)
         return read_column(name, numbers)  # nulls of floating point are NaN

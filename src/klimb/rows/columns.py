@@ -10,7 +10,7 @@ import datetime
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -36,6 +36,7 @@ class Column:
     missing: Mask | None = None  # None where nothing is missing
     categories: tuple[str, ...] = ()  # of a category: labels in the order of the codes
     ordered: bool = False
+    coded_text: bool = False  # a category only because text was read as codes
 
     def __len__(self) -> int:
         return len(self.values)
@@ -77,6 +78,11 @@ class Column:
     def lost(self) -> Mask:
         """Where a value is missing."""
         return np.zeros(len(self), dtype=bool) if self.missing is None else self.missing
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the column holds text that nobody declared to be a category."""
+        return self.kind == "text" or self.coded_text
 
     @property
     def is_factor(self) -> bool:
@@ -135,8 +141,8 @@ def read_column(name: str, values: Any) -> Column:
     if kind in "iu":
         return Column(name, "number", array)
     if kind == "f":
-        missing = np.isnan(array)
-        return Column(name, "number", array, missing if missing.any() else None)
+        missing = None if np.isfinite(np.dot(array, array)) else np.isnan(array)  # x'x tells, and costs one read
+        return Column(name, "number", array, None if missing is None or not missing.any() else missing)
     if kind == "b":
         return Column(name, "flag", array)
     if kind == "U":
@@ -264,9 +270,15 @@ def _date_label(value: Any) -> str | None:
     return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)
 
 
+@lru_cache(maxsize=4)
+def _places(labels: tuple[str, ...]) -> dict[str, int]:
+    """Which label is where; kept, since rows in blocks ask again and again."""
+    return {label: k for k, label in enumerate(labels)}
+
+
 def match_levels(codes: Codes, labels: Sequence[str], known: Sequence[str]) -> Codes:
     """Codes in terms of ``known``; -1 where a label is not among them (or the value is missing)."""
-    place = {label: k for k, label in enumerate(known)}
+    place = _places(tuple(known))
     table = np.array([place.get(label, -1) for label in labels] + [-1], dtype=np.intp)
     return table[codes]
 

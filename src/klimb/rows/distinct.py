@@ -122,12 +122,13 @@ def content_shares(frame: Frame, names: Sequence[str]) -> Array:
     """
     total = np.zeros(frame.n, dtype=np.uint64)
     for name in names:
-        column, salt = frame.read(name), np.uint64(zlib.crc32(name.encode()) | 1)
+        column, salt = frame.read(name), _mix(np.array([zlib.crc32(name.encode())], dtype=np.uint64)) | np.uint64(1)
         if column.kind == "number":
             entries = np.ascontiguousarray(column.number + 0.0).view(np.uint64)
+            entries ^= entries >> np.uint64(32)  # whole numbers have no lower half
         else:
             codes, labels = column.factor
             entries = np.array([zlib.crc32(label.encode()) for label in (*labels, "")], dtype=np.uint64)[codes]
         with np.errstate(over="ignore"):
-            total += _mix(entries * salt + salt)
+            total += np.multiply(entries, salt, out=entries)
     return np.asarray(_mix(total) / 2.0**64)

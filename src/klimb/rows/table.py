@@ -57,8 +57,9 @@ class Source:
             values = self.frame.read(name).number
             if self.kept is not None:
                 values = values[self.kept]
-            self.check(np.isfinite(values), values, f"column {name!r} must hold finite numbers",
-                       "Drop these rows or correct them.")
+            if not np.isfinite(np.dot(values, values)):
+                self.check(np.isfinite(values), values, f"column {name!r} must hold finite numbers",
+                           "Drop these rows or correct them.")
             if self.frame.native is None:  # rows that are not in memory stay where they are
                 return values
             self._numbers[name] = values

@@ -68,7 +68,9 @@ class FixedTerm(Term):
         """The block is used up: what may be millions of rows is settled where it stands."""
         assert isinstance(block, Dense)
         every = block.values if len(self.kept) == block.values.shape[1] else block.values[:, list(self.kept)]
-        if self.mix.size or self.centre.any():
+        if not self.mix.size:
+            every -= self.centre
+        else:
             for rows in row_blocks(*every.shape):
                 every[rows] = self._settled(every[rows])
         return Dense(every)
