@@ -24,6 +24,7 @@ from klimb.rows.cells import rounded
 from klimb.rows.engines import as_engine, running
 from klimb.rows.frames import Frame
 from klimb.rows.gather import OWN_WEIGHTS, Wanted, gather
+from klimb.rows.reduction import BlockEngine
 from klimb.rows.scans import Scan, as_table
 from klimb.sites.base import Site
 from klimb.terms.encoder import Encoded, Encoder, encode, needed
@@ -102,11 +103,13 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     if parsed.response is None:
         raise InputError("a fit needs a response on the left of ~", repr(formula), "Write y ~ ..., say.")
     table = as_table(data)
-    frame = _gathered(parsed, table, resolved, weights, cells, round, engine is not None or checkpoint is not None)
+    given = as_engine(engine)
+    frame = _gathered(parsed, table, resolved, weights, cells, round, engine is not None or checkpoint is not None,
+                      given)
     objects = {**(graphs or {}), **(matrices or {}), **(meshes or {})}
     if isinstance(frame, RowTable):
         column = OWN_WEIGHTS if OWN_WEIGHTS in frame.columns else weights
-        with reporter(progress) as listen, running(as_engine(engine)) as started:
+        with reporter(progress) as listen, running(given or getattr(frame, "engine", None)) as started:
             return streamed(parsed, frame, resolved, interval, weights=column, priors=priors, hyper=hyper,
                             missing=missing, tol=tol, listen=listen, engine=started, objects=objects,
                             checkpoint=checkpoint)
@@ -153,7 +156,8 @@ def streamed(formula: Formula, table: RowTable, family: Likelihood, interval: fl
 
 
 def _gathered(formula: Formula, table: Frame | Scan, family: Likelihood, weights: Any,
-              cells: bool | Sequence[str] | None, digits: Mapping[str, int] | None, engine: bool) -> Frame | RowTable:
+              cells: bool | Sequence[str] | None, digits: Mapping[str, int] | None, passes: bool,
+              engine: BlockEngine | None) -> Frame | RowTable:
     """The rows that are fitted, or their cells, with the columns that the formula names."""
     _, targets, predictors = needed(formula, table.columns)
     insists = cells if cells is None or isinstance(cells, bool) else True
@@ -164,7 +168,7 @@ def _gathered(formula: Formula, table: Frame | Scan, family: Likelihood, weights
             raise no_column(name, table.columns)
     summed = isinstance(formula.response, Name) and targets[0] not in predictors
     wanted = Wanted(tuple(dict.fromkeys([*targets, *predictors, *named, *more])), targets[0],
-                    family.cell_sums if summed else None, insists, digits or {}, engine)
+                    family.cell_sums if summed else None, insists, digits or {}, passes, engine)
     given = None if weights is None or named else as_float(weights, "weights", ndim=1)
     return gather(table, wanted, given)
 

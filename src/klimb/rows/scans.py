@@ -19,7 +19,10 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.rows.blocks import FileTable, RowTable, spooled, write_batches
 from klimb.rows.cells import CellKeys, Tally, grouped, tally_of
+from klimb.rows.engines import DaskEngine, RayEngine, SparkEngine
 from klimb.rows.frames import Frame, read_frame
+from klimb.rows.held import HeldTable
+from klimb.rows.reduction import BlockEngine
 
 MOST_CELLS = 2_000_000  # of a fit in memory
 CHUNK = 1 << 20  # rows that are counted at a time
@@ -51,8 +54,8 @@ class Scan(ABC):
         """The first rows, at most ``n``."""
 
     @abstractmethod
-    def blocks(self, names: Sequence[str]) -> RowTable:
-        """All rows, in blocks that can be read again and again."""
+    def blocks(self, names: Sequence[str], engine: BlockEngine | None = None) -> RowTable:
+        """All rows, in blocks that can be read again and again; those of ``engine`` stay there."""
 
     @abstractmethod
     def tally(self, by: CellKeys) -> Tally:
@@ -89,8 +92,12 @@ class LazyRows(Scan):
     def first(self, names: Sequence[str], n: int) -> Frame:
         return read_frame(self._now(self.frame.select(*names).head(n)).to_native())
 
-    def blocks(self, names: Sequence[str]) -> RowTable:
-        return spooled(lambda path: self.frame.select(*names).sink_parquet(path))
+    def blocks(self, names: Sequence[str], engine: BlockEngine | None = None) -> RowTable:
+        kind: Any = {"dask": DaskEngine, "pyspark": SparkEngine}.get(self.frame.implementation.value)
+        if kind is not None and (engine is None or isinstance(engine, kind)):
+            native = self.frame.select(*names).to_native()
+            return held(kind.around(native) if engine is None else engine, native, names)
+        return spooled(lambda path: self.frame.select(*names).sink_parquet(str(path)))
 
     def tally(self, by: CellKeys) -> Tally:
         import narwhals as nw
@@ -105,13 +112,23 @@ class LazyRows(Scan):
         return read_frame(self._now(self.frame.select(*names)).to_native())
 
 
+def held(engine: Any, collection: Any, names: Sequence[str]) -> HeldTable:
+    """A collection of an engine as a table; what was started for it is ended where that fails."""
+    try:
+        return HeldTable(engine, engine.hold(collection), names)
+    except BaseException:
+        engine.close()
+        raise
+
+
 @final
 class BatchRows(Scan):
     """Batches of Arrow, which ``open`` gives for some names of columns; they are counted chunk by chunk."""
 
-    def __init__(self, open_: Callable[[list[str]], Iterable[Any]], schema: Any, dataset: Any = None) -> None:
+    def __init__(self, open_: Callable[[list[str]], Iterable[Any]], schema: Any, dataset: Any = None,
+                 of_ray: Any = None) -> None:
         self._open, self.schema, self.columns = open_, schema, tuple(schema.names)
-        self.dataset, self.again = dataset, dataset is not None
+        self.dataset, self.of_ray, self.again = dataset, of_ray, dataset is not None or of_ray is not None
         self._read: list[Any] = []  # by ``head``, where it cannot be read again
 
     def is_number(self, name: str) -> bool:
@@ -152,19 +169,21 @@ class BatchRows(Scan):
         return None
 
     def count(self) -> int:
-        return int(self.dataset.count_rows())
+        return int(self.dataset.count_rows() if self.of_ray is None else self.of_ray.count())
 
     def first(self, names: Sequence[str], n: int) -> Frame:
         if self.dataset is not None:
             return next(iter(FileTable(self.dataset).blocks[0].frames(names, n)), read_frame({}))
         found = next(self._chunks(names, n), None)
-        if found is not None:
+        if found is not None and not self.again:
             self._read = [found]
         return read_frame({name: [] for name in names} if found is None else found.slice(0, n))
 
-    def blocks(self, names: Sequence[str]) -> RowTable:
+    def blocks(self, names: Sequence[str], engine: BlockEngine | None = None) -> RowTable:
         if self.dataset is not None:
             return FileTable(self.dataset)
+        if self.of_ray is not None and (engine is None or isinstance(engine, RayEngine)):
+            return held(engine or RayEngine(), self.of_ray.select_columns(list(names)), names)
         return spooled(lambda path: write_batches(self._chunks(names, CHUNK), path))
 
     def tally(self, by: CellKeys) -> Tally:
@@ -236,6 +255,8 @@ def as_table(data: Any) -> Frame | Scan:
         return _files(os.fspath(data))
     if hasattr(data, "to_batches") and hasattr(data, "scanner"):  # a dataset of Arrow
         return _of_dataset(data)
+    if type(data).__module__.startswith("ray.data"):
+        return _of_ray(data)
     if isinstance(data, Iterator) or hasattr(data, "read_next_batch"):
         return _of_iterator(iter(data))
     import narwhals as nw
@@ -281,6 +302,13 @@ def _csv() -> Any:
 
 def _of_dataset(dataset: Any) -> BatchRows:
     return BatchRows(lambda names: dataset.to_batches(columns=names), dataset.schema, dataset)
+
+
+def _of_ray(dataset: Any) -> BatchRows:
+    def read(names: list[str]) -> Iterable[Any]:
+        yield from dataset.select_columns(names).iter_batches(batch_size=None, batch_format="pyarrow")
+
+    return BatchRows(read, dataset.schema().base_schema, of_ray=dataset)
 
 
 def _of_iterator(batches: Iterator[Any]) -> BatchRows:
