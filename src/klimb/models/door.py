@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from klimb.errors import InputError, no_column
+from klimb.errors import InputError, listed, no_column
 from klimb.formula import Formula, parse
 from klimb.formula.nodes import Name
 from klimb.likelihoods import Likelihood, Observed, likelihood, named_site
@@ -15,12 +15,13 @@ from klimb.models.linear import LinearModel
 from klimb.models.model import HyperMode
 from klimb.models.notes import collinear_notes, data_notes, posterior_notes
 from klimb.models.prediction import checked_interval
-from klimb.models.progress import reporter
+from klimb.models.progress import Watched, reporter
 from klimb.models.setup import build, checked_weights
 from klimb.models.solution import solve
 from klimb.numerics.arrays import Array, as_float
 from klimb.rows.blocks import RowTable
 from klimb.rows.cells import rounded
+from klimb.rows.columns import count
 from klimb.rows.engines import as_engine, running
 from klimb.rows.frames import Frame
 from klimb.rows.gather import OWN_WEIGHTS, Wanted, gather
@@ -33,7 +34,7 @@ from klimb.terms.encoder import Encoded, Encoder, encode, needed
 def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None = None,
         priors: Mapping[str, Any] | None = None, hyper: HyperMode = "auto", weights: Any = None,
         missing: str = "drop", interval: float = 0.9, tol: float = 1e-6,
-        progress: bool | None = None, graphs: Mapping[str, Any] | None = None,
+        progress: Any = None, graphs: Mapping[str, Any] | None = None,
         matrices: Mapping[str, Any] | None = None, meshes: Mapping[str, Any] | None = None,
         cells: bool | Sequence[str] | None = None, round: Mapping[str, int] | None = None,
         engine: Any = None, checkpoint: Any = None) -> FormulaFit:
@@ -66,8 +67,9 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
         Mass of the credible intervals in tables and predictions.
     tol : float
         Of the fits, as in `klimb.infer`.
-    progress : bool
-        Whether to show progress on stderr; by default where that is a terminal and the work takes over a second.
+    progress : bool or callable
+        Whether to show progress on stderr; by default where that is a terminal and the work takes over a second. A
+        callable is told of it instead, and stops the work by returning False.
     graphs, matrices, meshes : dict
         What terms name: ``"y ~ bym2(region, graph=G)"`` with ``graphs={"G": edges}``; see docs/structured.md.
     cells : bool or names of columns
@@ -111,8 +113,8 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
         column = OWN_WEIGHTS if OWN_WEIGHTS in frame.columns else weights
         with reporter(progress) as listen, running(given or getattr(frame, "engine", None)) as started:
             return streamed(parsed, frame, resolved, interval, weights=column, priors=priors, hyper=hyper,
-                            missing=missing, tol=tol, listen=listen, engine=started, objects=objects,
-                            checkpoint=checkpoint)
+                            missing=missing, tol=tol, listen=listen, engine=Watched(started, frame.n, listen),
+                            objects=objects, checkpoint=checkpoint, notes=_unread(table))
 
     def built(frame: Frame, weights: Any) -> tuple[Encoded, list[str], LinearModel, Encoder, Observed, dict[str, str]]:
         encoder, encoded = encode(parsed, frame, missing=missing, weights=_row_weights(weights, frame), objects=objects)
@@ -131,7 +133,7 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     if frame.copies is not None:
         observed = replace(observed, copies=frame.copies[observed.places],
                            summed=int((observed.places < frame.summed).sum()))
-    notes = data_notes(encoder, encoded, observed, model.likelihood, frame, alike)
+    notes = (*_unread(table), *data_notes(encoder, encoded, observed, model.likelihood, frame, alike))
     if observed.summed:
         notes += (f"{observed.name} was summed up by cells: the posterior is that of the rows, but no row can be left "
                   "out and nothing be checked. cells=False fits the rows.",)
@@ -142,13 +144,15 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     return replace(found, notes=(*found.notes, *posterior_notes(found, priors)))
 
 
-def streamed(formula: Formula, table: RowTable, family: Likelihood, interval: float, **options: Any) -> FormulaFit:
+def streamed(formula: Formula, table: RowTable, family: Likelihood, interval: float, notes: tuple[str, ...],
+             **options: Any) -> FormulaFit:
     """A fit by passes over rows that are not in memory."""
     from klimb.models.streamed import fit_streamed
 
     found = fit_streamed(formula, table, family, **options)
     data = found.sample
-    notes = () if data.n == data.n_rows else (f"leave-one-out and the checks are by a sample of {data.n:,} rows.",)
+    if data.n != data.n_rows:
+        notes += (f"leave-one-out and the checks are by a sample of {data.n:,} rows.",)
     known: dict[str, Any] = {"interval": float(interval), "encoder": found.encoder, "priors": found.printed,
                              "frame": found.frame}
     checked = FormulaFit.of(found.alone(), replace(data, sampled_from=0), **known)
@@ -171,6 +175,12 @@ def _gathered(formula: Formula, table: Frame | Scan, family: Likelihood, weights
                     family.cell_sums if summed else None, insists, digits or {}, passes, engine)
     given = None if weights is None or named else as_float(weights, "weights", ndim=1)
     return gather(table, wanted, given)
+
+
+def _unread(table: Frame | Scan) -> tuple[str, ...]:
+    """A note of files that were left out."""
+    lost = table.left_out if isinstance(table, Scan) else ()
+    return (f"without {count(len(lost), 'file')} that could not be read: {listed(lost, 5)}.",) if lost else ()
 
 
 def _row_weights(weights: Any, frame: Frame) -> Array | None:

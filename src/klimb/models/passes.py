@@ -22,6 +22,7 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Observed
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows
+from klimb.models.progress import Watched
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import threads_for
 from klimb.rows.blocks import RowBlock
@@ -141,6 +142,7 @@ class RowPasses:
 
     def infer(self, model: LinearModel, tol: float, max_iter: int, callback: Callback | None) -> Result:
         """The fit of ``model`` at its theta, from the sums of the nearest one so far."""
+        callback = self.engine.heard(callback) if isinstance(self.engine, Watched) else callback
         result, state = infer_rows(PassesAt(self, model), model.width, start=self.near(model.at), tol=tol,
                                    max_iter=max_iter, callback=callback)
         self.known.append((model.at, state.wanted))
