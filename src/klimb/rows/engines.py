@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 from klimb.errors import InputError, KlimbError
@@ -177,7 +178,6 @@ class Processes(Cluster):
 
     def answers(self, function: Callable[[Any], Any], blocks: Sequence[Any]) -> Iterable[Any]:
         from concurrent.futures import ProcessPoolExecutor
-        from functools import partial
         from multiprocessing import get_context
 
         if self._pool is None:
@@ -224,8 +224,11 @@ class RayEngine(Cluster):
         shared = self._ray.put(function)
         for task in [there.remote(shared, block.data) if isinstance(block, Held) else anywhere.remote(shared, block)
                      for block in blocks]:
-            self.wait(lambda seconds, task=task: self._ray.wait([task], timeout=seconds)[0])
+            self.wait(partial(self._is_done, task))
             yield self._ray.get(task, timeout=GONE_AFTER)
+
+    def _is_done(self, task: Any, seconds: float) -> bool:
+        return bool(self._ray.wait([task], timeout=seconds)[0])
 
     def alive(self) -> bool:
         """Ray ends a process that asks a scheduler which does not answer for a minute: look whether it listens."""
@@ -280,7 +283,7 @@ class DaskEngine(Cluster):
         for future in [client.submit(applied_there if isinstance(block, Held) else applied, shared,
                                      block.data if isinstance(block, Held) else block, pure=False, retries=TRIES)
                        for block in blocks]:
-            self.wait(lambda seconds, future=future: self._is_done(future, seconds))
+            self.wait(partial(self._is_done, future))
             yield future.result(timeout=GONE_AFTER)
 
     def _is_done(self, future: Any, seconds: float) -> bool:
@@ -331,22 +334,26 @@ class SparkEngine(Cluster):
         return self.session.sparkContext
 
     def answers(self, function: Callable[[Any], Any], blocks: Sequence[Any]) -> Iterable[Any]:
-        context = self._started()
-        shared = context.broadcast(function)
+        context, pickling = self._started(), _imported("pyspark.cloudpickle", "spark")
+        shared = context.broadcast(pickling.dumps(function))  # functions that are defined on the way go too
         held = bool(blocks) and isinstance(blocks[0], Held)
         found: list[Any] = []
 
         def work() -> None:
             try:
                 found.append(_of_partitions(blocks, shared) if held else context.parallelize(blocks, len(blocks)).map(
-                    lambda block: applied(shared.value, block)).collect())
+                    lambda block: applied(pickling.loads(shared.value), block)).collect())
             except BaseException as error:
                 found.append(error)
+
+        def ended(seconds: float) -> bool:
+            thread.join(seconds)
+            return not thread.is_alive()
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         try:
-            self.wait(lambda seconds: thread.join(seconds) or not thread.is_alive())
+            self.wait(ended)
         finally:
             with suppress(Exception):
                 shared.destroy()
@@ -388,8 +395,9 @@ def _of_partitions(blocks: Sequence[Held], shared: Any) -> list[Any]:
         from pyspark import TaskContext
 
         table = pa.Table.from_batches(batches, empty.schema)
-        number, found = TaskContext.get().partitionId(), pickle.dumps(applied_there(shared.value, table))
-        yield pa.RecordBatch.from_pydict({"number": pa.array([number], pa.int32()), "found": [found]})
+        task: Any = TaskContext.get()
+        found = pickle.dumps(applied_there(pickle.loads(shared.value), table))
+        yield pa.RecordBatch.from_pydict({"number": pa.array([task.partitionId()], pa.int32()), "found": [found]})
 
     rows = blocks[0].data.mapInArrow(work, "number int, found binary").collect()
     found = {row["number"]: row["found"] for row in rows}

@@ -66,7 +66,7 @@ class HeldTable(RowTable):
         self.engine, self.columns = engine, tuple(names)
         known = list(engine.map(TableBlock.identity, blocks))
         self.n = sum(rows for rows, _ in known)
-        self.blocks = tuple(Held(block.data, block.number, own) for block, own in zip(blocks, known, strict=True))
+        self.blocks: Any = [Held(block.data, block.number, own) for block, own in zip(blocks, known, strict=True)]
 
     def column(self, name: str) -> Column:
         return arrow_column(name, self._gathered((name,)).column(name))
