@@ -1,17 +1,16 @@
 """Seeded kills of workers and of the driver: the answer has the same bits, and nothing hangs.
 
-    python -m benchmarks.kills workers 30        # one of two processes is killed at a random moment of a fit
-    python -m benchmarks.kills driver 30         # the whole fit is killed with SIGKILL and begun again
+    python -m benchmarks.kills workers 10 --engine ray     # one of two workers is killed at a random moment of a fit
+    python -m benchmarks.kills driver 10 --engine dask     # the whole fit is killed with SIGKILL and begun again
 
-A line for each kill: when it came, how long the fit took, whether its numbers are those of a fit that nobody killed.
+Engines are 2 (processes), ray, dask and spark, each on loopback. A line for each kill: when it came, how long the fit
+took, whether its numbers are those of a fit that nobody killed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,8 @@ from typing import Any
 import numpy as np
 
 ROWS = 120_000
+WORKERS = {"ray": ("ray::applied", "ray::IDLE"), "dask": ("spawn_main",), "spark": ("pyspark.daemon",),
+           "2": ("spawn_main",)}  # in the command lines of their processes
 
 
 def make(folder: Path) -> None:
@@ -48,57 +49,92 @@ def fitted(folder: Path, engine: Any, checkpoint: Any = None) -> list[float]:
     return [fit.bound, *fit.components.parts[0].mean.tolist()]
 
 
-def workers(folder: Path, count: int) -> None:
-    """Kill one process of two."""
-    from klimb.rows.engines import Processes
+class Kept:
+    """An engine that a fit does not end, so that it serves all of a run; without one, this process."""
 
+    def __init__(self, engine: Any = None) -> None:
+        self.engine = engine
+
+    def map(self, function: Any, blocks: Any, /) -> Any:
+        return map(function, blocks) if self.engine is None else self.engine.map(function, blocks)
+
+
+def victims(engine: str) -> list[Any]:
+    """The processes of its workers."""
+    import psutil
+
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            line = " ".join(process.cmdline())
+            ours = any(word in line for word in WORKERS[engine])
+            if ours and (engine != "spark" or "pyspark.daemon" in " ".join(process.parent().cmdline())):
+                found.append(process)
+        except (psutil.Error, AttributeError):
+            continue
+    return sorted(found, key=lambda process: process.pid)
+
+
+def workers(folder: Path, count: int, name: str) -> None:
+    """Kill one worker of two, each time at another moment."""
+    from klimb.rows.engines import as_engine
+
+    truth = fitted(folder, Kept())
+    engine = Kept(as_engine(int(name) if name.isdigit() else name))
+    fitted(folder, engine)  # starts what has to be started
     begin = time.perf_counter()
-    truth = fitted(folder, Processes(2))
+    same = fitted(folder, engine) == truth
     usual = time.perf_counter() - begin
+    print(json.dumps({"engine": name, "usual": round(usual, 1), "same bits": same}), flush=True)
     for seed in range(count):
-        engine, at = Processes(2), float(np.random.default_rng(seed).uniform(0.1, 0.9)) * usual
-        killed: list[int] = []
+        rng = np.random.default_rng(seed)
+        at, killed = float(rng.uniform(0.05, 0.95)) * usual, list[int]()
 
-        def kill(engine: Processes = engine, killed: list[int] = killed) -> None:
-            pool = engine._pool
-            if pool is not None and pool._processes:
-                victim = sorted(pool._processes)[0]
-                os.kill(victim, signal.SIGKILL)
-                killed.append(victim)
+        def kill(rng: Any = rng, killed: list[int] = killed) -> None:
+            there = victims(name)
+            if there:
+                victim = there[int(rng.integers(len(there)))]
+                killed.append(victim.pid)
+                victim.kill()
 
         timer = threading.Timer(at, kill)
         timer.start()
         begin = time.perf_counter()
         same = fitted(folder, engine) == truth
+        took = time.perf_counter() - begin
         timer.join()
-        print(json.dumps({"what": "worker", "seed": seed, "at": round(at, 2), "killed": len(killed), "same bits": same,
-                          "seconds": round(time.perf_counter() - begin, 1), "usual": round(usual, 1)}), flush=True)
+        print(json.dumps({"what": "worker", "engine": name, "seed": seed, "at": round(at, 2), "killed": len(killed),
+                          "same bits": same, "seconds": round(took, 1), "usual": round(usual, 1)}), flush=True)
+    engine.engine.close()
 
 
-def driver(folder: Path, count: int) -> None:
+def driver(folder: Path, count: int, name: str) -> None:
     """Kill the fit itself, and begin it again with its checkpoint."""
     begin = time.perf_counter()
-    truth = _run(folder, folder / "never", None)
+    truth = _run(folder, folder / "never", None, name)
     usual = time.perf_counter() - begin
+    same = truth == fitted(folder, Kept())
+    print(json.dumps({"engine": name, "usual": round(usual, 1), "same bits": same}), flush=True)
     for seed in range(count):
-        at, kept = float(np.random.default_rng(seed).uniform(0.3, 0.95)) * usual, folder / f"kept-{seed}"
-        _run(folder, kept, at)
+        at, kept = float(np.random.default_rng(seed).uniform(0.4, 0.95)) * usual, folder / f"kept-{seed}"
+        _run(folder, kept, at, name)
         sums = len(list(kept.glob("*.npz"))) if kept.exists() else 0
         begin = time.perf_counter()
-        same = _run(folder, kept, None) == truth
-        print(json.dumps({"what": "driver", "seed": seed, "at": round(at, 2), "sums kept": sums, "same bits": same,
-                          "seconds": round(time.perf_counter() - begin, 1), "usual": round(usual, 1)}), flush=True)
+        same = _run(folder, kept, None, name) == truth
+        took = time.perf_counter() - begin
+        print(json.dumps({"what": "driver", "engine": name, "seed": seed, "at": round(at, 2), "sums kept": sums,
+                          "same bits": same, "seconds": round(took, 1), "usual": round(usual, 1)}), flush=True)
 
 
-def _run(folder: Path, kept: Path, at: float | None) -> list[float] | None:
+def _run(folder: Path, kept: Path, at: float | None, name: str) -> list[float] | None:
     """The fit in a process of its own, killed after so many seconds."""
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.kills", "once", str(folder), str(kept)],
-                               stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.kills", "once", str(folder), str(kept), "--engine",
+                                name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         output, _ = process.communicate(timeout=at)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.communicate()
+        process.wait()
         return None
     found: list[float] = json.loads(output.splitlines()[-1])
     return found
@@ -109,13 +145,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=["workers", "driver", "once"])
     parser.add_argument("rest", nargs="+")
+    parser.add_argument("--engine", choices=list(WORKERS), default="2")
     asked = parser.parse_args()
     if asked.what == "once":
-        print(json.dumps(fitted(Path(asked.rest[0]), None, Path(asked.rest[1]))))
+        engine = int(asked.engine) if asked.engine.isdigit() else asked.engine
+        print(json.dumps(fitted(Path(asked.rest[0]), engine, Path(asked.rest[1]))))
         return
     with tempfile.TemporaryDirectory() as folder:
         make(Path(folder))
-        (workers if asked.what == "workers" else driver)(Path(folder), int(asked.rest[0]))
+        (workers if asked.what == "workers" else driver)(Path(folder), int(asked.rest[0]), asked.engine)
 
 
 if __name__ == "__main__":

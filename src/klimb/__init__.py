@@ -5,6 +5,7 @@
     klimb.series(kernel, t, site)   the same over time, at a cost linear in the data
     klimb.sparse_glm(X, y)          large and sparse linear models; klimb.sparse_linear: sparsity priors, images
     klimb.optimise, klimb.integrate hyperparameters at their best value, or integrated out
+    klimb.scan, klimb.cache         files that need not fit in memory: which of their rows; as memory maps
     klimb.compare, klimb.load       several fits side by side; what was saved to a file
     klimb.trust(fit)                can this fit be believed? The complete report (fit.trust is the quick one)
     klimb.calibrate(model)          do credible intervals cover the truth? Simulate, fit, count
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from klimb.models.files import load
     from klimb.models.gp import gp, series
     from klimb.models.sparse import sparse_glm, sparse_linear
+    from klimb.rows.scans import cache, scan
     from klimb.trust import trust
 
 __version__ = "0.1.0"
@@ -50,6 +52,7 @@ __version__ = "0.1.0"
 # Where a public name lives if that is not the module klimb.<name> itself.
 _HOME = {
     "boost": "klimb.boosting",
+    "cache": "klimb.rows.scans",
     "calibrate": "klimb.models.calibrate",
     "compare": "klimb.models.compare",
     "fit": "klimb.models.door",
@@ -57,13 +60,14 @@ _HOME = {
     "integrate": "klimb.models.evidence",
     "load": "klimb.models.files",
     "optimise": "klimb.models.evidence",
+    "scan": "klimb.rows.scans",
     "series": "klimb.models.gp",
     "sparse_glm": "klimb.models.sparse",
     "sparse_linear": "klimb.models.sparse",
 }
-__all__ = ["active", "boost", "bridges", "calibrate", "compare", "conjugate", "errors", "fit", "gp", "infer",
-           "integrate", "kernels", "latents", "load", "methods", "optimise", "priors", "series", "sites", "sparse_glm",
-           "sparse_linear", "steps", "trust"]
+__all__ = ["active", "boost", "bridges", "cache", "calibrate", "compare", "conjugate", "errors", "fit", "gp", "infer",
+           "integrate", "kernels", "latents", "load", "methods", "optimise", "priors", "scan", "series", "sites",
+           "sparse_glm", "sparse_linear", "steps", "trust"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,8 @@ import pytest
 
 import klimb
 from klimb.errors import InputError
+from klimb.models.progress import StoppedError
+from klimb.rows import engines
 from klimb.rows.engines import (
     DaskEngine,
     EngineError,
@@ -76,23 +79,143 @@ def test_threads_and_processes_give_the_same_bits(parts: Path, serial: list[floa
     assert numbers(fitted(parts, 2)) == serial
 
 
-def test_ray_gives_the_same_bits(parts: Path, serial: list[float]) -> None:
+# -- one cluster for each engine: the same bits from files and from what it holds, losses, errors, who can listen
+
+
+def work_of(marker: Path) -> Callable[[int], int]:
+    """Squares; the first worker that meets block 2 is killed, and block 7 is one that cannot be read."""
+    path = str(marker)
+
+    def work(block: int) -> int:
+        import os
+        import signal
+
+        from klimb.errors import InputError
+
+        if block == 2 and not os.path.exists(path):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+            os.kill(os.getpid(), signal.SIGKILL)
+        if block == 7:
+            raise InputError("a good block", "a bad one", "Mend it.")
+        return 1 // block if block == 8 else block * block
+
+    return work
+
+
+class Kept:
+    """An engine that a fit does not end."""
+
+    def __init__(self, engine: Any) -> None:
+        self.map = engine.map
+
+
+def listeners() -> list[str]:
+    """The addresses at which this process and those below it listen."""
+    psutil = pytest.importorskip("psutil")
+    me = psutil.Process()
+    found = []
+    for process in [me, *me.children(recursive=True)]:
+        try:
+            found += [own.laddr.ip for own in process.net_connections("inet") if own.status == "LISTEN"]
+        except psutil.Error:
+            continue
+    return found
+
+
+def stands(engine: Any, parts: Path, serial: list[float], marker: Path) -> None:
+    assert numbers(fitted(parts, Kept(engine))) == serial
+    work = work_of(marker)
+    assert list(engine.map(work, range(6))) == [0, 1, 4, 9, 16, 25]
+    assert marker.exists()  # a worker was killed
+    with pytest.raises(InputError, match=r"^a good block; got a bad one\. Mend it\.$"):
+        list(engine.map(work, [1, 7]))
+    with pytest.raises(EngineError, match="a pass without errors; got ZeroDivisionError"):
+        list(engine.map(lambda block: 1 // block, [0]))
+    found = listeners()
+    assert found
+    assert {ip for ip in found if not ip.endswith("127.0.0.1") and ip != "::1"} == set()
+
+
+def of_collection(data: Any, engine: Any, **more: Any) -> Any:
+    return klimb.fit("y ~ x + (1 | g)", data, "bernoulli", engine=engine, hyper="fixed", progress=False, cells=False,
+                     **more)
+
+
+def tables(parts: Path) -> list[pa.Table]:
+    """The row groups of all files."""
+    files = [parquet.ParquetFile(path) for path in sorted(parts.glob("*.parquet"))]
+    return [file.read_row_group(k) for file in files for k in range(file.num_row_groups)]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning")
+def test_ray(parts: Path, serial: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray", reason="ray is not installed")
-    assert numbers(fitted(parts, "ray")) == serial
-    assert not ray.is_initialized()  # what was started for the fit has ended
+    engine = RayEngine()
+    try:
+        stands(engine, parts, serial, tmp_path / "killed")
+        data = ray.data.from_arrow(tables(parts))
+        assert numbers(of_collection(data, engine)) == serial  # which ends the engine, since it was started here
+        assert not ray.is_initialized()
+        # The scheduler is killed in the middle of a pass: a new one is started, and the pass goes on.
+        monkeypatch.setattr(engines, "GONE_AFTER", 3.0)
+        results = engine.map(lambda block: __import__("time").sleep(0.5) or block, range(8))
+        first = next(results)
+        kill_children("gcs_server")
+        assert [first, *results] == list(range(8))
+    finally:
+        engine.close()
 
 
-def test_dask_gives_the_same_bits(parts: Path, serial: list[float]) -> None:
-    pytest.importorskip("distributed", reason="dask.distributed is not installed")
-    assert numbers(fitted(parts, "dask")) == serial
+def kill_children(name: str) -> None:
+    psutil = pytest.importorskip("psutil")
+    for process in psutil.Process().children(recursive=True):
+        if name in process.name():
+            process.kill()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning")
+def test_dask(parts: Path, serial: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    engine = DaskEngine()
+    try:
+        stands(engine, parts, serial, tmp_path / "killed")
+        frames = pytest.importorskip("dask.dataframe")
+        delayed = pytest.importorskip("dask").delayed
+        data = frames.from_delayed([delayed(table.to_pandas()) for table in tables(parts)])
+        client = engine.client
+        assert numbers(of_collection(data, client)) == serial
+        assert client.status == "running"  # it is the caller's
+        assert numbers(of_collection(data, None, checkpoint=tmp_path / "kept")) == serial  # by the client that is there
+        # No worker is left: the error is ours, and comes in time.
+        monkeypatch.setattr(engines, "GONE_AFTER", 2.0)
+        engine._cluster.scale(0)
+        with pytest.raises(EngineError, match="a Dask cluster that lives through a pass"):
+            list(DaskEngine(client=client).map(abs, [1]))
+        # The scheduler is gone.
+        engine._cluster.close()
+        with pytest.raises(EngineError, match="a Dask cluster that lives through a pass"):
+            list(DaskEngine(client=client).map(abs, [1]))
+    finally:
+        engine.close()
+    assert distributed.client._get_global_client() is None
 
 
 @pytest.mark.filterwarnings("ignore")  # of its own use of pandas
-def test_spark_gives_the_same_bits(parts: Path, serial: list[float]) -> None:
+def test_spark(parts: Path, serial: list[float], tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed")
     if shutil.which("java") is None:
         pytest.skip("Spark needs a Java runtime")
-    assert numbers(fitted(parts, "spark")) == serial
+    engine = SparkEngine()
+    try:
+        stands(engine, parts, serial, tmp_path / "killed")
+        data = engine.session.createDataFrame(pa.concat_tables(tables(parts)).to_pandas()).repartition(3)
+        held = of_collection(data, engine.session)
+        assert held.bound == pytest.approx(serial[0], abs=1e-9)  # its partitions are other blocks
+        kill_children("java")
+        with pytest.raises(EngineError, match="a Spark session that lives through a pass"):
+            list(engine.map(abs, [1]))
+    finally:
+        engine.close()
 
 
 def killed_once(marker: str, block: int) -> int:
@@ -162,6 +285,29 @@ def test_a_fit_that_was_cut_short_goes_on(parts: Path, tmp_path: Path, serial: l
     for path in (tmp_path / "kept").iterdir():
         path.write_bytes(path.read_bytes()[:50])  # as after a full disk
     assert numbers(fitted(parts, Here(), checkpoint=tmp_path / "kept")) == serial
+
+
+def test_a_callback_hears_of_every_block_and_stops_the_work(parts: Path, tmp_path: Path, serial: list[float],
+                                                            capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[Any] = []
+    assert numbers(fitted_with(parts, progress=told.append)) == serial
+    blocks = [one for one in told if one.passes]
+    assert [one.done for one in blocks[:6]] == [500, 1000, 1500, 2000, 2500, 3000]  # six blocks, taken as alike
+    assert {one.total for one in blocks} == {N}
+    assert len(blocks) == 6 * blocks[-1].passes
+    assert np.isnan(blocks[0].bound)
+    assert blocks[-1].bound == pytest.approx(serial[0])
+    assert all(one.left >= 0.0 for one in blocks)
+    with pytest.raises(StoppedError, match=r"a callback that returned False in pass 4\..*checkpoint="):
+        fitted_with(parts, progress=lambda one: one.passes < 4, checkpoint=tmp_path / "kept")
+    assert numbers(fitted_with(parts, checkpoint=tmp_path / "kept", progress=True)) == serial
+    shown = capsys.readouterr().err
+    assert re.search(r"rows of pass 1: [\d,]+ of about 3,000, bound nan, .* s left in this pass", shown)
+
+
+def fitted_with(parts: Path, **more: Any) -> Any:
+    return klimb.fit("y ~ x + (1 | g)", str(parts / "part-*.parquet"), "bernoulli", hyper="fixed", engine=Here(),
+                     **more)
 
 
 def test_what_an_engine_may_be() -> None:

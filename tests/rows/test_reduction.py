@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import klimb
 from klimb.errors import InputError
 from klimb.infer.by_sums import SumsFit, fit_by_sums
 from klimb.latents.prior import WeightPrior
 from klimb.rows.reduction import Block, Rows, rows_of, summed
+from klimb.rows.source import as_source
 
 COV = np.array([2.0, 0.5, 1.0, 3.0])
 
@@ -115,3 +117,17 @@ def test_few_passes_are_a_status_and_bad_settings_are_refused() -> None:
     assert (fit.status.name, fit.passes) == ("MAX_ITER", 2)
     with pytest.raises(InputError, match="tol must be positive"):
         fit_by_sums(blocks, klimb.sites.Logistic(), WeightPrior(0.0, 1.0, 4), tol=0.0)
+
+
+def test_sparse_blocks_have_the_bits_of_dense_ones() -> None:
+    X = sp.random_array((300, 12), density=0.2, rng=np.random.default_rng(3), format="csr")
+    y = np.asarray(X.sum(axis=1)).ravel() > 1.0
+    cuts = [slice(0, 100), slice(100, 300)]
+    prior = WeightPrior(0.0, 1.0, 12)
+    one = fit_by_sums([(X[rows], y[rows]) for rows in cuts], klimb.sites.Logistic(), prior)
+    other = fit_by_sums([(X.toarray()[rows], y[rows]) for rows in cuts], klimb.sites.Logistic(), prior)
+    assert one.bound == other.bound
+    np.testing.assert_array_equal(one.posterior.mean, other.posterior.mean)
+    stream = as_source(lambda: (X[rows] for rows in cuts))
+    assert stream.shape == (300, 12)
+    np.testing.assert_array_equal(stream.take(np.array([5, 250])), X.toarray()[[5, 250]])

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset
 import pyarrow.parquet as parquet
 import pytest
+from pyarrow import fs
 
 from klimb.errors import InputError
 from klimb.rows import gather
-from klimb.rows.scans import BatchRows, LazyRows, as_table
+from klimb.rows.blocks import FileTable
+from klimb.rows.scans import BatchRows, LazyRows, as_table, scan
 
 TABLE = pa.table({"y": [0, 1, None, 1], "g": ["a", "NA", "b", "a"], "unused": [1.0, 2.0, 3.0, 4.0]})
 
@@ -57,7 +60,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(InputError, match="files of one kind"):
         as_table(folder)
     (folder / "part-1.parquet").write_bytes(b"PAR1 nothing of the kind")
-    with pytest.raises(InputError, match=r"Arrow can read; got .*part-1\.parquet"):
+    with pytest.raises(InputError, match=r"read to their end; got .*part-1\.parquet"):
         gather.gather(as_table(str(folder / "part-*.parquet")), gather.Wanted(("y",), "y", cells=True))
     with pytest.raises(InputError, match="batches of Arrow"):
         as_table(iter([np.ones(3)]))
@@ -71,3 +74,63 @@ def test_lazy_frames_are_not_read_before_they_are_asked() -> None:
 
     lazy = pl.LazyFrame({"y": [1.0]}).map_batches(refuse, schema={"y": pl.Float64})
     assert isinstance(as_table(lazy), LazyRows)
+
+
+def test_addresses_and_filesystems_of_arrow(folder: Path) -> None:
+    here = fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem())
+    memory = fsspec_memory()
+    for path, where in ((f"file://{folder}", None), (f"file://{folder}/part-*.parquet", None), ("", here),
+                        ("part-*.parquet", here), ("part-[01].parquet", here), ("/klimb/rows.parquet", memory)):
+        found = scan(path, filesystem=where)
+        rows = {"part-[01].parquet": 8, "/klimb/rows.parquet": 4}.get(path, 12)
+        assert found.collect(["g", "y"]).n == rows
+        assert isinstance(table := found.blocks(["y", "g"]), FileTable)
+        assert sum(frame.n for block in table.blocks for frame in block.frames(["y", "g"], 3)) == rows
+    with pytest.raises(InputError, match="Nothing is there"):
+        scan(f"file://{folder}/none-*.parquet")
+
+
+def fsspec_memory() -> object:
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    with memory.open("/klimb/rows.parquet", "wb") as stream:
+        parquet.write_table(TABLE, stream)
+    return memory
+
+
+def test_rows_are_chosen_where_they_are_read(tmp_path: Path) -> None:
+    x = np.arange(3000)
+    parquet.write_table(pa.table({"x": x, "z": x % 7}), tmp_path / "rows.parquet", row_group_size=1000)
+    for where in ([("x", ">=", 2100), ("z", "!=", 0)], (pc.field("x") >= 2100) & (pc.field("z") != 0)):
+        found = scan(tmp_path / "rows.parquet", where=where)
+        chosen = x[(x >= 2100) & (x % 7 != 0)]
+        assert found.count() == len(chosen)
+        assert found.collect(["x"]).column("x").tolist() == chosen.tolist()
+        table = found.blocks(["x"])
+        assert len(table.blocks) == 1  # by the ranges that Parquet keeps, two of three row groups are not read
+        assert table.n == len(chosen)
+        read = [frame.column("x") for block in table.blocks for frame in block.frames(["x"], 100)]
+        assert np.concatenate(read).tolist() == chosen.tolist()
+        assert table.column("x").values.tolist() == chosen.tolist()
+        assert found.first(["x"], 5).n <= 5
+
+
+def test_files_that_cannot_be_read_are_left_out_by_choice(folder: Path) -> None:
+    (folder / "part-1.parquet").write_bytes((folder / "part-1.parquet").read_bytes()[:-20])
+    paths = [folder / f"part-{k}.parquet" for k in range(4)]  # the last is not there
+    with pytest.raises(InputError, match=r"part-[13]\.parquet.*unreadable=\"skip\""):
+        scan(paths).count()
+    found = scan(paths, unreadable="skip")
+    assert found.count() == 8
+    assert [Path(name).name for name in found.left_out] == ["part-1.parquet", "part-3.parquet"]
+    with pytest.raises(InputError, match="files of which some can be read"):
+        scan(paths[3:], unreadable="skip")
+    with pytest.raises(InputError, match='unreadable must be "error" or "skip"'):
+        scan(paths, unreadable="drop")
+
+
+def test_files_that_change_while_they_are_passed_over_are_refused(folder: Path) -> None:
+    table = as_table(folder).blocks(["y", "g"])  # type: ignore[union-attr]
+    assert [frame.n for block in table.blocks for frame in block.frames(["g"], 9)] == [4, 4, 4]
+    parquet.write_table(TABLE.slice(1), folder / "part-1.parquet")
+    with pytest.raises(InputError, match=r"stay as they are.*part-1\.parquet, which has changed"):
+        [frame.n for block in table.blocks for frame in block.frames(["g"], 9)]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
 
 from klimb.errors import InputError
 from klimb.latents import Implicit
 from klimb.models import products as large
+from klimb.rows import gather
 from klimb.rows.scaling import Scaling
 from klimb.sklearn import GLMClassifier, GLMRegressor
 
@@ -134,3 +139,34 @@ def test_the_top_of_a_smooth_function_is_found(top: float) -> None:
     assert large.top_of(height, 0.0, 0.7, 0.02) == pytest.approx(top, abs=0.02)
     assert len(asked) <= 16
     assert large.top_of(lambda x: 0.0, 0.0, 0.7, 0.02, most=6) in (0.0, 0.7, -0.7, 1.4, 0.35)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_tables_that_are_not_in_memory(streamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """y is the name of a column; the fit is that of the matrix of the others."""
+    rng = np.random.default_rng(4)
+    X = 5.0 + rng.standard_normal((3000, 3)) * [1.0, 2.0, 3.0]
+    f = X @ [0.5, -0.3, 0.1] - 1.0
+    responses = {"text": np.where(rng.random(3000) < 1 / (1 + np.exp(-f)), "yes", "no"), "flag": rng.random(3000) < 0.3,
+                 "count": rng.poisson(np.exp(0.3 * f)), "real": f + rng.standard_normal(3000)}
+    if streamed:
+        for name in ("LEAST", "SAMPLE", "MOST_READ"):
+            monkeypatch.setattr(gather, name, 100)
+    for name, y in responses.items():
+        numeric = GLMRegressor("poisson" if name == "count" else "gaussian")
+        model = numeric if name in ("count", "real") else GLMClassifier()
+        pl.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "y": y}).write_parquet(tmp_path / f"{name}.parquet")
+        one = clone(model).fit(tmp_path / f"{name}.parquet", "y")
+        other = clone(model).fit(X, y)
+        np.testing.assert_allclose(one.coef_, other.coef_, atol=2e-3 * np.max(other.coef_std_))
+        np.testing.assert_allclose(one.coef_std_, other.coef_std_, rtol=1e-3)
+        assert one.bound_ == pytest.approx(other.bound_, abs=1e-3)
+        new = pd.DataFrame(X[:5], columns=["a", "b", "c"])
+        np.testing.assert_array_equal(one.predict(new).dtype, other.predict(X[:5]).dtype)
+        if name in ("text", "flag"):
+            np.testing.assert_array_equal(one.classes_, other.classes_)
+            np.testing.assert_allclose(one.predict_proba(new), other.predict_proba(X[:5]), atol=1e-4)
+    with pytest.raises(InputError, match="fitted with prior_scale='auto'"):
+        GLMClassifier(prior_scale=1.0).fit(tmp_path / "text.parquet", "y")
+    with pytest.raises(InputError, match="columns of numbers beside y"):
+        GLMRegressor().fit({"y": [1.0, 2.0, 3.0, 5.0], "g": ["a", "b", "a", "b"]}, "y")

@@ -13,6 +13,7 @@ from klimb.cli.shell import emit
 
 COMMANDS = {  # name: (where it is, one line for --help)
     "fit": ("klimb.cli.fit.command", "Fit a model given by a formula, print its table, save it."),
+    "cache": ("klimb.cli.fit.cache_command", "Write columns of large files as memory maps, for fits that read them."),
     "predict": ("klimb.cli.saved.command", "Predict new rows with intervals."),
     "report": ("klimb.cli.saved.report_command", "Write a one-page HTML report of a saved fit."),
     "compare": ("klimb.cli.saved.compare_command", "Rank saved fits of the same data."),

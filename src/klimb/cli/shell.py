@@ -21,7 +21,8 @@ from klimb.errors import InputError
 # Advice is written for Python; at the shell the same is said by options.
 SPOKEN = ((re.compile(r'family="([^"]+)"'), r"--family \1"), (re.compile(r'link="([^"]+)"'), r"--link \1"),
           (re.compile(r'pass missing="drop"'), "say --on-missing drop"), (re.compile(r"weights="), "--weights "),
-          (re.compile(r"cells=False"), "--no-cells"), (re.compile(r'round=\{"x": 1\}'), "--round x=1"))
+          (re.compile(r"cells=False"), "--no-cells"), (re.compile(r'round=\{"x": 1\}'), "--round x=1"),
+          (re.compile(r'klimb\.scan\(path, unreadable="skip"\)'), "--unreadable skip"))
 ROW = re.compile(r"\brows? \d")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -161,6 +162,10 @@ def modelling(function: F) -> F:
                      help="Round a number, for fewer cells: age=0. May be repeated."),
         click.option("--engine", metavar="NAME", help="Pass over the rows by ray, dask, spark, or so many processes."),
         click.option("--address", metavar="ADDRESS", help="Of the engine's scheduler; one is started here without it."),
+        click.option("--where", metavar="CONDITION", multiple=True,
+                     help='Fit only rows of files like "year >= 2019". May be repeated.'),
+        click.option("--unreadable", type=click.Choice(["error", "skip"]), default="error", show_default=True,
+                     help="What to do about files that cannot be read."),
         click.option("--checkpoint", metavar="FOLDER", help="Keep the sums of passes here, to go on from."),
         click.option("--matrix", "matrices", metavar="NAME=FILE", multiple=True,
                      help="A matrix that the formula names: npz of SciPy, mtx, or a table: row, column, value."),

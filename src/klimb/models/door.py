@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from klimb.errors import InputError, no_column
+from klimb.errors import InputError, listed, no_column
 from klimb.formula import Formula, parse
 from klimb.formula.nodes import Name
 from klimb.likelihoods import Likelihood, Observed, likelihood, named_site
@@ -15,15 +15,17 @@ from klimb.models.linear import LinearModel
 from klimb.models.model import HyperMode
 from klimb.models.notes import collinear_notes, data_notes, posterior_notes
 from klimb.models.prediction import checked_interval
-from klimb.models.progress import reporter
+from klimb.models.progress import Watched, reporter
 from klimb.models.setup import build, checked_weights
 from klimb.models.solution import solve
 from klimb.numerics.arrays import Array, as_float
 from klimb.rows.blocks import RowTable
 from klimb.rows.cells import rounded
+from klimb.rows.columns import count
 from klimb.rows.engines import as_engine, running
 from klimb.rows.frames import Frame
 from klimb.rows.gather import OWN_WEIGHTS, Wanted, gather
+from klimb.rows.reduction import BlockEngine
 from klimb.rows.scans import Scan, as_table
 from klimb.sites.base import Site
 from klimb.terms.encoder import Encoded, Encoder, encode, needed
@@ -32,7 +34,7 @@ from klimb.terms.encoder import Encoded, Encoder, encode, needed
 def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None = None,
         priors: Mapping[str, Any] | None = None, hyper: HyperMode = "auto", weights: Any = None,
         missing: str = "drop", interval: float = 0.9, tol: float = 1e-6,
-        progress: bool | None = None, graphs: Mapping[str, Any] | None = None,
+        progress: Any = None, graphs: Mapping[str, Any] | None = None,
         matrices: Mapping[str, Any] | None = None, meshes: Mapping[str, Any] | None = None,
         cells: bool | Sequence[str] | None = None, round: Mapping[str, int] | None = None,
         engine: Any = None, checkpoint: Any = None) -> FormulaFit:
@@ -65,8 +67,9 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
         Mass of the credible intervals in tables and predictions.
     tol : float
         Of the fits, as in `klimb.infer`.
-    progress : bool
-        Whether to show progress on stderr; by default where that is a terminal and the work takes over a second.
+    progress : bool or callable
+        Whether to show progress on stderr; by default where that is a terminal and the work takes over a second. A
+        callable is told of it instead, and stops the work by returning False.
     graphs, matrices, meshes : dict
         What terms name: ``"y ~ bym2(region, graph=G)"`` with ``graphs={"G": edges}``; see docs/structured.md.
     cells : bool or names of columns
@@ -102,14 +105,16 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     if parsed.response is None:
         raise InputError("a fit needs a response on the left of ~", repr(formula), "Write y ~ ..., say.")
     table = as_table(data)
-    frame = _gathered(parsed, table, resolved, weights, cells, round, engine is not None or checkpoint is not None)
+    given = as_engine(engine)
+    frame = _gathered(parsed, table, resolved, weights, cells, round, engine is not None or checkpoint is not None,
+                      given)
     objects = {**(graphs or {}), **(matrices or {}), **(meshes or {})}
     if isinstance(frame, RowTable):
         column = OWN_WEIGHTS if OWN_WEIGHTS in frame.columns else weights
-        with reporter(progress) as listen, running(as_engine(engine)) as started:
+        with reporter(progress) as listen, running(given or getattr(frame, "engine", None)) as started:
             return streamed(parsed, frame, resolved, interval, weights=column, priors=priors, hyper=hyper,
-                            missing=missing, tol=tol, listen=listen, engine=started, objects=objects,
-                            checkpoint=checkpoint)
+                            missing=missing, tol=tol, listen=listen, engine=Watched(started, frame.n, listen),
+                            objects=objects, checkpoint=checkpoint, notes=_unread(table))
 
     def built(frame: Frame, weights: Any) -> tuple[Encoded, list[str], LinearModel, Encoder, Observed, dict[str, str]]:
         encoder, encoded = encode(parsed, frame, missing=missing, weights=_row_weights(weights, frame), objects=objects)
@@ -128,7 +133,7 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     if frame.copies is not None:
         observed = replace(observed, copies=frame.copies[observed.places],
                            summed=int((observed.places < frame.summed).sum()))
-    notes = data_notes(encoder, encoded, observed, model.likelihood, frame, alike)
+    notes = (*_unread(table), *data_notes(encoder, encoded, observed, model.likelihood, frame, alike))
     if observed.summed:
         notes += (f"{observed.name} was summed up by cells: the posterior is that of the rows, but no row can be left "
                   "out and nothing be checked. cells=False fits the rows.",)
@@ -139,22 +144,25 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     return replace(found, notes=(*found.notes, *posterior_notes(found, priors)))
 
 
-def streamed(formula: Formula, table: RowTable, family: Likelihood, interval: float, **options: Any) -> FormulaFit:
+def streamed(formula: Formula, table: RowTable, family: Likelihood, interval: float, notes: tuple[str, ...],
+             **options: Any) -> FormulaFit:
     """A fit by passes over rows that are not in memory."""
     from klimb.models.streamed import fit_streamed
 
     found = fit_streamed(formula, table, family, **options)
     data = found.sample
-    sampled = () if data.n == data.n_rows else (f"leave-one-out and the checks are by a sample of {data.n:,} rows.",)
+    if data.n != data.n_rows:
+        notes += (f"leave-one-out and the checks are by a sample of {data.n:,} rows.",)
     known: dict[str, Any] = {"interval": float(interval), "encoder": found.encoder, "priors": found.printed,
                              "frame": found.frame}
     checked = FormulaFit.of(found.alone(), replace(data, sampled_from=0), **known)
-    return FormulaFit.of(found.solution, data, notes=(*sampled, *found.notes), kept_trust=found.trust,
+    return FormulaFit.of(found.solution, data, notes=(*notes, *found.notes), kept_trust=found.trust,
                          kept_checks=checked.checks, **known)
 
 
 def _gathered(formula: Formula, table: Frame | Scan, family: Likelihood, weights: Any,
-              cells: bool | Sequence[str] | None, digits: Mapping[str, int] | None, engine: bool) -> Frame | RowTable:
+              cells: bool | Sequence[str] | None, digits: Mapping[str, int] | None, passes: bool,
+              engine: BlockEngine | None) -> Frame | RowTable:
     """The rows that are fitted, or their cells, with the columns that the formula names."""
     _, targets, predictors = needed(formula, table.columns)
     insists = cells if cells is None or isinstance(cells, bool) else True
@@ -165,9 +173,15 @@ def _gathered(formula: Formula, table: Frame | Scan, family: Likelihood, weights
             raise no_column(name, table.columns)
     summed = isinstance(formula.response, Name) and targets[0] not in predictors
     wanted = Wanted(tuple(dict.fromkeys([*targets, *predictors, *named, *more])), targets[0],
-                    family.cell_sums if summed else None, insists, digits or {}, engine)
+                    family.cell_sums if summed else None, insists, digits or {}, passes, engine)
     given = None if weights is None or named else as_float(weights, "weights", ndim=1)
     return gather(table, wanted, given)
+
+
+def _unread(table: Frame | Scan) -> tuple[str, ...]:
+    """A note of files that were left out."""
+    lost = table.left_out if isinstance(table, Scan) else ()
+    return (f"without {count(len(lost), 'file')} that could not be read: {listed(lost, 5)}.",) if lost else ()
 
 
 def _row_weights(weights: Any, frame: Frame) -> Array | None:

@@ -6,6 +6,7 @@ Gram matrices, encoded columns) is shared by all of them.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,12 +37,17 @@ HyperMode: TypeAlias = Literal["auto", "optimise", "integrate", "fixed"]
 @final
 @dataclass(frozen=True)
 class Progress:
-    """What a listener is told after every fit: what it was for, how many are done, of how many (0: unknown)."""
+    """What a listener is told after every fit: what it was for, how many are done, of how many (0: unknown).
+
+    Of rows that are not in memory it is told after every block: how many rows the pass has been over, of how many.
+    """
 
     what: str
     done: int
     total: int
-    bound: float
+    bound: float  # of the last fit, or pass; NaN before the first
+    passes: int = 0  # over the rows, the present one counted
+    left: float = math.nan  # seconds, of the present pass
 
 
 Listen: TypeAlias = Callable[[Progress], Any]  # returning False stops the work

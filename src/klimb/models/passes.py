@@ -24,6 +24,7 @@ from klimb.likelihoods import Observed
 from klimb.linalg.matrix import ColumnDesign
 from klimb.models.linear import MEMORY, LinearModel
 from klimb.models.linear_parts import LinearRows
+from klimb.models.progress import Watched
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import threads_for
 from klimb.rows.blocks import RowBlock
@@ -167,6 +168,7 @@ class RowPasses:
 
     def infer(self, model: LinearModel, tol: float, max_iter: int, callback: Callback | None) -> Result:
         """The fit of ``model`` at its theta, from the sums of the nearest one so far."""
+        callback = self.engine.heard(callback) if isinstance(self.engine, Watched) else callback
         start = self.near(model.at) or self.foretold(model)
         result, state = infer_rows(PassesAt(self, model), model.width, start=start, tol=tol, max_iter=max_iter,
                                    callback=callback)

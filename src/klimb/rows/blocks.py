@@ -6,11 +6,13 @@ has all blocks, and reads one column at a time, which is what a formula learns l
 
 from __future__ import annotations
 
+import platform
 import shutil
 import tempfile
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, final
@@ -21,8 +23,10 @@ from klimb.errors import InputError
 from klimb.numerics.arrays import slices
 from klimb.rows.columns import Column, read_column
 from klimb.rows.frames import Frame, read_frame
+from klimb.rows.maps import Cached, packed, unpacked
 
 BLOCK_ROWS = 1 << 18  # of a table in memory
+UNREADABLE = 'Write the file again, or leave it out: klimb.scan(path, unreadable="skip").'
 
 
 class RowBlock(Protocol):
@@ -80,6 +84,13 @@ class ArrayBlock:
     def identity(self) -> Any:
         return self.columns
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _array_block, (packed(self.columns),)
+
+
+def _array_block(sent: Any) -> ArrayBlock:
+    return ArrayBlock(unpacked(sent))
+
 
 @final
 class ArrayTable(RowTable):
@@ -88,14 +99,27 @@ class ArrayTable(RowTable):
     def __init__(self, frame: Frame, names: Sequence[str]) -> None:
         self._frame, self.columns, self.n = frame, frame.columns, frame.n
         whole = {name: frame.read(name) for name in names}
+        blocks = frame.native.rows if isinstance(frame.native, Cached) else slices(frame.n, BLOCK_ROWS)
         self.blocks = tuple(ArrayBlock({name: _part(column, rows) for name, column in whole.items()})
-                            for rows in slices(frame.n, BLOCK_ROWS))
+                            for rows in blocks)
 
     def column(self, name: str) -> Column:
         return self._frame.read(name)
 
     def whole(self, names: Sequence[str]) -> Frame:
         return self._frame
+
+
+@contextmanager
+def readable(path: str = "") -> Iterator[None]:
+    """Errors of Arrow, of files that are not there or are broken, in our words."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise InputError("files that can be read to their end", f"{path}{error}".split("\n")[0].rstrip("."),
+                         UNREADABLE) from error
 
 
 @final
@@ -105,58 +129,70 @@ class FileBlock:
 
     fragment: Any
     schema: Any
+    where: Any = None  # an expression of Arrow, that rows have to meet
+    seen: tuple[Any, ...] = ()  # of its file, when the table was made: size, time, and the machine by whose clock
 
     def frames(self, names: Sequence[str], rows: int) -> Iterator[Frame]:
-        import pyarrow as pa
-
-        try:
+        path = getattr(self.fragment, "path", "a table")
+        with readable(f"{path}: "):
+            now = _state(self.fragment)
+            if self.seen and (now[0] != self.seen[0] or (now[2] == self.seen[2] and now != self.seen)):
+                raise InputError("files that stay as they are while a fit passes over them",
+                                 f"{path}, which has changed or is gone", "Begin the fit again.")
             for batch in self._batches(list(names), rows):
                 columns = {name: arrow_column(name, batch.column(name)) for name in names}
                 yield Frame(None, "dict", tuple(names), batch.num_rows, columns.__getitem__)
-        except (pa.ArrowException, OSError) as error:
-            raise InputError("files that can be read to their end", f"{self.fragment.path}: {error}".split("\n")[0],
-                             "Write the file again, or leave it out.") from error
 
     def _batches(self, names: list[str], rows: int) -> Iterable[Any]:
-        if hasattr(self.fragment, "row_groups") and {*names} <= {*self.fragment.physical_schema.names}:
+        in_file = self.where is None and hasattr(self.fragment, "row_groups")
+        if in_file and {*names} <= {*self.fragment.physical_schema.names}:
             import pyarrow.parquet as parquet
 
             groups = [group.id for group in self.fragment.row_groups]
             with self.fragment.open() as stream:  # no more of a row group in memory than is asked for
                 yield from parquet.ParquetFile(stream).iter_batches(rows, groups, names, use_threads=False)
             return
-        yield from self.fragment.to_batches(schema=self.schema, columns=names, batch_size=rows, batch_readahead=1,
-                                            use_threads=False)
+        yield from self.fragment.to_batches(schema=self.schema, columns=names, filter=self.where, batch_size=rows,
+                                            batch_readahead=1, use_threads=False)
 
     def identity(self) -> Any:
-        path = Path(self.fragment.path)
-        size = (path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else ()
-        return str(path), size, [group.id for group in getattr(self.fragment, "row_groups", None) or []]
+        groups = [group.id for group in getattr(self.fragment, "row_groups", None) or []]
+        return getattr(self.fragment, "path", ""), self.seen[:2], str(self.where), groups
+
+
+def _state(fragment: Any) -> tuple[Any, ...]:
+    if not hasattr(fragment, "filesystem"):
+        return ()
+    found = fragment.filesystem.get_file_info(fragment.path)
+    return found.size, found.mtime_ns, platform.node()
 
 
 @final
 class FileTable(RowTable):
     """Files of Arrow: Parquet, Feather, CSV, ORC."""
 
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
+    def __init__(self, dataset: Any, where: Any = None) -> None:
+        self._dataset, self._where = dataset, where
         self.columns = tuple(dataset.schema.names)
-        fragments = [part for fragment in dataset.get_fragments() for part in _row_groups(fragment)]
-        self.blocks = tuple(FileBlock(fragment, dataset.schema) for fragment in fragments)
-        self.n = int(dataset.count_rows())
+        with readable():
+            files = [(fragment, _state(fragment)) for fragment in dataset.get_fragments(where)]
+            self.blocks = tuple(FileBlock(part, dataset.schema, where, seen) for fragment, seen in files
+                                for part in _row_groups(fragment, where))
+            self.n = int(dataset.count_rows(filter=where))
 
     def column(self, name: str) -> Column:
-        import pyarrow as pa
-
         try:
-            values = self._dataset.to_table(columns=[name]).column(0)
-        except (pa.ArrowException, OSError) as error:
-            raise InputError("files that can be read to their end", str(error).split("\n")[0],
-                             "Write the file again, or leave it out.") from error
+            with readable():
+                values = self._dataset.to_table(columns=[name], filter=self._where).column(0)
+        except InputError:
+            for block in self.blocks:  # one of which says which file it is
+                for _ in block.frames([name], BLOCK_ROWS):
+                    pass
+            raise
         return arrow_column(name, values)
 
     def whole(self, names: Sequence[str]) -> Frame:
-        return read_frame(self._dataset.to_table(columns=list(names)))
+        return read_frame(self._dataset.to_table(columns=list(names), filter=self._where))
 
 
 def spooled(write: Callable[[Path], Any]) -> FileTable:
@@ -188,8 +224,8 @@ def write_batches(tables: Iterable[Any], path: Path) -> None:
     writer.close()
 
 
-def _row_groups(fragment: Any) -> Iterable[Any]:
-    return fragment.split_by_row_group() if hasattr(fragment, "split_by_row_group") else [fragment]
+def _row_groups(fragment: Any, where: Any) -> Iterable[Any]:
+    return fragment.split_by_row_group(where) if hasattr(fragment, "split_by_row_group") else [fragment]
 
 
 def _part(column: Column, rows: slice) -> Column:

@@ -1,26 +1,33 @@
 """Where passes over blocks are run: here, in processes of our own, or on an engine that is there already.
 
 An engine maps a function over blocks and gives the results in the order of the blocks. Scheduling, transport and
-retries are those of Ray, Dask and Spark; what is ours is that their errors come as ours, and that nobody waits for
-workers that are gone.
+retries are those of Ray, Dask and Spark; what is ours is that their errors come as ours, that a pass whose workers were
+lost is run again from where it was, and that nobody waits for a scheduler or workers that are gone.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 from klimb.errors import InputError, KlimbError
+from klimb.rows.held import Held, TableBlock
 from klimb.rows.reduction import BlockEngine
 
 TRIES = 3  # of a pass whose workers were lost
-GONE_AFTER = 45.0  # seconds without any worker
-LOOK_EVERY = 5.0  # seconds between looks at workers
+GONE_AFTER = 30.0  # seconds without any worker, or without a scheduler
+LOOK_EVERY = 2.0  # seconds between looks at workers
+LOOPBACK = "127.0.0.1"
 
 
 @final
@@ -34,7 +41,7 @@ def as_engine(engine: Any, address: str | None = None) -> BlockEngine | None:
     >>> as_engine(None) is None
     True
     """
-    if engine is None or isinstance(engine, (ExecutorEngine, Processes, RayEngine, DaskEngine, SparkEngine)):
+    if engine is None or isinstance(engine, Cluster | ExecutorEngine):
         return engine
     if isinstance(engine, int) and not isinstance(engine, bool) and engine > 0:
         return Processes(engine)
@@ -66,13 +73,32 @@ def running(engine: BlockEngine | None) -> Iterator[BlockEngine | None]:
     try:
         yield engine
     finally:
-        if isinstance(engine, (Processes, RayEngine, DaskEngine, SparkEngine)):
+        if isinstance(engine, Cluster):
             engine.close()
 
 
+@final
+@dataclass(frozen=True)
+class Failure:
+    """What a worker gives back instead of a result: engines wrap what is raised, each in its own way."""
+
+    error: KlimbError
+
+
 def applied(function: Callable[[Any], Any], block: Any) -> Any:
-    """What a worker does; errors of ours come back as what they are."""
-    return function(block)
+    """What a worker does with a block, or with the table of one that it holds."""
+    try:
+        return function(block)
+    except KlimbError as error:
+        return Failure(error)
+    except Exception as error:
+        return Failure(EngineError("a pass without errors", f"{type(error).__name__}: {first_line(error)}",
+                                   "Run it without engine= to see where it comes from."))
+
+
+def applied_there(function: Callable[[Any], Any], data: Any) -> Any:
+    """The same for a table that the engine holds."""
+    return applied(function, TableBlock.of(data))
 
 
 @final
@@ -90,191 +116,298 @@ class ExecutorEngine:
                               "Pass engine=2 for processes that are started again, or a new executor.") from error
 
 
+class Cluster(ABC):
+    """Workers that may be lost: what they had not given back is asked for again."""
+
+    expected: str
+    advice = "Start it again, and the fit with the same checkpoint= to go on from there."
+    own = False  # whether it was started here
+
+    def map(self, function: Callable[[Any], Any], blocks: Iterable[Any], /) -> Iterator[Any]:
+        todo, done = list(blocks), 0
+        for attempt in range(1, TRIES + 1):
+            try:
+                for found in self.answers(function, todo[done:]):
+                    if isinstance(found, Failure):
+                        raise found.error
+                    done += 1
+                    yield found
+                return
+            except KlimbError:
+                raise
+            except Exception as error:
+                again = self.own or self.alive()
+                if self.own:
+                    self.close()
+                if attempt == TRIES or not again:
+                    raise EngineError(self.expected, first_line(error), self.advice) from error
+
+    @abstractmethod
+    def answers(self, function: Callable[[Any], Any], blocks: Sequence[Any]) -> Iterable[Any]:
+        """What `applied` gives for every block, in order; any error is taken for a loss."""
+
+    @abstractmethod
+    def alive(self) -> bool:
+        """Whether there are a scheduler and workers."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what was started here, and leave what was not."""
+
+    def wait(self, done: Callable[[float], Any]) -> None:
+        """Until ``done``, which waits for so many seconds; no longer than `GONE_AFTER` without workers."""
+        seen = time.monotonic()
+        while not done(LOOK_EVERY):
+            if self.alive():
+                seen = time.monotonic()
+            elif time.monotonic() - seen > GONE_AFTER:
+                raise TimeoutError(f"no worker, or no scheduler, for {GONE_AFTER:.0f} seconds")
+
+
 @final
-class Processes:
-    """Processes of our own, started again where one is lost; a pass that was lost with it is run again."""
+class Processes(Cluster):
+    """Processes of our own, started again where one is lost."""
+
+    expected = f"processes that live through a pass, in {TRIES} tries"
+    advice = "Memory may be short: use fewer processes."
+    own = True
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._pool: Any = None
 
-    def map(self, function: Callable[[Any], Any], blocks: Iterable[Any], /) -> Iterator[Any]:
-        todo, done = list(blocks), 0
-        for attempt in range(TRIES):
-            try:
-                for result in self._running().map(function, todo[done:]):
-                    done += 1
-                    yield result
-                return
-            except BrokenExecutor as error:
-                self.close()
-                if attempt == TRIES - 1:
-                    raise EngineError(f"processes that live through a pass, in {TRIES} tries", str(error),
-                                      "Memory may be short: use fewer processes.") from error
+    def answers(self, function: Callable[[Any], Any], blocks: Sequence[Any]) -> Iterable[Any]:
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
 
-    def _running(self) -> Any:
         if self._pool is None:
-            from concurrent.futures import ProcessPoolExecutor
-            from multiprocessing import get_context
-
             self._pool = ProcessPoolExecutor(self.workers, mp_context=get_context("spawn"))
-        return self._pool
+        return self._pool.map(partial(applied, function), blocks)  # type: ignore[no-any-return]
+
+    def alive(self) -> bool:
+        return True
 
     def close(self) -> None:
-        """End the processes."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
 
 @final
-class RayEngine:
+class RayEngine(Cluster):
     """Tasks of Ray, here (on loopback, without its dashboard) or on the cluster at ``address``."""
 
+    expected = "a Ray cluster that lives through a pass"
+
     def __init__(self, address: str | None = None) -> None:
-        self._ray, self.address, self._own = _imported("ray", "ray"), address, False
+        self._ray, self.address, self._tasks = _imported("ray", "ray"), address, ()
 
-    def _started(self) -> Any:
-        if not self._ray.is_initialized():
-            local: dict[str, Any] = {} if self.address else {"_node_ip_address": "127.0.0.1"}
-            self._ray.init(address=self.address or "local", include_dashboard=False, log_to_driver=False,
-                           logging_level="error", configure_logging=False, **local)
-            self._own = True
-        return self._ray.remote(applied)
+    def _started(self) -> tuple[Any, ...]:
+        ray = self._ray
+        if not ray.is_initialized():
+            if self.address is None:  # as on desktops: else its processes listen on every interface
+                ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+            ray.init(address=self.address or "local", include_dashboard=False, log_to_driver=False,
+                     logging_level="error", configure_logging=False)
+            self.own = True
+            if self.address is None and ray.util.get_node_ip_address() != LOOPBACK:
+                self.close()
+                raise EngineError("a Ray that listens on loopback alone", f"version {ray.__version__}, which does not",
+                                  "Set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, or call ray.init yourself.")
+        if not self._tasks:
+            self._tasks = tuple(ray.remote(max_retries=TRIES)(work) for work in (applied, applied_there))
+        return self._tasks
 
-    def map(self, function: Callable[[Any], Any], blocks: Iterable[Any], /) -> Iterator[Any]:
-        task, errors = self._started(), self._ray.exceptions
+    def answers(self, function: Callable[[Any], Any], blocks: Sequence[Any]) -> Iterable[Any]:
+        anywhere, there = self._started()
+        self.wait(lambda _: self.alive())  # what is sent to a scheduler that is gone waits for it
         shared = self._ray.put(function)
-        for running_task in [task.remote(shared, block) for block in blocks]:
-            try:
-                yield self._ray.get(running_task)
-            except errors.RayTaskError as error:
-                raise _ours(error.cause) from error
-            except errors.RayError as error:
-                raise _lost("Ray cluster", error) from error
+        for task in [there.remote(shared, block.data) if isinstance(block, Held) else anywhere.remote(shared, block)
+                     for block in blocks]:
+            self.wait(partial(self._is_done, task))
+            yield self._ray.get(task, timeout=GONE_AFTER)
+
+    def _is_done(self, task: Any, seconds: float) -> bool:
+        return bool(self._ray.wait([task], timeout=seconds)[0])
+
+    def alive(self) -> bool:
+        """Ray ends a process that asks a scheduler which does not answer for a minute: look whether it listens."""
+        host, _, port = self._ray.get_runtime_context().gcs_address.rpartition(":")
+        with suppress(OSError):
+            socket.create_connection((host.strip("[]"), int(port)), timeout=LOOK_EVERY).close()
+            return any(node["Alive"] and node["Resources"].get("CPU") for node in self._ray.nodes())
+        return False
+
+    def hold(self, dataset: Any) -> list[Held]:
+        """The blocks of a Ray dataset."""
+        self._started()
+        return [Held(block) for block in dataset.materialize().to_arrow_refs()]
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
-        if self._own:
-            self._ray.shutdown()
-            self._own = False
+        if self.own:
+            ending = threading.Thread(target=self._ray.shutdown, daemon=True)
+            ending.start()
+            ending.join(GONE_AFTER)
+            self.own, self._tasks = False, ()
 
 
 @final
-class DaskEngine:
+class DaskEngine(Cluster):
     """A client of dask.distributed, or a cluster of two processes on loopback that is started here."""
+
+    expected = "a Dask cluster that lives through a pass"
 
     def __init__(self, address: str | None = None, client: Any = None) -> None:
         self._distributed, self.address, self.client = _imported("distributed", "dask"), address, client
-        self._own: tuple[Any, ...] = ()
+        self._cluster: Any = None
+
+    @classmethod
+    def around(cls, _: Any) -> DaskEngine:
+        """The one whose client is there, or one that is started."""
+        with suppress(ValueError):
+            return cls(client=_imported("distributed", "dask").default_client())
+        return cls()
 
     def _started(self) -> Any:
         if self.client is None:
-            here = {"n_workers": 2, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None}
-            cluster = [] if self.address else [self._distributed.LocalCluster(**here)]
-            self.client = self._distributed.Client(self.address or cluster[0])
-            self._own = (self.client, *cluster)
+            if self.address is None:
+                self._cluster = self._distributed.LocalCluster(n_workers=2, threads_per_worker=1, host=LOOPBACK,
+                                                               dashboard_address=None)
+            self.client, self.own = self._distributed.Client(self.address or self._cluster, timeout=GONE_AFTER), True
         return self.client
 
-    def map(self, function: Callable[[Any], Any], blocks: Iterable[Any], /) -> Iterator[Any]:
+    def answers(self, function: Callable[[Any], Any], blocks: Sequence[Any]) -> Iterable[Any]:
         client = self._started()
-        try:
-            shared = client.scatter(function, broadcast=True, hash=False, timeout=GONE_AFTER)
-            for future in [client.submit(applied, shared, block, pure=False, retries=TRIES) for block in blocks]:
-                self._wait(future)
-                yield future.result(timeout=LOOK_EVERY)
-        except KlimbError:
-            raise
-        except (self._distributed.KilledWorker, self._distributed.CancelledError, TimeoutError, OSError,
-                RuntimeError) as error:
-            raise _lost("Dask cluster", error) from error
+        self.wait(lambda _: self.alive())
+        shared = client.scatter(function, broadcast=True, hash=False, timeout=GONE_AFTER)
+        for future in [client.submit(applied_there if isinstance(block, Held) else applied, shared,
+                                     block.data if isinstance(block, Held) else block, pure=False, retries=TRIES)
+                       for block in blocks]:
+            self.wait(partial(self._is_done, future))
+            yield future.result(timeout=GONE_AFTER)
 
-    def _wait(self, future: Any) -> None:
-        """Until it is done; no longer than `GONE_AFTER` without a worker or a scheduler."""
-        seen = time.monotonic()
-        while not future.done():
-            try:
-                self._distributed.wait(future, timeout=LOOK_EVERY)
-            except TimeoutError:
-                if self.client.status == "running" and self.client.scheduler_info().get("workers"):
-                    seen = time.monotonic()
-                elif time.monotonic() - seen > GONE_AFTER:
-                    raise
+    def _is_done(self, future: Any, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            self._distributed.wait(future, timeout=seconds)
+            return True
+        return False
+
+    def alive(self) -> bool:
+        return self.client.status == "running" and bool(self.client.scheduler_info().get("workers"))
+
+    def hold(self, frame: Any) -> list[Held]:
+        """The partitions of a Dask data frame."""
+        return [Held(future) for future in self._started().compute(frame.to_delayed())]
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
-        for part in self._own:
-            part.close()
-        if self._own:
-            self.client, self._own = None, ()
+        if self.own:
+            for part in (self.client, self._cluster):
+                with suppress(Exception):
+                    part.close()
+            self.client, self._cluster, self.own = None, None, False
 
 
 @final
-class SparkEngine:
-    """A session of Spark, or a local one that is started here: blocks are partitions of an RDD."""
+class SparkEngine(Cluster):
+    """A session of Spark, or a local one that is started here: blocks are partitions."""
+
+    expected = "a Spark session that lives through a pass"
 
     def __init__(self, address: str | None = None, session: Any = None) -> None:
-        self._sql, self.address, self.session, self._own = _imported("pyspark.sql", "spark"), address, session, False
+        self._sql, self.address, self.session = _imported("pyspark.sql", "spark"), address, session
+
+    @classmethod
+    def around(cls, frame: Any) -> SparkEngine:
+        """The one whose data frame it is."""
+        return cls(session=frame.sparkSession)
 
     def _started(self) -> Any:
         if self.session is None:
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             builder = self._sql.SparkSession.builder.appName("klimb").config("spark.ui.enabled", "false")
             if self.address is None:
-                os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-                builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-                builder = builder.config("spark.driver.host", "127.0.0.1")
-            self.session, self._own = builder.master(self.address or "local[2]").getOrCreate(), True
-            self.session.sparkContext.setLogLevel("ERROR")
+                os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+                for option in ("spark.driver.bindAddress", "spark.driver.host"):
+                    builder = builder.config(option, LOOPBACK)
+            self.session, self.own = builder.master(self.address or f"local[2,{TRIES}]").getOrCreate(), True
+            self.session.sparkContext.setLogLevel("OFF" if self.address is None else "ERROR")
         return self.session.sparkContext
 
-    def map(self, function: Callable[[Any], Any], blocks: Iterable[Any], /) -> Iterator[Any]:
-        every, context = list(blocks), self._started()
-        shared = context.broadcast(function)
+    def answers(self, function: Callable[[Any], Any], blocks: Sequence[Any]) -> Iterable[Any]:
+        context, pickling = self._started(), _imported("pyspark.cloudpickle", "spark")
+        shared = context.broadcast(pickling.dumps(function))  # functions that are defined on the way go too
+        held = bool(blocks) and isinstance(blocks[0], Held)
+        found: list[Any] = []
+
+        def work() -> None:
+            try:
+                found.append(_of_partitions(blocks, shared) if held else context.parallelize(blocks, len(blocks)).map(
+                    lambda block: applied(pickling.loads(shared.value), block)).collect())
+            except BaseException as error:
+                found.append(error)
+
+        def ended(seconds: float) -> bool:
+            thread.join(seconds)
+            return not thread.is_alive()
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
         try:
-            yield from context.parallelize(every, len(every)).map(lambda block: shared.value(block)).collect()
-        except Exception as error:
-            raise _from_spark(error) from error
+            self.wait(ended)
         finally:
-            shared.destroy()
+            with suppress(Exception):
+                shared.destroy()
+        if isinstance(found[0], BaseException):
+            raise found[0]
+        return found[0]  # type: ignore[no-any-return]
+
+    def alive(self) -> bool:
+        """Whether there is an executor beside the driver; in local mode the driver is the one."""
+        with suppress(Exception):
+            context = self.session.sparkContext
+            known = context._jsc.sc().getExecutorMemoryStatus().size()
+            return bool(known > (0 if context.master.startswith("local[") else 1))
+        return False
+
+    def hold(self, frame: Any) -> list[Held]:
+        """The partitions of a Spark data frame, which is kept as it is."""
+        kept = frame.persist()
+        return [Held(kept, number) for number in range(kept.rdd.getNumPartitions())]
 
     def close(self) -> None:
-        """End a session that was started here."""
-        if self._own:
-            self.session.stop()
-            self.session, self._own = None, False
+        if self.own:
+            with suppress(Exception):
+                self.session.stop()
+            self.session, self.own = None, False
 
 
 STARTED: dict[str, Any] = {"ray": RayEngine, "dask": DaskEngine, "spark": SparkEngine}
 
 
-def _lost(what: str, error: Any) -> EngineError:
-    return EngineError(f"a {what} that lives through a pass", _first_line(error) or type(error).__name__,
-                       "Start it again, and the fit with the same checkpoint= to go on from there.")
+def _of_partitions(blocks: Sequence[Held], shared: Any) -> list[Any]:
+    """What workers of Spark give for the partitions of a data frame, which come to them as batches of Arrow."""
+    import pickle
+
+    empty = blocks[0].data.limit(0).toArrow()
+
+    def work(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        table = pa.Table.from_batches(batches, empty.schema)
+        task: Any = TaskContext.get()
+        found = pickle.dumps(applied_there(pickle.loads(shared.value), table))
+        yield pa.RecordBatch.from_pydict({"number": pa.array([task.partitionId()], pa.int32()), "found": [found]})
+
+    rows = blocks[0].data.mapInArrow(work, "number int, found binary").collect()
+    found = {row["number"]: row["found"] for row in rows}
+    return [pickle.loads(found[block.number]) for block in blocks]
 
 
-def _from_spark(error: Exception) -> KlimbError:
-    """The error of a worker in our words: Spark has its text alone."""
-    text = str(error)
-    for line in text.splitlines():
-        name, _, rest = line.strip().partition("klimb.errors.InputError: ")
-        if rest and not name:
-            expected, _, more = rest.partition("; got ")
-            got, _, advice = more.partition(". ")
-            return InputError(expected, got, advice)
-    return _lost("Spark session", error)
-
-
-def _ours(cause: Any) -> Exception:
-    """An error of a worker: ours as it is, others as a failed pass."""
-    if isinstance(cause, KlimbError):
-        return cause
-    return EngineError("a pass without errors", f"{type(cause).__name__}: {_first_line(cause)}",
-                       "Run it without engine= to see where it comes from.")
-
-
-def _first_line(error: Any) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
+    return text or type(error).__name__
 
 
 def _imported(name: str, extra: str) -> Any:

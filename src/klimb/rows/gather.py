@@ -14,6 +14,7 @@ from klimb.rows.blocks import ArrayTable, RowTable
 from klimb.rows.cells import CellKeys, ResponseSums, cell_codes, count_rows, rounded
 from klimb.rows.columns import read_column
 from klimb.rows.frames import Frame, read_frame
+from klimb.rows.reduction import BlockEngine
 from klimb.rows.scans import Scan, TooManyCells
 
 LEAST = 50_000  # rows from which cells are looked for, and up to which rows are read into memory as they are
@@ -41,7 +42,8 @@ class Wanted:
     sums: ResponseSums | None = None
     cells: bool | None = None
     digits: Mapping[str, Any] = field(default_factory=dict)
-    engine: bool = False  # whether an engine shall pass over the rows that are no cells
+    passes: bool = False  # whether rows that are no cells shall be passed over, however few they are
+    engine: BlockEngine | None = None  # by which engine
 
     def __post_init__(self) -> None:
         for name, digits in self.digits.items():
@@ -93,7 +95,7 @@ def _of_frame(frame: Frame, wanted: Wanted, weights: Array | None) -> Frame | Ro
 
 def _rows_of(frame: Frame, wanted: Wanted, weights: Array | None) -> Frame | RowTable:
     """The rows of a frame as they are, in blocks where they are many."""
-    if not frame.n or not (wanted.engine or frame.n * len(wanted.names) > MOST_ENTRIES):
+    if not frame.n or not (wanted.passes or frame.n * len(wanted.names) > MOST_ENTRIES):
         return rounded(frame, wanted.digits)
     own = _weighed(rounded(frame, wanted.digits), weights)
     return ArrayTable(own, [*wanted.names, *([OWN_WEIGHTS] if weights is not None else [])])
@@ -133,7 +135,7 @@ def _of_scan(scan: Scan, wanted: Wanted, weights: Array | None) -> Frame | RowTa
     for name in wanted.digits:
         if not scan.is_number(name):
             raise InputError("round= needs columns of numbers", repr(name), "Leave it out.")
-    if wanted.cells is None and not wanted.engine and (few := scan.head(wanted.names, LEAST)) is not None:
+    if wanted.cells is None and not wanted.passes and (few := scan.head(wanted.names, LEAST)) is not None:
         return rounded(few, wanted.digits)
     if wanted.cells is False or (wanted.cells is None and not wanted.digits and _all_differ(scan, wanted.names)):
         return _all_rows(scan, wanted)
@@ -151,14 +153,14 @@ def _of_scan(scan: Scan, wanted: Wanted, weights: Array | None) -> Frame | RowTa
 
 def _all_rows(scan: Scan, wanted: Wanted) -> Frame | RowTable:
     """Rows as they are: in memory, or in blocks where they are many or an engine is there for them."""
-    table = None if scan.again else scan.blocks(wanted.names)
+    table = None if scan.again else scan.blocks(wanted.names, wanted.engine)
     rows = scan.count() if table is None else table.n
-    if not wanted.engine and rows <= MOST_ROWS and rows * len(wanted.names) <= MOST_READ:
+    if not wanted.passes and rows <= MOST_ROWS and rows * len(wanted.names) <= MOST_READ:
         return rounded(scan.collect(wanted.names) if table is None else table.whole(wanted.names), wanted.digits)
     if wanted.digits:
         raise InputError("round= makes cells of rows, and these are too many for memory", f"{dict(wanted.digits)}",
                          "Round to fewer digits, or leave round= out.")
-    return scan.blocks(wanted.names) if table is None else table
+    return scan.blocks(wanted.names, wanted.engine) if table is None else table
 
 
 def _all_differ(scan: Scan, names: Sequence[str]) -> bool:

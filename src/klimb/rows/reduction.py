@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 from klimb.numerics.arrays import Array
 
-Rows: TypeAlias = tuple[Array, Array]  # X and y of some rows
+Rows: TypeAlias = tuple[Any, Array]  # X (an array, or sparse) and y of some rows
 Block: TypeAlias = "Rows | Callable[[], Rows]"  # in memory, or what reads them where the function runs
 
 
@@ -23,9 +23,10 @@ class BlockEngine(Protocol):
         """function(block) for every block, in the order of ``blocks``."""
 
 
-def rows_of(block: Block) -> Rows:
-    """The rows themselves; a callable reads them now."""
-    return block() if callable(block) else block
+def rows_of(block: Block) -> tuple[Array, Array]:
+    """The rows themselves; a callable reads them now, and those of a sparse block become dense here."""
+    X, y = block() if callable(block) else block
+    return X.toarray() if hasattr(X, "tocsr") else X, y
 
 
 def summed(function: Callable[[Block], tuple[Any, ...]], blocks: Sequence[Block], engine: BlockEngine | None = None

@@ -10,16 +10,22 @@ import glob
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from fnmatch import fnmatch
 from itertools import chain
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError
-from klimb.rows.blocks import FileTable, RowTable, spooled, write_batches
+from klimb.errors import InputError, no_column
+from klimb.rows.blocks import ArrayTable, FileTable, RowTable, readable, spooled, write_batches
 from klimb.rows.cells import CellKeys, Tally, grouped, tally_of
+from klimb.rows.engines import DaskEngine, RayEngine, SparkEngine
 from klimb.rows.frames import Frame, read_frame
+from klimb.rows.held import HeldTable
+from klimb.rows.maps import CONTENTS, read_cache, write_cache
+from klimb.rows.reduction import BlockEngine
 
 MOST_CELLS = 2_000_000  # of a fit in memory
 CHUNK = 1 << 20  # rows that are counted at a time
@@ -33,6 +39,7 @@ class Scan(ABC):
 
     columns: tuple[str, ...]
     again: bool = True  # whether it can be read more than once
+    left_out: tuple[str, ...] = ()  # files that could not be read
 
     @abstractmethod
     def is_number(self, name: str) -> bool:
@@ -51,8 +58,8 @@ class Scan(ABC):
         """The first rows, at most ``n``."""
 
     @abstractmethod
-    def blocks(self, names: Sequence[str]) -> RowTable:
-        """All rows, in blocks that can be read again and again."""
+    def blocks(self, names: Sequence[str], engine: BlockEngine | None = None) -> RowTable:
+        """All rows, in blocks that can be read again and again; those of ``engine`` stay there."""
 
     @abstractmethod
     def tally(self, by: CellKeys) -> Tally:
@@ -89,8 +96,12 @@ class LazyRows(Scan):
     def first(self, names: Sequence[str], n: int) -> Frame:
         return read_frame(self._now(self.frame.select(*names).head(n)).to_native())
 
-    def blocks(self, names: Sequence[str]) -> RowTable:
-        return spooled(lambda path: self.frame.select(*names).sink_parquet(path))
+    def blocks(self, names: Sequence[str], engine: BlockEngine | None = None) -> RowTable:
+        kind: Any = {"dask": DaskEngine, "pyspark": SparkEngine}.get(self.frame.implementation.value)
+        if kind is not None and (engine is None or isinstance(engine, kind)):
+            native = self.frame.select(*names).to_native()
+            return held(kind.around(native) if engine is None else engine, native, names)
+        return spooled(lambda path: self.frame.select(*names).sink_parquet(str(path)))
 
     def tally(self, by: CellKeys) -> Tally:
         import narwhals as nw
@@ -105,13 +116,24 @@ class LazyRows(Scan):
         return read_frame(self._now(self.frame.select(*names)).to_native())
 
 
+def held(engine: Any, collection: Any, names: Sequence[str]) -> HeldTable:
+    """A collection of an engine as a table; what was started for it is ended where that fails."""
+    try:
+        return HeldTable(engine, engine.hold(collection), names)
+    except BaseException:
+        engine.close()
+        raise
+
+
 @final
 class BatchRows(Scan):
     """Batches of Arrow, which ``open`` gives for some names of columns; they are counted chunk by chunk."""
 
-    def __init__(self, open_: Callable[[list[str]], Iterable[Any]], schema: Any, dataset: Any = None) -> None:
+    def __init__(self, open_: Callable[[list[str]], Iterable[Any]], schema: Any, dataset: Any = None,
+                 where: Any = None, of_ray: Any = None) -> None:
         self._open, self.schema, self.columns = open_, schema, tuple(schema.names)
-        self.dataset, self.again = dataset, dataset is not None
+        self.dataset, self.where, self.of_ray = dataset, where, of_ray
+        self.again = dataset is not None or of_ray is not None
         self._read: list[Any] = []  # by ``head``, where it cannot be read again
 
     def is_number(self, name: str) -> bool:
@@ -126,7 +148,7 @@ class BatchRows(Scan):
 
         batches: list[Any] = []
         waiting = 0
-        try:
+        with readable():
             for batch in chain(self._read, self._open(list(names))):
                 table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
                 batches.append(table.select(list(names)))
@@ -134,9 +156,6 @@ class BatchRows(Scan):
                 if waiting >= size:
                     yield joined(batches)
                     batches, waiting = [], 0
-        except (pa.ArrowException, OSError) as error:
-            raise InputError("files and batches that Arrow can read", str(error).split("\n")[0],
-                             "Write the file again, or leave it out.") from error
         if batches:
             yield joined(batches)
 
@@ -152,19 +171,23 @@ class BatchRows(Scan):
         return None
 
     def count(self) -> int:
-        return int(self.dataset.count_rows())
+        with readable():
+            return int(self.dataset.count_rows(filter=self.where) if self.of_ray is None else self.of_ray.count())
 
     def first(self, names: Sequence[str], n: int) -> Frame:
         if self.dataset is not None:
-            return next(iter(FileTable(self.dataset).blocks[0].frames(names, n)), read_frame({}))
+            blocks = FileTable(self.dataset, self.where).blocks
+            return next((part for block in blocks for part in block.frames(names, n) if part.n), read_frame({}))
         found = next(self._chunks(names, n), None)
-        if found is not None:
+        if found is not None and not self.again:
             self._read = [found]
         return read_frame({name: [] for name in names} if found is None else found.slice(0, n))
 
-    def blocks(self, names: Sequence[str]) -> RowTable:
+    def blocks(self, names: Sequence[str], engine: BlockEngine | None = None) -> RowTable:
         if self.dataset is not None:
-            return FileTable(self.dataset)
+            return FileTable(self.dataset, self.where)
+        if self.of_ray is not None and (engine is None or isinstance(engine, RayEngine)):
+            return held(engine or RayEngine(), self.of_ray.select_columns(list(names)), names)
         return spooled(lambda path: write_batches(self._chunks(names, CHUNK), path))
 
     def tally(self, by: CellKeys) -> Tally:
@@ -233,9 +256,11 @@ def as_table(data: Any) -> Frame | Scan:
     if isinstance(data, (Mapping, np.ndarray)):
         return read_frame(data)
     if isinstance(data, (str, os.PathLike)):
-        return _files(os.fspath(data))
+        return read_cache(data) if os.path.exists(os.path.join(data, CONTENTS)) else scan(data)
     if hasattr(data, "to_batches") and hasattr(data, "scanner"):  # a dataset of Arrow
         return _of_dataset(data)
+    if type(data).__module__.startswith("ray.data"):
+        return _of_ray(data)
     if isinstance(data, Iterator) or hasattr(data, "read_next_batch"):
         return _of_iterator(iter(data))
     import narwhals as nw
@@ -244,30 +269,111 @@ def as_table(data: Any) -> Frame | Scan:
     return LazyRows(lazy) if isinstance(lazy, nw.LazyFrame) else read_frame(data)
 
 
-def _files(path: str) -> Scan:
+def cache(data: Any, folder: Any, columns: Sequence[str] | None = None) -> Path:
+    """Write columns of a table (all by default) as memory maps, for fits that pass over them again and again.
+
+    Text becomes codes; blocks stay what they are, so that ``klimb.fit(formula, folder)`` has the same bits as the fit
+    of ``data``. A column is in memory as a whole while it is written.
+    """
+    table = as_table(data)
+    names = list(table.columns if columns is None else columns)
+    for name in names:
+        if name not in table.columns:
+            raise no_column(name, table.columns)
+    return write_cache(table.blocks(names) if isinstance(table, Scan) else ArrayTable(table, names), names, folder)
+
+
+def scan(path: Any, *, where: Any = None, unreadable: str = "error", filesystem: Any = None) -> Scan:
+    """Files as a table that is read when it is asked for, with what a path alone does not say.
+
+    Parameters
+    ----------
+    path : str, path or list of them
+        A file, a folder, a glob, or an address that Arrow knows (``s3://``, ``gs://``, ``file://``).
+    where : expression of pyarrow, or list of (column, comparison, value)
+        Rows to keep. Files and row groups that have none of them are not read.
+    unreadable : "error" or "skip"
+        What happens to files that are missing or cannot be read to their end. "skip" reads all of them once to find
+        out, leaves them out, and the fit says how many they were.
+    filesystem : filesystem of pyarrow or fsspec
+        Where the paths are.
+
+    >>> import pyarrow as pa, pyarrow.parquet as parquet, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> parquet.write_table(pa.table({"x": [1, 2, 3]}), f"{folder}/a.parquet")
+    >>> scan(f"{folder}/*.parquet", where=[("x", ">", 1)]).count()
+    2
+    """
+    if unreadable not in ("error", "skip"):
+        raise InputError('unreadable must be "error" or "skip"', repr(unreadable), "Choose one of the two.")
     try:
         import pyarrow.dataset as arrow
+        from pyarrow.parquet import filters_to_expression
     except ImportError as missing:
         raise InputError("files are read by pyarrow", "no such package",
                          "Run: python -m pip install 'klimb[parquet]', or read them first.") from missing
-    far = "://" in path
-    found = [path] if far or os.path.exists(path) else sorted(glob.glob(path, recursive=True))
+    found, filesystem = _listed(path, filesystem)
+    kind = _kind(found)
+    lost: tuple[str, ...] = ()
+    how: Any = _csv() if kind == "csv" else kind
+    if unreadable == "skip":
+        lost = tuple(name for name in found if not _whole(name, how, filesystem))
+        if len(lost) == len(found):
+            raise InputError("files of which some can be read", f"{len(lost)} that cannot", "Write them again.")
+    kept = [name for name in found if name not in lost]
+    with readable():
+        dataset = arrow.dataset(kept, format=how, partitioning="hive", filesystem=filesystem)
+    return _of_dataset(dataset, filters_to_expression(where) if isinstance(where, list) else where, lost)
+
+
+def _listed(path: Any, filesystem: Any) -> tuple[list[str], Any]:
+    """The names of files, and where they are; those of a list are taken as they are."""
+    from pyarrow import fs
+
+    if isinstance(path, (list, tuple)):
+        return [os.fspath(name) for name in path], filesystem
+    name = os.fspath(path)
+    if filesystem is None and "://" in name:
+        filesystem, name = fs.FileSystem.from_uri(name)
+    if filesystem is not None and not isinstance(filesystem, fs.FileSystem):
+        filesystem = fs.PyFileSystem(fs.FSSpecHandler(filesystem))
+    whole = any(mark in name for mark in "*?[")
+    if filesystem is None:
+        found = [name] if os.path.exists(name) else sorted(glob.glob(name, recursive=True))
+        if os.path.isdir(name):
+            found = sorted(glob.glob(os.path.join(name, "**"), recursive=True))
+        found = [one for one in found if os.path.isfile(one)]
+    elif not whole and filesystem.get_file_info(name).type == fs.FileType.File:
+        found = [name]
+    else:
+        top = name.split("*")[0].split("?")[0].split("[")[0].rpartition("/")[0] if whole else name
+        every = filesystem.get_file_info(fs.FileSelector(top, allow_not_found=True, recursive=True))
+        found = sorted(one.path for one in every if one.is_file and (not whole or fnmatch(one.path, name)))
+    found = [one for one in found if not os.path.basename(one).startswith(("_", "."))]
     if not found:
-        raise InputError("a file, a folder or a glob of files", repr(path), "Nothing is there: check the path.")
-    files = found if far or not os.path.isdir(path) else sorted(
-        name for name in glob.glob(os.path.join(path, "**"), recursive=True) if os.path.isfile(name))
-    kinds = {ENDINGS.get(Path(name).suffix.lower(), Path(name).suffix) for name in files if not
-             Path(name).name.startswith(("_", "."))}
-    kind = "parquet" if far and not kinds & {*ENDINGS.values()} else next(iter(kinds), "nothing")
+        raise InputError("a file, a folder or a glob of files", repr(os.fspath(path)),
+                         "Nothing is there: check the path.")
+    return found, filesystem
+
+
+def _kind(files: Sequence[str]) -> str:
+    kinds = {ENDINGS.get(Path(name).suffix.lower(), Path(name).suffix) for name in files}
+    kind = next(iter(kinds), "nothing")
     if len(kinds) > 1 or kind not in ENDINGS.values():
         raise InputError(f"files of one kind: {', '.join(ENDINGS)}", ", ".join(sorted(kinds)) or "none",
                          "Name the files by a glob: folder/*.parquet.")
-    how: Any = _csv() if kind == "csv" else kind
-    try:
-        return _of_dataset(arrow.dataset(found if len(found) > 1 else found[0], format=how, partitioning="hive"))
-    except (ValueError, OSError) as error:
-        raise InputError(f"{kind} files that Arrow can read", str(error).split("\n")[0],
-                         "Write the file again, or leave it out.") from error
+    return kind
+
+
+def _whole(name: str, how: Any, filesystem: Any) -> bool:
+    """Whether a file can be read to its end."""
+    import pyarrow.dataset as arrow
+
+    with suppress(InputError), readable():
+        for _ in arrow.dataset(name, format=how, filesystem=filesystem).to_batches(batch_readahead=1):
+            pass
+        return True
+    return False
 
 
 def _csv() -> Any:
@@ -279,8 +385,17 @@ def _csv() -> Any:
                                                                           strings_can_be_null=True))
 
 
-def _of_dataset(dataset: Any) -> BatchRows:
-    return BatchRows(lambda names: dataset.to_batches(columns=names), dataset.schema, dataset)
+def _of_dataset(dataset: Any, where: Any = None, left_out: tuple[str, ...] = ()) -> BatchRows:
+    found = BatchRows(lambda names: dataset.to_batches(columns=names, filter=where), dataset.schema, dataset, where)
+    found.left_out = left_out
+    return found
+
+
+def _of_ray(dataset: Any) -> BatchRows:
+    def read(names: list[str]) -> Iterable[Any]:
+        yield from dataset.select_columns(names).iter_batches(batch_size=None, batch_format="pyarrow")
+
+    return BatchRows(read, dataset.schema().base_schema, of_ray=dataset)
 
 
 def _of_iterator(batches: Iterator[Any]) -> BatchRows:

@@ -96,7 +96,7 @@ class StreamedRows(RowSource):
     def _pieces(self) -> Iterator[Array]:
         begin, width = 0, self.shape[1]
         for piece in self._stream():
-            block = np.asarray(piece, dtype=np.float64)
+            block = np.asarray(piece.toarray() if hasattr(piece, "tocsr") else piece, dtype=np.float64)
             block = block[:, None] if block.ndim == 1 else block
             if block.ndim != 2 or block.shape[1] == 0 or (width and block.shape[1] != width):
                 raise InputError("every block of a stream must be rows with the same columns",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Self, final
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from klimb.errors import InputError
+from klimb.errors import InputError, listed
 from klimb.likelihoods import Likelihood
+from klimb.models.door import fit as formula_fit
 from klimb.models.fit import Fit
 from klimb.models.linear import LinearModel
 from klimb.models.matrix import MatrixData, absorb, fit_matrix, solved
@@ -19,6 +20,7 @@ from klimb.numerics.arrays import Array
 from klimb.priors import Fixed
 from klimb.rows.distinct import Rows
 from klimb.rows.scaling import Scaling
+from klimb.rows.scans import as_table
 from klimb.sklearn.base import Classifier, Estimator, GrowingRegressor, Regressor, one_or_array, positive_or_auto
 from klimb.terms.ridge import NAME as RIDGE
 from klimb.terms.ridge import Ridge
@@ -184,6 +186,46 @@ def _heavier(fit: Fit) -> LinearModel:
 
 class _RidgeModel(Estimator):
     """What both estimators do with rows: one prior scale for all coefficients."""
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the model; a row of weight k counts like k rows.
+
+        X may be a table that is not in memory (a path, a lazy frame, a Ray dataset, a Dask or Spark data frame); y and
+        ``sample_weight`` then are names of its columns, and all others are numbers.
+        """
+        if isinstance(y, str):
+            return self._fit_table(as_table(X), y, sample_weight)
+        found: Self = super().fit(X, y, sample_weight)  # type: ignore[misc]
+        return found
+
+    def _fit_table(self, table: Any, y: str, weights: str | None) -> Self:
+        """``y ~ ridge(.)``, whose weights are those of the matrix of all other columns."""
+        standard = {"prior_scale": "auto", "dispersion": "auto", "fit_intercept": True, "standardize": "auto"}
+        for name, usual in standard.items():
+            if getattr(self, name, usual) != usual:
+                raise InputError(f"a table that is not in memory is fitted with {name}={usual!r}",
+                                 repr(getattr(self, name)), "Leave it out, or use klimb.fit.")
+        names = [name for name in table.columns if name not in (y, weights)]
+        columns = ", ".join(f"`{name}`" for name in names)
+        own = isinstance(self, Classifier)
+        found = formula_fit(f"`{y}` ~ ridge({columns})", table, "bernoulli" if own else self.family,
+                            link=self.link if own else None, weights=weights, hyper="optimise", tol=self.tol)
+        model = linear_model(found)
+        term = model.terms[-1]
+        assert isinstance(term, Ridge)
+        if term.coefficient_names != tuple(names):
+            raise InputError("columns of numbers beside y", f"levels: {listed(term.coefficient_names, 5)}",
+                             "Use klimb.fit, which takes columns of text.")
+        assert term.scaling is not None
+        self.n_features_in_, self.feature_names_in_ = len(names), np.array(names, dtype=object)
+        if own:
+            assert found.encoder.response is not None
+            levels, kind = found.encoder.response.levels, found.frame.column(y).dtype
+            self.classes_ = np.array([0, 1], dtype=kind) if kind.kind in "biuf" else np.array(levels)
+        matrix = replace(model, terms=(model.terms[0], replace(term, used={}, scaling=None)), rows=None, passes=None,
+                         kept={}, inputs=replace(term.scaling, intercept=True))
+        kept = {part.name: getattr(found, part.name) for part in fields(Fit) if part.init}
+        return self._set([Fit(**{**kept, "model": matrix})])
 
     def _fitted(self, rows: Rows, likelihood: Likelihood, names: tuple[str, ...], weights: Array | None) -> Fit:
         data = MatrixData.of(rows, likelihood, names, weights)
