@@ -17,6 +17,7 @@ from klimb.sites.base import Site
 
 Callback: TypeAlias = Callable[[Iteration], Any]
 ROUGH_SHARE, ROUGH_TOL = 0.5, 5e-7  # of the tolerance, and the least, of what is done with a cheaper oracle
+ROUGH_ENOUGH = 5e-5  # tolerance from which that is all: its error is far below what is left open
 
 
 @final
@@ -132,8 +133,12 @@ def infer(latent: Latent, site: Site, y: Any, *, step: Step | None = None, tol: 
     rule, before = step or _default_step(latent, site), list[Iteration]()
     rough = site.rough() if step is None else site
     if rough is not site:  # most of the way by a cheaper oracle
-        far = Problem(latent, rough, y, start)
-        state, status, history, _ = run(far, rule, max(ROUGH_SHARE * tol, ROUGH_TOL), max_iter, callback)
+        far, enough = Problem(latent, rough, y, start), tol >= ROUGH_ENOUGH
+        share = 1.0 if enough else ROUGH_SHARE
+        state, status, history, notes = run(far, rule, max(share * tol, ROUGH_TOL), max_iter, callback)
+        if enough:
+            problem.start = None
+            return Result(far.posterior(state), state.bound, status, history, tuple(notes), problem, state.bound_error)
         before, start = list(history.iterations), far.posterior(state)
         callback = (lambda row: False) if status is Status.STOPPED else callback
         problem = Problem(latent, site, y, start)

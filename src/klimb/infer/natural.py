@@ -21,11 +21,12 @@ VERY_SLOW = 0.4  # what two steps in a row must leave on average before Newton d
 NEAR = 0.5  # stationarity below which a Newton direction is worth its products
 FAR, STRETCH, PAUSE = 0.03, 4.0, 8  # stationarity above which to stretch, by how much, and how long to wait after a no
 WORTH = 1e-3  # nats that local optima must gain, while far from the optimum, to be tried again at once
+SHARED = 20  # sites per weight from which their own optima, at the price of ten oracle calls, say little of all together
 WAIT = 3  # iterations until Newton directions or local optima are tried again after a failure
 RESCUE_AFTER, RESCUE_SITES = 6, 2000  # when and up to which N Newton helps models with fewer weights than sites
 STEP_COST = 3e-4, 1.5e-7, 3e-10  # seconds of a plain step: in all, for each of N sites, and for each of N D^2 products
 NEWTON_COST = 1e-3, 7e-9, 1.4e-10  # of a Newton direction by N x N matrices: in all, for each entry, and for N^2 D
-MOST_PATIENT = 4.0  # plain steps that are waited for, whatever the price: forecasts of a pace are not good for more
+MOST_PATIENT = 6.0, 4.0  # plain steps that are waited for, whatever the price: before and after a first direction
 COUPLED_AFTER = 4  # when Newton helps sites that couple several latent values
 COUPLED_CHANGE = 3.0  # factor by which it may change one of their gammas
 USUAL_TOL = 1e-6
@@ -137,7 +138,7 @@ def _stronger(problem: Problem, state: State, pace: _Pace) -> Move | None:
             return move
         pace.stretch_in = PAUSE
     if state.stationarity >= NEAR and problem.site.separable:
-        if pace.local_in > 0:
+        if pace.local_in > 0 or problem.latent.n_sites > SHARED * problem.latent.n_weights:
             return None
         move = _local(problem, state)
         if move is not None and _useful(state, move.state, WORTH):
@@ -148,6 +149,8 @@ def _stronger(problem: Problem, state: State, pace: _Pace) -> Move | None:
         move = _newton(problem, state)
         if move is None or not _useful(state, move.state):
             pace.newton_in = WAIT
+        else:  # near enough for the next to leave the square of the residual
+            pace.price = min(pace.price, MOST_PATIENT[1])
         return move
     return None
 
@@ -173,7 +176,7 @@ def _price(problem: Problem) -> float:
     if D >= N or not problem.site.separable:
         return 0.0
     (fixed, site, product), (begin, entry, wide) = STEP_COST, NEWTON_COST
-    return min((begin + N * N * (entry + wide * D)) / (fixed + N * (site + product * D * D)), MOST_PATIENT)
+    return min((begin + N * N * (entry + wide * D)) / (fixed + N * (site + product * D * D)), MOST_PATIENT[0])
 
 
 def _useful(state: State, after: State, least: float = 0.0) -> bool:

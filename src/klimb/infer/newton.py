@@ -121,7 +121,10 @@ def _scaled_products(factor: Factor, sd: Array, bends: npt.NDArray[np.bool_] | N
         parts = [_scaled_products(*part) for part in zip(blocks, np.split(sd, len(blocks)), own, strict=True)]
         return _side_by_side([part for part in parts if part is not None], len(sd)) if all(parts) else None
     n, products = len(sd), factor.products()
-    if bends is not None and 2 * np.count_nonzero(bends) <= n:
+    some = bends is not None and 2 * np.count_nonzero(bends) <= n
+    if (some or (products is None and n > IN_CACHE)) and (root := factor.root_of()) is not None:
+        return _by_root(root / sd[:, None], np.flatnonzero(bends) if bends is not None and some else np.arange(n))
+    if bends is not None and some:
         return _where_it_bends(factor, sd, np.flatnonzero(bends))
     if products is None:
         V = factor.covariance()
@@ -136,6 +139,24 @@ def _scaled_products(factor: Factor, sd: Array, bends: npt.NDArray[np.bool_] | N
     by_V, by_square = products
     scale, square = 1.0 / sd, 1.0 / sd**2
     return lambda u: np.concatenate([scale * by_V(scale * u[:n]), 0.5 * square * by_square(square * u[n:])])
+
+
+def _by_root(root: Array, rows: npt.NDArray[np.intp]) -> Product:
+    """The products with R = root root', and with R o R among some sites (the identity elsewhere): single precision."""
+    from scipy.linalg.blas import ssymv, ssyrk
+
+    n, W = len(root), np.asarray(root, dtype=np.float32)
+    R = ssyrk(1.0, W.T if len(rows) == n else W[rows].T, trans=1, lower=1)
+    squared = np.multiply(R, R, out=R)
+
+    def product(u: Array) -> Array:
+        single = np.asarray(u, dtype=np.float32)
+        second = 0.5 * single[n:]
+        if rows.size:
+            second[rows] = ssymv(0.5, squared, single[n:][rows], lower=1)
+        return np.concatenate([W @ (single[:n] @ W), second]).astype(float)
+
+    return product
 
 
 def _where_it_bends(factor: Factor, sd: Array, rows: npt.NDArray[np.intp]) -> Product | None:

@@ -76,6 +76,11 @@ class Factor(ABC):
         V = self.covariance()
         return None if V is None else V[np.ix_(rows, rows)]
 
+    def root_of(self, rows: npt.NDArray[np.intp] | None = None) -> Array | None:
+        """A matrix of few columns whose outer square is V, or its block of some sites; None where there is none."""
+        del rows
+        return None
+
     def products(self) -> tuple[Product, Product] | None:
         """Products with V and with its entrywise square, where those are cheaper than a dense V; None elsewhere."""
         return None

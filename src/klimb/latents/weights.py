@@ -72,12 +72,13 @@ class PrimalFactor(Factor):
         return float(half @ half)
 
     def covariance(self) -> Array:
-        rows = np.concatenate([block for _, block in self._X.scaled_blocks(self._root)])
-        return np.asarray(rows @ rows.T)
+        root = self.root_of()
+        return np.asarray(root @ root.T)
 
-    def covariance_of(self, rows: npt.NDArray[np.intp]) -> Array:
-        some = self._X.subset(rows).dense() @ self._root
-        return np.asarray(some @ some.T)
+    def root_of(self, rows: npt.NDArray[np.intp] | None = None) -> Array:
+        if rows is not None:
+            return np.asarray(self._X.subset(rows).dense() @ self._root)
+        return np.concatenate([block for _, block in self._X.scaled_blocks(self._root)])
 
     def products(self) -> tuple[Product, Product] | None:
         """For long designs: (V o V) b is the diagonal of X M X' with M = V_w X' diag(b) X V_w, which is D x D.

@@ -7,21 +7,27 @@ follow the scale as well, so two fits tell more once they are far enough apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 
+from klimb.infer.result import Result
+from klimb.infer.start import start_at
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
 from klimb.models.model import Listen, Progress
+from klimb.models.search import SitesNear
 from klimb.numerics.arrays import Array
 
-LOOSE, CLOSER = 0.3, 0.01  # tolerances of the first fit, and of those that follow
-FIRST, LONGEST = 0.3, 1.0  # of the step that a secant with the sites held is made of, and of any that is taken
-APART = 0.02  # between scales of two fits whose slopes make a secant
-ENOUGH = 0.01  # nats that another fit must promise
-MOST = 6  # fits
+LOOSE, CLOSER = 0.3, 0.01  # tolerances of the first fit, and of those that follow, at most
+SHARE = 0.1  # of the gain that the last move promised, as the tolerance of the next fit
+FIRST, LONGEST = 0.3, 2.0  # of the step that a secant with the sites held is made of, and of any that is taken
+APART = 0.02  # first move from a fit, at least: sites that follow the scale bend the objective less than sites held
+NEAR = 0.002  # between scales of two fits whose slopes make a secant
+ENOUGH = 1e-6  # nats that another move must promise
+FALLEN = 0.1  # nats by which the objective may fall, which loose fits leave open
+MOST = 12  # fits
 SEARCH_TOL = 1e-3  # of the gradient in theta of a search from there, which has little to do
 
 
@@ -37,32 +43,51 @@ class Settled:
     curvature: Array | None = None  # minus the second derivative of the objective
     n_fits: int = 0
     before: tuple[float, float] | None = None  # theta and slope of the last fit
+    tol: float = LOOSE  # of the next fit
+    result: Result | None = None  # the last fit, where it promised too little for a move
+    sites: SitesNear = field(default_factory=SitesNear)  # of all fits, which foretell those at the next scale
+    path: tuple[float, ...] = ()  # the objective at every fit
 
 
-def settle(begun: Settled, data: Observed) -> Settled:
-    """A loose fit, and the scale moved by the slopes of two fits, or of one with its sites held."""
+def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
+    """A loose fit, and the scale moved by the slopes of two fits, or of one with its sites held.
+
+    The tolerance falls to ``least`` with what is left to gain.
+    """
     model = begun.model
-    result = model.infer(data, start=begun.posterior, tol=CLOSER if begun.n_fits else LOOSE)
+    start, guess = begun.posterior, begun.sites.at(model.at)
+    if start is not None and guess is not None and begun.gain > ENOUGH:
+        start = start_at(start.latent, *guess)
+    result = model.infer(data, start=start, tol=begun.tol)
     q, height, theta = result.posterior, result.bound + model.log_prior()[0], float(model.at[0])
+    begun.sites.add(model.at, q)
     slope, bend = _slope(model, data, q), 0.0
-    if begun.before is not None and abs(theta - begun.before[0]) >= APART:
+    if begun.before is not None and abs(theta - begun.before[0]) >= NEAR:
         bend = (begun.before[1] - slope) / (theta - begun.before[0])
+    elif begun.curvature is not None:
+        bend = float(begun.curvature[0])
     other = _within(model, float(np.clip(slope / q.latent.n_weights, -FIRST, FIRST)))
     if bend <= 0.0 and other.at[0] != theta:
         bend = (slope - _slope(other, data, _under(other.latent, q))) / float(other.at[0] - theta)
     step = float(np.clip(slope / bend, -LONGEST, LONGEST)) if bend > 0.0 else float(np.sign(slope)) * LONGEST
     moved = _within(model, step)
     gain = 0.5 * slope * float(moved.at[0] - theta)
+    if begun.before is None and ENOUGH < gain and abs(step) < APART:
+        moved = _within(model, float(np.sign(step)) * APART)
+    done = gain <= ENOUGH
     curvature = np.array([bend]) if bend > 0.0 else None
-    return Settled(moved, q, height + gain, gain, curvature, begun.n_fits + 1, (theta, slope))
+    tol = least if done else min(max(SHARE * gain, least), CLOSER)
+    return Settled(model if done else moved, q, height + gain, gain, curvature, begun.n_fits + 1, (theta, slope), tol,
+                   result if done and begun.tol <= least else None, begun.sites, (*begun.path, height))
 
 
-def settled(begun: Settled, data: Observed, listen: Listen | None = None) -> Settled:
-    """Until another fit promises little, or the listener has enough; what remains is for a search."""
-    while begun.gain >= ENOUGH and begun.n_fits < MOST:
-        begun = settle(begun, data)
-        height = begun.objective - begun.gain
-        if listen is not None and listen(Progress("hyperparameters", begun.n_fits, 0, height)) is False:
+def settled(begun: Settled, data: Observed, tol: float, listen: Listen | None = None) -> Settled:
+    """Until a fit to ``tol`` promises nothing, the listener has enough, or a search should see to what remains."""
+    while begun.result is None and begun.n_fits < MOST:
+        begun = settle(begun, data, tol)
+        if listen is not None and listen(Progress("hyperparameters", begun.n_fits, 0, begun.path[-1])) is False:
+            break
+        if begun.path[-1] < max(begun.path) - FALLEN:
             break
     return begun
 

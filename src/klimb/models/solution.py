@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+import numpy as np
+
 from klimb.errors import InputError
 from klimb.infer.result import Result, Status
 from klimb.latents.base import Posterior
@@ -12,7 +14,7 @@ from klimb.likelihoods import Observed
 from klimb.models.average import Averaged, chosen, integrated, one_point, worth_integrating
 from klimb.models.components import Components
 from klimb.models.model import HyperMode, Listen, Model, Progress
-from klimb.models.search import Evaluator, Peak, Stopped, find_peak
+from klimb.models.search import USUAL_TOL, Evaluator, Peak, Stopped, find_peak
 from klimb.models.settle import SEARCH_TOL, Settled, settled
 
 MODES = ("auto", "optimise", "integrate", "fixed")
@@ -53,14 +55,18 @@ def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Pos
         found = solve(*few, hyper=hyper, tol=tol, max_iter=max_iter, listen=listen, restarts=restarts, seed=seed,
                       search_tol=search_tol, search_iter=search_iter, spread=spread)
         return _of_all_rows(found, model.moved(found.model.at), data, tol)
-    curvature, before = None, 0
+    curvature, before, peak = None, 0, None
     if model.settles:
-        begun = settled(Settled(model, start) if begun is None else begun, data, listen)
+        begun = settled(Settled(model, start) if begun is None else begun, data, max(tol, USUAL_TOL), listen)
         model, start, curvature, before = begun.model, begun.posterior, begun.curvature, begun.n_fits
         search_tol = min(search_tol, SEARCH_TOL)
-    peak = find_peak(model, data, tol=search_tol, fit_tol=tol, max_iter=search_iter, fit_iter=max_iter,
-                     restarts=restarts, seed=seed, start=start, listen=listen, curvature=curvature)
-    peak = replace(peak, n_fits=peak.n_fits + before)
+        if begun.result is not None and tol >= USUAL_TOL:
+            slope = np.array([begun.before[1] if begun.before is not None else 0.0])
+            peak = Peak(model, begun.result, begun.path[-1], begun.result.status, slope, before, begun.path)
+    if peak is None:
+        peak = find_peak(model, data, tol=search_tol, fit_tol=tol, max_iter=search_iter, fit_iter=max_iter,
+                         restarts=restarts, seed=seed, start=start, listen=listen, curvature=curvature)
+        peak = replace(peak, n_fits=peak.n_fits + before)
     wanted = hyper == "integrate" or (hyper == "auto" and worth_integrating(model))
     return around(peak, data, integrate=wanted, spread=spread, listen=listen, tol=tol)
 

@@ -144,17 +144,24 @@ def _trapezoid(m: Array, v: Array) -> Triple:
     total, rest = 1.0 + twice, twice * (3.0 - twice)
     out = np.stack(folded_point(m))
     out *= step / SQRT_2PI
+    ratio = np.exp(step * s)  # e^sz of the first node; those that follow are its powers
     for piece in slices(m.size, max(1, 32768 // z.size)):
-        q = np.multiply.outer(z, s[piece])
-        np.exp(q, out=q)
+        q = np.empty((z.size, len(ratio[piece])))
+        q[0] = ratio[piece]
+        for j in range(1, z.size):
+            np.multiply(q[j - 1], ratio[piece], out=q[j])
         work = 1.0 / q
         q += work
         q *= once[piece]
         q += twice[piece]
-        np.log1p(q, out=work)
-        out[0, piece] += weight @ work
-        inverse = np.add(q, 1.0, out=work)
-        np.divide(1.0, inverse, out=inverse)
+        one_more = np.add(q, 1.0, out=work)
+        inverse = 1.0 / one_more
+        logarithm = np.log(one_more)
+        one_more -= 1.0
+        np.subtract(q, one_more, out=one_more)  # what rounding took from 1 + q: log1p itself costs twice as much
+        one_more *= inverse
+        logarithm += one_more
+        out[0, piece] += weight @ logarithm
         sigmoids = q + twice[piece]  # the sum of the two, times 1 + q
         sigmoids *= inverse
         out[1, piece] += weight @ sigmoids
