@@ -1,7 +1,8 @@
 """Log densities that are taken to be expensive: few evaluations, two to eight dimensions.
 
 Every target comes with a rough start and scale, as a user has them: off by one and a half standard deviations,
-alternately up and down, and twice as wide. Positive parameters are logarithms, probabilities logits, with their Jacobians.
+alternately up and down, and twice as wide. Positive parameters are logarithms, probabilities logits, with their
+Jacobians.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import boosting_targets as known
+from benchmarks.cases.base import Answer, Case, Data
 
 Points = np.ndarray
 LOG_2PI = known.LOG_2PI
@@ -151,3 +153,68 @@ TARGETS: dict[str, Callable[[], Expensive]] = {
     "AR(5), 7-D": ar5,
     "mesquite, 8-D": mesquite,
 }
+
+
+def klimb(data: Data) -> Answer:
+    import klimb as package
+
+    made = TARGETS[data["name"]]()
+    q = package.boost(made.values, made.dim, init=made.start, scale=made.scale, max_evaluations=BUDGETS[data["name"]])
+    return {"draws": q.sample(DRAWS), "evaluations": q.n_values, "note": q.trust.verdict, "bound": q.bound}
+
+
+def pyvbmc(data: Data) -> Answer:
+    from pyvbmc import VBMC
+
+    made = TARGETS[data["name"]]()
+    np.random.seed(0)  # noqa: NPY002
+    free = np.full((1, made.dim), np.inf)
+    low, high = (made.start - 2 * made.scale)[None], (made.start + 2 * made.scale)[None]
+    q, result = VBMC(lambda x: float(made.values(np.atleast_2d(x))[0]), made.start[None], -free, free, low, high,
+                     options={"display": "off"}).optimize()
+    return {"draws": q.sample(DRAWS)[0], "evaluations": int(result["func_count"]), "bound": float(result["elbo"])}
+
+
+def truth(made: Expensive, n: int = 200_000) -> tuple[Points, Points]:
+    """Points with weights: importance sampling from klimb's default, which takes as many evaluations as it likes."""
+    import klimb as package
+    from klimb.boosting.gaussians import log_mixture, spread_draws, widened
+
+    q = package.boost(made.values, made.dim, init=made.start, scale=made.scale, tol=0.02)
+    wide = [(widened(q.parts, far), share) for far, share in ((0.0, 0.5), (1.0, 0.25), (4.0, 0.25))]
+    X = np.concatenate([spread_draws(q.weights, parts, int(share * n), j) for j, (parts, share) in enumerate(wide)])
+    log_r = np.logaddexp.reduce([np.log(share) + log_mixture(q.weights, parts.log_densities(X))
+                                 for parts, share in wide])
+    log_w = np.concatenate([made.values(part) for part in np.array_split(X, 50)]) - log_r
+    w = np.exp(log_w - log_w.max())
+    assert w.sum() ** 2 > 0.2 * n * (w @ w), "the truth is not known well enough"
+    return X, w / w.sum()
+
+
+def judge(data: Data, answers: dict[str, Answer]) -> dict[str, float]:
+    """The worst marginal total variation, by the truth's own 40 quantiles."""
+    X, w = truth(TARGETS[data["name"]]())
+    worst = dict.fromkeys(answers, 0.0)
+    for j in range(X.shape[1]):
+        order = np.argsort(X[:, j])
+        edges = X[order, j][np.searchsorted(np.cumsum(w[order]), np.linspace(0, 1, 41)[1:-1])]
+        shares = np.histogram(X[:, j], np.r_[-np.inf, edges, np.inf], weights=w)[0]
+        for who, answer in answers.items():
+            found = np.histogram(answer["draws"][:, j], np.r_[-np.inf, edges, np.inf])[0] / len(answer["draws"])
+            worst[who] = max(worst[who], 0.5 * float(np.abs(found - shares).sum()))
+    return worst
+
+
+DRAWS = 100_000
+# Evaluations that klimb may take: at most twice what PyVBMC takes when it stops by itself.
+BUDGETS = {"banana, 2-D": 140, "ring, 2-D": 140, "GP regression, 3-D": 120, "GP hyperparameters, 3-D": 190,
+           "kidscore, 3-D": 120, "Poisson, 4-D": 120, "skewed, 4-D": 160, "normal mixture, 5-D": 140,
+           "earnings, 5-D": 200, "nodal, 6-D": 160, "sblrc, 6-D": 200, "AR(5), 7-D": 200, "mesquite, 8-D": 300}
+
+
+def case(name: str) -> Case:
+    return Case(lambda n: {"name": name}, (1,), {"klimb": klimb, "PyVBMC": pyvbmc}, judge,
+                "worst marginal total variation from the truth")
+
+
+CASES = {f"expensive: {name}": case(name) for name in TARGETS}

@@ -3,9 +3,9 @@
 Rounds of three steps. A surrogate (quadratic trend and Gaussian process) goes through all values so far; importance-
 weighted EM fits a rough mixture to it; the target is evaluated at those draws of the mixture, and around it, where
 variance times density is largest. Values far apart are first divided by a temperature, so that a start in the tail
-sees a wide target, whose bulk the rounds walk to. Nothing is claimed where the surrogate is unsure: it is lowered there by its
-own standard deviation. In the end a finer mixture is fitted, and the target evaluated at fresh draws of it: how far the
-surrogate is off there corrects the bound and says whether to trust it.
+sees a wide target, whose bulk the rounds walk to. Nothing is claimed where the surrogate is unsure: it is lowered there
+by its own standard deviation. In the end a finer mixture is fitted, and the target evaluated at fresh draws of it: how
+far the surrogate is off there corrects the bound and says whether to trust it.
 """
 
 from __future__ import annotations

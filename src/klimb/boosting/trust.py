@@ -113,7 +113,7 @@ class MixtureTrust:
     def __str__(self) -> str:
         worst = int(np.argmax(np.abs(np.log(self.sd_ratio))))
         checked = [] if self.surrogate is None else [
-            f"surrogate off by {self.surrogate.error:.2g} nats at {self.surrogate.n} fresh draws of q; what follows is its own"]
+            f"surrogate off by {self.surrogate.error:.2g} nats at {self.surrogate.n} fresh draws; the rest is its own"]
         return "\n".join([
             f"verdict   {self.verdict}: {self.advice}", *checked,
             f"k-hat     {self.khat:.2f}",
