@@ -4,6 +4,8 @@
 # make test-rounding  the tests with other kernels of NumPy and OpenBLAS: nothing may hang on one machine's rounding
 # make docs   the documentation site into site/, its code executed, warnings as errors: open site/index.html
 # make links  links of the documentation that lead outside (the tests check all others)
+# make bench  klimb beside whichever rivals are installed, and docs/benchmarks.md from what was measured
+# make bench-compare BASE=REV  the seconds of klimb at another commit and here, in turn: exit 1 if a case is slower
 # All create the virtual environment they need; a second run finds it ready.
 
 PYTHON ?= python3
@@ -21,7 +23,7 @@ ifneq ($(wildcard ../shared/data),)
 export KLIMB_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help demo test lint types layers check check-fast test-rounding docs links bench clean
+.PHONY: help demo test lint types layers check check-fast test-rounding docs links bench bench-compare clean
 .DEFAULT_GOAL := help
 
 help:
@@ -86,8 +88,15 @@ docs: $(VENV)/.installed-docs
 links: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.links
 
+# Rivals are looked for in $(VENV) and in the virtual environments in the directory KLIMB_RIVALS; BENCH narrows the cases
+# ("--only logistic --most 100000").
 bench: $(VENV)/.installed-bench
-	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.bench run $(BENCH)
+	$(BIN)/python -m benchmarks.bench page
+
+BASE ?= main
+bench-compare: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.bench compare $(BASE) $(BENCH)
 
 clean:
 	rm -rf $(VENV) build dist site report.html effects.svg summit.csv .pytest_cache .mypy_cache .ruff_cache .hypothesis

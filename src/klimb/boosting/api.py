@@ -9,6 +9,7 @@ import numpy as np
 
 from klimb.boosting.ascent import check_proper, finite_starts, meets_edge, starting_points
 from klimb.boosting.edge import box_coordinates, cut_boosted
+from klimb.boosting.expensive import UP_TO, sparingly_boosted
 from klimb.boosting.gaussians import Gaussians, Watch, node_count, nodes, one_gaussian
 from klimb.boosting.hellinger import hellinger_boosted
 from klimb.boosting.inclusive import inclusive_refined
@@ -65,8 +66,11 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
         raise InputError(f"names must have dim = {dim} entries", f"{len(labels)}", "One per parameter.")
     spread = _scales(scale, coordinates.n_free)
     starts = starting_points(init, coordinates)
-    target = Target(log_density, int(dim), gradient=gradient, hessian=hessian, coordinates=coordinates, near=starts[0])
     watch = callback or (lambda step: None)
+    if max_evaluations <= UP_TO:
+        target = Target(log_density, int(dim), coordinates=coordinates, near=starts[0], sparing=True)
+        return sparingly_boosted(target, starts, spread, n_components, tol, int(max_evaluations), labels, seed, watch)
+    target = Target(log_density, int(dim), gradient=gradient, hessian=hessian, coordinates=coordinates, near=starts[0])
     if component == "laplacian":
         return _paper(target, starts, spread, n_components, divergence, weights or "newton", labels, seed, watch)
     return _default(target, starts, spread, n_components, divergence, component, weights or "joint", tol,

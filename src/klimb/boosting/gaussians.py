@@ -130,6 +130,12 @@ def moments(share: Array, X: Array) -> tuple[Array, Array]:
     return mean, (centred * share[:, None]).T @ centred
 
 
+def mixture_moments(weights: Array, parts: Gaussians) -> tuple[Array, Array]:
+    """Mean and covariance of a mixture."""
+    mean, between = moments(weights, parts.means)
+    return mean, np.einsum("k,kde->de", weights, parts.covariances) + between
+
+
 def divergence(new: Gaussians, old: Gaussians) -> Array:
     """KL(new_k || old_k), one per pair."""
     T = np.matmul(old.inverse_roots, new.roots)

@@ -10,11 +10,11 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture
+from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture, mixture_moments
 from klimb.boosting.plots import contours, marginals
 from klimb.boosting.target import Target
 from klimb.boosting.transforms import Transform, points
-from klimb.boosting.trust import CHECKED, CorrectedMixture, MixtureTrust, Weighed, tail, trust_of
+from klimb.boosting.trust import CHECKED, CorrectedMixture, MixtureTrust, SurrogateCheck, Weighed, tail, trust_of
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.lowdiscrepancy import normal_draws
@@ -30,6 +30,7 @@ class Ended(Enum):
     GAP = "The estimated divergence from the target is below tol (twice that with points outside the mixture)."
     GAIN = "Another component, tried twice and with more nodes, gains less than tol."
     COMPONENTS = "n_components was reached while components still gained: raise it for a closer fit."
+    FORETOLD = "The surrogate foretells the log density where it is asked for next: more evaluations change little."
     EVALUATIONS = "max_evaluations was reached first: raise it for a closer fit."
 
     @property
@@ -63,6 +64,7 @@ class Mixture:
     names: tuple[str, ...] = field(repr=False)
     inside: float = 1.0
     seed: int = 0
+    surrogate: SurrogateCheck | None = None  # where ``target`` is a surrogate of the log density: how good it is
 
     @property
     def n_components(self) -> int:
@@ -172,16 +174,12 @@ class Mixture:
     @property
     def mean(self) -> Array:
         """The mean of q."""
-        return np.asarray(self.weights @ self.parts.means if self._closed else self._even.mean(axis=0))
+        return mixture_moments(self.weights, self.parts)[0] if self._closed else np.asarray(self._even.mean(axis=0))
 
     @property
     def cov(self) -> Array:
         """The covariance of q."""
-        if not self._closed:
-            return np.atleast_2d(np.cov(self._even.T))
-        centred = self.parts.means - self.mean
-        between = (centred * self.weights[:, None]).T @ centred
-        return np.asarray(np.einsum("k,kde->de", self.weights, self.parts.covariances) + between)
+        return mixture_moments(self.weights, self.parts)[1] if self._closed else np.atleast_2d(np.cov(self._even.T))
 
     @property
     def sd(self) -> Array:

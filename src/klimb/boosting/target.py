@@ -91,7 +91,7 @@ class Target:
 
     def __init__(self, log_density: LogDensity, dim: int, *, gradient: LogDensity | None = None,
                  hessian: LogDensity | None = None, coordinates: TransformedBlocks | None = None,
-                 near: Array | None = None) -> None:
+                 near: Array | None = None, sparing: bool = False) -> None:
         given: dict[str, Any] = {"log_density": log_density, "gradient": gradient, "hessian": hessian}
         for name, function in given.items():
             if not callable(function) and (function is not None or name == "log_density"):
@@ -109,6 +109,10 @@ class Target:
                 log_density, gradient = found
                 self.has_gradient = True
         self._value, self._gradient, self._hessian = log_density, gradient, hessian
+        self._model: Callable[[Array], Array] | None = None
+        if sparing:
+            self.batched = not self._takes_points(probes[0])
+            return
         self.batched = self._takes_batches(log_density, probes, (), "log_density")
         self._check_repeatable(probes[:1])
         self._slopes_batched = gradient is not None and self._takes_batches(gradient, probes, (dim,), "gradient")
@@ -118,6 +122,8 @@ class Target:
 
         ``far`` points are scouts, many standard deviations out, where a NaN (an overflow) counts as -inf.
         """
+        if self._model is not None:
+            return self._model(U)
         X, log_jacobian = self.coordinates.to_user(U)
         raw = self._call(self._value, X, self.batched, (), "log_density")
         self.n_values += len(X)
@@ -174,6 +180,12 @@ class Target:
         """The same function in other coordinates; evaluations go on being counted."""
         moved = copy.copy(self)
         moved.coordinates, moved.dim = coordinates, coordinates.n_free
+        return moved
+
+    def modelled(self, model: Callable[[Array], Array]) -> Target:
+        """A model of log p in place of the function, which is not called any more."""
+        moved = copy.copy(self)
+        moved._model = model
         return moved
 
     def _differences(self, U: Array, value: Array, scale: Array) -> Array:
@@ -249,6 +261,17 @@ class Target:
         raise InputError(f"{name} must return {wanted} for a point, or one answer per row of a batch",
                          f"shape {one.shape} for a point and {many.shape} for {n} points",
                          "Sum over data inside the function.")
+
+    def _takes_points(self, probe: Array) -> bool:
+        """Whether the function takes a point, by one call; one that does not is taken for one of batches."""
+        self.n_values += 1
+        try:
+            with np.errstate(all="ignore"):
+                return _numbers(self._value(probe.copy()), "log_density").size == 1
+        except InputError:
+            raise
+        except Exception:  # a function of batches may stumble over a point in any way
+            return False
 
     def _check_repeatable(self, probe: Array) -> None:
         """Raise if the function answers differently when it is asked twice."""

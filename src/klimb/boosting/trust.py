@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 CHECKED = 1 << 11  # draws of q; a quarter as many from each wider mixture
 MISSING, SD_ERROR, SHIFT, GAP = 0.02, 0.1, 0.1, 0.04  # from which q's own moments should not be used
+ROUGH = 0.2  # nats by which a surrogate may be off
 HEAVY = 10.0  # times the average: weights below it settle an average whatever their tail looks like
 
 
@@ -56,6 +57,29 @@ class CorrectedMixture:
 
 
 @final
+@dataclass(frozen=True)
+class SurrogateCheck:
+    """How far a surrogate of the log density is off at ``n`` fresh draws of the mixture: ``error`` is a sd in nats.
+
+    At ``outside`` of these draws the log density is -inf; ``inside`` is the share of the mixture within the support,
+    ``missing`` that of the target where the mixture has less than a third of it, by as many draws around it.
+
+    >>> SurrogateCheck(error=0.02, n=12, outside=0, inside=1.0).good
+    True
+    """
+
+    error: float
+    n: int
+    outside: int
+    inside: float
+    missing: float = 0.0
+
+    @property
+    def good(self) -> bool:
+        return self.error < ROUGH and self.outside == 0 and self.missing < MISSING
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class MixtureTrust:
     """``verdict`` is "trust" (use q), "corrected" (use q.corrected) or "doubt" (neither).
@@ -84,11 +108,14 @@ class MixtureTrust:
     shift: Array
     sd_khat: Array
     names: tuple[str, ...] = field(repr=False)
+    surrogate: SurrogateCheck | None = None
 
     def __str__(self) -> str:
         worst = int(np.argmax(np.abs(np.log(self.sd_ratio))))
+        checked = [] if self.surrogate is None else [
+            f"surrogate off by {self.surrogate.error:.2g} nats at {self.surrogate.n} fresh draws; the rest is its own"]
         return "\n".join([
-            f"verdict   {self.verdict}: {self.advice}",
+            f"verdict   {self.verdict}: {self.advice}", *checked,
             f"k-hat     {self.khat:.2f}",
             f"gap       {self.gap:.3g} nats from the target, by estimate",
             f"missing   {self.missing:.1%} of the target's mass lies where q has less than a third of it",
@@ -178,7 +205,18 @@ def trust_of(mixture: Mixture, found: Weighed) -> MixtureTrust:
     tail, off, moved = int(np.argmax(sd_khat)), int(np.argmax(np.abs(np.log(ratio)))), float(np.abs(shift).max())
     error = float(np.abs(np.log(ratio[off])))
     word: Literal["trust", "corrected", "doubt"]
-    if khat > RELIABLE:
+    check = mixture.surrogate
+    if check is not None and (check.outside or check.inside < 1.0 - MISSING):
+        word, number, measures, advice = "doubt", 1.0 - check.inside, "share outside the support", (
+            "log_density is -inf within the bulk: few evaluations do not tell where. Declare the edge by transform.")
+    elif check is not None and check.missing >= MISSING:
+        word, number, measures, advice = "doubt", check.missing, "missing mass", (
+            "log_density is larger around q than q and the surrogate say. Raise max_evaluations.")
+    elif check is not None and not check.good:
+        word, number, measures, advice = "doubt", check.error, "error of the surrogate", (
+            f"the surrogate of log_density is off by {check.error:.2g} nats at draws of q that it has not seen. Raise "
+            "max_evaluations.")
+    elif khat > RELIABLE:
         word, number, measures, advice = "doubt", khat, "k-hat", (
             "weights have too heavy a tail: q is far from the target in places. Raise n_components, try another "
             "parametrisation (non-centred, or logs of scales), or sample.")
@@ -198,4 +236,5 @@ def trust_of(mixture: Mixture, found: Weighed) -> MixtureTrust:
     else:
         word, number, measures = "trust", found.gap, "gap"
         advice = "q and the target agree as far as draws of q, and around it, can tell."
-    return MixtureTrust(word, number, measures, advice, khat, found.gap, missing, ratio, shift, sd_khat, mixture.names)
+    return MixtureTrust(word, number, measures, advice, khat, found.gap, missing, ratio, shift, sd_khat, mixture.names,
+                        check)
