@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias, final
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 
 ENDINGS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".dat": "csv", ".parquet": "parquet", ".pq": "parquet",
            ".npz": "npz", ".svm": "svmlight", ".svmlight": "svmlight", ".libsvm": "svmlight"}
@@ -124,9 +124,8 @@ def _kind(path: str, head: bytes) -> str:
     if head.startswith(ZIP):
         return "npz"
     kind = ENDINGS.get(Path(path[:-3] if path.endswith(".gz") else path).suffix.lower(), "csv")
-    if kind in ("parquet", "npz"):
-        raise InputError(f"{path} should be a {kind} file by its name", f"bytes that begin {head[:4]!r}",
-                         "Check the file, or say what it is with --format.")
+    require(kind not in ("parquet", "npz"), f"{path} should be a {kind} file by its name",
+            f"bytes that begin {head[:4]!r}", "Check the file, or say what it is with --format.")
     return kind
 
 
