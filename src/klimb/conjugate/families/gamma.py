@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 from scipy.special import betaincinv, digamma, gammaincinv, gammaln
 
-from klimb.conjugate.families.base import Family, Naturals, NaturalPart, generator, positive
+from klimb.conjugate.families.base import Family, NaturalPart, Naturals, generator, positive
 from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.special import HALF_LOG_2PI, stirling_error

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 from scipy.special import ndtri
 
-from klimb.conjugate.families.base import Family, Naturals, NaturalPart, generator, matvec, positive
+from klimb.conjugate.families.base import Family, NaturalPart, Naturals, generator, matvec, positive
 from klimb.conjugate.families.gamma import Gamma, Wishart, excess
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float

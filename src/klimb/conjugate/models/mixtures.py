@@ -12,7 +12,7 @@ import numpy as np
 from klimb.conjugate import Fitted, Stochastic, chain, fit, fit_batches, mixture, normal_gamma, topics
 from klimb.conjugate.chain import MarkovChain
 from klimb.conjugate.conditionals import categorical, dirichlet, gamma, normal_wishart, tied_normal_wishart
-from klimb.conjugate.emissions import EMISSIONS, without_missing
+from klimb.conjugate.emissions import Emission, without_missing
 from klimb.conjugate.families import Categorical, Dirichlet, Family
 from klimb.conjugate.loop import Network, add, prior_state
 from klimb.conjugate.variables import Variable
@@ -43,11 +43,10 @@ class GaussianMixture:
     def log_densities(self, X: Any) -> Array:
         """E log of weight times density of each row in each component, N x K."""
         x = as_float(X, "X", ndim=2) - self.shift
-        emission = EMISSIONS[self._component.family](self._component)
-        statistics, base = emission.statistics(x)
+        emission = Emission(self._component, x)
         slope, near, free = emission.coefficients(self.fit.state[self._component].moments)
         (log_weights,) = self.concentration.mean_parameters()
-        values = np.asarray(statistics @ slope.T) + near + free + base[:, None] + log_weights
+        values = np.asarray(emission.statistics @ slope.T) + near + free + emission.base[:, None] + log_weights
         return np.asarray(values[:, self._order])
 
     def shares(self, X: Any) -> Array:
