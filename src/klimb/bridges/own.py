@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
@@ -18,9 +17,7 @@ from klimb.models.model import Model
 from klimb.numerics.arrays import Array
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Bridge:
+class Bridge(NamedTuple):
     """A log density in unconstrained coordinates, and the way back to the parameters of the model it came from."""
 
     log_density: Callable[[Any], Any]

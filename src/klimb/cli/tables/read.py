@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias, final
+from typing import IO, Any, Literal, NamedTuple, TypeAlias, final
 
 from klimb.errors import InputError, require
 
@@ -37,9 +37,7 @@ class ReadOptions:
     cells: int = 1 << 18  # entries held as text at any time: what bounds the memory
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Table:
+class Table(NamedTuple):
     """Some rows of a table: equally long arrays by name, and the number of rows that came before."""
 
     columns: dict[str, Any]

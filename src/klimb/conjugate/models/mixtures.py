@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 
@@ -115,9 +115,7 @@ def gaussian_mixture(X: Any, n_components: int, *, covariance: Shape = "full", c
     return GaussianMixture(fitted, mixing.mean[order], means, mixing, parts, shift, component, order)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class HiddenMarkov:
+class HiddenMarkov(NamedTuple):
     """A fitted hidden Markov model; states are in order of their mean (of the first column)."""
 
     fit: Fitted
