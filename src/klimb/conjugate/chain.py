@@ -104,9 +104,6 @@ class ChainGiven(Conditional):
         (first,), (step,) = state[self.first].moments, state[self.step].moments
         return first, step, np.zeros((self.plates[0], len(first)))
 
-    def log_partition(self, state: NetworkState) -> Array:
-        return np.zeros(())
-
     def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
         return (x[0],) if to is self.first else (x[1],)
 
