@@ -59,15 +59,18 @@ def _header(report: FitReport) -> str:
 def _verdict(report: FitReport) -> str:
     trust = report.trust
     kind = "doubt" if not report.converged and trust.verdict == "unchecked" else trust.verdict
-    word, drawing = SIGNS[kind]
+    word = SIGNS[kind][0]
     words = trust.advice or trust.headline
     advice = "" if report.converged else f"{report.status}: {report.advice}"
     facts = _facts(trust.facts)
     more = f"<details><summary>{CHECKED}</summary>{facts}</details>" if facts else ""
-    return (f'<section class="verdict {kind}" aria-label="verdict">'
-            f'<svg class="sign" viewBox="0 0 24 24" aria-hidden="true">{drawing}</svg>'
-            f"<div><p><strong>{word}.</strong> {escape(words)}</p>"
-            f'{f"<p class=soft>{escape(advice)}</p>" if advice else ""}{more}</div></section>\n')
+    return _banner(kind, "verdict", word, words, (f"<p class=soft>{escape(advice)}</p>" if advice else "") + more)
+
+
+def _banner(kind: str, label: str, word: str, words: str, more: str) -> str:
+    return (f'<section class="verdict {kind}" aria-label="{label}">'
+            f'<svg class="sign" viewBox="0 0 24 24" aria-hidden="true">{SIGNS[kind][1]}</svg>'
+            f"<div><p><strong>{word}.</strong> {escape(words)}</p>{more}</div></section>\n")
 
 
 def _suits(report: FitReport) -> str:
@@ -85,9 +88,7 @@ def _suits(report: FitReport) -> str:
     head = "What was found, and what to do" if items else CHECKED
     found = f"<ul>{items}</ul>" if items else ""
     more = f"<details{' open' if items else ''}><summary>{head}</summary>{found}{rest}</details>"
-    return (f'<section class="verdict {kind}" aria-label="does the model suit the data?">'
-            f'<svg class="sign" viewBox="0 0 24 24" aria-hidden="true">{SIGNS[kind][1]}</svg>'
-            f"<div><p><strong>{word}.</strong> {escape(first[0].upper() + first[1:])}.</p>{more}</div></section>\n")
+    return _banner(kind, "does the model suit the data?", word, f"{first[0].upper() + first[1:]}.", more)
 
 
 def _tiles(report: FitReport) -> str:
