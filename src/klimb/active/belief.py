@@ -68,10 +68,6 @@ class Belief(ABC):
         """N(mean, V_w - sum_k c_k d_k d_k') as a belief of its own, where that is cheap; else None."""
         return None if directions else self
 
-    def covariances(self, pool: DesignMatrix, rows: Array) -> Array:
-        """x_i' V_w t_j for every row x_i of the pool and every row t_j of the dense ``rows``: N x len(rows)."""
-        return times_each(pool, self.times(np.ascontiguousarray(rows.T)))
-
 
 @final
 class PriorBelief(Belief):

@@ -12,8 +12,7 @@ bound, this is the minimiser of phi_i of [N] (Appendix, "active learning scores"
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +32,7 @@ LEVELS = 33  # quantiles of the predictive distribution that stand for counts an
 SCORE_TOL = 1e-6  # of the new sites behind a score, whose error is then smaller still
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Inclusion:
+class Inclusion(NamedTuple):
     """New sites, one per datum: ``gamma``, ``slope``, the new marginal (``m``, ``v``) and ``gain`` = KL(q' || q).
 
     log det of the precision gains ``log_kappa`` = log(1 + gamma v).

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeAlias, final
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -27,8 +27,7 @@ from klimb.sites import Logistic, Prediction, Site
 
 STATE_VERSION = 1
 DEFAULT_TARGETS = 100
-Sites: TypeAlias = tuple[Array, Array]
-NO_SITES: Sites = (np.empty(0), np.empty(0))
+NO_SITES = np.empty((2, 0))  # slope and gamma of each
 START_TOL = 1e-3  # of new sites that a fit starts from
 
 
@@ -103,8 +102,8 @@ class ActiveLearner:
         self._open = np.ones(n, dtype=bool)  # not labelled yet
         self._given: list[float] = []  # labels as they came
         self._clean: list[float] = []  # labels as the site has them
-        self._sites: Sites | None = None  # slope and gamma of the last fit, for a warm start
-        self._prior_sites: Sites = NO_SITES  # those of a Laplace prior, one per weight
+        self._sites: Array | None = None  # slope and gamma of the last fit, for a warm start
+        self._prior_sites = NO_SITES  # those of a Laplace prior, one per weight
         self._kept = CrossProducts(self._pool, self._model.prior)
         self._shortlist = Shortlist()
         self._result: Result | None = None
@@ -156,7 +155,7 @@ class ActiveLearner:
             assert self._sites is not None
             site = self._site.rows(index)
             new = include(site, site.validate(given), m, v, tol=START_TOL)
-            self._sites = (np.concatenate([self._sites[0], new.slope]), np.concatenate([self._sites[1], new.gamma]))
+            self._sites = np.hstack([self._sites, [new.slope, new.gamma]])
         self._add(index, given)
 
     def _add(self, index: Index, given: Array) -> None:
@@ -187,17 +186,12 @@ class ActiveLearner:
         """The fit to the labels so far (`klimb.infer`'s Result), or None before the first one."""
         if self._result is None and self._rows:
             self._fitted = n = self._n_fitted()
-            start = None
-            if self._sites is not None:
-                slope, gamma = (np.concatenate([known[:n], of_prior])
-                                for known, of_prior in zip(self._sites, self._prior_sites, strict=True))
-                start = slope, gamma
+            start = None if self._sites is None else np.hstack([self._sites[:, :n], self._prior_sites])
             self._result = self._model.fit(self._pool, self.labelled[:n], np.array(self._clean[:n]), start)
             if self._warm:
                 q = self._result.posterior
-                slope, gamma = q.a + q.gamma * q.m, q.gamma
-                later = NO_SITES if self._sites is None else (self._sites[0][n:], self._sites[1][n:])
-                self._sites = np.concatenate([slope[:n], later[0]]), np.concatenate([gamma[:n], later[1]])
+                later = NO_SITES if self._sites is None else self._sites[:, n:]
+                self._sites = np.hstack([[(q.a + q.gamma * q.m)[:n], q.gamma[:n]], later])
                 self._prior_sites = self._model.prior_sites(q, n)
         return self._result
 
@@ -223,8 +217,8 @@ class ActiveLearner:
         for k in range(self._fitted + self._included, len(self._rows)):
             self._state, new = self._state.include(self._rows[k], self._clean[k])
             self._included += 1
-            if self._sites is not None and len(self._sites[0]) == k:
-                self._sites = np.append(self._sites[0], new.slope), np.append(self._sites[1], new.gamma)
+            if self._sites is not None and self._sites.shape[1] == k:
+                self._sites = np.hstack([self._sites, [new.slope, new.gamma]])
         return self._state
 
     @property
@@ -340,8 +334,7 @@ class ActiveLearner:
             free[pick] = False
         self._add(np.array(picks, dtype=np.intp), np.array(labels))
         if self._warm and sites is not None:
-            self._sites = (np.concatenate([sites[0], *(new.slope for new in found)]),
-                           np.concatenate([sites[1], *(new.gamma for new in found)]))
+            self._sites = np.hstack([sites, *([new.slope, new.gamma] for new in found)])
         return np.array(picks, dtype=np.intp)
 
     def _now(self, score: Score) -> Marginals:
@@ -361,8 +354,7 @@ class ActiveLearner:
 
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on later with the same pool and settings; plain values, ready for JSON."""
-        sites, prior = (None if part is None else [values.tolist() for values in part]
-                        for part in (self._sites, self._prior_sites))
+        sites, prior = None if self._sites is None else self._sites.tolist(), self._prior_sites.tolist()
         return {"version": STATE_VERSION, "pool": fingerprint(self._pool), "seed": self._seed, "warm": self._warm,
                 "refit": self._refit, "site": repr(self._site), "rows": list(self._rows), "labels": list(self._given),
                 "sites": sites, "prior_sites": prior}
@@ -381,9 +373,8 @@ class ActiveLearner:
             self.teach(state["rows"], state["labels"])
             self._warm = warm
         if state["sites"] is not None:
-            self._sites, self._prior_sites = (
-                (np.array(slope, dtype=float), np.array(gamma, dtype=float))
-                for slope, gamma in (state["sites"], state.get("prior_sites", ((), ()))))
+            self._sites = np.array(state["sites"], dtype=float)
+            self._prior_sites = np.array(state.get("prior_sites", ((), ())), dtype=float)
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -137,9 +137,7 @@ class Snapshot:
         return self.pending.belief.after(self.weights, self.pending.directions, self.pending.weights)
 
 
-@final
-@dataclass(frozen=True)
-class Drift:
+class Drift(NamedTuple):
     """How far marginals may be from a snapshot: |m' - m| <= shift sqrt(v) and v' <= growth v, for every row."""
 
     shift: float

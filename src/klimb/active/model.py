@@ -45,7 +45,7 @@ class PoolModel:
         """Whether a Laplace prior has too many columns for a matrix over them."""
         return self.kind == "laplace" and self.prior.n_weights > MOST_COLUMNS
 
-    def fit(self, pool: DesignMatrix, rows: Index, y: Array, start: tuple[Array, Array] | None = None) -> Result:
+    def fit(self, pool: DesignMatrix, rows: Index, y: Array, start: Array | None = None) -> Result:
         """The posterior of the labelled ``rows``; ``start`` holds slope and precision of a site per row."""
         if self.wide:
             return self._fit_wide(pool, rows, y, start)
@@ -62,7 +62,7 @@ class PoolModel:
         first = None if start is None else self._start(latent, start, len(y))
         return infer(latent, site, y, tol=self.tol, start=first)
 
-    def _fit_wide(self, pool: DesignMatrix, rows: Index, y: Array, start: tuple[Array, Array] | None) -> Result:
+    def _fit_wide(self, pool: DesignMatrix, rows: Index, y: Array, start: Array | None) -> Result:
         """The local bound of a Laplace prior is a Gaussian of precision 1 / (scale sqrt(E w^2)): [N]'s outer loop.
 
         Given these precisions the model is one with a Gaussian prior, whose cost goes by the labels, and all variances
@@ -73,26 +73,26 @@ class PoolModel:
         seen = np.flatnonzero(some.getnnz(axis=0)[:D]) if hasattr(some, "getnnz") else np.arange(D)
         weights = as_design(scipy_sparse.eye(self.prior.n_weights, format="csr")[seen], "the weights")
         precision = np.full(D, self.scale**-2.0) if start is None else start[1][-D:].copy()
-        first = None if start is None else (start[0][:-D], start[1][:-D])
+        first = None if start is None else start[:, :-D]
         for _ in range(MOST_WEIGHINGS):
             latent = Weights(X, 0.0, np.append(1.0 / precision, [INTERCEPT_COV] * self.intercept), form="dual")
             result = infer(latent, self.site.rows(rows), y, tol=self.tol,
                            start=None if first is None else self._start(latent, first, len(y)))
             q = result.posterior
-            first = q.a + q.gamma * q.m, q.gamma
+            first = np.stack([q.a + q.gamma * q.m, q.gamma])
             wanted = 1.0 / (self.scale * np.sqrt(q.mean[seen] ** 2 + DualBelief(latent, q).variances(weights)))
             if np.abs(np.log(wanted / precision[seen])).max(initial=0.0) <= np.sqrt(self.tol):
                 break
             precision[seen] = wanted
         return result
 
-    def prior_sites(self, posterior: Posterior, n: int) -> tuple[Array, Array]:
+    def prior_sites(self, posterior: Posterior, n: int) -> Array:
         """Slope and precision of the sites of a Laplace prior, one per weight, behind those of ``n`` labels."""
         if not self.wide:
-            return (posterior.a + posterior.gamma * posterior.m)[n:], posterior.gamma[n:]
+            return np.stack([posterior.a + posterior.gamma * posterior.m, posterior.gamma])[:, n:]
         latent: Any = posterior.latent  # the Weights of `_fit_wide`
         precision = latent.prior.root[: self.prior.n_weights - self.intercept] ** -2.0
-        return np.zeros_like(precision), precision
+        return np.stack([np.zeros_like(precision), precision])
 
     def _with_sparsity(self, X: Any, site: Site, y: Array) -> tuple[Any, Site, Array]:
         """One more row and one more site per weight: [N] section 3, I appended to B. The intercept has none."""
@@ -105,11 +105,9 @@ class PoolModel:
             [X, scipy_sparse.csr_matrix(identity)], format="csr")
         return below, Stack([(site, len(y)), (sparsity, D)]), np.concatenate([y, np.zeros(D)])
 
-    def _start(self, latent: Weights, start: tuple[Array, Array], n: int) -> Posterior:
+    def _start(self, latent: Weights, start: Array, n: int) -> Posterior:
         """The sites of an earlier fit, and hardly any for the rows that are new."""
-        slope, gamma = start
-        missing = n - len(slope)
-        slope, gamma = np.concatenate([slope, np.zeros(missing)]), np.concatenate([gamma, np.full(missing, 1e-8)])
+        slope, gamma = np.hstack([start, np.full((2, n - start.shape[1]), [[0.0], [1e-8]])])
         return start_at(latent, slope, gamma)
 
     def belief(self, result: Result | None, kept: CrossProducts, rows: Index) -> Belief:

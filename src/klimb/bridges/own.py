@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
@@ -17,9 +17,7 @@ from klimb.models.model import Model
 from klimb.numerics.arrays import Array
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Bridge:
+class Bridge(NamedTuple):
     """A log density in unconstrained coordinates, and the way back to the parameters of the model it came from."""
 
     log_density: Callable[[Any], Any]
@@ -55,10 +53,9 @@ def emcee(log_prob: Callable[..., Any], ndim: int, *, args: Sequence[Any] = (), 
     """
     labels = tuple(names) if names is not None else tuple(f"x{j}" for j in range(ndim))
 
-    def log_density(theta: Array) -> Any:
-        return log_prob(theta, *args)
-
-    return Bridge(log_density, ndim, labels, _columns(labels), init=None if init is None else np.asarray(init, float))
+    return Bridge(lambda theta: log_prob(theta, *args), ndim, labels,
+                  lambda draws: dict(zip(labels, draws.T, strict=True)),
+                  init=None if init is None else np.asarray(init, float))
 
 
 def dynesty(loglike: Callable[[Array], float], prior_transform: Callable[[Array], Any], ndim: int, *,
@@ -83,14 +80,9 @@ def dynesty(loglike: Callable[[Array], float], prior_transform: Callable[[Array]
         return float(loglike(place(e))) - 0.5 * float(e @ e) - 0.5 * ndim * float(np.log(2.0 * np.pi))
 
     def to_parameters(draws: Array) -> dict[str, Array]:
-        placed = np.stack([place(e) for e in draws])
-        return {name: placed[:, j] for j, name in enumerate(labels)}
+        return dict(zip(labels, np.stack([place(e) for e in draws], axis=1), strict=True))
 
     return Bridge(log_density, ndim, labels, to_parameters)
-
-
-def _columns(labels: tuple[str, ...]) -> Callable[[Array], dict[str, Array]]:
-    return lambda draws: {name: draws[:, j] for j, name in enumerate(labels)}
 
 
 def latent(result: Result) -> Bridge:
@@ -150,28 +142,20 @@ def hyperparameters(model: Model, y: Any, *, tol: float = 1e-6) -> Bridge:
     data = model.read(y)
     model = model.ready(data)
     low, high = model.theta.lower, model.theta.upper
-    last: dict[str, Posterior | None] = {"posterior": None}
-    memory: dict[bytes, tuple[float, Array]] = {}
+    last: list[Posterior | None] = [None]
 
-    def both(theta: Array) -> tuple[float, Array]:
-        key = theta.tobytes()
-        if key not in memory:
-            memory[key] = _evaluate(theta)
-        return memory[key]
-
-    def _evaluate(theta: Array) -> tuple[float, Array]:
+    @cache
+    def both(point: bytes) -> tuple[float, Array]:
+        theta = np.frombuffer(point)
         if (theta < low).any() or (theta > high).any():
             return -np.inf, np.zeros_like(theta)
         moved = model.moved(theta)
-        result = moved.infer(data, start=last["posterior"], tol=tol)
-        last["posterior"] = result.posterior
+        result = moved.infer(data, start=last[0], tol=tol)
+        last[0] = result.posterior
         prior, prior_slope = moved.log_prior()
         return result.bound + prior, np.asarray(moved.gradient(result.posterior, data) + prior_slope)
 
-    def log_density(theta: Array) -> float:
-        return both(np.asarray(theta))[0]
+    def part(number: int) -> Callable[[Any], Any]:
+        return lambda theta: both(np.asarray(theta, dtype=np.float64).tobytes())[number]
 
-    def gradient(theta: Array) -> Array:
-        return both(np.asarray(theta))[1]
-
-    return Bridge(log_density, model.theta.size, model.names, model.theta.reported, gradient, model.at[None], 0.3)
+    return Bridge(part(0), model.theta.size, model.names, model.theta.reported, part(1), model.at[None], 0.3)

@@ -16,7 +16,7 @@ import click
 from klimb.apps.label.journal import COLUMNS, Journal, Settings, agree, csv_text, read, same_data, standing
 from klimb.cli.shell import check_targets, file_options, quiet_option, read_options, say, write_text
 from klimb.cli.tables.read import read_table
-from klimb.errors import InputError, listed, no_column
+from klimb.errors import InputError, listed, no_column, require
 
 RESERVED = "suh"  # keys of the page itself: skip, undo, hide
 
@@ -68,7 +68,11 @@ def command(data: str, journal: str | None, out: str | None, export: bool, port:
     journal_path = Path(journal) if journal else beside(data, ".labels.jsonl")
     out_path = out or str(beside(data, ".labels.csv"))
     if export:
-        return write_export(journal_path, out_path, quiet)
+        require(journal_path.is_file(), "a journal to export", f"no file {journal_path}",
+                "Label something first, or name it: --journal.")
+        check_out(out_path, str(journal_path))
+        write_labels(standing(read(journal_path).entries), out_path, quiet)
+        return 0
     check_out(out_path, data)
     with contextlib.ExitStack() as stack:
         serve(stack, data, journal_path, out_path, port, browser, quiet, **how)
@@ -77,8 +81,7 @@ def command(data: str, journal: str | None, out: str | None, export: bool, port:
 
 def beside(data: str, ending: str) -> Path:
     """``reviews.csv.gz`` -> ``reviews.labels.jsonl``."""
-    if data == "-":
-        raise InputError("a file to label, which is still there the next time", "standard input", "Save it first.")
+    require(data != "-", "a file to label, which is still there the next time", "standard input", "Save it first.")
     place = Path(data)
     name = place.name.removesuffix(".gz")
     return place.with_name((name.rpartition(".")[0] or name) + ending)
@@ -101,7 +104,7 @@ def serve(stack: contextlib.ExitStack, data: str, journal_path: Path, out: str, 
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
     thread.start()
     stack.callback(server.shutdown)
-    stack.callback(finish, session, out, quiet)
+    stack.callback(lambda: write_labels(session.standing(), out, quiet) if session.standing() or out == "-" else None)
     stack.callback(session.close)  # first of all: pages that wait are told
     browser = browser and has_screen()
     print(f"The page is at {server.url}" if browser else f"open {server.url}", file=sys.stderr, flush=True)
@@ -126,8 +129,7 @@ def begin(journal: Any, data: str, quiet: bool, *, labels: tuple[str, ...] | Non
     from klimb.apps.label.items import items_of
 
     if positive is not None:
-        if labels is not None:
-            raise InputError("--labels or --positive", "both", "Leave one out.")
+        require(labels is None, "--labels or --positive", "both", "Leave one out.")
         labels = (positive, f"not {positive}")
     said = {"labels": labels, "score": score, "batch": batch, "check": check, "seed": seed, "text": text or None,
             "columns": columns}
@@ -157,9 +159,8 @@ def read_columns(data: str, text: tuple[str, ...], columns: tuple[str, ...], sho
     wanted = [*text, *columns, *show, *([] if id_column is None else [id_column])]
 
     def choose(header: tuple[str, ...]) -> list[str]:
-        if not text and not columns:
-            raise InputError("columns for the model to learn from", "none",
-                             f"Say --text COLUMN or --columns A,B. The columns are: {listed(header)}.")
+        require(text or columns, "columns for the model to learn from", "none",
+                f"Say --text COLUMN or --columns A,B. The columns are: {listed(header)}.")
         for name in wanted:
             if name not in header:
                 raise no_column(name, header)
@@ -190,22 +191,6 @@ def progress(quiet: bool) -> Any:
         if count % 10_000 == 0 else None
 
 
-def write_export(journal: Path, out: str, quiet: bool) -> int:
-    """The labels of a journal as a table."""
-    if not journal.is_file():
-        raise InputError("a journal to export", f"no file {journal}", "Label something first, or name it: --journal.")
-    check_out(out, str(journal))
-    write_labels(standing(read(journal).entries), out, quiet)
-    return 0
-
-
-def finish(session: Any, out: str, quiet: bool) -> None:
-    """At the end, the table; none for nothing."""
-    labels = session.standing()
-    if labels or out == "-":
-        write_labels(labels, out, quiet)
-
-
 def write_labels(labels: list[Any], out: str, quiet: bool) -> None:
     """Labels as a table."""
     write_text(csv_text(labels), out)
@@ -218,6 +203,5 @@ def check_out(out: str, source: str) -> None:
     if out != "-" and Path(out).is_file():
         with open(out, "rb") as stream:  # which may be anything
             begins = stream.readline(200).decode("utf-8", "replace").strip()
-        if begins not in ("", ",".join(COLUMNS)):
-            raise InputError(f"a table of labels, or nothing, at {out}", f"a file that begins {begins[:40]!r}",
-                             "Name another with --out.")
+        require(begins in ("", ",".join(COLUMNS)), f"a table of labels, or nothing, at {out}",
+                f"a file that begins {begins[:40]!r}", "Name another with --out.")

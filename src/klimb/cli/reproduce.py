@@ -6,12 +6,16 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from klimb.cli import INTERRUPTED, USER_ERROR
 from klimb.cli.shell import complain, emit, emit_json, json_option, quiet_option, say
 from klimb.errors import InputError
+
+if TYPE_CHECKING:
+    from klimb.apps.papers.experiment import Size
 
 PATIENCE = 10.0  # seconds between lines about progress
 
@@ -50,43 +54,32 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
         return 0
     if not keys:
         raise click.UsageError("name a table or figure, or say --list")
+    from klimb.apps.papers.pictures import NEEDS_MATPLOTLIB, can_draw
+    from klimb.apps.papers.runner import run, shown, stem
+
+    size: Size = "quick" if quick else "full"
     everything = "all" in [key.lower() for key in keys]
     names = list(EXPERIMENTS) if everything else [canonical(key) for key in keys]
     worst = 0
     for name in dict.fromkeys(names):
         try:
-            code = _one(name, quick, data, out, fresh, so_far, as_json, quiet)
+            record = run(name, data=data, out=out, size=size, fresh=fresh, so_far=so_far, hear=progress(name, quiet))
         except InputError as error:
             if not everything:
                 raise
             complain(f"{name}: {error}")  # a data set that is not there must not keep the others from running
-            code = USER_ERROR
-        if code == INTERRUPTED:
-            return code
-        worst = max(worst, code)
+            worst = USER_ERROR
+            continue
+        except KeyboardInterrupt:
+            say(f"klimb: interrupted; what is done is kept in {out / stem(name, size)}.json: the same command goes on.")
+            return INTERRUPTED
+        if as_json:
+            emit_json({"experiment": name, "size": size, "record": str(record.path), "tables": record.extra["tables"]})
+        else:
+            emit(shown(record))
+        if EXPERIMENTS[name].experiment().draw is not None and not can_draw():
+            say(f"klimb: {NEEDS_MATPLOTLIB}", quiet)
     return worst
-
-
-def _one(name: str, quick: bool, data: Path | None, out: Path, fresh: bool, so_far: bool, as_json: bool,
-         quiet: bool) -> int:
-    from klimb.apps.papers.experiment import Size
-    from klimb.apps.papers.pictures import NEEDS_MATPLOTLIB, can_draw
-    from klimb.apps.papers.registry import entry
-    from klimb.apps.papers.runner import run, shown, stem
-
-    size: Size = "quick" if quick else "full"
-    try:
-        record = run(name, data=data, out=out, size=size, fresh=fresh, so_far=so_far, hear=progress(name, quiet))
-    except KeyboardInterrupt:
-        say(f"klimb: interrupted; what is done is kept in {out / stem(name, size)}.json: the same command goes on.")
-        return INTERRUPTED
-    if as_json:
-        emit_json({"experiment": name, "size": size, "record": str(record.path), "tables": record.extra["tables"]})
-    else:
-        emit(shown(record))
-    if entry(name).experiment().draw is not None and not can_draw():
-        say(f"klimb: {NEEDS_MATPLOTLIB}", quiet)
-    return 0
 
 
 def progress(title: str, quiet: bool) -> Callable[[str, int, int], None]:

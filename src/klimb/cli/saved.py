@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import click
 
@@ -19,7 +19,7 @@ from klimb._files import whole_file
 from klimb.cli import shell
 from klimb.cli.fit import exit_code
 from klimb.cli.tables.read import stream_table
-from klimb.errors import InputError, no_column
+from klimb.errors import no_column, require
 
 Piece: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 KINDS = ("mean", "latent", "response", "all")
@@ -74,9 +74,8 @@ def load_fit(path: str) -> Any:
     from klimb.models.files import load
 
     found = load(path)
-    if not hasattr(found, "formula"):
-        raise InputError("a file saved by klimb fit", f"{path}, which holds a {type(found).__name__}",
-                         "Predict with it in Python: klimb.load(path).")
+    require(hasattr(found, "formula"), "a file saved by klimb fit", f"{path}, which holds a {type(found).__name__}",
+            "Predict with it in Python: klimb.load(path).")
     return found
 
 
@@ -119,7 +118,9 @@ def predicted(fit: Any, data: str, options: Any, kind: str, level: float | None,
 def write_lines(pieces: Iterator[Piece], output: str | None, as_json: bool) -> int:
     """CSV with a heading, or a JSON object per row; the number of rows."""
     rows = 0
-    place: Any = whole_file(output) if output else nullcontext(_standard_output())
+    if output is None and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # whatever the locale: column names are data
+    place: Any = whole_file(output) if output else nullcontext(sys.stdout)
     with place as stream:
         for kept, columns in pieces:
             names = [*kept, *columns]
@@ -135,13 +136,6 @@ def write_lines(pieces: Iterator[Piece], output: str | None, as_json: bool) -> i
             rows += len(cells[0]) if cells else 0
         stream.flush()
     return rows
-
-
-def _standard_output() -> IO[str]:
-    """Standard output as UTF-8, whatever the locale: column names are data."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
-    return sys.stdout
 
 
 def _plain(values: Any, whole: bool = False) -> list[Any]:
@@ -239,9 +233,16 @@ def info_command(model: str, as_json: bool) -> int:
       klimb info m.klimb
       klimb info m.klimb --json | jq .arrays
     """
+    from klimb.models.files import read_container
     from klimb.report.text import table
 
-    facts = file_facts(model)
+    found = read_container(model)
+    facts: dict[str, Any] = {
+        "kind": found.kind, "model": found.header.get("title"), "family": found.header.get("family"),
+        "klimb": found.klimb_version, "schema": found.schema, "size": Path(model).stat().st_size,
+        "holds": list(found.holds),
+        "arrays": [{"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "bytes": int(array.nbytes)}
+                   for name, array in found.arrays.items()]}
     if as_json:
         shell.emit_json(facts)
         return 0
@@ -249,29 +250,10 @@ def info_command(model: str, as_json: bool) -> int:
     holds = facts.pop("holds")
     facts["size"] = f"{facts['size'] / 1000:.0f} kB"
     lines = [[name, str(value)] for name, value in facts.items() if value not in (None, "")]
-    lines.append(["holds data", ", ".join(holds) if holds else "no"])
-    lines.append(["arrays", f"{len(arrays)}, {sum(part['bytes'] for part in arrays) / 1000:.0f} kB"])
+    lines += [["holds data", ", ".join(holds) if holds else "no"],
+              ["arrays", f"{len(arrays)}, {sum(part['bytes'] for part in arrays) / 1000:.0f} kB"]]
     shell.emit(table(["file", model], lines, left=2))
     return 0
-
-
-def file_facts(path: str) -> dict[str, Any]:
-    """The facts of a file, ready for JSON."""
-    from klimb.models.files import read_container
-
-    found = read_container(path)
-    header = found.header
-    return {
-        "kind": found.kind,
-        "model": header.get("title"),
-        "family": header.get("family"),
-        "klimb": found.klimb_version,
-        "schema": found.schema,
-        "size": Path(path).stat().st_size,
-        "holds": list(found.holds),
-        "arrays": [{"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "bytes": int(array.nbytes)}
-                   for name, array in found.arrays.items()],
-    }
 
 
 @click.command("report", no_args_is_help=True)

@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -114,14 +115,12 @@ def terminate_softly() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def reading(function: F) -> F:
-    """The options of a command that reads a table; their values come as keywords of `read_options`."""
-    return text_option(file_options(function))
+def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Several options as one decorator."""
+    return lambda function: reduce(lambda made, option: option(made), reversed(options), function)
 
 
-def file_options(function: F) -> F:
-    """How a file is read, whatever its columns mean."""
-    for option in reversed((
+file_options = together(  # how a file is read, whatever its columns mean
         click.option("--format", "file_format", type=click.Choice(["csv", "parquet", "npz", "svmlight"]),
                      help="What DATA is, where its name and first bytes do not say it."),
         click.option("--delimiter", metavar="CHAR", help=r"Between columns of CSV: , ; | or \t. Guessed if not given."),
@@ -130,19 +129,10 @@ def file_options(function: F) -> F:
         click.option("--missing", "missing_words", metavar="WORD", multiple=True,
                      help="A word that stands for a missing value, beside NA, NaN, N/A, NULL, ? and nothing."
                           " May be repeated."),
-        click.option("--encoding", default="utf-8", show_default=True, help="Of CSV and svmlight."),
-    )):
-        function = option(function)
-    return function
-
-
-text_option = click.option("--text", "text_columns", metavar="COLUMN", multiple=True,
-                           help="Read this column as names, although it looks like numbers. May be repeated.")
-
-
-def modelling(function: F) -> F:
-    """The options of a command that fits a formula to a table; `fit_table` takes their values as keywords."""
-    for option in reversed((
+        click.option("--encoding", default="utf-8", show_default=True, help="Of CSV and svmlight."))
+reading = together(file_options, click.option("--text", "text_columns", metavar="COLUMN", multiple=True,
+                   help="Read this column as names, although it looks like numbers. May be repeated."))
+modelling = together(  # of a command that fits a formula to a table; `fit_table` takes their values as keywords
         click.option("--family", default="gaussian", show_default=True, metavar="NAME",
                      help="What y is: gaussian, bernoulli, binomial, poisson, negative_binomial, gamma,"
                           " student_t(df=4), ..."),
@@ -170,10 +160,7 @@ def modelling(function: F) -> F:
         click.option("--matrix", "matrices", metavar="NAME=FILE", multiple=True,
                      help="A matrix that the formula names: npz of SciPy, mtx, or a table: row, column, value."),
         click.option("--mesh", "meshes", metavar="NAME=FILE", multiple=True,
-                     help="A mesh that the formula names: npz or JSON with nodes and triangles."),
-    )):
-        function = option(function)
-    return function
+                     help="A mesh that the formula names: npz or JSON with nodes and triangles."))
 
 
 def read_options(*, file_format: str | None, delimiter: str | None, decimal: str, missing_words: tuple[str, ...],

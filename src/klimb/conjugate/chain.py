@@ -63,16 +63,10 @@ class MarkovChain(Family):
         """``n`` draws of the whole chain, forwards filtered, backwards drawn."""
         rng, out, begin = generator(rng), [], 0
         first, step, evidence = self.natural
-        transition = np.exp(step - step.max())
+        transition, start = np.exp(step - step.max()), np.exp(first - first.max())
         for length in self.lengths:
             local = evidence[begin : begin + length]
-            local = np.exp(local - local.max(1, keepdims=True))
-            forward = np.empty_like(local)
-            state = np.exp(first - first.max()) * local[0]
-            forward[0] = state / state.sum()
-            for t in range(1, length):
-                state = (forward[t - 1] @ transition) * local[t]
-                forward[t] = state / state.sum()
+            forward = _scan(np.exp(local - local.max(1, keepdims=True))[None], transition, start[None])[0][0]
             path = np.empty((n, length), dtype=np.intp)
             path[:, -1] = _draw(np.broadcast_to(forward[-1], (n, len(first))), rng)
             for t in range(length - 2, -1, -1):
@@ -109,9 +103,6 @@ class ChainGiven(Conditional):
     def natural(self, state: NetworkState) -> Naturals:
         (first,), (step,) = state[self.first].moments, state[self.step].moments
         return first, step, np.zeros((self.plates[0], len(first)))
-
-    def log_partition(self, state: NetworkState) -> Array:
-        return np.zeros(())
 
     def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
         return (x[0],) if to is self.first else (x[1],)

@@ -28,15 +28,14 @@ class KnownParameters(Conditional):
             np.broadcast_to(part, (*self.plates, *part.shape[part.ndim - ndim :]))
             for part, ndim in zip(prior.natural, prior.event_ndims, strict=True)
         ))
-        self._log_partition = self.prior.log_partition()
         self.dimension = next((part.shape[-1] for part, ndim in zip(prior.natural, prior.event_ndims, strict=True)
                                if ndim), 1)
 
     def natural(self, state: NetworkState) -> Naturals:
         return self.prior.natural
 
-    def log_partition(self, state: NetworkState) -> Array:
-        return self._log_partition
+    def divergence(self, factor: Family, state: NetworkState) -> Array:
+        return factor.kl(self.prior)
 
 
 @final
@@ -71,14 +70,9 @@ class Scale:
 
     def message(self, to: Variable, half_count: Array, half_square: Array, state: NetworkState) -> Naturals:
         """From (1/2) E log tau - half_square E tau per plate of the child."""
-        others: Any = self.known
-        target: View | None = None
+        others, target = self.known, next(view for view in self.views if view.variable is to)
         for view in self.views:
-            if view.variable is to:
-                target = view
-            else:
-                others = others * view.moments(state)[1]
-        assert target is not None
+            others = others if view is target else others * view.moments(state)[1]
         return target.collect(tuple(np.broadcast_arrays(half_count, -half_square * others)))
 
 
@@ -100,11 +94,6 @@ class NormalGiven(Conditional):
         tau, m, shape = self.precision.moments(state)[1], self.mean.mean(state), self.plates
         return np.broadcast_to(tau * m, shape), np.broadcast_to(-0.5 * tau, shape)
 
-    def log_partition(self, state: NetworkState) -> Array:
-        log_tau, tau = self.precision.moments(state)
-        m, v = self.mean.moments(state)
-        return np.broadcast_to(0.5 * tau * (m * m + v) - 0.5 * log_tau + HALF_LOG_2PI, self.plates)
-
     def squared_error(self, x: Naturals, state: NetworkState) -> Array:
         """E (x - mean)^2."""
         m, v = self.mean.moments(state)
@@ -115,6 +104,9 @@ class NormalGiven(Conditional):
         """E log p(x | parents), without the cancellation of its two large halves."""
         log_tau, tau = self.precision.moments(state)
         return np.asarray(0.5 * log_tau - HALF_LOG_2PI - 0.5 * tau * self.squared_error(x, state))
+
+    def divergence(self, factor: Family, state: NetworkState) -> Array:
+        return -self.expected_log(factor.moments, state) - factor.entropy()
 
     def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
         if to in self.precision.variables:
@@ -226,9 +218,6 @@ class CategoricalGiven(Conditional):
     def natural(self, state: NetworkState) -> Naturals:
         (log_p,) = self.probabilities.moments(state)
         return (np.broadcast_to(log_p, (*self.plates, log_p.shape[-1])),)
-
-    def log_partition(self, state: NetworkState) -> Array:
-        return np.zeros(self.plates)
 
     def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
         indicators = np.broadcast_to(x[0], (*self.plates, x[0].shape[-1]))

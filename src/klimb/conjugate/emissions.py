@@ -1,19 +1,20 @@
 """Observations whose class is unknown: mixtures and hidden Markov models with conjugate components.
 
-The log density of a datum in class k is linear in the datum's statistics, so that all N x K of them are one matrix
-product and the messages to all components another.
+The log density of a datum in class k is linear in the moments of the component, with what the datum adds to the natural
+parameters as its coefficients: all N x K of them are one matrix product, and the messages to all components another.
+`EMISSIONS` says for every kind of component what a datum adds.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any, final
+from collections.abc import Callable
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from scipy.special import gammaln
 
-from klimb.conjugate import families
-from klimb.conjugate.families import Family, Naturals
+from klimb.conjugate.families import Beta, Dirichlet, Family, Gamma, NormalGamma, NormalWishart, TiedNormalWishart
+from klimb.conjugate.families.base import Naturals
 from klimb.conjugate.means import packed, unpacked
 from klimb.conjugate.observations import Observable
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
@@ -21,176 +22,111 @@ from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, as_float, refuse
 from klimb.numerics.special import HALF_LOG_2PI
 
+Said: TypeAlias = tuple[tuple[Any, ...], Array]  # N x S or a constant, per natural parameter; what no class changes
 
-class Emission(ABC):
-    """p(x | class k) for one kind of component."""
 
-    def __init__(self, component: Variable) -> None:
-        self.component = component
+def _vectors(x: Array) -> Said:
+    """(L mu, mu'L mu, L, log det L): the products of entries stand for a symmetric matrix."""
+    i, j = np.tril_indices(x.shape[1])
+    return (x, -0.5, -0.5 * x[:, i] * x[:, j], 0.5), np.full(len(x), -x.shape[1] * HALF_LOG_2PI)
 
-    @property
-    def n_classes(self) -> int:
-        return self.component.plates[0]
 
-    def statistics(self, values: Any) -> tuple[Any, Array]:
-        """An N x S matrix and the part of the log density that no class changes."""
-        x = as_float(values, f"the data of {self.component.name}")
-        x = x[:, None] if x.ndim == 1 else x
-        if x.ndim != 2 or x.shape[1] != self.width:
-            raise InputError(f"the data of {self.component.name} must have {self.width} columns", f"shape {x.shape}",
-                             "One row per datum, one column per entry of a component.")
-        return self._statistics(x)
+def _entries(x: Array) -> Said:
+    """The same for independent entries."""
+    return (x, -0.5, -0.5 * x * x, 0.5), np.full(len(x), -x.shape[1] * HALF_LOG_2PI)
 
-    @property
-    def width(self) -> int:
-        """Columns of the data."""
-        plates = self.component.plates
-        return plates[1] if len(plates) > 1 else self.component.dimension
 
-    def _each(self, counts: Array) -> Array:
-        """Numbers of the classes (K) for every copy of the component."""
-        return np.broadcast_to(counts[:, None], (len(counts), self.width)).reshape(self.component.plates)
+def _counts(x: Array) -> Said:
+    refuse((x < 0) | (x != np.floor(x)), x, "counts must be whole numbers from 0 on",
+           "Use normal components for real numbers.")
+    return (x, -1.0), -gammaln(x + 1.0).sum(1)
 
-    @abstractmethod
-    def _statistics(self, x: Array) -> tuple[Array, Array]: ...
 
-    @abstractmethod
+def _zero_one(x: Array) -> Said:
+    refuse((x != 0) & (x != 1), x, "the data must be zeros and ones", "Use counts or normals.")
+    return (x, 1.0 - x), np.zeros(len(x))
+
+
+def _words(x: Any) -> Said:
+    """Rows of counts of V words, dense or sparse; without the multinomial coefficient."""
+    return (x,), np.zeros(x.shape[0])
+
+
+EMISSIONS: dict[type[Family], Callable[[Any], Said]] = {
+    NormalWishart: _vectors, TiedNormalWishart: _vectors, NormalGamma: _entries, Gamma: _counts, Beta: _zero_one,
+    Dirichlet: _words}
+
+
+@final
+class Emission:
+    """What rows of data add to the natural parameters of the classes, if they belong to them."""
+
+    def __init__(self, component: Variable, values: Any) -> None:
+        self.component, plates = component, component.plates
+        self.tied, self.vectors = component.family is TiedNormalWishart, EMISSIONS[component.family] is _vectors
+        self.width = plates[1] if len(plates) > 1 else component.dimension
+        if component.family is Dirichlet and hasattr(values, "tocsr"):
+            x = values.tocsr().astype(float)
+            if x.shape[1] != self.width or np.any(x.data < 0) or not np.isfinite(x.data).all():
+                raise InputError(f"word counts must have {self.width} columns, finite and not negative",
+                                 f"shape {x.shape}, smallest {x.data.min(initial=0.0)}", "Check the matrix.")
+        else:
+            x = as_float(values, f"the data of {component.name}")
+            x = x[:, None] if x.ndim == 1 else x
+            require(x.ndim == 2 and x.shape[1] == self.width,
+                    f"the data of {component.name} must have {self.width} columns", f"shape {x.shape}",
+                    "One row per datum, one column per entry of a component.")
+        self.said, self.base = EMISSIONS[component.family](x)
+        data = [part for part in self.said if not isinstance(part, float)]
+        self.statistics = data[0] if len(data) == 1 else np.hstack(data)
+
     def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
         """K x S, K and K: the log density in class k is statistics @ first[k] + second[k] + third[k].
 
         A precision that is scaled by a datum multiplies the first two (the squared distance), not the third.
         """
+        slopes, constants, K = list[Array](), list[Any](), classes(self.component)
+        for number, (part, moment) in enumerate(zip(self.said, moments, strict=True)):
+            each = packed(moment, twice=True) if self.vectors and number == 2 else moment
+            each = (np.broadcast_to(each, (K, *each.shape)) if self.tied and number > 1 else each).reshape(K, -1)
+            constants.append(part * each.sum(1) if isinstance(part, float) else np.zeros(K))
+            slopes += [] if isinstance(part, float) else [each]
+        return np.hstack(slopes), sum(constants[:-1], np.zeros(K)), constants[-1]
 
-    @abstractmethod
-    def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
-        """From the sums of statistics (K x S), of scales and of ones (K) over the data in each class."""
-
-
-@final
-class VectorNormal(Emission):
-    """Vectors, each class with its own precision matrix, or all with one (``tied``)."""
-
-    @property
-    def tied(self) -> bool:
-        return self.component.family is families.TiedNormalWishart
-
-    @property
-    def n_classes(self) -> int:
-        return int(self.component.conditional.natural({})[0].shape[0])
-
-    def _statistics(self, x: Array) -> tuple[Array, Array]:
-        """Rows with the products of their entries behind them, and the constant of a normal density."""
-        i, j = np.tril_indices(x.shape[1])
-        return np.hstack([x, x[:, i] * x[:, j]]), np.full(len(x), -x.shape[1] * HALF_LOG_2PI)
-
-    def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
-        Lm, mLm, L, log_det = moments
-        products = -0.5 * packed(L, twice=True)
-        each = np.broadcast_to(products, (len(Lm), products.shape[-1]))
-        return np.hstack([Lm, each]), -0.5 * mLm, np.broadcast_to(0.5 * log_det, len(Lm))
-
-    def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
-        D = self.width
-        products, numbers = (sums[:, D:].sum(0), counts.sum()) if self.tied else (sums[:, D:], counts)
-        return sums[:, :D], -0.5 * scaled, -0.5 * unpacked(products, D), np.asarray(0.5 * numbers)
+    def message(self, like: Naturals, sums: Array, scaled: Array, counts: Array) -> Naturals:
+        """From the sums of statistics (K x S), of scales and of ones (K), in the shapes of ``like``."""
+        found, place = list[Array](), 0
+        for number, (part, shape) in enumerate(zip(self.said, (one.shape for one in like), strict=True)):
+            if isinstance(part, float):
+                each = part * (counts if number == len(like) - 1 else scaled)
+            else:
+                each, place = sums[:, place : place + part.shape[1]], place + part.shape[1]
+            each = each.sum(0) if self.tied and number > 1 else each
+            if self.vectors and number == 2:
+                found.append(unpacked(each, self.width))
+            else:
+                found.append(np.broadcast_to(each[:, None], shape) if each.ndim < len(shape) else each.reshape(shape))
+        return tuple(found)
 
 
-@final
-class DiagonalNormal(Emission):
-    """Numbers or vectors of independent entries."""
-
-    def _statistics(self, x: Array) -> tuple[Array, Array]:
-        return np.hstack([x, x * x]), np.full(len(x), -x.shape[1] * HALF_LOG_2PI)
-
-    def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
-        tm, tm2, tau, log_tau = (part.reshape(self.n_classes, -1) for part in moments)
-        return np.hstack([tm, -0.5 * tau]), -0.5 * tm2.sum(1), 0.5 * log_tau.sum(1)
-
-    def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
-        linear, squares = (part.reshape(self.component.plates) for part in np.hsplit(sums, 2))
-        return linear, -0.5 * self._each(scaled), -0.5 * squares, 0.5 * self._each(counts)
-
-
-@final
-class PoissonCounts(Emission):
-    """Counts with gamma rates."""
-
-    def _statistics(self, x: Array) -> tuple[Array, Array]:
-        refuse((x < 0) | (x != np.floor(x)), x, "counts must be whole numbers from 0 on",
-               "Use normal components for real numbers.")
-        return x, -gammaln(x + 1.0).sum(1)
-
-    def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
-        log_rate, rate = (part.reshape(self.n_classes, -1) for part in moments)
-        return log_rate, np.zeros(len(rate)), -rate.sum(1)
-
-    def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
-        return sums.reshape(self.component.plates), -self._each(counts)
-
-
-@final
-class ZeroOne(Emission):
-    """Vectors of zeros and ones with beta probabilities."""
-
-    def _statistics(self, x: Array) -> tuple[Array, Array]:
-        refuse((x != 0) & (x != 1), x, "the data must be zeros and ones", "Use counts or normals.")
-        return x, np.zeros(len(x))
-
-    def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
-        one, zero = (part.reshape(self.n_classes, -1) for part in moments)
-        return one - zero, np.zeros(len(zero)), zero.sum(1)
-
-    def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
-        ones = sums.reshape(self.component.plates)
-        return ones, self._each(counts) - ones
-
-
-@final
-class WordCounts(Emission):
-    """Rows of counts of V words (dense or sparse) with Dirichlet probabilities; without the multinomial coefficient."""
-
-    def statistics(self, values: Any) -> tuple[Any, Array]:
-        if not hasattr(values, "tocsr"):
-            return super().statistics(values)
-        counts = values.tocsr().astype(float)
-        if counts.shape[1] != self.width or np.any(counts.data < 0) or not np.isfinite(counts.data).all():
-            raise InputError(f"word counts must have {self.width} columns, finite and not negative",
-                             f"shape {counts.shape}, smallest {counts.data.min(initial=0.0)}", "Check the matrix.")
-        return counts, np.zeros(counts.shape[0])
-
-    def _statistics(self, x: Array) -> tuple[Array, Array]:
-        return x, np.zeros(len(x))
-
-    def coefficients(self, moments: Naturals) -> tuple[Array, Array, Array]:
-        return moments[0], np.zeros(len(moments[0])), np.zeros(len(moments[0]))
-
-    def message(self, sums: Array, scaled: Array, counts: Array) -> Naturals:
-        return (sums,)
-
-
-EMISSIONS: dict[type[Family], type[Emission]] = {
-    families.NormalWishart: VectorNormal,
-    families.TiedNormalWishart: VectorNormal,
-    families.NormalGamma: DiagonalNormal,
-    families.Gamma: PoissonCounts,
-    families.Beta: ZeroOne,
-    families.Dirichlet: WordCounts,
-}
+def classes(component: Variable) -> int:
+    """The number of classes that a component has copies for."""
+    tied = component.family is TiedNormalWishart
+    return int(component.conditional.natural({})[0].shape[0]) if tied else component.plates[0]
 
 
 @final
 class MixtureData(Evidence):
     """Observed rows of a mixture, one per plate of the gate; a row with NaN is missing."""
 
-    def __init__(self, gate: Variable, emission: Emission, scale: Variable | None, values: Any) -> None:
-        self.gate, self.emission, self.scale = gate, emission, scale
-        self.variables = (gate, emission.component) if scale is None else (gate, emission.component, scale)
+    def __init__(self, gate: Variable, component: Variable, scale: Variable | None, values: Any) -> None:
+        self.gate, self.component, self.scale = gate, component, scale
+        self.variables = (gate, component) if scale is None else (gate, component, scale)
         x, missing = without_missing(values)
-        self.statistics, base = emission.statistics(x)
-        if gate.plates != (self.statistics.shape[0],):
-            n = self.statistics.shape[0]
-            raise InputError(f"{gate.name} must have one plate with one class per row",
-                             f"plates {gate.plates} and {n} rows", f"Give it plates=({n},).")
+        self.emission = Emission(component, x)
+        self.statistics, base, n = self.emission.statistics, self.emission.base, self.emission.statistics.shape[0]
+        require(gate.plates == (n,), f"{gate.name} must have one plate with one class per row",
+                f"plates {gate.plates} and {n} rows", f"Give it plates=({n},).")
         if scale is not None and scale.plates != gate.plates:
             raise InputError(f"{scale.name} must have one copy per row, plates {gate.plates}", f"{scale!r}",
                              "Every datum has a scale of its own.")
@@ -202,9 +138,9 @@ class MixtureData(Evidence):
 
     def _parts(self, state: NetworkState) -> tuple[Array, Array]:
         """The log densities N x K in two parts, of which a datum's scale multiplies the first."""
-        factor = state[self.emission.component]
+        factor = state[self.component]
         if self._last is None or self._last[0] is not factor:
-            slope, near, free = self.emission.coefficients(state[self.emission.component].moments)
+            slope, near, free = self.emission.coefficients(factor.moments)
             distance = np.asarray(self.statistics @ slope.T)
             distance += near if self.scale is not None else near + free
             self._last = (factor, distance, free)
@@ -232,7 +168,8 @@ class MixtureData(Evidence):
             count = shares.sum(1)
             return 0.5 * self.emission.width * count, np.einsum("nk,nk->n", shares, self._parts(state)[0])
         heavy = shares if self.scale is None else shares * state[self.scale].moments[1][:, None]
-        return self.emission.message(np.asarray((self.statistics.T @ heavy).T), heavy.sum(0), shares.sum(0))
+        sums = np.asarray((self.statistics.T @ heavy).T)
+        return self.emission.message(state[to].natural, sums, heavy.sum(0), shares.sum(0))
 
 
 def mixture(gate: Variable, component: Variable, *, scale: Variable | None = None) -> Observable:
@@ -246,21 +183,18 @@ def mixture(gate: Variable, component: Variable, *, scale: Variable | None = Non
     >>> print(result[rate].mean.round(1), result[kind].mean.argmax(axis=1))
     [0.8 9.7] [0 0 0 0 0 1 1 1]
     """
-    kind = EMISSIONS.get(component.family)
-    if kind is None:
-        known = ", ".join(family.__name__ for family in EMISSIONS)
-        raise InputError(f"the components of a mixture must be one of {known}", f"{component!r}",
-                         "normal_gamma(...) for numbers, normal_wishart(...) for vectors.")
-    require(component.family is families.TiedNormalWishart or component.plates,
+    known = ", ".join(family.__name__ for family in EMISSIONS)
+    require(component.family in EMISSIONS, f"the components of a mixture must be one of {known}", f"{component!r}",
+            "normal_gamma(...) for numbers, normal_wishart(...) for vectors.")
+    require(component.family is TiedNormalWishart or component.plates,
             "the components of a mixture need a plate, one copy per class", f"{component!r}", "Give it plates=(K,).")
-    if scale is not None and not (kind in (VectorNormal, DiagonalNormal) and scale.family is families.Gamma):
-        raise InputError("scale must be a gamma variable, for normal components", f"{scale!r} with {component!r}",
-                         "gamma(df / 2, df / 2, plates=(N,)) makes the components Student-t.")
-    emission = kind(component)
-    if gate.dimension != emission.n_classes:
-        raise InputError(f"{gate.name} and {component.name} must have the same number of classes",
-                         f"{gate.dimension} and {emission.n_classes}", "The first plate of the components is K.")
-    return Observable(lambda values: MixtureData(gate, emission, scale, values))
+    normal, K = EMISSIONS[component.family] in (_vectors, _entries), classes(component)
+    require(scale is None or (normal and scale.family is Gamma),
+            "scale must be a gamma variable, for normal components", f"{scale!r} with {component!r}",
+            "gamma(df / 2, df / 2, plates=(N,)) makes the components Student-t.")
+    require(gate.dimension == K, f"{gate.name} and {component.name} must have the same number of classes",
+            f"{gate.dimension} and {K}", "The first plate of the components is K.")
+    return Observable(lambda values: MixtureData(gate, component, scale, values))
 
 
 def without_missing(values: Any) -> tuple[Any, Array | None]:

@@ -11,7 +11,6 @@ from typing import Any, final
 import numpy as np
 
 from klimb.conjugate.chain import MarkovChain
-from klimb.conjugate.conditionals import NormalGiven
 from klimb.conjugate.families import Categorical, Family, Naturals
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
 from klimb.errors import InputError, NotPositiveDefiniteError, require
@@ -58,15 +57,8 @@ class Network:
 
 
 def divergence(variable: Variable, state: NetworkState) -> float:
-    """E KL(factor || p(variable | parents)) over the parents' factors."""
-    factor, conditional = state[variable], variable.conditional
-    if not conditional.variables:
-        return float(factor.kl(conditional.member(conditional.natural(state))).sum())
-    if isinstance(conditional, NormalGiven):  # the form without cancellation
-        return float((-conditional.expected_log(state[variable].moments, state) - factor.entropy()).sum())
-    gap = tuple(a - b for a, b in zip(factor.natural, conditional.natural(state), strict=True))
-    inner = factor.inner(gap, state[variable].moments)
-    return float((inner - factor.log_partition() + conditional.log_partition(state)).sum())
+    """That of its factor from p(variable | parents), over all plates."""
+    return float(variable.conditional.divergence(state[variable], state).sum())
 
 
 def ancestors(variables: Iterable[Variable]) -> tuple[Variable, ...]:

@@ -194,14 +194,8 @@ class SumPredictor(Predictor):
         return mean, variance
 
     def message(self, to: Variable, J: Array, h: Array, state: NetworkState) -> Naturals:
-        rest: Any = 0.0
-        target: Predictor | None = None
-        for term in self.terms:
-            if to in term.variables:
-                target = term
-            else:
-                rest = rest + term.mean(state)
-        assert target is not None
+        target = next(term for term in self.terms if to in term.variables)
+        rest = sum((term.mean(state) for term in self.terms if term is not target), np.zeros(()))
         # f = target + rest: the linear part loses what the rest explains
         J, h = np.broadcast_to(J, self.plates), np.broadcast_to(h - J * rest, self.plates)
         return target.message(to, sum_to(J, target.plates, 0), sum_to(h, target.plates, 0), state)

@@ -43,9 +43,10 @@ class ObservedVariable(Evidence):
 
     def expected_log(self, state: NetworkState) -> float:
         if isinstance(self.conditional, NormalGiven):
-            return float((self.weight * np.broadcast_to(self.conditional.expected_log(self.x, state),
-                                                        self.conditional.plates)).sum())
-        return float((self.weight * (self.conditional.natural(state)[0] * self.x[0]).sum(-1)).sum())
+            each = np.broadcast_to(self.conditional.expected_log(self.x, state), self.conditional.plates)
+        else:
+            each = (self.conditional.natural(state)[0] * self.x[0]).sum(-1)
+        return float((self.weight * each).sum())
 
     def message(self, to: Variable, state: NetworkState) -> Naturals:
         return self.conditional.message(to, self.x, self.weight, state)

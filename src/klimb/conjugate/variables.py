@@ -53,9 +53,14 @@ class Conditional(ABC):
     def natural(self, state: NetworkState) -> Naturals:
         """Expected natural parameters of x."""
 
-    @abstractmethod
     def log_partition(self, state: NetworkState) -> Array:
-        """Expected log-partition, one per plate."""
+        """Expected log-partition, one per plate; zero for classes."""
+        return np.zeros(())
+
+    def divergence(self, factor: Family, state: NetworkState) -> Array:
+        """E KL(factor || p(x | parents)) over the parents' factors, one per plate."""
+        gap = tuple(a - b for a, b in zip(factor.natural, self.natural(state), strict=True))
+        return factor.inner(gap, factor.moments) - factor.log_partition() + self.log_partition(state)
 
     def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
         """What x, known by its mean parameters, says about a parent."""

@@ -83,7 +83,8 @@ def coefficient_chart(rows: Sequence[CoefficientRow], level: float, title: str =
     bottom = 12.0 + 22.0 * len(rows)
     limits = coefficient_range(rows)
     panel = Panel(AxisScale(*limits, left, WIDE - 12.0), AxisScale(0.0, float(max(len(rows), 1)), 8.0, bottom),
-                  (WIDE, bottom + 24.0), title, f"Posterior means and {percent(level)} intervals. " + _sentence(rows))
+                  (WIDE, bottom + 24.0), title, f"Posterior means and {percent(level)} intervals. "
+                  + "; ".join(map(_tip, rows[:20])) + ("; ..." if len(rows) > 20 else "."))
     top, panel.y = panel.y, AxisScale(0.0, 1.0, bottom, 8.0)
     panel.x_axis()
     panel.y = top
@@ -102,10 +103,6 @@ def group_chart(group: GroupEffects, level: float) -> str:
 
 def _tip(row: CoefficientRow) -> str:
     return f"{row.name}: {plain(row.mean)} ({plain(row.lower)} to {plain(row.upper)})"
-
-
-def _sentence(rows: Sequence[CoefficientRow]) -> str:
-    return "; ".join(_tip(row) for row in rows[:20]) + ("; ..." if len(rows) > 20 else ".")
 
 
 def bound_chart(trace: BoundTrace) -> str:

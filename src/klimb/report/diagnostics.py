@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.numerics.arrays import Array
 from klimb.report.records import CalibrationBins, PitHistogram
 
@@ -27,9 +27,8 @@ def calibration(predicted: Any, variance: Any, y: Any, *, level: float = 0.9, la
     then has a known variance if the model is right, which is where the expected interval comes from (central limit).
     """
     mean, spread, seen = (np.asarray(values, dtype=float) for values in (predicted, variance, y))
-    if not mean.shape == spread.shape == seen.shape:
-        raise InputError("predictions, variances and y need one entry per row",
-                         f"shapes {mean.shape}, {spread.shape}, {seen.shape}", "Pass three vectors of one length.")
+    require(mean.shape == spread.shape == seen.shape, "predictions, variances and y need one entry per row",
+            f"shapes {mean.shape}, {spread.shape}, {seen.shape}", "Pass three vectors of one length.")
     usable = np.isfinite(mean) & np.isfinite(spread) & np.isfinite(seen)
     mean, spread, seen = mean[usable], spread[usable], seen[usable]
     rows = (np.ones(len(usable)) if counts is None else counts)[usable]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from klimb.report import charts
-from klimb.report.records import Checks, CoefficientRow, Fact, FitReport, Loo, TrustSummary
+from klimb.report.records import CoefficientRow, Fact, FitReport
 from klimb.report.svg import CHART_STYLE, PAGE_STYLE, escape
 from klimb.report.text import coefficient_cells, fixed, percent, plain
 
@@ -36,26 +36,15 @@ SIGNS = {
 def page(report: FitReport) -> str:
     """The whole page as text."""
     title = report.title or report.formula
-    body = [
-        _header(report),
-        _verdict(report.trust, report),
-        _suits(report.checks),
-        _tiles(report),
-        _coefficients(report),
-        _effects(report),
-        _groups(report),
-        _predictions(report),
-        _climb(report),
-        _model(report),
-        _reproduce(report),
-    ]
+    parts = (_header, _verdict, _suits, _tiles, _coefficients, _effects, _groups, _predictions, _climb, _model,
+             _reproduce)
     return (f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             f'<title>{escape(title)} - klimb</title>\n'
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
             f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             f'<meta name="color-scheme" content="light dark">\n<meta name="generator" content="klimb">\n'
             f"<style>\n{PAGE_STYLE}\n{CHART_STYLE}\n</style>\n</head>\n<body>\n<main>\n"
-            f"{''.join(part for part in body if part)}</main>\n</body>\n</html>\n")
+            f"{''.join(part(report) for part in parts)}</main>\n</body>\n</html>\n")
 
 
 def _header(report: FitReport) -> str:
@@ -67,21 +56,26 @@ def _header(report: FitReport) -> str:
             f" · intervals hold {percent(report.level)}</p>\n</header>\n")
 
 
-def _verdict(trust: TrustSummary, report: FitReport) -> str:
+def _verdict(report: FitReport) -> str:
+    trust = report.trust
     kind = "doubt" if not report.converged and trust.verdict == "unchecked" else trust.verdict
-    word, drawing = SIGNS[kind]
+    word = SIGNS[kind][0]
     words = trust.advice or trust.headline
     advice = "" if report.converged else f"{report.status}: {report.advice}"
     facts = _facts(trust.facts)
     more = f"<details><summary>{CHECKED}</summary>{facts}</details>" if facts else ""
-    return (f'<section class="verdict {kind}" aria-label="verdict">'
-            f'<svg class="sign" viewBox="0 0 24 24" aria-hidden="true">{drawing}</svg>'
-            f"<div><p><strong>{word}.</strong> {escape(words)}</p>"
-            f'{f"<p class=soft>{escape(advice)}</p>" if advice else ""}{more}</div></section>\n')
+    return _banner(kind, "verdict", word, words, (f"<p class=soft>{escape(advice)}</p>" if advice else "") + more)
 
 
-def _suits(checks: Checks) -> str:
+def _banner(kind: str, label: str, word: str, words: str, more: str) -> str:
+    return (f'<section class="verdict {kind}" aria-label="{label}">'
+            f'<svg class="sign" viewBox="0 0 24 24" aria-hidden="true">{SIGNS[kind][1]}</svg>'
+            f"<div><p><strong>{word}.</strong> {escape(words)}</p>{more}</div></section>\n")
+
+
+def _suits(report: FitReport) -> str:
     """Whether the model suits the data, and what to do where it does not."""
+    checks = report.checks
     if checks.verdict == "unchecked":
         return ""
     kind, word = ("trust", "Fits the data") if checks.verdict == "fits" else ("doubt", "Misfit")
@@ -94,9 +88,7 @@ def _suits(checks: Checks) -> str:
     head = "What was found, and what to do" if items else CHECKED
     found = f"<ul>{items}</ul>" if items else ""
     more = f"<details{' open' if items else ''}><summary>{head}</summary>{found}{rest}</details>"
-    return (f'<section class="verdict {kind}" aria-label="does the model suit the data?">'
-            f'<svg class="sign" viewBox="0 0 24 24" aria-hidden="true">{SIGNS[kind][1]}</svg>'
-            f"<div><p><strong>{word}.</strong> {escape(first[0].upper() + first[1:])}.</p>{more}</div></section>\n")
+    return _banner(kind, "does the model suit the data?", word, f"{first[0].upper() + first[1:]}.", more)
 
 
 def _tiles(report: FitReport) -> str:
@@ -124,7 +116,7 @@ def _coefficients(report: FitReport) -> str:
                               f" lies beyond the axis.{some}"))
     if report.parameters:
         heads, cells = coefficient_cells(report.parameters, report.level)
-        parts.append(_section("Other parameters", _table(heads, cells),
+        parts.append(_section("Other parameters", f'<div class="scroll fit" tabindex="0">{_rows(heads, cells)}</div>',
                               "Learnt from the data together with the coefficients."))
     return "".join(parts)
 
@@ -182,19 +174,15 @@ def _predictions(report: FitReport) -> str:
                                "The places of the rows in their predictions, as normal quantiles, in order. Those of a"
                                " right model follow the dashed line; 95% of them lie in the band."))
     if report.loo is not None:
-        figures.append(_hardest(report.loo))
+        loo = report.loo
+        cells = [[str(row.row), row.observed, row.predicted, fixed(row.log_density, 2)] for row in loo.hardest]
+        rows = _rows(["row", "observed", "predicted", "log density"], cells) if cells else ""
+        failed = f" {loo.failed:,} rows could not be left out." if loo.failed else ""
+        figures.append(f"<figure><h3>The rows it finds hardest</h3>{rows}<figcaption>Rows count from 0. The log density"
+                       f" of a row given all the others, summed over {loo.n:,} rows, is {escape(plain(loo.elpd, 5))}"
+                       f" ± {escape(plain(loo.se, 2))}.{failed}</figcaption></figure>")
     return _section("Predictions", _grid(figures), "Each row is predicted from all the others, without refitting."
                     ) if figures else ""
-
-
-def _hardest(loo: Loo) -> str:
-    """The rows that the others predict worst, and the sum over all."""
-    cells = [[str(row.row), row.observed, row.predicted, fixed(row.log_density, 2)] for row in loo.hardest]
-    rows = _rows(["row", "observed", "predicted", "log density"], cells) if cells else ""
-    failed = f" {loo.failed:,} rows could not be left out." if loo.failed else ""
-    return (f"<figure><h3>The rows it finds hardest</h3>{rows}<figcaption>Rows count from 0. The log density of a row"
-            f" given all the others, summed over {loo.n:,} rows, is {escape(plain(loo.elpd, 5))}"
-            f" ± {escape(plain(loo.se, 2))}.{failed}</figcaption></figure>")
 
 
 def _climb(report: FitReport) -> str:
@@ -248,10 +236,6 @@ def _grid(figures: Sequence[str]) -> str:
 
 def _figure(chart: str, caption: str) -> str:
     return f"<figure>{chart}{f'<figcaption>{escape(caption)}</figcaption>' if caption else ''}</figure>"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return f'<div class="scroll fit" tabindex="0">{_rows(heads, rows)}</div>'
 
 
 def _rows(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -183,7 +183,7 @@ def test_the_page_names_every_set_and_file(root: Path) -> None:
     for name, one in CATALOGUE.items():
         assert f"| `{name}` |" in page, name
         for form in one.forms:
-            for file in form.files:
+            for file in form:
                 assert re.search(rf"`{re.escape(file)}`", page), file
 
 

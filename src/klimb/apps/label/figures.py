@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,9 +34,7 @@ class Share(NamedTuple):
     high: float
 
 
-@final
-@dataclass(frozen=True)
-class CurvePoint:
+class CurvePoint(NamedTuple):
     """What the model thought of the pool when it had so many labels."""
 
     labels: int
@@ -47,9 +44,7 @@ class CurvePoint:
     agreement: float | None = None  # Cohen's kappa of those predictions; None while one label is predicted throughout
 
 
-@final
-@dataclass(frozen=True)
-class Foreseen:
+class Foreseen(NamedTuple):
     """One label and what was predicted before it was given."""
 
     right: bool

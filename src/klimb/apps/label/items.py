@@ -16,10 +16,9 @@ import re
 import unicodedata
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -70,9 +69,7 @@ def normal_form(word: str) -> str:
     return unicodedata.normalize("NFC", word.replace("\u2019", "'").replace("\u02bc", "'"))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Vocabulary:
+class Vocabulary(NamedTuple):
     """The words that count, in order of their column, and how telling each is."""
 
     words: tuple[str, ...]
@@ -147,9 +144,7 @@ class _Numbers(dict[str, int]):
         return number
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class LabelItems:
+class LabelItems(NamedTuple):
     """Rows of a table: texts, columns of numbers, or both."""
 
     features: Any  # one row per item; CSR where there are texts, else dense

@@ -19,7 +19,6 @@ It is still linear in the words, so what each word says can still be shown.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -95,9 +94,7 @@ INITIAL = 5  # items chosen at random before the model has a say
 Z = 1.6448536269514722  # 90% intervals
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Choice:
+class Choice(NamedTuple):
     """Items to ask: why each was chosen, what the model thinks of it, and which features make it think so."""
 
     rows: tuple[int, ...]
@@ -278,7 +275,7 @@ class Chooser:
         earlier = labels[:-WINDOW]
         now = self._guesses(self._learners)
         before = self._guesses([self._alone(earlier, side, self._cov(earlier, side)) for side in range(self._sides)])
-        return replace(point, changed=float(np.mean((now != before)[free])), agreement=kappa(now[free], before[free]))
+        return point._replace(changed=float(np.mean((now != before)[free])), agreement=kappa(now[free], before[free]))
 
     def probabilities(self) -> Array:
         """Of every label (columns) for every item that can be asked (rows), by the labels of the last order."""

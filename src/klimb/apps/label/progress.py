@@ -15,16 +15,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import NamedTuple, final
 
 from klimb.errors import InputError, require
 
 AHEAD = 2  # items that are chosen or being chosen at any time: the one on the screen, and one to follow it
 
 
-@final
-@dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """A batch to be chosen, with these labels known, among items that no earlier order has chosen."""
 
     number: int
@@ -34,9 +32,7 @@ class Order:
     skipped: frozenset[int]
 
 
-@final
-@dataclass(frozen=True)
-class AnswerStep:
+class AnswerStep(NamedTuple):
     """An answer that can be taken back."""
 
     row: int

@@ -9,9 +9,8 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from klimb.apps.label.figures import CurvePoint, Foreseen, advice, check_curve, share, thinned
 from klimb.apps.label.items import LabelItems, Pushes, columns_shown, preview, segments
@@ -28,9 +27,7 @@ class OutOfStep(InputError):
     """An answer to an item that is no longer on the screen: another window was faster."""
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Asked:
+class Asked(NamedTuple):
     """An item that was chosen: why, and what the model thought of it then."""
 
     why: str
@@ -136,7 +133,7 @@ class Session:
         point = choice.point
         entry = {"kind": "chosen", "order": order.number, "rows": list(choice.rows), "why": list(choice.why),
                  "p": [[[round(number, 6) for number in chance] for chance in chances] for chances in choice.chances],
-                 **{name: value if value is None else round(value, 6) for name, value in asdict(point).items()}}
+                 **{name: value if value is None else round(value, 6) for name, value in point._asdict().items()}}
         try:
             # It reaches the disk with the next answer, which is synced; lost alone, it would be chosen again the same.
             self.journal.append(entry, durable=False)

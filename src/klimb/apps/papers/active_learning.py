@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -133,9 +132,7 @@ class ConvexLearner:
         self.weights, self._gamma = mean.u, np.array(mean.e.gamma)
 
 
-@final
-@dataclass(frozen=True)
-class ActivePanel:
+class ActivePanel(NamedTuple):
     """One panel of the figure: data, prior, and how labels come."""
 
     key: str

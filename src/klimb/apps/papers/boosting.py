@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,9 +32,7 @@ COLOURS = {"[G]": RED, "klimb": GREEN, "ADVI": ORANGE}
 MARKS = {"[G]": "s", "klimb": "o", "ADVI": "^"}
 
 
-@final
-@dataclass(frozen=True)
-class Toy:
+class Toy(NamedTuple):
     """A normalised density on the line or in the plane, with its gradient, and the box in which it is drawn."""
 
     dim: int

@@ -8,9 +8,8 @@ killed goes on where it stopped.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from klimb.apps.papers.data import Library
@@ -21,18 +20,14 @@ Found: TypeAlias = dict[str, Any]  # what a job returns: numbers, texts, lists, 
 Results: TypeAlias = Mapping[str, Found]  # by the names of the jobs
 
 
-@final
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """A piece of an experiment that is done in one go, and once only."""
 
     name: str  # unique within the experiment, such as "sonar/ep/3"
     work: Callable[[Results], Found]
 
 
-@final
-@dataclass(frozen=True)
-class PaperTable:
+class PaperTable(NamedTuple):
     """Cells ready to be shown; the first ``left`` columns are text."""
 
     title: str
@@ -41,9 +36,7 @@ class PaperTable:
     left: int = 1
 
 
-@final
-@dataclass(frozen=True)
-class Experiment:
+class Experiment(NamedTuple):
     """One table or figure of a paper."""
 
     plan: Callable[[Library, Size], Sequence[Job]]

@@ -5,10 +5,9 @@ The experiments live in modules of their own, imported when they are run: listin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import final
+from typing import NamedTuple
 
 from klimb.apps.papers.experiment import Experiment
 from klimb.errors import InputError, nearest
@@ -22,9 +21,7 @@ PAPERS = {
 }
 
 
-@final
-@dataclass(frozen=True)
-class PaperEntry:
+class PaperEntry(NamedTuple):
     """A table or figure: what it shows, where its experiment is (``module:NAME``), the data sets it needs."""
 
     title: str
@@ -36,7 +33,7 @@ class PaperEntry:
         """The experiment itself, with its caption and remarks; imports its module."""
         module, _, name = self.home.partition(":")
         found: Experiment = getattr(import_module(f"klimb.apps.papers.{module}"), name)
-        return replace(found, caption=" ".join(noted(self.home, ">")), remarks=tuple(noted(self.home, "-")))
+        return found._replace(caption=" ".join(noted(self.home, ">")), remarks=tuple(noted(self.home, "-")))
 
 
 def noted(home: str, mark: str) -> list[str]:

@@ -210,7 +210,7 @@ def _finish(record: Record, chosen: PaperEntry, experiment: Experiment, jobs: Se
     record.finished = len(results) == len(jobs)
     tables = experiment.tables(results)
     record.extra = {"title": chosen.title, "paper": PAPERS[record.experiment[0]],
-                    "jobs": len(jobs), "tables": [asdict(one) for one in tables]}
+                    "jobs": len(jobs), "tables": [one._asdict() for one in tables]}
     record.write()
     picture = record.path.with_suffix(".png") if experiment.draw is not None and can_draw() else None
     if experiment.draw is not None and picture is not None:

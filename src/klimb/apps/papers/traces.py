@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,9 +51,7 @@ MAPS: dict[str, tuple[sites.Site, float, float, float]] = {  # a site, the datum
     "Poisson, y = 1": (sites.Poisson(), 1.0, 6.0, 12.0)}
 
 
-@final
-@dataclass(frozen=True)
-class TracePanel:
+class TracePanel(NamedTuple):
     """A data set and its likelihood; for GLMs the variance of the prior."""
 
     data: str
@@ -83,9 +80,7 @@ def rows(library: Library, panel: TracePanel, limit: int | None) -> tuple[Array,
     return X, y
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Setting:
+class Setting(NamedTuple):
     """What is fitted, and the marginal variances under V = I (0.1 I for counts)."""
 
     latent: Any

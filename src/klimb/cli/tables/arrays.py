@@ -9,7 +9,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from klimb.cli.tables.read import Choice, ReadOptions, Table
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.svmlight import parse
 
 LIMIT = 1 << 28  # entries of the dense table: 2 GiB of float64
@@ -18,36 +18,30 @@ LIMIT = 1 << 28  # entries of the dense table: 2 GiB of float64
 def read_npz(source: Any, choose: Choice) -> Table:
     """Vectors are columns; a matrix X gives X1, X2, ...; all need the same number of rows."""
     try:
-        columns = _columns_of(np.load(source, allow_pickle=False))
+        stored = np.load(source, allow_pickle=False)
+        require(hasattr(stored, "files"), "an npz file holds arrays by name", "a single array (npy)",
+                "Write it with numpy.savez.")
+        columns: dict[str, Any] = {}
+        for name in stored.files:
+            array = stored[name]
+            require(array.ndim < 3, "arrays of a table have one or two axes", f"{name!r} of shape {array.shape}",
+                    "Save its slices under names of their own.")
+            if array.ndim == 1:
+                columns[name] = array
+            elif array.ndim == 2:
+                columns.update({f"{name}{index + 1}": array[:, index] for index in range(array.shape[1])})
     except (zipfile.BadZipFile, EOFError, ValueError, OSError) as error:
         if isinstance(error, FileNotFoundError | PermissionError | InputError):
             raise
         raise InputError("an npz file holds arrays of numbers or text", str(error).split("\n")[0],
                          "Write it with numpy.savez(path, y=y, X=X).") from error
     lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise InputError("all arrays of an npz file need the same number of rows",
-                         ", ".join(f"{name}: {length}" for name, length in list(lengths.items())[:6]),
-                         "Save the arrays of one table in one file.")
+    require(len(set(lengths.values())) <= 1, "all arrays of an npz file need the same number of rows",
+            ", ".join(f"{name}: {length}" for name, length in list(lengths.items())[:6]),
+            "Save the arrays of one table in one file.")
     wanted = choose(tuple(columns))
     rows = next(iter(lengths.values()), 0)
     return Table({name: columns[name] for name in wanted}, rows, tuple(columns))
-
-
-def _columns_of(stored: Any) -> dict[str, Any]:
-    if not hasattr(stored, "files"):
-        raise InputError("an npz file holds arrays by name", "a single array (npy)", "Write it with numpy.savez.")
-    columns: dict[str, Any] = {}
-    for name in stored.files:
-        array = stored[name]
-        if array.ndim == 1:
-            columns[name] = array
-        elif array.ndim == 2:
-            columns.update({f"{name}{index + 1}": array[:, index] for index in range(array.shape[1])})
-        elif array.ndim > 2:
-            raise InputError("arrays of a table have one or two axes", f"{name!r} of shape {array.shape}",
-                             "Save its slices under names of their own.")
-    return columns
 
 
 def stream_parquet(source: Any, choose: Choice, options: ReadOptions, *, whole: bool = False) -> Iterator[Table]:
@@ -108,14 +102,12 @@ def read_svmlight(stream: TextIO, choose: Choice) -> Table:
     """The label as ``y``, the features as ``x1``, ``x2``, ... (numbered as the file does); absent entries are zero."""
     labels, features, values, ends = parse(stream, "Check that line, or the --format.")
     low, high = int(features.min(initial=1)), int(features.max(initial=0))
-    if low < 0:
-        raise InputError("features of svmlight are numbered from 0 or 1", f"{low}", "Renumber them.")
+    require(low >= 0, "features of svmlight are numbered from 0 or 1", f"{low}", "Renumber them.")
     header = ("y", *[f"x{index}" for index in range(min(low, 1), high + 1)])
     wanted = list(choose(header))
-    if len(wanted) * len(labels) > LIMIT:
-        raise InputError("the columns a formula uses are held dense, at most 2 GiB of them",
-                         f"{len(labels)} rows of {len(wanted)} columns",
-                         "Name fewer columns, or use klimb.sklearn, whose estimators take sparse matrices.")
+    require(len(wanted) * len(labels) <= LIMIT, "the columns a formula uses are held dense, at most 2 GiB of them",
+            f"{len(labels)} rows of {len(wanted)} columns",
+            "Name fewer columns, or use klimb.sklearn, whose estimators take sparse matrices.")
     place = {name: index for index, name in enumerate(wanted)}
     column_of = np.full(high + 1, -1)
     for name, at in place.items():

@@ -12,7 +12,7 @@ from typing import Any, TextIO, final
 import numpy as np
 
 from klimb.cli.tables.read import Choice, Kind, ReadOptions, Table
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 
 TRUTH = {"true": True, "false": False}
 MOSTLY = 0.8  # from this share of numbers on, a word among them is a mistake, not a level
@@ -165,9 +165,13 @@ def stream_csv(stream: TextIO, choose: Choice, options: ReadOptions, *, whole: b
     with _long_cells():
         mark = options.delimiter or guess_delimiter(opening)
         rows_of_text = _Rows(chain(opening, stream), mark)
-        header = _header(rows_of_text)
+        header = tuple(name.strip() for name in next((row for row in rows_of_text if row), ()))
+    require(header, "a table needs a line with the names of its columns", "an empty file", "Check the path.")
     wanted = list(dict.fromkeys(choose(header)))
-    _no_doubles(header, wanted)
+    for name in wanted:
+        places = [index + 1 for index, other in enumerate(header) if other == name]
+        require(len(places) < 2, "columns that are used need names of their own",
+                f"{shown(name)} for the columns {', '.join(map(str, places))}", "Rename one of them.")
     places = [header.index(name) for name in wanted]
     columns = [TextColumn(name, options, semicolons=mark == ";") for name in wanted]
     size = max(256, options.cells // max(len(header), 1))
@@ -182,21 +186,6 @@ def stream_csv(stream: TextIO, choose: Choice, options: ReadOptions, *, whole: b
             first = rows
     if whole or rows == 0:
         yield Table({name: column.take() for name, column in zip(wanted, columns, strict=True)}, rows, header)
-
-
-def _header(rows: _Rows) -> tuple[str, ...]:
-    row = next((row for row in rows if row), None)
-    if row is None:
-        raise InputError("a table needs a line with the names of its columns", "an empty file", "Check the path.")
-    return tuple(name.strip() for name in row)
-
-
-def _no_doubles(header: tuple[str, ...], wanted: list[str]) -> None:
-    for name in wanted:
-        places = [index + 1 for index, other in enumerate(header) if other == name]
-        if len(places) > 1:
-            raise InputError("columns that are used need names of their own",
-                             f"{shown(name)} for the columns {', '.join(map(str, places))}", "Rename one of them.")
 
 
 def _blocks(rows: _Rows, header: tuple[str, ...], size: int) -> Iterator[list[list[str]]]:

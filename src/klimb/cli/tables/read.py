@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias, final
+from typing import IO, Any, Literal, NamedTuple, TypeAlias, final
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 
 ENDINGS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".dat": "csv", ".parquet": "parquet", ".pq": "parquet",
            ".npz": "npz", ".svm": "svmlight", ".svmlight": "svmlight", ".libsvm": "svmlight"}
@@ -37,9 +37,7 @@ class ReadOptions:
     cells: int = 1 << 18  # entries held as text at any time: what bounds the memory
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Table:
+class Table(NamedTuple):
     """Some rows of a table: equally long arrays by name, and the number of rows that came before."""
 
     columns: dict[str, Any]
@@ -124,9 +122,8 @@ def _kind(path: str, head: bytes) -> str:
     if head.startswith(ZIP):
         return "npz"
     kind = ENDINGS.get(Path(path[:-3] if path.endswith(".gz") else path).suffix.lower(), "csv")
-    if kind in ("parquet", "npz"):
-        raise InputError(f"{path} should be a {kind} file by its name", f"bytes that begin {head[:4]!r}",
-                         "Check the file, or say what it is with --format.")
+    require(kind not in ("parquet", "npz"), f"{path} should be a {kind} file by its name",
+            f"bytes that begin {head[:4]!r}", "Check the file, or say what it is with --format.")
     return kind
 
 

@@ -22,7 +22,7 @@ Naturals: TypeAlias = tuple[Array, ...]
 
 
 @final
-class Part:
+class NaturalPart:
     """A usual parameter that is a natural one times a constant."""
 
     def __init__(self, index: int, factor: float = 1.0) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 from scipy.special import betaincinv, digamma, gammaincinv, gammaln
 
-from klimb.conjugate.families.base import Family, Naturals, Part, generator, positive
+from klimb.conjugate.families.base import Family, NaturalPart, Naturals, generator, positive
 from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.special import HALF_LOG_2PI, stirling_error
@@ -61,7 +61,7 @@ class Gamma(Family):
     """
 
     event_ndims: ClassVar[tuple[int, ...]] = (0, 0)
-    shape, rate = Part(0), Part(1, -1.0)
+    shape, rate = NaturalPart(0), NaturalPart(1, -1.0)
 
     def __init__(self, shape: Any, rate: Any) -> None:
         a, b = np.broadcast_arrays(positive(shape, "shape"), positive(rate, "rate"))
@@ -112,7 +112,7 @@ class Wishart(Family):
     """
 
     event_ndims: ClassVar[tuple[int, ...]] = (0, 2)
-    rate = Part(1, -2.0)
+    rate = NaturalPart(1, -2.0)
 
     def __init__(self, dof: Any, rate: Any) -> None:
         matrix = as_float(rate, "rate")
@@ -184,7 +184,7 @@ class Beta(Family):
     """
 
     event_ndims: ClassVar[tuple[int, ...]] = (0, 0)
-    a, b = Part(0), Part(1)
+    a, b = NaturalPart(0), NaturalPart(1)
 
     def __init__(self, a: Any, b: Any) -> None:
         super().__init__(tuple(np.broadcast_arrays(positive(a, "a"), positive(b, "b"))))
@@ -226,7 +226,7 @@ class Dirichlet(Family):
     """Dirichlet(concentration): statistics log x."""
 
     event_ndims: ClassVar[tuple[int, ...]] = (1,)
-    concentration = Part(0)
+    concentration = NaturalPart(0)
 
     def __init__(self, concentration: Any) -> None:
         alpha = positive(concentration, "concentration")

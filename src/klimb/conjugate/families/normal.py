@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 from scipy.special import ndtri
 
-from klimb.conjugate.families.base import Family, Naturals, Part, generator, matvec, positive
+from klimb.conjugate.families.base import Family, NaturalPart, Naturals, generator, matvec, positive
 from klimb.conjugate.families.gamma import Gamma, Wishart, excess
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
@@ -30,7 +30,7 @@ class Normal(Family):
     """
 
     event_ndims: ClassVar[tuple[int, ...]] = (0, 0)
-    precision = Part(1, -2.0)
+    precision = NaturalPart(1, -2.0)
 
     def __init__(self, mean: Any, precision: Any = 1.0) -> None:
         m, tau = np.broadcast_arrays(as_float(mean, "mean"), positive(precision, "precision"))
@@ -73,7 +73,7 @@ class MultivariateNormal(Family):
     """MultivariateNormal(mean, precision): statistics (x, x x')."""
 
     event_ndims: ClassVar[tuple[int, ...]] = (1, 2)
-    precision = Part(1, -2.0)
+    precision = NaturalPart(1, -2.0)
 
     def __init__(self, mean: Any, precision: Any) -> None:
         m, P = as_float(mean, "mean"), as_float(precision, "precision")
@@ -148,7 +148,7 @@ class NormalGamma(Family):
     """
 
     event_ndims: ClassVar[tuple[int, ...]] = (0, 0, 0, 0)
-    kappa = Part(1, -2.0)
+    kappa = NaturalPart(1, -2.0)
 
     def __init__(self, mean: Any, kappa: Any, shape: Any, rate: Any) -> None:
         m, k, a, b = np.broadcast_arrays(as_float(mean, "mean"), positive(kappa, "kappa"), positive(shape, "shape"),
@@ -195,7 +195,7 @@ class NormalGamma(Family):
 class MeanAndPrecision(Family):
     """What distributions of means and of a precision matrix share; the first two statistics are those of the means."""
 
-    kappa = Part(1, -2.0)
+    kappa = NaturalPart(1, -2.0)
 
     @property
     def dimension(self) -> int:

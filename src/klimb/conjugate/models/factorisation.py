@@ -16,7 +16,6 @@ So the operator of [S] Eq. (8) has these matrices in place of gamma_i d_i d_i', 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -38,9 +37,7 @@ HALVINGS = 30  # of a step that would lower the bound or leave the set where E e
 ROUNDING = 1e-12
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class MatrixFactorisation:
+class MatrixFactorisation(NamedTuple):
     """A fitted factorisation: rows and columns as normal vectors, one relevance per direction."""
 
     fit: Fitted
@@ -192,9 +189,7 @@ def _moved(factor: Family, dual: Array) -> MultivariateNormal:
     return MultivariateNormal.from_natural((linear @ dual.T, dual @ half @ dual.T))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class CountFactorisation:
+class CountFactorisation(NamedTuple):
     """Gaussian rows and columns of a fitted matrix of counts, with the bound after every sweep."""
 
     row_means: Array

@@ -5,14 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 
 from klimb.conjugate import Fitted, Stochastic, chain, fit, fit_batches, mixture, normal_gamma, topics
 from klimb.conjugate.chain import MarkovChain
 from klimb.conjugate.conditionals import categorical, dirichlet, gamma, normal_wishart, tied_normal_wishart
-from klimb.conjugate.emissions import EMISSIONS, without_missing
+from klimb.conjugate.emissions import Emission, without_missing
 from klimb.conjugate.families import Categorical, Dirichlet, Family
 from klimb.conjugate.loop import Network, add, prior_state
 from klimb.conjugate.variables import Variable
@@ -43,11 +43,10 @@ class GaussianMixture:
     def log_densities(self, X: Any) -> Array:
         """E log of weight times density of each row in each component, N x K."""
         x = as_float(X, "X", ndim=2) - self.shift
-        emission = EMISSIONS[self._component.family](self._component)
-        statistics, base = emission.statistics(x)
+        emission = Emission(self._component, x)
         slope, near, free = emission.coefficients(self.fit.state[self._component].moments)
         (log_weights,) = self.concentration.mean_parameters()
-        values = np.asarray(statistics @ slope.T) + near + free + base[:, None] + log_weights
+        values = np.asarray(emission.statistics @ slope.T) + near + free + emission.base[:, None] + log_weights
         return np.asarray(values[:, self._order])
 
     def shares(self, X: Any) -> Array:
@@ -116,9 +115,7 @@ def gaussian_mixture(X: Any, n_components: int, *, covariance: Shape = "full", c
     return GaussianMixture(fitted, mixing.mean[order], means, mixing, parts, shift, component, order)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class HiddenMarkov:
+class HiddenMarkov(NamedTuple):
     """A fitted hidden Markov model; states are in order of their mean (of the first column)."""
 
     fit: Fitted

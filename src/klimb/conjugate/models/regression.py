@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy.special import gammaln
@@ -17,9 +16,7 @@ from klimb.numerics.arrays import Array, as_float
 from klimb.sites.base import Site
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Regression:
+class Regression(NamedTuple):
     """A fitted regression: ``weights`` and their ``relevance`` (prior precisions) as distributions."""
 
     fit: Fitted
@@ -72,9 +69,7 @@ def regression(X: Any, y: Any, site: Site | None = None, *, relevance: Literal["
     return Regression(fitted, fitted[w], fitted[alpha], None if tau is None else fitted[tau])
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Hierarchy:
+class Hierarchy(NamedTuple):
     """Fitted groups: their means, the common mean, the precision between groups and within (None where known)."""
 
     fit: Fitted
