@@ -101,10 +101,7 @@ class NormalMatrix:
         return total
 
     def perturbation(self, k: int, rng: np.random.Generator) -> Array:
-        """``k`` independent draws of N(0, A), as the columns of a D x k matrix.
-
-        Their solutions A^-1 p are draws of N(0, A^-1): what perturb-and-MAP is made of.
-        """
+        """``k`` draws p of N(0, A) as columns, D x k: A^-1 p are draws of N(0, A^-1), as perturb-and-MAP has it."""
         if not self.positive:
             raise NotPositiveDefiniteError("draws need positive weights")
         draws = np.sqrt(self.shift)[:, None] * rng.standard_normal((self.size, k))

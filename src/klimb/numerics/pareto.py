@@ -154,10 +154,7 @@ def khat_threshold(n_draws: int) -> float:
 
 
 def rhat(draws: Array) -> Array:
-    """Rank-normalised split R-hat of each quantity: near 1 where the chains agree, in place and in spread.
-
-    The larger one of that of the draws and that of their distances from the median.
-    """
+    """Rank-normalised split R-hat of draws, or of distances from the median if larger: near 1 where chains agree."""
     halves = split(draws)
     folded = np.abs(halves - np.median(halves, axis=(0, 1)))
     return np.maximum(_plain_rhat(normal_scores(halves)), _plain_rhat(normal_scores(folded)))

@@ -42,13 +42,10 @@ _LOWEST, _HIGHEST = -700.0, 700.0  # the logarithms of x that are searched
 
 
 class Threshold(NamedTuple):
-    """``variance`` = gamma_0: bounds narrower than this touch at the centre. ``rate`` = xi_0.
+    """gamma_0 and xi_0; both are 0 for a site with a kink."""
 
-    Just beyond the threshold the touching square is rate * log(variance / gamma_0). Both are 0 for a site with a kink.
-    """
-
-    variance: Array
-    rate: Array
+    variance: Array  # bounds narrower than this touch at the centre
+    rate: Array  # just beyond, the touching square is rate * log(variance / gamma_0)
 
 
 class Height(NamedTuple):

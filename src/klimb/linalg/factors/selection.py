@@ -24,15 +24,12 @@ SECONDS_A_FRONT = 2e-4  # of a sparse factorisation and its inverse, beside the 
 
 
 class FactorPlan(NamedTuple):
-    """``kind`` is "primal", "dual" or "levels"; ``seconds`` (on one core) and ``bytes`` are what it should cost.
+    """Which factorisation, and what it should cost."""
 
-    "levels" are those of the tree of fronts of a sparse A, whose analysis is ``symbolic``.
-    """
-
-    kind: str
-    seconds: float
+    kind: str  # "primal", "dual", or "levels": those of the tree of fronts of a sparse A
+    seconds: float  # on one core
     bytes: int
-    symbolic: SymbolicCholesky | None = None
+    symbolic: SymbolicCholesky | None = None  # the analysis of a sparse A
 
     def __str__(self) -> str:
         return f"{self.kind}: about {self.seconds:.2g} s and {self.bytes / 2**20:,.0f} MiB"

@@ -226,15 +226,12 @@ def _check(A: NormalMatrix, rhs: Array, start: Array | None, tol: float) -> None
 
 
 class InverseRoots(NamedTuple):
-    """``x`` = S (S A S)^-1/2 z, whose covariance is A^-1 for z ~ N(0, I).
-
-    ``logs`` and ``first`` are z'log(SAS)z and z'(SAS)z, and ``left`` what the last step changed, relative to x.
-    """
+    """S (S A S)^-1/2 z, whose covariance is A^-1 for z ~ N(0, I), and what comes with it."""
 
     x: Array
-    logs: Array
-    first: Array
-    left: float
+    logs: Array  # z'log(SAS)z
+    first: Array  # z'(SAS)z
+    left: float  # what the last step changed, relative to x
 
 
 def inverse_roots(A: NormalMatrix, scale: Array, z: Array, tol: float) -> InverseRoots:

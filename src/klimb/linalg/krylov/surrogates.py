@@ -85,10 +85,7 @@ class Lanczos:
 
 def lanczos(times: Callable[[Array], Array], size: int, k: int, *, rng: np.random.Generator, block: int = 1,
             start: Array | None = None, known: Lanczos | None = None) -> Lanczos:
-    """A basis of (at least) ``k`` directions, begun at ``start`` (D x b) or at random, or continued from ``known``.
-
-    ``times`` is the product of a symmetric ``size`` x ``size`` matrix with the columns of a matrix.
-    """
+    """At least ``k`` directions of a symmetric matrix, by products: from ``start`` (D x b), at random, or ``known``."""
     if known is None:
         first = rng.standard_normal((size, min(block, size))) if start is None else start
         Q, H = _orthonormal(np.empty((size, 0)), first, np.ones(first.shape[1]), rng)[0], np.empty((first.shape[1], 0))
@@ -217,10 +214,7 @@ class ScaledLanczos:
         return LowRankPlusDiagonal(np.maximum(rest, floor) / self.scale**2, U / self.scale[:, None])
 
     def below(self) -> LowRankPlusDiagonal | None:
-        """diag(shift) + the Nystrom approximation of B'GB from the Lanczos basis, never above A: bounds from above.
-
-        None where the prior is flat somewhere or a weight is negative.
-        """
+        """diag(shift) + Nystrom's B'GB from the basis, never above A; None for a flat prior or a negative weight."""
         if not self.A.positive or self.A.shift.min() <= 0.0:
             return None
         prior = self.scale**2 * self.A.shift
