@@ -13,8 +13,6 @@ possible with
 itself, not by a.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product as every_choice

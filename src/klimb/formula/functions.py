@@ -4,8 +4,6 @@ Nothing of a formula is ever evaluated as Python: a call is looked up here by na
 functions when they are registered (`klimb.terms`).
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from klimb.errors import listed, nearest

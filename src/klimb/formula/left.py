@@ -1,7 +1,5 @@
 """The left side of a formula: a column, a function of one, successes and trials, or times that may be censored."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, final
 

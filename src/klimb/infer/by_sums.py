@@ -8,8 +8,6 @@ and the sums are the bound at q and the natural step from it ([A] Eq. (16)-(17),
 `klimb.infer` takes (`klimb.infer.rows`). Nothing of the length of the data outlives a pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

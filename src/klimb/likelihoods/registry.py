@@ -1,7 +1,5 @@
 """From what a user gives to a likelihood: a name, "name(parameter=value)", a dict, a site, or a log density."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches

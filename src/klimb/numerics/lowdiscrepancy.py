@@ -8,8 +8,6 @@ is no table; it depends on the size alone and is kept. Coordinates beyond those 
 one by one (a Latin hypercube). Everything is deterministic.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from itertools import product as every
 

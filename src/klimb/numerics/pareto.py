@@ -10,8 +10,6 @@ References: Zhang and Stephens, Technometrics 51 (2009), for the fit; Vehtari, S
 localization: an improved R-hat for assessing convergence of MCMC.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

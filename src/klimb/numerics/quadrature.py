@@ -14,8 +14,6 @@ A table serves every datum whose Gaussian is at least as wide as the features of
 that grow in proportion to the distance from the features resolve both. It costs one exponential per node and datum.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias

@@ -1,7 +1,5 @@
 """Root finding for many rising functions at once: a bracket first, then a safeguarded secant or bisection."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -12,8 +12,6 @@ of the dual is g again, and its minimiser is -1 / (2 g'), so that h* costs one e
 g': `height` does so in closed form where the site has one and by a bracketed Newton method on logarithms otherwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, final

@@ -16,8 +16,6 @@ preconditioner of all systems until gamma changes: A(e) is close to A(gamma), so
 iterations. Elsewhere everything is products.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeAlias, final

@@ -1,7 +1,5 @@
 """Which exact factorisation is cheapest, what it costs, and whether it fits into memory."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import NamedTuple
 

@@ -8,8 +8,6 @@ and f(A) z is close to |z| Q f(T) e_1 for any smooth f. With f(x) = x^-1/2 and z
 N(0, A^-1), and f(x) = log x gives z' log(A) z for the log determinant from the same T.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import NamedTuple, TypeAlias, final
 

@@ -20,8 +20,6 @@ and reorthogonalisation are matrix products) and see repeated eigenvalues. Where
 the iteration goes on from random directions, so that a basis of any size up to D is found.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
