@@ -12,7 +12,7 @@ from typing import final
 import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
-from klimb.linalg.operators.base import Operator, column_blocks
+from klimb.linalg.operators.base import Operator, added_diagonals, column_blocks
 from klimb.numerics.arrays import Array, check_finite
 
 
@@ -84,13 +84,7 @@ class NormalMatrix:
 
     def diagonal(self) -> Array | None:
         """diag(A), or None where an operator does not know its entries."""
-        total = self.shift.copy()
-        for operator, weights in self.parts:
-            part = operator.gram_diagonal(weights)
-            if part is None:
-                return None
-            total += part
-        return total
+        return added_diagonals(self.shift.copy(), self.parts)
 
     def dense(self) -> Array:
         """A as a dense D x D array in Fortran order."""

@@ -33,7 +33,7 @@ from klimb.linalg.factors.selection import MEMORY, levels_plan
 from klimb.linalg.krylov.cg import SurrogateMatrix, simplest_preconditioner, solve
 from klimb.linalg.normal_matrix import NormalMatrix, Preconditioner
 from klimb.linalg.operators import Operator, SparseOperator
-from klimb.linalg.operators.base import column_blocks
+from klimb.linalg.operators.base import added_diagonals, column_blocks
 from klimb.linalg.sparse_cholesky import SymbolicCholesky
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
@@ -260,13 +260,8 @@ def sparse_part(A: NormalMatrix) -> SparsePart | None:
     """M for this A; None where no part of A is sparse, all of it is, or factorising it takes seconds."""
     sparse = [(operator, weights) for operator, weights in A.parts if isinstance(operator, SparseOperator)]
     others = [(operator, weights) for operator, weights in A.parts if not isinstance(operator, SparseOperator)]
-    rest = A.shift.copy()
-    for operator, weights in others:
-        diagonal = operator.gram_diagonal(weights)
-        if diagonal is None:
-            return None
-        rest += diagonal
-    if not sparse or not others:
+    rest = added_diagonals(A.shift.copy(), others)
+    if rest is None or not sparse or not others:
         return None
     M = NormalMatrix(rest, sparse)
     plan = levels_plan(M)
