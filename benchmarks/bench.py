@@ -212,8 +212,8 @@ def page() -> None:
                     continue
                 floors = f"{record['cpu'] / record['floor']:.3g}" if record.get("floor") else ""
                 lines.append(f"| {size:,} | {who} | {record['cpu']:.3g} | {record['wall']:.3g} | "
-                             f"{record['first']:.3g} | {record['memory']:.0f} | {floors} | {record.get('evaluations', '')} | "
-                             f"{record['quality']:.2g} |")
+                             f"{record['first']:.3g} | {record['memory']:.0f} | {floors} | "
+                             f"{record.get('evaluations', '')} | {record['quality']:.2g} |")
             losing += [f"- {name}, {size:,}: {reason}." for reason in lost(here)]
         lines += ["", *_growth(sizes), ""]
     recorded = sorted({record["commit"] for here in everything.values() for record in here.values()})

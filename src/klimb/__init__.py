@@ -50,21 +50,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Where a public name lives if that is not the module klimb.<name> itself.
-_HOME = {
-    "boost": "klimb.boosting",
-    "cache": "klimb.rows.scans",
-    "calibrate": "klimb.models.calibrate",
-    "compare": "klimb.models.compare",
-    "fit": "klimb.models.door",
-    "gp": "klimb.models.gp",
-    "integrate": "klimb.models.evidence",
-    "load": "klimb.models.files",
-    "optimise": "klimb.models.evidence",
-    "scan": "klimb.rows.scans",
-    "series": "klimb.models.gp",
-    "sparse_glm": "klimb.models.sparse",
-    "sparse_linear": "klimb.models.sparse",
-}
+_HOME = {"boost": "boosting", "cache": "rows.scans", "calibrate": "models.calibrate", "compare": "models.compare",
+         "fit": "models.door", "gp": "models.gp", "integrate": "models.evidence", "load": "models.files",
+         "optimise": "models.evidence", "scan": "rows.scans", "series": "models.gp", "sparse_glm": "models.sparse",
+         "sparse_linear": "models.sparse"}
 __all__ = ["active", "boost", "bridges", "cache", "calibrate", "compare", "conjugate", "errors", "fit", "gp", "infer",
            "integrate", "kernels", "latents", "load", "methods", "optimise", "priors", "scan", "series", "sites",
            "sparse_glm", "sparse_linear", "steps", "trust"]
@@ -74,7 +63,7 @@ def __getattr__(name: str) -> Any:
     if name == "methods":
         return import_module("klimb.infer.methods")
     if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+        return getattr(import_module(f"klimb.{_HOME[name]}"), name)
     # klimb.infer and klimb.trust are packages and can be called: see klimb/_callable.py.
     if name in __all__ or name == "sklearn":  # not in __all__: it is an extra, and * must not need it
         return import_module(f"klimb.{name}")

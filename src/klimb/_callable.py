@@ -1,7 +1,5 @@
 """Packages that can be called: ``klimb.infer(...)`` and ``klimb.trust(...)`` are functions and packages at once."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Texts such as ``normal(0, 1)`` and ``student_t(df=4)`` as a name and its numbers, and what numbers may be."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files that are there in full or, after an error, an interruption or a crash, as they were before."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -4,8 +4,6 @@ Names of variables are made of fixed words and a tag, never of the user's text: 
 `comment` leaves letters, digits and a few signs of it.
 """
 
-from __future__ import annotations
-
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -13,8 +13,6 @@ another type than the class declares is refused: nothing in a file chooses what 
 stored, because they are code.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass

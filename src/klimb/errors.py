@@ -1,7 +1,5 @@
 """The errors klimb raises. Every message says what was expected, what came, and what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -5,8 +5,6 @@
 A text such as "normal(0, 1)" means the same as the call.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable

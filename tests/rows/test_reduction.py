@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 import klimb
 from klimb.errors import InputError
-from klimb.infer.by_sums import SumsFit, fit_by_sums
+from klimb.infer.rows import SumsFit, fit_by_sums
 from klimb.latents.prior import WeightPrior
 from klimb.rows.reduction import Block, Rows, rows_of, summed
 from klimb.rows.source import as_source

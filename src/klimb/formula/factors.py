@@ -1,7 +1,7 @@
-"""The factors of a product (numbers, bases, levels), and products of them as columns of a design.
+"""The factors of a product (numbers, bases, levels), products of them as columns of a design, and the left side.
 
-`learn_factor` looks at the data of the fit once; what it learnt is a plain record that turns any other frame into the
-same columns, and goes to a file and back without losing a bit.
+`learn_factor` and `learn_response` look at the data of the fit once; what they learnt is a plain record that turns any
+other frame into the same columns, and goes to a file and back without losing a bit.
 
 A product of factors with levels spans the products of all subsets of them: a:b in full is 1 + a + b + a:b, each by
 contrasts. From every term we keep the subsets that no earlier term has spanned, then merge them back as far as
@@ -13,13 +13,11 @@ possible with
 itself, not by a.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product as every_choice
 from math import prod
-from typing import Any, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 
@@ -27,7 +25,7 @@ from klimb._stored import stored
 from klimb.errors import InputError, listed
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import FUNCTIONS, bind
-from klimb.formula.nodes import Call, Name
+from klimb.formula.nodes import Call, Name, Node
 from klimb.formula.numeric import BSpline, Numeric, PolynomialBasis, learn_bspline, learn_numeric, learn_polynomial
 from klimb.formula.parts import label
 from klimb.numerics.arrays import Array
@@ -89,6 +87,17 @@ def orthogonal(points: Array, degree: int) -> Array:
     return np.column_stack(columns[1:]) if degree else np.empty((len(points), 0))
 
 
+def _codes(source: Source, column: str, levels: tuple[str, ...], what: str, advice: str) -> Codes:
+    """Level of each row; an error where one was not there at the fit."""
+    codes, labels = source.factor(column)
+    known = match_levels(codes, labels, levels)
+    if len(known) and known.min() < 0:
+        new = [text for text in labels if text not in set(levels)]
+        raise InputError(f"{what} must have levels that were there at the fit: {listed(levels)}",
+                         f"{listed(map(repr, new), 5)} in {rows_named(source.rows[known < 0])}", advice)
+    return known
+
+
 @final
 @stored("formula.number")
 @dataclass(frozen=True)
@@ -142,16 +151,9 @@ class LevelFactor:
 
     def codes(self, source: Source) -> Codes:
         """Level of each row; an error names the levels that were not there at the fit."""
-        codes, labels = source.factor(self.column)
-        known = match_levels(codes, labels, self.levels)
-        if len(known) and known.min() < 0:
-            new = [text for text in labels if text not in set(self.levels)]
-            rows = source.rows[known < 0]
-            raise InputError(f"{self.column!r} must have levels that were there at the fit: {listed(self.levels)}",
-                             f"{listed(map(repr, new), 5)} in {rows_named(rows)}",
-                             "A fixed factor has no coefficient for a new level: leave these rows out, merge the level "
-                             f"with a known one, or fit with (1 | {self.column}), which allows new groups.")
-        return known
+        return _codes(source, self.column, self.levels, repr(self.column), "A fixed factor has no coefficient for a"
+                      " new level: leave these rows out, merge the level with a known one, or fit with"
+                      f" (1 | {self.column}), which allows new groups.")
 
     def block(self, source: Source, full: bool) -> Array:
         codes = self.codes(source)
@@ -312,3 +314,87 @@ def _columns(product: Product, factors: dict[str, Factor], source: Source,
         else:
             values = (block[:, :, None] * values[:, None, :]).reshape(source.n, block.shape[1] * values.shape[1])
     return np.broadcast_to(np.ones((1, 1)), (source.n, 1)) if values is None else values
+
+
+@final
+@stored("formula.left")
+@dataclass(frozen=True)
+class LeftSide:
+    """What is modelled.
+
+    A number (with the functions applied to it), the code of a level (0, 1, ..., in the order of ``levels``; False and
+    True are 0 and 1), successes and trials, two columns, or times and whether they are of events (1, else 0).
+    """
+
+    name: str
+    kind: Literal["number", "levels", "trials", "times"]
+    columns: tuple[str, ...]
+    expression: Numeric | None = None
+    levels: tuple[str, ...] = ()
+    failures: bool = False  # the second column counts failures, not trials
+
+    def encode(self, source: Source) -> Array:
+        if self.kind == "trials":
+            return self._trials(source)
+        if self.kind == "levels":
+            codes = _codes(source, self.columns[0], self.levels, "the response", "Leave these rows out.")
+            return codes.astype(np.float64)
+        assert self.expression is not None
+        return self.expression.evaluate(source).copy()  # the fit's own: the caller may write to the data later
+
+    def status(self, source: Source) -> Array | None:
+        """1 where a time is that of an event, 0 where it is censored; None where the response is no time."""
+        if self.kind != "times":
+            return None
+        values = source.number(self.columns[1])
+        advice = "Give 1 for an event, 0 for a censored time."
+        if len(values) and set(np.unique(values)) <= {1.0, 2.0}:
+            advice += " Where 1 is censored and 2 the event, as R's survival has it, subtract 1."
+        source.check((values == 0.0) | (values == 1.0), values, f"Surv() needs 0 and 1 in {self.columns[1]!r}", advice)
+        return values
+
+    def _trials(self, source: Source) -> Array:
+        successes, second = (source.number(column) for column in self.columns)
+        for name, values in zip(self.columns, (successes, second), strict=True):
+            source.check((values >= 0) & (values == np.floor(values)), values,
+                         f"{self.name} needs counts in {name!r}", "Give whole numbers from 0 on.")
+        trials = successes + second if self.failures else second
+        source.check(successes <= trials, successes, f"{self.name} needs no more successes than trials",
+                     "Check which column is which: p(successes, trials), cbind(successes, failures).")
+        return np.column_stack([successes, trials])
+
+
+def learn_response(node: Node, source: Source, text: str) -> LeftSide:
+    """The response of a formula; numbers stay numbers, text and booleans become codes."""
+    if isinstance(node, Name):
+        column = source.column(node.name)
+        if column.is_factor:
+            _, levels = source.factor(node.name)
+            if column.kind == "flag":
+                levels = ("False", "True")
+            return LeftSide(node.name, "levels", (node.name,), levels=levels)
+        return _checked(LeftSide(node.name, "number", (node.name,), learn_numeric(node, source)), source)
+    if isinstance(node, Call):
+        role = FUNCTIONS[node.function].role
+        arguments = bind(node, text)
+        if role == "response":
+            if node.function == "Surv":
+                expression = learn_numeric(arguments["time"], source)
+                columns = (expression.column, arguments["status"].name)
+                return _checked(LeftSide(str(expression), "times", columns, expression), source)
+            columns = tuple(column.name for column in arguments.values())
+            return _checked(LeftSide(label(node), "trials", columns, failures=node.function == "cbind"), source)
+        if role == "elementwise":
+            expression = learn_numeric(node, source)
+            if all(step.function not in ("standardize", "scale", "center") for step in expression.steps):
+                return _checked(LeftSide(label(node), "number", (expression.column,), expression), source)
+    raise FormulaError("expected one response left of ~", str(node),
+                       "Write y, log(y) or another function of one column, cbind(successes, failures), p(y, n), "
+                       "y | trials(n) or Surv(time, status).", text, node.span)
+
+
+def _checked(response: LeftSide, source: Source) -> LeftSide:
+    """Look at all values now, when the place in the formula is known."""
+    response.encode(source)
+    response.status(source)
+    return response

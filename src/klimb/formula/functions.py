@@ -4,8 +4,6 @@ Nothing of a formula is ever evaluated as Python: a call is looked up here by na
 functions when they are registered (`klimb.terms`).
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from klimb.errors import listed, nearest
@@ -172,7 +170,7 @@ def columns_of(node: Node, text: str) -> list[Name]:
 def _convert(value: Node, parameter: Parameter, function: Function, text: str) -> Any:
     if parameter.many and isinstance(value, Dot):  # replaced by columns when the formula is expanded
         return value
-    converted = _CONVERTERS[parameter.kind](value)
+    converted = _as(parameter.kind, value)
     if converted is _UNFIT:
         raise FormulaError(f"expected {KINDS[parameter.kind]} as {parameter.name} of {function.name}()", str(value),
                            f"Write {usage(function)}.{_HINTS.get((function.name, parameter.name), '')}", text,
@@ -189,44 +187,22 @@ def _convert(value: Node, parameter: Parameter, function: Function, text: str) -
 _UNFIT = object()
 
 
-def _numbers(value: Node) -> Any:
-    if isinstance(value, Items) and value.items and all(isinstance(item, Number) for item in value.items):
-        return tuple(item.value for item in value.items if isinstance(item, Number))
+def _as(kind: str, value: Node) -> Any:
+    """An argument as this kind of parameter takes it, or `_UNFIT`."""
+    match kind, value:
+        case ("numeric", Name() | Call()) | ("column", Name()):
+            return value
+        case "whole", Number(value=number) if number.is_integer():
+            return int(number)
+        case (("number", Number(value=plain)) | ("flag", Word(value=(True | False) as plain))
+              | ("word" | "object" | "level", Text(value=plain)) | ("word" | "object", Name(name=plain))):
+            return plain
+        case "level", Number() | Word():
+            return str(value)
+        case "contrast", Text(value=word) | Name(name=word):
+            return CONTRASTS.get(word.lower().removeprefix("contr."), _UNFIT)
+        case ("numbers" | "levels"), Items(items=items) if items:
+            found = tuple(_as(kind.removesuffix("s"), item) for item in items)
+            distinct = kind == "numbers" or len(set(found)) == len(found)
+            return found if _UNFIT not in found and distinct else _UNFIT
     return _UNFIT
-
-
-def _text(value: Node) -> Any:
-    return value.value if isinstance(value, Text) else value.name if isinstance(value, Name) else _UNFIT
-
-
-def _contrast(value: Node) -> Any:
-    word = _text(value)
-    return CONTRASTS.get(word.lower().removeprefix("contr."), _UNFIT) if isinstance(word, str) else _UNFIT
-
-
-def _level(value: Node) -> Any:
-    if isinstance(value, (Text, Number, Word)):
-        return value.value if isinstance(value, Text) else str(value)
-    return _UNFIT
-
-
-def _levels(value: Node) -> Any:
-    if not isinstance(value, Items) or not value.items:
-        return _UNFIT
-    levels = tuple(_level(item) for item in value.items)
-    return levels if _UNFIT not in levels and len(set(levels)) == len(levels) else _UNFIT
-
-
-_CONVERTERS = {
-    "numeric": lambda value: value if isinstance(value, (Name, Call)) else _UNFIT,
-    "column": lambda value: value if isinstance(value, Name) else _UNFIT,
-    "whole": lambda value: int(value.value) if isinstance(value, Number) and value.value.is_integer() else _UNFIT,
-    "number": lambda value: value.value if isinstance(value, Number) else _UNFIT,
-    "numbers": _numbers,
-    "flag": lambda value: value.value if isinstance(value, Word) and value.value is not None else _UNFIT,
-    "word": _text,
-    "contrast": _contrast,
-    "level": _level,
-    "levels": _levels,
-    "object": _text,
-}

@@ -14,8 +14,6 @@
 The order in which operators bind is R's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final

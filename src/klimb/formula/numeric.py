@@ -3,8 +3,6 @@
 Of the variables enough is kept to draw an effect over its range with all else held at typical values, without the data.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal, final
 

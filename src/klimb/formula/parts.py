@@ -8,8 +8,6 @@
     1, 0, -1    the intercept, there unless taken out
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, final

@@ -4,8 +4,6 @@
 - The largest step of the proximal rule that theory calls safe: [A] Eq. (8) and beta < alpha / L.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 

@@ -3,8 +3,6 @@
 For comparison and research: they may diverge or cycle, as theirs do, and then say so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial

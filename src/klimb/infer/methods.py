@@ -3,8 +3,6 @@
 Each takes the arguments of `klimb.infer` and returns the same `Result`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

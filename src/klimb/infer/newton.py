@@ -14,8 +14,6 @@ For a site that couples several latent values per datum, C has a block per datum
 (alpha - q.gamma m, -gamma) along (dm, dv). The site knows the block, or a difference of the oracle stands in for it.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One model and its data, as every algorithm sees them: counts, the bound, and the state of a Gaussian q."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final

@@ -1,7 +1,5 @@
 """Rules that look at sites one by one: expectation propagation, and the coordinate ascent of [N] section 2.2."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple, final

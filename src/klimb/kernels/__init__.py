@@ -4,8 +4,6 @@
     klimb.latents.Kernel(kernel.gram(X))
 """
 
-from __future__ import annotations
-
 from klimb._stored import stored
 from klimb.kernels import means
 from klimb.kernels.algebra import Product, Sum

@@ -1,7 +1,5 @@
 """Sums and products of kernels. They are flat: (a + b) + c is one sum of three, whose parts are 0, 1 and 2."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Kernels that are products of features: Constant, White, Linear, Polynomial, Cosine."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import ClassVar, final

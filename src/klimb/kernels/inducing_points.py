@@ -1,7 +1,5 @@
 """Where to put inducing points: greedy conditional variance, or the seeds of k-means++."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, final
 
 import numpy as np

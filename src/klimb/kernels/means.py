@@ -3,8 +3,6 @@
     latent = klimb.latents.Kernel(kernel.gram(X), mean=mean(X))
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Self, final

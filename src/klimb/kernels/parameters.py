@@ -5,8 +5,6 @@ names such as ``variance`` or ``lengthscale[2]``; a composite puts the position 
 A rule says of one entry whether it is fixed, which bounds a search shall keep, and which prior it has.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Kernels of the distance r between two points, measured in lengthscales: k = variance * profile(r^2)."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field

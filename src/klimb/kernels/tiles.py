@@ -10,8 +10,6 @@ What remains has a relative error of about eps / `CLOSE`, is never negative, and
 columns go by differences altogether, and so do tiles with many close pairs.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -60,15 +60,12 @@ LINKS: dict[str, Link] = {
 
 
 class SiteParameter(NamedTuple):
-    """A positive parameter of a site: its name for the user, its field there, and its default prior.
-
-    ``prior`` is given the scale of y; where ``scaled`` is true the parameter has the unit of y.
-    """
+    """A positive parameter of a site: its name for the user, its field there, and its default prior."""
 
     name: str
     field: str
-    prior: Callable[[float], PositivePrior]
-    scaled: bool = False
+    prior: Callable[[float], PositivePrior]  # given the scale of y
+    scaled: bool = False  # whether the parameter has the unit of y
 
 
 class Units(NamedTuple):

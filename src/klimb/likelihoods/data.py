@@ -39,10 +39,6 @@ class Left:
             return cls(name, array.astype(np.float64), ("False", "True"))
         return cls(name, as_float(array, name))
 
-    def place(self, i: int) -> int:
-        """Where the caller finds row ``i``."""
-        return int(i if self.rows is None else self.rows[i])
-
 
 @final
 @stored("observed.merged")
@@ -205,5 +201,6 @@ def _refuse(bad: Any, array: Array, left: Left, expected: str, advice: str) -> N
     if not bad.any():
         return
     at = np.flatnonzero(bad)
-    shown = ", ".join(f"{array[i]:g} at row {left.place(i)}" for i in at[:3])
+    rows = np.arange(len(array)) if left.rows is None else left.rows  # where the caller finds them
+    shown = ", ".join(f"{array[i]:g} at row {int(rows[i])}" for i in at[:3])
     raise InputError(expected, shown + (f", ... ({len(at)} in all)" if len(at) > 3 else ""), advice)

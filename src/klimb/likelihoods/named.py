@@ -1,7 +1,5 @@
 """The likelihoods by name. One table for formulas, Gaussian processes, estimators, the command line and the docs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, final
 

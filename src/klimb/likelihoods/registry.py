@@ -1,7 +1,5 @@
 """From what a user gives to a likelihood: a name, "name(parameter=value)", a dict, a site, or a log density."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -168,11 +166,8 @@ def from_site(site: Site, learn: tuple[str, ...] = ()) -> Likelihood:
 def _link_of(site: Site) -> Link:
     """What turns f into the mean of y: the link of the likelihood that the site is, else the site's own mean."""
     plain = all(np.all(np.asarray(getattr(site, name, 1.0)) == 1.0) for name in ("exposure", "trials"))
-    for kind in LIKELIHOODS.values():
-        for link, build in kind.links.items():
-            if plain and (build is type(site) or (isinstance(site, sites.Exponential) and kind.name == "exponential"
-                                                  and (link == "log") == site.mean)):
-                return LINKS[link]
+    if plain and (named := _named(site)) is not None:
+        return LINKS[named[1]]
     if not site.separable or isinstance(site, sites.Custom) or (
             site.response == "real" and not isinstance(site, sites.Offset)):
         return LINKS["identity"]
@@ -192,16 +187,20 @@ def named_site(site: Site) -> Likelihood:
     if isinstance(site, sites.Binomial):
         raise InputError("trials belong into the formula", "Binomial(trials=...)",
                          "Write p(successes, trials) ~ ..., and family=\"binomial\".")
-    if isinstance(site, sites.Exponential):
-        return LIKELIHOODS["exponential"]("log" if site.mean else "minus log")
     if isinstance(site, sites.Ordinal):
         return LIKELIHOODS["ordinal"](site.link, {"cutpoints": site.cutpoints})
-    for kind in LIKELIHOODS.values():
-        for link, build in kind.links.items():
-            if build is type(site):
-                known = {p.field: getattr(site, p.field) for p in kind.site_parameters}
-                if any(np.ndim(value) for value in known.values()):
-                    raise InputError("a site in a formula needs scalar parameters", type(site).__name__,
-                                     "New rows have no parameter of their own: pass a number, or use klimb.infer.")
-                return kind(link, known)
-    return from_site(site)
+    if (named := _named(site)) is None:
+        return from_site(site)
+    kind, link = named
+    known = {p.field: getattr(site, p.field) for p in kind.site_parameters}
+    require(not any(np.ndim(value) for value in known.values()), "a site in a formula needs scalar parameters",
+            type(site).__name__, "New rows have no parameter of their own: pass a number, or use klimb.infer.")
+    return kind(link, known)
+
+
+def _named(site: Site) -> tuple[type[Likelihood], str] | None:
+    """The likelihood that a site is, and its link."""
+    if isinstance(site, sites.Exponential):
+        return LIKELIHOODS["exponential"], "log" if site.mean else "minus log"
+    return next(((kind, link) for kind in LIKELIHOODS.values() for link, build in kind.links.items()
+                 if build is type(site)), None)

@@ -12,8 +12,6 @@ these are transforms again.
 ((176, 64), 56.0)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from math import comb, prod

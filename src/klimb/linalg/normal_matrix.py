@@ -12,7 +12,7 @@ from typing import final
 import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
-from klimb.linalg.operators.base import Operator, column_blocks
+from klimb.linalg.operators.base import Operator, added_diagonals, column_blocks
 from klimb.numerics.arrays import Array, check_finite
 
 
@@ -84,13 +84,7 @@ class NormalMatrix:
 
     def diagonal(self) -> Array | None:
         """diag(A), or None where an operator does not know its entries."""
-        total = self.shift.copy()
-        for operator, weights in self.parts:
-            part = operator.gram_diagonal(weights)
-            if part is None:
-                return None
-            total += part
-        return total
+        return added_diagonals(self.shift.copy(), self.parts)
 
     def dense(self) -> Array:
         """A as a dense D x D array in Fortran order."""
@@ -101,10 +95,7 @@ class NormalMatrix:
         return total
 
     def perturbation(self, k: int, rng: np.random.Generator) -> Array:
-        """``k`` independent draws of N(0, A), as the columns of a D x k matrix.
-
-        Their solutions A^-1 p are draws of N(0, A^-1): what perturb-and-MAP is made of.
-        """
+        """``k`` draws p of N(0, A) as columns, D x k: A^-1 p are draws of N(0, A^-1), as perturb-and-MAP has it."""
         if not self.positive:
             raise NotPositiveDefiniteError("draws need positive weights")
         draws = np.sqrt(self.shift)[:, None] * rng.standard_normal((self.size, k))

@@ -72,7 +72,7 @@ def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
     step = float(np.clip(slope / bend, -LONGEST, LONGEST)) if bend > 0.0 else float(np.sign(slope)) * LONGEST
     moved = _within(model, step)
     gain = 0.5 * slope * float(moved.at[0] - theta)
-    if begun.before is None and ENOUGH < gain and abs(step) < APART:
+    if begun.before is None and gain > ENOUGH and abs(step) < APART:
         moved = _within(model, float(np.sign(step)) * APART)
     done = gain <= ENOUGH
     curvature = np.array([bend]) if bend > 0.0 else None

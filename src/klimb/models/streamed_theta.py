@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from klimb.infer.anderson import anderson_weights
 from klimb.infer.loop import Callback
+from klimb.infer.newton import anderson_weights
 from klimb.infer.result import Result
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed, likelihood
@@ -92,7 +92,7 @@ def _extrapolated(moves: Sequence[tuple[Array, Array]], lower: Array, upper: Arr
     if len(moves) > 1:
         weights = anderson_weights(ends - np.array([begin for begin, _ in moves]))
         if np.abs(weights).max() <= FARTHEST:
-            return np.clip(weights @ ends, lower, upper)
+            return np.asarray(np.clip(weights @ ends, lower, upper))
     return np.asarray(ends[-1])
 
 

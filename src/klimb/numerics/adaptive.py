@@ -9,8 +9,6 @@ Chebyshev interpolant on [m - r, m + r], whose derivatives lose only 1/r^2; else
 after a quadratic through m - s, m, m + s is taken out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

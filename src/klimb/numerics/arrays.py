@@ -1,7 +1,5 @@
 """The array types of the library and the checks that every entrance shares."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 

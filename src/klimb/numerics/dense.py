@@ -257,10 +257,7 @@ def _controller() -> ThreadpoolController:
 
 @contextmanager
 def threads_for(size: int) -> Iterator[None]:
-    """Within this context BLAS has one thread if the largest dense matrix has fewer than `LARGE` rows.
-
-    Otherwise it keeps whatever the user or the environment set.
-    """
+    """Here BLAS has one thread if the largest dense matrix has fewer than `LARGE` rows, else as many as were set."""
     if size >= LARGE:
         yield
         return

@@ -1,7 +1,5 @@
 """Modules that take long to import, loaded when something of them is first asked for."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any, final
 

@@ -8,8 +8,6 @@ is no table; it depends on the size alone and is kept. Coordinates beyond those 
 one by one (a Latin hypercube). Everything is deterministic.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from itertools import product as every
 
@@ -41,7 +39,9 @@ def normal_draws(n: int, dim: int, *, seed: int = 0, symmetric: bool = True) -> 
     even = min(dim, LATTICE_DIMENSIONS, half // POINTS_PER_DIMENSION)
     if even:
         z[:, :even] = ndtri(_shifted_lattice(half, even, rng))
-    z[:, even:] = ndtri(_stratified(half, dim - even, rng))
+    # The others are stratified: each has one point in every part of the interval.
+    strata = rng.permuted(np.tile(np.arange(half, dtype=np.float64), (dim - even, 1)), axis=1).T
+    z[:, even:] = ndtri((strata + rng.random(strata.shape)) / half)
     return np.concatenate([z, -z])[:n] if symmetric else z
 
 
@@ -70,12 +70,6 @@ def _shifted_lattice(n: int, dim: int, rng: np.random.Generator) -> Array:
         parts.append(1.0 - np.abs(2.0 * points - 1.0))  # the tent: no jump where the ends meet
     # An end of the interval has no normal quantile; keep half a grid step from it.
     return np.clip(np.concatenate(parts), 0.25 / n, 1.0 - 0.25 / n)
-
-
-def _stratified(n: int, dim: int, rng: np.random.Generator) -> Array:
-    """``n`` points of (0, 1)^dim, every coordinate with one point in each n-th of the interval."""
-    strata = rng.permuted(np.tile(np.arange(n, dtype=np.float64), (dim, 1)), axis=1).T
-    return np.asarray((strata + rng.random((n, dim))) / n)
 
 
 @lru_cache(maxsize=32)

@@ -1,7 +1,5 @@
 """Numbers of mixtures of normals: a posterior whose hyperparameters are integrated out."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.special import ndtr, ndtri
 

@@ -10,8 +10,6 @@ References: Zhang and Stephens, Technometrics 51 (2009), for the fit; Vehtari, S
 localization: an improved R-hat for assessing convergence of MCMC.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 
@@ -154,10 +152,7 @@ def khat_threshold(n_draws: int) -> float:
 
 
 def rhat(draws: Array) -> Array:
-    """Rank-normalised split R-hat of each quantity: near 1 where the chains agree, in place and in spread.
-
-    The larger one of that of the draws and that of their distances from the median.
-    """
+    """Rank-normalised split R-hat of draws, or of distances from the median if larger: near 1 where chains agree."""
     halves = split(draws)
     folded = np.abs(halves - np.median(halves, axis=(0, 1)))
     return np.maximum(_plain_rhat(normal_scores(halves)), _plain_rhat(normal_scores(folded)))
@@ -189,7 +184,8 @@ def effective(draws: Array) -> Array:
     long as these are positive, each no larger than the one before.
     """
     chains, n, _ = draws.shape
-    covariances = _autocovariances(draws).mean(axis=0)
+    power = np.abs(np.fft.rfft(draws - draws.mean(axis=1, keepdims=True), 2 * n, axis=1)) ** 2
+    covariances = (np.fft.irfft(power, 2 * n, axis=1)[:, :n] / n).mean(axis=0)  # (lags, quantities), over all chains
     within = covariances[0] * n / (n - 1.0)
     total = covariances[0] + (draws.mean(axis=1).var(axis=0, ddof=1) if chains > 1 else 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -211,10 +207,3 @@ def _plain_rhat(draws: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.sqrt((n - 1.0) / n + between / within)
     return np.where(within > 0.0, ratio, np.where(between > 0.0, np.inf, 1.0))
-
-
-def _autocovariances(draws: Array) -> Array:
-    """(chains, lags, quantities), each sum over n."""
-    n = draws.shape[1]
-    power = np.abs(np.fft.rfft(draws - draws.mean(axis=1, keepdims=True), 2 * n, axis=1)) ** 2
-    return np.asarray(np.fft.irfft(power, 2 * n, axis=1)[:, :n] / n)

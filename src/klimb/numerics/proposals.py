@@ -1,7 +1,5 @@
 """Proposals for importance sampling: a t split at its mode, mixtures of t's fitted to weighted points, half lines."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, final

@@ -14,8 +14,6 @@ A table serves every datum whose Gaussian is at least as wide as the features of
 that grow in proportion to the distance from the features resolve both. It costs one exponential per node and datum.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
@@ -107,8 +105,11 @@ def gaussian_expectation(integrands: Integrands, m: Array, v: Array, landscape: 
         offset, height = np.minimum(np.abs(landscape.offset) / safe, 1e3), np.minimum(landscape.height / safe, 1e3)
         shift = np.where(s > 0.0, landscape.tilt * s, 0.0)
     left = np.ones(m.shape, dtype=bool)
-    if landscape.table is not None:
-        left &= ~_from_table(landscape.table, m, s, landscape, out)
+    if (table := landscape.table) is not None and (rows := np.flatnonzero(table.serves(m, s))).size:
+        found = table.expectation(m[rows], s[rows], landscape.low[rows], landscape.high[rows])
+        for target, values in zip(out, found, strict=True):
+            target[rows] = values
+        left[rows] = False
     for rule in _rules():
         if not left.any():
             return out
@@ -154,17 +155,6 @@ def _rules() -> tuple[_Rule, ...]:
         z = h * np.arange(-last, last + 1, dtype=np.float64)
         rules.append(_Rule(z, np.asarray(h * np.exp(-0.5 * z * z) / SQRT_2PI), step=h, most_shift=3.0))
     return tuple(rules)
-
-
-def _from_table(table: WideTable, m: Array, s: Array, landscape: Landscape, out: Triple) -> Any:
-    """Fill ``out`` where the table serves, and say where that is."""
-    chosen = table.serves(m, s)
-    rows = np.flatnonzero(chosen)
-    if rows.size:
-        result = table.expectation(m[rows], s[rows], landscape.low[rows], landscape.high[rows])
-        for target, values in zip(out, result, strict=True):
-            target[rows] = values
-    return chosen
 
 
 def _panels(integrands: Integrands, m: Array, s: Array, landscape: Landscape, rows: Index, out: Triple) -> None:

@@ -1,7 +1,5 @@
 """A small quasi-Newton maximiser for few parameters and expensive functions: BFGS, short, checked steps in a box."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 

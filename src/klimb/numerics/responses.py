@@ -9,8 +9,6 @@ and the derivatives are those of 1F1. For moderate z they are summed after Kumme
 one sign; for large z by the expansion in 1/z, which is |mu|^p times 1 plus corrections and has no digits to lose.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.special import erfcx, expit, log_expit, log_ndtr
 from scipy.special import gamma as gamma_function

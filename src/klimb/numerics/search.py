@@ -1,7 +1,5 @@
 """Root finding for many rising functions at once: a bracket first, then a safeguarded secant or bisection."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -15,11 +13,8 @@ Rising = Callable[[Rows, Array], Array]
 _ROUNDING = 1e-13  # a level that is missed by no more than this counts as reached
 
 
-def monotone_root(rising: Rising, middle: Array, scale: Array, *, tolerance: float = 1e-14) -> Array:
-    """Where each function crosses 0; the search for a bracket starts at ``middle`` and doubles steps of ``scale``.
-
-    Where a function never crosses, the last point that was tried is returned.
-    """
+def monotone_root(rising: Rising, middle: Array, scale: Array) -> Array:
+    """Where each function crosses 0, or the last point tried; brackets double from ``middle``, first by ``scale``."""
     low, high, f_low, f_high = _bracket(rising, middle, scale)
     root = np.where(np.abs(f_low) < np.abs(f_high), low, high)
     active = np.flatnonzero((f_low < 0.0) & (f_high > 0.0))
@@ -40,7 +35,7 @@ def monotone_root(rising: Rising, middle: Array, scale: Array, *, tolerance: flo
         low[active], f_low[active] = np.where(below, t, a), np.where(below, value, fa)
         high[active], f_high[active] = np.where(below, b, t), np.where(below, fb, value)
         root[active] = t
-        narrow = high[active] - low[active] <= tolerance * np.maximum(np.abs(t), 1e-3 * scale[active])
+        narrow = high[active] - low[active] <= 1e-14 * np.maximum(np.abs(t), 1e-3 * scale[active])
         active = active[~(narrow | (np.abs(value) <= 1e-16))]
     return root
 

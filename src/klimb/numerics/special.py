@@ -1,7 +1,5 @@
 """Special functions in the forms that keep their digits, and the nodes of Gauss's rules."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from math import factorial

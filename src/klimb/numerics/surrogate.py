@@ -88,7 +88,7 @@ def fit_surrogate(points: Array, values: Array, weights: Array, *, ridge: float 
         KX = inverse @ X
         A = X.T @ KX
         A.flat[:: len(A) + 1] += ridge
-        spread = np.linalg.pinv(A, rcond=1e-12, hermitian=True)
+        spread = np.asarray(np.linalg.pinv(A, rcond=1e-12, hermitian=True), dtype=np.float64)
         trend = spread @ (KX.T @ values)
         pull = inverse @ (values - X @ trend)
         # P = C^-1 - C^-1 X (X'C^-1 X)^-1 X'C^-1; the leave-one-out error of a datum is (P y)_i / P_ii.

@@ -1,7 +1,5 @@
 """The svmlight (LIBSVM) format: ``label index:value index:value ... # comment``, one row per line."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable
 from typing import NamedTuple

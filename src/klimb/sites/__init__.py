@@ -1,7 +1,5 @@
 """The likelihoods: one class per site, all of them in ``SITES`` by name."""
 
-from __future__ import annotations
-
 from klimb._stored import stored
 from klimb.sites.base import Expectation, Site
 from klimb.sites.classes import Ordinal, Softmax

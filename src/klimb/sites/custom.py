@@ -1,7 +1,5 @@
 """A user's own site from its log density alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, final

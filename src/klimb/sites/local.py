@@ -12,8 +12,6 @@ of the dual is g again, and its minimiser is -1 / (2 g'), so that h* costs one e
 g': `height` does so in closed form where the site has one and by a bracketed Newton method on logarithms otherwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, final
@@ -42,13 +40,10 @@ _LOWEST, _HIGHEST = -700.0, 700.0  # the logarithms of x that are searched
 
 
 class Threshold(NamedTuple):
-    """``variance`` = gamma_0: bounds narrower than this touch at the centre. ``rate`` = xi_0.
+    """gamma_0 and xi_0; both are 0 for a site with a kink."""
 
-    Just beyond the threshold the touching square is rate * log(variance / gamma_0). Both are 0 for a site with a kink.
-    """
-
-    variance: Array
-    rate: Array
+    variance: Array  # bounds narrower than this touch at the centre
+    rate: Array  # just beyond, the touching square is rate * log(variance / gamma_0)
 
 
 class Height(NamedTuple):

@@ -1,7 +1,5 @@
 """Sites of positive measurements (waiting times, sizes, costs) and of proportions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, final
 

@@ -169,10 +169,7 @@ def tilted_around_peak(site: Site, log_factor: LogFactor, y: Array, m: Array, v:
 
 
 def log_predictive_by_quadrature(site: Site, y: Array, m: Array, v: Array) -> Array:
-    """log int p(y|f) N(f; m, v) df, constants included, with relative accuracy also where it is nearly 0.
-
-    It is log Z, or log1p(-(1 - Z)) where y is all but certain.
-    """
+    """log int p(y|f) N(f; m, v) df, constants included: log Z, or log1p(-(1 - Z)) where y is all but certain."""
     log_p: Array = site.tilted(y, m, v).log_z + np.broadcast_to(site.constant(y), y.shape)
     if not site.discrete:
         return log_p

@@ -1,7 +1,5 @@
 """Sites of real measurements: noise around f, or noise whose log variance is f."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache

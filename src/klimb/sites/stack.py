@@ -1,7 +1,5 @@
 """Several likelihoods in one model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, final
@@ -16,7 +14,7 @@ from klimb.sites.wrappers import needs_one_output, set_facts
 
 def _by_parts(name: str) -> Any:
     """That method of every part on its own data, joined; a number is for all of them."""
-    def ask(self: Stack, *given: Any) -> Any:
+    def ask(self: Any, *given: Any) -> Any:
         found = [getattr(site, name)(*(x if np.ndim(x) == 0 else x[..., piece] for x in given))
                  for site, piece in self._pieces()]
         if not isinstance(found[0], tuple):

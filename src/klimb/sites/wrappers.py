@@ -4,8 +4,6 @@ A wrapper satisfies the contract of `Site`, so that wrappers nest in any order. 
 far as wrapping keeps them; they are set on the instance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self, final
@@ -30,7 +28,7 @@ def set_facts(wrapper: Site, **facts: Any) -> None:
 
 def asked(name: str, latent: int | None = None) -> Any:
     """That method of the site inside, which sees its argument number ``latent`` where the wrapper has moved it."""
-    def ask(self: Wrapper, *given: Any) -> Any:
+    def ask(self: Any, *given: Any) -> Any:
         moved = given if latent is None else (*given[:latent], self.moved(given[latent]), *given[latent + 1 :])
         return getattr(self.site, name)(*moved)
 

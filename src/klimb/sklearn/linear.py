@@ -195,7 +195,7 @@ class _RidgeModel(Estimator):
         """
         if isinstance(y, str):
             return self._fit_table(as_table(X), y, sample_weight)
-        found: Self = super().fit(X, y, sample_weight)  # type: ignore[misc]
+        found: Self = super().fit(X, y, sample_weight)
         return found
 
     def _fit_table(self, table: Any, y: str, weights: str | None) -> Self:
@@ -220,6 +220,7 @@ class _RidgeModel(Estimator):
         self.n_features_in_, self.feature_names_in_ = len(names), np.array(names, dtype=object)
         if own:
             assert found.encoder.response is not None
+            assert found.frame is not None
             levels, kind = found.encoder.response.levels, found.frame.column(y).dtype
             self.classes_ = np.array([0, 1], dtype=kind) if kind.kind in "biuf" else np.array(levels)
         matrix = replace(model, terms=(model.terms[0], replace(term, used={}, scaling=None)), rows=None, passes=None,

@@ -17,8 +17,7 @@ from klimb._stored import stored
 from klimb.errors import InputError, listed
 from klimb.formula import Formula, parse
 from klimb.formula.errors import FormulaError
-from klimb.formula.factors import Factor, LevelFactor, full_rank, learn_factor
-from klimb.formula.left import LeftSide, learn_response
+from klimb.formula.factors import Factor, LeftSide, LevelFactor, full_rank, learn_factor, learn_response
 from klimb.formula.nodes import Node
 from klimb.formula.numeric import FormulaVariable, learn_variable
 from klimb.formula.parts import Grouping, Joined, Parts, expand, used_columns

@@ -1,7 +1,5 @@
 """Blocks of several hyperparameters: the covariance of a grouping factor's coefficients, and cut points."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

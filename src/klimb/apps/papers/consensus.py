@@ -16,8 +16,8 @@ from klimb.apps.papers.data import Library
 from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
 from klimb.apps.papers.pictures import NOTHING
 from klimb.errors import NotPositiveDefiniteError
-from klimb.infer.by_sums import block_sums, fit_by_sums
 from klimb.infer.minibatch import FactorisedGaussian
+from klimb.infer.rows import block_sums, fit_by_sums
 from klimb.latents.prior import WeightPrior
 from klimb.numerics.arrays import Array
 from klimb.rows.reduction import Block

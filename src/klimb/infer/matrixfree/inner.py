@@ -16,8 +16,6 @@ preconditioner of all systems until gamma changes: A(e) is close to A(gamma), so
 iterations. Elsewhere everything is products.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeAlias, final
@@ -200,10 +198,7 @@ def _forcing(size: float, before: tuple[float, float], goal: float) -> float:
 
 
 def _line_search(target: BoundTarget, v: Array, mean: MeanPoint, d: Array, gradient: Array) -> MeanPoint | None:
-    """A point along ``d`` that is better than ``mean``: the full step where it will do, else where the slope is small.
-
-    None where no point is better by more than rounding.
-    """
+    """A point along ``d`` clearly better than ``mean``: the full step, or where the slope is small; else None."""
     ds, df = target.latent.B.times(d), target.latent.gaussian.fitted(d)
     promised = float(gradient @ d)
     gaussian = target.latent.gaussian
@@ -301,10 +296,7 @@ class Engine:
         return Measured(gamma, variances, self._log_det(A, gamma, variances, previous))
 
     def _surrogate(self, A: NormalMatrix, gamma: Array) -> Measured | None:
-        """The variances and the determinant of a few Lanczos steps plus a diagonal: no better than some percent.
-
-        That is enough for a start. None where the entries of B are not known.
-        """
+        """From a few Lanczos steps and a diagonal: good to some percent, for a start; None without the entries of B."""
         M = ScaledLanczos(A.coarse(), min(RANK, A.size), self.seed).surrogate()
         known = M.variances(self.latent.B.coarse())
         if known is None:
@@ -373,10 +365,7 @@ class Engine:
             return solve(A, rhs, tol=tol)  # rounding has spoilt the preconditioner, not A: its diagonal will do
 
     def _suited(self, weights: Array) -> Preconditioner | None:
-        """The preconditioner at hand unless the weights have gone far from the gamma that it was made for.
-
-        None stands for the diagonal of the matrix itself.
-        """
+        """The preconditioner at hand; None (the diagonal) where the weights are far from the gamma it was made for."""
         if self._gamma is None or self.exact:
             return self._preconditioner
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

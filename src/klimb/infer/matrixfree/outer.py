@@ -11,8 +11,6 @@ helps where a full one overshoots. Exact variances let the bound decide; estimat
 vectors every time, so the iteration has a fixed point, and what decides is whether the sites and q come to agree.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple, final
 

@@ -1,7 +1,5 @@
 """Exact factorisations of a precision A: dense of D x D, of N x N where N is less, multifrontal where A is sparse."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property, lru_cache

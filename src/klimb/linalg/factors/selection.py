@@ -1,7 +1,5 @@
 """Which exact factorisation is cheapest, what it costs, and whether it fits into memory."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import NamedTuple
 
@@ -24,15 +22,12 @@ SECONDS_A_FRONT = 2e-4  # of a sparse factorisation and its inverse, beside the 
 
 
 class FactorPlan(NamedTuple):
-    """``kind`` is "primal", "dual" or "levels"; ``seconds`` (on one core) and ``bytes`` are what it should cost.
+    """Which factorisation, and what it should cost."""
 
-    "levels" are those of the tree of fronts of a sparse A, whose analysis is ``symbolic``.
-    """
-
-    kind: str
-    seconds: float
+    kind: str  # "primal", "dual", or "levels": those of the tree of fronts of a sparse A
+    seconds: float  # on one core
     bytes: int
-    symbolic: SymbolicCholesky | None = None
+    symbolic: SymbolicCholesky | None = None  # the analysis of a sparse A
 
     def __str__(self) -> str:
         return f"{self.kind}: about {self.seconds:.2g} s and {self.bytes / 2**20:,.0f} MiB"
@@ -76,7 +71,9 @@ def _separated(A: NormalMatrix) -> NormalMatrix:
 
 def _primal(A: NormalMatrix, B: Operator | None) -> FactorPlan:
     D = float(A.size)
-    seconds = D**3 / 3 / FLOPS_A_SECOND + sum(_gram_seconds(operator) for operator in A.operators)
+    grams = ((_pairs(operator), prod(operator.shape) * D) for operator in A.operators)
+    seconds = D**3 / 3 / FLOPS_A_SECOND + sum(flops / FLOPS_A_SECOND if pairs is None else pairs / PAIRS_A_SECOND
+                                              for pairs, flops in grams)
     if B is not None:
         by_solves = B.shape[0] * D**2 / FLOPS_A_SECOND
         pairs = _pairs(B)
@@ -88,7 +85,8 @@ def _primal(A: NormalMatrix, B: Operator | None) -> FactorPlan:
 
 def _dual(A: NormalMatrix, B: Operator | None) -> FactorPlan:
     N, D = float(sum(operator.shape[0] for operator in A.operators)), float(A.size)
-    nonzeros = sum(_nonzeros(operator) for operator in A.operators)
+    nonzeros = sum(float(leaf.matrix.nnz) if isinstance(leaf, SparseOperator) else prod(leaf.shape)
+                   for operator in A.operators for leaf in operator.leaves)
     seconds = N**3 / 3 / FLOPS_A_SECOND + min(N * nonzeros / PAIRS_A_SECOND, N**2 * D / FLOPS_A_SECOND)
     if B is not None:
         seconds += B.shape[0] * N**2 / FLOPS_A_SECOND
@@ -122,24 +120,12 @@ def _sampled_density(operator: Operator) -> float:
     return float(sampled.nnz) / (len(columns) * operator.shape[1])
 
 
-def _gram_seconds(operator: Operator) -> float:
-    pairs = _pairs(operator)
-    if pairs is not None:
-        return pairs / PAIRS_A_SECOND
-    return float(operator.shape[0]) * operator.shape[1] ** 2 / FLOPS_A_SECOND
-
-
 def _pairs(operator: Operator) -> float | None:
     """sum_i nnz_i^2 for a sparse matrix, None for any other operator."""
     sparse = [leaf.matrix for leaf in operator.leaves if isinstance(leaf, SparseOperator)]
     if len(sparse) < len(operator.leaves):
         return None
     return sum(float((np.diff(matrix.indptr).astype(float) ** 2).sum()) for matrix in sparse)
-
-
-def _nonzeros(operator: Operator) -> float:
-    return sum(float(leaf.matrix.nnz) if isinstance(leaf, SparseOperator) else prod(leaf.shape)
-               for leaf in operator.leaves)
 
 
 def _unstored(operator: Operator) -> float:

@@ -8,8 +8,6 @@ and f(A) z is close to |z| Q f(T) e_1 for any smooth f. With f(x) = x^-1/2 and z
 N(0, A^-1), and f(x) = log x gives z' log(A) z for the log determinant from the same T.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import NamedTuple, TypeAlias, final
 
@@ -226,15 +224,12 @@ def _check(A: NormalMatrix, rhs: Array, start: Array | None, tol: float) -> None
 
 
 class InverseRoots(NamedTuple):
-    """``x`` = S (S A S)^-1/2 z, whose covariance is A^-1 for z ~ N(0, I).
-
-    ``logs`` and ``first`` are z'log(SAS)z and z'(SAS)z, and ``left`` what the last step changed, relative to x.
-    """
+    """S (S A S)^-1/2 z, whose covariance is A^-1 for z ~ N(0, I), and what comes with it."""
 
     x: Array
-    logs: Array
-    first: Array
-    left: float
+    logs: Array  # z'log(SAS)z
+    first: Array  # z'(SAS)z
+    left: float  # what the last step changed, relative to x
 
 
 def inverse_roots(A: NormalMatrix, scale: Array, z: Array, tol: float) -> InverseRoots:

@@ -20,8 +20,6 @@ and reorthogonalisation are matrix products) and see repeated eigenvalues. Where
 the iteration goes on from random directions, so that a basis of any size up to D is found.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,7 +33,7 @@ from klimb.linalg.factors.selection import MEMORY, levels_plan
 from klimb.linalg.krylov.cg import SurrogateMatrix, simplest_preconditioner, solve
 from klimb.linalg.normal_matrix import NormalMatrix, Preconditioner
 from klimb.linalg.operators import Operator, SparseOperator
-from klimb.linalg.operators.base import column_blocks
+from klimb.linalg.operators.base import added_diagonals, column_blocks
 from klimb.linalg.sparse_cholesky import SymbolicCholesky
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
@@ -85,10 +83,7 @@ class Lanczos:
 
 def lanczos(times: Callable[[Array], Array], size: int, k: int, *, rng: np.random.Generator, block: int = 1,
             start: Array | None = None, known: Lanczos | None = None) -> Lanczos:
-    """A basis of (at least) ``k`` directions, begun at ``start`` (D x b) or at random, or continued from ``known``.
-
-    ``times`` is the product of a symmetric ``size`` x ``size`` matrix with the columns of a matrix.
-    """
+    """At least ``k`` directions of a symmetric matrix, by products: from ``start`` (D x b), at random, or ``known``."""
     if known is None:
         first = rng.standard_normal((size, min(block, size))) if start is None else start
         Q, H = _orthonormal(np.empty((size, 0)), first, np.ones(first.shape[1]), rng)[0], np.empty((first.shape[1], 0))
@@ -217,10 +212,7 @@ class ScaledLanczos:
         return LowRankPlusDiagonal(np.maximum(rest, floor) / self.scale**2, U / self.scale[:, None])
 
     def below(self) -> LowRankPlusDiagonal | None:
-        """diag(shift) + the Nystrom approximation of B'GB from the Lanczos basis, never above A: bounds from above.
-
-        None where the prior is flat somewhere or a weight is negative.
-        """
+        """diag(shift) + Nystrom's B'GB from the basis, never above A; None for a flat prior or a negative weight."""
         if not self.A.positive or self.A.shift.min() <= 0.0:
             return None
         prior = self.scale**2 * self.A.shift
@@ -268,13 +260,8 @@ def sparse_part(A: NormalMatrix) -> SparsePart | None:
     """M for this A; None where no part of A is sparse, all of it is, or factorising it takes seconds."""
     sparse = [(operator, weights) for operator, weights in A.parts if isinstance(operator, SparseOperator)]
     others = [(operator, weights) for operator, weights in A.parts if not isinstance(operator, SparseOperator)]
-    rest = A.shift.copy()
-    for operator, weights in others:
-        diagonal = operator.gram_diagonal(weights)
-        if diagonal is None:
-            return None
-        rest += diagonal
-    if not sparse or not others:
+    rest = added_diagonals(A.shift.copy(), others)
+    if rest is None or not sparse or not others:
         return None
     M = NormalMatrix(rest, sparse)
     plan = levels_plan(M)

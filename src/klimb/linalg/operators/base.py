@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias, final
 
@@ -128,6 +128,16 @@ class SelectedRows(Operator):
 
     def take(self, rows: Rows) -> Operator:
         return SelectedRows(self.base, self.rows[as_row_indices(rows, len(self.rows))])
+
+
+def added_diagonals(total: Array, parts: Iterable[tuple[Operator, Array]]) -> Array | None:
+    """``total``, a new array, plus diag(B' diag(weights) B) of every part; None where some entries are not known."""
+    for operator, weights in parts:
+        diagonal = operator.gram_diagonal(weights)
+        if diagonal is None:
+            return None
+        total += diagonal
+    return total
 
 
 def as_row_indices(rows: Rows, n_rows: int) -> npt.NDArray[np.intp]:
@@ -334,13 +344,7 @@ class StackedOperator(Operator):
         return total
 
     def gram_diagonal(self, gamma: Array) -> Array | None:
-        total = np.zeros(self.shape[1])
-        for part, weights in zip(self.parts, self._split(gamma), strict=True):
-            diagonal = part.gram_diagonal(weights)
-            if diagonal is None:
-                return None
-            total += diagonal
-        return total
+        return added_diagonals(np.zeros(self.shape[1]), zip(self.parts, self._split(gamma), strict=True))
 
     def row_norms_squared(self, scale: Array) -> Array | None:
         norms = [part.row_norms_squared(scale) for part in self.parts]

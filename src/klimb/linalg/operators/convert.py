@@ -1,7 +1,5 @@
 """From what users have (arrays, sparse matrices, LinearOperators, lists of those) to an `Operator`, with its checks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

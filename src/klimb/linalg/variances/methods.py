@@ -160,15 +160,12 @@ def _missed(A: NormalMatrix, B: Operator, lower: Array, seed: int) -> Array:
 
 
 class Draws(NamedTuple):
-    """What a later call can begin with: the solutions for the same random numbers, drawn in the same blocks.
-
-    Of many draws of many weights only the blocks are remembered: the noise is the same, the work is done again.
-    """
+    """What a later call can begin with: the solutions for the same random numbers, drawn in the same blocks."""
 
     seed: int
     widths: tuple[int, ...]
     size: int
-    x: Array | None
+    x: Array | None  # None of many draws of many weights: the noise is the same, the work is done again
 
 
 def sample(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed: int,

@@ -108,15 +108,12 @@ def _trace(A: NormalMatrix, M: SurrogateMatrix, known: tuple[Operator, Array] | 
 
 
 class Pooled(NamedTuple):
-    """Ratios and the standard error of each.
-
-    ``spread`` is tau, what the features do not explain, and ``fit_error`` the standard error of f.
-    """
+    """Ratios and the standard error of each."""
 
     ratio: Array
     error: Array
-    spread: Array
-    fit_error: Array
+    spread: Array  # tau, what the features do not explain
+    fit_error: Array  # the standard error of f
 
 
 def standardised(features: list[Array]) -> Array:
