@@ -99,4 +99,5 @@ def test_intervals_of_two_sds_that_only_their_sum_of_squares_is_known_of():
     sd = np.sqrt(p @ np.exp(2.0 * logs) / p.sum() - (p @ np.exp(logs) / p.sum()) ** 2)
     for row in fit.table_rows()[1:]:
         assert abs(row.sd / sd - 1.0) < 0.05
-        assert abs(row.lower - low) < 0.1 * sd and abs(row.upper - high) < 0.15 * sd, row
+        assert abs(row.lower - low) < 0.1 * sd, row
+        assert abs(row.upper - high) < 0.15 * sd, row
