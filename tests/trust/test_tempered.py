@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
+import klimb
 from klimb.boosting.gaussians import Gaussians
 from klimb.trust.tempered import tempered
 
@@ -53,3 +54,19 @@ def test_the_same_seed_gives_the_same_particles() -> None:
 
     one, two = (tempered(log_density, *start(0.0, dim=3), length=6, seed=4) for _ in range(2))
     np.testing.assert_array_equal(one.z, two.z)
+
+
+def test_hundreds_of_directions_that_are_each_far_from_gaussian():
+    """Weights are of no use in 220 directions; draws say what second-order theory does, and by how much they err."""
+    x = np.sort(np.random.default_rng(0).uniform(0.0, 26.0, 260))
+    K = 25.0 * np.exp(-0.5 * ((x[:, None] - x) / 0.15) ** 2) + 1e-6 * np.eye(260)
+    f = np.linalg.cholesky(K) @ np.random.default_rng(1).standard_normal(260)
+    y = np.random.default_rng(2).poisson(np.exp(np.clip(0.3 * f - 1.5, -20.0, 4.0)))
+    result = klimb.infer(klimb.latents.Kernel(K), klimb.sites.Poisson(), y)
+    assert result.trust.verdict == "doubt"
+    assert result.trust.advice.endswith("from the exact posterior.")
+    assert result.trust.context.coordinates.dim > 200
+    found = result.trust.sampled(8)
+    assert 0.0 < found.error < 0.2
+    ratio = found.sd / np.sqrt(result.posterior.v)
+    assert abs(np.median(ratio) - np.median(result.trust.marginals.ratio)) < 0.05

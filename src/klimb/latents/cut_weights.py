@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -57,11 +56,6 @@ class CutWeights(WeightPosterior):
 
     def split(self) -> tuple[tuple[float, WeightPosterior], ...]:
         return tuple(zip(self.shares.tolist(), self.pieces, strict=True))
-
-    @classmethod
-    def pooled(cls, parts: Sequence[Any], weights: Array) -> WeightPosterior | None:
-        wholes = [part.whole if isinstance(part, CutWeights) else part for part in parts]
-        return type(wholes[0]).pooled(wholes, weights)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         counts = rng.multinomial(n, self.shares / self.shares.sum())

@@ -13,20 +13,20 @@ from itertools import product
 from typing import Any, final
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr
 
 from klimb.infer.result import Result, Status
 from klimb.infer.start import sites_of_fit
 from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.adaptive import FIRST, HIGHER, adaptively
-from klimb.models.components import LEAST_WEIGHT, SCORES, Components, marginal_quantiles
+from klimb.models.components import LEAST_WEIGHT, SCORES, Components, marginal_quantiles, split_quantiles
 from klimb.models.correction import Correction, Corrector, doubtful, pooled, shown_parts
 from klimb.models.model import Model
 from klimb.models.repair import modes_around
 from klimb.models.search import FIT_TOL, Evaluated, Evaluator, HigherGround, Peak, axes_of, curvature, higher_peak
 from klimb.numerics.arrays import Array
-from klimb.numerics.lowdiscrepancy import central_composite, normal_draws
+from klimb.numerics.lowdiscrepancy import central_composite
 from klimb.numerics.mixtures import mixture_moments
 from klimb.numerics.surrogate import fit_surrogate
 
@@ -46,7 +46,6 @@ PROBE = 2.2  # where along an axis the stretch is measured, in sd
 STRETCH = (0.3, 4.0)  # least and most of it
 SWING, NARROW = 0.002, 0.1  # by which a distribution function may fall; smoothing of one from points without noise
 KERNEL = 0.8  # width over spacing of the bumps that a density between lattice points is made of
-DRAWS = 4096  # that quantiles of theta are taken from
 MOST_POINTS = 1024  # of theta, where its hyperparameters are integrated by importance sampling
 MOST_INTEGRATED = 14  # hyperparameters up to which "auto" integrates them out
 MOST_WORK = 3e10  # multiplications that "auto" spends on it, roughly
@@ -234,10 +233,10 @@ def _lattice(peak: Peak, A: Array, evaluate: Evaluator, corrector: Corrector) ->
         values = {tuple(2 * k for k in node): value for node, value in values.items()}
         points = {tuple(2 * k for k in node): point for node, point in points.items()}
     plain = {node: points[node].plain if node in points else value for node, value in values.items()}
-    fine = marginal_quantiles(between, density, NARROW)
     components, status = _components([points[node] for node in nodes], log_w,
-                                     _lattice_quantiles(peak, A, spacing, values, fine),
-                                     _lattice_quantiles(peak, A, spacing, plain, fine), around.efficiency)
+                                     _lattice_quantiles(peak, A, spacing, values, (between, density)),
+                                     _lattice_quantiles(peak, A, spacing, plain, (between, density)),
+                                     around.efficiency)
     cell = d * np.log(spacing) + float(np.linalg.slogdet(A)[1])
     evidence = float(np.logaddexp.reduce([points[node].plain for node in nodes])) + cell
     if error <= UNEVEN:
@@ -330,10 +329,10 @@ def _cut_off(peak: Peak, theta: Array, log_w: Array) -> float:
 
 
 def _lattice_quantiles(peak: Peak, A: Array, spacing: float, values: dict[tuple[int, ...], float],
-                       fine: Array) -> Array:
+                       fine: tuple[Array, Array]) -> Array:
     """Quantiles of each entry of theta: the density between the nodes is a sum of normal bumps through its values.
 
-    Where it is too narrow for these, along an arc say, they swing below zero: then those of many points are taken.
+    Where it is too narrow for these, along an arc say, they swing below zero: the ``fine`` points are taken then.
     """
     z = spacing * np.array(list(values), dtype=float)
     heights = np.array(list(values.values()))
@@ -350,7 +349,9 @@ def _lattice_quantiles(peak: Peak, A: Array, spacing: float, values: dict[tuple[
         line = np.linspace(low, high, 801)
         cdf = ndtr((line[:, None] - centres[:, j]) / sd) @ bumps
         rising = np.maximum.accumulate(np.clip(cdf, 0.0, 1.0))
-        out.append(fine[j] if np.abs(rising - cdf).max() > SWING else np.interp(ndtr(SCORES), rising, line))
+        swings = np.abs(rising - cdf).max() > SWING and np.ptp(fine[0][:, j]) > 1e-6
+        out.append(marginal_quantiles(fine[0][:, [j]], fine[1], NARROW)[0] if swings else
+                   np.interp(ndtr(SCORES), rising, line))
     return np.array(out)
 
 
@@ -380,7 +381,7 @@ def _hermite(peak: Peak, A: Array, evaluate: Evaluator, corrector: Corrector) ->
             bent = max(bent, abs(value + square - HERMITE * float(tilt @ node)))
         if bent > BENT or np.abs(tilt).max() > TILTED:
             return None
-    quantiles, plain = (_split_quantiles(peak, A, stretch, centre) for centre in (tilt, np.zeros(d)))
+    quantiles, plain = (split_quantiles(peak.model.at, A, stretch, centre) for centre in (tilt, np.zeros(d)))
     averaged = _weighed(peak, A, around, found, np.zeros(len(found)), quantiles, plain)
     return replace(averaged, components=replace(averaged.components, error=LOST * bent**2))
 
@@ -401,7 +402,7 @@ def _composite(peak: Peak, A: Array, evaluate: Evaluator, corrector: Corrector) 
         if point is not None:
             found.append((place, float(share), value, point))
             wider.append(float(np.log(scale).sum()))
-    quantiles = _split_quantiles(peak, A, stretch, np.zeros(d))
+    quantiles = split_quantiles(peak.model.at, A, stretch, np.zeros(d))
     return _weighed(peak, A, around, found, np.array(wider), quantiles, quantiles)
 
 
@@ -415,18 +416,6 @@ def _weighed(peak: Peak, A: Array, around: _Around, found: list[tuple[Array, flo
     plain = np.array([point.plain for point in points]) + volume
     evidence = peak.objective + float(np.logaddexp.reduce(plain)) + 0.5 * len(A) * np.log(2 * np.pi)
     return Averaged(components, evidence + float(np.linalg.slogdet(A)[1]), status if peak.converged else peak.status)
-
-
-def _split_quantiles(peak: Peak, A: Array, stretch: Array, centre: Array) -> Array:
-    """Quantiles of each entry of theta under normals with two widths along each axis, by a fixed set of points."""
-    u = normal_draws(DRAWS, len(A), seed=0)
-    # A split normal with widths (a, b) has mass a / (a + b) on its left: map each standard normal coordinate to it.
-    a, b = stretch[:, 0], stretch[:, 1]
-    p, share = ndtr(u), a / (a + b)
-    left = a * ndtri(np.clip(0.5 * p / share, 1e-12, 0.5))
-    right = b * ndtri(np.clip(1.0 - 0.5 * (1.0 - p) / (1.0 - share), 0.5, 1.0 - 1e-12))
-    theta = peak.model.at + (centre + np.where(p < share, left, right)) @ A.T
-    return np.asarray(np.quantile(theta, ndtr(SCORES), axis=0).T)
 
 
 def worth_integrating(model: Any) -> bool:

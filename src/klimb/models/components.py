@@ -7,18 +7,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from klimb._stored import stored
 from klimb.errors import InputError
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import psd_square_root
+from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.mixtures import mixture_moments, mixture_quantile
 from klimb.sites.prediction import draw_response
 
 SCORES = np.linspace(-3.6, 3.6, 73)  # normal scores of the quantiles of theta that are kept
 GRID, BANDWIDTH = 401, 0.3  # points of a marginal's distribution function; its smoothing, in sd over n^(1/5)
+DRAWS = 4096  # that quantiles of theta are taken from
 LIKELY = 0.1  # weight of a point of theta, over that of the heaviest, at which other modes are looked for
 LEAST_WEIGHT = 1e-4  # of a point that is kept, over that of the heaviest
 
@@ -208,10 +210,20 @@ def marginal_quantiles(theta: Array, weights: Array, bandwidth: float = BANDWIDT
     return np.array(out)
 
 
+def split_quantiles(mode: Array, A: Array, stretch: Array, centre: Array) -> Array:
+    """Quantiles of each entry of theta under normals with two widths along each axis, by a fixed set of points."""
+    u = normal_draws(DRAWS, len(A), seed=0)
+    # A split normal with widths (a, b) has mass a / (a + b) on its left: map each standard normal coordinate to it.
+    a, b = stretch[:, 0], stretch[:, 1]
+    p, share = ndtr(u), a / (a + b)
+    left = a * ndtri(np.clip(0.5 * p / share, 1e-12, 0.5))
+    right = b * ndtri(np.clip(1.0 - 0.5 * (1.0 - p) / (1.0 - share), 0.5, 1.0 - 1e-12))
+    theta = mode + (centre + np.where(p < share, left, right)) @ A.T
+    return np.asarray(np.quantile(theta, ndtr(SCORES), axis=0).T)
+
+
 def marginal_quantile(quantiles: Array, p: Array) -> Array:
     """The p-quantiles of a marginal that is kept at `SCORES`."""
-    from scipy.special import ndtri
-
     return np.interp(ndtri(p), SCORES, quantiles)
 
 

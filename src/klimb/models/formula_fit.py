@@ -270,6 +270,9 @@ class FormulaFit(Fit):
         if rows is not None and self.frame is not None and new is self.frame and rows.n == new.n:  # those of the fit
             return rows, np.arange(rows.n)
         encoded = self.encoder.encode(new, missing="drop")
+        if not len(encoded.rows):
+            raise InputError("at least one row without a missing value", f"{new.n} rows, none of them complete",
+                             "Fill in the columns of the formula; other rows with gaps are predicted as NaN.")
         return self.linear.arranged(encoded.blocks), encoded.rows
 
     def latents(self, new: Any = None, *, new_levels: bool = True) -> Latents:

@@ -136,7 +136,7 @@ def remedy_of(fit: Fit) -> str:
         return "klimb.optimise(fit.model, fit.data.y) puts them at their best value."
     if fit.result is not None and len(fit.result.posterior.m) <= MOST_DRAWN:
         return "fit.result.trust.sampled() draws from it at the best hyperparameters."
-    return f"Narrow the priors. {why}"
+    return f"klimb.trust(fit) looks closer, with every check. {why}" if fit.result is not None else f"{why}"
 
 
 def _covered(fit: Fit, theta: Array, mode: Mode) -> bool:

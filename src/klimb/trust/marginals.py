@@ -44,8 +44,9 @@ class Corrected:
     mean: Array
     sd: Array
     skewness: Array
-    method: str  # "importance" or "second order"
+    method: str  # "importance", "second order" or "particles"
     log_evidence: float
+    error: float = float("nan")  # largest standard error of a mean, in sd, or of an sd, where particles were drawn
 
     @property
     def _bent(self) -> Array:

@@ -105,7 +105,8 @@ class Trust(Judged):
     def sampled(self, length: int = 24, *, seed: int = 0) -> Corrected:
         """The same by draws that go from q, and from all other modes, to the exact posterior, ``length`` to a chain.
 
-        They serve where importance weights do not: in up to some hundred directions, and beside other modes.
+        They serve where importance weights do not: in hundreds of directions, and beside other modes. ``error`` of what
+        comes back is the largest standard error of a mean, in sd, or of an sd; longer chains make it smaller.
 
         >>> import numpy as np, klimb
         >>> y = [-4.0, -4.2, -3.9, 4.0, 4.1, 3.8]  # data that contradict each other
@@ -119,7 +120,7 @@ class Trust(Judged):
         coordinates = self.context.coordinates
         if coordinates.dim > MOST_DRAWN:
             raise InputError(f"draws go in up to {MOST_DRAWN} directions", f"{coordinates.dim}",
-                             "Narrow the prior, or take fewer weights.")
+                             "klimb.trust(result) looks closer at a result of any size; or narrow the prior.")
         others = [mode.posterior for mode in self.every_mode]
         found = posterior_particles(self.context.log_weights, others, length, seed)
         x = coordinates.report(found.z, slice(None))
@@ -127,7 +128,7 @@ class Trust(Judged):
         away = x - mean
         sd = np.sqrt(found.weights @ away**2)
         skewness = found.weights @ (away / np.where(sd > 0, sd, 1.0)) ** 3
-        return Corrected(self.kind, coordinates.mean + mean, sd, skewness, "particles", found.log_evidence)
+        return Corrected(self.kind, coordinates.mean + mean, sd, skewness, "particles", found.log_evidence, found.error)
 
     @cached_property
     def sites(self) -> SiteReport:

@@ -72,6 +72,8 @@ def tempered(log_density: LogDensity, weights: Array, start: Gaussians, length: 
         flat, owner = z.reshape(-1, dim), _owner(start, z)
         away = flat - start.means[owner.ravel()]  # within modes, where they are several
         spread = away.T @ (share.reshape(-1, 1) / ISLANDS * away)
+        noise = dim / (dim + share.size)  # what so many directions are known by so few particles
+        spread = (1.0 - noise) * spread + noise * np.trace(spread) / dim * np.eye(dim)
         root = np.linalg.cholesky(spread + 1e-9 * np.trace(spread) * np.eye(dim))
         picks, held = (np.array(each) for each in zip(*(_picked(*one, rng) for one in zip(share, owner, strict=True)),
                                                       strict=True))

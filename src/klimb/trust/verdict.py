@@ -21,7 +21,7 @@ BEYOND = 0.5  # error of an sd above which no correction of a Gaussian is to be 
 THEORY = 0.22  # the same where only second-order theory speaks: a gain of 1 in its expansion
 FEWEST_EFFECTIVE = 16.0  # effective draws below which weights say nothing
 MINOR = 0.1  # share of the draws that weighting costs below which a heavy tail does not matter
-MOST_DRAWN = 200  # directions up to which particles may be drawn
+MOST_DRAWN = 2000  # directions up to which particles may be drawn: minutes then
 SIGNIFICANT = 2.0  # standard errors
 
 
@@ -81,7 +81,8 @@ class Findings:
     def remedy(self) -> str:
         """A call that works on the very result, where there is one."""
         few = self.sample.z.shape[1] <= MOST_DRAWN
-        return "result.trust.sampled() draws from the exact posterior." if few else "Narrow the prior."
+        return ("result.trust.sampled() draws from the exact posterior." if few else
+                "klimb.trust(result) looks closer, with every check.")
 
 
 def judge(found: Findings) -> Verdict:
