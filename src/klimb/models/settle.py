@@ -67,9 +67,7 @@ def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
     slope, bend = _slope(model, data, q), 0.0
     if begun.before is not None and abs(theta - begun.before[0]) >= NEAR:
         bend = (begun.before[1] - slope) / (theta - begun.before[0])
-        if begun.curvature is not None:  # loose fits have loose slopes
-            bend = max(bend, LEAST_BEND * float(begun.curvature[0]))
-    elif begun.curvature is not None:
+    if begun.curvature is not None and bend < LEAST_BEND * float(begun.curvature[0]):  # loose fits have loose slopes
         bend = float(begun.curvature[0])
     other = _within(model, float(np.clip(slope / q.latent.n_weights, -FIRST, FIRST)))
     if bend <= 0.0 and other.at[0] != theta:
@@ -77,7 +75,7 @@ def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
     step = float(np.clip(slope / bend, -LONGEST, LONGEST)) if bend > 0.0 else float(np.sign(slope)) * LONGEST
     moved = _within(model, step)
     gain = 0.5 * slope * float(moved.at[0] - theta)
-    if begun.before is None and ENOUGH < gain and abs(step) < APART:
+    if begun.before is None and gain > ENOUGH and abs(step) < APART:
         moved, gain = _within(model, float(np.sign(step)) * APART), abs(slope) * APART
     done = gain <= ENOUGH and begun.tol <= least
     curvature = np.array([bend]) if bend > 0.0 else None
