@@ -233,7 +233,7 @@ class LinearModel(Model):
         rows = self.fitted_rows()
         mean, cov = self.prior_moments(field)
         X, slack = self.featured
-        if self._by_gram:
+        if self.by_gram:
             return Weights.with_gram(self.design, mean, cov, self._gram)
         if self.densities:
             return Weights(self._with_identity(X), mean, cov, self._with_zeros(slack), form="primal")
@@ -267,7 +267,7 @@ class LinearModel(Model):
         return design
 
     @cached_property
-    def _by_gram(self) -> bool:
+    def by_gram(self) -> bool:
         """Whether N x N matrices are cheaper than D x D ones, and are sums that theta only scales."""
         rows = self.fitted_rows()
         plain = self.form == "Weights" and self.coded < 0 and self.featured[0] is rows.X and not self.densities
@@ -343,7 +343,7 @@ class LinearModel(Model):
         if not any(term.parameters for term in self.terms):
             return total
         for part in posterior.latent.split(posterior):
-            if self._by_gram:
+            if self.by_gram:
                 for term, slope in self._grams.slopes(part):
                     self._pull(total, term, (slope,))
             else:

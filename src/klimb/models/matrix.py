@@ -15,6 +15,7 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.infer.loop import infer
+from klimb.infer.start import sites_at, start_at
 from klimb.latents.outputs import Outputs
 from klimb.latents.weights import Weights
 from klimb.likelihoods import Choices, Left, Likelihood, Merged, Observed
@@ -22,7 +23,7 @@ from klimb.models.components import Components
 from klimb.models.fit import Fit
 from klimb.models.linear import LinearModel
 from klimb.models.products import solve_by_products, too_large
-from klimb.models.settle import Settled, settle
+from klimb.models.settle import CLOSER, Settled, settle, settled
 from klimb.models.solution import Solution, solve
 from klimb.numerics.arrays import Array
 from klimb.rows.distinct import Rows
@@ -34,6 +35,7 @@ from klimb.theta import PositiveParameter
 BEHIND = 5.0  # nats by which a way to scale columns may be behind at first and still be searched
 LEAST_NOISE = 1e-4  # of y's spread: less noise cannot be told from none
 ROUGH_TOL = 1e-3  # of the fits that compare ways to scale columns
+SOME, LEAST_SOME = (4, 2), 250  # shares of rows that find the scale where all need N x N matrices, and the least number
 
 Make = Callable[[int, Choices, float], Term]  # number of columns, priors, spread of f -> the term of all columns
 
@@ -94,12 +96,38 @@ def fit_matrix(given: MatrixData, ways: Sequence[Scaling], make: Make, priors: d
     if too_large(given.rows.X, given.likelihood.name, models[0].new_site()):
         models = [given.model(way.by_products(), make, priors) for way in ways]
     begun = [Settled(model) for model in models]
-    if len(models) > 1:
-        begun = [_from_unit_scale(model, given.data) for model in models]
-        best = max(one.objective for one in begun)
-        begun = [one for one in begun if one.objective >= best - BEHIND]
+    if models[0].settles and models[0].by_gram and given.rows.n >= SOME[0] * LEAST_SOME:
+        for share in SOME:
+            data = given.data.take(slice(given.rows.n // share))
+            parts = [_of_first(model, given, data.n) for model in models]
+            begun = [_from_part(one, parts, data) if one.n_fits else _from_unit_scale(part, data)
+                     for one, part in zip(begun, parts, strict=True)]
+            begun = _best([settled(one, data, ROUGH_TOL) for one in _best(begun, BEHIND / share)], BEHIND / share)
+            models = [model for model in models if any(one.model.inputs is model.inputs for one in begun)]
+        begun = [_from_part(one, models, given.data) for one in begun]
+    elif len(models) > 1:
+        begun = _best([_from_unit_scale(model, given.data) for model in models], BEHIND)
     found = [solved(one, given.data, tol, max_iter) for one in begun]
     return Fit.of(max(found, key=lambda solution: solution.bound), given.data)
+
+
+def _best(begun: Sequence[Settled], behind: float) -> list[Settled]:
+    """Those whose objective is within so many nats of the best."""
+    best = max(one.objective for one in begun)
+    return [one for one in begun if one.objective >= best - behind]
+
+
+def _of_first(model: LinearModel, given: MatrixData, k: int) -> LinearModel:
+    """The same with the first ``k`` distinct rows, which their hashes have put in order: a sample by content."""
+    return replace(model, rows=model._placed(given.rows.X[:k]), kept={})
+
+
+def _from_part(part: Settled, models: Sequence[LinearModel], data: Observed) -> Settled:
+    """Where all rows begin: at the scale that some found, with the sites that their posterior foretells."""
+    model = next(one for one in models if one.inputs is part.model.inputs).moved(part.model.at)
+    q: Any = part.posterior
+    start = start_at(model.latent, *sites_at(model.site(data), data.y, *model.latent.marginals(q)))
+    return Settled(model, start, curvature=None if part.curvature is None else 1.5 * part.curvature, tol=CLOSER)
 
 
 def solved(begun: Settled, data: Observed, tol: float, max_iter: int) -> Solution:

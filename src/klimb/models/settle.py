@@ -20,12 +20,15 @@ from klimb.models.model import Listen, Progress
 from klimb.models.search import SitesNear
 from klimb.numerics.arrays import Array
 
-LOOSE, CLOSER = 0.3, 0.01  # tolerances of the first fit, and of those that follow, at most
+LOOSE, CLOSER = 0.3, 2e-3  # tolerances of the first fit, and of those that follow, at most
 SHARE = 0.1  # of the gain that the last move promised, as the tolerance of the next fit
+LAST = 30.0  # times the tolerance that was asked for, from which the next fit is the last
 FIRST, LONGEST = 0.3, 2.0  # of the step that a secant with the sites held is made of, and of any that is taken
 APART = 0.02  # first move from a fit, at least: sites that follow the scale bend the objective less than sites held
+LEAST_BEND = 0.1  # of the last curvature: sites that follow take up to nine tenths of that with the sites held
+CLOSE = 0.1  # that scales must be for the sites of fits to foretell others
 NEAR = 0.002  # between scales of two fits whose slopes make a secant
-ENOUGH = 1e-6  # nats that another move must promise
+ENOUGH = 3e-7  # nats that another move must promise
 FALLEN = 0.1  # nats by which the objective may fall, which loose fits leave open
 MOST = 12  # fits
 SEARCH_TOL = 1e-3  # of the gradient in theta of a search from there, which has little to do
@@ -56,7 +59,7 @@ def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
     """
     model = begun.model
     start, guess = begun.posterior, begun.sites.at(model.at)
-    if start is not None and guess is not None and begun.gain > ENOUGH:
+    if start is not None and guess is not None:
         start = start_at(start.latent, *guess)
     result = model.infer(data, start=start, tol=begun.tol)
     q, height, theta = result.posterior, result.bound + model.log_prior()[0], float(model.at[0])
@@ -64,7 +67,7 @@ def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
     slope, bend = _slope(model, data, q), 0.0
     if begun.before is not None and abs(theta - begun.before[0]) >= NEAR:
         bend = (begun.before[1] - slope) / (theta - begun.before[0])
-    elif begun.curvature is not None:
+    if begun.curvature is not None and bend < LEAST_BEND * float(begun.curvature[0]):  # loose fits have loose slopes
         bend = float(begun.curvature[0])
     other = _within(model, float(np.clip(slope / q.latent.n_weights, -FIRST, FIRST)))
     if bend <= 0.0 and other.at[0] != theta:
@@ -73,12 +76,13 @@ def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
     moved = _within(model, step)
     gain = 0.5 * slope * float(moved.at[0] - theta)
     if begun.before is None and gain > ENOUGH and abs(step) < APART:
-        moved = _within(model, float(np.sign(step)) * APART)
-    done = gain <= ENOUGH
+        moved, gain = _within(model, float(np.sign(step)) * APART), abs(slope) * APART
+    done = gain <= ENOUGH and begun.tol <= least
     curvature = np.array([bend]) if bend > 0.0 else None
-    tol = least if done else min(max(SHARE * gain, least), CLOSER)
+    tol = least if SHARE * gain <= LAST * least else min(SHARE * gain, CLOSER)
+    sites = begun.sites if abs(float(moved.at[0]) - theta) <= CLOSE else SitesNear()
     return Settled(model if done else moved, q, height + gain, gain, curvature, begun.n_fits + 1, (theta, slope), tol,
-                   result if done and begun.tol <= least else None, begun.sites, (*begun.path, height))
+                   result if done else None, sites, (*begun.path, height))
 
 
 def settled(begun: Settled, data: Observed, tol: float, listen: Listen | None = None) -> Settled:

@@ -18,6 +18,7 @@ from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.rows.distinct import Rows, distinct_rows
 from klimb.sites import Prediction, Site
 
+SMALLEST = 1e-15  # probability of a class that is told from 0
 TINY = 1e-6  # probabilities below this have few digits left as what others leave of one
 
 
@@ -219,8 +220,16 @@ class Classifier(ClassifierMixin, Estimator):
         return [((code == k).astype(np.float64), (f"not {name}", name)) for k, name in enumerate(names)]
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities of the classes, one column each, averaged over the posterior."""
-        p = np.exp(self.predict_log_proba(X))
+        """Probabilities of the classes, one column each, averaged over the posterior.
+
+        Those of several classes are right to 1e-12; ``predict_log_proba`` says by how many orders one is smaller.
+        """
+        check_is_fitted(self)
+        site = self._fits[0].model.new_site()
+        if site.n_outputs > 1:
+            p = np.maximum(site.predict(*self._moments(self._checked_rows(X))).probabilities(), SMALLEST)
+        else:
+            p = np.exp(self.predict_log_proba(X))
         return np.asarray(p / p.sum(axis=1, keepdims=True))
 
     def decision_function(self, X: Any) -> Array:
@@ -233,7 +242,7 @@ class Classifier(ClassifierMixin, Estimator):
         check_is_fitted(self)
         if len(self.classes_) == 2:
             return self.classes_[(self._means(self._checked_rows(X))[:, 0] > 0.0).astype(int)]
-        return self.classes_[self.decision_function(X).argmax(axis=1)]
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
     def _checked_classes(self, X: Any, y: Any, sample_weight: Any, classes: Any = None, *,
                          reset: bool = True) -> tuple[Any, Array, Array | None]:
