@@ -1,6 +1,7 @@
 """The picture of docs/boosting.md: [G]'s targets with [G]'s algorithm, klimb's default, and rivals.
 
     python -m benchmarks.boosting_picture [path]
+    python -m benchmarks.boosting_picture expensive     the banana by few evaluations: docs/images/expensive.png
 
 `runs_of` computes what a column shows, `draw` draws columns; the rivals (NumPyro's ADVI, full rank and mean field, and
 blackjax's Pathfinder) are read from benchmarks/results/boosting.json, where their own scripts left them.
@@ -129,10 +130,38 @@ def divergences(ax: Any, runs: Runs) -> None:
     ax.legend(fontsize=6.5, frameon=False)
 
 
+def expensive(path: Path) -> None:
+    """The banana by 35, 70 and 140 evaluations: where they were made, and the mixture over the target."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(10.5, 3.4), sharex=True, sharey=True, layout="constrained")
+    problem = PROBLEMS["banana"]()
+    A, B = np.meshgrid(np.linspace(-7, 7, 160), np.linspace(-5.5, 17, 160))
+    grid = np.column_stack([A.ravel(), B.ravel()])
+    levels = [-12.0, -8.0, -5.5, -4.0, -3.0, -2.5]
+    for ax, budget in zip(axes, (35, 70, 140), strict=True):
+        asked: list[np.ndarray] = []
+
+        def counted(x: np.ndarray, asked: list[np.ndarray] = asked) -> np.ndarray:
+            asked.append(np.atleast_2d(x))
+            return problem.values(x)
+
+        q = klimb.boost(counted, 2, init=[3.0, -4.5], scale=[4.0, 6.0], max_evaluations=budget)
+        ax.contourf(A, B, problem.values(grid).reshape(A.shape), levels=[*levels, 0.0], cmap="Blues", alpha=0.8)
+        ax.contour(A, B, q.log_density(grid).reshape(A.shape), levels=levels, colors=DEFAULT, linewidths=0.9,
+                   linestyles="solid")
+        ax.plot(*np.concatenate(asked).T, "k.", ms=3)
+        ax.set(title=f"{q.n_values} evaluations: {q.trust.verdict}", xlim=(-7, 7), ylim=(-5.5, 17))
+    figure.savefig(path, dpi=90)
+
+
 def main() -> None:
     import matplotlib
 
     matplotlib.use("agg")
+    if sys.argv[1:] == ["expensive"]:
+        expensive(Path("docs/images/expensive.png"))
+        return
     columns = [runs_of(name) for name in TARGETS]
     for runs in columns:
         print(runs.name, "[G]", runs.paper.bound - runs.problem.log_evidence, "klimb",

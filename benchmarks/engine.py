@@ -1,8 +1,8 @@
-"""The engine against its rivals and its floors: ``python -m benchmarks.engine [--only PART ...]``.
+"""The engine against its floors: ``python -m benchmarks.engine [--only PART ...]``.
 
-Parts: ``a9a`` and ``large`` (the posterior beside scikit-learn's point estimate), ``iteration`` (cost of a step beside
-the BLAS calls it cannot avoid), ``ordinary`` and ``grid`` (factorisations to stationarity 1e-6). One BLAS thread, CPU
-seconds, medians; a table per part and one JSON file for all.
+Parts: ``iteration`` (cost of a step beside the BLAS calls it cannot avoid), ``ordinary`` and ``grid`` (factorisations
+to stationarity 1e-6). One BLAS thread, CPU seconds, medians; a table per part and one JSON file for all. Point
+estimates beside the posterior are cases of `benchmarks.bench`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import klimb
 from benchmarks import problems
 from benchmarks.floors import kernel_floor, weights_floor
 from benchmarks.measure import cpu, one_thread, save, table
-from benchmarks.rivals import sklearn_lbfgs, sklearn_newton_cholesky
 from klimb import latents, sites
 
 TOL = 1e-6
@@ -34,43 +33,6 @@ def counts(result: Any) -> Found:
     return {"status": result.status.name.lower(), "bound": float(result.bound), "n_iter": int(result.n_iter),
             "n_factor": int(np.sum(history.n_factor)), "n_oracle": int(np.sum(history.n_oracle)),
             "stationarity": float(history.stationarity[-1])}
-
-
-def against_sklearn(title: str, forms: dict[str, problems.Regression], repeats: int) -> Found:
-    """The full posterior under N(0, I) beside scikit-learn's mode at the same penalty, for every form of the design.
-
-    Tolerances of different methods do not compare, so each answer is measured against its own limit (the same method at
-    a far tighter tolerance): the largest error of a weight, in posterior standard deviations.
-    """
-    found: Found = {}
-    first = next(iter(forms.values()))
-    limit = klimb.infer(latents.Weights(first.X, cov=1.0), sites.Logistic(), first.y, tol=1e-11).posterior
-    limit_mean, sd = limit.mean, np.sqrt(np.diag(limit.covariance()))
-    mode = sklearn_newton_cholesky.fit(first.X, first.y, 1.0, 1e-12)
-    for form, data in forms.items():
-        fit = cpu(lambda data=data: klimb.infer(latents.Weights(data.X, cov=1.0), sites.Logistic(), data.y, tol=TOL),
-                  repeats)
-        found[f"klimb, {form}"] = {"seconds": fit.seconds, **counts(fit.value),
-                                   "error": float(np.max(np.abs(fit.value.posterior.mean - limit_mean) / sd))}
-        for rival in (sklearn_newton_cholesky, sklearn_lbfgs):
-            for tol in (1e-4, 1e-6, 1e-8):
-                point = cpu(lambda data=data, rival=rival, tol=tol: rival.fit(data.X, data.y, 1.0, tol), repeats)
-                found[f"{rival.NAME}, {form}, tol {tol:.0e}"] = {
-                    "seconds": point.seconds, "error": float(np.max(np.abs(point.value - mode) / sd))}
-    table(title, ["method", "CPU s", "iterations", "factorisations", "error / sd"],
-          [(name, row["seconds"], row.get("n_iter", ""), row.get("n_factor", ""), row["error"])
-           for name, row in found.items()])
-    return found
-
-
-def part_a9a(repeats: int, size: int) -> Found:
-    forms = {"dense": problems.a9a(), "sparse": problems.a9a(dense=False)}
-    return against_sklearn("a9a, 32,561 x 123, prior N(0, I)", forms, repeats)
-
-
-def part_large(repeats: int, size: int) -> Found:
-    return against_sklearn(f"synthetic {size} x 50, prior N(0, I)", {"dense": problems.synthetic(size)},
-                           min(repeats, 3))
 
 
 def step_seconds(latent: Any, y: np.ndarray) -> dict[str, float]:
@@ -174,7 +136,7 @@ def part_grid(repeats: int, size: int) -> Found:
 
 
 PARTS: dict[str, Callable[[int, int], Found]] = {
-    "a9a": part_a9a, "large": part_large, "iteration": part_iteration, "ordinary": part_ordinary, "grid": part_grid}
+    "iteration": part_iteration, "ordinary": part_ordinary, "grid": part_grid}
 
 
 def main() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import engine, floors, measure, problems
+from benchmarks import bench, engine, floors, measure, problems
 
 
 def test_squared_distances_are_exact_on_the_diagonal_and_symmetric() -> None:
@@ -61,3 +62,43 @@ def test_startup_sees_what_is_imported_and_weighed(tmp_path: Path) -> None:
     (tmp_path / "package" / "a.py").write_bytes(b"x" * 30)
     (tmp_path / "b.py").write_bytes(b"x" * 5)
     assert startup.weigh(tmp_path) == {"package": 30, "b.py": 5}
+
+
+def test_a_case_is_run_in_a_process_of_its_own_and_judged() -> None:
+    name, size = "formula, 50 columns", 600
+    found = bench.launched(name, size, "klimb", sys.executable)
+    assert "error" not in found
+    assert found["cpu"] > 0.0
+    assert found["floor"] > 0.0
+    case = bench.cases()[name]
+    assert case.judge(case.make(size), {"klimb": found["answer"]}) == {"klimb": 0.0}
+    assert "error" in bench.launched(name, size, "nobody", sys.executable)
+
+
+def test_packages_that_are_not_there_are_said_to_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KLIMB_RIVALS", raising=False)
+    known: dict[str, str | None] = {}
+    assert bench.interpreter("klimb", known) == sys.executable
+    assert bench.interpreter("a package of no name", known) is None
+    named = {solver for case in bench.cases().values() for solver in case.solvers}
+    assert all(any(solver.startswith(name) for name in (*bench.IMPORTS, *bench.IN_R)) for solver in named)
+
+
+def test_the_page_says_where_klimb_loses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    common = {"case": "mixed, gaussian", "wall": 1.0, "first": 2.0, "memory": 10.0, "floor": 0.5, "commit": "abc"}
+    records = [{**common, "size": size, "package": who, "cpu": cpu * size, "quality": quality}
+               for size in (100, 1000) for who, cpu, quality in (("klimb", 2.0, 0.01), ("lme4", 1.0, 0.01))]
+    records.append({**common, "size": 100, "package": "glmm", "error": "not installed"})
+    path, page = tmp_path / "bench.jsonl", tmp_path / "page.md"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    page.write_text("before\n" + "old\n".join(bench.MARKS) + "after\n")
+    monkeypatch.setattr(bench, "RESULTS", path)
+    monkeypatch.setattr(bench, "PAGE", page)
+    bench.page()
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert "mixed, gaussian, 100: lme4 is 2.0 times faster" in text
+    assert "| 100 | glmm | not installed |" in text
+    assert "klimb 1.00, lme4 1.00" in text  # both grow in proportion to the size

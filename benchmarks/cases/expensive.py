@@ -206,7 +206,7 @@ def judge(data: Data, answers: dict[str, Answer]) -> dict[str, float]:
 
 
 DRAWS = 100_000
-# Evaluations that klimb may take: at most twice what PyVBMC takes when it stops by itself.
+# Evaluations that klimb may take: at most twice what PyVBMC takes when it stops by itself, up to five dimensions.
 BUDGETS = {"banana, 2-D": 140, "ring, 2-D": 140, "GP regression, 3-D": 120, "GP hyperparameters, 3-D": 190,
            "kidscore, 3-D": 120, "Poisson, 4-D": 120, "skewed, 4-D": 160, "normal mixture, 5-D": 140,
            "earnings, 5-D": 200, "nodal, 6-D": 160, "sblrc, 6-D": 200, "AR(5), 7-D": 200, "mesquite, 8-D": 300}

@@ -41,6 +41,9 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
     parameters' uncertainty, used until the first Gaussian is found. ``transform`` declares constraints, block by block
     (`klimb.boosting.Positive` and friends).
 
+    ``max_evaluations`` up to 1000 says that the function is expensive: no more than so many points are asked for, and a
+    surrogate of it is fitted (up to 8 dimensions; without gradients). Above, it ends the search for components.
+
     Components are added while they raise the bound by more than ``tol`` nats and the estimated divergence exceeds
     ``tol``, at most ``n_components``. The bound never falls. Everything is deterministic for a given ``seed``.
 
