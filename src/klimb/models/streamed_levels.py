@@ -1,4 +1,4 @@
-"""What the bound leaves of the evidence of levels, by one pass: each level integrated out, shared weights at their mean.
+"""What a bound leaves of the evidence of levels, by one pass: each is integrated out, shared weights at their mean.
 
     log p(y | theta) ~ log p(beta) + 1/2 log det(2 pi V) + sum_l log int p(y_l | beta, b) N(b; 0, s^2) db
 
