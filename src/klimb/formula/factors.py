@@ -280,8 +280,8 @@ def design_names(products: Sequence[Product], factors: dict[str, Factor]) -> tup
     return tuple(found)
 
 
-def design(products: Sequence[Product], factors: dict[str, Factor], source: Source) -> Any:
-    """All columns of ``products``, one matrix."""
+def design(products: Sequence[Product], factors: dict[str, Factor], source: Source, less: Any = 0.0) -> Any:
+    """All columns of ``products``, one matrix; ``less`` is taken from them."""
     sizes = [prod(len(factors[key].names(full)) for key, full in product) for product in products]
     if source.n * sum(sizes) > MOST_ENTRIES:
         widest = products[int(np.argmax(sizes))]
@@ -294,9 +294,11 @@ def design(products: Sequence[Product], factors: dict[str, Factor], source: Sour
     ends = np.cumsum(sizes, dtype=np.intp).tolist()
     few = source.frame.native is None  # at a time, of rows that are not in memory: column after column
     matrix = np.empty((source.n, sum(sizes)), order="F" if few else "C")
+    centre = np.broadcast_to(less, sum(sizes))
     for rows in [slice(None)] if few else row_blocks(*matrix.shape):  # a column of all rows would be slow
         for part, size, end in zip(parts, sizes, ends, strict=True):
-            matrix[rows, end - size : end] = part[rows]
+            own = slice(end - size, end)
+            np.subtract(part[rows], centre[own], out=matrix[rows, own])
     return matrix
 
 

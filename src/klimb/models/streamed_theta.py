@@ -27,6 +27,7 @@ from klimb.models.model import HyperMode, Listen
 from klimb.models.passes import RowPasses, standing_for
 from klimb.models.search import find_peak
 from klimb.models.solution import Solution, around
+from klimb.models.streamed_levels import evidence_gain
 from klimb.numerics.arrays import Array
 
 ROUNDS = 16  # searches, each followed by a fit
@@ -69,19 +70,20 @@ def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: 
     found = around(replace(peak, model=twin, result=start), seen, integrate=wanted, listen=listen, tol=tol)
     if wanted:
         ends = _farthest(found)
-        off = _misses(here, twin, seen, data, ends, tol, gap)
-        if np.abs(off).max() > AGREED:
-            tilted = replace(twin, passes=TiltedFits.through(here.at, ends, off, seen, passes.n))
+        before = evidence_gain(here, passes, result)
+        off, gains = _misses(here, twin, seen, data, ends, tol, gap, before)
+        if np.abs([off, gains]).max() > AGREED:
+            tilted = replace(twin, passes=TiltedFits.through(here.at, ends, off, gains, seen, passes.n))
             peak = find_peak(tilted, seen, tol=SEARCH_TOL, fit_tol=tol, listen=listen)
             found = around(peak, seen, integrate=True, listen=listen, tol=tol)
             more = _farthest(found)
             more = more[((more < ends.min(axis=0)) | (more > ends.max(axis=0))).any(axis=1)]  # what was not looked at
-            if np.abs(off).max() > MOST_TILTED or np.abs(
-                    _misses(here, tilted, seen, data, more, tol, gap)).max(initial=0.0) > SETTLED_TILT:
+            left = np.sum(_misses(here, tilted, seen, data, more, tol, gap, before), axis=0)
+            if np.abs(off).max() > MOST_TILTED or np.abs(left).max(initial=0.0) > SETTLED_TILT:
                 return None
             if peak.objective - (start.bound + here.log_prior()[0]) > SETTLED:
                 here = model.moved(peak.model.at)
-                result = here.infer(data, tol=tol)
+                result = here.infer(data, tol=max(tol, CLOSE))
     bound = found.bound + gap if found.mode == "integrate" else result.bound
     return replace(found, model=here, result=result, bound=bound, status=result.status, n_fits=n_fits + found.n_fits)
 
@@ -105,7 +107,7 @@ def gaussian_twin(model: LinearModel, passes: RowPasses, posterior: Posterior) -
 @final
 @dataclass(frozen=True, eq=False)
 class TiltedFits:
-    """Fits of few rows whose bound is put right by a cubic along each axis of theta, which has no slope at ``centre``.
+    """Fits of few rows whose bound is put right by a cubic along each axis of theta.
 
     It stands where passes do (`klimb.models.passes.RowPasses`), so that search and integration need not know.
     """
@@ -113,26 +115,30 @@ class TiltedFits:
     data: Observed
     n: int
     centre: Array
+    slope: Array
     square: Array
     cube: Array
     slopes: WeakKeyDictionary[Posterior, Array] = field(default_factory=WeakKeyDictionary)
 
     @classmethod
-    def through(cls, centre: Array, ends: Array, off: Array, data: Observed, n: int) -> TiltedFits:
-        """The one that has ``off`` at both ends of every axis."""
-        square, cube = np.zeros(len(centre)), np.zeros(len(centre))
+    def through(cls, centre: Array, ends: Array, off: Array, gains: Array, data: Observed, n: int) -> TiltedFits:
+        """The one that has ``off`` and ``gains`` at both ends of every axis; what bounds are off has no slope here."""
+        slope, square, cube = np.zeros((3, len(centre)))
         for j in range(len(centre)):
-            t = ends[2 * j : 2 * j + 2, j] - centre[j]
+            own = slice(2 * j, 2 * j + 2)
+            t = ends[own, j] - centre[j]
             if t.all() and t[0] != t[1]:
-                square[j], cube[j] = np.linalg.solve(np.column_stack([t**2, t**3]), off[2 * j : 2 * j + 2])
-        return cls(data, n, centre, square, cube)
+                bend, cube[j] = np.linalg.solve(np.column_stack([t**2, t**3]), off[own])
+                slope[j], square[j] = np.linalg.solve(np.column_stack([t, t**2]), gains[own])
+                square[j] += bend
+        return cls(data, n, centre, slope, square, cube)
 
     def infer(self, model: LinearModel, tol: float, max_iter: int, callback: Callback | None) -> Result:
         """The fit of few rows, with the bound put right."""
         result = replace(model, passes=None).infer(self.data, tol=tol, max_iter=max_iter, callback=callback)
         t = model.at - self.centre
-        self.slopes[result.posterior] = 2.0 * self.square * t + 3.0 * self.cube * t**2
-        return replace(result, bound=result.bound + float(self.square @ t**2 + self.cube @ t**3))
+        self.slopes[result.posterior] = self.slope + 2.0 * self.square * t + 3.0 * self.cube * t**2
+        return replace(result, bound=result.bound + float(self.slope @ t + self.square @ t**2 + self.cube @ t**3))
 
     def slopes_at(self, posterior: Posterior) -> Array:
         """Of the cubic, at the theta of a fit."""
@@ -140,11 +146,15 @@ class TiltedFits:
 
 
 def _misses(model: LinearModel, twin: LinearModel, seen: Observed, data: Observed, points: Array, tol: float,
-            gap: float) -> Array:
-    """What the bound of fits by passes has more than few rows foretell, at each of ``points``."""
-    by_passes = [model.moved(theta).infer(data, tol=max(tol, CLOSE)).bound for theta in points]
-    return np.array([found - twin.moved(theta).infer(seen, tol=tol).bound - gap
-                     for found, theta in zip(by_passes, points, strict=True)])
+            gap: float, before: float) -> tuple[Array, Array]:
+    """What the bound of fits by passes has more than few rows foretell, at each of ``points``; and the evidence."""
+    off, gains = np.zeros((2, len(points)))
+    for k, theta in enumerate(points):
+        here = model.moved(theta)
+        found = here.infer(data, tol=max(tol, CLOSE))
+        off[k] = found.bound - twin.moved(theta).infer(seen, tol=tol).bound - gap
+        gains[k] = evidence_gain(here, here.passes, found) - before
+    return off, gains
 
 
 def _farthest(found: Solution) -> Array:

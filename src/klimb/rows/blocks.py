@@ -230,7 +230,7 @@ def _row_groups(fragment: Any, where: Any) -> Iterable[Any]:
 
 def _part(column: Column, rows: slice) -> Column:
     missing = None if column.missing is None else column.missing[rows]
-    return replace(column, values=column.values[rows], missing=missing)
+    return replace(column, values=np.asarray(column.values)[rows], missing=missing)
 
 
 def arrow_column(name: str, values: Any) -> Column:

@@ -37,6 +37,7 @@ class Column:
     categories: tuple[str, ...] = ()  # of a category: labels in the order of the codes
     ordered: bool = False
     coded_text: bool = False  # a category only because text was read as codes
+    finite: bool = False  # known to be nothing but finite numbers
 
     def __len__(self) -> int:
         return len(self.values)
@@ -141,8 +142,10 @@ def read_column(name: str, values: Any) -> Column:
     if kind in "iu":
         return Column(name, "number", array)
     if kind == "f":
-        missing = None if np.isfinite(np.dot(array, array)) else np.isnan(array)  # x'x tells, and costs one read
-        return Column(name, "number", array, None if missing is None or not missing.any() else missing)
+        if np.isfinite(np.dot(array, array)):  # which takes one read
+            return Column(name, "number", array, finite=True)
+        missing = np.isnan(array)
+        return Column(name, "number", array, missing if missing.any() else None)
     if kind == "b":
         return Column(name, "flag", array)
     if kind == "U":

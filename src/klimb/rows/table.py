@@ -54,10 +54,11 @@ class Source:
     def number(self, name: str) -> Array:
         """A column as finite float64."""
         if name not in self._numbers:
-            values = self.frame.read(name).number
+            column = self.frame.read(name)
+            values = column.number
             if self.kept is not None:
                 values = values[self.kept]
-            if not np.isfinite(np.dot(values, values)):
+            if not column.finite:
                 self.check(np.isfinite(values), values, f"column {name!r} must hold finite numbers",
                            "Drop these rows or correct them.")
             if self.frame.native is None:  # rows that are not in memory stay where they are

@@ -61,6 +61,8 @@ class FixedTerm(Term):
         return len(self.kept)
 
     def block(self, source: Source) -> Dense:
+        if len(self.sd) == len(self.every_name) and not self.mix.size:
+            return Dense(design(self.products, self.used, source, self.centre))
         every = Dense(np.asarray(design(self.products, self.used, source)))
         return self.settled(every) if len(self.sd) or not self.products else every
 
