@@ -162,6 +162,8 @@ class Cluster(ABC):
                 seen = time.monotonic()
             elif time.monotonic() - seen > GONE_AFTER:
                 raise TimeoutError(f"no worker, or no scheduler, for {GONE_AFTER:.0f} seconds")
+            else:
+                time.sleep(0.1)  # where to look takes no time
 
 
 @final
