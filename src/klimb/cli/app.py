@@ -10,6 +10,7 @@ import click
 
 import klimb
 from klimb.cli.shell import emit
+from klimb.errors import nearest
 
 COMMANDS = {  # name: (where it is, one line for --help)
     "fit": ("klimb.cli.fit.command", "Fit a model given by a formula, print its table, save it."),
@@ -57,11 +58,8 @@ class Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str],
                         ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
-            close = get_close_matches(args[0], COMMANDS, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else f" The commands are: {', '.join(COMMANDS)}."
-            raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
+            hint = nearest(args[0], COMMANDS).strip() or f"The commands are: {', '.join(COMMANDS)}."
+            raise click.UsageError(f"There is no command {args[0]!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

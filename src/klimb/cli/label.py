@@ -106,19 +106,15 @@ def serve(stack: contextlib.ExitStack, data: str, journal_path: Path, out: str, 
     stack.callback(server.shutdown)
     stack.callback(lambda: write_labels(session.standing(), out, quiet) if session.standing() or out == "-" else None)
     stack.callback(session.close)  # first of all: pages that wait are told
-    browser = browser and has_screen()
+    # Without a screen, a browser for terminals would take ours over.
+    screens = map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"))
+    browser = browser and (sys.platform in ("darwin", "win32") or any(screens))
     print(f"The page is at {server.url}" if browser else f"open {server.url}", file=sys.stderr, flush=True)
     say("Ctrl-C ends it. Every label is saved as it is given.", quiet)
     if browser:
         threading.Thread(target=webbrowser.open, args=(server.launch_url(),), daemon=True).start()  # without waiting
     with contextlib.suppress(KeyboardInterrupt):
         thread.join()
-
-
-def has_screen() -> bool:
-    """Could a browser show anything here? Without a screen, one for terminals would take ours over."""
-    names = ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME")
-    return sys.platform in ("darwin", "win32") or any(map(os.environ.get, names))
 
 
 def begin(journal: Any, data: str, quiet: bool, *, labels: tuple[str, ...] | None, positive: str | None,

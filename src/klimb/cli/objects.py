@@ -45,9 +45,7 @@ def _columns(path: str, count: int, what: str, options: ReadOptions) -> list[Any
 
 
 def _edges(path: str, options: ReadOptions) -> list[tuple[Any, Any]]:
-    """The first two columns of a table."""
-    first, second = _columns(path, 2, "edges", options)
-    return list(zip(first.tolist(), second.tolist(), strict=True))
+    return list(zip(*(ends.tolist() for ends in _columns(path, 2, "edges", options)), strict=True))
 
 
 def _matrix(path: str, options: ReadOptions) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
 
 from klimb._stored import stored
 
@@ -48,9 +48,7 @@ class CoefficientRow:
     kind: RowKind = "fixed"
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class GroupEffects:
+class GroupEffects(NamedTuple):
     """Deviations of the levels of one grouping factor, one row per level shown.
 
     ``total`` is how many levels there are: with thousands of levels the caller keeps the most extreme.
@@ -104,9 +102,7 @@ class BoundTrace:
         return "fit" if self.rule and set(self.rule) == {PARAMETERS} else "iteration"
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class CalibrationBins:
+class CalibrationBins(NamedTuple):
     """Predicted against observed means in bins of like predictions, each datum predicted from all the others.
 
     ``lower`` and ``upper`` enclose where the observed mean of the bin falls with probability ``level`` if the model is
@@ -122,9 +118,7 @@ class CalibrationBins:
     label: str = "y"  # what is predicted: "P(y = 1)" or "mean of y"
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class PitHistogram:
+class PitHistogram(NamedTuple):
     """Probability integral transform: where each datum falls in its own predictive distribution; flat is right.
 
     ``density`` is 1 in every bin for a calibrated model; ``lower`` and ``upper`` enclose what chance allows a bin with
@@ -139,9 +133,7 @@ class PitHistogram:
     coverage: tuple[tuple[float, float], ...] = ()
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class HardRow:
+class HardRow(NamedTuple):
     """A row the model finds hard to predict from the others."""
 
     row: int  # counted from 0, as the page says
@@ -150,9 +142,7 @@ class HardRow:
     log_density: float
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Loo:
+class Loo(NamedTuple):
     """Leave-one-out log density, summed over the data, with the standard error of the sum."""
 
     elpd: float
@@ -273,6 +263,8 @@ def to_json(record: Any) -> Any:
         record = record.tolist()
     if is_dataclass(record) and not isinstance(record, type):
         return {part.name: to_json(getattr(record, part.name)) for part in fields(record)}
+    if hasattr(record, "_asdict"):
+        record = record._asdict()
     if isinstance(record, dict):
         return {str(name): to_json(value) for name, value in record.items()}
     if isinstance(record, tuple | list):

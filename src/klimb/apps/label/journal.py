@@ -227,7 +227,12 @@ class Settings:
     columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_labels(self.labels)
+        require(2 <= len(self.labels) <= MOST_LABELS, f"two to {MOST_LABELS} labels, one key each",
+                f"{len(self.labels)}: {', '.join(self.labels) or 'none'}", "Say --labels yes,no or --positive NAME.")
+        for place, name in enumerate(self.labels):
+            require(name.strip() and len(name) <= 60, "labels with a name of 1 to 60 characters",
+                    f"{name[:70]!r} at place {place + 1}", "Check the commas of --labels.")
+            require(name not in self.labels[:place], "labels that differ", f"{name!r} twice", "Check --labels.")
         if self.score not in SCORES:
             raise InputError(f"--score {', '.join(SCORES[:-1])} or {SCORES[-1]}", repr(self.score), "Choose one.")
         for name, least in (("batch", 1), ("check", 0), ("seed", 0)):
@@ -237,16 +242,6 @@ class Settings:
     def header(self, fingerprint: str, rows: int, data: str, began: str) -> Entry:
         """The first line of a journal."""
         return {"kind": "begin", "data": data, "rows": rows, "fingerprint": fingerprint, **asdict(self), "time": began}
-
-
-def check_labels(labels: Sequence[str]) -> None:
-    """Two to nine names, all different, none empty."""
-    require(2 <= len(labels) <= MOST_LABELS, f"two to {MOST_LABELS} labels, one key each",
-            f"{len(labels)}: {', '.join(labels) or 'none'}", "Say --labels yes,no or --positive NAME.")
-    for place, name in enumerate(labels):
-        require(name.strip() and len(name) <= 60, "labels with a name of 1 to 60 characters",
-                f"{name[:70]!r} at place {place + 1}", "Check the commas of --labels.")
-        require(name not in labels[:place], "labels that differ", f"{name!r} twice", "Check --labels.")
 
 
 def agree(header: Entry, given: dict[str, Any], journal: object) -> Settings:

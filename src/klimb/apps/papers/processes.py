@@ -211,16 +211,11 @@ def _work(library: Library, name: str, method: str, seed: int, thinning: int, re
     if how == "chosen":
         best = next(results[key] for key in (f"{name}/default/{seed}", f"{name}/default-coarse/{seed}")
                     if key in results)
-        return by_grid(library, name, rule, seed, [chosen_cell(best)], 0)
+        i, j = (int(np.argmin(np.abs(GRID - best[key]))) for key in ("log_l", "log_sigma"))
+        return by_grid(library, name, rule, seed, [(i, j, int(best["noise"]))], 0)
     every = COARSE if how == "coarse" else thinning
     axis = range(0, len(GRID), every)
     return by_grid(library, name, rule, seed, list(product(axis, axis, range(len(shapes(name))))), every)
-
-
-def chosen_cell(record: Found) -> tuple[int, int, int]:
-    """The indices of a record's cell."""
-    place = [int(np.argmin(np.abs(GRID - record[key]))) for key in ("log_l", "log_sigma")]
-    return place[0], place[1], int(record["noise"])
 
 
 def tables(results: Results) -> list[PaperTable]:

@@ -198,7 +198,14 @@ def _blocks(rows: _Rows, header: tuple[str, ...], size: int) -> Iterator[list[li
                 if len(row) != len(header):
                     if not row:
                         continue
-                    raise _ragged(row, header, seen + len(block), rows.line)
+                    number = seen + len(block)
+                    advice = ("Check that line for a missing or unquoted delimiter, or name the delimiter with"
+                              " --delimiter.")
+                    if number == 0 and len(row) == len(header) + 1:
+                        advice = ("If the first column holds row names without a heading (as R writes them), give the"
+                                  " heading line a name for it.")
+                    raise InputError(f"every row needs the {len(header)} columns of the heading", f"{len(row)} in row"
+                                     f" {number} (line {rows.line}), which begins {shown(row[0])}", advice)
                 block.append(row)
                 if len(block) == size:
                     break
@@ -206,15 +213,6 @@ def _blocks(rows: _Rows, header: tuple[str, ...], size: int) -> Iterator[list[li
             return
         seen += len(block)
         yield block
-
-
-def _ragged(row: list[str], header: tuple[str, ...], number: int, line: int) -> InputError:
-    advice = "Check that line for a missing or unquoted delimiter, or name the delimiter with --delimiter."
-    if number == 0 and len(row) == len(header) + 1:
-        advice = ("If the first column holds row names without a heading (as R writes them), give the heading line a"
-                  " name for it.")
-    return InputError(f"every row needs the {len(header)} columns of the heading",
-                      f"{len(row)} in row {number} (line {line}), which begins {shown(row[0])}", advice)
 
 
 @contextmanager
