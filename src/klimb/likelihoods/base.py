@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
 from scipy.special import erfinv, expit, ndtr
 
 from klimb._stan import StanPart
-from klimb.errors import InputError, require
+from klimb.errors import InputError, nearest, require
 from klimb.likelihoods.data import Left, Observed, ResponseKind, read_response
 from klimb.numerics.arrays import Array
 from klimb.priors import Beta, Fixed, PCCorrelation, PositivePrior, Prior, Uniform, as_prior
@@ -120,10 +119,8 @@ class Choices:
         """An error for a name that nothing has."""
         for name in self._given:
             if name not in self._names and name != "fixed":  # all columns, where there are none as well
-                near = get_close_matches(name, self._names, n=1)
-                hint = f"Did you mean {near[0]!r}? " if near else ""
-                raise InputError("priors must name parts of the model", repr(name),
-                                 f"{hint}The names are {', '.join(dict.fromkeys(self._names))}.")
+                raise InputError("priors must name parts of the model", repr(name), nearest(name, self._names)
+                                 + f"The names are {', '.join(dict.fromkeys(self._names))}.")
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Self, final
 
@@ -11,7 +10,7 @@ import numpy as np
 from klimb import sites
 from klimb._calls import parse_call
 from klimb._stored import stored
-from klimb.errors import InputError, require
+from klimb.errors import InputError, nearest, require
 from klimb.likelihoods.base import LINKS, Choices, Likelihood, Link, SiteParameter, Units
 from klimb.likelihoods.data import Left, Observed, ResponseKind
 from klimb.likelihoods.named import LIKELIHOODS
@@ -68,9 +67,8 @@ def _find(name: str, link: str | None) -> tuple[type[Likelihood], str | None]:
         if plain == kind.name or plain in kind.aliases:
             return kind, link
     known = [n for kind in LIKELIHOODS.values() for n in (kind.name, *kind.aliases)]
-    near = get_close_matches(plain, known, n=1)
     raise InputError(f"family must be one of {', '.join(LIKELIHOODS)}", repr(name),
-                     f"Did you mean {near[0]!r}?" if near else "Pass a klimb site, or a log density, for others.")
+                     nearest(plain, known).strip() or "Pass a klimb site, or a log density, for others.")
 
 
 def _parameter(kind: type[Likelihood], key: str) -> SiteParameter:

@@ -122,7 +122,10 @@ def wavelet(shape: int | Sequence[int], name: str = "haar", *, levels: int | Non
         raise InputError(f"wavelet needs 1 <= levels <= {halvings} for the shape {grid}" if halvings else
                          "wavelet needs an even number of entries along every axis", f"{levels} and shape {grid}",
                          "Every axis is halved once per level: pad the image or take fewer levels.")
-    return Wavelet(daubechies(_moments(name)), grid, int(chosen))
+    known = {"haar": 1} | {f"db{k}": k for k in range(1, _MOST_MOMENTS + 1)}
+    require(str(name) in known, f'wavelet must be "haar" or "db1" to "db{_MOST_MOMENTS}"',
+            repr(name), "Choose one of these.")
+    return Wavelet(daubechies(known[str(name)]), grid, int(chosen))
 
 
 def stack(parts: Sequence[Any]) -> Operator:
@@ -148,13 +151,6 @@ def daubechies(moments: int) -> Array:
         zeros.append(complex(pair[np.argmin(np.abs(pair))]))
     filter_ = np.real(np.poly([*zeros, *([-1.0] * moments)]))
     return np.asarray(filter_ * (np.sqrt(2.0) / filter_.sum()))
-
-
-def _moments(name: Any) -> int:
-    known = {"haar": 1} | {f"db{k}": k for k in range(1, _MOST_MOMENTS + 1)}
-    if not isinstance(name, str) or name not in known:
-        raise InputError(f'wavelet must be "haar" or "db1" to "db{_MOST_MOMENTS}"', repr(name), "Choose one of these.")
-    return known[name]
 
 
 def _grid(shape: int | Sequence[int]) -> tuple[int, ...]:

@@ -198,7 +198,7 @@ def _nonzeros(operator: Operator) -> int:
     if isinstance(operator, SparseOperator):
         return int(operator.matrix.nnz)
     if isinstance(operator, DenseOperator):
-        return int(operator.values.size)
+        return int(operator.matrix.size)
     parts = getattr(operator, "parts", None)
     if parts is not None:
         return sum(_nonzeros(part) for part in parts)

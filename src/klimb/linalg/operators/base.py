@@ -158,60 +158,64 @@ def _by_unit_vectors(product: Any, n_columns: int, n_rows: int) -> Array:
     return values
 
 
-@final
-class DenseOperator(Operator):
-    """A dense array."""
+class StoredOperator(Operator):
+    """A matrix that is stored, and its transpose."""
 
-    def __init__(self, values: Array) -> None:
-        self.values = np.ascontiguousarray(values)
-        self.shape = (values.shape[0], values.shape[1])
+    matrix: Any
+    transpose: Any
 
-    def _times(self, U: Array) -> Array:
-        return np.asarray(self.values @ U)
-
-    def _transpose_times(self, W: Array) -> Array:
-        return np.asarray(self.values.T @ W)
-
-    def gram_diagonal(self, gamma: Array) -> Array:
-        total = np.zeros(self.shape[1])
-        for rows in slices(self.shape[0], ROWS_AT_A_TIME):
-            total += gamma[rows] @ self.values[rows] ** 2
-        return total
-
-    def row_norms_squared(self, scale: Array) -> Array:
-        norms = np.empty(self.shape[0])
-        for rows in slices(self.shape[0], ROWS_AT_A_TIME):
-            norms[rows] = self.values[rows] ** 2 @ scale
-        return norms
-
-    def gram(self, gamma: Array) -> Array:
-        return DenseDesign(self.values).weighted_gram(gamma)
-
-    def take(self, rows: Rows) -> DenseOperator:
-        return DenseOperator(self.values[as_row_indices(rows, self.shape[0])])
-
-    @property
-    def explicit(self) -> Array:
-        return self.values
-
-    def dense(self) -> Array:
-        return self.values
-
-
-@final
-class SparseOperator(Operator):
-    """A scipy.sparse CSR matrix; its transpose is kept as CSR as well, because products with it are the faster ones."""
-
-    def __init__(self, matrix: Any) -> None:
-        self.matrix = matrix.tocsr()
-        self.transpose = self.matrix.T.tocsr()
-        self.shape = (self.matrix.shape[0], self.matrix.shape[1])
+    @abstractmethod
+    def __init__(self, matrix: Any) -> None: ...
 
     def _times(self, U: Array) -> Array:
         return np.asarray(self.matrix @ U)
 
     def _transpose_times(self, W: Array) -> Array:
         return np.asarray(self.transpose @ W)
+
+    def take(self, rows: Rows) -> Operator:
+        return type(self)(self.matrix[as_row_indices(rows, self.shape[0])])
+
+    @property
+    def explicit(self) -> Any:
+        return self.matrix
+
+
+@final
+class DenseOperator(StoredOperator):
+    """A dense array."""
+
+    def __init__(self, matrix: Array) -> None:
+        self.matrix, self.shape = np.ascontiguousarray(matrix), (matrix.shape[0], matrix.shape[1])
+        self.transpose = self.matrix.T
+
+    def gram_diagonal(self, gamma: Array) -> Array:
+        total = np.zeros(self.shape[1])
+        for rows in slices(self.shape[0], ROWS_AT_A_TIME):
+            total += gamma[rows] @ self.matrix[rows] ** 2
+        return total
+
+    def row_norms_squared(self, scale: Array) -> Array:
+        norms = np.empty(self.shape[0])
+        for rows in slices(self.shape[0], ROWS_AT_A_TIME):
+            norms[rows] = self.matrix[rows] ** 2 @ scale
+        return norms
+
+    def gram(self, gamma: Array) -> Array:
+        return DenseDesign(self.matrix).weighted_gram(gamma)
+
+    def dense(self) -> Array:
+        return np.asarray(self.matrix)
+
+
+@final
+class SparseOperator(StoredOperator):
+    """A scipy.sparse CSR matrix; its transpose is kept as CSR as well, because products with it are the faster ones."""
+
+    def __init__(self, matrix: Any) -> None:
+        self.matrix = matrix.tocsr()
+        self.transpose = self.matrix.T.tocsr()
+        self.shape = (self.matrix.shape[0], self.matrix.shape[1])
 
     def gram_diagonal(self, gamma: Array) -> Array:
         return np.asarray(with_data(self.transpose, np.square(self.transpose.data)) @ gamma)
@@ -235,19 +239,12 @@ class SparseOperator(Operator):
     def _scaled(self, gamma: Array) -> Any:
         return with_data(self.matrix, self.matrix.data * np.repeat(gamma, np.diff(self.matrix.indptr)))
 
-    def take(self, rows: Rows) -> SparseOperator:
-        return SparseOperator(self.matrix[as_row_indices(rows, self.shape[0])])
-
     def coarse(self) -> Operator:
         return self if self.matrix.nnz < LARGE else self._single
 
     @cached_property
     def _single(self) -> SingleOperator:
         return SingleOperator(self)
-
-    @property
-    def explicit(self) -> Any:
-        return self.matrix
 
     def dense(self) -> Array:
         return np.asarray(self.matrix.toarray())
