@@ -55,7 +55,7 @@ JUDGED = 4096  # draws by which the bound of the surrogate is known
 
 
 @final
-class Known:
+class KnownPoints:
     """Points at which the log density is known, in free coordinates; no more than ``budget`` evaluations are made."""
 
     def __init__(self, target: Target, budget: int) -> None:
@@ -113,7 +113,7 @@ class SurrogateModel:
         return np.asarray(found)
 
 
-def fitted_model(known: Known, weights: Array, parts: Gaussians, temperature: float) -> SurrogateModel:
+def fitted_model(known: KnownPoints, weights: Array, parts: Gaussians, temperature: float) -> SurrogateModel:
     """The surrogate of log p / temperature through all values, whitened by the moments of a mixture."""
     mean, cov = mixture_moments(weights, parts)
     inverse = np.linalg.inv(np.linalg.cholesky(cov + 1e-10 * np.trace(cov) / len(cov) * np.eye(len(cov))))
@@ -165,7 +165,7 @@ def sparingly_boosted(target: Target, starts: Array, spread: Array, n_components
                          f"{MOST_DIMENSIONS} free parameters and at least {least} evaluations for these",
                          f"{dim} parameters and max_evaluations = {budget}",
                          f"Give more evaluations (above {UP_TO} there is no surrogate) or fewer parameters.")
-    known = Known(target, budget)
+    known = KnownPoints(target, budget)
     known.add(_first_points(starts, spread, seed))
     if not np.isfinite(known.values).any():
         known.add(starts[0] + 0.1 * spread * normal_draws(dim + 2, dim, seed=seed + 3))
@@ -194,7 +194,7 @@ def _first_points(starts: Array, spread: Array, seed: int) -> Array:
     return np.concatenate([starts, starts[0] + spread * normal_draws(2 * dim + 2, dim, seed=seed)])
 
 
-def _learnt(known: Known, weights: Array, parts: Gaussians, tol: float, reserve: int,
+def _learnt(known: KnownPoints, weights: Array, parts: Gaussians, tol: float, reserve: int,
             seed: int) -> tuple[Array, Gaussians, bool]:
     """Rounds of points until they are foretold, or only ``reserve`` evaluations are left; the rough mixture then."""
     errors: list[float] = []
@@ -235,7 +235,7 @@ def _pruned(target: Target, weights: Array, parts: Gaussians, seed: int) -> tupl
     return weights, parts
 
 
-def _missing(known: Known, model: SurrogateModel, weights: Array, parts: Gaussians, bound: float, checks: int,
+def _missing(known: KnownPoints, model: SurrogateModel, weights: Array, parts: Gaussians, bound: float, checks: int,
              seed: int) -> float:
     """The share of the target where the mixture has less than a third of it, by draws of a wider one."""
     wide = widened(parts, BEYOND[0])
@@ -247,8 +247,8 @@ def _missing(known: Known, model: SurrogateModel, weights: Array, parts: Gaussia
     return float(np.where(thin, mass, 0.0).sum() / max(len(U), 1))
 
 
-def _judged(known: Known, model: SurrogateModel, weights: Array, parts: Gaussians, names: tuple[str, ...], checks: int,
-            seed: int, tol: float) -> tuple[Mixture, BoostStep]:
+def _judged(known: KnownPoints, model: SurrogateModel, weights: Array, parts: Gaussians, names: tuple[str, ...],
+            checks: int, seed: int, tol: float) -> tuple[Mixture, BoostStep]:
     """The mixture with its bound: that of the surrogate, and what the surrogate is off by at fresh draws."""
     target = known.target
     U = spread_draws(weights, parts, JUDGED, seed + 31)

@@ -76,8 +76,7 @@ class LinearModel(Model):
         sizes = [term.size if isinstance(block, Coded | Nodes) else 0
                  for term, block in zip(terms, blocks, strict=True)]
         fields = any(isinstance(block, Nodes) for block in blocks) or many_nested(sizes, blocks)
-        outputs = len(likelihood.fields)
-        if outputs > 1 and outputs * sum(term.size for term in terms) <= MOST_JOINT and not fields:
+        if not fields and 1 < len(likelihood.fields) <= MOST_JOINT / max(sum(term.size for term in terms), 1):
             sizes = [0] * len(terms)  # all columns are dense: few enough for a posterior of all classes together
         coded = int(np.argmax(sizes)) if max(sizes, default=0) > 0 and not fields else -1
         if coded >= 0:
@@ -259,12 +258,11 @@ class LinearModel(Model):
         return self._with_features(self.fitted_rows())
 
     @property
-    def design(self) -> DesignMatrix:
-        """The shared columns of the data, in the form that multiplies fastest."""
+    def design(self) -> Any:
+        """The shared columns of the data, in the form that multiplies fastest: a `DesignMatrix`."""
         if "design" not in self.kept:
             self.kept["design"] = as_design(self.fitted_rows().X, "X")
-        design: DesignMatrix = self.kept["design"]
-        return design
+        return self.kept["design"]
 
     @cached_property
     def by_gram(self) -> bool:

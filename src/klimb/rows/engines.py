@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, final
 
 from klimb.errors import InputError, KlimbError
-from klimb.rows.held import Held, TableBlock
+from klimb.rows.held import HeldBlock, TableBlock
 from klimb.rows.reduction import BlockEngine
 
 TRIES = 3  # of a pass whose workers were lost
@@ -224,8 +224,8 @@ class RayEngine(Cluster):
         anywhere, there = self._started()
         self.wait(lambda _: self.alive())  # what is sent to a scheduler that is gone waits for it
         shared = self._ray.put(function)
-        for task in [there.remote(shared, block.data) if isinstance(block, Held) else anywhere.remote(shared, block)
-                     for block in blocks]:
+        for task in [there.remote(shared, block.data) if isinstance(block, HeldBlock)
+                     else anywhere.remote(shared, block) for block in blocks]:
             self.wait(partial(self._is_done, task))
             yield self._ray.get(task, timeout=GONE_AFTER)
 
@@ -240,10 +240,10 @@ class RayEngine(Cluster):
             return any(node["Alive"] and node["Resources"].get("CPU") for node in self._ray.nodes())
         return False
 
-    def hold(self, dataset: Any) -> list[Held]:
+    def hold(self, dataset: Any) -> list[HeldBlock]:
         """The blocks of a Ray dataset."""
         self._started()
-        return [Held(block) for block in dataset.materialize().to_arrow_refs()]
+        return [HeldBlock(block) for block in dataset.materialize().to_arrow_refs()]
 
     def close(self) -> None:
         if self.own:
@@ -282,8 +282,8 @@ class DaskEngine(Cluster):
         client = self._started()
         self.wait(lambda _: self.alive())
         shared = client.scatter(function, broadcast=True, hash=False, timeout=GONE_AFTER)
-        for future in [client.submit(applied_there if isinstance(block, Held) else applied, shared,
-                                     block.data if isinstance(block, Held) else block, pure=False, retries=TRIES)
+        for future in [client.submit(applied_there if isinstance(block, HeldBlock) else applied, shared,
+                                     block.data if isinstance(block, HeldBlock) else block, pure=False, retries=TRIES)
                        for block in blocks]:
             self.wait(partial(self._is_done, future))
             yield future.result(timeout=GONE_AFTER)
@@ -297,9 +297,9 @@ class DaskEngine(Cluster):
     def alive(self) -> bool:
         return self.client.status == "running" and bool(self.client.scheduler_info().get("workers"))
 
-    def hold(self, frame: Any) -> list[Held]:
+    def hold(self, frame: Any) -> list[HeldBlock]:
         """The partitions of a Dask data frame."""
-        return [Held(future) for future in self._started().compute(frame.to_delayed())]
+        return [HeldBlock(future) for future in self._started().compute(frame.to_delayed())]
 
     def close(self) -> None:
         if self.own:
@@ -338,7 +338,7 @@ class SparkEngine(Cluster):
     def answers(self, function: Callable[[Any], Any], blocks: Sequence[Any]) -> Iterable[Any]:
         context, pickling = self._started(), _imported("pyspark.cloudpickle", "spark")
         shared = context.broadcast(pickling.dumps(function))  # functions that are defined on the way go too
-        held = bool(blocks) and isinstance(blocks[0], Held)
+        held = bool(blocks) and isinstance(blocks[0], HeldBlock)
         found: list[Any] = []
 
         def work() -> None:
@@ -371,10 +371,10 @@ class SparkEngine(Cluster):
             return bool(known > (0 if context.master.startswith("local[") else 1))
         return False
 
-    def hold(self, frame: Any) -> list[Held]:
+    def hold(self, frame: Any) -> list[HeldBlock]:
         """The partitions of a Spark data frame, which is kept as it is."""
         kept = frame.persist()
-        return [Held(kept, number) for number in range(kept.rdd.getNumPartitions())]
+        return [HeldBlock(kept, number) for number in range(kept.rdd.getNumPartitions())]
 
     def close(self) -> None:
         if self.own:
@@ -386,7 +386,7 @@ class SparkEngine(Cluster):
 STARTED: dict[str, Any] = {"ray": RayEngine, "dask": DaskEngine, "spark": SparkEngine}
 
 
-def _of_partitions(blocks: Sequence[Held], shared: Any) -> list[Any]:
+def _of_partitions(blocks: Sequence[HeldBlock], shared: Any) -> list[Any]:
     """What workers of Spark give for the partitions of a data frame, which come to them as batches of Arrow."""
     import pickle
 

@@ -47,7 +47,7 @@ class TableBlock:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Held:
+class HeldBlock:
     """A block by the name that its engine has for it."""
 
     data: Any
@@ -62,11 +62,11 @@ class Held:
 class HeldTable(RowTable):
     """A table in blocks that ``engine`` holds, and passes over."""
 
-    def __init__(self, engine: BlockEngine, blocks: Sequence[Held], names: Sequence[str]) -> None:
+    def __init__(self, engine: BlockEngine, blocks: Sequence[HeldBlock], names: Sequence[str]) -> None:
         self.engine, self.columns = engine, tuple(names)
         known = list(engine.map(TableBlock.identity, blocks))
         self.n = sum(rows for rows, _ in known)
-        self.blocks: Any = [Held(block.data, block.number, own) for block, own in zip(blocks, known, strict=True)]
+        self.blocks: Any = [HeldBlock(block.data, block.number, own) for block, own in zip(blocks, known, strict=True)]
 
     def column(self, name: str) -> Column:
         return arrow_column(name, self._gathered((name,)).column(name))
