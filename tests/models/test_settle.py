@@ -40,9 +40,9 @@ def test_the_scale_is_near_its_peak(n_classes: int) -> None:
 def test_a_quarter_of_the_rows_begins_a_wide_fit_and_all_rows_end_it() -> None:
     rng = np.random.default_rng(5)
     X = rng.standard_normal((1100, 1200)) * (rng.random((1100, 1200)) < 0.02)
-    y = X[:, :40] @ rng.standard_normal(40) + rng.logistic(size=1100) > 0
+    y = X @ rng.standard_normal(1200) + rng.logistic(size=1100) > 0
     fit = GLMClassifier(standardize=True).fit(X, y).fit_
     peak = find_peak(fit.model.moved(fit.model.theta.start), fit.observed, tol=1e-5)
     assert fit.model.by_gram
-    assert fit.model.at[0] == pytest.approx(peak.model.at[0], abs=1e-3)
+    assert fit.model.at[0] == pytest.approx(peak.model.at[0], abs=5e-3)  # of which bounds know the square
     assert fit.bound == pytest.approx(peak.result.bound, abs=1e-5)
