@@ -211,8 +211,9 @@ def page() -> None:
                     lines.append(f"| {size:,} | {who} | {record['error'].replace('|', '/')} | | | | | | |")
                     continue
                 floors = f"{record['cpu'] / record['floor']:.3g}" if record.get("floor") else ""
+                memory = "" if record["memory"] is None else f"{record['memory']:.0f}"
                 lines.append(f"| {size:,} | {who} | {record['cpu']:.3g} | {record['wall']:.3g} | "
-                             f"{record['first']:.3g} | {record['memory']:.0f} | {floors} | "
+                             f"{record['first']:.3g} | {memory} | {floors} | "
                              f"{record.get('evaluations', '')} | {record['quality']:.2g} |")
             losing += [f"- {name}, {size:,}: {reason}." for reason in lost(here)]
         lines += ["", *_growth(sizes), ""]

@@ -41,7 +41,7 @@ def klimb(data: Data) -> Answer:
     fit = klimb.fit(data["formula"], data["frame"], family=data["family"], progress=False)
     if data["formula"] == "y ~ s(x)":
         grid = fit.predict({"x": np.linspace(0.5, 9.5, 50)})
-        return {"estimate": np.asarray(grid.mean), "sd": np.asarray(grid.sd)}
+        return {"estimate": np.asarray(grid["mean"]), "sd": np.asarray(grid["sd"])}
     rows = fit.coefficient_rows()
     return {"estimate": np.array([row.mean for row in rows]), "sd": np.array([row.sd for row in rows])}
 
