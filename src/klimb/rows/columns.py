@@ -142,7 +142,9 @@ def read_column(name: str, values: Any) -> Column:
     if kind in "iu":
         return Column(name, "number", array)
     if kind == "f":
-        if np.isfinite(np.dot(array, array)):  # which takes one read
+        with np.errstate(over="ignore", invalid="ignore"):
+            finite = bool(np.isfinite(np.dot(array, array)))  # one read, where two tests of all values take four
+        if finite:
             return Column(name, "number", array, finite=True)
         missing = np.isnan(array)
         return Column(name, "number", array, missing if missing.any() else None)
