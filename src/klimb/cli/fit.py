@@ -138,29 +138,18 @@ def digits_of(given: tuple[str, ...]) -> dict[str, int]:
     return found
 
 
-def again(formula: str, data: str, output: str | None, *, family: str, link: str | None, priors: tuple[str, ...],
-          weights: str | None, hyper: str, exact: bool = False, graphs: tuple[str, ...] = (),
-          matrices: tuple[str, ...] = (), meshes: tuple[str, ...] = (), cells: bool | None = None,
-          digits: tuple[str, ...] = (), engine: str | None = None, address: str | None = None,
-          checkpoint: str | None = None, where: tuple[str, ...] = (), unreadable: str = "error", **_: Any) -> str:
-    """The command that makes the fit again, ready to be pasted into a shell."""
-    from klimb.cli.objects import repeated
-
-    parts = ["klimb", "fit", quote(formula), quote(data), "--family", quote(family)]
-    parts += ["--link", quote(link)] if link else []
-    parts += [part for prior in priors for part in ("--prior", quote(prior))]
-    parts += ["--weights", quote(weights)] if weights else []
-    parts += ["--hyper", hyper] if hyper != "auto" else []
-    parts += map(quote, repeated({"graphs": graphs, "matrices": matrices, "meshes": meshes}))
-    parts += [] if cells is None else ["--cells" if cells else "--no-cells"]
-    parts += [part for text in digits for part in ("--round", quote(text))]
-    parts += [part for text in where for part in ("--where", quote(text))]
-    parts += ["--unreadable", unreadable] if unreadable != "error" else []
-    for option, value in (("--engine", engine), ("--address", address), ("--checkpoint", checkpoint)):
-        parts += [option, quote(value)] if value else []
-    parts += ["--exact"] if exact else []
-    parts += ["-o", quote(output)] if output else []
-    return " ".join(parts)
+def again(formula: str, data: str, output: str | None, *, family: str, **given: Any) -> str:
+    """The command that makes the fit again, ready to be pasted into a shell: options that are not at their defaults."""
+    words = ["klimb", "fit", formula, data, "--family", family]
+    for option in command.params:
+        value = given.get(str(option.name))
+        if not isinstance(option, click.Option) or value in (None, (), option.default):
+            continue
+        if isinstance(value, bool):
+            words += option.opts if value else option.secondary_opts
+        else:
+            words += [word for one in (value if option.multiple else (value,)) for word in (option.opts[-1], str(one))]
+    return " ".join(map(quote, [*words, "-o", output] if output else words))
 
 
 def prior_texts(given: tuple[str, ...]) -> dict[str, str]:

@@ -24,11 +24,6 @@ def objects_of(given: Mapping[str, tuple[str, ...]], options: ReadOptions) -> di
             for kind, texts in given.items()}
 
 
-def repeated(given: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """The options that were given, one word after the other."""
-    return [word for kind, texts in given.items() for text in texts for word in (_OPTIONS[kind], text)]
-
-
 def _named(texts: tuple[str, ...], option: str) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts]
     for (name, _, path), text in zip(pairs, texts, strict=True):

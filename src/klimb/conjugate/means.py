@@ -41,7 +41,7 @@ class Predictor(Summand, ABC):
 
 
 @final
-class Known(Predictor):
+class KnownMean(Predictor):
     """A number or array: an offset."""
 
     def __init__(self, value: Any) -> None:
@@ -240,7 +240,7 @@ def as_predictor(value: Any) -> Predictor:
         require(view.variable.family is Normal, "a mean must be a number, a normal variable or a predictor",
                 f"{view.variable!r}", "Use dot(X, w) for a multivariate normal w.")
         return Itself(view)
-    return Known(value)
+    return KnownMean(value)
 
 
 def sampled_product(left: Array, right: Array, rows: Any, columns: Any) -> Array:
