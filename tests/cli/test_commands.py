@@ -102,8 +102,8 @@ def test_a_reader_that_leaves_early_is_no_error(work: Path, tmp_path: Path) -> N
 
 
 def test_doubt_is_three(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A shift common to all classes is known by the prior alone, and q takes classes for independent."""
-    rows = "".join(f"{'abc'[k % 3]},{k}\n" for k in range(60))
+    """So many classes that they are shown as independent, which they are not: a common shift is known by the prior."""
+    rows = "".join(f"{'abcdefghijklmnopqrst'[k % 20]},{'ABCDEFGHIJKLMNO'[k % 15]}\n" for k in range(120))
     (tmp_path / "y.csv").write_text("y,x\n" + rows)
     out = said(capsys, "fit", "y ~ x", tmp_path / "y.csv", "--family", "categorical", code=3)
     assert "in doubt" in out
