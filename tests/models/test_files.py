@@ -136,7 +136,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     def full(_: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(wholefile, "_to_disk", full)
+    monkeypatch.setattr(wholefile, "to_disk", full)
     with pytest.raises(InputError, match="No space left on device"):
         small(path)
     assert path.read_bytes() == before
@@ -149,7 +149,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
     def interrupted(_: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(wholefile, "_to_disk", interrupted)
+    monkeypatch.setattr(wholefile, "to_disk", interrupted)
     with pytest.raises(KeyboardInterrupt):
         small(path)
     assert list(tmp_path.iterdir()) == [path]
