@@ -40,9 +40,18 @@ def test_few_evaluations_give_moments_and_the_bound(batches: bool) -> None:
     assert q.surrogate is not None
     assert q.surrogate.error < 0.2
     assert abs(q.bound - LOG_EVIDENCE) < 4.0 * q.bound_error + 0.05
-    assert q.trust.verdict == "trust"
+    assert q.ended.name == "EVALUATIONS"
+    assert q.trust.verdict == "doubt"  # the budget ended before three rounds were foretold
+    assert "Raise max_evaluations" in q.trust.advice
     assert "surrogate off by" in str(q.trust)
     assert target.points <= 90  # the verdict asks for nothing more
+
+
+def test_a_surrogate_that_foretells_is_trusted() -> None:
+    q = klimb.boost(lambda x: -0.5 * (x**2).sum(-1) - 0.02 * x[..., 0] ** 4, 3, max_evaluations=120)
+    assert q.ended.name == "FORETOLD"
+    assert q.n_values < 120
+    assert q.trust.verdict == "trust"
 
 
 def test_the_same_call_gives_the_same_mixture() -> None:

@@ -216,6 +216,9 @@ def trust_of(mixture: Mixture, found: Weighed) -> MixtureTrust:
         word, number, measures, advice = "doubt", check.error, "error of the surrogate", (
             f"the surrogate of log_density is off by {check.error:.2g} nats at draws of q that it has not seen. Raise "
             "max_evaluations.")
+    elif check is not None and mixture.ended.name == "EVALUATIONS":  # fresh draws of q say nothing of a tail it lacks
+        word, number, measures, advice = "doubt", check.error, "error of the surrogate", (
+            "max_evaluations ended it before the surrogate foretold what it was asked next. Raise max_evaluations.")
     elif khat > RELIABLE:
         word, number, measures, advice = "doubt", khat, "k-hat", (
             "weights have too heavy a tail: q is far from the target in places. Raise n_components, try another "
