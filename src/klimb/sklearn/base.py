@@ -72,9 +72,8 @@ class Estimator(BaseEstimator):
 
     def _moments(self, X: Any) -> tuple[Array, Array]:
         """Means and variances of f at checked rows, one column per latent value."""
-        found = [(fit.latents(X).for_sites(), len(fit.model.likelihood.fields)) for fit in self._fits]
-        m, v = (np.vstack([part.reshape(count, -1) for part, count in pairs]).T
-                for pairs in ([(f.m[0], count) for f, count in found], [(f.v[0], count) for f, count in found]))
+        found = [(fit.latents(X).for_sites().moments(), len(fit.model.likelihood.fields)) for fit in self._fits]
+        m, v = (np.vstack([pair[k].reshape(count, -1) for pair, count in found]).T for k in (0, 1))
         return m, v
 
     def __sklearn_tags__(self) -> Any:

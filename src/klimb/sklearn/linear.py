@@ -86,8 +86,8 @@ def at_zero(fit: Fit) -> tuple[Array, Array]:
     """Means and standard deviations of the intercepts: f where X = 0."""
     inputs = linear_model(fit).inputs
     assert inputs is not None
-    f = fit.latents(np.zeros((1, inputs.n_columns)))
-    return (f.m[0], np.sqrt(f.v[0])) if inputs.intercept else (np.zeros_like(f.m[0]), np.zeros_like(f.v[0]))
+    m, v = fit.latents(np.zeros((1, inputs.n_columns))).moments()
+    return (m, np.sqrt(v)) if inputs.intercept else (np.zeros_like(m), np.zeros_like(v))
 
 
 def means(fit: Fit, X: Any) -> Array:
