@@ -323,7 +323,7 @@ def notes_on(encoder: Encoder, moments: Sequence[BlockMoments | None], table: Ro
     """What a fit in memory says of its data, from moments and responses of all rows and columns of the sample."""
     encoded = _encoded(encoder, sample, weights)
     assert encoded.left is not None
-    first = next(iter(table.blocks[0].frames(BlockReader(encoder, None, weights, 1).names(), 1)))  # for their types
+    first = table.first(BlockReader(encoder, None, weights, 1).names())
     own = moments[0]
     alike = [] if own is None else collinear_notes(encoded, encoder, own.rows(len(own.mean))[1])
     few = family.read(encoded.left, encoded.weights)

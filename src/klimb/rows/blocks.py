@@ -54,6 +54,10 @@ class RowTable(ABC):
     def whole(self, names: Sequence[str]) -> Frame:
         """All rows of some columns, in memory."""
 
+    def first(self, names: Sequence[str]) -> Frame:
+        """The first row of some columns, which says of what type these are."""
+        return next(iter(self.blocks[0].frames(names, 1)))
+
     def frame(self) -> Frame:
         """All rows behind the face of a frame that reads a column when it is asked for, and remembers only the last."""
         return Frame(None, "dict", self.columns, self.n, self.column, _cache=Recent())

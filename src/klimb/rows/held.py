@@ -74,10 +74,13 @@ class HeldTable(RowTable):
     def whole(self, names: Sequence[str]) -> Frame:
         return read_frame(self._gathered(names))
 
-    def _gathered(self, names: Sequence[str]) -> Any:
+    def first(self, names: Sequence[str]) -> Frame:
+        return read_frame(self._gathered(names, 1).slice(0, 1))
+
+    def _gathered(self, names: Sequence[str], most: int | None = None) -> Any:
         import pyarrow as pa
 
-        return pa.concat_tables(self.engine.map(partial(chosen, tuple(names)), self.blocks),
+        return pa.concat_tables(self.engine.map(partial(chosen, tuple(names)), self.blocks[:most]),
                                 promote_options="permissive")
 
 

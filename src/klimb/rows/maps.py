@@ -51,7 +51,7 @@ def unpacked(sent: Mapping[str, tuple[Column, Any, Any]]) -> dict[str, Column]:
 def _sent(values: Any) -> Any:
     """Where the numbers are, if they are a part of a mapped file; else the numbers."""
     whole = values
-    while isinstance(getattr(whole, "base", None), np.memmap):
+    while isinstance(getattr(whole, "base", None), np.ndarray):
         whole = whole.base
     if not isinstance(whole, np.memmap) or whole.filename is None or not values.flags.c_contiguous:
         return values
