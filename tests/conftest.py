@@ -37,6 +37,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_LIMITS] = threadpoolctl.threadpool_limits(limits=1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bridges last: they load other packages (JAX) that warn at every later fork of the process."""
+    items.sort(key=lambda item: "bridges" in item.path.parts)
+
+
 _LIMITS = pytest.StashKey[threadpoolctl.threadpool_limits]()
 
 

@@ -103,7 +103,7 @@ class Target:
         self.has_gradient = gradient is not None
         point = np.zeros(self.dim) if near is None else np.asarray(near, dtype=np.float64)
         probes = self._probes(point)
-        if gradient is None:
+        if gradient is None and not sparing:  # to find out takes evaluations
             found = recognise(log_density, probes[0])
             if found is not None:
                 log_density, gradient = found

@@ -43,15 +43,24 @@ def joint_moments(fit: FormulaFit) -> tuple[list[str], int, list[tuple[Array, Ar
 def joint_covariance(fit: FormulaFit) -> tuple[list[str], Array]:
     """E[V] + Cov[m] over the points of theta, of all that `coefficients` has, cut points included."""
     (names, known, pairs), components = joint_moments(fit), fit.components
-    means = np.array([mean for mean, _ in pairs])
-    away = means - components.weights @ means
-    total = (components.weights * away.T) @ away
+    total = _covariance(np.array([mean for mean, _ in pairs]), components.weights)
     for weight, (_, V) in zip(components.weights, pairs, strict=True):
         total += weight * V
-    if known < len(names) and not components.integrated:
-        cut = next(block for block in fit.model.theta.blocks if block.kind == "cut")
-        total[known:, known:] += block_covariance(fit.model.theta, cut, fit._spread)
+    if known < len(names):
+        theta = fit.model.theta
+        cut = next(block for block in theta.blocks if block.kind == "cut")
+        total[known:, known:] += block_covariance(theta, cut, fit._spread)
+        if components.integrated:  # the cuts themselves are known at many more points than the weights are
+            at = theta.slice_of(cut)
+            points, shares = components.marginal_points
+            total[known:, known:] += _covariance(cut.reported(points[:, at]), shares)
+            total[known:, known:] -= _covariance(cut.reported(components.theta[:, at]), components.weights)
     return names, np.asarray(total)
+
+
+def _covariance(values: Array, weights: Array) -> Array:
+    away = values - weights @ values
+    return np.asarray((weights * away.T) @ away)
 
 
 def log_odds_rows(fit: FormulaFit, against: str, tail: float) -> list[CoefficientRow]:
