@@ -219,7 +219,7 @@ class Classifier(ClassifierMixin, Estimator):
         return [((code == k).astype(np.float64), (f"not {name}", name)) for k, name in enumerate(names)]
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities of the classes, one column each, averaged over the posterior.
+        """Posterior predictive probabilities of the classes, one column each.
 
         Those of several classes are right to 1e-12; ``predict_log_proba`` says by how many orders one is smaller.
         """
