@@ -151,3 +151,16 @@ def test_a_model_is_printed_in_a_line():
     assert repr(model) == ("KernelModel(RBF(variance=1.0, lengthscale=1.0), Logistic, logit link, 40 x 2 inputs, "
                            "5 inducing points)")
     assert isinstance(model, KernelModel)
+
+
+def test_flat_priors_that_the_data_do_not_bound_are_a_doubt():
+    """The mean of such a variance depends on the limits of the search, which nobody chose."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3.0, 3.0, (40, 1))
+    y = rng.poisson(np.exp(0.5 + np.sin(2.0 * X[:, 0])))
+    shape = kernels.RBF(lengthscale=0.8).fixed()
+    flat = klimb.gp(shape + kernels.Constant(), X, sites.Poisson()).fit(y, hyper="integrate")
+    assert flat.trust.verdict == "doubt"
+    assert "1.variance" in flat.trust.advice
+    proper = kernels.Constant().with_priors(variance=klimb.priors.exponential(1.0))
+    assert klimb.gp(shape + proper, X, sites.Poisson()).fit(y, hyper="integrate").trust.verdict != "doubt"

@@ -49,6 +49,12 @@ class OperatorModel(Model):
     theta = NO_THETA
 
     @property
+    def title(self) -> str:
+        """The model in one line."""
+        columns = f"{self.n_columns:,} column{'s' * (self.n_columns != 1)}"
+        return f"Linear model, {columns}{' and an intercept' * self.intercept}"
+
+    @property
     def form(self) -> str:  # type: ignore[override]
         return "Implicit" if self.engine == PRODUCTS else "Weights"
 

@@ -33,6 +33,7 @@ WRONG_MEAN, WRONG_SD = 0.2, 0.1  # errors of what is shown from which it cannot 
 PRECISION = 0.005  # relative error of an sd that no check goes below
 REMAINING = 0.1  # share of a correction that may be left
 MOST_COMPARED = 4000  # weights
+AT_LIMIT, MASS_AT_LIMIT = 2.0, 0.01  # of theta, from its limits, and the share of a posterior that may lie there
 NEAR = 3.0  # sds, of both together, up to which a mode counts as shown
 
 
@@ -88,7 +89,7 @@ def quick_trust(fit: Fit) -> FitTrust:
 def _judged(fit: Fit) -> tuple[Verdict, tuple[Fact, ...]]:
     components = fit.components
     facts = (*_integration_facts(components), *_near_zero(fit))
-    found = _unfinished(fit) or _badly_integrated(components)
+    found = _unfinished(fit) or _unbounded(fit) or _badly_integrated(components)
     if found is not None:
         return found, facts
     assert fit.result is not None
@@ -132,7 +133,7 @@ def remedy_of(fit: Fit) -> str:
     why = exact_refused(fit)
     if why is None:
         return "fit.exact(draws=4000) samples it."
-    if _badly_integrated(fit.components) is not None:
+    if (_badly_integrated(fit.components) or _unbounded(fit)) is not None:
         return "klimb.optimise(fit.model, fit.data.y) puts them at their best value."
     if fit.result is not None and len(fit.result.posterior.m) <= MOST_DRAWN:
         return "fit.result.trust.sampled() draws from it at the best hyperparameters."
@@ -170,6 +171,20 @@ def _badly_integrated(components: Components) -> Verdict | None:
         tail = f"k-hat {components.khat:.2f}, {components.n_effective:.0f} effective points, "
     return Verdict("doubt", components.khat, "tail of the weights of hyperparameters (k-hat)",
                    f"The hyperparameters are hard to integrate out: {tail}sds right to about {components.error:.0%}.")
+
+
+def _unbounded(fit: Fit) -> Verdict | None:
+    """Flat priors that nothing bounds: the posterior goes on to the limits of the search, which nobody chose."""
+    points, weights = fit.components.marginal_points
+    for block in fit.model.theta.blocks if fit.components.integrated else ():
+        at = fit.model.theta.slice_of(block)
+        flat = (block.log_prior(block.lower)[1] == 0.0) & (block.log_prior(block.upper)[1] == 0.0)
+        mass = weights @ ((points[:, at] < block.lower + AT_LIMIT) | (points[:, at] > block.upper - AT_LIMIT))
+        for j in np.flatnonzero(flat & (mass > MASS_AT_LIMIT)):
+            return Verdict("doubt", float(mass[j]), "share of the posterior at the limits of a hyperparameter",
+                           f"The data do not bound {block.names[j]}, whose prior is flat, so that its posterior hangs "
+                           "on the limits of the search. Give it a prior.")
+    return None
 
 
 def _integration_facts(components: Components) -> tuple[Fact, ...]:
