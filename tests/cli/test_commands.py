@@ -228,6 +228,14 @@ def test_predict_gives_what_python_gives(work: Path, mixed: Any, capsys: pytest.
     assert sum(row["mean"] == "" for row in rows) == 4  # wind was missing
 
 
+def test_predict_without_random_effects(work: Path, mixed: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    (work / "bare.csv").write_text("wind,days,route\n5,10,ridge\n12,3,ridge\n")
+    text = said(capsys, "predict", work / "mixed.klimb", work / "bare.csv", "--re", "none")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    expected = mixed.predict({"wind": [5.0, 12.0], "days": [10, 3], "route": ["ridge"] * 2}, re=False)["mean"]
+    assert [float(row["mean"]) for row in rows] == pytest.approx(expected.tolist(), rel=1e-6)
+
+
 def test_predict_in_pieces_is_predict_at_once(work: Path) -> None:
     from klimb.cli.saved import predicted
     from klimb.cli.tables.read import ReadOptions

@@ -13,6 +13,7 @@ from klimb.errors import InputError
 from klimb.latents import DrawnWeights
 from klimb.latents.weights_posterior import DenseWeights
 from klimb.models import exact as module
+from klimb.models.joint import named_draws
 
 stanli = pytest.importorskip("stanli", reason="exact draws are made by stanli, of the extra exact")
 
@@ -93,7 +94,7 @@ def test_tables_are_those_of_the_draws(pair: tuple[Any, Any]) -> None:
     _, found = pair
     theta = found.components.theta
     weights = np.array([part.mean for part in found.components.parts])
-    named = found.named(theta, weights)
+    named = named_draws(found, theta, weights)
     for row in found.table_rows():
         own = named[row.name]
         assert abs(row.mean - own.mean()) < 1e-9
@@ -136,7 +137,7 @@ def test_generated_quantities_are_what_klimb_prints(name: str) -> None:
     found = stanli.Model(stan_code=program.code, data=program.data_json()).sample(
         chains=1, warmup=100, samples=30, seed=4, refresh=0, inits=program.point(fit.model.at,
                                                                                 fit.components.parts[0].mean)[1])
-    named = fit.named(*program.read(lambda variable: np.asarray(found[variable])))
+    named = named_draws(fit, *program.read(lambda variable: np.asarray(found[variable])))
     for variable in found.variables:
         values = np.asarray(found[variable])
         if variable == "coefficient":

@@ -23,6 +23,7 @@ from klimb.errors import no_column, require
 
 Piece: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 KINDS = ("mean", "latent", "response", "all")
+EFFECTS: dict[str, Any] = {"own": True, "none": False, "new": "new"}
 
 
 @click.command("predict", no_args_is_help=True)
@@ -31,13 +32,15 @@ KINDS = ("mean", "latent", "response", "all")
 @shell.output_option("Write here instead of standard output: .csv, .jsonl, .npz or .parquet.")
 @click.option("--kind", type=click.Choice(KINDS), default="mean", show_default=True,
               help="The mean of y, the linear predictor, y itself with its noise, or all three.")
+@click.option("--re", "effects", type=click.Choice(tuple(EFFECTS)), default="own", show_default=True,
+              help="Random effects of the rows' own levels, none, or those of new levels.")
 @click.option("--keep", metavar="COLUMN", multiple=True, help="Copy this column of DATA in front. May be repeated.")
 @click.option("--keep-all", is_flag=True, help="Copy every column of DATA in front.")
 @shell.level_option(None)
 @click.option("--json", "as_json", is_flag=True, help="Write JSON lines instead of CSV: one object per row.")
 @shell.quiet_option
 @shell.reading
-def command(model: str, data: str, output: str | None, kind: str, keep: tuple[str, ...], keep_all: bool,
+def command(model: str, data: str, output: str | None, kind: str, effects: str, keep: tuple[str, ...], keep_all: bool,
             level: float | None, as_json: bool, quiet: bool, **how_to_read: Any) -> int:
     """Predict the rows of DATA (- is standard input) with the fit saved in MODEL.
 
@@ -47,6 +50,7 @@ def command(model: str, data: str, output: str | None, kind: str, keep: tuple[st
     Examples:
       klimb predict m.klimb new.csv > predictions.csv
       klimb predict m.klimb new.csv --kind response --interval 0.5 --keep id
+      klimb predict m.klimb new.csv --re none
       klimb predict m.klimb new.parquet --keep-all -o predictions.parquet
       cut -d, -f2- big.csv | klimb predict m.klimb - --json | jq .mean
     """
@@ -54,7 +58,7 @@ def command(model: str, data: str, output: str | None, kind: str, keep: tuple[st
     fit = load_fit(model)
     options = shell.read_options(**how_to_read)
     options = replace(options, kinds={**kinds_of(fit), **options.kinds})
-    pieces = predicted(fit, data, options, kind, level, keep, keep_all)
+    pieces = predicted(fit, data, options, kind, level, keep, keep_all, EFFECTS[effects])
     suffix = output.rpartition(".")[2].lower() if output else ""
     if suffix in ("npz", "parquet"):
         rows = write_arrays(pieces, str(output), suffix)
@@ -94,15 +98,17 @@ def kinds_of(fit: Any) -> dict[str, Any]:
 
 
 def predicted(fit: Any, data: str, options: Any, kind: str, level: float | None, keep: tuple[str, ...],
-              keep_all: bool) -> Iterator[Piece]:
+              keep_all: bool, effects: Any = True) -> Iterator[Piece]:
     """The kept columns and the predictions, piece by piece."""
-    needed = {*fit.encoder.predictors, *(fit.encoder.response.columns if "trials" in fit.observed.aux else ())}
+    skipped = () if effects is True else fit.encoder.grouping_columns
+    predictors = [name for name in fit.encoder.predictors if name not in skipped]
+    needed = {*predictors, *(fit.encoder.response.columns if "trials" in fit.observed.aux else ())}
 
     def choose(header: tuple[str, ...]) -> list[str]:
         for name in keep:
             if name not in header:
                 raise no_column(name, header, "--keep needs a column of the data")
-        for name in fit.encoder.predictors:
+        for name in predictors:
             if name not in header:
                 raise no_column(name, header, f"the data must have the columns of {fit.formula!r}")
         return [name for name in header if keep_all or name in needed or name in keep]
@@ -110,7 +116,7 @@ def predicted(fit: Any, data: str, options: Any, kind: str, level: float | None,
     for piece in stream_table(data, choose, options):
         kept = list(piece.columns) if keep_all else list(keep)
         frame = {name: values for name, values in piece.columns.items() if name in needed}
-        columns = fit.predict(frame, interval=level, kind=kind) if piece.n else {}
+        columns = fit.predict(frame, interval=level, kind=kind, re=effects) if piece.n else {}
         # A kept column that has the name of a prediction is renamed.
         yield {f"data_{name}" if name in columns else name: piece.columns[name] for name in kept}, columns
 

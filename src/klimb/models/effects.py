@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.formula.factors import LevelFactor
 from klimb.models.prediction import checked_interval, class_columns, latent_columns, mean_columns
 from klimb.report.records import EffectCurve
 from klimb.report.text import plain
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 POINTS = 61
 MOST_RUG = 200
-NOBODY = "(a level that is not in the data)"  # of a grouping factor: the average over levels
 
 
 def effect_curves(fit: FormulaFit, columns: Sequence[str] | str | None = None,
@@ -36,16 +34,8 @@ def effect_curves(fit: FormulaFit, columns: Sequence[str] | str | None = None,
     return [curve for name in wanted for curve in _curves(fit, known[name], level)]
 
 
-def _grouping_only(fit: FormulaFit) -> set[str]:
-    """Columns that appear in groupings and nowhere else."""
-    inside = {column for group in fit.groups for column in group.group_columns}
-    factors = [factor for term in fit.encoder.terms for factor in term.factors().values()]
-    return inside - {factor.column if isinstance(factor, LevelFactor) else factor.expression.column
-                     for factor in factors}
-
-
 def _shown(fit: FormulaFit) -> list[FormulaVariable]:
-    hidden = _grouping_only(fit)
+    hidden = fit.encoder.grouping_columns
     return [variable for variable in fit.encoder.variables if variable.name not in hidden]
 
 
@@ -54,13 +44,12 @@ def _curves(fit: FormulaFit, variable: FormulaVariable, level: float) -> list[Ef
     tail = checked_interval(level)
     numeric = variable.kind == "number"
     x: Any = _grid(variable) if numeric else np.array(variable.levels, dtype=object)
-    hidden = _grouping_only(fit)
     frame: dict[str, Any] = {}
-    for other in fit.encoder.variables:
-        held: Any = NOBODY if other.name in hidden else other.typical
+    for other in _shown(fit):
+        held: Any = other.typical
         frame[other.name] = x if other.name == variable.name else np.full(len(x), held, dtype=object if
                                                                           isinstance(held, str) else np.float64)
-    f = fit.latents(frame, new_levels=False)
+    f = fit.latents(frame, re=False)
     data, likelihood = fit.observed, fit.model.likelihood
     if likelihood.response == "classes":
         found = {f"P({data.name} = {name})": columns for name, columns in class_columns(f, tail, data.levels).items()}
@@ -96,12 +85,9 @@ def _data(fit: FormulaFit, variable: FormulaVariable) -> tuple[tuple[float, ...]
 
 
 def _note(fit: FormulaFit, variable: FormulaVariable) -> str:
-    hidden = _grouping_only(fit)
-    held = []
-    for other in fit.encoder.variables:
-        if other.name != variable.name and other.name not in hidden:
-            value = other.typical
-            held.append(f"{other.name} = {value if isinstance(value, str) else plain(value)}")
+    hidden = fit.encoder.grouping_columns
+    held = [f"{other.name} = {other.typical if isinstance(other.typical, str) else plain(other.typical)}"
+            for other in _shown(fit) if other.name != variable.name]
     text = ", ".join(held[:4]) + (", ..." if len(held) > 4 else "")
     groups = "average level of " + ", ".join(sorted(hidden)) if hidden else ""
     return "; ".join(part for part in (text, groups) if part)

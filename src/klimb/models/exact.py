@@ -21,6 +21,7 @@ from klimb.latents.drawn import DrawnWeights
 from klimb.latents.output_posteriors import Several
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.components import SCORES, Components
+from klimb.models.joint import named_draws
 from klimb.models.stan import StanProgram
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import bulk_ess, effective, rhat, split
@@ -113,7 +114,7 @@ def drawn(theta: Array, weights: Array, classes: int = 1) -> Components:
 def judged_draws(fit: FormulaFit, theta: Array, weights: Array, found: SampledChains, chains: int,
                  name: str) -> TrustSummary:
     """The verdict on the draws, and what they say of the sds and means that ``fit`` shows."""
-    by_name = fit.named(theta, weights)
+    by_name = named_draws(fit, theta, weights)
     every = np.column_stack([values.reshape(len(theta), -1) for values in by_name.values()])
     in_chains = every.reshape(chains, -1, every.shape[1])
     worst, least = float(rhat(in_chains).max()), float(bulk_ess(in_chains).min())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from klimb.models.fit import Fit, numbers_of
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows
 from klimb.models.prediction import PredictionKind, checked_interval, columns_by_rows
-from klimb.models.tabulate import cut_rows, level_moments, level_name, linear_rows, mixture_rows
+from klimb.models.tabulate import cut_rows, level_moments, linear_rows, mixture_rows
 from klimb.numerics.arrays import Array
 from klimb.report.records import CoefficientRow, EffectCurve, FitReport
 from klimb.rows.frames import Frame, counted_frame, make_frame, read_frame
@@ -234,7 +234,8 @@ class FormulaFit(Fit):
 
     # -- predictions
 
-    def predict(self, new: Any = None, *, kind: PredictionKind = "mean", interval: float | None = None) -> Any:
+    def predict(self, new: Any = None, *, kind: PredictionKind = "mean", interval: float | None = None,
+                re: bool | Literal["new"] = True) -> Any:
         """Predictions for the rows of a frame, as a frame of the same type with as many rows.
 
         Parameters
@@ -248,6 +249,10 @@ class FormulaFit(Fit):
             each: ``f_mean, ..., mean, ..., y_mean, ...``.
         interval : float
             Mass of the central credible intervals; that of the fit unless given.
+        re : True, False or "new"
+            Random effects: those of each row's levels; none (all are 0, as at an average level); or those of new
+            levels, whatever the rows say, which integrates them out. Columns of grouping factors are only needed
+            for the first.
 
         Returns
         -------
@@ -256,29 +261,33 @@ class FormulaFit(Fit):
         """
         tail = checked_interval(self.interval if interval is None else interval)
         frame = self._new_frame(new)
-        prepared, rows = self._prepared(frame)
+        prepared, rows = self._prepared(frame, re)
         columns = columns_by_rows(self.components, self.model, prepared, kind, tail, self._levels,
-                                  self._aux(frame, rows), fitted=prepared is self.linear.rows)
+                                  self._aux(frame, rows), fitted=prepared is self.linear.rows,
+                                  new_levels=re is not False)
         full = {name: np.full(frame.n, np.nan) for name in columns}
         for name, values in columns.items():
             full[name][rows] = values
         return make_frame(full, frame)
 
-    def _prepared(self, new: Any) -> tuple[LinearRows, Any]:
+    def _prepared(self, new: Any, re: bool | Literal["new"] = True) -> tuple[LinearRows, Any]:
         """The complete rows of a frame as rows of the model, and which rows those are."""
+        if re not in (True, False, "new"):
+            raise InputError('re must be True, False or "new"', repr(re), "Leave it out for the rows' own levels.")
         rows = self.linear.rows
-        if rows is not None and self.frame is not None and new is self.frame and rows.n == new.n:  # those of the fit
+        of_fit = rows is not None and self.frame is not None and new is self.frame and rows.n == new.n
+        if re is True and of_fit and rows is not None:
             return rows, np.arange(rows.n)
-        encoded = self.encoder.encode(new, missing="drop")
+        encoded = self.encoder.encode(new, missing="drop", levels=re is True)
         if not len(encoded.rows):
             raise InputError("at least one row without a missing value", f"{new.n} rows, none of them complete",
                              "Fill in the columns of the formula; other rows with gaps are predicted as NaN.")
         return self.linear.arranged(encoded.blocks), encoded.rows
 
-    def latents(self, new: Any = None, *, new_levels: bool = True) -> Latents:
+    def latents(self, new: Any = None, *, re: bool | Literal["new"] = True) -> Latents:
         """f at the complete rows of a frame, one row per point of theta."""
-        prepared, _ = self._prepared(self._new_frame(new))
-        return self.components.at(self.model, prepared, new_levels=new_levels)
+        prepared, _ = self._prepared(self._new_frame(new), re)
+        return self.components.at(self.model, prepared, new_levels=re is not False)
 
     def sample(self, n: int = 1000, new: Any = None, *, seed: int = 0) -> Array:
         """``n`` draws of f at the rows of a frame (complete ones), one draw a row; the same for the same seed."""
@@ -293,27 +302,9 @@ class FormulaFit(Fit):
 
     def draws(self, n: int = 1000, *, seed: int = 0) -> dict[str, Array]:
         """``n`` joint draws of coefficients, hyperparameters and levels, by name; the same for the same seed."""
-        return self.named(*self.components.draw(n, np.random.default_rng(seed)))
+        from klimb.models.joint import named_draws
 
-    def named(self, theta: Array, w: Array) -> dict[str, Array]:
-        """Draws of theta and of the weights, one a row, as coefficients, hyperparameters and levels by name."""
-        out: dict[str, Array] = {}
-        for names, number, at, T, _ in self._reported():
-            own = w[:, number * self._n_weights_of_field + at] @ T.T
-            out |= {name: own[:, j] for j, name in enumerate(names)}
-        level = self._level_shift
-        shift = w[:, : len(level)] @ level
-        for block in self.model.theta.blocks:
-            values = block.reported(theta[:, self.model.theta.slice_of(block)])
-            values = values + shift[:, None] if block.kind == "cut" else values
-            out |= {name: values[:, j] for j, name in enumerate(block.names)}
-        for term in self.groups:
-            place, size = self.linear.places[self.linear.terms.index(term)], self._n_weights_of_field
-            for number, prefix in enumerate(self._field_prefixes):
-                at = slice(number * size + place.start, number * size + place.stop)
-                own = w[:, at].reshape(len(w), -1, len(term.columns)) @ term.uncentred.T
-                out |= {prefix + level_name(term, column): own[:, :, j] for j, column in enumerate(term.columns)}
-        return out
+        return named_draws(self, *self.components.draw(n, np.random.default_rng(seed)))
 
     # -- pictures and files
 

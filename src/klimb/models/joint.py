@@ -1,4 +1,4 @@
-"""The coefficients of a formula fit together: their covariance, and the log odds between classes."""
+"""The coefficients of a formula fit together: their covariance, their draws, and the log odds between classes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.models.tabulate import block_covariance, mixture_rows
+from klimb.models.tabulate import block_covariance, level_name, mixture_rows
 from klimb.numerics.arrays import Array
 from klimb.report.records import CoefficientRow
 
@@ -82,3 +82,24 @@ def log_odds_rows(fit: FormulaFit, against: str, tail: float) -> list[Coefficien
     sds = np.sqrt([np.einsum("ij,jk,ik->i", T, V, T) for _, V in pairs])
     own_names = [names[number * each + j] for number in others for j in range(each)]
     return mixture_rows(own_names, fit.components.weights, means, sds, tail, "fixed")
+
+
+def named_draws(fit: FormulaFit, theta: Array, w: Array) -> dict[str, Array]:
+    """Draws of theta and of the weights, one a row, as coefficients, hyperparameters and levels by name."""
+    out: dict[str, Array] = {}
+    size = fit._n_weights_of_field
+    for names, number, at, T, _ in fit._reported():
+        own = w[:, number * size + at] @ T.T
+        out |= {name: own[:, j] for j, name in enumerate(names)}
+    shift = w[:, :size] @ fit._level_shift
+    for block in fit.model.theta.blocks:
+        values = block.reported(theta[:, fit.model.theta.slice_of(block)])
+        values = values + shift[:, None] if block.kind == "cut" else values
+        out |= {name: values[:, j] for j, name in enumerate(block.names)}
+    for term in fit.groups:
+        place = fit.linear.places[fit.linear.terms.index(term)]
+        for number, prefix in enumerate(fit._field_prefixes):
+            at = slice(number * size + place.start, number * size + place.stop)
+            own = w[:, at].reshape(len(w), -1, len(term.columns)) @ term.uncentred.T
+            out |= {prefix + level_name(term, column): own[:, :, j] for j, column in enumerate(term.columns)}
+    return out

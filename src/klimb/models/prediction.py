@@ -50,8 +50,8 @@ def columns_of(f: Latents, kind: PredictionKind, tail: float, levels: tuple[str,
 
 
 def columns_by_rows(components: Components, model: Any, prepared: Any, kind: PredictionKind, tail: float,
-                    levels: tuple[str, ...], aux: Any, *, fitted: bool) -> dict[str, Array]:
-    """The columns of prepared rows, some rows at a time.
+                    levels: tuple[str, ...], aux: Any, *, fitted: bool, **options: Any) -> dict[str, Array]:
+    """The columns of prepared rows, some rows at a time; ``options`` are those of the model's functionals.
 
     For many rows of the fit one Gaussian with the moments of all points of theta stands for them, unless a sample of
     the rows can tell: means and sds of f are the same then, quantiles as far as skewness and kurtosis do not show.
@@ -59,7 +59,7 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
 
     def columns(some: Any, parts: Components, models: Any) -> dict[str, Array]:
         own = {name: values[some] for name, values in (aux or {}).items()}
-        return columns_of(parts.under(models, prepared.some(some)), kind, tail, levels, own or None)
+        return columns_of(parts.under(models, prepared.some(some), **options), kind, tail, levels, own or None)
 
     components = components.split
     n, many = prepared.n, len(components.weights) * prepared.n > TOGETHER

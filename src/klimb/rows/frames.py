@@ -54,6 +54,13 @@ class Frame:
         """How many rows of the caller's these rows are."""
         return len(rows) if self.copies is None else round(float(self.copies[rows].sum()))
 
+    def with_text(self, names: Sequence[str], text: str) -> Frame:
+        """The same with columns that hold one text in every row, whether they were there or not."""
+        def read(name: str) -> Column:
+            return read_objects(name, np.full(self.n, text, dtype=object)) if name in names else self.read(name)
+
+        return replace(self, columns=tuple(dict.fromkeys((*self.columns, *names))), _read=read, _cache={})
+
     def taken(self, rows: npt.NDArray[np.intp], names: Sequence[str]) -> Frame:
         """Some rows of some columns; a row may be taken twice."""
         def read(name: str) -> Column:

@@ -64,6 +64,10 @@ class Coded:
     def some(self, rows: slice) -> Coded:
         return Coded(self.codes[rows], self.values[rows], self.n_levels)
 
+    def unseen(self) -> Coded:
+        """The same rows, each of a level that was not there at the fit."""
+        return Coded(np.full_like(self.codes, UNSEEN), self.values, self.n_levels)
+
     def dense(self) -> Array:
         """The same as columns, level by level."""
         n, k = self.values.shape

@@ -25,9 +25,12 @@ from klimb.likelihoods import Left
 from klimb.numerics.arrays import Array
 from klimb.rows.frames import Frame, read_frame
 from klimb.rows.table import Source, complete_rows
-from klimb.terms.base import Term, TermBlock
+from klimb.terms.base import Coded, Term, TermBlock
 from klimb.terms.fixed import FixedTerm
+from klimb.terms.group import Group
 from klimb.terms.registry import term_of
+
+NOBODY = "(a level that is not in the data)"
 
 _Learnt = TypeVar("_Learnt")
 
@@ -66,9 +69,15 @@ class Encoder:
     variables: tuple[FormulaVariable, ...]  # the columns of the right side, with their ranges and typical values
     terms: tuple[Term, ...]  # `FixedTerm` first, then as written
 
-    def encode(self, frame: Any, *, response: bool = False, missing: str | None = None) -> Encoded:
-        """The columns of another frame; with ``response`` its response as well."""
+    def encode(self, frame: Any, *, response: bool = False, missing: str | None = None, levels: bool = True) -> Encoded:
+        """The columns of another frame; with ``response`` its response as well.
+
+        Without ``levels`` every row counts as one of a level that was not there at the fit, and columns that only
+        grouping factors use need not be there.
+        """
         frame = read_frame(frame)
+        if not levels:
+            frame = frame.with_text(tuple(self.grouping_columns), NOBODY)
         names = self.predictors
         if response and self.response is not None:
             names = (*self.response.columns, *names)
@@ -77,7 +86,11 @@ class Encoder:
             raise InputError(f"the data must have the columns of {self.formula!r}",
                              f"no column {listed(map(repr, absent), 5)}", f"The columns are: {listed(frame.columns)}.")
         source, dropped = complete_rows(frame, list(names), self.missing if missing is None else missing)
-        return self.blocks(source, dropped, response)
+        found = self.blocks(source, dropped, response)
+        if levels:
+            return found
+        return replace(found, blocks=tuple(block.unseen() if isinstance(block, Coded) else block
+                                           for block in found.blocks))
 
     def blocks(self, source: Source, dropped: int, response: bool) -> Encoded:
         """The columns of a source whose rows are complete."""
@@ -92,6 +105,14 @@ class Encoder:
     def predictors(self) -> tuple[str, ...]:
         """The columns that a frame needs for prediction."""
         return tuple(variable.name for variable in self.variables)
+
+    @property
+    def grouping_columns(self) -> frozenset[str]:
+        """Columns that appear in grouping factors and nowhere else."""
+        inside = {column for term in self.terms if isinstance(term, Group) for column in term.group_columns}
+        factors = [factor for term in self.terms for factor in term.factors().values()]
+        return frozenset(inside - {factor.column if isinstance(factor, LevelFactor) else factor.expression.column
+                                   for factor in factors})
 
     @property
     def fixed(self) -> FixedTerm:
