@@ -246,8 +246,16 @@ def test_compare_sorts_and_refuses_other_data(fits):
     half = klimb.fit("real ~ 1", {"real": DATA["real"][:50]})
     with pytest.raises(InputError, match="same rows"):
         klimb.compare({"a": without, "b": half})
-    with pytest.raises(InputError, match="dict of fits"):
+    with pytest.raises(InputError, match=r"compare needs fits; got \[FormulaFit"):
         klimb.compare([without])
+    with pytest.raises(InputError, match="compare needs fits"):
+        klimb.compare({})
+
+
+def test_compare_takes_fits_with_and_without_names(fits):
+    without = klimb.fit("real ~ 1", DATA)
+    by_name = klimb.compare({"real ~ 1": without, "real ~ 1 (2)": without, "other": without})
+    assert klimb.compare(without, without, other=without) == by_name
 
 
 def test_own_likelihood(tmp_path):

@@ -50,8 +50,15 @@ class Comparison:
         return table(["model", "bound", "LOO", "se", "difference", "se"], cells)
 
 
-def compare(fits: Any) -> Comparison:
+def compare(*fits: Any, **named: Any) -> Comparison:
     """Compare any fits to the same rows of the same response: bound, leave-one-out sum, differences with errors.
+
+    Parameters
+    ----------
+    *fits : fits, or one dict of fits by name
+        A fit without a name goes by its formula.
+    **named : fits
+        Fits by name.
 
     Examples
     --------
@@ -59,27 +66,43 @@ def compare(fits: Any) -> Comparison:
     >>> rng = np.random.default_rng(0)
     >>> x = rng.standard_normal(200)
     >>> data = {"x": x, "y": rng.poisson(np.exp(0.5 * x))}
-    >>> found = klimb.compare({"with x": klimb.fit("y ~ x", data, "poisson"),
-    ...                        "without": klimb.fit("y ~ 1", data, "poisson")})
+    >>> found = klimb.compare(klimb.fit("y ~ x", data, "poisson"), klimb.fit("y ~ 1", data, "poisson"))
     >>> [row.name for row in found.rows], bool(found.rows[1].difference < -3 * found.rows[1].difference_se)
-    (['with x', 'without'], True)
+    (['y ~ x', 'y ~ 1'], True)
     """
-    if not isinstance(fits, Mapping) or not fits:
-        raise InputError("compare needs a dict of fits by name", type(fits).__name__, 'Write {"a": fit1, "b": fit2}.')
-    names = list(fits)
-    first = fits[names[0]]
+    every = _by_name(fits, named)
+    names = list(every)
+    first = every[names[0]]
     for name in names[1:]:
-        _check_same_data(names[0], first, name, fits[name])
-    loos = {name: fit.loo() for name, fit in fits.items()}
+        _check_same_data(names[0], first, name, every[name])
+    loos = {name: fit.loo() for name, fit in every.items()}
     best = max(names, key=lambda name: loos[name].elpd)
     rows = []
     for name in names:
         # The difference is a sum over rows like each of the two, with the same copies of rows.
         gap = LeaveOneOut(loos[name].log_density - loos[best].log_density, loos[name].weights,
                           sampled_from=loos[name].sampled_from)
-        rows.append(ComparedFit(name, fits[name].bound, loos[name].elpd, loos[name].se, gap.elpd,
-                                gap.se if name != best else 0.0, fits[name].status.name))
+        rows.append(ComparedFit(name, every[name].bound, loos[name].elpd, loos[name].se, gap.elpd,
+                                gap.se if name != best else 0.0, every[name].status.name))
     return Comparison(tuple(sorted(rows, key=lambda row: -row.elpd)), first.n)
+
+
+def _by_name(fits: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Fit]:
+    """All fits by name; a title that stands twice gets a number."""
+    every: dict[str, Any] = dict(fits[0]) if len(fits) == 1 and isinstance(fits[0], Mapping) else {}
+    for fit in () if every else fits:
+        title, count = getattr(fit, "title", ""), 1
+        name = title
+        while name in every:
+            count += 1
+            name = f"{title} ({count})"
+        every[name] = fit
+    every |= named
+    wrong = next((repr(fit) for fit in every.values() if not hasattr(fit, "loo")), None)
+    if wrong is not None or not every:
+        raise InputError("compare needs fits", wrong or "none",
+                         'Pass what klimb.fit returns: compare(fit1, fit2), or {"a": fit1, "b": fit2}.')
+    return every
 
 
 def _check_same_data(name: str, one: Fit, other_name: str, other: Fit) -> None:
