@@ -172,7 +172,7 @@ ITEMS = (
          f"{THEORY}::test_strong_smoothness_and_convexity", G),
     Item("B8", "inclusive weights, (22)-(25), Algorithm 3", "klimb.boosting.paper:newton_inclusive",
          "tests/boosting/test_boost.py::test_newton_weights_recover_a_mixture", G),
-    Item("B9", "inclusive objective and its Jensen bound, (26)-(29)", "klimb.boosting.inclusive:inclusive_refined",
+    Item("B9", "inclusive objective and its Jensen bound, (26)-(29)", "klimb.boosting.divergences:inclusive_refined",
          "tests/boosting/test_boost.py::test_the_inclusive_direction_covers_more", G),
     Item("B10", "Cauchy, mixtures, nodal regression", "klimb.apps.papers.boosting:fitted",
          f"{NUMBERS}::test_g_figure1", G),

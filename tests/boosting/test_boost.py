@@ -13,8 +13,8 @@ from scipy.special import gammaln, logsumexp
 
 import klimb
 from klimb.boosting import Above, Below, Interval, Ordered, Positive, Real, Simplex, TargetError
+from klimb.boosting.divergences import _overlaps, affinities, best_lengths, products
 from klimb.boosting.gaussians import Gaussians, divergence, log_mixture, nodes
-from klimb.boosting.hellinger import _overlaps, affinities, best_lengths, products
 from klimb.boosting.paper import bracketed_newton, newton_exclusive, newton_inclusive
 from klimb.boosting.refine import ProximalObjective, evaluated
 from klimb.boosting.target import Target

@@ -172,8 +172,8 @@ def test_searches() -> None:
 
 
 def test_draws() -> None:
+    from klimb.boosting.divergences import affinities
     from klimb.boosting.gaussians import Gaussians, gaps, nodes
-    from klimb.boosting.hellinger import affinities
     from klimb.numerics.lowdiscrepancy import matched_draws, normal_draws
     from klimb.numerics.pareto import bulk_ess, fit_generalised_pareto, pareto_quantile, rhat, smooth_log_weights
     from klimb.numerics.surrogate import fit_surrogate

@@ -8,18 +8,17 @@ from typing import Any, Literal
 import numpy as np
 
 from klimb.boosting.ascent import check_proper, finite_starts, meets_edge, starting_points
+from klimb.boosting.divergences import hellinger_boosted, inclusive_refined
 from klimb.boosting.edge import box_coordinates, cut_boosted
 from klimb.boosting.expensive import UP_TO, sparingly_boosted
 from klimb.boosting.gaussians import Gaussians, Watch, node_count, nodes, one_gaussian
-from klimb.boosting.hellinger import hellinger_boosted
-from klimb.boosting.inclusive import inclusive_refined
 from klimb.boosting.loop import Booster, first_gaussian, low_rank_gaussian, with_modes
 from klimb.boosting.mixture import Ended, Mixture
 from klimb.boosting.paper import laplacian_boosted
 from klimb.boosting.refine import EvaluatedMixture
 from klimb.boosting.target import LogDensity, Target
 from klimb.boosting.transforms import TransformedBlocks
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import as_float
 
 LOW_RANK_FROM = 100  # dimensions from which component="auto" means "lowrank"
@@ -61,12 +60,10 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
     True 0.699951171875
     """
     _check_options(divergence, component, weights, n_components, tol, max_evaluations)
-    if not _is_count(dim):
-        raise InputError("dim must be a positive integer", repr(dim), "It is the number of parameters.")
+    require(_is_count(dim), "dim must be a positive integer", repr(dim), "It is the number of parameters.")
     coordinates = TransformedBlocks.of(transform, int(dim))
     labels = tuple(names) if names is not None else tuple(f"x{j}" for j in range(dim))
-    if len(labels) != dim:
-        raise InputError(f"names must have dim = {dim} entries", f"{len(labels)}", "One per parameter.")
+    require(len(labels) == dim, f"names must have dim = {dim} entries", f"{len(labels)}", "One per parameter.")
     spread = _scales(scale, coordinates.n_free)
     starts = starting_points(init, coordinates)
     watch = callback or (lambda step: None)
@@ -121,9 +118,8 @@ def _default(target: Target, starts: Any, spread: Any, n_components: int, diverg
 
 def _paper(target: Target, starts: Any, spread: Any, n_components: int, divergence: str, rule: str,
            labels: tuple[str, ...], seed: int, watch: Watch) -> Mixture:
-    if rule == "joint":
-        raise InputError("component='laplacian' takes weights 'newton' or 'corrective'", "'joint'",
-                         "Leave component out for joint refinement.")
+    require(rule != "joint", "component='laplacian' takes weights 'newton' or 'corrective'", "'joint'",
+            "Leave component out for joint refinement.")
     first = one_gaussian(starts[0], np.diag(WIDE * spread))
     found, parts, steps = laplacian_boosted(target, first, n_components, divergence, rule, seed, watch)
     keep = np.flatnonzero(found > 0)
@@ -156,12 +152,10 @@ def _check_options(divergence: str, component: str, weights: str | None, n_compo
     for name, value, allowed in (("divergence", divergence, ("exclusive", "inclusive", "hellinger")),
                                  ("component", component, ("auto", "full", "lowrank", "laplacian")),
                                  ("weights", weights, (None, "joint", "corrective", "newton"))):
-        if value not in allowed:
-            raise InputError(f"{name} must be one of {', '.join(str(a) for a in allowed)}", repr(value),
-                             "See help(klimb.boost).")
-    if weights == "newton" and component != "laplacian":
-        raise InputError("weights='newton' belongs to component='laplacian'", repr(component),
-                         "Leave weights out, or choose component='laplacian'.")
+        require(value in allowed, f"{name} must be one of {', '.join(str(a) for a in allowed)}", repr(value),
+                "See help(klimb.boost).")
+    require(weights != "newton" or component == "laplacian", "weights='newton' belongs to component='laplacian'",
+            repr(component), "Leave weights out, or choose component='laplacian'.")
     if divergence == "hellinger" and (component == "laplacian" or weights is not None):
         raise InputError("divergence='hellinger' has components and weights of its own", f"{component!r}, {weights!r}",
                          "Leave component and weights out.")

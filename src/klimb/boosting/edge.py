@@ -20,7 +20,7 @@ from typing import final
 
 import numpy as np
 
-from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, gaps, log_mixture, moments, nodes, one_gaussian
+from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, log_mixture, moments, nodes, one_gaussian, recorded
 from klimb.boosting.refine import EvaluatedMixture, unpacked
 from klimb.boosting.target import Target, show
 from klimb.boosting.transforms import Above, Below, Interval, Real, Transform, TransformedBlocks
@@ -189,10 +189,7 @@ def _judged(target: Target, cut: Cut, seed: int) -> Cut:
 
 
 def _step(target: Target, cut: Cut, watch: Watch) -> BoostStep:
-    step = BoostStep(len(cut.weights), cut.weights, cut.bound, cut.error, target.n_values, target.n_gradients,
-                     *gaps(cut.residual, cut.share[cut.inner]), cut.parts)
-    watch(step)
-    return step
+    return recorded(target, cut.weights, cut.parts, cut.bound, cut.error, cut.residual, cut.share[cut.inner], watch)
 
 
 def refined(target: Target, start: Cut, seed: int) -> Cut:

@@ -16,19 +16,19 @@ from typing import final
 
 import numpy as np
 
+from klimb.boosting.divergences import inclusive_refined
 from klimb.boosting.gaussians import (
     BoostStep,
     Gaussians,
     Watch,
-    gaps,
     log_mixture,
     mixture_moments,
     nodes,
     one_gaussian,
+    recorded,
     spread_draws,
     widened,
 )
-from klimb.boosting.inclusive import inclusive_refined
 from klimb.boosting.mixture import Ended, Mixture
 from klimb.boosting.proposals import BEYOND, THIN
 from klimb.boosting.target import Target, show
@@ -180,9 +180,8 @@ def sparingly_boosted(target: Target, starts: Array, spread: Array, n_components
         believed = target.modelled(model)
         fine = _pruned(believed, *inclusive_refined(believed, weights, parts, seed, draws=FINE_DRAWS,
                                                     rounds=FINE_ROUNDS, n_components=n_components), seed)
-        found, step = _judged(known, model, *fine, names, checks, seed, tol)
-        steps.append(step)
-        watch(step)
+        found = _judged(known, model, *fine, names, checks, seed, watch)
+        steps += found.steps
         assert found.surrogate is not None
         if found.surrogate.good or known.left < 4 * checks:
             ended = Ended.FORETOLD if foretold and found.surrogate.good else Ended.EVALUATIONS
@@ -248,7 +247,7 @@ def _missing(known: KnownPoints, model: SurrogateModel, weights: Array, parts: G
 
 
 def _judged(known: KnownPoints, model: SurrogateModel, weights: Array, parts: Gaussians, names: tuple[str, ...],
-            checks: int, seed: int, tol: float) -> tuple[Mixture, BoostStep]:
+            checks: int, seed: int, watch: Watch) -> Mixture:
     """The mixture with its bound: that of the surrogate, and what the surrogate is off by at fresh draws."""
     target = known.target
     U = spread_draws(weights, parts, JUDGED, seed + 31)
@@ -264,7 +263,6 @@ def _judged(known: KnownPoints, model: SurrogateModel, weights: Array, parts: Ga
     bound = float(residual.mean()) + (float(off[met].mean()) if met.any() else 0.0)
     spread = float(np.sqrt(residual.var() / len(residual) + error**2 / max(int(met.sum()), 1)))
     check = SurrogateCheck(error, len(off), int((~met).sum()), share, missing)
-    step = BoostStep(len(weights), weights, bound, spread, target.n_values, 0,
-                     *gaps(residual, np.full(len(residual), 1.0 / len(residual))), parts)
+    step = recorded(target, weights, parts, bound, spread, residual, np.full(len(residual), 1.0 / len(residual)), watch)
     free = target.modelled(replace(model, caution=0.0))
-    return Mixture(weights, parts, bound, spread, Ended.EVALUATIONS, (step,), free, names, share, seed, check), step
+    return Mixture(weights, parts, bound, spread, Ended.EVALUATIONS, (step,), free, names, share, seed, check)

@@ -198,15 +198,21 @@ def gaps(residual: Array, share: Array) -> tuple[float, float]:
     return top + float(np.log(w @ np.exp(r - top))) - average, top - average
 
 
+def recorded(target: Target, weights: Array, parts: Gaussians, bound: float, error: float, residual: Array,
+             share: Array, watch: Watch) -> BoostStep:
+    """The record of a mixture by its residuals log p - log q at points with these shares, told to who watches."""
+    step = BoostStep(len(weights), weights, bound, error, target.n_values, target.n_gradients, *gaps(residual, share),
+                     parts)
+    watch(step)
+    return step
+
+
 def step_of(target: Target, weights: Array, parts: Gaussians, X: Array, values: Array, watch: Watch) -> BoostStep:
-    """The record of a mixture by log p at the nodes ``X`` (K x S x D) of its components, told to who watches."""
+    """The same by log p at the nodes ``X`` (K x S x D) of the components."""
     K, S, D = X.shape
     residual = values - log_mixture(weights, parts.log_densities(X.reshape(-1, D))).reshape(K, S)
     used, bound, error = weights > 0, -np.inf, np.inf
     if np.isfinite(residual[used]).all():
         bound = float(weights[used] @ residual[used].mean(axis=1))
         error = float(np.sqrt(weights[used] ** 2 @ residual[used].var(axis=1) / S))
-    step = BoostStep(K, weights, bound, error, target.n_values, target.n_gradients,
-                     *gaps(residual.ravel(), np.repeat(weights / S, S)), parts)
-    watch(step)
-    return step
+    return recorded(target, weights, parts, bound, error, residual.ravel(), np.repeat(weights / S, S), watch)

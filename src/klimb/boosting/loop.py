@@ -12,8 +12,8 @@ from typing import final
 import numpy as np
 
 from klimb.boosting.ascent import check_arrived, climb, scouted_modes
-from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, gaps, node_count, nodes, one_gaussian
-from klimb.boosting.inclusive import inclusive_refined
+from klimb.boosting.divergences import inclusive_refined
+from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, node_count, nodes, one_gaussian, recorded
 from klimb.boosting.proposals import Outlook, Pool, best_share, candidates, looked_out, steep_count, steepest
 from klimb.boosting.refine import EvaluatedMixture, at_nodes, evaluated, improve
 from klimb.boosting.target import Target
@@ -82,10 +82,8 @@ class Booster:
     def _record(self) -> None:
         pool = Pool.of(self.seen)
         spread = float(np.sqrt(pool.share @ (pool.residual - pool.share @ pool.residual) ** 2 / len(pool.residual)))
-        step = BoostStep(len(self.fit.parts), self.fit.weights, self.seen.bound, spread, self.target.n_values,
-                         self.target.n_gradients, *gaps(pool.residual, pool.share), self.fit.parts)
-        self.steps.append(step)
-        self.watch(step)
+        self.steps.append(recorded(self.target, self.fit.weights, self.fit.parts, self.seen.bound, spread,
+                                   pool.residual, pool.share, self.watch))
 
     def accept(self, grown: EvaluatedMixture, least: float = 0.0) -> float:
         """Take ``grown`` if the check says it is better (by ``least``); return what it won."""

@@ -11,11 +11,10 @@ from typing import Any, final
 import numpy as np
 
 from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture, mixture_moments
-from klimb.boosting.plots import contours, marginals
 from klimb.boosting.target import Target
 from klimb.boosting.transforms import Transform, points
 from klimb.boosting.trust import CHECKED, CorrectedMixture, MixtureTrust, SurrogateCheck, Weighed, tail, trust_of
-from klimb.errors import InputError
+from klimb.errors import InputError, pyplot, require
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.mixtures import mixture_quantile
@@ -189,8 +188,7 @@ class Mixture:
     def quantiles(self, p: Any = (0.05, 0.5, 0.95)) -> Array:
         """Marginal quantiles of q, one row per probability in ``p``, one column per parameter."""
         levels = np.atleast_1d(as_float(p, "p"))
-        if ((levels <= 0) | (levels >= 1)).any():
-            raise InputError("p must lie between 0 and 1", f"{levels}", "Use 0.05 for 5%.")
+        require(not ((levels <= 0) | (levels >= 1)).any(), "p must lie between 0 and 1", levels, "Use 0.05 for 5%.")
         if self.inside < 1.0 or not self.target.coordinates.elementwise:
             return np.quantile(self._even, levels, axis=0)
         free = [mixture_quantile(self.weights, self.parts.means, self.parts.deviations, level) for level in levels]
@@ -200,9 +198,8 @@ class Mixture:
         """P(event) under q: ``event`` takes an n x dim batch of draws and returns n truth values."""
         draws = self._even if n == DRAWS else self.target.coordinates.to_user(self._free_draws(n, None))[0]
         happened = np.asarray(event(draws))
-        if happened.shape != (len(draws),):
-            raise InputError(f"event must return {len(draws)} truth values for {len(draws)} draws",
-                             f"shape {happened.shape}", "Write it for a batch: lambda x: x[:, 0] > 0.")
+        require(happened.shape == (len(draws),), f"event must return {len(draws)} truth values for {len(draws)} draws",
+                f"shape {happened.shape}", "Write it for a batch: lambda x: x[:, 0] > 0.")
         return float(happened.astype(bool).mean())
 
     @cached_property
@@ -239,11 +236,63 @@ class Mixture:
 
     def plot_marginals(self, truth: Array | None = None, *, axes: Any = None) -> Any:
         """Marginal densities, one panel per parameter; ``truth`` draws are shown as histograms."""
-        return marginals(self, truth, axes)
+        if axes is None:
+            columns = min(self.dim, 4)
+            rows = -(-self.dim // columns)
+            _, axes = pyplot().subplots(rows, columns, figsize=(3.0 * columns, 2.3 * rows), squeeze=False,
+                                        layout="constrained")
+        for j, ax in enumerate(np.ravel(axes)):
+            if j >= self.dim:
+                ax.set_visible(False)
+                continue
+            if truth is not None:
+                ax.hist(np.asarray(truth)[:, j], bins=60, density=True, color="0.8", label="truth")
+            ax.plot(*self._marginal(j), color="C3", label="mixture")
+            ax.set_title(self.names[j], fontsize=10)
+            ax.set_yticks([])
+        return axes
+
+    def _marginal(self, j: int) -> tuple[Array, Array]:
+        """A grid and the marginal density of parameter ``j`` there: exact, or of even draws where it is not."""
+        if self._closed:
+            low, high = self.quantiles((0.001, 0.999))[:, j]
+            grid = np.linspace(low, high, 400)
+            m, s = self.parts.means[:, j], self.parts.deviations[:, j]
+            density = np.exp(-0.5 * ((grid[:, None] - m) / s) ** 2) / (np.sqrt(2 * np.pi) * s)
+            return grid, np.asarray(density @ self.weights)
+        heights, edges = np.histogram(self._even[:, j], bins=80, density=True)
+        return 0.5 * (edges[1:] + edges[:-1]), np.asarray(heights)
 
     def plot_contours(self, pair: Sequence[int] = (0, 1), *, ax: Any = None) -> Any:
         """Contours of q for two parameters, over those of the target where it has just two."""
-        return contours(self, pair, ax)
+        i, j = pair
+        require(0 <= i < self.dim and 0 <= j < self.dim and i != j, "contours need two different parameters",
+                f"{tuple(pair)} of {self.dim}", "Use plot_marginals for one parameter.")
+        if ax is None:
+            _, ax = pyplot().subplots(figsize=(4.0, 3.6), layout="constrained")
+        low, high = self.quantiles((0.002, 0.998))
+        pad = 0.15 * (high - low)
+        x, y = (np.linspace(low[k] - pad[k], high[k] + pad[k], 120) for k in (i, j))
+        A, B = np.meshgrid(x, y)
+        grid = np.stack([A.ravel(), B.ravel()], axis=1)
+        levels = np.array([-6.0, -4.0, -2.5, -1.5, -0.7, -0.2])
+        if self.dim == 2:
+            grid, coordinates = grid if i < j else grid[:, ::-1], self.target.coordinates
+            inside = coordinates.contains(grid)
+            U = coordinates.to_free(grid[inside])
+            heights = np.full(len(grid), -np.inf)
+            heights[inside] = self.target.values(U, far=True) - coordinates.to_user(U)[1]
+            ax.contourf(A, B, _below_top(heights, A), levels=np.append(levels, 0.0), cmap="Blues", alpha=0.8)
+            log_q = self.log_density(grid)
+        else:
+            require(self._closed, "contours of more than two parameters need a mixture without transforms",
+                    f"{self.dim}", "Plot draws of sample(n) instead.")
+            covariances = self.covariances[:, [i, j]][:, :, [i, j]]
+            parts = Gaussians(self.means[:, [i, j]], np.asarray(np.linalg.cholesky(covariances), dtype=np.float64))
+            log_q = log_mixture(self.weights, parts.log_densities(grid))
+        ax.contour(A, B, _below_top(log_q, A), levels=levels, colors="C3", linewidths=1.0, linestyles="solid")
+        ax.set(xlabel=self.names[i], ylabel=self.names[j])
+        return ax
 
     def to_arviz(self, n: int = 4000, *, corrected: bool = False) -> Any:
         """An ArviZ InferenceData of ``n`` draws (resampled by importance if ``corrected``); needs the extra arviz."""
@@ -259,3 +308,8 @@ class Mixture:
         # ArviZ 1 wants a dictionary of groups, earlier versions that of the posterior.
         groups = int(str(getattr(arviz, "__version__", "0")).split(".")[0]) >= 1
         return arviz.from_dict({"posterior": posterior} if groups else posterior)
+
+
+def _below_top(heights: Array, like: Array) -> Array:
+    """Log densities in the shape of a grid, from their largest value down."""
+    return np.asarray(np.maximum(heights - heights.max(), -50.0)).reshape(like.shape)

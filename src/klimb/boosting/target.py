@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.boosting.transforms import TransformedBlocks
-from klimb.errors import InputError, KlimbError
+from klimb.errors import InputError, KlimbError, require
 from klimb.numerics.arrays import Array
 
 LogDensity = Callable[[Any], Any]
@@ -329,8 +329,7 @@ def show(point: Array) -> str:
 
 def _numbers(answer: Any, name: str) -> Array:
     """What a user's function returned, as float64."""
-    if answer is None:
-        raise InputError(f"{name} must return numbers", "None", "Did the function forget its return statement?")
+    require(answer is not None, f"{name} must return numbers", "None", "Did the function forget its return statement?")
     found = np.asarray(answer)
     if np.iscomplexobj(found):
         raise InputError(f"{name} must return real numbers", f"{found.dtype}", "Take the real part if that is meant.")

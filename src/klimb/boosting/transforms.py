@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 from scipy.special import expit, log_expit
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, as_float
 
 EDGE = np.finfo(float).tiny
@@ -88,9 +88,8 @@ class HalfLine(Transform):
         """Where the half line begins, or ends where ``sign`` is -1."""
 
     def __post_init__(self) -> None:
-        if not np.isfinite(self.edge):
-            raise InputError(f"{type(self).__name__} needs a finite edge", f"{self.edge}",
-                             "Use Real() where there is no edge.")
+        require(np.isfinite(self.edge), f"{type(self).__name__} needs a finite edge", self.edge,
+                "Use Real() where there is no edge.")
 
     def _log_slope(self, U: Array) -> Array:
         """log dx/du, which exp keeps positive and finite."""
@@ -238,8 +237,7 @@ class Simplex(Transform):
     size: int
 
     def __post_init__(self) -> None:
-        if self.size < 2:
-            raise InputError("Simplex needs at least 2 shares", f"{self.size}", "One share is always 1.")
+        require(self.size >= 2, "Simplex needs at least 2 shares", self.size, "One share is always 1.")
 
     @property
     def n_free(self) -> int:
@@ -301,9 +299,8 @@ class TransformedBlocks:
                                  "Simplex (or of 'real' and 'positive')", repr(entry), "They are in klimb.boosting.")
             blocks.append(block)
         found = cls(blocks)
-        if found.n != dim:
-            raise InputError(f"the blocks of transform must cover dim = {dim} parameters", f"{found.n}",
-                             "Simplex(n) and Ordered(n) cover n parameters; Real(n), Positive(n) as well.")
+        require(found.n == dim, f"the blocks of transform must cover dim = {dim} parameters", found.n,
+                "Simplex(n) and Ordered(n) cover n parameters; Real(n), Positive(n) as well.")
         return found
 
     def _slices(self) -> list[tuple[Transform, slice, slice]]:
