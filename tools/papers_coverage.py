@@ -176,7 +176,7 @@ ITEMS = (
          "tests/boosting/test_boost.py::test_the_inclusive_direction_covers_more", G),
     Item("B10", "Cauchy, mixtures, nodal regression", "klimb.apps.papers.boosting:fitted",
          f"{NUMBERS}::test_g_figure1", G),
-    Item("B11", "ADVI and the Polya-Gamma sampler", "klimb.apps.papers.references:gibbs",
+    Item("B11", "ADVI and the Polya-Gamma sampler", "klimb.apps.papers.boosting:gibbs",
          f"{NUMBERS}::test_g_figure2", G),
     Item("B12", "weights and divergences step by step; scatter of moments", "klimb.apps.papers.boosting:toy_tables",
          f"{NUMBERS}::test_g_figure1", G),

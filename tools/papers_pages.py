@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from klimb._files import whole_file
-from klimb.apps.papers.registry import entry
+from klimb.apps.papers.experiment import entry
 from klimb.apps.papers.runner import content, stem
 from klimb.errors import InputError
 

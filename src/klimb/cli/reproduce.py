@@ -45,7 +45,7 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
       klimb reproduce G-figure1 --quick
       klimb reproduce A-table2 A-table3 --data ~/uci --out papers
     """
-    from klimb.apps.papers.registry import EXPERIMENTS, canonical
+    from klimb.apps.papers.experiment import EXPERIMENTS, canonical
 
     if fresh and so_far:
         raise click.UsageError("--fresh forgets what --so-far would show: say one of them")
@@ -97,14 +97,14 @@ def progress(title: str, quiet: bool) -> Callable[[str, int, int], None]:
 
 def completions(begun: str) -> list[str]:
     """Keys that begin so, for the shell."""
-    from klimb.apps.papers.registry import EXPERIMENTS
+    from klimb.apps.papers.experiment import EXPERIMENTS
 
     return [key for key in [*EXPERIMENTS, "all"] if key.lower().startswith(begun.lower())]
 
 
 def listed(as_json: bool = False) -> str:
     """All that can be reproduced, as a table or as JSON."""
-    from klimb.apps.papers.registry import EXPERIMENTS, PAPERS
+    from klimb.apps.papers.experiment import EXPERIMENTS, PAPERS
     from klimb.report.text import table
 
     if as_json:

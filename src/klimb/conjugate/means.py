@@ -18,6 +18,7 @@ from klimb.errors import InputError, require
 from klimb.linalg.matrix import as_design
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import row_blocks
+from klimb.numerics.lazy import scipy_sparse
 
 
 class Predictor(Summand, ABC):
@@ -157,12 +158,10 @@ class Inner(Predictor):
         mean, second = other.mean, packed(other.covariance + outer(other.mean))
         J, h = np.broadcast_to(J, self.plates), np.broadcast_to(h, self.plates)
         if self.pairs:
-            from scipy.sparse import csr_array
-
             indices, indptr, order = self._by_row[to]
             shape = (to.plates[0], len(mean))
-            precision = csr_array((J[order], indices, indptr), shape=shape) @ second
-            linear = csr_array((h[order], indices, indptr), shape=shape) @ mean
+            precision = scipy_sparse.csr_array((J[order], indices, indptr), shape=shape) @ second
+            linear = scipy_sparse.csr_array((h[order], indices, indptr), shape=shape) @ mean
         else:
             precision = (J if first else J.T) @ second
             linear = (h if first else h.T) @ mean

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from klimb.apps.papers import EXPERIMENTS, run
-from klimb.apps.papers.experiment import Experiment, Job, PaperTable
-from klimb.apps.papers.registry import canonical
+from klimb.apps.papers.experiment import Experiment, Job, PaperTable, canonical
 from klimb.apps.papers.runner import SCHEMA, Record, shown
 from klimb.errors import InputError
 from klimb.report.records import to_json

@@ -29,8 +29,8 @@ from klimb.apps.papers import (
     traces,
 )
 from klimb.apps.papers.active_learning import ConvexLearner
+from klimb.apps.papers.boosting import advi, gibbs, polya_gamma
 from klimb.apps.papers.data import Library, TrainTest
-from klimb.apps.papers.references import advi, gibbs, polya_gamma
 from klimb.infer.loop import infer
 from klimb.latents import Implicit, Kernel, Weights
 from klimb.steps import DoubleLoop

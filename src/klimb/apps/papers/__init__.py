@@ -1,7 +1,7 @@
 """The tables and figures of the papers klimb stands on, one command each: ``klimb reproduce``."""
 
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.registry import EXPERIMENTS
+from klimb.apps.papers.experiment import EXPERIMENTS
 from klimb.apps.papers.runner import Record, run
 
 __all__ = ["EXPERIMENTS", "Library", "Record", "run"]

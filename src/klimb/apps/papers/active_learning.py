@@ -29,7 +29,7 @@ from klimb.active.inclusion import include
 from klimb.active.marginals import Pending
 from klimb.active.pool import Index, as_pool, row_vector, take_rows
 from klimb.active.scores import Candidates, as_score
-from klimb.apps.papers.data import Library, TrainTest
+from klimb.apps.papers.data import Library, TrainTest, split_rows
 from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
 from klimb.apps.papers.pictures import BLUE, GREEN, GREY, INK, ORANGE, PINK, letter, panels
 from klimb.apps.papers.products import newton
@@ -37,6 +37,7 @@ from klimb.infer.loop import infer
 from klimb.infer.matrixfree.inner import BoundTarget, Engine, best_mean
 from klimb.infer.problem import Problem
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 
 FIRST_OUTER = 5  # outer iterations of the first fit: "we never run more than 5"
 GOAL = 1e-4  # of the inner loop, in posterior standard deviations
@@ -63,9 +64,8 @@ class ConvexLearner:
         self._k, self._cov, self._scale, self._score = k, cov, scale, as_score(score)
         self._all, self._prior = as_pool(pool), np.zeros(0, dtype=np.intp)
         if scale is not None:
-            from scipy.sparse import csr_matrix, eye, vstack
-
-            self._all = as_pool(vstack([csr_matrix(pool), eye(D)], format="csr"))
+            both = [scipy_sparse.csr_matrix(pool), scipy_sparse.eye(D)]
+            self._all = as_pool(scipy_sparse.vstack(both, format="csr"))
             self._prior = np.arange(n, n + D)
         self._answers, self.labelled, self._free = answers, first, np.arange(n + len(self._prior)) < n
         self._free[first] = False
@@ -80,10 +80,9 @@ class ConvexLearner:
         y, D = self._answers[self.labelled], B.shape[1]
         if self._scale is None:
             return Problem(latents.Implicit(B, cov=self._cov), SITE, y)
-        from scipy.sparse import eye
-
         site = sites.Stack([(SITE, len(y)), (sites.SuperGaussian(sites.Laplace(self._scale)), D)])
-        return Problem(latents.Implicit([B, eye(D, format="csr")], cov=None), site, np.concatenate([y, np.zeros(D)]))
+        latent = latents.Implicit([B, scipy_sparse.eye(D, format="csr")], cov=None)
+        return Problem(latent, site, np.concatenate([y, np.zeros(D)]))
 
     def belief(self) -> KrylovBelief:
         """The Gaussian of the present sites; its variances take one Lanczos run."""
@@ -188,28 +187,23 @@ def _rows(name: str, library: Library, size: Size) -> tuple[Any, Array, Any]:
 
 def tf_idf(counts: Any) -> Any:
     """(1 + log count) log(N / documents with the word), rows of norm 1: features like those of real-sim and rcv1."""
-    from scipy.sparse import csr_matrix, diags
-
-    X = csr_matrix(counts, dtype=np.float64)
+    X = scipy_sparse.csr_matrix(counts, dtype=np.float64)
     X.sum_duplicates()
     X.eliminate_zeros()
     documents = np.bincount(X.indices, minlength=X.shape[1])
     X.data = 1.0 + np.log(X.data)
-    X = csr_matrix(X.multiply(np.log(X.shape[0] / np.maximum(documents, 1))))
+    X = scipy_sparse.csr_matrix(X.multiply(np.log(X.shape[0] / np.maximum(documents, 1))))
     norms = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())
-    return csr_matrix(diags(1.0 / np.where(norms > 0.0, norms, 1.0)) @ X)
+    return scipy_sparse.csr_matrix(scipy_sparse.diags(1.0 / np.where(norms > 0.0, norms, 1.0)) @ X)
 
 
 def split(panel: ActivePanel, library: Library, size: Size, seed: int) -> TrainTest:
     """Pool and test rows: drawn by the seed, or the official ones (of which the seed then draws the first labels)."""
     X, y, train = _rows(panel.data, library, size)
     if panel.train is None or size == "tiny":
-        chosen = np.flatnonzero(train)
-        rest = np.flatnonzero(~np.asarray(train, dtype=bool))
-    else:
-        order = np.random.default_rng(seed).permutation(len(y))
-        chosen, rest = np.sort(order[: panel.train]), np.sort(order[panel.train :])
-    return TrainTest(X[chosen], y[chosen], X[rest], y[rest])
+        return split_rows(X, y, np.flatnonzero(train), np.flatnonzero(~np.asarray(train, dtype=bool)))
+    order = np.random.default_rng(seed).permutation(len(y))
+    return split_rows(X, y, np.sort(order[: panel.train]), np.sort(order[panel.train :]))
 
 
 def curve(panel: ActivePanel, library: Library, size: Size, strategy: str, seed: int, _: Results) -> Found:

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from klimb import latents, methods, sites, steps
-from klimb.apps.papers.data import DataSet, Library, TrainTest, halves
+from klimb.apps.papers.data import DataSet, Library, TrainTest, halves, split_rows
 from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
 from klimb.apps.papers.pictures import BLUE, GREEN, INK, NOTHING, ORANGE, PINK, panels, seconds, with_error
 from klimb.infer.loop import infer
 from klimb.linalg.matrix import as_design
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 
 SITE = sites.Logistic()
 FOLDS = 5
@@ -50,9 +51,7 @@ PAPER = {  # negative log marginal likelihood, log-loss, time
 def official(library: Library, name: str, seed: int) -> TrainTest:
     """LIBSVM's own training rows."""
     data = library.load(name)
-    train = np.flatnonzero(data.train)
-    test = np.flatnonzero(~data.train)
-    return TrainTest(data.X[train].toarray(), data.y[train], data.X[test].toarray(), data.y[test])
+    return split_rows(data.dense, data.y, data.train, ~data.train)
 
 
 def half_of(library: Library, name: str, seed: int) -> TrainTest:
@@ -70,10 +69,8 @@ def unit_half(library: Library, name: str, seed: int) -> TrainTest:
 def scaled(X: Any) -> Any:
     """Columns stretched to [-1, 1]; of a sparse matrix divided by their largest value; constant ones become zero."""
     if not isinstance(X, np.ndarray):
-        from scipy.sparse import diags
-
         most = np.asarray(abs(X).max(axis=0).todense()).ravel()
-        return (X @ diags(1.0 / np.where(most > 0, most, 1.0))).tocsr()
+        return (X @ scipy_sparse.diags(1.0 / np.where(most > 0, most, 1.0))).tocsr()
     low, high = X.min(axis=0), X.max(axis=0)
     return np.where(high > low, 2.0 * (X - low) / np.where(high > low, high - low, 1.0) - 1.0, 0.0)
 
@@ -129,9 +126,8 @@ def cross_validated(rows: TrainTest, deltas: Array) -> list[float]:
     fold = np.random.default_rng(0).permutation(len(rows.y)) % FOLDS
     total = np.zeros(len(deltas))
     for one in range(FOLDS):
-        out, kept = np.flatnonzero(fold == one), np.flatnonzero(fold != one)
-        part = TrainTest(rows.X[kept], rows.y[kept], rows.X[out], rows.y[out])
-        total += [len(out) * loss for _, loss in fits(part, "MAP", deltas)]
+        part = split_rows(rows.X, rows.y, np.flatnonzero(fold != one), np.flatnonzero(fold == one))
+        total += [len(part.y_test) * loss for _, loss in fits(part, "MAP", deltas)]
     return [float(value) for value in total / len(rows.y)]
 
 

@@ -27,9 +27,19 @@ import numpy as np
 
 from klimb._files import whole_file
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.experiment import SIZES, Experiment, Found, Job, PaperTable, Size
+from klimb.apps.papers.experiment import (
+    PAPERS,
+    SIZES,
+    Experiment,
+    Found,
+    Job,
+    PaperEntry,
+    PaperTable,
+    Size,
+    canonical,
+    entry,
+)
 from klimb.apps.papers.pictures import NEEDS_MATPLOTLIB, as_markdown, as_text, can_draw, seconds
-from klimb.apps.papers.registry import PAPERS, PaperEntry, canonical, entry
 from klimb.errors import InputError, require
 from klimb.report.records import to_json
 
