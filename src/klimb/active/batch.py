@@ -21,8 +21,6 @@ knots twice makes that range narrow: a table of upper bounds, one look-up a cand
 they were computed, but not farther than a `Drift` says, the largest bound within reach takes the place of their own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final

@@ -9,8 +9,6 @@ where alpha and gamma are the oracle's at (m', v'). Seen through `klimb.sites.Su
 bound, this is the minimiser of phi_i of [N] (Appendix, "active learning scores"; the paper's gamma_i is 1/gamma).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 

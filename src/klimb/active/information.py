@@ -19,8 +19,6 @@ each, so that a pair costs a few multiplications. The rest of the sum is at most
 that the first K coefficients leave, of both rows; pairs where that is not small are integrated directly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache, singledispatch
 

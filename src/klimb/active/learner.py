@@ -1,7 +1,5 @@
 """The active learner: a pool, the labels so far, a posterior, and the rows whose labels would teach most."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

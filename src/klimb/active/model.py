@@ -1,7 +1,5 @@
 """The model that an active learner fits: weights with a Gaussian or a Laplace prior, one site per labelled row."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, final
 

@@ -1,7 +1,5 @@
 """The candidates: rows of a dense array, a memory map or a sparse matrix, read in blocks and never copied whole."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from typing import Any, TypeAlias, final

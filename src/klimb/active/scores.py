@@ -9,8 +9,6 @@ depend on the outcome, so that no measurement has to be imagined: one linear sys
 applications that it builds on).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`klimb.boost`: a mixture of Gaussians for any log density."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Where to begin: climbs of log p from several points at once, scouts for far modes, and whether p is a density."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, final
 

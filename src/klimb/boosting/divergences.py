@@ -15,8 +15,6 @@ between what f still lacks, f - <f, g> g, and what h has of its own, h - <h, g> 
 g_j g_k, Gaussians again.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from klimb.boosting.gaussians import (

@@ -13,8 +13,6 @@ is a smooth function of the parameters of q, which needs values of log p only. E
 found, so the bound of every round is judged at points that its fit has not seen.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

@@ -8,8 +8,6 @@ by its own standard deviation. In the end a finer mixture is fitted, and the tar
 far the surrogate is off there corrects the bound and says whether to trust it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import final

@@ -4,8 +4,6 @@ A root D Q with D diagonal and Q orthogonal, of which only the first r axes are 
 D^2 + D Q_r (T T' - I) Q_r' D: diagonal plus rank r. The axes are those in which the slope of log p - log q varies most.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import final
 

@@ -1,7 +1,5 @@
 """The answer of `klimb.boost`: a mixture of Gaussians, its moments and quantiles, and how far to trust it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum

@@ -10,8 +10,6 @@ Where we depart, and why (docs/papers/boosting.md has the whole list):
   finds its minimum, with no decaying steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

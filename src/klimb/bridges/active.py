@@ -4,8 +4,6 @@ Both packages hand over labelled rows and a pool; a strategy fits a Bayesian lin
 second, whatever model the user trains on the labels. modAL takes any callable, so nothing of it is imported here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final

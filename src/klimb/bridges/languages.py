@@ -1,7 +1,5 @@
 """Models of probabilistic programming languages: PyMC, NumPyro, Stan. Each package is imported when it is asked for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

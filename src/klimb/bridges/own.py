@@ -1,7 +1,5 @@
 """What every bridge returns, functions written for emcee and dynesty, and klimb's own models past one Gaussian."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ The class derives from scikit-activeml's own, so it is made when it is first ask
 nothing.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ about the input is wrong, 2 the command was not understood, 3 fitted but not con
 that does not suit the data (``--strict``), 130 interrupted.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The group of commands. Their modules are imported when they are called: --help stays fast."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 from typing import final

@@ -1,7 +1,5 @@
 """``klimb fit`` and ``calibrate``: from a formula and a table to coefficients, a verdict and a file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress

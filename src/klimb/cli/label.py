@@ -1,7 +1,5 @@
 """``klimb label``: a page that asks for the labels a model can learn most from."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """Graphs, matrices and meshes that a formula names, from files: ``--graph G=edges.csv`` and the like."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

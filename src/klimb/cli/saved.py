@@ -1,7 +1,5 @@
 """Commands about saved fits: ``klimb predict``, ``check``, ``compare``, ``info``, ``report``."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """What commands share: messages, results, files that appear whole or not at all, options of several of them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Hidden Markov chains of classes: a gate whose classes follow each other."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Any, ClassVar, final
 

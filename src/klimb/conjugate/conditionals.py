@@ -1,7 +1,5 @@
 """The conjugate conditionals: what each variable may depend on, and the function that declares it in a network."""
 
-from __future__ import annotations
-
 from typing import Any, final
 
 import numpy as np

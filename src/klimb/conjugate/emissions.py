@@ -5,8 +5,6 @@ parameters as its coefficients: all N x K of them are one matrix product, and th
 `EMISSIONS` says for every kind of component what a datum adds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
 

@@ -4,8 +4,6 @@ A predictor f offers the moments of f under the factors and turns a quadratic po
 observation or a linearised site says) into messages for the variables inside it.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Any, final

@@ -1,7 +1,5 @@
 """What data say: observed conjugate variables, counts and zero-ones, sites that are not conjugate, and word counts."""
 
-from __future__ import annotations
-
 from typing import Any, final
 
 import numpy as np

@@ -6,8 +6,6 @@ natural-gradient step of stochastic variational inference with the noise taken o
 of the shared factors per batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter

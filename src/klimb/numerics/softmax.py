@@ -21,8 +21,6 @@ distribution function. So polynomials on a few bins of both say all of it, to ab
 density, in units of the scale). The table takes a fifth of a second and is made when it is first needed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache

@@ -3,8 +3,6 @@
 Its own leave-one-out errors, which come in closed form, choose the lengthscale and say how far it can be relied on.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 from typing import final

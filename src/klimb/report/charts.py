@@ -1,7 +1,5 @@
 """The charts of a report, each from one record."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import NormalDist

@@ -1,7 +1,5 @@
 """Calibration from leave-one-out predictions: reliability in bins, and the probability integral transform."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The report as one HTML page that needs nothing else: no script, no font, no picture from anywhere."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """The same charts in matplotlib, for notebooks and papers; needs the extra ``klimb[plot]``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Numbers as people read them, and tables of plain text: aligned, deterministic, safe in a doctest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -8,8 +8,6 @@ Three kinds of evidence, none of which needs labels that are held back:
 - how much it still changes its mind: the share of items whose predicted label the last labels have changed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple

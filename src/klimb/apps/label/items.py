@@ -9,8 +9,6 @@ An item is shown as pieces of plain text, each with how far its words push the p
 screen as text, never as markup, so that nothing an item says can do anything.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import unicodedata

@@ -16,8 +16,6 @@ along the main directions V of the texts; most of the prior variance goes to tho
 It is still linear in the words, so what each word says can still be shown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias, final

@@ -10,8 +10,6 @@ on the clock. That is what makes a session resume exactly, from its answers alon
     turn        the number of answers (labels, skips, undos) so far
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ Who may talk to it is decided in `refusal` before anything else is looked at:
   browser send it, and the token is in the address only behind a ``#``, which browsers keep to themselves.
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 import os

@@ -4,8 +4,6 @@ One thread owns the model and carries out orders, one after the other; threads o
 the progress, the predictions and the curve under one lock, which is never held while the model works.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence

@@ -11,8 +11,6 @@ that outer iteration are the marginals that the inclusions kept valid, so that i
 there is one Lanczos run a block.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial

@@ -7,8 +7,6 @@ their own papers: Kucukelbir et al. (2017), sections 2.4-2.6; Polson, Scott and 
 Devroye's method for PG(1, c).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial

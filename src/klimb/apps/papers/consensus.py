@@ -4,8 +4,6 @@ Block b has a Gaussian q_b of its own with natural parameters lambda_b, t_b are 
 dual: docs/papers/kl-proximal.md derives the three sums that are a round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -6,8 +6,6 @@ what. Every set can also be given as NAME.npz (``X`` and ``y``, or the parts of 
 heading and the target in a column ``y``.
 """
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import hashlib

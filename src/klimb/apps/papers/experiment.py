@@ -6,8 +6,6 @@ stopped. `EXPERIMENTS` has every table and figure that can be reproduced, by its
 experiments live in modules of their own, imported when they are run: listing them is quick.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path

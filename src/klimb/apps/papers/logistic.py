@@ -4,8 +4,6 @@ Every method but MAP chooses delta by its own evidence (the bound), MAP by five-
 rows; the other rows score the choice. With more columns than rows the fits see X only through X X', as [A] Eq. (19).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """How tables and pictures look: numbers as they stand in cells, a palette that colour-blind readers can tell apart."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -7,8 +7,6 @@ iteration, with its step and its stop. Methods that end in ``-coarse`` walk ever
 ``proximal-chosen`` runs at the default's best cell only, where a whole grid takes a night.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -4,8 +4,6 @@ The paper's table has formulas; here they stand beside counts. A product is one 
 with a vector (a block of k vectors counts k times).
 """
 
-from __future__ import annotations
-
 import time
 from functools import partial
 from typing import Any

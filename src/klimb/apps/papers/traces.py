@@ -11,8 +11,6 @@ The operator T of [S] converges where gamma is monotone in v at every datum: fal
 growing everywhere 2a. The sign comes from central differences of the site's own oracle.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial

@@ -1,7 +1,5 @@
 """Tables of arrays: npz, Parquet, and svmlight."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Iterator
 from typing import Any, TextIO

@@ -1,7 +1,5 @@
 """Which reader for which file (by name, by the first bytes, or by what the user says), and what it gives back."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import sys

@@ -4,8 +4,6 @@ Their natural parameters hold second moments about zero, so data far from the or
 (the ready models do).
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar, Self, final

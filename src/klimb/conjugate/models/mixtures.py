@@ -1,7 +1,5 @@
 """Mixtures of Gaussians, hidden Markov models with normal or count emissions, and documents as mixtures of topics."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Regression with unknown noise and unknown scale of the weights, and normal means of groups."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
