@@ -327,7 +327,7 @@ def test_no_rows_to_predict(work: Path, tmp_path: Path, capsys: pytest.CaptureFi
 def test_report_of_a_saved_fit(work: Path, tmp_path: Path, mixed: Any, capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, "report", work / "mixed.klimb", "-o", tmp_path / "r.html", "--title", "A & B")
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
-    for part in ("A &amp; B", "Trust.", "sd(guide)", "<h2>Effects", "<h2>Predictions", "<h2>The climb", "normal(0, "):
+    for part in ("A &amp; B", "Trust.", "sd(guide)", "<h2>Effects", "<h2>Predictions", "<h2>Convergence", "normal(0, "):
         assert part in text, part
     assert len(text) < 300_000
     assert said(capsys, "report", work / "mixed.klimb", "-o", "-").startswith("<!doctype html>")

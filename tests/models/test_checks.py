@@ -167,7 +167,7 @@ def test_next_steps_can_be_pasted_and_gain(counts: dict[str, Any]) -> None:
 def test_tables_files_and_pages_say_it(counts: dict[str, Any], tmp_path: Path) -> None:
     fit = klimb.fit("y ~ x", counts, "poisson")
     line = str(fit).splitlines()[-1]
-    assert line.startswith("misfit: rows of one g are alike")
+    assert line.startswith("misfit: residuals differ by g, whose levels")
     assert "print(fit.checks)" in line
     fit.save(tmp_path / "m.klimb")
     back = klimb.load(tmp_path / "m.klimb")
@@ -179,7 +179,7 @@ def test_tables_files_and_pages_say_it(counts: dict[str, Any], tmp_path: Path) -
     assert "Misfit." in page
     assert "Quantile residuals" in page
     assert "(1 | g)" in page
-    assert "nothing amiss in" in str(fit.checks)
+    assert "no misfit found by" in str(fit.checks)
     assert "(1 | g)" in str(fit.checks)
 
 

@@ -136,7 +136,7 @@ def test_pages_of_thousands_stay_small() -> None:
     text = page(replace(example(), coefficients=rows, effects=curves,
                         priors=tuple(Fact(row.name, "normal(0, 1)") for row in rows)))
     assert len(text) < 400_000
-    assert "the 100 that stand out most from zero, of 3,000" in text
+    assert "the 100 farthest from zero in sds, of 3,000" in text
     assert "the 24 largest of 80" in text
     assert "Effect of x79" in text
     assert "Effect of x55" not in text

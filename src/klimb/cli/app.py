@@ -12,16 +12,16 @@ from klimb.errors import nearest
 
 COMMANDS = {  # name: (where it is, one line for --help)
     "fit": ("klimb.cli.fit.command", "Fit a model given by a formula, print its table, save it."),
-    "cache": ("klimb.cli.fit.cache_command", "Write columns of large files as memory maps, for fits that read them."),
+    "cache": ("klimb.cli.fit.cache_command", "Convert columns of large files to memory maps, for faster fits."),
     "predict": ("klimb.cli.saved.command", "Predict new rows with intervals."),
     "report": ("klimb.cli.saved.report_command", "Write a one-page HTML report of a saved fit."),
     "compare": ("klimb.cli.saved.compare_command", "Rank saved fits of the same data."),
-    "check": ("klimb.cli.saved.check_command", "Say whether a saved fit can be believed, and why."),
-    "info": ("klimb.cli.saved.info_command", "Say what a saved file holds."),
-    "calibrate": ("klimb.cli.fit.calibrate_command", "Check by simulation that intervals hold what they promise."),
-    "label": ("klimb.cli.label.command", "Label a table on a local page; the model asks for what it learns most from."),
+    "check": ("klimb.cli.saved.check_command", "Report whether a saved fit can be trusted, and why."),
+    "info": ("klimb.cli.saved.info_command", "Show what a saved file contains."),
+    "calibrate": ("klimb.cli.fit.calibrate_command", "Check the coverage of intervals by simulation."),
+    "label": ("klimb.cli.label.command", "Label a table on a local web page, by active learning."),
     "demo": ("klimb.cli.app.demo_command", "Fit the bundled example and write its report."),
-    "reproduce": ("klimb.cli.reproduce.command", "Reproduce tables and figures of the papers klimb stands on."),
+    "reproduce": ("klimb.cli.reproduce.command", "Reproduce tables and figures of the papers klimb is based on."),
     "completion": ("klimb.cli.app.completion_command", "Print the completion script for a shell."),
 }
 
@@ -33,8 +33,9 @@ Examples:
 
 \b
 Exit codes:
-  0 converged    1 something about the input    2 usage
+  0 converged                                   1 invalid input    2 usage
   3 fitted, but not converged or in doubt       130 interrupted
+  4 the model does not fit the data (klimb check, klimb fit --strict)
 """
 
 
@@ -91,7 +92,7 @@ def completion_command(shell: str) -> None:
 
 @click.command("demo")
 @click.option("-o", "--output", "folder", metavar="DIRECTORY", default=".", show_default=True,
-              type=click.Path(file_okay=False, path_type=Path), help="Where the three files go.")
+              type=click.Path(file_okay=False, path_type=Path), help="Directory for the three files.")
 def demo_command(folder: Path) -> int:
     """Fit the bundled example (a mixed logistic regression), predict, and write report, picture and table.
 

@@ -27,8 +27,8 @@ CONDITION = re.compile(r"(.+?)\s*(==|!=|<=|>=|<|>)\s*(.+)")
 @shell.output_option("Save the fit here (for predict, report, compare).")
 @click.option("--report", "report_path", metavar="FILE", type=click.Path(dir_okay=False),
               help="Write the HTML report as well.")
-@click.option("--exact", is_flag=True, help="Sample the model exactly afterwards, and say how far the fit was off.")
-@click.option("--strict", is_flag=True, help="Leave with exit code 4 where the model does not suit the data.")
+@click.option("--exact", is_flag=True, help="Also sample the exact posterior, and report how far the fit was off.")
+@click.option("--strict", is_flag=True, help="Exit with code 4 if the model does not fit the data.")
 @shell.level_option()
 @shell.json_option
 @shell.quiet_option
@@ -37,7 +37,7 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
             level: float, as_json: bool, quiet: bool, **how: Any) -> int:
     """Fit FORMULA to the table DATA (CSV, Parquet, npz, svmlight; - is standard input) and print the table.
 
-    A folder or a glob of Parquet or CSV files need not fit in memory: rows that are equal are counted and fitted once.
+    A folder or a glob of Parquet or CSV files need not fit in memory: equal rows are counted and fitted once.
 
     \b
     Examples:
@@ -237,7 +237,7 @@ def fit_json(fit: Any) -> dict[str, Any]:
 @click.command("cache", no_args_is_help=True)
 @click.argument("data", metavar="DATA")
 @click.option("-o", "--output", metavar="FOLDER", type=click.Path(file_okay=False), required=True,
-              help="Where the arrays go.")
+              help="Folder for the arrays.")
 @click.option("--formula", help="Keep only the columns that this formula uses.")
 @shell.quiet_option
 def cache_command(data: str, output: str, formula: str | None, quiet: bool) -> int:
@@ -267,8 +267,8 @@ def cache_command(data: str, output: str, formula: str | None, quiet: bool) -> i
 @shell.modelling
 @click.option("-n", "--simulations", "n", type=click.IntRange(min=1), default=200, show_default=True,
               help="How many data sets to simulate and fit.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the simulated data: the only random part.")
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes to fit in.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the simulated data.")
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes.")
 @shell.json_option
 @shell.quiet_option
 @shell.reading
@@ -276,8 +276,8 @@ def calibrate_command(formula: str, data: str, n: int, seed: int, workers: int, 
                       **how: Any) -> int:
     """Simulate data from the priors of a model, fit them, and count how often intervals cover the truth.
 
-    The design is that of DATA; standard deviations of groups and other parameters stay at their best for it. Leaves
-    with exit code 3 if coverage lies outside what chance explains.
+    The design is that of DATA; hyperparameters are held at their optimum for it. Exits with code 3 if the coverage
+    differs from nominal by more than chance explains.
 
     \b
     Examples:

@@ -27,31 +27,31 @@ def names(context: click.Context, parameter: click.Parameter, value: str | None)
 @click.command("label", no_args_is_help=True)
 @click.argument("data", metavar="DATA")
 @click.option("--text", metavar="COLUMN", multiple=True, help="Learn from the words of this column. May be repeated.")
-@click.option("--columns", metavar="A,B,C", callback=names, help="Learn from these columns of numbers.")
+@click.option("--columns", metavar="A,B,C", callback=names, help="Learn from these numeric columns.")
 @click.option("--show", metavar="A,B,C", callback=names, help="Show these columns as well, without learning from them.")
-@click.option("--id", "id_column", metavar="COLUMN", help="What rows are called. Their number, if not given.")
+@click.option("--id", "id_column", metavar="COLUMN", help="Column of row identifiers; row numbers if not given.")
 @click.option("--labels", metavar="A,B", callback=names, help="The labels, two to nine.  [default: yes,no]")
 @click.option("--positive", metavar="NAME", help='Short for --labels "NAME,not NAME".')
 @click.option("--keys", metavar="X,Y", callback=names, help="A key for each label.  [default: 1,2,...]")
 @click.option("--score", type=click.Choice(["bald", "cu", "ig", "random"]),
-              help="How items are chosen: by information (bald, ig), by doubt (cu), or not at all.  [default: bald]")
+              help="How items are chosen: by information gain (bald, ig), uncertainty (cu), randomly. [default: bald]")
 @click.option("--batch", type=int, metavar="K", help="Items chosen at a time.  [default: 3]")
 @click.option("--check", type=int, metavar="N", help="Draw every N-th item at random, to see how good the model really"
                                                      " is; 0 for never.  [default: 5]")
-@click.option("--seed", type=int, metavar="N", help="Of what is random.  [default: 0]")
+@click.option("--seed", type=int, metavar="N", help="Random seed.  [default: 0]")
 @click.option("--journal", metavar="FILE", type=click.Path(dir_okay=False),
-              help="Where labels are saved as they come.  [default: beside DATA, .labels.jsonl]")
+              help="Where labels are saved as they are given.  [default: beside DATA, .labels.jsonl]")
 @click.option("--out", metavar="FILE", type=click.Path(dir_okay=False),
               help="The labels as a table, written at the end.  [default: beside DATA, .labels.csv]")
 @click.option("--export", is_flag=True, help="Only write that table, from the journal. --out - is standard output.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the page.  [default: any that is free]")
-@click.option("--browser/--no-browser", default=True, help="Open the page, or only say where it is.")
-@click.option("--blind", is_flag=True, help="Hide what the model thinks (h shows it): it can sway who labels.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page.  [default: any free port]")
+@click.option("--browser/--no-browser", default=True, help="Open the page in a browser, or only print its address.")
+@click.option("--blind", is_flag=True, help="Hide the model's predictions (h shows them), which can bias the labeller.")
 @quiet_option
 @file_options
 def command(data: str, journal: str | None, out: str | None, export: bool, port: int, browser: bool, quiet: bool,
             **how: Any) -> int:
-    """Label the rows of DATA on a local page, where the model asks for what it can learn most from.
+    """Label the rows of DATA on a local page, where the model asks for the most informative ones.
 
     Keys: 1, 2, ... label, s skips, u undoes. Each label is saved before the next item is shown; the same command goes
     on where the last one stopped (nothing but DATA need be said then).
@@ -108,7 +108,7 @@ def serve(stack: contextlib.ExitStack, data: str, journal_path: Path, out: str, 
     screens = map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"))
     browser = browser and (sys.platform in ("darwin", "win32") or any(screens))
     print(f"The page is at {server.url}" if browser else f"open {server.url}", file=sys.stderr, flush=True)
-    say("Ctrl-C ends it. Every label is saved as it is given.", quiet)
+    say("Press Ctrl-C to stop. Every label is saved as it is given.", quiet)
     if browser:
         threading.Thread(target=webbrowser.open, args=(server.launch_url(),), daemon=True).start()  # without waiting
     with contextlib.suppress(KeyboardInterrupt):
@@ -154,7 +154,7 @@ def read_columns(data: str, text: tuple[str, ...], columns: tuple[str, ...], sho
 
     def choose(header: tuple[str, ...]) -> list[str]:
         require(text or columns, "columns for the model to learn from", "none",
-                f"Say --text COLUMN or --columns A,B. The columns are: {listed(header)}.")
+                f"Give --text COLUMN or --columns A,B. The columns are: {listed(header)}.")
         for name in wanted:
             if name not in header:
                 raise no_column(name, header)
@@ -173,7 +173,7 @@ def check_keys(keys: tuple[str, ...] | None, count: int) -> str:
                 if len(key) != 1 or key in RESERVED or key.isspace() or key in lowered[:place]), None)
     if bad is not None or len(keys) != count:
         raise InputError(f"{count} different keys of one character, none of them {', '.join(RESERVED)}",
-                         ",".join(keys), "Say --keys y,n for instance, or leave it out for 1, 2, ...")
+                         ",".join(keys), "Use for example --keys y,n, or leave it out for 1, 2, ...")
     return "".join(lowered)
 
 

@@ -22,14 +22,14 @@ PATIENCE = 10.0  # seconds between lines about progress
 
 @click.command("reproduce", no_args_is_help=True)
 @click.argument("keys", metavar="[KEY]...", nargs=-1, shell_complete=lambda _, __, begun: completions(begun))
-@click.option("--list", "listing", is_flag=True, help="Name every table and figure, its data and how long it takes.")
+@click.option("--list", "listing", is_flag=True, help="List every table and figure with its data and run time.")
 @click.option("--quick", is_flag=True, help="A small version of each, within two minutes.")
 @click.option("--data", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-              help="Folder of the data sets; by default the one that KLIMB_DATA names.")
+              help="Folder of the data sets; by default $KLIMB_DATA.")
 @click.option("--out", metavar="DIR", type=click.Path(file_okay=False, path_type=Path), default=Path("reproduced"),
-              show_default=True, help="Where records, pages and pictures go.")
-@click.option("--fresh", is_flag=True, help="Forget what an earlier run found.")
-@click.option("--so-far", is_flag=True, help="Do nothing more: show what an earlier run has found so far.")
+              show_default=True, help="Folder for records, pages and pictures.")
+@click.option("--fresh", is_flag=True, help="Discard results of earlier runs.")
+@click.option("--so-far", is_flag=True, help="Only show the results of earlier runs.")
 @json_option
 @quiet_option
 def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None, out: Path, fresh: bool,
@@ -53,7 +53,7 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
         emit(listed(as_json))
         return 0
     if not keys:
-        raise click.UsageError("name a table or figure, or say --list")
+        raise click.UsageError("name a table or figure, or use --list")
     from klimb.apps.papers.pictures import NEEDS_MATPLOTLIB, can_draw
     from klimb.apps.papers.runner import run, shown, stem
 
@@ -71,7 +71,7 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
             worst = USER_ERROR
             continue
         except KeyboardInterrupt:
-            say(f"klimb: interrupted; what is done is kept in {out / stem(name, size)}.json: the same command goes on.")
+            say(f"klimb: interrupted; results so far are in {out / stem(name, size)}.json: the same command resumes.")
             return INTERRUPTED
         if as_json:
             emit_json({"experiment": name, "size": size, "record": str(record.path), "tables": record.extra["tables"]})

@@ -31,9 +31,9 @@ EFFECTS: dict[str, Any] = {"own": True, "none": False, "new": "new"}
 @click.option("--kind", type=click.Choice(KINDS), default="mean", show_default=True,
               help="The mean of y, the linear predictor, y itself with its noise, or all three.")
 @click.option("--re", "effects", type=click.Choice(tuple(EFFECTS)), default="own", show_default=True,
-              help="Random effects of the rows' own levels, none, or those of new levels.")
-@click.option("--keep", metavar="COLUMN", multiple=True, help="Copy this column of DATA in front. May be repeated.")
-@click.option("--keep-all", is_flag=True, help="Copy every column of DATA in front.")
+              help="Random effects: of the rows' own levels, none, or of new levels.")
+@click.option("--keep", metavar="COLUMN", multiple=True, help="Copy this column of DATA to the output. Repeatable.")
+@click.option("--keep-all", is_flag=True, help="Copy every column of DATA to the output.")
 @shell.level_option(None)
 @click.option("--json", "as_json", is_flag=True, help="Write JSON lines instead of CSV: one object per row.")
 @shell.quiet_option
@@ -174,7 +174,7 @@ def write_arrays(pieces: Iterator[Piece], output: str, suffix: str) -> int:
 @click.argument("model", metavar="MODEL")
 @shell.json_option
 def check_command(model: str, as_json: bool) -> int:
-    """Say how far the fit in the file MODEL can be believed, and whether its model suits the data.
+    """Report whether the fit saved in MODEL can be trusted, and whether its model fits the data.
 
     Leaves with 3 where the fit is in doubt, and with 4 where the model does not suit the data.
 
@@ -230,7 +230,7 @@ def unique_names(paths: tuple[str, ...]) -> list[str]:
 @click.argument("model", metavar="MODEL")
 @shell.json_option
 def info_command(model: str, as_json: bool) -> int:
-    """Say what the file MODEL holds: which model, who wrote it, whether data are inside.
+    """Show what the file MODEL contains: which model, what wrote it, whether data are included.
 
     \b
     Examples:
@@ -270,7 +270,7 @@ def info_command(model: str, as_json: bool) -> int:
 def report_command(model: str, output: str, title: str, level: float | None, quiet: bool) -> int:
     """Write a page about the fit saved in MODEL: table, effects, predictions, verdict, priors.
 
-    The page is one file without scripts that needs nothing else: mail it, print it, archive it.
+    The page is one self-contained file without scripts: mail it, print it, archive it.
 
     \b
     Examples:

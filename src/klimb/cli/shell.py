@@ -120,45 +120,45 @@ def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
 
 file_options = together(  # how a file is read, whatever its columns mean
         click.option("--format", "file_format", type=click.Choice(["csv", "parquet", "npz", "svmlight"]),
-                     help="What DATA is, where its name and first bytes do not say it."),
-        click.option("--delimiter", metavar="CHAR", help=r"Between columns of CSV: , ; | or \t. Guessed if not given."),
+                     help="Format of DATA, if its name and first bytes do not tell."),
+        click.option("--delimiter", metavar="CHAR", help=r"Separator of CSV: , ; | or \t. Guessed if not given."),
         click.option("--decimal", type=click.Choice([".", ","]), default=".", show_default=True,
-                     help="The decimal sign in CSV."),
+                     help="Decimal mark in CSV."),
         click.option("--missing", "missing_words", metavar="WORD", multiple=True,
-                     help="A word that stands for a missing value, beside NA, NaN, N/A, NULL, ? and nothing."
+                     help="A further word for a missing value, besides NA, NaN, N/A, NULL, ? and empty."
                           " May be repeated."),
-        click.option("--encoding", default="utf-8", show_default=True, help="Of CSV and svmlight."))
+        click.option("--encoding", default="utf-8", show_default=True, help="Text encoding of CSV and svmlight."))
 reading = together(file_options, click.option("--text", "text_columns", metavar="COLUMN", multiple=True,
-                   help="Read this column as names, although it looks like numbers. May be repeated."))
+                   help="Read this column as text even if it looks like numbers. May be repeated."))
 modelling = together(  # of a command that fits a formula to a table; `fit_table` takes their values as keywords
         click.option("--family", default="gaussian", show_default=True, metavar="NAME",
-                     help="What y is: gaussian, bernoulli, binomial, poisson, negative_binomial, gamma,"
+                     help="Distribution of y: gaussian, bernoulli, binomial, poisson, negative_binomial, gamma,"
                           " student_t(df=4), ..."),
-        click.option("--link", metavar="NAME", help="Of the family: logit, probit, cloglog, ..."),
+        click.option("--link", metavar="NAME", help="Link function: logit, probit, cloglog, ..."),
         click.option("--prior", "priors", metavar="NAME=PRIOR", multiple=True,
                      help='Change a prior: "x=normal(0, 1)". The table lists the names. May be repeated.'),
-        click.option("--weights", metavar="COLUMN", help="Count each row as often as this column says."),
+        click.option("--weights", metavar="COLUMN", help="Column of weights: how often each row counts."),
         click.option("--on-missing", type=click.Choice(["drop", "error", "predict"]), default="drop", show_default=True,
-                     help="What to do about rows with missing values."),
+                     help="What to do with rows that have missing values."),
         click.option("--hyper", type=click.Choice(["auto", "optimise", "integrate"]), default="auto", show_default=True,
-                     help="Standard deviations of groups and other hyperparameters: at their best, or integrated out."),
+                     help="Whether sds of groups and other hyperparameters are optimised or integrated out."),
         click.option("--graph", "graphs", metavar="NAME=FILE", multiple=True,
-                     help="A graph that the formula names: a table of two columns, an edge a row. May be repeated."),
+                     help="A graph used in the formula: a table of two columns, one edge per row. May be repeated."),
         click.option("--cells/--no-cells", default=None,
-                     help="Whether rows that are equal are counted and fitted once; by default where it pays."),
+                     help="Whether to count equal rows and fit each once; by default where that is cheaper."),
         click.option("--round", "digits", metavar="NAME=DIGITS", multiple=True,
-                     help="Round a number, for fewer cells: age=0. May be repeated."),
-        click.option("--engine", metavar="NAME", help="Pass over the rows by ray, dask, spark, or so many processes."),
-        click.option("--address", metavar="ADDRESS", help="Of the engine's scheduler; one is started here without it."),
+                     help="Round a column, for fewer distinct rows: age=0. May be repeated."),
+        click.option("--engine", metavar="NAME", help="Process rows by ray, dask, spark, or this many processes."),
+        click.option("--address", metavar="ADDRESS", help="The engine's scheduler; without it one is started."),
         click.option("--where", metavar="CONDITION", multiple=True,
-                     help='Fit only rows of files like "year >= 2019". May be repeated.'),
+                     help='Fit only rows that satisfy a condition: "year >= 2019". May be repeated.'),
         click.option("--unreadable", type=click.Choice(["error", "skip"]), default="error", show_default=True,
-                     help="What to do about files that cannot be read."),
-        click.option("--checkpoint", metavar="FOLDER", help="Keep the sums of passes here, to go on from."),
+                     help="What to do with files that cannot be read."),
+        click.option("--checkpoint", metavar="FOLDER", help="Save progress here, to resume from."),
         click.option("--matrix", "matrices", metavar="NAME=FILE", multiple=True,
-                     help="A matrix that the formula names: npz of SciPy, mtx, or a table: row, column, value."),
+                     help="A matrix used in the formula: SciPy npz, mtx, or a table (row, column, value)."),
         click.option("--mesh", "meshes", metavar="NAME=FILE", multiple=True,
-                     help="A mesh that the formula names: npz or JSON with nodes and triangles."))
+                     help="A mesh used in the formula: npz or JSON with nodes and triangles."))
 
 
 def read_options(*, file_format: str | None, delimiter: str | None, decimal: str, missing_words: tuple[str, ...],
@@ -184,4 +184,4 @@ def level_option(default: float | None = 0.9) -> Callable[[F], F]:
     """``--interval 0.9``."""
     return click.option("--interval", "level", type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
                         default=default, show_default=default is not None, metavar="MASS",
-                        help="Mass of the intervals, between 0 and 1.")
+                        help="Probability of the credible intervals, between 0 and 1.")

@@ -28,7 +28,7 @@ class Status(Enum):
     >>> latent = klimb.latents.Weights(np.ones((4, 1)))
     >>> result = klimb.infer(latent, klimb.sites.Poisson(), [3, 1, 2, 4], max_iter=1)
     >>> print(result.status.name, result.converged, result.status.advice)
-    MAX_ITER False The iteration limit came first: raise max_iter, or loosen tol if the bound has settled.
+    MAX_ITER False The iteration limit was reached: raise max_iter, or loosen tol if the bound no longer changes.
     """
 
     CONVERGED = "The stationarity norm and the remaining gain are below tol: this is the optimum of the bound."
@@ -40,15 +40,15 @@ class Status(Enum):
         "A linear system could not be solved to its tolerance, so the mean is not the best one: rescale the columns, "
         "raise the noise, or give the weights a proper prior (result.notes has the residual)."
     )
-    MAX_ITER = "The iteration limit came first: raise max_iter, or loosen tol if the bound has settled."
+    MAX_ITER = "The iteration limit was reached: raise max_iter, or loosen tol if the bound no longer changes."
     STALLED = (
-        "No step raises the bound any more although the stationarity norm is above tol. Look at result.history: if the "
-        "norm is small the answer is good to that size; otherwise rescale the columns of X or narrow the prior."
+        "No step raises the bound any more although the stationarity norm is above tol. See result.history: if "
+        "the norm is small, the answer is about that accurate; otherwise rescale the columns of X or narrow the prior."
     )
-    CYCLE = "The iteration repeats itself in a cycle of two: use the default step, klimb.steps.Natural()."
+    CYCLE = "The iteration alternates between two points: use the default step, klimb.steps.Natural()."
     DIVERGED = "The bound fell or became infinite: use the default step, klimb.steps.Natural(), which cannot diverge."
-    IMPROPER = "A step asked for a posterior that is not proper: use the default step, klimb.steps.Natural()."
-    STOPPED = "The callback asked to stop: call again with the same arguments to go on to the optimum."
+    IMPROPER = "A step led to an improper posterior: use the default step, klimb.steps.Natural()."
+    STOPPED = "The callback stopped the fit: call again with the same arguments to reach the optimum."
 
     @property
     def advice(self) -> str:

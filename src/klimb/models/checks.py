@@ -1,7 +1,7 @@
-"""Does the model suit the data? Ten checks of a fit, each with a number, how large that is, and what to do about it.
+"""Does the model fit the data? Ten checks of a fit, each with a number, how large that is, and what to do about it.
 
 A finding is significant and large: all checks together have a level of `LEVEL`, shared out evenly and within a check
-among the columns that it tries, and each has a threshold on its effect, because with a million rows all is significant.
+among the columns that it tries, and each has a threshold on its effect: with a million rows everything is significant.
 
     @register
     class ZerosCheck(Check):
@@ -28,7 +28,7 @@ from klimb.rows.columns import Codes
 if TYPE_CHECKING:
     from klimb.models.fit import Fit
 
-LEVEL = 0.005  # how often all checks together may blame a right model
+LEVEL = 0.005  # how often all checks together may reject a correct model
 BINS = 5  # of a column, for the spread of residuals along it
 CLEAR = 4.0  # spread of the predictions over what rows add to their own
 NATS = 3.0  # a gain that is worth saying
@@ -42,7 +42,7 @@ class Check(ABC):
 
     @abstractmethod
     def look(self, view: CheckView) -> Finding | None:
-        """What is amiss; None where nothing is, or where the question makes no sense for this response."""
+        """The misfit that was found, or None."""
 
     def applies(self, view: CheckView) -> bool:
         """Whether the question makes sense for this fit."""
@@ -62,7 +62,7 @@ _Kind = TypeVar("_Kind", bound=type[Check])
 
 
 def register(cls: _Kind) -> _Kind:
-    """Add a check to those that every fit is put to."""
+    """Add a check to those run on every fit."""
     CHECKS[cls.name] = cls()
     return cls
 
@@ -70,12 +70,12 @@ def register(cls: _Kind) -> _Kind:
 def checked(fit: Fit) -> Checks:
     """All checks of a fit; what cannot be checked says why."""
     if fit.data is None or fit.result is None:
-        return Checks("unchecked", reason="the data of the fit are not at hand.")
+        return Checks("unchecked", reason="the data of the fit are not available.")
     try:
         view = CheckView(fit)
         _ = view.posterior
         if len(view.rows) < FEWEST_ROWS:
-            return Checks("unchecked", reason=f"that needs {FEWEST_ROWS} rows.")
+            return Checks("unchecked", reason=f"checks need at least {FEWEST_ROWS} rows.")
         views = view.by_class()
         with np.errstate(all="ignore"):
             asked = [check for check in CHECKS.values()
@@ -95,7 +95,7 @@ def _name(column: str) -> str:
 def _nats(gain: float, what: str) -> str:
     """A remark to a call, so that both can be pasted."""
     size = f"{gain:,.0f}" if gain >= 100.0 else plain(gain, 2)
-    return f"  # gains about {size} nats, {what}" if gain >= NATS else ""
+    return f"  # gains about {size} nats {what}" if gain >= NATS else ""
 
 
 def _instead(view: CheckView, family: str) -> str:
@@ -112,7 +112,7 @@ def _wider(view: CheckView, *, remark: str = "") -> str:
     """A family with wider tails, where there is one."""
     other = {"gaussian": "student_t", "poisson": "negative_binomial"}.get(view.fit.model.likelihood.name)
     if other is None:
-        return f"Look at the rows farthest out, and transform y{remark}."
+        return f"Look at the most extreme rows, or transform y{remark}."
     return view.call(family=other) + f"  #{remark}" if remark else _instead(view, other)
 
 
@@ -139,7 +139,7 @@ class TrendCheck(Check):
 
     def _finding(self, view: CheckView, name: str, score: ScoreTest, inside: bool, tests: int) -> Finding | None:
         share = score.share
-        left = f"which explains {share:.0%} of what the model leaves{view.of_class}"
+        left = f"which explains {share:.0%} of the residual variance{view.of_class}"
         words = (f"residuals follow a curve along {name}, {left}" if inside else
                  f"{name}, which is not in the model, {left.removeprefix('which ')}")
         limit = self.curve if inside else self.absent
@@ -184,7 +184,7 @@ class GroupCheck(Check):
             p = float(chdtrc(len(pull), float(np.sum(pull**2 / weight)) / noise))
         gain = 0.5 * float(np.sum(pull**2 / noise * variance / (1.0 + variance * weight) - np.log1p(variance * weight)))
         share = share / (1.0 + share)
-        words = f"rows of one {name} are alike: its levels explain {share:.0%} of what the model leaves{view.of_class}"
+        words = f"residuals differ by {name}, whose levels explain {share:.0%} of the residual variance{view.of_class}"
         return self.found(p, tests * len(view.by_class()), share, share, self.threshold, words, lambda: view.call(
             add=f"(1 | {_name(name)})") + _nats(gain, "by the scores of the levels"))
 
@@ -198,7 +198,7 @@ class LinkCheck(Check):
     threshold = 0.02
 
     def applies(self, view: CheckView) -> bool:
-        """Predictions that differ mostly by what rows themselves add to them say nothing of a link."""
+        """Not where predictions vary mostly by what each row adds to its own."""
         f, pull = view.without[0], view.own_pull
         return bool(np.isfinite(f).all() and f.std() > CLEAR * np.sqrt(np.mean(pull**2)) + 1e-6 * np.abs(f).max())
 
@@ -213,8 +213,8 @@ class LinkCheck(Check):
         scale = "model log(y)" if positive else "add products of its columns"
         step = f'Try link="{others[0]}", or {scale}' if others else scale.capitalize()
         return self.found(score.p, 1, share, share, self.threshold,
-                          f"residuals curve along the prediction, which explains {share:.0%} of what is left: the "
-                          f"{own.link.name} link does not bend as the data do",
+                          f"residuals follow a curve along the prediction, which explains {share:.0%} of the residual "
+                          f"variance: the {own.link.name} link does not fit",
                           lambda: f"{step}, or smooths: s(x) for x.")
 
 
@@ -242,11 +242,11 @@ class DispersionCheck(Check):
         effect = max(ratio, 1.0 / max(ratio, 1e-12))
         if ratio < 1.0:
             return self.found(p, 1, ratio, effect, self.threshold,
-                              f"data vary {plain(ratio, 2)} times as much as {name} says: intervals are too wide",
+                              f"the variance is {plain(ratio, 2)} times what {name} implies: intervals are too wide",
                               lambda: "Are rows sums or means of others, or limited from above? Then count trials: "
                               'family="binomial" with p(successes, trials) on the left.')
-        what = "counts" if view.response == "counts" else "shares"
-        words = f"{what} vary {plain(ratio, 2)} times more than {name} says"
+        what = "counts" if view.response == "counts" else "proportions"
+        words = f"the variance of the {what} is {plain(ratio, 2)} times what {name} implies"
         return self.found(p, 1, ratio, effect, self.threshold, words, lambda: _instead(view, "negative_binomial")
                           if name == "poisson" else f"{view.call(add='(1 | row)')}  # row is 0, 1, 2, ...")
 
@@ -270,8 +270,8 @@ class ZerosCheck(Check):
         words = f"{seen:.0%} of the counts are 0 where the model expects {expected:.0%}"
         more = seen > expected and view.fit.model.likelihood.name == "poisson"
         return self.found(p, 1, seen, seen - expected, self.threshold, words, lambda: _instead(
-            view, "negative_binomial") if more else 'Model y > 0 apart with family="bernoulli", and the counts above 0 '
-            "by themselves.")
+            view, "negative_binomial") if more else 'Model y > 0 with family="bernoulli", and the counts above 0 '
+            "separately (a hurdle model).")
 
 
 @register
@@ -298,13 +298,13 @@ class OrderCheck(Check):
         p = float(ndtr(-products.sum() / max(spread, 1e-300))) if len(pairs) >= FEWEST_ROWS else 1.0
         found = self.found(p, 2, correlation, correlation, self.neighbours,
                            f"residuals of neighbouring rows have a correlation of {correlation:.2f}",
-                           lambda: f"{view.call(add='gp(t)')}  # t being the column of their time or place")
+                           lambda: f"{view.call(add='gp(t)')}  # where t is the column of time or position")
         if found is not None:
             return found
         score = view.score(trend(places.astype(np.float64)))
         share = score.share
         return self.found(score.p, 2, share, share, self.drift,
-                          f"residuals drift with the order of the rows, which explains {share:.0%} of what is left",
+                          f"residuals drift with the order of the rows, which explains {share:.0%} of their variance",
                           lambda: view.call(add="s(row)") + _nats(score.gain, "by its score; row is 0, 1, 2, ..."))
 
 
@@ -323,17 +323,17 @@ class TailsCheck(Check):
         share = float(view.counts @ (np.abs(view.residuals) > 3.0)) / view.n  # type: ignore[arg-type]
         if kurtosis < 0.0:
             return self.found(p, 1, kurtosis, kurtosis, self.light,
-                              f"tails are lighter than {name} says (excess kurtosis {kurtosis:.1f})",
-                              lambda: "Plot the residuals: two heaps are a factor that the model lacks.")
+                              f"tails are lighter than {name} implies (excess kurtosis {kurtosis:.1f})",
+                              lambda: "Plot the residuals: two clusters suggest a factor that is not in the model.")
         return self.found(p, 1, kurtosis, kurtosis, self.heavy,
-                          f"tails are heavier than {name} says: {share:.1%} of the rows lie beyond 3 sd, 0.3% should "
-                          f"(excess kurtosis {kurtosis:.1f})", lambda: _wider(view))
+                          f"tails are heavier than {name} implies: {share:.1%} of the residuals lie beyond 3 sd "
+                          f"(0.3% expected; excess kurtosis {kurtosis:.1f})", lambda: _wider(view))
 
 
 @register
 @final
 class SkewCheck(Check):
-    """Residuals that lean to one side."""
+    """Residuals that are skewed."""
 
     name = "skew"
     threshold = 0.5
@@ -342,7 +342,7 @@ class SkewCheck(Check):
         skewness = _standard_moment(view, 3)
         p = 2.0 * float(ndtr(-abs(skew_score(skewness, view.n_free))))
         return self.found(p, 1, skewness, skewness, self.threshold,
-                          f"residuals lean to {'high' if skewness > 0 else 'low'} values (skewness {skewness:.1f})",
+                          f"residuals are skewed {'right' if skewness > 0 else 'left'} (skewness {skewness:.1f})",
                           lambda: _positive(view) if skewness > 0.0 and (view.y > 0.0).all() else _wider(view))
 
 
@@ -384,14 +384,14 @@ class SpreadCheck(Check):
             return _positive(view) if grows else _wider(view)
 
         return self.found(p, tests, ratio, ratio, self.threshold,
-                          f"residuals spread {ratio:.1f} times wider at some values of {name} than at others, most "
+                          f"the spread of the residuals varies by a factor of {ratio:.1f} along {name}, and is larger "
                           f"where it is {high}", step)
 
 
 @register
 @final
 class OutliersCheck(Check):
-    """Rows that the others make all but impossible, and how far they pull their own prediction."""
+    """Rows far from their leave-one-out prediction, and how far they pull their own prediction."""
 
     name = "outliers"
     threshold = 4.5  # sds
@@ -413,9 +413,9 @@ class OutliersCheck(Check):
         y = float(view.y[worst])
         shown = data.levels[int(y)] if data.levels else plain(y)
         which = f"row {row}" if data.copies is None else "a row"
-        words = (f"{which} ({data.name} = {shown}) lies {far[worst]:.1f} sd from what the others predict and moves "
-                 f"its own prediction by {moved:.1f} posterior sds")
-        others = f"; {many - 1} more rows lie too far out" if many > 1 else ""
+        words = (f"{which} ({data.name} = {shown}) lies {far[worst]:.1f} sd from its leave-one-out prediction and "
+                 f"moves its own prediction by {moved:.1f} posterior sd")
+        others = f"; {many - 1} more rows are outliers" if many > 1 else ""
         remark = f" if row {row}, counted from 0, is right" if data.copies is None else ""
         return self.found(float(chance[worst]), 1, float(far[worst]), float(far[worst]), self.threshold, words + others,
                           lambda: _wider(view, remark=remark))

@@ -126,7 +126,7 @@ def bound_chart(trace: BoundTrace) -> str:
 def calibration_chart(curve: CalibrationBins) -> str:
     """Observed against predicted means: dots on the diagonal, within the grey bars, are what a right model gives."""
     both = span([*curve.predicted, *curve.observed], pad=0.05)
-    words = (f"{len(curve.counts)} bins of like predictions; "
+    words = (f"{len(curve.counts)} bins of similar predictions; "
              + "; ".join(f"predicted {plain(p)}, observed {plain(o)}"
                          for p, o in zip(curve.predicted, curve.observed, strict=True)) + ".")
     panel = _panel(both, span([*curve.observed, *curve.lower, *curve.upper], curve.predicted, pad=0.05),
@@ -150,8 +150,8 @@ def pit_chart(pit: PitHistogram) -> str:
     panel = _panel((0.0, 1.0), (0.0, high), "Probability integral transform",
                    f"{bins} bins; a calibrated model has about 1 in each. "
                    + ", ".join(plain(value, 2) for value in pit.density))
-    panel.y_axis("density (1 is right)")
-    panel.x_axis("place of each datum in its own prediction", grid=False)
+    panel.y_axis("density (1 if calibrated)")
+    panel.x_axis("leave-one-out quantile of each row", grid=False)
     for index, value in enumerate(pit.density):
         left, right = panel.x(index / bins), panel.x((index + 1) / bins)
         panel.box(left + 0.8, panel.y(value), right - left - 1.6, panel.y(0.0) - panel.y(value),

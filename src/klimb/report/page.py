@@ -51,7 +51,7 @@ def _header(report: FitReport) -> str:
     dropped = f", {report.dropped:,} left out" if report.dropped else ""
     return (f'<header>\n<p class="brand">{LOGO}<span>klimb</span> report</p>\n{lead}\n'
             f'<p class="sub">{escape(report.family)} · {report.n:,} rows{dropped}'
-            f" · intervals hold {percent(report.level)}</p>\n</header>\n")
+            f" · {percent(report.level)} intervals</p>\n</header>\n")
 
 
 def _verdict(report: FitReport) -> str:
@@ -72,25 +72,25 @@ def _banner(kind: str, label: str, word: str, words: str, more: str) -> str:
 
 
 def _suits(report: FitReport) -> str:
-    """Whether the model suits the data, and what to do where it does not."""
+    """Whether the model fits the data, and what to do where it does not."""
     checks = report.checks
     if checks.verdict == "unchecked":
         return ""
     kind, word = ("trust", "Fits the data") if checks.verdict == "fits" else ("doubt", "Misfit")
-    first = checks.findings[0].sentence if checks.findings else "The checks find nothing amiss"
-    items = "".join(f"<li><b>{escape(one.check)}</b>: {escape(one.sentence)} (effect {escape(plain(one.effect))}, large"
-                    f" from {escape(plain(one.threshold))}; p {escape(one.chance)}).<br>"
+    first = checks.findings[0].sentence if checks.findings else "The checks found no misfit"
+    items = "".join(f"<li><b>{escape(one.check)}</b>: {escape(one.sentence)} (effect {escape(plain(one.effect))},"
+                    f" threshold {escape(plain(one.threshold))}; p {escape(one.chance)}).<br>"
                     f"<code>{escape(one.next_step)}</code></li>" for one in checks.findings)
     quiet = [name for name in checks.looked if name not in {one.check for one in checks.findings}]
-    rest = f"<p>Nothing amiss in {escape(', '.join(quiet))} ({checks.rows:,} rows).</p>" if quiet else ""
+    rest = f"<p>No misfit found by {escape(', '.join(quiet))} ({checks.rows:,} rows).</p>" if quiet else ""
     head = "What was found, and what to do" if items else CHECKED
     found = f"<ul>{items}</ul>" if items else ""
     more = f"<details{' open' if items else ''}><summary>{head}</summary>{found}{rest}</details>"
-    return _banner(kind, "does the model suit the data?", word, f"{first[0].upper() + first[1:]}.", more)
+    return _banner(kind, "does the model fit the data?", word, f"{first[0].upper() + first[1:]}.", more)
 
 
 def _tiles(report: FitReport) -> str:
-    tiles = [("Log evidence, at least", plain(report.bound, 6), "the bound the fit climbed")]
+    tiles = [("Evidence lower bound", plain(report.bound, 6), "ELBO, of the log evidence")]
     if report.loo is not None:
         tiles.append(("Leave-one-out", f"{plain(report.loo.elpd, 5)}", f"± {plain(report.loo.se, 2)} (log density)"))
     if report.trace is not None:
@@ -108,14 +108,14 @@ def _coefficients(report: FitReport) -> str:
     if report.coefficients:
         rows = _most(report.coefficients, MOST_ROWS, lambda row: abs(row.mean) / row.sd if row.sd > 0 else math.inf)
         some = "" if len(rows) == len(report.coefficients) else (
-            f" These are the {len(rows)} that stand out most from zero, of {len(report.coefficients):,}.")
+            f" These are the {len(rows)} farthest from zero in sds, of {len(report.coefficients):,}.")
         parts.append(_section("Coefficients", _forest(rows, report.level),
-                              "On the scale of the linear predictor. The dashed line is zero; an arrow points to what"
+                              "On the scale of the linear predictor. The dashed line is zero; an arrow marks what"
                               f" lies beyond the axis.{some}"))
     if report.parameters:
         heads, cells = coefficient_cells(report.parameters, report.level)
         parts.append(_section("Other parameters", f'<div class="scroll fit" tabindex="0">{_rows(heads, cells)}</div>',
-                              "Learnt from the data together with the coefficients."))
+                              "Estimated together with the coefficients."))
     return "".join(parts)
 
 
@@ -142,8 +142,8 @@ def _effects(report: FitReport) -> str:
         f" These are the {len(curves)} largest of {len(report.effects):,}.")
     figures = [_figure(charts.effect_chart(curve), curve.note) for curve in curves]
     return _section("Effects", _grid(figures),
-                    f"What the model says of y along one column. Bands and bars hold {percent(report.level)}; ticks at"
-                    f" the foot are data.{some}")
+                    f"Predictions along one column, the others at typical values. {percent(report.level)} bands and"
+                    f" bars; ticks at the bottom are data.{some}")
 
 
 def _groups(report: FitReport) -> str:
@@ -152,7 +152,7 @@ def _groups(report: FitReport) -> str:
         shown = len(group.rows)
         few = f"the {shown} most extreme of {group.total:,}" if shown < group.total else f"all {group.total:,}"
         figures.append(_figure(charts.group_chart(group, report.level), f"{group.column} by {group.name}, {few} levels."
-                               " The less a level has been seen, the more it is drawn towards the average."))
+                               " Levels with few rows are shrunk towards the average."))
     return _section("Levels", _grid(figures), "How far each level lies from the average of all.") if figures else ""
 
 
@@ -160,23 +160,23 @@ def _predictions(report: FitReport) -> str:
     figures = []
     if report.calibration is not None:
         figures.append(_figure(charts.calibration_chart(report.calibration),
-                               "Rows in bins of like predictions. If the model is right,"
+                               "Rows in bins of similar predictions. If the model is correct,"
                                f" {percent(report.calibration.level)} of the dots lie within their grey bars."))
     if report.pit is not None:
-        covered = ", ".join(f"{percent(nominal)} intervals hold {100.0 * actual:.0f}% of the data"
+        covered = ", ".join(f"{percent(nominal)} intervals contain {100.0 * actual:.0f}% of the data"
                             for nominal, actual in report.pit.coverage)
         figures.append(_figure(charts.pit_chart(report.pit), (f"{covered}. " if covered else "")
-                               + f"{percent(report.pit.level)} of flat bars end between the dashed lines."))
+                               + f"If calibrated, {percent(report.pit.level)} of bars end between the dashed lines."))
     if report.residuals:
         figures.append(_figure(charts.residual_chart(report.residuals, report.n),
-                               "The places of the rows in their predictions, as normal quantiles, in order. Those of a"
-                               " right model follow the dashed line; 95% of them lie in the band."))
+                               "Sorted quantile residuals (leave-one-out). Those of a correct model follow the dashed"
+                               " line; 95% of them lie in the band."))
     if report.loo is not None:
         loo = report.loo
         cells = [[str(row.row), row.observed, row.predicted, fixed(row.log_density, 2)] for row in loo.hardest]
         rows = _rows(["row", "observed", "predicted", "log density"], cells) if cells else ""
         failed = f" {loo.failed:,} rows could not be left out." if loo.failed else ""
-        figures.append(f"<figure><h3>The rows it finds hardest</h3>{rows}<figcaption>Rows count from 0. The log density"
+        figures.append(f"<figure><h3>Worst predicted rows</h3>{rows}<figcaption>Rows count from 0. The log density"
                        f" of a row given all the others, summed over {loo.n:,} rows, is {escape(plain(loo.elpd, 5))}"
                        f" ± {escape(plain(loo.se, 2))}.{failed}</figcaption></figure>")
     return _section("Predictions", _grid(figures), "Each row is predicted from all the others, without refitting."
@@ -188,8 +188,8 @@ def _climb(report: FitReport) -> str:
     words = f"{report.status}. {report.advice}".replace("..", ".")
     if not chart or report.trace is None:
         return ""
-    each = "each iteration." if report.trace.unit == "iteration" else "each fit, at better and better parameters."
-    return _section("The climb", _grid([_figure(chart, words)]),
+    each = "each iteration." if report.trace.unit == "iteration" else "each fit of the search for hyperparameters."
+    return _section("Convergence", _grid([_figure(chart, words)]),
                     f"How far below its final value the bound was after {each}")
 
 
@@ -211,7 +211,7 @@ def _reproduce(report: FitReport) -> str:
     lines = "\n".join(escape(part) for line in report.reproduce for part in line.splitlines() or [""])
     code = f'<pre tabindex="0"><code>{lines}</code></pre>' if lines else ""
     inside = code + (f'<div class="short">{_facts(report.versions)}</div>' if report.versions else "")
-    return _section("Reproduce", inside, "The fit has no random part: the same data give the same numbers."
+    return _section("Reproduce", inside, "The fit is deterministic: the same data give the same numbers."
                     ) if inside else ""
 
 

@@ -126,7 +126,7 @@ def plot_pit(pit: PitHistogram, ax: Any = None) -> Any:
     ax.bar([(index + 0.5) / count for index in range(count)], pit.density, width=0.96 / count, color=MARK, alpha=0.4)
     for height in (pit.lower, pit.upper):
         ax.axhline(height, linestyle="--", color=SOFT, linewidth=1)
-    return _labelled(ax, "place of each datum in its own prediction", "density")
+    return _labelled(ax, "leave-one-out quantile of each row", "density")
 
 
 def plot_grid(names: Sequence[str], axes: Sequence[Any], bound: Any, ax: Any = None) -> Any:

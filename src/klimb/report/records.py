@@ -203,9 +203,9 @@ class Checks:
         if self.verdict == "unchecked":
             return f"not checked against the data: {self.reason}"
         if not self.findings:
-            return f"fits the data: {len(self.looked)} checks find nothing amiss"
+            return f"fits the data: {len(self.looked)} checks found no misfit"
         more = f", and {len(self.findings) - 1} more" if len(self.findings) > 1 else ""
-        return f"misfit: {self.findings[0].sentence}{more}; print(fit.checks) says what to do"
+        return f"misfit: {self.findings[0].sentence}{more}; print(fit.checks) suggests what to do"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and text, for JSON and reports."""
@@ -216,11 +216,11 @@ class Checks:
         lines = [f"verdict  {self.verdict}" + (f": {self.reason}" if self.reason else "")]
         for found in self.findings:
             lines += ["", f"{found.check}: {found.sentence}",
-                      f"  effect {found.effect:.3g} (large from {found.threshold:g}), p {found.chance}",
+                      f"  effect {found.effect:.3g} (threshold {found.threshold:g}), p {found.chance}",
                       f"  {found.next_step}"]
         quiet = [name for name in self.looked if name not in {found.check for found in self.findings}]
         if quiet:
-            lines += ["", f"nothing amiss in {', '.join(quiet)} ({self.rows:,} rows)"]
+            lines += ["", f"no misfit found by {', '.join(quiet)} ({self.rows:,} rows)"]
         return "\n".join(lines)
 
 

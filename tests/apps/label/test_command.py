@@ -188,7 +188,7 @@ def begun(path: Path, **more: Any) -> Path:
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--text", "reviw"], "a column of the data; got 'reviw'. Did you mean 'review'? The columns are: id, review,"),
-    ([], "columns for the model to learn from; got none. Say --text COLUMN or --columns A,B. The columns are: id,"),
+    ([], "columns for the model to learn from; got none. Give --text COLUMN or --columns A,B. The columns are: id,"),
     (["--columns", "stars,id"], "numbers in the column 'id'; got 'r0' in row 0."),
     (["--columns", "stars", "--labels", "yes"], "two to 9 labels, one key each; got 1: yes."),
     (["--text", "review", "--labels", "a,b,a"], "labels that differ; got 'a' twice."),

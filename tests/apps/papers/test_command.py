@@ -106,7 +106,7 @@ def test_interrupted(small_data: Path, tmp_path: Path, capsys: pytest.CaptureFix
 
     monkeypatch.setattr("klimb.apps.papers.logistic.look", stop)
     assert run(["reproduce", "A-table1", "--data", str(small_data), "--out", str(tmp_path)]) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command resumes" in capsys.readouterr().err
 
 
 def test_without_matplotlib(small_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],

@@ -165,7 +165,7 @@ def items_of(table: Mapping[str, Any], *, text: Sequence[str] = (), columns: Seq
              show: Sequence[str] = (), id_column: str | None = None,
              tell: Callable[[int], None] | None = None) -> LabelItems:
     """Items from columns of a table: ``text`` columns are read by word, ``columns`` as numbers, others are shown."""
-    require(text or columns, "columns for the model to learn from", "none", "Say --text COLUMN, or --columns a,b,c.")
+    require(text or columns, "columns for the model to learn from", "none", "Give --text COLUMN, or --columns a,b,c.")
     n = len(table[(*text, *columns)[0]])
     require(n >= 2, "at least two rows to choose from", f"{n}", "Label a single item by hand, or name a larger table.")
     columns_of_text = [table[name] for name in text]  # with a blank line between those of a row

@@ -228,7 +228,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         require(2 <= len(self.labels) <= MOST_LABELS, f"two to {MOST_LABELS} labels, one key each",
-                f"{len(self.labels)}: {', '.join(self.labels) or 'none'}", "Say --labels yes,no or --positive NAME.")
+                f"{len(self.labels)}: {', '.join(self.labels) or 'none'}", "Use --labels yes,no or --positive NAME.")
         for place, name in enumerate(self.labels):
             require(name.strip() and len(name) <= 60, "labels with a name of 1 to 60 characters",
                     f"{name[:70]!r} at place {place + 1}", "Check the commas of --labels.")
