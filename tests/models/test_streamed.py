@@ -101,6 +101,38 @@ def test_missing_values_and_text_are_those_of_rows_in_memory(tmp_path: Path) -> 
         klimb.fit("b ~ x", tmp_path / "rows.parquet", "bernoulli", engine=Here(), missing="error")
 
 
+def test_flags_of_which_some_are_missing_stay_flags(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    flags = {name: pa.array([None if rng.random() < 0.1 else bool(value) for value in found])
+             for name, found in {"b": DATA["b"] == "yes", "f": DATA["z"] > 0.0}.items()}
+    table = pa.table({"x": DATA["x"], **flags})
+    parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=900)
+    memory = klimb.fit("b ~ x + f", table, "bernoulli", tol=1e-12)
+    streamed = klimb.fit("b ~ x + f", tmp_path / "rows.parquet", "bernoulli", engine=Here(), tol=1e-12)
+    assert list(streamed.summary()["name"]) == ["Intercept", "x", "f[T.True]"]
+    np.testing.assert_allclose(streamed.summary()["mean"], memory.summary()["mean"].to_numpy(), atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_types_may_differ_from_file_to_file(kind: str, tmp_path: Path) -> None:
+    """x is missing in all rows of the first file, whole in the second, and not in the third."""
+    frame = pl.DataFrame({name: DATA[name] for name in ("b", "x", "z", "h")}).with_columns(
+        h=pl.when(pl.col("z") > 1.8).then(None).otherwise(pl.col("h")))
+    parts = [frame[:300].with_columns(x=pl.lit(None)), frame[300:1500].with_columns(pl.col("x").cast(pl.Int64)),
+             frame[1500:]]
+    for k, part in enumerate(parts):
+        if kind == "csv":
+            part.write_csv(tmp_path / f"part-{k}.csv", null_value="NA")
+        else:
+            part.write_parquet(tmp_path / f"part-{k}.parquet")
+    memory = klimb.fit("b ~ x*z + h", pl.concat([part.with_columns(pl.col("x").cast(pl.Float64)) for part in parts]),
+                       "bernoulli", tol=1e-12)
+    streamed = klimb.fit("b ~ x*z + h", tmp_path / f"part-*.{kind}", "bernoulli", engine=Here(), tol=1e-12)
+    assert (streamed.n, streamed.observed.dropped) == (memory.n, memory.observed.dropped)
+    assert memory.observed.dropped > 300
+    assert errors(memory, streamed) < 1e-8
+
+
 def test_rows_that_are_too_many_for_memory_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = pl.DataFrame({name: DATA[name] for name in ("b", "x", "z")})
     for k in range(2):

@@ -108,7 +108,8 @@ def block_moments(reader: BlockReader, share: float, block: RowBlock
         total = own if total is None else _together(total, own)
         chosen = encoded.rows[content_shares(frame, names)[encoded.rows] < share]
         if len(chosen):
-            sample.append({name: frame.column(name)[chosen] for name in names})
+            some = frame.taken(chosen, names)  # flags among which none is missing stay flags
+            sample.append({name: some.column(name) for name in names})
     return total, sample
 
 

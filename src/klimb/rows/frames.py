@@ -66,6 +66,7 @@ class Frame:
         def read(name: str) -> Column:
             column = self.read(name)
             missing = None if column.missing is None else column.missing[rows]
+            missing = missing if missing is not None and missing.any() else None
             return replace(column, values=column.values[rows], missing=missing)
 
         return Frame(self.native, self.kind, tuple(names), len(rows), read)

@@ -322,8 +322,20 @@ def scan(path: Any, *, where: Any = None, unreadable: str = "error", filesystem:
             raise InputError("files of which some can be read", f"{len(lost)} that cannot", "Write them again.")
     kept = [name for name in found if name not in lost]
     with readable():
-        dataset = arrow.dataset(kept, format=how, partitioning="hive", filesystem=filesystem)
+        given: dict[str, Any] = {"format": how, "partitioning": "hive", "filesystem": filesystem}
+        dataset = arrow.dataset(kept, schema=_schema_of_all(arrow.dataset(kept, **given)), **given)
     return _of_dataset(dataset, filters_to_expression(where) if isinstance(where, list) else where, lost)
+
+
+def _schema_of_all(dataset: Any) -> Any:
+    """Types that hold what every file has: Arrow takes those of the first one, where x may be whole or nothing."""
+    import pyarrow as pa
+
+    found = dataset.schema
+    for fragment in dataset.get_fragments():
+        with suppress(pa.ArrowInvalid, pa.ArrowTypeError):  # text and levels, say, which are read as what they are
+            found = pa.unify_schemas([found, fragment.physical_schema], promote_options="permissive")
+    return found
 
 
 def _listed(path: Any, filesystem: Any) -> tuple[list[str], Any]:
