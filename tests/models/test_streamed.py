@@ -226,7 +226,7 @@ def test_the_verdict_is_on_the_fit_that_is_shown(monkeypatch: pytest.MonkeyPatch
     for most in (100, 1):
         monkeypatch.setattr(passes, "MOST_KNOWN", most)
         fit = klimb.fit("p ~ z + (1 | g)", DATA, "negative_binomial", engine=Here())
-        facts.append(float(fit.trust.facts[0].value.split(",")[0]))
+        facts.append(float(fit.trust.facts[0].value.split(",")[0].split()[0]))
     assert facts[0] == pytest.approx(facts[1], rel=0.02)
 
 
@@ -280,3 +280,28 @@ def test_the_sd_of_small_levels_is_that_of_levels_integrated_out(order: str, mon
     assert before[2] > 0.15  # a bound alone pulls sd(g) down
     assert after[2] < 0.4 * before[2]
     assert after.max() < 0.1
+    assert found.trust.verdict == "trust"
+    assert "of the weights that all levels share" in found.trust.facts[0].value
+
+
+def test_shared_weights_follow_the_hyperparameters_as_those_of_rows_in_memory() -> None:
+    """The mean of a Poisson model is exp(Intercept + sd(g)^2 / 2): sites that stay where they are miss that."""
+    rng = np.random.default_rng(4)
+    g = rng.permutation(np.repeat(np.arange(1500), 4))
+    x = rng.standard_normal(len(g))
+    y = rng.poisson(np.exp(-1.0 + 0.4 * x + 0.8 * rng.standard_normal(1500)[g]))
+    data = {"y": y, "x": x, "g": g}
+    memory = klimb.fit("y ~ x + (1 | g)", data, "poisson", progress=False)
+    found = klimb.fit("y ~ x + (1 | g)", data, "poisson", engine=Here(), progress=False)
+    tables = [fit.summary() for fit in (memory, found, found.uncorrected)]
+    sd = np.asarray(tables[0]["sd"])
+    away = [np.abs(np.asarray(table["mean"]) - np.asarray(tables[0]["mean"])) / sd for table in tables]
+    wider = [np.asarray(table["sd"]) / sd for table in tables]
+    assert away[1].max() < 0.05
+    assert away[2].max() > 0.08
+    np.testing.assert_allclose(wider[1], 1.0, atol=0.03)
+    assert wider[2][0] < 0.95
+    levels = [fit.random_effects("g") for fit in (memory, found)]
+    spread = np.asarray(levels[0]["sd"])
+    assert np.abs((np.asarray(levels[1]["mean"]) - np.asarray(levels[0]["mean"])) / spread).max() < 0.02
+    np.testing.assert_allclose(np.asarray(levels[1]["sd"]) / spread, 1.0, atol=0.04)

@@ -88,7 +88,7 @@ def total_sums(parts: Iterable[SiteSums], n_levels: int | None = None) -> SiteSu
     """The sum of ``parts`` in their order: over all ``n_levels`` levels, or over those that some part has."""
     if n_levels is None:
         parts = list(parts)
-        levels = np.unique(np.concatenate([part.present for part in parts if part.present is not None]))
+        levels = np.flatnonzero(np.bincount(np.concatenate([part.present for part in parts])))
     total: SiteSums | None = None
     for part in parts:
         if total is None:

@@ -128,6 +128,7 @@ class RowPasses:
     sample: Observed | None = None  # of some rows, those that a model has in memory; a first fit starts from theirs
     known: list[tuple[Array, SiteSums]] = field(default_factory=list)  # theta of earlier fits, and their sums
     ends: WeakKeyDictionary[Posterior, SiteSums] = field(default_factory=WeakKeyDictionary)  # as long as they are held
+    exact: WeakKeyDictionary[Posterior, Any] = field(default_factory=WeakKeyDictionary)  # what q leaves out, put back
 
     def mapped(self, function: Callable[[Any], Any]) -> Iterable[Any]:
         """function(block) for every block, in order."""

@@ -32,10 +32,12 @@ from klimb.models.passes import BlockReader, RowPasses, rows_at_once, solved, st
 from klimb.models.reduction import finished
 from klimb.models.setup import checked_weights, with_priors
 from klimb.models.solution import Solution, solve
+from klimb.models.streamed_levels import Levels, along, exact_of
 from klimb.models.streamed_theta import solve_on_sums
 from klimb.models.verdict import PRECISION, WRONG_MEAN
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import psd_square_root, threads_for
+from klimb.numerics.lowdiscrepancy import matched_draws
 from klimb.report.records import Fact, TrustSummary
 from klimb.rows.blocks import RowBlock, RowTable
 from klimb.rows.checkpoint import Checkpoint
@@ -50,6 +52,7 @@ from klimb.terms.group import Group
 
 SAMPLE = 20_000  # rows that are kept, about
 DRAWS, SEED = (8, 32), 20260103  # of the verdict: so many, and so many where those leave it open
+SHARED_DRAWS = (4, 16)  # of the shared weights alone, each of which takes the integrals of all levels
 CLEAR = 0.1  # share of a doubt up to which few draws leave nothing open
 SAFETY = 4.0  # times the estimate: levels of ten binary rows moved their sd by 2.6 times as much
 KINDS = ("fixed", "offset", "group", "smooth", "ridge")
@@ -209,33 +212,44 @@ def log_densities(reader: BlockReader, draws: Array, q: WeightPosterior, block: 
     return total
 
 
-def judged(model: LinearModel, result: Result, passes: RowPasses) -> TrustSummary:
+def judged(model: LinearModel, result: Result, passes: RowPasses, levels: Levels | None) -> TrustSummary:
     """The verdict from the log weights of some draws: what of log p a Gaussian cannot say, over all rows.
 
     log w = log p(y | w) - log p(few rows | w) + log evidence of those, since q is the exact posterior of the few. At
     the optimum of the bound log w has no part that is linear or quadratic, so means (in sd) and sds are off by about
-    its variance; that of L levels which each have their own part moves what they share by 1 / sqrt(L) of it.
+    its variance; that of L levels which each have their own part moves what they share by 1 / sqrt(L) of it. With
+    ``levels`` that were integrated out, log w is that of the shared weights alone.
     """
-    q = result.posterior.latent.detach(result.posterior)
-    few, y = standing_for(model, passes.ends[result.posterior], passes.n)
-    assert few.rows is not None
-    for n_draws in DRAWS[model.n_levels > 0 :]:  # small levels are never clear
-        draws = q.sample(n_draws, np.random.default_rng(SEED))
-        parts = passes.mapped(partial(log_densities, passes.reader(model), draws, q))
-        logs = np.sum(list(parts), axis=0) + 0.5 * ((y - q.push(_over(few.rows, model), draws)) ** 2).sum(axis=1)
+    several = 1 if levels is not None else max(model.n_levels, 1)
+    for n_draws in DRAWS[several > 1 :] if levels is None else SHARED_DRAWS:  # small levels are never clear
+        if levels is None:
+            logs = _log_weights(model, result, passes, n_draws)
+        else:
+            logs = levels.log_weights(matched_draws(n_draws, levels.q.root.shape[1]))
         variance = float(logs.var(ddof=1))
-        shift = SAFETY * variance / float(np.sqrt(max(model.n_levels, 1)))
+        shift = SAFETY * variance / float(np.sqrt(several))
         if shift <= CLEAR * WRONG_MEAN:
             break
-    facts = (Fact("variance of the log weights", f"{variance:.2g}, from {n_draws} draws over all rows"),)
+    alone = "" if levels is None else " of the weights that all levels share"
+    facts = (Fact("variance of the log weights", f"{variance:.2g}{alone}, from {n_draws} draws over all rows"),)
     if shift <= WRONG_MEAN:
-        error = max(PRECISION, min(shift, SAFETY * variance / max(model.n_levels, 1)))
+        error = max(PRECISION, min(shift, SAFETY * variance / several))
         means = f", means to {shift:.2f} sd" if shift > 0.01 else ""
         return TrustSummary("trust", "relative error of an sd", "Means, sds and intervals can be used as they are (sds "
                             f"right to about {error:.1%}{means}).", error, facts)
     return TrustSummary("doubt", "error of a mean, in sd", f"A Gaussian may miss means by up to {shift:.2f} sd: small "
                         "levels are skewed, and all of them together move what they share. A fit of rows in memory is "
                         "corrected for that: fit a sample of whole levels beside this one.", shift, facts)
+
+
+def _log_weights(model: LinearModel, result: Result, passes: RowPasses, n_draws: int) -> Array:
+    q = result.posterior.latent.detach(result.posterior)
+    few, y = standing_for(model, passes.ends[result.posterior], passes.n)
+    assert few.rows is not None
+    draws = q.sample(n_draws, np.random.default_rng(SEED))
+    parts = passes.mapped(partial(log_densities, passes.reader(model), draws, q))
+    return np.asarray(np.sum(list(parts), axis=0)
+                      + 0.5 * ((y - q.push(_over(few.rows, model), draws)) ** 2).sum(axis=1))
 
 
 def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weights: str | None,
@@ -275,7 +289,17 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
         return Streamed(replace(solution, model=at_best), some, encoder, printed, sample, None, notes)
     solution = solve_on_sums(model, passes, some, hyper, tol, listen) or solve(model, some, hyper=hyper, tol=tol,
                                                                               listen=listen)
-    trust = judged(solution.model, solution.result, passes) if solution.result.converged else None
+    if not solution.result.converged:
+        return Streamed(solution, some, encoder, printed, sample, None, notes)
+    levels = None
+    if solution.mode == "fixed" or solution.components.uncorrected is not None:  # theta is not what a bound made of it
+        levels = Levels.of(solution.model, passes, solution.result)
+    if levels is not None:
+        exact, _ = exact_of(solution.model, passes, solution.result)
+        if solution.mode == "fixed":
+            solution = replace(solution, components=along(solution.components, solution.model.at, (levels.q, exact)))
+        levels = replace(levels, q=exact)
+    trust = judged(solution.model, solution.result, passes, levels)
     return Streamed(solution, some, encoder, printed, sample, trust, notes)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import Any, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,7 +27,7 @@ from klimb.models.model import HyperMode, Listen
 from klimb.models.passes import RowPasses, standing_for
 from klimb.models.search import find_peak
 from klimb.models.solution import Solution, around
-from klimb.models.streamed_levels import evidence_gain
+from klimb.models.streamed_levels import along, exact_of
 from klimb.numerics.arrays import Array
 
 ROUNDS = 16  # searches, each followed by a fit
@@ -70,20 +70,23 @@ def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: 
     found = around(replace(peak, model=twin, result=start), seen, integrate=wanted, listen=listen, tol=tol)
     if wanted:
         ends = _farthest(found)
-        before = evidence_gain(here, passes, result)
-        off, gains = _misses(here, twin, seen, data, ends, tol, gap, before)
+        before = exact_of(here, passes, result)[1]
+        off, gains, there = _misses(here, twin, seen, data, ends, tol, gap, before)
         if np.abs([off, gains]).max() > AGREED:
             tilted = replace(twin, passes=TiltedFits.through(here.at, ends, off, gains, seen, passes.n))
             peak = find_peak(tilted, seen, tol=SEARCH_TOL, fit_tol=tol, listen=listen)
             found = around(peak, seen, integrate=True, listen=listen, tol=tol)
             more = _farthest(found)
             more = more[((more < ends.min(axis=0)) | (more > ends.max(axis=0))).any(axis=1)]  # what was not looked at
-            left = np.sum(_misses(here, tilted, seen, data, more, tol, gap, before), axis=0)
+            left = np.sum(_misses(here, tilted, seen, data, more, tol, gap, before)[:2], axis=0)
             if np.abs(off).max() > MOST_TILTED or np.abs(left).max(initial=0.0) > SETTLED_TILT:
                 return None
             if peak.objective - (start.bound + here.log_prior()[0]) > SETTLED:
                 here = model.moved(peak.model.at)
                 result = here.infer(data, tol=max(tol, CLOSE))
+        shown = along(found.components, here.at, (_part(twin, here.at, seen, tol), exact_of(here, passes, result)[0]),
+                      ends, there)
+        found = replace(found, components=shown)
     bound = found.bound + gap if found.mode == "integrate" else result.bound
     return replace(found, model=here, result=result, bound=bound, status=result.status, n_fits=n_fits + found.n_fits)
 
@@ -146,15 +149,22 @@ class TiltedFits:
 
 
 def _misses(model: LinearModel, twin: LinearModel, seen: Observed, data: Observed, points: Array, tol: float,
-            gap: float, before: float) -> tuple[Array, Array]:
-    """What the bound of fits by passes has more than few rows foretell, at each of ``points``; and the evidence."""
-    off, gains = np.zeros((2, len(points)))
+            gap: float, before: float) -> tuple[Array, Array, list[tuple[Any, Any]]]:
+    """What the bound of fits by passes has more than few rows foretell, at each of ``points``; the evidence; q of both.
+    """
+    off, gains, there = *np.zeros((2, len(points))), []
     for k, theta in enumerate(points):
         here = model.moved(theta)
-        found = here.infer(data, tol=max(tol, CLOSE))
-        off[k] = found.bound - twin.moved(theta).infer(seen, tol=tol).bound - gap
-        gains[k] = evidence_gain(here, here.passes, found) - before
-    return off, gains
+        found, few = here.infer(data, tol=max(tol, CLOSE)), twin.moved(theta).infer(seen, tol=tol)
+        exact, gain = exact_of(here, here.passes, found, steps=1)
+        off[k], gains[k] = found.bound - few.bound - gap, gain - before
+        there.append((few.posterior.latent.detach(few.posterior), exact))
+    return off, gains, there
+
+
+def _part(twin: LinearModel, theta: Array, seen: Observed, tol: float) -> Any:
+    posterior = twin.moved(theta).infer(seen, tol=tol).posterior
+    return posterior.latent.detach(posterior)
 
 
 def _farthest(found: Solution) -> Array:

@@ -23,6 +23,7 @@ Codes: TypeAlias = npt.NDArray[np.intp]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 MISSING = -1  # code of a missing value
+SPARSE = 8  # numbers between the first and the last level, over levels, from which those are searched for
 
 
 @final
@@ -278,6 +279,27 @@ def _date_label(value: Any) -> str | None:
 
 
 @lru_cache(maxsize=4)
+def _whole_levels(labels: tuple[str, ...]) -> tuple[npt.NDArray[np.int64], Codes] | None:
+    """Levels that are whole numbers, in the order of these, and where each is; None where some are not.
+
+    Where hardly a number is left out between the first and the last, the places are those of all numbers between them.
+    """
+    try:
+        numbers = np.array([int(label) for label in labels], dtype=np.int64)
+    except (ValueError, OverflowError):
+        return None
+    if not len(labels) or tuple(map(str, numbers.tolist())) != labels:
+        return None
+    order = np.argsort(numbers)
+    first, last = int(numbers[order[0]]), int(numbers[order[-1]])
+    if last - first > SPARSE * len(numbers):
+        return numbers[order], order
+    every = np.full(last - first + 1, MISSING, dtype=np.intp)
+    every[numbers - first] = np.arange(len(numbers))
+    return np.arange(first, last + 1), every
+
+
+@lru_cache(maxsize=4)
 def _places(labels: tuple[str, ...]) -> dict[str, int]:
     """Which label is where; kept, since rows in blocks ask again and again."""
     return {label: k for k, label in enumerate(labels)}
@@ -288,6 +310,20 @@ def match_levels(codes: Codes, labels: Sequence[str], known: Sequence[str]) -> C
     place = _places(tuple(known))
     table = np.array([place.get(label, -1) for label in labels] + [-1], dtype=np.intp)
     return table[codes]
+
+
+def codes_among(column: Column, known: tuple[str, ...]) -> Codes:
+    """The codes of a column in terms of ``known``; whole numbers need no labels, of which there may be 100,000."""
+    whole = _whole_levels(known) if column.kind == "number" and column.missing is None else None
+    if whole is None or column.values.dtype.kind not in "iu" or column.values.dtype == np.uint64:
+        return match_levels(*column.factor, known)
+    numbers, places = whole
+    if numbers[-1] - numbers[0] == len(numbers) - 1:
+        at = column.values.astype(np.int64) - numbers[0]
+    else:
+        at = np.searchsorted(numbers, column.values)
+    at = np.clip(at, 0, len(numbers) - 1)
+    return np.where(numbers[at] == column.values, places[at], MISSING)
 
 
 # -- words for messages -----------------------------------------------------------------------------------------------

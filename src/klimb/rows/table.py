@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
-from klimb.rows.columns import Codes, Column, count, rows_named, used_levels
+from klimb.rows.columns import Codes, Column, codes_among, count, rows_named, used_levels
 from klimb.rows.frames import Frame
 
 
@@ -73,6 +73,11 @@ class Source:
             return codes, labels
         found, labels = used_levels(codes[self.with_waiting.rows], labels)
         return found[: len(self.kept)], labels
+
+    def codes(self, name: str, known: tuple[str, ...]) -> Codes:
+        """A column as codes of levels that are known; -1 for all others."""
+        codes = codes_among(self.frame.read(name), known)
+        return codes if self.kept is None else codes[self.kept]
 
     @property
     def with_waiting(self) -> Source:

@@ -17,7 +17,7 @@ from klimb.formula.parts import Grouping
 from klimb.latents.weights_posterior import Moments
 from klimb.numerics.arrays import Array
 from klimb.priors import LKJ, Exponential
-from klimb.rows.columns import Codes, match_levels
+from klimb.rows.columns import Codes
 from klimb.rows.table import Source
 from klimb.terms.base import (
     UNSEEN,
@@ -94,7 +94,7 @@ class Group(Term):
 
     def codes(self, source: Source) -> Codes:
         """The group of each row; `UNSEEN` for one that was not there at the fit."""
-        parts = [match_levels(*source.factor(column), levels)
+        parts = [source.codes(column, levels)
                  for column, levels in zip(self.group_columns, self.group_levels, strict=True)]
         if self.cells is None:
             return parts[0]
