@@ -104,7 +104,7 @@ class Levels:
         mean, cov = self.model.prior_moments()
         away = self.q.shared + e @ self.q.root.T - mean
         prior = np.diag(cov) if cov.ndim == 1 else cov
-        slope = -np.linalg.solve(prior, away.T).T
+        slope = np.asarray(-np.linalg.solve(prior, away.T).T, dtype=np.float64)
         V = self.q.root @ self.q.root.T
         shrunk = np.linalg.slogdet(V)[1] - np.linalg.slogdet(prior)[1]
         return 0.5 * ((slope * away).sum(axis=1) + (e**2).sum(axis=1) + shrunk), slope
@@ -144,12 +144,13 @@ class Levels:
 
 def exact_of(model: LinearModel, passes: RowPasses, result: Result, steps: int = STEPS) -> tuple[Any, float]:
     """q of a fit, with exact moments where its levels can be integrated out, and its log evidence less the bound."""
-    if result.posterior not in passes.exact:
+    found: tuple[Any, float] | None = passes.exact.get(result.posterior)
+    if found is None:
         levels = Levels.of(model, passes, result)
         own = result.posterior.latent.detach(result.posterior)
-        passes.exact[result.posterior] = (own, 0.0) if levels is None else (
-            levels.corrected(steps) or own, levels.evidence() - result.bound)
-    return passes.exact[result.posterior]
+        found = (own, 0.0) if levels is None else (levels.corrected(steps) or own, levels.evidence() - result.bound)
+        passes.exact[result.posterior] = found
+    return found
 
 
 def along(components: Components, centre: Array, here: tuple[Any, Any], ends: Array | None = None,
