@@ -358,7 +358,6 @@ def test_plots_draw_the_same_numbers() -> None:
     report = example("$wind$ _a")
     assert report.trace is not None
     assert report.calibration is not None
-    assert report.pit is not None
     axes = plots.plot_effects(report.effects)
     np.testing.assert_array_equal(axes.flat[0].lines[0].get_ydata(), report.effects[0].center)
     ax = plots.plot_coefficients(report.coefficients, 0.9)
@@ -367,7 +366,7 @@ def test_plots_draw_the_same_numbers() -> None:
     np.testing.assert_array_equal(plots.plot_calibration(report.calibration).lines[1].get_ydata(),
                                   report.calibration.observed)
     given = pyplot.subplots()[1]
-    assert plots.plot_pit(report.pit, ax=given) is given
+    assert plots.plot_calibration(report.calibration, ax=given) is given
     for number in pyplot.get_fignums():
         pyplot.figure(number).canvas.draw()
     pyplot.close("all")

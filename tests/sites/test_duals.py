@@ -15,6 +15,7 @@ from numpy.testing import assert_allclose
 from klimb import sites
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
+from klimb.numerics.search import monotone_root
 from klimb.sites import local as duals
 from klimb.sites.base import Expectation, Site, clean_data, even_part_of_point
 
@@ -73,25 +74,20 @@ def test_heights(name, closed, monkeypatch):
 
 
 def penalty_by_minimisation(site, y, s, z, *, start=None):
-    """h* as the paper computes it: Newton for the variance, inside it Newton for x_*; ``start`` are variances."""
+    """h* as the paper defines it: a search for the variance, inside it one for x_*; ``start`` are variances."""
     slope, centre = site.symmetry(y)
     error = s - centre
     total = error * error + z
-    held = np.zeros_like(total)  # the squares found last, from which the next search starts
 
-    def excess(t):
-        """log x_*(variance) - log(z + s^2) and its derivative in t = log variance: gamma^2 k_gamma = 0 at the root."""
-        nonlocal held
-        variance = np.exp(t)
-        found = duals.height(site, y, variance, start=held)
-        held = found.square
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            bend = site.even_part(y, held).curvature
-            return np.log(held) - np.log(total), 1.0 / (2.0 * variance * bend * held)  # dx_*/dt = 1/(2 gamma g'')
+    def excess(rows, t):
+        """log x_*(variance) - log(z + s^2) at t = log variance: gamma^2 k_gamma = 0 at the root."""
+        square = duals.height(site.rows(rows), y[rows], np.exp(t)).square
+        return np.log(square) - np.log(total[rows])
 
     guess = np.log(total) if start is None else np.log(start)
-    variance = np.exp(duals._rising_root(excess, guess, np.zeros_like(total, dtype=bool)))
-    found = duals.height(site, y, variance, start=held)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        variance = np.exp(monotone_root(excess, guess, np.ones_like(guess)))
+    found = duals.height(site, y, variance)
     # [N] Appendix: (h*)' = s / gamma - b and (h*)'' = (1 - 2x / (gamma^3 k_gamma,gamma)) / gamma
     bent = 2.0 * total + variance**3 * found.curvature
     return duals.Penalty(0.5 * (total / variance + found.value) - slope * error, error / variance - slope,

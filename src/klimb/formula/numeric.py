@@ -14,6 +14,7 @@ from klimb.formula.errors import FormulaError
 from klimb.formula.functions import bind
 from klimb.formula.nodes import Call, Name
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_interpolate
 from klimb.rows.table import Source
 
 # function: (its value, smallest argument, whether that argument itself is allowed)
@@ -285,27 +286,9 @@ class BSpline:
 
     def evaluate(self, x: Array, name: str, source: Source) -> Array:
         self.check(x, name, source)
-        return bspline_basis(x, self.degree, self.knots, self.lower, self.upper)[:, 1:]
-
-
-def bspline_basis(x: Array, degree: int, inner: tuple[float, ...], lower: float, upper: float) -> Array:
-    """All B-splines of a degree at x by the recursion of Cox and de Boor; the ends are repeated knots."""
-    knots = np.array([lower] * (degree + 1) + list(inner) + [upper] * (degree + 1))
-    count = len(knots) - degree - 1
-    # The interval of each x; the last one is closed on the right.
-    place = np.clip(np.searchsorted(knots, x, side="right") - 1, degree, count - 1)
-    basis = np.zeros((len(x), count + degree))
-    basis[np.arange(len(x)), place] = 1.0
-    for d in range(1, degree + 1):
-        raised = np.zeros_like(basis)
-        for j in range(len(knots) - d - 1):
-            left, right = knots[j + d] - knots[j], knots[j + d + 1] - knots[j + 1]
-            if left > 0:
-                raised[:, j] += (x - knots[j]) / left * basis[:, j]
-            if right > 0:
-                raised[:, j] += (knots[j + d + 1] - x) / right * basis[:, j + 1]
-        basis = raised
-    return basis[:, :count]
+        knots = [self.lower] * (self.degree + 1) + [*self.knots] + [self.upper] * (self.degree + 1)
+        basis = scipy_interpolate.BSpline.design_matrix(x, knots, self.degree, extrapolate=True)  # `check` saw the ends
+        return np.asarray(basis.toarray()[:, 1:])
 
 
 def learn_bspline(x: Array, source: Source, arguments: dict[str, Any], node: Call, text: str) -> BSpline:

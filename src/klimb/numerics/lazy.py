@@ -19,6 +19,7 @@ class LazyModule:
 
 scipy_sparse: Any = LazyModule("scipy.sparse")
 scipy_fft: Any = LazyModule("scipy.fft")
+scipy_interpolate: Any = LazyModule("scipy.interpolate")
 scipy_optimize: Any = LazyModule("scipy.optimize")
 ndimage: Any = LazyModule("scipy.ndimage")
 csgraph: Any = LazyModule("scipy.sparse.csgraph")

@@ -5,7 +5,7 @@ from typing import Any
 
 from klimb.errors import pyplot
 from klimb.report.charts import coefficient_range
-from klimb.report.records import BoundTrace, CalibrationBins, CoefficientRow, EffectCurve, PitHistogram
+from klimb.report.records import BoundTrace, CalibrationBins, CoefficientRow, EffectCurve
 from klimb.report.text import percent
 
 MARK, SOFT = "#0c6a92", "#5a6a76"
@@ -117,16 +117,6 @@ def plot_calibration(curve: CalibrationBins, ax: Any = None) -> Any:
     ax.vlines(curve.predicted, curve.lower, curve.upper, color=SOFT, alpha=0.3, linewidth=6)
     ax.plot(curve.predicted, curve.observed, "o", color=MARK)
     return _labelled(ax, f"predicted {curve.label}", "observed")
-
-
-def plot_pit(pit: PitHistogram, ax: Any = None) -> Any:
-    """The histogram of the probability integral transform; chance keeps flat bars between the dashed lines."""
-    ax = _one(ax, (4.0, 3.0))
-    count = len(pit.density)
-    ax.bar([(index + 0.5) / count for index in range(count)], pit.density, width=0.96 / count, color=MARK, alpha=0.4)
-    for height in (pit.lower, pit.upper):
-        ax.axhline(height, linestyle="--", color=SOFT, linewidth=1)
-    return _labelled(ax, "leave-one-out quantile of each row", "density")
 
 
 def plot_grid(names: Sequence[str], axes: Sequence[Any], bound: Any, ax: Any = None) -> Any:

@@ -198,7 +198,7 @@ class Site(ABC):
     def touching(self, y: Array, variance: Array) -> Array | None:
         """The square x > 0 where a Gaussian of that variance touches the site from below, -2 g'(x) variance = 1.
 
-        None where it is not known in closed form; it is then found by Newton's method (`klimb.sites.local`).
+        None where it is not known in closed form; it is then searched for (`klimb.sites.local`).
         """
         return None
 

@@ -9,34 +9,30 @@ x = s^2, and klimb's gamma is 1 / variance. With g convex and falling,
 
 The paper finds both minima by Newton's method, one inside the other. The outer one need not be searched for: the dual
 of the dual is g again, and its minimiser is -1 / (2 g'), so that h* costs one evaluation of g. The inner one inverts
-g': `height` does so in closed form where the site has one and by a bracketed Newton method on logarithms otherwise.
+g': `height` does so in closed form where the site has one and by a bracketed secant method on logarithms otherwise.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import expit, gammainc, gammaincc, gammaln
 
 from klimb.errors import InputError
+from klimb.numerics.adaptive import Rows
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.responses import power_moments
+from klimb.numerics.search import monotone_root
 from klimb.numerics.softplus import folded_moments, folded_point
 from klimb.numerics.special import log_cosh_even
 from klimb.sites.base import EvenPart, Expectation, Site, set_parameter
 from klimb.sites.real import SymmetricNoise
 from klimb.sites.wrappers import Wrapper, asked, set_facts
 
-Flags = npt.NDArray[np.bool_]
-ValueAndRate = Callable[[Array], tuple[Array, Array]]  # of functions of t, one per entry, and their derivatives
-
 _LARGEST = np.finfo(float).max
 _HUGE = 1e300
 _CENTRE = 0.05  # distance from the centre, in widths, within which the mean of tanh is an integral of its derivative
 _FIRST_ORDER = 1e-8  # log(variance / gamma_0) below which the expansion at the threshold has more digits than the root
-_LOWEST, _HIGHEST = -700.0, 700.0  # the logarithms of x that are searched
 
 
 class Threshold(NamedTuple):
@@ -107,47 +103,20 @@ def _touching(site: Site, y: Array, variance: Array, edge: Threshold, start: Arr
     if closed is not None:
         return closed
 
-    def excess(t: Array) -> tuple[Array, Array]:
-        """-log(-2 g'(x) variance) and its derivative in t = log x: g' is close to a power of x far out."""
-        x = np.exp(t)
-        even = site.even_part(y, x)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return -np.log(even.gamma) - np.log(variance), -x * even.curvature / even.slope
+    def excess(rows: Rows, t: Array) -> Array:
+        """-log(-2 g'(x) variance) at t = log x: rising, and close to a line far out, where g' is close to a power."""
+        return -np.log(site.rows(rows).even_part(y[rows], np.exp(t)).gamma) - np.log(variance[rows])
 
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         ratio = np.where(edge.variance > 0.0, np.log(variance) - np.log(edge.variance), np.inf)
         first_order = edge.rate * ratio  # x_* near the threshold
         guess = np.where(np.isfinite(ratio) & (ratio < 300.0), edge.rate * 0.5 * np.expm1(2.0 * ratio), variance)
         if start is not None:
             guess = np.where(start > 0.0, start, guess)
         done = ratio < _FIRST_ORDER
-        root = np.exp(_rising_root(excess, np.log(np.maximum(np.where(done, 1.0, guess), 1e-300)), done))
+        middle = np.log(np.clip(np.where(done, 1.0, guess), 1e-300, _HUGE))
+        root = np.exp(monotone_root(excess, middle, np.full_like(middle, 0.1)))
     return np.where(done, first_order, root)
-
-
-def _rising_root(function: ValueAndRate, guess: Array, done: Flags, rounds: int = 200) -> Array:
-    """The roots of rising functions of a logarithm: Newton steps, kept inside a bracket, else bisection.
-
-    ``function(t)`` returns value and derivative for all entries; those marked ``done`` are left where they are.
-    """
-    low, high = np.full_like(guess, _LOWEST), np.full_like(guess, _HIGHEST)
-    t = np.clip(guess, _LOWEST + 1.0, _HIGHEST - 1.0)
-    settled = done.copy()
-    for count in range(rounds):
-        value, rate = function(t)
-        below = ~(value > 0.0)  # nan counts as below
-        low, high = np.where(below, t, low), np.where(below, high, t)
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            step = -value / rate
-        moved = t + np.clip(step, -20.0, 20.0)
-        middle = 0.5 * (low + high)
-        target = np.where(np.isfinite(step) & (moved > low) & (moved < high) & (count % 8 != 7), moved, middle)
-        small = np.abs(target - t) <= 4e-16 * np.maximum(np.abs(t), 1.0)
-        settled |= (value == 0.0) | small | (high - low <= 4e-16 * np.maximum(np.abs(t), 1.0))
-        t = np.where(settled, t, target)
-        if settled.all():
-            break
-    return t
 
 
 @final
