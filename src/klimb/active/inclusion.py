@@ -19,7 +19,7 @@ from klimb.infer.start import DIFFERENCE, newton_step
 from klimb.numerics.adaptive import Rows
 from klimb.numerics.arrays import Array
 from klimb.numerics.search import monotone_root
-from klimb.numerics.special import legendre
+from klimb.numerics.special import exponentials, legendre
 from klimb.sites import Expectation, Site, SuperGaussian
 
 ENOUGH = 1e-11  # size of the gradient in (m / sd, log v) at which a datum is done
@@ -68,21 +68,9 @@ def include(site: Site, y: Array, m: Array, v: Array, *, tol: float = ENOUGH) ->
         t = gamma * prior_v
         kappa = 1.0 + t
         pull = (slope - gamma * m) / kappa
-        gain = 0.5 * (unexplained(t) + prior_v * pull * pull)
-        return Inclusion(gamma, slope, m + prior_v * pull, prior_v / kappa, gain, np.log1p(t))
-
-
-def unexplained(t: Array) -> Array:
-    """log(1 + t) - t/(1 + t), which is t^2/2 for small t, with relative accuracy."""
-    small = np.abs(t) < 0.02
-    if not small.any():
-        return np.log1p(t) - t / (1.0 + t)
-    near = np.where(small, t, 0.0)
-    series = np.zeros_like(near)
-    for k in range(10, 1, -1):
-        series = near * ((k - 1) / k - series)
-    with np.errstate(invalid="ignore"):
-        return np.where(small, near * series, np.log1p(t) - t / (1.0 + t))
+        log_kappa = np.log1p(t)
+        gain = 0.5 * (exponentials(-log_kappa)[2] + prior_v * pull * pull)  # log(1 + t) - t / (1 + t), with its digits
+        return Inclusion(gamma, slope, m + prior_v * pull, prior_v / kappa, gain, log_kappa)
 
 
 def _site(site: Site, y: Array, m: Array, v: Array, tol: float) -> tuple[Array, Array]:

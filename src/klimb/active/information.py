@@ -23,6 +23,7 @@ from collections.abc import Callable
 from functools import lru_cache, singledispatch
 
 import numpy as np
+from scipy.special import factorial
 
 from klimb.active.inclusion import expected_gamma, plain_site, response_nodes
 from klimb.active.pool import Index
@@ -298,11 +299,8 @@ def _hermite_rule() -> tuple[Array, Array]:
     """Nodes z, and h_k(z) times the weight of the trapezoid rule, (TERMS + 1) x HERMITE_NODES."""
     z = np.linspace(-HERMITE_REACH, HERMITE_REACH, HERMITE_NODES)
     weight = (z[1] - z[0]) * np.exp(-0.5 * z * z) / np.sqrt(2.0 * np.pi)
-    h = np.empty((TERMS + 1, HERMITE_NODES))
-    h[0], h[1] = 1.0, z
-    for k in range(1, TERMS):
-        h[k + 1] = (z * h[k] - np.sqrt(k) * h[k - 1]) / np.sqrt(k + 1.0)
-    return np.asarray(z, dtype=np.float64), h * weight
+    h = np.polynomial.hermite_e.hermevander(z, TERMS) / np.sqrt(factorial(np.arange(TERMS + 1)))
+    return np.asarray(z, dtype=np.float64), np.ascontiguousarray(h.T) * weight
 
 
 def _coefficients(site: Site, m: Array, v: Array) -> tuple[Array, Array]:

@@ -143,35 +143,19 @@ class CLogLog(BinarySite):
         return -e.alpha + e.gamma * even, e.gamma
 
 
-# B_2k / (2k)! of the series x/(e^x - 1) = 1 - x/2 + x^2/12 - x^4/720 + ...
-_BERNOULLI = (1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160, -691 / 1307674368000, 1 / 74724249600)
-
-
 def event_derivatives(f: Array) -> Triple:
     """g = log(1 - exp(-e^f)), g' = x/(e^x - 1) with x = e^f, and -g'' = g' (g' + x - 1), with relative accuracy."""
     with np.errstate(over="ignore", under="ignore"):
         x = np.exp(np.minimum(f, 700.0))
         miss = np.exp(-x)
     hit = -np.expm1(-x)
-    small = x < 0.5
-    near = np.minimum(x, 0.5)
-    square = near * near
-    series = special.polynomial(square, _BERNOULLI) * square  # x/(e^x - 1) - 1 + x/2
-    slope = np.where(small, 1.0 - 0.5 * near + series, x * miss / np.where(hit > 0.0, hit, 1.0))
-    gap = np.where(small, 0.5 * near + series, slope + x - 1.0)
-    # log(hit) = f + log(hit / x) keeps its digits when x underflows.
-    value = np.where(small, f + np.log1p(_relative_hit(near)), np.log1p(-np.minimum(miss, 0.75)))
+    small, near = x < 0.5, np.clip(x, np.finfo(float).tiny, 0.5)
+    _, grown, rest = special.exponentials(near)  # e^x - 1, and that less x
+    slope = np.where(small, near / grown, x * miss / np.where(hit > 0.0, hit, 1.0))
+    gap = np.where(small, near - rest / grown, slope + x - 1.0)
+    # 1 - e^-x = x e^-x / slope: nothing is lost where x underflows.
+    value = np.where(small, f - near - np.log(np.where(small, slope, 1.0)), np.log1p(-np.minimum(miss, 0.75)))
     return value, slope, slope * gap
-
-
-def _relative_hit(x: Array) -> Array:
-    """(1 - e^-x)/x - 1 for 0 <= x <= 1/2."""
-    total = np.full_like(x, 1.0 / 17.0)
-    for k in range(16, 1, -1):
-        total *= -x
-        total += 1.0
-        total /= k
-    return -x * total
 
 
 def _event_integrands(f: Array, rows: Index | None = None) -> Triple:

@@ -10,23 +10,15 @@ from scipy.special import betaincinv, digamma, gammaincinv, gammaln
 from klimb.conjugate.families.base import Family, NaturalPart, Naturals, generator, positive
 from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.special import HALF_LOG_2PI, stirling_error
+from klimb.numerics.special import HALF_LOG_2PI, exponentials, stirling_error
 
 SERIES = 16.0  # from here on the asymptotic series of Stirling has full precision with the terms below
 
 
 def excess(x: Any) -> Array:
     """x - 1 - log x >= 0 without cancellation near one."""
-    x = np.asarray(x, dtype=float)
-    t = x - 1.0
-    near = np.abs(t) < 0.05
-    # log1p(t) = 2 atanh(t / (2 + t)): t - log1p(t) = t^2/(2+t) - 2 (s^3/3 + s^5/5 + ...), s = t/(2+t)
-    s = np.where(near, t / (2.0 + t), 0.0)
-    s2 = s * s
-    tail = s * s2 * (2 / 3 + s2 * (2 / 5 + s2 * (2 / 7 + s2 * (2 / 9 + s2 * (2 / 11)))))
     with np.errstate(divide="ignore"):
-        plain = t - np.log(x)
-    return np.asarray(np.where(near, t * s - tail, plain))
+        return exponentials(np.log(np.asarray(x, dtype=float)))[2]
 
 
 def stirling_digamma(a: Array) -> Array:
