@@ -244,7 +244,7 @@ def test_targets_and_blocks() -> None:
     from klimb.boosting import Positive, Real
     from klimb.boosting.target import Target
     from klimb.boosting.transforms import TransformedBlocks
-    from klimb.bridges.languages import gathered
+    from klimb.bridges.densities import gathered
     from klimb.priors import Beta
     from klimb.sites import Gaussian
     from klimb.theta.base import BoundedParameter

@@ -11,7 +11,6 @@
 Each returns a `Bridge`; ``bridge.boost()`` fits the mixture, ``bridge.parameters(draws)`` names its draws.
 """
 
-from klimb.bridges.languages import numpyro, pymc, stan
-from klimb.bridges.own import Bridge, dynesty, emcee, hyperparameters, latent
+from klimb.bridges.densities import Bridge, dynesty, emcee, hyperparameters, latent, numpyro, pymc, stan
 
 __all__ = ["Bridge", "dynesty", "emcee", "hyperparameters", "latent", "numpyro", "pymc", "stan"]

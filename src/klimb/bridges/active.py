@@ -15,6 +15,7 @@ from klimb.active.pool import Index
 from klimb.active.scores import Score
 from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 
 
 @final
@@ -71,7 +72,5 @@ def two_classes(labels: Any, classes: Sequence[Any] | None) -> Array:
 def stacked(above: Any, below: Any) -> Any:
     """Rows of two designs, sparse if one of them is."""
     if hasattr(above, "tocsr") or hasattr(below, "tocsr"):
-        from scipy.sparse import csr_matrix, vstack
-
-        return vstack([csr_matrix(above), csr_matrix(below)], format="csr")
+        return scipy_sparse.vstack([scipy_sparse.csr_matrix(above), scipy_sparse.csr_matrix(below)], format="csr")
     return np.concatenate([np.asarray(above, dtype=np.float64), np.asarray(below, dtype=np.float64)])

@@ -10,6 +10,7 @@ from klimb.errors import InputError
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.quadrature import Landscape, gaussian_expectation
 from klimb.numerics.responses import lognormal_moments, sigmoid_moments
+from klimb.numerics.search import monotone_root
 from klimb.numerics.special import HALF_LOG_2PI, SPAN, exponentials, gamma_family, stirling_error
 from klimb.sites.base import Expectation, Site, clean_data
 from klimb.sites.counts import rate_expectation
@@ -236,14 +237,10 @@ class Beta(Site):
         return gamma * middle - e.alpha, gamma
 
     def peak(self, y: Array) -> tuple[Array, Array]:
-        # log p rises up to one peak, between 0 and a little beyond logit(y): bisect on the sign of its slope.
-        reach = np.abs(np.log(y) - np.log1p(-y)) + 60.0
-        low, high = -reach, reach
-        for _ in range(40):
-            middle = 0.5 * (low + high)
-            rising = self.point(y, middle).alpha < 0.0
-            low, high = np.where(rising, middle, low), np.where(rising, high, middle)
-        return middle, 1.0 / np.sqrt(np.maximum(self.point(y, middle).gamma, 1.0))
+        # log p rises up to one peak, between 0 and a little beyond logit(y).
+        logit = np.log(y) - np.log1p(-y)
+        f = monotone_root(lambda rows, at: self.rows(rows).point(y[rows], at).alpha, logit, np.ones_like(y))
+        return f, 1.0 / np.sqrt(np.maximum(self.point(y, f).gamma, 1.0))
 
     def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
         mean, within, between = sigmoid_moments(m, v)
