@@ -33,7 +33,7 @@ from klimb.conjugate import (
     topics,
     wishart,
 )
-from klimb.conjugate.chain import MarkovChain
+from klimb.conjugate.classes import MarkovChain
 from klimb.conjugate.families import Categorical, Dirichlet, MultivariateNormal, NormalWishart
 from klimb.conjugate.loop import Network, prior_state, update
 from klimb.errors import InputError

@@ -9,7 +9,7 @@
     result[w].mean, result[noise].mean, result.bound
 """
 
-from klimb.conjugate.chain import chain
+from klimb.conjugate.classes import chain, mixture
 from klimb.conjugate.conditionals import (
     beta,
     categorical,
@@ -22,7 +22,6 @@ from klimb.conjugate.conditionals import (
     tied_normal_wishart,
     wishart,
 )
-from klimb.conjugate.emissions import mixture
 from klimb.conjugate.loop import Fitted, ProximalPoint, fit
 from klimb.conjugate.means import dot, inner
 from klimb.conjugate.observations import bernoulli, poisson, potential, topics

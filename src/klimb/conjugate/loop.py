@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.conjugate.chain import MarkovChain
+from klimb.conjugate.classes import MarkovChain
 from klimb.conjugate.families import Categorical, Family, Naturals
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
 from klimb.errors import InputError, NotPositiveDefiniteError, require

@@ -8,9 +8,8 @@ from typing import Any, Literal, NamedTuple, final
 import numpy as np
 
 from klimb.conjugate import Fitted, Stochastic, chain, fit, fit_batches, mixture, normal_gamma, topics
-from klimb.conjugate.chain import MarkovChain
+from klimb.conjugate.classes import Emission, MarkovChain, without_missing
 from klimb.conjugate.conditionals import categorical, dirichlet, gamma, normal_wishart, tied_normal_wishart
-from klimb.conjugate.emissions import Emission, without_missing
 from klimb.conjugate.families import Categorical, Dirichlet, Family
 from klimb.conjugate.loop import Network, add, prior_state
 from klimb.conjugate.variables import Variable
