@@ -9,7 +9,7 @@ from scipy.special import ndtr
 from klimb import sites
 from klimb.models.components import Latents
 from klimb.models.prediction import response_quantile
-from klimb.numerics.mixtures import mixture_above, mixture_moments, mixture_quantile
+from klimb.numerics.mixtures import mixture_above, mixture_moments, mixture_quantile, sd_beyond
 from klimb.sites.prediction import predictive_cdf
 
 RNG = np.random.default_rng(4)
@@ -74,3 +74,15 @@ def test_quantiles_of_counts(name, spread, p):
     assert (distribution(f, parts, found) >= p).all()
     below = found - 1.0
     assert (np.where(below >= 0, distribution(f, parts, np.maximum(below, 0.0)), 0.0) < p).all()
+
+
+@pytest.mark.parametrize("sd", [0.5, 1.0, 1.2])
+def test_the_sd_that_lies_beyond_a_lattice(sd: float) -> None:
+    """Log-normal values on a lattice that ends seven nats down, against the sd that is known."""
+    z = np.arange(-4, 5) * 0.9
+    weights = np.exp(-0.5 * z**2) / np.exp(-0.5 * z**2).sum()
+    x = np.exp(sd * z)
+    own = np.sqrt(weights @ (x - weights @ x) ** 2)
+    lost = np.sqrt(np.exp(2.0 * sd**2) - np.exp(sd**2)) / own - 1.0
+    assert 0.8 * lost < sd_beyond(x, -0.5 * z**2, 4.5) < 2.0 * lost
+    assert sd_beyond(z, -0.5 * z**2, 4.5) == 0.0  # not positive

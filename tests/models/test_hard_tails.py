@@ -1,13 +1,19 @@
 """Hyperparameters whose posteriors have long tails, against sums over fine grids that share no code with klimb."""
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.special import expit
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, nbinom
 
 import klimb
+from benchmarks import doubts
+from klimb.latents.weights_posterior import DenseWeights
+from klimb.models.components import Components
+from klimb.models.tabulate import limits_reached, posterior_means
+from klimb.theta import PositiveParameter, Theta
 
 PRIORS = {"Intercept": "normal(0, 2)", "sd(g)": "exponential(1)"}
 
@@ -80,6 +86,60 @@ def test_a_size_that_may_be_infinite() -> None:
     for name in ("Intercept", "x"):
         assert rows[name].mean == pytest.approx(others[name].mean, abs=0.3 * others[name].sd)
     assert fit.trust.verdict != "doubt"
+
+
+@pytest.mark.parametrize(("seed", "n", "rate"), [(0, 40, 3.0), (2, 25, 1.0)])
+def test_quantiles_of_a_size_without_moments(seed: int, n: int, rate: float) -> None:
+    """size^-1/2 has a prior density above 0 at 0, so size has neither mean nor sd: its quantiles beside a grid's."""
+    y = np.random.default_rng(seed).poisson(rate, n)
+    fit = klimb.fit("y ~ 1", {"y": y}, "negative_binomial", priors={"Intercept": "normal(0, 2)"})
+    u, b = np.exp(np.linspace(-16.0, 1.5, 701)), np.log(y.mean()) + np.linspace(-1.5, 1.5, 201)
+    logs = np.array([nbinom.logpmf(y, s**-2, s**-2 / (s**-2 + np.exp(b)[:, None])).sum(axis=1) for s in u])
+    logs += -0.5 * (b / 2.0) ** 2 + (np.log(u) - u)[:, None]  # exponential, on a grid of log u
+    p = np.exp(logs - logs.max())
+    p /= p.sum()
+    low, middle, high = -2.0 * np.interp([0.95, 0.5, 0.05], np.cumsum(p.sum(axis=1)), np.log(u))
+    size = fit.table_rows()[1]
+    assert np.isnan([size.mean, size.sd, fit.hyperparameters["size"]]).all()
+    assert [np.log(size.lower), np.log(size.upper)] == pytest.approx([low, high], abs=0.08)
+    note = next(note for note in fit.notes if "size reaches up to infinity" in note)
+    assert float(note.removesuffix(".").split("its median is ")[1]) == pytest.approx(np.exp(middle), rel=0.1)
+    assert " -  " in next(line for line in str(fit).splitlines() if line.startswith("size"))
+    agree(fit, "Intercept", moments(b, p.sum(axis=0)))
+    assert fit.trust.verdict == "trust"
+
+
+def test_a_size_that_is_known_has_moments() -> None:
+    y = np.random.default_rng(1).negative_binomial(2.0, 0.3, 300)
+    size = klimb.fit("y ~ 1", {"y": y}, "negative_binomial").table_rows()[1]
+    assert 1.0 < size.mean < 4.0
+    assert 0.1 < size.sd < 1.0
+
+
+@pytest.mark.parametrize("dim", [1, 3])
+def test_moments_follow_the_tail_of_the_prior(dim: int) -> None:
+    """range^(-dim / 2) exponential: without a mean up to two inputs, without an sd up to four."""
+    block = PositiveParameter("range", klimb.priors.pc_lengthscale(1.0, 0.5, dim))
+    u = (np.arange(1000) + 0.5) / 1000.0  # flat down to 0
+    theta = np.log(u[:, None]) / block.power
+    components = Components(np.full(1000, 1e-3), theta, (DenseWeights(np.zeros(1), np.eye(1)),) * 1000)
+    assert np.isnan(posterior_means(Theta.of([block]), components)["range"]) == (dim == 1)
+    assert limits_reached(Theta.of([block]), components) == {"range": -0.5 * dim}
+
+
+def test_sds_that_rest_on_a_tail_are_in_doubt() -> None:
+    """A ridge over columns that separate labels: as its scale grows the likelihood tends to a constant.
+
+    So its posterior has the tail of its prior, log normal with sd 2: half of its E scale^2 is in the 3e-5 of the prior
+    mass beyond four sds of the log, where neither a lattice nor a sampler gets to. An exponential prior ends sooner.
+    """
+    data = doubts.columns(16, 3, 1)
+    fit = klimb.fit("y ~ ridge(x0, x1, x2)", data, "bernoulli")
+    assert fit.trust.verdict == "doubt"
+    assert "long upper tail" in fit.trust.advice
+    priors = json.loads(fit.trust.advice.split("priors=")[1].removesuffix("."))
+    lighter = klimb.fit("y ~ ridge(x0, x1, x2)", data, "bernoulli", priors=priors)
+    assert lighter.trust.verdict == "corrected"
 
 
 def test_intervals_of_two_sds_that_only_their_sum_of_squares_is_known_of():

@@ -225,7 +225,8 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
     # Weights of the chosen points under the objective less those under the surrogate.
     change = (w / chance)[chosen] / count * np.expm1(np.clip(values - heights[chosen], -FALL, FALL))
     printed = np.column_stack(list(points.theta.reported(points.coordinates.theta(smoothed.theta)).values()))
-    errors, shown = [], _standardised(printed, w)
+    # What may be infinite may have no moments as it is printed.
+    errors, shown = [], np.where(points.theta.powers < 0.0, away, _standardised(printed, w))
     edge = 0.5 * float((w * smoothed.beyond @ shown**2).max(initial=0.0))  # what sds would lose without the outermost
     for own in (away, shown):
         effects = change[:, None] * np.hstack([own[chosen], 0.5 * (own[chosen] ** 2 - 1.0)])

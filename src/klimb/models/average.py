@@ -27,8 +27,9 @@ from klimb.models.repair import modes_around
 from klimb.models.search import FIT_TOL, Evaluated, Evaluator, HigherGround, Peak, axes_of, curvature, higher_peak
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import central_composite
-from klimb.numerics.mixtures import mixture_moments
+from klimb.numerics.mixtures import mixture_moments, sd_beyond
 from klimb.numerics.surrogate import fit_surrogate
+from klimb.theta import Theta
 
 SPACING = {1: 0.8, 2: 1.2}  # of the lattice, in sd; sums over it are accurate to 1e-6 for a bowl
 EXPENSIVE, WIDER = 1e8, 1.25  # work of a fit from which the lattice is so much wider: accurate to 1e-4 then
@@ -38,7 +39,7 @@ TILTED = 0.5  # sds that a corrected evidence may move the bowl
 DROP = 7.0  # nats below the best at which the lattice ends
 SHORTER = 0.6  # share of a foretold fall that must be enough for that, for a node not to be fitted
 POINT_TOL = 1e-4  # of expensive fits around the peak: bounds are good to a millionth of a nat, means to 1e-4 sd
-LAST_NATS, OPEN_END = 2.0, 0.25  # of the lattice, and the share of a variance in them that says it goes on beyond
+LAST_NATS = 2.5  # of the lattice, from which a tail is followed beyond
 MOST_NODES = {1: 120, 2: 600}
 FINER, UNEVEN = 3, 0.02  # lattices, each twice as fine as the last, and the error of a mean or sd from which one is
 BETWEEN, SMOOTH = 4, 0.1  # points of theta in a cell of a node along each axis, by a surrogate as good as this in nats
@@ -51,7 +52,7 @@ MOST_INTEGRATED = 14  # hyperparameters up to which "auto" integrates them out
 MOST_WORK = 3e10  # multiplications that "auto" spends on it, roughly
 CORRECTED = 5.0  # nats below the peak up to which a point's own posterior of the weights is corrected
 CLIMBS = 5  # peaks that are climbed, each from a better point than the last
-PENALTY = 5.0  # nats per unit of theta beyond the limits of the search, where nothing is known
+PENALTY, LEAST_FALL = 5.0, 0.2  # nats per unit of theta beyond the limits of the search, without and by the prior
 
 
 @final
@@ -99,7 +100,7 @@ class _Around:
         if z.any():
             theta = peak.model.at + self.A @ z
             inside = np.clip(theta, peak.model.theta.lower, peak.model.theta.upper)
-            beyond = PENALTY * float(np.abs(theta - inside).max())
+            beyond = _fall_beyond(peak.model.theta, inside, theta)
             found = self._evaluate(inside, start=peak.result.posterior if start is None else start, tol=self._tol)
             self._count += 1
             self._evaluate.tell("integrating", self._count, max(self._expected, self._count), peak.result.bound)
@@ -119,6 +120,13 @@ class _Around:
         part = found.model.detach(found.result.posterior)
         return plain + gain - self._gain, found, _Point(
             found.model.at, part, found.result.status, plain, gain, correction)
+
+
+def _fall_beyond(theta: Theta, limit: Array, at: Array) -> float:
+    """What the prior loses from the limits of the search on, where the likelihood is constant; if little, a penalty."""
+    beyond = float(np.abs(at - limit).max())
+    fall = theta.log_density(limit) - theta.log_density(at) if beyond else 0.0
+    return fall if fall > LEAST_FALL * beyond else PENALTY * beyond
 
 
 def integrated(peak: Peak, evaluate: Evaluator) -> Averaged:
@@ -241,7 +249,8 @@ def _lattice(peak: Peak, A: Array, evaluate: Evaluator, corrector: Corrector) ->
     evidence = float(np.logaddexp.reduce([points[node].plain for node in nodes])) + cell
     if error <= UNEVEN:
         components = replace(components, points=between, point_weights=density)
-    cut = _cut_off(peak, np.array([points[node].theta for node in nodes]), log_w)
+    shown = peak.model.theta.inside(np.array([points[node].theta for node in nodes]))
+    cut = max(sd_beyond(x, log_w, DROP - LAST_NATS) for x in shown.T)
     components = replace(components, error=max(components.error, error, cut))
     return Averaged(components, peak.objective + evidence, status if peak.converged else peak.status)
 
@@ -318,14 +327,6 @@ def _moved_moments(peak: Peak, coarse: tuple[Array, Array], fine: tuple[Array, A
     spread = variance > 0.0  # none at the limits of a search
     sd = np.sqrt(variance[spread])
     return float(np.maximum(np.abs(m - mean)[spread] / sd, np.abs(np.sqrt(v[spread]) / sd - 1.0)).max(initial=0.0))
-
-
-def _cut_off(peak: Peak, theta: Array, log_w: Array) -> float:
-    """Error of an sd where the lattice ends before its variance does: the tail of a scale may fall ever so slowly."""
-    shown, weights = peak.model.theta.inside(theta), np.exp(log_w - np.logaddexp.reduce(log_w))
-    squares = weights[:, None] * (shown - weights @ shown) ** 2
-    last = squares[log_w < log_w.max() - DROP + LAST_NATS].sum(axis=0) / np.maximum(squares.sum(axis=0), 1e-300)
-    return float(0.5 * last.max()) if last.max() > OPEN_END else 0.0
 
 
 def _lattice_quantiles(peak: Peak, A: Array, spacing: float, values: dict[tuple[int, ...], float],

@@ -47,11 +47,13 @@ NEGLIGIBLE = 0.003  # variance of log weights up to which sds are right to 0.5%
 NEGLIGIBLE_GAIN = 0.01  # nats between evidence and bound that move no hyperparameter
 MANY_ROWS, AHEAD = 20_000, 0.1  # rows from which that is first looked for without draws; a step, in sds of f
 EVEN = 0.02  # variance of log weights up to which half the draws are enough
+UNEVEN = 0.3  # the same from which few draws do not even tell the evidence
 FEWEST_UNEVEN = 96  # and the fewest above it: ratios of averages over 24 draws leave 5% of the sds of two events out
 USABLE = 0.15  # effective draws over draws from which moments are taken
 ENOUGH = 1000  # effective draws at the only theta: means to 0.03 sd, sds to 2%
 UNHARMED = 0.5  # effective draws over draws above which the weights at one of many theta are kept in a repair
 WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
+LIKELY = 0.005  # share of a point of theta, over that of the heaviest, from which its own weights must be usable
 NOTHING = np.zeros((0, 0, 0))
 SEEDS = 8  # sets of draws that points of theta take in turn, so that their noise averages out
 
@@ -91,7 +93,9 @@ def pooled(corrections: Sequence[Correction], shares: Array) -> dict[str, Any]:
     third = NOTHING
     if all(one.third.size for one in corrections):
         third = np.asarray(np.tensordot(own, [one.third for one in corrections], axes=1))
-    return {"efficiency": float(own @ np.array([one.efficiency for one in corrections])), "third": third,
+    efficiency = np.array([one.efficiency for one in corrections])
+    weakest = float(efficiency[own >= LIKELY * own.max()].min())  # where evidence is too low, tails are cut off
+    return {"efficiency": weakest if weakest < USABLE else float(own @ efficiency), "third": third,
             "correction_khat": smooth_log_weights(logs).khat if len(logs) else float("nan"),
             "error": float(np.sqrt(own**2 @ np.array([one.error**2 for one in corrections]))),
             "weighed": float(own @ np.array([one.weighed for one in corrections]))}
@@ -148,6 +152,8 @@ class Corrector:
         if weights.shocks.wide:
             spread = float(logs.var(ddof=1)) if weights.scale == 1.0 else 0.0  # some levels alone vary too much
             value = float(logs.mean()) + 0.5 * spread - weights.bound
+        elif logs.var() > UNEVEN and (found := self(result)) is not None:
+            value = found.gain
         else:
             value = float(np.logaddexp.reduce(logs)) - float(np.log(GAIN_DRAWS)) - weights.bound
         return value if np.isfinite(value) else 0.0

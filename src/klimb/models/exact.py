@@ -124,7 +124,7 @@ def judged_draws(fit: FormulaFit, theta: Array, weights: Array, found: SampledCh
         square = ((own - own.mean()) ** 2).reshape(chains, -1, 1)
         sd = float(np.sqrt(square.mean()))
         noise = float(square.std() / np.sqrt(effective(split(square))[0])) / (2.0 * sd**2)
-        if noise < UNTOLD:
+        if noise < UNTOLD and np.isfinite(row.sd):
             errors.append((abs(row.sd / sd - 1.0), noise))
             shifts.append(abs(row.mean - float(own.mean())) / sd)
     number, noise = max(errors)

@@ -25,7 +25,7 @@ from klimb.models.model import Model
 from klimb.models.prediction import PredictionKind, checked_interval, columns_of, tail_notes
 from klimb.models.search import Peak
 from klimb.models.solution import Solution, around
-from klimb.models.tabulate import parameter_rows
+from klimb.models.tabulate import parameter_rows, posterior_means
 from klimb.numerics.arrays import Array
 from klimb.report.records import PARAMETERS, BoundTrace, Checks, CoefficientRow, TrustSummary
 from klimb.rows.frames import Frame, make_frame, read_frame
@@ -104,9 +104,11 @@ class Fit:
 
     @property
     def hyperparameters(self) -> dict[str, float]:
-        """Posterior means by name, where they were integrated out; else the values that were chosen or held."""
-        points, weights = self.components.marginal_points
-        return {name: float(weights @ values) for name, values in self.model.theta.reported(points).items()}
+        """Posterior means by name, where they were integrated out; else the values that were chosen or held.
+
+        NaN where the mean is infinite.
+        """
+        return posterior_means(self.model.theta, self.components)
 
     @property
     def posterior(self) -> Posterior:

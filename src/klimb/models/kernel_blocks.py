@@ -12,6 +12,7 @@ from klimb._stored import stored
 from klimb.kernels import Kernel
 from klimb.kernels.means import Mean
 from klimb.numerics.arrays import Array
+from klimb.priors import Prior
 from klimb.theta import ParameterBlock, RowKind
 
 MARGIN = 0.5  # how far inducing points may leave the box of the inputs, in units of its sides
@@ -53,9 +54,11 @@ class KernelBlock(ParameterBlock):
     def reported(self, theta: Array) -> Array:
         return np.exp(theta)
 
+    def priors(self) -> dict[str, Prior | None]:
+        return {self.prefix + name: prior for name, prior in self.kernel.priors.items()}
+
     def printed(self) -> dict[str, str]:
-        return {self.prefix + name: "flat in its logarithm" if prior is None else str(prior)
-                for name, prior in self.kernel.priors.items()}
+        return {name: "flat in its logarithm" if prior is None else str(prior) for name, prior in self.priors().items()}
 
 
 class PlainBlock(ParameterBlock):

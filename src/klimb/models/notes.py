@@ -13,6 +13,7 @@ from klimb.formula import parse
 from klimb.formula.factors import INTERCEPT, BasisFactor, Factor, LevelFactor, Product
 from klimb.formula.nodes import Name, Operation
 from klimb.likelihoods import Likelihood, Observed
+from klimb.models.components import marginal_quantile
 from klimb.models.tabulate import limits_reached
 from klimb.priors import PositivePrior
 from klimb.report.text import plain
@@ -317,8 +318,7 @@ def _held(fit: FormulaFit, given: set[str]) -> Iterator[str]:
     points, weights = fit.components.marginal_points
     for block in fit.model.theta.blocks if fit.components.integrated else ():
         values = block.reported(points[:, fit.model.theta.slice_of(block)])
-        for owner in getattr(block, "sds", (block,)):
-            name, prior = getattr(owner, "name", ""), getattr(owner, "prior", None)
+        for name, prior in block.priors().items():
             if name not in given or name not in block.names or not isinstance(prior, PositivePrior):
                 continue
             own = values[:, block.names.index(name)]
@@ -335,9 +335,12 @@ def _held(fit: FormulaFit, given: set[str]) -> Iterator[str]:
 
 def _limits(fit: FormulaFit) -> Iterator[str]:
     """Parameters of which the data leave open that they are at the end of their range."""
-    for name, power in limits_reached(fit.model.theta, fit.components):
+    for name, power in limits_reached(fit.model.theta, fit.components).items():
         if power > 0.0:
             yield f"{name} reaches down to 0: the data do not rule out a model without it."
-        else:
-            yield (f"{name} reaches up to infinity: the data do not rule out the simpler family without it. Its "
-                   "mean and sd rest on a tail without an end; look at its interval.")
+            continue
+        median = float(np.exp(marginal_quantile(fit.components.quantiles[fit.model.names.index(name)], np.array(0.5))))
+        moments = "mean and sd are" if np.isnan(fit.hyperparameters[name]) else "sd is"
+        ending = f" Its posterior {moments} infinite under its prior; its " if power >= -2.0 else " Its "
+        yield (f"{name} reaches up to infinity: the data do not rule out the simpler model without it.{ending}"
+               f"median is {plain(median, 3)}.")

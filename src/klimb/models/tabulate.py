@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 MANY = 500  # points of theta from which their own quantiles are taken
 DIFFERENCE = 1e-6  # in theta, for the derivative of what is printed
 REACHES = 0.01  # mass below a tenth of the median from which a limit counts as reached; a flat density has 0.05
+LAST, MOST_OF = 0.005, 0.3  # mass of the largest values, and the share of a variance from which that rests on them
+NO_END = 1e-4  # the same at infinity without moments: from here on 10,000 exact draws would disagree about an sd
 
 
 def mixture_rows(names: Sequence[str], weights: Array, means: Array, sds: Array, tail: float,
@@ -71,8 +73,7 @@ def block_rows(theta: Theta, block: ParameterBlock, components: Components, tail
     points, weights = components.marginal_points
     own = points[:, at]
     values = block.reported(own)
-    mean = weights @ values
-    sd = np.sqrt(weights @ (values - mean) ** 2)
+    mean, sd = _moments(block, values, weights)
     if not components.integrated:
         sd = np.sqrt(np.diag(block_covariance(theta, block, components)))
     kind: RowKind = block.kind if block.kind != "cut" else "parameter"
@@ -89,31 +90,72 @@ def block_rows(theta: Theta, block: ParameterBlock, components: Components, tail
     return rows
 
 
-def limits_reached(theta: Theta, components: Components) -> list[tuple[str, float]]:
-    """Positive parameters of which the data leave open that they are at their simplest model, and the powers."""
+def limits_reached(theta: Theta, components: Components) -> dict[str, float]:
+    """Positive parameters of which the data leave open that they are at their simplest model, and their powers.
+
+    That is 0 where the power is positive (an sd), infinity where it is negative (a size).
+    """
+    points, weights = components.marginal_points
+    found: dict[str, float] = {}
+    for block in theta.blocks if components.integrated else ():
+        shares = _at_limit(block, block.reported(points[:, theta.slice_of(block)]), weights)
+        found |= {name: power for name, (power, share) in shares.items() if share > (REACHES if power > 0 else NO_END)}
+    return found
+
+
+def long_tails(theta: Theta, components: Components) -> list[str]:
+    """Positive parameters whose variances rest on the largest values, which have next to none of the mass."""
     points, weights = components.marginal_points
     found = []
     for block in theta.blocks if components.integrated else ():
-        values = block.reported(points[:, theta.slice_of(block)])
-        found += [(name, _limit_reached(block, name, values[:, j], weights)) for j, name in enumerate(block.names)]
-    return [(name, power) for name, power in found if power != 0.0]
+        values = block.inside(points[:, theta.slice_of(block)])
+        for name in block.priors():
+            own = values[:, block.names.index(name)] if name in block.names else np.zeros(1)
+            order = np.argsort(own, kind="stable")
+            squares = weights[order] * (own[order] - weights @ own) ** 2
+            last = np.cumsum(weights[order]) > 1.0 - LAST
+            if squares[last].sum() > MOST_OF * squares.sum():
+                found.append(name)
+    return found
 
 
-def _limit_reached(block: ParameterBlock, name: str, values: Array, weights: Array) -> float:
-    """Whether the data leave open that a positive parameter is at its simplest model, where value^power is 0.
+def posterior_means(theta: Theta, components: Components) -> dict[str, float]:
+    """Of what is printed of all hyperparameters, by name."""
+    points, weights = components.marginal_points
+    return {name: float(value) for block in theta.blocks for name, value in zip(
+        block.names, _moments(block, block.reported(points[:, theta.slice_of(block)]), weights)[0], strict=True)}
 
-    The power of its prior if they do, positive for an sd that may be 0, negative for a size that may be infinite, else
-    0: where the density of value^power is not small at 0, some of the mass is far below the median.
+
+def _moments(block: ParameterBlock, values: Array, weights: Array) -> tuple[Array, Array]:
+    """Means and sds of what is printed; NaN where they are infinite.
+
+    With a prior whose value^-k is exponential, E value^r is finite for r < k alone, unless the likelihood vanishes as
+    the value grows. That of a size does not: its limit is a simpler family.
     """
-    owners: Sequence[Any] = getattr(block, "sds", (block,))
-    own = next((one for one in owners if getattr(one, "name", "") == name), None)
-    if own is None or not isinstance(own.prior, PositivePrior) or not values.min() > 0.0:  # a correlation's is uniform
-        return 0.0
-    power = float(own.power)
-    u = values**power
-    order = np.argsort(u, kind="stable")
-    middle = u[order[min(int(np.searchsorted(np.cumsum(weights[order]), 0.5)), len(u) - 1)]]
-    return power if float(weights[u < 0.1 * middle].sum()) > REACHES else 0.0
+    mean = np.asarray(weights @ values)
+    sd = np.sqrt(weights @ (values - mean) ** 2)
+    for name, (power, share) in _at_limit(block, values, weights).items():
+        for moments, order in ((mean, 1.0), (sd, 2.0)):
+            if -order <= power < 0.0 and share > NO_END:
+                moments[block.names.index(name)] = np.nan
+    return mean, sd
+
+
+def _at_limit(block: ParameterBlock, values: Array, weights: Array) -> dict[str, tuple[float, float]]:
+    """Of positive parameters, the power of the prior, and the mass of value^power below a tenth of its median.
+
+    The simplest model is where value^power is 0; where its density is not small there, some of the mass is that low.
+    """
+    found = {}
+    for name, prior in block.priors().items():
+        own = values[:, block.names.index(name)] if name in block.names else np.zeros(1)
+        if isinstance(prior, PositivePrior) and own.min() > 0.0:  # a uniform prior may be that of a correlation
+            power = min(float(getattr(prior, "power", 1.0)), 1.0)
+            u = own**power
+            order = np.argsort(u, kind="stable")
+            middle = u[order[min(int(np.searchsorted(np.cumsum(weights[order]), 0.5)), len(u) - 1)]]
+            found[name] = power, float(weights[u < 0.1 * middle].sum())
+    return found
 
 
 def cut_rows(theta: Theta, block: ParameterBlock, components: Components, spread: Components, shift: Any,

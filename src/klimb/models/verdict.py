@@ -15,7 +15,7 @@ import numpy as np
 
 from klimb.models.components import Components
 from klimb.models.correction import doubtful
-from klimb.models.tabulate import limits_reached
+from klimb.models.tabulate import LAST, limits_reached, long_tails
 from klimb.numerics.arrays import Array
 from klimb.numerics.mixtures import mixture_moments
 from klimb.numerics.pareto import RELIABLE
@@ -89,7 +89,7 @@ def quick_trust(fit: Fit) -> FitTrust:
 def _judged(fit: Fit) -> tuple[Verdict, tuple[Fact, ...]]:
     components = fit.components
     facts = (*_integration_facts(components), *_near_zero(fit))
-    found = _unfinished(fit) or _unbounded(fit) or _badly_integrated(components)
+    found = _unfinished(fit) or _unbounded(fit) or _badly_integrated(fit)
     if found is not None:
         return found, facts
     assert fit.result is not None
@@ -130,10 +130,14 @@ def remedy_of(fit: Fit) -> str:
     """What can be done about a doubt with this very fit: a call that works."""
     from klimb.models.exact import exact_refused
 
+    badly = _badly_integrated(fit) is not None
+    if badly and (names := long_tails(fit.model.theta, fit.components)):
+        priors = ", ".join(f'"{name}": "exponential({plain(fit.hyperparameters[name], 2)})"' for name in names)
+        return f"Fit it again with a lighter tail: priors={{{priors}}}."
     why = exact_refused(fit)
     if why is None:
         return "fit.exact(draws=4000) samples it."
-    if (_badly_integrated(fit.components) or _unbounded(fit)) is not None:
+    if badly or _unbounded(fit) is not None:
         return "klimb.optimise(fit.model, fit.data.y) puts them at their best value."
     if fit.result is not None and len(fit.result.posterior.m) <= MOST_DRAWN:
         return "fit.result.trust.sampled() draws from it at the best hyperparameters."
@@ -161,11 +165,17 @@ def _unfinished(fit: Fit) -> Verdict | None:
                    f"{fit.status.advice}")
 
 
-def _badly_integrated(components: Components) -> Verdict | None:
+def _badly_integrated(fit: Fit) -> Verdict | None:
     """False comparisons with NaN are those of hyperparameters that were not integrated out by importance weights."""
+    components = fit.components
     heavy = components.khat > (RELIABLE if components.n_effective < MANY_EFFECTIVE else HOPELESS)
     if not (heavy or components.n_effective < FEWEST_EFFECTIVE or components.error > WRONG_SD):
         return None
+    if names := long_tails(fit.model.theta, components):
+        usable = not doubtful(components.efficiency, components.correction_khat)
+        return Verdict("doubt", components.error, "relative error of an sd",
+                       f"The posterior of {', '.join(names)} has such a long upper tail that sds rest on less than "
+                       f"{LAST:.1%} of its mass, and are too small here." + " Intervals can be used." * usable)
     tail = ""
     if np.isfinite(components.n_effective):
         tail = f"k-hat {components.khat:.2f}, {components.n_effective:.0f} effective points, "
@@ -195,7 +205,7 @@ def _integration_facts(components: Components) -> tuple[Fact, ...]:
 
 
 def _near_zero(fit: Fit) -> tuple[Fact, ...]:
-    names = [name for name, power in limits_reached(fit.model.theta, fit.components) if power > 0.0]
+    names = [name for name, power in limits_reached(fit.model.theta, fit.components).items() if power > 0.0]
     return (Fact("sds that may be zero", ", ".join(names)),) if names else ()
 
 
@@ -266,8 +276,8 @@ def changes(fit: Fit) -> tuple[float, float]:
     shift = ratio = 0.0
     for mean, sd, plain_mean, plain_sd in pairs:
         spread = np.where(sd > 0, sd, 1.0)
-        shift = max(shift, float((np.abs(mean - plain_mean) / spread).max(initial=0.0)))
-        ratio = max(ratio, float(np.abs(plain_sd / spread - 1.0)[sd > 0].max(initial=0.0)))
+        shift = max(shift, float(np.nan_to_num(np.abs(mean - plain_mean) / spread).max(initial=0.0)))
+        ratio = max(ratio, float(np.nan_to_num(np.abs(plain_sd / spread - 1.0)[sd > 0]).max(initial=0.0)))
     return shift, ratio
 
 

@@ -8,6 +8,7 @@ from klimb.numerics.dense import row_blocks
 from klimb.numerics.special import SQRT_2PI
 
 STEPS = 100  # at most: Newton needs half a dozen, bisection where it fails some fifty
+FARTHEST, LARGEST, MOST_BEYOND = 20.0, 100.0, 20.0  # of a tail beyond points: logs, and times what is known
 CLOSE = 1e-8  # in standard deviations; the step that gets there is Newton's, and leaves its square
 
 
@@ -63,3 +64,24 @@ def mixture_above(weights: Array, means: Array, sds: Array) -> Array:
     safe = np.where(sds > 0, sds, 1e-300)
     with np.errstate(over="ignore"):
         return np.asarray(weights @ ndtr(means / safe))
+
+
+def sd_beyond(x: Array, log_weights: Array, near: float) -> float:
+    """Relative error of the sd of x > 0 by the tail beyond points that end somewhere; 0 where x is not positive.
+
+    The weights go on as the parabola in t = log x through the best point, the largest x within ``near`` nats of that,
+    and the largest of all; of x^2 times that, what lies beyond is compared with what lies between the last two.
+    """
+    weights = np.exp(log_weights - np.logaddexp.reduce(log_weights))
+    places = (np.argmax(log_weights), np.argmax(np.where(log_weights > log_weights.max() - near, x, -np.inf)),
+              np.argmax(x))
+    if x.min() <= 0.0 or not x[places[0]] < x[places[1]] < x[places[2]]:
+        return 0.0
+    t, heights = np.log(x[[*places]]), log_weights[[*places]]
+    slopes = np.diff(heights) / np.diff(t)
+    bend = min((slopes[1] - slopes[0]) / (0.5 * (t[2] - t[0])), 0.0)
+    y = np.linspace(t[1] - t[2], FARTHEST, 2000)
+    part = np.exp(np.minimum((2.0 + slopes[1] + 0.5 * bend * (t[2] - t[1])) * y + 0.5 * bend * y**2, LARGEST))
+    times = min(part[y > 0.0].sum() / part[y <= 0.0].sum(), MOST_BEYOND)
+    squares = weights * (x - weights @ x) ** 2
+    return float(0.5 * times * squares[x > x[places[1]]].sum() / squares.sum())

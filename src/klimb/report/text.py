@@ -79,11 +79,12 @@ def coefficient_cells(rows: Sequence[CoefficientRow], level: float) -> tuple[lis
     signs = any(row.positive is not None for row in rows)
     if signs:
         heads.append("P(>0)")
-    places = decimals([row.sd for row in rows])
+    scales = [row.sd if math.isfinite(row.sd) else 0.25 * (row.upper - row.lower) for row in rows]
+    places = decimals(scales)
     cells = []
-    for row in rows:
+    for row, scale in zip(rows, scales, strict=True):
         # One row far finer than the others would stretch all columns: it gets digits of its own.
-        own = places if places is not None else decimals([row.sd])
+        own = places if places is not None else decimals([scale])
         line = [row.name, *(fixed(value, own) for value in (row.mean, row.sd, row.lower, row.upper))]
         if signs:
             line.append("" if row.positive is None else _chance(row.positive))

@@ -81,6 +81,10 @@ class ParameterBlock(ABC):
         """The same of what the computation works with, which no origin of a covariate moves."""
         return self.reported(theta)
 
+    def priors(self) -> dict[str, Prior | None]:
+        """The priors of single parameters, by the names of these."""
+        return {}
+
     @abstractmethod
     def printed(self) -> dict[str, str]:
         """The priors in words, by name."""
@@ -132,6 +136,9 @@ class SingleParameter(ParameterBlock):
     def search(self) -> tuple[Array, Array, Array]:
         start, lower, upper = (np.full(self.size, at) for at in self.span())
         return start, lower, upper
+
+    def priors(self) -> dict[str, Prior | None]:
+        return {self.name: self.prior}
 
     def printed(self) -> dict[str, str]:
         return {self.name: "flat" if self.prior is None else str(self.prior)}

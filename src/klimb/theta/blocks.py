@@ -12,7 +12,7 @@ from scipy.special import betaln, log_expit, log_ndtr
 from klimb._stan import StanDefinition, StanPart, literal, said
 from klimb._stored import stored
 from klimb.numerics.arrays import Array
-from klimb.priors import LKJ, Dirichlet, Fixed, PositivePrior
+from klimb.priors import LKJ, Dirichlet, Fixed, PositivePrior, Prior
 from klimb.theta.base import ParameterBlock, PositiveParameter, RowKind, Scale
 
 CUT_LIMITS = (-40.0, 40.0)
@@ -241,6 +241,9 @@ class GroupCovariance(ParameterBlock):
     def inside(self, theta: Array) -> Array:
         count = len(self._free)
         return np.hstack([np.exp(theta[:, :count]), np.tanh(theta[:, count:])])
+
+    def priors(self) -> dict[str, Prior | None]:
+        return {sd.name: sd.prior for sd in self.sds}
 
     def printed(self) -> dict[str, str]:
         words = {name: text for sd in self.sds for name, text in sd.printed().items()}
