@@ -41,15 +41,15 @@ def test_few_evaluations_give_moments_and_the_bound(batches: bool) -> None:
     assert q.surrogate.error < 0.2
     assert abs(q.bound - LOG_EVIDENCE) < 4.0 * q.bound_error + 0.05
     assert q.ended.name == "EVALUATIONS"
-    assert q.trust.verdict == "doubt"  # the budget ended before three rounds were foretold
+    assert q.trust.verdict == "doubt"  # the budget ended before three rounds were predicted
     assert "Raise max_evaluations" in q.trust.advice
     assert "surrogate off by" in str(q.trust)
     assert target.points <= 90  # the verdict asks for nothing more
 
 
-def test_a_surrogate_that_foretells_is_trusted() -> None:
+def test_a_surrogate_that_predicts_is_trusted() -> None:
     q = klimb.boost(lambda x: -0.5 * (x**2).sum(-1) - 0.02 * x[..., 0] ** 4, 3, max_evaluations=120)
-    assert q.ended.name == "FORETOLD"
+    assert q.ended.name == "PREDICTED"
     assert q.n_values < 120
     assert q.trust.verdict == "trust"
 

@@ -46,8 +46,8 @@ BATCH, CLOUD = 3, 512  # points of a round, and draws of each width among which 
 ROUGH, ROUGH_DRAWS, FINE_DRAWS, FINE_ROUNDS = 6, 512, 8192, 6  # components and draws of the mixtures
 COUNTING, FLATTEST = 0.1, 2.0**20  # share of draws that must count for EM, and the most that a model is flattened
 LEAST = 1e-3  # weight of a component
-STEADY = 3  # rounds in a row that must be foretold
-FORETOLD = 5.0  # times tol: the error of predictions at which a surrogate has learnt enough
+STEADY = 3  # rounds in a row that must be predicted
+PREDICTED = 5.0  # times tol: the error of predictions at which a surrogate has learnt enough
 NODES = 128  # of a component, by which it is kept or not
 JUDGED = 4096  # draws by which the bound of the surrogate is known
 
@@ -173,7 +173,7 @@ def sparingly_boosted(target: Target, starts: Array, spread: Array, n_components
     weights, parts = np.ones(1), one_gaussian(known.points[int(np.argmax(known.values))], np.diag(spread))
     steps: list[BoostStep] = []
     while True:
-        weights, parts, foretold = _learnt(known, weights, parts, tol, checks, seed + len(known.values))
+        weights, parts, predicted = _learnt(known, weights, parts, tol, checks, seed + len(known.values))
         model = fitted_model(known, weights, parts, 1.0)
         believed = target.modelled(model)
         fine = _pruned(believed, *inclusive_refined(believed, weights, parts, seed, draws=FINE_DRAWS,
@@ -182,7 +182,7 @@ def sparingly_boosted(target: Target, starts: Array, spread: Array, n_components
         steps += found.steps
         assert found.surrogate is not None
         if found.surrogate.good or known.left < 4 * checks:
-            ended = Ended.FORETOLD if foretold and found.surrogate.good else Ended.EVALUATIONS
+            ended = Ended.PREDICTED if predicted and found.surrogate.good else Ended.EVALUATIONS
             return replace(found, steps=tuple(steps), ended=ended)
 
 
@@ -193,7 +193,7 @@ def _first_points(starts: Array, spread: Array, seed: int) -> Array:
 
 def _learnt(known: KnownPoints, weights: Array, parts: Gaussians, tol: float, reserve: int,
             seed: int) -> tuple[Array, Gaussians, bool]:
-    """Rounds of points until they are foretold, or only ``reserve`` evaluations are left; the rough mixture then."""
+    """Rounds of points until they are predicted, or only ``reserve`` evaluations are left; the rough mixture then."""
     errors: list[float] = []
     while True:
         temperature = known.temperature
@@ -203,9 +203,9 @@ def _learnt(known: KnownPoints, weights: Array, parts: Gaussians, tol: float, re
                                            n_components=ROUGH)
         keep = np.flatnonzero(weights > LEAST)
         weights, parts = weights[keep] / weights[keep].sum(), parts.take(keep)
-        foretold = len(errors) >= STEADY and max(errors[-STEADY:]) < FORETOLD * tol
-        if foretold or known.left < 2 * reserve + BATCH:
-            return weights, parts, foretold
+        predicted = len(errors) >= STEADY and max(errors[-STEADY:]) < PREDICTED * tol
+        if predicted or known.left < 2 * reserve + BATCH:
+            return weights, parts, predicted
         new = next_points(model, weights, parts, seed + 100 * len(errors))
         off = known.add(new) - temperature * model(new)
         errors.append(float(np.sqrt(np.mean(off**2))) if temperature == 1.0 else np.inf)

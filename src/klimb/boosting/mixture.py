@@ -27,8 +27,8 @@ class Ended(Enum):
     GAP = "The estimated divergence from the target is below tol (twice that with points outside the mixture)."
     GAIN = "Another component, tried twice and with more nodes, gains less than tol."
     COMPONENTS = "n_components was reached while components still gained: raise it for a closer fit."
-    FORETOLD = "The surrogate foretells the log density where it is asked for next: more evaluations change little."
-    EVALUATIONS = "max_evaluations was reached first: raise it for a closer fit."
+    PREDICTED = "The surrogate predicts the log density at new points well: more evaluations would change little."
+    EVALUATIONS = "max_evaluations was reached: raise it for a closer fit."
 
     @property
     def advice(self) -> str:

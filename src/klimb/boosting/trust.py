@@ -218,7 +218,7 @@ def trust_of(mixture: Mixture, found: Weighed) -> MixtureTrust:
             "max_evaluations.")
     elif check is not None and mixture.ended.name == "EVALUATIONS":  # fresh draws of q say nothing of a tail it lacks
         word, number, measures, advice = "doubt", check.error, "error of the surrogate", (
-            "max_evaluations ended it before the surrogate foretold what it was asked next. Raise max_evaluations.")
+            "max_evaluations was reached before the surrogate predicted new values well enough. Raise max_evaluations.")
     elif khat > RELIABLE:
         word, number, measures, advice = "doubt", khat, "k-hat", (
             "weights have too heavy a tail: q is far from the target in places. Raise n_components, try another "
