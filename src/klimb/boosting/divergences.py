@@ -59,13 +59,14 @@ def inclusive_refined(target: Target, weights: Array, parts: Gaussians, seed: in
     """
     best = current = (weights, parts)
     for round_ in range(rounds + 1):
-        X, log_w = _draws(target, *current, seed + 7 * round_, draws)
-        share = smooth_log_weights(log_w).normalised
+        X, values, log_r = _draws(target, *current, seed + 7 * round_, draws)
+        smoothed = smooth_log_weights(values - log_r)
+        share = smoothed.normalised
         if round_ == 0 or share @ _log_q(current, X) >= share @ _log_q(best, X):
             best = current
         if round_ < rounds:
             full = n_components is not None and len(best[0]) >= n_components
-            current = _em(*(best if full else _with_missing(best, X, log_w)), X, share)
+            current = _em(*(best if full else _with_missing(best, X, values - smoothed.log_mean, share)), X, share)
     return best
 
 
@@ -73,24 +74,20 @@ def _log_q(mixture: tuple[Array, Gaussians], X: Array) -> Array:
     return log_mixture(mixture[0], mixture[1].log_densities(X))
 
 
-def _draws(target: Target, weights: Array, parts: Gaussians, seed: int, n: int) -> tuple[Array, Array]:
-    """Points of the mixture and around it, with the log of p over the density of all of them."""
+def _draws(target: Target, weights: Array, parts: Gaussians, seed: int, n: int) -> tuple[Array, Array, Array]:
+    """Points of the mixture and around it, with log p and the log density of all draws together."""
     wide = [widened(parts, far) for far, _ in AROUND]
     X = np.concatenate([spread_draws(weights, one, int(share * n), seed + j)
                         for j, (one, (_, share)) in enumerate(zip(wide, AROUND, strict=True))])
     terms = [np.log(share) + log_mixture(weights, one.log_densities(X))
              for one, (_, share) in zip(wide, AROUND, strict=True)]
-    return X, target.values(X, far=True) - np.logaddexp.reduce(terms, axis=0)
+    return X, target.values(X, far=True), np.logaddexp.reduce(terms, axis=0)
 
 
-def _with_missing(mixture: tuple[Array, Gaussians], X: Array, log_w: Array) -> tuple[Array, Gaussians]:
-    """``mixture`` with a component at the moments of the mass it lacks, if that is worth one."""
+def _with_missing(mixture: tuple[Array, Gaussians], X: Array, log_p: Array, share: Array) -> tuple[Array, Gaussians]:
+    """``mixture`` with a component at the moments of the mass it lacks, if that is worth one; p is normalised."""
     weights, parts = mixture
-    smoothed = smooth_log_weights(log_w)
-    share = smoothed.normalised
-    log_r = np.logaddexp.reduce([np.log(a) + log_mixture(weights, widened(parts, far).log_densities(X))
-                                 for far, a in AROUND], axis=0)
-    lacking = np.where(log_w + log_r - _log_q(mixture, X) - smoothed.log_mean > np.log(THIN), share, 0.0)
+    lacking = np.where(log_p - _log_q(mixture, X) > np.log(THIN), share, 0.0)
     missing = float(lacking.sum())
     if missing < LEAST_MISSING or np.count_nonzero(lacking) < 2 * (parts.dim + 1):
         return mixture
