@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -63,3 +66,19 @@ def test_a_smooth_chain_of_a_hundred_thousand_keeps_its_variances() -> None:
     angles = (np.arange(400_000) + 0.5) * np.pi / 400_000
     expected = np.mean(1.0 / (1.0 + tau * (2.0 - 2.0 * np.cos(angles)) ** 2))
     assert abs(variance / expected - 1.0) < 1e-6
+
+
+def test_no_columns_have_no_solution_to_write() -> None:
+    """LAPACK's `dtbtrs` writes past the end of right-hand sides without columns: draws of which a part has none."""
+    program = """if True:
+        import numpy as np, scipy.sparse
+        from klimb.linalg.analysis import analysed
+        from klimb.linalg.chains import Bidiagonal
+        M = scipy.sparse.diags_array([np.ones(39), np.full(40, 3.0), np.ones(39)], offsets=[-1, 0, 1]).tocsc()
+        factor, chain = analysed(M).factor(M.data), Bidiagonal(np.full((1, 1, 40), 0.5))
+        for _ in range(200):
+            none = np.zeros((40, 0))
+            assert factor.solve(none).shape == factor.half_solve(none).shape == factor.root_solve(none).shape == (40, 0)
+            assert chain.solve(np.zeros((40, 1, 0))).shape == (40, 1, 0)
+        """
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

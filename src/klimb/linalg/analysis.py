@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import NotPositiveDefiniteError
-from klimb.linalg.chains import marginal_covariances, product, product_tn, solve_lower, symmetric
+from klimb.linalg.chains import marginal_covariances, product, product_tn, solve_band, solve_lower, symmetric
 from klimb.linalg.sparse_cholesky import SymbolicCholesky
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import csgraph, lapack
@@ -94,12 +94,10 @@ class BandFactor:
         return self._back(x, b.shape)
 
     def half_solve(self, b: Array) -> Array:
-        x, _ = lapack.dtbtrs(self.band, self._ordered(b), uplo="L", trans="N", overwrite_b=1)
-        return np.asarray(x).reshape(b.shape)
+        return solve_band(self.band, self._ordered(b), transpose=False).reshape(b.shape)
 
     def root_solve(self, z: Array) -> Array:
-        x, _ = lapack.dtbtrs(self.band, np.asfortranarray(z.reshape(self.plan.size, -1)), uplo="L", trans="T")
-        return self._back(x, z.shape)
+        return self._back(solve_band(self.band, z.reshape(self.plan.size, -1), transpose=True), z.shape)
 
     @cached_property
     def _inverse(self) -> Array:

@@ -26,6 +26,13 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import lapack
 
 
+def solve_band(band: Array, x: Array, *, transpose: bool, unit: bool = False) -> Array:
+    """L^-1 x or L^-T x for L in LAPACK's lower band and columns x, none included: LAPACK writes past the end of those."""
+    if not x.size:
+        return np.zeros(x.shape)
+    return np.asarray(lapack.dtbtrs(band, x, uplo="L", trans="T" if transpose else "N", diag="U" if unit else "N")[0])
+
+
 def product(A: Array, B: Array) -> Array:
     """A B."""
     return np.asarray(np.einsum("ijn,jkn->ikn", A, B))
@@ -185,8 +192,7 @@ class Bidiagonal:
     def solve(self, rhs: Array, *, transpose: bool = False) -> Array:
         """D^-1 or D^-T times ``rhs`` of shape (n, s) or (n, s, columns)."""
         flat = rhs.reshape(rhs.shape[0] * rhs.shape[1], -1)
-        x, _ = lapack.dtbtrs(self._band, flat, uplo="L", trans="T" if transpose else "N", diag="U")
-        return np.asarray(x).reshape(rhs.shape)
+        return solve_band(self._band, flat, transpose=transpose, unit=True).reshape(rhs.shape)
 
 
 @final

@@ -26,6 +26,7 @@ from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric
 from klimb.latents.linear import side_by_side
 from klimb.latents.weights_posterior import Moments
+from klimb.linalg.chains import solve_band
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.rows.table import Source
@@ -199,15 +200,12 @@ def _path(nodes: Array, order: int) -> Differences:
 
 def _free_variances(D: Any, basis: Array, order: int) -> Array:
     """Variances of the nodes at sd 1, without level and line: diag((I - N N') G (I - N N')), G = D_z^-1 D_z^-T."""
-    from scipy.linalg.lapack import dtbtrs
-
     n = D.shape[1]
     band = np.zeros((order + 1, n - order))
     for j in range(order + 1):
         band[j, : n - order - j] = D.diagonal(order - j)[j:]
-    down, _ = dtbtrs(band, np.asfortranarray(basis[order:]), uplo="L", trans="T")
     pushed = np.zeros_like(basis)
-    pushed[order:], _ = dtbtrs(band, np.asfortranarray(down), uplo="L", trans="N")
+    pushed[order:] = solve_band(band, solve_band(band, basis[order:], transpose=True), transpose=False)
     own = np.zeros(n)
     own[order:] = _triangle_variances(band)
     middle = basis.T @ pushed
