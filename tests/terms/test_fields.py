@@ -346,6 +346,22 @@ def test_a_graph_that_counts_where_it_could_name_is_told() -> None:
     assert set(fit.field("besag(r)")["node"]) == {"0", "1", "2", "3", "4", "5", "6"}
 
 
+def test_an_adjacency_matrix_may_bring_its_names() -> None:
+    """Without names its rows are the levels in the order of the data, and a note says which is the first."""
+    levels, data = list("abcd"), {"r": np.tile(list("dbca"), 6), "y": np.random.default_rng(1).poisson(3.0, 24)}
+    pairs = [("a", "b"), ("b", "c"), ("c", "d")]
+    W = np.eye(4, k=1) + np.eye(4, k=-1)
+    fits = [klimb.fit("y ~ besag(r, graph=G)", data, family="poisson", graphs={"G": graph}, hyper="optimise")
+            for graph in (pairs, (W, levels), (coo_array(W), levels), W)]
+    assert [fit.bound == fits[0].bound for fit in fits] == [True, True, True, False]
+    assert [any("0 is read as level d" in note for note in fit.notes) for fit in fits] == [False, False, False, True]
+    for graph, match in (((W, levels[:3]), "a name of its own"), (np.where(W > 0, np.nan, 0.0), "finite")):
+        with pytest.raises(InputError, match=match):
+            klimb.fit("y ~ besag(r, graph=G)", data, family="poisson", graphs={"G": graph})
+    axes = fits[0].plot_field()
+    assert [text.get_text() for text in axes.get_yticklabels()] == levels
+
+
 def test_a_uniform_prior_of_a_correlation_is_not_that_of_a_positive_parameter() -> None:
     fit = klimb.fit("y ~ ar1(t)", frame(), family="poisson", priors={"rho(ar1(t))": "uniform(-1, 1)"})
     row = next(row for row in fit.table_rows() if row.name == "rho(ar1(t))")

@@ -38,8 +38,8 @@ def field_rows(fit: FormulaFit, term: Field, tail: float) -> tuple[Any, list[Coe
 
 
 def plot_field(fit: FormulaFit, name: str | None, coordinates: Any, ax: Any) -> Any:
-    """The curve with its band over time, or a map of the areas, coloured by their mean."""
-    from klimb.report.plots import plot_band, plot_map
+    """The curve with its band over time, a map of the areas coloured by their mean, or their levels with intervals."""
+    from klimb.report.plots import plot_band, plot_coefficients, plot_map
 
     term = field_term(fit, name)
     nodes, rows = field_rows(fit, term, 0.5 * (1.0 - fit.interval))
@@ -48,8 +48,7 @@ def plot_field(fit: FormulaFit, name: str | None, coordinates: Any, ax: Any) -> 
     if coordinates is None and places is None and np.asarray(nodes).dtype.kind == "f":
         return plot_band(np.asarray(nodes), center, lower, upper, term.name, ax)
     if coordinates is None and places is None:
-        raise InputError("a map needs the coordinates of its areas", "none",
-                         "Pass coordinates={area: (x, y)}, or polygons as {area: [(x, y), ...]}.")
+        return plot_coefficients(rows, fit.interval, ax)
     if coordinates is None:
         return plot_map([tuple(place) for place in np.asarray(places)], center, term.name, ax)
     missing = [node for node in nodes if node not in coordinates]

@@ -346,7 +346,8 @@ class FormulaFit(Fit):
     def plot_field(self, term: str | None = None, *, coordinates: Any = None, ax: Any = None) -> Any:
         """The curve of a term over time with its band, or a map of its areas; needs matplotlib.
 
-        ``coordinates`` maps areas to points (x, y), or to polygons as lists of points.
+        ``coordinates`` maps areas to points (x, y), or to polygons as lists of points. Without them, levels are listed
+        with their credible intervals.
         """
         from klimb.models.field_table import plot_field
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from klimb.errors import InputError, listed
 
 Edges = npt.NDArray[np.intp]
-_ADVICE = ("Pass pairs of levels, a dict of neighbours, a sparse adjacency matrix, a networkx graph or a libpysal W.")
+_ADVICE = "Pass pairs of levels, a dict of neighbours, a sparse adjacency matrix, a networkx graph or a libpysal W."
 
 
 @final
@@ -22,7 +22,7 @@ class Graph:
 
     labels: tuple[str, ...]
     edges: Edges  # (E, 2), the smaller number first
-    counted: bool = False  # whether its numbers were read as counts from 0 where they could be names of levels as well
+    first: str = ""  # the level that its number 0 was read as, where that is not plain from the names of the levels
 
     @property
     def n(self) -> int:
@@ -46,7 +46,7 @@ def read_graph(given: Any, levels: Sequence[str], appeared: Sequence[str], name:
     """
     named, joined = _pairs(given, name, len(levels))
     nodes, pairs = [_whole(node) for node in named], [(_whole(i), _whole(j)) for i, j in joined]
-    found, counted = _labels_of(nodes, levels, appeared, name)
+    found, first = _labels_of(nodes, levels, appeared, name)
     known = {node: k for k, node in enumerate(nodes)}
     labels = list(dict.fromkeys([*levels, *found]))
     place = {label: k for k, label in enumerate(labels)}
@@ -56,7 +56,7 @@ def read_graph(given: Any, levels: Sequence[str], appeared: Sequence[str], name:
     if len(loops):
         raise InputError(f"{name} must not join a region to itself", f"{labels[edges[loops[0], 0]]!r}",
                          "Leave these pairs out.")
-    return Graph(tuple(labels), np.unique(np.sort(edges, axis=1), axis=0), counted)
+    return Graph(tuple(labels), np.unique(np.sort(edges, axis=1), axis=0), first)
 
 
 def _pairs(given: Any, name: str, regions: int) -> tuple[list[Any], list[tuple[Any, Any]]]:
@@ -74,6 +74,13 @@ def _pairs(given: Any, name: str, regions: int) -> tuple[list[Any], list[tuple[A
         raise InputError(f"{name} must map each region to its neighbours", repr(given)[:60], _ADVICE)
     if hasattr(given, "tocoo"):
         return _from_matrix(given, name, regions)
+    if isinstance(given, tuple) and len(given) == 2 and np.ndim(given[0]) == 2:  # an adjacency matrix and its names
+        nodes, pairs = _pairs(given[0], name, regions)
+        names = _plain(given[1])
+        if len(set(names)) != len(nodes):
+            raise InputError(f"{name} must have a name of its own for each of its {len(nodes)} regions",
+                             f"{len(set(names))} different names", "Pass (matrix, names) in one order.")
+        return names, [(names[i], names[j]) for i, j in pairs]
     if hasattr(given, "columns") and not isinstance(given, np.ndarray):  # a data frame of two columns
         first, second = list(given.columns)[:2]
         return _from_pairs(list(zip(_plain(given[first]), _plain(given[second]), strict=True)))
@@ -115,6 +122,8 @@ def _from_matrix(given: Any, name: str, regions: int) -> tuple[list[Any], list[t
     if matrix.shape[0] < regions:
         raise InputError(f"{name} must have a row for each of the {regions} regions of the data",
                          f"{matrix.shape[0]} rows", "Rows of regions without neighbours are zero.")
+    if not np.isfinite(matrix.data).all():
+        raise InputError(f"{name} must hold finite numbers", "nan or infinity", "Write 0 where regions do not touch.")
     away = abs(matrix.tocsr() - matrix.T.tocsr()).tocoo()
     if away.nnz and away.max() > 0:
         k = int(np.argmax(away.data))
@@ -125,30 +134,30 @@ def _from_matrix(given: Any, name: str, regions: int) -> tuple[list[Any], list[t
     return list(range(matrix.shape[0])), pairs
 
 
-def _labels_of(nodes: list[Any], levels: Sequence[str], appeared: Sequence[str], name: str) -> tuple[list[str], bool]:
+def _labels_of(nodes: list[Any], levels: Sequence[str], appeared: Sequence[str], name: str) -> tuple[list[str], str]:
     """The label of the level that each node stands for: by name, or by number where none of them is a name.
 
     Levels 1, 2, ... are counted from 0 where the graph has a 0 and they do not; the graph of a region 0 without data
-    looks the same, so whether names would have done is said as well.
+    looks the same. Levels that are text are counted in the order of the rows. The level read as 0 is said in both.
     """
-    names, have, counted = [str(node) for node in nodes], set(levels), False
+    names, have, first = [str(node) for node in nodes], set(levels), ""
     whole = all(isinstance(node, int) and not isinstance(node, bool) for node in nodes)
     numbered = whole and all(level.isdigit() for level in levels)
     if numbered and nodes and min(nodes) == 0 and "0" not in have:
-        counted = have <= set(names)
+        first = "1" if have <= set(names) else ""
         names = [str(node + 1) for node in nodes]
     elif whole and nodes and not have & set(names):
         if max(nodes) >= len(levels) or min(nodes) < 0:
             raise InputError(f"{name} must count the {len(levels)} regions from 0", f"region {max(nodes)}",
                              "Name regions by their levels instead.")
-        names = [appeared[node] for node in nodes]
+        names, first = [appeared[node] for node in nodes], appeared[0]
     named = set(names)
     missing, unknown = [level for level in levels if level not in named], [name for name in names if name not in have]
     if missing and unknown:
         raise InputError(f"{name} must have the regions of the data",
                          f"no region {listed(map(repr, missing), 3)}, but {listed(map(repr, unknown), 3)}",
                          "Name regions as the column does.")
-    return names, counted
+    return names, first
 
 
 def _whole(node: Any) -> Any:

@@ -60,7 +60,7 @@ class Areas(Field):
     scale: Array  # of the intrinsic part at each node, by its connected part
     logdet: float  # of that part once scaled, without its null space
     variance: float = 1.0  # of its areas at sd 1, their mean
-    counted: bool = False  # see `Graph`
+    first: str = ""  # see `Graph`
     parameters: tuple[ParameterBlock, ...] = field(default=())
 
     @classmethod
@@ -77,14 +77,14 @@ class Areas(Field):
         if graph.n < 2:
             raise FormulaError("expected at least two regions", f"{graph.n}", "Leave the term out.", text, call.span)
         name, unit = f"{call.function}({column})", np.ones(graph.n)
-        found = cls(name, call.function, column, graph.labels, graph.edges, unit, 0.0, counted=graph.counted)
+        found = cls(name, call.function, column, graph.labels, graph.edges, unit, 0.0, first=graph.first)
         return (found if call.function == "car" else found._scaled(),)
 
     def note(self) -> str:
-        if not self.counted:
+        if not self.first:
             return ""
-        return (f"the graph of {self.name} counts regions from 0: its 0 is read as level 1 of {self.column!r}. Where "
-                "they are names of levels, write them as text.")
+        return (f"the graph of {self.name} counts regions from 0: its 0 is read as level {self.first} of "
+                f"{self.column!r}. Where that is wrong, name regions by their levels, as text.")
 
     # -- the prior
 
