@@ -27,8 +27,8 @@ from klimb.numerics.lazy import lapack
 
 
 def solve_band(band: Array, x: Array, *, transpose: bool, unit: bool = False) -> Array:
-    """L^-1 x or L^-T x for L in LAPACK's lower band and columns x, none included: LAPACK writes past the end of those."""
-    if not x.size:
+    """L^-1 x or L^-T x for L in LAPACK's lower band and columns x."""
+    if not x.size:  # LAPACK writes past the end of what has no columns
         return np.zeros(x.shape)
     return np.asarray(lapack.dtbtrs(band, x, uplo="L", trans="T" if transpose else "N", diag="U" if unit else "N")[0])
 
