@@ -37,6 +37,17 @@ def test_the_scale_is_near_its_peak(n_classes: int) -> None:
     assert digits.model.at[0] == pytest.approx(find_peak(model, data, tol=1e-2, fit_tol=1e-10).model.at[0], abs=1e-5)
 
 
+def test_sites_and_scale_move_together_where_newton_directions_are_cheap() -> None:
+    """The first loose fit is enough, and how the bound bends at its optimum is known from that one point."""
+    model, data = model_of(3)
+    begun = settled(Settled(model), data, 1e-6)
+    assert begun.n_fits == 2
+    assert begun.curvature is not None
+    heights = [(here := model.moved(begun.model.at + step)).infer(data, tol=1e-9).bound + here.log_prior()[0]
+               for step in (-0.1, 0.0, 0.1)]
+    assert begun.curvature[0] == pytest.approx((2 * heights[1] - heights[0] - heights[2]) / 0.01, rel=0.2)
+
+
 def test_a_quarter_of_the_rows_begins_a_wide_fit_and_all_rows_end_it() -> None:
     rng = np.random.default_rng(5)
     X = rng.standard_normal((1100, 1200)) * (rng.random((1100, 1200)) < 0.02)

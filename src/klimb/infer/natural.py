@@ -9,7 +9,7 @@ import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.infer.loop import Move, Moves, Step, note
-from klimb.infer.newton import Mixer, newton_direction
+from klimb.infer.newton import STIFF, Linearised, Mixer, newton_direction
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import Status
 from klimb.infer.start import first_state, local_sites
@@ -28,6 +28,7 @@ STEP_COST = 3e-4, 1.5e-7, 3e-10  # seconds of a plain step: in all, for each of 
 NEWTON_COST = 1e-3, 7e-9, 1.4e-10  # of a Newton direction by N x N matrices: in all, for each entry, and for N^2 D
 MOST_PATIENT = 6.0, 4.0  # plain steps that are waited for, whatever the price: before and after a first direction
 COUPLED_AFTER = 4  # when Newton helps sites that couple several latent values
+KEPT = 0.05, 0.2  # residual below which, and what a step leaves of it up to which, its matrices serve the next
 COUPLED_CHANGE = 3.0  # factor by which it may change one of their gammas
 USUAL_TOL = 1e-6
 PATIENCE = 12  # iterations at the level of rounding without a better stationarity
@@ -101,6 +102,7 @@ class _Pace:
         self.hard = False  # two steps in a row left much of it
         self.gain = 0.0  # of the objective in the last step
         self.newton_in, self.stretch_in, self.local_in = patience, 0.0, 0  # iterations until each may be tried (again)
+        self.linear: Linearised | None = None  # of a state near by
         self._before, self._best, self._idle, self._rate = 0.0, state.stationarity, 0, 0.5
 
     def expected(self, state: State) -> float:
@@ -146,7 +148,7 @@ def _stronger(problem: Problem, state: State, pace: _Pace) -> Move | None:
         pace.local_in = WAIT + 1  # sites that are content one by one may still be far from it together
         return None
     if pace.hard and pace.newton_in == 0 and pace.expected(state) >= pace.price:
-        move = _newton(problem, state)
+        move = _newton(problem, state, pace)
         if move is None or not _useful(state, move.state):
             pace.newton_in = WAIT
         else:  # near enough for the next to leave the square of the residual
@@ -256,17 +258,16 @@ def _stretch(problem: Problem, state: State, gain: float) -> Move | None:
     return _accept(state, found, "stretch") if found.objective > state.objective + gain else None
 
 
-def _newton(problem: Problem, state: State) -> Move | None:
+def _newton(problem: Problem, state: State, pace: _Pace) -> Move | None:
     """A full or half Newton step on (a, gamma)."""
-    direction = newton_direction(problem, state)
-    if direction is None:
+    linear, pace.linear = pace.linear or Linearised.of(problem, state), None
+    direction = None if linear is None else newton_direction(linear, state)
+    if linear is None or direction is None:
         return None
     for step in (1.0, 0.5):
         gamma = state.gamma + step * direction.gamma
-        if not problem.site.separable:
-            gamma = np.clip(gamma, state.gamma / COUPLED_CHANGE, COUPLED_CHANGE * state.gamma + state.expectation.gamma)
-        elif problem.site.log_concave:
-            gamma = np.clip(gamma, 0.1 * state.gamma, 10.0 * state.gamma + state.expectation.gamma)
+        if problem.site.log_concave:
+            gamma = within_reach(problem, state, gamma)
         try:
             factor = problem.factor(gamma)
             found = problem.state(state.a + step * direction.a, state.m + step * direction.m, factor)
@@ -274,5 +275,15 @@ def _newton(problem: Problem, state: State) -> Move | None:
             continue
         move = _accept(state, found, "newton", step)
         if move is not None:
+            if found.stationarity < min(KEPT[0], KEPT[1] * state.stationarity):
+                pace.linear = linear
             return move
     return None
+
+
+def within_reach(problem: Problem, state: State, gamma: Array) -> Array:
+    """``gamma`` cut to some times that of a state and its sites; those that say less than its residual are free."""
+    most = 10.0 if problem.site.separable else COUPLED_CHANGE
+    free = min(state.stationarity, STIFF) / np.where(state.v > 0.0, state.v, np.inf)
+    low = np.maximum(state.gamma / most - free, 0.1 * np.minimum(state.gamma, state.expectation.gamma))
+    return np.clip(gamma, low, most * state.gamma + state.expectation.gamma + free)

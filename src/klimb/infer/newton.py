@@ -26,6 +26,7 @@ from klimb.numerics.dense import row_blocks
 
 DIFFERENCE = 1e-5  # relative step in v for the derivatives of gamma
 MOST_PRODUCTS = 60
+LOOSE, TIGHT = 0.05, 0.02  # residual that conjugate gradients may leave, at most and at least
 IN_CACHE = 400  # sites up to which both matrices fit the cache in double precision
 ENOUGH = 100_000  # sites whose residuals choose a combination: of many more, every so-manieth speaks for all
 STIFF = 3e-3  # gamma v below which a site that is one of several of a datum hardly changes with its variance
@@ -39,28 +40,58 @@ class Direction(NamedTuple):
     gamma: Array
 
 
-def newton_direction(problem: Problem, state: State) -> Direction | None:
-    """The (truncated) Newton direction, or None where the derivatives of the oracle are not finite.
+@final
+class Linearised:
+    """The residuals to first order around a state: products with P and C, which serve nearby states as well.
 
-    Everything is scaled by sd: u = (sd x, v dgamma), which makes P a correlation matrix and its entrywise square.
+    Everything is scaled by sd: u = (sd x, v dgamma), which makes P a correlation matrix and its entrywise square;
+    marginals that change by dm and dv are p = (dm / sd, -dv / 2 v), which is P u where the sites change by u.
     """
-    v, n = state.v, len(state.v)
-    sd = np.sqrt(np.where(v > 0, v, 1.0))  # a site whose f is known (an empty row of X) has no share in V
-    separable = problem.site.separable
-    bends = None if separable else v * np.maximum(state.gamma, state.expectation.gamma) > STIFF
-    P = _scaled_products(state.factor, sd, bends)
-    C = _site_by_site(problem, state, sd) if separable else _datum_by_datum(problem, state, sd)
-    if P is None or C is None:
-        return None
-    residual = np.concatenate([sd * state.mean_residual, v * state.gamma_residual])
-    size = float(np.abs(residual).max())  # single precision has no room for 1e-40
-    if size == 0.0:
-        return None
-    u = _conjugate_gradients(P, C, -residual / size, min(0.05, state.stationarity**0.5))
+
+    def __init__(self, state: State, sd: Array, P: Product, C: Product) -> None:
+        self.stationarity, self.sd, self.P, self.C = state.stationarity, sd, P, C
+
+    @classmethod
+    def of(cls, problem: Problem, state: State) -> "Linearised | None":
+        """None where the latent has no products with V, or derivatives of the oracle are not finite."""
+        v = state.v
+        sd = np.sqrt(np.where(v > 0, v, 1.0))  # a site whose f is known (an empty row of X) has no share in V
+        separable = problem.site.separable
+        bends = None if separable else v * np.maximum(state.gamma, state.expectation.gamma) > STIFF
+        P = _scaled_products(state.factor, sd, bends)
+        C = _site_by_site(problem, state, sd) if separable else _datum_by_datum(problem, state, sd)
+        return None if P is None or C is None else cls(state, sd, P, C)
+
+    def residual(self, state: State) -> Array:
+        """Of a state, scaled."""
+        return np.concatenate([self.sd * state.mean_residual, self.sd**2 * state.gamma_residual])
+
+    def marginals(self, dm: Array, dv: Array) -> Array:
+        """p of marginals that change by so much."""
+        return np.concatenate([dm / self.sd, -0.5 * dv / self.sd**2])
+
+    def sites(self, u: Array) -> tuple[Array, Array]:
+        """x and dgamma."""
+        n = len(self.sd)
+        return u[:n] / self.sd, u[n:] / self.sd**2
+
+    def solve(self, rhs: Array, wanted: float = 0.0) -> Array | None:
+        """u with (I + C P) u = ``rhs``, as closely as is ``wanted``, within limits."""
+        size = float(np.abs(rhs).max())  # single precision has no room for 1e-40
+        if size == 0.0:
+            return None
+        u = _conjugate_gradients(self.P, self.C, rhs / size, float(np.clip(wanted, TIGHT, LOOSE)))
+        return None if u is None else size * u
+
+
+def newton_direction(linear: Linearised, state: State) -> Direction | None:
+    """The (truncated) Newton direction at a state near which ``linear`` was made; None where there is none."""
+    u = linear.solve(-linear.residual(state), state.stationarity**0.5)
     if u is None:
         return None
-    da, dm = state.factor.solve(size * u[:n] / sd)
-    return Direction(da, dm, size * u[n:] / sd**2)
+    x, dgamma = linear.sites(u)
+    da, dm = state.factor.solve(x)
+    return Direction(da, dm, dgamma)
 
 
 def _site_by_site(problem: Problem, state: State, sd: Array) -> Product | None:

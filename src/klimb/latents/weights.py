@@ -12,7 +12,7 @@ from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, Product, checked_outputs, draws_from, sites_of, variances_at
 from klimb.latents.coordinates import Coordinates, DenseCoordinates, PrimalCoordinates
 from klimb.latents.costs import Option, Shape, cheapest, dual, primal
-from klimb.latents.kernel import Buffers, Kernel, kernel_factor
+from klimb.latents.kernel import Buffers, DenseFactor, Kernel, kernel_factor
 from klimb.latents.linear import LinearParts
 from klimb.latents.prior import WeightPrior
 from klimb.latents.shocks import MOST_SHARED, Shocks
@@ -200,6 +200,14 @@ class Weights(Latent):
         assert isinstance(posterior.latent, Weights)
         return posterior.latent.predict(posterior, self.X, self.slack)
 
+    def marginals_from_first(self, posterior: Posterior) -> tuple[Array, Array]:
+        """Of all rows of the dual form, from a posterior of the first of them under the same prior."""
+        assert self._K is not None
+        cross, first = self._K[:, : len(posterior.a)], posterior.latent
+        assert isinstance(first, Weights)
+        v = np.diagonal(self._K) - first._dense_factor(posterior).explained(cross)
+        return self.mean + cross @ posterior.a, np.maximum(v, 0.0) + self.slack
+
     def design(self) -> Array:
         return np.concatenate([block for _, block in self.X.scaled_blocks(self.prior.root)])
 
@@ -221,7 +229,7 @@ class Weights(Latent):
         """In the dual form V_w = Sigma - Sigma X'(K + G^-1)^-1 X Sigma, [A] Eq. (19), without a D x D matrix."""
         if self._K is None or not posterior.spread:
             return super().covariance_products(posterior)
-        factor, prior, X = kernel_factor(self._K, posterior.gamma), self.prior, self.X
+        factor, prior, X = self._dense_factor(posterior), self.prior, self.X
 
         def times(vectors: Array) -> Array:
             pushed = prior.covariance_times(vectors)
@@ -284,9 +292,18 @@ class Weights(Latent):
             from klimb.latents.attached import AttachedWeights
 
             return AttachedWeights(posterior)
-        cross = np.concatenate([block for _, block in self.whitened().blocks()]).T
-        down, up = kernel_factor(self._K, posterior.gamma).explained_and_returned(cross)
-        return WideWeights(posterior.mean, self.prior.root, down, up)
+
+        def made() -> tuple[Array, Array]:
+            cross = np.concatenate([block for _, block in self.whitened().blocks()]).T
+            return self._dense_factor(posterior).explained_and_returned(cross)
+
+        return WideWeights.later(posterior.mean, self.prior.root, made)
+
+    def _dense_factor(self, posterior: Posterior) -> DenseFactor:
+        """Of the dual form: the one of the fit, or a new one."""
+        assert self._K is not None
+        own = posterior.factor
+        return own if isinstance(own, DenseFactor) else kernel_factor(self._K, posterior.gamma)
 
     def diagonal(self) -> Latent:
         from klimb.latents.meanfield import MeanField
@@ -325,7 +342,7 @@ class Weights(Latent):
             return v
         if self._K is None:
             return design.row_norms_squared(self.posterior_root(posterior), upper=self.prior.root.ndim == 1)[0]
-        factor = kernel_factor(self._K, posterior.gamma)
+        factor = self._dense_factor(posterior)
         prior_variances, _ = design.row_norms_squared(self.prior.root)
         for rows in row_blocks(len(v), max(self.n_sites, self.n_weights)):
             pushed = self.prior.covariance_times(design.dense_rows(rows).T)  # Sigma_w x_*, one column each

@@ -258,7 +258,8 @@ class WideWeights(WeightPosterior):
     """More weights than data: V = S (I - down'down + up'up) S', with a row of ``down`` for every datum.
 
     ``root`` is S, a vector where the prior is diagonal; ``up`` has rows only where some gamma is negative. Differences
-    are as exact as the prior is large.
+    are as exact as the prior is large. ``down`` and ``up`` cost as much as some steps of a fit, and are computed when
+    they are first needed.
     """
 
     kind: ClassVar[str] = "wide"
@@ -266,6 +267,20 @@ class WideWeights(WeightPosterior):
     root: Array
     down: Array
     up: Array
+
+    @classmethod
+    def later(cls, mean: Array, root: Array, made: Callable[[], tuple[Array, Array]]) -> WideWeights:
+        """Whose ``down`` and ``up`` are ``made`` at need."""
+        found = cls.__new__(cls)
+        found.__dict__.update(mean=mean, root=root, _made=made)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("down", "up") or "_made" not in self.__dict__:
+            raise AttributeError(name)
+        down, up = map(np.ascontiguousarray, self.__dict__.pop("_made")())  # as files have them, for the same bits
+        self.__dict__.update(down=down, up=up)
+        return self.__dict__[name]
 
     def _rows(self, design: DesignMatrix) -> Iterator[tuple[slice, Array, Array, Array]]:
         """Blocks of L S with what data take from them and what negative sites give back."""

@@ -11,6 +11,7 @@ import numpy as np
 from klimb.latents.base import Posterior
 from klimb.linalg.matrix import DesignMatrix
 from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
 from klimb.terms.base import Term, WeightsPrior
 
 FEW = 16  # columns of terms without a scale, each of which costs a solve
@@ -29,12 +30,14 @@ class Grams:
 
     def total(self) -> Array:
         """X Sigma X'."""
-        total: Any = None
-        for number, prior in enumerate(self.priors):
-            if prior is not None:
-                part = self._scale(number, prior) ** 2 * self._gram(number, prior)
-                total = part if total is None else total + part
-        return np.asarray(total)
+        parts = [(self._scale(number, prior) ** 2, self._gram(number, prior))
+                 for number, prior in enumerate(self.priors) if prior is not None]
+        total = np.empty_like(parts[0][1])
+        for rows in row_blocks(len(total), 4 * len(total)):  # all parts while the block is in the cache
+            np.multiply(parts[0][1][rows], parts[0][0], out=total[rows])
+            for square, part in parts[1:]:
+                total[rows] += square * part[rows]
+        return total
 
     def slopes(self, posterior: Posterior) -> Iterator[tuple[Term, float]]:
         """d bound / d s = 2 s <d bound / dK, Gram of the term> for every term with a scale s, without the weights.

@@ -15,7 +15,8 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.infer.loop import infer
-from klimb.infer.start import sites_at, start_at
+from klimb.infer.problem import Problem
+from klimb.infer.start import local_sites, sites_at, start_at
 from klimb.latents.outputs import Outputs
 from klimb.latents.weights import Weights
 from klimb.likelihoods import Choices, Left, Likelihood, Merged, Observed
@@ -23,7 +24,7 @@ from klimb.models.components import Components
 from klimb.models.fit import Fit
 from klimb.models.linear import LinearModel
 from klimb.models.products import solve_by_products, too_large
-from klimb.models.settle import CLOSER, Settled, settle, settled
+from klimb.models.settle import Settled, settle, settled
 from klimb.models.solution import Solution, solve
 from klimb.numerics.arrays import Array
 from klimb.rows.distinct import Rows
@@ -35,6 +36,7 @@ from klimb.theta import PositiveParameter
 BEHIND = 5.0  # nats by which a way to scale columns may be behind at first and still be searched
 LEAST_NOISE = 1e-4  # of y's spread: less noise cannot be told from none
 ROUGH_TOL = 1e-3  # of the fits that compare ways to scale columns
+PART_TOL = 1e-2  # of fits to some of the rows, which say where those to all begin
 SOME, LEAST_SOME = (4, 2), 250  # shares of rows that find the scale where all need N x N matrices, and the least number
 
 Make = Callable[[int, Choices, float], Term]  # number of columns, priors, spread of f -> the term of all columns
@@ -102,7 +104,7 @@ def fit_matrix(given: MatrixData, ways: Sequence[Scaling], make: Make, priors: d
             parts = [_of_first(model, given, data.n) for model in models]
             begun = [_from_part(one, parts, data) if one.n_fits else _from_unit_scale(part, data)
                      for one, part in zip(begun, parts, strict=True)]
-            begun = _best([settled(one, data, ROUGH_TOL) for one in _best(begun, BEHIND / share)], BEHIND / share)
+            begun = _best([settled(one, data, PART_TOL) for one in _best(begun, BEHIND / share)], BEHIND / share)
             models = [model for model in models if any(one.model.inputs is model.inputs for one in begun)]
         begun = [_from_part(one, models, given.data) for one in begun]
     elif len(models) > 1:
@@ -124,10 +126,22 @@ def _of_first(model: LinearModel, given: MatrixData, k: int) -> LinearModel:
 
 def _from_part(part: Settled, models: Sequence[LinearModel], data: Observed) -> Settled:
     """Where all rows begin: at the scale that some found, with the sites that their posterior foretells."""
-    model = next(one for one in models if one.inputs is part.model.inputs).moved(part.model.at)
+    model = next(one for one in models if one.inputs is part.model.inputs)
     q: Any = part.posterior
-    start = start_at(model.latent, *sites_at(model.site(data), data.y, *model.latent.marginals(q)))
-    return Settled(model, start, curvature=None if part.curvature is None else 1.5 * part.curvature, tol=CLOSER)
+    assert part.before is not None
+    here = model.moved(np.array([part.before[0]]))
+    latent: Any = here.latent
+    found = [own.marginals_from_first(few) for own, few in zip(latent.parts, q.latent.split(q), strict=True)]
+    m, v = (np.concatenate(values) for values in zip(*found, strict=True))
+    site, k = model.site(data), len(q.a)
+    if site.separable:  # marginals of rows that were not seen are what their own sites meet
+        slope, gamma = local_sites(Problem(latent, site, data.y), m, v, replace(q, m=m, v=v))
+        slope[:k], gamma[:k] = q.a + q.gamma * q.m, q.gamma
+    else:
+        slope, gamma = sites_at(site, data.y, m, v)
+    start = start_at(latent, slope, gamma)
+    here = here if here.at[0] == part.model.at[0] else model.moved(part.model.at)
+    return Settled(here, start, curvature=None if part.curvature is None else 1.5 * part.curvature)
 
 
 def solved(begun: Settled, data: Observed, tol: float, max_iter: int) -> Solution:

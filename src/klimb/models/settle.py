@@ -7,11 +7,16 @@ follow the scale as well, so two fits tell more once they are far enough apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
 
+from klimb.errors import NotPositiveDefiniteError
+from klimb.infer.loop import ROUGH_SHARE
+from klimb.infer.natural import within_reach
+from klimb.infer.newton import Linearised
+from klimb.infer.problem import Problem, State
 from klimb.infer.result import Result
 from klimb.infer.start import start_at
 from klimb.latents.base import Posterior
@@ -31,6 +36,8 @@ NEAR = 0.002  # between scales of two fits whose slopes make a secant
 ENOUGH = 3e-7  # nats that another move must promise
 FALLEN = 0.1  # nats by which the objective may fall, which loose fits leave open
 MOST = 12  # fits
+STALE, FINE = 0.25, 1e-3  # what a step in sites and scale may leave, of the residual and at all, with the same matrices
+PROMISED = 0.3  # nats that another move must promise, over the tolerance
 SEARCH_TOL = 1e-3  # of the gradient in theta of a search from there, which has little to do
 
 
@@ -64,6 +71,8 @@ def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
     result = model.infer(data, start=start, tol=begun.tol)
     q, height, theta = result.posterior, result.bound + model.log_prior()[0], float(model.at[0])
     begun.sites.add(model.at, q)
+    if begun.tol > least and (found := _jointly(model, data, q, least)) is not None:
+        return replace(found, n_fits=begun.n_fits + 1, path=(*begun.path, height))
     slope, bend = _slope(model, data, q), 0.0
     if begun.before is not None and abs(theta - begun.before[0]) >= NEAR:
         bend = (begun.before[1] - slope) / (theta - begun.before[0])
@@ -77,7 +86,7 @@ def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
     gain = 0.5 * slope * float(moved.at[0] - theta)
     if begun.before is None and gain > ENOUGH and abs(step) < APART:
         moved, gain = _within(model, float(np.sign(step)) * APART), abs(slope) * APART
-    done = gain <= ENOUGH and begun.tol <= least
+    done = gain <= max(ENOUGH, PROMISED * least) and begun.tol <= least
     curvature = np.array([bend]) if bend > 0.0 else None
     tol = least if SHARE * gain <= LAST * least else min(SHARE * gain, CLOSER)
     sites = begun.sites if abs(float(moved.at[0]) - theta) <= CLOSE else SitesNear()
@@ -94,6 +103,82 @@ def settled(begun: Settled, data: Observed, tol: float, listen: Listen | None = 
         if begun.path[-1] < max(begun.path) - FALLEN:
             break
     return begun
+
+
+def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled | None:
+    """Sites and scale by Newton steps in both, each for one factorisation; None where that is not to be had.
+
+    The matrices of one state serve the next ones as well, until a step with them leaves too much of the residual.
+    """
+    site = model.site(data)
+    problem, latent = Problem(model.latent, site.rough(), data.y), model.latent
+    small = least if problem.site is site else ROUGH_SHARE * least
+    if (problem.site.separable and latent.n_weights < latent.n_sites) or getattr(model, "passes", None) is not None:
+        return None  # plain steps are cheaper
+    state = problem.state(q.a, q.m, q.factorised())
+    answer, height = _Answer.of(model, data, problem, state), state.objective + model.log_prior()[0]
+    for _ in range(MOST if answer is not None else 0):
+        assert answer is not None
+        linear, bend = answer.linear, answer.bend
+        r = linear.residual(state)
+        slope = _slope(model, data, problem.posterior(state))
+        total = slope - float(r @ answer.marginals)
+        moved = _within(model, float(np.clip(total / bend, -LONGEST, LONGEST)))
+        step = float(moved.at[0] - model.at[0])
+        gain = 0.5 * total * step
+        done = max(state.stationarity, state.remaining) <= small and gain <= max(ENOUGH, PROMISED * least)
+        found = Settled(model if done else moved, problem.posterior(state), height + gain, gain, np.array([bend]), 0,
+                        (float(model.at[0]), slope), least if done else CLOSER)
+        u = None if done else linear.solve(-r, state.stationarity**0.5)
+        if u is None:
+            return found
+        x, dgamma = linear.sites(u + step * answer.sites)
+        gamma = within_reach(problem, state, state.gamma + dgamma)
+        ahead = Problem(moved.latent, problem.site, data.y)
+        try:
+            after = ahead.at_sites(state.a + x + gamma * state.m, gamma)
+        except NotPositiveDefiniteError:
+            return found
+        above = after.objective + moved.log_prior()[0]
+        if not above >= height - state.noise:
+            return found
+        if after.stationarity > max(STALE * state.stationarity, FINE):
+            answer = _Answer.of(moved, data, ahead, after) or answer
+        model, state, problem, height = moved, after, ahead, above
+    return None if answer is None else found
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Answer:
+    """How sites and marginals follow the scale, by what `Linearised` knows of the residuals r near a state.
+
+    With the sites held, the scale changes marginals by p, and residuals by C p. The sites answer with
+    w = -(I + C P)^-1 C p, which changes the marginals by P w more. So the bound at its optimum has the slope
+    s - r'(p + P w) in the scale, s that with q held, and -(C p)'(p + P w) is what sites add to how s changes.
+    """
+
+    linear: Linearised
+    sites: Array  # w
+    marginals: Array  # p + P w
+    bend: float  # minus the second derivative of the bound at its optimum
+
+    @classmethod
+    def of(cls, model: Any, data: Observed, problem: Problem, state: State) -> _Answer | None:
+        """None where the bound does not bend downwards, or nothing is known."""
+        linear, other, q = Linearised.of(problem, state), _within(model, APART), problem.posterior(state)
+        step = float(other.at[0] - model.at[0])
+        if linear is None or step == 0.0:
+            return None
+        under = _under(other.latent, q)
+        held = linear.marginals((under.m - q.m) / step, (under.v - q.v) / step)
+        change = linear.C(held)
+        sites = linear.solve(-change)
+        if sites is None:
+            return None
+        marginals = held + linear.P(sites)
+        bend = (_slope(model, data, q) - _slope(other, data, under)) / step + float(change @ marginals)
+        return cls(linear, sites, marginals, bend) if bend > 0.0 else None
 
 
 def _within(model: Any, step: float) -> Any:

@@ -24,7 +24,7 @@ CLASSES: dict[str, Any] = {
     one.__name__: one for one in (GLMClassifier, GLMRegressor, GPClassifier, GPRegressor, SparseLinearRegressor)
 }
 # Attributes that are learnt, by name: numbers, text, arrays of them, kernels.
-LEARNT = ("coef_", "intercept_", "intercept_std_", "sign_probability_", "prior_", "prior_scale_", "kernel_",
+LEARNT = ("coef_", "intercept_", "sign_probability_", "prior_", "prior_scale_", "kernel_",
           "inducing_", "bound_", "converged_", "n_iter_", "n_features_in_", "feature_names_in_", "classes_")
 
 

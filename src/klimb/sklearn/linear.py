@@ -35,8 +35,14 @@ class LinearRegressor(Regressor):
     def _set(self, fits: list[Fit]) -> Self:
         self._hold(fits)
         self.coef_ = coefficients(fits[0], fits[0].components.parts[0].mean)[0]
-        (self.intercept_,), (self.intercept_std_,) = (part.tolist() for part in at_zero(fits[0]))
+        (self.intercept_,) = at_zero(fits[0]).tolist()
         return self
+
+    @property
+    def intercept_std_(self) -> float:
+        """Posterior standard deviation of the intercept."""
+        check_is_fitted(self)
+        return float(sd_at_zero(self.fit_)[0])
 
     @property
     def coef_std_(self) -> Array:
@@ -82,12 +88,18 @@ def coefficients(fit: Fit, values: Array) -> Array:
     return np.asarray(each[:, int(inputs.intercept) :] / inputs.scale)
 
 
-def at_zero(fit: Fit) -> tuple[Array, Array]:
-    """Means and standard deviations of the intercepts: f where X = 0."""
+def at_zero(fit: Fit) -> Array:
+    """Means of the intercepts: f where X = 0."""
     inputs = linear_model(fit).inputs
     assert inputs is not None
-    m, v = fit.latents(np.zeros((1, inputs.n_columns))).moments()
-    return (m, np.sqrt(v)) if inputs.intercept else (np.zeros_like(m), np.zeros_like(v))
+    return np.asarray(means(fit, np.zeros((1, inputs.n_columns)))[0] * inputs.intercept)
+
+
+def sd_at_zero(fit: Fit) -> Array:
+    """Their standard deviations, which cost more where columns are many."""
+    inputs = linear_model(fit).inputs
+    assert inputs is not None
+    return np.asarray(np.sqrt(fit.latents(np.zeros((1, inputs.n_columns))).moments()[1]) * inputs.intercept)
 
 
 def means(fit: Fit, X: Any) -> Array:
@@ -363,10 +375,15 @@ class GLMClassifier(_RidgeModel, Classifier):
 
     def _set(self, fits: list[Fit]) -> Self:
         self._hold(fits)
-        intercepts = zip(*(at_zero(fit) for fit in fits), strict=True)
+        self.intercept_ = np.concatenate([at_zero(fit) for fit in fits])
         self.coef_ = np.concatenate([coefficients(fit, fit.components.parts[0].mean) for fit in fits])
-        self.intercept_, self.intercept_std_ = (np.concatenate(part) for part in intercepts)
         return self
+
+    @property
+    def intercept_std_(self) -> Array:
+        """Posterior standard deviations of the intercepts."""
+        check_is_fitted(self)
+        return np.concatenate([sd_at_zero(fit) for fit in self._fits])
 
     @property
     def coef_std_(self) -> Array:
