@@ -106,7 +106,7 @@ def main() -> None:
         session = Session(items, settings, journal, source="guestbook.csv")
         server = LabelServer(session)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        page = browser.page(server.url, (1180, 1010))
+        page = browser.page(server.url, (1180, 1090))
         for turn in range(LABELS):
             page.until(f"state !== null && state.turn === {turn} && state.item !== null && !busy", 60)
             page.press("1" if rows[page.run("state.item.row")][3] == "yes" else "2")

@@ -187,7 +187,7 @@ class Likelihood:
     def read(self, left: Left, weights: Array | None = None, offset: Array | None = None) -> Observed:
         """Clean data; errors name the rows of ``left``."""
         if left.status is not None and not self.censorable:
-            raise InputError("censored data need a family that knows of them", f"{self.name} for Surv()",
+            raise InputError("censored data need a family that supports censoring", f"{self.name} for Surv()",
                              'Use family="weibull", "exponential", "gamma", or "gaussian" for Surv(log(time), status).')
         found = read_response(left, self.response, self.name, self.levels)
         return replace(found, weights=weights, offset=offset, rows=left.rows)

@@ -180,10 +180,10 @@ def _link_of(site: Site) -> Link:
 def named_site(site: Site) -> Likelihood:
     """For formulas: the named likelihood that a site is, with its parameters known; `Given` where it has no name."""
     if isinstance(site, sites.Poisson) and np.any(np.asarray(site.exposure) != 1.0):
-        raise InputError("an exposure belongs into the formula", "Poisson(exposure=...)",
+        raise InputError("an exposure belongs in the formula", "Poisson(exposure=...)",
                          "Write offset(log(exposure)), and family=\"poisson\".")
     if isinstance(site, sites.Binomial):
-        raise InputError("trials belong into the formula", "Binomial(trials=...)",
+        raise InputError("trials belong in the formula", "Binomial(trials=...)",
                          "Write p(successes, trials) ~ ..., and family=\"binomial\".")
     if isinstance(site, sites.Ordinal):
         return LIKELIHOODS["ordinal"](site.link, {"cutpoints": site.cutpoints})

@@ -48,41 +48,41 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
         pandas, polars, pyarrow, or a dict of arrays; rows that need not fit in memory: a path, a folder or a glob of
         Parquet or CSV files, a lazy frame (polars, DuckDB, Ibis, Spark, Dask), an iterator of Arrow batches.
     family : str, dict, klimb.sites.Site or callable
-        ``"gaussian"``, ``"bernoulli"``, ``"poisson"``, ...; ``"student_t(df=4)"`` holds a parameter; a function is the
+        ``"gaussian"``, ``"bernoulli"``, ``"poisson"``, ...; ``"student_t(df=4)"`` fixes a parameter; a function is the
         log density of y given f, ``lambda y, f: -abs(y - f)``.
     link : str
-        Where a family has several: ``"logit"``, ``"probit"``, ``"cloglog"``.
+        For families with several: ``"logit"``, ``"probit"``, ``"cloglog"``.
     priors : dict
-        By name, for what shall not have its default: ``{"x": klimb.priors.normal(0, 1), "sd(g)": "half_normal(1)"}``;
-        ``"fixed"`` stands for all coefficients but the intercept.
+        By name, instead of the defaults: ``{"x": klimb.priors.normal(0, 1), "sd(g)": "half_normal(1)"}``;
+        ``"fixed"`` means all coefficients except the intercept.
     hyper : "auto", "optimise", "integrate" or "fixed"
-        Whether standard deviations, dispersions and the like are integrated out, put at their best value, or held
-        where the search would start. "auto" integrates them out where that is affordable.
+        Whether standard deviations, dispersions and other hyperparameters are integrated out, optimised, or kept at
+        their starting values. "auto" integrates out up to 14 of them if that is affordable.
     weights : column name or array
-        How often each row counts: 0 is the row left out, 2 the row twice.
+        How often each row counts: 0 leaves the row out, 2 counts it twice.
     missing : "drop", "error" or "predict"
-        What happens to rows with a missing value. "predict" leaves rows without a response out of the likelihood, but
-        knows their levels and places: ``fit.predict()`` has them, and levels without any response have their prior.
+        What to do with rows that have a missing value. "predict" keeps rows without a response out of the likelihood,
+        but not out of the terms: ``fit.predict()`` includes them, and levels without any response have their prior.
     interval : float
-        Mass of the credible intervals in tables and predictions.
+        Probability of the credible intervals in tables and predictions.
     tol : float
-        Of the fits, as in `klimb.infer`.
+        Tolerance of the fits, as in `klimb.infer`.
     progress : bool or callable
-        Whether to show progress on stderr; by default where that is a terminal and the work takes over a second. A
-        callable is told of it instead, and stops the work by returning False.
+        Whether to show progress on stderr; by default if that is a terminal and the work takes over a second. A
+        callable is called instead, and stops the work by returning False.
     graphs, matrices, meshes : dict
-        What terms name: ``"y ~ bym2(region, graph=G)"`` with ``graphs={"G": edges}``; see docs/structured.md.
+        Objects used in terms: ``"y ~ bym2(region, graph=G)"`` with ``graphs={"G": edges}``; see docs/structured.md.
     cells : bool or names of columns
-        Whether rows that are equal in all that the formula names are counted and fitted as one: by default where the
-        data are not in memory, or where it pays. Names are columns whose cells are kept apart as well, so that fits can
-        be compared. See docs/big-data.md.
+        Whether rows that are equal in all columns of the formula are counted and fitted once: by default if the data
+        are not in memory, or if it is cheaper. Names are further columns that keep rows apart, so that fits can be
+        compared. See docs/big-data.md.
     round : dict
-        Digits that numeric columns are rounded to, by name: ``{"age": 0}`` makes fewer cells.
+        Digits to round numeric columns to, by name: ``{"age": 0}`` for fewer distinct rows.
     engine : "ray", "dask", "spark", a number of processes, an executor, a Dask client or a Spark session
-        Where passes over the rows are run, a block at a time; the answer has the same bits everywhere. See
+        What processes the rows, block by block; the results are bitwise equal. See
         docs/big-data.md.
     checkpoint : path
-        A folder that keeps the sums of passes: a fit that was cut short goes on from there when it is called again.
+        A folder for intermediate sums: an interrupted fit resumes from there when it is called again.
 
     Returns
     -------

@@ -249,7 +249,7 @@ class FitReport:
     pit: PitHistogram | None = None
     loo: Loo | None = None
     trust: TrustSummary = field(default_factory=lambda: TrustSummary("unchecked", "This fit was not checked."))
-    checks: Checks = field(default_factory=lambda: Checks("unchecked", reason="nobody asked"))
+    checks: Checks = field(default_factory=lambda: Checks("unchecked", reason="not requested"))
     residuals: tuple[float, ...] = ()  # quantile residuals, sorted
     notes: tuple[str, ...] = ()
     reproduce: tuple[str, ...] = ()  # lines of a terminal or Python session

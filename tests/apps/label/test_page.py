@@ -334,4 +334,4 @@ def test_the_prediction_can_be_hidden(browser: Browser, tmp_path: Path) -> None:
         page.press("h")
         page.until("document.querySelectorAll('#chances svg').length === 1")
         assert page.run("document.querySelectorAll('#text mark').length") > 0
-        assert "speaks for yes" in page.text("#legend")
+        assert "supports yes" in page.text("#legend")

@@ -85,16 +85,17 @@ def advice(counts: Sequence[int], names: Sequence[str], points: Sequence[CurvePo
         return "done", "Every item is labelled or skipped."
     used = sorted(range(len(counts)), key=lambda k: -counts[k])
     if labels >= WINDOW and counts[used[1]] == 0:
-        return "go", (f"Only {names[used[0]]!r} so far. If the others are rare, it takes a while until one turns up.")
+        return "go", (f"Only {names[used[0]]!r} so far. If the others are rare, it takes a while until one appears.")
     if counts[used[1]] < ENOUGH or not points:
-        return "go", f"The model needs at least {ENOUGH} items of two labels before its figures mean something."
+        return "go", f"The model needs at least {ENOUGH} items of two labels before its figures are meaningful."
     now = points[-1]
     recent = [one for one in foreseen if one.check][-RECENT:]
     wrong = share(sum(not one.right for one in recent), len(recent))
-    checks = f" It foresaw {wrong.total - wrong.hits} of the last {wrong.total} random checks." if recent else ""
+    right = wrong.total - wrong.hits
+    checks = f" It predicted {right} of the last {wrong.total} random checks correctly." if recent else ""
     if recent and wrong.low > now.error + 0.02:
-        return "doubt", (f"The model is too sure of itself: it expects to get {_percent(now.error)} wrong, but missed"
-                         f" {wrong.hits} of the last {wrong.total} random checks. Go on.")
+        return "doubt", (f"The model is overconfident: it expects to get {_percent(now.error)} wrong, but missed"
+                         f" {wrong.hits} of the last {wrong.total} random checks. Continue.")
     if now.changed is None:
         return "go", f"The model expects to get {_percent(now.error)} of the unlabelled items wrong.{checks}"
     since = [point.agreement for point in points if point.labels > now.labels - WINDOW // 2]
@@ -104,7 +105,7 @@ def advice(counts: Sequence[int], names: Sequence[str], points: Sequence[CurvePo
                         f" the rest wrong.{checks}")
     if now.agreement is None:
         return "go", f"The model predicts the same label for every item: too few of the others are known.{checks}"
-    so_far = "It begins to settle" if now.agreement >= AGREED else "Worth going on"
+    so_far = "Nearly stable" if now.agreement >= AGREED else "Continue"
     return "go", (f"{so_far}: the last {WINDOW} labels changed the predicted label of {_percent(now.changed)} of the"
                   f" items.{checks}")
 

@@ -184,7 +184,7 @@ def _lock(file: int, path: Path) -> None:
         else:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError) as error:
-        raise InputError(f"a journal that nobody else is writing at {path}", "one that another klimb label has open",
+        raise InputError(f"a journal that is not in use at {path}", "one that another klimb label has open",
                          "Use that page or stop it (Ctrl-C where it runs), or begin another with --journal.") from error
 
 

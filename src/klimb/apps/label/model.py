@@ -129,7 +129,7 @@ class Chooser:
         except Exception as error:  # whatever it is: labels are safe, and the page must not wait for ever
             picks = self._at_random(order.size, order.first, set())
             choice = self._blind_choice(picks, len(labels), f"The model could not choose ({type(error).__name__}:"
-                                        f" {error}); the next items are random ones. Labels are saved all the same.")
+                                        f" {error}); the next items are random ones. Labels are saved nevertheless.")
         self._chosen += picks
         return choice
 
@@ -139,8 +139,8 @@ class Chooser:
             self._learn(self._labels(order))
             return self._choice([self._place[row] for row in rows], [""] * len(rows), CurvePoint(0, 0.0, 0.0))
         except Exception as error:  # as above: the items are known, only what the model thinks of them is not
-            return self._blind_choice([self._place[row] for row in rows], 0, "The model has nothing to say of these "
-                                      f"items ({type(error).__name__}: {error}). Labels are saved all the same.")
+            return self._blind_choice([self._place[row] for row in rows], 0, "The model cannot predict these "
+                                      f"items ({type(error).__name__}: {error}). Labels are saved nevertheless.")
 
     def pass_over(self, rows: Sequence[int]) -> None:
         """Items of an earlier run, which are not to be chosen again."""

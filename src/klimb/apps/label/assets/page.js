@@ -236,7 +236,7 @@ const towards = () => (state.labels.length === 2 ? 0 : state.item.chances.reduce
 function marked(words, push) {
   const made = element("mark", words, `${push > 0 ? "for" : "not"}${Math.abs(push)}`);
   const name = state.labels[towards()];
-  made.title = push > 0 ? `speaks for ${name}` : state.labels.length === 2 ? `speaks for ${state.labels[1]}` : `speaks against ${name}`;
+  made.title = push > 0 ? `supports ${name}` : state.labels.length === 2 ? `supports ${state.labels[1]}` : `against ${name}`;
   return made;
 }
 
@@ -249,8 +249,8 @@ function legend() {
   at("legend").hidden = !any || hiding;
   if (!any) return;
   const name = state.labels[towards()];
-  const other = state.labels.length === 2 ? `speaks for ${state.labels[1]}` : `speaks against ${name}`;
-  at("legend").replaceChildren(element("mark", `speaks for ${name}`, "for2"), element("mark", other, "not2"));
+  const other = state.labels.length === 2 ? `supports ${state.labels[1]}` : `against ${name}`;
+  at("legend").replaceChildren(element("mark", `supports ${name}`, "for2"), element("mark", other, "not2"));
 }
 
 function chances() {
@@ -301,7 +301,7 @@ function curve(figures) {
   const note = at("curve-note");
   if (model.length < 2) {
     at("curve").replaceChildren();
-    note.textContent = "It begins with the first labels.";
+    note.textContent = "It starts with the first labels.";
     return;
   }
   const most = Math.max(model.at(-1)[0], checks.at(-1)?.[0] ?? 0, 5);
@@ -339,9 +339,9 @@ function tiles(news) {
   const [hits, asked] = figures.questions;
   const rows = [
     ["Expected error", now ? percent(now[1]) : "-", "of unlabelled items"],
-    ["Uncertainty left", now ? `${now[2].toFixed(2)} bits` : "-", "per item; 1 is a coin"],
-    ["Checks foreseen", total ? `${right} of ${total}` : "-", total ? `fair sample: ${percent(low)} to ${percent(high)}` : "a fair sample"],
-    ["Questions foreseen", asked ? `${hits} of ${asked}` : "-", "it asks what it doubts"],
+    ["Uncertainty", now ? `${now[2].toFixed(2)} bits` : "-", "per unlabelled item"],
+    ["Checks predicted", total ? `${right} of ${total}` : "-", total ? `random sample: ${percent(low)} to ${percent(high)}` : "a random sample"],
+    ["Questions predicted", asked ? `${hits} of ${asked}` : "-", "the uncertain items"],
     ...news.labels.map((name, label) => [name, count(news.counts[label]), "labelled"]),
   ];
   at("tiles").replaceChildren(...rows.map(([name, value, remark]) => {
@@ -369,7 +369,7 @@ function stop() {
 
 function farewell() {
   stop();
-  trouble("klimb label has ended; every label is saved. Run it again to go on where you stopped.");
+  trouble("klimb label has ended; every label is saved. Run it again to resume.");
 }
 
 enter();
