@@ -59,7 +59,7 @@ def run(folder: Path, tell: Callable[[str], None] = print) -> FormulaFit:
 
     fit = fit_summit()
     tell(f"{TITLE}\n\n{fit}\n\n{predictions(fit)}\n")
-    report = fit.report(title=TITLE, source="summit.csv, which comes with klimb (invented)", reproduce=LINES)
+    report = fit.report(title=TITLE, source="summit.csv, which comes with klimb (simulated)", reproduce=LINES)
     places = {"report": folder / "report.html", "picture": folder / "effects.svg", "data": folder / "summit.csv"}
     places["report"].write_text(page(report), encoding="utf-8")
     places["picture"].write_text(side_by_side([effect_chart(curve) for curve in report.effects]), encoding="utf-8")

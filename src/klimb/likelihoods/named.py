@@ -91,7 +91,7 @@ class Binomial(Binary):
         return super().new(theta, aux or {"trials": 1.0})
 
     def mean_label(self, data: Observed) -> str:
-        return f"chance of {data.name}"
+        return f"probability of {data.name}"
 
 
 class Counts(Likelihood):
@@ -251,7 +251,7 @@ class Ordinal(Likelihood):
                 raise InputError(f"the response must have {len(self.known['cutpoints']) + 1} levels",
                                  f"{len(data.levels)}", "There is one cut point less than levels.")
             return self
-        prior = choices.take("cutpoints", Dirichlet(1.0), Dirichlet, " (chances of the levels at f = 0)")
+        prior = choices.take("cutpoints", Dirichlet(1.0), Dirichlet, " (probabilities of the levels at f = 0)")
         assert isinstance(prior, Dirichlet)
         counts = np.bincount(data.y.astype(np.intp), data.counts, minlength=len(data.levels)) + EDGE
         begin = np.asarray(self.link.apply(np.cumsum(counts)[:-1] / counts.sum()))

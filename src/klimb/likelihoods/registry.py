@@ -51,7 +51,7 @@ def likelihood(spec: Any, link: str | None = None) -> Likelihood:
     kind, link = _find(str(name), link)
     chosen = link or next(iter(kind.links))
     require(chosen in kind.links, f"{kind.name} has the link {' or '.join(kind.links)}", repr(chosen),
-            "Leave link out for the first.")
+            "Leave link out for the default.")
     levels = tuple(str(level) for level in options.pop("levels", ()))
     if levels and kind.response not in ("ordered", "classes"):
         raise InputError("only an ordinal response has levels in order", f"levels for {kind.name}", "Leave them out.")

@@ -144,7 +144,7 @@ class FormulaFit(Fit):
 
     @property
     def coefficients(self) -> Any:
-        """A frame of the data's own type: name, mean, sd, lower, upper, positive (the chance of a value above 0)."""
+        """A frame of the data's own type: name, mean, sd, lower, upper, positive (probability above 0)."""
         return self._row_frame(self.coefficient_rows())
 
     @property

@@ -49,7 +49,7 @@ class Cutpoints(ParameterBlock):
         return np.concatenate([after[:1], after[1:] * np.exp(theta[1:])])
 
     def log_prior(self, theta: Array) -> tuple[float, Array]:
-        """The chances of the levels at f = 0 are Dirichlet."""
+        """The probabilities of the levels at f = 0 are Dirichlet."""
         c, a = self.value(theta), self.prior.concentration
         if self.link == "probit":
             log_density, score = -0.5 * c**2 - 0.5 * math.log(2.0 * math.pi), -c
@@ -71,7 +71,7 @@ class Cutpoints(ParameterBlock):
         return np.array([self.value(point) for point in theta]).reshape(theta.shape)
 
     def printed(self) -> dict[str, str]:
-        return {"cutpoints": f"{self.prior} (chances of the levels at f = 0)"}
+        return {"cutpoints": f"{self.prior} (probabilities of the levels at f = 0)"}
 
     def signed(self) -> tuple[bool, ...]:
         return (True,) * self.size
@@ -80,7 +80,7 @@ class Cutpoints(ParameterBlock):
         return (None,) * self.size
 
     def stan(self, name: str) -> StanPart:
-        """The chances of the levels at f = 0 are Dirichlet, with the Jacobian of the cut points in them."""
+        """The probabilities of the levels at f = 0 are Dirichlet, with the Jacobian of the cut points in them."""
         K, a, probit = self.size + 1, self.prior.concentration, self.link == "probit"
         part = StanPart(parameters=(f"ordered[{K - 1}] {name};" + said(", ".join(self.cut_names)),), names=(name,),
                         value=name)
