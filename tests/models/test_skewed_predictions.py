@@ -9,6 +9,7 @@ from scipy.special import expit
 
 import klimb
 from klimb.models.adaptive import calibrated
+from klimb.models.components import NO_THIRD
 
 X = np.linspace(-2.0, 2.0, 14)
 Y = (X > 0.0).astype(float)  # x separates them
@@ -29,7 +30,7 @@ def test_chances_of_separated_labels_are_those_of_a_grid():
     fit = klimb.fit("y ~ x", {"y": Y, "x": X}, "bernoulli", priors=PRIORS)
     true = chances()
     found = fit.predict({"x": NEW})["mean"]
-    whole = replace(fit.components, parts=(fit.components.parts[0].whole,))
+    whole = replace(fit.components, parts=(fit.components.parts[0].whole,), third=NO_THIRD)
     gaussian = replace(fit, components=whole).predict({"x": NEW})["mean"]
     rare = np.minimum(true, 1.0 - true)
     assert np.abs(np.minimum(found, 1.0 - found) / rare - 1.0).max() < 0.4
@@ -71,3 +72,52 @@ def test_few_points_get_the_second_moments_of_many():
     w = calibrated(few, np.full(63, 1.0 / 63), many, np.full(4000, 1.0 / 4000))
     sd = np.sqrt(w @ (few - w @ few) ** 2)
     assert np.abs(sd / many.std(axis=0) - 1.0).max() < 0.05  # products of nine are more than 63 points can carry
+
+
+def summary(values: np.ndarray, p: np.ndarray) -> tuple[float, float, float, float]:
+    """Mean, sd and the 5% and 95% quantiles of values with weights."""
+    order = np.argsort(values, axis=None)
+    values, p = values.ravel()[order], p.ravel()[order] / p.sum()
+    mean = float(p @ values)
+    ends = np.interp([0.05, 0.95], np.cumsum(p), values)
+    return mean, float(np.sqrt(p @ (values - mean) ** 2)), float(ends[0]), float(ends[1])
+
+
+def test_chances_of_levels_with_few_or_no_successes_are_those_of_sums():
+    """Seven levels that know nothing of each other: each is skewed in a direction of its own."""
+    k, n = np.array([0, 5, 3, 20, 0, 7, 1]), np.array([5, 5, 9, 20, 50, 8, 100])
+    data = {"k": k, "n": n, "h": list("abcdefg")}
+    fit = klimb.fit("p(k, n) ~ 0 + h", data, "binomial", priors={f"h[{h}]": "normal(0, 3)" for h in "abcdefg"})
+    found = fit.predict(data, interval=0.9)
+    f = np.linspace(-25, 25, 20_001)
+    for j in range(7):
+        p = np.exp(-0.5 * (f / 3.0) ** 2 + k[j] * f - n[j] * np.logaddexp(0.0, f))
+        mean, sd, low, high = summary(expit(f), p)
+        assert abs(found["mean"][j] - mean) < 0.1 * sd
+        assert abs(found["sd"][j] / sd - 1.0) < 0.1  # by a Gaussian: 50% too large for 0 of 50
+        assert abs(found["lower"][j] - low) < 0.15 * sd
+        assert abs(found["upper"][j] - high) < 0.15 * sd
+
+
+def test_pairs_of_labels_have_the_levels_and_chances_of_a_sum():
+    """Groups of two: what a level is given its two labels leans to one side, in predictions and random effects."""
+    y = np.array([[1, 1]] * 14 + [[0, 0]] * 11 + [[1, 0]] * 5)
+    data = {"y": y.ravel(), "g": np.repeat(np.arange(30), 2)}
+    priors = {"Intercept": "normal(0, 2)", "sd(g)": 3.0}
+    fit = klimb.fit("y ~ 1 + (1 | g)", data, "bernoulli", priors=priors)
+    b, u = np.linspace(-8, 8, 161)[:, None], np.linspace(-20, 20, 801)
+    level = np.exp(-0.5 * (u / 3.0) ** 2)
+    kinds = [level * expit(b + u) ** ones * expit(-b - u) ** (2 - ones) for ones in (2, 0, 1)]
+    whole = np.exp(-0.5 * (b[:, 0] / 2.0) ** 2)
+    for own, count in zip(kinds, (14, 11, 5), strict=True):
+        whole = whole * own.sum(axis=1) ** count
+    chances, levels = fit.predict(data, interval=0.9), fit.random_effects("g", interval=0.9)
+    for first, own in zip((0, 14, 25), kinds, strict=True):
+        p = own * (whole / own.sum(axis=1))[:, None]
+        at = 2 * first
+        for found, row, values in ((chances, at, expit(b + u)), (levels, first, np.broadcast_to(u, p.shape))):
+            mean, sd, low, high = summary(values, p)
+            assert abs(found["mean"][row] - mean) < 0.1 * sd
+            assert abs(found["sd"][row] / sd - 1.0) < 0.1  # chances by a Gaussian: a third too large
+            assert abs(found["lower"][row] - low) < 0.15 * sd  # and their ends a whole sd off
+            assert abs(found["upper"][row] - high) < 0.15 * sd

@@ -52,6 +52,30 @@ class ArrowRows:
         return np.asarray(f)
 
 
+def third_moments(third: Array, L: Any) -> Array | None:
+    """Third central moments of the rows of a design from those of the weights; None where these are not known.
+
+    ``third[l]`` is of the shared weights and the coefficients of level l, ``third[0]`` of the shared ones first of all.
+    """
+    if not third.size:
+        return None
+    if not isinstance(L, ArrowRows):
+        X = L if isinstance(L, np.ndarray) else L.dense_rows(slice(None))
+        L = ArrowRows(X, np.full(len(X), -1), np.zeros((len(X), 0)))
+    X, codes, values = L.X, L.codes, L.values
+    seen, shared = codes >= 0, min(third.shape[1], X.shape[1])
+    if L.sparse is not None or X[:, shared:].any() or (seen.any() and third.shape[1] != shared + values.shape[1]):
+        return None
+    if not seen.any():
+        one = third[0, :shared, :shared, :shared]
+        return np.asarray(np.einsum("abc,ia,ib,ic->i", one, *[X[:, :shared]] * 3, optimize=True))
+    every, out = np.hstack([X, np.where(seen[:, None], values, 0.0)]), np.empty(len(X))
+    for some in row_blocks(len(X), third[0].size):
+        own = third[np.maximum(codes[some], 0)]
+        out[some] = np.einsum("iabc,ia,ib,ic->i", own, *[every[some]] * 3, optimize=True)
+    return out
+
+
 @register
 @final
 @dataclass(frozen=True, eq=False)

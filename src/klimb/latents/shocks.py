@@ -120,6 +120,14 @@ class Shocks:
         return replace(self, shared_rows=self.shared_rows[rows], level_rows=self.level_rows[rows],
                        order=self.order[rows], starts=starts, present=self.present[runs])
 
+    def by_level(self) -> Array:
+        """How w = shared + root e and b_l = mean - pull_l e + own_l u move with (e, u): (L, B + k, R + k)."""
+        q, (B, R), (L, k, _) = self.q, self.q.root.shape, self.own.shape
+        assert isinstance(q, ArrowWeights)
+        moves = np.zeros((L, B + k, R + k))
+        moves[:, :B, :R], moves[:, B:, :R], moves[:, B:, R:] = q.root, -q.pull, self.own
+        return moves
+
     def matched(self, found: ShockMoments) -> WeightPosterior:
         """q with the means and covariances of the exact posterior; levels are correlated through e alone."""
         q, own = self.q, self.own

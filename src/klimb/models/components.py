@@ -11,18 +11,22 @@ from scipy.special import ndtr, ndtri
 
 from klimb._stored import stored
 from klimb.errors import InputError
+from klimb.latents.arrow import third_moments
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import psd_square_root
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.mixtures import mixture_moments, mixture_quantile
 from klimb.sites.prediction import draw_response
+from klimb.trust.marginals import skewed_pieces
 
 SCORES = np.linspace(-3.6, 3.6, 73)  # normal scores of the quantiles of theta that are kept
 GRID, BANDWIDTH = 401, 0.3  # points of a marginal's distribution function; its smoothing, in sd over n^(1/5)
 DRAWS = 4096  # that quantiles of theta are taken from
 LIKELY = 0.1  # weight of a point of theta, over that of the heaviest, at which other modes are looked for
 LEAST_WEIGHT = 1e-4  # of a point that is kept, over that of the heaviest
+NO_THIRD = np.zeros((0, 0, 0, 0))
+ROUND = 0.15  # skewness up to which f is Gaussian at fixed theta
 
 
 @final
@@ -47,7 +51,7 @@ class Components:
     uncorrected: Components | None = None  # by q and its bound alone, where these have the exact posterior's moments
     efficiency: float = float("nan")  # of the importance weights behind that: effective draws over draws
     correction_khat: float = float("nan")  # the tail of those weights
-    third: Array = field(default_factory=lambda: np.zeros((0, 0, 0)))  # central moments of the shared weights, at theta
+    third: Array = field(default_factory=lambda: NO_THIRD)  # central moments at theta, `third_moments`
     error: float = 0.0  # of the sds of hyperparameters, relative, where those were integrated out by few points
     weighed: float = float("nan")  # change of an sd by importance weights that weighed another q than the fit's
 
@@ -56,14 +60,10 @@ class Components:
         """Points of theta and their weights, for what is said of theta itself."""
         return (self.points, self.point_weights) if len(self.points) else (self.theta, self.weights)
 
-    def skewness(self, L: Array, sd: Array) -> Array:
+    def skewness(self, L: Any, sd: Array) -> Array:
         """What linear functionals of the weights, of standard deviation ``sd``, are skewed by at fixed theta."""
-        shared = len(self.third)
-        if not shared or L[:, shared:].any():
-            return np.zeros(len(L))
-        rows = L[:, :shared]
-        third = np.einsum("abc,ia,ib,ic->i", self.third, rows, rows, rows, optimize=True)
-        return np.asarray(third / np.maximum(sd, 1e-300) ** 3)
+        third = third_moments(self.third, L)
+        return np.zeros(len(sd)) if third is None else np.asarray(third / np.maximum(sd, 1e-300) ** 3)
 
     @property
     def integrated(self) -> bool:
@@ -102,14 +102,25 @@ class Components:
         return replace(self, weights=self.weights[of] * shares, theta=self.theta[of],
                        parts=tuple(part for own in pieces for _, part in own))
 
+    @property
+    def parted(self) -> Components:
+        """For f at rows: in pieces, which say more of far tails than third moments do, and these say it of each f.
+
+        Third moments alone do where points of theta are many, pieces where those of some weights are not known.
+        """
+        known = self.third.size and (len(self.third) > 1 or self.third.shape[1] == len(self.parts[0].mean))
+        if known:
+            return self if self.integrated else self.split
+        return replace(self.split, third=NO_THIRD)
+
     def models(self, model: Any) -> tuple[Any, ...]:
         """The model at every point."""
         return tuple(model.moved(theta) for theta in self.theta)
 
     def at(self, model: Any, prepared: Any, **options: Any) -> Latents:
         """f at prepared rows under every point; ``options`` are those of the model's functionals."""
-        split = self.split
-        return split.under(split.models(model), prepared, **options)
+        parted = self.parted
+        return parted.under(parted.models(model), prepared, **options)
 
     def under(self, models: Sequence[Any], prepared: Any, **options: Any) -> Latents:
         """The same with the model of every point at hand."""
@@ -121,7 +132,9 @@ class Components:
             v.append(variance)
             if any(one.couples for one in self.parts):
                 apart.append(part.apart(functionals.L, functionals.rest))
-        return Latents(self.weights, np.array(m), np.array(v), tuple(models), np.array(apart))
+        f = Latents(self.weights, np.array(m), np.array(v), tuple(models), np.array(apart))
+        third = None if f.independent.size else third_moments(self.third, functionals.L)
+        return f if third is None else f.bent(third if self.integrated else third - f.third())
 
     def sample(self, model: Any, prepared: Any, n: int, rng: np.random.Generator) -> Array:
         """``n`` joint draws of f at prepared rows, one a row."""
@@ -179,6 +192,23 @@ class Latents:
 
     def moments(self) -> tuple[Array, Array]:
         return mixture_moments(self.weights, self.m, self.v)
+
+    def third(self) -> Array:
+        """Third central moments."""
+        away = self.m - self.weights @ self.m
+        return np.asarray(self.weights @ (away**3 + 3.0 * away * self.v))
+
+    def bent(self, third: Array) -> Latents:
+        """Each Gaussian in pieces, so that they have this third central moment on average, where that shows."""
+        shows = np.abs(third) > ROUND * self.moments()[1] ** 1.5
+        if not shows.any():
+            return self
+        shares, means, variances = skewed_pieces(third / np.maximum(self.weights @ self.v**1.5, 1e-300))
+        means, variances = np.where(shows, means, 0.0), np.where(shows, variances, 1.0)
+        m = (self.m[:, None] + np.sqrt(self.v)[:, None] * means).reshape(-1, len(third))
+        v = (self.v[:, None] * variances).reshape(-1, len(third))
+        models = tuple(model for model in self.models for _ in shares)
+        return Latents(np.outer(self.weights, shares).ravel(), m, v, models)
 
     def thinned(self, most: int) -> Latents:
         """The first points where they are many draws, which come in random order, and each of them needs quadrature."""

@@ -54,7 +54,7 @@ ENOUGH = 1000  # effective draws at the only theta: means to 0.03 sd, sds to 2%
 UNHARMED = 0.5  # effective draws over draws above which the weights at one of many theta are kept in a repair
 WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
 LIKELY = 0.005  # share of a point of theta, over that of the heaviest, from which its own weights must be usable
-NOTHING = np.zeros((0, 0, 0))
+NOTHING = np.zeros((0, 0, 0, 0))
 SEEDS = 8  # sets of draws that points of theta take in turn, so that their noise averages out
 
 
@@ -67,7 +67,7 @@ class Correction:
     parts: tuple[tuple[float, WeightPosterior], ...]  # with their shares, one for each mode; empty where q's is kept
     log_weights: Array  # of the draws, over their mean
     efficiency: float  # effective draws over draws; NaN where only the evidence is corrected
-    third: Array = field(default_factory=lambda: np.zeros((0, 0, 0)))  # central moments of few shared weights
+    third: Array = field(default_factory=lambda: NOTHING)  # central moments, see `klimb.latents.arrow.third_moments`
     error: float = 0.0  # standard error of a mean in sd, or of an sd, where particles were drawn
     weighed: float = float("nan")  # change of an sd by weights of another q than the fit's, relative
 
@@ -251,10 +251,10 @@ class Corrector:
 
 
 def _third(shocks: Shocks, own: Array) -> Array:
-    """Third moments of the shared weights from those of their shocks; nothing where units make them overflow."""
-    root = shocks.q.root
+    """Third moments of the weights from those of their shocks; nothing where units make them overflow."""
+    back = shocks.q.root[None] if own.shape[1] == shocks.dim else shocks.by_level()
     with np.errstate(over="ignore", invalid="ignore"):
-        third = np.einsum("abc,ia,jb,kc->ijk", own, root, root, root, optimize=True)
+        third = np.einsum("labc,lia,ljb,lkc->lijk", own, back, back, back, optimize=True)
     return np.asarray(third) if np.isfinite(third).all() else NOTHING
 
 

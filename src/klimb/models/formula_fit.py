@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
@@ -21,7 +22,7 @@ from klimb.models.fit import Fit, numbers_of
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows
 from klimb.models.prediction import PredictionKind, checked_interval, columns_by_rows
-from klimb.models.tabulate import cut_rows, level_moments, linear_rows, mixture_rows
+from klimb.models.tabulate import cut_rows, level_functionals, level_moments, linear_rows, mixture_rows
 from klimb.numerics.arrays import Array
 from klimb.report.records import CoefficientRow, EffectCurve, FitReport
 from klimb.rows.frames import Frame, counted_frame, make_frame, read_frame
@@ -80,7 +81,7 @@ class FormulaFit(Fit):
             L = np.zeros((len(names), self._n_weights_of_field))
             L[:, at] = T
             components = self._of_field(number)
-            rows += linear_rows(names, components, self.linear.weight_rows(L), tail, kind, L)
+            rows += linear_rows(names, components, self.linear.weight_rows(L), tail, kind)
         for block in self.model.theta.blocks:
             if block.kind == "cut":
                 shift = self.linear.weight_rows(self._level_shift[None])
@@ -95,7 +96,7 @@ class FormulaFit(Fit):
         size = self._n_weights_of_field
         own = slice(number * size, (number + 1) * size)
         return replace(self.components, parts=tuple(part.parts[number] for part in parts),
-                       third=self.components.third[own, own, own])
+                       third=self.components.third[:, own, own, own])
 
     def _reported(self) -> list[tuple[list[str], int, Any, Array, RowKind]]:
         """What every term reports for every latent field: names, the field, which of its weights, their map, the kind.
@@ -203,12 +204,15 @@ class FormulaFit(Fit):
         tail = checked_interval(self.interval if interval is None else interval)
         place = self.linear.places[self.linear.terms.index(term)]
         found: list[CoefficientRow] = []
+        rows = level_functionals(self.linear, place, term) if self.components.third.size else None
         for number, prefix in enumerate(self._field_prefixes):
-            pairs = [level_moments(part, place, term) for part in self._of_field(number).parts]
+            components = self._of_field(number)
+            pairs = [level_moments(part, place, term) for part in components.parts]
             means, sds = np.array([m for m, _ in pairs]), np.array([s for _, s in pairs])
             names = [prefix + (level if column == "Intercept" else f"{level}, {column}")
                      for level in term.levels for column in term.columns]
-            found += mixture_rows(names, self.components.weights, means, sds, tail, "level")
+            bend = np.zeros_like if rows is None else partial(components.skewness, rows)
+            found += mixture_rows(names, components.weights, means, sds, tail, "level", bend)
         return found
 
     @property

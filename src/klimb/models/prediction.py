@@ -61,7 +61,7 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
         own = {name: values[some] for name, values in (aux or {}).items()}
         return columns_of(parts.under(models, prepared.some(some), **options), kind, tail, levels, own or None)
 
-    components = components.split
+    components = components.parted
     n, many = prepared.n, len(components.weights) * prepared.n > TOGETHER
     one = components.condensed() if fitted and many else None
     if one is not None:

@@ -55,7 +55,7 @@ class Repaired:
     parts: tuple[tuple[float, WeightPosterior], ...]
     efficiency: float
     error: float
-    third: Array = field(default_factory=lambda: np.zeros((0, 0, 0)))
+    third: Array = field(default_factory=lambda: np.zeros((0, 0, 0, 0)))
 
 
 def shared_modes(results: Sequence[Result]) -> list[tuple[Array, Array]]:
@@ -105,5 +105,5 @@ def from_collapsed(weights: ShockWeights, modes: Sequence[tuple[Array, Array]], 
         own = share / share.sum()
         parts.append((float(share.sum()), cut_posterior(draws, own, draws.moments(own, stein=False), weights.shocks,
                                                         budget.pieces)))
-    third = draws.third(found.weights, stein=False) if len(parts) == 1 else np.zeros((0, 0, 0))
+    third = draws.third(found.weights, stein=False) if len(parts) == 1 else np.zeros((0, 0, 0, 0))
     return Repaired(found.log_evidence - weights.bound, tuple(parts), found.efficiency, found.error, third)

@@ -49,12 +49,12 @@ def mixture_rows(names: Sequence[str], weights: Array, means: Array, sds: Array,
             for j, name in enumerate(names)]
 
 
-def linear_rows(names: Sequence[str], components: Components, rows: Any, tail: float, kind: RowKind,
-                L: Array | None = None) -> list[CoefficientRow]:
-    """A row for each linear functional of the weights; with these as a matrix ``L``, ends know of skewness."""
+def linear_rows(names: Sequence[str], components: Components, rows: Any, tail: float,
+                kind: RowKind) -> list[CoefficientRow]:
+    """A row for each linear functional of the weights."""
     pairs = [part.at(rows, 0.0) for part in components.parts]
     means, variances = np.array([m for m, _ in pairs]), np.array([v for _, v in pairs])
-    skewness = np.zeros_like if L is None else partial(components.skewness, L)
+    skewness = partial(components.skewness, rows)
     return mixture_rows(names, components.weights, means, np.sqrt(variances), tail, kind, skewness)
 
 
@@ -219,6 +219,17 @@ def level_moments(part: WeightPosterior, place: slice, term: Group) -> tuple[Arr
         for a, b in zip(*np.nonzero(np.outer(T[j], T[j])), strict=True):
             variance[:, j] += T[j, a] * T[j, b] * part.covariances(first + a, first + b)
     return mean.ravel(), np.sqrt(np.maximum(variance, 0.0)).ravel()
+
+
+def level_functionals(linear: Any, place: slice, term: Group) -> Any:
+    """The same coefficients as rows over the weights."""
+    k, n = len(term.columns), term.n_levels
+    level, each = np.repeat(np.arange(n), k), np.tile(term.uncentred, (n, 1))
+    L = np.zeros((n * k, linear.width))
+    if place.start >= linear.width:  # levels that keep their codes
+        return linear.rows_over(L, level, each)
+    L[np.arange(n * k)[:, None], place.start + k * level[:, None] + np.arange(k)] = each
+    return linear.weight_rows(L)
 
 
 def level_name(term: Group, column: str) -> str:

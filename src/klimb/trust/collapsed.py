@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
 from typing import Self, final
@@ -24,6 +24,7 @@ from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
 from klimb.latents.shocks import ShockMoments, Shocks
 from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
 from klimb.sites.base import Expectation, Site
 from klimb.trust.weights import exact_site
 
@@ -31,6 +32,7 @@ from klimb.trust.weights import exact_site
 NODES = {0: (1,), 1: (5, 9, 15, 31, 63), 2: (5, 7, 11, 17), 3: (3, 5, 7)}
 SAME_SUM = 0.01  # nats between the sums over levels by more and by fewer nodes
 BLOCK = 100_000  # values of log p that are held at once
+MOST_THIRD = 50_000  # third moments of levels with the shared weights that are kept
 
 
 @lru_cache(maxsize=16)
@@ -52,13 +54,14 @@ def quadrature(k: int, count: int) -> tuple[Array, Array]:
 @final
 @dataclass(frozen=True, eq=False)
 class CollapsedDraws:
-    """Draws of e: their log weights, the gradients there, and means and covariances of each level's u given e."""
+    """Draws of e: their log weights, the gradients there, and moments of each level's u given e: ``skew`` the third."""
 
     e: Array  # (S, R)
     log_weights: Array  # (S,)
     gradient: Array  # (S, R)
     mean: Array  # (S, L, k)
     covariance: Array  # (S, L, k, k)
+    skew: Array = field(default_factory=lambda: np.zeros((0,) * 5))  # (S, L, k, k, k); nothing where that is too much
 
     def moments(self, weights: Array, *, stein: bool = True) -> ShockMoments:
         """Of all shocks, by Stein's identity for e: E e = E G and E ee' = I + E eG', G the gradient of log w.
@@ -77,12 +80,32 @@ class CollapsedDraws:
         return ShockMoments(centre, spread, mean, with_shared, between + np.tensordot(weights, self.covariance, axes=1))
 
     def third(self, weights: Array, *, stein: bool = True) -> Array:
-        """Third central moments of e, (R, R, R), by the same identity: E (G - E G)_a d_b d_c with d = e - E e."""
+        """Third central moments of (e, u) for every level, (L, R + k, R + k, R + k); of e alone without ``skew``.
+
+        Those of e are by the same identity: E (G - E G)_a d_b d_c with d = e - E e.
+        """
         G = self.gradient if stein else self.e
         pull = weights[:, None] * (G - weights @ G)
         away = self.e - weights @ G
         found = np.einsum("sa,sb,sc->abc", pull, away, away, optimize=True)
-        return np.asarray((found + np.swapaxes(found, 0, 1) + np.swapaxes(found, 0, 2)) / 3.0)
+        shared = (found + np.swapaxes(found, 0, 1) + np.swapaxes(found, 0, 2)) / 3.0
+        if not self.skew.size:
+            return np.asarray(shared[None])
+        (S, R), (L, k) = self.e.shape, self.mean.shape[1:]
+        out = np.empty((L, R + k, R + k, R + k))
+        for some in row_blocks(L, S * (R + k) ** 2):
+            levels = self.mean[:, some] - np.tensordot(weights, self.mean[:, some], axes=1)
+            a = np.concatenate([np.broadcast_to(away[:, None], (*levels.shape[:2], R)), levels], axis=2)
+            third = np.einsum("s,sla,slb,slc->labc", weights, a, a, a, optimize=True)
+            # What u varies by given e: E a_i Cov(u_j, u_k | e) in all three orders, and its own third moments.
+            given = np.einsum("s,sla,sljk->lajk", weights, a, self.covariance[:, some], optimize=True)
+            third[:, :, R:, R:] += given
+            third[:, R:, :, R:] += np.swapaxes(given, 1, 2)
+            third[:, R:, R:, :] += np.moveaxis(given, 1, 3)
+            third[:, R:, R:, R:] += np.tensordot(weights, self.skew[:, some], axes=1)
+            out[some] = third
+        out[:, :R, :R, :R] = shared
+        return out
 
 
 class ShockWeights(ABC):
@@ -195,6 +218,8 @@ class CollapsedWeights(ShockWeights):
         nodes, _ = self.rule
         values, slopes = np.empty(S), np.empty((S, len(self._y)))
         mean, covariance = np.zeros((S, L, k)), np.broadcast_to(np.eye(k), (S, L, k, k)).copy()
+        few = k > 0 and L * (shocks.dim + k) ** 3 <= MOST_THIRD and self.scale == 1.0
+        skew = np.zeros((S, L, k, k, k) if few else (0,) * 5)
         counts = np.diff(np.append(shocks.starts, len(self._y)))
         for some, d, point, logs in self._blocks(e):
             top = logs.max(axis=1, keepdims=True)
@@ -209,4 +234,8 @@ class CollapsedWeights(ShockWeights):
             mean[some, shocks.present] = first
             second = np.einsum("sql,qj,qk->sljk", share, nodes, nodes, optimize=True)
             covariance[some, shocks.present] = second - first[..., :, None] * first[..., None, :]
-        return CollapsedDraws(e, values, self.scale * (slopes @ shocks.shared_rows), mean, covariance)
+            if few:
+                away = nodes[:, None] - first[:, None]
+                third = np.einsum("sql,sqla,sqlb,sqlc->slabc", share, away, away, away, optimize=True)
+                skew[some, shocks.present] = third
+        return CollapsedDraws(e, values, self.scale * (slopes @ shocks.shared_rows), mean, covariance, skew)

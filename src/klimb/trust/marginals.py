@@ -16,6 +16,8 @@ from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
 
 MOST_SKEWED = 1.9  # of the distribution: from 2 on the density of a gamma is infinite at its end
+LEAST_SKEWED = 0.02  # in pieces: a gamma of a larger shape loses digits
+SHARES = np.array([0.02, 0.08, 0.15, 0.25, 0.25, 0.15, 0.08, 0.02])  # of pieces, the same from both ends
 GAUSSIAN = 1e-3  # skewness below which the gamma distribution is taken for its limit plus its first correction
 
 
@@ -93,6 +95,25 @@ def standard_quantile(p: float, skewness: Array) -> Array:
     shape = _shape(safe)
     lower = np.where(safe > 0, gammaincinv(shape, p), gammainccinv(shape, p))
     return np.asarray(np.where(skewed, (lower - shape) * safe / 2.0, nearly))
+
+
+def skewed_pieces(skewness: Array) -> tuple[Array, Array, Array]:
+    """Shares, and means and variances by piece, of the same distribution cut at fixed quantiles.
+
+    >>> shares, means, variances = skewed_pieces(np.array([0.8]))
+    >>> (shares @ (variances + means**2)).round(9), (shares @ (means**3 + 3 * means * variances)).round(2)
+    (array([1.]), array([0.79]))
+    """
+    from scipy.special import gammainc, gammaincinv
+
+    size = np.clip(np.abs(skewness), LEAST_SKEWED, MOST_SKEWED)
+    shape = _shape(size)
+    ends = gammaincinv(shape, np.append(0.0, np.cumsum(SHARES)[:-1])[:, None])
+    first, second = (np.diff(gammainc(shape + k, ends), axis=0, append=1.0) for k in (1.0, 2.0))
+    first, second = (power / SHARES[:, None] for power in (shape * first, shape * (shape + 1.0) * second))
+    means, variances = (first - shape) * size / 2.0, (second - first**2) * size**2 / 4.0
+    turned = skewness < 0.0
+    return SHARES, np.where(turned, -means[::-1], means), np.where(turned, variances[::-1], variances)
 
 
 def standard_cdf(x: Array, skewness: Array) -> Array:
