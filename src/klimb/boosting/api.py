@@ -32,14 +32,14 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
           callback: Watch | None = None, seed: int = 0) -> Mixture:
     """Approximate the density exp(log_density) / its integral by a mixture of Gaussians.
 
-    ``log_density`` takes a point (length ``dim``) or a batch (n x dim); which, is found out. It may return -inf outside
+    ``log_density`` takes a point (length ``dim``) or a batch (n x dim); which is detected. It may return -inf outside
     the support. ``gradient`` likewise; without it finite differences are used, and functions written with JAX are
     differentiated. ``init`` is a point to start from, or rows of them; ``scale`` a rough guess of the size of the
     parameters' uncertainty, used until the first Gaussian is found. ``transform`` declares constraints, block by block
     (`klimb.boosting.Positive` and friends).
 
-    ``max_evaluations`` up to 1000 says that the function is expensive: no more than so many points are asked for, and a
-    surrogate of it is fitted (up to 8 dimensions; without gradients). Above, it ends the search for components.
+    ``max_evaluations`` up to 1000 is for expensive functions: no more than that many points are evaluated, and a
+    surrogate is fitted (up to 8 dimensions; without gradients). Above, it ends the search for components.
 
     Components are added while they raise the bound by more than ``tol`` nats and the estimated divergence exceeds
     ``tol``, at most ``n_components``. The bound never falls. Everything is deterministic for a given ``seed``.

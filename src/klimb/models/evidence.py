@@ -19,7 +19,7 @@ def optimise(model: Model, y: Any, *, weights: Any = None, tol: float = 1e-2, ma
     """Maximise the evidence lower bound (plus log prior) over the hyperparameters.
 
     A quasi-Newton climb on the converged bound, whose gradient costs one inverse more: at the optimum over q the bound
-    changes with a hyperparameter as if q stood still. Each fit starts from the sites of the one before.
+    changes with a hyperparameter as if q were fixed. Each fit starts from the sites of the previous one.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def integrate(model: Model, y: Any, *, weights: Any = None, tol: float = 1e-2, m
 
     From the best ones, found as by `optimise`, and the curvature of the bound there: one or two hyperparameters get a
     lattice, cut where the objective has fallen off, more are sampled with importance weights. The objective is bound
-    plus log prior, with the gain of the exact evidence over the bound where that can be told.
+    plus log prior, with the gain of the exact evidence over the bound where that can be estimated.
     """
     return _fitted(model, y, weights, "integrate", search_tol=tol, search_iter=max_iter, restarts=restarts, seed=seed,
                    listen=callback)

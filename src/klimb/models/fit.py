@@ -176,7 +176,7 @@ class Fit:
 
     @cached_property
     def trust(self) -> FitTrust:
-        """Whether the numbers shown can be believed: ``.verdict``, ``.number``, ``.measures``, ``.advice``."""
+        """Whether the numbers shown can be trusted: ``.verdict``, ``.number``, ``.measures``, ``.advice``."""
         from klimb.models.verdict import quick_trust
 
         return quick_trust(self)
@@ -207,7 +207,7 @@ class Fit:
 
     @cached_property
     def checks(self) -> Checks:
-        """Whether the model suits the data: ``.verdict`` is "fits" or "misfit", ``.findings`` say what to do."""
+        """Whether the model fits the data: ``.verdict`` is "fits" or "misfit", ``.findings`` say what to do."""
         from klimb.models.checks import checked
 
         return self.kept_checks if self.kept_checks is not None else checked(self)

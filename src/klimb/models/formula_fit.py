@@ -320,13 +320,13 @@ class FormulaFit(Fit):
 
     def report(self, *, title: str = "", reproduce: Sequence[str] = (), source: str = "",
                interval: float | None = None) -> FitReport:
-        """Everything that is said of the fit, as records: what the HTML page is drawn from."""
+        """The whole report of the fit as records, from which the HTML page is made."""
         from klimb.models.reporting import fit_report
 
         return fit_report(self, title=title, reproduce=reproduce, source=source, interval=interval)
 
     def to_html(self, path: Any, *, title: str = "") -> None:
-        """Write the report as one HTML page that needs nothing else."""
+        """Write the report as one self-contained HTML page."""
         from klimb._files import whole_file
         from klimb.report.page import page
 
@@ -394,7 +394,7 @@ class FormulaFit(Fit):
         return stan_program(self, centred)
 
     def exact(self, draws: int = 4000, chains: int = 4, seed: int = 0) -> FormulaFit:
-        """The same model by long sampling: a fit whose posterior is ``draws`` exact draws of `to_stan`.
+        """The same model by exact sampling: a fit whose posterior is ``draws`` exact draws of `to_stan`.
 
         Its ``trust`` says how far the sds of this fit are off. It needs stanli (``pip install "klimb[exact]"``), or
         CmdStan with cmdstanpy.

@@ -32,11 +32,11 @@ def gp(kernel: Covariance | Sequence[Covariance], X: ArrayLike, site: Site | Lik
     Parameters
     ----------
     kernel : klimb.kernels.Kernel
-        With several latent values per datum (`klimb.sites.Softmax`), of every one alike, or a list with one for each.
+        With several latent values per datum (`klimb.sites.Softmax`), one kernel for all, or a list with one for each.
     X : (n, d) array
         A 1-d array counts as one column.
     site : Site, or the name of a likelihood
-        A site, such as ``klimb.sites.Poisson()``, with its parameters held but for those to ``learn``; or a name, such
+        A site, such as ``klimb.sites.Poisson()``, with its parameters fixed except those to ``learn``; or a name, such
         as "poisson" or "student_t(df=4)", whose other parameters are learnt under their default priors. Measurements
         with normal noise, "gaussian", if it is left out.
     mean : klimb.kernels.means.Mean

@@ -270,7 +270,7 @@ def as_table(data: Any) -> Frame | Scan:
 
 
 def cache(data: Any, folder: Any, columns: Sequence[str] | None = None) -> Path:
-    """Write columns of a table (all by default) as memory maps, for fits that pass over them again and again.
+    """Write columns of a table (all by default) as memory maps, for fits that read them repeatedly.
 
     Text becomes codes; blocks stay what they are, so that ``klimb.fit(formula, folder)`` has the same bits as the fit
     of ``data``. A column is in memory as a whole while it is written.
@@ -284,7 +284,7 @@ def cache(data: Any, folder: Any, columns: Sequence[str] | None = None) -> Path:
 
 
 def scan(path: Any, *, where: Any = None, unreadable: str = "error", filesystem: Any = None) -> Scan:
-    """Files as a table that is read when it is asked for, with what a path alone does not say.
+    """Files as a lazy table, with options that a path alone cannot express.
 
     Parameters
     ----------
