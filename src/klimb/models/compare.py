@@ -112,6 +112,10 @@ def _check_same_data(name: str, one: Fit, other_name: str, other: Fit) -> None:
                          ", ".join(f"{f'{len(own):,} cells' if len(own) else 'rows'} in {label!r}"
                                    for own, label in zip(cells, (name, other_name), strict=True)),
                          'Fit all with cells=[...], the columns that any of them names, or with cells=False.')
+    if one.n == other.n and one.observed.sampled_from and not np.array_equal(one.observed.y, other.observed.y):
+        raise InputError("compare needs leave-one-out sums over the same rows",
+                         "samples of rows that are not in memory, chosen by the columns that each formula names",
+                         "Compare fit.bound, which counts all rows, or name the same columns in all formulas.")
     if one.n != other.n or not np.array_equal(one.observed.places, other.observed.places):
         raise InputError("compare needs fits to the same rows", f"{one.n} rows in {name!r}, {other.n} in {other_name!r}"
                          if one.n != other.n else f"other rows in {other_name!r} than in {name!r}",

@@ -21,7 +21,7 @@ from klimb.models.components import Components, Latents
 from klimb.models.fit import Fit, numbers_of
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows
-from klimb.models.prediction import PredictionKind, checked_interval, columns_by_rows
+from klimb.models.prediction import PredictionKind, by_blocks, checked_interval, columns_by_rows, is_elsewhere
 from klimb.models.tabulate import cut_rows, level_functionals, level_moments, linear_rows, mixture_rows
 from klimb.numerics.arrays import Array
 from klimb.report.records import CoefficientRow, EffectCurve, FitReport
@@ -244,7 +244,7 @@ class FormulaFit(Fit):
 
         Parameters
         ----------
-        new : data frame or dict of columns
+        new : data frame, dict of columns, or files (a path, a glob, a `klimb.scan`), read a block at a time
             The data of the fit where it is left out. A level of a grouping factor that was not there at the fit gets
             the prior of a new level.
         kind : "mean", "latent", "response" or "all"
@@ -263,6 +263,8 @@ class FormulaFit(Fit):
         frame
             Columns ``mean, sd, lower, upper``; NaN in rows with a missing value.
         """
+        if is_elsewhere(new):
+            return by_blocks(new, self.encoder, lambda frame: self.predict(frame, kind=kind, interval=interval, re=re))
         tail = checked_interval(self.interval if interval is None else interval)
         frame = self._new_frame(new)
         prepared, rows = self._prepared(frame, re)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from os import PathLike
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -15,6 +17,8 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.mixtures import mixture_moments
+from klimb.rows.frames import Frame
+from klimb.rows.scans import Scan, as_table
 from klimb.sites.base import Site
 from klimb.sites.prediction import class_chances, predictive_cdf
 
@@ -25,6 +29,7 @@ CLASS_DRAWS = 256  # of f, for the interval of the chance of a class
 EVERY_DRAW = 32_768  # the same under all points of theta together
 HEAVY = 0.01  # of the posterior's mass: where more of it leaves y without a mean, none is given
 MOST_DRAWS = 500  # of a sampler that the noise of y is averaged over
+AT_A_TIME = 1 << 17  # rows of files
 TOGETHER = 2**19  # rows times points of theta that are predicted together
 SAMPLED, TELLING = 500, 1e-4  # rows that are asked, and differences of predictions that they notice, in sds
 NODES = {5: (0.0, 0.1), 10: (0.1, 0.5), 48: (0.5, np.inf)}  # of quadrature, for the sd of the mean of y, by sds of f
@@ -302,3 +307,19 @@ def checked_interval(interval: Any) -> float:
     if not isinstance(interval, int | float) or isinstance(interval, bool) or not 0.0 < interval < 1.0:
         raise InputError("interval must be between 0 and 1", repr(interval), "0.9 is the default: from 5% to 95%.")
     return 0.5 * (1.0 - float(interval))
+
+
+def is_elsewhere(data: Any) -> bool:
+    """Whether rows are to be read from files."""
+    return isinstance(data, (str, PathLike, Scan))
+
+
+def by_blocks(data: Any, encoder: Any, predict: Callable[[Frame], dict[str, Array]]) -> dict[str, Array]:
+    """Predictions for rows in files, some of them at a time; only the columns that a formula names are read."""
+    table = as_table(data)
+    if isinstance(table, Frame):  # a cache
+        return predict(table)
+    named = {*encoder.predictors, *(() if encoder.response is None else encoder.response.columns)}
+    names = [name for name in table.columns if name in named]
+    parts = [predict(frame) for block in table.blocks(names).blocks for frame in block.frames(names, AT_A_TIME)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}

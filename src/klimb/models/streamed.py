@@ -329,7 +329,8 @@ def _responses(encoder: Encoder, source: Source, family: Likelihood, missing: st
     if odd is not None:
         raise InputError("rows that are not in memory may have terms with columns of their own: "
                          f"{', '.join(KINDS)}", f"{odd.name} ({odd.kind})",
-                         "Leave the term out, write s(x, sparse=False) for a curve, or fit a sample of the rows.")
+                         "Write s(x, sparse=False) for a curve; klimb.rows.kernel_rows.inducing_latent has Gaussian "
+                         "processes over memory maps. Or leave the term out, or fit a sample of the rows.")
     if missing == "predict":
         raise InputError('rows that are not in memory need missing="drop" or "error"', '"predict"',
                          "Predict for a frame of these rows after the fit.")
@@ -339,7 +340,8 @@ def _responses(encoder: Encoder, source: Source, family: Likelihood, missing: st
     observed = family.read(left, source.weights)
     if family.response == "classes":
         raise InputError("rows that are not in memory need a family with one latent value per row", family.name,
-                         "Use cells=True with rounded columns, or fit a sample of the rows.")
+                         "Fit two classes at a time as bernoulli, for log odds against one of them: klimb.scan(path, "
+                         'where=[(name, "in", [one, other])]). Or use cells=True with round=, or fit a sample.')
     return observed
 
 

@@ -82,7 +82,7 @@ class Levels:
 
     def at(self, e: Array) -> tuple[Array, Array, Array, Array]:
         """log Z of every level at shared + root e, a row each; where their nodes are, and the shares of those."""
-        q, sd = self.q, self.q.sd()[len(self.q.shared) :]
+        q, sd = self.q, np.sqrt(self.q.level_cov[:, 0, 0])  # given the shared weights
         shared, centre = q.shared + e @ q.root.T, q.level_mean[:, 0] - e @ q.pull[:, 0].T
         values = np.zeros((*centre.shape, NODES))
         work = partial(values_at, self.passes.reader(self.model), shared, centre, sd)
