@@ -542,9 +542,11 @@ def test_a_block_of_the_papers_own_learner(library: Library, scale: float | None
     v = learner.belief().variances(as_pool(R))  # one Lanczos run, from below
     m, free, size = X @ u, np.arange(len(X)) >= 20, 3 if k == D else 12
     assert k < D or v == pytest.approx(np.einsum("ij,jk,ik->i", R, np.linalg.inv(A), R))
-    for _ in range(size):
+    learner.block(size)
+    for pick in np.asarray(learner.labelled)[20:].tolist():
         score = -np.abs(average(expit, m, np.maximum(v[: len(X)], 0.0)) - 0.5)
-        pick = int(np.argmax(np.where(free & (v[: len(X)] > 0.0), score, -np.inf)))
+        score[~free | (v[: len(X)] <= 0.0)] = -np.inf
+        assert score[pick] >= score.max() - 1e-9  # of rows whose scores differ by rounding any may be the best
         x = X[pick]
         d = np.linalg.solve(A, x)
         variance = x @ d  # which corrects what Lanczos missed
@@ -558,8 +560,7 @@ def test_a_block_of_the_papers_own_learner(library: Library, scale: float | None
         v[pick], free[pick] = new_v, False
         m, u, A = m + e * (X @ d), u + e * d, A + g * np.outer(x, x)
         labelled.append(pick)
-    learner.block(size)
-    assert learner.labelled.tolist() == labelled
+    assert len(labelled) == 20 + size
     V = np.linalg.inv(A)
     exact = np.einsum("ij,jk,ik->i", X[labelled], V, X[labelled])
     z = np.where(v[labelled] > 0.0, v[labelled], exact)
