@@ -485,3 +485,20 @@ def test_two_fits_are_the_same_fit():
     assert str(one) == str(two)
     for a, b in zip(one.components.parts, two.components.parts, strict=True):
         np.testing.assert_array_equal(a.mean, b.mean)
+
+
+def test_latent_values_of_levels_are_those_that_the_printed_cut_points_cut():
+    rng = np.random.default_rng(20)
+    x, g = rng.normal(10.0, 2.0, 200), rng.integers(0, 10, 200)
+    data = {"x": x, "g": g, "y": np.digitize(x - 10.0 + rng.logistic(size=200), [-1.0, 0.0, 2.0])}
+    fit = klimb.fit("y ~ x + (1 | g)", data, family="ordinal")
+    new = {"x": [8.0, 10.0, 13.0], "g": [1, 2, 3]}
+    draws = fit.draws(4000, seed=1)
+    f = draws["x"][:, None] * np.array(new["x"]) + draws["1|g"][:, :4][:, new["g"]]
+    shown = fit.predict(new, kind="latent")
+    np.testing.assert_allclose(shown["mean"], f.mean(axis=0), atol=0.1 * shown["sd"].min())
+    np.testing.assert_allclose(shown["sd"], f.std(axis=0), rtol=0.06)
+    np.testing.assert_array_equal(fit.predict(new, kind="all")["f_mean"], shown["mean"])
+    np.testing.assert_allclose(fit.sample(4000, new).mean(axis=0), shown["mean"], atol=0.1 * shown["sd"].min())
+    below = 1.0 / (1.0 + np.exp(f - draws["cut(0 | 1)"][:, None]))
+    np.testing.assert_allclose(fit.predict(new)["P(0)"], below.mean(axis=0), atol=0.02)

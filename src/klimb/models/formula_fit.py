@@ -22,7 +22,7 @@ from klimb.models.fit import Fit, numbers_of
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows
 from klimb.models.prediction import PredictionKind, by_blocks, checked_interval, columns_by_rows, is_elsewhere
-from klimb.models.tabulate import cut_rows, level_functionals, level_moments, linear_rows, mixture_rows
+from klimb.models.tabulate import cut_rows, level_functionals, level_moments, linear_rows, mixture_rows, rows_as_printed
 from klimb.numerics.arrays import Array
 from klimb.report.records import CoefficientRow, EffectCurve, FitReport
 from klimb.rows.frames import Frame, counted_frame, make_frame, read_frame
@@ -268,9 +268,12 @@ class FormulaFit(Fit):
         tail = checked_interval(self.interval if interval is None else interval)
         frame = self._new_frame(new)
         prepared, rows = self._prepared(frame, re)
-        columns = columns_by_rows(self.components, self.model, prepared, kind, tail, self._levels,
-                                  self._aux(frame, rows), fitted=prepared is self.linear.rows,
-                                  new_levels=re is not False)
+        shown = partial(columns_by_rows, self.components, self.model, tail=tail, levels=self._levels,
+                        aux=self._aux(frame, rows), fitted=prepared is self.linear.rows, new_levels=re is not False)
+        columns, prefix = shown(prepared, kind), "f_" if kind == "all" else ""
+        printed = rows_as_printed(self.model.theta, prepared, self._level_shift)
+        if printed is not prepared and kind in ("latent", "all"):
+            columns |= {prefix + name: values for name, values in shown(printed, "latent").items()}
         full = {name: np.full(frame.n, np.nan) for name in columns}
         for name, values in columns.items():
             full[name][rows] = values
@@ -297,8 +300,8 @@ class FormulaFit(Fit):
 
     def sample(self, n: int = 1000, new: Any = None, *, seed: int = 0) -> Array:
         """``n`` draws of f at the rows of a frame (complete ones), one draw a row; the same for the same seed."""
-        prepared, _ = self._prepared(self._new_frame(new))
-        return self.components.sample(self.model, prepared, n, np.random.default_rng(seed))
+        printed = rows_as_printed(self.model.theta, self._prepared(self._new_frame(new))[0], self._level_shift)
+        return self.components.sample(self.model, printed, n, np.random.default_rng(seed))
 
     def simulate(self, n: int = 1000, new: Any = None, *, seed: int = 0) -> Array:
         """``n`` draws of y at the rows of a frame (complete ones); the same for the same seed."""

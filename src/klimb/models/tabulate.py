@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from klimb.trust.marginals import MOST_SKEWED, standard_cdf, standard_quantile
 
 if TYPE_CHECKING:
     from klimb.latents.weights_posterior import WeightPosterior
+    from klimb.models.linear_parts import LinearRows
     from klimb.terms.group import Group
 
 MANY = 500  # points of theta from which their own quantiles are taken
@@ -219,6 +221,14 @@ def level_moments(part: WeightPosterior, place: slice, term: Group) -> tuple[Arr
         for a, b in zip(*np.nonzero(np.outer(T[j], T[j])), strict=True):
             variance[:, j] += T[j, a] * T[j, b] * part.covariances(first + a, first + b)
     return mean.ravel(), np.sqrt(np.maximum(variance, 0.0)).ravel()
+
+
+def rows_as_printed(theta: Theta, rows: LinearRows, shift: Array) -> LinearRows:
+    """Rows of the f that printed cut points cut, which are for columns as they are; other fits have no other f."""
+    if all(block.kind != "cut" for block in theta.blocks):
+        return rows
+    some = rows.some(slice(None))
+    return replace(some, X=some.X + shift[: some.X.shape[1]])
 
 
 def level_functionals(linear: Any, place: slice, term: Group) -> Any:
