@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,17 @@ def test_few_groups_are_no_funnel(groups: int, rows: int, apart: float) -> None:
     data = {"g": g, "y": apart * g + rng.standard_normal(rows)}
     found = klimb.fit("y ~ 1 + (1 | g)", data, priors={"sd(g)": "exponential(1)"}).exact(draws=2000)
     assert found.trust.verdict == "verified", found.trust.advice
+
+
+def test_two_sds_that_cannot_be_told_apart_are_sampled_as_advised() -> None:
+    """One row for each group: both sds reach down to 0, and the doubt names priors under which draws are verified."""
+    data = {"y": np.random.default_rng(1).standard_normal(8), "g": np.arange(8)}
+    drawn = klimb.fit("y ~ 1 + (1 | g)", data).exact(draws=4000, seed=1)
+    if drawn.trust.verdict == "doubt":
+        priors = json.loads(drawn.trust.advice.split("priors=")[1].removesuffix("."))
+        assert set(priors) == {"sd(g)", "sigma"}
+        drawn = klimb.fit("y ~ 1 + (1 | g)", data, priors=priors).exact(draws=4000, seed=1)
+    assert drawn.trust.verdict == "verified"
 
 
 def test_two_modes_are_a_doubt() -> None:

@@ -142,6 +142,14 @@ def test_sds_that_rest_on_a_tail_are_in_doubt() -> None:
     assert lighter.trust.verdict == "corrected"
 
 
+def test_a_gaussian_process_that_labels_hardly_tell_is_in_no_doubt() -> None:
+    """Two hyperparameters that both may be large or small, on a coarse lattice: that is no tail that sds rest on."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(200)
+    fit = klimb.fit("y ~ gp(x)", {"x": x, "y": rng.random(200) < expit(0.5 + 0.3 * x)}, "bernoulli")
+    assert fit.trust.verdict == "trust"
+
+
 def test_intervals_of_two_sds_that_only_their_sum_of_squares_is_known_of():
     """One row for each group: the density of both sds is an arc, against a sum over a grid."""
     y = np.array([-0.36, 0.11, -0.33, -0.4, -0.68, 0.33, -0.54, 0.92, -0.1])

@@ -190,7 +190,7 @@ def test_mean_field_is_corrected() -> None:
     diagonal = klimb.methods.mean_field(klimb.latents.Weights(Z, cov=4.0), klimb.sites.Logistic(), y)
     report = klimb.trust(diagonal)
     assert report.verdict == "corrected"
-    assert "takes the weights for independent" in report.advice
+    assert "treats the weights as independent" in report.advice
     q_sd = np.sqrt(np.diag(diagonal.posterior.covariance()))
     assert np.all(klimb.trust(full).corrected.sd > 1.5 * q_sd)
     assert report.log_evidence > diagonal.bound

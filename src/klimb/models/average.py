@@ -37,9 +37,10 @@ HERMITE = float(np.sqrt(3.0))  # the outer nodes of Gauss and Hermite's rule
 BENT, LOST = 0.15, 0.65  # nats that the objective may be off a bowl there, and what its square costs an sd
 TILTED = 0.5  # sds that a corrected evidence may move the bowl
 DROP = 7.0  # nats below the best at which the lattice ends
+TAIL_BEGINS = 4.5  # nats below the best from which a tail is followed beyond the lattice
 SHORTER = 0.6  # share of a foretold fall that must be enough for that, for a node not to be fitted
 POINT_TOL = 1e-4  # of expensive fits around the peak: bounds are good to a millionth of a nat, means to 1e-4 sd
-LAST_NATS = 2.5  # of the lattice, from which a tail is followed beyond
+LAST_NATS, OPEN_END = 2.0, 0.25  # of the lattice, and the share of a variance in them that says it goes on beyond
 MOST_NODES = {1: 120, 2: 600}
 FINER, UNEVEN = 3, 0.02  # lattices, each twice as fine as the last, and the error of a mean or sd from which one is
 BETWEEN, SMOOTH = 4, 0.1  # points of theta in a cell of a node along each axis, by a surrogate as good as this in nats
@@ -230,10 +231,9 @@ def _lattice(peak: Peak, A: Array, evaluate: Evaluator, corrector: Corrector) ->
     for finer in range(FINER):
         _walk_lattice(around, spacing, values, points)
         nodes = list(points)
-        log_w = np.array([values[node] for node in nodes])
+        theta, log_w = np.array([points[node].theta for node in nodes]), np.array([values[node] for node in nodes])
         between, density = _between_nodes(peak, A, spacing, values)
-        error = _moved_moments(peak, (np.array([points[node].theta for node in nodes]), np.exp(log_w - log_w.max())),
-                               (between, density))
+        error = _moved_moments(peak, (theta, np.exp(log_w - log_w.max())), (between, density))
         more = 2**d * len(values)
         if error <= UNEVEN or more > MOST_NODES[d] or more * peak.model.work() > MOST_WORK or finer == FINER - 1:
             break
@@ -249,8 +249,8 @@ def _lattice(peak: Peak, A: Array, evaluate: Evaluator, corrector: Corrector) ->
     evidence = float(np.logaddexp.reduce([points[node].plain for node in nodes])) + cell
     if error <= UNEVEN:
         components = replace(components, points=between, point_weights=density)
-    shown = peak.model.theta.inside(np.array([points[node].theta for node in nodes]))
-    cut = max(sd_beyond(x, log_w, DROP - LAST_NATS) for x in shown.T)
+    shown = peak.model.theta.inside(theta)
+    cut = sd_beyond(shown[:, 0], log_w, TAIL_BEGINS) if d == 1 else _cut_off(shown, log_w)
     components = replace(components, error=max(components.error, error, cut))
     return Averaged(components, peak.objective + evidence, status if peak.converged else peak.status)
 
@@ -327,6 +327,14 @@ def _moved_moments(peak: Peak, coarse: tuple[Array, Array], fine: tuple[Array, A
     spread = variance > 0.0  # none at the limits of a search
     sd = np.sqrt(variance[spread])
     return float(np.maximum(np.abs(m - mean)[spread] / sd, np.abs(np.sqrt(v[spread]) / sd - 1.0)).max(initial=0.0))
+
+
+def _cut_off(shown: Array, log_w: Array) -> float:
+    """Error of an sd where a lattice of two parameters, too coarse to follow a tail, ends before its variance does."""
+    weights = np.exp(log_w - np.logaddexp.reduce(log_w))
+    squares = weights[:, None] * (shown - weights @ shown) ** 2
+    last = squares[log_w < log_w.max() - DROP + LAST_NATS].sum(axis=0) / np.maximum(squares.sum(axis=0), 1e-300)
+    return float(0.5 * last.max()) if last.max() > OPEN_END else 0.0
 
 
 def _lattice_quantiles(peak: Peak, A: Array, spacing: float, values: dict[tuple[int, ...], float],

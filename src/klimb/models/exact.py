@@ -23,9 +23,11 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.components import SCORES, Components
 from klimb.models.joint import named_draws
 from klimb.models.stan import StanProgram
+from klimb.models.tabulate import limits_reached
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import bulk_ess, effective, rhat, split
 from klimb.report.records import Fact, TrustSummary
+from klimb.report.text import plain
 
 if TYPE_CHECKING:
     from klimb.models.formula_fit import FormulaFit
@@ -137,12 +139,21 @@ def judged_draws(fit: FormulaFit, theta: Array, weights: Array, found: SampledCh
     measures = "largest error of an sd of the fit, by exact draws"
     if worst > AGREED or found.divergent or not np.isfinite(worst):
         why = f"{found.divergent} transitions diverged" if found.divergent else "the chains disagree"
-        advice = (f"The {len(theta):,} exact draws cannot be relied on: {why} ({agreement}). Ask for more draws, or "
-                  "give the least determined parameters a prior.")
+        advice = f"The {len(theta):,} exact draws cannot be relied on: {why} ({agreement}). {_remedy(fit, len(theta))}"
         return TrustSummary("doubt", measures, advice, number, facts)
     advice = (f"verified by {len(theta):,} exact draws: largest error of an sd {number:.0%} (sampling error "
               f"{noise:.1%}); {agreement}")
     return TrustSummary("verified", measures, advice, number, facts)
+
+
+def _remedy(fit: FormulaFit, draws: int) -> str:
+    """What can be sampled instead: sds that may be 0 make funnels, unless their priors have no density there."""
+    names = [name for name, power in limits_reached(fit.model.theta, fit.components).items() if power > 0.0]
+    if not names:
+        return f"More draws may agree: fit.exact(draws={4 * draws})."
+    priors = ", ".join(f'"{name}": "gamma(4, {plain(4.0 / fit.hyperparameters[name], 2)})"' for name in names)
+    return (f"The data do not rule out 0 for {', '.join(names)}, which makes the posterior hard to sample. A fit whose "
+            f"priors are 0 there can be sampled: priors={{{priors}}}.")
 
 
 def _planned(fit: FormulaFit, program: StanProgram, chains: int, length: int, seed: int) -> ChainPlan:

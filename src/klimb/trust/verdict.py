@@ -177,7 +177,7 @@ def _largest_sd_error(moments: WeightedMoments) -> float:
 
 
 def _why(found: Findings) -> str:
-    return f" (q takes the {found.independent} for independent)" if found.independent else ""
+    return f" (q treats the {found.independent} as independent)" if found.independent else ""
 
 
 def _name(kind: str) -> str:
