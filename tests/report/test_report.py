@@ -263,7 +263,10 @@ def test_digits_follow_the_uncertainty() -> None:
     assert "12.346" in text
     assert "5%" in text
     assert "P(>0)" not in text
-    assert ">0.99" in table(*coefficient_cells([CoefficientRow("a", 1.0, 0.2, 0.5, 1.5, 0.9999)], 0.9))
+    for mean, sd, positive, shown in ((1.0, 0.2, 0.9999, ">0.99"), (1.0, 0.01, 1.0, ">0.99"),
+                                      (-1.0, 0.01, 0.0, "<0.01"), (1.0, 0.2, 0.95, "0.95"), (1.0, 0.0, 1.0, "1.00")):
+        row = CoefficientRow("a", mean, sd, mean - 2 * sd, mean + 2 * sd, positive)
+        assert table(*coefficient_cells([row], 0.9)).endswith(f"  {shown}")
 
 
 def test_records_become_json() -> None:

@@ -87,11 +87,11 @@ def coefficient_cells(rows: Sequence[CoefficientRow], level: float) -> tuple[lis
         own = places if places is not None else decimals([scale])
         line = [row.name, *(fixed(value, own) for value in (row.mean, row.sd, row.lower, row.upper))]
         if signs:
-            line.append("" if row.positive is None else _chance(row.positive))
+            line.append("" if row.positive is None else _probability(row.positive, row.sd))
         cells.append(line)
     return heads, cells
 
 
-def _chance(value: float) -> str:
-    """A probability that is neither 0 nor 1 is not printed as one."""
-    return ">0.99" if 0.995 <= value < 1.0 else "<0.01" if 0.0 < value < 0.005 else f"{value:.2f}"
+def _probability(value: float, sd: float) -> str:
+    """That of a value above 0, which is not printed as 0 or 1 unless the value is known."""
+    return f"{value:.2f}" if 0.005 <= value < 0.995 or sd == 0.0 else ">0.99" if value > 0.5 else "<0.01"
