@@ -33,9 +33,8 @@ Examples:
 
 \b
 Exit codes:
-  0 converged                                   1 invalid input    2 usage
-  3 fitted, but not converged or in doubt       130 interrupted
-  4 the model does not fit the data (klimb check, klimb fit --strict)
+  0 converged    1 invalid input    2 usage    130 interrupted
+  3 not converged, or in doubt    4 misfit (klimb check, klimb fit --strict)
 """
 
 

@@ -29,7 +29,7 @@ def test_stop_when_predictions_have_settled() -> None:
     assert kind == "stop"
     assert "You could stop now" in words
     assert "0.4% of the items" in words
-    assert "predicted 12 of the last 12 random checks correctly" in words
+    assert "got 12 of the last 12 random checks right" in words
     assert advice([30, 30], NAMES, points(60, 0.02), [RIGHT] * 12, 100)[0] == "go"
     assert advice([20, 15], NAMES, points(35, 0.0), [RIGHT] * 12, 100)[0] == "go"  # too early
     assert advice([30, 30], NAMES, points(60, 0.004, rarer=0.05), [RIGHT] * 12, 100)[0] == "go"  # much of what is rare

@@ -91,8 +91,7 @@ def advice(counts: Sequence[int], names: Sequence[str], points: Sequence[CurvePo
     now = points[-1]
     recent = [one for one in foreseen if one.check][-RECENT:]
     wrong = share(sum(not one.right for one in recent), len(recent))
-    right = wrong.total - wrong.hits
-    checks = f" It predicted {right} of the last {wrong.total} random checks correctly." if recent else ""
+    checks = f" It got {wrong.total - wrong.hits} of the last {wrong.total} random checks right." if recent else ""
     if recent and wrong.low > now.error + 0.02:
         return "doubt", (f"The model is overconfident: it expects to get {_percent(now.error)} wrong, but missed"
                          f" {wrong.hits} of the last {wrong.total} random checks. Continue.")
