@@ -6,7 +6,7 @@ here, block after block, so that they have the same bits whatever the engine and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, final
@@ -138,8 +138,11 @@ class RowPasses:
         """The sum of function(block) over all blocks; by ``identity`` from the checkpoint, where it is there."""
         if self.checkpoint is None:
             return total_sums(self.mapped(function), n_levels)
-        found = self.checkpoint.kept(lambda: total_sums(self.mapped(function), n_levels).arrays(), *identity)
-        return SiteSums.of_arrays(found)
+        return SiteSums.of_arrays(self.kept(lambda: total_sums(self.mapped(function), n_levels).arrays(), *identity))
+
+    def kept(self, make: Callable[[], Mapping[str, Array]], *identity: Any) -> Mapping[str, Array]:
+        """What ``make`` gives by a pass; by ``identity`` from the checkpoint, where it is there."""
+        return make() if self.checkpoint is None else self.checkpoint.kept(make, *identity)
 
     def reader(self, model: LinearModel) -> BlockReader:
         """What a block needs of a model: no rows, nothing that was worked out on the way."""

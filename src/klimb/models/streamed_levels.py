@@ -84,10 +84,15 @@ class Levels:
         """log Z of every level at shared + root e, a row each; where their nodes are, and the shares of those."""
         q, sd = self.q, np.sqrt(self.q.level_cov[:, 0, 0])  # given the shared weights
         shared, centre = q.shared + e @ q.root.T, q.level_mean[:, 0] - e @ q.pull[:, 0].T
-        values = np.zeros((*centre.shape, NODES))
-        work = partial(values_at, self.passes.reader(self.model), shared, centre, sd)
-        for present, found in self.passes.mapped(work):
-            values[:, present] += found
+
+        def by_a_pass() -> dict[str, Array]:
+            values = np.zeros((*centre.shape, NODES))
+            work = partial(values_at, self.passes.reader(self.model), shared, centre, sd)
+            for present, found in self.passes.mapped(work):
+                values[:, present] += found
+            return {"values": values}
+
+        values = self.passes.kept(by_a_pass, "levels", self.model.at, shared, centre, sd)["values"]
         scale = float(self.model.values[self.model.coded][0][0, 0])
         values -= 0.5 * ((centre[:, :, None] + sd[:, None] * NODE) / scale) ** 2
         values += np.log(WEIGHT) + 0.5 * NODE**2 - np.log(scale * np.sqrt(2.0 * np.pi))
@@ -119,6 +124,10 @@ class Levels:
         logs = [self.at(some)[0].sum(axis=1) for some in np.split(e, range(at_once, len(e), at_once))]
         return np.asarray(np.concatenate(logs) + self.prior(e)[0])
 
+    def _slope(self, work: partial[Array]) -> Array:
+        return self.passes.kept(lambda: {"slope": np.sum(list(self.passes.mapped(work)), axis=0)}, "slopes",
+                                self.model.at, *work.args[1:])["slope"]
+
     def corrected(self, steps: int = STEPS) -> ArrowWeights | None:
         """q with the shared weights at the peak of log p(y, beta), levels with their exact moments given those.
 
@@ -129,8 +138,7 @@ class Levels:
         for k in range(steps):
             _, centre, sd, shares = self.at(e) if k else self.own
             work = partial(slopes_at, reader, q.shared + q.root @ e[0], centre[0], sd, shares[0])
-            slope = np.sum(list(self.passes.mapped(work)), axis=0) + self.prior(e)[1][0]
-            step = q.root.T @ slope
+            step = q.root.T @ (self._slope(work) + self.prior(e)[1][0])
             e = e + step
             if not LITTLE <= np.abs(e).max(initial=0.0) < FAR:
                 return None
