@@ -138,3 +138,14 @@ def test_bad_matrices_are_told_in_words(given: Any, words: str) -> None:
 def test_bad_products_are_told_in_words(formula: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         klimb.fit(f"y ~ {formula}", {**DATA, "one": np.ones(N)}, family="poisson", matrices={"M": LAPLACIAN})
+
+
+def test_shapes_of_a_product_are_named_by_it_unless_both_factors_have_one_of_the_name() -> None:
+    rng = np.random.default_rng(0)
+    data = {"z": rng.normal(size=40), "x": rng.uniform(size=40), "t": np.arange(40) % 5, "u": np.arange(40) % 4}
+    given = {"range(spde(x):ar1(t))": "pc_range(0.3, 0.5)", "rho(spde(x):ar1(t))": "beta(2, 2)"}
+    fit = klimb.fit("z ~ spde(x, spacing=0.2):ar1(t)", data, priors=given, hyper="optimise")
+    assert fit.priors["rho(spde(x):ar1(t))"] == "beta(2, 2)"
+    assert list(fit.field("spde(x, spacing=0.2):ar1(t)")["node"]) == list(fit.field()["node"])
+    fit = klimb.fit("z ~ ar1(t):ar1(u)", data, hyper="optimise")
+    assert {"rho(ar1(t) in ar1(t):ar1(u))", "rho(ar1(u) in ar1(t):ar1(u))"} <= set(fit.priors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +16,15 @@ from klimb.terms.field import Field
 if TYPE_CHECKING:
     from klimb.models.formula_fit import FormulaFit
 
+OPTION = re.compile(r",\s*\w+\s*=[^,()]*")
+
 
 def field_term(fit: FormulaFit, name: str | None) -> Field:
-    """The field of this name (options may be left out), or the only one."""
+    """The field of this name, written with its options or without them, or the only one."""
     fields = {term.name: term for term in fit.linear.terms if isinstance(term, Field)}
     if name is None and len(fields) == 1:
         return next(iter(fields.values()))
+    name = OPTION.sub("", name or "")
     if name not in fields:
         raise InputError("this needs the name of a structured term", repr(name),
                          f"The model has {', '.join(fields) or 'none'}.")

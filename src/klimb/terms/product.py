@@ -64,11 +64,11 @@ class FieldProduct(Field):
 
     def ready(self, block: TermBlock, context: Context) -> Self:
         tried = replace(context, choices=Choices())
-        both = all(factor.shape_parameters(tried) for factor in self._factors)
-        scale, shapes = self.scale_parameter(context), list[tuple[ParameterBlock, ...]]()
-        for factor in self._factors:
-            called: Any = replace(factor, name=f"{factor.name} in {self.name}" if both else self.name)  # type: ignore[type-var]
-            shapes.append(called.shape_parameters(context))
+        named: list[Any] = [replace(factor, name=self.name) for factor in self._factors]  # type: ignore[type-var]
+        one, two = ({name for shape in factor.shape_parameters(tried) for name in shape.names} for factor in named)
+        if one & two:  # ar1(t):ar1(u), say, has two of the name rho
+            named = [replace(factor, name=f"{factor.name} in {self.name}") for factor in self._factors]  # type: ignore[type-var]
+        scale, shapes = self.scale_parameter(context), [factor.shape_parameters(context) for factor in named]
         return replace(self, parameters=(scale, *shapes[0], *shapes[1]), counts=(len(shapes[0]), len(shapes[1])))
 
     @property
