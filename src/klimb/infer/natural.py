@@ -71,7 +71,7 @@ class Natural(Step):
         yield Move(state, "start")
         helped = self.newton and problem.site.uses_variance
         mixer = Mixer(self.memory)
-        pace = _Pace(state, _patience(problem), _price(problem)) if helped else _Pace(state, float("inf"), 0.0)
+        pace = _Pace(state, patience(problem), _price(problem)) if helped else _Pace(state, float("inf"), 0.0)
         if problem.start is not None and state.stationarity < NEAR:
             pace.begin_near()
         while not pace.stalled:
@@ -157,7 +157,7 @@ def _stronger(problem: Problem, state: State, pace: _Pace) -> Move | None:
     return None
 
 
-def _patience(problem: Problem) -> float:
+def patience(problem: Problem) -> float:
     """How many iterations to do without Newton directions: they cost N x N products.
 
     Those are cheap beside a factor of that size; beside a smaller one they are a rescue, and for many data too

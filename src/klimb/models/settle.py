@@ -14,7 +14,7 @@ import numpy as np
 
 from klimb.errors import NotPositiveDefiniteError
 from klimb.infer.loop import ROUGH_SHARE
-from klimb.infer.natural import within_reach
+from klimb.infer.natural import patience, within_reach
 from klimb.infer.newton import Linearised
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import Result
@@ -34,9 +34,10 @@ LEAST_BEND = 0.1  # of the last curvature: sites that follow take up to nine ten
 CLOSE = 0.1  # that scales must be for the sites of fits to foretell others
 NEAR = 0.002  # between scales of two fits whose slopes make a secant
 ENOUGH = 3e-7  # nats that another move must promise
-FALLEN = 0.1  # nats by which the objective may fall, which loose fits leave open
+FALLEN = 0.1  # nats by which the objective (or what a joint step promises) may fall, which loose fits leave open
 MOST = 12  # fits
 STALE, FINE = 0.25, 1e-3  # what a step in sites and scale may leave, of the residual and at all, with the same matrices
+REACH = 0.5, 0.1  # of a step in sites and scale: the scale's share, and the residual after it
 PROMISED = 0.3  # nats that another move must promise, over the tolerance
 SEARCH_TOL = 1e-3  # of the gradient in theta of a search from there, which has little to do
 
@@ -57,6 +58,7 @@ class Settled:
     result: Result | None = None  # the last fit, where it promised too little for a move
     sites: SitesNear = field(default_factory=SitesNear)  # of all fits, which foretell those at the next scale
     path: tuple[float, ...] = ()  # the objective at every fit
+    joint: bool = False  # whether the last move was one of sites and scale together
 
 
 def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
@@ -100,7 +102,7 @@ def settled(begun: Settled, data: Observed, tol: float, listen: Listen | None = 
         begun = settle(begun, data, tol)
         if listen is not None and listen(Progress("hyperparameters", begun.n_fits, 0, begun.path[-1])) is False:
             break
-        if begun.path[-1] < max(begun.path) - FALLEN:
+        if (begun.objective if begun.joint else begun.path[-1]) < max(begun.path) - FALLEN:
             break
     return begun
 
@@ -111,9 +113,9 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
     The matrices of one state serve the next ones as well, until a step with them leaves too much of the residual.
     """
     site = model.site(data)
-    problem, latent = Problem(model.latent, site.rough(), data.y), model.latent
+    problem = Problem(model.latent, site.rough(), data.y)
     small = least if problem.site is site else ROUGH_SHARE * least
-    if (problem.site.separable and latent.n_weights < latent.n_sites) or getattr(model, "passes", None) is not None:
+    if not np.isfinite(patience(problem)) or getattr(model, "passes", None) is not None:
         return None  # plain steps are cheaper
     state = problem.state(q.a, q.m, q.factorised())
     answer, height = _Answer.of(model, data, problem, state), state.objective + model.log_prior()[0]
@@ -128,8 +130,8 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
         gain = 0.5 * total * step
         done = max(state.stationarity, state.remaining) <= small and gain <= max(ENOUGH, PROMISED * least)
         found = Settled(model if done else moved, problem.posterior(state), height + gain, gain, np.array([bend]), 0,
-                        (float(model.at[0]), slope), least if done else CLOSER)
-        u = None if done else linear.solve(-r, state.stationarity**0.5)
+                        (float(model.at[0]), slope), least if done else CLOSER, joint=True)
+        u = None if done or abs(step) > REACH[0] else linear.solve(-r, state.stationarity**0.5)
         if u is None:
             return found
         x, dgamma = linear.sites(u + step * answer.sites)
@@ -142,6 +144,8 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
         above = after.objective + moved.log_prior()[0]
         if not above >= height - state.noise:
             return found
+        if after.stationarity > REACH[1]:
+            return replace(found, posterior=ahead.posterior(after))
         if after.stationarity > max(STALE * state.stationarity, FINE):
             answer = _Answer.of(moved, data, ahead, after) or answer
         model, state, problem, height = moved, after, ahead, above
