@@ -56,7 +56,7 @@ def data_notes(encoder: Encoder, encoded: Encoded, data: Observed, family: Likel
 
 
 def _order(data: Observed, family: Likelihood, frame: Frame, encoder: Encoder) -> Iterator[str]:
-    """Ordered levels that nobody has put in order."""
+    """Ordered levels whose order was not given."""
     response = encoder.response
     if family.response != "ordered" or family.levels or response is None or response.kind != "levels":
         return
@@ -104,7 +104,7 @@ def _factors(encoder: Encoder, data: Observed, frame: Frame) -> Iterator[str]:
     for column, factor in used.items():
         count, plainly = len(factor.levels), factor.name == column and frame.read(column).is_text
         if count == 1:
-            yield f"{column!r} has one level, {factor.levels[0]!r}: it tells no row from another. Leave it out."
+            yield f"{column!r} has one level, {factor.levels[0]!r}: it is constant and has no effect. Leave it out."
         elif plainly and all(is_number(level) for level in factor.levels):
             if count > max(MANY_LEVELS, 0.5 * data.total):
                 raise InputError(f"column {column!r} must hold numbers, or be written C({column})",
@@ -146,7 +146,7 @@ def _response(data: Observed, family: Likelihood) -> Iterator[str]:
 
 
 def _offsets(encoder: Encoder, encoded: Encoded, data: Observed, family: Likelihood) -> Iterator[str]:
-    """Exposures that nobody took the logarithm of: y is more in proportion to them than to their exponentials."""
+    """Exposures without their logarithm: y is closer to proportional to them than to their exponentials."""
     total = float(data.shares @ data.y)
     if family.link.name != "log" or total <= 0.0:
         return
@@ -163,7 +163,7 @@ def _offsets(encoder: Encoder, encoded: Encoded, data: Observed, family: Likelih
             if np.ptp(o) > OVERFLOWING:
                 raise InputError("an offset must be on the scale of the log of the mean",
                                  f"offset({name}) from {o.min():.3g} to {o.max():.3g}, like an exposure", advice)
-            yield (f"offset({name}) is added to the log of the mean, but {data.name} is rather in proportion to "
+            yield (f"offset({name}) is added to the log of the mean, but {data.name} looks proportional to "
                    f"{name}: an exposure needs its logarithm. {advice}")
 
 
@@ -233,8 +233,8 @@ def posterior_notes(fit: FormulaFit, priors: Mapping[str, Any] | None) -> tuple[
 def _common(fit: FormulaFit) -> Iterator[str]:
     """What no data tell of several classes."""
     if fit.components.parts[0].couples:
-        yield ("the data tell differences between classes; what all classes have in common is known by the prior alone "
-               f"and is part of every sd. fit.log_odds({fit.model.likelihood.fields[0]!r}) has the differences.")
+        yield ("the data determine differences between classes; what all classes have in common depends on the prior "
+               f"alone and is part of every sd. fit.log_odds({fit.model.likelihood.fields[0]!r}) has the differences.")
 
 
 def _separated(fit: FormulaFit) -> Iterator[str]:
@@ -252,7 +252,7 @@ def _separated(fit: FormulaFit) -> Iterator[str]:
     y, f = data.y[order], f[order]
     jumps = np.flatnonzero(np.diff(y) > 0.0)
     if all(f[: k + 1].max() < f[k + 1 :].min() for k in jumps):
-        yield (f"complete separation: a combination of the columns tells every {data.name} without error, so that the "
+        yield (f"complete separation: a combination of the columns predicts every {data.name} without error, so the "
                "data give coefficients no upper limit; how large they are rests on the priors. State priors that you "
                "can defend, or leave the column out that gives the answer away.")
 

@@ -1,7 +1,7 @@
 """``fit.trust``: whether the numbers that a fit shows can be believed, and how far.
 
-The numbers shown are the exact posterior's wherever importance weights can tell it (`klimb.models.correction`); what q
-and its bound alone would have said stands beside them, and the difference says how much was put right. What remains is
+The numbers shown are the exact posterior's wherever importance weights give it (`klimb.models.correction`); what q
+and its bound alone give is kept beside them, and the difference is the size of the correction. What remains is
 judged by the tails of the weights, those over the weights of the model and those over its hyperparameters.
 """
 
@@ -192,7 +192,7 @@ def _unbounded(fit: Fit) -> Verdict | None:
         mass = weights @ ((points[:, at] < block.lower + AT_LIMIT) | (points[:, at] > block.upper - AT_LIMIT))
         for j in np.flatnonzero(flat & (mass > MASS_AT_LIMIT)):
             return Verdict("doubt", float(mass[j]), "share of the posterior at the limits of a hyperparameter",
-                           f"The data do not bound {block.names[j]}, whose prior is flat, so that its posterior hangs "
+                           f"The data do not bound {block.names[j]}, whose prior is flat, so its posterior depends "
                            "on the limits of the search. Give it a prior.")
     return None
 
