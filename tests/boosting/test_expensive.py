@@ -102,7 +102,7 @@ def test_variances_are_those_of_kriging() -> None:
     y = -0.5 * (z**2).sum(1) + 0.1 * np.sin(2 * z[:, 0])
     found = fit_surrogate(z, y, np.ones(30), ridge=1e-2)
     assert found is not None
-    noise = np.linalg.inv(found.inverse) - np.exp(-0.5 * ((z[:, None] - z) ** 2).sum(2) / found.length**2)
+    noise = np.linalg.inv(found.half.T @ found.half) - np.exp(-0.5 * ((z[:, None] - z) ** 2).sum(2) / found.length**2)
 
     def covariance(a, b):  # of trend and Gaussian process together
         k = np.exp(-0.5 * ((a[:, None] - b) ** 2).sum(2) / found.length**2)

@@ -2,23 +2,55 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 
+import klimb
+from klimb.likelihoods import Observed
 from klimb.models.average import DROP, _surely_low
+from klimb.models.model import Model
+from klimb.models.search import Evaluator, curvature, find_peak, held_curvature
 
 
-def along(*values: float) -> dict[tuple[int, ...], float]:
-    """Values at the nodes (0, 0), (1, 0), ..."""
-    return {(k, 0): value for k, value in enumerate(values)}
+def along(*nodes: tuple[float, float]) -> tuple[dict[tuple[int, ...], float], Any]:
+    """Values and slopes at the nodes (0, 0), (1, 0), ..."""
+    values = {(k, 0): value for k, (value, _) in enumerate(nodes)}
+    return values, {(k, 0): SimpleNamespace(slope=np.array([slope, 0.0])) for k, (_, slope) in enumerate(nodes)}
 
 
 def test_a_node_far_down_a_parabola_is_foretold() -> None:
-    values = along(*(-1.1 * k**2 for k in range(3)))
-    assert _surely_low((3, 0), (2, 0), values, 0.0) == pytest.approx(-9.9)
-    assert _surely_low((-3, 0), (-2, 0), {(-k, 0): -1.1 * k**2 for k in range(3)}, 0.0) == pytest.approx(-9.9)
+    values, points = along(*((-1.1 * k**2, -2.2 * k) for k in range(3)))
+    assert _surely_low((3, 0), (2, 0), 1.0, values, points) == pytest.approx(-9.9)
+    mirrored = ({(-k, 0): value for (k, _), value in values.items()},
+                {(-k, 0): SimpleNamespace(slope=-one.slope) for (k, _), one in points.items()})
+    assert _surely_low((-3, 0), (-2, 0), 1.0, *mirrored) == pytest.approx(-9.9)
 
 
 def test_a_node_that_may_count_is_fitted() -> None:
-    assert _surely_low((3, 0), (2, 0), along(0.0, -1.0, -2.0), 0.0) is None  # a straight tail
-    assert _surely_low((3, 0), (2, 0), along(0.0, -0.5, -3.0), 0.0) is None  # a fall by less would not be enough
-    assert _surely_low((2, 0), (1, 0), along(0.0, -0.9 * DROP), 0.0) is None  # nobody knows how it bends
+    assert _surely_low((3, 0), (2, 0), 1.0, *along((0.0, -1.0), (-1.0, -1.0), (-2.0, -1.0))) is None  # a straight tail
+    assert _surely_low((3, 0), (2, 0), 1.0, *along((0.0, 0.0), (-0.5, -1.0), (-3.0, -4.0))) is None  # less: too little
+    unknown = (-0.9 * DROP, np.nan)
+    assert _surely_low((2, 0), (1, 0), 1.0, *along((0.0, 0.0), unknown)) is None  # nobody knows how it goes on
+
+
+def crossed() -> tuple[Model, Observed]:
+    rng = np.random.default_rng(3)
+    a, b = rng.integers(0, 80, 900), rng.integers(0, 70, 900)
+    y = 0.5 + rng.standard_normal(80)[a] + 0.6 * rng.standard_normal(70)[b] + rng.standard_normal(900)
+    data = {"y": y, "a": a.astype(str), "b": b.astype(str)}
+    fit = klimb.fit("y ~ 1 + (1 | a) + (1 | b)", data, priors={"sigma": 1.0}, hyper="optimise", progress=False)
+    return fit.model, fit.data
+
+
+def test_the_curvature_with_sites_held_is_that_of_gaussian_data() -> None:
+    """Whose sites do not move with the variances, so that differences of gradients of whole fits are the same."""
+    model, data = crossed()
+    peak = find_peak(model, data)
+    evaluate = Evaluator(peak.model, data)
+    held = held_curvature(peak.model, data, peak.result.posterior, np.zeros(2))
+    assert held is not None
+    np.testing.assert_allclose(held, curvature(peak, evaluate), rtol=0.05, atol=0.5)
+    assert peak.n_fits <= 6

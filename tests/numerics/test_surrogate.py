@@ -1,5 +1,7 @@
 """A smooth function between the points where it is known."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -58,3 +60,64 @@ def test_nothing_is_claimed_far_from_all_points() -> None:
 def test_too_few_points_give_none() -> None:
     z = np.random.default_rng(3).standard_normal((10, 3))
     assert fit_surrogate(z, z[:, 0], np.full(10, 1.0)) is None
+
+
+def bent_slopes(z: np.ndarray) -> np.ndarray:
+    """Its gradient."""
+    out = -z
+    out[:, 0] += 0.3 * z[:, 1] / np.cosh(z[:, 0]) ** 2
+    out[:, 1] += 0.3 * np.tanh(z[:, 0])
+    out[:, 2] -= 0.05 * np.exp(0.5 * z[:, 2])
+    return out
+
+
+def off(found: Any, n: int = 2000) -> float:
+    new = np.random.default_rng(1).standard_normal((n, 3))
+    return float(np.sqrt(np.average((found(new) - bent(new)) ** 2, weights=np.exp(bent(new)))))
+
+
+def test_gradients_are_worth_several_points() -> None:
+    z = np.random.default_rng(0).standard_normal((40, 3))
+    plain = fit_surrogate(z, bent(z), np.ones(40))
+    few = fit_surrogate(z[:24], bent(z[:24]), np.ones(24), slopes=bent_slopes(z[:24]))
+    assert plain is not None
+    assert few is not None
+    assert off(few) < 0.8 * off(plain)
+    assert 0.3 * off(few) < few.error < 3.0 * off(few)
+
+
+def test_gradients_that_are_not_known_or_too_many_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    import klimb.numerics.surrogate as module
+
+    z = np.random.default_rng(0).standard_normal((40, 3))
+    slopes, values = bent_slopes(z), bent(z)
+    every = fit_surrogate(z, values, np.ones(40), slopes=slopes)
+    some = fit_surrogate(z, values, np.ones(40), slopes=np.where(np.arange(40)[:, None] < 20, slopes, np.nan))
+    none = fit_surrogate(z, values, np.ones(40), slopes=np.full((40, 3), np.nan))
+    monkeypatch.setattr(module, "MOST_ROWS", 40 + 3 * 20)
+    fewer = fit_surrogate(z, values, np.ones(40), slopes=slopes)
+    plain = fit_surrogate(z, values, np.ones(40))
+    assert all(one is not None for one in (every, some, none, fewer, plain))
+    assert [len(one.pull) for one in (every, some, none, fewer)] == [160, 100, 40, 100]
+    assert off(none) == pytest.approx(off(plain))
+    assert max(off(one) for one in (every, some, fewer)) < 0.7 * off(plain)
+
+
+def test_errors_leave_out_values_and_gradients_of_a_point() -> None:
+    z = np.random.default_rng(2).standard_normal((30, 3))
+    found = fit_surrogate(z, bent(z), np.ones(30), slopes=bent_slopes(z))
+    assert found is not None
+    scale = found.length / np.sqrt(1.5)
+    import klimb.numerics.surrogate as module
+
+    errors = []
+    for pair in (pair for pair in module.TRIED if pair[0] == pytest.approx(scale)):
+        own = []
+        for i in range(30):
+            keep = np.arange(30) != i
+            X = np.vstack([quadratics(z[keep]), *module._quadratic_slopes(z[keep])])
+            known = np.concatenate([bent(z)[keep], bent_slopes(z)[keep].T.ravel()])
+            one = module._tried(z[keep], bent(z)[keep], np.full(29, 1 / 29), known, X, pair, 0.0)
+            own.append(float(one(z[i : i + 1])[0] - bent(z)[i]))
+        errors.append(float(np.sqrt(np.mean(np.square(own)))))
+    assert min(abs(error - found.error) for error in errors) < 0.05 * found.error

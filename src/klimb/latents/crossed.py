@@ -159,10 +159,28 @@ class CrossedFactor(EliminatedFactor):
             self._variances = v
         return self._variances
 
+    @property
+    def _root(self) -> Array:
+        W = self._latent.border_root
+        return np.asarray(W @ self._lower_inverse.T if W.ndim == 2 else W[:, None] * self._lower_inverse.T)
+
+    def covariance(self) -> Array | None:
+        cells, (T, T_dense) = self._latent.cells, self.T
+        if cells.n > LARGEST_DENSE:
+            return None
+        follow = np.zeros((cells.n_levels, cells.k, cells.width))  # how levels follow the border
+        follow[:, :, : T_dense.shape[2]] = T_dense
+        follow[cells.level, :, cells.columns + T_dense.shape[2]] = T
+        left = cells.border_rows - np.einsum("ik,ikb->ib", cells.values, follow[cells.codes])
+        moved = left @ self._root
+        V = moved @ moved.T
+        one, other = cells.same_level
+        V[one, other] += np.einsum("ij,ijk,ik->i", cells.values[one], self.K[cells.codes[one]], cells.values[other])
+        return np.asarray(V)
+
     def weights(self, shared: Array, level_mean: Array) -> CrossedWeights:
-        (T, dense), cells, W = self.T, self._latent.cells, self._latent.border_root
-        root = W @ self._lower_inverse.T if W.ndim == 2 else W[:, None] * self._lower_inverse.T
-        return CrossedWeights(shared, level_mean, self.K, dense, T, cells.columns, cells.starts, root,
+        (T, dense), cells = self.T, self._latent.cells
+        return CrossedWeights(shared, level_mean, self.K, dense, T, cells.columns, cells.starts, self._root,
                               self._with_border[2])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -85,8 +86,20 @@ class Cells:
     def with_dense(self, X: Array) -> Cells:
         """The same sparse columns with other dense ones."""
         new = copy(self)
+        new.__dict__.pop("border_rows", None)
         new.X, new.width, new._known = DenseDesign(X), X.shape[1] + self.n_sparse, None
         return new
+
+    @cached_property
+    def border_rows(self) -> Array:
+        """The columns of the border, dense."""
+        return np.hstack([self.X.values, self.sparse.toarray()])
+
+    @cached_property
+    def same_level(self) -> tuple[Index, Index]:
+        """All pairs of rows of one level."""
+        one, other = np.nonzero(self.codes[:, None] == self.codes)
+        return one, other
 
     # -- sums over rows
 

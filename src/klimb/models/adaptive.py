@@ -8,7 +8,7 @@ more are drawn, up to a limit. All points count, each against the mixture of all
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, final
 
 import numpy as np
@@ -19,7 +19,7 @@ from klimb.infer.start import sites_of_fit
 from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.components import Components, marginal_quantiles
-from klimb.models.correction import Correction, Corrector, pooled, shown_parts
+from klimb.models.correction import Correction, Corrector, evidence_alone, pooled, shown_parts
 from klimb.models.sampled_theta import (
     BEYOND,
     COMPONENTS,
@@ -30,30 +30,42 @@ from klimb.models.sampled_theta import (
     mixture_log_density,
     smoothed_points,
 )
-from klimb.models.search import Evaluator, HigherGround, Peak, Stopped
+from klimb.models.search import POINT_TOL, Evaluator, HigherGround, Peak, Stopped
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.numerics.proposals import HalfLines, SplitStudent, StudentMixture, fit_students
-from klimb.numerics.surrogate import quadratics
+from klimb.numerics.surrogate import nearest_of, quadratics
 from klimb.theta import Theta
 
-FIRST = 128  # points of the first round, half as many for three hyperparameters; rounds double the number of points
-SPARING, FEWER = 1000, 48  # points that may be had below which fits are expensive, and the first round then
-ENOUGH_EFFECTIVE = 300.0  # effective points that are enough whatever the share
+SPARING = 128  # points that may be had below which fits are so expensive that as few as possible are made
+ENOUGH_EFFECTIVE = 500.0  # effective points that are enough whatever the share
 KEPT = 128  # points whose posterior of the weights is kept
 KEPT_CORRECTED = 64  # the same where each has to be corrected
 PROBE = 2.0  # where along an axis the width is measured, in sd
 WIDTHS = (0.4, 4.0)  # least and most of it
 FAR, FARTHER = 4.0, 2.0  # where a lower tail is looked at: in sd below the mode, and further down in theta
 SLOW, SLOPE = 7.0, 3.0  # fall in nats up to there, and beyond it per unit of theta, below which an sd may be zero
-LOW, WIDER = 24, 1.5  # points where such an sd is nearly zero, and the spread of the others there over that at the mode
+LOW, WIDER = 8, 1.5  # points where such an sd is nearly zero, and the spread of the others there over that at the mode
 HIGHER = 0.5  # nats above the peak from which another one is climbed
 MEMORY = 2e8  # bytes of posteriors of weights that are remembered while points are drawn
 ANCHORS = 24  # fits whose sites may start others
 GAP = 40.0  # nats that the bound may be below the best while the evidence is not
-TESTED, TESTS = 48, 3  # points of its own choice, and how often it may try
+TESTED, TESTS = 48, 3  # points of its own choice after a first test by fewer, and how often it may try
 SETTLED = 4  # steps to weights of few points that have the moments of many
 HALF = 0.5  # the same for what is printed, whose tails a test teaches most of
+
+
+@final
+@dataclass(eq=False)
+class _Fitted:
+    """What is kept of a fit at one theta."""
+
+    theta: Array
+    plain: float  # bound plus log prior, relative to the peak
+    slope: Array  # its gradient
+    gain: float = 0.0  # of evidence over bound, beyond that at the peak
+    part: tuple[WeightPosterior, Status] | None = None
+    sites: Posterior | None = None
 
 
 @final
@@ -66,13 +78,10 @@ class _Points:
     def __init__(self, peak: Peak, axes: Array, evaluate: Evaluator, most: int, corrector: Corrector) -> None:
         self._peak, self._inverse, self._evaluate, self._most = peak, np.linalg.inv(axes), evaluate, most
         self._starts: list[tuple[Array, Posterior]] = [(np.zeros(len(axes)), peak.result.posterior)]
-        self._count = 0
         self._room = MEMORY // _bytes(peak.model.detach(peak.result.posterior))  # for so many of them
-        self._parts: dict[bytes, tuple[WeightPosterior, Status]] = {}
-        self._sites: dict[bytes, Posterior] = {}
         self._correct = corrector
         self._gain = self._correct.gain(peak.result)
-        self.gains: dict[bytes, float] = {}  # of evidence over bound, beyond that at the peak
+        self.fits: list[_Fitted] = []
         self.coordinates = HalfLines(np.full(len(axes), np.nan), peak.model.theta.powers)
         self.coordinates = self._looked_down(axes)
 
@@ -103,12 +112,13 @@ class _Points:
                 centre[j] = power * mode[j] - 2.0 * abs(power) * sd
         return HalfLines(centre, powers)
 
-    def part(self, place: Array) -> tuple[WeightPosterior, Status, Correction | None] | None:
+    def part(self, number: int) -> tuple[WeightPosterior, Status, Correction | None] | None:
         """q of the weights at a point, remembered where that is cheap, else fitted again, and its correction."""
-        if place.tobytes() in self._parts and not self.corrected:
-            return *self._parts[place.tobytes()], None
-        theta, own = self.coordinates.theta(place), self._sites.get(place.tobytes())
-        found = self._evaluate(theta, start=self._nearest(theta) if own is None else own, own=own is not None)
+        fit = self.fits[number]
+        if fit.part is not None:
+            return *fit.part, evidence_alone(fit.gain + self._gain) if self.corrected else None
+        found = self._evaluate(fit.theta, start=self._nearest(fit.theta) if fit.sites is None else fit.sites,
+                               own=fit.sites is not None)
         if found.result is None:
             return None
         return found.model.detach(found.result.posterior), found.result.status, self._correct(found.result)
@@ -117,46 +127,43 @@ class _Points:
         whitened = self._inverse @ (theta - self._peak.model.at)
         return min(self._starts, key=lambda one: float(((one[0] - whitened) ** 2).sum()))[1]
 
-    def gains_at(self, theta: Array) -> Array:
-        """Of evidence over bound at points, beyond that at the peak."""
-        return np.array([self.gains.get(one.tobytes(), 0.0) for one in theta])
-
-    def reduced(self, found: SampledTheta) -> SampledTheta:
-        """The same points under q's bounds alone."""
-        gains, more = self.gains_at(found.theta), self.gains_at(found.more)
-        if not (gains.any() or more.any()):
-            return found
-        log_w = found.log_weights - gains
-        smoothed = smooth_log_weights(log_w)
-        return replace(found, values=found.values - gains, more_values=found.more_values - more, log_weights=log_w,
-                       khat=smoothed.khat, n_effective=smoothed.effective)
+    def known(self) -> dict[str, Any]:
+        """Of all fits so far: places, values and gradients there, and gains."""
+        place = self.coordinates.place(np.array([fit.theta for fit in self.fits]))
+        plain, gains = (np.array([getattr(fit, name) for fit in self.fits]) for name in ("plain", "gain"))
+        log_volume, bend = self.coordinates.log_volume(place), self.coordinates.log_volume_slopes(place)
+        slopes = np.array([fit.slope for fit in self.fits]) / self.coordinates.slopes(place) + bend
+        return {"theta": place, "values": plain + gains + log_volume, "slopes": slopes, "gains": gains}
 
     def objective(self, place: Array) -> float:
         """Bound, log prior and gain of evidence over bound, relative to the peak; -inf where that is impossible."""
         peak, theta = self._peak, self.coordinates.theta(place)
+        self.fits.append(_Fitted(theta, -np.inf, np.zeros(len(theta))))
         if (theta <= peak.model.theta.lower).any() or (theta >= peak.model.theta.upper).any():
             return -np.inf
         try:
-            found = self._evaluate(theta, start=self._nearest(theta))
+            found = self._evaluate(theta, start=self._nearest(theta), tol=POINT_TOL)
         except KlimbError:
             return -np.inf
-        self._count += 1
-        self._evaluate.tell("integrating", self._count, self._most, peak.result.bound)
+        self._evaluate.tell("integrating", len(self.fits), self._most, peak.result.bound)
         if found.result is None or not np.isfinite(found.objective):
             return -np.inf
         plain = found.objective - peak.objective
         if plain > HIGHER:
             raise HigherGround(theta, found.result.posterior)
-        gain = self._correct.gain(found.result) - self._gain if self.corrected and plain > -GAP else 0.0
-        self.gains[place.tobytes()] = gain
-        if len(self._parts) < self._room and not self.corrected:
-            self._parts[place.tobytes()] = found.model.detach(found.result.posterior), found.result.status
+        fit = self.fits[-1]
+        fit.plain, fit.slope = plain, self._evaluate.gradient(found)
+        if self.corrected and plain > -GAP:
+            fit.gain = self._correct.gain(found.result) - self._gain
+        again = self.corrected and not self._correct.only_gains
+        if len(self.fits) < self._room and not again:
+            fit.part = found.model.detach(found.result.posterior), found.result.status
         sites = sites_of_fit(found.result.posterior, peak.result.posterior.latent)
-        if self.corrected and 16.0 * len(sites.a) * len(self._sites) < MEMORY:
-            self._sites[place.tobytes()] = sites
+        if again and 16.0 * len(sites.a) * len(self.fits) < MEMORY:
+            fit.sites = sites
         if len(self._starts) < ANCHORS:
             self._starts.append((self._inverse @ (theta - peak.model.at), sites))
-        return plain + gain + float(self.coordinates.log_volume(place))
+        return plain + fit.gain + float(self.coordinates.log_volume(place))
 
 
 def _bytes(part: WeightPosterior) -> int:
@@ -172,39 +179,36 @@ def adaptively(peak: Peak, axes: Array, evaluate: Evaluator, most: int,
     points = _Points(peak, axes, evaluate, most, corrector)
     found = _sampled(peak, axes, points, most)
     components, status = _components(found, points, axes)
-    return points.reduced(found).log_evidence(), components, status
+    return found.by_bounds().log_evidence(), components, status
 
 
 def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledTheta:
     """Rounds of points, each from t's fitted to the weights so far, until a surrogate of the objective holds."""
     d, mode = len(axes), points.coordinates.place(peak.model.at)
     axes = points.coordinates.slopes(mode)[:, None] * axes
-    fold, expensive = points.coordinates.folded, most < SPARING
-    first = FEWER if expensive else FIRST if d > 3 else FIRST // 2
-    fresh: list[tuple[int, Any]] = [(first, fold(_first_proposal(mode, axes, points)))]
-    fresh += [(LOW // 3 if expensive else LOW, fold(one)) for one in _near_zero(mode, axes, points)]
-    proposals: list[tuple[int, Any]] = []
-    theta, values = np.zeros((0, d)), np.zeros(0)
-    more, more_values, error = np.zeros((0, d)), np.zeros(0), float("nan")
+    fold, more = points.coordinates.folded, 0 if most < SPARING else 2 * d
+    fresh: list[tuple[int, Any]] = [(quadratics(mode[None]).size + more, fold(_first_proposal(mode, axes, points)))]
+    fresh += [(LOW, fold(one)) for one in _near_zero(mode, axes, points)]
+    proposals, drawn, error = list[tuple[int, Any]](), np.zeros(0, dtype=np.intp), float("nan")
     while True:
         new = np.vstack([one.draws(count, seed=k) for k, (count, one) in enumerate(fresh, len(proposals) + 1)])
         proposals += fresh
-        theta = np.vstack([theta, new])
-        values = np.concatenate([values, [points.objective(one) for one in new]])
-        found = replace(_weighted(points.coordinates, theta, values, proposals, more, more_values), error=error)
+        drawn = np.concatenate([drawn, len(points.fits) + np.arange(len(new))])
+        for one in new:
+            points.objective(one)
+        found = replace(_weighted(points, drawn, proposals), error=error)
         for _ in range(TESTS):
-            tested = _tested(found, points, FEWER // 2 if expensive else TESTED)
+            tested = _tested(found, points, TESTED if more and not np.isnan(found.error) else 2 * d + 4 + more)
             if tested is None:
                 break
-            tested = replace(tested, before=found.error)
-            found, more, more_values = tested, tested.more, tested.more_values
+            found = replace(tested, before=found.error)
             error = found.error
             if error <= SMOOTH:
                 return replace(found, smooth=True)
-        if 2 * len(theta) > most or (found.khat < GOOD_KHAT and found.n_effective >= ENOUGH_EFFECTIVE):
+        if 2 * len(drawn) > most or (found.khat < GOOD_KHAT and found.n_effective >= ENOUGH_EFFECTIVE):
             return found
         floor = 0.05 * axes @ axes.T
-        fresh = [(len(theta), fold(fit_students(theta, found.weights, COMPONENTS, floor)))]
+        fresh = [(len(drawn), fold(fit_students(found.drawn_theta, found.weights, COMPONENTS, floor)))]
 
 
 def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | None:
@@ -231,10 +235,7 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
     for own in (away, shown):
         effects = change[:, None] * np.hstack([own[chosen], 0.5 * (own[chosen] ** 2 - 1.0)])
         errors.append(float((np.abs(effects.sum(axis=0)) + np.sqrt((effects**2).sum(axis=0))).max(initial=0.0)))
-    known = np.isfinite(values)
-    return replace(found, more=np.vstack([found.more, smoothed.theta[chosen][known]]),
-                   more_values=np.concatenate([found.more_values, values[known]]), error=errors[0],
-                   stated=max(errors[0], HALF * errors[1], edge))
+    return replace(found, **points.known(), error=errors[0], stated=max(errors[0], HALF * errors[1], edge))
 
 
 def _standardised(values: Array, weights: Array) -> Array:
@@ -269,23 +270,34 @@ def _near_zero(mode: Array, axes: Array, points: _Points) -> list[StudentMixture
     return found
 
 
-def _weighted(coordinates: HalfLines, theta: Array, values: Array, proposals: list[tuple[int, Any]], more: Array,
-              more_values: Array) -> SampledTheta:
-    """Weights against the mixture of all proposals, each counted as often as it drew."""
-    log_w = values - mixture_log_density(theta, proposals)
-    usable = np.isfinite(log_w)
-    if not usable.any():
+def _weighted(points: _Points, drawn: Any, proposals: list[tuple[int, Any]]) -> SampledTheta:
+    """Weights of the drawn points against the mixture of all proposals, each counted as often as it drew."""
+    known = points.known()
+    log_w = known["values"][drawn] - mixture_log_density(known["theta"][drawn], proposals)
+    if not np.isfinite(log_w).any():
         raise Stopped
-    smoothed = smooth_log_weights(np.where(usable, log_w, -np.inf))
-    return SampledTheta(coordinates, theta, values, np.where(usable, log_w, -np.inf), smoothed.khat, smoothed.effective,
-                        tuple(proposals), more, more_values)
+    log_w = np.where(np.isfinite(log_w), log_w, -np.inf)
+    smoothed = smooth_log_weights(log_w)
+    return SampledTheta(points.coordinates, drawn=drawn, log_weights=log_w, khat=smoothed.khat,
+                        n_effective=smoothed.effective, proposals=tuple(proposals), **known)
 
 
 def _heavy(found: SampledTheta) -> tuple[Array, Array]:
-    """The points that weigh something, and their weights."""
+    """The drawn points that weigh something, and their weights."""
     weights = found.weights
     keep = weights > 1e-6 * weights.max()
-    return found.theta[keep], weights[keep] / weights[keep].sum()
+    return found.drawn_theta[keep], weights[keep] / weights[keep].sum()
+
+
+def _shares(found: SampledTheta, inverse: Any) -> Array:
+    """What each fit stands for: the mass that is nearest to it by a surrogate, else its own weight."""
+    if found.smoothed is None:
+        shares = np.zeros(len(found.theta))
+        shares[found.drawn] = found.weights
+        return shares
+    fitted = np.flatnonzero(np.isfinite(found.values))
+    nearest = nearest_of(found.smoothed.theta @ inverse.T, found.theta[fitted] @ inverse.T)
+    return np.asarray(np.bincount(fitted[nearest], found.smoothed.weights, minlength=len(found.theta)), dtype=float)
 
 
 def calibrated(theta: Array, weights: Array, many: Array, many_weights: Array) -> Array:
@@ -311,18 +323,17 @@ def calibrated(theta: Array, weights: Array, many: Array, many_weights: Array) -
 
 def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Components, Status]:
     """Components whose thetas are an even choice of the points by their weights, and marginals from all points."""
-    count = KEPT_CORRECTED if points.corrected else KEPT
-    chosen, shares = _even_choice(found.theta, found.weights, np.linalg.inv(axes), count)
-    every = [(k, share, at) for k, share in zip(chosen, shares, strict=True)
-             if (at := points.part(found.theta[k])) is not None]
+    count, inverse = KEPT_CORRECTED if points.corrected else KEPT, np.linalg.inv(axes)
+    chosen, shares = _even_choice(found.theta, _shares(found, inverse), inverse, count)
+    every = [(k, share, at) for k, share in zip(chosen, shares, strict=True) if (at := points.part(k)) is not None]
     theta, w = found.theta[[k for k, _, _ in every]], np.array([share for _, share, _ in every])
     status = next((at[1] for _, _, at in every if at[1] is not Status.CONVERGED), Status.CONVERGED)
     plain = tuple(at[0] for _, _, at in every)
     known = [(share, at[2]) for _, share, at in every if at[2] is not None]
     if not known:
         return replace(_with_marginals(found, theta, w, plain), efficiency=points.efficiency), status
-    own = np.exp(-points.gains_at(found.theta)[[k for k, _, _ in every]])
-    uncorrected = _with_marginals(points.reduced(found), theta, w * own, plain)
+    own = np.exp(-found.gains[[k for k, _, _ in every]])
+    uncorrected = _with_marginals(found.by_bounds(), theta, w * own, plain)
     flat = [(k, own * share, part) for k, own, at in every for share, part in shown_parts(at[2], at[0])]
     theta, w = found.theta[[k for k, _, _ in flat]], np.array([share for _, share, _ in flat])
     shown = _with_marginals(found, theta, w, tuple(part for _, _, part in flat))

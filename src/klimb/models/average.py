@@ -1,9 +1,8 @@
 """Hyperparameters integrated out: points of theta around the peak that stand for all others, with weights.
 
 theta = mode + A z makes the objective (bound plus log prior) a unit bowl near its best. One or two hyperparameters get
-a lattice in z that grows until the objective has fallen off, wherever that is; more are sampled with importance weights
-(`klimb.models.adaptive`), or, where fits are too expensive for that, get a central composite design whose axes are
-stretched to either side (Rue, Martino and Chopin 2009, section 6.5, has lattice and design).
+a lattice in z that grows until the objective has fallen off, wherever that is (Rue, Martino and Chopin 2009, section
+6.5); more are sampled with importance weights, between which a surrogate of the objective knows (`adaptive`).
 """
 
 from __future__ import annotations
@@ -13,45 +12,51 @@ from itertools import product
 from typing import Any, final
 
 import numpy as np
-from scipy.special import ndtr
 
 from klimb.infer.result import Result, Status
 from klimb.infer.start import sites_of_fit
 from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
-from klimb.models.adaptive import FIRST, HIGHER, adaptively
+from klimb.models.adaptive import HIGHER, adaptively, calibrated
 from klimb.models.components import LEAST_WEIGHT, SCORES, Components, marginal_quantiles, split_quantiles
 from klimb.models.correction import Correction, Corrector, doubtful, pooled, shown_parts
 from klimb.models.model import Model
 from klimb.models.repair import modes_around
-from klimb.models.search import FIT_TOL, Evaluated, Evaluator, HigherGround, Peak, axes_of, curvature, higher_peak
+from klimb.models.search import (
+    FIT_TOL,
+    POINT_TOL,
+    Evaluated,
+    Evaluator,
+    HigherGround,
+    Peak,
+    axes_of,
+    curvature,
+    higher_peak,
+)
 from klimb.numerics.arrays import Array
-from klimb.numerics.lowdiscrepancy import central_composite
 from klimb.numerics.mixtures import mixture_moments, sd_beyond
-from klimb.numerics.surrogate import fit_surrogate
+from klimb.numerics.surrogate import fit_surrogate, quadratics
 from klimb.theta import Theta
 
-SPACING = {1: 0.8, 2: 1.2}  # of the lattice, in sd; sums over it are accurate to 1e-6 for a bowl
-EXPENSIVE, WIDER = 1e8, 1.25  # work of a fit from which the lattice is so much wider: accurate to 1e-4 then
+SPACING = {1: 1.0, 2: 1.5}  # of the lattice, in sd; sums over it are accurate to 1e-4 for a bowl
+EXPENSIVE = 1e8  # work of a fit from which as few as possible are made
 HERMITE = float(np.sqrt(3.0))  # the outer nodes of Gauss and Hermite's rule
 BENT, LOST = 0.15, 0.65  # nats that the objective may be off a bowl there, and what its square costs an sd
 TILTED = 0.5  # sds that a corrected evidence may move the bowl
 DROP = 7.0  # nats below the best at which the lattice ends
 TAIL_BEGINS = 4.5  # nats below the best from which a tail is followed beyond the lattice
 SHORTER = 0.6  # share of a foretold fall that must be enough for that, for a node not to be fitted
-POINT_TOL = 1e-4  # of expensive fits around the peak: bounds are good to a millionth of a nat, means to 1e-4 sd
 LAST_NATS, OPEN_END = 2.0, 0.25  # of the lattice, and the share of a variance in them that says it goes on beyond
 MOST_NODES = {1: 120, 2: 600}
 FINER, UNEVEN = 3, 0.02  # lattices, each twice as fine as the last, and the error of a mean or sd from which one is
-BETWEEN, SMOOTH = 4, 0.1  # points of theta in a cell of a node along each axis, by a surrogate as good as this in nats
-PROBE = 2.2  # where along an axis the stretch is measured, in sd
-STRETCH = (0.3, 4.0)  # least and most of it
-SWING, NARROW = 0.002, 0.1  # by which a distribution function may fall; smoothing of one from points without noise
-KERNEL = 0.8  # width over spacing of the bumps that a density between lattice points is made of
+BETWEEN, SMOOTH = 16, 0.1  # points of theta in a cell of a node along each axis, by a surrogate as good as this in nats
+SURE = 0.03  # the same, for nodes to be weighed so that they have the moments of those points
+NARROW = 0.4  # smoothing of a distribution function from points without noise
 MOST_POINTS = 1024  # of theta, where its hyperparameters are integrated by importance sampling
 MOST_INTEGRATED = 14  # hyperparameters up to which "auto" integrates them out
 MOST_WORK = 3e10  # multiplications that "auto" spends on it, roughly
-CORRECTED = 5.0  # nats below the peak up to which a point's own posterior of the weights is corrected
+CORRECTED = 3.5  # nats below the peak up to which a point's own posterior of the weights is corrected
+SAME_GAIN, MOST_GAINED = 0.03, 0.5  # nats that gains may be off a quadratic, and differ from the peak's, to be foretold
 CLIMBS = 5  # peaks that are climbed, each from a better point than the last
 PENALTY, LEAST_FALL = 5.0, 0.2  # nats per unit of theta beyond the limits of the search, without and by the prior
 
@@ -78,26 +83,34 @@ class _Point:
     plain: float  # bound plus log prior, relative to the peak's
     gain: float  # of evidence over bound
     correction: Correction | None
+    slope: Array  # of ``plain`` in z
 
 
 @final
 class _Around:
     """Fits at z around the peak; a point that cannot be fitted counts as impossible."""
 
-    def __init__(self, peak: Peak, A: Array, evaluate: Evaluator, expected: int, corrector: Corrector) -> None:
-        self.peak, self.A, self._evaluate, self._expected = peak, A, evaluate, expected
+    def __init__(self, peak: Peak, A: Array, evaluate: Evaluator, corrector: Corrector) -> None:
+        self.peak, self.A, self._evaluate, self._expected = peak, A, evaluate, 12 if len(A) == 1 else 30
         self._count, self._tol = 0, POINT_TOL if peak.model.work() > EXPENSIVE else FIT_TOL
+        self._origin: _Point | None = None
         self._correct = corrector
         self._gain = 0.0  # at the peak
+        self._gains: list[tuple[Array, float]] = []  # of the points that were corrected
 
     @property
     def efficiency(self) -> float:
         return self._correct.efficiency
 
-    def __call__(self, z: Array, start: Posterior | None = None) -> tuple[float, Evaluated, _Point | None]:
+    def __call__(self, z: Array, start: Posterior | None = None,
+                 bent: float = np.inf) -> tuple[float, Evaluated, _Point | None]:
         """The objective relative to the peak, corrected where q's bound is not good enough; the fit, and what is kept.
+
+        Nothing is kept where the bound is more than ``bent`` off a unit bowl.
         """
         peak, beyond = self.peak, 0.0
+        if self._origin is not None and not z.any():
+            return 0.0, Evaluated(peak.model, peak.result, peak.objective), self._origin
         if z.any():
             theta = peak.model.at + self.A @ z
             inside = np.clip(theta, peak.model.theta.lower, peak.model.theta.upper)
@@ -108,19 +121,37 @@ class _Around:
         else:
             found = Evaluated(peak.model, peak.result, peak.objective)
         plain = found.objective - peak.objective - beyond
-        if found.result is None or not np.isfinite(plain):
+        if found.result is None or not np.isfinite(plain) or abs(plain + 0.5 * float(z @ z)) > bent:
             return -np.inf, found, None
         if plain > HIGHER:
             raise HigherGround(found.model.at, found.result.posterior)
         correction = self._correct(found.result) if plain > -CORRECTED else None
-        gain = correction.gain if correction is not None else self._correct.gain(found.result)
+        foretold = None if correction is not None else self._foretold(z)
+        gain = correction.gain if correction is not None else (
+            foretold if foretold is not None else self._correct.gain(found.result))
         if correction is None and plain + gain - self._gain > -CORRECTED:  # the evidence is far above the bound there
             correction = self._correct(found.result)
+        if correction is not None:
+            self._gains.append((z, gain))
         if not z.any():
             self._gain = gain
-        part = found.model.detach(found.result.posterior)
-        return plain + gain - self._gain, found, _Point(
-            found.model.at, part, found.result.status, plain, gain, correction)
+        slope = self.A.T @ self._evaluate.gradient(found) if not beyond else np.full(len(z), np.nan)
+        point = _Point(found.model.at, found.model.detach(found.result.posterior), found.result.status, plain, gain,
+                       correction, slope)
+        self._origin = self._origin if z.any() else point
+        return plain + gain - self._gain, found, point
+
+
+    def _foretold(self, z: Array) -> float | None:
+        """The gain by a quadratic through those nearer to the peak; None where they do not lie on one."""
+        entries = quadratics(z[None])
+        if 2 * len(self._gains) < 3 * entries.size:
+            return None
+        places, gains = quadratics(np.array([place for place, _ in self._gains])), [gain for _, gain in self._gains]
+        found = np.linalg.lstsq(places, gains, rcond=1e-10)[0]
+        gain = float(entries[0] @ found)
+        good = np.abs(places @ found - gains).max() <= SAME_GAIN and abs(gain - self._gain) <= MOST_GAINED
+        return gain if good else None
 
 
 def _fall_beyond(theta: Theta, limit: Array, at: Array) -> float:
@@ -150,18 +181,12 @@ def integrated(peak: Peak, evaluate: Evaluator) -> Averaged:
 
 
 def _integrated(peak: Peak, evaluate: Evaluator, corrector: Corrector) -> Averaged:
-    A = axes_of(curvature(peak, evaluate))
+    A = axes_of(curvature(peak, evaluate, rough=True))
     if len(A) <= 2:
-        few = _hermite(peak, A, evaluate, corrector) if peak.model.work() > EXPENSIVE else None
-        return _lattice(peak, A, evaluate, corrector) if few is None else few
+        around = _Around(peak, A, evaluate, corrector)
+        few = _hermite(peak, A, around) if peak.model.work() > EXPENSIVE else None
+        return _lattice(peak, A, around) if few is None else few
     most = min(MOST_POINTS, int(MOST_WORK / max(peak.model.work(), 1.0)))
-    if most < FIRST:
-        return _composite(peak, A, evaluate, corrector)
-    return _adaptive(peak, A, evaluate, most, corrector)
-
-
-def _adaptive(peak: Peak, A: Array, evaluate: Evaluator, most: int, corrector: Corrector) -> Averaged:
-    """Importance sampling that adapts, whose weights say how far it can be trusted."""
     evidence, components, status = adaptively(peak, A, evaluate, most, corrector)
     return Averaged(components, peak.objective + evidence, status if peak.converged else peak.status)
 
@@ -217,41 +242,43 @@ def _plain_components(parts: list[WeightPosterior], points: list[_Point], log_w:
                       tuple(parts[k] for k in keep), quantiles), status
 
 
-def _lattice(peak: Peak, A: Array, evaluate: Evaluator, corrector: Corrector) -> Averaged:
+def _lattice(peak: Peak, A: Array, around: _Around) -> Averaged:
     """Every lattice point that can be reached from the peak without falling by `DROP`, and the rim around those.
 
     Where sums over it are not those over the density between its points (an sd of two groups has a long tail), the
     lattice is made finer.
     """
     d = len(A)
-    spacing = SPACING[d] * (WIDER if peak.model.work() > EXPENSIVE else 1.0)
-    around = _Around(peak, A, evaluate, 12 if d == 1 else 60, corrector)
+    spacing = SPACING[d]
     values: dict[tuple[int, ...], float] = {}
     points: dict[tuple[int, ...], _Point] = {}
     for finer in range(FINER):
         _walk_lattice(around, spacing, values, points)
-        nodes = list(points)
-        theta, log_w = np.array([points[node].theta for node in nodes]), np.array([values[node] for node in nodes])
-        between, density = _between_nodes(peak, A, spacing, values)
-        error = _moved_moments(peak, (theta, np.exp(log_w - log_w.max())), (between, density))
+        nodes = [node for node in points if values[node] >= max(values.values()) - DROP]
+        log_w = np.array([values[node] for node in nodes])
+        rough, z, *heights = _between_nodes(spacing, values, points)
+        between, thetas = peak.model.at + z @ A.T, np.array([points[node].theta for node in nodes])
+        density, plain = (np.exp(one - np.logaddexp.reduce(one)) for one in heights)
+        if rough <= SURE:  # then it knows better than sums over the nodes
+            own, inside = np.exp(log_w - np.logaddexp.reduce(log_w)), peak.model.theta.inside
+            log_w = np.log(calibrated(inside(thetas), own, inside(between), density))
+        error = np.inf if rough == np.inf else _moved_moments(peak, (thetas, np.exp(log_w)), (between, density))
         more = 2**d * len(values)
         if error <= UNEVEN or more > MOST_NODES[d] or more * peak.model.work() > MOST_WORK or finer == FINER - 1:
             break
         spacing *= 0.5
         values = {tuple(2 * k for k in node): value for node, value in values.items()}
         points = {tuple(2 * k for k in node): point for node, point in points.items()}
-    plain = {node: points[node].plain if node in points else value for node, value in values.items()}
     components, status = _components([points[node] for node in nodes], log_w,
-                                     _lattice_quantiles(peak, A, spacing, values, (between, density)),
-                                     _lattice_quantiles(peak, A, spacing, plain, (between, density)),
-                                     around.efficiency)
-    cell = d * np.log(spacing) + float(np.linalg.slogdet(A)[1])
-    evidence = float(np.logaddexp.reduce([points[node].plain for node in nodes])) + cell
+                                     marginal_quantiles(between, density, NARROW),
+                                     marginal_quantiles(between, plain, NARROW), around.efficiency)
+    cell = d * np.log(spacing if error == np.inf else spacing / BETWEEN) + float(np.linalg.slogdet(A)[1])
+    evidence = float(np.logaddexp.reduce(heights[1])) + cell
     if error <= UNEVEN:
         components = replace(components, points=between, point_weights=density)
-    shown = peak.model.theta.inside(theta)
-    cut = sd_beyond(shown[:, 0], log_w, TAIL_BEGINS) if d == 1 else _cut_off(shown, log_w)
-    components = replace(components, error=max(components.error, error, cut))
+    shown, known = peak.model.theta.inside(thetas), np.array([values[node] for node in nodes])
+    cut = sd_beyond(shown[:, 0], known, TAIL_BEGINS) if d == 1 else _cut_off(shown, known)
+    components = replace(components, error=max(components.error, error if np.isfinite(error) else 0.0, cut))
     return Averaged(components, peak.objective + evidence, status if peak.converged else peak.status)
 
 
@@ -265,7 +292,7 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
     asked, best = {origin}, 0.0
     while queue and len(values) < MOST_NODES[d]:
         node, parent = queue.pop(0)
-        if node not in values and (low := _surely_low(node, parent, values, best)) is not None:
+        if node not in values and (low := _surely_low(node, parent, spacing, values, points)) is not None:
             values[node] = low
         elif node not in values:
             values[node], found, point = around(spacing * np.array(node, dtype=float), starts.get(parent))
@@ -274,7 +301,6 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
                 starts[node] = _sites_of(found, around.peak)
         best = max(best, values[node])
         if node not in points or values[node] < best - DROP:
-            points.pop(node, None)
             continue
         for axis in range(d):
             for sign in (1, -1):
@@ -286,14 +312,18 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
         starts = {place: kept for place, kept in starts.items() if place in waiting}
 
 
-def _surely_low(node: tuple[int, ...], parent: tuple[int, ...], values: dict[tuple[int, ...], float],
-                best: float) -> float | None:
-    """The value at a node by a parabola through the three before it, where much less of a fall would do to end there.
+def _surely_low(node: tuple[int, ...], parent: tuple[int, ...], spacing: float, values: dict[tuple[int, ...], float],
+                points: dict[tuple[int, ...], _Point]) -> float | None:
+    """The value at a node by the slopes at the one or two before it, where much less of a fall would do to end there.
     """
     step = np.subtract(node, parent)
-    before = [values.get(tuple((np.array(node) - k * step).tolist()), -np.inf) for k in (1, 2, 3)]
-    foretold = 3.0 * before[0] - 3.0 * before[1] + before[2] if np.isfinite(before).all() else np.inf
-    return foretold if before[0] - SHORTER * (before[0] - foretold) < best - DROP else None
+    before = tuple((np.array(parent) - step).tolist())
+    if node == parent:
+        return None
+    slope = float(points[parent].slope @ step)
+    bend = (slope - float(points[before].slope @ step)) / spacing if before in points else -1.0  # of a unit bowl
+    fall = -spacing * (slope + 0.5 * spacing * bend)
+    return values[parent] - fall if values[parent] - SHORTER * fall < max(values.values()) - DROP else None
 
 
 def _sites_of(found: Evaluated, peak: Peak) -> Posterior:
@@ -302,19 +332,26 @@ def _sites_of(found: Evaluated, peak: Peak) -> Posterior:
     return sites_of_fit(found.result.posterior, peak.result.posterior.latent)
 
 
-def _between_nodes(peak: Peak, A: Array, spacing: float, values: dict[tuple[int, ...], float]) -> tuple[Array, Array]:
-    """Points of theta on a lattice that is `BETWEEN` times finer, weighed by the objective between the nodes."""
-    best = max(values.values())
-    nodes = np.array([node for node, value in values.items() if value > best - 2.0 * DROP])
-    heights = np.array([values[tuple(node)] for node in nodes.tolist()])
-    surrogate = fit_surrogate(spacing * nodes, heights, np.exp(heights - best))
-    fine = nodes.astype(float)
-    if surrogate is not None and surrogate.error < SMOOTH:
-        steps = (np.arange(BETWEEN) + 0.5) / BETWEEN - 0.5  # each node has its own cell
-        fine = (nodes[:, None] + np.array(list(product(steps, repeat=nodes.shape[1])))).reshape(-1, nodes.shape[1])
-        heights = surrogate(spacing * fine)
-    weights = np.exp(heights - heights.max())
-    return peak.model.at + spacing * fine @ A.T, weights / weights.sum()
+def _between_nodes(spacing: float, values: dict[tuple[int, ...], float],
+                   points: dict[tuple[int, ...], _Point]) -> tuple[float, Array, Array, Array]:
+    """A lattice that is `BETWEEN` times finer, the objective there by a surrogate, and bound plus log prior alone.
+
+    First the surrogate's own error, but for the noise of gains; where that is too large, inf and the nodes themselves.
+    """
+    nodes = [node for node in points if values[node] > max(values.values()) - 2.0 * DROP]
+    z, heights = spacing * np.array(nodes, dtype=float), np.array([values[node] for node in nodes])
+    plain = np.array([points[node].plain for node in nodes])
+    gains, shares = heights - plain, np.exp(heights - heights.max())
+    below = fit_surrogate(z, plain, shares, slopes=np.array([points[node].slope for node in nodes]))
+    above = fit_surrogate(z, gains, shares) if gains.any() else None
+    noise = 0.0 if not gains.any() else np.inf if above is None else above.error
+    if below is None or np.hypot(below.error, noise) >= SMOOTH:
+        return np.inf, z, heights, plain
+    steps = spacing * ((np.arange(BETWEEN) + 0.5) / BETWEEN - 0.5)  # each node has its own cell
+    cells = spacing * np.array([node for node, value in values.items() if value > heights.max() - 2.0 * DROP])
+    fine = (cells[:, None] + np.array(list(product(steps, repeat=z.shape[1])))).reshape(-1, z.shape[1])
+    lower = below(fine)
+    return below.error, fine, lower if above is None else lower + above(fine), lower
 
 
 def _moved_moments(peak: Peak, coarse: tuple[Array, Array], fine: tuple[Array, Array]) -> float:
@@ -337,47 +374,20 @@ def _cut_off(shown: Array, log_w: Array) -> float:
     return float(0.5 * last.max()) if last.max() > OPEN_END else 0.0
 
 
-def _lattice_quantiles(peak: Peak, A: Array, spacing: float, values: dict[tuple[int, ...], float],
-                       fine: tuple[Array, Array]) -> Array:
-    """Quantiles of each entry of theta: the density between the nodes is a sum of normal bumps through its values.
-
-    Where it is too narrow for these, along an arc say, they swing below zero: the ``fine`` points are taken then.
-    """
-    z = spacing * np.array(list(values), dtype=float)
-    heights = np.array(list(values.values()))
-    p = np.exp(heights - heights.max())
-    width = KERNEL * spacing
-    distance = ((z[:, None] - z[None]) ** 2).sum(axis=2)
-    bumps = np.linalg.solve(np.exp(-0.5 * distance / width**2) + 1e-10 * np.eye(len(z)), p)
-    bumps /= bumps.sum()
-    centres = peak.model.at + z @ A.T
-    out = []
-    for j in range(len(A)):
-        sd = width * float(np.linalg.norm(A[j]))
-        low, high = centres[:, j].min() - 4 * sd, centres[:, j].max() + 4 * sd
-        line = np.linspace(low, high, 801)
-        cdf = ndtr((line[:, None] - centres[:, j]) / sd) @ bumps
-        rising = np.maximum.accumulate(np.clip(cdf, 0.0, 1.0))
-        swings = np.abs(rising - cdf).max() > SWING and np.ptp(fine[0][:, j]) > 1e-6
-        out.append(marginal_quantiles(fine[0][:, [j]], fine[1], NARROW)[0] if swings else
-                   np.interp(ndtr(SCORES), rising, line))
-    return np.array(out)
-
-
-def _hermite(peak: Peak, A: Array, evaluate: Evaluator, corrector: Corrector) -> Averaged | None:
+def _hermite(peak: Peak, A: Array, around: _Around) -> Averaged | None:
     """Three nodes of Gauss and Hermite along each axis, where fits are expensive and the objective is nearly a bowl.
 
     What it is off by at the nodes is weighed: the rule is exact to first order in that, and sds of the hyperparameters
     lose its square. A tilt of the evidence against the bound only moves the bowl. None where any of it is too much.
     """
     d = len(A)
-    around, found = _Around(peak, A, evaluate, 3**d - 1, corrector), list[tuple[Array, float, float, _Point]]()
+    found = list[tuple[Array, float, float, _Point]]()
     stretch, tilt, bent = np.ones((d, 2)), np.zeros(d), 0.0
     nodes = sorted((np.array(node, dtype=float) for node in product((0, 1, -1), repeat=d)), key=np.count_nonzero)
     for node in nodes:
-        value, _, point = around(HERMITE * node)
+        value, _, point = around(HERMITE * node, bent=BENT)
         square = 0.5 * HERMITE**2 * float(node @ node)
-        if point is None or abs(point.plain + square) > BENT:
+        if point is None:
             return None
         found.append((HERMITE * node, float(np.prod(np.where(node == 0, 2.0 / 3.0, 1.0 / 6.0))), value, point))
         gained = value - point.plain
@@ -391,35 +401,15 @@ def _hermite(peak: Peak, A: Array, evaluate: Evaluator, corrector: Corrector) ->
         if bent > BENT or np.abs(tilt).max() > TILTED:
             return None
     quantiles, plain = (split_quantiles(peak.model.at, A, stretch, centre) for centre in (tilt, np.zeros(d)))
-    averaged = _weighed(peak, A, around, found, np.zeros(len(found)), quantiles, plain)
+    averaged = _weighed(peak, A, around, found, quantiles, plain)
     return replace(averaged, components=replace(averaged.components, error=LOST * bent**2))
 
 
-def _composite(peak: Peak, A: Array, evaluate: Evaluator, corrector: Corrector) -> Averaged:
-    d = len(A)
-    z, mass = central_composite(d)
-    around = _Around(peak, A, evaluate, 2 * d + len(z), corrector)
-    stretch = np.empty((d, 2))  # to the negative and the positive side of each axis
-    for k in range(d):
-        for side, sign in enumerate((-1.0, 1.0)):
-            fall = -around(sign * PROBE * np.eye(d)[k])[0]
-            stretch[k, side] = np.clip(PROBE / np.sqrt(2.0 * max(fall, 1e-3)), *STRETCH)
-    found, wider = list[tuple[Array, float, float, _Point]](), list[float]()
-    for place, share in zip(z, mass, strict=True):
-        scale = np.where(place > 0, stretch[:, 1], np.where(place < 0, stretch[:, 0], stretch.mean(axis=1)))
-        value, _, point = around(scale * place)
-        if point is not None:
-            found.append((place, float(share), value, point))
-            wider.append(float(np.log(scale).sum()))
-    quantiles = split_quantiles(peak.model.at, A, stretch, np.zeros(d))
-    return _weighed(peak, A, around, found, np.array(wider), quantiles, quantiles)
-
-
-def _weighed(peak: Peak, A: Array, around: _Around, found: list[tuple[Array, float, float, _Point]], wider: Array,
-             quantiles: Array, plain_quantiles: Array) -> Averaged:
-    """Points by their masses under N(0, I) and by the objective; ``wider`` are logs of how far each was moved."""
+def _weighed(peak: Peak, A: Array, around: _Around, found: list[tuple[Array, float, float, _Point]], quantiles: Array,
+             plain_quantiles: Array) -> Averaged:
+    """Points by their masses under N(0, I) and by the objective."""
     points = [point for *_, point in found]
-    volume = np.array([0.5 * float(place @ place) + np.log(share) for place, share, *_ in found]) + wider
+    volume = np.array([0.5 * float(place @ place) + np.log(share) for place, share, *_ in found])
     components, status = _components(points, np.array([value for _, _, value, _ in found]) + volume, quantiles,
                                      plain_quantiles, around.efficiency)
     plain = np.array([point.plain for point in points]) + volume

@@ -72,6 +72,11 @@ class Correction:
     weighed: float = float("nan")  # change of an sd by weights of another q than the fit's, relative
 
 
+def evidence_alone(gain: float) -> Correction:
+    """The correction of the evidence alone, where there are too many shared weights for their moments."""
+    return Correction(gain, (), np.zeros(0), float("nan"))
+
+
 def doubtful(efficiency: float, khat: float) -> bool:
     """Whether importance weights are of no use: too few draws are effective, or their tail is too heavy."""
     return efficiency < USABLE or (khat > RELIABLE and efficiency < HARMLESS)
@@ -115,6 +120,7 @@ class Corrector:
         self._by_gap = False  # whether evidence is known to leading order alone
         self._modes = modes  # means and roots of the shared weights, where there are several
         self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
+        self.only_gains = False  # whether nothing but the evidence is corrected
         if _surely_negligible(result):
             self.efficiency = 1.0
             return
@@ -126,7 +132,7 @@ class Corrector:
         logs = weights.evidence(draws)
         if not np.isfinite(logs).all():
             return
-        self._variance = float(logs.var())
+        self._variance, self.only_gains = float(logs.var()), weights.shocks.wide
         gain = abs(float(logs.mean()) - weights.bound)
         assert result.problem is not None
         small = self._variance <= NEGLIGIBLE and gain <= NEGLIGIBLE_GAIN  # and elsewhere, where log p is concave
@@ -163,9 +169,9 @@ class Corrector:
         if not self.wanted:
             return None
         self._count += 1
+        if self.only_gains:
+            return evidence_alone(self.gain(result))
         shocks = result.posterior.latent.shocks(result.posterior)
-        if shocks is not None and shocks.wide:
-            return Correction(self.gain(result), (), np.zeros(0), float("nan"))
         weights = self._weights(result, self._draws(0 if shocks is None else shocks.dim), shocks)
         if weights is None:
             return None

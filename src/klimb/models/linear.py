@@ -233,7 +233,7 @@ class LinearModel(Model):
         mean, cov = self.prior_moments(field)
         X, slack = self.featured
         if self.by_gram:
-            return Weights.with_gram(self.design, mean, cov, self._gram)
+            return Weights.with_gram(self.design, mean, cov, self._grams.total())
         if self.densities:
             return Weights(self._with_identity(X), mean, cov, self._with_zeros(slack), form="primal")
         root = self.values[self.coded][0] if self.coded >= 0 else None
@@ -247,10 +247,10 @@ class LinearModel(Model):
                                    [self.terms[number] for number in self.sparse])
             parts = replace(parts, precision=joint.Q, logdet=joint.logdet, constraints=joint.constraints)
         latent = LATENTS[self.form].of_parts(parts, self.kept)
-        if latent is None:
-            raise InputError("the latent must be one that is made of columns", self.form,
-                             "Let the plan choose, or give the latent a method of_parts.")
-        return latent
+        if latent is not None:
+            return latent
+        raise InputError("the latent must be one that is made of columns", self.form,
+                         "Let the plan choose, or give the latent a method of_parts.")
 
     @cached_property
     def featured(self) -> tuple[Any, Array]:
@@ -275,10 +275,6 @@ class LinearModel(Model):
     @property
     def _grams(self) -> Grams:
         return Grams(self.design, self.terms, self.places, self.priors(), self.kept)
-
-    @cached_property
-    def _gram(self) -> Array:
-        return self._grams.total()
 
     # -- priors that are no Gaussians
 
@@ -416,6 +412,10 @@ class LinearModel(Model):
     def settles(self) -> bool:
         scaled = [term for term in self.terms if term.parameters]
         return len(scaled) == self.theta.size == 1 and scaled[0].kind == "ridge" and not self.by_products
+
+    @property
+    def holds_sites(self) -> bool:
+        return self.passes is None and self.form in ("Mixed", "Crossed")  # others have few hyperparameters
 
     def information(self) -> Array | None:
         """As if weights and residuals were seen: two for each of the numbers that a log standard deviation is of."""

@@ -126,6 +126,11 @@ class Model(ABC):
         """Minus the second derivatives of the objective, guessed from counts to start a climb; None without a guess."""
         return None
 
+    @property
+    def holds_sites(self) -> bool:
+        """Whether slopes of the objective with the sites held cost a factorisation and nothing else."""
+        return False
+
     # -- data
 
     def read(self, y: Any, weights: Any = None) -> Observed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -28,25 +28,38 @@ MANY = 16_384  # points that it weighs
 @final
 @dataclass(frozen=True, eq=False)
 class SampledTheta:
-    """Weighted points of theta: ``log_weights`` are of target over proposal, so that their mean is the evidence.
+    """Fits at points of theta, and weights of those that were drawn: of target over proposal, whose mean is evidence.
 
-    ``theta`` is in ``coordinates``. ``more`` are points that were looked at to learn the objective, drawn from nothing
-    with a density.
+    ``theta`` is in ``coordinates``; the points that were not drawn were looked at to learn the objective.
     """
 
     coordinates: HalfLines
-    theta: Array
+    theta: Array  # (n, d)
     values: Array  # the objective, relative to the peak's, and the volume of the coordinates
-    log_weights: Array
+    slopes: Array  # (n, d): gradients of the objective without the gains
+    gains: Array  # of evidence over bound, relative to that at the peak; part of the values
+    drawn: Any  # places of the drawn ones
+    log_weights: Array  # of those
     khat: float
     n_effective: float
     proposals: tuple[tuple[int, Any], ...]
-    more: Array
-    more_values: Array
     smooth: bool = False  # whether a surrogate has foretold the values at points of its own choice
     error: float = float("nan")  # by how much those points changed a mean in sd, or an sd; NaN before a test
     before: float = float("nan")  # the same of the test before
     stated: float = float("nan")  # the same with what is printed, which moves with the origin of a covariate
+
+    @property
+    def drawn_theta(self) -> Array:
+        return np.asarray(self.theta[self.drawn])
+
+    def by_bounds(self) -> SampledTheta:
+        """The same points under q's bounds alone."""
+        if not self.gains.any():
+            return self
+        log_w = self.log_weights - self.gains[self.drawn]
+        smoothed = smooth_log_weights(log_w)
+        return replace(self, values=self.values - self.gains, gains=np.zeros_like(self.gains), log_weights=log_w,
+                       khat=smoothed.khat, n_effective=smoothed.effective)
 
     @property
     def weights(self) -> Array:
@@ -100,16 +113,22 @@ def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | 
     leave-one-out errors are small, points by the thousand are weighted by it, and the noise of few points is gone.
     Proposals for those cost nothing, so they are fitted to the surrogate until its weights are good.
     """
-    weights = found.weights
-    every, values = np.vstack([found.theta, found.more]), np.concatenate([found.values, found.more_values])
-    share = np.concatenate([weights, np.full(len(found.more), 1.0 / len(weights))])
+    weights, drawn, values = found.weights, found.drawn_theta, found.values
+    share = np.full(len(values), 1.0 / len(weights))
+    share[found.drawn] = weights
     usable = np.isfinite(values) & (values > values.max() - FALL)
-    centre = weights @ found.theta
-    spread = (found.theta - centre).T @ (weights[:, None] * (found.theta - centre))
-    inverse = np.linalg.inv(np.linalg.cholesky(spread + 1e-12 * np.trace(spread) * np.eye(len(spread))))
-    z, values = (every[usable] - centre) @ inverse.T, values[usable]
-    surrogate = fit_surrogate(z, values, share[usable])
-    if surrogate is None or (surrogate.error > ROUGHNESS and not found.smooth):
+    centre = weights @ drawn
+    spread = (drawn - centre).T @ (weights[:, None] * (drawn - centre))
+    root = np.linalg.cholesky(spread + 1e-12 * np.trace(spread) * np.eye(len(spread)))
+    inverse = np.linalg.inv(root)
+    z, values = (found.theta[usable] - centre) @ inverse.T, values[usable]
+    gains, share = found.gains[usable], share[usable]
+    # Gains have no gradients, but are far smoother.
+    surrogate = fit_surrogate(z, values - gains, share, slopes=found.slopes[usable] @ root)
+    above = fit_surrogate(z, gains, share) if gains.any() else None
+    if surrogate is None or (above is None and gains.any()):
+        return None
+    if np.hypot(surrogate.error, 0.0 if above is None else above.error) > ROUGHNESS and not found.smooth:
         return None
     proposals, farthest = list(found.proposals), reach**2 * float((z**2).sum(axis=1).max())
     while True:
@@ -117,7 +136,8 @@ def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | 
         many = np.vstack([proposal.draws(max(MANY * count // total, 1), seed=1000 + k)
                           for k, (count, proposal) in enumerate(proposals)])
         place = (many - centre) @ inverse.T
-        heights = np.minimum(surrogate(place), values.max() + CAP)
+        heights = surrogate(place) if above is None else surrogate(place) + above(place)
+        heights = np.minimum(heights, values.max() + CAP)
         inside = (place**2).sum(axis=1) <= farthest
         log_w = np.where(inside, heights - mixture_log_density(many, proposals), -np.inf)
         smoothed = smooth_log_weights(log_w)

@@ -15,7 +15,7 @@ import numpy as np
 from klimb.errors import InputError, KlimbError
 from klimb.infer.result import Result, Status
 from klimb.infer.start import sites_of_fit, start_at
-from klimb.latents.base import Posterior
+from klimb.latents.base import Latent, Posterior
 from klimb.likelihoods import Observed
 from klimb.models.model import Listen, Model, Progress
 from klimb.numerics.arrays import Array, as_float
@@ -30,10 +30,12 @@ REMEMBERED, MOST_REMEMBERED = 24, 4e7  # fits whose sites foretell those of the 
 FARTHEST = (8.0, 4.0)  # sum of the shares of these fits, by quadratics and straight, up to which that is not wild
 NEARBY = 0.01  # squared distance of a fit, in spreads of all of them, below which it counts no more
 FIT_TOL = 1e-5  # of fits on the way: what they leave must not mislead a line search
+POINT_TOL = 5e-4  # of fits that are averaged: bounds are good to some 1e-6 nats, means to 1e-3 sd, whose signs vary
 FAR_TOL, FAR = 1e-4, 1.0  # of those where some entry of the gradient is larger than this
 CURVATURE_TOL = 1e-7  # of fits whose gradients are subtracted
 STEP = 0.05  # in theta, for the Hessian as differences of gradients
-NEAR = 1.5  # sds of theta, as the information guesses them, that this step is at most
+NEAR, SMALL = 1.5, 0.5  # sds of theta that this step is at most, as counts guess them, and to one side
+LEAST_BENT = 0.03  # of a curvature with the sites held, over the largest
 FLATTEST = 0.05  # smallest curvature taken at face value: below it a direction has sd 1 / sqrt(0.05)
 
 
@@ -132,7 +134,7 @@ class Evaluator:
         self._latent = None if start is None else start.latent
         self._finest = FIT_TOL * tol / USUAL_TOL if tol < USUAL_TOL else np.inf  # who asks for more digits gets them
         self._listen, self._max_iter, self._latest = listen, max_iter, start
-        self._tol = FIT_TOL  # of the next fit of a climb
+        self._tol = FAR_TOL  # of the next fit of a climb
         self.path: list[float] = []  # the best objective after every fit of a climb
         self.best: Best | None = None
 
@@ -173,6 +175,11 @@ class Evaluator:
         gradient = self.gradient(found)
         self._tol = FAR_TOL if np.abs(gradient).max(initial=0.0) > FAR else FIT_TOL
         return found.objective, gradient
+
+    def first_curvature(self, theta: Array, gradient: Array) -> Array | None:
+        """Of the objective at the last fit of a climb, with its sites held."""
+        model = self.model.moved(theta)
+        return None if self._latest is None else held_curvature(model, self.data, self._latest, gradient)
 
     def gradient(self, found: Evaluated) -> Array:
         """Of the objective at a fit."""
@@ -231,7 +238,8 @@ def _climbed(evaluate: Evaluator, begin: Array, tol: float, fit_tol: float, max_
     stopped = False
     try:
         found = climb(evaluate.objective, begin, lower, upper, tol=tol, gain=GAIN * tol / TOL, max_iter=max_iter,
-                      curvature=curvature)
+                      curvature=curvature if curvature is not None and not evaluate.model.holds_sites else
+                      evaluate.first_curvature)
         converged, gradient = found.converged, found.gradient
     except Stopped:
         stopped, converged, gradient = True, False, np.zeros_like(begin)
@@ -248,26 +256,63 @@ def _climbed(evaluate: Evaluator, begin: Array, tol: float, fit_tol: float, max_
                 tuple(evaluate.path), evaluate.sites)
 
 
+def held_curvature(model: Model, data: Observed, sites: Posterior, gradient: Array) -> Array | None:
+    """Minus the Hessian of the objective as if the sites of a fit, with this gradient, stayed: d factorisations."""
+    if not model.holds_sites:
+        return None
+    theta, hessian = model.at, np.empty((model.at.size, model.at.size))
+    for j, step in enumerate(np.where(theta + STEP > model.theta.upper, -STEP, STEP)):
+        other = model.moved(theta + step * np.eye(theta.size)[j])
+        try:
+            slope = other.gradient(under(other.latent, sites), data) + other.log_prior()[1]
+        except KlimbError:
+            return None
+        hessian[j] = (gradient - slope) / step
+    values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
+    if not np.isfinite(values).all():
+        return None
+    sizes = np.abs(values)  # where the objective bends upwards, as far as it would be to the top of such a bowl
+    return np.asarray((vectors * np.maximum(sizes, max(LEAST_BENT * sizes.max(), FLATTEST))) @ vectors.T)
+
+
+def under(latent: Latent, q: Posterior) -> Posterior:
+    """The posterior of the sites of ``q`` under another prior."""
+    factor = latent.factor(q.gamma)
+    a, Ka = factor.solve(q.a + q.gamma * (q.m - latent.mean))
+    return Posterior(latent, a, q.gamma, latent.mean + Ka, factor.variances() + latent.slack, 0.0, factor=factor)
+
+
 def higher_peak(peak: Peak, evaluate: Evaluator, found: HigherGround) -> Peak:
     """The peak above a better point than the first climb reached."""
     higher = find_peak(evaluate.model.moved(found.theta), evaluate.data, start=found.posterior)
     return replace(higher, n_fits=higher.n_fits + peak.n_fits)
 
 
-def curvature(peak: Peak, evaluate: Evaluator) -> Array:
-    """Minus the Hessian of the objective at the peak, by central differences of its gradient."""
+def curvature(peak: Peak, evaluate: Evaluator, *, rough: bool = False) -> Array:
+    """Minus the Hessian of the objective at the peak, by central differences of its gradient; ``rough``: to one side.
+    """
     theta, lower, upper = peak.model.at, peak.model.theta.lower, peak.model.theta.upper
-    hessian, known = np.empty((theta.size, theta.size)), peak.model.information()
+    hessian, known, here = np.empty((theta.size, theta.size)), peak.model.information(), None
     step = np.full(theta.size, STEP) if known is None else np.minimum(STEP, NEAR / np.sqrt(known))
+    if rough:
+        here = evaluate.gradient(Evaluated(peak.model, peak.result, peak.objective))
+        held = held_curvature(peak.model, evaluate.data, peak.result.posterior, here)
+        if held is not None:
+            step = np.minimum(STEP, SMALL / np.sqrt(np.diagonal(held)))
     for j in range(theta.size):
         sides, places = list[Array](), list[float]()
-        for sign in (1.0, -1.0):
+        inwards = -1.0 if theta[j] + step[j] > upper[j] else 1.0
+        for sign in (inwards,) if rough else (1.0, -1.0):
             shifted = theta.copy()
             shifted[j] = np.clip(theta[j] + sign * step[j], lower[j], upper[j])
-            found = evaluate(shifted, start=peak.result.posterior, tol=CURVATURE_TOL)
-            evaluate.tell("curvature", 2 * j + len(sides) + 1, 2 * theta.size, peak.result.bound)
+            found = evaluate(shifted, start=peak.result.posterior, tol=FIT_TOL if rough else CURVATURE_TOL)
+            evaluate.tell("curvature", len(sides) + 1 + j * (1 if rough else 2), theta.size * (1 if rough else 2),
+                          peak.result.bound)
             sides.append(evaluate.gradient(found))
             places.append(float(shifted[j]))
+        if here is not None:
+            sides.append(here)
+            places.append(float(theta[j]))
         hessian[j] = -(sides[0] - sides[1]) / (places[0] - places[1])
     return 0.5 * (hessian + hessian.T)
 

@@ -22,7 +22,7 @@ from klimb.infer.start import start_at
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
 from klimb.models.model import Listen, Progress
-from klimb.models.search import SitesNear
+from klimb.models.search import SitesNear, under
 from klimb.numerics.arrays import Array
 
 LOOSE, CLOSER = 0.3, 2e-3  # tolerances of the first fit, and of those that follow, at most
@@ -82,7 +82,7 @@ def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
         bend = float(begun.curvature[0])
     other = _within(model, float(np.clip(slope / q.latent.n_weights, -FIRST, FIRST)))
     if bend <= 0.0 and other.at[0] != theta:
-        bend = (slope - _slope(other, data, _under(other.latent, q))) / float(other.at[0] - theta)
+        bend = (slope - _slope(other, data, under(other.latent, q))) / float(other.at[0] - theta)
     step = float(np.clip(slope / bend, -LONGEST, LONGEST)) if bend > 0.0 else float(np.sign(slope)) * LONGEST
     moved = _within(model, step)
     gain = 0.5 * slope * float(moved.at[0] - theta)
@@ -187,13 +187,6 @@ class _Answer:
 
 def _within(model: Any, step: float) -> Any:
     return model.moved(np.clip(model.at + step, model.theta.lower, model.theta.upper))
-
-
-def _under(latent: Any, q: Posterior) -> Posterior:
-    """The posterior of the sites of ``q`` under another prior."""
-    factor = latent.factor(q.gamma)
-    a, Ka = factor.solve(q.a + q.gamma * (q.m - latent.mean))
-    return Posterior(latent, a, q.gamma, latent.mean + Ka, factor.variances() + latent.slack, 0.0, factor=factor)
 
 
 def _slope(model: Any, data: Observed, q: Posterior) -> float:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from klimb.models.linear_parts import LinearRows
     from klimb.terms.group import Group
 
-MANY = 500  # points of theta from which their own quantiles are taken
+MANY = 200  # points of theta from which their own quantiles are taken
 DIFFERENCE = 1e-6  # in theta, for the derivative of what is printed
 REACHES = 0.01  # mass below a tenth of the median from which a limit counts as reached; a flat density has 0.05
 LAST, MOST_OF = 0.005, 0.3  # mass of the largest values, and the share of a variance from which that rests on them

@@ -1,6 +1,6 @@
-"""Points that stand for a normal distribution: quasi-random draws, and the few of a central composite design.
+"""Quasi-random draws of a normal distribution.
 
-Draws are a rank-1 lattice, shifted, folded and mapped through the normal quantile function.
+They are a rank-1 lattice, shifted, folded and mapped through the normal quantile function.
 
 A good lattice fills the cube far more evenly than random numbers do, in its first coordinates above all. Its generating
 vector is found component by component with fast Fourier transforms (Nuyens and Cools, Math. Comp. 75, 2006), so there
@@ -9,7 +9,6 @@ one by one (a Latin hypercube). Everything is deterministic.
 """
 
 from functools import lru_cache
-from itertools import product as every
 
 import numpy as np
 from scipy.special import ndtri
@@ -21,7 +20,6 @@ LATTICE_DIMENSIONS = 64  # further coordinates are stratified one by one: no lat
 POINTS_PER_DIMENSION = 16  # a lattice of n points takes at most n / 16 coordinates: more of them would be correlated
 PRIMES_BELOW = 1 << 14  # the largest lattice; larger sets of draws are made of several shifted ones
 DRAWS_TO_MATCH = 8  # draws per dimension from which all second moments are matched; with fewer, each variance
-SPHERE = 1.1  # radius of the central composite design over sqrt(d): its points carry 1 / SPHERE^2 of the mass
 DECAY = 2.0  # the j-th coordinate counts 1 / j^DECAY in the search: the first ones should carry what matters
 
 
@@ -120,24 +118,3 @@ def _prime_from(n: int) -> int:
     while any(candidate % d == 0 for d in range(2, int(candidate**0.5) + 1)):
         candidate += 1
     return candidate
-
-
-def central_composite(d: int) -> tuple[Array, Array]:
-    """A centre, 2 d axial points and corners, all on a sphere; masses that match E 1 and E |z|^2 under N(0, I)."""
-    radius = SPHERE * np.sqrt(d)
-    axial = radius * np.vstack([np.eye(d), -np.eye(d)])
-    corners = SPHERE * _two_level_design(d)
-    sphere = np.vstack([axial, corners])
-    mass = np.full(len(sphere), 1.0 / (SPHERE**2 * len(sphere)))
-    return np.vstack([np.zeros(d), sphere]), np.append(1.0 - 1.0 / SPHERE**2, mass)
-
-
-def _two_level_design(d: int) -> Array:
-    """Signs of a two-level design with orthogonal main effects: full up to 4 factors, else Hadamard and its mirror."""
-    if d <= 4:
-        return np.array(list(every((-1.0, 1.0), repeat=d)))
-    matrix = np.ones((1, 1))
-    while len(matrix) <= d:
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    half = matrix[:, 1 : d + 1]
-    return np.vstack([half, -half])

@@ -154,6 +154,10 @@ class HalfLines:
         """log |dtheta / dx|."""
         return np.asarray(-np.log(np.abs(self.slopes(x))).sum(axis=-1))
 
+    def log_volume_slopes(self, x: Array) -> Array:
+        """Its derivatives in x."""
+        return self._wherever(x, lambda x, c, p: -2.0 / np.sinh(2.0 * np.maximum(x, 1e-9)), np.zeros_like(x))
+
     def folded(self, proposal: Any) -> Any:
         """A proposal on the whole space, reflected."""
         return FoldedProposal(proposal, self) if (~np.isnan(self.centre)).any() else proposal

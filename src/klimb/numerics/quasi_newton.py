@@ -27,20 +27,22 @@ class Climbed(NamedTuple):
 
 
 def climb(objective: Objective, x: Array, lower: Array, upper: Array, *, tol: float, gain: float = 0.0,
-          max_iter: int = 100, curvature: Array | None = None) -> Climbed:
+          max_iter: int = 100, curvature: Array | Callable[[Array, Array], Array | None] | None = None) -> Climbed:
     """Maximise ``objective`` (value and gradient; -inf where it cannot be computed) from ``x`` inside a box.
 
     Stops when no entry of the gradient that points into the box exceeds ``tol``, when the next step promises no more
     than ``gain`` by the curvature learnt so far, or when no step gains anything. ``curvature`` is a first guess of
-    minus the second derivatives. Many parameters go to L-BFGS-B.
+    minus the second derivatives, or of the whole matrix from ``x`` and the gradient there. Many parameters go to
+    L-BFGS-B.
     """
     x = np.clip(x, lower, upper)
     if len(x) >= MANY:
         return _limited(objective, x, lower, upper, tol, max_iter)
     value, gradient = objective(x)
     count = 1
-    H = np.eye(len(x)) if curvature is None else np.diag(1.0 / curvature)  # inverse of minus the Hessian
-    fresh = curvature is None
+    guess = curvature(x, gradient) if callable(curvature) else None if curvature is None else np.diag(curvature)
+    H = np.eye(len(x)) if guess is None else np.linalg.inv(guess)  # inverse of minus the Hessian
+    fresh = guess is None
     for _ in range(max_iter):
         free = ~(((x <= lower) & (gradient < 0)) | ((x >= upper) & (gradient > 0)))
         if not free.any() or np.abs(gradient[free]).max() <= tol:

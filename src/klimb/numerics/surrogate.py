@@ -1,6 +1,7 @@
 """A smooth function between the points where it is known: a quadratic trend and a Gaussian process of what is left.
 
-Its own leave-one-out errors, which come in closed form, choose the lengthscale and say how far it can be relied on.
+Its gradients may be known as well. Its own leave-one-out errors, which come in closed form, choose the lengthscale and
+say how far it can be relied on.
 """
 
 from dataclasses import dataclass, field, replace
@@ -8,22 +9,29 @@ from itertools import combinations_with_replacement
 from typing import final
 
 import numpy as np
-from scipy.linalg import cho_solve
+import numpy.typing as npt
 
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import cholesky, row_blocks
+from klimb.numerics.dense import cholesky, row_blocks, triangular_inverse
 
 # Lengthscales over the square root of half the dimension, in the units of the points, and the noise at the top as a
-# variance over that of what is smooth; it grows with the distance from the top.
-TRIED = ((1.5, 1e-5), (2.5, 1e-7), (2.5, 1e-5), (4.0, 1e-7), (6.0, 1e-7))
+# variance over that of what is smooth; it grows with the distance from the top. The last is little but the trend.
+TRIED = ((1.5, 1e-5), (2.5, 1e-5), (2.5, 1e-7), (4.0, 1e-7), (6.0, 1e-7), (6.0, 1.0))
+FIRST = 2  # of these, beside the last; the others are tried while they are better
 LEAST_FALL = 0.05  # curvature of a trend that must fall
+SLOPES = 10.0  # noise of gradients over that of values, both relative to what is smooth
+MOST_ROWS = 800  # values and entries of gradients: up to so many, gradients count, those at the best points first
 FAR = 1.5  # lengthscales from the nearest point beyond which nothing above that point's value is claimed
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Surrogate:
-    """f(z) = q(z) + r(z): ``trend`` are the coefficients of q, ``pull`` those of r at ``points``."""
+    """f(z) = q(z) + r(z): ``trend`` are the coefficients of q, ``pull`` those of r at ``points``.
+
+    Where gradients are known, ``pull`` has those of values first and then those of each entry of the gradients at the
+    first of the points.
+    """
 
     points: Array  # (n, d)
     values: Array  # (n,)
@@ -32,16 +40,23 @@ class Surrogate:
     length: float
     error: float  # root of the weighted mean of squared leave-one-out errors
     amplitude: float  # variance of r, by those errors
-    inverse: Array = field(repr=False)  # C^-1 of the points
+    half: Array = field(repr=False)  # C^-1 = half' half, C of what is known
     onto: Array = field(repr=False)  # C^-1 X
     spread: Array = field(repr=False)  # (X'C^-1 X)^-1: the covariance of the trend's coefficients over the amplitude
 
     def __call__(self, z: Array) -> Array:
         """Values at other points; far from all known ones no more than the nearest one has."""
         out = quadratics(z) @ self.trend
-        for rows in row_blocks(len(z), len(self.points)):
+        n, d = self.points.shape
+        pull, slopes = self.pull[:n].copy(), self.pull[n:].reshape(d, -1).T / self.length**2
+        # The covariance of f(z) with a slope at x is that with f(x) times (z - x) / length^2.
+        pull[: len(slopes)] -= np.einsum("ij,ij->i", slopes, self.points[: len(slopes)])
+        for rows in row_blocks(len(z), n):
             squares = _squares(z[rows], self.points) / self.length**2
-            out[rows] += np.exp(-0.5 * squares) @ self.pull
+            near = np.exp(-0.5 * squares)
+            out[rows] += near @ pull
+            if slopes.size:
+                out[rows] += np.einsum("ij,ij->i", near[:, : len(slopes)] @ slopes, z[rows])
             nearest = np.argmin(squares, axis=1)
             far = squares[np.arange(len(squares)), nearest] > FAR**2
             out[rows] = np.where(far, np.minimum(out[rows], self.values[nearest]), out[rows])
@@ -50,11 +65,13 @@ class Surrogate:
     def variances(self, z: Array, known: Array) -> Array:
         """Variances at ``z`` once the function is also known at ``known``, whatever its values there."""
         (k, h), own = self._residuals(z), np.ones(len(z))
-        variances = own - np.einsum("ij,ij->i", k @ self.inverse, k) + np.einsum("ij,ij->i", h @ self.spread, h)
+        half = k @ self.half.T
+        variances = own - np.einsum("ij,ij->i", half, half) + np.einsum("ij,ij->i", h @ self.spread, h)
         if len(known):
             k2, h2 = self._residuals(known)
-            cross = _rbf(z, known, self.length) - k @ self.inverse @ k2.T + h @ self.spread @ h2.T
-            among = _rbf(known, known, self.length) - k2 @ self.inverse @ k2.T + h2 @ self.spread @ h2.T
+            half2 = k2 @ self.half.T
+            cross = _rbf(z, known, self.length) - half @ half2.T + h @ self.spread @ h2.T
+            among = _rbf(known, known, self.length) - half2 @ half2.T + h2 @ self.spread @ h2.T
             among.flat[:: len(known) + 1] += 1e-6
             variances -= np.einsum("ij,ji->i", cross, np.linalg.lstsq(among, cross.T, rcond=1e-10)[0])
         return np.asarray(self.amplitude * np.maximum(variances, 0.0))
@@ -65,40 +82,81 @@ class Surrogate:
         return k, quadratics(z) - k @ self.onto
 
 
-def fit_surrogate(points: Array, values: Array, weights: Array, *, ridge: float = 0.0) -> Surrogate | None:
-    """The surrogate through ``values``, whose errors count by ``weights``.
+def fit_surrogate(points: Array, values: Array, weights: Array, *, slopes: Array | None = None,
+                  ridge: float = 0.0) -> Surrogate | None:
+    """The surrogate through ``values``, whose errors count by ``weights``, and the gradients ``slopes`` (n, d; or NaN).
 
-    None where there are too few points for a trend, unless ``ridge`` (a prior precision of its coefficients, relative
-    to the amplitude of r) holds it; then the trend also falls in every direction: r takes the rest.
+    None where too little is known for a trend, unless ``ridge`` (a prior precision of its coefficients, relative to the
+    amplitude of r) holds it; then the trend also falls in every direction: r takes the rest.
     """
     n, d = points.shape
-    X = quadratics(points)
-    if n < 1.6 * X.shape[1] and ridge == 0.0:
+    X, known = quadratics(points), values
+    if slopes is not None:
+        without = np.isnan(slopes).any(axis=1)
+        steep = int(np.clip((MOST_ROWS - n) // d, 0, n - without.sum()))
+        order = np.lexsort((-values, without)) if steep < n else np.arange(n)
+        points, values, weights, slopes = points[order], values[order], weights[order], slopes[order]
+        X = np.vstack([X[order], *_quadratic_slopes(points[:steep])])
+        known = np.concatenate([values, slopes[:steep].T.ravel()])
+    if len(known) < 1.6 * X.shape[1] and ridge == 0.0:
         return None
-    share = weights / weights.sum()
-    depth = (1.0 + (values.max() - values)) ** 2
-    best: Surrogate | None = None
-    for scale, noise in TRIED:
-        length = scale * np.sqrt(0.5 * d)
-        K = _rbf(points, points, length)
-        K.flat[:: n + 1] += noise * depth
-        inverse = cho_solve((cholesky(np.asfortranarray(K)), True), np.eye(n), check_finite=False)
-        KX = inverse @ X
-        A = X.T @ KX
-        A.flat[:: len(A) + 1] += ridge
-        spread = np.asarray(np.linalg.pinv(A, rcond=1e-12, hermitian=True), dtype=np.float64)
-        trend = spread @ (KX.T @ values)
-        pull = inverse @ (values - X @ trend)
-        # P = C^-1 - C^-1 X (X'C^-1 X)^-1 X'C^-1; the leave-one-out error of a datum is (P y)_i / P_ii.
-        diagonal = np.maximum(np.diagonal(inverse) - np.einsum("ij,ij->i", KX @ spread, KX), 1e-300)
-        error = float(np.sqrt(share @ (pull / diagonal) ** 2))
-        if best is None or error < best.error:
-            amplitude = float(share @ (pull**2 / diagonal))
-            best = Surrogate(points, values, trend, pull, length, error, amplitude, inverse, KX, spread)
-    if best is not None and ridge > 0.0:
+    found: dict[int, Surrogate] = {}
+    for first, last, way in ((FIRST, len(TRIED) - 1, 1), (FIRST - 1, -1, -1), (len(TRIED) - 1, len(TRIED), 1)):
+        for number in range(first, last, way):
+            found[number] = _tried(points, values, weights / weights.sum(), known, X, TRIED[number], ridge)
+            if number != first and found[number].error > found[number - way].error:
+                break
+    best = min(found.values(), key=lambda one: one.error)
+    if ridge > 0.0:
         trend = _falling(best.trend, d)
-        best = replace(best, trend=trend, pull=best.inverse @ (values - X @ trend))
+        best = replace(best, trend=trend, pull=best.half.T @ (best.half @ (known - X @ trend)))
     return best
+
+
+def _tried(points: Array, values: Array, share: Array, known: Array, X: Array, tried: tuple[float, float],
+           ridge: float) -> Surrogate:
+    """With one lengthscale and noise."""
+    n, d = points.shape
+    length, (steep, noise) = tried[0] * np.sqrt(0.5 * d), ((len(known) - n) // d, tried[1])
+    K, deep = _covariances(points, steep, length), (1.0 + (values.max() - values)) ** 2
+    K.flat[:: len(K) + 1] += noise * np.concatenate([deep, *[SLOPES / length**2 * deep[:steep]] * d])
+    half = triangular_inverse(cholesky(K.T))
+    into = half @ X
+    A = into.T @ into
+    A.flat[:: len(A) + 1] += ridge
+    spread = np.asarray(np.linalg.pinv(A, rcond=1e-12, hermitian=True), dtype=np.float64)
+    trend = spread @ (into.T @ (half @ known))
+    KX, pull = half.T @ into, half.T @ (half @ (known - X @ trend))
+    # P = C^-1 - C^-1 X (X'C^-1 X)^-1 X'C^-1; without all that is known at a point its errors are P_ii^-1 (P y)_i.
+    amplitude, errors = 0.0, np.empty(n)
+    for some, m in ((slice(0, steep), d + 1), (slice(steep, n), 1)):
+        at = np.arange(n)[some, None] + np.concatenate([[0], n + steep * np.arange(m - 1)]).astype(np.intp)
+        own, columns = KX[at], half[:, at]
+        blocks = np.einsum("rni,rnj->nij", columns, columns) - np.einsum("nip,njp->nij", own @ spread, own)
+        blocks[:, np.arange(m), np.arange(m)] += 1e-300
+        left = np.linalg.solve(blocks, pull[at][:, :, None])[:, :, 0]
+        errors[some] = left[:, 0]
+        amplitude += float(share[some] @ (pull[at] * left).sum(axis=1)) / m
+    error = float(np.sqrt(share @ errors**2))
+    return Surrogate(points, values, trend, pull, length, error, amplitude, half, KX, spread)
+
+
+def _covariances(points: Array, steep: int, length: float) -> Array:
+    """Of values, and of every entry of the gradients at the first ``steep`` points, entry by entry."""
+    n, d = points.shape
+    K, near = np.empty((n + steep * d, n + steep * d)), _rbf(points, points, length)
+    K[:n, :n] = near
+    for i in range(d):
+        one = slice(n + i * steep, n + (i + 1) * steep)
+        away = (points[:, i, None] - points[:steep, i]) / length**2
+        K[:n, one] = near[:, :steep] * away
+        K[one, :n] = K[:n, one].T
+        for j in range(i + 1):
+            other = slice(n + j * steep, n + (j + 1) * steep)
+            both = -away[:steep] * (points[:steep, j, None] - points[:steep, j]) / length**2
+            K[one, other] = near[:steep, :steep] * (both + float(i == j) / length**2)
+            K[other, one] = K[one, other].T
+    return K
 
 
 def _falling(trend: Array, d: int) -> Array:
@@ -116,6 +174,23 @@ def quadratics(z: Array) -> Array:
     columns = [np.ones(len(z)), *z.T]
     columns += [z[:, i] * z[:, j] for i, j in combinations_with_replacement(range(z.shape[1]), 2)]
     return np.column_stack(columns)
+
+
+def _quadratic_slopes(z: Array) -> list[Array]:
+    """The derivatives of those in each coordinate."""
+    d = z.shape[1]
+    found = [np.zeros((len(z), 1 + d + d * (d + 1) // 2)) for _ in range(d)]
+    for i in range(d):
+        found[i][:, 1 + i] = 1.0
+    for column, (i, j) in enumerate(combinations_with_replacement(range(d), 2), 1 + d):
+        found[i][:, column] += z[:, j]
+        found[j][:, column] += z[:, i]
+    return found
+
+
+def nearest_of(z: Array, points: Array) -> npt.NDArray[np.intp]:
+    """Which of the points is nearest to each ``z``."""
+    return np.concatenate([np.argmin(_squares(z[rows], points), axis=1) for rows in row_blocks(len(z), len(points))])
 
 
 def _rbf(a: Array, b: Array, length: float) -> Array:

@@ -153,8 +153,8 @@ def read_column(name: str, values: Any) -> Column:
         return Column(name, "flag", array)
     if kind == "U":
         known: dict[str, str] = {}  # equal texts are one object: 8 bytes a row instead of 61
-        texts = (known.setdefault(text, text) for text in array.tolist())
-        return Column(name, "text", np.fromiter(texts, dtype=object, count=len(array)))
+        texts = array.tolist()
+        return Column(name, "text", np.fromiter(map(known.setdefault, texts, texts), dtype=object, count=len(texts)))
     if kind in "mM":
         missing = np.isnat(array)
         return Column(name, "date", array.astype(str).astype(object), missing if missing.any() else None)
@@ -170,6 +170,8 @@ def read_objects(name: str, array: npt.NDArray[Any], missing: Mask | None = None
     from decimal import Decimal
 
     values = array.tolist()
+    if missing is None and set(map(type, values)) == {str}:
+        return Column(name, "text", array)
     if missing is None:
         missing = np.fromiter((value is None or (value is not True and _is_nan(value)) for value in values), bool,
                               len(values))

@@ -164,40 +164,59 @@ class GroupCovariance(ParameterBlock):
     def log_prior(self, theta: Array) -> tuple[float, Array]:
         if not (self.as_printed and self.mix.size):
             return self._plain_prior(theta)
-        value = self._printed_prior(theta)
-        slopes = [(self._printed_prior(theta + h) - self._printed_prior(theta - h)) / (2.0 * DIFFERENCE)
-                  for h in DIFFERENCE * np.eye(len(theta))]
-        return value, np.array(slopes)
+        return self._printed_prior(theta)
 
     def log_density(self, theta: Array) -> float:
-        return self._printed_prior(theta) if self.as_printed and self.mix.size else self._plain_prior(theta)[0]
+        if not (self.as_printed and self.mix.size):
+            return self._plain_prior(theta)[0]
+        written = self._as_written(theta[None])[0]
+        return self._plain_prior(written)[0] + self._log_volume(theta)[0] - self._log_volume(written)[0]
 
-    def _printed_prior(self, theta: Array) -> float:
-        """The prior of the printed quantities, per unit of the centred theta.
+    def _printed_prior(self, theta: Array) -> tuple[float, Array]:
+        """The prior of the printed quantities, per unit of the centred theta, and its gradient.
 
         Sigma -> T Sigma T' keeps volume, because T has ones on its diagonal and zeros on one side of it; what changes
         is how much of Sigma a unit of theta is worth.
         """
-        written = self._as_written(theta)
-        return self._plain_prior(written)[0] + self._log_volume(theta) - self._log_volume(written)
+        steps = DIFFERENCE * np.eye(len(theta))
+        written = self._as_written(np.vstack([theta[None], theta + steps, theta - steps]))
+        jacobian = (written[1 : len(theta) + 1] - written[len(theta) + 1 :]) / (2.0 * DIFFERENCE)
+        (value, slope), (here, own), (there, moved) = (
+            self._plain_prior(written[0]), self._log_volume(theta), self._log_volume(written[0]))
+        return value + here - there, jacobian @ (slope - moved) + own
 
-    def _log_volume(self, theta: Array) -> float:
-        """log |d Sigma / d theta| but for a constant: Sigma_ij = s_i s_j R_ij, R from atanh of partial correlations."""
+    @cached_property
+    def _depths(self) -> Array:
+        """k - 2 - j of the partial correlations with column j."""
+        return np.asarray(len(self.sds) - 2.0 - np.tril_indices(len(self.sds), -1)[1])
+
+    def _log_volume(self, theta: Array) -> tuple[float, Array]:
+        """log |d Sigma / d theta| but for a constant: Sigma_ij = s_i s_j R_ij, R from atanh of partial correlations.
+
+        And its gradient.
+        """
         count, k = len(self._free), len(self.sds)
+        slope = np.full(len(theta), k + 1.0)
         total = float((k + 1.0) * theta[:count].sum())
         if self.correlations:
-            _, columns = np.tril_indices(k, -1)
-            r = np.abs(theta[count:])
-            log_cosh = r + np.log1p(np.exp(-2.0 * r)) - math.log(2.0)
-            total -= float((2.0 + (k - 2.0 - columns)) @ log_cosh)
-        return total
+            total -= float((2.0 + self._depths) @ _log_cosh(theta[count:]))
+            slope[count:] = -(2.0 + self._depths) * np.tanh(theta[count:])
+        return total, slope
+
+    def _roots(self, theta: Array) -> Array:
+        """Of the covariances of the columns as they are written, at many points: (S, k, k)."""
+        count = len(self._free)
+        sd = np.tile([sd.prior.value if isinstance(sd.prior, Fixed) else 0.0 for sd in self.sds], (len(theta), 1))
+        sd[:, self._free] = np.exp(theta[:, :count])
+        return np.asarray(self.uncentred @ (sd[:, :, None] * correlation_roots(theta[:, count:], len(self.sds))))
 
     def _as_written(self, theta: Array) -> Array:
-        """Theta of the coefficients of the columns as they are written."""
-        root = self.uncentred @ self.value(theta)
-        sd = np.sqrt((root**2).sum(axis=1))
-        L = np.linalg.cholesky(root @ root.T / np.outer(sd, sd) + 1e-14 * np.eye(len(sd)))
-        return np.concatenate([np.log(sd)[self._free], partial_correlations(L)])
+        """Thetas, one a row, of the coefficients of the columns as they are written."""
+        root = self._roots(theta)
+        sd = np.sqrt((root**2).sum(axis=2))
+        unit = root / sd[:, :, None]
+        L = np.linalg.cholesky(unit @ np.swapaxes(unit, 1, 2) + 1e-14 * np.eye(sd.shape[1]))
+        return np.hstack([np.log(sd)[:, self._free], partial_correlations(L)])
 
     @cached_property
     def uncentred(self) -> Array:
@@ -217,25 +236,18 @@ class GroupCovariance(ParameterBlock):
             total, gradient[place] = total + value, slope[0]
         if self.correlations:
             # A partial correlation r has density (1 - r^2)^(b - 1), b = eta + depth; dr = (1 - r^2) dtheta.
-            _, columns = np.tril_indices(len(self.sds), -1)
-            b = self.prior.eta + 0.5 * (len(self.sds) - 2 - columns)
-            r = theta[count:]
-            log_cosh = np.abs(r) + np.log1p(np.exp(-2.0 * np.abs(r))) - math.log(2.0)
-            total += float((-2.0 * b * log_cosh - (2.0 * b - 1.0) * math.log(2.0) - betaln(b, b)).sum())
+            b, r = self.prior.eta + 0.5 * self._depths, theta[count:]
+            total += float((-2.0 * b * _log_cosh(r) - (2.0 * b - 1.0) * math.log(2.0) - betaln(b, b)).sum())
             gradient[count:] = -2.0 * b * np.tanh(r)
         return total, gradient
 
     def reported(self, theta: Array) -> Array:
-        count, k = len(self._free), len(self.sds)
-        held = [sd.prior.value if isinstance(sd.prior, Fixed) else 0.0 for sd in self.sds]
-        sd = np.tile(np.array(held), (len(theta), 1))
-        sd[:, self._free] = np.exp(theta[:, :count])
         if not (self.correlations or self.mix.size):
-            return sd[:, self._free]
-        root = sd[:, :, None] * correlation_roots(theta[:, count:], k)
-        cov = self.uncentred @ (root @ np.swapaxes(root, 1, 2)) @ self.uncentred.T
+            return np.exp(theta[:, : len(self._free)])
+        root = self._roots(theta)
+        cov = root @ np.swapaxes(root, 1, 2)
         sd = np.sqrt(np.diagonal(cov, axis1=1, axis2=2))
-        rows, columns = np.tril_indices(k, -1) if self.correlations else (self._free[:0], self._free[:0])
+        rows, columns = np.tril_indices(len(self.sds), -1) if self.correlations else (self._free[:0], self._free[:0])
         return np.hstack([sd[:, self._free], cov[:, rows, columns] / (sd[:, rows] * sd[:, columns])])
 
     def inside(self, theta: Array) -> Array:
@@ -329,20 +341,27 @@ class GroupCovariance(ParameterBlock):
             return self.sds[0].from_stan(draws)
         parts = [np.log(draws[0])] if len(self._free) else []
         if self.correlations:
-            parts.append(np.array([partial_correlations(L) for L in draws[-1]]))
+            parts.append(partial_correlations(draws[-1]))
         return np.hstack(parts)
 
 
+def _log_cosh(x: Array) -> Array:
+    return np.asarray(np.abs(x) + np.log1p(np.exp(-2.0 * np.abs(x))) - math.log(2.0))
+
+
 def partial_correlations(L: Any) -> Array:
-    """atanh of the partial correlations of a correlation matrix L L', row by row: the inverse of `correlation_root`."""
+    """atanh of the partial correlations of correlation matrices L L', row by row: the inverse of `correlation_root`.
+
+    ``L`` is (S, k, k), and what is found (S, k (k - 1) / 2).
+    """
     found = []
-    for i in range(1, len(L)):
-        left = 1.0
+    for i in range(1, L.shape[1]):
+        left = np.ones(len(L))
         for j in range(i):
-            r = min(max(L[i, j] / left, -1.0 + 1e-15), 1.0 - 1e-15)
-            found.append(math.atanh(r))
-            left *= math.sqrt(1.0 - r * r)
-    return np.array(found)
+            r = np.clip(L[:, i, j] / left, -1.0 + 1e-15, 1.0 - 1e-15)
+            found.append(np.arctanh(r))
+            left = left * np.sqrt(1.0 - r * r)
+    return np.column_stack(found) if found else np.zeros((len(L), 0))
 
 
 def correlation_roots(theta: Array, k: int) -> Array:
