@@ -150,9 +150,15 @@ class Cells:
 
     def matrix(self, cells: Array, j: int) -> Any:
         """(L, S): the j-th number of each cell."""
+        found = copy(self._pattern)  # checks of a new one would take longer than products with it
+        found.data = np.ascontiguousarray(cells[:, j])
+        return found
+
+    @cached_property
+    def _pattern(self) -> Any:
         from scipy.sparse import csr_matrix
 
-        return csr_matrix((np.ascontiguousarray(cells[:, j]), self.columns, self.starts),
+        return csr_matrix((np.ones(len(self.columns)), self.columns, self.starts),
                           shape=(self.n_levels, self.n_sparse))
 
     @property

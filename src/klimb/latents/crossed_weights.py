@@ -24,6 +24,7 @@ from klimb.latents.weights_posterior import (
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks, threads_for
 
+DENSE = 4e6  # numbers of T up to which it is held dense where rows ask for it
 FEW_ROWS = 64  # up to which squares of a root are quicker than covariances
 CANCELLED = 1e-7  # variance over what it would be if nothing cancelled, below which digits are lost
 
@@ -85,6 +86,10 @@ class CrossedPosterior(WeightPosterior):
     def _pulls(self) -> Any:
         return self.pulls()
 
+    @cached_property
+    def _dense_pulls(self) -> Array:
+        return np.asarray(self._pulls.toarray())
+
     def pulled(self, moves: Array) -> Array:
         """T times columns over w, (L k, m)."""
         from scipy.sparse import csr_matrix
@@ -111,8 +116,12 @@ class CrossedPosterior(WeightPosterior):
         t, at = seen(L)
         k, own = t.shape[1], at[rows]
         left = np.hstack([L.X[rows], L.sparse[rows].toarray()])
+        dense = np.prod(self._pulls.shape, dtype=float) <= DENSE
         for j in np.flatnonzero(t[rows].any(axis=0)):
-            left -= csr_matrix(self._pulls[own * k + j].multiply(t[rows, j, None])).toarray()
+            if dense:
+                left -= self._dense_pulls[own * k + j] * t[rows, j, None]
+            else:
+                left -= csr_matrix(self._pulls[own * k + j].multiply(t[rows, j, None])).toarray()
         return left
 
     def _joint(self, L: ArrowRows, border: Array, rest: Any) -> tuple[Array, Array]:
