@@ -174,14 +174,14 @@ class _Answer:
         step = float(other.at[0] - model.at[0])
         if linear is None or step == 0.0:
             return None
-        under = _under(other.latent, q)
-        held = linear.marginals((under.m - q.m) / step, (under.v - q.v) / step)
+        moved = under(other.latent, q)
+        held = linear.marginals((moved.m - q.m) / step, (moved.v - q.v) / step)
         change = linear.C(held)
         sites = linear.solve(-change)
         if sites is None:
             return None
         marginals = held + linear.P(sites)
-        bend = (_slope(model, data, q) - _slope(other, data, under)) / step + float(change @ marginals)
+        bend = (_slope(model, data, q) - _slope(other, data, moved)) / step + float(change @ marginals)
         return cls(linear, sites, marginals, bend) if bend > 0.0 else None
 
 
