@@ -44,7 +44,7 @@ class FrontFactor:
                 update = sums[p * m:].reshape(m - p, m - p)
             else:
                 for other, placement in received:
-                    _add_to_panel(panel, other, placement)
+                    _add(panel, other, placement, 0, placement.first)
             top, below = panel[:p], panel[p:]
             _, info = lapack.dpotrf(top.T, lower=0, clean=1, overwrite_a=1)
             if info != 0:
@@ -58,7 +58,7 @@ class FrontFactor:
             else:
                 update = blas.dsyrk(-1.0, below.T, trans=1, lower=0).T
                 for other, placement in received:
-                    _add_to_update(update, other, placement, p)
+                    _add(update, other, placement, placement.first, len(other), p)
             updates[i] = update
         self.roots = buffer[tree.diagonal]  # the diagonal of L
 
@@ -140,36 +140,18 @@ def _solve_pivots(top: Array, y: Array, *, transposed: bool) -> None:
         blas.dtrsm(1.0, top.T, y.T, side=1, lower=0, trans_a=1 if transposed else 0, overwrite_b=1)
 
 
-def _add_to_panel(panel: Array, update: Array, placement: Placement) -> None:
-    """The columns of a child's update that belong to pivots of its parent."""
-    first = placement.first
+def _add(target: Array, update: Array, placement: Placement, begin: int, end: int, shift: int = 0) -> None:
+    """Columns ``begin`` to ``end`` of a child's update, from row ``begin`` on, less ``shift``."""
     if not placement.in_slices:
-        panel[placement.rows[:, None], placement.rows[:first]] += update[:, :first]
+        rows = placement.rows[begin:] - shift
+        target[rows[:, None], rows[:end - begin]] += update[begin:, begin:end]
         return
     for j, (column, column_of) in enumerate(placement.runs):
-        if column_of.start >= first:
-            break
-        for row, row_of in placement.runs[j:]:
-            block = panel[row, column]
-            block += update[row_of, column_of]
-
-
-def _add_to_update(update: Array, other: Array, placement: Placement, pivots: int) -> None:
-    """The rest of a child's update, which its parent hands on."""
-    first = placement.first
-    if first == len(placement.rows):
-        return
-    if not placement.in_slices:
-        rows = placement.rows[first:] - pivots
-        update[rows[:, None], rows] += other[first:, first:]
-        return
-    for j, (column, column_of) in enumerate(placement.runs):
-        if column_of.start < first:
-            continue
-        across = slice(column.start - pivots, column.stop - pivots)
-        for row, row_of in placement.runs[j:]:
-            block = update[row.start - pivots:row.stop - pivots, across]
-            block += other[row_of, column_of]
+        if begin <= column_of.start < end:
+            across = slice(column.start - shift, column.stop - shift)
+            for row, row_of in placement.runs[j:]:
+                block = target[row.start - shift:row.stop - shift, across]
+                block += update[row_of, column_of]
 
 
 def _gathered(full: Array, placement: Placement) -> Array:
