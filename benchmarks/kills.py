@@ -117,13 +117,14 @@ def driver(folder: Path, count: int, name: str) -> None:
     print(json.dumps({"engine": name, "usual": round(usual, 1), "same bits": same}), flush=True)
     for seed in range(count):
         at, kept = float(np.random.default_rng(seed).uniform(0.4, 0.95)) * usual, folder / f"kept-{seed}"
-        _run(folder, kept, at, name)
+        killed = _run(folder, kept, at, name) is None
         sums = len(list(kept.glob("*.npz"))) if kept.exists() else 0
         begin = time.perf_counter()
         same = _run(folder, kept, None, name) == truth
         took = time.perf_counter() - begin
-        print(json.dumps({"what": "driver", "engine": name, "seed": seed, "at": round(at, 2), "sums kept": sums,
-                          "same bits": same, "seconds": round(took, 1), "usual": round(usual, 1)}), flush=True)
+        print(json.dumps({"what": "driver", "engine": name, "seed": seed, "at": round(at, 2), "killed": killed,
+                          "sums kept": sums, "same bits": same, "seconds": round(took, 1),
+                          "usual": round(usual, 1)}), flush=True)
 
 
 def _run(folder: Path, kept: Path, at: float | None, name: str) -> list[float] | None:
