@@ -282,8 +282,8 @@ def _newton(problem: Problem, state: State, pace: _Pace) -> Move | None:
 
 
 def within_reach(problem: Problem, state: State, gamma: Array) -> Array:
-    """``gamma`` cut to some times that of a state and its sites; those that say less than its residual are free."""
+    """``gamma`` cut to some times that of a state and its sites; those that say less than a small residual are free."""
     most = 10.0 if problem.site.separable else COUPLED_CHANGE
-    free = min(state.stationarity, STIFF) / np.where(state.v > 0.0, state.v, np.inf)
+    free = (state.stationarity if state.stationarity < STIFF else 0.0) / np.where(state.v > 0.0, state.v, np.inf)
     low = np.maximum(state.gamma / most - free, 0.1 * np.minimum(state.gamma, state.expectation.gamma))
     return np.clip(gamma, low, most * state.gamma + state.expectation.gamma + free)
