@@ -117,7 +117,7 @@ class NegativeBinomial(Counts):
     """Counts that vary more than Poisson counts do."""
 
     name, aliases = "negative_binomial", ("negbinomial", "nbinom", "nb")
-    about, response = "counts that vary more than Poisson counts do", "counts"
+    about, response = "overdispersed counts", "counts"
     links: ClassVar = {"log": sites.NegativeBinomial}
     densities: ClassVar = {"log": "neg_binomial_2_log_lpmf(y{n} | f{n}, size)"}
     site_parameters = (_dispersion("size"),)
