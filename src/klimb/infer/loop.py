@@ -134,6 +134,7 @@ def infer(latent: Latent, site: Site, y: Any, *, step: Step | None = None, tol: 
     rough = site.rough() if step is None else site
     if rough is not site:  # most of the way by a cheaper oracle
         far, enough = Problem(latent, rough, y, start), tol >= ROUGH_ENOUGH
+        far.rough = not enough
         share = 1.0 if enough else ROUGH_SHARE
         state, status, history, notes = run(far, rule, max(share * tol, ROUGH_TOL), max_iter, callback)
         if enough:

@@ -28,7 +28,8 @@ STEP_COST = 3e-4, 1.5e-7, 3e-10  # seconds of a plain step: in all, for each of 
 NEWTON_COST = 1e-3, 7e-9, 1.4e-10  # of a Newton direction by N x N matrices: in all, for each entry, and for N^2 D
 MOST_PATIENT = 6.0, 4.0  # plain steps that are waited for, whatever the price: before and after a first direction
 COUPLED_AFTER = 4  # when Newton helps sites that couple several latent values
-KEPT = 0.05, 0.2  # residual below which, and what a step leaves of it up to which, its matrices serve the next
+ROUGH_END = 1e-3  # residual below which a Newton step that lowers a rough bound says that its oracle has no more to say
+KEPT = 0.05, 0.2  # residual below which, and what a step leaves up to which, matrices of coupled sites serve the next
 COUPLED_CHANGE = 3.0  # factor by which it may change one of their gammas
 USUAL_TOL = 1e-6
 PATIENCE = 12  # iterations at the level of rounding without a better stationarity
@@ -74,7 +75,7 @@ class Natural(Step):
         pace = _Pace(state, patience(problem), _price(problem)) if helped else _Pace(state, float("inf"), 0.0)
         if problem.start is not None and state.stationarity < NEAR:
             pace.begin_near()
-        while not pace.stalled:
+        while not (pace.stalled or pace.exhausted):
             if self.memory > 1:
                 mixer.add(state)
             move = _stronger(problem, state, pace) if helped and pace.slow else None
@@ -103,6 +104,7 @@ class _Pace:
         self.gain = 0.0  # of the objective in the last step
         self.newton_in, self.stretch_in, self.local_in = patience, 0.0, 0  # iterations until each may be tried (again)
         self.linear: Linearised | None = None  # of a state near by
+        self.exhausted = False  # values and slopes of a rough oracle contradict each other
         self._before, self._best, self._idle, self._rate = 0.0, state.stationarity, 0, 0.5
 
     def expected(self, state: State) -> float:
@@ -151,6 +153,7 @@ def _stronger(problem: Problem, state: State, pace: _Pace) -> Move | None:
         move = _newton(problem, state, pace)
         if move is None or not _useful(state, move.state):
             pace.newton_in = WAIT
+            pace.exhausted = problem.rough and move is None and state.stationarity < ROUGH_END
         else:  # near enough for the next to leave the square of the residual
             pace.price = min(pace.price, MOST_PATIENT[1])
         return move
@@ -275,7 +278,7 @@ def _newton(problem: Problem, state: State, pace: _Pace) -> Move | None:
             continue
         move = _accept(state, found, "newton", step)
         if move is not None:
-            if found.stationarity < min(KEPT[0], KEPT[1] * state.stationarity):
+            if not problem.site.separable and found.stationarity < min(KEPT[0], KEPT[1] * state.stationarity):
                 pace.linear = linear
             return move
     return None

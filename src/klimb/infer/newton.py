@@ -26,7 +26,7 @@ from klimb.numerics.dense import row_blocks
 
 DIFFERENCE = 1e-5  # relative step in v for the derivatives of gamma
 MOST_PRODUCTS = 60
-LOOSE, TIGHT = 0.05, 0.02  # residual that conjugate gradients may leave, at most and at least
+LOOSE, TIGHT = 0.05, 0.02  # residual that conjugate gradients may leave, at most, and at least of coupled sites
 IN_CACHE = 400  # sites up to which both matrices fit the cache in double precision
 ENOUGH = 100_000  # sites whose residuals choose a combination: of many more, every so-manieth speaks for all
 STIFF = 3e-3  # gamma v below which a site that is one of several of a datum hardly changes with its variance
@@ -48,8 +48,8 @@ class Linearised:
     marginals that change by dm and dv are p = (dm / sd, -dv / 2 v), which is P u where the sites change by u.
     """
 
-    def __init__(self, state: State, sd: Array, P: Product, C: Product) -> None:
-        self.stationarity, self.sd, self.P, self.C = state.stationarity, sd, P, C
+    def __init__(self, sd: Array, P: Product, C: Product, least: float) -> None:
+        self.sd, self.P, self.C, self._least = sd, P, C, least
 
     @classmethod
     def of(cls, problem: Problem, state: State) -> "Linearised | None":
@@ -60,7 +60,7 @@ class Linearised:
         bends = None if separable else v * np.maximum(state.gamma, state.expectation.gamma) > STIFF
         P = _scaled_products(state.factor, sd, bends)
         C = _site_by_site(problem, state, sd) if separable else _datum_by_datum(problem, state, sd)
-        return None if P is None or C is None else cls(state, sd, P, C)
+        return None if P is None or C is None else cls(sd, P, C, 0.0 if separable else TIGHT)
 
     def residual(self, state: State) -> Array:
         """Of a state, scaled."""
@@ -75,12 +75,12 @@ class Linearised:
         n = len(self.sd)
         return u[:n] / self.sd, u[n:] / self.sd**2
 
-    def solve(self, rhs: Array, wanted: float = 0.0) -> Array | None:
+    def solve(self, rhs: Array, wanted: float = TIGHT) -> Array | None:
         """u with (I + C P) u = ``rhs``, as closely as is ``wanted``, within limits."""
         size = float(np.abs(rhs).max())  # single precision has no room for 1e-40
         if size == 0.0:
             return None
-        u = _conjugate_gradients(self.P, self.C, rhs / size, float(np.clip(wanted, TIGHT, LOOSE)))
+        u = _conjugate_gradients(self.P, self.C, rhs / size, min(max(wanted, self._least), LOOSE))
         return None if u is None else size * u
 
 

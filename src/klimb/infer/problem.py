@@ -12,6 +12,7 @@ from klimb.numerics.arrays import Array, finite_sum
 from klimb.sites.base import Expectation, Site
 
 ROUNDING = 64 * np.finfo(float).eps  # of sums of N terms: what a bound may lose without having gone down
+QUADRATURE = 1e-12  # error of the expectation of a datum with several latent values, which is a sum over nodes
 
 
 @final
@@ -98,6 +99,7 @@ class Problem:
             raise InputError(f"start must be a posterior of {latent.n_sites} sites", f"{len(start.a)}",
                              "Start from a fit to this y.")
         self.start = start
+        self.rough = False  # whether another problem, with the exact oracle, goes on from its optimum
         self.constant = float(np.sum(np.broadcast_to(site.constant(self.y), self.y.shape)))
         self.n_factor = 0
         self.n_oracle = 0
@@ -143,6 +145,7 @@ class Problem:
         terms = (size, self.constant, mean_term, variance_term, factor.logdet)
         noise = ROUNDING * sum(abs(term) for term in terms) + np.finfo(float).eps * loose + 0.5 * factor.log_det_error
         coupled = None if self.site.separable else latent
+        noise += 0.0 if coupled is None else QUADRATURE * len(e.value)
         return State(a, factor, m, v, e, kl, bound, objective, noise, _stationarity(a, factor.gamma, v, e), coupled,
                      bound_error=0.5 * factor.log_det_error)
 
