@@ -105,7 +105,7 @@ def test_what_was_packed_predicts_the_same_bits(name: str) -> None:
         for column, values in expected.items():
             np.testing.assert_array_equal(found[column], values)
     np.testing.assert_array_equal(back.loo().log_density, fit.loo().log_density)
-    assert back.hyperparameters == fit.hyperparameters
+    np.testing.assert_equal(back.hyperparameters, fit.hyperparameters)  # NaN where a mean is infinite
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -388,7 +388,7 @@ def test_several_outputs() -> None:
     report = result.trust
     assert report.log_evidence >= result.bound
     assert report.verdict == "corrected"
-    assert "classes for independent" in report.advice
+    assert "classes as independent" in report.advice
     assert len(report.corrected.mean) == 6
     assert report.sites.y.shape == (120,)
     assert report.ladder.ordered

@@ -38,7 +38,8 @@ from klimb.numerics.mixtures import mixture_moments, sd_beyond
 from klimb.numerics.surrogate import fit_surrogate, quadratics
 from klimb.theta import Theta
 
-SPACING = {1: 1.0, 2: 1.5}  # of the lattice, in sd; sums over it are accurate to 1e-4 for a bowl
+SPACING = {1: 0.8, 2: 1.2}  # of the lattice, in sd; sums over it are accurate to 1e-6 for a bowl
+CHEAP, WIDER = 1e7, 1.25  # work of a fit from which the lattice is so much wider: accurate to 1e-4 then
 EXPENSIVE = 1e8  # work of a fit from which as few as possible are made
 HERMITE = float(np.sqrt(3.0))  # the outer nodes of Gauss and Hermite's rule
 BENT, LOST = 0.15, 0.65  # nats that the objective may be off a bowl there, and what its square costs an sd
@@ -249,7 +250,7 @@ def _lattice(peak: Peak, A: Array, around: _Around) -> Averaged:
     lattice is made finer.
     """
     d = len(A)
-    spacing = SPACING[d]
+    spacing = SPACING[d] * (WIDER if peak.model.work() > CHEAP else 1.0)
     values: dict[tuple[int, ...], float] = {}
     points: dict[tuple[int, ...], _Point] = {}
     for finer in range(FINER):

@@ -415,7 +415,8 @@ class LinearModel(Model):
 
     @property
     def holds_sites(self) -> bool:
-        return self.passes is None and self.form in ("Mixed", "Crossed")  # others have few hyperparameters
+        # Others have few hyperparameters; Gaussian rows are searched in one way, whether few stand for many or not.
+        return self.passes is None and self.form in ("Mixed", "Crossed") and not self.likelihood.squares
 
     def information(self) -> Array | None:
         """As if weights and residuals were seen: two for each of the numbers that a log standard deviation is of."""
