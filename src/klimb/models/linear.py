@@ -415,7 +415,6 @@ class LinearModel(Model):
 
     @property
     def holds_sites(self) -> bool:
-        # Others have few hyperparameters; Gaussian rows are searched in one way, whether few stand for many or not.
         return self.passes is None and self.form in ("Mixed", "Crossed") and not self.likelihood.squares
 
     def information(self) -> Array | None:

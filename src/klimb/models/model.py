@@ -128,7 +128,10 @@ class Model(ABC):
 
     @property
     def holds_sites(self) -> bool:
-        """Whether slopes of the objective with the sites held cost a factorisation and nothing else."""
+        """Whether a search begins with slopes at held sites, each for a factorisation.
+
+        Not for Gaussian rows, which are to be searched in one way whether few stand for many or not.
+        """
         return False
 
     # -- data

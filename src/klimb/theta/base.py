@@ -396,21 +396,19 @@ class BoundedParameter(SingleParameter):
 
     def _density(self, logit: float) -> float:
         """Per unit of the logit, which is that of the share times share (1 - share)."""
-        log_share, log_rest = -np.logaddexp(0.0, -logit), -np.logaddexp(0.0, logit)
-        prior, width = self.prior, self.high - self.low
+        log_share, log_rest, prior = -np.logaddexp(0.0, -logit), -np.logaddexp(0.0, logit), self.prior
         if isinstance(prior, Beta):
             constant = math.lgamma(prior.a + prior.b) - math.lgamma(prior.a) - math.lgamma(prior.b)
             return float(constant + prior.a * log_share + prior.b * log_rest)
-        value = float(self._from_logit(np.asarray(logit)))
         assert isinstance(prior, Uniform | PCCorrelation | PCShare)
-        return float(prior.log_density(value) + math.log(width) + log_share + log_rest)
+        value = float(self._from_logit(np.asarray(logit)))
+        return float(prior.log_density(value) + math.log(self.high - self.low) + log_share + log_rest)
 
     def log_prior(self, theta: Array) -> tuple[float, Array]:
         if not self.free:
             return 0.0, np.zeros(0)
         at = float(theta[0])
-        slope = (self._density(at + STEP) - self._density(at - STEP)) / (2.0 * STEP)
-        return self._density(at), np.array([slope])
+        return self._density(at), np.array([(self._density(at + STEP) - self._density(at - STEP)) / (2.0 * STEP)])
 
     def reported(self, theta: Array) -> Array:
         return self._from_logit(theta)
@@ -435,9 +433,8 @@ class BoundedParameter(SingleParameter):
         else:
             assert isinstance(self.prior, Uniform | PCCorrelation | PCShare)
             density = self.prior.stan(name)
-        limits = f"<lower={low}, upper={literal(self.high)}>"
-        return StanPart(parameters=(f"real{limits} {name};" + said(self.name),), names=(name,),
-                        model=(f"target += {density};",), value=name)
+        declared = f"real<lower={low}, upper={literal(self.high)}> {name};" + said(self.name)
+        return StanPart(parameters=(declared,), names=(name,), model=(f"target += {density};",), value=name)
 
     def from_stan(self, draws: Sequence[Array]) -> Array:
         return self._to_logit(draws[0])[:, None]
