@@ -34,6 +34,7 @@ FEW = 200  # data that choose the hyperparameters
 INDUCING = 100
 CLOSE = 1e-3  # nats below the best bound that count as arrived
 KEPT = 160  # points of a trace in the record
+FIRST = 5  # iterations at the start that are always kept
 FLOOR, ROOF = 1e-7, 1e7  # of the gaps that are drawn
 JITTER = 1e-6  # on the diagonal of K, for everyone: GRAD factorises it
 ENDS = {"stopped": "out of time", "cycle": "cycles", "diverged": "diverges", "improper": "fails"}
@@ -159,7 +160,8 @@ def traced(run: Callable[[Any], Any], cap: float) -> Found:
     result = run(note)
     bound = np.asarray(result.history.bound)
     clock += [time.process_time() - begin] * (len(bound) - len(clock))  # the last one ends without a call
-    kept = np.unique(np.linspace(0, len(bound) - 1, min(KEPT, len(bound))).astype(int))
+    even = np.linspace(0, len(bound) - 1, min(KEPT, len(bound))).astype(int)  # however many the time allows
+    kept = np.union1d(np.arange(min(FIRST, len(bound))), even)
     return {"seconds": np.round(np.array(clock)[kept], 4), "bound": bound[kept], "iterations": len(bound) - 1,
             "status": result.status.name.lower()}
 
