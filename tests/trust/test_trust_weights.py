@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import klimb
+from klimb import sites
 from klimb.latents.coordinates import NEGLIGIBLE, coordinates_of, pivoted_root
 from klimb.latents.markov import MarkovCoordinates
 from klimb.trust.importance import draw
-from klimb.trust.weights import LogWeights
+from klimb.trust.weights import LogWeights, expected
 
 N, D = 12, 5
 RNG = np.random.default_rng(0)
@@ -149,3 +150,16 @@ def test_draws_that_data_rule_out_have_no_weight() -> None:
     assert np.isfinite(values[0])
     assert values[1] == -np.inf
     assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("site", [sites.Logistic(), sites.Poisson(), sites.StudentT(4.0, 0.05), sites.Laplace(0.1)])
+def test_expectations_at_many_draws_are_those_of_the_oracle(site: sites.Site) -> None:
+    """Three calls of the oracle tell smooth sites everywhere; sharp ones are asked at every draw."""
+    rng = np.random.default_rng(3)
+    y = site.validate(rng.integers(0, 2, 300).astype(float))
+    v = 10.0 ** rng.uniform(-6, 0.5, 300)
+    f = rng.standard_normal(300) + 10.0 ** rng.uniform(-2, 0.2, 300) * rng.standard_normal((40, 300))
+    value, alpha = expected(site, y, f, v)
+    exact = [site.oracle(y, row, v) for row in f]
+    np.testing.assert_allclose(value, [e.value for e in exact], rtol=1e-9, atol=2e-4)
+    np.testing.assert_allclose(alpha, [e.alpha for e in exact], rtol=1e-9, atol=2e-3)

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, slices
 from klimb.numerics.lowdiscrepancy import matched_draws
 from klimb.numerics.pareto import smooth_deeper
 from klimb.trust.importance import Sample
-from klimb.trust.weights import LogWeights
+from klimb.trust.weights import LogWeights, expected
 
 DIRECTIONS = 4
 DRAWS, FEWEST = 1200, 64
@@ -48,10 +48,11 @@ def _by_oracle(log_weights: LogWeights, C: Array, u: Array) -> Array:
     q, site, y = log_weights.posterior, log_weights.site, log_weights.y
     rest = np.maximum(q.v - np.einsum("ij,ij->i", C, C), 0.0)
     values = np.empty(len(u))
-    for k, d in enumerate(u @ C.T):
+    for some in slices(len(u), FEWEST):
+        d = u[some] @ C.T
         with np.errstate(over="ignore", invalid="ignore"):
-            expected = float(site.oracle(y, q.m + d, rest).value.sum())
-            values[k] = expected - float(q.a @ d) + 0.5 * float(q.gamma @ (d * d))
+            value = expected(site, y, q.m + d, rest)[0].sum(axis=1)
+            values[some] = value - d @ q.a + 0.5 * (d * d) @ q.gamma
     return values
 
 
