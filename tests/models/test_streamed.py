@@ -15,7 +15,7 @@ import pytest
 import klimb
 from klimb.errors import InputError
 from klimb.infer.rows import SiteSums, few_rows, sums_of, total_sums
-from klimb.models import passes
+from klimb.models import budget, passes
 from klimb.rows import blocks, gather
 
 N = 4000
@@ -60,7 +60,7 @@ def errors(one: Any, other: Any) -> float:
 def test_the_fit_is_that_of_rows_in_memory(formula: str, family: str, more: dict[str, Any],
                                            monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_ROWS", 700)
-    monkeypatch.setattr(passes, "ENTRIES", 4000)
+    monkeypatch.setattr(budget, "ENTRIES", 4000)
     tight = "|" not in formula and family != "gamma"
     options = {**more, "tol": 1e-12 if tight else 1e-7, "progress": False}
     memory = klimb.fit(formula, DATA, family, **options)
@@ -256,11 +256,11 @@ def test_a_rare_column_that_the_sample_has_not_seen_is_not_called_zero(monkeypat
 
 def test_explain_says_what_a_pass_sends_and_the_driver_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     fit = klimb.fit("b ~ z + (1 | g)", DATA, "bernoulli", engine=Here(), hyper="fixed", progress=False)
-    sent, _, driver = fit.model.passes.sizes(fit.model)
+    sent = fit.model.passes.sent(fit.model)
     sums = fit.model.passes.ends[fit.result.posterior].arrays()
     assert sent == sum(part.nbytes for name, part in sums.items() if name not in ("value", "size", "slopes"))
     assert f"sends {sent / 1e6:.3g} MB" in fit.explain()
-    monkeypatch.setattr(passes, "MEMORY", 0.5 * driver)
+    monkeypatch.setattr(budget, "MEMORY", 0.5 * budget.COPIES * sent)
     with pytest.raises(InputError, match="9 levels beside 2 columns"):
         klimb.fit("b ~ z + (1 | g)", DATA, "bernoulli", engine=Here(), hyper="fixed", progress=False)
 

@@ -70,7 +70,7 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
 def fit_table(formula: str, data: str, *, family: str, link: str | None, priors: tuple[str, ...], weights: str | None,
               on_missing: str, hyper: Any, graphs: tuple[str, ...], matrices: tuple[str, ...], meshes: tuple[str, ...],
               cells: bool | None, digits: tuple[str, ...], engine: str | None, address: str | None,
-              where: tuple[str, ...], unreadable: str, checkpoint: str | None, level: float, quiet: bool,
+              where: tuple[str, ...], unreadable: str, checkpoint: str | None, memory: str | None, level: float, quiet: bool,
               **how_to_read: Any) -> Any:
     """Read the columns that the formula needs, all where they are few so that checks look at them too, and fit.
 
@@ -89,7 +89,8 @@ def fit_table(formula: str, data: str, *, family: str, link: str | None, priors:
         table = _columns(formula, data, weights, options)
     return klimb.fit(formula, table, family=family, link=link, priors=given, weights=weights, cells=cells,
                      round=rounding, missing=on_missing, hyper=hyper, interval=level, progress=False if quiet else None,
-                     engine=engine_of(engine, address), checkpoint=checkpoint, **objects)
+                     engine=engine_of(engine, address), checkpoint=checkpoint, memory=memory,
+                     **objects)
 
 
 def _columns(formula: str, data: str, weights: str | None, options: Any) -> Any:

@@ -155,6 +155,7 @@ modelling = together(  # of a command that fits a formula to a table; `fit_table
         click.option("--unreadable", type=click.Choice(["error", "skip"]), default="error", show_default=True,
                      help="What to do with files that cannot be read."),
         click.option("--checkpoint", metavar="FOLDER", help="Save progress here, to resume from."),
+        click.option("--memory", metavar="SIZE", help='What each process may take, such as "2 GB".'),
         click.option("--matrix", "matrices", metavar="NAME=FILE", multiple=True,
                      help="A matrix used in the formula: SciPy npz, mtx, or a table (row, column, value)."),
         click.option("--mesh", "meshes", metavar="NAME=FILE", multiple=True,

@@ -10,6 +10,7 @@ from klimb.errors import InputError, listed, no_column
 from klimb.formula import Formula, parse
 from klimb.formula.nodes import Name
 from klimb.likelihoods import Likelihood, Observed, likelihood, named_site
+from klimb.models.budget import Budget, as_bytes, check_in_memory
 from klimb.models.formula_fit import FormulaFit
 from klimb.models.linear import LinearModel
 from klimb.models.model import HyperMode
@@ -37,7 +38,7 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
         progress: Any = None, graphs: Mapping[str, Any] | None = None,
         matrices: Mapping[str, Any] | None = None, meshes: Mapping[str, Any] | None = None,
         cells: bool | Sequence[str] | None = None, round: Mapping[str, int] | None = None,
-        engine: Any = None, checkpoint: Any = None) -> FormulaFit:
+        engine: Any = None, checkpoint: Any = None, memory: Any = None) -> FormulaFit:
     """Fit a Bayesian model by formula.
 
     Parameters
@@ -83,6 +84,9 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
         docs/big-data.md.
     checkpoint : path
         A folder for intermediate sums: an interrupted fit resumes from there when it is called again.
+    memory : number of bytes, or text such as "2 GB"
+        What each process may take beyond what it holds before the fit. Rows are passed over in smaller pieces, and a
+        model that cannot be fitted within the limit is refused. `FormulaFit.explain` says what is taken.
 
     Returns
     -------
@@ -105,21 +109,22 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     if parsed.response is None:
         raise InputError("a fit needs a response on the left of ~", repr(formula), "Write y ~ ..., say.")
     table = as_table(data)
-    given = as_engine(engine)
+    given, limit = as_engine(engine), as_bytes(memory)
     frame = _gathered(parsed, table, resolved, weights, cells, round, engine is not None or checkpoint is not None,
-                      given)
+                      given, limit)
     objects = {**(graphs or {}), **(matrices or {}), **(meshes or {})}
     if isinstance(frame, RowTable):
         column = OWN_WEIGHTS if OWN_WEIGHTS in frame.columns else weights
         with reporter(progress) as listen, running(given or getattr(frame, "engine", None)) as started:
             return streamed(parsed, frame, resolved, interval, weights=column, priors=priors, hyper=hyper,
                             missing=missing, tol=tol, listen=listen, engine=Watched(started, frame.n, listen),
-                            objects=objects, checkpoint=checkpoint, notes=_unread(table))
+                            objects=objects, checkpoint=checkpoint, notes=_unread(table),
+                            budget=Budget(limit, frame.n, alone=started is None))
 
     def built(frame: Frame, weights: Any) -> tuple[Encoded, list[str], LinearModel, Encoder, Observed, dict[str, str]]:
         encoder, encoded = encode(parsed, frame, missing=missing, weights=_row_weights(weights, frame), objects=objects)
         alike = collinear_notes(encoded, encoder)  # of the columns before they are settled in place
-        return encoded, alike, *build(encoder, encoded, resolved, priors)
+        return encoded, alike, *build(encoder, encoded, resolved, priors, limit)
 
     try:
         encoded, alike, model, encoder, observed, printed = built(
@@ -130,6 +135,7 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
         if frame.whole is not None:
             built(rounded(frame.whole, round or {}), weights)  # which says the same of the caller's own rows
         raise InputError(error.expected, f"{error.got}, counted among the rows that differ", error.advice) from error
+    check_in_memory(model, limit)
     if frame.copies is not None:
         observed = replace(observed, copies=frame.copies[observed.places],
                            summed=int((observed.places < frame.summed).sum()))
@@ -162,7 +168,7 @@ def streamed(formula: Formula, table: RowTable, family: Likelihood, interval: fl
 
 def _gathered(formula: Formula, table: Frame | Scan, family: Likelihood, weights: Any,
               cells: bool | Sequence[str] | None, digits: Mapping[str, int] | None, passes: bool,
-              engine: BlockEngine | None) -> Frame | RowTable:
+              engine: BlockEngine | None, memory: float) -> Frame | RowTable:
     """The rows that are fitted, or their cells, with the columns that the formula names."""
     _, targets, predictors = needed(formula, table.columns)
     insists = cells if cells is None or isinstance(cells, bool) else True
@@ -173,7 +179,7 @@ def _gathered(formula: Formula, table: Frame | Scan, family: Likelihood, weights
             raise no_column(name, table.columns)
     summed = isinstance(formula.response, Name) and targets[0] not in predictors
     wanted = Wanted(tuple(dict.fromkeys([*targets, *predictors, *named, *more])), targets[0],
-                    family.cell_sums if summed else None, insists, digits or {}, passes, engine)
+                    family.cell_sums if summed else None, insists, digits or {}, passes, engine, memory)
     given = None if weights is None or named else as_float(weights, "weights", ndim=1)
     return gather(table, wanted, given)
 

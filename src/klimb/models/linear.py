@@ -46,7 +46,6 @@ from klimb.theta import Theta
 from klimb.trust.coupled import MOST_JOINT
 
 FEW_LEVELS = 64  # weights of all groups but the largest up to which they are dense columns like any other
-MEMORY = 8e9  # bytes that a fit may take
 PREDICTED = 0.03  # relative error of variances that are estimated after a fit
 NARROW = 200  # columns up to which a sparse design is worth the triangle of a dense one
 CROSSED, DRAWN = 0.008, 60.0  # time of a dense product, and of a row of draws, over that of one in a sum over rows
@@ -69,9 +68,10 @@ class LinearModel(Model):
     kept: dict[str, Any] = field(default_factory=dict, metadata={SKIPPED: False}, repr=False)  # by all theta
     inputs: Scaling | None = None  # what makes columns of a user's matrix; None where terms make their own
     passes: Any = field(default=None, metadata={SKIPPED: False}, repr=False)  # over rows that ``rows`` are a sample of
+    memory: float = field(default=8e9, metadata={SKIPPED: False})  # bytes that a fit may take
 
     @classmethod
-    def of(cls, terms: Sequence[Term], likelihood: Likelihood, blocks: Sequence[TermBlock]) -> LinearModel:
+    def of(cls, terms: Sequence[Term], likelihood: Likelihood, blocks: Sequence[TermBlock], **more: Any) -> LinearModel:
         """The model of terms that know their priors, with the columns of the data of the fit."""
         sizes = [term.size if isinstance(block, Coded | Nodes) else 0
                  for term, block in zip(terms, blocks, strict=True)]
@@ -82,7 +82,7 @@ class LinearModel(Model):
         if coded >= 0:
             sizes[coded] = 0
         sparse = tuple(np.flatnonzero(sizes).tolist()) if fields or sum(sizes) > FEW_LEVELS else ()
-        model = cls(tuple(terms), likelihood, np.zeros(0), coded, sparse)
+        model = cls(tuple(terms), likelihood, np.zeros(0), coded, sparse, **more)
         check_size(block_length(blocks), model._dense_width)
         model = model.moved(model.theta.start)
         model = replace(model, rows=model.arranged(blocks))
@@ -109,7 +109,7 @@ class LinearModel(Model):
         size = self.width + levels * k
         nonzeros = rows.X.nnz if hasattr(rows.X, "nnz") else rows.n * size
         return Shape(rows.n, size, nonzeros, levels, k, self.width, outputs, apart=True,
-                     dense=not hasattr(rows.X, "nnz"), memory=MEMORY, sparse=self.width - self._dense_width,
+                     dense=not hasattr(rows.X, "nnz"), memory=self.memory, sparse=self.width - self._dense_width,
                      fields=bool(self.sparse) and self.coded < 0)
 
     @property

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import isfinite
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from klimb.errors import InputError
 from klimb.infer.loop import Callback, infer
 from klimb.infer.result import Result
 from klimb.infer.rows import SiteSums, few_rows, infer_rows, sums_of, total_sums
@@ -22,8 +22,10 @@ from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Observed
 from klimb.linalg.matrix import ColumnDesign
-from klimb.models.linear import MEMORY, LinearModel
+from klimb.models.budget import Budget
+from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows
+from klimb.models.plan import readable
 from klimb.models.progress import Watched
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import threads_for
@@ -36,15 +38,8 @@ from klimb.sites.real import Gaussian
 from klimb.terms.base import Placed
 from klimb.terms.encoder import Encoded, Encoder
 
-ENTRIES = 1 << 20  # of the columns that are made at a time
 MOST_KNOWN = 4  # fits that others may start from
-COPIES, AT_WORK = 12, 8  # of sums that the driver holds at most, and of the columns of some rows that a worker does
 ENOUGH, ROUGH = 10, 1e-3  # rows of a sample for each column, and tolerance, of a fit that a start is taken from
-
-
-def rows_at_once(width: int) -> int:
-    """How many rows of so many columns are made at a time."""
-    return max(1024, ENTRIES // (width + 8))
 
 
 @final
@@ -124,6 +119,7 @@ class RowPasses:
     engine: BlockEngine | None
     weights: str | None
     n: int
+    budget: Budget
     checkpoint: Checkpoint | None = None
     sample: Observed | None = None  # of some rows, those that a model has in memory; a first fit starts from theirs
     known: list[tuple[Array, SiteSums]] = field(default_factory=list)  # theta of earlier fits, and their sums
@@ -147,28 +143,27 @@ class RowPasses:
     def reader(self, model: LinearModel) -> BlockReader:
         """What a block needs of a model: no rows, nothing that was worked out on the way."""
         bare = replace(model, rows=None, kept={}, passes=None)
-        return BlockReader(self.encoder, bare, self.weights, rows_at_once(model.width))
+        return BlockReader(self.encoder, bare, self.weights, self.rows_at_once(model))
 
-    def sizes(self, model: LinearModel) -> tuple[float, float, float]:
-        """Bytes that a pass sends to a worker, and gets back at most; what a worker holds; what the driver does."""
+    def sent(self, model: LinearModel) -> float:
+        """Bytes that a pass sends to a worker, and gets back at most."""
         B, k = model.width, model.level_size
-        sums = 8.0 * (B + B * B + model.n_levels * k * (1 + k + B))
-        return sums, 2.0 * sums + 8.0 * AT_WORK * rows_at_once(B) * (B + 8), COPIES * sums
+        return 8.0 * (B + B * B + model.n_levels * k * (1 + k + B))
+
+    def rows_at_once(self, model: LinearModel) -> int:
+        """How many rows are made at a time; an error where memory is too small for the model."""
+        return self.budget.rows(model.width, model.n_levels, self.sent(model))
 
     def explain(self, model: LinearModel) -> str:
         """What a pass sends and holds, in words."""
-        sent, worker, driver = (f"{size / 1e6:,.3g} MB" for size in self.sizes(model))
+        budget, sums, rows = self.budget, self.sent(model), self.rows_at_once(model)
+        driver, worker = budget.total(model.width, sums, rows)
+        held = (f"this process takes at most about {readable(max(driver, worker))}" if budget.alone else
+                f"a worker takes at most about {readable(worker)}, the driver {readable(driver)}")
+        allowed = f" of {readable(budget.limit)} allowed" if isfinite(budget.limit) else ""
         return (f"{self.n:,} rows in {len(self.blocks):,} blocks, read again in every pass, by {model.form}\n"
-                f"a pass sends {sent} to each worker and gets at most as much back for a block\n"
-                f"a worker holds about {worker} beside what decoding takes, the driver up to {driver}")
-
-    def check(self, model: LinearModel) -> None:
-        """An error where the driver would need more memory than a fit may take."""
-        most = self.sizes(model)[2]
-        if most > MEMORY:
-            raise InputError(f"sums over rows may take {MEMORY / 1e9:g} GB of the driver's memory",
-                             f"{most / 1e9:.3g} GB for {model.n_levels:,} levels beside {model.width:,} columns",
-                             "Use fewer columns beside many levels, or fit a sample of whole levels.")
+                f"a pass sends {sums / 1e6:,.3g} MB to each worker and gets at most as much back for a block\n"
+                f"{rows:,} rows are made into columns at a time; {held}{allowed}")
 
     def infer(self, model: LinearModel, tol: float, max_iter: int, callback: Callback | None) -> Result:
         """The fit of ``model`` at its theta, from the sums of the nearest one so far."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,16 @@ from klimb.terms.base import Context, Term, TermBlock
 from klimb.terms.encoder import Encoded, Encoder
 
 
-def build(encoder: Encoder, encoded: Encoded, family: Likelihood,
-          priors: Mapping[str, Any] | None) -> tuple[LinearModel, Encoder, Observed, dict[str, str]]:
+def build(encoder: Encoder, encoded: Encoded, family: Likelihood, priors: Mapping[str, Any] | None,
+          memory: float = inf) -> tuple[LinearModel, Encoder, Observed, dict[str, str]]:
     """The model of a formula's terms with their priors, its data, and the priors in words; columns are used up."""
     assert encoded.left is not None
     shift = total_shift(encoder.terms, encoded.blocks)
     observed = replace(family.read(encoded.left, encoded.weights, shift), dropped=encoded.dropped)
     terms, family, printed = with_priors(encoder, encoded.blocks, observed.shares, observed, family, priors)
     blocks = tuple(term.settled(block) for term, block in zip(terms, encoded.blocks, strict=True))
-    return LinearModel.of(terms, family, blocks), encoder.with_terms(terms), observed, printed
+    more = {"memory": memory} if isfinite(memory) else {}
+    return LinearModel.of(terms, family, blocks, **more), encoder.with_terms(terms), observed, printed
 
 
 def with_priors(encoder: Encoder, blocks: Sequence[TermBlock], shares: Array, observed: Observed, family: Likelihood,

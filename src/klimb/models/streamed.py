@@ -24,11 +24,12 @@ from klimb.infer.rows import SiteSums, few_rows, sums_of, total_sums
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Left, Likelihood, Observed
 from klimb.linalg.matrix import ColumnDesign
+from klimb.models.budget import Budget
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows, check_size
 from klimb.models.model import HyperMode, Listen
 from klimb.models.notes import collinear_notes, data_notes
-from klimb.models.passes import BlockReader, RowPasses, rows_at_once, solved, standing_for
+from klimb.models.passes import BlockReader, RowPasses, solved, standing_for
 from klimb.models.reduction import finished
 from klimb.models.setup import checked_weights, with_priors
 from klimb.models.solution import Solution, solve
@@ -254,16 +255,21 @@ def _log_weights(model: LinearModel, result: Result, passes: RowPasses, n_draws:
 
 def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weights: str | None,
                  priors: Mapping[str, Any] | None, hyper: HyperMode, missing: str, tol: float, listen: Listen | None,
-                 engine: BlockEngine | None, objects: Mapping[str, Any], checkpoint: Any = None) -> Streamed:
+                 engine: BlockEngine | None, objects: Mapping[str, Any], budget: Budget,
+                 checkpoint: Any = None) -> Streamed:
     """The solution of a formula over a table in blocks, with what a fit keeps beside it."""
     frame = table.frame()
+    budget = replace(budget, sample=min(SAMPLE, frame.n))
+    budget.rows(1)  # refuses what cannot be before a column is read
     counts = None if weights is None else checked_weights(frame.read(weights).number, frame.n)
     encoder, source, dropped = learnt(parsed, frame, missing, counts, objects)
     observed = _responses(encoder, source, family, missing)
     family = replace(family, levels=observed.levels) if family.response == "ordered" else family  # those of all blocks
-    passes = RowPasses(table.blocks, encoder, engine, weights, observed.n)
+    reader = BlockReader(encoder, None, weights, 1)
+    budget = replace(budget, block=max(block.size(reader.names()) for block in table.blocks))
+    passes = RowPasses(table.blocks, encoder, engine, weights, observed.n, budget)
     width = len(encoder.fixed.every_name) + sum(term.size for term in encoder.terms[1:] if not isinstance(term, Group))
-    reader = BlockReader(encoder, None, weights, rows_at_once(width))
+    reader = replace(reader, rows=budget.rows(width))
     moments, sample = learnt_moments(reader, passes, min(1.0, SAMPLE / frame.n))
     blocks, shares = rows_with(moments, encoder)
     notes = notes_on(encoder, moments, table, sample, family, observed, weights)
@@ -277,7 +283,7 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     model = LinearModel(terms, family, np.zeros(0), coded, (), "Weights" if coded < 0 else "Mixed", passes=passes)
     check_size(0, model.width)
     model = model.moved(model.theta.start)
-    passes.check(model)
+    passes.rows_at_once(model)
     rows, some = _sampled(model, encoder, sample, weights, observed.n)
     some = replace(some, dropped=dropped, sampled_from=observed.n)
     passes = replace(passes, sample=some)

@@ -26,6 +26,7 @@ from klimb.rows.frames import Frame, read_frame
 from klimb.rows.maps import Cached, packed, unpacked
 
 BLOCK_ROWS = 1 << 18  # of a table in memory
+OTHER_FORMATS = 5e7  # bytes of a reader of CSV, Feather or ORC
 UNREADABLE = 'Write the file again, or leave it out: klimb.scan(path, unreadable="skip").'
 
 
@@ -37,6 +38,9 @@ class RowBlock(Protocol):
 
     def identity(self) -> Any:
         """What tells these rows from others: records of text, numbers and arrays."""
+
+    def size(self, names: Sequence[str]) -> float:
+        """Bytes that reading these columns takes beside what is made of some rows at a time."""
 
 
 class RowTable(ABC):
@@ -87,6 +91,9 @@ class ArrayBlock:
 
     def identity(self) -> Any:
         return self.columns
+
+    def size(self, names: Sequence[str]) -> float:
+        return 8.0 * len(names) * len(self.columns[names[0]])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _array_block, (packed(self.columns),)
@@ -162,6 +169,15 @@ class FileBlock:
     def identity(self) -> Any:
         groups = [group.id for group in getattr(self.fragment, "row_groups", None) or []]
         return getattr(self.fragment, "path", ""), self.seen[:2], str(self.where), groups
+
+    def size(self, names: Sequence[str]) -> float:
+        if not hasattr(self.fragment, "row_groups"):
+            return OTHER_FORMATS
+        known = self.fragment.metadata
+        places = [k for k, name in enumerate(known.schema.names) if name in names]
+        total = sum(known.row_group(group.id).column(k).total_uncompressed_size
+                    for group in self.fragment.row_groups for k in places)
+        return float(total if self.where is None else 3 * total)  # a filter takes whole row groups
 
 
 def _state(fragment: Any) -> tuple[Any, ...]:

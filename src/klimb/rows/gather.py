@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, final
 
 import numpy as np
@@ -24,6 +25,7 @@ SAMPLE = 10_000  # rows that are looked at first
 HARDLY = 0.99  # of the first rows that differ, from which cells are not counted
 MOST_READ = 2**25  # numbers of rows elsewhere that are read into memory
 MOST_ENTRIES = 2**27  # numbers of a table in memory (1 GiB) from which its rows are not encoded all at once
+TAKEN = 400.0  # bytes of memory for each number of a table that is fitted in memory, where those are limited
 SEED = 20260103
 OWN_WEIGHTS = "_klimb_weights"  # the column of weights that are given as an array
 
@@ -44,6 +46,7 @@ class Wanted:
     digits: Mapping[str, Any] = field(default_factory=dict)
     passes: bool = False  # whether rows that are no cells shall be passed over, however few they are
     engine: BlockEngine | None = None  # by which engine
+    memory: float = inf  # bytes that a fit may take
 
     def __post_init__(self) -> None:
         for name, digits in self.digits.items():
@@ -95,7 +98,8 @@ def _of_frame(frame: Frame, wanted: Wanted, weights: Array | None) -> Frame | Ro
 
 def _rows_of(frame: Frame, wanted: Wanted, weights: Array | None) -> Frame | RowTable:
     """The rows of a frame as they are, in blocks where they are many."""
-    if not frame.n or not (wanted.passes or frame.n * len(wanted.names) > MOST_ENTRIES):
+    many = frame.n * len(wanted.names) > min(MOST_ENTRIES, wanted.memory / TAKEN)
+    if not frame.n or not (wanted.passes or many):
         return rounded(frame, wanted.digits)
     own = _weighed(rounded(frame, wanted.digits), weights)
     return ArrayTable(own, [*wanted.names, *([OWN_WEIGHTS] if weights is not None else [])])
@@ -155,7 +159,8 @@ def _all_rows(scan: Scan, wanted: Wanted) -> Frame | RowTable:
     """Rows as they are: in memory, or in blocks where they are many or an engine is there for them."""
     table = None if scan.again else scan.blocks(wanted.names, wanted.engine)
     rows = scan.count() if table is None else table.n
-    if not wanted.passes and rows <= MOST_ROWS and rows * len(wanted.names) <= MOST_READ:
+    most = min(MOST_READ, wanted.memory / TAKEN)
+    if not wanted.passes and rows <= MOST_ROWS and rows * len(wanted.names) <= most:
         return rounded(scan.collect(wanted.names) if table is None else table.whole(wanted.names), wanted.digits)
     if wanted.digits:
         raise InputError("round= makes cells of rows, and these are too many for memory", f"{dict(wanted.digits)}",

@@ -57,6 +57,9 @@ class HeldBlock:
     def identity(self) -> Any:
         return self.known
 
+    def size(self, names: Sequence[str]) -> float:
+        return 8.0 * len(names) * (self.known[0] if self.known else 0)
+
 
 @final
 class HeldTable(RowTable):

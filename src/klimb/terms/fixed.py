@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Self, final
 
 import numpy as np
@@ -46,7 +47,7 @@ class FixedTerm(Term):
     parameters: tuple[ParameterBlock, ...] = ()
     follows: Array | None = None
 
-    @property
+    @cached_property
     def every_name(self) -> tuple[str, ...]:
         """Names of all columns of the products."""
         return design_names(self.products, self.used)

@@ -25,6 +25,7 @@ from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.formula.numeric import CodedStep, Numeric, learn_numeric, moments
 from klimb.numerics.arrays import Array
+from klimb.numerics.dense import row_blocks
 from klimb.priors import Exponential
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Dense, OneScale, TermBlock
@@ -78,14 +79,16 @@ class Smooth(OneScale):
             return _of_levels(ManyKnots.over(name, expression, (origin, width, knots), by, source))
         transform = np.linalg.inv(np.linalg.cholesky(roughness(knots)).T)
         u = (x - origin) / width
-        basis = raw_basis(u, knots, transform)
         # The line is another term's business: take its least-squares fit out of every column.
         shares = source.shares
         middle = float(shares @ u)
-        deviation = shares * (u - middle)
-        slope = (deviation @ basis) / (deviation @ (u - middle))
-        line = np.vstack([shares @ basis - slope * middle, slope])
-        scale = float(np.sqrt((shares @ without_line(basis, u, line) ** 2).sum())) or 1.0
+        deviation, pieces = shares * (u - middle), list(row_blocks(len(u), len(knots)))
+        mean, moved = np.sum([np.array([shares[rows], deviation[rows]]) @ raw_basis(u[rows], knots, transform)
+                              for rows in pieces], axis=0)
+        slope = moved / (deviation @ (u - middle))
+        line = np.vstack([mean - slope * middle, slope])
+        scale = float(np.sqrt(sum((shares[rows] @ without_line(raw_basis(u[rows], knots, transform), u[rows], line) ** 2
+                                   ).sum() for rows in pieces))) or 1.0
         return _of_levels(cls(name, expression, origin, width, knots, transform / scale, line / scale, by))
 
     @classmethod
