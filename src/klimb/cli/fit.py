@@ -70,8 +70,8 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
 def fit_table(formula: str, data: str, *, family: str, link: str | None, priors: tuple[str, ...], weights: str | None,
               on_missing: str, hyper: Any, graphs: tuple[str, ...], matrices: tuple[str, ...], meshes: tuple[str, ...],
               cells: bool | None, digits: tuple[str, ...], engine: str | None, address: str | None,
-              where: tuple[str, ...], unreadable: str, checkpoint: str | None, memory: str | None, level: float, quiet: bool,
-              **how_to_read: Any) -> Any:
+              where: tuple[str, ...], unreadable: str, checkpoint: str | None, memory: str | None, level: float,
+              quiet: bool, **how_to_read: Any) -> Any:
     """Read the columns that the formula needs, all where they are few so that checks look at them too, and fit.
 
     Folders, globs and large Parquet files are left where they are: `klimb.fit` counts their cells, or passes over them.

@@ -86,8 +86,9 @@ class Budget:
                      f"a sample of {self.sample:,} rows": 8.0 * CHECKED * self.sample * (width + 8)}
             found = ", ".join(f"{readable(size)} for {what}" for what, size in parts.items() if size >= SHOWN * least)
             raise InputError(f"each process may take {readable(limit)} of memory",
-                             f"a model that needs {readable(least)} ({found})", f'Write memory="{readable(1.1 * least)}"'
-                             ", use fewer columns or levels, smaller row groups of files, or a sample of the rows.")
+                             f"a model that needs {readable(least)} ({found})",
+                             f'Write memory="{readable(1.1 * least)}", use fewer columns or levels, smaller row groups '
+                             "of files, or a sample of the rows.")
         return int(min(most, (self.limit - self.worker(width, sums, 0)) / (8.0 * AT_WORK * (width + 8))))
 
 
@@ -99,5 +100,5 @@ def check_in_memory(model: Any, limit: float) -> None:
     needed = LIBRARIES + 8.0 * AT_WORK * rows.n * model.width + dict(plan.options)[plan.choice].bytes
     if needed > limit:
         raise InputError(f"each process may take {readable(limit)} of memory", f"a model of {rows.n:,} rows and "
-                         f"{model.width:,} columns that needs {readable(needed)}", f'Write memory="{readable(1.1 * needed)}"'
-                         ", use fewer columns, or pass over the rows: engine=1.")
+                         f"{model.width:,} columns that needs {readable(needed)}",
+                         f'Write memory="{readable(1.1 * needed)}", use fewer columns, or pass over them: engine=1.')
