@@ -29,8 +29,11 @@ class StanDefinition:
 
     def lines(self, classes: int) -> tuple[str, ...]:
         """The definition in Stan."""
+        if self.steps and (classes == 1 or "{c}" not in "".join(self.steps)):
+            return (f"{self.kind} {self.name};" + said(self.words), *(line.replace("{c}", "") for line in self.steps))
         if self.steps:
-            return (f"{self.kind} {self.name};" + said(self.words), *self.steps)
+            return (f"array[C] {self.kind} {self.name};" + said(self.words), "for (c in 1:C) {",
+                    *(f"  {line.replace('{c}', '[c]')}" for line in self.steps), "}")
         if classes == 1 or "{c}" not in self.value:
             return (f"{self.kind} {self.name} = {self.value.replace('{c}', '')};" + said(self.words),)
         return (f"array[C] {self.kind} {self.name};" + said(self.words),
@@ -56,6 +59,7 @@ class StanPart:
     value: str = ""  # an expression: of a block its value, of a term what it adds to f
     weights: str = ""  # of a term, the variable that holds its weights
     shape: tuple[int, ...] = ()  # of that variable: (D,), or (coefficients of a level, levels)
+    free: tuple[int, ...] = ()  # shape of its parameters, where constraints leave fewer of them than weights
     density: str = ""  # of a likelihood: log p(y | f) of one row, or summed over all
     by_row: bool = False  # whether the density takes one row at a time
 

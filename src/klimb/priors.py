@@ -315,7 +315,16 @@ class PCShare(NamedPrior):
         return per_logit - math.log(value) - math.log1p(-value)
 
     def stan(self, name: str) -> str:
-        raise InputError("this needs a prior that can be written in Stan", str(self), "Use beta(1, 1), say.")
+        """The spline as a cubic and a truncated cube for each inner knot, at which the third derivative jumps."""
+        spline, rate = self._log_distance
+        x, (cubic, square, slope, level) = f"(logit({name}) - {literal(SHARE_LOGITS[0])})", spline.c[:, 0].tolist()
+        knots = [float(knot - SHARE_LOGITS[0]) for knot in SHARE_LOGITS[1:-1]]
+        over, jumps = f"fmax({x} - {knots}', 0)", f"{[float(jump) for jump in spline.c[0, 1:] - spline.c[0, :-1]]}'"
+        own = f"{level!r} + {x} * ({slope!r} + {x} * ({square!r} + {x} * {cubic!r}))"
+        log_distance = f"({own} + dot_product({jumps}, {over}^3))"
+        rise = f"({slope!r} + {x} * ({2.0 * square!r} + {x} * {3.0 * cubic!r}) + 3 * dot_product({jumps}, {over}^2))"
+        return (f"log({rate!r} * {rise}) + {log_distance} - {rate!r} * exp({log_distance}) - log({name}) "
+                f"- log1m({name})")
 
 
 @final
@@ -342,6 +351,7 @@ class Dirichlet(NamedPrior):
 class Fixed(NamedPrior):
     """A parameter that is known: held at this value."""
 
+    any_sign = ("value",)
     value: float
 
 

@@ -224,6 +224,29 @@ def test_two_modes_are_a_doubt() -> None:
     assert "the chains disagree" in found.trust.advice
 
 
+@pytest.mark.parametrize(("right", "graphs"), [
+    ("x + rw1(t)", {}), ("x + bym2(g, graph=G)", {"G": [(a, b) for a, b in zip("abcdefgh", "bcdefgha", strict=True)]}),
+    ("x + rw2(t) + (1 | g)", {})])
+def test_fields(right: str, graphs: dict[str, Any]) -> None:
+    """Their draws keep the constraints, are verified, and have the same face: predictions, forecasts, curves, files."""
+    t = np.arange(N) % 15
+    counts = np.random.default_rng(3).poisson(np.exp(0.5 + 0.4 * DATA["x"] + LEVELS + np.sin(t / 2.0)))
+    data, new = {**DATA, "t": t, "count": counts}, {**NEW, "g": ["a", "b"], "t": [3, 17]}
+    fit = klimb.fit(f"count ~ {right}", data, "poisson", graphs=graphs)
+    found = fit.exact(draws=2000)
+    assert found.trust.verdict == "verified"
+    one, two = (some.predict(new, kind="latent") for some in (fit, found))
+    np.testing.assert_allclose(one["mean"], two["mean"], atol=0.1 * two["sd"].max())
+    np.testing.assert_allclose(one["sd"], two["sd"], rtol=0.15)
+    for term, place in zip(found.linear.terms, found.linear.places, strict=True):
+        held = term.constraints() if hasattr(term, "constraints") else None
+        if held is not None:
+            assert max(np.abs(held @ part.mean[place]).max() for part in found.components.parts[:20]) < 1e-8
+    assert found.draws(3)["Intercept"].shape == (3,)
+    name = next(term.name for term in found.linear.terms if hasattr(term, "at_nodes"))
+    assert len(found.field(name)["mean"]) == len(fit.field(name)["mean"])
+
+
 def test_refuses_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     held = klimb.fit("y ~ x", DATA, hyper="fixed")
     with pytest.raises(InputError, match="draws the hyperparameters too"):

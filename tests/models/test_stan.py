@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.linalg import null_space
 from scipy.stats import multivariate_normal, norm
 from tests.contracts.test_terms import DATA as FIELD_DATA
 from tests.contracts.test_terms import GRAPHS, MATRICES, written
@@ -58,6 +59,10 @@ def joint(fit: Any, theta: Any, w: Any) -> float:
             density = term.density(values)
             if density is not None:
                 total += density.log_density(np.zeros(term.size), own).sum()
+            elif prior.precision is not None:  # per unit of the weights that the constraints leave
+                held = term.constraints()
+                rank = term.size - (0 if held is None else len(held))
+                total += 0.5 * (prior.logdet - rank * np.log(2.0 * np.pi) - own @ (prior.precision @ own))
             elif prior.root is None:
                 total += norm.logpdf(own, prior.mean, np.sqrt(prior.variances)).sum()
             else:
@@ -77,10 +82,26 @@ def volume(program: Any, theta: Any) -> float:
             inside = np.linalg.inv(root @ root.T) + found.told.precision
             total -= 0.5 * float(np.linalg.slogdet(inside)[1].sum())
             continue
+        if isinstance(found.term, Field):
+            total -= 0.5 * len(program.model.likelihood.fields) * found.term.prior(here.values[found.number]).logdet
+            continue
         root = np.atleast_2d(here.values[found.number][0])
         copies = found.term.size // len(root) * len(program.model.likelihood.fields)
         total += copies * float(np.log(np.diagonal(root)).sum())
     return total
+
+
+def inside(fit: Any, w: Any) -> Any:
+    """Independent weights; those of fields are made a draw of their prior, which keeps their constraints."""
+    by_class = w.reshape(len(fit.model.likelihood.fields), -1)
+    for term, place, values in zip(fit.linear.terms, fit.linear.places, fit.linear.values, strict=True):
+        if isinstance(term, Field):
+            held, Q = term.constraints(), term.prior(values).precision.toarray()
+            U = np.eye(term.size) if held is None else null_space(held)
+            lower = np.linalg.cholesky(U.T @ Q @ U)
+            drawn = by_class[:, place][:, : U.shape[1]] @ np.linalg.inv(lower) @ U.T
+            by_class[:, place] = drawn / max(1.0, np.abs(drawn).max())  # some weights have a flat prior
+    return by_class.ravel()
 
 
 def check(fit: Any) -> Any:
@@ -94,7 +115,7 @@ def check(fit: Any) -> Any:
         rng = np.random.default_rng(3)
         for _ in range(4):
             theta = fit.model.theta.start + 0.3 * rng.standard_normal(fit.model.theta.size)
-            w = 0.3 * rng.standard_normal(fit.components.parts[0].size)
+            w = inside(fit, 0.3 * rng.standard_normal(fit.components.parts[0].size))
             named, at = program.point(theta, w)
             if bridge is not None:
                 text = json.dumps({name: value.tolist() for name, value in named.items()})
@@ -120,12 +141,32 @@ def test_censored_times(name: str) -> None:
     assert "_lccdf" in code
 
 
+def field_fit(right: str, family: str = "poisson", **options: Any) -> Any:
+    return klimb.fit(f"y ~ {right}", FIELD_DATA, family, hyper="fixed", graphs=GRAPHS, matrices=MATRICES, **options)
+
+
+@pytest.mark.parametrize("right", [
+    "rw2(t)", "rw1(t, cyclic=True)", "rw2(t, cyclic=True)", "rw2(u)", "ar1(u)", "ar(t, p=3)", "besag(g, graph=H)",
+    "bym2(g, graph=H)", "car(g, graph=H)", "spde(z)", "generic(g, Q=R)", "iid(g):ar(h, p=2)",
+    "besag(g, graph=H):rw1(h)", "rw1(h):besag(g, graph=G)", "x + rw1(t) + bym2(g, graph=G) + (1 | h)"])
+def test_every_kind_of_field(right: str) -> None:
+    rough = np.eye(6) - 1.0 / 6.0
+    uneven = {**FIELD_DATA, "u": np.round(2.0 * FIELD_DATA["z"]) ** 2 / 30.0}
+    fit = klimb.fit(f"y ~ {right}", uneven, "poisson", hyper="fixed", matrices={"R": rough},
+                    graphs={**GRAPHS, "H": [("a", "b"), ("b", "c"), ("d", "e")]})
+    check(fit)
+
+
+@pytest.mark.parametrize("right", ["rw1(t)", "ar1(t)", "ar1(h):car(g, graph=G)"])
+def test_fields_of_several_classes(right: str) -> None:
+    data = {**FIELD_DATA, "y": np.array(["p", "q", "r"])[np.minimum(FIELD_DATA["y"], 2)]}
+    check(klimb.fit(f"y ~ {right}", data, "categorical", hyper="fixed", graphs=GRAPHS))
+
+
 @pytest.mark.parametrize("kind", list(TERMS))
 def test_every_term(kind: str) -> None:
     if issubclass(TERMS[kind], Field):
-        fit = klimb.fit(f"y ~ {written(kind)}", FIELD_DATA, "poisson", hyper="fixed", graphs=GRAPHS, matrices=MATRICES)
-        with pytest.raises(InputError, match="whose precision is a sparse matrix"):
-            fit.to_stan()
+        check(field_fit(written(kind)))
         return
     fit = fitted(written(kind), "poisson")
     if kind == "gp":

@@ -9,6 +9,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.linalg import null_space, toeplitz
 from scipy.sparse import coo_array
+from scipy.stats import norm
 
 import klimb
 from klimb._stored import pack, unpack
@@ -372,3 +373,18 @@ def test_a_uniform_prior_of_a_correlation_is_not_that_of_a_positive_parameter() 
 def test_a_prior_for_all_columns_may_find_none() -> None:
     fit = klimb.fit("y ~ rw1(t)", frame(), family="poisson", priors={"fixed": "normal(0, 10)"}, hyper="optimise")
     assert "fixed" not in fit.priors
+
+
+def test_a_correlation_is_held_at_any_value_between_its_limits() -> None:
+    """At 0 an autoregression is independent effects, and a negative one is the mirror image over odd times."""
+    t = np.arange(12)
+    y = np.random.default_rng(2).normal(size=12)
+    held = {"sd(ar1(t))": 1.0, "sigma": 0.5, "Intercept": "normal(0, 1e-6)"}
+    bounds = [klimb.fit("y ~ ar1(t)", {"y": sign * y, "t": t}, priors={**held, "rho(ar1(t))": rho}).bound
+              for rho, sign in ((0.4, 1.0), (-0.4, (-1.0) ** t), (0.0, 1.0))]
+    assert abs(bounds[0] - bounds[1]) < 1e-6
+    alone = norm.logpdf(y, 0.0, np.sqrt(1.25)).sum()
+    assert abs(bounds[2] - alone) < 1e-6
+    for name, value, words in (("rho(ar1(t))", 1.5, "between -1 and 1"), ("sd(ar1(t))", -1.0, "positive value")):
+        with pytest.raises(InputError, match=words):
+            klimb.fit("y ~ ar1(t)", {"y": y, "t": t}, priors={name: value})

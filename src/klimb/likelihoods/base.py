@@ -106,6 +106,8 @@ class Choices:
         while name in self.printed:
             name += " (parameter)"
         prior = self.take(name, default, (PositivePrior, Fixed))
+        if isinstance(prior, Fixed):
+            require(prior.value > 0.0, f"{name} must be held at a positive value", f"{prior}", "Pass one, or a prior.")
         if begin is None:
             begin = prior.typical() if isinstance(prior, PositivePrior) else 1.0
         return PositiveParameter(name, prior, begin, unit, kind=kind)
@@ -113,6 +115,9 @@ class Choices:
     def bounded(self, name: str, default: Prior, low: float, high: float, *, begin: float = 0.5) -> BoundedParameter:
         """A parameter between two limits with the user's prior or the default one."""
         prior = self.take(name, default, (Beta, Uniform, PCCorrelation, Fixed, type(default)))
+        if isinstance(prior, Fixed):
+            require(low < prior.value < high, f"{name} must be held between {low:g} and {high:g}", f"{prior}",
+                    "Pass a value between them, or a prior.")
         return BoundedParameter(name, prior, low, high, begin)
 
     def finish(self) -> None:

@@ -100,7 +100,8 @@ class StanProgram:
                 own = written.told.standardised(root, own.reshape(-1, len(root)), shared).reshape(1, -1)
             elif not written.centred:
                 own = written.term.standardised(here.values[written.number], own)
-            shaped = np.swapaxes(own.reshape(-1, *part.shape[::-1]), 1, -1)  # levels come one after the other
+            shape = part.free or part.shape
+            shaped = np.swapaxes(own.reshape(-1, *shape[::-1]), 1, -1)  # levels come one after the other
             named[part.names[0]] = shaped if self._classes > 1 else shaped[0]
             vector.append(own.ravel())
         return named, np.concatenate(vector)
@@ -141,10 +142,10 @@ def stan_program(fit: FormulaFit, centred: bool | None = None) -> StanProgram:
         tag = f"_{number}" if number else ""  # the fixed columns are the first term
         told = _told(fit, number, block) if centred is None and isinstance(block, Coded) else None
         how = not term.parameters or (_informed(fit, number) if centred is None and told is None else bool(centred))
+        how = how and not isinstance(block, Nodes)  # fields have constraints, which weights of their own would break
         scope = StanScope(tag, classes, how, follows, told)
-        if isinstance(block, Nodes):
-            term.stan(block, (), scope)  # which refuses, whatever its parameters would say
-        values = [_add(blocks, own, f"sd{tag}" + (f"_{j}" if j else "")) for j, own in enumerate(term.parameters)]
+        values = [_add(blocks, own, f"{_word(own)}{tag}" + (f"_{j}" if j else ""))
+                  for j, own in enumerate(term.parameters)]
         terms.append(WrittenTerm(term, number, term.stan(block, values, scope), how, told))
     site = likelihood.stan(data)
     for name, own in _parameters(likelihood):
@@ -154,6 +155,11 @@ def stan_program(fit: FormulaFit, centred: bool | None = None) -> StanProgram:
     kept = {name: value for part in parts for name, value in part.values.items()}
     code = _text(fit, parts, [written.part.value for written in terms], _likelihood_line(site, data))
     return StanProgram(code, kept, model, tuple(blocks), tuple(written for written in terms if written.term.size))
+
+
+def _word(block: ParameterBlock) -> str:
+    """What a parameter of a term is called: rho of "rho(ar1(t))"."""
+    return block.names[0].partition("(")[0] if block.kind == "field" and block.names else "sd"
 
 
 def _add(blocks: list[WrittenBlock], block: ParameterBlock, name: str) -> str:
@@ -193,8 +199,8 @@ def _informed(fit: FormulaFit, number: int) -> bool:
     for k in np.flatnonzero(components.weights >= LIKELY * components.weights.max()):
         here = fit.linear.moved(components.theta[k])
         prior = here.terms[number].prior(here.values[number])
-        if prior.precision is not None:  # a field, which is not written in Stan
-            return True
+        if prior.precision is not None:
+            return False
         shares.append(float(np.mean(components.parts[k].moments(place).variances() / prior.variances)))
     return max(shares) < INFORMED and fit.linear.terms[number].density(fit.linear.values[number]) is None
 

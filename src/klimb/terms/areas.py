@@ -30,7 +30,7 @@ from klimb.priors import SHARE_LOGITS, Beta, PCShare
 from klimb.rows.graphs import Edges, Graph, read_graph
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
-from klimb.terms.field import Field, rows_of_levels, scaled_entries, symmetric_pattern
+from klimb.terms.field import Field, directions, rows_of_levels, scaled_entries, symmetric_pattern, with_flat
 from klimb.theta import ParameterBlock
 
 LOST = 1e-8  # a squared distance per area below which rounding shows
@@ -166,6 +166,24 @@ class Areas(Field):
     def _diagonal(self) -> Any:
         columns = np.repeat(np.arange(self.n), np.diff(self.pattern.indptr))
         return np.flatnonzero(self.pattern.indices == columns)
+
+    def modes(self) -> tuple[Array, Array]:
+        """Of BYM2, modes of the structured part (1) and areas of their own (0); of `car`, eigenvalues of D - W."""
+        if self.model == "car":
+            return directions(self._laplacian, self.n)
+        vectors, sizes = directions(self._structure, self.n - self._null.shape[1])
+        modes, ones = vectors / np.sqrt(sizes), np.ones(len(sizes))
+        if self.model == "besag":
+            return modes, ones
+        T, structured = with_flat(modes, 1.0, self.n)
+        return np.roll(T, self.n, axis=0), structured  # areas of their own come first among the weights
+
+    def mode_sds(self, values: Sequence[str], known: str) -> str:
+        if self.model == "car":
+            return f"{values[0]} * inv_sqrt(1 - {values[1]} + {values[1]} * {known})"
+        if self.model == "bym2":
+            return f"{values[0]} * sqrt(1 - {values[1]} + (2 * {values[1]} - 1) * {known})"
+        return super().mode_sds(values, known)
 
     def shape_parameters(self, context: Context) -> tuple[ParameterBlock, ...]:
         if self.model == "besag":

@@ -11,12 +11,13 @@ is rho^d, exactly. Whole-number times are steps of one; a higher order needs the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 
+from klimb._stan import StanDefinition, StanPart, said
 from klimb._stored import stored
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import Function, Parameter, bind
@@ -123,6 +124,34 @@ class Autoregression(Field):
                 lower[j, order - j : last - j] = -coefficients[j - 1]
             weights[order:last] = 1.0 / (sd**2 * variance)
         return lower, weights
+
+    def stan_root(self, values: Sequence[str], z: str, w: str, tag: str, columns: int = 0) -> StanPart:
+        """One time after the other."""
+        n, p, sd, data = len(self.nodes), self.lags, values[0], StanPart()
+        begin = (f"{w}{{c}}[1] = {sd} * {z}[1];", f"for (k in 2:{n}) {{")
+        if p == 1:
+            gap = f"gap{tag}"
+            data = StanPart(data=(f"vector[{n - 1}] {gap};" + said(f"between times of {self.name}"),),
+                            values={gap: np.diff(self.nodes)})
+            each = [f"  real r = pow({values[1]}, {gap}[k - 1]);",
+                    f"  {w}{{c}}[k] = r * {w}{{c}}[k - 1] + {sd} * sqrt(1 - square(r)) * {z}[k];"]
+            steps = [*begin, *each, "}"]
+        else:  # Durbin and Levinson
+            each = [f"  if (k <= {p + 1}) {{", "    real psi = partial[k - 1];", f"    vector[{p}] old = a;",
+                    "    for (j in 1:(k - 2)) a[j] = old[j] - psi * old[k - 1 - j];", "    a[k - 1] = psi;",
+                    "    v *= 1 - square(psi);", "  }", f"  {w}{{c}}[k] = sqrt(v) * {z}[k];",
+                    f"  for (j in 1:min(k - 1, {p})) {w}{{c}}[k] += a[j] * {w}{{c}}[k - j];"]
+            steps = ["{", f"vector[{p}] partial = [{', '.join(values[1:])}]';", f"vector[{p}] a = rep_vector(0, {p});",
+                     f"real v = square({sd});", *begin, *each, "}", "}"]
+        kind = f"matrix[{n}, {columns}]" if columns else f"vector[{n}]"
+        return replace(data, transformed=(StanDefinition(kind, w, "", steps=tuple(steps)),), free=(n,))
+
+    def standardised(self, values: Sequence[Any], weights: Array) -> Array:
+        lower, precisions = self._triangle(values)
+        found = np.array(weights)
+        for j in range(1, self.lags + 1):
+            found[..., j:] += lower[j, :-j] * weights[..., :-j]
+        return np.asarray(found * np.sqrt(precisions))
 
     # -- rows
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from klimb._stan import StanPart, StanScope
+from klimb._stan import StanDefinition, StanPart, StanScope, said
 from klimb.errors import InputError
 from klimb.latents.weights_posterior import Moments
 from klimb.numerics.arrays import Array
@@ -28,6 +28,7 @@ from klimb.terms.base import UNSEEN, Context, Nodes, Term, TermBlock, WeightsPri
 from klimb.theta import ParameterBlock, PositiveParameter
 
 STEP = 1e-5  # relative, of differences of the entries of a precision: they are smooth, known to all digits, and cheap
+MOST_WRITTEN = 1500  # nodes of a field in a program in Stan
 FLAT = 1e3  # prior sd, in units of the spread of f, of directions that an intrinsic field leaves free
 
 
@@ -93,10 +94,85 @@ class Field(Term):
         scale = context.units.spread
         return context.choices.positive(f"sd({self.name})", Exponential(scale), scale, begin=0.5 * scale, kind="field")
 
+    # -- in Stan
+
+    def modes(self) -> tuple[Array, Array]:
+        """(D, r) and (r,): T with w = T (s .* z) and z ~ N(0, I), and what ``mode_sds`` needs to know of each mode.
+
+        These are the directions in which the precision is diagonal at all values, without those of the constraints.
+        """
+        raise InputError("Stan text needs a field whose modes are known", self.name, "Give the field a method modes.")
+
+    def mode_sds(self, values: Sequence[str], known: str) -> str:
+        """s as an expression of the values; what is known of a mode is 1 where it follows the sd, and else 0."""
+        return f"pow({values[0]}, {known})"
+
+    @cached_property
+    def _modes(self) -> tuple[Array, Array]:
+        if self.size > MOST_WRITTEN:
+            raise InputError(f"Stan text is written for fields of at most {MOST_WRITTEN:,} nodes, whose modes it holds",
+                             f"{self.name} with {self.size:,}", "Use klimb.trust(fit) to judge the fit as it is.")
+        return self.modes()
+
+    def stan_root(self, values: Sequence[str], z: str, w: str, tag: str, columns: int = 0) -> StanPart:
+        """The definition of ``w`` by independent standard normals ``z``: vectors, or matrices of so many columns."""
+        (T, known), name, root = self._modes, f"known{tag}", f"T{tag}"
+        sds = self.mode_sds(values, name)
+        kind, scaled = f"vector[{len(T)}]", f"({sds} .* {z})"
+        if columns:
+            kind, scaled = f"matrix[{len(T)}, {columns}]", f"diag_pre_multiply({sds}, {z})"
+        return StanPart(
+            data=(f"vector[{len(known)}] {name};" + said(f"of each mode of {self.name}"),
+                  f"matrix[{T.shape[0]}, {T.shape[1]}] {root};" + said("the modes at the nodes")),
+            values={name: known, root: T}, transformed=(StanDefinition(kind, w, f"{root} * {scaled}"),),
+            free=(T.shape[1],))
+
     def stan(self, block: TermBlock, values: Sequence[str], scope: StanScope) -> StanPart:
-        raise InputError("Stan text is written for terms with few columns or independent weights",
-                         f"{self.name}, whose precision is a sparse matrix",
-                         "Use klimb.trust(fit) to judge the fit as it is.")
+        assert isinstance(block, Nodes)
+        tag = scope.tag
+        b, z = f"b{tag}", f"z{tag}"
+        root, rows = self.stan_root(values, z + "{c}", b, tag), _stan_rows(block.values, b, tag, self.name)
+        kind, inner = f"vector[{root.free[0]}]", z + "{c}"
+        if len(root.free) > 1:
+            kind, inner = f"matrix[{root.free[0]}, {root.free[1]}]", f"to_vector({inner})"
+        return replace(rows, data=(*rows.data, *root.data), values={**rows.values, **root.values}, names=(z,),
+                       parameters=(scope.declare(kind, "z", f"{self.name} in units of its modes"),),
+                       transformed=root.transformed, model=(f"target += std_normal_lpdf({inner});",), weights=b,
+                       shape=(self.size,), free=root.free)
+
+    def standardised(self, values: Sequence[Any], weights: Array) -> Array:
+        """z = s .* (T'Q w), because T'Q T = diag(s)^-2."""
+        T = self._modes[0]
+        pulled = self.prior(values).precision @ T
+        return np.asarray(weights @ pulled / np.sqrt(np.einsum("ij,ij->j", T, pulled)))
+
+
+def _stan_rows(rows: Any, b: str, tag: str, name: str) -> StanPart:
+    """What sparse rows add to f: the node of each where that is all, else their product."""
+    rows = scipy_sparse.csr_array(rows)
+    if rows.nnz == rows.shape[0] and (np.diff(rows.indptr) == 1).all() and (rows.data == 1.0).all():
+        node = f"node{tag}"
+        return StanPart(data=(f"array[N] int<lower=1> {node};" + said(f"of {name}"),), values={node: rows.indices + 1},
+                        value=f"{b}{{c}}[{node}]")
+    entry, column, start = f"entry{tag}", f"column{tag}", f"start{tag}"
+    return StanPart(
+        data=(f"vector[{rows.nnz}] {entry};" + said(f"rows of {name} over its nodes, as Stan has sparse matrices"),
+              f"array[{rows.nnz}] int<lower=1> {column};", f"array[N + 1] int<lower=1> {start};"),
+        values={entry: rows.data, column: rows.indices + 1, start: rows.indptr + 1},
+        value=f"csr_matrix_times_vector(N, {rows.shape[1]}, {entry}, {column}, {start}, {b}{{c}})")
+
+
+def with_flat(modes: Array, sd: float, count: int) -> tuple[Array, Array]:
+    """Modes, and beside them weights of their own whose standard deviation is known: T, and which of it moves."""
+    (n, r), k = modes.shape, count
+    flat = np.hstack([np.zeros((k, r)), sd * np.eye(k)])
+    return np.vstack([np.hstack([modes, np.zeros((n, k))]), flat]), np.repeat([1.0, 0.0], [r, k])
+
+
+def directions(matrix: Any, rank: int) -> tuple[Array, Array]:
+    """The right singular vectors of the largest singular values of a matrix, and these."""
+    _, sizes, rows = np.linalg.svd(matrix.toarray())
+    return np.asarray(rows[:rank].T), sizes[:rank]
 
 
 def rows_of_levels(source: Source, column: str, labels: tuple[str, ...]) -> Nodes:

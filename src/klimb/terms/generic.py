@@ -24,7 +24,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.rows.table import Source
 from klimb.terms.base import Nodes, TermBlock
-from klimb.terms.field import Field, rows_of_levels, scaled_entries, symmetric_pattern
+from klimb.terms.field import Field, directions, rows_of_levels, scaled_entries, symmetric_pattern
 from klimb.theta import ParameterBlock
 
 MOST_DENSE = 3000  # levels up to which the null space of a matrix is looked for
@@ -86,6 +86,10 @@ class UserPrecision(Field):
 
     def entries(self, values: Sequence[Any]) -> tuple[Array, float]:
         return scaled_entries(self.data, self.logdet, len(self.labels) - self.null.shape[1], values[0])
+
+    def modes(self) -> tuple[Array, Array]:
+        vectors, sizes = directions(self.pattern, self.size - self.null.shape[1])
+        return vectors / np.sqrt(sizes), np.ones(len(sizes))
 
     # -- rows
 

@@ -146,6 +146,10 @@ class ManyKnots(Field):
         sd = context.choices.positive(f"sd({self.name})", Exponential(scale), scale, begin=0.5 * scale, kind="smooth")
         return replace(self, norm=self._typical(block.values, context.shares), parameters=(sd,))
 
+    def modes(self) -> tuple[Array, Array]:
+        free = np.linalg.qr(self.line.T, mode="complete")[0][:, 2:]  # what the constraints leave
+        return free @ np.linalg.inv(self._root @ free) / self.norm, np.ones(self.size - 2)
+
     # -- rows
 
     def _rows(self, x: Array) -> Any:

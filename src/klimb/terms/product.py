@@ -20,6 +20,7 @@ from typing import Any, Self, final
 
 import numpy as np
 
+from klimb._stan import StanDefinition, StanPart
 from klimb._stored import stored
 from klimb.formula.errors import FormulaError
 from klimb.formula.parts import Joined
@@ -125,6 +126,24 @@ class FieldProduct(Field):
         at_one, at_two = self._places
         logdet = ranks[1] * det_one + ranks[0] * det_two
         return scaled_entries(one[at_one] * two[at_two], logdet, ranks[0] * ranks[1], values[0])
+
+    def stan_root(self, values: Sequence[str], z: str, w: str, tag: str, columns: int = 0) -> StanPart:
+        """The first factor is made along the rows of a matrix of normals, the second along its columns."""
+        (at_one, at_two), n = self._values(values), self.first.size
+        made, turned, outer = f"made{tag}", f"turned{tag}", f"pairs{tag}"
+        two = self.second.stan_root(at_two, turned + "{c}", outer, f"{tag}_2", n)
+        (rank,) = two.free
+        one = self.first.stan_root(at_one, z, made, f"{tag}_1", rank)
+        middle = StanDefinition(f"matrix[{rank}, {n}]", turned, f"{made}{{c}}'")
+        last = StanDefinition(f"vector[{self.size}]", w, f"{values[0]} * to_vector({outer}{{c}})")
+        return StanPart(data=(*one.data, *two.data), values={**one.values, **two.values}, free=(*one.free, rank),
+                        transformed=(*one.transformed, middle, *two.transformed, last))
+
+    def standardised(self, values: Sequence[Any], weights: Array) -> Array:
+        at_one, at_two = self._values([1.0, *values[1:]])
+        found = self.second.standardised(at_two, weights.reshape(-1, self.first.size, self.second.size))
+        found = self.first.standardised(at_one, np.swapaxes(found, 1, 2))
+        return np.asarray(found.reshape(*weights.shape[:-1], -1) / values[0])
 
     # -- rows
 

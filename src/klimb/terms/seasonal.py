@@ -25,7 +25,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
-from klimb.terms.field import FLAT, Field, banded, scaled_entries, symmetric_pattern
+from klimb.terms.field import FLAT, Field, banded, directions, scaled_entries, symmetric_pattern, with_flat
 from klimb.terms.positions import column_positions, grid
 from klimb.theta import ParameterBlock
 
@@ -104,6 +104,10 @@ class Seasonal(Field):
         logdet = float(np.linalg.slogdet(null.T @ null)[1] - 2.0 * np.linalg.slogdet(null[:k])[1])
         data, total = scaled_entries(self.pattern.data[:-k], logdet, len(self.nodes) - k, values[0])
         return np.concatenate([data, np.full(k, self.flat_sd**-2)]), total - 2.0 * k * float(np.log(self.flat_sd))
+
+    def modes(self) -> tuple[Array, Array]:
+        vectors, sizes = directions(self._sums, len(self.nodes) - self.period + 1)
+        return with_flat(vectors / sizes, self.flat_sd, self.period - 1)
 
     # -- rows
 

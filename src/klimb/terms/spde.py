@@ -20,6 +20,7 @@ from typing import Any, final
 
 import numpy as np
 
+from klimb._stan import literal
 from klimb._stored import stored
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import Function, Parameter, bind
@@ -32,7 +33,7 @@ from klimb.priors import pc_lengthscale
 from klimb.rows.meshes import Cells, Mesh, cover, read_mesh
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
-from klimb.terms.field import Field, on_pattern, symmetric_pattern
+from klimb.terms.field import Field, directions, on_pattern, symmetric_pattern
 from klimb.theta import ParameterBlock
 
 TYPICAL = 0.2  # median of the range in the default prior, of the largest distance between places
@@ -167,6 +168,19 @@ class MaternField(Field):
         trace = float(masses @ self._factor(kappa).inverse_entries()[diagonal])
         logdet_by_kappa = 4.0 * kappa**2 * trace - 2.0 * nu * n
         return [(-2.0 / values[0] * Q, -2.0 * n / values[0]), (-by_kappa / values[1], -logdet_by_kappa / values[1])]
+
+    def modes(self) -> tuple[Array, Array]:
+        """Those of C^-1/2 G C^-1/2, which has the eigenvalues of the Laplacian on the mesh."""
+        masses, G = self._mesh.elements()
+        root = scipy_sparse.diags_array(masses**-0.5)
+        vectors, sizes = directions(root @ G @ root, self.size)
+        return root @ vectors, sizes
+
+    def mode_sds(self, values: Sequence[str], known: str) -> str:
+        """sd kappa^nu / sqrt(sd^2 kappa^(2 nu) tau^2) / (kappa^2 + eigenvalue)."""
+        nu = self._smoothness
+        kappa, size = f"(sqrt({8.0 * nu}) / {values[1]})", np.sqrt(4.0 * np.pi if nu == 1.0 else 4.0)
+        return f"{values[0]} * {literal(size)} * pow({kappa}, {nu}) / (square({kappa}) + {known})"
 
     # -- rows
 

@@ -31,7 +31,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
-from klimb.terms.field import FLAT, Field, banded, scaled_entries, symmetric_pattern
+from klimb.terms.field import FLAT, Field, banded, directions, scaled_entries, symmetric_pattern, with_flat
 from klimb.terms.positions import column_positions, grid
 from klimb.theta import ParameterBlock
 
@@ -114,6 +114,10 @@ class Walk(Field):
         n, sd = len(self.nodes), values[0]
         roughness = self._walk.D @ moments.mean[:n]
         return ((float(roughness @ roughness) / sd**2 - moments.explained(slice(0, n))) / sd,)
+
+    def modes(self) -> tuple[Array, Array]:
+        vectors, sizes = directions(self._walk.D, len(self.nodes) - self._walk.null.shape[1])
+        return with_flat(vectors / sizes, self.line_sd, int(self._with_line))
 
     def ready(self, block: TermBlock, context: Context) -> Self:
         return replace(self, parameters=(self.scale_parameter(context),), line_sd=FLAT * context.units.spread)
