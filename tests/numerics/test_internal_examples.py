@@ -247,7 +247,7 @@ def test_targets_and_blocks() -> None:
     from klimb.bridges.densities import gathered
     from klimb.priors import Beta
     from klimb.sites import Gaussian
-    from klimb.theta.base import BoundedParameter
+    from klimb.theta import BoundedParameter
 
     assert close(expected_gamma(Gaussian(scale=0.5), np.zeros(1), np.ones(1)), 4.0)
     assert as_pool([[1.0, 2.0], [3.0, 4.0]], intercept=True).times(np.array([0.0, 0.0, 5.0])).tolist() == [5.0, 5.0]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
+from scipy.special import logit
 
 from klimb._stored import stored
 from klimb.kernels import Kernel
 from klimb.kernels.means import Mean
 from klimb.numerics.arrays import Array
 from klimb.priors import Prior
-from klimb.theta import ParameterBlock, RowKind
+from klimb.theta import LIMIT, ParameterBlock, RowKind, Support
 
 MARGIN = 0.5  # how far inducing points may leave the box of the inputs, in units of its sides
 
@@ -22,7 +25,7 @@ MARGIN = 0.5  # how far inducing points may leave the box of the inputs, in unit
 @stored("parameter.kernel")
 @dataclass(frozen=True, eq=False)
 class KernelBlock(ParameterBlock):
-    """The free parameters of a kernel, by their logarithms.
+    """The free parameters of a kernel, by their logarithms, or between limits of a prior by their logits.
 
     >>> from klimb.kernels import RBF, White
     >>> block = KernelBlock(RBF(lengthscale=2.0) + White(0.1).fixed())
@@ -38,21 +41,50 @@ class KernelBlock(ParameterBlock):
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(self.prefix + name for name in self.kernel.free)
 
+    @cached_property
+    def _limited(self) -> dict[int, Support]:
+        """Of the entries whose priors have limits."""
+        supports = (Support.of(name, prior, 0.0, math.inf) for name, prior in self.kernel.priors.items())
+        return {i: support for i, support in enumerate(supports) if support.bounded}
+
     def search(self) -> tuple[Array, Array, Array]:
-        return self.kernel.log_parameters, *self.kernel.log_bounds.T
+        start, lower, upper = self.kernel.log_parameters, *self.kernel.log_bounds.T
+        for i, support in self._limited.items():
+            shares = (np.exp([start[i], lower[i], upper[i]]) - support.low) / (support.high - support.low)
+            places = np.clip(logit(np.clip(shares, 0.0, 1.0)), -LIMIT, LIMIT)
+            start[i], lower[i], upper[i] = places if 0.0 <= shares[0] <= 1.0 else (places[1:].mean(), *places[1:])
+        return start, lower, upper
+
+    def _logs(self, theta: Array) -> Array:
+        """The logarithms of the parameters, at many points."""
+        found = np.array(theta)
+        for i, support in self._limited.items():
+            found[..., i] = np.log(support.value(theta[..., i]))
+        return found
 
     def value(self, theta: Array) -> Kernel:
-        return self.kernel.with_log_parameters(theta)
+        return self.kernel.with_log_parameters(self._logs(theta))
 
     def pull(self, theta: Array, d_value: Array) -> Array:
         """Kernels give their gradients in the logarithms of their free parameters."""
-        return d_value
+        found = np.array(d_value)
+        for i, support in self._limited.items():
+            found[i] *= support.slope(theta[i]) / support.value(theta[i])
+        return found
 
     def log_prior(self, theta: Array) -> tuple[float, Array]:
-        return self.value(theta).log_prior()
+        logs = self._logs(theta)
+        total, slopes = self.kernel.with_log_parameters(logs).log_prior()
+        for i, support in self._limited.items():
+            log_slope, bend = support.log_slope(float(theta[i]))
+            total, slopes[i] = total + log_slope - float(logs[i]), bend
+        return total, slopes
 
     def reported(self, theta: Array) -> Array:
-        return np.exp(theta)
+        return np.exp(self._logs(theta))
+
+    def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:
+        return tuple(self._limited[i].value if i in self._limited else np.exp for i in range(self.size))
 
     def priors(self) -> dict[str, Prior | None]:
         return {self.prefix + name: prior for name, prior in self.kernel.priors.items()}

@@ -128,8 +128,9 @@ class Group(Term):
         for column, size in zip(columns, sizes.tolist(), strict=True):
             unit = context.units.spread / (size or 1.0)
             sds.append(choices.positive(self.sd_name(column), Exponential(unit), unit, begin=0.5 * unit, kind="group"))
-        if any(not sd.free for sd, moved in zip(sds, mixed, strict=True) if moved):
-            mix = np.zeros((0, 0))  # what is held is held as it is printed
+        if any(not sd.free for sd, moved in zip(sds, mixed, strict=True) if moved) or any(
+                sd.support.bounded for sd in sds):
+            mix = np.zeros((0, 0))  # what is held or has limits has them as it is printed
         names, prior = self._correlations(context)
         given = any(choices.given(name) for name in (*names, f"cor({self.name})")) or any(
             choices.given(sd.name) for sd, moved in zip(sds, mixed, strict=True) if moved)

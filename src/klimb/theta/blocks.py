@@ -13,7 +13,8 @@ from klimb._stan import StanDefinition, StanPart, literal, said
 from klimb._stored import stored
 from klimb.numerics.arrays import Array
 from klimb.priors import LKJ, Dirichlet, Fixed, PositivePrior, Prior
-from klimb.theta.base import ParameterBlock, PositiveParameter, RowKind, Scale
+from klimb.theta.base import ParameterBlock, RowKind, Scale
+from klimb.theta.single import PositiveParameter
 
 CUT_LIMITS = (-40.0, 40.0)
 CORRELATION_LIMITS = (-6.0, 6.0)  # of atanh of a partial correlation
@@ -116,8 +117,9 @@ def _log_cells(c: Array, log_cdf: Any) -> Array:
 class GroupCovariance(ParameterBlock):
     """The sds and correlations of the coefficients that every level of a grouping factor has.
 
-    Theta holds the logs of the free sds, then atanh of the partial correlations row by row: those of column i with the
-    columns before it. The value is R with R R' the covariance. What is printed are correlations, not partial ones.
+    Theta holds the logs of the free sds (logits between the limits of their priors), then atanh of the partial
+    correlations row by row: those of column i with the columns before it. The value is R with R R' the covariance. What
+    is printed are correlations, not partial ones.
 
     With a ``mix`` U theta speaks of the coefficients w of columns X U freed of those marginal to them (slopes are
     centred, then), where their posterior is well behaved: b = U w are the coefficients of the columns as they are
@@ -149,8 +151,13 @@ class GroupCovariance(ParameterBlock):
         """The sds, the root of the correlation matrix and its derivatives."""
         count = len(self._free)
         sd = np.array([block.prior.value if isinstance(block.prior, Fixed) else 0.0 for block in self.sds])
-        sd[self._free] = np.exp(theta[:count])
+        sd[self._free] = self._sds(theta[None, :count])[0]
         return sd, *correlation_root(theta[count:], len(self.sds))
+
+    def _sds(self, theta: Array) -> Array:
+        """Free sds, of many points at once."""
+        return np.column_stack([np.zeros((len(theta), 0)), *(
+            self.sds[i].support.value(own) for i, own in zip(self._free, theta.T, strict=True))])
 
     def value(self, theta: Array) -> Array:
         sd, L, _ = self._parts(theta)
@@ -158,7 +165,8 @@ class GroupCovariance(ParameterBlock):
 
     def pull(self, theta: Array, d_value: Array) -> Array:
         sd, L, d_L = self._parts(theta)
-        own = (d_value * sd[:, None] * L).sum(axis=1)[self._free]
+        slopes = [self.sds[i].support.slope(own) for i, own in zip(self._free, theta, strict=False)]
+        own = (d_value * L).sum(axis=1)[self._free] * slopes
         return np.concatenate([own, np.einsum("cij,ij->c", d_L, d_value * sd[:, None])])
 
     def log_prior(self, theta: Array) -> tuple[float, Array]:
@@ -207,7 +215,7 @@ class GroupCovariance(ParameterBlock):
         """Of the covariances of the columns as they are written, at many points: (S, k, k)."""
         count = len(self._free)
         sd = np.tile([sd.prior.value if isinstance(sd.prior, Fixed) else 0.0 for sd in self.sds], (len(theta), 1))
-        sd[:, self._free] = np.exp(theta[:, :count])
+        sd[:, self._free] = self._sds(theta[:, :count])
         return np.asarray(self.uncentred @ (sd[:, :, None] * correlation_roots(theta[:, count:], len(self.sds))))
 
     def _as_written(self, theta: Array) -> Array:
@@ -243,7 +251,7 @@ class GroupCovariance(ParameterBlock):
 
     def reported(self, theta: Array) -> Array:
         if not (self.correlations or self.mix.size):
-            return np.exp(theta[:, : len(self._free)])
+            return self._sds(theta[:, : len(self._free)])
         root = self._roots(theta)
         cov = root @ np.swapaxes(root, 1, 2)
         sd = np.sqrt(np.diagonal(cov, axis1=1, axis2=2))
@@ -252,7 +260,7 @@ class GroupCovariance(ParameterBlock):
 
     def inside(self, theta: Array) -> Array:
         count = len(self._free)
-        return np.hstack([np.exp(theta[:, :count]), np.tanh(theta[:, count:])])
+        return np.hstack([self._sds(theta[:, :count]), np.tanh(theta[:, count:])])
 
     def priors(self) -> dict[str, Prior | None]:
         return {sd.name: sd.prior for sd in self.sds}
@@ -271,12 +279,13 @@ class GroupCovariance(ParameterBlock):
         """Partial correlations with the first column are correlations; the others depend on those."""
         _, columns = np.tril_indices(len(self.sds), -1)
         own = [np.tanh if column == 0 and not self.mix.size else None for column in columns[: len(self.correlations)]]
-        sds = [None if self._moved[i] else np.exp for i in self._free]
+        sds = [None if self._moved[i] else self.sds[i].support.value for i in self._free]
         return (*sds, *own)
 
     def scales(self) -> tuple[Scale, ...]:
         correlations = (lambda r: np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12)), np.tanh)
-        return ((np.log, np.exp),) * len(self._free) + (correlations,) * len(self.correlations)
+        sds = [(self.sds[i].support.theta, self.sds[i].support.value) for i in self._free]
+        return (*sds, *(correlations,) * len(self.correlations))
 
     def stan(self, name: str) -> StanPart:
         """``sd`` and the Cholesky factor of the correlations, as theta has them; the value is the root, or one sd."""
@@ -287,7 +296,8 @@ class GroupCovariance(ParameterBlock):
         names = {int(i): f"{sd}[{place + 1}]" for place, i in enumerate(self._free)}
         whole = [names.get(i, literal(self._parts(np.zeros(count + len(self.correlations)))[0][i])) for i in range(k)]
         sds = sd if count == k else f"[{', '.join(whole)}]'"
-        declared = [f"vector<lower=0>[{count}] {sd};" + said(", ".join(self.sds[i].name for i in self._free))]
+        words = said(", ".join(self.sds[i].name for i in self._free))
+        declared = [f"vector<{self._stan_limits()}>[{count}] {sd};" + words]
         declared += [f"cholesky_factor_corr[{k}] {L};" + said(", ".join(self.correlations))] * bool(self.correlations)
         value = f"diag_pre_multiply({sds}, {L})" if self.correlations else f"diag_matrix({sds})"
         kept = [*([sd] if count else []), *([L] if self.correlations else [])]
@@ -305,6 +315,15 @@ class GroupCovariance(ParameterBlock):
                        StanDefinition(f"vector[{k}]", f"printed_sd{tag}", f"sqrt(diagonal({cov}))"),
                        StanDefinition(f"matrix[{k}, {k}]", f"printed_cor{tag}",
                                       f"quad_form_diag({cov}, 1 / sqrt(diagonal({cov})))")))
+
+    def _stan_limits(self) -> str:
+        """Those of the sds."""
+        supports = [self.sds[i].support for i in self._free]
+        if not any(support.bounded for support in supports):
+            return "lower=0"
+        low = ", ".join(literal(support.low) for support in supports)
+        high = ", ".join(literal(support.high) if support.bounded else "positive_infinity()" for support in supports)
+        return f"lower=[{low}]', upper=[{high}]'"
 
     def _stan_prior(self, names: dict[int, str], L: str) -> tuple[str, ...]:
         """The priors of sds by their names in Stan, and of the factor of correlations."""
@@ -339,7 +358,8 @@ class GroupCovariance(ParameterBlock):
     def from_stan(self, draws: Sequence[Array]) -> Array:
         if len(self.sds) == 1:
             return self.sds[0].from_stan(draws)
-        parts = [np.log(draws[0])] if len(self._free) else []
+        parts = [np.column_stack([self.sds[i].support.theta(own) for i, own in zip(self._free, draws[0].T, strict=True)]
+                                 )] if len(self._free) else []
         if self.correlations:
             parts.append(partial_correlations(draws[-1]))
         return np.hstack(parts)

@@ -1,0 +1,302 @@
+"""Blocks of one hyperparameter: positive, between two limits, or on the whole line.
+
+The values that a parameter can have, those of its prior included, are an interval; theta goes through the whole line.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+from scipy.special import expit, log_expit
+
+from klimb._stan import StanPart, literal, said
+from klimb._stored import stored
+from klimb.errors import require
+from klimb.numerics.arrays import Array
+from klimb.priors import Beta, Fixed, Normal, PCCorrelation, PCShare, PositivePrior, Prior, Uniform
+from klimb.theta.base import ParameterBlock, RowKind, Scale
+
+POSITIVE_LIMITS = (-16.0, 14.0)  # of the log of a positive parameter in its unit
+LIMIT = 14.0  # of the logit in a search: 8e-7 of the way from a limit
+STEP = 1e-5  # of differences of log densities, which are known to all digits
+NEAREST = 0.05  # share of the way between two limits that a search starts from either of them
+
+
+@final
+@dataclass(frozen=True)
+class Support:
+    """The values that a parameter can have, by a rising map from the whole line: theta is a logarithm or a logit.
+
+    >>> half, short = Support(0.0, math.inf), Support(-1.0, 1.0)
+    >>> float(half.value(0.0)), float(short.value(0.0)), float(short.theta(short.value(2.0)))
+    (1.0, 0.0, 2.0)
+    """
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, name: str, prior: Prior | None, low: float, high: float) -> Support:
+        """Between two limits, and where the prior is not zero."""
+        if not isinstance(prior, Uniform):
+            return cls(low, high)
+        found = cls(max(low, prior.lower), min(high, prior.upper))
+        require(found.low < found.high, f"the prior of {name} must allow some values between {low:g} and {high:g}",
+                str(prior), "Choose other limits.")
+        return found
+
+    @property
+    def bounded(self) -> bool:
+        return self.high < math.inf
+
+    def value(self, theta: Array | float) -> Array:
+        return np.asarray(self.low + (self.high - self.low) * expit(theta) if self.bounded else np.exp(theta))
+
+    def theta(self, value: Array | float) -> Array:
+        return np.asarray(np.log(value - self.low) - np.log(self.high - value) if self.bounded else np.log(value))
+
+    def slope(self, theta: Array | float) -> Array:
+        """Of the value in theta."""
+        return np.asarray((self.high - self.low) * expit(theta) * expit(-theta) if self.bounded else np.exp(theta))
+
+    def log_slope(self, theta: float) -> tuple[float, float]:
+        """log of it, and the derivative of that in theta."""
+        if not self.bounded:
+            return theta, 1.0
+        return math.log(self.high - self.low) + self.log_uniform(theta)[0], 1.0 - 2.0 * float(expit(theta))
+
+    def log_uniform(self, theta: float) -> tuple[float, float]:
+        """Log density of theta where all values are alike, and its derivative."""
+        return float(log_expit(theta) + log_expit(-theta)), 1.0 - 2.0 * float(expit(theta))
+
+    def stan(self) -> str:
+        """The same as limits in Stan."""
+        return f"lower={literal(self.low)}" + (f", upper={literal(self.high)}" if self.bounded else "")
+
+
+class SingleParameter(ParameterBlock):
+    """One parameter; a `Fixed` prior holds it."""
+
+    name: str
+    prior: Prior | None
+
+    @property
+    def free(self) -> bool:
+        return not isinstance(self.prior, Fixed)
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.name,) if self.free else ()
+
+    @abstractmethod
+    def span(self) -> tuple[float, float, float]:
+        """Where a search of theta starts, and its limits."""
+
+    def search(self) -> tuple[Array, Array, Array]:
+        start, lower, upper = (np.full(self.size, at) for at in self.span())
+        return start, lower, upper
+
+    def priors(self) -> dict[str, Prior | None]:
+        return {self.name: self.prior}
+
+    def printed(self) -> dict[str, str]:
+        return {self.name: "flat" if self.prior is None else str(self.prior)}
+
+    def to_stan(self, theta: Array) -> tuple[Array, ...]:
+        return (np.asarray(self.value(theta)),) if self.free else ()
+
+
+class SupportedParameter(SingleParameter):
+    """One parameter by the map of its ``support``."""
+
+    prior: Prior
+    support: Support
+
+    def value(self, theta: Array) -> float:
+        return self.prior.value if isinstance(self.prior, Fixed) else float(self.support.value(float(theta[0])))
+
+    def pull(self, theta: Array, d_value: float) -> Array:
+        return np.full(self.size, d_value * self.support.slope(theta)) if self.free else np.zeros(0)
+
+    def reported(self, theta: Array) -> Array:
+        return self.support.value(theta)
+
+    def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:
+        return (self.support.value,) * self.size
+
+    def scales(self) -> tuple[Scale, ...]:
+        return ((self.support.theta, self.support.value),) * self.size if self.support.bounded else super().scales()
+
+    def stan(self, name: str) -> StanPart:
+        if isinstance(self.prior, Fixed):
+            return StanPart(data=(f"real {name};" + said(f"{self.name}, held"),), values={name: self.prior.value},
+                            value=name)
+        return StanPart(parameters=(f"real<{self.support.stan()}> {name};" + said(self.name),), names=(name,),
+                        model=(f"target += {self._stan_density(name)};",), value=name)
+
+    @abstractmethod
+    def _stan_density(self, name: str) -> str:
+        """The log prior of the value in Stan."""
+
+    def from_stan(self, draws: Sequence[Array]) -> Array:
+        return self.support.theta(draws[0])[:, None]
+
+
+@final
+@stored("parameter.positive")
+@dataclass(frozen=True, eq=False)
+class PositiveParameter(SupportedParameter):
+    """One positive parameter, by its logarithm; a `Fixed` prior holds it, one between two limits makes it a logit.
+
+    >>> from klimb.priors import exponential, fixed
+    >>> block = PositiveParameter("sigma", exponential(2.0), begin=1.0)
+    >>> block.names, round(block.value(np.log([3.0])), 12), PositiveParameter("sigma", fixed(2.0)).value(np.zeros(0))
+    (('sigma',), 3.0, 2.0)
+    """
+
+    name: str
+    prior: Prior
+    begin: float = 1.0  # where a search starts
+    unit: float = 1.0  # limits of a search are in this unit
+    least: float = 0.0  # a search stays above
+    kind: RowKind = "parameter"
+
+    @cached_property
+    def support(self) -> Support:  # type: ignore[override]
+        return Support.of(self.name, self.prior, 0.0, math.inf)
+
+    def span(self) -> tuple[float, float, float]:
+        support = self.support
+        least = float(support.theta(self.least)) if support.low < self.least < support.high else -math.inf
+        if support.bounded:
+            share = np.clip((self.begin - support.low) / (support.high - support.low), NEAREST, 1.0 - NEAREST)
+            return math.log(share / (1.0 - share)), max(-LIMIT, least), LIMIT
+        low, high = (limit + math.log(self.unit) for limit in POSITIVE_LIMITS)
+        return math.log(self.begin), max(low, least), high
+
+    def log_prior(self, theta: Array) -> tuple[float, Array]:
+        if not isinstance(self.prior, PositivePrior):
+            return 0.0, np.zeros(0)
+        if isinstance(self.prior, Uniform):
+            value, slope = self.support.log_uniform(float(theta[0]))
+            return value, np.array([slope])
+        value = math.exp(theta[0])
+        return self.prior.log_density(value) + float(theta[0]), np.array([self.prior.slope(value) + 1.0])
+
+    @property
+    def power(self) -> float:  # type: ignore[override]
+        return min(float(getattr(self.prior, "power", 1.0)), 1.0)
+
+    def inside(self, theta: Array) -> Array:
+        """A size that may be infinite has moments on the scale of its prior alone."""
+        return self.support.value(theta) if self.support.bounded else np.exp(self.power * theta)
+
+    def _stan_density(self, name: str) -> str:
+        assert isinstance(self.prior, PositivePrior)
+        return self.prior.stan(name)
+
+
+@final
+@stored("parameter.bounded")
+@dataclass(frozen=True, eq=False)
+class BoundedParameter(SupportedParameter):
+    """A parameter between ``low`` and ``high``; a `Fixed` prior holds it."""
+
+    name: str
+    prior: Prior
+    low: float
+    high: float
+    begin: float = 0.5  # share of the way
+    kind: RowKind = "field"
+
+    @cached_property
+    def support(self) -> Support:  # type: ignore[override]
+        return Support.of(self.name, self.prior, self.low, self.high)
+
+    def span(self) -> tuple[float, float, float]:
+        return math.log(self.begin / (1.0 - self.begin)), -LIMIT, LIMIT
+
+    def log_density(self, theta: Array) -> float:
+        return self._density(float(theta[0])) if self.free else 0.0
+
+    def _density(self, logit: float) -> float:
+        """Per unit of the logit, which is that of the share times share (1 - share)."""
+        log_share, log_rest, prior = -np.logaddexp(0.0, -logit), -np.logaddexp(0.0, logit), self.prior
+        if isinstance(prior, Beta):
+            constant = math.lgamma(prior.a + prior.b) - math.lgamma(prior.a) - math.lgamma(prior.b)
+            return float(constant + prior.a * log_share + prior.b * log_rest)
+        if isinstance(prior, Uniform):
+            return float(log_share + log_rest)
+        assert isinstance(prior, PCCorrelation | PCShare)
+        value = float(self.support.value(logit))
+        return float(prior.log_density(value) + math.log(self.high - self.low) + log_share + log_rest)
+
+    def log_prior(self, theta: Array) -> tuple[float, Array]:
+        if not self.free:
+            return 0.0, np.zeros(0)
+        at = float(theta[0])
+        return self._density(at), np.array([(self._density(at + STEP) - self._density(at - STEP)) / (2.0 * STEP)])
+
+    def signed(self) -> tuple[bool, ...]:
+        return (self.support.low < 0.0,) * self.size
+
+    def _stan_density(self, name: str) -> str:
+        if isinstance(self.prior, Beta):
+            width, low = literal(self.high - self.low), literal(self.low)
+            density = f"beta_lpdf(({name} - {low}) / {width} | {literal(self.prior.a)}, {literal(self.prior.b)})"
+            return density + f" - log({width})"
+        assert isinstance(self.prior, Uniform | PCCorrelation | PCShare)
+        return self.prior.stan(name)
+
+
+@final
+@stored("parameter.real")
+@dataclass(frozen=True, eq=False)
+class RealParameter(SingleParameter):
+    """One parameter on the whole line, with a normal prior or a flat one."""
+
+    name: str
+    prior: Normal | None = None
+    begin: float = 0.0
+    limits: tuple[float, float] = (-math.inf, math.inf)
+    kind: RowKind = "parameter"
+
+    def span(self) -> tuple[float, float, float]:
+        return self.begin, *self.limits
+
+    def value(self, theta: Array) -> float:
+        return float(theta[0])
+
+    def pull(self, theta: Array, d_value: float) -> Array:
+        return np.array([d_value])
+
+    def log_prior(self, theta: Array) -> tuple[float, Array]:
+        if self.prior is None:
+            return 0.0, np.zeros(1)
+        score = (float(theta[0]) - self.prior.mean) / self.prior.sd
+        constant = math.log(self.prior.sd) + 0.5 * math.log(2.0 * math.pi)
+        return -0.5 * score**2 - constant, np.array([-score / self.prior.sd])
+
+    def reported(self, theta: Array) -> Array:
+        return np.array(theta)
+
+    def stan(self, name: str) -> StanPart:
+        prior = self.prior
+        line = "" if prior is None else f"target += normal_lpdf({name} | {literal(prior.mean)}, {literal(prior.sd)});"
+        return StanPart(parameters=(f"real {name};" + said(self.name),), names=(name,), model=(line,) if line else (),
+                        value=name)
+
+    def from_stan(self, draws: Sequence[Array]) -> Array:
+        return draws[0][:, None]
+
+    def signed(self) -> tuple[bool, ...]:
+        return (True,)
+
+    def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:
+        return (np.asarray,)
