@@ -77,7 +77,7 @@ class Support:
 
     def stan(self) -> str:
         """The same as limits in Stan."""
-        return f"lower={literal(self.low)}" + (f", upper={literal(self.high)}" if self.bounded else "")
+        return f"lower={literal(self.low)}, upper={literal(self.high)}" if self.bounded else "lower=0"
 
 
 class SingleParameter(ParameterBlock):
