@@ -45,7 +45,9 @@ CASES = [("b ~ x*z + h", "bernoulli", {}), ("p ~ x + h + offset(log(e))", "poiss
          ("y ~ x + z:h", "gaussian", {}), ("y ~ x + s(z) + (1 + z | g)", "gaussian", {"weights": "w"}),
          ("p(k, n) ~ x + z", "binomial", {}), ("b ~ z + (1 | g)", "bernoulli", {}), ("a ~ x + z", "gamma", {}),
          ("y ~ z", "student_t(df=5)", {"hyper": "optimise"}), ("o ~ x + h", "ordinal", {"hyper": "fixed"}),
-         ("b ~ 0 + h + z", "bernoulli", {"priors": {"z": "normal(0, 0.1)"}})]
+         ("b ~ 0 + h + z", "bernoulli", {"priors": {"z": "normal(0, 0.1)"}}),
+         ("b ~ x + gp(z, points=8)", "bernoulli", {"hyper": "optimise"}), ("y ~ h + gp(z, points=6)", "gaussian", {}),
+         ("p ~ gp(z, points=6) + (1 | g)", "poisson", {"weights": "w", "hyper": "optimise"})]
 
 
 def errors(one: Any, other: Any) -> float:
@@ -176,7 +178,6 @@ def test_what_a_streamed_fit_can_do(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("formula", "family", "words"), [
-    ("y ~ gp(z)", "gaussian", "terms with columns of their own"),
     ("y ~ rw1(g)", "gaussian", "terms with columns of their own"),
     ("h ~ x", "categorical", "one latent value per row"),
 ])

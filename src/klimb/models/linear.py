@@ -205,7 +205,7 @@ class LinearModel(Model):
                                                                             strict=True)) if number not in apart]
         return dense_prior(priors, self._dense_width)
 
-    def _with_features(self, rows: LinearRows) -> tuple[Any, Array]:
+    def with_features(self, rows: LinearRows) -> tuple[Any, Array]:
         """The shared columns with features that move filled in, and the variance that those leave unexplained."""
         slack = np.zeros(rows.n)
         moving = [k for k, block in enumerate(rows.blocks) if isinstance(block, Moving)]
@@ -255,7 +255,7 @@ class LinearModel(Model):
     @cached_property
     def featured(self) -> tuple[Any, Array]:
         """The shared columns of the rows of the fit, and the variance that they leave."""
-        return self._with_features(self.fitted_rows())
+        return self.with_features(self.fitted_rows())
 
     @property
     def design(self) -> Any:
@@ -339,7 +339,7 @@ class LinearModel(Model):
         for part in posterior.latent.split(posterior):
             if self.by_gram:
                 for term, slope in self._grams.slopes(part):
-                    self._pull(total, term, (slope,))
+                    self.pull(total, term, (slope,))
             else:
                 self._add_field(total, part)
         return total
@@ -353,14 +353,14 @@ class LinearModel(Model):
             if isinstance(block, Moving):
                 learnt = q.moments(place).blocks(term.size) - np.eye(term.size)
                 found = base.FeatureGradients(feature_pieces(self, posterior, q, place), learnt)
-                self._pull(total, term, term.pull_features(block, values, found))
+                self.pull(total, term, term.pull_features(block, values, found))
             else:
                 moments = q.moments(place)
                 if isinstance(block, Nodes):
                     moments = replace(moments, explained=partial(explained, self, posterior, q, place))
-                self._pull(total, term, term.gradient(values, moments))
+                self.pull(total, term, term.gradient(values, moments))
 
-    def _pull(self, total: Array, term: Term, slopes: Sequence[Any]) -> None:
+    def pull(self, total: Array, term: Term, slopes: Sequence[Any]) -> None:
         own = [block.pull(self.at[self.theta.slice_of(block)], slope)
                for block, slope in zip(term.parameters, slopes, strict=True)]
         self.theta.add(total, term.parameters, own)
@@ -394,7 +394,7 @@ class LinearModel(Model):
         return self.rows_over(L[:, : self._dense_width], none, np.zeros((len(L), k)), sparse)
 
     def functionals(self, prepared: LinearRows, *, new_levels: bool = True) -> Functionals:
-        X, rest = self._with_features(prepared)
+        X, rest = self.with_features(prepared)
         for term, block, values in zip(self.terms, prepared.blocks, self.values, strict=True):
             root = term.new(block, values) if new_levels else None
             if root is not None:

@@ -27,6 +27,7 @@ from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows
 from klimb.models.plan import readable
 from klimb.models.progress import Watched
+from klimb.models.row_gradients import add_features
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import threads_for
 from klimb.rows.blocks import RowBlock
@@ -92,11 +93,12 @@ def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rows: L
     site = model.site(data)
     y = site.validate(data.y)
     value, size, slopes = 0.0, 0.0, np.zeros(model.theta.size)
+    X, slack = model.with_features(rows)
     if q is None:
         slope, gamma = (np.broadcast_to(part, y.shape) * sharper for part in site.start(y))
     else:
-        f = model.functionals(rows)
-        m, v = q.at(ColumnDesign(f.L) if isinstance(f.L, np.ndarray) else f.L, f.rest)
+        L = model.rows_over(X, rows.codes, rows.values)
+        m, v = q.at(ColumnDesign(L) if isinstance(L, np.ndarray) else L, slack)
         with np.errstate(over="ignore", invalid="ignore"):
             e = site.oracle(y, m, v)
             slope, gamma = e.gamma * m - e.alpha, e.gamma
@@ -106,7 +108,9 @@ def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rows: L
         if blocks:
             own = model.theta.of_owner(model.at, blocks)
             model.theta.add(slopes, blocks, model.likelihood.gradient(own, data, m, v))
-    return sums_of(rows.X, rows.codes, rows.values, slope, gamma, value, size, slopes)
+        if X is not rows.X:
+            add_features(model, slopes, rows, X, slack, q, -e.alpha, e.gamma)
+    return sums_of(X, rows.codes, rows.values, slope, gamma, value, size, slopes)
 
 
 @final

@@ -11,9 +11,11 @@ from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
+from klimb.terms.base import FeatureGradients, Moving
 
 if TYPE_CHECKING:
     from klimb.models.linear import LinearModel
+    from klimb.models.linear_parts import LinearRows
 
 
 def explained(model: LinearModel, posterior: Posterior, q: WeightPosterior, place: slice, own: slice) -> float:
@@ -28,7 +30,12 @@ def explained(model: LinearModel, posterior: Posterior, q: WeightPosterior, plac
 
 def feature_pieces(model: LinearModel, posterior: Posterior, q: WeightPosterior,
                     place: slice) -> Iterator[tuple[slice, Array, Array]]:
-    """d bound / d Phi = a u' - G Cov(f, u), u being the weights of the features, and d bound / d slack."""
+    """d bound / d Phi = a u' - G Cov(f, u), u being the weights of the features, and d bound / d slack.
+
+    Of rows that are passed over there is nothing: `add_features` has been over them.
+    """
+    if model.passes is not None:
+        return
     rows, (X, _) = model.fitted_rows(), model.featured
     d_slack = np.where(posterior.latent.slack > 0, -0.5 * posterior.gamma, 0.0)
     for block in row_blocks(rows.n, 2 * (place.stop - place.start)):
@@ -36,3 +43,15 @@ def feature_pieces(model: LinearModel, posterior: Posterior, q: WeightPosterior,
         cross = q.covariance_with(model.rows_over(X[block], rows.codes[block], rows.values[block], sparse), place)
         yield (block, np.outer(posterior.a[block], q.mean[place]) - posterior.gamma[block, None] * cross,
                d_slack[block])
+
+
+def add_features(model: LinearModel, total: Array, rows: LinearRows, X: Array, slack: Array, q: WeightPosterior,
+                 a: Array, gamma: Array) -> None:
+    """Add what rows of a pass have to say of the gradient in the parameters of features that move."""
+    for term, block, values, place in zip(model.terms, rows.blocks, model.values, model.places, strict=True):
+        if isinstance(block, Moving):
+            cross = q.covariance_with(model.rows_over(X, rows.codes, rows.values), place)
+            piece = (slice(None), np.outer(a, q.mean[place]) - gamma[:, None] * cross,
+                     np.where(slack > 0, -0.5 * gamma, 0.0))
+            found = FeatureGradients(iter([piece]), np.zeros((term.size, term.size)))
+            model.pull(total, term, term.pull_features(block, values, found))

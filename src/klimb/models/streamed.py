@@ -46,7 +46,7 @@ from klimb.rows.distinct import content_shares
 from klimb.rows.frames import Frame, read_frame
 from klimb.rows.reduction import BlockEngine
 from klimb.rows.table import Source, complete_rows
-from klimb.terms.base import Coded, Dense, TermBlock
+from klimb.terms.base import Coded, Dense, Moving, TermBlock
 from klimb.terms.column_moments import ColumnMoments
 from klimb.terms.encoder import Encoded, Encoder, learnt
 from klimb.terms.group import Group
@@ -56,7 +56,7 @@ DRAWS, SEED = (8, 32), 20260103  # of the verdict: so many, and so many where th
 SHARED_DRAWS = (4, 16)  # of the shared weights alone, each of which takes the integrals of all levels
 CLEAR = 0.1  # share of a doubt up to which few draws leave nothing open
 SAFETY = 4.0  # times the estimate: levels of ten binary rows moved their sd by 2.6 times as much
-KINDS = ("fixed", "offset", "group", "smooth", "ridge")
+KINDS = ("fixed", "offset", "group", "smooth", "ridge", "gp")
 
 
 @final
@@ -207,9 +207,11 @@ def log_densities(reader: BlockReader, draws: Array, q: WeightPosterior, block: 
         for rows, data in reader.pieces(block):
             site = reader.model.site(data)
             y = site.validate(data.y)
-            f = q.push(reader.model.functionals(rows).L, draws)
+            X, slack = reader.model.with_features(rows)
+            f = q.push(reader.model.rows_over(X, rows.codes, rows.values), draws)
             constant = float(np.broadcast_to(site.constant(y), y.shape).sum())
-            total += [float(site.point(y, one).value.sum()) + constant for one in f]
+            total += [float((site.oracle(y, one, slack) if slack.any() else site.point(y, one)).value.sum()) + constant
+                      for one in f]
     return total
 
 
@@ -288,17 +290,18 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     some = replace(some, dropped=dropped, sampled_from=observed.n)
     passes = replace(passes, sample=some)
     model = replace(model, rows=rows, passes=passes)
-    few = reduced_passes(model, passes, observed) if family.by_squares(observed) else None
+    moving = any(isinstance(block, Moving) for block in rows.blocks)  # sums of one theta say nothing of another
+    few = reduced_passes(model, passes, observed) if family.by_squares(observed) and not moving else None
     if few is not None:
         solution = solve(*few, hyper=hyper, tol=tol, listen=listen)
         at_best = replace(model.moved(solution.model.at), passes=None)
         return Streamed(replace(solution, model=at_best), some, encoder, printed, sample, None, notes)
-    solution = solve_on_sums(model, passes, some, hyper, tol, listen) or solve(model, some, hyper=hyper, tol=tol,
-                                                                              listen=listen)
+    solution = None if moving else solve_on_sums(model, passes, some, hyper, tol, listen)
+    solution = solution or solve(model, some, hyper=hyper, tol=tol, listen=listen)
     if not solution.result.converged:
         return Streamed(solution, some, encoder, printed, sample, None, notes)
-    levels = None
-    if solution.mode == "fixed" or solution.components.uncorrected is not None:  # theta is not what a bound made of it
+    levels, corrected = None, solution.components.uncorrected is not None
+    if not moving and (solution.mode == "fixed" or corrected):  # theta is not what a bound made of it
         levels = Levels.of(solution.model, passes, solution.result)
     if levels is not None:
         exact, _ = exact_of(solution.model, passes, solution.result)
@@ -335,8 +338,8 @@ def _responses(encoder: Encoder, source: Source, family: Likelihood, missing: st
     if odd is not None:
         raise InputError("rows that are not in memory may have terms with columns of their own: "
                          f"{', '.join(KINDS)}", f"{odd.name} ({odd.kind})",
-                         "Write s(x, sparse=False) for a curve; klimb.rows.kernel_rows.inducing_latent has Gaussian "
-                         "processes over memory maps. Or leave the term out, or fit a sample of the rows.")
+                         "Write s(x, sparse=False) for a curve, gp(x) for a field. Or leave the term out, or fit a "
+                         "sample of the rows.")
     if missing == "predict":
         raise InputError('rows that are not in memory need missing="drop" or "error"', '"predict"',
                          "Predict for a frame of these rows after the fit.")

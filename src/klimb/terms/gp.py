@@ -155,7 +155,7 @@ class GaussianProcess(Term):
 
 def choose_points(inputs: Array, most: int) -> Array:
     """All distinct inputs where they are few, else well-spread ones among them."""
-    distinct = np.unique(inputs, axis=0)
+    distinct = np.unique(inputs, axis=0) if inputs.shape[1] > 1 else np.unique(inputs)[:, None]
     if len(distinct) <= most:
         return distinct
     if distinct.shape[1] == 1:  # between equal spacing, which prediction likes, and equal counts, which data like
