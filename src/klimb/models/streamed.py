@@ -296,8 +296,8 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
         solution = solve(*few, hyper=hyper, tol=tol, listen=listen)
         at_best = replace(model.moved(solution.model.at), passes=None)
         return Streamed(replace(solution, model=at_best), some, encoder, printed, sample, None, notes)
-    solution = None if moving else solve_on_sums(model, passes, some, hyper, tol, listen)
-    solution = solution or solve(model, some, hyper=hyper, tol=tol, listen=listen)
+    by_sums = None if moving else solve_on_sums(model, passes, some, hyper, tol, listen)
+    solution = by_sums or solve(model, some, hyper=hyper, tol=tol, listen=listen)
     if not solution.result.converged:
         return Streamed(solution, some, encoder, printed, sample, None, notes)
     levels, corrected = None, solution.components.uncorrected is not None
