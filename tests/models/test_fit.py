@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import numpy as np
 import pytest
 
@@ -426,6 +428,13 @@ def test_arviz_is_asked_for_when_missing(fits):
             fits["gaussian"].to_arviz()
     else:
         assert arviz.summary(fits["gaussian"].to_arviz(draws=50)) is not None
+
+
+def test_a_module_that_arviz_takes_for_dm_tree_is_named(fits, monkeypatch):
+    base = pytest.importorskip("arviz.data.base")
+    monkeypatch.setattr(base, "tree", types.ModuleType("tree"))
+    with pytest.raises(InputError, match="for the package dm-tree"):
+        fits["gaussian"].to_arviz(draws=5)
 
 
 def test_plots_are_drawn(fits):

@@ -300,6 +300,7 @@ def test_shared_weights_follow_the_hyperparameters_as_those_of_rows_in_memory() 
     wider = [np.asarray(table["sd"]) / sd for table in tables]
     assert away[1].max() < 0.05
     assert away[2].max() > 0.08
+    assert found.bound == pytest.approx(memory.bound, abs=5e-3)  # of bounds, not of the evidence beyond them
     np.testing.assert_allclose(wider[1], 1.0, atol=0.03)
     assert wider[2][0] < 0.95
     levels = [fit.random_effects("g") for fit in (memory, found)]

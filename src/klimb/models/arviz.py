@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -23,5 +24,12 @@ def to_arviz(fit: FormulaFit, draws: int = 1000, chains: int = 4, seed: int = 0)
     coordinates = {f"{term.name}_level": list(term.levels) for term in fit.groups}
     dimensions = {level_name(term, column): [f"{term.name}_level"] for term in fit.groups for column in term.columns}
     if "posterior" in signature(arviz.from_dict).parameters:
-        return arviz.from_dict(posterior=shaped, coords=coordinates, dims=dimensions)
+        try:
+            return arviz.from_dict(posterior=shaped, coords=coordinates, dims=dimensions)
+        except AttributeError as error:
+            if "'tree'" not in str(error):
+                raise
+            where = list(getattr(sys.modules.get("tree"), "__path__", ())) or "a file of that name"
+            raise InputError("ArviZ takes a module called tree for the package dm-tree", f"{where}: {error}",
+                             "Rename that file or folder, or install dm-tree.") from error
     return arviz.from_dict({"posterior": shaped}, coords=coordinates, dims=dimensions)  # from version 1 on

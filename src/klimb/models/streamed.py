@@ -25,6 +25,7 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Left, Likelihood, Observed
 from klimb.linalg.matrix import ColumnDesign
 from klimb.models.budget import Budget
+from klimb.models.components import Components
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows, check_size
 from klimb.models.model import HyperMode, Listen
@@ -56,6 +57,7 @@ DRAWS, SEED = (8, 32), 20260103  # of the verdict: so many, and so many where th
 SHARED_DRAWS = (4, 16)  # of the shared weights alone, each of which takes the integrals of all levels
 CLEAR = 0.1  # share of a doubt up to which few draws leave nothing open
 SAFETY = 4.0  # times the estimate: levels of ten binary rows moved their sd by 2.6 times as much
+GROWTH = 3.0  # half the power of an sd that the evidence beyond a bound grows with (2 was found), and some more
 KINDS = ("fixed", "offset", "group", "smooth", "ridge", "gp")
 
 
@@ -215,14 +217,20 @@ def log_densities(reader: BlockReader, draws: Array, q: WeightPosterior, block: 
     return total
 
 
-def judged(model: LinearModel, result: Result, passes: RowPasses, levels: Levels | None) -> TrustSummary:
+def judged(model: LinearModel, result: Result, passes: RowPasses, levels: Levels | None,
+           components: Components) -> TrustSummary:
     """The verdict from the log weights of some draws: what of log p a Gaussian cannot say, over all rows.
 
     log w = log p(y | w) - log p(few rows | w) + log evidence of those, since q is the exact posterior of the few. At
     the optimum of the bound log w has no part that is linear or quadratic, so means (in sd) and sds are off by about
-    its variance; that of L levels which each have their own part moves what they share by 1 / sqrt(L) of it. With
-    ``levels`` that were integrated out, log w is that of the shared weights alone.
+    its variance; that of L levels which each have their own part moves what they share by 1 / sqrt(L) of it, and their
+    sds by what half of it, the evidence that the bound lacks, grows with them. With ``levels`` that were integrated
+    out, log w is that of the shared weights alone.
     """
+    group = [] if model.coded < 0 or levels is not None else [
+        np.arange(model.theta.size)[model.theta.slice_of(block)] for block in model.terms[model.coded].parameters]
+    away = components.theta - components.weights @ components.theta
+    spread = float(np.sqrt(components.weights @ away**2)[np.concatenate(group)].max()) if group else 0.0
     several = 1 if levels is not None else max(model.n_levels, 1)
     for n_draws in DRAWS[several > 1 :] if levels is None else SHARED_DRAWS:  # small levels are never clear
         if levels is None:
@@ -230,11 +238,12 @@ def judged(model: LinearModel, result: Result, passes: RowPasses, levels: Levels
         else:
             logs = levels.log_weights(matched_draws(n_draws, levels.q.root.shape[1]))
         variance = float(logs.var(ddof=1))
-        shift = SAFETY * variance / float(np.sqrt(several))
+        shift = max(SAFETY / float(np.sqrt(several)), GROWTH * spread) * variance
         if shift <= CLEAR * WRONG_MEAN:
             break
     alone = "" if levels is None else " of the weights that all levels share"
-    facts = (Fact("variance of the log weights", f"{variance:.2g}{alone}, from {n_draws} draws over all rows"),)
+    facts = (Fact("variance of the log weights", f"{variance:.2g}{alone}, from {n_draws} draws over all rows"),
+             *([Fact("random effects", "not integrated out: sds of levels are those of the bound")] * (several > 1)))
     if shift <= WRONG_MEAN:
         error = max(PRECISION, min(shift, SAFETY * variance / several))
         means = f", means to {shift:.2f} sd" if shift > 0.01 else ""
@@ -308,7 +317,7 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
         if solution.mode == "fixed":
             solution = replace(solution, components=along(solution.components, solution.model.at, (levels.q, exact)))
         levels = replace(levels, q=exact)
-    trust = judged(solution.model, solution.result, passes, levels)
+    trust = judged(solution.model, solution.result, passes, levels, solution.components)
     return Streamed(solution, some, encoder, printed, sample, trust, notes)
 
 

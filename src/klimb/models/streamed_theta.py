@@ -76,6 +76,9 @@ def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: 
             tilted = replace(twin, passes=TiltedFits.through(here.at, ends, off, gains, seen, passes.n))
             peak = find_peak(tilted, seen, tol=SEARCH_TOL, fit_tol=tol, listen=listen)
             found = around(peak, seen, integrate=True, listen=listen, tol=tol)
+            alone = TiltedFits.through(here.at, ends, 0.0 * off, gains, seen, passes.n)  # evidence beyond bounds
+            shares = np.log(found.components.weights) - alone.at(found.components.theta)
+            found = replace(found, bound=found.bound + float(np.logaddexp.reduce(shares)))
             more = _farthest(found)
             more = more[((more < ends.min(axis=0)) | (more > ends.max(axis=0))).any(axis=1)]  # what was not looked at
             left = np.sum(_misses(here, tilted, seen, data, more, tol, gap, before)[:2], axis=0)
@@ -141,7 +144,12 @@ class TiltedFits:
         result = replace(model, passes=None).infer(self.data, tol=tol, max_iter=max_iter, callback=callback)
         t = model.at - self.centre
         self.slopes[result.posterior] = self.slope + 2.0 * self.square * t + 3.0 * self.cube * t**2
-        return replace(result, bound=result.bound + float(self.slope @ t + self.square @ t**2 + self.cube @ t**3))
+        return replace(result, bound=result.bound + float(self.at(model.at)))
+
+    def at(self, theta: Array) -> Any:
+        """The cubic, at one or at several points."""
+        t = theta - self.centre
+        return t @ self.slope + t**2 @ self.square + t**3 @ self.cube
 
     def slopes_at(self, posterior: Posterior) -> Array:
         """Of the cubic, at the theta of a fit."""
