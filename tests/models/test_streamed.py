@@ -261,6 +261,7 @@ def test_explain_says_what_a_pass_sends_and_the_driver_holds(monkeypatch: pytest
     sums = fit.model.passes.ends[fit.result.posterior].arrays()
     assert sent == sum(part.nbytes for name, part in sums.items() if name not in ("value", "size", "slopes"))
     assert f"sends {sent / 1e6:.3g} MB" in fit.explain()
+    assert "4,000 rows in 1 blocks" in klimb.fit("y ~ z", DATA, engine=Here(), progress=False).explain()
     monkeypatch.setattr(budget, "MEMORY", 0.5 * budget.COPIES * sent)
     with pytest.raises(InputError, match="9 levels beside 2 columns"):
         klimb.fit("b ~ z + (1 | g)", DATA, "bernoulli", engine=Here(), hyper="fixed", progress=False)

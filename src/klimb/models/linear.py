@@ -321,8 +321,8 @@ class LinearModel(Model):
         return None if found is None else (replace(self, rows=found[0], kept={}), found[1])
 
     def explain(self) -> str:
-        if self.passes is not None:
-            return str(self.passes.explain(self))
+        if self.passes is not None or "by passes" in self.kept:
+            return str(self.kept.get("by passes") or self.passes.explain(self))
         few, n = int(self.kept.get("reduced", 0)), self.fitted_rows().n
         return f"{n:,} rows, reduced to {few:,} without loss (Gaussian noise)\n" * (few > 0) + super().explain()
 

@@ -303,7 +303,7 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     few = reduced_passes(model, passes, observed) if family.by_squares(observed) and not moving else None
     if few is not None:
         solution = solve(*few, hyper=hyper, tol=tol, listen=listen)
-        at_best = replace(model.moved(solution.model.at), passes=None)
+        at_best = replace(model.moved(solution.model.at), passes=None, kept={"by passes": passes.explain(model)})
         return Streamed(replace(solution, model=at_best), some, encoder, printed, sample, None, notes)
     by_sums = None if moving else solve_on_sums(model, passes, some, hyper, tol, listen)
     solution = by_sums or solve(model, some, hyper=hyper, tol=tol, listen=listen)
