@@ -15,7 +15,7 @@ import pytest
 
 import klimb
 from klimb.errors import InputError
-from klimb.models.budget import Budget, as_bytes
+from klimb.models.budget import MemoryLimit, as_bytes
 
 FIT = """
 import json, sys, threading, time
@@ -62,11 +62,11 @@ def test_a_limit_is_kept(tmp_path: Path) -> None:
 
 
 def test_rows_are_fewer_where_memory_is() -> None:
-    wide, narrow = Budget(1e9, 1_000_000).rows(50), Budget(2.4e8, 1_000_000).rows(50)
+    wide, narrow = MemoryLimit(1e9, 1_000_000).rows(50), MemoryLimit(2.4e8, 1_000_000).rows(50)
     assert 256 <= narrow < wide
-    assert Budget(2.4e8, 1_000_000).worker(50, 0.0, narrow) <= 2.4e8
+    assert MemoryLimit(2.4e8, 1_000_000).worker(50, 0.0, narrow) <= 2.4e8
     with pytest.raises(InputError, match="sums of 100,000 levels beside 50 columns"):
-        Budget(1e9, 1_000_000).rows(50, 100_000, 4.2e7 * 10)
+        MemoryLimit(1e9, 1_000_000).rows(50, 100_000, 4.2e7 * 10)
 
 
 def test_rows_in_memory_that_would_take_too_much_are_passed_over_or_refused() -> None:

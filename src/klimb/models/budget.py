@@ -49,7 +49,7 @@ def as_bytes(given: Any) -> float:
 
 @final
 @dataclass(frozen=True)
-class Budget:
+class MemoryLimit:
     """The memory that each process may take, and what is known of the rows."""
 
     limit: float

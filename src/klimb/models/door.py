@@ -10,7 +10,7 @@ from klimb.errors import InputError, listed, no_column
 from klimb.formula import Formula, parse
 from klimb.formula.nodes import Name
 from klimb.likelihoods import Likelihood, Observed, likelihood, named_site
-from klimb.models.budget import Budget, as_bytes, check_in_memory
+from klimb.models.budget import MemoryLimit, as_bytes, check_in_memory
 from klimb.models.formula_fit import FormulaFit
 from klimb.models.linear import LinearModel
 from klimb.models.model import HyperMode
@@ -119,7 +119,7 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
             return streamed(parsed, frame, resolved, interval, weights=column, priors=priors, hyper=hyper,
                             missing=missing, tol=tol, listen=listen, engine=Watched(started, frame.n, listen),
                             objects=objects, checkpoint=checkpoint, notes=_unread(table),
-                            budget=Budget(limit, frame.n, alone=started is None))
+                            budget=MemoryLimit(limit, frame.n, alone=started is None))
 
     def built(frame: Frame, weights: Any) -> tuple[Encoded, list[str], LinearModel, Encoder, Observed, dict[str, str]]:
         encoder, encoded = encode(parsed, frame, missing=missing, weights=_row_weights(weights, frame), objects=objects)

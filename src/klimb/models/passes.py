@@ -22,7 +22,7 @@ from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Observed
 from klimb.linalg.matrix import ColumnDesign
-from klimb.models.budget import Budget
+from klimb.models.budget import MemoryLimit
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows
 from klimb.models.plan import readable
@@ -123,7 +123,7 @@ class RowPasses:
     engine: BlockEngine | None
     weights: str | None
     n: int
-    budget: Budget
+    budget: MemoryLimit
     checkpoint: Checkpoint | None = None
     sample: Observed | None = None  # of some rows, those that a model has in memory; a first fit starts from theirs
     known: list[tuple[Array, SiteSums]] = field(default_factory=list)  # theta of earlier fits, and their sums

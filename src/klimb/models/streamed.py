@@ -24,7 +24,7 @@ from klimb.infer.rows import SiteSums, few_rows, sums_of, total_sums
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Left, Likelihood, Observed
 from klimb.linalg.matrix import ColumnDesign
-from klimb.models.budget import Budget
+from klimb.models.budget import MemoryLimit
 from klimb.models.components import Components
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows, check_size
@@ -266,7 +266,7 @@ def _log_weights(model: LinearModel, result: Result, passes: RowPasses, n_draws:
 
 def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weights: str | None,
                  priors: Mapping[str, Any] | None, hyper: HyperMode, missing: str, tol: float, listen: Listen | None,
-                 engine: BlockEngine | None, objects: Mapping[str, Any], budget: Budget,
+                 engine: BlockEngine | None, objects: Mapping[str, Any], budget: MemoryLimit,
                  checkpoint: Any = None) -> Streamed:
     """The solution of a formula over a table in blocks, with what a fit keeps beside it."""
     frame = table.frame()
