@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from klimb.models.search import find_peak
+from klimb.models.search import find_peak, under
 from klimb.models.settle import Settled, settled
 from klimb.models.solution import solve
 from klimb.sklearn import GLMClassifier
@@ -57,3 +57,22 @@ def test_a_quarter_of_the_rows_begins_a_wide_fit_and_all_rows_end_it() -> None:
     assert fit.model.by_gram
     assert fit.model.at[0] == pytest.approx(peak.model.at[0], abs=5e-3)  # of which bounds know the square
     assert fit.bound == pytest.approx(peak.result.bound, abs=1e-5)
+
+
+def test_marginals_and_slope_of_a_wide_model_follow_its_scale_with_the_sites_held() -> None:
+    """In closed form, beside differences between factorisations at other scales."""
+    rng = np.random.default_rng(6)
+    X = rng.standard_normal((40, 60))
+    fit = GLMClassifier().fit(X, X[:, 0] + rng.logistic(size=40) > 0.5).fit_
+    model, q = fit.model, fit.result.posterior
+    assert model.by_gram
+    V = q.factorised().covariance()
+    V = np.tril(V) + np.tril(V, -1).T
+    dm, dv, bend = model._grams.held(q, lambda b: V**2 @ b)
+    step = 1e-4
+    models = [model.moved(model.at + move) for move in (step, -step)]
+    up, down = (under(other.latent, q) for other in models)
+    slopes = [other.prior_gradient(moved)[0] for other, moved in zip(models, (up, down), strict=True)]
+    np.testing.assert_allclose(dm, (up.m - down.m) / (2 * step), atol=1e-6)
+    np.testing.assert_allclose(dv, (up.v - down.v) / (2 * step), atol=1e-6)
+    assert bend == pytest.approx((slopes[0] - slopes[1]) / (2 * step), rel=1e-5)

@@ -73,7 +73,7 @@ class Natural(Step):
         helped = self.newton and problem.site.uses_variance
         mixer = Mixer(self.memory)
         pace = _Pace(state, patience(problem), _price(problem)) if helped else _Pace(state, float("inf"), 0.0)
-        if problem.start is not None and state.stationarity < NEAR:
+        if problem.start is not None and (state.stationarity < NEAR or problem.site.separable):
             pace.begin_near()
         while not (pace.stalled or pace.exhausted):
             if self.memory > 1:
@@ -112,7 +112,7 @@ class _Pace:
         return float(np.log(max(state.stationarity / USUAL_TOL, 1.0)) / -np.log(np.clip(self._rate, 1e-3, 0.999)))
 
     def begin_near(self) -> None:
-        """A start close to the optimum, as from other hyperparameters: Newton directions pay at once."""
+        """A start close to the optimum, as from other hyperparameters: Newton or local optima pay at once."""
         self.slow = self.hard = self.newton_in == 0
         self.stretch_in = PAUSE
 

@@ -36,8 +36,8 @@ NEAR = 0.002  # between scales of two fits whose slopes make a secant
 ENOUGH = 3e-7  # nats that another move must promise
 FALLEN = 0.1  # nats by which the objective (or what a joint step promises) may fall, which loose fits leave open
 MOST = 12  # fits
-STALE, FINE = 0.25, 1e-3  # what a step in sites and scale may leave, of the residual and at all, with the same matrices
-REACH = 0.5, 0.1  # of a step in sites and scale: the scale's share, and the residual after it
+FRESH, LEAST_LEFT = 1.0, 1e-3  # steps in sites and scale that new matrices cost, and the least that one leaves
+REACH = 0.5, 0.2  # of a step in sites and scale: the scale's share, and the residual after it
 PROMISED = 0.3  # nats that another move must promise, over the tolerance
 SEARCH_TOL = 1e-3  # of the gradient in theta of a search from there, which has little to do
 
@@ -131,7 +131,7 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
         done = max(state.stationarity, state.remaining) <= small and gain <= max(ENOUGH, PROMISED * least)
         found = Settled(model if done else moved, problem.posterior(state), height + gain, gain, np.array([bend]), 0,
                         (float(model.at[0]), slope), least if done else CLOSER, joint=True)
-        u = None if done or abs(step) > REACH[0] else linear.solve(-r, state.stationarity**0.5)
+        u = None if done or abs(step) > REACH[0] else linear.solve(-r, state.stationarity)
         if u is None:
             return found
         x, dgamma = linear.sites(u + step * answer.sites)
@@ -145,8 +145,8 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
         if not above >= height - state.noise:
             return found
         if after.stationarity > REACH[1]:
-            return replace(found, posterior=ahead.posterior(after))
-        if after.stationarity > max(STALE * state.stationarity, FINE):
+            return replace(found, posterior=ahead.posterior(after), tol=LOOSE)
+        if _stale(answer.made_at, state.stationarity, after.stationarity, small):
             answer = _Answer.of(moved, data, ahead, after) or answer
         model, state, problem, height = moved, after, ahead, above
     return None if answer is None else found
@@ -166,6 +166,7 @@ class _Answer:
     sites: Array  # w
     marginals: Array  # p + P w
     bend: float  # minus the second derivative of the bound at its optimum
+    made_at: float  # the residual there
 
     @classmethod
     def of(cls, model: Any, data: Observed, problem: Problem, state: State) -> _Answer | None:
@@ -174,15 +175,37 @@ class _Answer:
         step = float(other.at[0] - model.at[0])
         if linear is None or step == 0.0:
             return None
-        moved = under(other.latent, q)
-        held = linear.marginals((moved.m - q.m) / step, (moved.v - q.v) / step)
+        dm, dv, bend = _held(model, other, data, q, linear)
+        held = linear.marginals(dm, dv)
         change = linear.C(held)
         sites = linear.solve(-change)
         if sites is None:
             return None
         marginals = held + linear.P(sites)
-        bend = (_slope(model, data, q) - _slope(other, data, moved)) / step + float(change @ marginals)
-        return cls(linear, sites, marginals, bend) if bend > 0.0 else None
+        bend += float(change @ marginals)
+        return cls(linear, sites, marginals, bend, state.stationarity) if bend > 0.0 else None
+
+
+def _stale(made_at: float, before: float, after: float, small: float) -> bool:
+    """Whether new matrices save more steps than they cost: steps leave a share that falls with where those were made.
+    """
+    left = after / before
+    steps = [np.ceil(np.log(max(after / small, 1.0)) / -np.log(np.clip(share, LEAST_LEFT, 0.99)))
+             for share in (left, left * after / made_at)]
+    return bool(steps[1] + FRESH < steps[0])
+
+
+def _held(model: Any, other: Any, data: Observed, q: Posterior, linear: Linearised) -> tuple[Array, Array, float]:
+    """How m and v change with the scale where the sites are held, and minus the second derivative of the objective."""
+    step, nothing = float(other.at[0] - model.at[0]), np.zeros(len(q.m))
+    if q.latent.n_outputs == 1 and model.by_gram:
+        v = linear.sd**2
+        found = model._grams.held(q, lambda b: 2.0 * v * linear.P(np.concatenate([nothing, v * b]))[len(v) :])
+        if found is not None:
+            return found[0], found[1], float((model.log_prior()[1] - other.log_prior()[1])[0]) / step - found[2]
+    moved = under(other.latent, q)
+    bend = (_slope(model, data, q) - _slope(other, data, moved)) / step
+    return (moved.m - q.m) / step, (moved.v - q.v) / step, bend
 
 
 def _within(model: Any, step: float) -> Any:

@@ -16,6 +16,7 @@ from klimb.numerics.dense import row_blocks
 
 CONSTANT = 1e-12  # deviation over mean that is rounding: that of a mean over a million rows is some 1e-13
 SMALL = 2**22  # entries (32 MB) up to which a sparse matrix is copied to a dense one
+FILLED = 0.05  # share of entries from which that pays where columns outnumber rows: products of rows alone are asked
 
 
 @final
@@ -91,8 +92,9 @@ class Scaling:
         return self._sparse_rows(given) if self.products else self._design(given)
 
     def _design(self, X: Any) -> DesignMatrix:
-        if hasattr(X, "tocsr") and np.prod(X.shape, dtype=np.float64) <= SMALL:
-            X = X.toarray()
+        if hasattr(X, "tocsr"):
+            size = float(np.prod(X.shape, dtype=np.float64))
+            X = X.toarray() if size <= SMALL and (X.shape[0] > X.shape[1] or X.nnz > FILLED * size) else X
         Z = self.apply(X)
         if not hasattr(Z, "tocsr"):
             return DenseDesign(np.column_stack([np.ones(len(Z)), Z]) if self.intercept else Z)
