@@ -146,6 +146,22 @@ def test_gradients_of_many_data_take_little_memory():
     assert gradient.shape == (3 + M * 2,)
 
 
+def test_a_search_of_hyperparameters_holds_few_square_matrices():
+    """Two kernel matrices, two factors, and the gradient; or the correlations of a Newton direction, which are single.
+    """
+    rng = np.random.default_rng(2)
+    n = 600
+    inputs = rng.standard_normal((n, 2))
+    y = rng.random(n) < 1 / (1 + np.exp(-3 * np.sin(2 * inputs[:, 0])))
+    tracemalloc.start()
+    fit = klimb.gp(kernels.RBF(variance=4.0), inputs, sites.Logistic()).fit(y)
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert fit.converged
+    assert peak < 6.2 * 8 * n * n
+    assert kept < 3.3 * 8 * n * n
+
+
 def test_a_model_is_printed_in_a_line():
     model = klimb.gp(kernels.RBF(), X, sites.Logistic(), inducing=5)
     assert repr(model) == ("KernelModel(RBF(variance=1.0, lengthscale=1.0), Logistic, logit link, 40 x 2 inputs, "

@@ -265,8 +265,9 @@ def _newton(problem: Problem, state: State, pace: _Pace) -> Move | None:
     """A full or half Newton step on (a, gamma)."""
     linear, pace.linear = pace.linear or Linearised.of(problem, state), None
     direction = None if linear is None else newton_direction(linear, state)
-    if linear is None or direction is None:
+    if direction is None:
         return None
+    linear = None if problem.site.separable else linear  # whose matrices are as large as the factor that comes now
     for step in (1.0, 0.5):
         gamma = state.gamma + step * direction.gamma
         if problem.site.log_concave:
@@ -278,7 +279,7 @@ def _newton(problem: Problem, state: State, pace: _Pace) -> Move | None:
             continue
         move = _accept(state, found, "newton", step)
         if move is not None:
-            if not problem.site.separable and found.stationarity < min(KEPT[0], KEPT[1] * state.stationarity):
+            if found.stationarity < min(KEPT[0], KEPT[1] * state.stationarity):
                 pace.linear = linear
             return move
     return None

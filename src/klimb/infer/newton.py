@@ -22,7 +22,6 @@ import numpy.typing as npt
 from klimb.infer.problem import Problem, State
 from klimb.latents.base import Factor, Product
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import row_blocks
 
 DIFFERENCE = 1e-5  # relative step in v for the derivatives of gamma
 MOST_PRODUCTS = 60
@@ -155,14 +154,17 @@ def _scaled_products(factor: Factor, sd: Array, bends: npt.NDArray[np.bool_] | N
         return _by_root(root / sd[:, None], np.flatnonzero(bends) if bends is not None and some else np.arange(n))
     if bends is not None and some:
         return _where_it_bends(factor, sd, np.flatnonzero(bends))
+    if products is None and n > IN_CACHE:
+        R = factor.correlations(sd)
+        if R is None:
+            return None
+        R_squared = R * R
+        return lambda u: np.concatenate(
+            [ssymv(1.0, R, u[:n], lower=1), ssymv(0.5, R_squared, u[n:], lower=1)]).astype(float)
     if products is None:
         V = factor.covariance()
         if V is None:
             return None
-        if n > IN_CACHE:
-            R, R_squared = _correlations(V, sd)
-            return lambda u: np.concatenate(
-                [ssymv(1.0, R, u[:n], lower=1), ssymv(0.5, R_squared, u[n:], lower=1)]).astype(float)
         V_squared = np.square(V)  # scaling vectors is cheaper than scaling matrices
         products = (lambda x: dsymv(1.0, V, x, lower=1)), (lambda x: dsymv(1.0, V_squared, x, lower=1))
     by_V, by_square = products
@@ -216,16 +218,6 @@ def _side_by_side(parts: list[Product], n: int) -> Product:
         return np.concatenate([one[:size] for one in found] + [one[size:] for one in found])
 
     return product
-
-
-def _correlations(V: Array, sd: Array) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
-    """V scaled to unit variances and its entrywise square; only the lower triangles count, in Fortran order."""
-    R = np.empty(V.shape, dtype=np.float32, order="F")
-    scale = 1.0 / sd
-    for columns in row_blocks(len(sd), len(sd)):
-        part = V.T[columns] * scale
-        R.T[columns] = np.multiply(part, scale[columns, None], out=part)
-    return R, R * R
 
 
 def _conjugate_gradients(P: Product, C: Product, rhs: Array, accuracy: float) -> Array | None:

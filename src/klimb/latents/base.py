@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.dense import psd_square_root
+from klimb.numerics.dense import psd_square_root, row_blocks
 
 if TYPE_CHECKING:
     from klimb.latents.coordinates import Coordinates
@@ -75,6 +75,17 @@ class Factor(ABC):
         """The block of V of some sites, lower triangle; None as for ``covariance``."""
         V = self.covariance()
         return None if V is None else V[np.ix_(rows, rows)]
+
+    def correlations(self, sd: Array) -> npt.NDArray[np.float32] | None:
+        """V scaled by ``sd`` on both sides, in single precision: the lower triangle, in Fortran order."""
+        V = self.covariance()
+        if V is None:
+            return None
+        R, scale = np.empty(V.shape, dtype=np.float32, order="F"), 1.0 / sd
+        for columns in row_blocks(len(sd), len(sd)):
+            part = V.T[columns] * scale
+            R.T[columns] = np.multiply(part, scale[columns, None], out=part)
+        return R
 
     def root_of(self, rows: npt.NDArray[np.intp] | None = None) -> Array | None:
         """A matrix of few columns whose outer square is V, or its block of some sites; None where there is none."""

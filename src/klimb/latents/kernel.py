@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from functools import cached_property
 from typing import Any, TypeAlias, final
 
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, check_spread, draws_from, mean_at, variances_at
+from klimb.latents.buffers import Buffers
 from klimb.latents.coordinates import Coordinates, DenseCoordinates
 from klimb.latents.costs import Option, Shape, kernel
 from klimb.latents.weights_posterior import WeightPosterior
@@ -20,6 +20,7 @@ from klimb.numerics.dense import (
     check_symmetric,
     cholesky,
     log_det_from_cholesky,
+    mirror,
     psd_square_root,
     row_blocks,
     symmetric_from_lower,
@@ -30,40 +31,14 @@ from klimb.numerics.dense import (
 
 MOST_KEPT = 12  # factors that a latent remembers: one per output
 FAINT = 1e-50  # a correlation that is none
-MOST_SPARE, LARGEST_SPARE = 2, 4000**2  # work arrays kept, and the entries from which they are not worth keeping
 MOST_WEAK = 0.3  # share of such sites up to which their columns of V are computed one by one
+WEAK_SINGLE = 1e-4  # gamma_i v_i below this: single precision has too few digits of B^-1 for V_ij
 WEAK_SITE = 1e-4  # gamma_i k_ii below this: (1 - (B^-1)_ii) / gamma_i would cancel, so V_ii comes from K - W'W
 
 
 def positive(v: Array, prior: Array) -> Array:
     """Differences from ``prior`` that rounding may have taken below zero, held at their rounding error."""
     return np.asarray(np.maximum(v, np.finfo(float).eps * prior))
-
-
-@final
-class Buffers:
-    """n x n work arrays, handed from a factor that is gone to the next one.
-
-    Fresh memory has to be mapped page by page, which for n of some thousands can cost as much as a factorisation.
-    """
-
-    def __init__(self, n: int) -> None:
-        self._shape = (n, n)
-        self._spare: list[Array] = []
-
-    def take(self) -> Array:
-        try:
-            return self._spare.pop()
-        except IndexError:
-            return np.empty(self._shape)
-
-    def lend(self, buffer: Array, borrower: object) -> None:
-        """Take ``buffer`` back when ``borrower`` is garbage."""
-        weakref.finalize(borrower, self._give_back, buffer).atexit = False
-
-    def _give_back(self, buffer: Array) -> None:
-        if len(self._spare) < MOST_SPARE and buffer.size <= LARGEST_SPARE:
-            self._spare.append(buffer)
 
 
 def identity_plus(K: Array, root: Array, out: Array | None = None) -> Array:
@@ -215,16 +190,34 @@ class KernelFactor(Factor):
         V *= scale
         V.flat[:: len(V) + 1] += scale**2
         if weak.size:
-            self._fill_weak(V, weak)
+            V[:, weak] = columns = self._weak_columns(weak)
+            V[weak] = columns.T
         return np.asarray(V)
 
-    def _fill_weak(self, V: Array, weak: npt.NDArray[np.intp]) -> None:
-        """Rows and columns of V of sites that say nearly nothing: K e_i - K G^1/2 B^-1 G^1/2 K e_i."""
+    def _weak_columns(self, weak: npt.NDArray[np.intp]) -> Array:
+        """Columns of V of sites that say nearly nothing: K e_i - K G^1/2 B^-1 G^1/2 K e_i."""
         from scipy.linalg.blas import dtrmm
 
         half = dtrmm(1.0, self._inverse, self.explained_root(weak), lower=1, trans_a=1, overwrite_b=1)
-        columns = self._K[:, weak] - self._K @ (self._root[:, None] * half)
-        V[:, weak], V[weak] = columns, columns.T
+        return np.asarray(self._K[:, weak] - self._K @ (self._root[:, None] * half))
+
+    def correlations(self, sd: Array) -> npt.NDArray[np.float32] | None:
+        from scipy.linalg.lapack import slauum
+
+        weak = np.flatnonzero(self.gamma * sd**2 < WEAK_SINGLE)
+        if len(weak) > MOST_WEAK * len(self.gamma):
+            return super().correlations(sd)
+        R, _ = slauum(self._inverse.astype(np.float32), lower=1, overwrite_c=1)
+        scale = np.divide(1.0, self._root * sd, out=np.zeros(len(R)), where=self._root > 0.0).astype(np.float32)
+        for columns in row_blocks(len(R), len(R)):  # both scalings while the block is in the cache
+            part = R.T[columns]
+            part *= -scale
+            part *= scale[columns, None]
+        if weak.size:
+            V = self._weak_columns(weak) / sd[:, None] / sd[weak]
+            R[:, weak], R[weak] = V, V.T
+        R.flat[:: len(R) + 1] = 1.0
+        return np.asarray(R)
 
     def covariance_of(self, rows: npt.NDArray[np.intp]) -> Array:
         if (self.gamma[rows] * np.diagonal(self._K)[rows]).min() < WEAK_SITE:
@@ -346,7 +339,7 @@ class Kernel(Latent):
                 check_psd(self.K, "K")
         self.mean = mean_at(mean, (self.n_sites,), "mean")
         self.slack = np.zeros(self.n_sites)
-        self._buffers = Buffers(self.n_sites)
+        self._buffers = Buffers.of(self.n_sites)
         self._kept: dict[int, tuple[Array, DenseFactor]] = {}  # by identity of gamma
 
     @cached_property
@@ -432,8 +425,9 @@ class Kernel(Latent):
 
     def bound_gradient(self, posterior: Posterior) -> Array:
         """d bound / dK at a converged posterior, 1/2 [a a' - (K + G^-1)^-1]; d bound / d mean is ``posterior.a``."""
+        from scipy.linalg.blas import dsyr
+
         with threads_for(self.dense_size):
-            gradient = symmetric_from_lower(self._factor_of(posterior).marginal_precision())
-        gradient -= np.outer(posterior.a, posterior.a)
-        gradient *= -0.5
-        return gradient
+            P = self._factor_of(posterior).marginal_precision()
+            P *= -0.5
+            return mirror(dsyr(0.5, posterior.a, lower=1, a=P, overwrite_a=1))

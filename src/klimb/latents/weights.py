@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, Product, checked_outputs, draws_from, sites_of, variances_at
+from klimb.latents.buffers import Buffers
 from klimb.latents.coordinates import Coordinates, DenseCoordinates, PrimalCoordinates
 from klimb.latents.costs import Option, Shape, cheapest, dual, primal
-from klimb.latents.kernel import Buffers, DenseFactor, Kernel, kernel_factor
+from klimb.latents.kernel import DenseFactor, Kernel, kernel_factor
 from klimb.latents.linear import LinearParts
 from klimb.latents.prior import WeightPrior
 from klimb.latents.shocks import MOST_SHARED, Shocks
@@ -161,11 +162,11 @@ class Weights(Latent):
         if self.form == "dual":
             with threads_for(self.dense_size):
                 self._K = design.outer_gram(prior.root) if K is None else K
-            self._buffers = Buffers(self.n_sites)
+            self._buffers = Buffers.of(self.n_sites)
 
     @cached_property
     def prior_variances(self) -> Array:
-        return self.X.row_norms_squared(self.prior.root)[0]
+        return self.X.row_norms_squared(self.prior.root)[0] if self._K is None else np.diagonal(self._K).copy()
 
     def mvm(self, a: Array) -> Array:
         if self._K is not None:

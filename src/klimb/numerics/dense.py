@@ -28,6 +28,7 @@ WELL_CONDITIONED = 1e-5  # ratio of pivots from which multiplying by the inverse
 LARGE = 3000  # rows of a dense matrix from which its factorisation (half a second) gains more than it risks
 EVEN, STEEP = 30.0, 1e6  # condition of scaled columns up to which one Gram matrix does, and up to which two do
 SMALLEST, LARGEST = 1e-200, 1e200  # squares of lengths between which a Gram matrix has all its digits
+MIRRORED = 64  # rows of a block that is transposed at a time
 STACKED = 1 << 20  # entries of the rows that are factorised together, at least
 
 
@@ -84,9 +85,20 @@ def triangular_solve(lower: Array, rhs: Array, *, transpose: bool = False) -> Ar
 
 def symmetric_from_lower(lower: Array) -> Array:
     """The symmetric matrix with this lower triangle; what stands above it is ignored."""
-    full = np.tril(lower)
-    full += np.tril(lower, -1).T
-    return full
+    return mirror(lower.copy(order="F"))
+
+
+def mirror(lower: Array) -> Array:
+    """The same in place: what stands below the diagonal is written above it.
+
+    >>> mirror(np.array([[1.0, 9.0, 9.0], [2.0, 3.0, 9.0], [4.0, 5.0, 6.0]])).tolist()
+    [[1.0, 2.0, 4.0], [2.0, 3.0, 5.0], [4.0, 5.0, 6.0]]
+    """
+    for some in slices(len(lower), MIRRORED):
+        corner = np.tril(lower[some, some])
+        lower[some, some] = corner + np.tril(corner, -1).T
+        lower[some, some.stop :] = lower[some.stop :, some].T
+    return lower
 
 
 def log_det_from_cholesky(lower: Array) -> float:
