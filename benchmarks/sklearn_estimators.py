@@ -1,6 +1,6 @@
 """klimb's estimators beside scikit-learn's on real data: accuracy, log loss and seconds, by five-fold cross-validation.
 
-    python -m benchmarks.sklearn_estimators [--quick]
+    python -m benchmarks.sklearn_estimators [--quick | --price]
     python -m benchmarks.sklearn_estimators --picture docs/sklearn.png
 
 Every rival is used as its documentation suggests: columns standardised in a pipeline, the penalty by its own
@@ -24,7 +24,7 @@ from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks.measure import one_thread, save, table
+from benchmarks.measure import cpu, one_thread, save, table
 from benchmarks.problems import data_dir, load
 from klimb.sklearn import GLMClassifier, GLMRegressor, GPClassifier, GPRegressor, SparseLinearRegressor
 
@@ -96,11 +96,49 @@ def sparse_signal() -> tuple[np.ndarray, np.ndarray]:
     return X, X[:, :5] @ [3.0, -2.0, 1.0, 0.5, 2.0] + 0.5 * rng.standard_normal(100)
 
 
+def price() -> None:
+    """One fit to all rows beside a mode at a given penalty: ratios in one process, and the factorisations by order."""
+    from collections import Counter
+
+    from scipy.sparse import csr_array
+
+    from klimb.latents.weights import Weights
+
+    found: dict[str, Any] = {}
+    for name in ("digits", "pcmac", "basehock", "dexter", "usps_3vs5", "spambase"):
+        kept = None if name == "digits" else np.load(data_dir() / f"{name}.npz")
+        X, y = load_digits(return_X_y=True) if kept is None else (kept["X"] if "X" in kept else csr_array(
+            (kept["data"], kept["indices"], kept["indptr"]), shape=tuple(kept["shape"])), kept["y"])
+        rival = LogisticRegression(max_iter=1000) if hasattr(X, "tocsr") else scaled(LogisticRegression(max_iter=1000))
+        orders, factor = Counter[int](), Weights.factor
+
+        def counted(self: Any, gamma: np.ndarray, orders: Any = orders, factor: Any = factor) -> Any:
+            orders[self.dense_size] += 1
+            return factor(self, gamma)
+
+        Weights.factor = counted  # type: ignore[method-assign]
+        GLMClassifier().fit(X, y)
+        Weights.factor = factor  # type: ignore[method-assign]
+        mode = cpu(lambda rival=rival, X=X, y=y: rival.fit(X, y), 5).seconds
+        fit = cpu(lambda X=X, y=y: GLMClassifier().fit(X, y), 3)
+        found[name] = {"shape": X.shape, "seconds": fit.seconds, "mode": mode, "ratio": fit.seconds / mode,
+                       "factorisations": dict(sorted(orders.items())), "bound": fit.value.bound_}
+    table("one fit to all rows", ["data", "GLMClassifier, CPU s", "LogisticRegression", "ratio", "factorisations"],
+          [(name, row["seconds"], row["mode"], row["ratio"], row["factorisations"]) for name, row in found.items()])
+    save("sklearn_price", found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only the data that come with scikit-learn")
     parser.add_argument("--picture", help="draw the documentation's picture to this file and stop")
+    parser.add_argument("--price", action="store_true", help="one fit to all rows beside a mode, and stop")
     options = parser.parse_args()
+    if options.price:
+        with one_thread(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            price()
+        return
     if options.picture:
         draw(options.picture)
         return

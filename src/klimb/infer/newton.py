@@ -112,12 +112,14 @@ def _site_by_site(problem: Problem, state: State, sd: Array) -> Product | None:
 def _datum_by_datum(problem: Problem, state: State, sd: Array) -> Product:
     """u -> C u, where each datum has a block; without ``couplings`` at the price of an oracle call each time."""
     v, e, n = state.v, state.expectation, len(state.v)
-    blocks = problem.site.couplings(problem.y, state.m, v)
+    couplings = problem.site.couplings(problem.y, state.m, v)
+    # As P does, in single precision; data last, so that sums over a datum's latent values run over all data at once.
+    blocks = None if couplings is None else np.ascontiguousarray(couplings.transpose(1, 2, 0), dtype=np.float32)
 
     def by_blocks(u: Array) -> Array:
         change = np.concatenate([sd * u[:n], -2.0 * v * u[n:]]).reshape(-1, len(problem.y))  # dm, then dv
         assert blocks is not None
-        moved = np.einsum("nij,jn->in", blocks, change).ravel()
+        moved = np.einsum("ijn,jn->in", blocks, change.astype(np.float32)).ravel()
         return np.concatenate([sd * moved[:n] - v * state.gamma * u[:n], -v * moved[n:]])
 
     def by_differences(u: Array) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 from klimb.errors import NotPositiveDefiniteError
 from klimb.infer.loop import ROUGH_SHARE
 from klimb.infer.natural import patience, within_reach
-from klimb.infer.newton import Linearised
+from klimb.infer.newton import Linearised, anderson_weights
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import Result
 from klimb.infer.start import start_at
@@ -36,7 +36,9 @@ NEAR = 0.002  # between scales of two fits whose slopes make a secant
 ENOUGH = 3e-7  # nats that another move must promise
 FALLEN = 0.1  # nats by which the objective (or what a joint step promises) may fall, which loose fits leave open
 MOST = 12  # fits
-FRESH, LEAST_LEFT = 1.0, 1e-3  # steps in sites and scale that new matrices cost, and the least that one leaves
+FRESH = 1.0  # steps in sites and scale that new matrices cost
+LEAST_LEFT = 1e-3, 0.1  # of the residual that such a step leaves; sites that couple latent values have a rough C
+COMBINED = 4  # such steps that the next one combines
 REACH = 0.5, 0.2  # of a step in sites and scale: the scale's share, and the residual after it
 PROMISED = 0.3  # nats that another move must promise, over the tolerance
 SEARCH_TOL = 1e-3  # of the gradient in theta of a search from there, which has little to do
@@ -119,6 +121,7 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
         return None  # plain steps are cheaper
     state = problem.state(q.a, q.m, q.factorised())
     answer, height = _Answer.of(model, data, problem, state), state.objective + model.log_prior()[0]
+    last = list[tuple[Array, Array, float, Array]]()  # where steps went, and the steps
     for _ in range(MOST if answer is not None else 0):
         assert answer is not None
         linear, bend = answer.linear, answer.bend
@@ -129,16 +132,23 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
         step = float(moved.at[0] - model.at[0])
         gain = 0.5 * total * step
         done = max(state.stationarity, state.remaining) <= small and gain <= max(ENOUGH, PROMISED * least)
+        tol = least if done else CLOSER if abs(step) <= REACH[0] else LOOSE
         found = Settled(model if done else moved, problem.posterior(state), height + gain, gain, np.array([bend]), 0,
-                        (float(model.at[0]), slope), least if done else CLOSER, joint=True)
+                        (float(model.at[0]), slope), tol, joint=True)
         u = None if done or abs(step) > REACH[0] else linear.solve(-r, state.stationarity)
         if u is None:
             return found
-        x, dgamma = linear.sites(u + step * answer.sites)
-        gamma = within_reach(problem, state, state.gamma + dgamma)
+        u += step * answer.sites
+        x, dgamma = linear.sites(u)
+        gamma = state.gamma + dgamma
+        target = state.a + x + gamma * state.m, gamma, float(moved.at[0])
+        last = [*last, (*target, np.append(u, np.sqrt(bend) * step))][-COMBINED:]
+        shares = anderson_weights(np.array([one[3] for one in last]))
+        slopes, gamma, at = (sum(share * one[k] for share, one in zip(shares, last, strict=True)) for k in range(3))
+        moved, gamma = _within(model, at - float(model.at[0])), within_reach(problem, state, gamma)
         ahead = Problem(moved.latent, problem.site, data.y)
         try:
-            after = ahead.at_sites(state.a + x + gamma * state.m, gamma)
+            after = ahead.at_sites(slopes, gamma)
         except NotPositiveDefiniteError:
             return found
         above = after.objective + moved.log_prior()[0]
@@ -146,8 +156,8 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
             return found
         if after.stationarity > REACH[1]:
             return replace(found, posterior=ahead.posterior(after), tol=LOOSE)
-        if _stale(answer.made_at, state.stationarity, after.stationarity, small):
-            answer = _Answer.of(moved, data, ahead, after) or answer
+        if _stale(answer.made_at, state.stationarity, after.stationarity, small, LEAST_LEFT[not site.separable]):
+            answer, last = _Answer.of(moved, data, ahead, after) or answer, []
         model, state, problem, height = moved, after, ahead, above
     return None if answer is None else found
 
@@ -186,11 +196,11 @@ class _Answer:
         return cls(linear, sites, marginals, bend, state.stationarity) if bend > 0.0 else None
 
 
-def _stale(made_at: float, before: float, after: float, small: float) -> bool:
+def _stale(made_at: float, before: float, after: float, small: float, least: float) -> bool:
     """Whether new matrices save more steps than they cost: steps leave a share that falls with where those were made.
     """
     left = after / before
-    steps = [np.ceil(np.log(max(after / small, 1.0)) / -np.log(np.clip(share, LEAST_LEFT, 0.99)))
+    steps = [np.ceil(np.log(max(after / small, 1.0)) / -np.log(np.clip(share, least, 0.99)))
              for share in (left, left * after / made_at)]
     return bool(steps[1] + FRESH < steps[0])
 
