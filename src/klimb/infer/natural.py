@@ -73,7 +73,7 @@ class Natural(Step):
         helped = self.newton and problem.site.uses_variance
         mixer = Mixer(self.memory)
         pace = _Pace(state, patience(problem), _price(problem)) if helped else _Pace(state, float("inf"), 0.0)
-        if problem.start is not None and (state.stationarity < NEAR or problem.site.separable):
+        if problem.start is not None and (state.stationarity < NEAR or (helped and problem.site.separable)):
             pace.begin_near()
         while not (pace.stalled or pace.exhausted):
             if self.memory > 1:
