@@ -34,9 +34,10 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     triplets = list(zip(sparse.row.tolist(), sparse.col.tolist(), sparse.data.tolist(), strict=True))
     rows = {"numbers": [f"{i},{j},{value}" for i, j, value in triplets],
             "names": [f"{'abcd'[i]},{'abcd'[j]},{value}" for i, j, value in reversed(triplets)],
-            "negative": ["-1,0,1", "0,0,1"], "words": ["0,0,much"], "two": ["0,1"]}
+            "negative": ["-1,0,1", "0,0,1"], "words": ["0,0,much"], "two": ["0,1"],
+            "dense": [",".join(map(str, row)) for row in CHAIN.tolist()]}
     for name, lines in rows.items():
-        (folder / f"{name}.csv").write_text("\n".join(["i,j,x"[: 2 * lines[0].count(",") + 1], *lines]))
+        (folder / f"{name}.csv").write_text("\n".join(["i,j,x,z"[: 2 * lines[0].count(",") + 1], *lines]))
     (folder / "edges.csv").write_text("one,other\na,b\nb,c\nc,d\n")
     np.savez(folder / "mesh.npz", nodes=np.array(NODES), triangles=np.array(TRIANGLES))
     (folder / "mesh.json").write_text(json.dumps({"nodes": NODES, "triangles": TRIANGLES}))
@@ -60,7 +61,8 @@ def test_a_file_serves_as_the_object_does(term: str, work: Path, capsys: pytest.
 
 @pytest.mark.parametrize(("option", "file", "words"), [
     ("--matrix", "negative.csv", "whole numbers from 0"), ("--matrix", "words.csv", "must be numbers"),
-    ("--matrix", "two.csv", "needs 3 columns"), ("--matrix", "broken.mtx", "must hold a sparse matrix"),
+    ("--matrix", "two.csv", "needs 3 columns"), ("--matrix", "dense.csv", "got 4 columns in"),
+    ("--matrix", "broken.mtx", "must hold a sparse matrix"),
     ("--matrix", "mesh.npz", "must hold a sparse matrix"), ("--matrix", "absent.npz", "absent.npz"),
     ("--mesh", "half.json", "nodes and triangles"), ("--mesh", "plain.npz", "nodes and triangles"),
     ("--mesh", "absent.json", "absent.json"), ("--mesh", "", "is not NAME=FILE")])

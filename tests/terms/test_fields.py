@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from klimb.errors import InputError
 from klimb.likelihoods import likelihood
 from klimb.models.setup import build
 from klimb.priors import SHARE_LOGITS, Beta
-from klimb.rows.graphs import read_graph
+from klimb.rows.graphs import _weights, read_graph
 from klimb.terms.encoder import encode
 
 RNG = np.random.default_rng(4)
@@ -274,6 +275,30 @@ def test_numbered_regions_may_be_counted_from_zero_or_named() -> None:
     levels = ["1", "2", "3"]
     assert read_graph([(0, 1), (1, 2)], levels, levels, "G").edges.tolist() == [[0, 1], [1, 2]]
     assert read_graph([(1, 2), (2, 3)], levels, levels, "G").edges.tolist() == [[0, 1], [1, 2]]
+
+
+def test_weights_of_a_graph_are_said_to_be_unused() -> None:
+    """A sparse or dense matrix, a (matrix, names) pair, and what libpysal and networkx hand over."""
+    A = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.3], [0.0, 0.3, 0.0]])
+    neighbours = {"a": ["b"], "b": ["a", "c"], "c": ["b"]}
+    shares = SimpleNamespace(neighbors=neighbours, weights={"a": [1.0], "b": [0.5, 0.5], "c": [1.0]})
+
+    class Net:
+        nodes = ("a", "b", "c")
+        adjacency = None
+
+        class edges:
+            def __new__(cls, data: str, default: float) -> Any:
+                return [("a", "b", 2.0), ("b", "c", default)]
+
+    for given in (A, coo_array(A), (A, ["a", "b", "c"]), shares):
+        assert read_graph(given, list("abc"), list("abc"), "G").weighted
+    assert len(set(_weights(Net()))) == 2
+    for given in ((A > 0).astype(float), 0.5 * (A > 0), neighbours, [("a", "b"), ("b", "c")], [(0, 1), (1, 2)]):
+        assert not read_graph(given, list("abc"), list("abc"), "G").weighted
+    data = {"y": [1.0, 2.0, 3.0, 2.0, 2.5, 4.0], "g": list("abcabc")}
+    fit = klimb.fit("y ~ besag(g, graph=G)", data, graphs={"G": A}, hyper="optimise")
+    assert any("weights of the graph of besag(g) are not used" in note for note in fit.notes)
 
 
 @pytest.mark.parametrize(("given", "words"), [

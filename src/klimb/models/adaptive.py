@@ -8,6 +8,7 @@ more are drawn, up to a limit. All points count, each against the mixture of all
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, final
 
@@ -51,6 +52,10 @@ MEMORY = 2e8  # bytes of posteriors of weights that are remembered while points 
 ANCHORS = 24  # fits whose sites may start others
 GAP = 40.0  # nats that the bound may be below the best while the evidence is not
 TESTED, TESTS = 48, 3  # points of its own choice after a first test by fewer, and how often it may try
+LAST, LONG = 0.01, 0.12  # mass of the most extreme values, and the share of a variance that makes it a long tail
+STEPS, NOTHING = 6, 4.0  # fits along such a tail, and nats below its best at which what it adds to a variance ends
+HEAVY, MOST_HEAVY = 0.02, 8  # share of a variance at one point of many from which it is fitted, and how many are
+AGREED = 0.2  # nats that a surrogate may claim too much there
 SETTLED = 4  # steps to weights of few points that have the moments of many
 HALF = 0.5  # the same for what is printed, whose tails a test teaches most of
 
@@ -189,22 +194,24 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
     fold, more = points.coordinates.folded, 0 if most < SPARING else 2 * d
     fresh: list[tuple[int, Any]] = [(quadratics(mode[None]).size + more, fold(_first_proposal(mode, axes, points)))]
     fresh += [(LOW, fold(one)) for one in _near_zero(mode, axes, points)]
-    proposals, drawn, error = list[tuple[int, Any]](), np.zeros(0, dtype=np.intp), float("nan")
+    proposals, drawn, error, walked = list[tuple[int, Any]](), np.zeros(0, dtype=np.intp), float("nan"), None
     while True:
         new = np.vstack([one.draws(count, seed=k) for k, (count, one) in enumerate(fresh, len(proposals) + 1)])
         proposals += fresh
         drawn = np.concatenate([drawn, len(points.fits) + np.arange(len(new))])
         for one in new:
             points.objective(one)
-        found = replace(_weighted(points, drawn, proposals), error=error)
+        found = replace(_weighted(points, drawn, proposals), error=error, walked=walked)
         for _ in range(TESTS):
-            tested = _tested(found, points, TESTED if more and not np.isnan(found.error) else 2 * d + 4 + more)
+            tested = _tested(found, points, TESTED if more and found.error > SMOOTH else 2 * d + 4 + more)
             if tested is None:
                 break
             found = replace(tested, before=found.error)
             error = found.error
-            if error <= SMOOTH:
-                return replace(found, smooth=True)
+            if walked is None and len(walked := _walk_tails(found, points)):
+                found = replace(found, **points.known(), walked=walked)
+            elif error <= SMOOTH:
+                return _verified(replace(found, smooth=True), points)
         if 2 * len(drawn) > most or (found.khat < GOOD_KHAT and found.n_effective >= ENOUGH_EFFECTIVE):
             return found
         floor = 0.05 * axes @ axes.T
@@ -236,6 +243,60 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
         effects = change[:, None] * np.hstack([own[chosen], 0.5 * (own[chosen] ** 2 - 1.0)])
         errors.append(float((np.abs(effects.sum(axis=0)) + np.sqrt((effects**2).sum(axis=0))).max(initial=0.0)))
     return replace(found, **points.known(), error=errors[0], stated=max(errors[0], HALF * errors[1], edge))
+
+
+def _verified(found: SampledTheta, points: _Points) -> SampledTheta:
+    """With fits at the few places that a large part of some variance rests on by the surrogate, until they agree."""
+    for _ in range(TESTS):
+        smoothed = smoothed_points(found, BEYOND)
+        if smoothed is None:
+            break
+        theta = points.coordinates.theta(smoothed.theta)
+        printed = np.column_stack([points.theta.inside(theta), *points.theta.reported(theta).values()])
+        pull = (smoothed.weights[:, None] * _standardised(printed, smoothed.weights) ** 2).max(axis=1)
+        heavy = np.argsort(-pull, kind="stable")[: min(MOST_HEAVY, np.count_nonzero(pull > HEAVY))]
+        claims = [smoothed.heights[k] - points.objective(smoothed.theta[k]) for k in heavy]
+        found = replace(found, **points.known())
+        if max(claims, default=0.0) <= AGREED:
+            break
+    return found
+
+
+def _walk_tails(found: SampledTheta, points: _Points) -> Any:
+    """Fits along the tails that sds of what is printed rest on, which a surrogate cannot know; their places."""
+    smoothed = smoothed_points(found, BEYOND)
+    if smoothed is None:
+        return np.zeros(0, dtype=np.intp)
+    w, theta, before = smoothed.weights, points.coordinates.theta(smoothed.theta), len(points.fits)
+    maps = [alone for block in points.theta.blocks for alone in block.alone()]
+    for j, alone in enumerate(maps):
+        if alone is not None:
+            printed = alone(theta[:, j])
+            pull = w * _standardised(printed[:, None], w)[:, 0] ** 2
+            order = np.argsort(-pull / w, kind="stable")
+            if pull[order[np.cumsum(w[order]) <= LAST]].sum() > LONG:
+                _walk(points, j, theta, w, pull, alone)
+    return np.arange(before, len(points.fits))
+
+
+def _walk(points: _Points, j: int, theta: Array, weights: Array, pull: Array, alone: Callable[[Array], Array]) -> None:
+    """Fits from where most of a variance comes from outwards, until nothing more does, along the ridge of the others.
+    """
+    pull, centre = pull / pull.sum(), float(weights @ alone(theta[:, j]))
+    at, mean = pull @ theta, weights @ theta
+    spread, own = (theta - mean).T @ (weights[:, None] * (theta - mean)), theta - at
+    across = spread - np.outer(spread[j], spread[j]) / spread[j, j]  # of the others once entry j is known
+    along = (pull * own[:, j]) @ own / (pull @ own[:, j] ** 2)
+    step, best = np.sign(at[j] - mean[j]) * float(np.sqrt(pull @ own[:, j] ** 2)) * along, -np.inf
+    for _ in range(STEPS):
+        points.objective(points.coordinates.place(at))
+        fit = points.fits[-1]
+        adds = fit.plain + fit.gain + 2.0 * float(np.log(np.abs(alone(at[j]) - centre) + 1e-300))
+        best = max(best, adds)
+        if not adds > best - NOTHING:
+            return
+        uphill = across @ fit.slope
+        at = at + step + uphill / max(1.0, float(np.abs(uphill / np.sqrt(np.diagonal(spread))).max()))
 
 
 def _standardised(values: Array, weights: Array) -> Array:
@@ -331,25 +392,26 @@ def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Comp
     plain = tuple(at[0] for _, _, at in every)
     known = [(share, at[2]) for _, share, at in every if at[2] is not None]
     if not known:
-        return replace(_with_marginals(found, theta, w, plain), efficiency=points.efficiency), status
+        return replace(_with_marginals(found, points, theta, w, plain), efficiency=points.efficiency), status
     own = np.exp(-found.gains[[k for k, _, _ in every]])
-    uncorrected = _with_marginals(found.by_bounds(), theta, w * own, plain)
+    uncorrected = _with_marginals(found.by_bounds(), points, theta, w * own, plain)
     flat = [(k, own * share, part) for k, own, at in every for share, part in shown_parts(at[2], at[0])]
     theta, w = found.theta[[k for k, _, _ in flat]], np.array([share for _, share, _ in flat])
-    shown = _with_marginals(found, theta, w, tuple(part for _, _, part in flat))
+    shown = _with_marginals(found, points, theta, w, tuple(part for _, _, part in flat))
     kept = pooled([one for _, one in known], np.array([share for share, _ in known]))
     return replace(shown, uncorrected=uncorrected, **{**kept, "error": max(shown.error, kept["error"])}), status
 
 
-def _with_marginals(found: SampledTheta, theta: Array, w: Array, parts: tuple[WeightPosterior, ...]) -> Components:
+def _with_marginals(found: SampledTheta, points: _Points, theta: Array, w: Array,
+                    parts: tuple[WeightPosterior, ...]) -> Components:
     smoothed, khat, effective = found.smoothed, found.khat, found.n_effective
     error = found.own_error if smoothed is None else float(np.nanmax([found.learnt, found.stated]))
     many, many_weights = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
     if smoothed is not None and found.smooth:
         khat, effective = smoothed.khat, smoothed.n_effective
-    w = calibrated(theta, w / w.sum(), many, many_weights)
-    every = found.coordinates.theta(many)
-    return Components(w, found.coordinates.theta(theta), parts, marginal_quantiles(every, many_weights), khat=khat,
+    every, kept = found.coordinates.theta(many), found.coordinates.theta(theta)
+    w = calibrated(points.theta.inside(kept), w / w.sum(), points.theta.inside(every), many_weights)
+    return Components(w, kept, parts, marginal_quantiles(every, many_weights), khat=khat,
                       n_effective=effective, points=every, point_weights=many_weights, error=error)
 
 

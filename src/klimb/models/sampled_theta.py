@@ -12,7 +12,7 @@ import numpy as np
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import RELIABLE, smooth_log_weights
 from klimb.numerics.proposals import HalfLines, fit_students
-from klimb.numerics.surrogate import fit_surrogate
+from klimb.numerics.surrogate import fit_surrogate, nearest_of
 
 GOOD_KHAT, GOOD_EFFECTIVE = 0.5, 0.3  # where a round is the last one: k-hat, and effective over drawn
 COMPONENTS = 3  # t's that are fitted to the weights
@@ -22,6 +22,8 @@ LEFT = 0.25  # share of what a test has taught that may be left
 SMOOTH = 0.05  # change of a mean in sd, or of an sd, by those points from which no more fits are asked for
 CAP = 0.3  # nats above the best that it may claim
 BEYOND = 1.3  # how far out it is tested, and then believed, over the farthest fit
+APART = 2.0  # root of the mean of squared distances, in sd, from the nearest fit up to which it is believed
+BESIDE = 2.0  # sds from a walk along a tail, up to which it is believed there
 MANY = 16_384  # points that it weighs
 
 
@@ -47,6 +49,7 @@ class SampledTheta:
     error: float = float("nan")  # by how much those points changed a mean in sd, or an sd; NaN before a test
     before: float = float("nan")  # the same of the test before
     stated: float = float("nan")  # the same with what is printed, which moves with the origin of a covariate
+    walked: Any = None  # places of fits along long tails, which say nothing of other directions
 
     @property
     def drawn_theta(self) -> Array:
@@ -107,7 +110,8 @@ class SmoothedTheta:
 def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | None:
     """Many points of theta with weights, for its marginals; None where they cannot be had.
 
-    Nothing is claimed farther out than ``reach`` times the farthest fit.
+    Nothing is claimed farther out than ``reach`` times the farthest fit, but for the surroundings of walks along
+    tails, nor where no fit is near.
 
     The objective is smooth in theta, so a surrogate through the fits says what it is between them: where its own
     leave-one-out errors are small, points by the thousand are weighted by it, and the noise of few points is gone.
@@ -121,7 +125,11 @@ def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | 
     spread = (drawn - centre).T @ (weights[:, None] * (drawn - centre))
     root = np.linalg.cholesky(spread + 1e-12 * np.trace(spread) * np.eye(len(spread)))
     inverse = np.linalg.inv(root)
-    z, values = (found.theta[usable] - centre) @ inverse.T, values[usable]
+    every = (found.theta - centre) @ inverse.T
+    along, aside = np.zeros((0, len(root))), usable.copy()
+    if found.walked is not None:
+        aside[found.walked], along = False, every[found.walked[usable[found.walked]]]
+    z, values = every[usable], values[usable]
     gains, share = found.gains[usable], share[usable]
     # Gains have no gradients, but are far smoother.
     surrogate = fit_surrogate(z, values - gains, share, slopes=found.slopes[usable] @ root)
@@ -130,7 +138,7 @@ def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | 
         return None
     if np.hypot(surrogate.error, 0.0 if above is None else above.error) > ROUGHNESS and not found.smooth:
         return None
-    proposals, farthest = list(found.proposals), reach**2 * float((z**2).sum(axis=1).max())
+    proposals, farthest = list(found.proposals), reach**2 * float((every[aside] ** 2).sum(axis=1).max())
     while True:
         total = sum(count for count, _ in proposals)
         many = np.vstack([proposal.draws(max(MANY * count // total, 1), seed=1000 + k)
@@ -138,7 +146,8 @@ def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | 
         place = (many - centre) @ inverse.T
         heights = surrogate(place) if above is None else surrogate(place) + above(place)
         heights = np.minimum(heights, values.max() + CAP)
-        inside = (place**2).sum(axis=1) <= farthest
+        inside = ((place**2).sum(axis=1) <= farthest) & (_distances(place, z) <= APART * len(root) ** 0.5)
+        inside |= _distances(place, along) <= BESIDE
         log_w = np.where(inside, heights - mixture_log_density(many, proposals), -np.inf)
         smoothed = smooth_log_weights(log_w)
         w = smoothed.normalised
@@ -146,11 +155,19 @@ def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | 
         if good or len(proposals) >= len(found.proposals) + 2:
             keep = w > 1e-6 * w.max()
             beyond = (place[keep] ** 2).sum(axis=1) > farthest / reach**2
+            beyond &= _distances(place[keep], along) > BESIDE
             return SmoothedTheta(many[keep], w[keep] / w[keep].sum(), heights[keep], smoothed.khat, smoothed.effective,
                                  smoothed.log_mean, beyond)
         some = slice(None, None, max(len(many) // 4096, 1))
         students = fit_students(many[some], w[some], COMPONENTS, 0.02 * spread)
         proposals.append((total, found.coordinates.folded(students)))
+
+
+def _distances(places: Array, points: Array) -> Array:
+    """From the nearest of the points."""
+    if not len(points):
+        return np.full(len(places), np.inf)
+    return np.asarray(np.sqrt(((places - points[nearest_of(places, points)]) ** 2).sum(axis=1)))
 
 
 def mixture_log_density(theta: Array, proposals: Sequence[tuple[int, Any]]) -> Array:

@@ -23,6 +23,7 @@ class Graph:
     labels: tuple[str, ...]
     edges: Edges  # (E, 2), the smaller number first
     first: str = ""  # the level that its number 0 was read as, where that is not plain from the names of the levels
+    weighted: bool = False  # whether its edges came with weights that differ, which are not kept
 
     @property
     def n(self) -> int:
@@ -56,7 +57,30 @@ def read_graph(given: Any, levels: Sequence[str], appeared: Sequence[str], name:
     if len(loops):
         raise InputError(f"{name} must not join a region to itself", f"{labels[edges[loops[0], 0]]!r}",
                          "Leave these pairs out.")
-    return Graph(tuple(labels), np.unique(np.sort(edges, axis=1), axis=0), first)
+    return Graph(tuple(labels), np.unique(np.sort(edges, axis=1), axis=0), first, len(set(_weights(given))) > 1)
+
+
+def _weights(given: Any) -> list[float]:
+    """Of the edges, where a graph has them."""
+    if hasattr(given, "adjacency") and hasattr(given, "edges"):  # networkx
+        return [ends[2] for ends in given.edges(data="weight", default=1.0)] if callable(given.edges) else []
+    if isinstance(getattr(given, "weights", None), Mapping):  # libpysal
+        return [weight for own in given.weights.values() for weight in own]
+    if isinstance(given, tuple) and len(given) == 2 and np.ndim(given[0]) == 2:
+        given = given[0]
+    if not hasattr(given, "tocoo"):
+        given = np.asarray(given) if isinstance(given, np.ndarray | list) else np.zeros(0)
+        if given.ndim != 2 or given.shape[0] != given.shape[1] or given.shape[1] == 2 or given.dtype.kind not in "fiub":
+            return []
+        given = _sparse(given)
+    matrix = given.tocoo()
+    return list(np.unique(matrix.data[(matrix.data != 0) & (matrix.row != matrix.col)]).tolist())
+
+
+def _sparse(matrix: Any) -> Any:
+    from scipy.sparse import coo_array
+
+    return coo_array(matrix)
 
 
 def _pairs(given: Any, name: str, regions: int) -> tuple[list[Any], list[tuple[Any, Any]]]:
@@ -88,9 +112,7 @@ def _pairs(given: Any, name: str, regions: int) -> tuple[list[Any], list[tuple[A
     if array.ndim == 2 and array.shape[1] == 2 and not (array.shape[0] == 2 and array.dtype.kind == "f"):
         return _from_pairs([(i, j) for i, j in array.tolist()])
     if array.ndim == 2 and array.shape[0] == array.shape[1]:
-        from scipy.sparse import coo_array
-
-        return _from_matrix(coo_array(array), name, regions)
+        return _from_matrix(_sparse(array), name, regions)
     raise InputError(f"{name} must be a graph", f"{type(given).__name__} of shape {array.shape}", _ADVICE)
 
 

@@ -61,6 +61,7 @@ class Areas(Field):
     logdet: float  # of that part once scaled, without its null space
     variance: float = 1.0  # of its areas at sd 1, their mean
     first: str = ""  # see `Graph`
+    weighted: bool = False  # the same
     parameters: tuple[ParameterBlock, ...] = field(default=())
 
     @classmethod
@@ -77,14 +78,19 @@ class Areas(Field):
         if graph.n < 2:
             raise FormulaError("expected at least two regions", f"{graph.n}", "Leave the term out.", text, call.span)
         name, unit = f"{call.function}({column})", np.ones(graph.n)
-        found = cls(name, call.function, column, graph.labels, graph.edges, unit, 0.0, first=graph.first)
+        found = cls(name, call.function, column, graph.labels, graph.edges, unit, 0.0, first=graph.first,
+                    weighted=graph.weighted)
         return (found if call.function == "car" else found._scaled(),)
 
     def note(self) -> str:
-        if not self.first:
-            return ""
-        return (f"the graph of {self.name} counts regions from 0: its 0 is read as level {self.first} of "
-                f"{self.column!r}. Where that is wrong, name regions by their levels, as text.")
+        told = []
+        if self.first:
+            told.append(f"the graph of {self.name} counts regions from 0: its 0 is read as level {self.first} of "
+                        f"{self.column!r}. Where that is wrong, name regions by their levels, as text.")
+        if self.weighted:
+            told.append(f"the weights of the graph of {self.name} are not used: all neighbours count alike. "
+                        f"generic({self.column}, Q=...) takes a precision matrix with weights.")
+        return " ".join(told)
 
     # -- the prior
 
