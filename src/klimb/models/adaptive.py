@@ -94,6 +94,10 @@ class _Points:
     def theta(self) -> Theta:
         return self._peak.model.theta  # type: ignore[no-any-return]
 
+    def shown(self, theta: Array) -> Array:
+        """Of thetas, one a row, what has moments, and what is printed."""
+        return np.column_stack([self.theta.inside(theta), *self.theta.reported(theta).values()])
+
     @property
     def corrected(self) -> bool:
         return self._correct.wanted
@@ -179,8 +183,7 @@ def _bytes(part: WeightPosterior) -> int:
 
 def adaptively(peak: Peak, axes: Array, evaluate: Evaluator, most: int,
                corrector: Corrector) -> tuple[float, Components, Status]:
-    """The log evidence by q's bounds, relative to the peak, from as many rounds of points as they ask for; components.
-    """
+    """The log evidence by q's bounds, relative to the peak, from rounds of points; components."""
     points = _Points(peak, axes, evaluate, most, corrector)
     found = _sampled(peak, axes, points, most)
     components, status = _components(found, points, axes)
@@ -205,6 +208,7 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
         for _ in range(TESTS):
             tested = _tested(found, points, TESTED if more and found.error > SMOOTH else 2 * d + 4 + more)
             if tested is None:
+                walked = _walk_tails(found, points) if walked is None else walked
                 break
             found = replace(tested, before=found.error)
             error = found.error
@@ -216,6 +220,11 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
             return found
         floor = 0.05 * axes @ axes.T
         fresh = [(len(drawn), fold(fit_students(found.drawn_theta, found.weights, COMPONENTS, floor)))]
+        found = replace(found, **points.known())
+        if walked is not None and len(tail := found.theta[walked[found.values[walked] > found.values.max() - FALL]]):
+            root = np.linalg.cholesky(floor + np.cov(found.drawn_theta.T, aweights=found.weights))
+            along = StudentMixture(np.full(len(tail), 1.0 / len(tail)), tail, np.tile(root, (len(tail), 1, 1)))
+            fresh.append((len(drawn) // 4, fold(along)))
 
 
 def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | None:
@@ -252,7 +261,7 @@ def _verified(found: SampledTheta, points: _Points) -> SampledTheta:
         if smoothed is None:
             break
         theta = points.coordinates.theta(smoothed.theta)
-        printed = np.column_stack([points.theta.inside(theta), *points.theta.reported(theta).values()])
+        printed = points.shown(theta)
         pull = (smoothed.weights[:, None] * _standardised(printed, smoothed.weights) ** 2).max(axis=1)
         heavy = np.argsort(-pull, kind="stable")[: min(MOST_HEAVY, np.count_nonzero(pull > HEAVY))]
         claims = [smoothed.heights[k] - points.objective(smoothed.theta[k]) for k in heavy]
@@ -263,25 +272,22 @@ def _verified(found: SampledTheta, points: _Points) -> SampledTheta:
 
 
 def _walk_tails(found: SampledTheta, points: _Points) -> Any:
-    """Fits along the tails that sds of what is printed rest on, which a surrogate cannot know; their places."""
-    smoothed = smoothed_points(found, BEYOND)
-    if smoothed is None:
-        return np.zeros(0, dtype=np.intp)
-    w, theta, before = smoothed.weights, points.coordinates.theta(smoothed.theta), len(points.fits)
-    maps = [alone for block in points.theta.blocks for alone in block.alone()]
-    for j, alone in enumerate(maps):
+    """Fits along the tails that printed sds rest on, or where a surrogate does not say, along all; their places."""
+    smoothed, before = smoothed_points(found, BEYOND), len(points.fits)
+    places, w = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
+    theta = points.coordinates.theta(places)
+    for j, alone in enumerate(alone for block in points.theta.blocks for alone in block.alone()):
         if alone is not None:
             printed = alone(theta[:, j])
             pull = w * _standardised(printed[:, None], w)[:, 0] ** 2
             order = np.argsort(-pull / w, kind="stable")
-            if pull[order[np.cumsum(w[order]) <= LAST]].sum() > LONG:
+            if smoothed is None or pull[order[np.cumsum(w[order]) <= LAST]].sum() > LONG:
                 _walk(points, j, theta, w, pull, alone)
     return np.arange(before, len(points.fits))
 
 
 def _walk(points: _Points, j: int, theta: Array, weights: Array, pull: Array, alone: Callable[[Array], Array]) -> None:
-    """Fits from where most of a variance comes from outwards, until nothing more does, along the ridge of the others.
-    """
+    """Fits from where most of a variance comes from outwards, along the ridge, until nothing more comes."""
     pull, centre = pull / pull.sum(), float(weights @ alone(theta[:, j]))
     at, mean = pull @ theta, weights @ theta
     spread, own = (theta - mean).T @ (weights[:, None] * (theta - mean)), theta - at
@@ -339,7 +345,10 @@ def _weighted(points: _Points, drawn: Any, proposals: list[tuple[int, Any]]) -> 
         raise Stopped
     log_w = np.where(np.isfinite(log_w), log_w, -np.inf)
     smoothed = smooth_log_weights(log_w)
-    return SampledTheta(points.coordinates, drawn=drawn, log_weights=log_w, khat=smoothed.khat,
+    theta, w = points.coordinates.theta(known["theta"][drawn]), smoothed.normalised
+    square = _standardised(points.shown(theta), w) ** 2
+    own = 0.5 * float(np.sqrt(((w[:, None] * (square - 1.0)) ** 2).sum(axis=0)).max())
+    return SampledTheta(points.coordinates, drawn=drawn, log_weights=log_w, khat=smoothed.khat, own_error=own,
                         n_effective=smoothed.effective, proposals=tuple(proposals), **known)
 
 

@@ -45,6 +45,7 @@ class SampledTheta:
     khat: float
     n_effective: float
     proposals: tuple[tuple[int, Any], ...]
+    own_error: float = 0.0  # sampling error of an sd by these weights
     smooth: bool = False  # whether a surrogate has foretold the values at points of its own choice
     error: float = float("nan")  # by how much those points changed a mean in sd, or an sd; NaN before a test
     before: float = float("nan")  # the same of the test before
@@ -69,11 +70,6 @@ class SampledTheta:
         smoothed = smooth_log_weights(self.log_weights).log_weights
         w = np.exp(smoothed - smoothed.max())
         return np.asarray(w / w.sum())
-
-    @property
-    def own_error(self) -> float:
-        """Of an sd from so many draws of a normal distribution."""
-        return 0.5 * float(np.sqrt(2.0 / self.n_effective))
 
     @property
     def learnt(self) -> float:
