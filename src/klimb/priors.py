@@ -272,11 +272,13 @@ class PCCorrelation(NamedPrior):
     limit: float = 0.5
     probability: float = 0.5  # of |r| > limit
 
-    def log_density(self, value: float) -> float:
+    def log_density(self, value: float, log_rest: float | None = None) -> float:
+        """At r; ``log_rest`` is log(1 - r^2), which r itself does not tell near -1 and 1."""
         rate = -math.log(self.probability) / math.sqrt(-math.log1p(-self.limit**2))
-        distance = math.sqrt(-math.log1p(-(value**2)))
+        rest = math.log1p(-(value**2)) if log_rest is None or abs(value) < 0.5 else log_rest
+        distance = math.sqrt(-rest)
         ratio = abs(value) / distance if distance > 0.0 else 1.0
-        return math.log(0.5 * rate * ratio) - rate * distance - math.log1p(-(value**2))
+        return math.log(0.5 * rate * ratio) - rate * distance - rest
 
     def stan(self, name: str) -> str:
         rate = literal(-math.log(self.probability) / math.sqrt(-math.log1p(-self.limit**2)))
@@ -308,11 +310,15 @@ class PCShare(NamedPrior):
         return spline, -math.log1p(-self.probability) / math.exp(spline(_logit(self.limit)))
 
     def log_density(self, value: float) -> float:
+        return self.log_density_at(_logit(value)) - math.log(value) - math.log1p(-value)
+
+    def log_density_at(self, logit: float) -> float:
+        """Per unit of the logit; beyond its ends the spline goes on as a line."""
         spline, rate = self._log_distance
-        logit = _logit(value)
-        log_distance, slope = float(spline(logit)), float(spline(logit, 1))
-        per_logit = math.log(rate * slope) + log_distance - rate * math.exp(log_distance)
-        return per_logit - math.log(value) - math.log1p(-value)
+        inside = min(max(logit, SHARE_LOGITS[0]), SHARE_LOGITS[-1])
+        slope = float(spline(inside, 1))
+        log_distance = float(spline(inside)) + slope * (logit - inside)
+        return math.log(rate * slope) + log_distance - rate * math.exp(log_distance)
 
     def stan(self, name: str) -> str:
         """The spline as a cubic and a truncated cube for each inner knot, at which the third derivative jumps."""

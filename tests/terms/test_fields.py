@@ -413,3 +413,34 @@ def test_a_correlation_is_held_at_any_value_between_its_limits() -> None:
     for name, value, words in (("rho(ar1(t))", 1.5, "between -1 and 1"), ("sd(ar1(t))", -1.0, "positive value")):
         with pytest.raises(InputError, match=words):
             klimb.fit("y ~ ar1(t)", {"y": y, "t": t}, priors={name: value})
+
+
+def test_a_correlation_that_the_data_leave_open_is_integrated_up_to_its_limits() -> None:
+    """White noise: near rho = 1 the field is a level like the intercept, so that its sd has no end but its prior's."""
+    n, sigma, (middle, width) = 20, 0.5, (0.2, 1.5)
+    y = np.random.default_rng(5).normal(0.3, sigma, n)
+    t, one = np.arange(n), np.ones(n)
+    rate = -np.log(0.5) / np.sqrt(-np.log1p(-0.25))  # of pc_correlation(0.5, 0.5): |rho| = sqrt(1 - exp(-d^2))
+    d, e = (part.ravel() for part in np.meshgrid(np.linspace(0.05, 9.95, 100), np.linspace(-8.0, 2.4, 131)))
+    rows = []
+    for sign in (1.0, -1.0):
+        rho = sign * np.sqrt(-np.expm1(-(d**2)))
+        for r, log_sd, distance in zip(rho, e, d, strict=True):
+            V = np.exp(2.0 * log_sd) * toeplitz(r**t) + sigma**2 * np.eye(n)
+            Vy, V1 = np.linalg.solve(V, np.column_stack([y - middle, one])).T
+            precision = one @ V1 + width**-2
+            mean = one @ Vy / precision
+            quadratic = (y - middle) @ Vy - precision * mean**2
+            log_p = -0.5 * (np.linalg.slogdet(V)[1] + quadratic + np.log(precision)) - rate * distance
+            rows.append((log_p - np.exp(log_sd) + log_sd, np.exp(log_sd), r, middle + mean, 1.0 / precision))
+    log_w, sd, rho, level, variance = np.array(rows).T
+    w = np.exp(log_w - np.logaddexp.reduce(log_w))
+    fit = klimb.fit("y ~ ar1(t)", {"y": y, "t": t}, priors={
+        "sigma": sigma, "Intercept": f"normal({middle}, {width})", "sd(ar1(t))": "exponential(1)"})
+    shown = {row.name: row for row in fit.table_rows()}
+    for name, values, rest, bar in (("sd(ar1(t))", sd, 0.0, 0.1), ("rho(ar1(t))", rho, 0.0, 0.1),
+                                    ("Intercept", level, variance, 0.05)):
+        mean = w @ values
+        spread = np.sqrt(w @ ((values - mean) ** 2 + rest))
+        assert abs(shown[name].mean - mean) < bar * spread
+        assert abs(shown[name].sd / spread - 1.0) < bar

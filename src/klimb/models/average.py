@@ -254,7 +254,7 @@ def _lattice(peak: Peak, A: Array, around: _Around) -> Averaged:
     values: dict[tuple[int, ...], float] = {}
     points: dict[tuple[int, ...], _Point] = {}
     for finer in range(FINER):
-        _walk_lattice(around, spacing, values, points)
+        whole = _walk_lattice(around, spacing, values, points)
         nodes = [node for node in points if values[node] >= max(values.values()) - DROP]
         log_w = np.array([values[node] for node in nodes])
         rough, z, *heights = _between_nodes(spacing, values, points)
@@ -278,14 +278,17 @@ def _lattice(peak: Peak, A: Array, around: _Around) -> Averaged:
     if error <= UNEVEN:
         components = replace(components, points=between, point_weights=density)
     shown, known = peak.model.theta.inside(thetas), np.array([values[node] for node in nodes])
-    cut = sd_beyond(shown[:, 0], known, TAIL_BEGINS) if d == 1 else _cut_off(shown, known)
+    cut = sd_beyond(shown[:, 0], known, TAIL_BEGINS) if d == 1 else _cut_off(shown, known) if whole else OPEN_END
     components = replace(components, error=max(components.error, error if np.isfinite(error) else 0.0, cut))
     return Averaged(components, peak.objective + evidence, status if peak.converged else peak.status)
 
 
 def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...], float],
-                  points: dict[tuple[int, ...], _Point]) -> None:
-    """Fill in ``values`` and ``points`` from the origin outwards; what is known already is not fitted again."""
+                  points: dict[tuple[int, ...], _Point]) -> bool:
+    """Fill in ``values`` and ``points`` from the origin outwards; what is known already is not fitted again.
+
+    Whether all that is within `DROP` of the best was reached before there were too many.
+    """
     d = len(around.A)
     origin = (0,) * d
     starts: dict[tuple[int, ...], Posterior] = {}
@@ -311,6 +314,7 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
                     queue.append((near, node))
         waiting = {parent for _, parent in queue}
         starts = {place: kept for place, kept in starts.items() if place in waiting}
+    return not any(node not in values for node, _ in queue)
 
 
 def _surely_low(node: tuple[int, ...], parent: tuple[int, ...], spacing: float, values: dict[tuple[int, ...], float],

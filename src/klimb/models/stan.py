@@ -92,7 +92,7 @@ class StanProgram:
         for found in self.blocks:
             own = theta[self.model.theta.slice_of(found.block)]
             named |= dict(zip(found.part.names, found.block.to_stan(own), strict=True))
-            vector.append(own)
+            vector.append(found.block.unconstrained(own))
         for written in self.terms:
             own, part = by_class[:, self.model.places[written.number]], written.part
             if written.told is not None:

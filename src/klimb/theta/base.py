@@ -105,6 +105,10 @@ class ParameterBlock(ABC):
         """The parameters of ``stan`` at theta."""
         raise NotImplementedError
 
+    def unconstrained(self, theta: Array) -> Array:
+        """Theta as Stan has parameters without limits."""
+        return theta
+
     def from_stan(self, draws: Sequence[Array]) -> Array:
         """(S, d) of theta from draws of the parameters of ``stan``, (S, ...) each."""
         raise NotImplementedError

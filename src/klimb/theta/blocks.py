@@ -355,6 +355,12 @@ class GroupCovariance(ParameterBlock):
             return self.sds[0].to_stan(theta)
         return (*([sd[self._free]] if count else []), *([L] if self.correlations else []))
 
+    def unconstrained(self, theta: Array) -> Array:
+        found = np.array(theta)
+        for j, i in enumerate(self._free):
+            found[j] = self.sds[i].support.unconstrained(theta[j])
+        return found
+
     def from_stan(self, draws: Sequence[Array]) -> Array:
         if len(self.sds) == 1:
             return self.sds[0].from_stan(draws)
