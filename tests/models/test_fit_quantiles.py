@@ -7,7 +7,7 @@ import pytest
 from scipy.special import ndtr
 
 from klimb import sites
-from klimb.models.components import Latents
+from klimb.models.components import Latents, marginal_quantiles
 from klimb.models.prediction import response_quantile
 from klimb.numerics.mixtures import mixture_above, mixture_moments, mixture_quantile, sd_beyond
 from klimb.sites.prediction import predictive_cdf
@@ -86,3 +86,9 @@ def test_the_sd_that_lies_beyond_a_lattice(sd: float) -> None:
     lost = np.sqrt(np.exp(2.0 * sd**2) - np.exp(sd**2)) / own - 1.0
     assert 0.8 * lost < sd_beyond(x, -0.5 * z**2, 4.5) < 2.0 * lost
     assert sd_beyond(z, -0.5 * z**2, 4.5) == 0.0  # not positive
+
+
+def test_one_point_alone_has_its_value_as_every_quantile() -> None:
+    """A lattice may end at its first node; bins as wide as the last digit of 14 stopped it."""
+    for value in (14.148426196463543, -0.25, 0.0, 3e8):
+        np.testing.assert_allclose(marginal_quantiles(np.array([[value]]), np.ones(1)), value, rtol=1e-7, atol=1e-7)

@@ -227,7 +227,7 @@ def marginal_quantiles(theta: Array, weights: Array, bandwidth: float = BANDWIDT
     out = []
     for column in theta.T:
         mean = float(weights @ column)
-        sd = float(np.sqrt(weights @ (column - mean) ** 2)) or 1e-12
+        sd = max(float(np.sqrt(weights @ (column - mean) ** 2)), 1e-9 * (1.0 + abs(mean)))  # one point alone has none
         width = bandwidth * sd * effective**-0.2
         used = weights > 1e-8 * weights.max()
         low, high = column[used].min() - 4 * width, column[used].max() + 4 * width
