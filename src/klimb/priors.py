@@ -277,8 +277,7 @@ class PCCorrelation(NamedPrior):
         rate = -math.log(self.probability) / math.sqrt(-math.log1p(-self.limit**2))
         rest = math.log1p(-(value**2)) if log_rest is None or abs(value) < 0.5 else log_rest
         distance = math.sqrt(-rest)
-        ratio = abs(value) / distance if distance > 0.0 else 1.0
-        return math.log(0.5 * rate * ratio) - rate * distance - rest
+        return math.log(0.5 * rate * (abs(value) / distance if distance > 0.0 else 1.0)) - rate * distance - rest
 
     def stan(self, name: str) -> str:
         rate = literal(-math.log(self.probability) / math.sqrt(-math.log1p(-self.limit**2)))
