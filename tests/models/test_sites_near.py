@@ -6,7 +6,8 @@ import numpy as np
 
 import klimb
 from klimb.latents.base import Posterior
-from klimb.models.search import Evaluator, SitesNear, find_peak
+from klimb.models.search import Evaluator, find_peak
+from klimb.models.sites_near import SitesNear
 
 
 def remembered(points: np.ndarray) -> SitesNear:

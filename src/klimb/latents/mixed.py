@@ -78,17 +78,9 @@ class MixedFactor(Factor):
         g = gamma[rows.order]
         k = t.shape[1]
         D = rows.sums((g[:, None] * t)[:, :, None] * t[:, None, :])
-        D[:, np.arange(k), np.arange(k)] += 1.0
-        self.D_inverse, log_det_levels = inverse_blocks(D)
         C = np.stack([rows.sums((g * t[:, j])[:, None] * X.values) for j in range(k)], axis=1)  # (L, k, B)
-        C = latent.whitened_rows(C)
-        self.T = np.matmul(self.D_inverse, C)
-        B = C.shape[2]
-        S = latent.prior.whiten(X.weighted_gram(g)) - C.reshape(-1, B).T @ self.T.reshape(-1, B)
-        S.flat[:: B + 1] += 1.0
-        lower = cholesky(np.asfortranarray(0.5 * (S + S.T)))
-        self.logdet = log_det_levels + log_det_from_cholesky(lower)
-        self.root = triangular_inverse(lower).T  # S^-1 = root root'
+        self.D_inverse, self.T, self.root, self.logdet = eliminated(D, latent.whitened_rows(C),
+                                                                    latent.prior.whiten(X.weighted_gram(g)))
         self._to_root, self._pull = latent.prior.root_times(np.ascontiguousarray(self.root)), self.T @ self.root
 
     def residual_rows(self, X: Array, t: Array, level: npt.NDArray[np.intp]) -> Array:
@@ -337,6 +329,22 @@ class Mixed(Latent):
         shared = self.prior.mean + self.prior.root_times(u[:B, None])[:, 0]
         levels = u[B:].reshape(self.rows.n_levels, -1) @ self.group_root.T
         return np.concatenate([shared, levels.ravel()]), self.mean + design @ u + slack
+
+
+def eliminated(D: Array, C: Array, gram: Array) -> tuple[Array, Array, Array, float]:
+    """D^-1, T = D^-1 C, a root of S^-1 and the log determinant of I + [[D, C], [C', gram]], S = I + gram - C'T.
+
+    ``D`` (L, k, k), to which the identity is added in place, ``C`` (L, k, B) and ``gram`` (B, B) are whitened.
+    """
+    k, B = C.shape[1:]
+    D[:, np.arange(k), np.arange(k)] += 1.0
+    D_inverse, log_det_levels = inverse_blocks(D)
+    T = np.matmul(D_inverse, C)
+    S = gram - C.reshape(-1, B).T @ T.reshape(-1, B)
+    S.flat[:: B + 1] += 1.0
+    lower = cholesky(np.asfortranarray(0.5 * (S + S.T)))
+    logdet = log_det_levels + log_det_from_cholesky(lower)  # before its inverse takes its place
+    return D_inverse, T, triangular_inverse(lower).T, logdet
 
 
 def inverse_blocks(D: Array) -> tuple[Array, float]:

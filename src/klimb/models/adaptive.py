@@ -56,6 +56,7 @@ LAST, LONG = 0.01, 0.12  # mass of the most extreme values, and the share of a v
 STEPS, NOTHING = 6, 4.0  # fits along such a tail, and nats below its best at which what it adds to a variance ends
 HEAVY, MOST_HEAVY = 0.02, 8  # share of a variance at one point of many from which it is fitted, and how many are
 AGREED = 0.2  # nats that a surrogate may claim too much there
+AMONG = 4096  # points by the surrogate of which those are chosen
 SETTLED = 4  # steps to weights of few points that have the moments of many
 HALF = 0.5  # the same for what is printed, whose tails a test teaches most of
 
@@ -128,9 +129,7 @@ class _Points:
             return *fit.part, evidence_alone(fit.gain + self._gain) if self.corrected else None
         found = self._evaluate(fit.theta, start=self._nearest(fit.theta) if fit.sites is None else fit.sites,
                                own=fit.sites is not None)
-        if found.result is None:
-            return None
-        return found.model.detach(found.result.posterior), found.result.status, self._correct(found.result)
+        return (found.part(), found.status, self._correct(found.result)) if found.possible else None
 
     def _nearest(self, theta: Array) -> Posterior:
         whitened = self._inverse @ (theta - self._peak.model.at)
@@ -155,19 +154,21 @@ class _Points:
         except KlimbError:
             return -np.inf
         self._evaluate.tell("integrating", len(self.fits), self._most, peak.result.bound)
-        if found.result is None or not np.isfinite(found.objective):
+        if not found.possible:
             return -np.inf
         plain = found.objective - peak.objective
         if plain > HIGHER:
-            raise HigherGround(theta, found.result.posterior)
+            raise HigherGround(theta, found.posterior)
         fit = self.fits[-1]
         fit.plain, fit.slope = plain, self._evaluate.gradient(found)
         if self.corrected and plain > -GAP:
             fit.gain = self._correct.gain(found.result) - self._gain
         again = self.corrected and not self._correct.only_gains
         if len(self.fits) < self._room and not again:
-            fit.part = found.model.detach(found.result.posterior), found.result.status
-        sites = sites_of_fit(found.result.posterior, peak.result.posterior.latent)
+            fit.part = found.part(), found.status
+        if found.posterior is None:
+            return plain + fit.gain + float(self.coordinates.log_volume(place))
+        sites = sites_of_fit(found.posterior, peak.result.posterior.latent)
         if again and 16.0 * len(sites.a) * len(self.fits) < MEMORY:
             fit.sites = sites
         if len(self._starts) < ANCHORS:
@@ -187,7 +188,7 @@ def adaptively(peak: Peak, axes: Array, evaluate: Evaluator, most: int,
     points = _Points(peak, axes, evaluate, most, corrector)
     found = _sampled(peak, axes, points, most)
     components, status = _components(found, points, axes)
-    return found.by_bounds().log_evidence(), components, status
+    return found.by_bounds.log_evidence(), components, status
 
 
 def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledTheta:
@@ -233,7 +234,7 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
     Half of the points are spread wider than the mass that it sees, half are those that the sds of what is printed hang
     on: far out in the tails. ``error`` is by how much they would change a mean, in sd, or an sd.
     """
-    smoothed = smoothed_points(found, BEYOND)
+    smoothed = smoothed_points(found, BEYOND, AMONG)
     if smoothed is None:
         return None
     w, heights = smoothed.weights, smoothed.heights
@@ -403,7 +404,7 @@ def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Comp
     if not known:
         return replace(_with_marginals(found, points, theta, w, plain), efficiency=points.efficiency), status
     own = np.exp(-found.gains[[k for k, _, _ in every]])
-    uncorrected = _with_marginals(found.by_bounds(), points, theta, w * own, plain)
+    uncorrected = _with_marginals(found.by_bounds, points, theta, w * own, plain)
     flat = [(k, own * share, part) for k, own, at in every for share, part in shown_parts(at[2], at[0])]
     theta, w = found.theta[[k for k, _, _ in flat]], np.array([share for _, share, _ in flat])
     shown = _with_marginals(found, points, theta, w, tuple(part for _, _, part in flat))

@@ -122,10 +122,10 @@ class _Around:
         else:
             found = Evaluated(peak.model, peak.result, peak.objective)
         plain = found.objective - peak.objective - beyond
-        if found.result is None or not np.isfinite(plain) or abs(plain + 0.5 * float(z @ z)) > bent:
+        if not found.possible or abs(plain + 0.5 * float(z @ z)) > bent:
             return -np.inf, found, None
         if plain > HIGHER:
-            raise HigherGround(found.model.at, found.result.posterior)
+            raise HigherGround(found.model.at, found.posterior)
         correction = self._correct(found.result) if plain > -CORRECTED else None
         foretold = None if correction is not None else self._foretold(z)
         gain = correction.gain if correction is not None else (
@@ -137,8 +137,7 @@ class _Around:
         if not z.any():
             self._gain = gain
         slope = self.A.T @ self._evaluate.gradient(found) if not beyond else np.full(len(z), np.nan)
-        point = _Point(found.model.at, found.model.detach(found.result.posterior), found.result.status, plain, gain,
-                       correction, slope)
+        point = _Point(found.model.at, found.part(), found.status, plain, gain, correction, slope)
         self._origin = self._origin if z.any() else point
         return plain + gain - self._gain, found, point
 
@@ -302,7 +301,8 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
             values[node], found, point = around(spacing * np.array(node, dtype=float), starts.get(parent))
             if point is not None:
                 points[node] = point
-                starts[node] = _sites_of(found, around.peak)
+                if found.posterior is not None:
+                    starts[node] = sites_of_fit(found.posterior, around.peak.result.posterior.latent)
         best = max(best, values[node])
         if node not in points or values[node] < best - DROP:
             continue
@@ -329,12 +329,6 @@ def _surely_low(node: tuple[int, ...], parent: tuple[int, ...], spacing: float, 
     bend = (slope - float(points[before].slope @ step)) / spacing if before in points else -1.0  # of a unit bowl
     fall = -spacing * (slope + 0.5 * spacing * bend)
     return values[parent] - fall if values[parent] - SHORTER * fall < max(values.values()) - DROP else None
-
-
-def _sites_of(found: Evaluated, peak: Peak) -> Posterior:
-    """The sites of a fit, to start another from, without its own matrices."""
-    assert found.result is not None
-    return sites_of_fit(found.result.posterior, peak.result.posterior.latent)
 
 
 def _between_nodes(spacing: float, values: dict[tuple[int, ...], float],

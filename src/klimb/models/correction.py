@@ -141,11 +141,13 @@ class Corrector:
             self._modes = shared_modes([result])
         self.efficiency = float("nan") if self.wanted else 1.0
 
-    def gain(self, result: Result) -> float:
+    def gain(self, result: Result | None) -> float:
         """log evidence - bound by few draws, 0 where none can be had: good to a hundredth of a nat.
 
         With too many shared weights for importance weights it is by the first two cumulants of their logs.
         """
+        if result is None:  # an exact evaluation
+            return 0.0
         if self._by_gap:
             return self._leading_gap(result)
         if self.repairs:
@@ -164,9 +166,9 @@ class Corrector:
             value = float(np.logaddexp.reduce(logs)) - float(np.log(GAIN_DRAWS)) - weights.bound
         return value if np.isfinite(value) else 0.0
 
-    def __call__(self, result: Result, *, brief: bool = False) -> Correction | None:
+    def __call__(self, result: Result | None, *, brief: bool = False) -> Correction | None:
         """The correction of a fit, by as few particles as serve its evidence if ``brief``; None without any."""
-        if not self.wanted:
+        if not self.wanted or result is None:
             return None
         self._count += 1
         if self.only_gains:

@@ -36,6 +36,7 @@ from klimb.models.model import Functionals, Model
 from klimb.models.prior_sites import WithIdentity
 from klimb.models.reduction import reduced_rows
 from klimb.models.row_gradients import explained, feature_pieces
+from klimb.models.squares import Squares, by_squares
 from klimb.numerics.arrays import Array
 from klimb.rows.scaling import Scaling
 from klimb.sites.base import Site
@@ -309,13 +310,13 @@ class LinearModel(Model):
         taper = sum(self.terms[number].log_taper(self.values[number]) for number, _ in self.densities)
         return replace(result, bound=result.bound - taper)
 
+    def closed(self, data: Observed) -> Squares | None:
+        return Squares.of(self, data)
+
     def reduced(self, data: Observed) -> tuple[Self, Observed] | None:
-        rows = self.fitted_rows()
-        fixed = rows.sparse is None and not self.densities and self.featured[0] is rows.X
-        fixed = fixed and self.form in ("Weights", "Mixed") and self.likelihood.by_squares(data)
-        if not fixed or not (isinstance(self.design, BlockedDesign) or self.width <= NARROW):
+        if not by_squares(self, data) or not (isinstance(self.design, BlockedDesign) or self.width <= NARROW):
             return None
-        found = reduced_rows(rows, self.design, self.n_levels, data)
+        found = reduced_rows(self.fitted_rows(), self.design, self.n_levels, data)
         if found is not None:
             self.kept["reduced"] = found[0].n
         return None if found is None else (replace(self, rows=found[0], kept={}), found[1])
@@ -334,18 +335,17 @@ class LinearModel(Model):
     def prior_gradient(self, posterior: Posterior) -> Array:
         total = np.zeros(self.theta.size)
         add_following(self, total, posterior)
-        if not any(term.parameters for term in self.terms):
-            return total
-        for part in posterior.latent.split(posterior):
+        free = any(term.parameters for term in self.terms)
+        for part in posterior.latent.split(posterior) if free else ():
             if self.by_gram:
                 for term, slope in self._grams.slopes(part):
                     self.pull(total, term, (slope,))
             else:
-                self._add_field(total, part)
+                self.add_field(total, part.latent.detach(part), part)
         return total
 
-    def _add_field(self, total: Array, posterior: Posterior) -> None:
-        q = posterior.latent.detach(posterior)
+    def add_field(self, total: Array, q: WeightPosterior, posterior: Any = None) -> None:
+        """Add the slopes in what priors hang on, by q of the weights; columns that move need all of its posterior."""
         for number, (term, values, place) in enumerate(zip(self.terms, self.values, self.places, strict=True)):
             if not term.parameters:
                 continue

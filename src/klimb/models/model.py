@@ -187,6 +187,11 @@ class Model(ABC):
         del data
         return None
 
+    def closed(self, data: Observed) -> Any:
+        """Evidence, gradient and posterior of the weights at any theta without a fit, by `squares.Squares`; or None."""
+        del data
+        return None
+
     def detach(self, posterior: Posterior) -> WeightPosterior:
         """q of the weights, without its data."""
         return posterior.latent.detach(posterior)

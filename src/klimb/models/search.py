@@ -16,19 +16,18 @@ from klimb.errors import InputError, KlimbError
 from klimb.infer.result import Result, Status
 from klimb.infer.start import sites_of_fit, start_at
 from klimb.latents.base import Latent, Posterior
+from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Observed
 from klimb.models.model import Listen, Model, Progress
+from klimb.models.sites_near import SitesNear
+from klimb.models.squares import Exact
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.quasi_newton import climb
-from klimb.numerics.surrogate import quadratics
 
 TOL = 1e-2  # of the gradient, in nats per unit of theta
 FINEST = 1e-8  # rounding leaves so much of it
 GAIN = 1e-4  # nats that the next step promises, at most, where many data make the gradient's last digits noise
 USUAL_TOL = 1e-6  # of a fit; where less is asked for, search and integration follow
-REMEMBERED, MOST_REMEMBERED = 24, 4e7  # fits whose sites foretell those of the next, and numbers kept of them
-FARTHEST = (8.0, 4.0)  # sum of the shares of these fits, by quadratics and straight, up to which that is not wild
-NEARBY = 0.01  # squared distance of a fit, in spreads of all of them, below which it counts no more
 FIT_TOL = 1e-5  # of fits on the way: what they leave must not mislead a line search
 POINT_TOL = 5e-4  # of fits that are averaged: bounds are good to some 1e-6 nats, means to 1e-3 sd, whose signs vary
 FAR_TOL, FAR = 1e-4, 1.0  # of those where some entry of the gradient is larger than this
@@ -48,7 +47,7 @@ class Stopped(Exception):
 class HigherGround(Exception):
     """A point that is clearly better than where a climb ended: its theta, and the fit there."""
 
-    def __init__(self, theta: Array, posterior: Posterior) -> None:
+    def __init__(self, theta: Array, posterior: Posterior | None) -> None:
         self.theta, self.posterior = theta, posterior
 
 
@@ -60,6 +59,30 @@ class Evaluated:
     model: Any
     result: Result | None
     objective: float
+    exact: Exact | None = None  # what takes the place of a fit to Gaussian rows
+
+    @property
+    def possible(self) -> bool:
+        return (self.result is not None or self.exact is not None) and bool(np.isfinite(self.objective))
+
+    @property
+    def status(self) -> Status:
+        return Status.CONVERGED if self.result is None else self.result.status
+
+    @property
+    def bound(self) -> float:
+        return self.exact.bound if self.exact is not None else self.result.bound if self.result is not None else -np.inf
+
+    @property
+    def posterior(self) -> Posterior | None:
+        return None if self.result is None else self.result.posterior
+
+    def part(self) -> WeightPosterior:
+        """The posterior of the weights."""
+        if self.exact is not None:
+            return self.exact.part
+        assert self.result is not None
+        return self.model.detach(self.result.posterior)  # type: ignore[no-any-return]
 
 
 @final
@@ -68,59 +91,8 @@ class Best:
     """The best theta so far, the sites of the fit there, and its objective."""
 
     theta: Array
-    start: Posterior
+    start: Posterior | None
     objective: float
-
-
-@final
-class SitesNear:
-    """Sites of earlier fits, from which those at another theta are foretold by moving least squares.
-
-    A quadratic in theta through the fits, the nearest counting most, is off by third order in the distance, where the
-    sites of a neighbour are off by first. Fits too few for that, or in a row, foretell by a straight line.
-    """
-
-    def __init__(self) -> None:
-        self._known: list[tuple[Array, Any, Any]] = []  # sites in single precision: they only foretell
-
-    def add(self, theta: Array, posterior: Posterior) -> None:
-        """Remember a fit; the oldest are forgotten."""
-        kept = min(REMEMBERED, 4 * len(theta) + 12)
-        if not posterior.spread or 2 * len(posterior.a) * kept > MOST_REMEMBERED:
-            return
-        with np.errstate(over="ignore"):
-            sites = [np.asarray(values, dtype=np.float32)
-                     for values in (posterior.a + posterior.gamma * posterior.m, posterior.gamma)]
-        if self._known and len(self._known[-1][2]) != len(sites[1]):  # rows that stand for others: those are no sites
-            self._known.clear()
-        if all(np.isfinite(values).all() for values in sites):
-            self._known.append((theta, sites[0], sites[1]))
-        del self._known[:-kept]
-
-    def at(self, theta: Array) -> tuple[Array, Array] | None:
-        """Slopes and gammas by the nearest fits; None where they do not surround theta well enough to say."""
-        if len(self._known) <= len(theta):
-            return None
-        points = np.array([known[0] for known in self._known])
-        spread, axes = np.linalg.eigh(np.atleast_2d(np.cov(points.T)))
-        if not spread[0] > 1e-8 * spread[-1]:
-            return None
-        away = (points - theta) @ (axes / np.sqrt(spread))
-        distance = (away**2).sum(axis=1)
-        nearest = int(distance.argmin())
-        for monomials, farthest in zip((quadratics(away), np.column_stack([np.ones(len(away)), away])), FARTHEST,
-                                       strict=True):
-            system = monomials / (distance + NEARBY)[:, None]
-            half, _, rank, _ = np.linalg.lstsq(system.T, np.eye(system.shape[1])[0], rcond=1e-6)
-            shares = half / (distance + NEARBY)
-            if rank == system.shape[1] and np.abs(shares).sum() <= farthest:
-                break
-        else:
-            return None
-        slope, gamma = (sum(share * known[part].astype(np.float64)
-                            for share, known in zip(shares, self._known, strict=True)) for part in (1, 2))
-        least = 0.2 * self._known[nearest][2].astype(np.float64)
-        return np.asarray(slope), np.where(least > 0.0, np.maximum(gamma, least), gamma)
 
 
 @final
@@ -137,11 +109,14 @@ class Evaluator:
         self._tol = FAR_TOL  # of the next fit of a climb
         self.path: list[float] = []  # the best objective after every fit of a climb
         self.best: Best | None = None
+        self._squares = model.closed(data)
 
     def __call__(self, theta: Array, *, start: Posterior | None = None, tol: float = FIT_TOL,
                  own: bool = False) -> Evaluated:
         """The fit at ``theta``; ``start`` may be its ``own`` sites."""
         here = self.model.moved(theta)
+        if self._squares is not None:
+            return self._closed(here)
         near = start if start is not None else self._latest
         guess = None if own else self.sites.at(theta)
         try:
@@ -159,6 +134,22 @@ class Evaluator:
             self.best = Best(here.at, self._only_sites(result.posterior), value)
         return found
 
+    def _closed(self, here: Any) -> Evaluated:
+        """Without a fit, where rows have Gaussian noise."""
+        try:
+            exact = self._squares.at(here)
+        except KlimbError:
+            if self.best is None:
+                raise
+            return Evaluated(here, None, -np.inf)
+        self.n_fits += 1
+        value, slope = here.log_prior()
+        value += exact.bound
+        if np.isfinite(value) and (self.best is None or value > self.best.objective):
+            self.best = Best(here.at, None, value)
+        return Evaluated(here, None, value if np.isfinite(value) else -np.inf,
+                         replace(exact, gradient=exact.gradient + slope))
+
     def _only_sites(self, posterior: Posterior) -> Posterior:
         """What another fit starts from: of all fits so far one latent is kept, and no factor."""
         self._latent = posterior.latent if self._latent is None else self._latent
@@ -167,11 +158,12 @@ class Evaluator:
     def objective(self, theta: Array) -> tuple[float, Array]:
         """For a climb: the objective and its gradient."""
         found = self(theta, tol=self._tol)
-        if found.result is None or not np.isfinite(found.objective):
+        if not found.possible:
             return -np.inf, np.zeros_like(theta)
-        self._latest = self._only_sites(found.result.posterior)
+        if found.result is not None:
+            self._latest = self._only_sites(found.result.posterior)
         self.path.append(max(found.objective, self.path[-1]) if self.path else found.objective)
-        self.tell("hyperparameters", len(self.path), 0, found.result.bound)
+        self.tell("hyperparameters", len(self.path), 0, found.bound)
         gradient = self.gradient(found)
         self._tol = FAR_TOL if np.abs(gradient).max(initial=0.0) > FAR else FIT_TOL
         return found.objective, gradient
@@ -183,6 +175,8 @@ class Evaluator:
 
     def gradient(self, found: Evaluated) -> Array:
         """Of the objective at a fit."""
+        if found.exact is not None:
+            return found.exact.gradient
         assert found.result is not None
         return np.asarray(found.model.gradient(found.result.posterior, self.data) + found.model.log_prior()[1])
 

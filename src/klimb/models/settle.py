@@ -22,7 +22,8 @@ from klimb.infer.start import start_at
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
 from klimb.models.model import Listen, Progress
-from klimb.models.search import SitesNear, under
+from klimb.models.search import under
+from klimb.models.sites_near import SitesNear
 from klimb.numerics.arrays import Array
 
 LOOSE, CLOSER = 0.3, 2e-3  # tolerances of the first fit, and of those that follow, at most

@@ -1,0 +1,66 @@
+"""Sites at another theta, foretold by those of fits near by."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+
+from klimb.latents.base import Posterior
+from klimb.numerics.arrays import Array
+from klimb.numerics.surrogate import quadratics
+
+REMEMBERED, MOST_REMEMBERED = 24, 4e7  # fits whose sites foretell those of the next, and numbers kept of them
+FARTHEST = (8.0, 4.0)  # sum of the shares of these fits, by quadratics and straight, up to which that is not wild
+NEARBY = 0.01  # squared distance of a fit, in spreads of all of them, below which it counts no more
+
+
+@final
+class SitesNear:
+    """Sites of earlier fits, from which those at another theta are foretold by moving least squares.
+
+    A quadratic in theta through the fits, the nearest counting most, is off by third order in the distance, where the
+    sites of a neighbour are off by first. Fits too few for that, or in a row, foretell by a straight line.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Array, Any, Any]] = []  # sites in single precision: they only foretell
+
+    def add(self, theta: Array, posterior: Posterior) -> None:
+        """Remember a fit; the oldest are forgotten."""
+        kept = min(REMEMBERED, 4 * len(theta) + 12)
+        if not posterior.spread or 2 * len(posterior.a) * kept > MOST_REMEMBERED:
+            return
+        with np.errstate(over="ignore"):
+            sites = [np.asarray(values, dtype=np.float32)
+                     for values in (posterior.a + posterior.gamma * posterior.m, posterior.gamma)]
+        if self._known and len(self._known[-1][2]) != len(sites[1]):  # rows that stand for others: those are no sites
+            self._known.clear()
+        if all(np.isfinite(values).all() for values in sites):
+            self._known.append((theta, sites[0], sites[1]))
+        del self._known[:-kept]
+
+    def at(self, theta: Array) -> tuple[Array, Array] | None:
+        """Slopes and gammas by the nearest fits; None where they do not surround theta well enough to say."""
+        if len(self._known) <= len(theta):
+            return None
+        points = np.array([known[0] for known in self._known])
+        spread, axes = np.linalg.eigh(np.atleast_2d(np.cov(points.T)))
+        if not spread[0] > 1e-8 * spread[-1]:
+            return None
+        away = (points - theta) @ (axes / np.sqrt(spread))
+        distance = (away**2).sum(axis=1)
+        nearest = int(distance.argmin())
+        for monomials, farthest in zip((quadratics(away), np.column_stack([np.ones(len(away)), away])), FARTHEST,
+                                       strict=True):
+            system = monomials / (distance + NEARBY)[:, None]
+            half, _, rank, _ = np.linalg.lstsq(system.T, np.eye(system.shape[1])[0], rcond=1e-6)
+            shares = half / (distance + NEARBY)
+            if rank == system.shape[1] and np.abs(shares).sum() <= farthest:
+                break
+        else:
+            return None
+        slope, gamma = (sum(share * known[part].astype(np.float64)
+                            for share, known in zip(shares, self._known, strict=True)) for part in (1, 2))
+        least = 0.2 * self._known[nearest][2].astype(np.float64)
+        return np.asarray(slope), np.where(least > 0.0, np.maximum(gamma, least), gamma)
