@@ -21,6 +21,7 @@ from klimb.sites.prediction import draw_response
 from klimb.trust.marginals import skewed_pieces
 
 SCORES = np.linspace(-3.6, 3.6, 73)  # normal scores of the quantiles of theta that are kept
+CERTAIN = 8.0  # sds from which a normal distribution function is 0 or 1 to rounding
 GRID, BANDWIDTH = 401, 0.3  # points of a marginal's distribution function; its smoothing, in sd over n^(1/5)
 DRAWS = 4096  # that quantiles of theta are taken from
 LIKELY = 0.1  # weight of a point of theta, over that of the heaviest, at which other modes are looked for
@@ -234,8 +235,13 @@ def marginal_quantiles(theta: Array, weights: Array, bandwidth: float = BANDWIDT
         line = np.linspace(low, high, GRID)
         shrunk = mean + (column[used] - mean) / np.sqrt(1.0 + (width / sd) ** 2)  # the smoothing adds no variance
         mass, edges = np.histogram(shrunk, 4 * GRID, (low, high), weights=weights[used])
-        middles = 0.5 * (edges[1:] + edges[:-1])
-        cdf = ndtr((line[:, None] - middles[mass > 0.0]) / width) @ (mass[mass > 0.0] / mass.sum())
+        middles, mass = 0.5 * (edges[1:] + edges[:-1])[mass > 0.0], mass[mass > 0.0] / mass.sum()
+        first = np.searchsorted(middles, line - CERTAIN * width)  # what is farther below lies below for certain
+        most = int((np.searchsorted(middles, line + CERTAIN * width) - first).max())
+        near = first[:, None] + np.arange(most)
+        mass, middles, below = np.append(mass, np.zeros(most)), np.append(middles, np.full(most, high)), mass.cumsum()
+        steps = mass[near] * ndtr((line[:, None] - middles[near]) / width)
+        cdf = np.append(0.0, below)[first] + steps.sum(axis=1)
         out.append(np.interp(ndtr(SCORES), np.maximum.accumulate(np.clip(cdf, 0.0, 1.0)), line))
     return np.array(out)
 

@@ -295,7 +295,8 @@ def _conflicts(fit: FormulaFit, given: set[str]) -> Iterator[tuple[str, str]]:
         rows = fit.linear.weight_rows(L)
         pairs = [(part if len(fields) == 1 else part.parts[number]).at(rows, 0.0) for part in every]
         m, variance = (np.array([pair[k] for pair in pairs]) for k in (0, 1))
-        means = [own.mean for theta in some.theta if (own := fit.linear.moved(theta).priors(number)[0]) is not None]
+        moving = some.theta if fit.linear.terms[0].follows is not None else some.theta[:1]  # prior means that move
+        means = [own.mean for theta in moving if (own := fit.linear.moved(theta).priors(number)[0]) is not None]
         gap, wide = m - means, fixed.sd**2
         left = np.where(variance < (1.0 - 1e-9) * wide, wide - variance, np.inf)  # inf: the data say nothing at all
         shares, scores = some.weights @ (variance / wide), np.abs(some.weights @ (gap / np.sqrt(left)))

@@ -56,6 +56,7 @@ class SampledTheta:
     def drawn_theta(self) -> Array:
         return np.asarray(self.theta[self.drawn])
 
+    @cached_property
     def by_bounds(self) -> SampledTheta:
         """The same points under q's bounds alone."""
         if not self.gains.any():
@@ -103,8 +104,8 @@ class SmoothedTheta:
     beyond: Any  # which of the points lie farther out than any fit
 
 
-def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | None:
-    """Many points of theta with weights, for its marginals; None where they cannot be had.
+def smoothed_points(found: SampledTheta, reach: float = 1.0, most: int = MANY) -> SmoothedTheta | None:
+    """Many points of theta, ``most`` of them, with weights, for its marginals; None where they cannot be had.
 
     Nothing is claimed farther out than ``reach`` times the farthest fit, but for the surroundings of walks along
     tails, nor where no fit is near.
@@ -137,7 +138,7 @@ def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | 
     proposals, farthest = list(found.proposals), reach**2 * float((every[aside] ** 2).sum(axis=1).max())
     while True:
         total = sum(count for count, _ in proposals)
-        many = np.vstack([proposal.draws(max(MANY * count // total, 1), seed=1000 + k)
+        many = np.vstack([proposal.draws(max(most * count // total, 1), seed=1000 + k)
                           for k, (count, proposal) in enumerate(proposals)])
         place = (many - centre) @ inverse.T
         heights = surrogate(place) if above is None else surrogate(place) + above(place)

@@ -1,6 +1,7 @@
 """Proposals for importance sampling: a t split at its mode, mixtures of t's fitted to weighted points, half lines."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import Any, final
 
@@ -22,8 +23,9 @@ def student_log_density(squares: Array, d: int, log_det_root: float | Array) -> 
     return np.asarray(constant - log_det_root - 0.5 * (nu + d) * np.log1p(squares / nu))
 
 
+@lru_cache(maxsize=8)  # one fit asks for the same draws again and again
 def _student_draws(n: int, d: int, seed: int) -> tuple[Array, Array]:
-    """Normal draws and the factors that make them a t, evenly spread together."""
+    """Normal draws and the factors that make them a t, evenly spread together; not to be written into."""
     z = normal_draws(n, d + 1, seed=seed, symmetric=False)
     return z[:, 1:], np.sqrt(DEGREES / chdtri(DEGREES, ndtr(-z[:, 0])))
 
