@@ -30,7 +30,7 @@ _DATA_PER_CHUNK = 512
 _REACH = 10.0  # standard deviations of N(m, v) beyond which the mass is below 1e-22
 _NEGLIGIBLE = -52.0  # exp of this is below 1e-22
 _STEP = 0.4  # first step of the trapezoidal rule in local standard deviations: for a Gaussian 0.8 already gives 1e-13
-_HALF_NODES = 24  # nodes on each side at the first level: 9.6 local standard deviations
+_HALF_NODES = (24, 48, 96)  # nodes on each side at the first level: 9.6 local standard deviations, or more
 _LEVELS = 3  # halvings of the step before the adaptive panels take over
 _AGREE = 1e-7
 
@@ -223,16 +223,35 @@ def _concave_sums(lanes: _Lanes) -> Array:
     """The integrals (in x): the trapezoidal rule where two levels agree, adaptive panels elsewhere."""
     if not lanes.smooth:  # what two levels of the trapezoidal rule say is true of analytic functions only
         return _panel_sums(lanes, _concave_panels(lanes))
+    sums, rest = np.empty((lanes.functions, lanes.m.size)), list[Rows]()
+    wide = np.arange(lanes.m.size)  # whose mass reaches beyond the nodes so far
+    for half in _HALF_NODES:
+        part = lanes if len(wide) == lanes.m.size else lanes.take(wide)
+        found, low, agreed = _trapezoidal(part, half)
+        sums[:, wide[agreed]] = found[:, agreed]
+        rest.append(wide[low & ~agreed])
+        wide = wide[~low]
+        if not wide.size:
+            break
+    others = np.sort(np.concatenate([*rest, wide]))
+    if others.size:
+        part = lanes.take(others)
+        sums[:, others] = _panel_sums(part, _concave_panels(part))
+    return sums
+
+
+def _trapezoidal(lanes: _Lanes, half: int) -> tuple[Array, Rows, Rows]:
+    """The integrals by the trapezoidal rule, for which data nothing lies beyond, and where two levels of it agree."""
     sums = np.empty((lanes.functions, lanes.m.size))
     agreed = np.zeros(lanes.m.size, dtype=bool)
-    step, count = _STEP, 2 * _HALF_NODES
-    first = np.arange(-_HALF_NODES, _HALF_NODES + 1, dtype=np.float64)
+    step, count = _STEP, 2 * half
+    first = np.arange(-half, half + 1, dtype=np.float64)
     values = lanes.moments(step * first[:, None] + np.zeros(lanes.m.size))
     fine, coarse, size = values.sum(axis=1), 2.0 * values[:, ::2].sum(axis=1), np.abs(values).sum(axis=1)
     # h is concave: if it is low at both ends it stays below the tangents there, and nothing outside matters.
     ends = np.maximum(np.abs(values[:, 0]), np.abs(values[:, -1]))
-    low = ends <= 1e-15 * size + lanes.noise() * size[0]
-    active = np.flatnonzero(low.all(axis=0) & (ends[0] <= 1e-17 * size[0]))
+    low = (ends <= 1e-15 * size + lanes.noise() * size[0]).all(axis=0) & (ends[0] <= 1e-17 * size[0])
+    active = np.flatnonzero(low)
     fine, coarse, size = fine[:, active], coarse[:, active], size[:, active]
     floor = lanes.noise()[:, active]
     for level in range(_LEVELS + 1):
@@ -247,11 +266,7 @@ def _concave_sums(lanes: _Lanes) -> Array:
         values = lanes.take(active).moments(step * between[:, None] + np.zeros(active.size))
         coarse, fine, size = 2.0 * fine, fine + values.sum(axis=1), size + np.abs(values).sum(axis=1)
         step, count = 0.5 * step, 2 * count
-    rest = np.flatnonzero(~agreed)
-    if rest.size:
-        part = lanes.take(rest)
-        sums[:, rest] = _panel_sums(part, _concave_panels(part))
-    return sums
+    return sums, low, agreed
 
 
 def _concave_panels(lanes: _Lanes) -> Panels:
