@@ -15,11 +15,11 @@ from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import lapack
+from scipy.linalg import blas, lapack
 
 from klimb.errors import InputError
 from klimb.latents.arrow import ArrowRows, own_variances
-from klimb.latents.base import Factor, Latent, Posterior, variances_at
+from klimb.latents.base import Factor, Latent, Posterior, Product, variances_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates
 from klimb.latents.costs import Option, Shape, crossed
 from klimb.latents.crossed_cells import Cells
@@ -164,19 +164,40 @@ class CrossedFactor(EliminatedFactor):
         W = self._latent.border_root
         return np.asarray(W @ self._lower_inverse.T if W.ndim == 2 else W[:, None] * self._lower_inverse.T)
 
-    def covariance(self) -> Array | None:
+    def _left(self) -> Array:
+        """Rows of the border without what the levels take: of how f moves with the border's weights."""
         cells, (T, T_dense) = self._latent.cells, self.T
-        if cells.n > LARGEST_DENSE:
-            return None
         follow = np.zeros((cells.n_levels, cells.k, cells.width))  # how levels follow the border
         follow[:, :, : T_dense.shape[2]] = T_dense
         follow[cells.level, :, cells.columns + T_dense.shape[2]] = T
-        left = cells.border_rows - np.einsum("ik,ikb->ib", cells.values, follow[cells.codes])
-        moved = left @ self._root
-        V = moved @ moved.T
+        return np.asarray(cells.border_rows - np.einsum("ik,ikb->ib", cells.values, follow[cells.codes]))
+
+    def _in_levels(self) -> tuple[Any, Array]:
+        """Pairs of rows of one level, and the covariances that they have in it alone."""
+        cells = self._latent.cells
         one, other = cells.same_level
-        V[one, other] += np.einsum("ij,ijk,ik->i", cells.values[one], self.K[cells.codes[one]], cells.values[other])
+        return (one, other), np.einsum("ij,ijk,ik->i", cells.values[one], self.K[cells.codes[one]], cells.values[other])
+
+    def covariance(self) -> Array | None:
+        if self._latent.cells.n > LARGEST_DENSE:
+            return None
+        moved, (pairs, own) = self._left() @ self._root, self._in_levels()
+        V = moved @ moved.T
+        V[pairs] += own
         return np.asarray(V)
+
+    def products(self) -> tuple[Product, Product] | None:
+        """By correlations in single precision, whose matrix takes a quarter of the time of a covariance."""
+        if self._latent.cells.n > LARGEST_DENSE:
+            return None
+        v = self.variances()
+        sd, (pairs, own) = np.sqrt(np.where(v > 0.0, v, 1.0)), self._in_levels()
+        W = np.asarray(self._left() / sd[:, None], dtype=np.float32) @ np.asarray(self._root, dtype=np.float32)
+        R = blas.ssyrk(1.0, W.T, trans=1, lower=1)
+        R[pairs] += own / (sd[pairs[0]] * sd[pairs[1]])
+        squared = R * R
+        return ((lambda x: sd * blas.ssymv(1.0, R, sd * x, lower=1)),
+                (lambda x: v * blas.ssymv(1.0, squared, v * x, lower=1)))
 
     def weights(self, shared: Array, level_mean: Array) -> CrossedWeights:
         (T, dense), cells = self.T, self._latent.cells

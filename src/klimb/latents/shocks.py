@@ -9,6 +9,7 @@ what is left has as many dimensions as there are shared weights, however many le
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -45,8 +46,22 @@ class _CrossedRows:
     L: ArrowRows
     order: npt.NDArray[np.intp]
 
-    def __getitem__(self, rows: npt.NDArray[np.intp]) -> Array:
-        return self.q.moved(self.L, self.order[rows])
+    def __getitem__(self, rows: npt.NDArray[np.intp]) -> Array | _CrossedRows:
+        some = self.order[rows]
+        return _CrossedRows(self.q, self.L, some) if self.q.n_shocks > MOST_SHARED else self.q.moved(self.L, some)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+        return np.asarray(self.q.moved(self.L, self.order), dtype=dtype)
+
+    def along(self, e: Array) -> Array:
+        """What draws of the shocks add to each row, (S, n), without a matrix of rows by shocks."""
+        w = self.q.spread(e)
+        return self._rows.times(np.hstack([w, -self.q.pulled(w.T).T]))
+
+    @cached_property
+    def _rows(self) -> ArrowRows:
+        L, at = self.L, self.order
+        return ArrowRows(L.X[at], L.codes[at], L.values[at], L.sparse[at])
 
 
 @final
@@ -111,12 +126,16 @@ class Shocks:
     def dim(self) -> int:
         return int(self.q.root.shape[1])
 
+    def along(self, e: Array) -> Array:
+        """What draws of the shared shocks add to each row, (S, N)."""
+        rows = self.shared_rows
+        return np.asarray(e @ rows.T) if isinstance(rows, np.ndarray) else rows.along(e)
+
     def some(self, runs: npt.NDArray[np.intp]) -> Shocks:
         """The rows of some levels alone."""
         counts = np.diff(np.append(self.starts, len(self.order)))[runs]
-        rows = np.concatenate([np.arange(self.starts[run], self.starts[run] + n)
-                               for run, n in zip(runs, counts, strict=True)])
         starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp)
+        rows = np.arange(counts.sum()) + np.repeat(self.starts[runs] - starts, counts)
         return replace(self, shared_rows=self.shared_rows[rows], level_rows=self.level_rows[rows],
                        order=self.order[rows], starts=starts, present=self.present[runs])
 

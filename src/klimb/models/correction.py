@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, final
 
 import numpy as np
@@ -55,6 +56,7 @@ UNHARMED = 0.5  # effective draws over draws above which the weights at one of m
 WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
 LIKELY = 0.005  # share of a point of theta, over that of the heaviest, from which its own weights must be usable
 NOTHING = np.zeros((0, 0, 0, 0))
+_same_draws = lru_cache(maxsize=4)(matched_draws)  # for every theta of a fit; nobody writes into them
 SEEDS = 8  # sets of draws that points of theta take in turn, so that their noise averages out
 
 
@@ -156,7 +158,7 @@ class Corrector:
         weights = self._weights(result, GAIN_DRAWS) if self.wanted else None
         if weights is None:
             return 0.0
-        logs = weights.evidence(matched_draws(GAIN_DRAWS, weights.shocks.dim))
+        logs = weights.evidence(_same_draws(GAIN_DRAWS, weights.shocks.dim))
         if weights.shocks.wide:
             spread = float(logs.var(ddof=1)) if weights.scale == 1.0 else 0.0  # some levels alone vary too much
             value = float(logs.mean()) + 0.5 * spread - weights.bound
@@ -255,7 +257,7 @@ class Corrector:
         found = CollapsedWeights(problem, posterior, shocks, MOST_VALUES / n)
         if PROBE_DRAWS * found.work > LARGEST:
             return None
-        return found.settled(matched_draws(PROBE_DRAWS, shocks.dim)[:1])
+        return found.settled(_same_draws(PROBE_DRAWS, shocks.dim)[:1])
 
 
 def _third(shocks: Shocks, own: Array) -> Array:

@@ -205,7 +205,7 @@ class CollapsedWeights(ShockWeights):
         size = max(BLOCK // steps.size, 1)
         for begin in range(0, len(e), size):
             some = slice(begin, min(begin + size, len(e)))
-            d = (e[some] @ shocks.shared_rows.T)[:, None, :] + steps
+            d = shocks.along(e[some])[:, None, :] + steps
             with np.errstate(over="ignore", invalid="ignore"):
                 point = self._site.point(self._y, self._m + d)
                 h = point.value - self._expected + d * (0.5 * self._gamma * d - self._a)
