@@ -30,7 +30,7 @@ GAIN = 1e-4  # nats that the next step promises, at most, where many data make t
 USUAL_TOL = 1e-6  # of a fit; where less is asked for, search and integration follow
 FIT_TOL = 1e-5  # of fits on the way: what they leave must not mislead a line search
 POINT_TOL = 5e-4  # of fits that are averaged: bounds are good to some 1e-6 nats, means to 1e-3 sd, whose signs vary
-FAR_TOL, FAR, LOOSEST = 1e-4, 1.0, 1e-2  # of those where an entry of the gradient is larger: times that, at most so
+FAR_TOL, FAR = 1e-4, 1.0  # of those where some entry of the gradient is larger than this
 CURVATURE_TOL = 1e-7  # of fits whose gradients are subtracted
 STEP = 0.05  # in theta, for the Hessian as differences of gradients
 NEAR, SMALL = 1.5, 0.5  # sds of theta that this step is at most, as counts guess them, and to one side
@@ -106,7 +106,7 @@ class Evaluator:
         self._latent = None if start is None else start.latent
         self._finest = FIT_TOL * tol / USUAL_TOL if tol < USUAL_TOL else np.inf  # who asks for more digits gets them
         self._listen, self._max_iter, self._latest = listen, max_iter, start
-        self._tol = LOOSEST  # of the next fit of a climb: nobody begins at the top
+        self._tol = FAR_TOL  # of the next fit of a climb
         self.path: list[float] = []  # the best objective after every fit of a climb
         self.best: Best | None = None
         self._squares = model.closed(data)
@@ -165,8 +165,7 @@ class Evaluator:
         self.path.append(max(found.objective, self.path[-1]) if self.path else found.objective)
         self.tell("hyperparameters", len(self.path), 0, found.bound)
         gradient = self.gradient(found)
-        steepest = float(np.abs(gradient).max(initial=0.0))
-        self._tol = min(FAR_TOL * steepest, LOOSEST) if steepest > FAR else FIT_TOL
+        self._tol = FAR_TOL if np.abs(gradient).max(initial=0.0) > FAR else FIT_TOL
         return found.objective, gradient
 
     def first_curvature(self, theta: Array, gradient: Array) -> Array | None:
