@@ -10,6 +10,7 @@ from scipy.special import expit
 import klimb
 from klimb.models.adaptive import calibrated
 from klimb.models.components import NO_THIRD
+from klimb.models.prediction import columns_of
 
 X = np.linspace(-2.0, 2.0, 14)
 Y = (X > 0.0).astype(float)  # x separates them
@@ -121,3 +122,20 @@ def test_pairs_of_labels_have_the_levels_and_chances_of_a_sum():
             assert abs(found["sd"][row] / sd - 1.0) < 0.1  # chances by a Gaussian: a third too large
             assert abs(found["lower"][row] - low) < 0.15 * sd  # and their ends a whole sd off
             assert abs(found["upper"][row] - high) < 0.15 * sd
+
+
+def test_rows_in_pieces_are_those_that_need_them() -> None:
+    rng = np.random.default_rng(5)
+    g = np.concatenate([np.repeat(np.arange(40), 8), np.full(60, 40)])
+    x = rng.standard_normal(len(g))
+    y = (rng.random(len(g)) < 1.0 / (1.0 + np.exp(-0.5 * x - 0.7 * rng.standard_normal(41)[g]))).astype(int)
+    y[g == 40] = 0  # one level of many rows without a success has a long tail
+    fit = klimb.fit("y ~ x + (1 | g)", {"y": y, "x": x, "g": np.char.add("g", g.astype(str))}, "bernoulli")
+    f, third = fit.components.parted.straight(fit.components.parted.models(fit.model), fit.model.prepare(None))
+    assert third is not None
+    shows = f.skewed(third)
+    assert 0 < shows.sum() < len(shows)
+    for kind in ("mean", "latent", "response"):
+        found, whole = fit.predict(kind=kind), columns_of(f.bent(third), kind, 0.05, (), None)
+        for name, values in whole.items():
+            np.testing.assert_allclose(np.asarray(found[name]), values, rtol=1e-6, atol=1e-9)

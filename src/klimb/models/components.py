@@ -125,6 +125,12 @@ class Components:
 
     def under(self, models: Sequence[Any], prepared: Any, **options: Any) -> Latents:
         """The same with the model of every point at hand."""
+        f, third = self.straight(models, prepared, **options)
+        return f if third is None else f.bent(third)
+
+    def straight(self, models: Sequence[Any], prepared: Any, **options: Any) -> tuple[Latents, Array | None]:
+        """Gaussians under every point, and the third central moments that they lack on average, where those are known.
+        """
         m, v, apart = [], [], []
         for here, part in zip(models, self.parts, strict=True):
             functionals = here.functionals(prepared, **options)
@@ -135,7 +141,7 @@ class Components:
                 apart.append(part.apart(functionals.L, functionals.rest))
         f = Latents(self.weights, np.array(m), np.array(v), tuple(models), np.array(apart))
         third = None if f.independent.size else third_moments(self.third, functionals.L)
-        return f if third is None else f.bent(third if self.integrated else third - f.third())
+        return f, third if third is None or self.integrated else third - f.third()
 
     def sample(self, model: Any, prepared: Any, n: int, rng: np.random.Generator) -> Array:
         """``n`` joint draws of f at prepared rows, one a row."""
@@ -199,9 +205,17 @@ class Latents:
         away = self.m - self.weights @ self.m
         return np.asarray(self.weights @ (away**3 + 3.0 * away * self.v))
 
+    def skewed(self, third: Array) -> Any:
+        """Where a third central moment shows."""
+        return np.abs(third) > ROUND * self.moments()[1] ** 1.5
+
+    def rows(self, at: Any) -> Latents:
+        """At some of the rows, where each has one f."""
+        return replace(self, m=self.m[:, at], v=self.v[:, at])
+
     def bent(self, third: Array) -> Latents:
         """Each Gaussian in pieces, so that they have this third central moment on average, where that shows."""
-        shows = np.abs(third) > ROUND * self.moments()[1] ** 1.5
+        shows = self.skewed(third)
         if not shows.any():
             return self
         shares, means, variances = skewed_pieces(third / np.maximum(self.weights @ self.v**1.5, 1e-300))

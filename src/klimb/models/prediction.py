@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from os import PathLike
 from typing import Any, Literal, TypeAlias
 
@@ -32,7 +33,7 @@ MOST_DRAWS = 500  # of a sampler that the noise of y is averaged over
 AT_A_TIME = 1 << 17  # rows of files
 TOGETHER = 2**19  # rows times points of theta that are predicted together
 SAMPLED, TELLING = 500, 1e-4  # rows that are asked, and differences of predictions that they notice, in sds
-NODES = {5: (0.0, 0.1), 10: (0.1, 0.5), 48: (0.5, np.inf)}  # of quadrature, for the sd of the mean of y, by sds of f
+NODES = {5: (0.0, 0.1), 10: (0.1, 0.5), 20: (0.5, 1.0), 48: (1.0, np.inf)}  # for the sd of the mean of y, by sds of f
 
 
 def columns_of(f: Latents, kind: PredictionKind, tail: float, levels: tuple[str, ...], aux: Any) -> dict[str, Array]:
@@ -63,8 +64,19 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
     """
 
     def columns(some: Any, parts: Components, models: Any) -> dict[str, Array]:
+        f, third = parts.straight(models, prepared.some(some), **options)
         own = {name: values[some] for name, values in (aux or {}).items()}
-        return columns_of(parts.under(models, prepared.some(some), **options), kind, tail, levels, own or None)
+        if third is None or not (shows := f.skewed(third)).any():
+            return columns_of(f, kind, tail, levels, own or None)
+        if len(f.models[0].likelihood.fields) > 1:
+            return columns_of(f.bent(third), kind, tail, levels, own or None)
+        found = dict[str, Array]()
+        for at in (np.flatnonzero(~shows), np.flatnonzero(shows)):  # pieces are many: only for rows that need them
+            here = columns_of(f.rows(at).bent(third[at]), kind, tail, levels,
+                              {name: values[at] for name, values in own.items()} or None)
+            for name, values in here.items():
+                found.setdefault(name, np.empty(len(third)))[at] = values
+        return found
 
     components = components.parted
     n, many = prepared.n, len(components.weights) * prepared.n > TOGETHER
@@ -137,14 +149,20 @@ def mean_moments(model: Any, m: Array, v: Array) -> tuple[Array, Array]:
     sd = np.sqrt(v)
     # The spread of E[y | f] around its mean: few digits are enough, and the rule's own mean makes it never negative.
     for number, (low, high) in NODES.items():
-        nodes, mass = np.polynomial.hermite_e.hermegauss(number)
-        mass = mass / mass.sum()
+        nodes, mass = _rule(number)
         at = np.flatnonzero((sd >= low) & (sd < high))
         for rows in row_blocks(len(at), number):
             some = at[rows]
             values = likelihood.link.inverse(m[some] + sd[some] * nodes[:, None])
             variance[some] = mass @ (values - mass @ values) ** 2
     return mean, variance
+
+
+@cache
+def _rule(number: int) -> tuple[Array, Array]:
+    """Nodes of Gauss and Hermite, and their shares."""
+    nodes, mass = np.polynomial.hermite_e.hermegauss(number)
+    return nodes, mass / mass.sum()
 
 
 def level_columns(f: Latents, sites: list[Site], levels: tuple[str, ...]) -> dict[str, Array]:
