@@ -181,8 +181,8 @@ class Mixed(Latent):
         self._build(rows, matrix[rows.order], t[rows.order], mean, cov, group_cov, variances_at(slack, (N,), "slack"))
 
     def _build(self, rows: LevelRows, X: Array, values: Array, mean: Any, cov: Any, group_cov: Any,
-               slack: Array) -> None:
-        """From rows sorted by level (``slack`` in the original order)."""
+               slack: Array, before: Mixed | None = None) -> None:
+        """From rows sorted by level (``slack`` in the original order); ``before`` has the same rows and columns."""
         self.rows, self.X, self.values, self.shared = rows, X, values, DenseDesign(X)
         self.n_sites, self.slack = len(X), slack
         k = values.shape[1]
@@ -190,7 +190,10 @@ class Mixed(Latent):
         self.group_root = group_root(group_cov, k)
         self.n_weights = X.shape[1] + rows.n_levels * k
         self.dense_size = X.shape[1]
-        self.mean = rows.unsort(X @ self.prior.mean) if self.prior.mean.any() else np.zeros(self.n_sites)
+        if before is not None and np.array_equal(before.prior.mean, self.prior.mean):
+            self.mean = before.mean
+        else:
+            self.mean = rows.unsort(X @ self.prior.mean) if self.prior.mean.any() else np.zeros(self.n_sites)
 
     def with_prior(self, mean: Any, cov: Any, group_cov: Any, *, X: Array | None = None,
                    slack: Array | None = None) -> Mixed:
@@ -198,7 +201,7 @@ class Mixed(Latent):
         new = Mixed.__new__(Mixed)
         new.n_outputs = self.n_outputs
         new._build(self.rows, self.X if X is None else X[self.rows.order], self.values, mean, cov, group_cov,
-                   self.slack if slack is None else slack)
+                   self.slack if slack is None else slack, self if X is None else None)
         return new
 
     def whitened_rows(self, X: Array) -> Array:
@@ -270,7 +273,7 @@ class Mixed(Latent):
         if not parts.n_levels or parts.sparse is not None:
             return None
         if "sorted" not in kept:
-            kept["sorted"] = cls(parts.X, parts.codes, parts.values, n_levels=parts.n_levels)
+            kept["sorted"] = cls(parts.X, parts.codes, parts.values, n_levels=parts.n_levels, mean=parts.mean)
         sorted_rows: Mixed = kept["sorted"]
         return sorted_rows.with_prior(parts.mean, parts.cov, parts.group_cov,
                                       X=None if parts.fixed_columns else parts.X, slack=parts.slack)

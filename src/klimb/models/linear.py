@@ -208,11 +208,10 @@ class LinearModel(Model):
 
     def with_features(self, rows: LinearRows) -> tuple[Any, Array]:
         """The shared columns with features that move filled in, and the variance that those leave unexplained."""
-        slack = np.zeros(rows.n)
         moving = [k for k, block in enumerate(rows.blocks) if isinstance(block, Moving)]
         if not moving:
-            return rows.X, slack
-        X = rows.X.copy()
+            return rows.X, np.broadcast_to(0.0, rows.n)
+        X, slack = rows.X.copy(), np.zeros(rows.n)
         for k in moving:
             X[:, self.places[k]], rest = self.terms[k].features(rows.blocks[k], self.values[k])  # type: ignore[arg-type]
             slack += rest
