@@ -68,7 +68,7 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
         own = {name: values[some] for name, values in (aux or {}).items()}
         if third is None or not (shows := f.skewed(third)).any():
             return columns_of(f, kind, tail, levels, own or None)
-        if len(f.models[0].likelihood.fields) > 1:
+        if shows.all() or len(f.models[0].likelihood.fields) > 1:
             return columns_of(f.bent(third), kind, tail, levels, own or None)
         found = dict[str, Array]()
         for at in (np.flatnonzero(~shows), np.flatnonzero(shows)):  # pieces are many: only for rows that need them
