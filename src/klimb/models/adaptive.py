@@ -56,7 +56,6 @@ LAST, LONG = 0.01, 0.12  # mass of the most extreme values, and the share of a v
 STEPS, NOTHING = 6, 4.0  # fits along such a tail, and nats below its best at which what it adds to a variance ends
 HEAVY, MOST_HEAVY = 0.02, 8  # share of a variance at one point of many from which it is fitted, and how many are
 AGREED = 0.2  # nats that a surrogate may claim too much there
-AMONG = 4096  # points by the surrogate of which those are chosen
 SETTLED = 4  # steps to weights of few points that have the moments of many
 HALF = 0.5  # the same for what is printed, whose tails a test teaches most of
 
@@ -234,7 +233,7 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
     Half of the points are spread wider than the mass that it sees, half are those that the sds of what is printed hang
     on: far out in the tails. ``error`` is by how much they would change a mean, in sd, or an sd.
     """
-    smoothed = smoothed_points(found, BEYOND, AMONG)
+    smoothed = smoothed_points(found, BEYOND)
     if smoothed is None:
         return None
     w, heights = smoothed.weights, smoothed.heights
