@@ -1,6 +1,7 @@
 """Hyperparameters whose posteriors have long tails, against sums over fine grids that share no code with klimb."""
 
 import json
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import klimb
 from benchmarks import doubts
 from klimb.latents.weights_posterior import DenseWeights
 from klimb.models.components import Components
+from klimb.models.loo import leave_one_out
 from klimb.models.tabulate import limits_reached, posterior_means
 from klimb.theta import PositiveParameter, Theta
 
@@ -169,3 +171,26 @@ def test_intervals_of_two_sds_that_only_their_sum_of_squares_is_known_of():
         assert abs(row.sd / sd - 1.0) < 0.05
         assert abs(row.lower - low) < 0.1 * sd, row
         assert abs(row.upper - high) < 0.15 * sd, row
+def test_rows_left_out_of_small_groups() -> None:
+    """Against 1 / p(y_i | others) = E[1 / p(y_i | f_i)] by a sum over a grid: cavities of q are off by 0.18."""
+    rng = np.random.default_rng(5)
+    g = np.repeat(np.arange(30), 3)
+    y = (rng.random(90) < expit(2.5 * rng.standard_normal(30)[g])).astype(float)
+    fit = klimb.fit("y ~ 1 + (1 | g)", {"y": y, "g": g}, "bernoulli", priors={**PRIORS, "sd(g)": "exponential(2)"})
+    z = np.linspace(-6.5, 6.5, 131)
+    normal = np.exp(-0.5 * z**2) / np.exp(-0.5 * z**2).sum()
+    b, theta = np.linspace(-4.0, 4.0, 33), np.linspace(-3.0, 3.0, 41)
+    logs, inverse = np.empty((33, 41)), np.empty((33, 41, 90))
+    for (i, one), (k, t) in product(enumerate(b), enumerate(theta)):
+        each = -np.logaddexp(0.0, (1.0 - 2.0 * y[:, None]) * (one + np.exp(t) * z))
+        level = np.add.reduceat(each, np.arange(0, 90, 3), axis=0)
+        whole = np.exp(level) @ normal
+        logs[i, k] = np.log(whole).sum() - 0.5 * (one / 2) ** 2 + t - 0.5 * np.exp(t)
+        inverse[i, k] = (np.exp(np.repeat(level, 3, axis=0) - each) @ normal) / np.repeat(whole, 3)
+    p = np.exp(logs - logs.max())
+    truth = -np.log(np.tensordot(p / p.sum(), inverse, axes=2))
+    found = fit.loo()
+    np.testing.assert_allclose(found.log_density, truth, atol=0.06)
+    assert found.elpd == pytest.approx(truth.sum(), abs=0.35)
+    np.testing.assert_allclose(np.where(y > 0.0, found.mean, 1.0 - found.mean), np.exp(truth), atol=0.02)
+    assert np.abs(leave_one_out(fit.model, fit.uncorrected.components, fit.observed).log_density - truth).max() > 0.15

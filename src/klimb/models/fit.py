@@ -218,9 +218,7 @@ class Fit:
         if self.by_sums:
             raise InputError("leaving rows out needs each response", "the sums of cells",
                              "Fit with cells=False, or a sample of the rows, to check the model and to compare it.")
-        coupled = self.components.parts[0].couples
-        shown = self if coupled else self.uncorrected  # cavities are those of q, but classes are not independent
-        return leave_one_out(self.model, shown.components, self.observed)
+        return leave_one_out(self.model, self.components, self.observed)
 
     @cached_property
     def _loo(self) -> LeaveOneOut:

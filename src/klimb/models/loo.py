@@ -15,19 +15,24 @@ import numpy as np
 
 from klimb._stored import SKIPPED, stored
 from klimb.errors import InputError
+from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
 from klimb.latents.output_posteriors import independent_variances
 from klimb.likelihoods import Observed
 from klimb.models.components import Components
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
+from klimb.numerics.lowdiscrepancy import matched_draws
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.sites.base import Site
 from klimb.sites.prediction import class_chances, predictive_cdf
 from klimb.sites.wrappers import Censored
+from klimb.trust.collapsed import CollapsedWeights
 
 MOST_TERMS = 100_000  # rows times points of theta
 MOST_MOMENTS, MOST_POINTS = 5_000, 12  # the same, and points, for distribution functions, which cost quadrature
+LEFT_NODES = {1: 31, 2: 11, 3: 5}  # per coefficient of a level: 1 / p(y_i | f_i) reaches farther out than q does
+MOST_LEFT, LEFT_DRAWS, SEEDS = 3e6, (48, 256), 8  # values of log p; draws at a point of theta; sets of those
 LEAST_WEIGHT = 0.02  # of a point, over that of the heaviest
 
 
@@ -238,7 +243,16 @@ def loo(posterior: Posterior, site: Site, y: Any) -> LeaveOneOut:
 
 
 def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOneOut:
-    """Of a fit, with its hyperparameters integrated out where they were."""
+    """Of a fit, with its hyperparameters integrated out where they were.
+
+    Where q is corrected, the levels of a group are integrated out once more without each of their rows, which a cavity
+    of q is far from where they are few; elsewhere cavities are those of q, but for classes, which are not independent.
+    """
+    plain = components.uncorrected
+    exact = None if plain is None else _levels_left_out(model, components, plain, data)
+    if exact is not None:
+        return exact
+    components = components if plain is None or components.parts[0].couples else plain
     keep = _affordable(components.weights, data.n)
     prepared, parts = model.prepare(None), []
     for k in keep:
@@ -259,6 +273,40 @@ def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOn
         parts.append(cavities(site, y, m, v, slack, -e.alpha, e.gamma))
     shares = components.weights[keep] / components.weights[keep].sum()
     return replace(mixed(parts, np.log(shares), data.weights), sampled_from=data.sampled_from)
+
+
+def _levels_left_out(model: Any, components: Components, plain: Components, data: Observed) -> LeaveOneOut | None:
+    """Rows left out of their levels, at q's own points of theta by their corrected weights; None without levels."""
+    same = (plain.theta[:, None] == components.theta).all(axis=2)
+    weights = same @ (components.weights / np.maximum(same.sum(axis=0), 1))
+    keep = np.flatnonzero(weights >= LEAST_WEIGHT * weights.max())
+    prepared, parts, number = model.prepare(None), list[Cavities](), len(keep)
+    for k in keep[np.argsort(-weights[keep], kind="stable")]:
+        here = model.moved(plain.theta[k])
+        site, latent = here.site(data), here.latent
+        if data.sampled_from or not site.separable or latent.n_sites != data.n or latent.slack.any():
+            return None
+        functionals = here.functionals(prepared)
+        m, v = plain.parts[k].at(functionals.L, functionals.rest)
+        m = m + functionals.shift
+        problem = Problem(latent, site, data.y)
+        e = site.oracle(problem.y, m, v)
+        posterior = Posterior(latent, -e.alpha, e.gamma, m, v, kl=0.0)
+        shocks = latent.shocks(posterior)
+        if shocks is None or shocks.wide or not shocks.own.shape[1]:
+            return None
+        collapsed = CollapsedWeights(problem, posterior, shocks, nodes=LEFT_NODES[shocks.own.shape[1]])
+        number = min(number, int(MOST_LEFT / (LEFT_DRAWS[0] * collapsed.work)))
+        if len(parts) >= number:  # with many rows the others hardly differ
+            break
+        count = int(np.clip(MOST_LEFT / (number * collapsed.work), *LEFT_DRAWS)) // 2 * 2
+        found = collapsed.left_out(matched_draws(count, shocks.dim, seed=int(k) % SEEDS))
+        one = here.new_site(data.aux)
+        parts.append(Cavities(*found[1:], one.constant(problem.y) - found[0], one, problem.y))
+    if not parts:
+        return None
+    log_shares = np.log(-np.sort(-weights[keep])[: len(parts)])
+    return mixed(parts, log_shares - np.logaddexp.reduce(log_shares), data.weights)
 
 
 def _affordable(weights: Array, n: int) -> Array:

@@ -25,12 +25,14 @@ from klimb.latents.base import Posterior
 from klimb.latents.shocks import ShockMoments, Shocks
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
+from klimb.numerics.pareto import smooth_log_weights
 from klimb.sites.base import Expectation, Site
 from klimb.trust.weights import exact_site
 
 # Nodes per coefficient of a level, the fewest first: the larger the sds, the more are needed (`settled`).
 NODES = {0: (1,), 1: (5, 9, 15, 31, 63), 2: (5, 7, 11, 17), 3: (3, 5, 7)}
 SAME_SUM = 0.01  # nats between the sums over levels by more and by fewer nodes
+FAR = 600.0  # nats beyond which a density is no number
 BLOCK = 100_000  # values of log p that are held at once
 MOST_THIRD = 50_000  # third moments of levels with the shared weights that are kept
 
@@ -169,7 +171,7 @@ class CollapsedWeights(ShockWeights):
         self._m, self._a, self._gamma = (values[order] for values in (posterior.m, posterior.a, posterior.gamma))
         # E_q h_i: with it taken off, every term is small and the sum of all begins at the bound.
         expected = exact_site(problem.site).oracle(problem.y, posterior.m, posterior.v).value
-        self._expected = (expected + 0.5 * posterior.gamma * posterior.v)[order]
+        self._expected, self._v = (expected + 0.5 * posterior.gamma * posterior.v)[order], posterior.v[order]
         self.bound = float(expected.sum()) + problem.constant - posterior.kl
 
     def settled(self, e: Array) -> CollapsedWeights:
@@ -211,6 +213,31 @@ class CollapsedWeights(ShockWeights):
                 h = point.value - self._expected + d * (0.5 * self._gamma * d - self._a)
                 logs = np.add.reduceat(h, shocks.starts, axis=2) + log_rule[:, None]
             yield some, d, point, np.where(np.isfinite(logs), logs, -np.inf)
+
+    def left_out(self, e: Array) -> tuple[Array, Array, Array]:
+        """Of each row: log E[1 / p(y_i | f_i)], and mean and variance of f_i without its own datum, by the draws ``e``.
+
+        1 / p(y_i | others) = E[1 / p(y_i | f_i)] under the posterior, and a density over p(y_i | f_i) is the one that
+        the others leave. Of a row that counts twice one copy is taken out; constants of log p are the caller's.
+        """
+        copies = np.maximum(getattr(self._site, "weights", 1.0), 1e-300)
+        middle = (self._expected - 0.5 * self._gamma * self._v) / copies
+        counts = np.diff(np.append(self.shocks.starts, len(self._y)))
+        values, sums = np.empty(len(e)), np.empty((3, len(e), len(self._y)))
+        for some, d, point, logs in self._blocks(e):
+            top = logs.max(axis=1, keepdims=True)
+            share = np.exp(logs - np.where(np.isfinite(top), top, 0.0))
+            total = share.sum(axis=1, keepdims=True)
+            with np.errstate(divide="ignore"):
+                values[some] = (np.log(total) + top).sum(axis=(1, 2))
+            each = np.repeat(share / np.maximum(total, 1e-300), counts, axis=2)
+            each *= np.exp(np.clip(middle - np.nan_to_num(point.value / copies), -FAR, FAR))
+            for k in range(3):
+                sums[k, some] = (each * d**k).sum(axis=1)
+        total, first, second = np.tensordot(smooth_log_weights(values).normalised, sums, axes=(0, 1))
+        mean, found = first / total, np.empty((3, len(self._y)))
+        found[:, self.shocks.order] = np.log(total) - middle, self._m + mean, second / total - mean**2
+        return found[0], found[1], found[2]
 
     def __call__(self, e: Array) -> CollapsedDraws:
         shocks, S = self.shocks, len(e)
