@@ -147,3 +147,24 @@ def test_independent_values_have_the_same_differences():
         kept = v.min(axis=1) > 0.0
         np.testing.assert_allclose((v[:, c] + v[:, d])[kept], own[kept])
     assert kept.any()
+
+
+def test_the_prior_of_every_class_is_the_users_and_so_is_the_evidence():
+    """Against a sum over a grid: the mean of a user's prior was replaced by the log frequency of each class."""
+    y = np.array(list("aaabbbbbcc"))
+    fit = klimb.fit("y ~ 1", {"y": y}, "categorical", priors={"Intercept": "normal(0.5, 2)"})
+    line = np.linspace(-9.0, 10.0, 128)
+    a, b, c = np.meshgrid(line, line, line, indexing="ij")
+    logs = 3 * a + 5 * b + 2 * c - 10 * np.logaddexp(np.logaddexp(a, b), c)
+    logs -= sum(0.5 * ((w - 0.5) / 2.0) ** 2 for w in (a, b, c)) + 1.5 * np.log(2.0 * np.pi * 4.0)
+    p = np.exp(logs) * (line[1] - line[0]) ** 3
+    for row, w in zip(fit.table_rows(), (a, b, c), strict=True):
+        mean = float((p * w).sum() / p.sum())
+        sd = float(np.sqrt((p * (w - mean) ** 2).sum() / p.sum()))
+        assert row.mean == pytest.approx(mean, abs=0.05 * sd), row.name
+        assert row.sd == pytest.approx(sd, rel=0.03), row.name
+    evidence = {fact.label: fact.value for fact in fit.trust.facts}["log evidence"]
+    assert float(evidence) == pytest.approx(float(np.log(p.sum())), abs=0.03)
+    assert fit.bound < np.log(p.sum()) - 0.4
+    assert "normal(0.5, 2)" in str(fit)
+    assert "log frequency of each class" in str(klimb.fit("y ~ 1", {"y": y}, "categorical"))

@@ -85,7 +85,7 @@ class _Points:
         self._starts: list[tuple[Array, Posterior]] = [(np.zeros(len(axes)), peak.result.posterior)]
         self._room = MEMORY // _bytes(peak.model.detach(peak.result.posterior))  # for so many of them
         self._correct = corrector
-        self._gain = self._correct.gain(peak.result)
+        self.gain = self._correct.gain(peak.result)
         self.fits: list[_Fitted] = []
         self.coordinates = HalfLines(np.full(len(axes), np.nan), peak.model.theta.powers)
         self.coordinates = self._looked_down(axes)
@@ -125,7 +125,7 @@ class _Points:
         """q of the weights at a point, remembered where that is cheap, else fitted again, and its correction."""
         fit = self.fits[number]
         if fit.part is not None:
-            return *fit.part, evidence_alone(fit.gain + self._gain) if self.corrected else None
+            return *fit.part, evidence_alone(fit.gain + self.gain) if self.corrected else None
         found = self._evaluate(fit.theta, start=self._nearest(fit.theta) if fit.sites is None else fit.sites,
                                own=fit.sites is not None)
         return (found.part(), found.status, self._correct(found.result)) if found.possible else None
@@ -161,7 +161,7 @@ class _Points:
         fit = self.fits[-1]
         fit.plain, fit.slope = plain, self._evaluate.gradient(found)
         if self.corrected and plain > -GAP:
-            fit.gain = self._correct.gain(found.result) - self._gain
+            fit.gain = self._correct.gain(found.result) - self.gain
         again = self.corrected and not self._correct.only_gains
         if len(self.fits) < self._room and not again:
             fit.part = found.part(), found.status
@@ -187,7 +187,8 @@ def adaptively(peak: Peak, axes: Array, evaluate: Evaluator, most: int,
     points = _Points(peak, axes, evaluate, most, corrector)
     found = _sampled(peak, axes, points, most)
     components, status = _components(found, points, axes)
-    return found.by_bounds.log_evidence(), components, status
+    bound = found.by_bounds.log_evidence()
+    return bound, replace(components, gain=found.log_evidence() - bound + points.gain), status
 
 
 def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledTheta:

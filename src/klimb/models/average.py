@@ -96,7 +96,7 @@ class _Around:
         self._count, self._tol = 0, POINT_TOL if peak.model.work() > EXPENSIVE else FIT_TOL
         self._origin: _Point | None = None
         self._correct = corrector
-        self._gain = 0.0  # at the peak
+        self.gain = 0.0  # at the peak
         self._gains: list[tuple[Array, float]] = []  # of the points that were corrected
 
     @property
@@ -130,16 +130,16 @@ class _Around:
         foretold = None if correction is not None else self._foretold(z)
         gain = correction.gain if correction is not None else (
             foretold if foretold is not None else self._correct.gain(found.result))
-        if correction is None and plain + gain - self._gain > -CORRECTED:  # the evidence is far above the bound there
+        if correction is None and plain + gain - self.gain > -CORRECTED:  # the evidence is far above the bound there
             correction = self._correct(found.result)
         if correction is not None:
             self._gains.append((z, gain))
         if not z.any():
-            self._gain = gain
+            self.gain = gain
         slope = self.A.T @ self._evaluate.gradient(found) if not beyond else np.full(len(z), np.nan)
         point = _Point(found.model.at, found.part(), found.status, plain, gain, correction, slope)
         self._origin = self._origin if z.any() else point
-        return plain + gain - self._gain, found, point
+        return plain + gain - self.gain, found, point
 
 
     def _foretold(self, z: Array) -> float | None:
@@ -150,7 +150,7 @@ class _Around:
         places, gains = quadratics(np.array([place for place, _ in self._gains])), [gain for _, gain in self._gains]
         found = np.linalg.lstsq(places, gains, rcond=1e-10)[0]
         gain = float(entries[0] @ found)
-        good = np.abs(places @ found - gains).max() <= SAME_GAIN and abs(gain - self._gain) <= MOST_GAINED
+        good = np.abs(places @ found - gains).max() <= SAME_GAIN and abs(gain - self.gain) <= MOST_GAINED
         return gain if good else None
 
 
@@ -212,7 +212,7 @@ def one_point(model: Model, result: Result, quantiles: Array | None = None,
         return replace(plain, efficiency=corrector.efficiency)
     shares, parts = zip(*shown_parts(found, plain.parts[0]), strict=True)
     return replace(plain, weights=np.array(shares), theta=np.repeat(plain.theta, len(parts), axis=0), parts=parts,
-                   uncorrected=plain, **pooled([found], np.ones(1)))
+                   uncorrected=plain, gain=found.gain, **pooled([found], np.ones(1)))
 
 
 def _components(points: list[_Point], log_w: Array, quantiles: Array,
@@ -276,6 +276,9 @@ def _lattice(peak: Peak, A: Array, around: _Around) -> Averaged:
     evidence = float(np.logaddexp.reduce(heights[1])) + cell
     if error <= UNEVEN:
         components = replace(components, points=between, point_weights=density)
+    if components.uncorrected is not None:
+        gained = float(np.logaddexp.reduce(heights[0]) - np.logaddexp.reduce(heights[1]))
+        components = replace(components, gain=gained + around.gain)
     shown, known = peak.model.theta.inside(thetas), np.array([values[node] for node in nodes])
     cut = sd_beyond(shown[:, 0], known, TAIL_BEGINS) if d == 1 else _cut_off(shown, known) if whole else OPEN_END
     components = replace(components, error=max(components.error, error if np.isfinite(error) else 0.0, cut))

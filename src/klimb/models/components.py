@@ -50,6 +50,7 @@ class Components:
     points: Array = field(default_factory=lambda: np.zeros((0, 0)))  # all points of theta, where more than ``theta``
     point_weights: Array = field(default_factory=lambda: np.zeros(0))
     uncorrected: Components | None = None  # by q and its bound alone, where these have the exact posterior's moments
+    gain: float = float("nan")  # log evidence less the bound, both over all theta, where it is corrected
     efficiency: float = float("nan")  # of the importance weights behind that: effective draws over draws
     correction_khat: float = float("nan")  # the tail of those weights
     third: Array = field(default_factory=lambda: NO_THIRD)  # central moments at theta, `third_moments`

@@ -116,6 +116,8 @@ def _judged(fit: Fit) -> tuple[Verdict, tuple[Fact, ...]]:
     facts += (Fact("largest change of a mean by the correction", f"{shift:.2f} sd"),
               Fact("largest change of an sd", f"{ratio:.1%}"),
               Fact("effective draws behind it", f"{components.efficiency:.0%}"))
+    if np.isfinite(components.gain):
+        facts += (Fact("log evidence", plain(fit.bound + components.gain, 6)), Fact("bound", plain(fit.bound, 6)))
     return _corrected(components, shift, ratio), facts
 
 

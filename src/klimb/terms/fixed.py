@@ -111,8 +111,8 @@ class FixedTerm(Term):
         for j, k in enumerate(kept):
             if k == at or cells[k]:
                 prior = self._level(context, every[k])
-                mean[:, j] = prior.mean if len(context.centre) == 1 else context.centre
                 follows[j] = not context.choices.given(every[k]) and (k == at or not context.choices.given("fixed"))
+                mean[:, j] = context.centre if follows[j] and len(mean) > 1 else prior.mean
             else:
                 default = Normal(0.0, WIDTH * context.units.spread / (float(unit[j]) or 1.0))
                 prior = _normal(context, every[k], default, "", "fixed")
@@ -159,7 +159,8 @@ class FixedTerm(Term):
         if name != INTERCEPT:
             return _normal(context, name, default, "", "fixed")
         prior = _normal(context, name, default, "", None)
-        words = f"normal({context.follows}, {prior.sd:g})" if context.follows and prior is default else str(prior)
+        level_words = context.follows or ("log frequency of each class" if len(context.centre) > 1 else "")
+        words = f"normal({level_words}, {prior.sd:g})" if level_words and prior is default else str(prior)
         context.choices.printed[name] = f"{words} (where other columns are at their means)"
         return prior
 
