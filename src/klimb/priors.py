@@ -423,8 +423,11 @@ def as_prior(value: Any, name: str) -> Prior:
         call, arguments = parse_call(value, f"the prior of {name}")
         require(call in PRIORS, f"the prior of {name} must be one of {', '.join(PRIORS)}", repr(call),
                 'Write it as "normal(0, 1)".')
+        positional = arguments.pop("", ())
+        require(call != "normal" or len(positional) == 2 or "sd" in arguments,
+                f"the prior of {name} must have a mean and an sd", repr(value), 'Write it as "normal(0, 1)".')
         try:
-            return PRIORS[call](*arguments.pop("", ()), **arguments)
+            return PRIORS[call](*positional, **arguments)
         except TypeError as error:
             raise InputError(f"the prior of {name} must have the arguments of klimb.priors.{call}", repr(value),
                              f"{error}.") from error

@@ -77,3 +77,9 @@ def test_the_command_of_a_report_names_the_files() -> None:
     command = again("y ~ u", "d.csv", None, family="gaussian", link=None, priors=(), weights=None, hyper="auto",
                     graphs=("G=e.csv",), matrices=("Q=q q.mtx",), meshes=("M=m.npz",))
     assert command.endswith("--graph G=e.csv --matrix 'Q=q q.mtx' --mesh M=m.npz")
+
+
+def test_hyperparameters_held_where_they_start(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = klimb.fit("y ~ (1 | g)", DATA, family="poisson", hyper="fixed")
+    run(["fit", "y ~ (1 | g)", str(work / "data.csv"), "--family", "poisson", "--hyper", "fixed", "--json", "-q"])
+    assert json.loads(capsys.readouterr().out)["bound"] == pytest.approx(expected.bound, abs=1e-5)

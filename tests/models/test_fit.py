@@ -513,3 +513,9 @@ def test_latent_values_of_levels_are_those_that_the_printed_cut_points_cut():
     np.testing.assert_allclose(fit.sample(4000, new).mean(axis=0), shown["mean"], atol=0.1 * shown["sd"].min())
     below = 1.0 / (1.0 + np.exp(f - draws["cut(0 | 1)"][:, None]))
     np.testing.assert_allclose(fit.predict(new)["P(0)"], below.mean(axis=0), atol=0.02)
+
+
+@pytest.mark.parametrize("prior", ["normal(0)", "normal(mean=0)", "normal()"])
+def test_a_normal_prior_in_words_has_a_mean_and_an_sd(prior):
+    with pytest.raises(InputError, match="the prior of x must have a mean and an sd"):
+        klimb.fit("y ~ x", {"x": [1.0, 2.0, 3.0], "y": [1.0, 2.0, 4.0]}, priors={"x": prior})

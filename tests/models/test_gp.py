@@ -180,3 +180,12 @@ def test_flat_priors_that_the_data_do_not_bound_are_a_doubt():
     assert "1.variance" in flat.trust.advice
     proper = kernels.Constant().with_priors(variance=klimb.priors.exponential(1.0))
     assert klimb.gp(shape + proper, X, sites.Poisson()).fit(y, hyper="integrate").trust.verdict != "doubt"
+
+
+def test_a_noise_free_parabola_is_not_blamed_for_tails_that_it_does_not_have():
+    """Heavy tails of few residuals are no share of 0.0% beyond 3 sd; one column is no "1 columns"."""
+    x = np.linspace(0.0, 5.0, 40)
+    fit = klimb.gp(kernels.RBF(), x, sites.Gaussian(0.1), learn=("scale",)).fit(x**2)
+    assert not any("0.0% of the residuals" in finding.sentence for finding in fit.checks.findings)
+    with pytest.raises(InputError, match="must have 1 column; got"):
+        fit.predict(np.zeros((2, 3)))

@@ -140,8 +140,9 @@ modelling = together(  # of a command that fits a formula to a table; `fit_table
         click.option("--weights", metavar="COLUMN", help="Column of weights: how often each row counts."),
         click.option("--on-missing", type=click.Choice(["drop", "error", "predict"]), default="drop", show_default=True,
                      help="What to do with rows that have missing values."),
-        click.option("--hyper", type=click.Choice(["auto", "optimise", "integrate"]), default="auto", show_default=True,
-                     help="Whether sds of groups and other hyperparameters are optimised or integrated out."),
+        click.option("--hyper", type=click.Choice(["auto", "optimise", "integrate", "fixed"]), default="auto",
+                     show_default=True, help="Whether sds of groups and other hyperparameters are optimised, "
+                     "integrated out, or held where they start."),
         click.option("--graph", "graphs", metavar="NAME=FILE", multiple=True,
                      help="A graph used in the formula: a table of two columns, one edge per row. May be repeated."),
         click.option("--cells/--no-cells", default=None,

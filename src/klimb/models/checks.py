@@ -321,13 +321,14 @@ class TailsCheck(Check):
         p = 2.0 * float(ndtr(-abs(kurtosis_score(kurtosis, view.n_free))))
         name = view.fit.model.likelihood.name
         share = float(view.counts @ (np.abs(view.residuals) > 3.0)) / view.n  # type: ignore[arg-type]
+        beyond = f": {share:.1%} of the residuals lie beyond 3 sd (0.3% expected; " if share > 0.003 else " ("
         if kurtosis < 0.0:
             return self.found(p, 1, kurtosis, kurtosis, self.light,
                               f"tails are lighter than {name} implies (excess kurtosis {kurtosis:.1f})",
                               lambda: "Plot the residuals: two clusters suggest a factor that is not in the model.")
         return self.found(p, 1, kurtosis, kurtosis, self.heavy,
-                          f"tails are heavier than {name} implies: {share:.1%} of the residuals lie beyond 3 sd "
-                          f"(0.3% expected; excess kurtosis {kurtosis:.1f})", lambda: _wider(view))
+                          f"tails are heavier than {name} implies{beyond}excess kurtosis {kurtosis:.1f})",
+                          lambda: _wider(view))
 
 
 @register

@@ -333,5 +333,6 @@ def as_inputs(X: ArrayLike, name: str, width: int | None = None) -> Array:
     if array.ndim != 2 or 0 in array.shape:
         raise InputError(f"{name} must have at least one row and one column", f"shape {array.shape}", "Pass some data.")
     if width is not None and array.shape[1] != width:
-        raise InputError(f"{name} must have {width} columns", f"shape {array.shape}", "Use the columns of the fit.")
+        columns = "1 column" if width == 1 else f"{width} columns"
+        raise InputError(f"{name} must have {columns}", f"shape {array.shape}", "Use the columns of the fit.")
     return array
