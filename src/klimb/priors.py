@@ -410,11 +410,7 @@ PRIORS: dict[str, Callable[..., Prior]] = {
 
 
 def as_prior(value: Any, name: str) -> Prior:
-    """A prior from a prior, a number (held fixed) or a text such as "normal(0, 1)".
-
-    >>> print(as_prior("half_normal(2)", "sd(g)"))
-    half_normal(2)
-    """
+    """A prior from a prior, a number (held fixed) or a text such as "normal(0, 1)"."""
     if isinstance(value, Prior):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
