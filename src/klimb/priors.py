@@ -420,7 +420,7 @@ def as_prior(value: Any, name: str) -> Prior:
         require(call in PRIORS, f"the prior of {name} must be one of {', '.join(PRIORS)}", repr(call),
                 'Write it as "normal(0, 1)".')
         positional = arguments.pop("", ())
-        require(call != "normal" or len(positional) == 2 or "sd" in arguments,
+        require(call != "normal" or len(positional) >= 2 or "sd" in arguments,
                 f"the prior of {name} must have a mean and an sd", repr(value), 'Write it as "normal(0, 1)".')
         try:
             return PRIORS[call](*positional, **arguments)
