@@ -229,7 +229,7 @@ def test_two_modes_are_a_doubt() -> None:
 
 
 @pytest.mark.parametrize(("right", "graphs"), [
-    ("x + rw1(t)", {}), ("x + bym2(g, graph=G)", {"G": [(a, b) for a, b in zip("abcdefgh", "bcdefgha", strict=True)]}),
+    ("x + rw1(t)", {}), ("x + besag(g, graph=G)", {"G": [(a, b) for a, b in zip("abcdefgh", "bcdefgha", strict=True)]}),
     ("x + rw2(t) + (1 | g)", {})])
 def test_fields(right: str, graphs: dict[str, Any]) -> None:
     """Their draws keep the constraints, are verified, and have the same face: predictions, forecasts, curves, files."""

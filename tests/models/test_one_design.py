@@ -27,8 +27,8 @@ def test_one_gaussian_for_all_hyperparameters(monkeypatch, formula, kind):
     fit = klimb.fit(formula, DATA, hyper="integrate")
     every = fit.predict(kind=kind)
     asked = list[int]()
-    plain = Components.under
-    monkeypatch.setattr(Components, "under", lambda self, *rest, **more: asked.append(len(self.weights)) or plain(
+    plain = Components.straight
+    monkeypatch.setattr(Components, "straight", lambda self, *rest, **more: asked.append(len(self.weights)) or plain(
         self, *rest, **more))
     monkeypatch.setattr(prediction, "TOGETHER", 5000)
     monkeypatch.setattr(prediction, "TELLING", 0.1)  # a few thousand rows know less of the hyperparameters

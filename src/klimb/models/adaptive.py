@@ -262,8 +262,8 @@ def _verified(found: SampledTheta, points: _Points) -> SampledTheta:
         if smoothed is None:
             break
         theta = points.coordinates.theta(smoothed.theta)
-        printed = points.shown(theta)
-        pull = (smoothed.weights[:, None] * _standardised(printed, smoothed.weights) ** 2).max(axis=1)
+        away = _standardised(points.theta.inside(theta), smoothed.weights)  # which no origin of a covariate moves
+        pull = (smoothed.weights[:, None] * away**2).max(axis=1)
         heavy = np.argsort(-pull, kind="stable")[: min(MOST_HEAVY, np.count_nonzero(pull > HEAVY))]
         claims = [smoothed.heights[k] - points.objective(smoothed.theta[k]) for k in heavy]
         found = replace(found, **points.known())

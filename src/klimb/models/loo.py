@@ -33,6 +33,7 @@ MOST_TERMS = 100_000  # rows times points of theta
 MOST_MOMENTS, MOST_POINTS = 5_000, 12  # the same, and points, for distribution functions, which cost quadrature
 LEFT_NODES = {1: 31, 2: 11, 3: 5}  # per coefficient of a level: 1 / p(y_i | f_i) reaches farther out than q does
 MOST_LEFT, LEFT_DRAWS, SEEDS = 3e6, (48, 256), 8  # values of log p; draws at a point of theta; sets of those
+FEW_ROWS = 6  # of a level on average: with more, cavities are closer than means of 1 / p over so few draws
 LEAST_WEIGHT = 0.02  # of a point, over that of the heaviest
 
 
@@ -293,7 +294,7 @@ def _levels_left_out(model: Any, components: Components, plain: Components, data
         e = site.oracle(problem.y, m, v)
         posterior = Posterior(latent, -e.alpha, e.gamma, m, v, kl=0.0)
         shocks = latent.shocks(posterior)
-        if shocks is None or shocks.wide or not shocks.own.shape[1]:
+        if shocks is None or shocks.wide or not shocks.own.shape[1] or data.n > FEW_ROWS * len(shocks.starts):
             return None
         collapsed = CollapsedWeights(problem, posterior, shocks, nodes=LEFT_NODES[shocks.own.shape[1]])
         number = min(number, int(MOST_LEFT / (LEFT_DRAWS[0] * collapsed.work)))
