@@ -46,7 +46,7 @@ BENT, LOST = 0.15, 0.65  # nats that the objective may be off a bowl there, and 
 TILTED = 0.5  # sds that a corrected evidence may move the bowl
 DROP = 7.0  # nats below the best at which the lattice ends
 TAIL_BEGINS = 4.5  # nats below the best from which a tail is followed beyond the lattice
-SHORTER = 0.6  # share of a foretold fall that must be enough for that, for a node not to be fitted
+SHORTER = 0.6  # share of a predicted fall that must be enough for that, for a node not to be fitted
 LAST_NATS, OPEN_END = 2.0, 0.25  # of the lattice, and the share of a variance in them that says it goes on beyond
 MOST_NODES = {1: 120, 2: 600}
 FINER, UNEVEN = 3, 0.02  # lattices, each twice as fine as the last, and the error of a mean or sd from which one is
@@ -57,7 +57,7 @@ MOST_POINTS = 1024  # of theta, where its hyperparameters are integrated by impo
 MOST_INTEGRATED = 14  # hyperparameters up to which "auto" integrates them out
 MOST_WORK = 3e10  # multiplications that "auto" spends on it, roughly
 CORRECTED = 3.5  # nats below the peak up to which a point's own posterior of the weights is corrected
-SAME_GAIN, MOST_GAINED = 0.03, 0.5  # nats that gains may be off a quadratic, and differ from the peak's, to be foretold
+SAME_GAIN, MOST_GAINED = 0.03, 0.5  # nats that gains may be off a quadratic, and from the peak's, to be predicted
 CLIMBS = 5  # peaks that are climbed, each from a better point than the last
 PENALTY, LEAST_FALL = 5.0, 0.2  # nats per unit of theta beyond the limits of the search, without and by the prior
 
@@ -127,9 +127,9 @@ class _Around:
         if plain > HIGHER:
             raise HigherGround(found.model.at, found.posterior)
         correction = self._correct(found.result) if plain > -CORRECTED else None
-        foretold = None if correction is not None else self._foretold(z)
+        predicted = None if correction is not None else self._predicted_gain(z)
         gain = correction.gain if correction is not None else (
-            foretold if foretold is not None else self._correct.gain(found.result))
+            predicted if predicted is not None else self._correct.gain(found.result))
         if correction is None and plain + gain - self.gain > -CORRECTED:  # the evidence is far above the bound there
             correction = self._correct(found.result)
         if correction is not None:
@@ -141,8 +141,7 @@ class _Around:
         self._origin = self._origin if z.any() else point
         return plain + gain - self.gain, found, point
 
-
-    def _foretold(self, z: Array) -> float | None:
+    def _predicted_gain(self, z: Array) -> float | None:
         """The gain by a quadratic through those nearer to the peak; None where they do not lie on one."""
         entries = quadratics(z[None])
         if 2 * len(self._gains) < 3 * entries.size:
