@@ -84,7 +84,7 @@ def test_predictions_are_the_posterior_of_rows_that_count_nothing(name: str) -> 
     make, y = KERNEL_MODELS[name]
     fit, whole = fitted(name), make(slice(0, N)).fit(y, hyper="fixed", weights=np.arange(N) < OLD, tol=1e-10)
     fields = len(fit.model.likelihood.fields)
-    f = fit.latents(inputs(name, slice(OLD, N)))
+    f = fit.uncorrected.latents(inputs(name, slice(OLD, N)))
     for found, expected in ((f.m, whole.posterior.m), (f.v, whole.posterior.v)):
         np.testing.assert_allclose(found.reshape(fields, -1), expected.reshape(fields, N)[:, OLD:], atol=2e-6)
 
@@ -125,6 +125,10 @@ def test_no_matrix_of_all_sites_is_kept_for_a_point_of_theta() -> None:
     assert len(fit.components.parts) > 5
     arrays: dict[str, Any] = {}
     pack(fit.components.parts, arrays)
+    assert max(array.size for array in arrays.values()) < OLD * OLD  # corrections: OLD x the directions that sites see
+    assert all(part.K is None for part in fit.uncorrected.components.parts)
+    arrays = {}
+    pack(fit.uncorrected.components.parts, arrays)
     assert max(array.size for array in arrays.values()) == OLD
 
 

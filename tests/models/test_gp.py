@@ -39,7 +39,7 @@ KERNELS = [kernels.RBF, kernels.Matern12, kernels.Matern52, kernels.RationalQuad
 def test_a_tiny_lengthscale_leaves_every_datum_alone(name, kernel):
     site, y = DATA[name]
     model = klimb.gp(kernel(lengthscale=1e-8, variance=2.0), X, site)
-    fit = model.fit(y, hyper="fixed")
+    fit = model.fit(y, hyper="fixed").uncorrected
     assert fit.converged
     m, v = latent_moments(fit, NEW)
     part = latents.Kernel([[2.0]])
@@ -189,3 +189,58 @@ def test_a_noise_free_parabola_is_not_blamed_for_tails_that_it_does_not_have():
     assert not any("0.0% of the residuals" in finding.sentence for finding in fit.checks.findings)
     with pytest.raises(InputError, match="must have 1 column; got"):
         fit.predict(np.zeros((2, 3)))
+
+
+def test_the_exact_posterior_of_few_labels():
+    """Against a sum over a grid of f: q is too narrow where labels are all that is known of a wide process."""
+    x, y, new = np.array([0.0, 1.0, 2.5]), np.array([1, 1, 0]), np.array([0.5, 1.7, 4.0])
+    kernel = kernels.RBF(variance=30.0, lengthscale=1.2)
+    fit = klimb.gp(kernel, x, sites.Logistic()).fit(y, hyper="fixed")
+    K, cross, own = (30.0 * np.exp(-0.5 * (a[:, None] - b) ** 2 / 1.2**2) for a, b in ((x, x), (new, x), (new, new)))
+    line = np.linspace(-30.0, 30.0, 121)
+    f = np.stack(np.meshgrid(line, line, line, indexing="ij"), axis=-1).reshape(-1, 3)
+    logs = -0.5 * np.einsum("ij,jk,ik->i", f, np.linalg.inv(K), f) - np.logaddexp(0.0, (1 - 2 * y) * f).sum(axis=1)
+    p = np.exp(logs - logs.max())
+    p /= p.sum()
+    centre = p @ f
+    V = (f - centre).T @ (p[:, None] * (f - centre))
+    back = cross @ np.linalg.inv(K)
+    there = own - back @ (K - V) @ back.T
+    assert fit.trust.verdict == "corrected"
+    for inputs, mean, covariance in ((x, centre, V), (None, centre, V), (new, back @ centre, there)):
+        found = fit.predict(inputs, kind="latent")
+        sd = np.sqrt(np.diagonal(covariance))
+        np.testing.assert_allclose(found["mean"], mean, atol=0.04 * sd.min())
+        np.testing.assert_allclose(found["sd"], sd, rtol=0.03)
+    assert (fit.uncorrected.predict(x, kind="latent")["sd"] < 0.95 * np.sqrt(np.diagonal(V))).all()
+    draws = fit.sample(40_000, new, seed=0)
+    np.testing.assert_allclose(np.cov(draws.T), there, atol=0.08 * there.max())
+    np.testing.assert_allclose(fit.predict(x)["mean"], p @ (1.0 / (1.0 + np.exp(-f))), atol=0.01)
+
+
+def test_corrections_in_the_directions_that_labels_see():
+    """More sites than directions: the same as all of them, and nothing is lost in a file."""
+    rng = np.random.default_rng(3)
+    inputs = np.sort(rng.uniform(0.0, 10.0, 90))
+    y = np.sin(inputs) + 0.3 * rng.standard_normal(90) > 0.0
+    fit = klimb.gp(kernels.RBF(variance=9.0, lengthscale=1.5), inputs, sites.Logistic()).fit(y, hyper="fixed")
+    shocks = fit.result.posterior.latent.shocks(fit.result.posterior)
+    assert shocks is not None
+    assert shocks.dim < 30
+    assert fit.trust.verdict == "corrected"
+    exact = fit.result.trust.corrected  # by draws in all directions
+    found = fit.predict(None, kind="latent")
+    np.testing.assert_allclose(found["mean"], exact.mean, atol=0.12 * exact.sd.max())
+    np.testing.assert_allclose(found["sd"], exact.sd, rtol=0.06)
+
+
+def test_rows_that_count_nothing_change_no_correction():
+    x = np.linspace(0.0, 6.0, 30)
+    y, weights, new = np.sin(x) > 0.0, (np.arange(30) % 3 > 0).astype(float), np.linspace(-1.0, 7.0, 9)
+    model = [klimb.gp(kernels.RBF(variance=9.0), x[keep], sites.Logistic()) for keep in (slice(None), weights > 0.0)]
+    fits = [model[0].fit(y, hyper="fixed", weights=weights, tol=1e-10),
+            model[1].fit(y[weights > 0.0], hyper="fixed", tol=1e-10)]
+    assert fits[0].trust.verdict == fits[1].trust.verdict == "corrected"
+    one, other = (fit.predict(new, kind="latent") for fit in fits)
+    for name in ("mean", "sd"):
+        np.testing.assert_allclose(one[name], other[name], rtol=1e-3, atol=1e-3 * other["sd"].max())

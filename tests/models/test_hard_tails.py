@@ -171,6 +171,8 @@ def test_intervals_of_two_sds_that_only_their_sum_of_squares_is_known_of():
         assert abs(row.sd / sd - 1.0) < 0.05
         assert abs(row.lower - low) < 0.1 * sd, row
         assert abs(row.upper - high) < 0.15 * sd, row
+
+
 def test_rows_left_out_of_small_groups() -> None:
     """Against 1 / p(y_i | others) = E[1 / p(y_i | f_i)] by a sum over a grid: cavities of q are off by 0.18."""
     rng = np.random.default_rng(5)
@@ -194,3 +196,19 @@ def test_rows_left_out_of_small_groups() -> None:
     assert found.elpd == pytest.approx(truth.sum(), abs=0.35)
     np.testing.assert_allclose(np.where(y > 0.0, found.mean, 1.0 - found.mean), np.exp(truth), atol=0.02)
     assert np.abs(leave_one_out(fit.model, fit.uncorrected.components, fit.observed).log_density - truth).max() > 0.15
+
+
+def test_a_size_without_end_beside_two_other_hyperparameters() -> None:
+    """Counts that a rough process explains as well as a small size does: the curvature at the mode points elsewhere.
+
+    Against sums over a grid (`benchmarks.doubts.process_sums`): its 95% end was 12 to 16, under "trust".
+    """
+    truth = json.loads(doubts.STORED.read_text())["gp of counts"]
+    fit = doubts.crowded_process()
+    for name in ("sd(gp(x, z))", "lengthscale(gp(x, z))"):
+        row = next(row for row in fit.table_rows() if row.name == name)
+        assert row.mean == pytest.approx(truth[name]["mean"], abs=0.05 * truth[name]["sd"])
+        assert row.sd == pytest.approx(truth[name]["sd"], rel=0.1)
+    size = next(row for row in fit.table_rows() if row.name == "size")
+    for end in ("lower", "upper"):
+        assert getattr(size, end) ** -0.5 == pytest.approx(truth["_size"][end] ** -0.5, abs=0.03)

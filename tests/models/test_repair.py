@@ -77,7 +77,7 @@ def test_two_modes_are_shown_as_two() -> None:
 
 
 def test_the_advice_over_a_doubt_can_be_pasted() -> None:
-    fit = doubts.CASES["gp of labels"]()
+    fit = replace(doubts.CASES["gp of labels"](), status=Status.STALLED)
     assert fit.trust.verdict == "doubt"
     assert "fit.result.trust.sampled()" in doubts.followed(fit)
     whole = klimb.fit("y ~ x", {"x": [1.0, 2.0, 3.0, 4.0], "y": [0.0, 1.0, 0.0, 1.0]}, "bernoulli")

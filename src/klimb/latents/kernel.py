@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from klimb.latents.base import Factor, Latent, Posterior, check_spread, draws_fr
 from klimb.latents.buffers import Buffers
 from klimb.latents.coordinates import Coordinates, DenseCoordinates
 from klimb.latents.costs import Option, Shape, kernel
-from klimb.latents.weights_posterior import WeightPosterior
+from klimb.latents.shocks import MOST_REDUCED, Shocks
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import (
     check_psd,
@@ -27,10 +27,13 @@ from klimb.numerics.dense import (
     threads_for,
     triangular_inverse,
     triangular_solve,
+    without_faint,
 )
 
+if TYPE_CHECKING:
+    from klimb.latents.kernel_weights import KernelWeights
+
 MOST_KEPT = 12  # factors that a latent remembers: one per output
-FAINT = 1e-50  # a correlation that is none
 MOST_WEAK = 0.3  # share of such sites up to which their columns of V are computed one by one
 WEAK_SINGLE = 1e-4  # gamma_i v_i below this: single precision has too few digits of B^-1 for V_ij
 WEAK_SITE = 1e-4  # gamma_i k_ii below this: (1 - (B^-1)_ii) / gamma_i would cancel, so V_ii comes from K - W'W
@@ -50,25 +53,6 @@ def identity_plus(K: Array, root: Array, out: Array | None = None) -> Array:
         part *= root[rows, None]
     B.flat[:: len(root) + 1] += 1.0
     return B.T
-
-
-def without_faint(K: Array) -> Array:
-    """K, or a copy in which correlations below `FAINT` are 0.
-
-    They change no digit of anything, but their products in a factorisation are subnormal numbers, which processors
-    compute up to thirty times more slowly.
-    """
-    variances = np.diagonal(K)
-    smallest = float(variances.min(where=variances > 0.0, initial=np.inf))
-    limit = FAINT * smallest if np.isfinite(smallest) else 0.0
-    clean = K
-    for rows in row_blocks(*K.shape):
-        part = K[rows]
-        faint = np.abs(part) < limit
-        if np.count_nonzero(faint) != part.size - np.count_nonzero(part):
-            clean = K.copy() if clean is K else clean
-            clean[rows][faint] = 0.0
-    return clean
 
 
 @final
@@ -388,11 +372,16 @@ class Kernel(Latent):
 
         return MeanField(np.eye(self.n_sites), mean=self.mean, cov=self.K, form="dual")
 
-    def detach(self, posterior: Posterior) -> WeightPosterior:
+    def detach(self, posterior: Posterior) -> KernelWeights:
         from klimb.latents.kernel_weights import KernelWeights
 
         check_spread(posterior)
-        return KernelWeights(posterior.m, posterior.a, posterior.gamma, self.K)
+        return KernelWeights(posterior.m, posterior.a, posterior.gamma, self.K, posterior.v)
+
+    def shocks(self, posterior: Posterior) -> Shocks | None:
+        if self.n_sites > MOST_REDUCED or not posterior.spread:
+            return None
+        return Shocks.of_kernel(self.detach(posterior), self.weight_covariance(posterior))
 
     @classmethod
     def costs(cls, shape: Shape) -> Option | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self, final
 
@@ -53,6 +53,17 @@ class KernelWeights(WeightPosterior):
     a: Array
     gamma: Array
     K: Array | None
+    v: Array  # variances at the sites
+    turned: Array = field(default_factory=lambda: np.zeros((0, 0)))  # (n, r): (k'turned)^2 corrects variances,
+    signs: Array = field(default_factory=lambda: np.zeros(0))  # (r,): with these signs
+
+    def moved(self, rows: Array, back: Array, centre: Array, root: Array) -> KernelWeights:
+        """Where f moves by ``rows`` e at the sites, by k'``back`` e elsewhere, and e ~ N(centre, root root')."""
+        values, vectors = np.linalg.eigh(root @ root.T - np.eye(len(root)))
+        change = np.sign(values)
+        turned, here = (one @ (vectors * np.sqrt(np.abs(values))) for one in (back, rows))
+        return replace(self, mean=self.mean + rows @ centre, a=self.a + back @ centre, turned=turned, signs=change,
+                       v=np.maximum(self.v + here**2 @ change, 0.0))
 
     @cached_property
     def _factor(self) -> DenseFactor:
@@ -68,13 +79,20 @@ class KernelWeights(WeightPosterior):
     def covariance(self) -> Array:
         """The n x n covariance of f at the sites."""
         with threads_for(self.size):
-            return symmetric_from_lower(self._factor.covariance())
+            V = symmetric_from_lower(self._factor.covariance())
+        assert self.K is not None
+        added = self._added(self.K)
+        return V if added is None else np.asarray(V + added * self.signs @ added.T)
+
+    def _added(self, cross: Array) -> Array | None:
+        """Rows whose squares, with their signs, are what a correction adds to variances; None without one."""
+        return cross @ self.turned if self.signs.size else None
 
     def sd(self) -> Array:
-        return np.sqrt(self._factor.variances())
+        return np.sqrt(self.v)
 
     def covariances(self, rows: Index, columns: Index) -> Array:
-        return self.covariance()[rows, columns]
+        return self.v[rows] if np.array_equal(rows, columns) else self.covariance()[rows, columns]
 
     def block_covariance(self, at: slice, k: int) -> Array:
         V = self.covariance()[at, at]
@@ -99,6 +117,8 @@ class KernelWeights(WeightPosterior):
                 m[outer] = block @ self.a
                 for rows in row_blocks(len(block), self.size):
                     explained[outer][rows] = factor.explained(block[rows])
+                if (added := self._added(block)) is not None:
+                    explained[outer] -= added**2 @ self.signs
             return m, np.maximum(rest - explained, 0.0)
 
     def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
@@ -108,7 +128,8 @@ class KernelWeights(WeightPosterior):
                              f"shape {np.shape(rest)}", "Pass k(X_new, X_new).")
         with threads_for(self.size):
             dense = cross.dense()
-            return dense @ self.a, np.asarray(rest - cross.factor(self.gamma).explained_matrix(dense))
+            V, added = np.asarray(rest - cross.factor(self.gamma).explained_matrix(dense)), self._added(dense)
+            return dense @ self.a, V if added is None else V + added * self.signs @ added.T
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         return draws_from(self.mean, psd_square_root(self.covariance(), "the posterior covariance"), n, rng)

@@ -8,9 +8,10 @@ what is left has as many dimensions as there are shared weights, however many le
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, final
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +22,41 @@ from klimb.latents.output_posteriors import CoupledOutputs
 from klimb.latents.weights_posterior import DenseWeights, WeightPosterior
 from klimb.numerics.arrays import Array
 
+if TYPE_CHECKING:
+    from klimb.latents.base import Posterior
+    from klimb.latents.kernel_weights import KernelWeights
+
 MOST_SHARED = 64  # shared weights up to which importance weights over them are of use
+MOST_REDUCED, MOST_ENTRIES = 512, 1e7  # weights, and of their rows, among whose directions the seen ones are looked for
+UNSEEN = 0.01  # share of gamma f^2 that directions together may have to count as seen by no row
+EQUAL, NEARLY = 1e-6, 0.9  # shares that are one, over the largest; a row that is as good as the longest
+SINGULAR = 1e-12  # of the largest variance, below which f has none in a direction
 MOST_COLUMNS = 3  # coefficients of a level up to which it is integrated out by quadrature
+
+
+def _seen(rows: Array, q: Posterior | KernelWeights) -> tuple[Array, Array]:
+    """Directions of the shocks that no site sees, and those that sites do, by sums over sites of gamma f^2.
+
+    Sites that say nothing change none of those that are seen.
+    """
+    shares, directions = np.linalg.eigh(rows.T @ (np.abs(q.gamma)[:, None] * rows))
+    directions = directions * np.where((q.gamma + q.a) @ rows @ directions < 0.0, -1.0, 1.0)
+    n = int(np.searchsorted(np.cumsum(np.maximum(shares, 0.0)), UNSEEN))
+    for same in np.split(np.arange(n, len(shares)), np.flatnonzero(np.diff(shares[n:]) > EQUAL * shares[-1]) + 1):
+        if len(same) > 1:
+            directions[:, same] = directions[:, same] @ _turned(rows[q.gamma != 0.0] @ directions[:, same])
+    return directions[:, :n], directions[:, n:]
+
+
+def _turned(rows: Array) -> Array:
+    """A rotation of directions that nothing else tells apart: along what each of some rows adds to those before."""
+    left, found = rows, list[Array]()
+    for _ in range(rows.shape[1]):
+        sizes = np.linalg.norm(left, axis=1)
+        first = left[int(np.argmax(sizes >= NEARLY * sizes.max()))]  # a row and its copies are one
+        found.append(first / np.linalg.norm(first))
+        left = left - np.outer(left @ found[-1], found[-1])
+    return np.array(found).T
 
 
 @final
@@ -77,6 +111,8 @@ class Shocks:
     starts: npt.NDArray[np.intp]  # where the runs of the levels begin
     present: npt.NDArray[np.intp]  # level of each run
     outputs: int = 1  # latent values of a datum, whose weights come output by output
+    unseen: Array = field(default_factory=lambda: np.zeros((0, 0)))  # roots in directions that no row sees
+    remade: Callable[[Array, Array], WeightPosterior] | None = None  # q from the mean and a root of e, if not by ``q``
 
     @classmethod
     def of_levels(cls, q: ArrowWeights, X: Array, values: Array, rows: Any) -> Shocks | None:
@@ -103,12 +139,36 @@ class Shocks:
         return cls(q, q.level_roots, _CrossedRows(q, L, order), level_rows, order, starts, level[starts])
 
     @classmethod
-    def of_rows(cls, q: DenseWeights, X: Any) -> Shocks | None:
-        """From the rows of a design that all share their weights."""
-        if q.root.ndim != 2 or q.root.shape[1] > MOST_SHARED:
+    def of_rows(cls, q: DenseWeights, X: Any, posterior: Posterior) -> Shocks | None:
+        """From the rows of a design that all share their weights; of many, in the directions that rows see."""
+        if q.root.ndim != 2 or q.root.shape[1] > MOST_REDUCED:
+            return None
+        if q.root.shape[1] > MOST_SHARED and X.shape[0] * q.root.shape[1] > MOST_ENTRIES:
             return None
         rows = np.concatenate([np.asarray(block) for _, block in X.scaled_blocks(q.root)])
-        return cls.of_outputs(q.mean, q.root, rows, len(rows))
+        if q.root.shape[1] <= MOST_SHARED:
+            return cls.of_outputs(q.mean, q.root, rows, len(rows))
+        unseen, seen = _seen(rows, posterior)
+        if seen.shape[1] > MOST_SHARED:
+            return None
+        return replace(cls.of_outputs(q.mean, q.root @ seen, rows @ seen, len(rows)), unseen=q.root @ unseen)
+
+    @classmethod
+    def of_kernel(cls, q: KernelWeights, V: Array) -> Shocks | None:
+        """Of a Gaussian process whose f has covariance V under q, in the directions that its sites see.
+
+        With V = R R' and e = R^-1 (f - m), f at new inputs is k'(a + (I - G V) R^-T e) and what is independent of e.
+        """
+        q = q.without_prior()
+        values, vectors = np.linalg.eigh(V)
+        kept = values > SINGULAR * values[-1]
+        root = vectors[:, kept] * np.sqrt(values[kept])
+        seen = _seen(root, q)[1]
+        if seen.shape[1] > MOST_SHARED:
+            return None
+        root, back = root @ seen, (vectors[:, kept] / np.sqrt(values[kept])) @ seen
+        back -= q.gamma[:, None] * root
+        return replace(cls.of_outputs(q.mean, root, root, len(root)), remade=partial(q.moved, root, back))
 
     @classmethod
     def of_outputs(cls, mean: Array, root: Array, rows: Array, n: int) -> Shocks:
@@ -154,11 +214,14 @@ class Shocks:
         eigenvalues, vectors = np.linalg.eigh(found.spread)
         widths = np.sqrt(np.maximum(eigenvalues, 1e-12))
         root, back = vectors * widths, vectors / widths  # e = centre + root e'
+        if self.remade is not None:
+            return self.remade(found.centre, root)
         shared = q.shared + q.root @ found.centre
         if self.outputs > 1:
             return CoupledOutputs(shared, q.root @ root, self.outputs)
         if not q.level_mean.size:
-            return DenseWeights(shared, q.root @ root)
+            moved = q.root @ root
+            return DenseWeights(shared, np.hstack([moved, self.unseen]) if self.unseen.size else moved)
         # b_l = level_mean - pull e + own u: its mean, how it moves with e', and what is left of its covariance.
         mean = q.level_mean - q.pull @ found.centre + np.einsum("ljk,lk->lj", own, found.mean)
         with_shared = own @ found.with_shared

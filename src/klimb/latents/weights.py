@@ -16,7 +16,7 @@ from klimb.latents.costs import Option, Shape, cheapest, dual, primal
 from klimb.latents.kernel import DenseFactor, Kernel, kernel_factor
 from klimb.latents.linear import LinearParts
 from klimb.latents.prior import WeightPrior
-from klimb.latents.shocks import MOST_SHARED, Shocks
+from klimb.latents.shocks import MOST_REDUCED, UNSEEN, Shocks
 from klimb.latents.weights_posterior import DenseWeights, WeightPosterior, WideWeights
 from klimb.linalg.matrix import DesignMatrix, ScaledRows, as_design
 from klimb.numerics.arrays import Array
@@ -268,9 +268,10 @@ class Weights(Latent):
         return DenseCoordinates(covariance, posterior.m, (cross, posterior.mean, variances))
 
     def shocks(self, posterior: Posterior) -> Shocks | None:
-        if self.n_outputs > 1 or self.slack.any() or self.n_weights > MOST_SHARED or not posterior.spread:
+        unseen = float(np.abs(posterior.gamma) @ self.slack)  # at most rounding errors, where points are all inputs
+        if self.n_outputs > 1 or unseen > UNSEEN or self.n_weights > MOST_REDUCED or not posterior.spread:
             return None
-        return Shocks.of_rows(DenseWeights(posterior.mean, self.posterior_root(posterior)), self.X)
+        return Shocks.of_rows(DenseWeights(posterior.mean, self.posterior_root(posterior)), self.X, posterior)
 
     def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
         slack = np.sqrt(self.slack) * rng.standard_normal(self.n_sites)

@@ -18,7 +18,7 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.infer.result import Result
-from klimb.latents.shocks import Shocks
+from klimb.latents.shocks import MOST_SHARED, Shocks
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.repair import (
     ALONE,
@@ -262,6 +262,8 @@ class Corrector:
 
 def _third(shocks: Shocks, own: Array) -> Array:
     """Third moments of the weights from those of their shocks; nothing where units make them overflow."""
+    if shocks.remade is not None or len(shocks.q.root) > MOST_SHARED:
+        return NOTHING
     back = shocks.q.root[None] if own.shape[1] == shocks.dim else shocks.by_level()
     with np.errstate(over="ignore", invalid="ignore"):
         third = np.einsum("labc,lia,ljb,lkc->lijk", own, back, back, back, optimize=True)

@@ -25,6 +25,7 @@ SMALLEST_HALF = 64  # rows up to which a triangular inverse is left to LAPACK
 SYMMETRY_TOLERANCE = 1e-8  # relative to the largest entry: what float32 kernels and sums in another order leave
 EIGENVALUE_TOLERANCE = 1e-8  # relative to the largest eigenvalue: below it a negative one is taken for rounding
 WELL_CONDITIONED = 1e-5  # ratio of pivots from which multiplying by the inverse keeps as many digits as solving
+FAINT = 1e-50  # a correlation that is none
 LARGE = 3000  # rows of a dense matrix from which its factorisation (half a second) gains more than it risks
 EVEN, STEEP = 30.0, 1e6  # condition of scaled columns up to which one Gram matrix does, and up to which two do
 SMALLEST, LARGEST = 1e-200, 1e200  # squares of lengths between which a Gram matrix has all its digits
@@ -275,3 +276,22 @@ def threads_for(size: int) -> Iterator[None]:
         return
     with _controller().limit(limits=1, user_api="blas"):
         yield
+
+
+def without_faint(K: Array) -> Array:
+    """K, or a copy in which correlations below `FAINT` are 0.
+
+    They change no digit of anything, but their products in a factorisation are subnormal numbers, which processors
+    compute up to thirty times more slowly.
+    """
+    variances = np.diagonal(K)
+    smallest = float(variances.min(where=variances > 0.0, initial=np.inf))
+    limit = FAINT * smallest if np.isfinite(smallest) else 0.0
+    clean = K
+    for rows in row_blocks(*K.shape):
+        part = K[rows]
+        faint = np.abs(part) < limit
+        if np.count_nonzero(faint) != part.size - np.count_nonzero(part):
+            clean = K.copy() if clean is K else clean
+            clean[rows][faint] = 0.0
+    return clean
