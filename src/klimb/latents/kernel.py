@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
@@ -23,8 +23,10 @@ from klimb.numerics.dense import (
     mirror,
     psd_square_root,
     row_blocks,
+    shares,
     symmetric_from_lower,
     threads_for,
+    together,
     triangular_inverse,
     triangular_solve,
     without_faint,
@@ -47,10 +49,15 @@ def positive(v: Array, prior: Array) -> Array:
 def identity_plus(K: Array, root: Array, out: Array | None = None) -> Array:
     """The lower triangle of I + diag(root) K diag(root) for a symmetric K, in Fortran order."""
     B = np.empty_like(K, order="C") if out is None else out
-    for rows in row_blocks(len(root), 4 * len(root)):  # both scalings while the block is in the cache
-        part = B[rows, rows.start :]
-        np.multiply(K[rows, rows.start :], root[rows.start :], out=part)
-        part *= root[rows, None]
+
+    def fill(blocks: list[slice]) -> None:
+        for rows in blocks:  # both scalings while the block is in the cache
+            part = B[rows, rows.start :]
+            np.multiply(K[rows, rows.start :], root[rows.start :], out=part)
+            part *= root[rows, None]
+
+    blocks, k = list(row_blocks(len(root), 4 * len(root))), len(shares(*K.shape))
+    together([partial(fill, blocks[j::k]) for j in range(k)])
     B.flat[:: len(root) + 1] += 1.0
     return B.T
 

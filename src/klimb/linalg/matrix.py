@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
+from klimb.numerics import in_place
 from klimb.numerics.arrays import Array, as_float, check_finite_csr
-from klimb.numerics.dense import row_blocks
-from klimb.numerics.lazy import blas, scipy_sparse
+from klimb.numerics.dense import row_blocks, shares, together
+from klimb.numerics.lazy import scipy_sparse
 
 DENSE_ENOUGH = 0.04  # share of nonzeros from which BLAS on the dense copy beats sparse products
 LARGE, WIDE, MOSTLY_ZERO = 100_000, 32, 0.2  # a dense array of this size, width and share of nonzeros may be sparse
@@ -116,7 +118,7 @@ class BlockedDesign(DesignMatrix):
             if signed:
                 gram += block.T @ scaled
             else:  # half the flops of a general product
-                gram = blas.dsyrk(1.0, scaled.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
+                in_place.add_square(scaled.T, gram)
         if not signed:  # what is above the diagonal is still zero
             gram = np.add(gram, gram.T, order="F")
             gram.flat[:: D + 1] *= 0.5
@@ -136,7 +138,7 @@ class BlockedDesign(DesignMatrix):
                     scratch = np.empty(block.size)
                 scaled = scratch[: block.size].reshape(block.shape)
                 np.copyto(scaled, block)
-                blas.dtrmm(1.0, factor, scaled.T, lower=0, trans_a=1, overwrite_b=1)
+                in_place.times_triangle(factor, scaled.T, how=b"LUT")
             else:
                 scaled = block @ root
             np.einsum("ij,ij->i", scaled, scaled, out=norms[rows])
@@ -165,7 +167,21 @@ class DenseDesign(BlockedDesign):
         return np.asarray(self.values @ vector)
 
     def _transpose_times(self, vector: Array) -> Array:
-        return np.asarray(vector @ self.values)
+        return np.asarray(sum(together([partial(np.matmul, vector[rows], self.values[rows])
+                                        for rows in shares(*self.shape)])))
+
+    def weighted_gram(self, gamma: Array) -> Array:
+        """The sum over the threads' shares of the rows."""
+        found = together([partial(BlockedDesign.weighted_gram, DenseDesign(self.values[rows]), gamma[rows])
+                          for rows in shares(*self.shape)])
+        return found[0] if len(found) == 1 else np.asarray(sum(found))
+
+    def row_norms_squared(self, root: Array, *, upper: bool = False, times: Array | None = None) -> tuple[Array, Array]:
+        found = together([partial(BlockedDesign.row_norms_squared, DenseDesign(self.values[rows]), root, upper=upper,
+                                  times=times) for rows in shares(*self.shape)])
+        if len(found) == 1:
+            return found[0]
+        return np.concatenate([norms for norms, _ in found]), np.concatenate([product for _, product in found])
 
     def subset(self, rows: npt.NDArray[np.intp]) -> DenseDesign:
         return DenseDesign(self.values[rows])

@@ -5,20 +5,23 @@ Many small calls are slower with several threads than with one, by an order of m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
-from typing import TYPE_CHECKING, TypeAlias, final
+from contextvars import ContextVar, copy_context
+from functools import cache, partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, final
 
 import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.numerics import in_place
 from klimb.numerics.arrays import Array, slices
 from klimb.numerics.lazy import blas, lapack
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
+T = TypeVar("T")
 Blocks: TypeAlias = Callable[[], Iterable[Array]]  # all rows of a tall matrix, whenever they are asked for
 CACHE_DOUBLES = 131_072  # 1 MiB: a block of rows and its product stay in the second-level cache of today's cores
 SMALLEST_HALF = 64  # rows up to which a triangular inverse is left to LAPACK
@@ -26,7 +29,9 @@ SYMMETRY_TOLERANCE = 1e-8  # relative to the largest entry: what float32 kernels
 EIGENVALUE_TOLERANCE = 1e-8  # relative to the largest eigenvalue: below it a negative one is taken for rounding
 WELL_CONDITIONED = 1e-5  # ratio of pivots from which multiplying by the inverse keeps as many digits as solving
 FAINT = 1e-50  # a correlation that is none
-LARGE = 3000  # rows of a dense matrix from which its factorisation (half a second) gains more than it risks
+LARGE = 3000  # rows of a dense matrix from which its factorisation (half a second) is left to the threads of BLAS
+HALVED = 500  # rows up to which a matrix is factorised by one thread
+SPARED = 1 << 20  # entries of a long matrix from which another thread is worth its start
 EVEN, STEEP = 30.0, 1e6  # condition of scaled columns up to which one Gram matrix does, and up to which two do
 SMALLEST, LARGEST = 1e-200, 1e200  # squares of lengths between which a Gram matrix has all its digits
 MIRRORED = 64  # rows of a block that is transposed at a time
@@ -43,10 +48,37 @@ def cholesky(matrix: Array) -> Array:
 
     ``matrix`` is overwritten when it is in Fortran order (a symmetric C-ordered one may be passed transposed).
     """
-    factor, info = lapack.dpotrf(matrix, lower=1, overwrite_a=1, clean=1)
+    if n_threads() > 1 and len(matrix) > 2 * HALVED:
+        factor = np.asfortranarray(matrix)
+        info = _factorise(factor)
+        for columns in slices(len(factor), MIRRORED):
+            factor[: columns.start, columns] = 0.0
+            factor[columns, columns] = np.tril(factor[columns, columns])
+    else:
+        factor, info = lapack.dpotrf(matrix, lower=1, overwrite_a=1, clean=1)
     if info != 0 or not np.isfinite(factor[-1, -1]):
         raise NotPositiveDefiniteError(f"the leading minor of order {info} is not positive")
     return np.asarray(factor)
+
+
+def _factorise(A: Array) -> int:
+    """By halves in place: [A . ; B C] with B <- B L_A^-T and C <- C - B B', whose rows the threads share."""
+    if len(A) <= HALVED:
+        return in_place.factorise(A)
+    half = _half(len(A))
+    B, C = A[half:, :half], A[half:, half:]
+    if info := _factorise(A[:half, :half]):
+        return info
+    together([partial(in_place.solve_right, A[:half, :half], B[rows]) for rows in shares(len(B))])
+
+    def less(rows: slice) -> None:
+        if rows.start:
+            in_place.less_product(B[rows], B[: rows.start], C[rows, : rows.start])
+        in_place.add_square(B[rows], C[rows, rows], -1.0)
+
+    together([partial(less, rows) for rows in shares(len(C), power=0.5)])
+    info = _factorise(C)
+    return info + half if info else 0
 
 
 def triangular_inverse(lower: Array) -> Array:
@@ -69,11 +101,21 @@ def _invert_lower(lower: Array) -> None:
     if n <= SMALLEST_HALF:
         lower[...] = lapack.dtrtri(lower, lower=1)[0]
         return
-    half = (n // 2 + 15) // 16 * 16
+    half = _half(n)
     A, B, C = lower[:half, :half], lower[half:, :half], lower[half:, half:]
-    _invert_lower(A)
-    _invert_lower(C)
-    B[...] = blas.dtrmm(1.0, A, blas.dtrmm(-1.0, C, B, lower=1), side=1, lower=1, overwrite_b=1)
+    if n <= HALVED or n_threads() == 1:
+        _invert_lower(A)
+        _invert_lower(C)
+        in_place.times_triangle(C, B, -1.0)
+        in_place.times_triangle(A, B, how=b"RLN")
+        return
+    together([partial(_invert_lower, A), partial(_invert_lower, C)])
+    together([partial(in_place.times_triangle, C, B[:, some], -1.0) for some in shares(half)])
+    together([partial(in_place.times_triangle, A, B[some], how=b"RLN") for some in shares(n - half)])
+
+
+def _half(n: int) -> int:
+    return (n // 2 + 15) // 16 * 16
 
 
 def triangular_solve(lower: Array, rhs: Array, *, transpose: bool = False) -> Array:
@@ -268,14 +310,52 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
+_threads: ContextVar[int] = ContextVar("threads", default=1)
+
+
+def n_threads() -> int:
+    """How many threads `together` may use: as many as BLAS was given and is now forbidden to use."""
+    return _threads.get()
+
+
 @contextmanager
 def threads_for(size: int) -> Iterator[None]:
-    """Here BLAS has one thread if the largest dense matrix has fewer than `LARGE` rows, else as many as were set."""
+    """Here BLAS has one thread if the largest dense matrix has fewer than `LARGE` rows, else as many as were set.
+
+    Threads of BLAS wait for each other by spinning, and those that it does not have are left to `together`.
+    """
     if size >= LARGE:
         yield
         return
-    with _controller().limit(limits=1, user_api="blas"):
-        yield
+    controller = _controller()
+    given = min((one.num_threads for one in controller.lib_controllers if one.user_api == "blas"), default=1)
+    with controller.limit(limits=1, user_api="blas"):
+        token = _threads.set(max(given, n_threads()))
+        try:
+            yield
+        finally:
+            _threads.reset(token)
+
+
+def together(tasks: Sequence[Callable[[], T]]) -> list[T]:
+    """The results of tasks, done by as many threads as `threads_for` left, each of which has no others."""
+    if len(tasks) == 1 or n_threads() == 1:
+        return [task() for task in tasks]
+    from concurrent.futures import ThreadPoolExecutor
+
+    def alone(task: Callable[[], T]) -> T:
+        _threads.set(1)
+        return task()
+
+    with ThreadPoolExecutor(min(n_threads(), len(tasks))) as pool:
+        return [one.result() for one in [pool.submit(copy_context().run, alone, task) for task in tasks]]
+
+
+def shares(n_rows: int, n_columns: int = SPARED, power: float = 1.0) -> list[slice]:
+    """Consecutive rows for each thread; the j-th of k begins at (j / k)^power of them."""
+    k = max(min(n_threads(), n_rows * n_columns // SPARED, n_rows), 1)
+    edges = [round(n_rows * (j / k) ** power) for j in range(k + 1)]
+    return [slice(*edge) for edge in zip(edges[:-1], edges[1:], strict=True)]
 
 
 def without_faint(K: Array) -> Array:

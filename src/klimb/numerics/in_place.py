@@ -1,0 +1,66 @@
+"""BLAS and LAPACK on blocks of a matrix in Fortran order: in place, and while other threads of Python run.
+
+SciPy's own wrappers copy a block that is not contiguous, and hold the interpreter until they are done. The same
+routines are published for Cython, and called here at their addresses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from klimb.numerics.arrays import Array
+
+
+@cache
+def _routine(name: str) -> Any:
+    from scipy.linalg import cython_blas, cython_lapack
+
+    capsule, api = (cython_lapack if name == "dpotrf" else cython_blas).__pyx_capi__[name], ctypes.pythonapi
+    named = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", api))
+    address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", api))
+    return ctypes.CFUNCTYPE(None)(address(capsule, named(capsule)))
+
+
+def _call(name: str, *arguments: Any) -> None:
+    """Everything by reference; an array is its address and its leading dimension."""
+    kinds: dict[type, Any] = {bytes: ctypes.c_char, int: ctypes.c_int, float: ctypes.c_double}
+    given: list[Any] = []
+    for one in arguments:
+        if isinstance(one, np.ndarray):
+            assert one.strides[0] == 8 or len(one) == 1
+            given += [ctypes.c_void_p(one.ctypes.data), ctypes.byref(ctypes.c_int(max(one.strides[1] // 8, len(one))))]
+        else:
+            given.append(ctypes.byref(kinds[type(one)](one) if type(one) in kinds else one))
+    _routine(name)(*given)
+
+
+def factorise(A: Array) -> int:
+    """The lower triangle of A becomes its Cholesky factor; the order of the minor that is not positive, or 0."""
+    info = ctypes.c_int(0)
+    _call("dpotrf", b"L", len(A), A, info)
+    return info.value
+
+
+def times_triangle(triangle: Array, B: Array, scale: float = 1.0, how: bytes = b"LLN") -> None:
+    """B becomes scale T B or scale B T: the side (L, R), which triangle counts (L, U), whether it is transposed (N, T).
+    """
+    _call("dtrmm", how[:1], how[1:2], how[2:], b"N", *B.shape, scale, triangle, B)
+
+
+def solve_right(lower: Array, B: Array) -> None:
+    """B becomes B L^-T."""
+    _call("dtrsm", b"R", b"L", b"T", b"N", *B.shape, 1.0, lower, B)
+
+
+def add_square(B: Array, C: Array, scale: float = 1.0) -> None:
+    """The lower triangle of C becomes that of C + scale B B'."""
+    _call("dsyrk", b"L", b"N", *B.shape, scale, B, 1.0, C)
+
+
+def less_product(A: Array, B: Array, C: Array) -> None:
+    """C becomes C - A B'."""
+    _call("dgemm", b"N", b"T", *C.shape, A.shape[1], -1.0, A, B, 1.0, C)
