@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -51,6 +51,7 @@ class SampledTheta:
     before: float = float("nan")  # the same of the test before
     stated: float = float("nan")  # the same with what is printed, which moves with the origin of a covariate
     walked: Any = None  # places of fits along long tails, which say nothing of other directions
+    made: dict[Any, Any] = field(default_factory=dict, repr=False)  # what was made of some of the fits, and serves again
 
     @property
     def drawn_theta(self) -> Array:
@@ -104,8 +105,8 @@ class SmoothedTheta:
     beyond: Any  # which of the points lie farther out than any fit
 
 
-def smoothed_points(found: SampledTheta, reach: float = 1.0, most: int = MANY) -> SmoothedTheta | None:
-    """Many points of theta, ``most`` of them, with weights, for its marginals; None where they cannot be had.
+def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | None:
+    """Many points of theta with weights, for its marginals; None where they cannot be had. The same is made once.
 
     Nothing is claimed farther out than ``reach`` times the farthest fit, but for the surroundings of walks along
     tails, nor where no fit is near.
@@ -114,6 +115,14 @@ def smoothed_points(found: SampledTheta, reach: float = 1.0, most: int = MANY) -
     leave-one-out errors are small, points by the thousand are weighted by it, and the noise of few points is gone.
     Proposals for those cost nothing, so they are fitted to the surrogate until its weights are good.
     """
+    walked = 0 if found.walked is None else len(found.walked)
+    of = reach, len(found.values), len(found.drawn), walked, bool(found.gains.any())
+    if found.made.get(of) is None:  # what was too rough may be asked for again after a test
+        found.made[of] = _smoothed(found, reach)
+    return found.made[of]  # type: ignore[no-any-return]
+
+
+def _smoothed(found: SampledTheta, reach: float) -> SmoothedTheta | None:
     weights, drawn, values = found.weights, found.drawn_theta, found.values
     share = np.full(len(values), 1.0 / len(weights))
     share[found.drawn] = weights
@@ -135,29 +144,38 @@ def smoothed_points(found: SampledTheta, reach: float = 1.0, most: int = MANY) -
         return None
     if np.hypot(surrogate.error, 0.0 if above is None else above.error) > ROUGHNESS and not found.smooth:
         return None
-    proposals, farthest = list(found.proposals), reach**2 * float((every[aside] ** 2).sum(axis=1).max())
-    while True:
-        total = sum(count for count, _ in proposals)
-        many = np.vstack([proposal.draws(max(most * count // total, 1), seed=1000 + k)
-                          for k, (count, proposal) in enumerate(proposals)])
-        place = (many - centre) @ inverse.T
-        heights = surrogate(place) if above is None else surrogate(place) + above(place)
-        heights = np.minimum(heights, values.max() + CAP)
-        inside = ((place**2).sum(axis=1) <= farthest) & (_distances(place, z) <= APART * len(root) ** 0.5)
-        inside |= _distances(place, along) <= BESIDE
-        log_w = np.where(inside, heights - mixture_log_density(many, proposals), -np.inf)
+    farthest, most_off = reach**2 * float((every[aside] ** 2).sum(axis=1).max()), APART * len(root) ** 0.5
+    tried = found.made.setdefault(len(found.proposals), [])  # proposals and their draws, which serve again
+    for last in (False, False, True):
+        if not tried:
+            tried.append(_drawn(found.proposals))
+        proposals, many, log_q = tried[-1]
+        place, log_w, heights = (many - centre) @ inverse.T, np.full(len(many), -np.inf), np.zeros(len(many))
+        beside = _distances(place, along) <= BESIDE
+        some = np.flatnonzero(beside | ((place**2).sum(axis=1) <= farthest))
+        high, away = surrogate.near(place[some])
+        heights[some] = np.minimum(high if above is None else high + above(place[some]), values.max() + CAP)
+        some = some[beside[some] | (away <= most_off)]
+        log_w[some] = heights[some] - log_q[some]
         smoothed = smooth_log_weights(log_w)
         w = smoothed.normalised
-        good = smoothed.khat < GOOD_KHAT and smoothed.effective > GOOD_EFFECTIVE * len(many)
-        if good or len(proposals) >= len(found.proposals) + 2:
-            keep = w > 1e-6 * w.max()
-            beyond = (place[keep] ** 2).sum(axis=1) > farthest / reach**2
-            beyond &= _distances(place[keep], along) > BESIDE
-            return SmoothedTheta(many[keep], w[keep] / w[keep].sum(), heights[keep], smoothed.khat, smoothed.effective,
-                                 smoothed.log_mean, beyond)
+        if last or (smoothed.khat < GOOD_KHAT and smoothed.effective > GOOD_EFFECTIVE * len(many)):
+            break
         some = slice(None, None, max(len(many) // 4096, 1))
-        students = fit_students(many[some], w[some], COMPONENTS, 0.02 * spread)
-        proposals.append((total, found.coordinates.folded(students)))
+        students = found.coordinates.folded(fit_students(many[some], w[some], COMPONENTS, 0.02 * spread))
+        tried.append(_drawn((*proposals, (sum(count for count, _ in proposals), students))))
+    keep = w > 1e-6 * w.max()
+    beyond = ((place[keep] ** 2).sum(axis=1) > farthest / reach**2) & ~beside[keep]
+    return SmoothedTheta(many[keep], w[keep] / w[keep].sum(), heights[keep], smoothed.khat, smoothed.effective,
+                         smoothed.log_mean, beyond)
+
+
+def _drawn(proposals: tuple[tuple[int, Any], ...]) -> tuple[tuple[tuple[int, Any], ...], Array, Array]:
+    """Proposals, draws of them by their shares, and the log density of all of them there."""
+    total = sum(count for count, _ in proposals)
+    many = np.vstack([proposal.draws(max(MANY * count // total, 1), seed=1000 + k)
+                      for k, (count, proposal) in enumerate(proposals)])
+    return proposals, many, mixture_log_density(many, proposals)
 
 
 def _distances(places: Array, points: Array) -> Array:

@@ -54,6 +54,7 @@ class Squares:
             self._levels[:, j] = self._sums(self._counts[:, None] * self._Z, j)
             self._across[:, j] = self._sums(weighed, j)
         self._pull: tuple[Array, Array, Array] | None = None
+        self._still: tuple[WeightPrior, Array, Array] | None = None
 
     @classmethod
     def of(cls, model: LinearModel, data: Observed) -> Squares | None:
@@ -79,14 +80,24 @@ class Squares:
             self._pull = mean, self._X.T @ rest, levels
         return self._pull[1:]
 
+    def _in_units(self, model: LinearModel) -> tuple[WeightPrior, Array, Array]:
+        """The prior of the shared weights, and the sums in units of its root, which stand still where it does."""
+        if self._still is not None:
+            return self._still
+        prior = WeightPrior(*model.prior_moments(), self._X.shape[1])
+        across = self._across * prior.root if prior.root.ndim == 1 else self._across @ prior.root
+        found = prior, across, prior.whiten(self._gram.copy())
+        apart = (term for number, term in enumerate(model.terms) if number != model.coded)
+        self._still = None if any(term.parameters or term.follows is not None for term in apart) else found
+        return found
+
     def at(self, model: LinearModel) -> Exact:
         """At the theta of a model of these rows."""
         theta, likelihood = model.theta, model.likelihood
         noise = {**likelihood.known, **likelihood.values(theta.of_owner(model.at, likelihood.parameters))}["scale"]
-        s, prior = noise**2, WeightPrior(*model.prior_moments(), self._X.shape[1])
+        s, (prior, across, gram) = noise**2, self._in_units(model)
         R = model.values[model.coded][0] if len(self._levels) else np.zeros((0, 0))
-        C = R.T @ (self._across * prior.root if prior.root.ndim == 1 else self._across @ prior.root) / s
-        D_inverse, T, root, logdet = eliminated(R.T @ self._levels @ R / s, C, prior.whiten(self._gram / s))
+        D_inverse, T, root, logdet = eliminated(R.T @ self._levels @ R / s, R.T @ across / s, gram / s)
         border, levels = self._pulled(prior.mean)
         own = levels @ R / s
         pulled = _whitened(prior, border) / s - np.tensordot(own, T, axes=2)

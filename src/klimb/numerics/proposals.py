@@ -71,17 +71,16 @@ class StudentMixture:
         which = np.random.default_rng(seed).permutation(which)
         return np.asarray(self.means[which] + factor[:, None] * np.einsum("nij,nj->ni", self.roots[which], z))
 
-    def log_densities(self, theta: Array) -> Array:
-        """(K, n), weights included."""
-        out = []
-        for weight, mean, root in zip(self.weights, self.means, self.roots, strict=True):
-            x = np.linalg.solve(root, (theta - mean).T)
-            volume = float(np.log(np.diagonal(root)).sum())
-            out.append(np.log(weight) + student_log_density((x**2).sum(axis=0), theta.shape[1], volume))
-        return np.array(out)
+    def log_densities(self, theta: Array) -> tuple[Array, Array]:
+        """(K, n), weights included, and squared distances from each mean in units of its root."""
+        x = (theta - self.means[:, None]) @ np.swapaxes(np.linalg.inv(self.roots), 1, 2)
+        squares = np.einsum("knd,knd->kn", x, x)
+        volumes = np.log(np.diagonal(self.roots, axis1=1, axis2=2)).sum(axis=1)
+        logs = np.log(self.weights)[:, None] + student_log_density(squares, theta.shape[1], volumes[:, None])
+        return logs, squares
 
     def log_density(self, theta: Array) -> Array:
-        return np.asarray(np.logaddexp.reduce(self.log_densities(theta), axis=0))
+        return np.asarray(np.logaddexp.reduce(self.log_densities(theta)[0], axis=0))
 
 
 def fit_students(theta: Array, weights: Array, count: int, floor: Array) -> StudentMixture:
@@ -111,10 +110,8 @@ def fit_students(theta: Array, weights: Array, count: int, floor: Array) -> Stud
             own = away.T @ (pull[k][:, None] * away) / mass[k]
             roots.append(np.linalg.cholesky(own * (1.0 - SHRINK) + SHRINK * whole / len(means) + 0.1 * floor))
         found = StudentMixture(mass / mass.sum(), means, np.array(roots))
-        logs = found.log_densities(theta)
+        logs, squares = found.log_densities(theta)
         share = np.exp(logs - np.logaddexp.reduce(logs, axis=0))
-        squares = np.array([(np.linalg.solve(root, (theta - mean).T) ** 2).sum(axis=0)
-                            for mean, root in zip(found.means, found.roots, strict=True)])
         scale = (DEGREES + d) / (DEGREES + squares)
     return found
 

@@ -46,21 +46,27 @@ class Surrogate:
 
     def __call__(self, z: Array) -> Array:
         """Values at other points; far from all known ones no more than the nearest one has."""
-        out = quadratics(z) @ self.trend
+        return self.near(z)[0]
+
+    def near(self, z: Array) -> tuple[Array, Array]:
+        """The same, and distances from the nearest point."""
+        out, away = quadratics(z) @ self.trend, np.empty(len(z))
         n, d = self.points.shape
         pull, slopes = self.pull[:n].copy(), self.pull[n:].reshape(d, -1).T / self.length**2
         # The covariance of f(z) with a slope at x is that with f(x) times (z - x) / length^2.
         pull[: len(slopes)] -= np.einsum("ij,ij->i", slopes, self.points[: len(slopes)])
         for rows in row_blocks(len(z), n):
-            squares = _squares(z[rows], self.points) / self.length**2
-            near = np.exp(-0.5 * squares)
+            squares = _squares(z[rows], self.points)
+            nearest = np.argmin(squares, axis=1)
+            away[rows] = np.sqrt(squares[np.arange(len(squares)), nearest])
+            squares *= -0.5 / self.length**2
+            near = np.exp(squares, out=squares)
             out[rows] += near @ pull
             if slopes.size:
                 out[rows] += np.einsum("ij,ij->i", near[:, : len(slopes)] @ slopes, z[rows])
-            nearest = np.argmin(squares, axis=1)
-            far = squares[np.arange(len(squares)), nearest] > FAR**2
+            far = away[rows] > FAR * self.length
             out[rows] = np.where(far, np.minimum(out[rows], self.values[nearest]), out[rows])
-        return out
+        return out, away
 
     def variances(self, z: Array, known: Array) -> Array:
         """Variances at ``z`` once the function is also known at ``known``, whatever its values there."""
@@ -198,5 +204,7 @@ def _rbf(a: Array, b: Array, length: float) -> Array:
 
 
 def _squares(a: Array, b: Array) -> Array:
-    found = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * a @ b.T
+    found = a @ (-2.0 * b.T)
+    found += (a**2).sum(axis=1)[:, None]
+    found += (b**2).sum(axis=1)
     return np.asarray(np.maximum(found, 0.0, out=found))
