@@ -19,7 +19,7 @@ from klimb.numerics.arrays import Array, slices
 from klimb.numerics.lazy import blas, lapack
 
 if TYPE_CHECKING:
-    from threadpoolctl import ThreadpoolController
+    from threadpoolctl import LibController
 
 T = TypeVar("T")
 Blocks: TypeAlias = Callable[[], Iterable[Array]]  # all rows of a tall matrix, whenever they are asked for
@@ -303,11 +303,11 @@ def triangle_by_rows(blocks: Blocks, width: int) -> Array:
 
 
 @cache
-def _controller() -> ThreadpoolController:
+def _libraries() -> list[LibController]:
     import scipy.linalg.blas  # noqa: F401  scipy brings a BLAS of its own, which must be loaded to be controlled
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController()
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 _threads: ContextVar[int] = ContextVar("threads", default=1)
@@ -327,14 +327,17 @@ def threads_for(size: int) -> Iterator[None]:
     if size >= LARGE:
         yield
         return
-    controller = _controller()
-    given = min((one.num_threads for one in controller.lib_controllers if one.user_api == "blas"), default=1)
-    with controller.limit(limits=1, user_api="blas"):
-        token = _threads.set(max(given, n_threads()))
-        try:
-            yield
-        finally:
-            _threads.reset(token)
+    counts = [(one, one.get_num_threads()) for one in _libraries()]
+    several = [(one, n) for one, n in counts if n > 1]
+    for one, _ in several:
+        one.set_num_threads(1)
+    token = _threads.set(max(min((n for _, n in counts), default=1), n_threads()))
+    try:
+        yield
+    finally:
+        _threads.reset(token)
+        for one, n in several:
+            one.set_num_threads(n)
 
 
 def together(tasks: Sequence[Callable[[], T]]) -> list[T]:
