@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from scipy.special import polygamma
 
+import klimb
+from klimb.models import linear, sampled_theta
 from klimb.models.sampled_theta import SampledTheta, mixture_log_density
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.numerics.proposals import HalfLines, SplitStudent
@@ -35,3 +38,29 @@ def test_what_a_surrogate_was_tested_for_it_is_believed_for() -> None:
         errors.append(np.abs(np.sqrt(smoothed.weights @ away**2) / truth - 1.0).max())
         assert smoothed.beyond.any() == (one is not found)
     assert errors[1] < 0.7 * errors[0]
+
+
+def test_a_surrogate_is_made_once_for_the_same_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fit asks four times or more for what a surrogate says: only new fits make it another one."""
+    made, asked = list[int](), list[int]()
+    fit_surrogate, smoothed_points = sampled_theta.fit_surrogate, sampled_theta.smoothed_points
+    monkeypatch.setattr(sampled_theta, "fit_surrogate", lambda z, *rest, **more: (
+        made.append(len(z)), fit_surrogate(z, *rest, **more))[1])
+    for module in ("sampled_theta", "adaptive"):
+        monkeypatch.setattr(f"klimb.models.{module}.smoothed_points", lambda found, reach: (
+            asked.append(len(found.theta)), smoothed_points(found, reach))[1])
+    rng = np.random.default_rng(1)
+    g, x = np.repeat(np.arange(18), 10), np.tile(np.arange(10.0), 18)
+    y = 250.0 + 10.0 * x + (25.0 + 6.0 * x) * rng.standard_normal(18)[g] + 25.0 * rng.standard_normal(180)
+    fit = klimb.fit("y ~ x + (1 + x | g)", {"y": y, "x": x, "g": g}, progress=False)
+    assert fit.trust.verdict == "trust"
+    assert len(asked) >= 4 and len(made) == len(set(asked)) < len(asked)
+
+
+def test_leaving_rows_out_makes_no_latents(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    g = np.repeat(np.arange(12), 8)
+    y = rng.poisson(np.exp(1.0 + 0.5 * rng.standard_normal(12)[g]))
+    fit = klimb.fit("y ~ (1 | g)", {"y": y, "g": g}, family="poisson", progress=False)
+    monkeypatch.setattr(linear.LinearModel, "latent", property(lambda model: pytest.fail("a latent was made")))
+    assert np.isfinite(fit.loo().log_density).all()

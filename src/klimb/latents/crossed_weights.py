@@ -116,7 +116,7 @@ class CrossedPosterior(WeightPosterior):
         t, at = seen(L)
         k, own = t.shape[1], at[rows]
         left = np.hstack([L.X[rows], L.sparse[rows].toarray()])
-        dense = np.prod(self._pulls.shape, dtype=float) <= DENSE
+        dense = float(self.level_mean.size) * len(self.shared) <= DENSE
         for j in np.flatnonzero(t[rows].any(axis=0)):
             if dense:
                 left -= self._dense_pulls[own * k + j] * t[rows, j, None]

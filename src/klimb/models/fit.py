@@ -73,8 +73,9 @@ class Fit:
             trace = BoundTrace(solution.path, (), (PARAMETERS,) * len(solution.path))
         else:
             trace = BoundTrace(tuple(history.bound.tolist()), tuple(history.stationarity.tolist()), history.rule)
-        components = solution.components
-        tails = tail_notes(components.weights, [solution.model.moved(at).new_site(None) for at in components.theta])
+        components, model = solution.components, solution.model
+        some = components.theta[: 1 if model.new_site(None).log_concave else None]  # where the first says all
+        tails = tail_notes(components.weights, [model.moved(at).new_site(None) for at in some])
         notes = (*more.pop("notes", ()), *solution.result.notes, *tails)
         return cls(solution.model, solution.components, solution.bound, solution.mode, solution.status, data, trace,
                    solution.n_fits, notes=notes, result=solution.result, **more)

@@ -132,7 +132,7 @@ class LinearModel(Model):
 
     def _moved(self, at: Array) -> Self:
         moved = replace(self, at=at)
-        moved.__dict__["theta"] = self.theta
+        moved.__dict__.update(theta=self.theta, places=self.places)
         return moved
 
     # -- where everything is
@@ -202,16 +202,13 @@ class LinearModel(Model):
     def prior_moments(self, field: int = 0) -> tuple[Array, Array]:
         """Prior mean and covariance of the weights of dense columns: variances, or a matrix where blocks need one."""
         apart = (self.coded, *self.sparse)
-        priors = [(prior, place) for number, (prior, place) in enumerate(zip(self.priors(field), self.places,
-                                                                            strict=True)) if number not in apart]
-        return dense_prior(priors, self._dense_width)
+        every = enumerate(zip(self.priors(field), self.places, strict=True))
+        return dense_prior([pair for number, pair in every if number not in apart], self._dense_width)
 
     def with_features(self, rows: LinearRows) -> tuple[Any, Array]:
         """The shared columns with features that move filled in, and the variance that those leave unexplained."""
         moving = [k for k, block in enumerate(rows.blocks) if isinstance(block, Moving)]
-        if not moving:
-            return rows.X, np.broadcast_to(0.0, rows.n)
-        X, slack = rows.X.copy(), np.zeros(rows.n)
+        X, slack = (rows.X.copy(), np.zeros(rows.n)) if moving else (rows.X, np.broadcast_to(0.0, rows.n))
         for k in moving:
             X[:, self.places[k]], rest = self.terms[k].features(rows.blocks[k], self.values[k])  # type: ignore[arg-type]
             slack += rest
@@ -258,6 +255,10 @@ class LinearModel(Model):
         return self.with_features(self.fitted_rows())
 
     @property
+    def slack(self) -> Array:
+        return np.tile(self.featured[1], len(self.likelihood.fields))
+
+    @property
     def design(self) -> Any:
         """The shared columns of the data, in the form that multiplies fastest: a `DesignMatrix`."""
         if "design" not in self.kept:
@@ -290,7 +291,7 @@ class LinearModel(Model):
         return WithIdentity(self.design if X is self.fitted_rows().X else as_design(X, "X"), columns)
 
     def _with_zeros(self, values: Array) -> Array:
-        return np.concatenate([values, np.zeros(sum(self.terms[number].size for number, _ in self.densities))])
+        return np.append(values, np.zeros(sum(self.terms[number].size for number, _ in self.densities)))
 
     def infer(self, data: Observed, *, start: Posterior | None = None, tol: float = 1e-6, max_iter: int = 500,
               callback: Callback | None = None) -> Result:
@@ -434,6 +435,6 @@ class LinearModel(Model):
             size = float(self.width - self._dense_width)
             return 15.0 * (rows.n * float(self._dense_width + 5) ** 2 + 200.0 * size + 2.0 * float(size**1.5))
         k = rows.values.shape[1] + (0 if rows.sparse is None else len(self.sparse))
-        levels = DRAWN * rows.n if self.form == "CrossedProducts" else 0.0 if rows.sparse is None else (
-            CROSSED * (self.width + self.n_levels) * float(self.width) ** 2)
+        levels = 0.0 if rows.sparse is None else CROSSED * (self.width + self.n_levels) * float(self.width) ** 2
+        levels = DRAWN * rows.n if self.form == "CrossedProducts" else levels
         return 15.0 * (rows.n * float(self._dense_width + k + 5) ** 2 + levels)

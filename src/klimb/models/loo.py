@@ -250,30 +250,44 @@ def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOn
     of q is far from where they are few; elsewhere cavities are those of q, but for classes, which are not independent.
     """
     plain = components.uncorrected
-    exact = None if plain is None else _levels_left_out(model, components, plain, data)
+    many = plain is not None and data.n > FEW_ROWS * plain.parts[0].size  # rows of a level, of which there are fewer
+    exact = None if plain is None or many else _levels_left_out(model, components, plain, data)
     if exact is not None:
         return exact
     components = components if plain is None or components.parts[0].couples else plain
     keep = _affordable(components.weights, data.n)
-    prepared, parts = model.prepare(None), []
-    for k in keep:
-        here = model.moved(components.theta[k])
+    prepared, parts = model.prepare(None), dict[int, Cavities]()
+    waiting = dict[int, tuple[Array, Array, Array]]()  # points of theta whose rows are looked at together
+    for number, k in enumerate(keep):
+        here, part = model.moved(components.theta[k]), components.parts[k]
         functionals = here.functionals(prepared)
-        m, v = components.parts[k].at(functionals.L, functionals.rest)
+        m, v = part.at(functionals.L, functionals.rest)
         m = m + functionals.shift
-        site = here.new_site(data.aux)
-        y = site.validate(data.y)
-        if components.parts[k].couples:
-            parts.append(coupled_cavities(site, y, m, components.parts[k].within(functionals.L, functionals.rest)))
-            continue
-        if not v.any():  # a draw
-            parts.append(Cavities(m, v, site.log_density(y, m), site, y))
-            continue
-        e = site.oracle(y, m, v)  # of one copy of each datum: that is what is left out
-        slack = np.broadcast_to(here.latent.slack, here.latent.n_sites)[: m.size]
-        parts.append(cavities(site, y, m, v, slack, -e.alpha, e.gamma))
+        if not number or model.likelihood.parameters:  # else the site does not move with theta
+            site = here.new_site(data.aux)
+            y = site.validate(data.y)
+        if part.couples:
+            parts[number] = coupled_cavities(site, y, m, part.within(functionals.L, functionals.rest))
+        elif not v.any():  # a draw
+            parts[number] = Cavities(m, v, site.log_density(y, m), site, y)
+        else:
+            waiting[number] = m, v, here.slack[: m.size]
+        if waiting and (model.likelihood.parameters or site.n_outputs > 1 or k == keep[-1]):
+            parts |= zip(waiting, _of_points(site, y, list(waiting.values())), strict=True)
+            waiting.clear()
     shares = components.weights[keep] / components.weights[keep].sum()
-    return replace(mixed(parts, np.log(shares), data.weights), sampled_from=data.sampled_from)
+    every = [parts[number] for number in range(len(keep))]
+    return replace(mixed(every, np.log(shares), data.weights), sampled_from=data.sampled_from)
+
+
+def _of_points(site: Site, y: Array, points: list[tuple[Array, Array, Array]]) -> list[Cavities]:
+    """The cavities at several points of theta that have this site, from means, variances and slacks at each."""
+    (m, v, slack), count, n = map(np.concatenate, zip(*points, strict=True)), len(points), len(y)
+    many, own = (site, y) if count == 1 else (site.rows(np.tile(np.arange(n), count)), np.tile(y, count))
+    e = many.oracle(own, m, v)  # of one copy of each datum: that is what is left out
+    found = cavities(many, own, m, v, slack, -e.alpha, e.gamma)
+    each = (values.reshape(count, -1) for values in (found.m, found.v, found.log_density))
+    return [Cavities(mean, variance, density, site, y) for mean, variance, density in zip(*each, strict=True)]
 
 
 def _levels_left_out(model: Any, components: Components, plain: Components, data: Observed) -> LeaveOneOut | None:

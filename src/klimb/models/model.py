@@ -206,6 +206,11 @@ class Model(ABC):
     def functionals(self, prepared: Any) -> Functionals:
         """f at the prepared rows as functionals of the weights, at the present theta."""
 
+    @property
+    def slack(self) -> Array:
+        """The variance that f of each datum has beyond what the weights explain."""
+        return np.broadcast_to(self.latent.slack, self.latent.n_sites)
+
     # -- what it costs
 
     @abstractmethod

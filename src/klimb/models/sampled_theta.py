@@ -51,7 +51,7 @@ class SampledTheta:
     before: float = float("nan")  # the same of the test before
     stated: float = float("nan")  # the same with what is printed, which moves with the origin of a covariate
     walked: Any = None  # places of fits along long tails, which say nothing of other directions
-    made: dict[Any, Any] = field(default_factory=dict, repr=False)  # what was made of some of the fits, and serves again
+    made: dict[Any, Any] = field(default_factory=dict, repr=False)  # what serves again
 
     @property
     def drawn_theta(self) -> Array:
@@ -161,8 +161,8 @@ def _smoothed(found: SampledTheta, reach: float) -> SmoothedTheta | None:
         w = smoothed.normalised
         if last or (smoothed.khat < GOOD_KHAT and smoothed.effective > GOOD_EFFECTIVE * len(many)):
             break
-        some = slice(None, None, max(len(many) // 4096, 1))
-        students = found.coordinates.folded(fit_students(many[some], w[some], COMPONENTS, 0.02 * spread))
+        thin = max(len(many) // 4096, 1)
+        students = found.coordinates.folded(fit_students(many[::thin], w[::thin], COMPONENTS, 0.02 * spread))
         tried.append(_drawn((*proposals, (sum(count for count, _ in proposals), students))))
     keep = w > 1e-6 * w.max()
     beyond = ((place[keep] ** 2).sum(axis=1) > farthest / reach**2) & ~beside[keep]

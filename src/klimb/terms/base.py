@@ -324,5 +324,5 @@ def repeated_root_gradient(root: Array, M: Array, copies: int) -> Array:
 
     d bound = tr(R^-1 dR (W - L I)) with W = R^-1 M R^-T, so the gradient is R^-T (W - L I).
     """
-    inner = np.linalg.solve(root, np.linalg.solve(root, M).T).T - copies * np.eye(len(root))
-    return np.asarray(np.linalg.solve(root.T, inner), dtype=np.float64)
+    inverse = np.linalg.inv(root)
+    return np.asarray(inverse.T @ (inverse @ M @ inverse.T - copies * np.eye(len(root))), dtype=np.float64)
