@@ -31,7 +31,7 @@ def blas_threads() -> set[int]:
 
 
 def run(asked: int, work: Any) -> Any:
-    dense._controller()  # loads all there is to be limited
+    dense._libraries()  # loads all there is to be limited
     with threadpoolctl.threadpool_limits(asked, "blas"):
         before = blas_threads()
         with threads_for(1):
