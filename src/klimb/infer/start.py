@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import cast
 
 import numpy as np
 
@@ -78,16 +79,17 @@ def sites_at(site: Site, y: Array, m: Array, v: Array) -> tuple[Array, Array]:
     return e.gamma * m - e.alpha, e.gamma
 
 
-def start_at(latent: Latent, slope: Array, gamma: Array) -> Posterior:
+def start_at(latent: Latent | None, slope: Array, gamma: Array) -> Posterior:
     """A posterior that stands for its sites exp(slope f - gamma f^2 / 2) alone, to be passed as ``start``.
 
-    The loop reads a + gamma m and gamma of a start; its marginals are those under the prior it is used with.
+    The loop reads a + gamma m and gamma of a start, and no latent; its marginals are those under the prior it is used
+    with.
     """
     nothing = np.broadcast_to(0.0, slope.shape)
-    return Posterior(latent, slope, gamma, nothing, nothing, 0.0)
+    return Posterior(cast("Latent", latent), slope, gamma, nothing, nothing, 0.0)
 
 
-def sites_of_fit(posterior: Posterior, latent: Latent) -> Posterior:
+def sites_of_fit(posterior: Posterior, latent: Latent | None) -> Posterior:
     """The sites of a fit alone, to start another from, without its matrices; ``latent`` is one that is kept anyway."""
     return start_at(latent, posterior.a + posterior.gamma * posterior.m, posterior.gamma)
 

@@ -36,6 +36,10 @@ class Buffers:
         except IndexError:
             return np.empty(self._shape)
 
+    def drop(self) -> None:
+        """Free what nobody has, before a matrix of the same size that is no work array."""
+        self._spare.clear()
+
     def lend(self, buffer: Array, borrower: object) -> None:
         """Take ``buffer`` back when ``borrower`` is garbage."""
         weakref.finalize(borrower, self._give_back, buffer).atexit = False

@@ -140,6 +140,7 @@ class KernelFactor(Factor):
         """(K + G^-1)^-1 = G^1/2 B^-1 G^1/2, of which only the lower triangle counts."""
         from scipy.linalg.lapack import dlauum
 
+        Buffers.of(len(self.gamma)).drop()
         P, _ = dlauum(self._inverse, lower=1)
         P *= self._root[:, None]
         P *= self._root
@@ -170,6 +171,7 @@ class KernelFactor(Factor):
         from scipy.linalg.blas import dsyrk
         from scipy.linalg.lapack import dlauum
 
+        Buffers.of(len(self.gamma)).drop()
         weak = np.flatnonzero(self.gamma * np.diagonal(self._K) < WEAK_SITE)
         if len(weak) > MOST_WEAK * len(self.gamma):
             W = self.explained_root(slice(None))
@@ -195,6 +197,7 @@ class KernelFactor(Factor):
     def correlations(self, sd: Array) -> npt.NDArray[np.float32] | None:
         from scipy.linalg.lapack import slauum
 
+        Buffers.of(len(self.gamma)).drop()
         weak = np.flatnonzero(self.gamma * sd**2 < WEAK_SINGLE)
         if len(weak) > MOST_WEAK * len(self.gamma):
             return super().correlations(sd)

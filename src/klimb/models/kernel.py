@@ -216,7 +216,9 @@ class KernelModel(Model):
         latent: Any = posteriors[0].latent
         if self.form == "Inducing":
             return self._pulled(kernel, latent, posteriors, points=points)
-        d_K = sum(latent.bound_gradient(posterior) for posterior in posteriors)
+        d_K = latent.bound_gradient(posteriors[0])
+        for posterior in posteriors[1:]:
+            d_K += latent.bound_gradient(posterior)
         if self.form == "Markov":
             slopes = dict(zip(kernel.parameters, d_K.flat, strict=True))
             return np.array([slopes[name] for name in kernel.free]), None

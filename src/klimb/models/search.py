@@ -103,7 +103,6 @@ class Evaluator:
                  start: Posterior | None = None, tol: float = USUAL_TOL, sites: SitesNear | None = None) -> None:
         self.model, self.data, self.n_fits = model, data, 0
         self.sites = SitesNear() if sites is None else sites
-        self._latent = None if start is None else start.latent
         self._finest = FIT_TOL * tol / USUAL_TOL if tol < USUAL_TOL else np.inf  # who asks for more digits gets them
         self._listen, self._max_iter, self._latest = listen, max_iter, start
         self._tol = FAR_TOL  # of the next fit of a climb
@@ -120,7 +119,7 @@ class Evaluator:
         near = start if start is not None else self._latest
         guess = None if own else self.sites.at(theta)
         try:
-            begin = near if guess is None or near is None else start_at(near.latent, *guess)
+            begin = near if guess is None or near is None else start_at(None, *guess)
             result = here.infer(self.data, start=begin, tol=min(tol, self._finest), max_iter=self._max_iter)
         except KlimbError:
             if self.best is None:
@@ -151,12 +150,13 @@ class Evaluator:
                          replace(exact, gradient=exact.gradient + slope))
 
     def _only_sites(self, posterior: Posterior) -> Posterior:
-        """What another fit starts from: of all fits so far one latent is kept, and no factor."""
-        self._latent = posterior.latent if self._latent is None else self._latent
-        return sites_of_fit(posterior, self._latent)
+        """What another fit starts from, without latent and factor, which may be n x n matrices."""
+        return sites_of_fit(posterior, None)
 
     def objective(self, theta: Array) -> tuple[float, Array]:
         """For a climb: the objective and its gradient."""
+        if not np.array_equal(theta, self.model.at):
+            self.model.__dict__.pop("latent", None)  # of the first point, which a climb does not come back to
         found = self(theta, tol=self._tol)
         if not found.possible:
             return -np.inf, np.zeros_like(theta)
