@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -135,6 +136,7 @@ class Result:
     notes: tuple[str, ...] = ()
     problem: Problem | None = field(default=None, repr=False)  # what was fitted, for questions asked later
     bound_error: float = 0.0  # of an estimated bound (`klimb.steps.DoubleLoop`)
+    weighed: Callable[[], Any] | None = field(default=None, repr=False)  # log weights of draws, of rows elsewhere
 
     @cached_property
     def trust(self) -> Trust:

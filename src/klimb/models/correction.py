@@ -136,9 +136,9 @@ class Corrector:
             return
         self._variance, self.only_gains = float(logs.var()), weights.shocks.wide
         gain = abs(float(logs.mean()) - weights.bound)
-        assert result.problem is not None
+        concave = result.problem is None or result.problem.site.log_concave
         small = self._variance <= NEGLIGIBLE and gain <= NEGLIGIBLE_GAIN  # and elsewhere, where log p is concave
-        self.wanted = not (small and result.problem.site.log_concave) or weights.shocks.outputs > 1
+        self.wanted = not (small and concave) or weights.shocks.outputs > 1
         if alone:
             self._modes = shared_modes([result])
         self.efficiency = float("nan") if self.wanted else 1.0
@@ -247,6 +247,9 @@ class Corrector:
     def _weights(result: Result, n: int, shocks: Shocks | None = None) -> ShockWeights | None:
         """Weights for about ``n`` draws; None where q is exact, or too much would be asked."""
         problem, posterior = result.problem, result.posterior
+        if result.weighed is not None:
+            found_elsewhere: ShockWeights | None = result.weighed()
+            return found_elsewhere
         if problem is None or problem.site.gamma_trend == "constant":
             return None
         if not problem.site.separable:

@@ -222,10 +222,11 @@ class LinearModel(Model):
 
     @cached_property
     def latent(self) -> Latent:
-        parts = [self._latent_of(field) for field in range(len(self.likelihood.fields))]
+        parts = [self.latent_of(field) for field in range(len(self.likelihood.fields))]
         return parts[0] if len(parts) == 1 else Outputs(parts)
 
-    def _latent_of(self, field: int) -> Latent:
+    def latent_of(self, field: int) -> Latent:
+        """The latent of one field."""
         rows = self.fitted_rows()
         mean, cov = self.prior_moments(field)
         X, slack = self.featured
@@ -410,7 +411,7 @@ class LinearModel(Model):
 
     @property
     def settles(self) -> bool:
-        scaled = [term for term in self.terms if term.parameters]
+        scaled = [term for term in self.terms if term.parameters and self.passes is None]
         return len(scaled) == self.theta.size == 1 and scaled[0].kind == "ridge" and not self.by_products
 
     @property

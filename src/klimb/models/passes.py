@@ -28,6 +28,7 @@ from klimb.models.linear_parts import LinearRows
 from klimb.models.plan import readable
 from klimb.models.progress import Watched
 from klimb.models.row_gradients import add_features
+from klimb.models.streamed_classes import PassedWeights, class_sums, no_class_sums, solved_classes
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import threads_for
 from klimb.rows.blocks import RowBlock
@@ -40,6 +41,7 @@ from klimb.terms.base import Placed
 from klimb.terms.encoder import Encoded, Encoder
 
 MOST_KNOWN = 4  # fits that others may start from
+FAR = 1e-2  # tolerance of what is done with a cheaper oracle, where a site has one
 ENOUGH, ROUGH = 10, 1e-3  # rows of a sample for each column, and tolerance, of a fit that a start is taken from
 
 
@@ -74,22 +76,28 @@ class BlockReader:
             yield rows, self.model.likelihood.read(encoded.left, encoded.weights, offset)
 
 
-def site_sums(reader: BlockReader, q: WeightPosterior | None, sharper: float, block: RowBlock) -> SiteSums:
+def site_sums(reader: BlockReader, q: WeightPosterior | None, sharper: float, rough: bool,
+              block: RowBlock) -> SiteSums:
     """The sums of one block at ``q``, or of sites that match each datum."""
     found = []
     with threads_for(0):
         for rows, data in reader.pieces(block):
-            found.append(_sums(reader.model, q, sharper, rows, data))
+            found.append(_sums(reader.model, q, sharper, rough, rows, data))
     return total_sums(found) if found else _nothing(reader.model)
 
 
 def _nothing(model: LinearModel) -> SiteSums:
+    if len(model.likelihood.fields) > 1:
+        return no_class_sums(model)
     none = np.zeros(0)
     return sums_of(np.zeros((0, model.width)), np.zeros(0, dtype=np.intp), np.zeros((0, model.level_size)), none, none,
                    slopes=np.zeros(model.theta.size))
 
 
-def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rows: LinearRows, data: Observed) -> SiteSums:
+def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rough: bool, rows: LinearRows,
+          data: Observed) -> SiteSums:
+    if len(model.likelihood.fields) > 1:
+        return class_sums(model, q, sharper, rough, rows, data)
     site = model.site(data)
     y = site.validate(data.y)
     value, size, slopes = 0.0, 0.0, np.zeros(model.theta.size)
@@ -151,12 +159,13 @@ class RowPasses:
 
     def sent(self, model: LinearModel) -> float:
         """Bytes that a pass sends to a worker, and gets back at most."""
-        B, k = model.width, model.level_size
-        return 8.0 * (B + B * B + model.n_levels * k * (1 + k + B))
+        B, k, C = model.width, model.level_size, len(model.likelihood.fields)
+        return 8.0 * (C * B + C * B * (C * B + (C > 1) * B) + model.n_levels * k * (1 + k + B))
 
     def rows_at_once(self, model: LinearModel) -> int:
         """How many rows are made at a time; an error where memory is too small for the model."""
-        return self.budget.rows(model.width, model.n_levels, self.sent(model))
+        C = len(model.likelihood.fields)
+        return self.budget.rows(model.width + (C > 1) * C, model.n_levels, self.sent(model))
 
     def explain(self, model: LinearModel) -> str:
         """What a pass sends and holds, in words."""
@@ -173,8 +182,15 @@ class RowPasses:
         """The fit of ``model`` at its theta, from the sums of the nearest one so far."""
         callback = self.engine.heard(callback) if isinstance(self.engine, Watched) else callback
         start = self.near(model.at) or self.foretold(model)
+        several = len(model.likelihood.fields) > 1
+        if several and tol < FAR:  # most of the way by a cheaper oracle
+            start = infer_rows(PassesAt(self, model, True), model.width, start=start, tol=FAR, max_iter=max_iter,
+                               callback=callback)[1].wanted
         result, state = infer_rows(PassesAt(self, model), model.width, start=start, tol=tol, max_iter=max_iter,
                                    callback=callback)
+        if several:
+            weighed = partial(PassedWeights.of, self, model, result.posterior, result.bound)
+            result = replace(result, weighed=weighed)
         self.known.append((model.at, state.wanted))
         del self.known[:-MOST_KNOWN]
         self.ends[result.posterior] = state.wanted
@@ -192,7 +208,7 @@ class RowPasses:
             return None
         alone = replace(model, rows=replace(model.fitted_rows(), stands_for=0), passes=None, kept={})
         posterior = alone.infer(self.sample, tol=ROUGH).posterior
-        found = _sums(alone, posterior.latent.detach(posterior), 1.0, alone.fitted_rows(), self.sample)
+        found = _sums(alone, posterior.latent.detach(posterior), 1.0, False, alone.fitted_rows(), self.sample)
         own = total_sums([found], model.n_levels).scaled(self.n / self.sample.n)
         return replace(own, level_pull=0.0 * own.level_pull, cross=0.0 * own.cross, level_gram=0.0 * own.level_gram)
 
@@ -208,11 +224,12 @@ class PassesAt:
 
     passes: RowPasses
     model: LinearModel
+    rough: bool = False  # whether far from the optimum, where a cheaper oracle serves
 
     def look(self, q: Posterior | None, sharper: float = 1.0) -> SiteSums:
         weights = None if q is None else q.latent.detach(q)
-        work = partial(site_sums, self.passes.reader(self.model), weights, sharper)
-        return self.passes.summed(work, self.model.n_levels, "sites", self.model.at, weights, sharper)
+        work = partial(site_sums, self.passes.reader(self.model), weights, sharper, self.rough)
+        return self.passes.summed(work, self.model.n_levels, "sites", self.model.at, weights, sharper, self.rough)
 
     def solve(self, sums: SiteSums) -> Posterior:
         return solved(self.model, sums, self.passes.n)
@@ -220,6 +237,8 @@ class PassesAt:
 
 def solved(model: LinearModel, sums: SiteSums, n: int) -> Posterior:
     """q under the prior of ``model``, where its ``n`` rows say what ``sums`` do."""
+    if len(model.likelihood.fields) > 1:
+        return solved_classes(model, sums, n)
     twin, y = standing_for(model, sums, n)
     return infer(twin.latent, Gaussian(1.0), y).posterior
 

@@ -275,7 +275,8 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     counts = None if weights is None else checked_weights(frame.read(weights).number, frame.n)
     encoder, source, dropped = learnt(parsed, frame, missing, counts, objects)
     observed = _responses(encoder, source, family, missing)
-    family = replace(family, levels=observed.levels) if family.response == "ordered" else family  # those of all blocks
+    if family.response in ("ordered", "classes"):
+        family = replace(family, levels=observed.levels)  # those of all blocks
     reader = BlockReader(encoder, None, weights, 1)
     budget = replace(budget, block=max(block.size(reader.names()) for block in table.blocks))
     passes = RowPasses(table.blocks, encoder, engine, weights, observed.n, budget)
@@ -289,10 +290,11 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     kept = None if checkpoint is None else Checkpoint(checkpoint, (
         parsed.text, family.label, missing, printed, [block.identity() for block in table.blocks]))
     passes = replace(passes, encoder=encoder, checkpoint=kept)
-    sizes = [term.size if isinstance(term, Group) else 0 for term in terms]
+    several = len(family.fields) > 1
+    sizes = [term.size if isinstance(term, Group) and not several else 0 for term in terms]
     coded = int(np.argmax(sizes)) if max(sizes) > 0 else -1
     model = LinearModel(terms, family, np.zeros(0), coded, (), "Weights" if coded < 0 else "Mixed", passes=passes)
-    check_size(0, model.width)
+    check_size(0, model.width * len(family.fields))
     model = model.moved(model.theta.start)
     passes.rows_at_once(model)
     rows, some = _sampled(model, encoder, sample, weights, observed.n)
@@ -305,9 +307,9 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
         solution = solve(*few, hyper=hyper, tol=tol, listen=listen)
         at_best = replace(model.moved(solution.model.at), passes=None, kept={"by passes": passes.explain(model)})
         return Streamed(replace(solution, model=at_best), some, encoder, printed, sample, None, notes)
-    by_sums = None if moving else solve_on_sums(model, passes, some, hyper, tol, listen)
+    by_sums = None if moving or several else solve_on_sums(model, passes, some, hyper, tol, listen)
     solution = by_sums or solve(model, some, hyper=hyper, tol=tol, listen=listen)
-    if not solution.result.converged:
+    if several or not solution.result.converged:  # what q of several classes lacks is put right already
         return Streamed(solution, some, encoder, printed, sample, None, notes)
     levels, corrected = None, solution.components.uncorrected is not None
     if not moving and (solution.mode == "fixed" or corrected):  # theta is not what a bound made of it
@@ -356,10 +358,10 @@ def _responses(encoder: Encoder, source: Source, family: Likelihood, missing: st
     left = Left(encoder.response.name, encoder.response.encode(source), encoder.response.levels, source.rows,
                 encoder.response.status(source))
     observed = family.read(left, source.weights)
-    if family.response == "classes":
-        raise InputError("rows that are not in memory need a family with one latent value per row", family.name,
-                         "Fit two classes at a time as bernoulli, for log odds against one of them: klimb.scan(path, "
-                         'where=[(name, "in", [one, other])]). Or use cells=True with round=, or fit a sample.')
+    if family.response == "classes" and any(term.kind == "gp" for term in encoder.terms):
+        raise InputError("rows that are not in memory need a family with one latent value per row for gp(x)",
+                         family.name, "Write s(x) for a curve, fit two classes at a time as bernoulli "
+                         '(klimb.scan(path, where=[(name, "in", [one, other])])), or fit a sample.')
     return observed
 
 

@@ -13,6 +13,7 @@ is one step of the fixed point without that restriction, and weights of draws of
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import final
 
 import numpy as np
@@ -21,7 +22,7 @@ from scipy.linalg import solve_triangular
 from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
 from klimb.latents.shocks import Shocks
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, slices
 from klimb.sites.base import Site
 from klimb.trust.collapsed import BLOCK, CollapsedDraws, ShockWeights
 from klimb.trust.weights import exact_site
@@ -31,30 +32,40 @@ MOST_ROWS = 4e7  # entries of the rows in the shocks
 UNSEEN = 1e-8  # what a common shift may change of the curvature, to count as not in the data
 
 
-@final
-class CoupledWeights(ShockWeights):
-    """The log weight of draws of the joint shocks of all classes."""
+class JointWeights(ShockWeights):
+    """The log weight of draws of the joint shocks of all classes; rows may be anywhere."""
 
-    def __init__(self, problem: Problem, posterior: Posterior, shocks: Shocks, u: Array, root: Array) -> None:
-        self.shocks, self._u, self._root = shocks, u, root
-        self._site, self._y, self._m = exact_site(problem.site), problem.y, posterior.m
-        self._each = shocks.outputs
-        log_root = float(np.log(np.abs(np.diagonal(root))).sum())
-        self._offset = problem.constant + log_root - 0.5 * float(u @ u)
-        expected = self._site.oracle(self._y, posterior.m, posterior.v).value
-        self.bound = float(expected.sum()) + problem.constant - posterior.kl
+    def __init__(self, shocks: Shocks, u: Array, root: Array, constant: float, bound: float) -> None:
+        self.shocks, self._u, self._root, self._each, self.bound = shocks, u, root, shocks.outputs, bound
+        self._offset = constant + float(np.log(np.abs(np.diagonal(root))).sum()) - 0.5 * float(u @ u)
+
+    @abstractmethod
+    def rows_at(self, e: Array) -> tuple[Array, Array]:
+        """sum_i log p(y_i | f_i) at draws, and its gradient in them."""
 
     def __call__(self, e: Array) -> CollapsedDraws:
-        S, rows = len(e), self.shocks.shared_rows
-        moved = e @ self._root.T
+        S, moved = len(e), e @ self._root.T
         values = self._offset - moved @ self._u - 0.5 * (moved**2).sum(axis=1) + 0.5 * (e**2).sum(axis=1)
-        gradient = e - (self._u + moved) @ self._root
-        size = max(BLOCK // len(self._m), 1)
-        for some in (slice(begin, begin + size) for begin in range(0, S, size)):
+        of_rows, slopes = self.rows_at(e)
+        gradient = e - (self._u + moved) @ self._root + slopes
+        return CollapsedDraws(e, values + of_rows, gradient, np.zeros((S, 1, 0)), np.zeros((S, 1, 0, 0)))
+
+
+@final
+class CoupledWeights(JointWeights):
+    """Of rows in memory."""
+
+    def __init__(self, problem: Problem, posterior: Posterior, shocks: Shocks, u: Array, root: Array) -> None:
+        self._site, self._y, self._m = exact_site(problem.site), problem.y, posterior.m
+        expected = float(self._site.oracle(self._y, posterior.m, posterior.v).value.sum())
+        super().__init__(shocks, u, root, problem.constant, expected + problem.constant - posterior.kl)
+
+    def rows_at(self, e: Array) -> tuple[Array, Array]:
+        rows, values, slopes = self.shocks.shared_rows, np.zeros(len(e)), np.zeros(e.shape)
+        for some in slices(len(e), max(BLOCK // len(self._m), 1)):
             point = self._site.point(self._y, self._m + e[some] @ rows.T)
-            values[some] += point.value.sum(axis=1)
-            gradient[some] -= point.alpha @ rows
-        return CollapsedDraws(e, values, gradient, np.zeros((S, 1, 0)), np.zeros((S, 1, 0, 0)))
+            values[some], slopes[some] = point.value.sum(axis=1), -(point.alpha @ rows)
+        return values, slopes
 
 
 def coupled_weights(problem: Problem, posterior: Posterior) -> CoupledWeights | None:
@@ -67,20 +78,29 @@ def coupled_weights(problem: Problem, posterior: Posterior) -> CoupledWeights | 
 
 def joint_shocks(site: Site, y: Array, posterior: Posterior) -> tuple[Shocks, Array, Array] | None:
     """The shocks of the weights of all classes, the mean of u, and the root of its covariance."""
+    parts = whitened_parts(posterior)
+    precision = None if parts is None else _joint_precision(site, y, posterior, [Z for _, Z in parts])
+    return None if parts is None or precision is None else shocks_of(posterior, parts, precision)
+
+
+def whitened_parts(posterior: Posterior) -> list[tuple[Array, Array]] | None:
+    """S and Z of every class; None where classes are not those of columns."""
     latent = posterior.latent
     if latent.reports != "weight" or not posterior.spread or latent.slack.any():
         return None
-    priors = [part.reported_prior() for part in latent.parts]
-    parts = [(root, X @ root) for _, root, X in priors if X is not None]
-    precision = _joint_precision(site, y, posterior, [Z for _, Z in parts]) if len(parts) == latent.n_outputs else None
-    if precision is None:
-        return None
+    parts = [(root, X @ root) for _, root, X in (part.reported_prior() for part in latent.parts) if X is not None]
+    return parts if len(parts) == latent.n_outputs else None
+
+
+def shocks_of(posterior: Posterior, parts: list[tuple[Array, Array]], precision: Array) -> tuple[Shocks, Array, Array]:
+    """The same where u has this ``precision``."""
     root = solve_triangular(np.linalg.cholesky(precision), np.eye(len(precision)), lower=True).T
     u = np.concatenate([Z.T @ a for (_, Z), a in zip(parts, np.split(posterior.a, len(parts)), strict=True)])
     own = np.split(root, np.cumsum([Z.shape[1] for _, Z in parts])[:-1])
     weights_root, rows = (np.vstack([matrices[k] @ block for matrices, block in zip(parts, own, strict=True)])
                           for k in (0, 1))
-    return Shocks.of_outputs(latent.weight_mean(posterior), weights_root, rows, len(y)), u, root
+    mean = posterior.latent.weight_mean(posterior)
+    return Shocks.of_outputs(mean, weights_root, rows, len(rows) // len(parts)), u, root
 
 
 def _joint_precision(site: Site, y: Array, posterior: Posterior, designs: list[Array]) -> Array | None:
