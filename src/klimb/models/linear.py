@@ -296,20 +296,23 @@ class LinearModel(Model):
 
     def infer(self, data: Observed, *, start: Posterior | None = None, tol: float = 1e-6, max_iter: int = 500,
               callback: Callback | None = None) -> Result:
+        if self.densities and (self.coded >= 0 or len(self.likelihood.fields) > 1):
+            raise InputError("priors that are no Gaussians need one latent value per row and no group",
+                             f"{self.likelihood.name} with {self.terms[self.densities[0][0]].name}()",
+                             "Use ridge() beside groups and several classes.")
         if self.passes is not None:
             found: Result = self.passes.infer(self, tol, max_iter, callback)
             return found
         if not self.densities:
             return super().infer(data, start=start, tol=tol, max_iter=max_iter, callback=callback)
-        if self.coded >= 0 or len(self.likelihood.fields) > 1:
-            raise InputError("priors that are no Gaussians need one latent value per row and no group",
-                             f"{self.likelihood.name} with {self.terms[self.densities[0][0]].name}()",
-                             "Use ridge() beside groups and several classes.")
         site = Stack([(self.site(data), data.n), *((own, self.terms[number].size) for number, own in self.densities)])
         result = infer(self.latent, site, self._with_zeros(data.y), start=start, tol=tol, max_iter=max_iter,
                        callback=callback)
-        taper = sum(self.terms[number].log_taper(self.values[number]) for number, _ in self.densities)
-        return replace(result, bound=result.bound - taper)
+        return replace(result, bound=result.bound - self.log_tapers())
+
+    def log_tapers(self) -> float:
+        """What makes priors that are no Gaussians proper, which is no part of the model."""
+        return sum(self.terms[number].log_taper(self.values[number]) for number, _ in self.densities)
 
     def closed(self, data: Observed) -> Squares | None:
         return Squares.of(self, data)

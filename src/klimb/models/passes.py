@@ -15,12 +15,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from klimb.infer.loop import Callback, infer
+from klimb.infer.loop import Callback
 from klimb.infer.result import Result
 from klimb.infer.rows import SiteSums, few_rows, infer_rows, sums_of, total_sums
 from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
-from klimb.likelihoods import Observed
+from klimb.likelihoods import Observed, likelihood
 from klimb.linalg.matrix import ColumnDesign
 from klimb.models.budget import MemoryLimit
 from klimb.models.linear import LinearModel
@@ -36,12 +36,12 @@ from klimb.rows.checkpoint import Checkpoint
 from klimb.rows.frames import Frame
 from klimb.rows.reduction import BlockEngine
 from klimb.rows.table import complete_rows
-from klimb.sites.real import Gaussian
 from klimb.terms.base import Placed
 from klimb.terms.encoder import Encoded, Encoder
 
 MOST_KNOWN = 4  # fits that others may start from
 FAR = 1e-2  # tolerance of what is done with a cheaper oracle, where a site has one
+INNER = 1e-11  # tolerance of a fit of few rows, where priors of weights are no Gaussians
 ENOUGH, ROUGH = 10, 1e-3  # rows of a sample for each column, and tolerance, of a fit that a start is taken from
 
 
@@ -229,7 +229,16 @@ class PassesAt:
     def look(self, q: Posterior | None, sharper: float = 1.0) -> SiteSums:
         weights = None if q is None else q.latent.detach(q)
         work = partial(site_sums, self.passes.reader(self.model), weights, sharper, self.rough)
-        return self.passes.summed(work, self.model.n_levels, "sites", self.model.at, weights, sharper, self.rough)
+        sums = self.passes.summed(work, self.model.n_levels, "sites", self.model.at, weights, sharper, self.rough)
+        if not self.model.densities or weights is None:
+            return sums
+        value = sums.value - self.model.log_tapers()
+        for number, site in self.model.densities:  # weights that are sites themselves
+            place = self.model.places[number]
+            zero = np.zeros(place.stop - place.start)
+            value += float((site.oracle(zero, weights.mean[place], weights.sd()[place] ** 2).value
+                            + site.constant(zero)).sum())
+        return replace(sums, value=value)
 
     def solve(self, sums: SiteSums) -> Posterior:
         return solved(self.model, sums, self.passes.n)
@@ -239,8 +248,14 @@ def solved(model: LinearModel, sums: SiteSums, n: int) -> Posterior:
     """q under the prior of ``model``, where its ``n`` rows say what ``sums`` do."""
     if len(model.likelihood.fields) > 1:
         return solved_classes(model, sums, n)
-    twin, y = standing_for(model, sums, n)
-    return infer(twin.latent, Gaussian(1.0), y).posterior
+    twin, data = gaussian_twin(model, sums, n)
+    return twin.infer(data, tol=INNER).posterior
+
+
+def gaussian_twin(model: LinearModel, sums: SiteSums, n: int) -> tuple[LinearModel, Observed]:
+    """The model of few rows with unit noise that stand for the ``n`` rows of ``sums``, and their data."""
+    few, y = standing_for(model, sums, n)
+    return replace(few, likelihood=likelihood("gaussian").knowing({"scale": 1.0})), Observed(y)
 
 
 def standing_for(model: LinearModel, sums: SiteSums, n: int) -> tuple[LinearModel, Array]:

@@ -58,7 +58,7 @@ SHARED_DRAWS = (4, 16)  # of the shared weights alone, each of which takes the i
 CLEAR = 0.1  # share of a doubt up to which few draws leave nothing open
 SAFETY = 4.0  # times the estimate: levels of ten binary rows moved their sd by 2.6 times as much
 GROWTH = 3.0  # half the power of an sd that the evidence beyond a bound grows with (2 was found), and some more
-KINDS = ("fixed", "offset", "group", "smooth", "ridge", "gp")
+KINDS = ("fixed", "offset", "group", "smooth", "ridge", "sparse", "gp")
 
 
 @final
@@ -255,13 +255,20 @@ def judged(model: LinearModel, result: Result, passes: RowPasses, levels: Levels
 
 
 def _log_weights(model: LinearModel, result: Result, passes: RowPasses, n_draws: int) -> Array:
-    q = result.posterior.latent.detach(result.posterior)
-    few, y = standing_for(model, passes.ends[result.posterior], passes.n)
+    posterior = result.posterior
+    q = posterior.latent.detach(posterior)
+    few, y = standing_for(model, passes.ends[posterior], passes.n)
     assert few.rows is not None
     draws = q.sample(n_draws, np.random.default_rng(SEED))
     parts = passes.mapped(partial(log_densities, passes.reader(model), draws, q))
-    return np.asarray(np.sum(list(parts), axis=0)
-                      + 0.5 * ((y - q.push(_over(few.rows, model), draws)) ** 2).sum(axis=1))
+    logs = np.sum(list(parts), axis=0) + 0.5 * ((y - q.push(_over(few.rows, model), draws)) ** 2).sum(axis=1)
+    done = len(y)
+    for number, site in model.densities:  # less the Gaussians that stand for them in q
+        w = draws[:, model.places[number]]
+        own = slice(done, done := done + w.shape[1])
+        slope = posterior.a[own] + posterior.gamma[own] * posterior.m[own]
+        logs += (site.point(np.zeros(w.shape[1]), w).value - w * (slope - 0.5 * posterior.gamma[own] * w)).sum(axis=1)
+    return np.asarray(logs)
 
 
 def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weights: str | None,

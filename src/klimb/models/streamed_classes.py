@@ -66,17 +66,17 @@ def class_sums(model: LinearModel, q: WeightPosterior | None, sharper: float, ro
     else:
         p_weighed = sharper * p_weighed
     design = ColumnDesign(X)
-    joint = _blocks(C, design, lambda c, d: p_weighed[c] * ((c == d) - p[d]))
+    joint = _blocks(C, design, lambda pair: p_weighed[pair[0]] * ((pair[0] == pair[1]) - p[pair[1]]))
     own = np.vstack([design.weighted_gram(np.ascontiguousarray(one)) for one in gamma])
     return _as_sums((slope @ X).ravel(), np.hstack([joint, own]), value, size, np.zeros(model.theta.size))
 
 
-def _blocks(C: int, design: ColumnDesign, weights: Callable[[int, int], Array]) -> Array:
+def _blocks(C: int, design: ColumnDesign, weights: Callable[[tuple[int, int]], Array]) -> Array:
     """sum_i W_i (x) x_i x_i', class by class, from the weights of every pair."""
     B = design.shape[1]
     total = np.empty((C * B, C * B))
     for c, d in combinations_with_replacement(range(C), 2):
-        block = design.weighted_gram(np.ascontiguousarray(weights(c, d)))
+        block = design.weighted_gram(np.ascontiguousarray(weights((c, d))))
         total[c * B : (c + 1) * B, d * B : (d + 1) * B] = total[d * B : (d + 1) * B, c * B : (c + 1) * B] = block
     return total
 
@@ -127,7 +127,7 @@ def coupling_sums(reader: BlockReader, q: WeightPosterior, block: RowBlock) -> S
             for some in row_blocks(data.n, (2 * C) ** 2):
                 coupled = site.rows(some).couplings(y[some], m[:, some].ravel(), v[:, some].ravel())
                 W[:, :, some] = np.moveaxis(coupled[:, :C, :C], 0, 2)
-            gram = _blocks(C, ColumnDesign(rows.X), lambda c, d, W=W: W[c, d])
+            gram = _blocks(C, ColumnDesign(rows.X), W.__getitem__)
             found.append(_as_sums(np.zeros(len(gram)), gram, float(data.counts.sum()), 0.0, np.zeros(0)))
     empty = np.zeros(C * model.width)
     return total_sums(found) if found else _as_sums(empty, np.outer(empty, empty), 0.0, 0.0, np.zeros(0))
@@ -173,8 +173,8 @@ class PassedWeights(JointWeights):
             gram, counted = passes.ends[posterior].gram[:, : C * model.width], float(passes.n)
         root = block_diag(*(own for own, _ in parts))
         found = shocks_of(posterior, parts, np.eye(root.shape[1]) + root.T @ gram @ root)
-        passes.exact[posterior] = cls(passes, model, bound, found, counted)
-        return passes.exact[posterior]
+        passes.exact[posterior] = known = cls(passes, model, bound, found, counted)
+        return known
 
     @property
     def work(self) -> int:

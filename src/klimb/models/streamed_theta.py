@@ -20,11 +20,11 @@ from klimb.infer.loop import Callback
 from klimb.infer.newton import anderson_weights
 from klimb.infer.result import Result
 from klimb.latents.base import Posterior
-from klimb.likelihoods import Observed, likelihood
+from klimb.likelihoods import Observed
 from klimb.models.average import worth_integrating
 from klimb.models.linear import LinearModel
 from klimb.models.model import HyperMode, Listen
-from klimb.models.passes import RowPasses, standing_for
+from klimb.models.passes import RowPasses, gaussian_twin
 from klimb.models.search import find_peak
 from klimb.models.solution import Solution, around
 from klimb.models.streamed_levels import along, exact_of
@@ -52,7 +52,7 @@ def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: 
     for _ in range(ROUNDS):
         result = here.infer(data, tol=asked)
         n_fits += 1
-        twin, seen = gaussian_twin(here, passes, result.posterior)
+        twin, seen = gaussian_twin(here, passes.ends[result.posterior], passes.n)
         peak = find_peak(twin, seen, tol=SEARCH_TOL, fit_tol=tol, listen=listen)
         start = twin.infer(seen, tol=tol)
         settled = peak.objective - (start.bound + here.log_prior()[0]) <= SETTLED
@@ -102,12 +102,6 @@ def _extrapolated(moves: Sequence[tuple[Array, Array]], lower: Array, upper: Arr
         if np.abs(weights).max() <= FARTHEST:
             return np.asarray(np.clip(weights @ ends, lower, upper))
     return np.asarray(ends[-1])
-
-
-def gaussian_twin(model: LinearModel, passes: RowPasses, posterior: Posterior) -> tuple[LinearModel, Observed]:
-    """The model of few rows with unit noise that stand for the sites of its fit, and their data."""
-    few, y = standing_for(model, passes.ends[posterior], passes.n)
-    return replace(few, likelihood=likelihood("gaussian").knowing({"scale": 1.0})), Observed(y)
 
 
 @final
