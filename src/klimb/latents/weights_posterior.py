@@ -227,7 +227,8 @@ class DenseWeights(WeightPosterior):
     def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
         design = functionals(L, self.size)
         with threads_for(self.size):
-            return design.times(self.mean), design.row_norms_squared(self.root, upper=self._upper)[0] + rest
+            v, m = design.row_norms_squared(self.root, upper=self._upper, times=self.mean)
+            return m, v + rest
 
     def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
         design = functionals(L, self.size)

@@ -228,15 +228,17 @@ class ColumnDesign(BlockedDesign):
         upper = upper or root.ndim == 1
         scratch = np.empty((len(self._scratch()), factor.shape[1]), order="F")
         ends = [D // 3, 2 * D // 3, D] if upper else [factor.shape[1]]  # thirds of a triangle: no product in place
-        norms = np.empty(self.shape[0])
+        norms, product = np.empty(self.shape[0]), np.zeros(self.shape[0])
         for rows, block in self.blocks():
+            if times is not None:
+                product[rows] = block @ times
             scaled, begin = scratch[: len(block)], 0
             for end in ends:
                 own = slice(0, end if upper else D)
                 np.matmul(block[:, own], factor[own, begin:end], out=scaled[:, begin:end])
                 begin = end
             np.einsum("ij,ij->i", scaled, scaled, out=norms[rows])
-        return norms, np.zeros(self.shape[0]) if times is None else self.times(times)
+        return norms, product
 
     def subset(self, rows: npt.NDArray[np.intp]) -> DenseDesign:
         return DenseDesign(self.values[rows])

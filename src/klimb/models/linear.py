@@ -33,7 +33,7 @@ from klimb.models.following import add_following, followed
 from klimb.models.grams import Grams
 from klimb.models.linear_parts import JointPrecision, LinearRows, block_length, check_size, dense_prior, many_nested
 from klimb.models.model import Functionals, Model
-from klimb.models.prior_sites import WithIdentity
+from klimb.models.prior_sites import WithIdentity, log_tapers
 from klimb.models.reduction import reduced_rows
 from klimb.models.row_gradients import explained, feature_pieces
 from klimb.models.squares import Squares, by_squares
@@ -308,11 +308,7 @@ class LinearModel(Model):
         site = Stack([(self.site(data), data.n), *((own, self.terms[number].size) for number, own in self.densities)])
         result = infer(self.latent, site, self._with_zeros(data.y), start=start, tol=tol, max_iter=max_iter,
                        callback=callback)
-        return replace(result, bound=result.bound - self.log_tapers())
-
-    def log_tapers(self) -> float:
-        """What makes priors that are no Gaussians proper, which is no part of the model."""
-        return sum(self.terms[number].log_taper(self.values[number]) for number, _ in self.densities)
+        return replace(result, bound=result.bound - log_tapers(self))
 
     def closed(self, data: Observed) -> Squares | None:
         return Squares.of(self, data)

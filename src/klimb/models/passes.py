@@ -26,6 +26,7 @@ from klimb.models.budget import MemoryLimit
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows
 from klimb.models.plan import readable
+from klimb.models.prior_sites import density_value
 from klimb.models.progress import Watched
 from klimb.models.row_gradients import add_features
 from klimb.models.streamed_classes import PassedWeights, class_sums, no_class_sums, solved_classes
@@ -232,13 +233,7 @@ class PassesAt:
         sums = self.passes.summed(work, self.model.n_levels, "sites", self.model.at, weights, sharper, self.rough)
         if not self.model.densities or weights is None:
             return sums
-        value = sums.value - self.model.log_tapers()
-        for number, site in self.model.densities:  # weights that are sites themselves
-            place = self.model.places[number]
-            zero = np.zeros(place.stop - place.start)
-            value += float((site.oracle(zero, weights.mean[place], weights.sd()[place] ** 2).value
-                            + site.constant(zero)).sum())
-        return replace(sums, value=value)
+        return replace(sums, value=sums.value + density_value(self.model, weights))
 
     def solve(self, sums: SiteSums) -> Posterior:
         return solved(self.model, sums, self.passes.n)

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
+from klimb.latents.weights_posterior import WeightPosterior
 from klimb.linalg.matrix import DesignMatrix
 from klimb.numerics.arrays import Array
+
+
+def log_tapers(model: Any) -> float:
+    """What makes such priors proper, and is no part of a linear model."""
+    return float(sum(model.terms[number].log_taper(model.values[number]) for number, _ in model.densities))
+
+
+def density_value(model: Any, q: WeightPosterior) -> float:
+    """The expected log densities of the weights that have such priors."""
+    total, sd = -log_tapers(model), q.sd()
+    for number, site in model.densities:
+        place = model.places[number]
+        zero = np.zeros(place.stop - place.start)
+        total += float((site.oracle(zero, q.mean[place], sd[place] ** 2).value + site.constant(zero)).sum())
+    return total
 
 
 @final
