@@ -166,3 +166,13 @@ def test_the_trust_report_is_that_of_the_model_written_out():
         found.append(result.trust)
     assert found[0].verdict == found[1].verdict
     assert found[0].log_evidence == pytest.approx(found[1].log_evidence, abs=0.05)
+
+
+def test_latents_of_the_same_rows_keep_them_once() -> None:
+    """An average over hyperparameters makes dozens: nothing of the length of the data belongs to each alone."""
+    latent = Mixed(X, CODES, SLOPES, n_levels=L, cov=COV, group_cov=PRIORS["slopes"][1])
+    other = latent.with_prior(0.0, COV, 2.0 * PRIORS["slopes"][1])
+    other.factor(np.ones(N)).variances()
+    mine = {id(value) for value in vars(latent).values()}
+    assert all(id(value) in mine for value in vars(other).values() if getattr(value, "size", 0) >= N)
+    assert other.shared is latent.shared

@@ -101,6 +101,8 @@ def test_some_levels_stand_for_all() -> None:
     assert some.scale == 4.0
     gains = [np.log(np.mean(np.exp(w.evidence(z) - w.bound))) for w in (every, some)]
     assert gains[1] == pytest.approx(gains[0], rel=0.25)
+    known = CollapsedWeights(result.problem, result.posterior, shocks, most=every.work / 4, bound=result.bound)
+    np.testing.assert_allclose(known.evidence(z), some.evidence(z), rtol=1e-12)
 
 
 def test_without_a_group_the_weights_are_those_of_the_engine() -> None:

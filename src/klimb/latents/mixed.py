@@ -95,7 +95,7 @@ class MixedFactor(Factor):
             latent = self._latent
             v = np.empty(latent.n_sites)
             for block in row_blocks(latent.n_sites, 2 * latent.X.shape[1]):
-                t, level = latent.t[block], latent.rows.level[block]
+                t, level = latent.values[block] @ latent.group_root, latent.rows.level[block]
                 rest = self.residual_rows(latent.X[block], t, level)
                 v[block] = np.einsum("ij,ij->i", rest, rest) + own_variances(t, self.D_inverse, level)
             self._variances = latent.rows.unsort(v)
@@ -183,7 +183,8 @@ class Mixed(Latent):
     def _build(self, rows: LevelRows, X: Array, values: Array, mean: Any, cov: Any, group_cov: Any,
                slack: Array, before: Mixed | None = None) -> None:
         """From rows sorted by level (``slack`` in the original order); ``before`` has the same rows and columns."""
-        self.rows, self.X, self.values, self.shared = rows, X, values, DenseDesign(X)
+        self.rows, self.X, self.values = rows, X, values
+        self.shared: DenseDesign = DenseDesign(X) if before is None else before.shared
         self.n_sites, self.slack = len(X), slack
         k = values.shape[1]
         self.prior = WeightPrior(mean, cov, X.shape[1])
@@ -208,10 +209,11 @@ class Mixed(Latent):
         """Rows over the shared columns in coordinates where the prior is standard."""
         return np.asarray(X * self.prior.root if self.prior.root.ndim == 1 else X @ self.prior.root)
 
-    @cached_property
+    @property
     def t(self) -> Array:
-        """The values of levels in whitened coordinates."""
-        return np.asarray(self.values @ self.group_root)
+        """The values of levels in whitened coordinates; made when asked for, as many latents of large data may live."""
+        root = self.group_root
+        return np.asarray(self.values * root if root.size == 1 else self.values @ root)
 
     def pulled(self, b: Array) -> tuple[Array, Array]:
         """Z'b: the border's part and (L, k) for the levels."""

@@ -305,6 +305,7 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
                 points[node] = point
                 if found.posterior is not None:
                     starts[node] = sites_of_fit(found.posterior, around.peak.result.posterior.latent)
+            del found  # before the next one is made
         best = max(best, values[node])
         if node not in points or values[node] < best - DROP:
             continue
@@ -386,7 +387,7 @@ def _hermite(peak: Peak, A: Array, around: _Around) -> Averaged | None:
     stretch, tilt, bent = np.ones((d, 2)), np.zeros(d), 0.0
     nodes = sorted((np.array(node, dtype=float) for node in product((0, 1, -1), repeat=d)), key=np.count_nonzero)
     for node in nodes:
-        value, _, point = around(HERMITE * node, bent=BENT)
+        value, point = around(HERMITE * node, bent=BENT)[::2]  # the fit itself is let go before the next one
         square = 0.5 * HERMITE**2 * float(node @ node)
         if point is None:
             return None

@@ -257,7 +257,7 @@ class Corrector:
         shocks = posterior.latent.shocks(posterior) if shocks is None else shocks
         if shocks is None or not shocks.dim:
             return None
-        found = CollapsedWeights(problem, posterior, shocks, MOST_VALUES / n)
+        found = CollapsedWeights(problem, posterior, shocks, MOST_VALUES / n, bound=result.bound)
         if PROBE_DRAWS * found.work > LARGEST:
             return None
         return found.settled(_same_draws(PROBE_DRAWS, shocks.dim)[:1])

@@ -310,7 +310,7 @@ def _levels_left_out(model: Any, components: Components, plain: Components, data
         shocks = latent.shocks(posterior)
         if shocks is None or shocks.wide or not shocks.own.shape[1] or data.n > FEW_ROWS * len(shocks.starts):
             return None
-        collapsed = CollapsedWeights(problem, posterior, shocks, nodes=LEFT_NODES[shocks.own.shape[1]])
+        collapsed = CollapsedWeights(problem, posterior, shocks, nodes=LEFT_NODES[shocks.own.shape[1]], bound=0.0)
         number = min(number, int(MOST_LEFT / (LEFT_DRAWS[0] * collapsed.work)))
         if len(parts) >= number:  # with many rows the others hardly differ
             break

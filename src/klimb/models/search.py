@@ -304,6 +304,7 @@ def curvature(peak: Peak, evaluate: Evaluator, *, rough: bool = False) -> Array:
                           peak.result.bound)
             sides.append(evaluate.gradient(found))
             places.append(float(shifted[j]))
+            del found
         if here is not None:
             sides.append(here)
             places.append(float(theta[j]))

@@ -11,6 +11,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.surrogate import quadratics
 
 REMEMBERED, MOST_REMEMBERED = 24, 4e7  # fits whose sites foretell those of the next, and numbers kept of them
+ENOUGH = 1e6  # of these numbers: with more, hardly more fits are kept than a quadratic goes through
 FARTHEST = (8.0, 4.0)  # sum of the shares of these fits, by quadratics and straight, up to which that is not wild
 NEARBY = 0.01  # squared distance of a fit, in spreads of all of them, below which it counts no more
 
@@ -28,7 +29,8 @@ class SitesNear:
 
     def add(self, theta: Array, posterior: Posterior) -> None:
         """Remember a fit; the oldest are forgotten."""
-        kept = min(REMEMBERED, 4 * len(theta) + 12)
+        fewest = quadratics(theta[None]).size + 2
+        kept = int(np.clip(ENOUGH / (2 * len(posterior.a)), fewest, min(REMEMBERED, 4 * len(theta) + 12)))
         if not posterior.spread or 2 * len(posterior.a) * kept > MOST_REMEMBERED:
             return
         with np.errstate(over="ignore"):

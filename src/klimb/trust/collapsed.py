@@ -152,10 +152,11 @@ class CollapsedWeights(ShockWeights):
 
     Where a draw would take more than ``most`` values of log p, some of the levels, chosen by a fixed seed, stand for
     all: what their number says of the sum over levels is a relative error that is the same for all hyperparameters.
+    ``bound`` is that of the posterior, where it is known.
     """
 
     def __init__(self, problem: Problem, posterior: Posterior, shocks: Shocks, most: float = np.inf,
-                 nodes: int | None = None) -> None:
+                 nodes: int | None = None, bound: float | None = None) -> None:
         k = shocks.own.shape[1]
         self.nodes = NODES[k][0] if nodes is None else nodes
         self.rule = quadrature(k, self.nodes)
@@ -167,12 +168,16 @@ class CollapsedWeights(ShockWeights):
         self.shocks = shocks if whole_there else shocks.some(np.sort(
             np.random.default_rng(0).permutation(n_runs)[:kept]))
         order = self.shocks.order
-        self._site, self._y = exact_site(problem.site).rows(order), problem.y[order]
-        self._m, self._a, self._gamma = (values[order] for values in (posterior.m, posterior.a, posterior.gamma))
+        site = exact_site(problem.site)
+        self._site, self._y = site.rows(order), problem.y[order]
+        self._m, self._v, self._a, self._gamma = (
+            values[order] for values in (posterior.m, posterior.v, posterior.a, posterior.gamma))
         # E_q h_i: with it taken off, every term is small and the sum of all begins at the bound.
-        expected = exact_site(problem.site).oracle(problem.y, posterior.m, posterior.v).value
-        self._expected, self._v = (expected + 0.5 * posterior.gamma * posterior.v)[order], posterior.v[order]
-        self.bound = float(expected.sum()) + problem.constant - posterior.kl
+        self._expected = self._site.oracle(self._y, self._m, self._v).value + 0.5 * self._gamma * self._v
+        if bound is None or site is not problem.site:  # the bound of another likelihood than that of the fit
+            every = site.oracle(problem.y, posterior.m, posterior.v).value
+            bound = float(every.sum()) + problem.constant - posterior.kl
+        self.bound = bound
 
     def settled(self, e: Array) -> CollapsedWeights:
         """With as many nodes as the levels need here: the next larger rule gives the same sums at the draws ``e``."""
