@@ -56,6 +56,13 @@ def grid(site: Site) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return y.ravel(), m.ravel(), v.ravel()
 
 
+@each_site
+def test_the_value_alone_is_that_of_a_point(site: Site) -> None:
+    y, f = (values.ravel() for values in np.meshgrid(data(site), [-40.0, *MEANS, 40.0], indexing="ij"))
+    f = np.stack([f, 0.5 * f])
+    np.testing.assert_allclose(site.value(y, f), site.point(y, f).value, rtol=1e-14)
+
+
 def test_every_site_is_covered() -> None:
     assert {type(site) for site in INSTANCES.values()} == set(SITES.values())
 

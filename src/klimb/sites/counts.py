@@ -55,6 +55,10 @@ class Logistic(BinarySite):
     def point(self, y: Array, f: Array) -> Expectation:
         return self._signed(y, f, *folded_point(f))
 
+    def value(self, y: Array, f: Array) -> Array:
+        u = y * f
+        return np.asarray(np.minimum(u, 0.0) - np.log1p(np.exp(-np.abs(u))))
+
     @staticmethod
     def _signed(y: Array, m: Array, value: Array, slope: Array, curvature: Array) -> Expectation:
         softplus, sigmoid = unfold(-y * m, value, slope)  # log p(y|f) = -softplus(-y f)
@@ -224,6 +228,10 @@ class Binomial(Site):
 
     def point(self, y: Array, f: Array) -> Expectation:
         return two_sided(y, self.trials - y, f, *folded_point(f))
+
+    def value(self, y: Array, f: Array) -> Array:
+        return np.asarray(y * np.minimum(f, 0.0) - (self.trials - y) * np.maximum(f, 0.0)
+                          - self.trials * np.log1p(np.exp(-np.abs(f))))
 
     def symmetry(self, y: Array) -> tuple[Array, Array]:
         return y - 0.5 * self.trials, np.zeros_like(y)

@@ -197,15 +197,15 @@ class CollapsedWeights(ShockWeights):
 
     def evidence(self, e: Array) -> Array:
         values = np.empty(len(e))
-        for some, _, _, logs in self._blocks(e):
-            top = logs.max(axis=1, keepdims=True)
-            total = np.exp(logs - np.where(np.isfinite(top), top, 0.0)).sum(axis=1, keepdims=True)
-            with np.errstate(divide="ignore"):
-                values[some] = self.bound + self.scale * (np.log(total) + top).sum(axis=(1, 2))
+        for some, _, _, total, _ in self._blocks(e):
+            values[some] = self.bound + self.scale * total
         return values
 
-    def _blocks(self, e: Array) -> Iterator[tuple[slice, Array, Expectation, Array]]:
-        """Blocks of draws: deviations (s, Q, N), log p and its slopes there, log terms of each level (s, Q, runs)."""
+    def _blocks(self, e: Array, *, slopes: bool = False) -> Iterator[tuple[slice, Array, Expectation, Array, Array]]:
+        """Blocks of draws: deviations (s, Q, N), log p there and its ``slopes``, if wanted.
+
+        And the sums over levels of the logs of their integrals (s,), and shares of the nodes in these (s, Q, runs).
+        """
         shocks = self.shocks
         nodes, log_rule = self.rule
         steps = nodes @ shocks.level_rows.T
@@ -214,10 +214,16 @@ class CollapsedWeights(ShockWeights):
             some = slice(begin, min(begin + size, len(e)))
             d = shocks.along(e[some])[:, None, :] + steps
             with np.errstate(over="ignore", invalid="ignore"):
-                point = self._site.point(self._y, self._m + d)
+                f = self._m + d
+                point = self._site.point(self._y, f) if slopes else Expectation(self._site.value(self._y, f), f, f)
                 h = point.value - self._expected + d * (0.5 * self._gamma * d - self._a)
                 logs = np.add.reduceat(h, shocks.starts, axis=2) + log_rule[:, None]
-            yield some, d, point, np.where(np.isfinite(logs), logs, -np.inf)
+            logs = np.where(np.isfinite(logs), logs, -np.inf)
+            top = logs.max(axis=1, keepdims=True)
+            share = np.exp(logs - np.where(np.isfinite(top), top, 0.0))
+            total = share.sum(axis=1, keepdims=True)
+            with np.errstate(divide="ignore"):
+                yield some, d, point, (np.log(total) + top).sum(axis=(1, 2)), share / np.maximum(total, 1e-300)
 
     def left_out(self, e: Array) -> tuple[Array, Array, Array]:
         """Of each row: log E[1 / p(y_i | f_i)], and mean and variance of f_i without its own datum, by the draws ``e``.
@@ -229,16 +235,12 @@ class CollapsedWeights(ShockWeights):
         middle = (self._expected - 0.5 * self._gamma * self._v) / copies
         counts = np.diff(np.append(self.shocks.starts, len(self._y)))
         values, sums = np.empty(len(e)), np.empty((3, len(e), len(self._y)))
-        for some, d, point, logs in self._blocks(e):
-            top = logs.max(axis=1, keepdims=True)
-            share = np.exp(logs - np.where(np.isfinite(top), top, 0.0))
-            total = share.sum(axis=1, keepdims=True)
-            with np.errstate(divide="ignore"):
-                values[some] = (np.log(total) + top).sum(axis=(1, 2))
-            each = np.repeat(share / np.maximum(total, 1e-300), counts, axis=2)
+        for some, d, point, values[some], share in self._blocks(e):
+            each = np.repeat(share, counts, axis=2)
             each *= np.exp(np.clip(middle - np.nan_to_num(point.value / copies), -FAR, FAR))
             for k in range(3):
-                sums[k, some] = (each * d**k).sum(axis=1)
+                sums[k, some] = each.sum(axis=1)
+                each *= d
         total, first, second = np.tensordot(smooth_log_weights(values).normalised, sums, axes=(0, 1))
         mean, found = first / total, np.empty((3, len(self._y)))
         found[:, self.shocks.order] = np.log(total) - middle, self._m + mean, second / total - mean**2
@@ -253,14 +255,10 @@ class CollapsedWeights(ShockWeights):
         few = k > 0 and L * (shocks.dim + k) ** 3 <= MOST_THIRD and self.scale == 1.0
         skew = np.zeros((S, L, k, k, k) if few else (0,) * 5)
         counts = np.diff(np.append(shocks.starts, len(self._y)))
-        for some, d, point, logs in self._blocks(e):
-            top = logs.max(axis=1, keepdims=True)
-            share = np.exp(logs - np.where(np.isfinite(top), top, 0.0))
-            total = share.sum(axis=1, keepdims=True)
-            with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-                values[some] = self.bound + self.scale * (np.log(total) + top).sum(axis=(1, 2))
+        for some, d, point, total, share in self._blocks(e, slopes=True):
+            values[some] = self.bound + self.scale * total
+            with np.errstate(over="ignore", invalid="ignore"):
                 slope = np.nan_to_num(self._gamma * d - point.alpha - self._a)
-            share /= np.maximum(total, 1e-300)
             slopes[some] = np.einsum("sqi,sqi->si", np.repeat(share, counts, axis=2), slope)
             first = np.einsum("sql,qk->slk", share, nodes)
             mean[some, shocks.present] = first
