@@ -131,7 +131,8 @@ def infer(latent: Latent, site: Site, y: Any, *, step: Step | None = None, tol: 
         raise InputError("max_iter must not be negative", f"{max_iter}", "The default is 500.")
     problem = Problem(latent, site, y, start)
     rule, before = step or _default_step(latent, site), list[Iteration]()
-    rough = site.rough() if step is None else site
+    known = start is not None and start.latent is latent and start.factor is not None  # at the optimum, or next to it
+    rough = site.rough(tol) if step is None and not known else site
     if rough is not site:  # most of the way by a cheaper oracle
         far, enough = Problem(latent, rough, y, start), tol >= ROUGH_ENOUGH
         far.rough = not enough

@@ -144,8 +144,10 @@ class Site(ABC):
         """
         return None
 
-    def rough(self) -> Site:
-        """The same site with a cheaper oracle, good to 1e-6 or so, for steps that are far from the optimum anyway."""
+    def rough(self, tol: float = 0.0) -> Site:
+        """The same site with a cheaper oracle, good to 1e-6 or ``tol``, for steps that are far from the optimum anyway.
+        """
+        del tol
         return self
 
     def expect(self, y: ArrayLike, m: ArrayLike, v: ArrayLike) -> Expectation:

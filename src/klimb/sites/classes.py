@@ -11,12 +11,13 @@ from klimb._stored import SKIPPED
 from klimb.errors import InputError
 from klimb.numerics import normal
 from klimb.numerics.arrays import Array, ArrayLike, as_float, refuse
-from klimb.numerics.softmax import EXACT, ROUGH, SoftmaxRule, log_probabilities, softmax_couplings, softmax_moments
+from klimb.numerics.softmax import EXACT, FAR, ROUGH, SoftmaxRule, log_probabilities, softmax_couplings, softmax_moments
 from klimb.numerics.softplus import folded_moments, folded_point, unfold
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import Expectation, Rows, Site, clean_data
 from klimb.sites.prediction import Prediction
 
+FAR_TOL = 0.1  # tolerance of a fit that is far from the optimum anyway
 MOST_COUPLED, MOST_ENTRIES = 24, 2**24  # classes, and entries in all, up to which a matrix per datum is kept
 
 
@@ -235,8 +236,9 @@ class Softmax(Site):
         alpha = moments.probabilities - self._hits(y)
         return Expectation(moments.value, self._flat_again(alpha), self._flat_again(moments.curvature))
 
-    def rough(self) -> Softmax:
-        return self if self.rule == ROUGH else replace(self, rule=ROUGH)
+    def rough(self, tol: float = 0.0) -> Softmax:
+        rule = FAR if tol >= FAR_TOL else ROUGH
+        return self if self.rule == rule else replace(self, rule=rule)
 
     def couplings(self, y: Array, m: Array, v: Array) -> Array | None:
         if self.n_classes > MOST_COUPLED or len(y) * (2 * self.n_classes) ** 2 > MOST_ENTRIES:

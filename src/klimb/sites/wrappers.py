@@ -143,8 +143,8 @@ class Weighted(Wrapper):
         each = self._per_output()
         return each * slope, each * gamma
 
-    def rough(self) -> Site:
-        site = self.site.rough()
+    def rough(self, tol: float = 0.0) -> Site:
+        site = self.site.rough(tol)
         return self if site is self.site else replace(self, site=site)
 
     def couplings(self, y: Array, m: Array, v: Array) -> Array | None:
