@@ -11,6 +11,11 @@ from klimb.errors import InputError
 Array: TypeAlias = npt.NDArray[np.float64]
 ArrayLike: TypeAlias = npt.ArrayLike
 
+# glibc hands freed memory back to the system beyond twice the largest block it has seen freed, and every temporary of
+# more than 128 kB then pays for new pages, four times what an addition costs. One large block, never touched, tells it
+# once to keep up to 64 MB; other systems take no notice.
+np.empty(4_000_000)
+
 
 def as_float(value: Any, name: str, *, ndim: int | None = None) -> Array:
     """``value`` as a finite float64 array, or an `InputError` that names the first bad entry."""

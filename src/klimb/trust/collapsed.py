@@ -14,11 +14,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Self, final
 
 import numpy as np
+import numpy.typing as npt
 
 from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
@@ -26,12 +27,12 @@ from klimb.latents.shocks import ShockMoments, Shocks
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
 from klimb.numerics.pareto import smooth_log_weights
-from klimb.sites.base import Expectation, Site
+from klimb.sites.base import Expectation, Rows, Site
 from klimb.trust.weights import exact_site
 
 # Nodes per coefficient of a level, the fewest first: the larger the sds, the more are needed (`settled`).
 NODES = {0: (1,), 1: (5, 9, 15, 31, 63), 2: (5, 7, 11, 17), 3: (3, 5, 7)}
-SAME_SUM = 0.01  # nats between the sums over levels by more and by fewer nodes
+SAME_SUM, SAME_SHARE = 0.01, 1e-3  # nats between the sums over levels by more and by fewer nodes; or that share of them
 FAR = 600.0  # nats beyond which a density is no number
 BLOCK = 100_000  # values of log p that are held at once
 MOST_THIRD = 50_000  # third moments of levels with the shared weights that are kept
@@ -55,15 +56,31 @@ def quadrature(k: int, count: int) -> tuple[Array, Array]:
 
 @final
 @dataclass(frozen=True, eq=False)
+class LevelMoments:
+    """Means (L, k) and covariances (L, k, k) of the u of levels that were not looked at draw by draw."""
+
+    mean: Array
+    covariance: Array
+
+    @classmethod
+    def standard(cls, n_levels: int, k: int) -> LevelMoments:
+        """Those of N(0, I), as under q."""
+        return cls(np.zeros((n_levels, k)), np.broadcast_to(np.eye(k), (n_levels, k, k)).copy())
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class CollapsedDraws:
-    """Draws of e: their log weights, the gradients there, and moments of each level's u given e: ``skew`` the third."""
+    """Draws of e: their log weights, the gradients there, and moments of the levels' u given e: ``skew`` the third."""
 
     e: Array  # (S, R)
     log_weights: Array  # (S,)
     gradient: Array  # (S, R)
-    mean: Array  # (S, L, k)
-    covariance: Array  # (S, L, k, k)
-    skew: Array = field(default_factory=lambda: np.zeros((0,) * 5))  # (S, L, k, k, k); nothing where that is too much
+    mean: Array  # (S, runs, k)
+    covariance: Array  # (S, runs, k, k)
+    present: npt.NDArray[np.intp]  # (runs,): their levels
+    rest: LevelMoments  # of all levels, where those do not say
+    skew: Array = field(default_factory=lambda: np.zeros((0,) * 5))  # (S, runs, k, k, k); or nothing
 
     def moments(self, weights: Array, *, stein: bool = True) -> ShockMoments:
         """Of all shocks, by Stein's identity for e: E e = E G and E ee' = I + E eG', G the gradient of log w.
@@ -75,11 +92,14 @@ class CollapsedDraws:
         centre = weights @ G
         second = self.e.T @ (weights[:, None] * G)
         spread = identity + 0.5 * (second + second.T) - np.outer(centre, centre)
-        mean = np.tensordot(weights, self.mean, axes=1)
-        away = self.mean - mean
-        with_shared = np.einsum("s,slk,sr->lkr", weights, away, self.e - weights @ self.e)
+        mean, covariance = self.rest.mean.copy(), self.rest.covariance.copy()
+        with_shared = np.zeros((*mean.shape, self.e.shape[1]))
+        mean[self.present] = own = np.tensordot(weights, self.mean, axes=1)
+        away = self.mean - own
+        with_shared[self.present] = np.einsum("s,slk,sr->lkr", weights, away, self.e - weights @ self.e)
         between = np.einsum("s,slj,slk->ljk", weights, away, away)
-        return ShockMoments(centre, spread, mean, with_shared, between + np.tensordot(weights, self.covariance, axes=1))
+        covariance[self.present] = between + np.tensordot(weights, self.covariance, axes=1)
+        return ShockMoments(centre, spread, mean, with_shared, covariance)
 
     def third(self, weights: Array, *, stein: bool = True) -> Array:
         """Third central moments of (e, u) for every level, (L, R + k, R + k, R + k); of e alone without ``skew``.
@@ -93,9 +113,9 @@ class CollapsedDraws:
         shared = (found + np.swapaxes(found, 0, 1) + np.swapaxes(found, 0, 2)) / 3.0
         if not self.skew.size:
             return np.asarray(shared[None])
-        (S, R), (L, k) = self.e.shape, self.mean.shape[1:]
-        out = np.empty((L, R + k, R + k, R + k))
-        for some in row_blocks(L, S * (R + k) ** 2):
+        (S, R), (L, k) = self.e.shape, self.rest.mean.shape
+        out = np.zeros((L, R + k, R + k, R + k))
+        for some in row_blocks(len(self.present), S * (R + k) ** 2):
             levels = self.mean[:, some] - np.tensordot(weights, self.mean[:, some], axes=1)
             a = np.concatenate([np.broadcast_to(away[:, None], (*levels.shape[:2], R)), levels], axis=2)
             third = np.einsum("s,sla,slb,slc->labc", weights, a, a, a, optimize=True)
@@ -105,7 +125,7 @@ class CollapsedDraws:
             third[:, R:, :, R:] += np.swapaxes(given, 1, 2)
             third[:, R:, R:, :] += np.moveaxis(given, 1, 3)
             third[:, R:, R:, R:] += np.tensordot(weights, self.skew[:, some], axes=1)
-            out[some] = third
+            out[self.present[some]] = third
         out[:, :R, :R, :R] = shared
         return out
 
@@ -147,12 +167,43 @@ class ShockWeights(ABC):
 
 
 @final
+@dataclass(frozen=True, eq=False)
+class _SiteRows:
+    """Rows with their sites, and what the log weight takes off log p there."""
+
+    site: Site
+    y: Array
+    m: Array
+    v: Array
+    a: Array
+    gamma: Array
+    expected: Array  # E_q h_i: with it taken off, every term is small and the sum of all begins at the bound
+
+    @classmethod
+    def of(cls, problem: Problem, posterior: Posterior, order: Rows) -> _SiteRows:
+        site, y = exact_site(problem.site).rows(order), problem.y[order]
+        m, v, a, gamma = (values[order] for values in (posterior.m, posterior.v, posterior.a, posterior.gamma))
+        return cls(site, y, m, v, a, gamma, site.oracle(y, m, v).value + 0.5 * gamma * v)
+
+    def log_terms(self, d: Array, starts: npt.NDArray[np.intp], log_rule: Array,
+                  slopes: bool = False) -> tuple[Expectation, Array]:
+        """log p and its ``slopes``, if wanted, at deviations ``d`` (..., Q, N), and the log terms of levels (..., Q, runs).
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            f = self.m + d
+            point = self.site.point(self.y, f) if slopes else Expectation(self.site.value(self.y, f), f, f)
+            h = point.value - self.expected + d * (0.5 * self.gamma * d - self.a)
+            logs = np.add.reduceat(h, starts, axis=-1) + log_rule[:, None]
+        return point, np.where(np.isfinite(logs), logs, -np.inf)
+
+
+@final
 class CollapsedWeights(ShockWeights):
     """The log weight of draws of the shared weights, the levels integrated out.
 
     Where a draw would take more than ``most`` values of log p, some of the levels, chosen by a fixed seed, stand for
-    all: what their number says of the sum over levels is a relative error that is the same for all hyperparameters.
-    ``bound`` is that of the posterior, where it is known.
+    all in how the weight varies with e; at e = 0 it is that of all levels, which the evidence at each of several
+    hyperparameters rests on. ``bound`` is that of the posterior, where it is known.
     """
 
     def __init__(self, problem: Problem, posterior: Posterior, shocks: Shocks, most: float = np.inf,
@@ -167,13 +218,10 @@ class CollapsedWeights(ShockWeights):
         whole_there = kept == n_runs and isinstance(shocks.shared_rows, np.ndarray)
         self.shocks = shocks if whole_there else shocks.some(np.sort(
             np.random.default_rng(0).permutation(n_runs)[:kept]))
-        order = self.shocks.order
         site = exact_site(problem.site)
-        self._site, self._y = site.rows(order), problem.y[order]
-        self._m, self._v, self._a, self._gamma = (
-            values[order] for values in (posterior.m, posterior.v, posterior.a, posterior.gamma))
-        # E_q h_i: with it taken off, every term is small and the sum of all begins at the bound.
-        self._expected = self._site.oracle(self._y, self._m, self._v).value + 0.5 * self._gamma * self._v
+        self._every = problem, posterior, shocks
+        self._rows = _SiteRows.of(problem, posterior, self.shocks.order)
+        self._site, self._y = self._rows.site, self._rows.y
         if bound is None or site is not problem.site:  # the bound of another likelihood than that of the fit
             every = site.oracle(problem.y, posterior.m, posterior.v).value
             bound = float(every.sum()) + problem.constant - posterior.kl
@@ -181,12 +229,12 @@ class CollapsedWeights(ShockWeights):
 
     def settled(self, e: Array) -> CollapsedWeights:
         """With as many nodes as the levels need here: the next larger rule gives the same sums at the draws ``e``."""
-        found, k, total = self, self.shocks.own.shape[1], self.evidence(e)
+        found, k, total = self, self.shocks.own.shape[1], self._sums(e)
         for count in (count for count in NODES[k] if count > self.nodes):
             more = copy(found)
             more.nodes, more.rule = count, quadrature(k, count)
-            before, total = total, more.evidence(e)
-            if np.abs(total - before).max() <= SAME_SUM:
+            before, total = total, more._sums(e)
+            if np.abs(total - before).max() <= max(SAME_SUM, SAME_SHARE * float(np.abs(total).max())):
                 break
             found = more
         return found
@@ -196,16 +244,36 @@ class CollapsedWeights(ShockWeights):
         return len(self.rule[1])
 
     def evidence(self, e: Array) -> Array:
+        return self.bound + self._at_rest[0] + self._sums(e)
+
+    def _sums(self, e: Array) -> Array:
+        """The sum over all levels of the logs of their integrals, by those that stand for them."""
         values = np.empty(len(e))
-        for some, _, _, total, _ in self._blocks(e):
-            values[some] = self.bound + self.scale * total
+        for some, _, _, logs in self._blocks(e):
+            values[some] = self.scale * _integrated(logs)[0].sum(axis=(1, 2))
         return values
 
-    def _blocks(self, e: Array, *, slopes: bool = False) -> Iterator[tuple[slice, Array, Expectation, Array, Array]]:
-        """Blocks of draws: deviations (s, Q, N), log p there and its ``slopes``, if wanted.
+    @cached_property
+    def _at_rest(self) -> tuple[float, LevelMoments]:
+        """At e = 0: what all levels say beyond those that stand for them, and moments of every level's u."""
+        (problem, posterior, shocks), (nodes, log_rule) = self._every, self.rule
+        found, total = LevelMoments.standard(*shocks.q.level_mean.shape), 0.0
+        if self.scale == 1.0:
+            return total, found
+        n, ends = len(shocks.order), np.append(shocks.starts, len(shocks.order))
+        begins = np.searchsorted(shocks.starts, np.arange(0, n, max(BLOCK // len(log_rule), 1)))
+        begins = np.unique(begins[begins < len(shocks.starts)])
+        for first, last in zip(begins, np.append(begins[1:], len(shocks.starts)), strict=True):
+            some, levels = slice(ends[first], ends[last]), shocks.present[first:last]
+            _, logs = _SiteRows.of(problem, posterior, shocks.order[some]).log_terms(
+                nodes @ shocks.level_rows[some].T, shocks.starts[first:last] - ends[first], log_rule)
+            values, share = _integrated(logs)
+            total += float(values.sum())
+            found.mean[levels], found.covariance[levels] = _level_moments(share, nodes)
+        return total - float(self._sums(np.zeros((1, shocks.dim)))[0]), found
 
-        And the sums over levels of the logs of their integrals (s,), and shares of the nodes in these (s, Q, runs).
-        """
+    def _blocks(self, e: Array, *, slopes: bool = False) -> Iterator[tuple[slice, Array, Expectation, Array]]:
+        """Blocks of draws: deviations (s, Q, N), log p there and its ``slopes``, log terms of each level (s, Q, runs)."""
         shocks = self.shocks
         nodes, log_rule = self.rule
         steps = nodes @ shocks.level_rows.T
@@ -213,17 +281,7 @@ class CollapsedWeights(ShockWeights):
         for begin in range(0, len(e), size):
             some = slice(begin, min(begin + size, len(e)))
             d = shocks.along(e[some])[:, None, :] + steps
-            with np.errstate(over="ignore", invalid="ignore"):
-                f = self._m + d
-                point = self._site.point(self._y, f) if slopes else Expectation(self._site.value(self._y, f), f, f)
-                h = point.value - self._expected + d * (0.5 * self._gamma * d - self._a)
-                logs = np.add.reduceat(h, shocks.starts, axis=2) + log_rule[:, None]
-            logs = np.where(np.isfinite(logs), logs, -np.inf)
-            top = logs.max(axis=1, keepdims=True)
-            share = np.exp(logs - np.where(np.isfinite(top), top, 0.0))
-            total = share.sum(axis=1, keepdims=True)
-            with np.errstate(divide="ignore"):
-                yield some, d, point, (np.log(total) + top).sum(axis=(1, 2)), share / np.maximum(total, 1e-300)
+            yield some, d, *self._rows.log_terms(d, shocks.starts, log_rule, slopes)
 
     def left_out(self, e: Array) -> tuple[Array, Array, Array]:
         """Of each row: log E[1 / p(y_i | f_i)], and mean and variance of f_i without its own datum, by the draws ``e``.
@@ -231,41 +289,60 @@ class CollapsedWeights(ShockWeights):
         1 / p(y_i | others) = E[1 / p(y_i | f_i)] under the posterior, and a density over p(y_i | f_i) is the one that
         the others leave. Of a row that counts twice one copy is taken out; constants of log p are the caller's.
         """
-        copies = np.maximum(getattr(self._site, "weights", 1.0), 1e-300)
-        middle = (self._expected - 0.5 * self._gamma * self._v) / copies
-        counts = np.diff(np.append(self.shocks.starts, len(self._y)))
-        values, sums = np.empty(len(e)), np.empty((3, len(e), len(self._y)))
-        for some, d, point, values[some], share in self._blocks(e):
+        rows = self._rows
+        copies = np.maximum(getattr(rows.site, "weights", 1.0), 1e-300)
+        middle = (rows.expected - 0.5 * rows.gamma * rows.v) / copies
+        counts = np.diff(np.append(self.shocks.starts, len(rows.y)))
+        values, sums = np.empty(len(e)), np.empty((3, len(e), len(rows.y)))
+        for some, d, point, logs in self._blocks(e):
+            value, share = _integrated(logs)
+            values[some] = value.sum(axis=(1, 2))
             each = np.repeat(share, counts, axis=2)
             each *= np.exp(np.clip(middle - np.nan_to_num(point.value / copies), -FAR, FAR))
             for k in range(3):
                 sums[k, some] = each.sum(axis=1)
                 each *= d
         total, first, second = np.tensordot(smooth_log_weights(values).normalised, sums, axes=(0, 1))
-        mean, found = first / total, np.empty((3, len(self._y)))
-        found[:, self.shocks.order] = np.log(total) - middle, self._m + mean, second / total - mean**2
+        mean, found = first / total, np.empty((3, len(rows.y)))
+        found[:, self.shocks.order] = np.log(total) - middle, rows.m + mean, second / total - mean**2
         return found[0], found[1], found[2]
 
     def __call__(self, e: Array) -> CollapsedDraws:
-        shocks, S = self.shocks, len(e)
-        L, k = shocks.q.level_mean.shape
+        shocks, rows, S = self.shocks, self._rows, len(e)
+        (L, k), runs = shocks.q.level_mean.shape, len(shocks.present)
         nodes, _ = self.rule
-        values, slopes = np.empty(S), np.empty((S, len(self._y)))
-        mean, covariance = np.zeros((S, L, k)), np.broadcast_to(np.eye(k), (S, L, k, k)).copy()
+        values, slopes = np.empty(S), np.empty((S, len(rows.y)))
+        mean, covariance = np.empty((S, runs, k)), np.empty((S, runs, k, k))
         few = k > 0 and L * (shocks.dim + k) ** 3 <= MOST_THIRD and self.scale == 1.0
-        skew = np.zeros((S, L, k, k, k) if few else (0,) * 5)
-        counts = np.diff(np.append(shocks.starts, len(self._y)))
-        for some, d, point, total, share in self._blocks(e, slopes=True):
-            values[some] = self.bound + self.scale * total
+        skew = np.empty((S, runs, k, k, k) if few else (0,) * 5)
+        counts = np.diff(np.append(shocks.starts, len(rows.y)))
+        for some, d, point, logs in self._blocks(e, slopes=True):
+            value, share = _integrated(logs)
+            values[some] = self.bound + self._at_rest[0] + self.scale * value.sum(axis=(1, 2))
             with np.errstate(over="ignore", invalid="ignore"):
-                slope = np.nan_to_num(self._gamma * d - point.alpha - self._a)
+                slope = np.nan_to_num(rows.gamma * d - point.alpha - rows.a)
             slopes[some] = np.einsum("sqi,sqi->si", np.repeat(share, counts, axis=2), slope)
-            first = np.einsum("sql,qk->slk", share, nodes)
-            mean[some, shocks.present] = first
-            second = np.einsum("sql,qj,qk->sljk", share, nodes, nodes, optimize=True)
-            covariance[some, shocks.present] = second - first[..., :, None] * first[..., None, :]
+            mean[some], covariance[some] = _level_moments(share, nodes)
             if few:
-                away = nodes[:, None] - first[:, None]
-                third = np.einsum("sql,sqla,sqlb,sqlc->slabc", share, away, away, away, optimize=True)
-                skew[some, shocks.present] = third
-        return CollapsedDraws(e, values, self.scale * (slopes @ shocks.shared_rows), mean, covariance, skew)
+                away = nodes[:, None] - mean[some][:, None]
+                skew[some] = np.einsum("sql,sqla,sqlb,sqlc->slabc", share, away, away, away, optimize=True)
+        gradient = self.scale * (slopes @ shocks.shared_rows)
+        return CollapsedDraws(e, values, gradient, mean, covariance, shocks.present, self._at_rest[1], skew)
+
+
+def _integrated(logs: Array) -> tuple[Array, Array]:
+    """Logs of the sums over nodes (..., 1, runs) of terms given by their ``logs`` (..., Q, runs), and their shares."""
+    top = logs.max(axis=-2, keepdims=True)
+    share = np.exp(logs - np.where(np.isfinite(top), top, 0.0))
+    total = share.sum(axis=-2, keepdims=True)
+    with np.errstate(divide="ignore"):
+        value = np.log(total) + top
+    share /= np.maximum(total, 1e-300)
+    return value, share
+
+
+def _level_moments(share: Array, nodes: Array) -> tuple[Array, Array]:
+    """Means (..., runs, k) and covariances of u by the shares (..., Q, runs) of the nodes."""
+    first = np.einsum("...ql,qk->...lk", share, nodes)
+    second = np.einsum("...ql,qj,qk->...ljk", share, nodes, nodes, optimize=True)
+    return first, second - first[..., :, None] * first[..., None, :]

@@ -24,7 +24,7 @@ from klimb.latents.base import Posterior
 from klimb.latents.shocks import Shocks
 from klimb.numerics.arrays import Array, slices
 from klimb.sites.base import Site
-from klimb.trust.collapsed import BLOCK, CollapsedDraws, ShockWeights
+from klimb.trust.collapsed import BLOCK, CollapsedDraws, LevelMoments, ShockWeights
 from klimb.trust.weights import exact_site
 
 MOST_JOINT = 256  # weights of all classes together
@@ -48,7 +48,8 @@ class JointWeights(ShockWeights):
         values = self._offset - moved @ self._u - 0.5 * (moved**2).sum(axis=1) + 0.5 * (e**2).sum(axis=1)
         of_rows, slopes = self.rows_at(e)
         gradient = e - (self._u + moved) @ self._root + slopes
-        return CollapsedDraws(e, values + of_rows, gradient, np.zeros((S, 1, 0)), np.zeros((S, 1, 0, 0)))
+        return CollapsedDraws(e, values + of_rows, gradient, np.zeros((S, 1, 0)), np.zeros((S, 1, 0, 0)),
+                              np.zeros(1, dtype=np.intp), LevelMoments.standard(1, 0))
 
 
 @final
