@@ -25,7 +25,7 @@ _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 /
 _DIGAMMA = (-1 / 12, 1 / 120, -1 / 252, 1 / 240, -1 / 132, 691 / 32760, -1 / 12)
 # Coefficients of a^-1, a^-3, ... in log gamma(a + 1/2) - log gamma(a) - log(a) / 2.
 _HALF_STEP = (-1 / 8, 1 / 192, -1 / 640, 17 / 14336, -31 / 18432, 691 / 180224)
-_EXPONENTIAL = tuple(1.0 / factorial(k) for k in range(2, 18))
+_EXPONENTIAL = tuple(1.0 / factorial(k) for k in range(2, 13))
 _SMALL = 0.3  # d / 2 below which the series of tanh is used
 
 
@@ -114,13 +114,12 @@ def exponentials(u: Array) -> tuple[Array, Array, Array]:
     """exp(u), exp(u) - 1 and exp(u) - 1 - u, each with relative accuracy, and infinity where they overflow."""
     with np.errstate(over="ignore", under="ignore"):
         whole = np.asarray(np.exp(u))
-    excess = np.asarray(whole - 1.0)
+        excess = np.asarray(np.expm1(u))
     rest = np.asarray(excess - u)
-    flat, near = np.ravel(u), np.flatnonzero(np.abs(u) < 0.7)
+    flat, near = np.ravel(u), np.flatnonzero(np.abs(u) < 0.25)
     for part in pieces(near, CACHE_DOUBLES // 4):  # x^2 (1/2 + x/6 + x^2/24 + ...)
         x = flat[part]
-        series = polynomial(x, _EXPONENTIAL) * (x * x)
-        rest.reshape(-1)[part], excess.reshape(-1)[part] = series, x + series
+        rest.reshape(-1)[part] = polynomial(x, _EXPONENTIAL) * (x * x)
     return whole, excess, rest
 
 

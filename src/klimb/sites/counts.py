@@ -289,16 +289,6 @@ class Poisson(Site):
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return rate_expectation(y, m + np.log(self.exposure), v)
 
-    def point(self, y: Array, f: Array) -> Expectation:
-        # As `rate_expectation`, whose digits where y is nearly e^f nobody asks for at a point: five times as fast.
-        none = y <= 0.0
-        weight = np.where(none, 1.0, y)
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            u = f + np.log(self.exposure / weight)
-            excess, gamma = np.expm1(u), weight * np.exp(u)
-            return Expectation(np.where(none, -gamma, weight * (u - excess)), np.where(none, gamma, weight * excess),
-                               gamma)
-
     def start(self, y: Array) -> tuple[Array, Array]:
         gamma = y + 0.5
         return gamma * (np.log(gamma) - np.log(self.exposure)), gamma

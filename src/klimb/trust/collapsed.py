@@ -187,8 +187,7 @@ class _SiteRows:
 
     def log_terms(self, d: Array, starts: npt.NDArray[np.intp], log_rule: Array,
                   slopes: bool = False) -> tuple[Expectation, Array]:
-        """log p and its ``slopes``, if wanted, at deviations ``d`` (..., Q, N), and the log terms of levels (..., Q, runs).
-        """
+        """log p at deviations ``d`` (..., Q, N) and its ``slopes``, if wanted; log terms of levels (..., Q, runs)."""
         with np.errstate(over="ignore", invalid="ignore"):
             f = self.m + d
             point = self.site.point(self.y, f) if slopes else Expectation(self.site.value(self.y, f), f, f)
@@ -273,7 +272,7 @@ class CollapsedWeights(ShockWeights):
         return total - float(self._sums(np.zeros((1, shocks.dim)))[0]), found
 
     def _blocks(self, e: Array, *, slopes: bool = False) -> Iterator[tuple[slice, Array, Expectation, Array]]:
-        """Blocks of draws: deviations (s, Q, N), log p there and its ``slopes``, log terms of each level (s, Q, runs)."""
+        """Blocks of draws: deviations (s, Q, N), log p there and its ``slopes``, log terms of levels (s, Q, runs)."""
         shocks = self.shocks
         nodes, log_rule = self.rule
         steps = nodes @ shocks.level_rows.T
