@@ -160,6 +160,7 @@ def test_expectations_at_many_draws_are_those_of_the_oracle(site: sites.Site) ->
     v = 10.0 ** rng.uniform(-6, 0.5, 300)
     f = rng.standard_normal(300) + 10.0 ** rng.uniform(-2, 0.2, 300) * rng.standard_normal((40, 300))
     value, alpha = expected(site, y, f, v)
+    assert np.array_equal(expected(site, y, f, v, slopes=False)[0], value)
     exact = [site.oracle(y, row, v) for row in f]
     np.testing.assert_allclose(value, [e.value for e in exact], rtol=1e-9, atol=2e-4)
     np.testing.assert_allclose(alpha, [e.alpha for e in exact], rtol=1e-9, atol=2e-3)

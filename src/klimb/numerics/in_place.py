@@ -26,13 +26,17 @@ def _routine(name: str) -> Any:
 
 
 def _call(name: str, *arguments: Any) -> None:
-    """Everything by reference; an array is its address and its leading dimension."""
-    kinds: dict[type, Any] = {bytes: ctypes.c_char, int: ctypes.c_int, float: ctypes.c_double}
+    """Everything by reference; an array is its address and its leading dimension.
+
+    Whole numbers have 64 bits, of which routines that expect 32 read the lower ones.
+    """
+    kinds: dict[type, Any] = {bytes: ctypes.c_char, int: ctypes.c_int64, float: ctypes.c_double}
     given: list[Any] = []
     for one in arguments:
         if isinstance(one, np.ndarray):
             assert one.strides[0] == 8 or len(one) == 1
-            given += [ctypes.c_void_p(one.ctypes.data), ctypes.byref(ctypes.c_int(max(one.strides[1] // 8, len(one))))]
+            leading = ctypes.c_int64(max(one.strides[1] // 8, len(one)))
+            given += [ctypes.c_void_p(one.ctypes.data), ctypes.byref(leading)]
         else:
             given.append(ctypes.byref(kinds[type(one)](one) if type(one) in kinds else one))
     _routine(name)(*given)
@@ -40,7 +44,7 @@ def _call(name: str, *arguments: Any) -> None:
 
 def factorise(A: Array) -> int:
     """The lower triangle of A becomes its Cholesky factor; the order of the minor that is not positive, or 0."""
-    info = ctypes.c_int(0)
+    info = ctypes.c_int64(0)
     _call("dpotrf", b"L", len(A), A, info)
     return info.value
 

@@ -24,9 +24,9 @@ _SERIES = ((0.0, 0), (1e-8, 1), (4e-6, 2), (1e-4, 3), (6e-4, 4), (2e-3, 5), (5e-
            (2.2e-2, 9), (3e-2, 10), (4e-2, 11))
 _SERIES_END = _SERIES[-1][0]
 _TRAPEZOID_END = 6.0
-_FINE_EDGES = (_SERIES_END, 0.12, 0.4, 1.0, 2.5, _TRAPEZOID_END)
+_FINE_EDGES = (_SERIES_END, 0.4, 1.0, 2.5, _TRAPEZOID_END)
 _COARSE_EDGES = (_SERIES_END, 1.0, _TRAPEZOID_END)
-FEW = 600  # data up to which more nodes cost less than more calls
+FEW = 2000  # data up to which more nodes cost less than more calls
 
 
 def folded_point(f: Array) -> Triple:

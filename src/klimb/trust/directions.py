@@ -51,7 +51,7 @@ def _by_oracle(log_weights: LogWeights, C: Array, u: Array) -> Array:
     for some in slices(len(u), FEWEST):
         d = u[some] @ C.T
         with np.errstate(over="ignore", invalid="ignore"):
-            value = expected(site, y, q.m + d, rest)[0].sum(axis=1)
+            value = expected(site, y, q.m + d, rest, slopes=False)[0].sum(axis=1)
             values[some] = value - d @ q.a + 0.5 * (d * d) @ q.gamma
     return values
 

@@ -112,10 +112,10 @@ def _coefficients() -> Array:
     return np.linalg.inv(np.concatenate(rows))
 
 
-def expected(site: Site, y: Array, f: Array, v: Array) -> tuple[Array, Array]:
-    """E log p(y | f + e), e ~ N(0, v), and minus its slope at every row of ``f`` (draws x sites).
+def expected(site: Site, y: Array, f: Array, v: Array, *, slopes: bool = True) -> tuple[Array, Array]:
+    """E log p(y | f + e), e ~ N(0, v), and minus its slope (if asked for) at every row of ``f`` (draws x sites).
 
-    Each site is a smooth function of its f alone: three calls of the oracle tell it at all draws, but for sites whose
+    Each site is a smooth function of its f alone: the oracle at three points tells it at all draws, but for sites whose
     polynomial has not converged. One that is not concave may have more than its ends and its middle tell.
     """
     if len(f) < ENOUGH or not (site.separable and site.log_concave):
@@ -123,16 +123,18 @@ def expected(site: Site, y: Array, f: Array, v: Array) -> tuple[Array, Array]:
         return np.array([e.value for e in parts]), np.array([e.alpha for e in parts])
     low, high = f.min(axis=0), f.max(axis=0)
     centre, reach = 0.5 * (low + high), np.maximum(0.5 * (high - low), 1e-300)
-    known = [site.oracle(y, centre + x * reach, v) for x in NODES]
-    told = [part for e in known for part in (e.value, -reach * e.alpha, -(reach**2) * e.gamma)]
-    polynomial = _coefficients() @ np.array(told)
+    every = np.tile(np.arange(len(y)), len(NODES))  # one call, as a call for few sites costs more for each
+    e = site.rows(every).oracle(y[every], np.ravel(centre + np.multiply.outer(NODES, reach)), v[every])
+    told = np.stack([e.value, -reach[every] * e.alpha, -(reach[every] ** 2) * e.gamma])
+    polynomial = _coefficients() @ told.reshape(3, len(NODES), -1).swapaxes(0, 1).reshape(3 * len(NODES), -1)
     value, slope = np.empty_like(f), np.empty_like(f)
     for some in slices(f.shape[1], max(IN_CACHE // len(f), 1)):
         s = (f[:, some] - centre[some]) / reach[some]
         height, rise = np.tile(polynomial[-1, some], (len(f), 1)), np.zeros_like(s)
         for coefficient in polynomial[-2::-1, some]:
-            rise *= s
-            rise += height
+            if slopes:
+                rise *= s
+                rise += height
             height *= s
             height += coefficient
         value[:, some], slope[:, some] = height, rise / -reach[some]
