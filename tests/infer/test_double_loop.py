@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ import klimb
 from klimb import latents, methods, sites, steps
 from klimb.errors import InputError
 from klimb.latents.costs import Shape
+from klimb.linalg.operators import BlockedOperator
 from klimb.models.plan import engine_plan
 
 RNG = np.random.default_rng(5)
@@ -531,3 +533,19 @@ def test_plans_name_their_numbers():
     assert engine_plan(Shape(200, 10_000, 2_000_000, memory=8e9)).choice == "dual"
     with pytest.raises(InputError, match="GB for the double loop"):
         engine_plan(replace(huge, memory=1e9))
+
+
+@pytest.mark.parametrize("prior", ["laplace", "gaussian"])
+def test_blocks_in_files_give_the_fit_of_rows_in_memory(prior, tmp_path):
+    rows = scipy.sparse.random(900, 60, density=0.1, random_state=0, format="csr")
+    y = np.random.default_rng(0).random(900) < 1 / (1 + np.exp(-rows @ np.r_[4.0, -4.0, 3.0, np.zeros(57)]))
+    for k in range(3):
+        scipy.sparse.save_npz(tmp_path / f"{k}.npz", rows[300 * k : 300 * (k + 1)])
+    memory = klimb.sparse_glm(rows, y, prior=prior, scale=0.5, engine="double loop")
+    with ThreadPoolExecutor(2) as engine:
+        blocks = BlockedOperator([tmp_path / f"{k}.npz" for k in range(3)], engine)
+        fit = klimb.sparse_glm(blocks, y, prior=prior, scale=0.5)
+        np.testing.assert_allclose((fit.coef - memory.coef) / memory.coef_sd, 0.0, atol=1e-8)
+        np.testing.assert_allclose(fit.coef_sd, memory.coef_sd, rtol=1e-8)
+        assert fit.intercept == pytest.approx(memory.intercept, abs=1e-8)
+        assert fit.bound == pytest.approx(memory.bound, abs=1e-8)

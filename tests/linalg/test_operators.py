@@ -10,6 +10,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import (
+    BlockedOperator,
     DenseOperator,
     FunctionOperator,
     Operator,
@@ -65,6 +66,9 @@ CASES = {
     "stack of sparse": ((SPARSE, sparse.identity(5)), np.vstack([SPARSE.toarray(), np.eye(5)])),
     "stack of all": ([SPARSE, gaps(5), fourier(), DENSE],
                      np.vstack([SPARSE.toarray(), np.diff(np.eye(5), axis=0), as_real_pairs(FOURIER), DENSE])),
+    "blocks": (BlockedOperator([DENSE, lambda: SPARSE]), np.vstack([DENSE, SPARSE.toarray()])),
+    "blocks with ones": (BlockedOperator([DENSE[:, :4], SPARSE[:, :4]]).with_ones(),
+                         np.column_stack([np.vstack([DENSE, SPARSE.toarray()])[:, :4], np.ones(16)])),
     "one row": (DENSE[:1], DENSE[:1]),
     "one column": (DENSE[:, :1], DENSE[:, :1]),
     "zeros": (np.zeros((3, 5)), np.zeros((3, 5))),
@@ -284,3 +288,12 @@ def test_normal_matrix_checks_its_parts():
         NormalMatrix(np.ones(5), [(B, np.full(7, np.nan))])
     with pytest.raises(InputError, match="diagonal of the precision must be finite"):
         NormalMatrix(np.array([1.0, np.inf, 1, 1, 1]), [(B, 1.0)])
+
+
+def test_blocks_must_have_equal_columns_and_finite_numbers():
+    with pytest.raises(InputError, match="equally many columns"):
+        BlockedOperator([DENSE, DENSE[:, :3]])
+    with pytest.raises(InputError, match="no block"):
+        BlockedOperator([])
+    with pytest.raises(InputError, match="a block must be finite"):
+        BlockedOperator([DENSE, np.full((2, 5), np.nan)])

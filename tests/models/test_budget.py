@@ -18,24 +18,29 @@ from klimb.errors import InputError
 from klimb.models.budget import MemoryLimit, as_bytes
 
 FIT = """
-import json, sys, threading, time
+import json, multiprocessing, sys, threading, time
 from pathlib import Path
 import klimb
 
-def held():
-    return 1024 * int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0])
+def held(process="self"):
+    try:
+        return 1024 * int(Path(f"/proc/{process}/status").read_text().split("RssAnon:")[1].split()[0])
+    except (OSError, IndexError):  # it has ended
+        return 0
 
-peak = before = held()
+before = held()
+peaks = {"self": before}
 def look():
-    global peak
     while True:
-        peak = max(peak, held())
+        for process in ("self", *(child.pid for child in multiprocessing.active_children())):
+            peaks[process] = max(peaks.get(process, 0), held(process))
         time.sleep(0.002)
 
 threading.Thread(target=look, daemon=True).start()
-fit = klimb.fit(sys.argv[2], sys.argv[1], "bernoulli", memory=sys.argv[3] or None, cells=False, progress=False)
+fit = klimb.fit(sys.argv[2], sys.argv[1], "bernoulli", memory=sys.argv[3] or None, cells=False, progress=False,
+                engine=int(sys.argv[4]) or None)
 str(fit)
-print(json.dumps([peak - before, fit.bound, fit.explain()]))
+print(json.dumps([[peak - before for peak in peaks.values()], fit.bound, fit.explain()]))
 """
 
 
@@ -45,15 +50,17 @@ def run(*words: str) -> Any:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process as Linux shows it")
-def test_a_limit_is_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_limit_is_kept(workers: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     X = rng.standard_normal((150_000, 12))
     columns = {**{f"x{j}": X[:, j] for j in range(12)}, "y": rng.random(150_000) < 1 / (1 + np.exp(-X[:, 0]))}
     path, formula = tmp_path / "rows.parquet", "y ~ " + " + ".join(f"x{j}" for j in range(12))
     parquet.write_table(pa.table(columns), path, row_group_size=50_000)
     memory = klimb.fit(formula, columns, "bernoulli", progress=False)
-    taken, bound, words = run(str(path), formula, "200 MB")
-    assert taken <= 200e6
+    taken, bound, words = run(str(path), formula, "200 MB", str(workers))
+    assert len(taken) == 1 + workers  # each of a process
+    assert max(taken) <= 200e6
     assert "of 200.0 MB allowed" in words
     assert bound == pytest.approx(memory.bound, abs=1e-3)
     with pytest.raises(InputError, match=r"each process may take 118.0 MB.*a column of 150,000 rows") as refused:

@@ -76,9 +76,7 @@ class NormalMatrix:
     def _times(self, U: Array) -> Array:
         product = self.shift * U if U.ndim == 1 else self.shift[:, None] * U
         for operator, weights in self.parts:
-            inner = operator.times(U)
-            inner *= weights if U.ndim == 1 else weights[:, None]
-            product += operator.transpose_times(inner)
+            product += operator.normal_times(weights, U)
             self.n_products += 2 if U.ndim == 1 else 2 * U.shape[1]
         return product
 

@@ -16,10 +16,10 @@ from typing import Any, final
 from klimb.errors import InputError
 from klimb.models.plan import readable
 
-LIBRARIES = 110e6  # bytes of libraries that are loaded on the way, and of what an allocator keeps
+LIBRARIES = 130e6  # bytes of libraries that are loaded on the way, and of what an allocator keeps
 LEARNT, KEPT = 64.0, 24.0  # bytes a row while the driver learns from columns, and of the responses that it keeps
 COPIES, AT_WORK = 12, 10  # of sums in the driver, and of the columns of some rows in a worker
-IN_PASSES, CHECKED = 4, 12  # copies of the sample's columns during passes, and while it is fitted and checked
+IN_PASSES, CHECKED = 4, 13  # copies of the sample's columns during passes, and while it is fitted and checked
 ENTRIES = 1 << 21  # of the columns that are made at a time, where memory allows it
 FEWEST = 256  # rows at a time
 MEMORY = 8e9  # bytes that sums may take where no limit is given

@@ -19,7 +19,7 @@ from klimb.infer.matrixfree.outer import DoubleLoop
 from klimb.latents.costs import Shape
 from klimb.latents.implicit import Implicit
 from klimb.latents.weights import Weights
-from klimb.linalg.operators import DenseOperator, Operator, SparseOperator, as_operator
+from klimb.linalg.operators import BlockedOperator, DenseOperator, Operator, SparseOperator, as_operator
 from klimb.models.plan import Plan, engine_plan
 from klimb.models.sparse_fit import SparseFit, identity, sparse_fit, with_intercept
 from klimb.numerics.arrays import Array, as_float
@@ -48,6 +48,7 @@ def sparse_glm(X: Any, y: Any, *, site: Site | None = None, prior: Any = "gaussi
     Parameters
     ----------
     X : (N, D) array, scipy.sparse matrix or LinearOperator
+        Or `klimb.linalg.operators.BlockedOperator`: blocks of rows that are read again for every product.
     y : array
         What the site takes; labels for the default, `klimb.sites.Logistic`.
     site : Site
@@ -199,6 +200,8 @@ def _nonzeros(operator: Operator) -> int:
         return int(operator.matrix.nnz)
     if isinstance(operator, DenseOperator):
         return int(operator.matrix.size)
+    if isinstance(operator, BlockedOperator):
+        return int(operator.nnz)
     parts = getattr(operator, "parts", None)
     if parts is not None:
         return sum(_nonzeros(part) for part in parts)

@@ -16,7 +16,7 @@ from klimb.latents.base import Latent, Posterior
 from klimb.latents.costs import Shape
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Likelihood, Observed, from_site
-from klimb.linalg.operators import Operator, SparseOperator, as_operator
+from klimb.linalg.operators import BlockedOperator, Operator, SparseOperator, as_operator
 from klimb.linalg.variances import Variances
 from klimb.models.average import one_point
 from klimb.models.fit import Fit
@@ -188,6 +188,8 @@ def with_intercept(X: Any, name: str, intercept: bool) -> Operator:
     operator = as_operator(X, name)
     if not intercept:
         return operator
+    if isinstance(operator, BlockedOperator):
+        return operator.with_ones()
     ones = np.ones((operator.shape[0], 1))
     matrix = operator.explicit
     if matrix is None:

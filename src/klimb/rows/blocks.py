@@ -26,6 +26,7 @@ from klimb.rows.frames import Frame, read_frame
 from klimb.rows.maps import Cached, packed, unpacked
 
 BLOCK_ROWS = 1 << 18  # of a table in memory
+PAGE, PAGES = 1 << 20, 3  # bytes of a page of Parquet, and how many of them a column holds that is to be unpacked
 OTHER_FORMATS = 5e7  # bytes of a reader of CSV, Feather or ORC
 UNREADABLE = 'Write the file again, or leave it out: klimb.scan(path, unreadable="skip").'
 
@@ -175,8 +176,10 @@ class FileBlock:
             return OTHER_FORMATS
         known = self.fragment.metadata
         places = [k for k, name in enumerate(known.schema.names) if name in names]
-        total = sum(known.row_group(group.id).column(k).total_uncompressed_size
-                    for group in self.fragment.row_groups for k in places)
+        chunks = [known.row_group(group.id).column(k) for group in self.fragment.row_groups for k in places]
+        total = sum(chunk.total_uncompressed_size for chunk in chunks)
+        total += sum(PAGES * min(chunk.total_uncompressed_size, PAGE) for chunk in chunks
+                     if chunk.has_dictionary_page or chunk.compression != "UNCOMPRESSED")
         return float(total if self.where is None else 3 * total)  # a filter takes whole row groups
 
 

@@ -55,6 +55,12 @@ class Operator(ABC):
     @abstractmethod
     def _transpose_times(self, W: Array) -> Array: ...
 
+    def normal_times(self, weights: Array, U: Array) -> Array:
+        """B' diag(weights) B U, as two products."""
+        inner = self.times(U)
+        inner *= weights if U.ndim == 1 else weights[:, None]
+        return self.transpose_times(inner)
+
     def gram_diagonal(self, gamma: Array) -> Array | None:
         """diag(B' diag(gamma) B), or None where the entries of B are not known."""
         return None
