@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import klimb
 from klimb import latents, methods, sites, steps
 from klimb.infer import Status
+from klimb.infer.newton import _by_root
 
 RNG = np.random.default_rng(1)
 X = RNG.standard_normal((50, 3))
@@ -232,3 +233,11 @@ def test_a_diverging_rule_ends_without_a_warning(variance, seed, beta):
     for latent in (klimb.latents.Kernel(K), klimb.latents.Weights(root, cov=variance, form="dual")):
         result = klimb.infer(latent, klimb.sites.Poisson(), y, step=klimb.steps.Proximal(beta), max_iter=300)
         assert result.status.name in ("DIVERGED", "IMPROPER", "CYCLE", "MAX_ITER")
+
+
+def test_products_with_no_site_to_square_say_nothing(capfd):
+    root = np.random.default_rng(0).standard_normal((4, 2))
+    u = np.arange(8.0)
+    found = _by_root(root, np.zeros(0, dtype=np.intp))(u)
+    np.testing.assert_allclose(found, np.concatenate([root @ (root.T @ u[:4]), 0.5 * u[4:]]), rtol=1e-5)
+    assert capfd.readouterr() == ("", "")

@@ -179,7 +179,8 @@ def _by_root(root: Array, rows: npt.NDArray[np.intp]) -> Product:
     from scipy.linalg.blas import ssymv, ssyrk
 
     n, W = len(root), np.asarray(root, dtype=np.float32)
-    R = ssyrk(1.0, W.T if len(rows) == n else W[rows].T, trans=1, lower=1)
+    some = W.T if len(rows) == n else W[rows].T
+    R = ssyrk(1.0, some, trans=1, lower=1) if rows.size else np.zeros((0, 0), np.float32)  # BLAS complains of nothing
     squared = np.multiply(R, R, out=R)
 
     def product(u: Array) -> Array:
