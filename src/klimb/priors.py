@@ -312,23 +312,30 @@ class PCShare(NamedPrior):
         return self.log_density_at(_logit(value)) - math.log(value) - math.log1p(-value)
 
     def log_density_at(self, logit: float) -> float:
-        """Per unit of the logit; beyond its ends the spline goes on as a line."""
+        """Per unit of the logit; below its ends the spline goes on as a line, above them KL does."""
         spline, rate = self._log_distance
         inside = min(max(logit, SHARE_LOGITS[0]), SHARE_LOGITS[-1])
-        slope = float(spline(inside, 1))
-        log_distance = float(spline(inside)) + slope * (logit - inside)
+        slope, log_distance = float(spline(inside, 1)), float(spline(inside))
+        if logit > inside:
+            grown = 1.0 + 2.0 * slope * (logit - inside)
+            slope, log_distance = slope / grown, log_distance + 0.5 * math.log(grown)
+        log_distance += slope * min(logit - inside, 0.0)
         return math.log(rate * slope) + log_distance - rate * math.exp(log_distance)
 
     def stan(self, name: str) -> str:
         """The spline as a cubic and a truncated cube for each inner knot, at which the third derivative jumps."""
         spline, rate = self._log_distance
-        x, (cubic, square, slope, level) = f"(logit({name}) - {literal(SHARE_LOGITS[0])})", spline.c[:, 0].tolist()
+        first, last = literal(SHARE_LOGITS[0]), literal(SHARE_LOGITS[-1])
+        x = f"(fmin(fmax(logit({name}), {first}), {last}) - {first})"
+        cubic, square, slope, level = spline.c[:, 0].tolist()
         knots = [float(knot - SHARE_LOGITS[0]) for knot in SHARE_LOGITS[1:-1]]
         over, jumps = f"fmax({x} - {knots}', 0)", f"{[float(jump) for jump in spline.c[0, 1:] - spline.c[0, :-1]]}'"
         own = f"{level!r} + {x} * ({slope!r} + {x} * ({square!r} + {x} * {cubic!r}))"
-        log_distance = f"({own} + dot_product({jumps}, {over}^3))"
         rise = f"({slope!r} + {x} * ({2.0 * square!r} + {x} * {3.0 * cubic!r}) + 3 * dot_product({jumps}, {over}^2))"
-        return (f"log({rate!r} * {rise}) + {log_distance} - {rate!r} * exp({log_distance}) - log({name}) "
+        grown = f"(1 + 2 * {rise} * fmax(logit({name}) - {last}, 0))"
+        log_distance = (f"({own} + dot_product({jumps}, {over}^3) + 0.5 * log({grown}) "
+                        f"+ {rise} * fmin(logit({name}) - {first}, 0))")
+        return (f"log({rate!r} * {rise} / {grown}) + {log_distance} - {rate!r} * exp({log_distance}) - log({name}) "
                 f"- log1m({name})")
 
 

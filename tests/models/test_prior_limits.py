@@ -108,6 +108,41 @@ def test_limits_of_a_share():
     _check(fit, {"phi(bym2(r))": truth})
 
 
+def test_a_share_that_may_be_one_is_integrated_beyond_the_limits_of_the_search():
+    """Three hyperparameters, so by importance sampling: the mass there was lost, and fits went on for it in vain."""
+    edges, scale = [(i, i + 1) for i in range(N - 1)] + [(i, i + 5) for i in range(N - 5)], 1.0 - 2.0**-40
+    y = np.sin(T / 6.0) + 0.3 * np.random.default_rng(2).normal(size=N)
+    priors = {"Intercept": "normal(0, 5)", "sd(bym2(r))": "exponential(1)", "sigma": "exponential(1)"}
+    fit = klimb.fit("y ~ bym2(r, graph=G)", {"y": y, "r": T}, graphs={"G": edges}, priors=priors)
+    Q = np.zeros((N, N))
+    for i, j in edges:
+        Q[[i, j], [i, j]] += 1.0
+        Q[[i, j], [j, i]] -= 1.0
+    S = np.linalg.pinv(Q)
+    S /= np.exp(np.log(np.diag(S)).mean())
+    prior = next(block.prior for block in fit.model.theta.blocks if "phi(bym2(r))" in block.names)
+
+    def log_density(log_sd: float, log_sigma: float, theta: float) -> float:
+        logit, sd, sigma = np.sinh(theta), np.exp(log_sd), np.exp(log_sigma)
+        phi = min(1.0 / (1.0 + np.exp(-logit)), scale)
+        K = sd**2 * (phi * S + (1.0 - phi) * np.eye(N)) + sigma**2 * np.eye(N) + 25.0
+        own = log_sd + log_sigma - sd - sigma + prior.log_density_at(logit) + np.log(np.cosh(theta))
+        return _gaussian(y, K) + own
+
+    axes = np.linspace(-2.5, 1.5, 16), np.linspace(-3.0, 0.0, 16), np.linspace(-3.5, 7.5, 34)
+    grid = [np.asarray(axis).ravel() for axis in np.meshgrid(*axes, indexing="ij")]
+    logs = np.array([log_density(*point) for point in zip(*grid, strict=True)])
+    w = np.exp(logs - np.logaddexp.reduce(logs))
+    shown = np.exp(grid[0]), 1.0 / (1.0 + np.exp(-np.sinh(grid[2])))
+    truth = {}
+    for name, values in zip(("sd(bym2(r))", "phi(bym2(r))"), shown, strict=True):
+        mean = float(w @ values)
+        truth[name] = mean, float(np.sqrt(w @ (values - mean) ** 2))
+    assert w @ (grid[2] > 3.34) > 0.05
+    _check(fit, truth, 0.06)
+    assert fit.n_fits < 300
+
+
 @pytest.mark.parametrize("limits", [(0.0, 0.4), (1.5, 3.0), (-1.0, 0.6)])
 def test_limits_of_an_sd_that_the_data_do_not_want(limits):
     low, high = max(limits[0], 0.0), limits[1]

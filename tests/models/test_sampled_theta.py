@@ -65,3 +65,14 @@ def test_leaving_rows_out_makes_no_latents(monkeypatch: pytest.MonkeyPatch) -> N
     fit = klimb.fit("y ~ (1 | g)", {"y": y, "g": g}, family="poisson", progress=False)
     monkeypatch.setattr(linear.LinearModel, "latent", property(lambda model: pytest.fail("a latent was made")))
     assert np.isfinite(fit.loo().log_density).all()
+
+
+def test_where_fits_are_too_low_to_count_nothing_is_claimed() -> None:
+    """A wall: the surrogate through the fits before it goes on beyond it, where fits have shown that there is nothing.
+    """
+    found = sampled(128)
+    wall = found.theta[:, 0] > 0.2
+    values, log_w = (np.where(wall, -60.0, own) for own in (found.values, found.log_weights))
+    smoothed = replace(found, values=values, log_weights=log_w).smoothed
+    assert smoothed is not None
+    assert smoothed.weights[smoothed.theta[:, 0] > 0.5].sum() < 0.01

@@ -17,7 +17,7 @@ from klimb._stored import pack, unpack
 from klimb.errors import InputError
 from klimb.likelihoods import likelihood
 from klimb.models.setup import build
-from klimb.priors import SHARE_LOGITS, Beta
+from klimb.priors import SHARE_LOGITS, Beta, PCShare
 from klimb.rows.graphs import _weights, read_graph
 from klimb.terms.encoder import encode
 
@@ -168,6 +168,10 @@ def test_the_distance_of_pairs_of_areas_is_known() -> None:
     shares = 1.0 / (1.0 + np.exp(-np.array(SHARE_LOGITS)))
     found = np.array(encoder.terms[1].log_distances())
     np.testing.assert_allclose(found, 0.5 * np.log(-5.0 * np.log1p(-(shares**2))), atol=1e-4)
+    prior = PCShare(log_distances=tuple(found))
+    half, far = (np.sqrt(5.0 * own) for own in (np.log(4.0 / 3.0), 60.0 - np.log(2.0)))  # at phi = 0.5, and at logit 60
+    rate = np.log(3.0) / half
+    assert prior.log_density_at(60.0) == pytest.approx(np.log(rate * 2.5 / far) - rate * far, abs=0.02)
 
 
 def test_a_prior_of_shares_is_for_bym2_and_can_be_given() -> None:

@@ -31,7 +31,7 @@ from klimb.models.sampled_theta import (
     mixture_log_density,
     smoothed_points,
 )
-from klimb.models.search import POINT_TOL, Evaluator, HigherGround, Peak, Stopped
+from klimb.models.search import POINT_TOL, Evaluator, HigherGround, Peak, Stopped, within_limits
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.numerics.proposals import HalfLines, SplitStudent, StudentMixture, fit_students
@@ -126,8 +126,8 @@ class _Points:
         fit = self.fits[number]
         if fit.part is not None:
             return *fit.part, evidence_alone(fit.gain + self.gain) if self.corrected else None
-        found = self._evaluate(fit.theta, start=self._nearest(fit.theta) if fit.sites is None else fit.sites,
-                               own=fit.sites is not None)
+        start = self._nearest(fit.theta) if fit.sites is None else fit.sites
+        found = self._evaluate(within_limits(self.theta, fit.theta)[0], start=start, own=fit.sites is not None)
         return (found.part(), found.status, self._correct(found.result)) if found.possible else None
 
     def _nearest(self, theta: Array) -> Posterior:
@@ -146,20 +146,19 @@ class _Points:
         """Bound, log prior and gain of evidence over bound, relative to the peak; -inf where that is impossible."""
         peak, theta = self._peak, self.coordinates.theta(place)
         self.fits.append(_Fitted(theta, -np.inf, np.zeros(len(theta))))
-        if (theta <= peak.model.theta.lower).any() or (theta >= peak.model.theta.upper).any():
-            return -np.inf
+        inside, beyond = within_limits(peak.model.theta, theta)
         try:
-            found = self._evaluate(theta, start=self._nearest(theta), tol=POINT_TOL)
+            found = self._evaluate(inside, start=self._nearest(theta), tol=POINT_TOL)
         except KlimbError:
             return -np.inf
         self._evaluate.tell("integrating", len(self.fits), self._most, peak.result.bound)
         if not found.possible:
             return -np.inf
-        plain = found.objective - peak.objective
-        if plain > HIGHER:
+        plain = found.objective - peak.objective - beyond
+        if plain > HIGHER and not beyond:
             raise HigherGround(theta, found.posterior)
         fit = self.fits[-1]
-        fit.plain, fit.slope = plain, self._evaluate.gradient(found)
+        fit.plain, fit.slope = plain, np.full(len(theta), np.nan) if beyond else self._evaluate.gradient(found)
         if self.corrected and plain > -GAP:
             fit.gain = self._correct.gain(found.result) - self.gain
         again = self.corrected and not self._correct.only_gains
@@ -215,8 +214,8 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
             error = found.error
             if walked is None and len(walked := _walk_tails(found, points)):
                 found = replace(found, **points.known(), walked=walked)
-            elif error <= SMOOTH:
-                return _verified(replace(found, smooth=True), points)
+            elif error <= SMOOTH and (found := _verified(replace(found, smooth=True), points)).smooth:
+                return found
         if 2 * len(drawn) > most or (found.khat < GOOD_KHAT and found.n_effective >= ENOUGH_EFFECTIVE):
             return found
         floor = 0.05 * axes @ axes.T
@@ -256,7 +255,7 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
 
 
 def _verified(found: SampledTheta, points: _Points) -> SampledTheta:
-    """With fits at the few places that a large part of some variance rests on by the surrogate, until they agree."""
+    """With fits at the few places that much of some variance rests on by the surrogate; smooth where they agree."""
     for _ in range(TESTS):
         smoothed = smoothed_points(found, BEYOND)
         if smoothed is None:
@@ -268,8 +267,8 @@ def _verified(found: SampledTheta, points: _Points) -> SampledTheta:
         claims = [smoothed.heights[k] - points.objective(smoothed.theta[k]) for k in heavy]
         found = replace(found, **points.known())
         if max(claims, default=0.0) <= AGREED:
-            break
-    return found
+            return found
+    return replace(found, smooth=False)
 
 
 def _walk_tails(found: SampledTheta, points: _Points) -> Any:
@@ -302,7 +301,7 @@ def _walk(points: _Points, j: int, theta: Array, weights: Array, pull: Array, al
         best = max(best, adds)
         if not adds > best - NOTHING:
             return
-        uphill = across @ fit.slope
+        uphill = across @ np.nan_to_num(fit.slope)
         at = at + step + uphill / max(1.0, float(np.abs(uphill / np.sqrt(np.diagonal(spread))).max()))
 
 
@@ -421,8 +420,9 @@ def _with_marginals(found: SampledTheta, points: _Points, theta: Array, w: Array
         khat, effective = smoothed.khat, smoothed.n_effective
     every, kept = found.coordinates.theta(many), found.coordinates.theta(theta)
     w = calibrated(points.theta.inside(kept), w / w.sum(), points.theta.inside(every), many_weights)
-    return Components(w, kept, parts, marginal_quantiles(every, many_weights), khat=khat,
-                      n_effective=effective, points=every, point_weights=many_weights, error=error)
+    kept = np.clip(kept, points.theta.lower, points.theta.upper)
+    return Components(w, kept, parts, marginal_quantiles(every, many_weights), khat=khat, n_effective=effective,
+                      points=every, point_weights=many_weights, error=error)
 
 
 def _even_choice(theta: Array, weights: Array, inverse: Any, count: int) -> tuple[Any, Array]:

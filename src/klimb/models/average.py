@@ -32,11 +32,11 @@ from klimb.models.search import (
     axes_of,
     curvature,
     higher_peak,
+    within_limits,
 )
 from klimb.numerics.arrays import Array
 from klimb.numerics.mixtures import mixture_moments, sd_beyond
 from klimb.numerics.surrogate import fit_surrogate, quadratics
-from klimb.theta import Theta
 
 SPACING = {1: 0.8, 2: 1.2}  # of the lattice, in sd; sums over it are accurate to 1e-6 for a bowl
 CHEAP, WIDER = 1e7, 1.25  # work of a fit from which the lattice is so much wider: accurate to 1e-4 then
@@ -59,7 +59,6 @@ MOST_WORK = 3e10  # multiplications that "auto" spends on it, roughly
 CORRECTED = 3.5  # nats below the peak up to which a point's own posterior of the weights is corrected
 SAME_GAIN, MOST_GAINED = 0.03, 0.5  # nats that gains may be off a quadratic, and from the peak's, to be predicted
 CLIMBS = 5  # peaks that are climbed, each from a better point than the last
-PENALTY, LEAST_FALL = 5.0, 0.2  # nats per unit of theta beyond the limits of the search, without and by the prior
 
 
 @final
@@ -114,8 +113,7 @@ class _Around:
             return 0.0, Evaluated(peak.model, peak.result, peak.objective), self._origin
         if z.any():
             theta = peak.model.at + self.A @ z
-            inside = np.clip(theta, peak.model.theta.lower, peak.model.theta.upper)
-            beyond = _fall_beyond(peak.model.theta, inside, theta)
+            inside, beyond = within_limits(peak.model.theta, theta)
             found = self._evaluate(inside, start=peak.result.posterior if start is None else start, tol=self._tol)
             self._count += 1
             self._evaluate.tell("integrating", self._count, max(self._expected, self._count), peak.result.bound)
@@ -151,13 +149,6 @@ class _Around:
         gain = float(entries[0] @ found)
         good = np.abs(places @ found - gains).max() <= SAME_GAIN and abs(gain - self.gain) <= MOST_GAINED
         return gain if good else None
-
-
-def _fall_beyond(theta: Theta, limit: Array, at: Array) -> float:
-    """What the prior loses from the limits of the search on, where the likelihood is constant; if little, a penalty."""
-    beyond = float(np.abs(at - limit).max())
-    fall = theta.log_density(limit) - theta.log_density(at) if beyond else 0.0
-    return fall if fall > LEAST_FALL * beyond else PENALTY * beyond
 
 
 def integrated(peak: Peak, evaluate: Evaluator) -> Averaged:

@@ -109,7 +109,7 @@ def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | 
     """Many points of theta with weights, for its marginals; None where they cannot be had. The same is made once.
 
     Nothing is claimed farther out than ``reach`` times the farthest fit, but for the surroundings of walks along
-    tails, nor where no fit is near.
+    tails, nor where no fit is near, or the nearest is too low to count.
 
     The objective is smooth in theta, so a surrogate through the fits says what it is between them: where its own
     leave-one-out errors are small, points by the thousand are weighted by it, and the noise of few points is gone.
@@ -135,7 +135,7 @@ def _smoothed(found: SampledTheta, reach: float) -> SmoothedTheta | None:
     along, aside = np.zeros((0, len(root))), usable.copy()
     if found.walked is not None:
         aside[found.walked], along = False, every[found.walked[usable[found.walked]]]
-    z, values = every[usable], values[usable]
+    z, low, values = every[usable], every[~usable], values[usable]
     gains, share = found.gains[usable], share[usable]
     # Gains have no gradients, but are far smoother.
     surrogate = fit_surrogate(z, values - gains, share, slopes=found.slopes[usable] @ root)
@@ -155,7 +155,7 @@ def _smoothed(found: SampledTheta, reach: float) -> SmoothedTheta | None:
         some = np.flatnonzero(beside | ((place**2).sum(axis=1) <= farthest))
         high, away = surrogate.near(place[some])
         heights[some] = np.minimum(high if above is None else high + above(place[some]), values.max() + CAP)
-        some = some[beside[some] | (away <= most_off)]
+        some = some[beside[some] | (away <= np.minimum(most_off, _distances(place[some], low)))]
         log_w[some] = heights[some] - log_q[some]
         smoothed = smooth_log_weights(log_w)
         w = smoothed.normalised

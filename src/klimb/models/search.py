@@ -23,6 +23,7 @@ from klimb.models.sites_near import SitesNear
 from klimb.models.squares import Exact
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.quasi_newton import climb
+from klimb.theta import Theta
 
 TOL = 1e-2  # of the gradient, in nats per unit of theta
 FINEST = 1e-8  # rounding leaves so much of it
@@ -35,6 +36,8 @@ CURVATURE_TOL = 1e-7  # of fits whose gradients are subtracted
 STEP = 0.05  # in theta, for the Hessian as differences of gradients
 NEAR, SMALL = 1.5, 0.5  # sds of theta that this step is at most, as counts guess them, and to one side
 LEAST_BENT = 0.03  # of a curvature with the sites held, over the largest
+LEAST_FALL, PAST = 0.2, 8.0  # nats per unit of theta by which a prior that ends falls so far beyond a search's limits
+PENALTY = 5.0  # for one that does not
 FLATTEST = 0.05  # smallest curvature taken at face value: below it a direction has sd 1 / sqrt(0.05)
 
 
@@ -389,3 +392,17 @@ def _neighbouring(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         forth, back = list(range(size)), list(range(size - 1, -1, -1))
         cells = [(*cell, i) for number, cell in enumerate(cells) for i in (back if number % 2 else forth)]
     return cells
+
+
+def within_limits(theta: Theta, at: Array) -> tuple[Array, float]:
+    """The nearest point within the limits of the search, and what the objective loses from there on.
+
+    The likelihood is constant there, so it loses what the prior does; a prior that does not end gets a penalty.
+    """
+    inside = np.clip(at, theta.lower, theta.upper)
+    beyond = at - inside
+    if not beyond.any():
+        return inside, 0.0
+    near, past = theta.log_density(inside), theta.log_density(inside + PAST * np.sign(beyond))
+    ends = near - past > LEAST_FALL * PAST
+    return inside, near - theta.log_density(at) if ends else PENALTY * float(np.abs(beyond).max())
