@@ -20,6 +20,7 @@ from klimb.errors import InputError, require
 LARGEST_LOG = 700.0  # exp of more is not a number
 KIND = "prior."
 SHARE_LOGITS = tuple(range(-14, 15))  # of a share, where its distance from the simplest model is known
+FADING = 7.0  # logits beyond them in which what it grows by falls by a factor e
 
 
 class Prior(ABC):
@@ -291,8 +292,10 @@ class PCCorrelation(NamedPrior):
 class PCShare(NamedPrior):
     """Penalised complexity of phi of BYM2, the simplest model being phi = 0: P(phi < limit) = probability.
 
-    The distance from there, sqrt(2 KL), is exponential. It hangs on the graph: the term adds its logarithm where
-    the logit of phi is each of ``SHARE_LOGITS``, and in between it is a cubic spline.
+    The distance from there, sqrt(2 KL), is exponential, up to that of phi = 1. It hangs on the graph: the term adds its
+    logarithm where the logit of phi is each of ``SHARE_LOGITS``, and in between it is a cubic spline. At phi = 1 itself
+    it is infinite, though by the logarithm of 1 - phi alone, which would leave an eighth of the mass of a large graph
+    where phi is 1 in any arithmetic: beyond the last of the logits what it grows by fades away.
     """
 
     shares = ("limit", "probability")
@@ -301,41 +304,48 @@ class PCShare(NamedPrior):
     log_distances: tuple[float, ...] = field(default=(), repr=False)
 
     @cached_property
-    def _log_distance(self) -> tuple[Any, float]:
-        """A spline of the logit, and the rate."""
+    def _log_distance(self) -> tuple[Any, float, float]:
+        """A spline of the logit, the rate of the distance, and the log of its density at 0."""
         from scipy.interpolate import CubicSpline
+        from scipy.optimize import brentq
 
         spline = CubicSpline(SHARE_LOGITS, self.log_distances)
-        return spline, -math.log1p(-self.probability) / math.exp(spline(_logit(self.limit)))
+        longest = math.exp(spline(SHARE_LOGITS[-1])) * (1.0 + FADING * float(spline(SHARE_LOGITS[-1], 1)))
+        part = math.exp(spline(_logit(self.limit))) / longest
+
+        def excess(rate: float) -> float:  # of P(distance < part), in units of the longest
+            below = part if rate == 0.0 else math.expm1(-rate * part) / math.expm1(-rate)
+            return below - self.probability
+
+        rate = float(brentq(excess, -LARGEST_LOG, LARGEST_LOG))
+        return spline, rate / longest, math.log((rate / -math.expm1(-rate) if rate else 1.0) / longest)
 
     def log_density(self, value: float) -> float:
         return self.log_density_at(_logit(value)) - math.log(value) - math.log1p(-value)
 
     def log_density_at(self, logit: float) -> float:
-        """Per unit of the logit; below its ends the spline goes on as a line, above them KL does."""
-        spline, rate = self._log_distance
+        """Per unit of the logit; below its ends the spline goes on as a line."""
+        spline, rate, level = self._log_distance
         inside = min(max(logit, SHARE_LOGITS[0]), SHARE_LOGITS[-1])
-        slope, log_distance = float(spline(inside, 1)), float(spline(inside))
-        if logit > inside:
-            grown = 1.0 + 2.0 * slope * (logit - inside)
-            slope, log_distance = slope / grown, log_distance + 0.5 * math.log(grown)
-        log_distance += slope * min(logit - inside, 0.0)
-        return math.log(rate * slope) + log_distance - rate * math.exp(log_distance)
+        slope, beyond = float(spline(inside, 1)), max(logit - inside, 0.0) / FADING
+        log_distance = float(spline(inside)) + slope * min(logit - inside, 0.0)
+        distance = math.exp(log_distance) * (1.0 - FADING * slope * math.expm1(-beyond))
+        return level + math.log(slope) + log_distance - beyond - rate * distance
 
     def stan(self, name: str) -> str:
         """The spline as a cubic and a truncated cube for each inner knot, at which the third derivative jumps."""
-        spline, rate = self._log_distance
+        spline, rate, level = self._log_distance
         first, last = literal(SHARE_LOGITS[0]), literal(SHARE_LOGITS[-1])
         x = f"(fmin(fmax(logit({name}), {first}), {last}) - {first})"
-        cubic, square, slope, level = spline.c[:, 0].tolist()
+        beyond = f"fmax((logit({name}) - {last}) / {FADING}, 0)"
+        cubic, square, slope, start = spline.c[:, 0].tolist()
         knots = [float(knot - SHARE_LOGITS[0]) for knot in SHARE_LOGITS[1:-1]]
         over, jumps = f"fmax({x} - {knots}', 0)", f"{[float(jump) for jump in spline.c[0, 1:] - spline.c[0, :-1]]}'"
-        own = f"{level!r} + {x} * ({slope!r} + {x} * ({square!r} + {x} * {cubic!r}))"
+        own = f"{start!r} + {x} * ({slope!r} + {x} * ({square!r} + {x} * {cubic!r}))"
         rise = f"({slope!r} + {x} * ({2.0 * square!r} + {x} * {3.0 * cubic!r}) + 3 * dot_product({jumps}, {over}^2))"
-        grown = f"(1 + 2 * {rise} * fmax(logit({name}) - {last}, 0))"
-        log_distance = (f"({own} + dot_product({jumps}, {over}^3) + 0.5 * log({grown}) "
-                        f"+ {rise} * fmin(logit({name}) - {first}, 0))")
-        return (f"log({rate!r} * {rise} / {grown}) + {log_distance} - {rate!r} * exp({log_distance}) - log({name}) "
+        log_distance = f"({own} + dot_product({jumps}, {over}^3) + {rise} * fmin(logit({name}) - {first}, 0))"
+        distance = f"exp({log_distance}) * (1 - {FADING} * {rise} * expm1(-{beyond}))"
+        return (f"{level!r} + log({rise}) + {log_distance} - {beyond} - {rate!r} * {distance} - log({name}) "
                 f"- log1m({name})")
 
 

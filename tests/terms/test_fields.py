@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.linalg import null_space, toeplitz
+from scipy.optimize import brentq
 from scipy.sparse import coo_array
 from scipy.stats import norm
 
@@ -17,7 +18,7 @@ from klimb._stored import pack, unpack
 from klimb.errors import InputError
 from klimb.likelihoods import likelihood
 from klimb.models.setup import build
-from klimb.priors import SHARE_LOGITS, Beta, PCShare
+from klimb.priors import FADING, SHARE_LOGITS, Beta, PCShare
 from klimb.rows.graphs import _weights, read_graph
 from klimb.terms.encoder import encode
 
@@ -150,11 +151,13 @@ def test_the_share_of_bym2_has_the_penalised_complexity_prior() -> None:
 
     assert str(block.prior) == "pc_share(0.5, 0.667)"
     shares = [1e-6, 1e-3, 0.1, 0.5, 0.9, 1.0 - 1e-5]
-    rate = np.log(3.0) / distance(0.5)
+    last = 1.0 / (1.0 + np.exp(-14.0))
+    longest = distance(last) + FADING * (distance(last) - distance(1.0 / (1.0 + np.exp(-13.99)))) / 0.01
+    rate = brentq(lambda rate: np.expm1(-rate * distance(0.5)) / np.expm1(-rate * longest) - 2.0 / 3.0, 1e-3, 10.0)
     for share in shares:
         step = 1e-4 * share * (1.0 - share)
         slope = (distance(share + step) - distance(share - step)) / (2.0 * step)
-        expected = np.log(rate * slope) - rate * distance(share)
+        expected = np.log(-rate * slope / np.expm1(-rate * longest)) - rate * distance(share)
         assert abs(block.prior.log_density(share) - expected) < 5e-3
     mass = quad(lambda logit: np.exp(block.log_density(np.array([logit]))), -14.0, 0.0)[0]
     assert abs(mass - 2.0 / 3.0) < 1e-3
@@ -168,10 +171,12 @@ def test_the_distance_of_pairs_of_areas_is_known() -> None:
     shares = 1.0 / (1.0 + np.exp(-np.array(SHARE_LOGITS)))
     found = np.array(encoder.terms[1].log_distances())
     np.testing.assert_allclose(found, 0.5 * np.log(-5.0 * np.log1p(-(shares**2))), atol=1e-4)
-    prior = PCShare(log_distances=tuple(found))
-    half, far = (np.sqrt(5.0 * own) for own in (np.log(4.0 / 3.0), 60.0 - np.log(2.0)))  # at phi = 0.5, and at logit 60
-    rate = np.log(3.0) / half
-    assert prior.log_density_at(60.0) == pytest.approx(np.log(rate * 2.5 / far) - rate * far, abs=0.02)
+    for probability in (0.1, 2.0 / 3.0, 0.99):  # the first needs a density that rises with the distance
+        prior = PCShare(probability=probability, log_distances=tuple(found))
+        masses = [quad(lambda logit, own=prior: np.exp(own.log_density_at(logit)), *ends, epsabs=1e-9)[0]
+                  for ends in ((-40.0, -14.0), (-14.0, 0.0), (0.0, 14.0), (14.0, 200.0))]
+        assert sum(masses[:2]) == pytest.approx(probability, abs=1e-4)
+        assert sum(masses) == pytest.approx(1.0, abs=1e-4)
 
 
 def test_a_prior_of_shares_is_for_bym2_and_can_be_given() -> None:

@@ -43,3 +43,17 @@ def test_draws_give_the_sum_over_pairs_and_nearly_the_exact_gap(name: str) -> No
 def test_a_gaussian_posterior_has_no_gap() -> None:
     result = klimb.infer(klimb.latents.Kernel(K), klimb.sites.Gaussian(0.5), np.sin(X))
     assert abs(evidence_gap(result.problem, result.posterior)) < 1e-12
+
+
+def test_three_hyperparameters_of_a_field_are_weighed_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gap grows where tails are heavy; with the same gap everywhere, as if there were none, they seem lighter."""
+    t = np.arange(60)
+    data = {"t": t, "y": np.sin(t / 9.0) + 0.3 * np.random.default_rng(3).standard_t(4, 60)}
+    found = []
+    for gap in (evidence_gap, lambda problem, posterior: 0.02):
+        monkeypatch.setattr("klimb.models.correction.evidence_gap", gap)
+        fit = klimb.fit("y ~ rw1(t)", data, family="student_t")
+        found.append({row.name: row for row in fit.table_rows()})
+    weighed, plain = found
+    assert weighed["df"].mean < plain["df"].mean - 0.03 * plain["df"].sd
+    assert weighed["scale"].mean < plain["scale"].mean - 0.03 * plain["scale"].sd

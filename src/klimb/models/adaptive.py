@@ -159,7 +159,7 @@ class _Points:
             raise HigherGround(theta, found.posterior)
         fit = self.fits[-1]
         fit.plain, fit.slope = plain, np.full(len(theta), np.nan) if beyond else self._evaluate.gradient(found)
-        if self.corrected and plain > -GAP:
+        if plain > -GAP:
             fit.gain = self._correct.gain(found.result) - self.gain
         again = self.corrected and not self._correct.only_gains
         if len(self.fits) < self._room and not again:
