@@ -132,3 +132,16 @@ def literal(value: float) -> str:
     ('2.0', '0.1')
     """
     return repr(float(value))
+
+
+def spline_text(x: str, spline: Any) -> tuple[str, str]:
+    """A cubic spline and its slope where ``x`` is the way from the first knot.
+
+    It is a cubic, and a truncated cube for each inner knot, at which the third derivative jumps.
+    """
+    cubic, square, slope, start = spline.c[:, 0].tolist()
+    knots, jumps = (spline.x[1:-1] - spline.x[0]).tolist(), f"{np.diff(spline.c[0]).tolist()}'"
+    over = f"fmax({x} - {knots}', 0)"
+    value = f"{start!r} + {x} * ({slope!r} + {x} * ({square!r} + {x} * {cubic!r})) + dot_product({jumps}, {over}^3)"
+    rise = f"({slope!r} + {x} * ({2.0 * square!r} + {x} * {3.0 * cubic!r}) + 3 * dot_product({jumps}, {over}^2))"
+    return value, rise

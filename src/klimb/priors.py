@@ -13,14 +13,14 @@ from functools import cached_property
 from typing import Any, ClassVar, final
 
 from klimb._calls import checked_number, checked_positive, checked_probability, parse_call
-from klimb._stan import literal
+from klimb._stan import literal, spline_text
 from klimb._stored import stored
 from klimb.errors import InputError, require
+from klimb.numerics.special import cut_exponential
 
 LARGEST_LOG = 700.0  # exp of more is not a number
 KIND = "prior."
-SHARE_LOGITS = tuple(range(-14, 15))  # of a share, where its distance from the simplest model is known
-FADING = 7.0  # logits beyond them in which what it grows by falls by a factor e
+SHARE_LOGITS, FADING = tuple(range(-14, 15)), 7.0  # where a share's distance is known; beyond, its slope falls by e
 
 
 class Prior(ABC):
@@ -293,9 +293,8 @@ class PCShare(NamedPrior):
     """Penalised complexity of phi of BYM2, the simplest model being phi = 0: P(phi < limit) = probability.
 
     The distance from there, sqrt(2 KL), is exponential, up to that of phi = 1. It hangs on the graph: the term adds its
-    logarithm where the logit of phi is each of ``SHARE_LOGITS``, and in between it is a cubic spline. At phi = 1 itself
-    it is infinite, though by the logarithm of 1 - phi alone, which would leave an eighth of the mass of a large graph
-    where phi is 1 in any arithmetic: beyond the last of the logits what it grows by fades away.
+    logarithm at the logits ``SHARE_LOGITS`` of phi, between which it is a cubic spline. Beyond them what it grows by
+    fades away: it is infinite at phi = 1, by a logarithm alone, which left an eighth of the mass where phi rounds to 1.
     """
 
     shares = ("limit", "probability")
@@ -307,18 +306,11 @@ class PCShare(NamedPrior):
     def _log_distance(self) -> tuple[Any, float, float]:
         """A spline of the logit, the rate of the distance, and the log of its density at 0."""
         from scipy.interpolate import CubicSpline
-        from scipy.optimize import brentq
 
         spline = CubicSpline(SHARE_LOGITS, self.log_distances)
         longest = math.exp(spline(SHARE_LOGITS[-1])) * (1.0 + FADING * float(spline(SHARE_LOGITS[-1], 1)))
-        part = math.exp(spline(_logit(self.limit))) / longest
-
-        def excess(rate: float) -> float:  # of P(distance < part), in units of the longest
-            below = part if rate == 0.0 else math.expm1(-rate * part) / math.expm1(-rate)
-            return below - self.probability
-
-        rate = float(brentq(excess, -LARGEST_LOG, LARGEST_LOG))
-        return spline, rate / longest, math.log((rate / -math.expm1(-rate) if rate else 1.0) / longest)
+        rate, level = cut_exponential(math.exp(spline(_logit(self.limit))) / longest, self.probability)
+        return spline, rate / longest, level - math.log(longest)
 
     def log_density(self, value: float) -> float:
         return self.log_density_at(_logit(value)) - math.log(value) - math.log1p(-value)
@@ -329,24 +321,17 @@ class PCShare(NamedPrior):
         inside = min(max(logit, SHARE_LOGITS[0]), SHARE_LOGITS[-1])
         slope, beyond = float(spline(inside, 1)), max(logit - inside, 0.0) / FADING
         log_distance = float(spline(inside)) + slope * min(logit - inside, 0.0)
-        distance = math.exp(log_distance) * (1.0 - FADING * slope * math.expm1(-beyond))
-        return level + math.log(slope) + log_distance - beyond - rate * distance
+        rate *= 1.0 - FADING * slope * math.expm1(-beyond)
+        return level + math.log(slope) + log_distance - beyond - rate * math.exp(log_distance)
 
     def stan(self, name: str) -> str:
-        """The spline as a cubic and a truncated cube for each inner knot, at which the third derivative jumps."""
         spline, rate, level = self._log_distance
         first, last = literal(SHARE_LOGITS[0]), literal(SHARE_LOGITS[-1])
-        x = f"(fmin(fmax(logit({name}), {first}), {last}) - {first})"
+        own, rise = spline_text(f"(fmin(fmax(logit({name}), {first}), {last}) - {first})", spline)
         beyond = f"fmax((logit({name}) - {last}) / {FADING}, 0)"
-        cubic, square, slope, start = spline.c[:, 0].tolist()
-        knots = [float(knot - SHARE_LOGITS[0]) for knot in SHARE_LOGITS[1:-1]]
-        over, jumps = f"fmax({x} - {knots}', 0)", f"{[float(jump) for jump in spline.c[0, 1:] - spline.c[0, :-1]]}'"
-        own = f"{start!r} + {x} * ({slope!r} + {x} * ({square!r} + {x} * {cubic!r}))"
-        rise = f"({slope!r} + {x} * ({2.0 * square!r} + {x} * {3.0 * cubic!r}) + 3 * dot_product({jumps}, {over}^2))"
-        log_distance = f"({own} + dot_product({jumps}, {over}^3) + {rise} * fmin(logit({name}) - {first}, 0))"
-        distance = f"exp({log_distance}) * (1 - {FADING} * {rise} * expm1(-{beyond}))"
-        return (f"{level!r} + log({rise}) + {log_distance} - {beyond} - {rate!r} * {distance} - log({name}) "
-                f"- log1m({name})")
+        log_distance = f"({own} + {rise} * fmin(logit({name}) - {first}, 0))"
+        return (f"{level!r} + log({rise}) + {log_distance} - {beyond} - {rate!r} * exp({log_distance}) "
+                f"* (1 - {FADING} * {rise} * expm1(-{beyond})) - log({name}) - log1m({name})")
 
 
 @final
@@ -377,9 +362,8 @@ class Fixed(NamedPrior):
     value: float
 
 
-normal, exponential, half_normal, log_normal, gamma = Normal, Exponential, HalfNormal, LogNormal, Gamma
-lkj, dirichlet, fixed, beta, uniform = LKJ, Dirichlet, Fixed, Beta, Uniform
-pc_correlation, pc_share = PCCorrelation, PCShare
+normal, exponential, half_normal, log_normal, gamma, lkj = Normal, Exponential, HalfNormal, LogNormal, Gamma, LKJ
+dirichlet, fixed, beta, uniform, pc_correlation, pc_share = Dirichlet, Fixed, Beta, Uniform, PCCorrelation, PCShare
 
 
 def pc_variance(sd: float = 1.0, probability: float = 0.05) -> Exponential:

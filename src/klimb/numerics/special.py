@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import factorial
+from math import expm1, factorial, log
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +13,7 @@ from klimb.numerics.arrays import Array, pieces
 Index: TypeAlias = "np.ndarray[Any, np.dtype[np.intp]]"
 Triple: TypeAlias = tuple[Array, Array, Array]
 CACHE_DOUBLES = 32768  # of one temporary
+STEEPEST = 700.0  # rate of an exponential density on the unit interval
 LARGEST_EXPONENT = 1600.0  # exp(-x/2) underflows from here on
 SPAN = 9.3  # a Gaussian has less than 1e-19 of its mass, and of its low moments, outside this many deviations
 SQRT_2 = float(np.sqrt(2.0))
@@ -185,3 +186,18 @@ def panels(edges: Sequence[float]) -> tuple[Array, Array]:
     """Nodes and weights of Gauss-Legendre quadrature on panels between sorted ``edges``, 16 each."""
     (unit, weight), left, length = legendre(16), np.array(edges[:-1])[:, None], np.diff(edges)[:, None]
     return (left + length * unit).ravel(), (length * weight).ravel()
+
+
+def cut_exponential(part: float, probability: float) -> tuple[float, float]:
+    """Rate of an exponential density on [0, 1] with this probability below ``part``, and the log of its value at 0.
+
+    The rate is negative where more than a uniform share is to lie above.
+    """
+    from scipy.optimize import brentq
+
+    def excess(rate: float) -> float:
+        below = part if rate == 0.0 else expm1(-rate * part) / expm1(-rate)
+        return below - probability
+
+    rate = float(brentq(excess, -STEEPEST, STEEPEST))
+    return rate, log(rate / -expm1(-rate)) if rate else 0.0
