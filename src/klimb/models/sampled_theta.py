@@ -25,6 +25,7 @@ BEYOND = 1.3  # how far out it is tested, and then believed, over the farthest f
 APART = 2.0  # root of the mean of squared distances, in sd, from the nearest fit up to which it is believed
 BESIDE = 2.0  # sds from a walk along a tail, up to which it is believed there
 MANY = 16_384  # points that it weighs
+TRIED = 3  # sets of proposals for these, each with one more that is fitted to the weights of the set before
 
 
 @final
@@ -146,9 +147,9 @@ def _smoothed(found: SampledTheta, reach: float) -> SmoothedTheta | None:
         return None
     farthest, most_off = reach**2 * float((every[aside] ** 2).sum(axis=1).max()), APART * len(root) ** 0.5
     tried = found.made.setdefault(len(found.proposals), [])  # proposals and their draws, which serve again
-    for last in (False, False, True):
-        if not tried:
-            tried.append(_drawn(found.proposals))
+    if not tried:
+        tried.append(_drawn(found.proposals))
+    for left in range(max(TRIED - len(tried), 1), -1, -1):
         proposals, many, log_q = tried[-1]
         place, log_w, heights = (many - centre) @ inverse.T, np.full(len(many), -np.inf), np.zeros(len(many))
         beside = _distances(place, along) <= BESIDE
@@ -159,10 +160,12 @@ def _smoothed(found: SampledTheta, reach: float) -> SmoothedTheta | None:
         log_w[some] = heights[some] - log_q[some]
         smoothed = smooth_log_weights(log_w)
         w = smoothed.normalised
-        if last or (smoothed.khat < GOOD_KHAT and smoothed.effective > GOOD_EFFECTIVE * len(many)):
+        if not left or (smoothed.khat < GOOD_KHAT and smoothed.effective > GOOD_EFFECTIVE * len(many)):
             break
         thin = max(len(many) // 4096, 1)
         students = found.coordinates.folded(fit_students(many[::thin], w[::thin], COMPONENTS, 0.02 * spread))
+        proposals = tried[min(len(tried), TRIED - 1) - 1][0]
+        tried[TRIED - 1 :] = []  # what was fitted to an older surrogate makes room
         tried.append(_drawn((*proposals, (sum(count for count, _ in proposals), students))))
     keep = w > 1e-6 * w.max()
     beyond = ((place[keep] ** 2).sum(axis=1) > farthest / reach**2) & ~beside[keep]
