@@ -25,7 +25,6 @@ BEYOND = 1.3  # how far out it is tested, and then believed, over the farthest f
 APART = 2.0  # root of the mean of squared distances, in sd, from the nearest fit up to which it is believed
 BESIDE = 2.0  # sds from a walk along a tail, up to which it is believed there
 MANY = 16_384  # points that it weighs
-TRIED = 3  # sets of proposals for these, each with one more that is fitted to the weights of the set before
 
 
 @final
@@ -146,11 +145,10 @@ def _smoothed(found: SampledTheta, reach: float) -> SmoothedTheta | None:
     if np.hypot(surrogate.error, 0.0 if above is None else above.error) > ROUGHNESS and not found.smooth:
         return None
     farthest, most_off = reach**2 * float((every[aside] ** 2).sum(axis=1).max()), APART * len(root) ** 0.5
-    tried = found.made.setdefault(len(found.proposals), [])  # proposals and their draws, which serve again
-    if not tried:
-        tried.append(_drawn(found.proposals))
-    for left in range(max(TRIED - len(tried), 1), -1, -1):
-        proposals, many, log_q = tried[-1]
+    if len(found.proposals) not in found.made:
+        found.made[len(found.proposals)] = _drawn(found.proposals)
+    proposals, many, log_q = found.made[len(found.proposals)]
+    for left in (2, 1, 0):
         place, log_w, heights = (many - centre) @ inverse.T, np.full(len(many), -np.inf), np.zeros(len(many))
         beside = _distances(place, along) <= BESIDE
         some = np.flatnonzero(beside | ((place**2).sum(axis=1) <= farthest))
@@ -164,9 +162,7 @@ def _smoothed(found: SampledTheta, reach: float) -> SmoothedTheta | None:
             break
         thin = max(len(many) // 4096, 1)
         students = found.coordinates.folded(fit_students(many[::thin], w[::thin], COMPONENTS, 0.02 * spread))
-        proposals = tried[min(len(tried), TRIED - 1) - 1][0]
-        tried[TRIED - 1 :] = []  # what was fitted to an older surrogate makes room
-        tried.append(_drawn((*proposals, (sum(count for count, _ in proposals), students))))
+        proposals, many, log_q = _drawn((*proposals, (sum(count for count, _ in proposals), students)))
     keep = w > 1e-6 * w.max()
     beyond = ((place[keep] ** 2).sum(axis=1) > farthest / reach**2) & ~beside[keep]
     return SmoothedTheta(many[keep], w[keep] / w[keep].sum(), heights[keep], smoothed.khat, smoothed.effective,
