@@ -84,8 +84,8 @@ class _Points:
         self._peak, self._inverse, self._evaluate, self._most = peak, np.linalg.inv(axes), evaluate, most
         self._starts: list[tuple[Array, Posterior]] = [(np.zeros(len(axes)), peak.result.posterior)]
         self._room = MEMORY // _bytes(peak.model.detach(peak.result.posterior))  # for so many of them
-        self._correct = corrector
-        self.gain = self._correct.gain(peak.result)
+        self.corrector = corrector
+        self.gain = self.corrector.gain(peak.result)
         self.fits: list[_Fitted] = []
         self.coordinates = HalfLines(np.full(len(axes), np.nan), peak.model.theta.powers)
         self.coordinates = self._looked_down(axes)
@@ -100,11 +100,11 @@ class _Points:
 
     @property
     def corrected(self) -> bool:
-        return self._correct.wanted
+        return self.corrector.wanted
 
     @property
     def efficiency(self) -> float:
-        return self._correct.efficiency
+        return self.corrector.efficiency
 
     def _looked_down(self, axes: Array) -> HalfLines:
         """Coordinates in which no tail is long: that of an sd which may be zero falls as its prior's does.
@@ -128,7 +128,7 @@ class _Points:
             return *fit.part, evidence_alone(fit.gain + self.gain) if self.corrected else None
         start = self._nearest(fit.theta) if fit.sites is None else fit.sites
         found = self._evaluate(within_limits(self.theta, fit.theta)[0], start=start, own=fit.sites is not None)
-        return (found.part(), found.status, self._correct(found.result)) if found.possible else None
+        return (found.part(), found.status, self.corrector(found.result)) if found.possible else None
 
     def _nearest(self, theta: Array) -> Posterior:
         whitened = self._inverse @ (theta - self._peak.model.at)
@@ -160,8 +160,8 @@ class _Points:
         fit = self.fits[-1]
         fit.plain, fit.slope = plain, np.full(len(theta), np.nan) if beyond else self._evaluate.gradient(found)
         if plain > -GAP:
-            fit.gain = self._correct.gain(found.result) - self.gain
-        again = self.corrected and not self._correct.only_gains
+            fit.gain = self.corrector.gain(found.result) - self.gain
+        again = self.corrected and not self.corrector.only_gains
         if len(self.fits) < self._room and not again:
             fit.part = found.part(), found.status
         if found.posterior is None:
@@ -407,7 +407,7 @@ def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Comp
     flat = [(k, own * share, part) for k, own, at in every for share, part in shown_parts(at[2], at[0])]
     theta, w = found.theta[[k for k, _, _ in flat]], np.array([share for _, share, _ in flat])
     shown = _with_marginals(found, points, theta, w, tuple(part for _, _, part in flat))
-    kept = pooled([one for _, one in known], np.array([share for share, _ in known]))
+    kept = pooled([one for _, one in known], np.array([share for share, _ in known]), points.corrector.third)
     return replace(shown, uncorrected=uncorrected, **{**kept, "error": max(shown.error, kept["error"])}), status
 
 

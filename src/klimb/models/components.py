@@ -110,8 +110,8 @@ class Components:
 
         Third moments alone do where points of theta are many, pieces where those of some weights are not known.
         """
-        known = self.third.size and (len(self.third) > 1 or self.third.shape[1] == len(self.parts[0].mean))
-        if known:
+        every = self.third.ndim == 2 or len(self.third) > 1 or self.third.shape[1] == len(self.parts[0].mean)
+        if self.third.size and every:
             return self if self.integrated else self.split
         return replace(self.split, third=NO_THIRD)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.infer.result import Result
-from klimb.latents.shocks import MOST_SHARED, Shocks
+from klimb.latents.shocks import MOST_CUBES, MOST_SHARED, Shocks
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.repair import (
     ALONE,
@@ -89,16 +89,18 @@ def shown_parts(correction: Correction | None, own: WeightPosterior) -> tuple[tu
     return ((1.0, own),) if correction is None or not correction.parts else correction.parts
 
 
-def pooled(corrections: Sequence[Correction], shares: Array) -> dict[str, Any]:
+def pooled(corrections: Sequence[Correction], shares: Array, third: Array = NOTHING) -> dict[str, Any]:
     """What `Components` keep of the corrections at points with these ``shares``, whose errors are independent.
 
-    The tail of the weights is that of all draws together: those at one theta are too few to tell.
+    ``third`` are the third moments where those have none. The tail of the weights is that of all draws together: those
+    at one theta are too few to tell.
     """
     own = shares / shares.sum()
     logs = np.concatenate([one.log_weights for one, share in zip(corrections, own, strict=True)
                            if share >= 0.1 * own.max()])
-    third = NOTHING
-    if all(one.third.size for one in corrections):
+    if all(one.third.ndim == 2 for one in corrections):
+        third = _pooled_cubes([one.third for one in corrections], own)
+    elif all(one.third.size and one.third.ndim == 4 for one in corrections):
         third = np.asarray(np.tensordot(own, [one.third for one in corrections], axes=1))
     efficiency = np.array([one.efficiency for one in corrections])
     weakest = float(efficiency[own >= LIKELY * own.max()].min())  # where evidence is too low, tails are cut off
@@ -122,7 +124,8 @@ class Corrector:
         self._by_gap = False  # whether evidence is known to leading order alone
         self._modes = modes  # means and roots of the shared weights, where there are several
         self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
-        self.only_gains = False  # whether nothing but the evidence is corrected
+        self.only_gains = False  # whether nothing but the evidence is corrected, and what is known beside it:
+        self.third = NOTHING
         if _surely_negligible(result):
             self.efficiency = 1.0
             return
@@ -135,6 +138,7 @@ class Corrector:
         if not np.isfinite(logs).all():
             return
         self._variance, self.only_gains = float(logs.var()), weights.shocks.wide
+        self.third = _leading_third(result) if self.only_gains else NOTHING
         gain = abs(float(logs.mean()) - weights.bound)
         concave = result.problem is None or result.problem.site.log_concave
         small = self._variance <= NEGLIGIBLE and gain <= NEGLIGIBLE_GAIN  # and elsewhere, where log p is concave
@@ -174,7 +178,7 @@ class Corrector:
             return None
         self._count += 1
         if self.only_gains:
-            return evidence_alone(self.gain(result))
+            return replace(evidence_alone(self.gain(result)), third=_leading_third(result))
         shocks = result.posterior.latent.shocks(result.posterior)
         weights = self._weights(result, self._draws(0 if shocks is None else shocks.dim), shocks)
         if weights is None:
@@ -207,6 +211,8 @@ class Corrector:
             pieces = self._budget(brief).pieces
             parts = ((1.0, cut_posterior(draws, share, draws.moments(share), weights.shocks, pieces)),)
         third = _third(weights.shocks, draws.third(share)) if parts and dim <= WIDE_DIM else NOTHING
+        if parts and weights.shocks.outputs == 1 and not _complete(third, weights.shocks):
+            third = _leading_third(result, shocks)
         weighed = float("nan")
         if parts and weights.shocks.outputs > 1:
             before = np.linalg.norm(weights.shocks.q.root, axis=1)
@@ -271,6 +277,31 @@ def _third(shocks: Shocks, own: Array) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         third = np.einsum("labc,lia,ljb,lkc->lijk", own, back, back, back, optimize=True)
     return np.asarray(third) if np.isfinite(third).all() else NOTHING
+
+
+def _complete(third: Array, shocks: Shocks) -> bool:
+    """Whether third moments are known of the coefficients of levels as well as of the shared weights."""
+    return bool(third.size) and third.shape[1] == len(shocks.q.root) + shocks.own.shape[1]
+
+
+def _leading_third(result: Result, shocks: Shocks | None = None) -> Array:
+    """Third moments of the weights to leading order in what q leaves out, where draws do not tell them."""
+    problem, posterior = result.problem, result.posterior
+    shocks = posterior.latent.shocks(posterior) if shocks is None else shocks
+    if shocks is None or problem is None:
+        return NOTHING
+    step = AHEAD * np.sqrt(np.maximum(posterior.v, 1e-300))
+    up, down = (problem.site.oracle(problem.y, posterior.m + move, posterior.v).gamma for move in (step, -step))
+    found = shocks.cubes((down - up) / (2.0 * step))
+    return NOTHING if found is None or not np.isfinite(found).all() else found
+
+
+def _pooled_cubes(thirds: Sequence[Array], shares: Array) -> Array:
+    """Sums of cubes at the heaviest points, as many as there is room for, each by its share of them."""
+    order = np.argsort(-shares, kind="stable")[: max(1, MOST_CUBES // thirds[0].size)]
+    found = np.vstack([thirds[k] for k in order])
+    found[:, 0] *= np.repeat(shares[order] / shares[order].sum(), len(thirds[0]))
+    return found
 
 
 def _surely_negligible(result: Result) -> bool:
