@@ -16,7 +16,7 @@ from klimb._calls import checked_number, checked_positive, checked_probability, 
 from klimb._stan import literal, spline_text
 from klimb._stored import stored
 from klimb.errors import InputError, require
-from klimb.numerics.special import cut_exponential
+from klimb.numerics.lazy import scipy_interpolate
 
 LARGEST_LOG = 700.0  # exp of more is not a number
 KIND = "prior."
@@ -305,9 +305,9 @@ class PCShare(NamedPrior):
     @cached_property
     def _log_distance(self) -> tuple[Any, float, float]:
         """A spline of the logit, the rate of the distance, and the log of its density at 0."""
-        from scipy.interpolate import CubicSpline
+        from klimb.numerics.special import cut_exponential
 
-        spline = CubicSpline(SHARE_LOGITS, self.log_distances)
+        spline = scipy_interpolate.CubicSpline(SHARE_LOGITS, self.log_distances)
         longest = math.exp(spline(SHARE_LOGITS[-1])) * (1.0 + FADING * float(spline(SHARE_LOGITS[-1], 1)))
         rate, level = cut_exponential(math.exp(spline(_logit(self.limit))) / longest, self.probability)
         return spline, rate / longest, level - math.log(longest)
