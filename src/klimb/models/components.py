@@ -11,7 +11,7 @@ from scipy.special import ndtr, ndtri
 
 from klimb._stored import stored
 from klimb.errors import InputError
-from klimb.latents.arrow import third_moments
+from klimb.latents.arrow import ArrowRows, third_moments
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import psd_square_root
@@ -132,16 +132,19 @@ class Components:
     def straight(self, models: Sequence[Any], prepared: Any, **options: Any) -> tuple[Latents, Array | None]:
         """Gaussians under every point, and the third central moments that they lack on average, where those are known.
         """
-        m, v, apart = [], [], []
+        m, v, apart, first, moved = [], [], [], None, False
         for here, part in zip(models, self.parts, strict=True):
             functionals = here.functionals(prepared, **options)
+            first = functionals.L if first is None else first
+            moved = moved or (bool(self.third.size) and _columns_differ(first, functionals.L))
             mean, variance = part.at(functionals.L, functionals.rest)
             m.append(mean + functionals.shift)
             v.append(variance)
             if any(one.couples for one in self.parts):
                 apart.append(part.apart(functionals.L, functionals.rest))
         f = Latents(self.weights, np.array(m), np.array(v), tuple(models), np.array(apart))
-        third = None if f.independent.size else third_moments(self.third, functionals.L)
+        # Pooled third moments are of weights that mean the same at every theta, which those of moving columns do not.
+        third = None if f.independent.size or moved else third_moments(self.third, functionals.L)
         return f, third if third is None or self.integrated else third - f.third()
 
     def sample(self, model: Any, prepared: Any, n: int, rng: np.random.Generator) -> Array:
@@ -235,6 +238,12 @@ class Latents:
 
     def quantile(self, p: float) -> Array:
         return mixture_quantile(self.weights, self.m, np.sqrt(self.v), p)
+
+
+def _columns_differ(one: Any, other: Any) -> bool:
+    """Whether rows of two models differ in the columns that all rows share: features of ``gp(x)`` move with theta."""
+    X, Y = (rows.X if isinstance(rows, ArrowRows) else rows for rows in (one, other))
+    return isinstance(X, np.ndarray) and isinstance(Y, np.ndarray) and X is not Y and not np.array_equal(X, Y)
 
 
 def marginal_quantiles(theta: Array, weights: Array, bandwidth: float = BANDWIDTH) -> Array:
