@@ -29,6 +29,10 @@ class CutWeights(WeightPosterior):
     shares: Array
     pieces: tuple[WeightPosterior, ...]
 
+    def with_prior_of(self, other: WeightPosterior) -> CutWeights:
+        return CutWeights(self.whole.with_prior_of(other), self.shares,
+                          tuple(piece.with_prior_of(other) for piece in self.pieces))
+
     @property
     def mean(self) -> Array:  # type: ignore[override]
         return self.whole.mean

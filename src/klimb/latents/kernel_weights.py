@@ -76,6 +76,9 @@ class KernelWeights(WeightPosterior):
     def without_prior(self) -> Self:
         return replace(self, K=None)
 
+    def with_prior_of(self, other: WeightPosterior) -> Self:
+        return replace(self, K=getattr(other, "K", None))
+
     def covariance(self) -> Array:
         """The n x n covariance of f at the sites."""
         with threads_for(self.size):

@@ -94,6 +94,11 @@ class WeightPosterior(ABC):
         """Without what a model that knows its prior can make again; itself where that is nothing."""
         return self
 
+    def with_prior_of(self, other: WeightPosterior) -> WeightPosterior:
+        """With as much of the prior as a posterior under the same one has; itself where that is nothing."""
+        del other
+        return self
+
     def covariance_with(self, L: Any, at: slice) -> Array:
         """Cov(L w, w[at]), (n, size of at): what moves with the columns of some weights."""
         raise InputError("covariances of rows with weights need weights of a design", type(self).__name__,

@@ -11,7 +11,7 @@ from scipy.special import ndtr, ndtri
 
 from klimb._stored import stored
 from klimb.errors import InputError
-from klimb.latents.arrow import ArrowRows, third_moments
+from klimb.latents.arrow import third_moments
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import psd_square_root
@@ -242,7 +242,7 @@ class Latents:
 
 def _columns_differ(one: Any, other: Any) -> bool:
     """Whether rows of two models differ in the columns that all rows share: features of ``gp(x)`` move with theta."""
-    X, Y = (rows.X if isinstance(rows, ArrowRows) else rows for rows in (one, other))
+    X, Y = (getattr(rows, "X", rows) for rows in (one, other))
     return isinstance(X, np.ndarray) and isinstance(Y, np.ndarray) and X is not Y and not np.array_equal(X, Y)
 
 

@@ -86,7 +86,9 @@ def doubtful(efficiency: float, khat: float) -> bool:
 
 def shown_parts(correction: Correction | None, own: WeightPosterior) -> tuple[tuple[float, WeightPosterior], ...]:
     """The posteriors of the weights that are shown at a point, with their shares: corrected ones, or q's ``own``."""
-    return ((1.0, own),) if correction is None or not correction.parts else correction.parts
+    if correction is None or not correction.parts:
+        return ((1.0, own),)
+    return tuple((share, part.with_prior_of(own)) for share, part in correction.parts)
 
 
 def pooled(corrections: Sequence[Correction], shares: Array, third: Array = NOTHING) -> dict[str, Any]:
