@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import History, Iteration, Result, Status
 from klimb.latents.base import Latent, Posterior
@@ -125,10 +125,8 @@ def infer(latent: Latent, site: Site, y: Any, *, step: Step | None = None, tol: 
     """
     if step is not None and not isinstance(step, Step):
         raise InputError("step must be a klimb step", repr(step), "Use klimb.steps.Natural(), or leave it out.")
-    if not tol > 0:
-        raise InputError("tol must be positive", f"{tol}", "The default is 1e-6.")
-    if max_iter < 0:
-        raise InputError("max_iter must not be negative", f"{max_iter}", "The default is 500.")
+    require(tol > 0, "tol must be positive", tol, "The default is 1e-6.")
+    require(max_iter >= 0, "max_iter must not be negative", max_iter, "The default is 500.")
     problem = Problem(latent, site, y, start)
     rule, before = step or _default_step(latent, site), list[Iteration]()
     known = start is not None and start.latent is latent and start.factor is not None  # at the optimum, or next to it

@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.errors import NotPositiveDefiniteError, require
 from klimb.infer.loop import Move, Moves, Step, note
 from klimb.infer.newton import STIFF, Linearised, Mixer, newton_direction
 from klimb.infer.problem import Problem, State
@@ -64,8 +64,7 @@ class Natural(Step):
     newton: bool = True
 
     def __post_init__(self) -> None:
-        if self.memory < 1:
-            raise InputError("memory must be at least 1", f"{self.memory}", "1 turns Anderson acceleration off.")
+        require(self.memory >= 1, "memory must be at least 1", self.memory, "1 turns Anderson acceleration off.")
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
         state = problem.own_start() or first_state(problem, self)

@@ -6,7 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.latents.base import Factor, Latent, Posterior, as_latent
 from klimb.numerics.arrays import Array, finite_sum
 from klimb.numerics.dense import shares, together
@@ -94,9 +94,8 @@ class Problem:
                              f"Use klimb.latents.Outputs.shared(latent, {site.n_outputs}), say.")
         self.y = site.validate(y)
         n_data = latent.n_sites // site.n_outputs
-        if len(self.y) != n_data:
-            raise InputError(f"y must have one entry per site ({n_data})", f"{len(self.y)}",
-                             "Check that X or K and y match.")
+        require(len(self.y) == n_data, f"y must have one entry per site ({n_data})", len(self.y),
+                "Check that X or K and y match.")
         if start is not None and len(start.a) != latent.n_sites:
             raise InputError(f"start must be a posterior of {latent.n_sites} sites", f"{len(start.a)}",
                              "Start from a fit to this y.")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import psd_square_root, row_blocks
 
@@ -154,8 +154,7 @@ class Posterior:
 
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
         """``n`` draws of the weights, one a row."""
-        if n < 0:
-            raise InputError("the number of draws must not be negative", f"{n}", "Ask for n >= 0 draws.")
+        require(n >= 0, "the number of draws must not be negative", n, "Ask for n >= 0 draws.")
         generator = np.random.default_rng(rng)
         return self.latent.weight_sample(self, n, generator)
 

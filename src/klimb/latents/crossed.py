@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import blas, lapack
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.latents.arrow import ArrowRows, own_variances
 from klimb.latents.base import Factor, Latent, Posterior, Product, variances_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates
@@ -222,9 +222,8 @@ class CrossedColumns(Latent):
                              f"shapes {matrix.shape} and {columns.shape}", "There is one row of each per datum.")
         level, count = checked_codes(codes, n, n_levels)
         t = np.ones((n, 1)) if values is None else as_float(values, "values", ndim=2)
-        if len(t) != n or t.shape[1] == 0:
-            raise InputError(f"values must have {n} rows and at least one column", f"shape {t.shape}",
-                             "There is one row of values per row of X.")
+        require(len(t) == n and t.shape[1] != 0, f"values must have {n} rows and at least one column",
+                f"shape {t.shape}", "There is one row of values per row of X.")
         self._build(Cells(matrix, columns, level, t, count), mean, cov, roots or ((1.0, columns.shape[1]),), group_cov,
                     variances_at(slack, (n,), "slack"))
 
@@ -316,9 +315,8 @@ class CrossedColumns(Latent):
 
     def weight_covariance(self, posterior: Posterior) -> Array:
         q = self.detach(posterior)
-        if q.size > LARGEST_DENSE:
-            raise InputError(f"a covariance of all weights has up to {LARGEST_DENSE} of them", f"{q.size:,}",
-                             "Ask for variances, for draws, or for rows.")
+        require(q.size <= LARGEST_DENSE, f"a covariance of all weights has up to {LARGEST_DENSE} of them",
+                f"{q.size:,}", "Ask for variances, for draws, or for rows.")
         root = q.spread(np.eye(q.n_shocks)).T
         every = np.vstack([root, -(q.pulls() @ root)])
         cov, B, k = every @ every.T, len(q.shared), self.cells.k

@@ -17,7 +17,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.latents.base import Factor, Latent, Posterior, Product, mean_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, PrimalCoordinates
 from klimb.latents.costs import Option, Shape, double_loop
@@ -350,18 +350,14 @@ class Implicit(Latent):
 
     def _new_rows(self, X_new: Any) -> Operator:
         design = as_operator(X_new, "X_new")
-        if design.shape[1] != self.n_weights:
-            raise InputError(f"X_new must have {self.n_weights} columns", f"shape {design.shape}",
-                             "Use the columns of the fit.")
+        require(design.shape[1] == self.n_weights, f"X_new must have {self.n_weights} columns", f"shape {design.shape}",
+                "Use the columns of the fit.")
         return design
 
     def _fits(self, size: int, what: str) -> None:
-        if size > COVARIANCE_BYTES:
-            raise InputError(
-                f"{what} must fit into {COVARIANCE_BYTES / 2**30:.1f} GiB",
+        require(size <= COVARIANCE_BYTES, f"{what} must fit into {COVARIANCE_BYTES / 2**30:.1f} GiB",
                 f"{size:,} bytes for {self.n_weights:,} weights",
-                "Ask for latent.weight_variances(posterior), posterior.sample(n) or latent.predict(posterior, X_new).",
-            )
+                "Ask for latent.weight_variances(posterior), posterior.sample(n) or latent.predict(posterior, X_new).")
 
 
 def _stack(B: Any, name: str) -> Operator:
@@ -405,21 +401,17 @@ def _positive(value: Any, shape: tuple[int, ...], name: str, advice: str) -> Arr
 def _gaussian_data(X: Any, y: Any, noise: Any, n_weights: int) -> tuple[Operator | None, Array, Array]:
     """The operator, the data and the precision of each datum; complex data become pairs of real ones."""
     if X is None:
-        if y is not None:
-            raise InputError("Gaussian data y need the operator X that they were measured by", "y without X",
-                             "Pass both. The data of the sites are the y of klimb.infer.")
+        require(y is None, "Gaussian data y need the operator X that they were measured by", "y without X",
+                "Pass both. The data of the sites are the y of klimb.infer.")
         return None, np.zeros(0), np.zeros(0)
     operator = as_operator(X, "X")
     M = operator.shape[0]
-    if operator.shape[1] != n_weights:
-        raise InputError(f"X must have {n_weights} columns, as B has", f"shape {operator.shape}",
-                         "X and B multiply the same weights.")
-    if y is None:
-        raise InputError("X needs the Gaussian data y that it measured", "X without y", "Pass both.")
+    require(operator.shape[1] == n_weights, f"X must have {n_weights} columns, as B has", f"shape {operator.shape}",
+            "X and B multiply the same weights.")
+    require(y is not None, "X needs the Gaussian data y that it measured", "X without y", "Pass both.")
     given = np.asarray(y)
     values = as_float(as_real_pairs(given) if np.iscomplexobj(given) else given, "y", ndim=1)
-    if len(values) != M:
-        raise InputError(f"y must have one entry per row of X ({M}; complex rows count twice)", f"{len(values)}",
-                         "Check that X and y match.")
+    require(len(values) == M, f"y must have one entry per row of X ({M}; complex rows count twice)", len(values),
+            "Check that X and y match.")
     deviation = _positive(noise, (M,), "noise", "It is the standard deviation of the Gaussian data.")
     return operator, values, deviation**-2.0

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.latents.base import Factor, Latent, Posterior, mean_at, variances_at
 from klimb.latents.coordinates import Coordinates, PrimalCoordinates
 from klimb.latents.costs import Option, Shape, inducing
@@ -179,9 +179,8 @@ class Inducing(Latent):
         d/dx_i = a_i m_u - gamma_i V_u x_i + gamma_i x_i.
         """
         L, design = self.root, self.row_design
-        if L.shape[0] != L.shape[1]:
-            raise InputError("gradients need inducing points whose Kuu has full rank",
-                             f"rank {L.shape[1]} of {L.shape[0]}", "Drop inducing points that repeat each other.")
+        require(L.shape[0] == L.shape[1], "gradients need inducing points whose Kuu has full rank",
+                f"rank {L.shape[1]} of {L.shape[0]}", "Drop inducing points that repeat each other.")
         assert isinstance(design, BlockedDesign)
         with threads_for(self.dense_size):
             states = [(q.a, q.gamma, self.weight_mean(q), self.weight_root(q)) for q in posteriors]

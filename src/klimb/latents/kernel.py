@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.latents.base import Factor, Latent, Posterior, check_spread, draws_from, mean_at, variances_at
 from klimb.latents.buffers import Buffers
 from klimb.latents.coordinates import Coordinates, DenseCoordinates
@@ -325,8 +325,7 @@ class Kernel(Latent):
         check_symmetric(matrix, "K")
         self.K = without_faint(np.ascontiguousarray(matrix))
         self.n_sites = self.n_weights = self.dense_size = matrix.shape[0]
-        if self.n_sites == 0:
-            raise InputError("K must have at least one row", "shape (0, 0)", "Pass at least one site.")
+        require(self.n_sites != 0, "K must have at least one row", "shape (0, 0)", "Pass at least one site.")
         variances_at(self.prior_variances, (self.n_sites,), "the diagonal of K")
         if check:
             with threads_for(self.dense_size):
@@ -404,9 +403,8 @@ class Kernel(Latent):
         there and ``mean`` the prior mean there. Works in blocks of rows; no n_new x n_new matrix is formed.
         """
         cross = as_float(K_new, "K_new", ndim=2)
-        if cross.shape[1] != self.n_sites:
-            raise InputError(f"K_new must have one column per site ({self.n_sites})", f"shape {cross.shape}",
-                             "Pass k(X_new, X).")
+        require(cross.shape[1] == self.n_sites, f"K_new must have one column per site ({self.n_sites})",
+                f"shape {cross.shape}", "Pass k(X_new, X).")
         prior = variances_at(k_new_diag, (cross.shape[0],), "k_new_diag")
         prior_mean = mean_at(mean, (cross.shape[0],), "mean")
         v = np.empty(cross.shape[0])

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.latents.base import Posterior, draws_from
 from klimb.latents.kernel import DenseFactor, kernel_factor
 from klimb.latents.markov import Markov
@@ -106,9 +106,8 @@ class KernelWeights(WeightPosterior):
         if isinstance(L, CrossCovariances):
             return L
         cross = as_float(L, "L", ndim=2)
-        if cross.shape[1] != self.size:
-            raise InputError(f"L must have one column per site ({self.size})", f"shape {cross.shape}",
-                             "Pass k(X_new, X).")
+        require(cross.shape[1] == self.size, f"L must have one column per site ({self.size})", f"shape {cross.shape}",
+                "Pass k(X_new, X).")
         return CrossCovariances(len(cross), self.size, cross.__getitem__, lambda _: self._factor)
 
     def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.latents.base import Factor, Latent, Posterior, Product, check_spread, mean_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, DenseCoordinates, Kind, Visit
 from klimb.latents.costs import Option, Shape, chain
@@ -121,8 +121,7 @@ class Markov(Latent):
     def __init__(self, times: Any, variance: Any = 1.0, lengthscale: Any = 1.0, smoothness: Any = 1.5,
                  mean: Any = 0.0) -> None:
         self.times = _times(times, "times")
-        if len(self.times) == 0:
-            raise InputError("times must have at least one entry", "none", "Pass one time per site.")
+        require(len(self.times) != 0, "times must have at least one entry", "none", "Pass one time per site.")
         self.variance, self.lengthscale, self.smoothness = _terms(variance, lengthscale, smoothness)
         self._process = MaternSum.of(self.variance, self.lengthscale, self.smoothness)
         self.n_sites = self.n_weights = len(self.times)
@@ -216,9 +215,8 @@ class Markov(Latent):
         return chain(shape) if shape.chain and shape.n_outputs == 1 else None
 
     def _check_small(self, what: str) -> None:
-        if self.n_sites > LARGEST_DENSE:
-            raise InputError(f"{what} is formed for at most {LARGEST_DENSE} sites", f"{self.n_sites} sites",
-                             "Use posterior.v, predict or sample, which never form it.")
+        require(self.n_sites <= LARGEST_DENSE, f"{what} is formed for at most {LARGEST_DENSE} sites",
+                f"{self.n_sites} sites", "Use posterior.v, predict or sample, which never form it.")
 
     def _factor_of(self, posterior: Posterior) -> MarkovFactor:
         factor = posterior.factorised()
@@ -348,9 +346,8 @@ def _times(times: Any, name: str) -> Array:
     array = as_float(times, name)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
-    if array.ndim != 1:
-        raise InputError(f"{name} must have one dimension", f"shape {array.shape}",
-                         "A Gaussian process over several inputs is a Kernel, or Inducing.")
+    require(array.ndim == 1, f"{name} must have one dimension", f"shape {array.shape}",
+            "A Gaussian process over several inputs is a Kernel, or Inducing.")
     return array
 
 
@@ -370,7 +367,6 @@ def _terms(variance: Any, lengthscale: Any, smoothness: Any) -> tuple[tuple[floa
             i = int(values.argmin())
             raise InputError(f"{name} must be positive", f"{values[i]:.6g} at index {i}", "Drop a kernel that is zero.")
     for i, value in enumerate(nu):
-        if value not in matern.STATES:
-            raise InputError("smoothness must be 0.5, 1.5 or 2.5", f"{value:.6g} at index {i}",
-                             "Those are Matern12, Matern32 and Matern52; use Kernel for others.")
+        require(value in matern.STATES, "smoothness must be 0.5, 1.5 or 2.5", f"{value:.6g} at index {i}",
+                "Those are Matern12, Matern32 and Matern52; use Kernel for others.")
     return tuple(map(float, sigma2)), tuple(map(float, scale)), tuple(map(float, nu))

@@ -26,7 +26,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.latents.base import Factor, Latent, Posterior, checked_outputs, mean_at, variances_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates
 from klimb.latents.costs import Option, Shape, sparse_factor
@@ -61,9 +61,8 @@ class Layout:
         inside = np.ones(D, dtype=bool)
         inside[self.border] = False
         self.inner: Index = np.flatnonzero(inside)
-        if not len(self.inner):
-            raise InputError("a sparse precision needs columns that few rows share", f"{D} columns that most share",
-                             "Use klimb.latents.Weights.")
+        require(len(self.inner), "a sparse precision needs columns that few rows share", f"{D} columns that most share",
+                "Use klimb.latents.Weights.")
         self.A_s, self.A_b = scipy_sparse.csr_array(A[:, self.inner]), np.asarray(A[:, self.border].toarray())
         self.A_s.sort_indices()
         self.C_s, self.C_b = constraints[:, self.inner].T, constraints[:, self.border].T
@@ -130,9 +129,8 @@ def _pinned(constraints: Array, shared: npt.NDArray[np.bool_]) -> Index:
         raise InputError("constraints must be fewer than the weights they bind", f"{r} and {len(free)}", "Drop some.")
     triangle, pivots = qr(constraints[:, free], mode="r", pivoting=True)
     sizes = np.abs(np.diagonal(triangle))
-    if sizes[-1] <= 1e-10 * sizes[0]:
-        raise InputError("constraints must be linearly independent", f"{r} rows of a lower rank",
-                         "Leave out those that follow from the others.")
+    require(sizes[-1] > 1e-10 * sizes[0], "constraints must be linearly independent", f"{r} rows of a lower rank",
+            "Leave out those that follow from the others.")
     return np.sort(free[pivots[:r]])
 
 
@@ -298,8 +296,7 @@ class Precision(Latent):
         if not np.isfinite(rows.data).all():
             raise InputError("A must be finite", "NaN or infinity", "Drop these rows.")
         C = np.zeros((0, D)) if constraints is None else as_float(constraints, "constraints", ndim=2)
-        if C.shape[1] != D:
-            raise InputError(f"constraints must have {D} columns", f"shape {C.shape}", "There is one per weight.")
+        require(C.shape[1] == D, f"constraints must have {D} columns", f"shape {C.shape}", "There is one per weight.")
         self._build(Layouts(prior, rows, C), rows, prior.data, mean, slack, n_outputs, logdet)
         if logdet is None:
             try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar, final
 
 import numpy as np
 
-from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.numerics import in_place
 from klimb.numerics.arrays import Array, slices
 from klimb.numerics.lazy import blas, lapack
@@ -185,11 +185,9 @@ def check_psd(matrix: Array, name: str) -> None:
 
 def _check_eigenvalues(values: Array, name: str) -> None:
     top = max(float(values[-1]), 0.0)
-    if values[0] < -EIGENVALUE_TOLERANCE * top or (top == 0.0 and values[0] < 0.0):
-        raise InputError(
+    require(values[0] >= -EIGENVALUE_TOLERANCE * top and (top != 0.0 or values[0] >= 0.0),
             f"{name} must be positive semi-definite", f"smallest eigenvalue {values[0]:.6g} (largest {values[-1]:.6g})",
-            "Check the kernel or covariance that made it; if it is rounding, add that much to the diagonal yourself.",
-        )
+            "Check the kernel or covariance that made it; if it is rounding, add that much to the diagonal yourself.")
 
 
 def psd_square_root(matrix: Array, name: str) -> Array:

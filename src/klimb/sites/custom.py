@@ -117,9 +117,8 @@ class Custom(Site):
         assert self.derivatives is not None
         with np.errstate(all="ignore"):
             found = self._ask(self.derivatives, f, y)
-        if not isinstance(found, (tuple, list)) or len(found) != 2:
-            raise InputError("derivatives must return the pair (g', g'')", type(found).__name__,
-                             "Return the first and the second derivative of log_density in f.")
+        require(isinstance(found, (tuple, list)) and len(found) == 2, "derivatives must return the pair (g', g'')",
+                type(found).__name__, "Return the first and the second derivative of log_density in f.")
         return self._clean(found[0], "derivatives (g')", f, y), self._clean(found[1], "derivatives (g'')", f, y)
 
     def validate(self, y: ArrayLike) -> Array:
@@ -214,9 +213,8 @@ class Custom(Site):
             raise InputError("The mean and variance of a prediction need Custom(..., moments=...)", "none",
                              "Give moments(f), the mean and variance of y given f; log_density(y) works without.")
         found = self._ask(self.moments, f)
-        if not isinstance(found, (tuple, list)) or len(found) != 2:
-            raise InputError("moments must return the pair (mean, variance)", type(found).__name__,
-                             "Return the mean and the variance of y given f.")
+        require(isinstance(found, (tuple, list)) and len(found) == 2, "moments must return the pair (mean, variance)",
+                type(found).__name__, "Return the mean and the variance of y given f.")
         return self._clean(found[0], "moments (mean)", f, None), self._clean(found[1], "moments (variance)", f, None)
 
     def cdf(self, y: Array, f: Array) -> Array:

@@ -18,7 +18,7 @@ from typing import NamedTuple, final
 import numpy as np
 from scipy.special import expit, gammainc, gammaincc, gammaln
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.adaptive import Rows
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.responses import power_moments
@@ -182,9 +182,8 @@ class SuperGaussian(Wrapper):
         [12.0]
         """
         clean, _, widths = self.site.checked(y, 0.0, variance)
-        if not (widths > 0.0).all():
-            raise InputError("The variance of a Gaussian bound must be positive", f"{float(widths.min())}",
-                             "Pass variances, one per datum.")
+        require((widths > 0.0).all(), "The variance of a Gaussian bound must be positive", float(widths.min()),
+                "Pass variances, one per datum.")
         return height(self.site, clean, widths, start=start)
 
     def penalty(self, y: ArrayLike, s: ArrayLike, v: ArrayLike) -> Penalty:

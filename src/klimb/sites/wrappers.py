@@ -45,9 +45,8 @@ class Wrapper(Site):
 
     def _adopt(self, **changed: Any) -> None:
         """Take the facts of the inner site, but for those ``changed``."""
-        if not isinstance(self.site, Site):
-            raise InputError(f"{type(self).__name__} needs a site to wrap", type(self.site).__name__,
-                             "Pass an instance, such as Logistic().")
+        require(isinstance(self.site, Site), f"{type(self).__name__} needs a site to wrap", type(self.site).__name__,
+                "Pass an instance, such as Logistic().")
         set_facts(self, **({name: getattr(self.site, name) for name in _FACTS} | changed))
 
     @property

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError, NotPositiveDefiniteError, require
+from klimb.errors import NotPositiveDefiniteError, require
 from klimb.linalg.normal_matrix import NormalMatrix, Preconditioner
 from klimb.linalg.operators.base import BLOCK_DOUBLES, Operator
 from klimb.numerics.arrays import Array, check_finite, slices
@@ -214,9 +214,8 @@ def _norms(R: Array, M: Preconditioner) -> Array:
 
 
 def _check(A: NormalMatrix, rhs: Array, start: Array | None, tol: float) -> None:
-    if rhs.ndim != 2 or rhs.shape[0] != A.size:
-        raise InputError(f"the right-hand side must have {A.size} rows", f"shape {rhs.shape}",
-                         "Check which matrix it belongs to.")
+    require(rhs.ndim == 2 and rhs.shape[0] == A.size, f"the right-hand side must have {A.size} rows",
+            f"shape {rhs.shape}", "Check which matrix it belongs to.")
     require(0.0 < tol < 1.0, "tol must be between 0 and 1", tol, "1e-10 is close to what float64 can give.")
     check_finite(rhs, "the right-hand side")
     if start is not None:

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.linalg.operators.base import Operator
 from klimb.numerics.arrays import Array, check_finite_csr
 from klimb.numerics.lazy import scipy_sparse
@@ -40,9 +40,8 @@ class BlockedOperator(Operator):
         self.blocks, self._engine, self._ones = tuple(blocks), engine, ones
         found = list(self._mapped("about", None, self.blocks))
         widths = sorted({width for _, width, _ in found})
-        if len(widths) != 1:
-            raise InputError("blocks of rows with equally many columns", f"{widths or 'no block'}",
-                             "Check how the blocks were written.")
+        require(len(widths) == 1, "blocks of rows with equally many columns", widths or "no block",
+                "Check how the blocks were written.")
         self._ends = np.cumsum([n for n, *_ in found])
         self.shape, self.nnz = (int(self._ends[-1]), widths[0]), sum(entries for *_, entries in found)
 

@@ -93,8 +93,7 @@ def check_adjoint(operator: Operator, name: str, tolerance: float = ADJOINT_TOLE
         check_finite(back, f"a product with the transpose of {name}")
         left, right = float(w @ forward), float(u @ back)
         scale = float(np.linalg.norm(w) * np.linalg.norm(forward) + np.linalg.norm(u) * np.linalg.norm(back))
-        if abs(left - right) > tolerance * scale:
-            raise InputError(
+        require(abs(left - right) <= tolerance * scale,
                 f"the rmatvec of {name} must be the adjoint of its matvec (w'(B u) = u'(B'w))",
                 f"{left:.10g} and {right:.10g} for random u and w",
                 "Check the adjoint: a conjugate, a flip, a boundary or a scale is often missing. Operators that work "
