@@ -14,7 +14,6 @@ from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents import Precision
 from klimb.latents.base import Posterior
 from klimb.latents.coordinates import default_coordinates
-from klimb.latents.precision_weights import PrecisionCoordinates
 
 N = 30
 CASES = {
@@ -120,7 +119,7 @@ def test_large_coordinates_are_those_of_the_dense_root() -> None:
     Q, A, C, mean, _ = made(1)
     latent = Precision(Q, A, C, mean=mean)
     posterior = klimb.infer(latent, klimb.sites.Logistic(), np.arange(N) % 2).posterior
-    wide, dense = PrecisionCoordinates(latent.A, latent.detach(posterior)), default_coordinates(posterior)
+    wide, dense = latent.coordinates(posterior), default_coordinates(posterior)
     z = np.eye(wide.dim)
     Z = wide.deviations(z).T
     other = dense.deviations(np.eye(dense.dim)).T

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,14 +81,75 @@ def third_moments(third: Array, L: Any) -> Array | None:
     return out
 
 
+class LevelPosterior(WeightPosterior):
+    """q of shared weights w, made by ``n_shocks`` standard shocks e, and of levels given e, each apart.
+
+    The weights are w, then the coefficients of each level in turn.
+    """
+
+    shared: Array  # (B,), the mean of w
+    level_mean: Array  # (L, k)
+    level_cov: Array  # (L, k, k), given e
+
+    @property
+    @abstractmethod
+    def n_shocks(self) -> int:
+        """How many standard shocks w has."""
+
+    @abstractmethod
+    def moved_by(self, e: Array) -> tuple[Array, Array]:
+        """What columns of shocks (n_shocks, n) move: w (B, n), and levels that follow it (L k, n)."""
+
+    @abstractmethod
+    def pulled_to(self, shared: Array, levels: Array) -> Array:
+        """The transpose of ``moved_by``."""
+
+    @cached_property
+    def mean(self) -> Array:  # type: ignore[override]
+        return np.concatenate([self.shared, self.level_mean.ravel()])
+
+    @cached_property
+    def level_roots(self) -> Array:
+        """Roots of the covariances of the levels given w."""
+        return block_roots(self.level_cov)
+
+    @property
+    def dim(self) -> int:
+        """Columns of a root of all weights: shocks, then those of each level."""
+        return self.n_shocks + self.level_mean.size
+
+    def from_root(self, e: Array) -> Array:
+        """(dim, n) of independent standard normals as (size, n) of deviations of the weights."""
+        shared, levels = self.moved_by(e[: self.n_shocks])
+        own = self.level_roots @ e[self.n_shocks :].reshape(*self.level_mean.shape, e.shape[1])
+        return np.vstack([shared, levels + own.reshape(levels.shape)])
+
+    def to_root(self, u: Array) -> Array:
+        """The transpose of ``from_root``."""
+        levels = u[len(self.shared) :]
+        own = np.swapaxes(self.level_roots, 1, 2) @ levels.reshape(*self.level_mean.shape, u.shape[1])
+        return np.vstack([self.pulled_to(u[: len(self.shared)], levels), own.reshape(levels.shape)])
+
+    def covariance(self) -> Array:
+        """Of all weights, as one matrix."""
+        root = self.from_root(np.eye(self.dim))
+        return np.asarray(root @ root.T)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        e = np.hstack([rng.standard_normal((n, self.n_shocks)), rng.standard_normal((n, self.level_mean.size))])
+        return self.mean + self.from_root(np.ascontiguousarray(e.T)).T
+
+    def push(self, L: ArrowRows, weights: Array) -> Array:
+        return L.times(weights)
+
+
 @register
 @final
 @dataclass(frozen=True, eq=False)
-class ArrowWeights(WeightPosterior):
+class ArrowWeights(LevelPosterior):
     """q of all weights: w = shared + root e, b_l = level_mean_l - pull_l e + noise with level_cov_l, e ~ N(0, I).
 
-    ``shared`` (B,), ``root`` (B, R), ``level_mean`` (L, k), ``pull`` (L, k, R), ``level_cov`` (L, k, k). The weights
-    are w, then the coefficients of each level in turn.
+    ``shared`` (B,), ``root`` (B, R), ``level_mean`` (L, k), ``pull`` (L, k, R), ``level_cov`` (L, k, k).
     """
 
     kind: ClassVar[str] = "arrow"
@@ -97,18 +159,19 @@ class ArrowWeights(WeightPosterior):
     pull: Array
     level_cov: Array
 
-    @cached_property
-    def mean(self) -> Array:  # type: ignore[override]
-        return np.concatenate([self.shared, self.level_mean.ravel()])
+    @property
+    def n_shocks(self) -> int:
+        return int(self.root.shape[1])
+
+    def moved_by(self, e: Array) -> tuple[Array, Array]:
+        return self.root @ e, -(self.pull.reshape(self.level_mean.size, -1) @ e)
+
+    def pulled_to(self, shared: Array, levels: Array) -> Array:
+        return np.asarray(self.root.T @ shared - self.pull.reshape(len(levels), -1).T @ levels)
 
     def sd(self) -> Array:
         own = np.diagonal(self.level_cov, axis1=1, axis2=2) + (self.pull**2).sum(axis=2)
         return np.asarray(np.sqrt(np.concatenate([(self.root**2).sum(axis=1), own.ravel()])))
-
-    @cached_property
-    def level_roots(self) -> Array:
-        """Roots of the covariances of the levels given w."""
-        return block_roots(self.level_cov)
 
     def _root_rows(self, index: Index) -> Array:
         """How weights move with e."""
@@ -176,9 +239,6 @@ class ArrowWeights(WeightPosterior):
         moved, _, _ = self._seen(L, slice(0, len(L.X)))
         return np.asarray(moved @ self.root[at].T)
 
-    def push(self, L: ArrowRows, weights: Array) -> Array:
-        return L.times(weights)
-
     @classmethod
     def pooled(cls, parts: Sequence[Any], weights: Array) -> WeightPosterior | None:
         """Covariances between different levels are not those of the mixture: they meet in no row."""
@@ -194,14 +254,6 @@ class ArrowWeights(WeightPosterior):
             own += weight * (part.pull @ np.swapaxes(part.pull, 1, 2) + part.level_cov + between)
         pull = np.asarray(-np.linalg.solve(root, cross.reshape(-1, len(shared)).T).T.reshape(cross.shape))
         return ArrowWeights(shared, root, level_mean, pull, own - pull @ np.swapaxes(pull, 1, 2))
-
-    def sample(self, n: int, rng: np.random.Generator) -> Array:
-        e = rng.standard_normal((n, self.root.shape[1]))
-        L, k = self.level_mean.shape
-        own = rng.standard_normal((n, L, k))
-        roots = self.level_roots
-        levels = self.level_mean - np.einsum("lkb,nb->nlk", self.pull, e) + np.einsum("ljk,nlk->nlj", roots, own)
-        return np.hstack([self.shared + e @ self.root.T, levels.reshape(n, L * k)])
 
 
 def block_roots(blocks: Array) -> Array:

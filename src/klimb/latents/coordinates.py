@@ -9,7 +9,7 @@ sites, so that memory stays bounded however many data or draws there are.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.linalg.matrix import DENSE_LIMIT, BlockedDesign, DenseDesign, DesignMatrix
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, slices
 from klimb.numerics.dense import cholesky, triangular_inverse
 
 if TYPE_CHECKING:
@@ -156,12 +156,50 @@ class DenseCoordinates(MatrixCoordinates):
         return np.asarray(np.linalg.lstsq(self.Z, self._cross.T, rcond=1e-10)[0].T, dtype=np.float64)
 
     def blocks(self, size: int) -> Iterator[tuple[slice, Any]]:
-        for begin in range(0, len(self.Z), size):
-            rows = slice(begin, min(begin + size, len(self.Z)))
-            yield rows, self.Z[rows]
+        return ((rows, self.Z[rows]) for rows in slices(len(self.Z), size))
 
     def report(self, z: Array, which: Any) -> Array:
         return np.asarray(z @ self._R[which].T)
+
+
+@final
+class WeightCoordinates(Coordinates):
+    """Of a q of weights with a root that may only multiply (``from_root``, ``to_root``): no matrix of all is formed.
+
+    f is the sum of M w[at] over ``columns``, pairs of a matrix M, dense or sparse, and the weights ``at`` it is for.
+    """
+
+    kind = "weight"
+
+    def __init__(self, q: Any, columns: Sequence[tuple[Any, Any]], work: float) -> None:
+        self._q, self._columns, self._work = q, columns, work
+        self.n_sites, self.dim, self.mean = columns[0][0].shape[0], q.dim, q.mean
+
+    @cached_property
+    def sd(self) -> Array:  # type: ignore[override]
+        found: Array = self._q.sd()
+        return found
+
+    @property
+    def work(self) -> float:
+        return float(self._work)
+
+    def sweep(self, z: Array, visit: Visit) -> Array:
+        weights = self._q.from_root(np.ascontiguousarray(z.T))
+        parts = [np.ascontiguousarray(weights[at]) for _, at in self._columns]
+        totals = [np.zeros_like(part) for part in parts]
+        for rows in slices(self.n_sites, max(BLOCK_DOUBLES // len(z), 16)):
+            blocks = [M[rows] for M, _ in self._columns]
+            deviations = sum(block @ part for block, part in zip(blocks, parts, strict=True))
+            slopes = visit(rows, np.ascontiguousarray(np.transpose(deviations))).T
+            for total, block in zip(totals, blocks, strict=True):
+                total += block.T @ slopes
+        for (_, at), total in zip(self._columns, totals, strict=True):
+            weights[at] = total
+        return np.ascontiguousarray(self._q.to_root(weights).T)
+
+    def report(self, z: Array, which: Any) -> Array:
+        return np.asarray(self._q.from_root(np.ascontiguousarray(z.T))[which].T)
 
 
 def coordinates_of(posterior: Posterior) -> Coordinates:
@@ -207,8 +245,7 @@ def design_blocks(X: DesignMatrix, size: int) -> Iterator[tuple[slice, Any]]:
     if values is None and isinstance(X, BlockedDesign):  # computed when asked for, in blocks of its own size
         yield from X.blocks()
         return
-    for begin in range(0, X.shape[0], size):
-        rows = slice(begin, min(begin + size, X.shape[0]))
+    for rows in slices(X.shape[0], size):
         yield rows, values[rows] if values is not None else X.dense_rows(rows)
 
 

@@ -20,13 +20,12 @@ from scipy.linalg import blas, lapack
 from klimb.errors import InputError, require
 from klimb.latents.arrow import ArrowRows, own_variances
 from klimb.latents.base import Factor, Latent, Posterior, Product, variances_at
-from klimb.latents.coordinates import LARGEST_DENSE, Coordinates
+from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordinates
 from klimb.latents.costs import Option, Shape, crossed
 from klimb.latents.crossed_cells import Cells
 from klimb.latents.crossed_weights import CANCELLED, CrossedPosterior, CrossedWeights
 from klimb.latents.linear import LinearParts, dense_rows, side_by_side
 from klimb.latents.mixed import checked_codes, group_root, inverse_blocks
-from klimb.latents.mixed_coordinates import CrossedCoordinates
 from klimb.latents.prior import WeightPrior
 from klimb.latents.shocks import Shocks
 from klimb.numerics.arrays import Array, as_float
@@ -317,16 +316,13 @@ class CrossedColumns(Latent):
         q = self.detach(posterior)
         require(q.size <= LARGEST_DENSE, f"a covariance of all weights has up to {LARGEST_DENSE} of them",
                 f"{q.size:,}", "Ask for variances, for draws, or for rows.")
-        root = q.spread(np.eye(q.n_shocks)).T
-        every = np.vstack([root, -(q.pulls() @ root)])
-        cov, B, k = every @ every.T, len(q.shared), self.cells.k
-        first = B + np.arange(self.cells.n_levels) * k
-        for i, j in np.ndindex(k, k):
-            cov[first + i, first + j] += q.level_cov[:, i, j]
-        return np.asarray(cov)
+        return q.covariance()
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
-        return CrossedCoordinates(self, posterior)
+        q, cells = self.detach(posterior), self.cells
+        crossed = np.r_[cells.width : q.size, cells.X.shape[1] : cells.width]  # as the columns of Y stand
+        return WeightCoordinates(q, [(cells.X.values, slice(0, cells.X.shape[1])), (cells.Y, crossed)],
+                                 cells.X.values.size + cells.Y.nnz + q.pulls().nnz + q.root_work)
 
     def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
         cells, W = self.cells, self.border_root

@@ -11,11 +11,10 @@ from typing import Any, ClassVar, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.latents.arrow import ArrowRows, block_roots, own_variances
+from klimb.latents.arrow import ArrowRows, LevelPosterior, own_variances
 from klimb.latents.crossed_cells import BLOCK, padded
 from klimb.latents.weights_posterior import (
     Index,
-    WeightPosterior,
     register,
     root_block_covariance,
     root_covariances,
@@ -30,7 +29,7 @@ CANCELLED = 1e-7  # variance over what it would be if nothing cancelled, below w
 
 
 @dataclass(frozen=True, eq=False)
-class CrossedPosterior(WeightPosterior):
+class CrossedPosterior(LevelPosterior):
     """q of all weights: w of the border has mean ``shared``, and b_l ~ N(level_mean_l - T_l (w - shared), K_l) given w.
 
     The weights w are those of dense columns, then those of sparse ones. T is ``dense`` (L, k, Bd) for the former; for
@@ -49,11 +48,6 @@ class CrossedPosterior(WeightPosterior):
 
     @property
     @abstractmethod
-    def n_shocks(self) -> int:
-        """How many standard shocks w has."""
-
-    @property
-    @abstractmethod
     def root_work(self) -> float:
         """Multiplications of ``spread`` for one draw."""
 
@@ -65,9 +59,12 @@ class CrossedPosterior(WeightPosterior):
     def gathered(self, slopes: Array) -> Array:
         """The transpose of ``spread``: slopes in w, one a row, as slopes in the shocks."""
 
-    @cached_property
-    def mean(self) -> Array:  # type: ignore[override]
-        return np.concatenate([self.shared, self.level_mean.ravel()])
+    def moved_by(self, e: Array) -> tuple[Array, Array]:
+        w = self.spread(e.T).T
+        return w, -self.pulled(w)
+
+    def pulled_to(self, shared: Array, levels: Array) -> Array:
+        return self.gathered((shared - self._pulls.T @ levels).T).T
 
     def pulls(self) -> Any:
         """T as a CSR matrix, with a row for each coefficient of each level."""
@@ -99,11 +96,6 @@ class CrossedPosterior(WeightPosterior):
                                          shape=(L, S)) @ moves[Bd:]) for j in range(k)]
         return np.asarray((np.stack(crossed, axis=1) + self.dense @ moves[:Bd]).reshape(L * k, moves.shape[1]))
 
-    @cached_property
-    def level_roots(self) -> Array:
-        """Roots of the covariances of the levels given w."""
-        return block_roots(self.level_cov)
-
     def _means(self, L: ArrowRows, t: Array, at: Index) -> Array:
         Bd = self.dense.shape[2]
         m = L.X @ self.shared[:Bd] + L.sparse @ self.shared[Bd:]
@@ -129,15 +121,6 @@ class CrossedPosterior(WeightPosterior):
         t, at = seen(L)
         border += np.where(at[:, None] == at, np.einsum("ij,ijk->ik", t, self.level_cov[at]) @ t.T, 0.0)
         return self._means(L, t, at), with_rest(border, rest)
-
-    def push(self, L: ArrowRows, weights: Array) -> Array:
-        return L.times(weights)
-
-    def sample(self, n: int, rng: np.random.Generator) -> Array:
-        w = self.spread(rng.standard_normal((n, self.n_shocks)))
-        own = rng.standard_normal((n, *self.level_mean.shape))
-        levels = np.einsum("ljk,nlk->nlj", self.level_roots, own).reshape(n, self.level_mean.size) - self.pulled(w.T).T
-        return np.hstack([self.shared + w, self.level_mean.ravel() + levels])
 
 
 @register

@@ -18,10 +18,9 @@ import numpy.typing as npt
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.arrow import ArrowRows, ArrowWeights, own_variances
 from klimb.latents.base import Factor, Latent, Posterior, checked_outputs, sites_of, variances_at
-from klimb.latents.coordinates import LARGEST_DENSE, Coordinates
+from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordinates
 from klimb.latents.costs import Option, Shape, arrow
 from klimb.latents.linear import LinearParts
-from klimb.latents.mixed_coordinates import MixedCoordinates
 from klimb.latents.prior import WeightPrior
 from klimb.latents.shocks import Shocks
 from klimb.linalg.matrix import DenseDesign
@@ -34,6 +33,7 @@ from klimb.numerics.dense import (
     row_blocks,
     triangular_inverse,
 )
+from klimb.numerics.lazy import scipy_sparse
 
 
 @final
@@ -310,17 +310,16 @@ class Mixed(Latent):
         return self.detach(posterior).mean
 
     def weight_covariance(self, posterior: Posterior) -> Array:
-        q = self.detach(posterior)
-        B, (L, k) = len(q.shared), q.level_mean.shape
-        root = np.vstack([q.root, -q.pull.reshape(L * k, q.root.shape[1])])
-        cov = root @ root.T
-        for j in range(k):
-            for i in range(k):
-                cov[B + np.arange(L) * k + i, B + np.arange(L) * k + j] += q.level_cov[:, i, j]
-        return np.asarray(cov)
+        return self.detach(posterior).covariance()
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
-        return MixedCoordinates(self, posterior)
+        q, (n, k), rows = self.detach(posterior), self.values.shape, self.rows
+        at = rows.unsort(rows.level[:, None] * k + np.arange(k))
+        levels = scipy_sparse.csr_array((rows.unsort(self.values).ravel(), at.ravel(), np.arange(n + 1) * k),
+                                        shape=(n, q.level_mean.size))
+        B = len(q.shared)
+        return WeightCoordinates(q, [(rows.unsort(self.X), slice(0, B)), (levels, slice(B, None))],
+                                 n * (B + 2 * k) + q.pull.size)
 
     def shocks(self, posterior: Posterior) -> Shocks | None:
         if self.n_outputs > 1 or self.slack.any() or not posterior.spread:

@@ -28,10 +28,10 @@ import numpy.typing as npt
 
 from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.latents.base import Factor, Latent, Posterior, checked_outputs, mean_at, variances_at
-from klimb.latents.coordinates import LARGEST_DENSE, Coordinates
+from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordinates
 from klimb.latents.costs import Option, Shape, sparse_factor
 from klimb.latents.linear import LinearParts, side_by_side
-from klimb.latents.precision_weights import PrecisionCoordinates, SparseWeights
+from klimb.latents.precision_weights import SparseWeights
 from klimb.linalg.analysis import SelectedFactor, analysed, lower_triangle
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, psd_square_root, row_blocks, triangular_inverse
@@ -392,7 +392,8 @@ class Precision(Latent):
         return w, self.A @ w + np.sqrt(self.slack) * rng.standard_normal(self.n_sites)
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
-        return PrecisionCoordinates(self.A, self.detach(posterior))
+        q = self.detach(posterior)
+        return WeightCoordinates(q, [(self.A, slice(None))], self.A.nnz + 4 * len(q.indices))
 
     @classmethod
     def of_parts(cls, parts: LinearParts, kept: dict[str, Any]) -> Precision | None:

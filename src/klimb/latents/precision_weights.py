@@ -9,7 +9,6 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from klimb._stored import SKIPPED
-from klimb.latents.coordinates import BLOCK_DOUBLES, Coordinates, Visit
 from klimb.latents.weights_posterior import Index, WeightPosterior, register, with_rest
 from klimb.linalg.analysis import SelectedFactor, analysed, lower_triangle
 from klimb.linalg.ordering import transposition
@@ -199,34 +198,3 @@ class SparseWeights(WeightPosterior):
 
     def push(self, L: Any, weights: Array) -> Array:
         return np.asarray((scipy_sparse.csr_array(L) @ weights.T).T)
-
-
-@final
-class PrecisionCoordinates(Coordinates):
-    """The coordinates of `SparseWeights.from_root`: products with a sparse factor instead of a dense root."""
-
-    def __init__(self, A: Any, q: SparseWeights) -> None:
-        self.A, self.q, self.kind = A, q, "weight"
-        self.n_sites, self.dim, self.mean = A.shape[0], q.dim, q.mean
-
-    @cached_property
-    def sd(self) -> Array:  # type: ignore[override]
-        return self.q.sd()
-
-    @property
-    def work(self) -> float:
-        return float(self.A.nnz + 4 * len(self.q.indices))
-
-    def sweep(self, z: Array, visit: Visit) -> Array:
-        weights = self.q.from_root(np.ascontiguousarray(z.T))
-        total = np.zeros_like(weights)
-        size = max(BLOCK_DOUBLES // len(z), 16)
-        for begin in range(0, self.n_sites, size):
-            rows = slice(begin, min(begin + size, self.n_sites))
-            block = self.A[rows]
-            slopes = visit(rows, np.ascontiguousarray((block @ weights).T))
-            total += block.T @ slopes.T
-        return np.ascontiguousarray(self.q.to_root(total).T)
-
-    def report(self, z: Array, which: Any) -> Array:
-        return np.asarray(self.q.from_root(np.ascontiguousarray(z.T))[which].T)
