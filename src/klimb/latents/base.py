@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from klimb.linalg.matrix import DesignMatrix
 
 Product: TypeAlias = Callable[[Array], Array]
+OwnFactor = TypeVar("OwnFactor", bound="Factor")
 
 
 class Factor(ABC):
@@ -149,14 +150,15 @@ class Posterior:
         return self.latent.weight_mean(self)
 
     def covariance(self) -> Array:
-        """Posterior covariance of the weights (of f at the sites for a kernel latent)."""
-        return self.latent.weight_covariance(self)
+        """Posterior covariance of the weights (of f at the sites for a kernel latent); zero for a point estimate."""
+        return self.latent.weight_covariance(self) if self.spread else np.zeros((len(self.mean), len(self.mean)))
 
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
         """``n`` draws of the weights, one a row."""
         require(n >= 0, "the number of draws must not be negative", n, "Ask for n >= 0 draws.")
-        generator = np.random.default_rng(rng)
-        return self.latent.weight_sample(self, n, generator)
+        if not self.spread:
+            return np.tile(self.mean, (n, 1))
+        return self.latent.weight_sample(self, n, np.random.default_rng(rng))
 
 
 class Latent(ABC):
@@ -209,8 +211,10 @@ class Latent(ABC):
     def design(self) -> Array:
         """A dense N x R matrix Z with Z Z' = K: the prior in whitened coordinates, f = mu + Z u, u ~ N(0, I)."""
 
-    @abstractmethod
-    def weight_mean(self, posterior: Posterior) -> Array: ...
+    # -- the weights under q, whose default is that of ``detach``: a latent has its own one way or the other
+
+    def weight_mean(self, posterior: Posterior) -> Array:
+        return self.detach(posterior).mean
 
     @abstractmethod
     def weight_covariance(self, posterior: Posterior) -> Array: ...
@@ -263,12 +267,12 @@ class Latent(ABC):
         """q of the weights without data or factor: what predictions, draws and files keep of a fit."""
         from klimb.latents.weights_posterior import DenseWeights
 
-        covariance = self.weight_covariance(posterior)
+        covariance = posterior.covariance()
         return DenseWeights(self.weight_mean(posterior), psd_square_root(covariance, "the posterior covariance"))
 
     def covariance_products(self, posterior: Posterior) -> Product:
         """b -> V_w b for vectors or columns b, V_w the posterior covariance of the weights."""
-        covariance = self.weight_covariance(posterior)
+        covariance = posterior.covariance()
         return lambda vectors: np.asarray(covariance @ vectors)
 
     def reported_prior(self) -> tuple[Array, Array, Array | None]:
@@ -358,6 +362,13 @@ def check_spread(posterior: Posterior) -> None:
     """An `InputError` where ``posterior`` is a point estimate, whose predictions have no variance."""
     if not posterior.spread:
         raise InputError("this needs a posterior with a spread", "a point estimate", "Use klimb.infer, not a mode.")
+
+
+def factor_of(posterior: Posterior, kind: type[OwnFactor]) -> OwnFactor:
+    """The factor of the fit, or a new one: of the kind that its latent makes."""
+    factor = posterior.factorised()
+    assert isinstance(factor, kind)
+    return factor
 
 
 def draws_from(mean: Array, root: Array, n: int, rng: np.random.Generator) -> Array:

@@ -19,7 +19,7 @@ from scipy.linalg import blas, lapack
 
 from klimb.errors import InputError, require
 from klimb.latents.arrow import ArrowRows, own_variances
-from klimb.latents.base import Factor, Latent, Posterior, Product, variances_at
+from klimb.latents.base import Factor, Latent, Posterior, Product, factor_of, variances_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordinates
 from klimb.latents.costs import Option, Shape, crossed
 from klimb.latents.crossed_cells import Cells
@@ -284,7 +284,7 @@ class CrossedColumns(Latent):
     def factor(self, gamma: Array) -> EliminatedFactor: ...
 
     def detach(self, posterior: Posterior) -> CrossedPosterior:
-        factor = posterior.factor if isinstance(posterior.factor, EliminatedFactor) else self.factor(posterior.gamma)
+        factor = factor_of(posterior, EliminatedFactor)  # type: ignore[type-abstract]
         border, levels = factor.solve_weights(posterior.a + posterior.gamma * (posterior.m - self.mean))
         if posterior.spread:
             return factor.weights(self.border_mean + border, levels)
@@ -307,10 +307,6 @@ class CrossedColumns(Latent):
         X = dense_rows(cells.X.values, cells.codes, cells.values, 0, cells.sparse)
         border = X @ self.border_root if self.border_root.ndim == 2 else X * self.border_root
         return np.asarray(dense_rows(border, cells.codes, cells.values @ self.group_root, cells.n_levels))
-
-    def weight_mean(self, posterior: Posterior) -> Array:
-        """w, then u, then the coefficients of each level in turn."""
-        return self.detach(posterior).mean
 
     def weight_covariance(self, posterior: Posterior) -> Array:
         q = self.detach(posterior)

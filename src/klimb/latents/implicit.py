@@ -293,8 +293,6 @@ class Implicit(Latent):
 
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
         """Perturb and solve: A^-1 p with p ~ N(0, A) has covariance A^-1, exactly."""
-        if not posterior.spread:
-            return np.tile(posterior.mean, (n, 1))
         factor = self.factor_of(posterior)
         return posterior.mean + factor.solve_weights(factor.matrix.perturbation(n, rng)).T
 

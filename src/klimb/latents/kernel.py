@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import require
-from klimb.latents.base import Factor, Latent, Posterior, check_spread, draws_from, mean_at, variances_at
+from klimb.latents.base import Factor, Latent, Posterior, check_spread, draws_from, factor_of, mean_at, variances_at
 from klimb.latents.buffers import Buffers
 from klimb.latents.coordinates import Coordinates, DenseCoordinates
 from klimb.latents.costs import Option, Shape, kernel
@@ -62,8 +63,36 @@ def identity_plus(K: Array, root: Array, out: Array | None = None) -> Array:
     return B.T
 
 
+class DenseFactor(Factor):
+    """The factor of a dense K."""
+
+    @abstractmethod
+    def covariance(self) -> Array: ...
+
+    @abstractmethod
+    def marginal_precision(self) -> Array:
+        """(K + G^-1)^-1, of which only the lower triangle counts."""
+
+    @abstractmethod
+    def explained_and_returned(self, cross: Array) -> tuple[Array, Array]:
+        """W and U with k_*' (K + G^-1)^-1 k_+ = w_*'w_+ - u_*'u_+, a column for each row k_* of ``cross``."""
+
+    def explained(self, cross: Array) -> Array:
+        """k_*' (K + G^-1)^-1 k_* for each row k_* of ``cross``: what sites explain, less what negative ones take."""
+        W, U = self.explained_and_returned(cross)
+        return np.asarray(np.einsum("ij,ij->j", W, W) - np.einsum("ij,ij->j", U, U))
+
+    def explained_matrix(self, cross: Array) -> Array:
+        """k_*' (K + G^-1)^-1 k_+ for all pairs of rows of ``cross``."""
+        W, U = self.explained_and_returned(cross)
+        return np.asarray(W.T @ W - U.T @ U if len(U) else W.T @ W)
+
+    def smooth(self, b: Array) -> Array:
+        return self.solve(b)[1]
+
+
 @final
-class KernelFactor(Factor):
+class KernelFactor(DenseFactor):
     """B = I + G^1/2 K G^1/2 for gamma >= 0: one dpotrf, one dtrtri (2/3 n^3 flops). [A] Eq. (18)-(19)."""
 
     def __init__(self, K: Array, gamma: Array, buffers: Buffers | None = None) -> None:
@@ -107,9 +136,6 @@ class KernelFactor(Factor):
         columns = np.asfortranarray(self._root[:, None] * self._K[:, sites])
         return np.asarray(dtrmm(1.0, self._inverse, columns, lower=1, overwrite_b=1))
 
-    def smooth(self, b: Array) -> Array:
-        return self.solve(b)[1]
-
     def solve(self, b: Array) -> tuple[Array, Array]:
         """x = G^1/2 B^-1 G^-1/2 b, free of cancellation for precise sites, and K x from x itself.
 
@@ -137,7 +163,7 @@ class KernelFactor(Factor):
         return np.where(silent, b, x)
 
     def marginal_precision(self) -> Array:
-        """(K + G^-1)^-1 = G^1/2 B^-1 G^1/2, of which only the lower triangle counts."""
+        """G^1/2 B^-1 G^1/2."""
         from scipy.linalg.lapack import dlauum
 
         Buffers.of(len(self.gamma)).drop()
@@ -145,11 +171,6 @@ class KernelFactor(Factor):
         P *= self._root[:, None]
         P *= self._root
         return np.asarray(P)
-
-    def explained(self, cross: Array) -> Array:
-        """k_*' (K + G^-1)^-1 k_* for each row k_* of ``cross``."""
-        W = self.whitened(cross)
-        return np.asarray(np.einsum("ij,ij->j", W, W))
 
     def whitened(self, cross: Array) -> Array:
         """L^-1 G^1/2 k_* for each row k_* of ``cross``, as columns."""
@@ -159,13 +180,7 @@ class KernelFactor(Factor):
         return np.asarray(dtrmm(1.0, self._inverse, columns, lower=1, overwrite_b=1))
 
     def explained_and_returned(self, cross: Array) -> tuple[Array, Array]:
-        """W and U with k_*' (K + G^-1)^-1 k_+ = w_*'w_+ - u_*'u_+, a column for each row k_* of ``cross``."""
         return self.whitened(cross), np.zeros((0, len(cross)))
-
-    def explained_matrix(self, cross: Array) -> Array:
-        """k_*' (K + G^-1)^-1 k_+ for all pairs of rows of ``cross``."""
-        W = self.whitened(cross)
-        return np.asarray(W.T @ W)
 
     def covariance(self) -> Array:
         from scipy.linalg.blas import dsyrk
@@ -224,7 +239,7 @@ class KernelFactor(Factor):
 
 
 @final
-class SignedKernelFactor(Factor):
+class SignedKernelFactor(DenseFactor):
     """Some gamma < 0: first the other sites, then the negative ones as a downdate that must stay proper.
 
     With V1 the covariance given the sites of gamma >= 0 and R = |G_n|^1/2 on the negative ones, C = I - R V1_nn R is
@@ -247,9 +262,6 @@ class SignedKernelFactor(Factor):
     def variances(self) -> Array:
         return np.asarray(self._base.variances() + np.einsum("ij,ij->j", self._U, self._U))
 
-    def smooth(self, b: Array) -> Array:
-        return self.solve(b)[1]
-
     def solve(self, b: Array) -> tuple[Array, Array]:
         """(I + G K)^-1 = (I + G_p K)^-1 (I + G_n V1)^-1, the second by Woodbury on the negative sites."""
         y = b.copy()
@@ -269,24 +281,10 @@ class SignedKernelFactor(Factor):
         P.flat[:: len(P) + 1] += self.gamma
         return P
 
-    def explained(self, cross: Array) -> Array:
-        """k_*' (K + G^-1)^-1 k_* for each row k_* of ``cross``: what the others explain, less what these take back."""
-        W, U = self.explained_and_returned(cross)
-        return np.asarray(np.einsum("ij,ij->j", W, W) - np.einsum("ij,ij->j", U, U))
-
-    def explained_matrix(self, cross: Array) -> Array:
-        """k_*' (K + G^-1)^-1 k_+ for all pairs of rows of ``cross``."""
-        W, U = self.explained_and_returned(cross)
-        return np.asarray(W.T @ W - U.T @ U)
-
     def explained_and_returned(self, cross: Array) -> tuple[Array, Array]:
-        """What the others explain, and what these sites take back of it, as in `KernelFactor`."""
         W = self._base.whitened(cross)
         V1 = cross[:, self._negative].T - self._W.T @ W
         return W, triangular_solve(self._lower, self._root[:, None] * V1)
-
-
-DenseFactor: TypeAlias = KernelFactor | SignedKernelFactor
 
 
 def kernel_factor(K: Array, gamma: Array, buffers: Buffers | None = None) -> DenseFactor:
@@ -365,8 +363,6 @@ class Kernel(Latent):
         return posterior.m
 
     def weight_covariance(self, posterior: Posterior) -> Array:
-        if not posterior.spread:
-            return np.zeros_like(self.K)
         return symmetric_from_lower(self._factor_of(posterior).covariance())
 
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
@@ -415,10 +411,9 @@ class Kernel(Latent):
             v = np.maximum(v, 0.0) if posterior.spread else np.zeros_like(v)
             return prior_mean + cross @ posterior.a, v
 
-    def _factor_of(self, posterior: Posterior) -> DenseFactor:
-        factor = posterior.factorised()
-        assert isinstance(factor, KernelFactor | SignedKernelFactor)
-        return factor
+    @staticmethod
+    def _factor_of(posterior: Posterior) -> DenseFactor:
+        return factor_of(posterior, DenseFactor)  # type: ignore[type-abstract]
 
     def bound_gradient(self, posterior: Posterior) -> Array:
         """d bound / dK at a converged posterior, 1/2 [a a' - (K + G^-1)^-1]; d bound / d mean is ``posterior.a``."""

@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.errors import InputError, require
-from klimb.latents.base import Factor, Latent, Posterior, Product, check_spread, mean_at
+from klimb.latents.base import Factor, Latent, Posterior, Product, check_spread, factor_of, mean_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, DenseCoordinates, Kind, Visit
 from klimb.latents.costs import Option, Shape, chain
 from klimb.latents.kernel import Kernel
@@ -176,16 +176,12 @@ class Markov(Latent):
 
     def weight_covariance(self, posterior: Posterior) -> Array:
         self._check_small("the posterior covariance of all sites")
-        if not posterior.spread:
-            return np.zeros((self.n_sites, self.n_sites))
-        return self._factor_of(posterior).dense()
+        return factor_of(posterior, MarkovFactor).dense()
 
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
         """Draws of f at the sites: the posterior chain run forward with its own noise."""
         draws = np.tile(posterior.m, (n, 1))
-        if not posterior.spread:
-            return draws
-        chain = self._factor_of(posterior).chain
+        chain = factor_of(posterior, MarkovFactor).chain
         for rows in row_blocks(n, self.n_sites * self.dense_size):
             shocks = rng.standard_normal((self.n_sites, self.dense_size, len(draws[rows])))
             x = chain.run(np.einsum("ijn,njc->nic", chain.root, shocks))
@@ -193,7 +189,7 @@ class Markov(Latent):
         return draws
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
-        factor = self._factor_of(posterior)
+        factor = factor_of(posterior, MarkovFactor)
         if self.n_sites > FEW:
             return MarkovCoordinates(self, posterior, factor)
         covariance = factor.covariance()
@@ -218,11 +214,6 @@ class Markov(Latent):
         require(self.n_sites <= LARGEST_DENSE, f"{what} is formed for at most {LARGEST_DENSE} sites",
                 f"{self.n_sites} sites", "Use posterior.v, predict or sample, which never form it.")
 
-    def _factor_of(self, posterior: Posterior) -> MarkovFactor:
-        factor = posterior.factorised()
-        assert isinstance(factor, MarkovFactor)
-        return factor
-
     # -- prediction
 
     def predict(self, posterior: Posterior, times_new: Any, mean: Any = 0.0) -> tuple[Array, Array]:
@@ -235,7 +226,7 @@ class Markov(Latent):
         m, v = np.array(mean_at(mean, new.shape, "mean")), np.zeros(len(new))
         r = self.chain.costates(self.pull(posterior.a))
         x = self.chain.driven(r)
-        factor = self._factor_of(posterior) if posterior.spread else None
+        factor = factor_of(posterior, MarkovFactor) if posterior.spread else None
         for rows in row_blocks(len(new), self.dense_size**2):
             before = np.searchsorted(self._sorted, new[rows], side="right") - 1  # -1 where there is none
             after = before + 1  # n where there is none
@@ -273,7 +264,7 @@ class Markov(Latent):
 
         d bound / d mean is ``posterior.a``.
         """
-        chain, factor = self.chain, self._factor_of(posterior)
+        chain, factor = self.chain, factor_of(posterior, MarkovFactor)
         r = chain.costates(self.pull(posterior.a))
         x = chain.driven(r)[:-1].T
         r = r.T

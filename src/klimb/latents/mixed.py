@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.arrow import ArrowRows, ArrowWeights, own_variances
-from klimb.latents.base import Factor, Latent, Posterior, checked_outputs, sites_of, variances_at
+from klimb.latents.base import Factor, Latent, Posterior, checked_outputs, factor_of, sites_of, variances_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordinates
 from klimb.latents.costs import Option, Shape, arrow
 from klimb.latents.linear import LinearParts
@@ -259,7 +259,7 @@ class Mixed(Latent):
 
     def detach(self, posterior: Posterior) -> ArrowWeights:
         """The posterior of all weights, at a size linear in the number of levels."""
-        factor = posterior.factor if isinstance(posterior.factor, MixedFactor) else self.factor(posterior.gamma)
+        factor = factor_of(posterior, MixedFactor)
         pull = posterior.a + posterior.gamma * (posterior.m - self.mean)
         border, levels = factor.solve_weights(pull)
         R, mean = self.group_root, self.prior.mean + self.prior.root_times(border[:, None])[:, 0]
@@ -304,10 +304,6 @@ class Mixed(Latent):
         for j in range(k):
             levels[np.arange(self.n_sites), self.rows.level * k + j] = self.t[:, j]
         return self.rows.unsort(np.hstack([self.whitened_rows(self.X), levels]))
-
-    def weight_mean(self, posterior: Posterior) -> Array:
-        """w, then the coefficients of each level in turn."""
-        return self.detach(posterior).mean
 
     def weight_covariance(self, posterior: Posterior) -> Array:
         return self.detach(posterior).covariance()

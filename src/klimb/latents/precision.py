@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError, NotPositiveDefiniteError, require
-from klimb.latents.base import Factor, Latent, Posterior, checked_outputs, mean_at, variances_at
+from klimb.latents.base import Factor, Latent, Posterior, checked_outputs, factor_of, mean_at, variances_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordinates
 from klimb.latents.costs import Option, Shape, sparse_factor
 from klimb.latents.linear import LinearParts, side_by_side
@@ -349,12 +349,8 @@ class Precision(Latent):
                     raise
         return PrecisionFactor(self, gamma, layouts.pinned)
 
-    def _factor_of(self, posterior: Posterior) -> PrecisionFactor:
-        factor = posterior.factor
-        return factor if isinstance(factor, PrecisionFactor) else self.factor(posterior.gamma)
-
     def detach(self, posterior: Posterior) -> SparseWeights:
-        factor = self._factor_of(posterior)
+        factor = factor_of(posterior, PrecisionFactor)
         layout = factor.layout
         pull = posterior.a + posterior.gamma * (posterior.m - self.mean)
         mean = self.weights_mean + factor.solve_weights(self.A.T @ pull)
@@ -362,17 +358,12 @@ class Precision(Latent):
         return SparseWeights(mean, layout.inner, layout.border, pattern.indptr, pattern.indices, factor.lower, factor.T,
                              factor.S_inverse, layout.C_s, layout.C_b, spread, factor.inner)
 
-    def weight_mean(self, posterior: Posterior) -> Array:
-        return self.detach(posterior).mean
-
     def weight_covariance(self, posterior: Posterior) -> Array:
-        if not posterior.spread:
-            return np.zeros((self.n_weights, self.n_weights))
-        V = self._factor_of(posterior).solve_weights(np.eye(self.n_weights))
+        V = factor_of(posterior, PrecisionFactor).solve_weights(np.eye(self.n_weights))
         return np.asarray(0.5 * (V + V.T))
 
     def covariance_products(self, posterior: Posterior) -> Any:
-        return self._factor_of(posterior).solve_weights
+        return factor_of(posterior, PrecisionFactor).solve_weights
 
     def design(self) -> Array:
         return np.asarray(self.A @ self._prior_root())

@@ -221,8 +221,6 @@ class Weights(Latent):
         return np.asarray(self.prior.mean + root @ (root.T @ self.X.transpose_times(pull)))
 
     def weight_covariance(self, posterior: Posterior) -> Array:
-        if not posterior.spread:
-            return np.zeros((self.n_weights, self.n_weights))
         root = self.posterior_root(posterior)
         return np.asarray(root @ root.T)
 
@@ -241,8 +239,6 @@ class Weights(Latent):
         return times
 
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
-        if not posterior.spread:
-            return np.tile(posterior.mean, (n, 1))
         return draws_from(posterior.mean, self.posterior_root(posterior), n, rng)
 
     def posterior_root(self, posterior: Posterior) -> Array:

@@ -11,14 +11,14 @@ so that all its blocks come from the scan that marginal covariances of chains co
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Protocol, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.chains import marginal_covariances, product, product_tn, solve_band, solve_lower, symmetric
-from klimb.linalg.sparse_cholesky import SymbolicCholesky
+from klimb.linalg.sparse_cholesky import SparseCholesky, SymbolicCholesky
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import csgraph, lapack
 
@@ -99,6 +99,9 @@ class BandFactor:
     def root_solve(self, z: Array) -> Array:
         return self._back(solve_band(self.band, z.reshape(self.plan.size, -1), transpose=True), z.shape)
 
+    def inverse_entries(self) -> Array:
+        return self._inverse
+
     @cached_property
     def _inverse(self) -> Array:
         plan = self.plan
@@ -123,33 +126,9 @@ class BandFactor:
         (block, i), (other, j) = plan.first, plan.second
         return np.asarray(np.where(block == other, Z[i, j, block], cross[i, j, block]))
 
-    def inverse_entries(self) -> Array:
-        return self._inverse
 
-
-class SelectedFactor(Protocol):
-    """A Cholesky factor M = P'L L'P, with the entries of M^-1 on the pattern of M."""
-
-    logdet: float
-
-    def solve(self, b: Array) -> Array:
-        """M^-1 b, for a vector or columns."""
-
-    def half_solve(self, b: Array) -> Array:
-        """L^-1 P b, of squared length b'M^-1 b."""
-
-    def root_solve(self, z: Array) -> Array:
-        """P'L^-T z, a draw of N(0, M^-1) for z ~ N(0, I)."""
-
-    def inverse_entries(self) -> Array:
-        """Entries of M^-1, in the order of the pattern."""
-
-
-class Analysis(Protocol):
-    """What is known of a pattern before its values are."""
-
-    def factor(self, values: Array) -> SelectedFactor:
-        """The factor for values in the order of the pattern, or `NotPositiveDefiniteError`."""
+SelectedFactor: TypeAlias = BandFactor | SparseCholesky
+Analysis: TypeAlias = BandPlan | SymbolicCholesky
 
 
 def analysed(pattern: Any, coordinates: Array | None = None) -> Analysis:

@@ -45,22 +45,8 @@ class SurrogateMatrix(Preconditioner):
 
 
 @final
-class Identity(Preconditioner):
-    """M = I."""
-
-    def __init__(self, size: int) -> None:
-        self.size, self.log_det = size, 0.0
-
-    def solve(self, R: Array) -> Array:
-        return R.copy()
-
-    def factor_times(self, noise: Array) -> Array:
-        return noise.copy()
-
-
-@final
 class Jacobi(Preconditioner):
-    """M = diag(A): what makes the scales of the weights irrelevant."""
+    """M = diag(A), or I: what makes the scales of the weights irrelevant."""
 
     def __init__(self, diagonal: Array) -> None:
         if not (diagonal > 0.0).all():
@@ -77,9 +63,9 @@ class Jacobi(Preconditioner):
 
 
 def simplest_preconditioner(A: NormalMatrix) -> Preconditioner:
-    """Jacobi where the diagonal of A is known, the identity elsewhere."""
+    """diag(A) where that is known, the identity elsewhere."""
     diagonal = A.diagonal()
-    return Identity(A.size) if diagonal is None else Jacobi(diagonal)
+    return Jacobi(np.ones(A.size) if diagonal is None else diagonal)
 
 
 class KrylovSolution(NamedTuple):
