@@ -21,7 +21,7 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import slices
-from klimb.rows.columns import Column, read_column
+from klimb.rows.columns import Column, number_column, read_column
 from klimb.rows.frames import Frame, read_frame
 from klimb.rows.maps import Cached, packed, unpacked
 
@@ -151,9 +151,7 @@ class FileBlock:
             if self.seen and (now[0] != self.seen[0] or (now[2] == self.seen[2] and now != self.seen)):
                 raise InputError("files that stay as they are while a fit passes over them",
                                  f"{path}, which has changed or is gone", "Begin the fit again.")
-            for batch in self._batches(list(names), rows):
-                columns = {name: arrow_column(name, batch.column(name)) for name in names}
-                yield Frame(None, "dict", tuple(names), batch.num_rows, columns.__getitem__)
+            yield from map(arrow_frame, self._batches(list(names), rows))
 
     def _batches(self, names: list[str], rows: int) -> Iterable[Any]:
         in_file = self.where is None and hasattr(self.fragment, "row_groups")
@@ -256,11 +254,21 @@ def _part(column: Column, rows: slice) -> Column:
     return replace(column, values=np.asarray(column.values)[rows], missing=missing)
 
 
+def arrow_frame(batch: Any) -> Frame:
+    """A batch or a table of Arrow."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        columns = {name: arrow_column(name, values)
+                   for name, values in zip(batch.schema.names, batch.columns, strict=True)}
+    return Frame(None, "dict", tuple(columns), batch.num_rows, columns.__getitem__)
+
+
 def arrow_column(name: str, values: Any) -> Column:
     """A column of Arrow; text is read as codes of its levels, so that a row costs no object."""
     import pyarrow as pa
 
     kind = values.type
+    if kind == pa.float64() and not values.null_count and not isinstance(values, pa.ChunkedArray):
+        return number_column(name, values.to_numpy())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         whole = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
         found = whole.dictionary_encode().unify_dictionaries()

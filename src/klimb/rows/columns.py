@@ -11,6 +11,7 @@ import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import isfinite
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -144,11 +145,7 @@ def read_column(name: str, values: Any) -> Column:
         return Column(name, "number", array)
     if kind == "f":
         with np.errstate(over="ignore", invalid="ignore"):
-            finite = bool(np.isfinite(np.dot(array, array)))  # one read, where two tests of all values take four
-        if finite:
-            return Column(name, "number", array, finite=True)
-        missing = np.isnan(array)
-        return Column(name, "number", array, missing if missing.any() else None)
+            return number_column(name, array)
     if kind == "b":
         return Column(name, "flag", array)
     if kind == "U":
@@ -163,6 +160,14 @@ def read_column(name: str, values: Any) -> Column:
     if kind == "O":
         return read_objects(name, array)
     return Column(name, "other", array)
+
+
+def number_column(name: str, array: npt.NDArray[Any]) -> Column:
+    """A column of floating point, in which NaN is missing."""
+    if isfinite(np.dot(array, array)):  # one read, where two tests of all values take four
+        return Column(name, "number", array, finite=True)
+    missing = np.isnan(array)
+    return Column(name, "number", array, missing if missing.any() else None)
 
 
 def read_objects(name: str, array: npt.NDArray[Any], missing: Mask | None = None) -> Column:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
-from klimb.rows.blocks import RowTable, arrow_column
+from klimb.rows.blocks import RowTable, arrow_column, arrow_frame
 from klimb.rows.columns import Column
 from klimb.rows.frames import Frame, read_frame
 from klimb.rows.reduction import BlockEngine
@@ -34,9 +34,7 @@ class TableBlock:
     def frames(self, names: Sequence[str], rows: int) -> Iterator[Frame]:
         whole = self.table.select(list(names)).combine_chunks()
         for begin in range(0, whole.num_rows, rows):
-            part = whole.slice(begin, rows)
-            columns = {name: arrow_column(name, part.column(name)) for name in names}
-            yield Frame(None, "dict", tuple(names), part.num_rows, columns.__getitem__)
+            yield arrow_frame(whole.slice(begin, rows))
 
     def identity(self) -> Any:
         text = hashlib.sha256()
