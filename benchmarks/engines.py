@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 import tempfile
 import time
 from functools import partial
@@ -73,6 +75,7 @@ def started(name: str, workers: int) -> Any:
         return RayEngine()
     from pyspark.sql import SparkSession
 
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers are to have klimb too
     return SparkEngine(session=SparkSession.builder.master(f"local[{workers},3]").config("spark.ui.enabled", "false")
                        .config("spark.driver.bindAddress", "127.0.0.1").getOrCreate())
 

@@ -12,7 +12,7 @@ from klimb.infer.minibatch import minibatch
 from klimb.kernels.means import ConstantMean
 from klimb.numerics.dense import Whitener
 from klimb.rows.kernel_rows import KernelRows, inducing_latent
-from klimb.rows.source import StreamedRows, as_source
+from klimb.rows.source import RowSource
 
 RNG = np.random.default_rng(3)
 N = 5000
@@ -162,18 +162,18 @@ def test_errors():
     with pytest.raises(InputError, match=r"Z must be points with 2 columns; got shape \(3, 1\)"):
         inducing_latent(KERNEL, X, [1.0, 2.0, 3.0])
     with pytest.raises(InputError, match=r"at least one row and one column; got shape \(0, 2\)"):
-        as_source(X[:0])
+        RowSource(X[:0])
     with pytest.raises(InputError, match="must yield at least one row"):
-        StreamedRows(lambda: iter(()))
+        RowSource(lambda: iter(()))
     with pytest.raises(InputError, match=r"rows with the same columns; got shape \(2, 3\) after 5000 rows"):
-        StreamedRows(lambda: iter([X, np.ones((2, 3))]))
+        RowSource(lambda: iter([X, np.ones((2, 3))]))
     once = iter([X])
     with pytest.raises(InputError, match="the same 5000 rows each time; got 0"):
-        list(StreamedRows(lambda: once).blocks(2))
+        list(RowSource(lambda: once).blocks(2))
     with pytest.raises(InputError, match="X must be finite; got nan at index"):
-        StreamedRows(lambda: iter([np.full((2, 2), np.nan)]))
-    with pytest.raises(InputError, match="a callable that yields blocks"):
-        StreamedRows(3)
+        RowSource(lambda: iter([np.full((2, 2), np.nan)]))
+    with pytest.raises(InputError, match=r"at least one row and one column; got shape \(\)"):
+        RowSource(3)
     latent = inducing_latent(KERNEL, X, Z)
     with pytest.raises(InputError, match="a latent with few weights; got Kernel"):
         minibatch(latents.Kernel(np.eye(3)), sites.Logistic(), [0, 1, 0])

@@ -14,10 +14,11 @@ import scipy.sparse as sp
 
 import klimb
 from klimb.errors import InputError
-from klimb.infer.rows import SumsFit, fit_by_sums
+from klimb.infer.rows import SumsFit, block_sums, fit_by_sums, total_sums
 from klimb.latents.prior import WeightPrior
-from klimb.rows.reduction import Block, Rows, rows_of, summed
-from klimb.rows.source import as_source
+from klimb.latents.weights_posterior import DenseWeights
+from klimb.rows.reduction import Block, Rows, rows_of
+from klimb.rows.source import RowSource
 
 COV = np.array([2.0, 0.5, 1.0, 3.0])
 
@@ -63,11 +64,14 @@ def test_rows_in_memory_are_those_that_are_read() -> None:
 
 
 def test_sums_are_those_of_all_rows() -> None:
-    blocks: list[Block] = [some_rows(seed) for seed in range(3)]
-    total, squares = summed(lambda block: (block[1].sum(), block[0].T @ block[0]), blocks)
-    X = np.concatenate([some_rows(seed)[0] for seed in range(3)])
-    assert total == sum(some_rows(seed)[1].sum() for seed in range(3))
-    np.testing.assert_allclose(squares, X.T @ X)
+    site, prior = klimb.sites.Logistic(), WeightPrior(0.0, 1.0, 4)
+    q = DenseWeights(np.array([0.2, -0.1, 0.4, 0.0]), np.triu(np.full((4, 4), 0.3)))
+    X, y = (np.concatenate(part) for part in zip(*(some_rows(seed) for seed in range(3)), strict=True))
+    total = total_sums([block_sums(site, prior, q, some_rows(seed)) for seed in range(3)], 0)
+    e = site.oracle(site.validate(y), X @ q.mean, ((X @ q.root) ** 2).sum(axis=1))
+    np.testing.assert_allclose(total.value, e.value.sum(), rtol=1e-12)
+    np.testing.assert_allclose(total.gram, (X.T * e.gamma) @ X, rtol=1e-12)
+    np.testing.assert_allclose(total.pull, X.T @ (e.gamma * (X @ q.mean) - e.alpha), rtol=1e-11)
 
 
 @pytest.mark.parametrize(("site", "cov", "targets"), [
@@ -128,6 +132,6 @@ def test_sparse_blocks_have_the_bits_of_dense_ones() -> None:
     other = fit_by_sums([(X.toarray()[rows], y[rows]) for rows in cuts], klimb.sites.Logistic(), prior)
     assert one.bound == other.bound
     np.testing.assert_array_equal(one.posterior.mean, other.posterior.mean)
-    stream = as_source(lambda: (X[rows] for rows in cuts))
+    stream = RowSource(lambda: (X[rows] for rows in cuts))
     assert stream.shape == (300, 12)
     np.testing.assert_array_equal(stream.take(np.array([5, 250])), X.toarray()[[5, 250]])

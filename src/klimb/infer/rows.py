@@ -15,7 +15,7 @@ go out to the blocks, as many come back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, cast, final
 
@@ -35,7 +35,7 @@ from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import ColumnDesign, DenseDesign
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, threads_for, triangular_inverse
-from klimb.rows.reduction import Block, BlockEngine, rows_of, summed
+from klimb.rows.reduction import Block, BlockEngine, rows_of
 from klimb.sites.base import Site
 from klimb.sites.real import Gaussian
 
@@ -46,9 +46,7 @@ GONE = 1e-14  # eigenvalue over the largest one below which a direction is round
 RULE = Natural(memory=1, newton=False)  # what it does beyond natural steps needs sites one by one
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class SiteSums:
+class SiteSums(NamedTuple):
     """Sums over rows; those by level belong to the levels ``present`` (None: to all, in order)."""
 
     value: float  # of E log p
@@ -63,7 +61,7 @@ class SiteSums:
 
     def arrays(self) -> dict[str, Array]:
         """For a file; of sums over all levels."""
-        return {own.name: np.asarray(getattr(self, own.name)) for own in fields(self) if own.name != "present"}
+        return {name: np.asarray(part) for name, part in self._asdict().items() if name != "present"}
 
     @classmethod
     def of_arrays(cls, found: Mapping[str, Array]) -> SiteSums:
@@ -73,36 +71,35 @@ class SiteSums:
 
     def mixed(self, other: SiteSums, share: float) -> SiteSums:
         """The sums of sites that are so far on the way to those of another."""
-        return SiteSums(*((1.0 - share) * a + share * b for a, b in zip(_parts(self), _parts(other), strict=True)))
+        pairs: Iterable[tuple[Any, Any]] = zip(self[:-1], other[:-1], strict=True)
+        return SiteSums._make([*((1.0 - share) * a + share * b for a, b in pairs), None])
 
     def scaled(self, factor: float) -> SiteSums:
         """As if every row were there so often."""
-        return replace(SiteSums(*(factor * part for part in _parts(self))), present=self.present)
+        every: tuple[Any, ...] = self[:-1]
+        return SiteSums._make([*(factor * part for part in every), self.present])
 
 
-def _parts(sums: SiteSums) -> tuple[Any, ...]:
-    return (sums.value, sums.size, sums.pull, sums.gram, sums.level_pull, sums.cross, sums.level_gram, sums.slopes)
-
-
-def total_sums(parts: Iterable[SiteSums], n_levels: int | None = None) -> SiteSums:
+def total_sums(parts: Iterable[SiteSums | None], n_levels: int | None = None) -> SiteSums:
     """The sum of ``parts`` in their order: over all ``n_levels`` levels, or over those that some part has."""
+    some: Iterable[Any] = (part for part in parts if part is not None)  # a block without rows has none
+    levels: Any = None
     if n_levels is None:
-        parts = list(parts)
-        levels = np.flatnonzero(np.bincount(np.concatenate([part.present for part in parts])))
+        some = list(some)
+        levels = np.flatnonzero(np.bincount(np.concatenate([part.present for part in some])))
     total: SiteSums | None = None
-    for part in parts:
+    for part in some:
         if total is None:
             shape = (len(levels) if n_levels is None else n_levels, *part.cross.shape[1:])
-            by_level = (np.zeros(shape[:2]), np.zeros(shape), np.zeros((*shape[:2], shape[1])))
-            total = SiteSums(0.0, 0.0, np.zeros_like(part.pull), np.zeros_like(part.gram), *by_level,
-                             np.zeros_like(part.slopes), levels if n_levels is None else None)
-        assert part.present is not None
-        at = np.searchsorted(levels, part.present) if n_levels is None else part.present
-        for own, more in zip((total.level_pull, total.cross, total.level_gram),
-                             (part.level_pull, part.cross, part.level_gram), strict=True):
+            total = SiteSums(0.0, 0.0, np.zeros_like(part.pull), np.zeros_like(part.gram), np.zeros(shape[:2]),
+                             np.zeros(shape), np.zeros((*shape[:2], shape[1])), np.zeros_like(part.slopes), levels)
+        at = part.present if levels is None else np.searchsorted(levels, part.present)
+        for own, more in ((total.level_pull, part.level_pull), (total.cross, part.cross),
+                          (total.level_gram, part.level_gram)):
             own[at] += more
-        total = replace(total, value=total.value + part.value, size=total.size + part.size, pull=total.pull + part.pull,
-                        gram=total.gram + part.gram, slopes=total.slopes + part.slopes)
+        for own, more in ((total.pull, part.pull), (total.gram, part.gram), (total.slopes, part.slopes)):
+            own += more
+        total = total._replace(value=total.value + part.value, size=total.size + part.size)
     if total is None:
         raise InputError("data with at least one row", "no rows", "Check how the data were read.")
     return total
@@ -289,24 +286,22 @@ class SumsFit(NamedTuple):
     bounds: tuple[float, ...]
 
 
-def block_sums(site: Site, prior: WeightPrior, q: FactorisedGaussian | DenseWeights | None, block: Block
-               ) -> tuple[float, Array, Array]:
+def block_sums(site: Site, prior: WeightPrior, q: FactorisedGaussian | DenseWeights | None, block: Block) -> SiteSums:
     """What one block has to say about ``q``; without a q, the sites that match each datum."""
     X, y = rows_of(block)
     y = site.validate(y)
-    with threads_for(0):
+    with threads_for(0), np.errstate(over="ignore", invalid="ignore"):
         offset = X @ np.ascontiguousarray(prior.mean)  # a broadcast number is another product than what is unpickled
         rows = np.ascontiguousarray(X * prior.root if prior.root.ndim == 1 else X @ prior.root)
         if q is None:
             slope, gamma = site.start(y)
-            slope, gamma, value = slope - gamma * offset, gamma * np.ones(len(y)), 0.0
-        else:
-            v, h = DenseDesign(rows).row_norms_squared(q.root, upper=True, times=q.mean)
-            with np.errstate(over="ignore", invalid="ignore"):
-                e = site.oracle(y, offset + h, v)
-                slope, gamma = e.gamma * h - e.alpha, e.gamma
-                value = float(e.value.sum() + np.sum(np.broadcast_to(site.constant(y), y.shape)))
-        return value, rows.T @ slope, rows.T @ (rows * gamma[:, None])
+            return sums_of(rows, np.zeros(0, dtype=np.intp), np.zeros((len(y), 0)), slope - gamma * offset,
+                           gamma * np.ones(len(y)))
+        v, h = DenseDesign(rows).row_norms_squared(q.root, upper=True, times=q.mean)
+        e = site.oracle(y, offset + h, v)
+        each = e.value + site.constant(y)
+        return sums_of(rows, np.zeros(0, dtype=np.intp), np.zeros((len(y), 0)), e.gamma * h - e.alpha, e.gamma,
+                       float(each.sum()), float(np.abs(each).sum()))
 
 
 def fit_by_sums(blocks: Sequence[Block], site: Site, prior: WeightPrior, *, engine: BlockEngine | None = None,
@@ -347,10 +342,8 @@ class _Whitened:
 
     def look(self, q: Posterior | None, sharper: float = 1.0) -> SiteSums:
         here: Any = None if q is None else q.latent.detach(q)
-        value, pull, gram = summed(partial(block_sums, self.site, self.prior, here), self.blocks, self.engine)
-        D = len(pull)
-        return SiteSums(value, abs(value), sharper * pull if q is None else pull, sharper * gram if q is None else gram,
-                        np.zeros((0, 0)), np.zeros((0, 0, D)), np.zeros((0, 0, 0)), np.zeros(0))
+        mapped = map if self.engine is None else self.engine.map
+        return total_sums(mapped(partial(block_sums, self.site, self.prior, here), self.blocks), 0).scaled(sharper)
 
     def solve(self, sums: SiteSums) -> Posterior:
         X, _, _, y = few_rows(sums)

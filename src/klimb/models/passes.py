@@ -29,7 +29,7 @@ from klimb.models.plan import readable
 from klimb.models.prior_sites import density_value
 from klimb.models.progress import Watched
 from klimb.models.row_gradients import add_features
-from klimb.models.streamed_classes import PassedWeights, class_sums, no_class_sums, solved_classes
+from klimb.models.streamed_classes import PassedWeights, class_sums, solved_classes
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import threads_for
 from klimb.rows.blocks import RowBlock
@@ -76,23 +76,21 @@ class BlockReader:
             offset = rows.shift if rows.shift.any() else None
             yield rows, self.model.likelihood.read(encoded.left, encoded.weights, offset)
 
+    def each(self, work: Callable[[LinearRows, Observed], Any], block: RowBlock) -> list[Any]:
+        """What ``work`` makes of the rows of a block, some at a time."""
+        with threads_for(0), np.errstate(over="ignore", invalid="ignore"):
+            return [work(rows, data) for rows, data in self.pieces(block)]
+
+    def summed(self, work: Callable[[LinearRows, Observed], SiteSums], block: RowBlock) -> SiteSums | None:
+        """The sum of that; None for a block without rows."""
+        found = self.each(work, block)
+        return total_sums(found) if found else None
+
 
 def site_sums(reader: BlockReader, q: WeightPosterior | None, sharper: float, rough: bool,
-              block: RowBlock) -> SiteSums:
+              block: RowBlock) -> SiteSums | None:
     """The sums of one block at ``q``, or of sites that match each datum."""
-    found = []
-    with threads_for(0):
-        for rows, data in reader.pieces(block):
-            found.append(_sums(reader.model, q, sharper, rough, rows, data))
-    return total_sums(found) if found else _nothing(reader.model)
-
-
-def _nothing(model: LinearModel) -> SiteSums:
-    if len(model.likelihood.fields) > 1:
-        return no_class_sums(model)
-    none = np.zeros(0)
-    return sums_of(np.zeros((0, model.width)), np.zeros(0, dtype=np.intp), np.zeros((0, model.level_size)), none, none,
-                   slopes=np.zeros(model.theta.size))
+    return reader.summed(partial(_sums, reader.model, q, sharper, rough), block)
 
 
 def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rough: bool, rows: LinearRows,
@@ -108,11 +106,10 @@ def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rough: 
     else:
         L = model.rows_over(X, rows.codes, rows.values)
         m, v = q.at(ColumnDesign(L) if isinstance(L, np.ndarray) else L, slack)
-        with np.errstate(over="ignore", invalid="ignore"):
-            e = site.oracle(y, m, v)
-            slope, gamma = e.gamma * m - e.alpha, e.gamma
-            each = e.value + site.constant(y)
-            value, size = float(each.sum()), float(np.abs(each).sum())
+        e = site.oracle(y, m, v)
+        slope, gamma = e.gamma * m - e.alpha, e.gamma
+        each = e.value + site.constant(y)
+        value, size = float(each.sum()), float(np.abs(each).sum())
         blocks = model.likelihood.parameters
         if blocks:
             own = model.theta.of_owner(model.at, blocks)
@@ -143,7 +140,7 @@ class RowPasses:
         """function(block) for every block, in order."""
         return map(function, self.blocks) if self.engine is None else self.engine.map(function, self.blocks)
 
-    def summed(self, function: Callable[[RowBlock], SiteSums], n_levels: int, *identity: Any) -> SiteSums:
+    def summed(self, function: Callable[[RowBlock], SiteSums | None], n_levels: int, *identity: Any) -> SiteSums:
         """The sum of function(block) over all blocks; by ``identity`` from the checkpoint, where it is there."""
         if self.checkpoint is None:
             return total_sums(self.mapped(function), n_levels)
@@ -209,9 +206,10 @@ class RowPasses:
             return None
         alone = replace(model, rows=replace(model.fitted_rows(), stands_for=0), passes=None, kept={})
         posterior = alone.infer(self.sample, tol=ROUGH).posterior
-        found = _sums(alone, posterior.latent.detach(posterior), 1.0, False, alone.fitted_rows(), self.sample)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = _sums(alone, posterior.latent.detach(posterior), 1.0, False, alone.fitted_rows(), self.sample)
         own = total_sums([found], model.n_levels).scaled(self.n / self.sample.n)
-        return replace(own, level_pull=0.0 * own.level_pull, cross=0.0 * own.cross, level_gram=0.0 * own.level_gram)
+        return own._replace(level_pull=0.0 * own.level_pull, cross=0.0 * own.cross, level_gram=0.0 * own.level_gram)
 
     def slopes_at(self, posterior: Posterior) -> Array:
         """d value / d parameters of the likelihood at the end of the fit that gave ``posterior``."""
@@ -233,7 +231,7 @@ class PassesAt:
         sums = self.passes.summed(work, self.model.n_levels, "sites", self.model.at, weights, sharper, self.rough)
         if not self.model.densities or weights is None:
             return sums
-        return replace(sums, value=sums.value + density_value(self.model, weights))
+        return sums._replace(value=sums.value + density_value(self.model, weights))
 
     def solve(self, sums: SiteSums) -> Posterior:
         return solved(self.model, sums, self.passes.n)

@@ -20,7 +20,7 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.formula import Formula
 from klimb.infer.result import Result
-from klimb.infer.rows import SiteSums, few_rows, sums_of, total_sums
+from klimb.infer.rows import SiteSums, few_rows, sums_of
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Left, Likelihood, Observed
 from klimb.linalg.matrix import ColumnDesign
@@ -38,7 +38,7 @@ from klimb.models.streamed_levels import Levels, along, exact_of
 from klimb.models.streamed_theta import solve_on_sums
 from klimb.models.verdict import PRECISION, WRONG_MEAN
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import psd_square_root, threads_for
+from klimb.numerics.dense import psd_square_root
 from klimb.numerics.lowdiscrepancy import matched_draws
 from klimb.report.records import Fact, TrustSummary
 from klimb.rows.blocks import RowBlock, RowTable
@@ -156,19 +156,12 @@ def rows_with(moments: Sequence[BlockMoments | None], encoder: Encoder) -> tuple
     return blocks, shares
 
 
-def squares_of(reader: BlockReader, q: WeightPosterior | None, block: RowBlock) -> SiteSums:
+def squares_of(model: LinearModel, q: WeightPosterior | None, rows: LinearRows, data: Observed) -> SiteSums:
     """Sums of squares and products of [X y], y less what ``q`` expects: all that rows with Gaussian noise say."""
-    found = []
-    with threads_for(0):
-        for rows, data in reader.pieces(block):
-            y = data.y if data.offset is None else data.y - data.offset
-            y = y if q is None else y - q.at(reader.model.functionals(rows).L)[0]
-            weights = np.ones(data.n) if data.weights is None else data.weights
-            both = np.column_stack([rows.X, y])
-            found.append(sums_of(both, rows.codes, rows.values, np.zeros(data.n), weights, float(weights.sum())))
-    none, model = np.zeros(0), reader.model
-    return total_sums(found) if found else sums_of(
-        np.zeros((0, model.width + 1)), np.zeros(0, dtype=np.intp), np.zeros((0, model.level_size)), none, none)
+    y = data.y if data.offset is None else data.y - data.offset
+    y = y if q is None else y - q.at(model.functionals(rows).L)[0]
+    return sums_of(np.column_stack([rows.X, y]), rows.codes, rows.values, np.zeros(data.n), data.counts,
+                   float(data.counts.sum()))
 
 
 def reduced_passes(model: LinearModel, passes: RowPasses, observed: Observed) -> tuple[LinearModel, Observed] | None:
@@ -177,13 +170,13 @@ def reduced_passes(model: LinearModel, passes: RowPasses, observed: Observed) ->
     A sum of squares loses the digits of a residual beside those of y; what a first fit leaves has them.
     """
     reader, B = passes.reader(model), model.width
-    first = passes.summed(partial(squares_of, reader, None), model.n_levels, "squares")
+    first = passes.summed(partial(reader.summed, partial(squares_of, reader.model, None)), model.n_levels, "squares")
     noise = model.new_site(None).oracle(np.zeros(1), np.zeros(1), np.zeros(1)).gamma[0]
     own = SiteSums(0.0, 0.0, first.gram[:B, B], first.gram[:B, :B], first.cross[:, :, B], first.cross[:, :, :B],
                    first.level_gram, np.zeros(0)).scaled(float(noise))
     posterior = solved(model, own, passes.n)
     q = posterior.latent.detach(posterior)
-    sums = passes.summed(partial(squares_of, reader, q), model.n_levels, "squares", q)
+    sums = passes.summed(partial(reader.summed, partial(squares_of, reader.model, q)), model.n_levels, "squares", q)
     both, codes, values, _ = few_rows(sums)
     of_level = codes >= 0
     R = np.asarray(np.linalg.qr(both[~of_level], mode="r"))
@@ -202,19 +195,15 @@ def _over(rows: LinearRows, model: LinearModel) -> Any:
     return model.rows_over(rows.X, rows.codes, rows.values)
 
 
-def log_densities(reader: BlockReader, draws: Array, q: WeightPosterior, block: RowBlock) -> Array:
-    """sum_i log p(y_i | f_i) of a block at draws of the weights, one a row."""
-    total = np.zeros(len(draws))
-    with threads_for(0), np.errstate(over="ignore", invalid="ignore"):
-        for rows, data in reader.pieces(block):
-            site = reader.model.site(data)
-            y = site.validate(data.y)
-            X, slack = reader.model.with_features(rows)
-            f = q.push(reader.model.rows_over(X, rows.codes, rows.values), draws)
-            constant = float(np.broadcast_to(site.constant(y), y.shape).sum())
-            total += [float((site.oracle(y, one, slack) if slack.any() else site.point(y, one)).value.sum()) + constant
-                      for one in f]
-    return total
+def log_densities(model: LinearModel, draws: Array, q: WeightPosterior, rows: LinearRows, data: Observed) -> Array:
+    """sum_i log p(y_i | f_i) of some rows at draws of the weights, one a row."""
+    site = model.site(data)
+    y = site.validate(data.y)
+    X, slack = model.with_features(rows)
+    f = q.push(model.rows_over(X, rows.codes, rows.values), draws)
+    constant = float(np.broadcast_to(site.constant(y), y.shape).sum())
+    return np.array([float((site.oracle(y, one, slack) if slack.any() else site.point(y, one)).value.sum()) + constant
+                     for one in f])
 
 
 def judged(model: LinearModel, result: Result, passes: RowPasses, levels: Levels | None,
@@ -260,8 +249,10 @@ def _log_weights(model: LinearModel, result: Result, passes: RowPasses, n_draws:
     few, y = standing_for(model, passes.ends[posterior], passes.n)
     assert few.rows is not None
     draws = q.sample(n_draws, np.random.default_rng(SEED))
-    parts = passes.mapped(partial(log_densities, passes.reader(model), draws, q))
-    logs = np.sum(list(parts), axis=0) + 0.5 * ((y - q.push(_over(few.rows, model), draws)) ** 2).sum(axis=1)
+    reader = passes.reader(model)
+    parts = passes.mapped(partial(reader.each, partial(log_densities, reader.model, draws, q)))
+    logs = np.sum([np.sum(own, axis=0) for own in parts if own], axis=0)
+    logs += 0.5 * ((y - q.push(_over(few.rows, model), draws)) ** 2).sum(axis=1)
     done = len(y)
     for number, site in model.densities:  # less the Gaussians that stand for them in q
         w = draws[:, model.places[number]]

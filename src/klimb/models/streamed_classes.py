@@ -15,14 +15,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import combinations_with_replacement
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from scipy.linalg import block_diag
 from scipy.special import softmax
 
 from klimb.infer.loop import infer
-from klimb.infer.rows import SiteSums, few_rows, sums_of, total_sums
+from klimb.infer.rows import SiteSums, few_rows, sums_of
 from klimb.latents.base import Posterior
 from klimb.latents.outputs import Outputs
 from klimb.latents.shocks import Shocks
@@ -32,15 +32,14 @@ from klimb.linalg.matrix import ColumnDesign
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows
 from klimb.numerics.arrays import Array, slices
-from klimb.numerics.dense import cholesky, row_blocks, threads_for
-from klimb.rows.blocks import RowBlock
+from klimb.numerics.dense import cholesky, row_blocks
 from klimb.sites.classes import MOST_COUPLED
 from klimb.sites.real import Gaussian
 from klimb.terms.base import Placed
 from klimb.trust.coupled import JointWeights, shocks_of, whitened_parts
 
 if TYPE_CHECKING:
-    from klimb.models.passes import BlockReader, RowPasses
+    from klimb.models.passes import RowPasses
 
 AT_ONCE = 1 << 20  # values of log p that are held at once
 
@@ -84,13 +83,7 @@ def _blocks(C: int, design: ColumnDesign, weights: Callable[[tuple[int, int]], A
 def _as_sums(pull: Array, gram: Array, value: float, size: float, slopes: Array) -> SiteSums:
     """Sums without levels."""
     none = sums_of(np.zeros((0, 0)), np.zeros(0, dtype=np.intp), np.zeros((0, 0)), np.zeros(0), np.zeros(0))
-    return replace(none, pull=pull, gram=gram, value=value, size=size, slopes=slopes)
-
-
-def no_class_sums(model: LinearModel) -> SiteSums:
-    """Of no rows."""
-    C, B = len(model.likelihood.fields), model.width
-    return _as_sums(np.zeros(C * B), np.zeros((C * B, C * B + B)), 0.0, 0.0, np.zeros(model.theta.size))
+    return none._replace(pull=pull, gram=gram, value=value, size=size, slopes=slopes)
 
 
 def solved_classes(model: LinearModel, sums: SiteSums, n: int) -> Posterior:
@@ -107,7 +100,7 @@ def solved_classes(model: LinearModel, sums: SiteSums, n: int) -> Posterior:
     for field, (gram, at) in enumerate(zip(own, np.split(mean, C), strict=True)):
         place = slice(field * B, (field + 1) * B)
         pull = sums.pull[place] - (H @ mean)[place] + gram @ at  # what has that mean under the class's own covariance
-        X, _, _, y = few_rows(replace(sums, pull=pull, gram=gram, cross=np.zeros((0, 0, B))))
+        X, _, _, y = few_rows(sums._replace(pull=pull, gram=gram, cross=np.zeros((0, 0, B))))
         missing = B - len(y)
         rows = LinearRows(np.vstack([X, np.zeros((missing, B))]), np.full(B, -1), np.zeros((B, 0)),
                           (Placed(),) * len(model.terms), np.zeros(B), stands_for=n)
@@ -116,36 +109,27 @@ def solved_classes(model: LinearModel, sums: SiteSums, n: int) -> Posterior:
     return infer(Outputs(parts), Gaussian(1.0), np.concatenate(seen)).posterior
 
 
-def coupling_sums(reader: BlockReader, q: WeightPosterior, block: RowBlock) -> SiteSums:
+def coupling_sums(model: LinearModel, q: WeightPosterior, rows: LinearRows, data: Observed) -> SiteSums:
     """sum_i E[diag(p) - p p'] (x) x_i x_i' under ``q``, and how many rows count."""
-    model, found = reader.model, []
-    C = len(model.likelihood.fields)
-    with threads_for(0):
-        for rows, data in reader.pieces(block):
-            site, m, v = model.site(data), *(part.reshape(C, -1) for part in q.at(ColumnDesign(rows.X)))
-            y, W = site.validate(data.y), np.empty((C, C, data.n))
-            for some in row_blocks(data.n, (2 * C) ** 2):
-                coupled = site.rows(some).couplings(y[some], m[:, some].ravel(), v[:, some].ravel())
-                W[:, :, some] = np.moveaxis(coupled[:, :C, :C], 0, 2)
-            gram = _blocks(C, ColumnDesign(rows.X), W.__getitem__)
-            found.append(_as_sums(np.zeros(len(gram)), gram, float(data.counts.sum()), 0.0, np.zeros(0)))
-    empty = np.zeros(C * model.width)
-    return total_sums(found) if found else _as_sums(empty, np.outer(empty, empty), 0.0, 0.0, np.zeros(0))
+    C, site = len(model.likelihood.fields), model.site(data)
+    m, v = (part.reshape(C, -1) for part in q.at(ColumnDesign(rows.X)))
+    y, W = site.validate(data.y), np.empty((C, C, data.n))
+    for some in row_blocks(data.n, (2 * C) ** 2):
+        coupled: Any = site.rows(some).couplings(y[some], m[:, some].ravel(), v[:, some].ravel())
+        W[:, :, some] = np.moveaxis(coupled[:, :C, :C], 0, 2)
+    gram = _blocks(C, ColumnDesign(rows.X), W.__getitem__)
+    return _as_sums(np.zeros(len(gram)), gram, float(data.counts.sum()), 0.0, np.zeros(0))
 
 
-def draws_of_block(reader: BlockReader, weights: Array, block: RowBlock) -> tuple[Array, Array]:
-    """sum_i log p(y_i | f_i) of a block at draws of all weights, one a row, and the gradient in these."""
-    S, C = len(weights), len(reader.model.likelihood.fields)
-    values, slopes = np.zeros(S), np.zeros(weights.shape)
-    with threads_for(0):
-        for rows, data in reader.pieces(block):
-            site = reader.model.site(data)
-            y = site.validate(data.y)
-            for some in slices(S, max(AT_ONCE // (C * data.n), 1)):
-                f = weights[some].reshape(-1, rows.X.shape[1]) @ rows.X.T  # draw by draw, class by class
-                point = site.point(y, f.reshape(some.stop - some.start, -1))
-                values[some] += (point.value + site.constant(y)).sum(axis=1)
-                slopes[some] -= (point.alpha.reshape(f.shape) @ rows.X).reshape(some.stop - some.start, -1)
+def values_and_slopes(model: LinearModel, weights: Array, rows: LinearRows, data: Observed) -> tuple[Array, Array]:
+    """sum_i log p(y_i | f_i) of some rows at draws of all weights, one a row, and the gradient in these."""
+    S, site = len(weights), model.site(data)
+    values, slopes, y = np.empty(S), np.empty(weights.shape), site.validate(data.y)
+    for some in slices(S, max(AT_ONCE // (len(model.likelihood.fields) * data.n), 1)):
+        f = weights[some].reshape(-1, rows.X.shape[1]) @ rows.X.T  # draw by draw, class by class
+        point = site.point(y, f.reshape(some.stop - some.start, -1))
+        values[some] = (point.value + site.constant(y)).sum(axis=1)
+        slopes[some] = -(point.alpha.reshape(f.shape) @ rows.X).reshape(some.stop - some.start, -1)
     return values, slopes
 
 
@@ -167,7 +151,9 @@ class PassedWeights(JointWeights):
             return known
         C, q = len(parts), posterior.latent.detach(posterior)
         if C <= MOST_COUPLED:
-            sums = passes.summed(partial(coupling_sums, passes.reader(model), q), 0, "couplings", model.at, q)
+            reader = passes.reader(model)
+            work = partial(reader.summed, partial(coupling_sums, reader.model, q))
+            sums = passes.summed(work, 0, "couplings", model.at, q)
             gram, counted = sums.gram, sums.value
         else:
             gram, counted = passes.ends[posterior].gram[:, : C * model.width], float(passes.n)
@@ -182,12 +168,12 @@ class PassedWeights(JointWeights):
 
     def rows_at(self, e: Array) -> tuple[Array, Array]:
         q, passes = self.shocks.q, self._passes
-        weights = q.shared + e @ q.root.T
+        weights, reader = q.shared + e @ q.root.T, passes.reader(self._model)
 
         def by_a_pass() -> dict[str, Array]:
-            found = list(passes.mapped(partial(draws_of_block, passes.reader(self._model), weights)))
-            return {name: np.sum(own, axis=0) for name, own in zip(("values", "slopes"), zip(*found, strict=True),
-                                                                   strict=True)}
+            work = partial(reader.each, partial(values_and_slopes, reader.model, weights))
+            values, slopes = zip(*(part for own in passes.mapped(work) for part in own), strict=True)
+            return {"values": np.sum(values, axis=0), "slopes": np.sum(slopes, axis=0)}
 
         made = passes.kept(by_a_pass, "draws", self._model.at, weights)
         return made["values"], made["slopes"] @ q.root

@@ -23,7 +23,7 @@ from klimb.errors import InputError
 from klimb.numerics.arrays import slices
 from klimb.rows.columns import Column, number_column, read_column
 from klimb.rows.frames import Frame, read_frame
-from klimb.rows.maps import Cached, packed, unpacked
+from klimb.rows.maps import Cached
 
 BLOCK_ROWS = 1 << 18  # of a table in memory
 PAGE, PAGES = 1 << 20, 3  # bytes of a page of Parquet, and how many of them a column holds that is to be unpacked
@@ -95,13 +95,6 @@ class ArrayBlock:
 
     def size(self, names: Sequence[str]) -> float:
         return 8.0 * len(names) * len(self.columns[names[0]])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _array_block, (packed(self.columns),)
-
-
-def _array_block(sent: Any) -> ArrayBlock:
-    return ArrayBlock(unpacked(sent))
 
 
 @final

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import numbers
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from math import isfinite
 from typing import Any, TypeAlias, final
@@ -43,6 +43,10 @@ class Column:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process go the numbers, or where they are in a mapped file; not what was made of them."""
+        return _arrived, tuple(_sent(getattr(self, own.name)) for own in fields(self))
 
     @cached_property
     def factor(self) -> tuple[Codes, tuple[str, ...]]:
@@ -125,6 +129,37 @@ class Column:
         """Rows whose text is not the name of a number (all rows, where every one is)."""
         found = [i for i, value in enumerate(self.plain().tolist()) if value is not None and not is_number(value)]
         return found or list(range(len(self)))
+
+
+# -- to another process ------------------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True)
+class FileSlice:
+    """Where the numbers of a memory map are, or of a part of it."""
+
+    path: str
+    dtype: str
+    offset: int
+    n: int
+
+
+def _sent(values: Any) -> Any:
+    """Where the numbers are, if they are a part of a mapped file; else what is given."""
+    whole = values
+    while isinstance(getattr(whole, "base", None), np.ndarray):
+        whole = whole.base
+    if not isinstance(whole, np.memmap) or whole.filename is None or not values.flags.c_contiguous:
+        return values
+    begin = whole.offset + values.ctypes.data - whole.ctypes.data
+    return FileSlice(str(whole.filename), values.dtype.str, begin, len(values))
+
+
+def _arrived(*parts: Any) -> Column:
+    found: list[Any] = [np.memmap(part.path, part.dtype, "r", part.offset, (part.n,)) if isinstance(part, FileSlice)
+                        else part for part in parts]
+    return Column(*found)
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

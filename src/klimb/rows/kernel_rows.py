@@ -15,7 +15,7 @@ from klimb.latents.inducing import Inducing
 from klimb.linalg.matrix import BlockedDesign, DenseDesign
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import Whitener, psd_square_root, threads_for
-from klimb.rows.source import ArrayRows, Index, RowSource, as_source
+from klimb.rows.source import Index, RowSource
 
 STORED_LIMIT = 2**26  # entries (512 MiB) up to which rows are stored unless the user says otherwise
 
@@ -29,7 +29,7 @@ class KernelRows(BlockedDesign):
 
     >>> from klimb.kernels import RBF
     >>> x, Z, kernel = np.linspace(0.0, 6.0, 500)[:, None], np.linspace(0.0, 6.0, 12)[:, None], RBF()
-    >>> rows = KernelRows(kernel, ArrayRows(x), Z, Whitener(psd_square_root(kernel.gram(Z), "Kuu")))
+    >>> rows = KernelRows(kernel, RowSource(x), Z, Whitener(psd_square_root(kernel.gram(Z), "Kuu")))
     >>> design = rows.stored().dense()  # 500 x 12, whose products are the prior covariances
     >>> bool(np.abs(design @ design.T - kernel.gram(x)).max() < 1e-4)
     True
@@ -55,7 +55,7 @@ class KernelRows(BlockedDesign):
         order = np.argsort(rows, kind="stable")
         inputs = np.empty((len(rows), self.source.shape[1]))
         inputs[order] = self.source.take(rows[order])
-        return KernelRows(self.kernel, ArrayRows(inputs), self.Z, self.whitener)
+        return KernelRows(self.kernel, RowSource(inputs), self.Z, self.whitener)
 
     def dense_rows(self, rows: slice) -> Array:
         return self._whitened(self.source.take(np.arange(*rows.indices(self.shape[0]))))
@@ -93,7 +93,7 @@ def inducing_latent(kernel: Kernel, X: Any, Z: Any, *, mean: Mean | None = None,
     >>> klimb.infer(latent, klimb.sites.Logistic(), np.sin(x) > 0).status.name
     'CONVERGED'
     """
-    source = as_source(X)
+    source = RowSource(X)
     points = as_float(Z, "Z")
     points = points[:, None] if points.ndim == 1 else points
     if points.ndim != 2 or 0 in points.shape or points.shape[1] != source.shape[1]:

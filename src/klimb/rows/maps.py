@@ -1,4 +1,4 @@
-"""Columns in memory maps: how a block of them is sent to another process, and tables that are written as such once.
+"""Tables whose columns are written as memory maps once.
 
 A cache has an array for every column, numbers as they are and text as codes, so that a pass neither decodes files nor
 looks words up. Its blocks are those of the table that it was made of: a fit has the same bits. Nothing in it is
@@ -8,8 +8,8 @@ unpickled: `numpy.load` refuses objects.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -22,47 +22,6 @@ from klimb.rows.frames import Frame
 
 CONTENTS = "klimb-cache.json"
 VERSION = 1
-NOTHING = np.zeros(0)
-
-
-@final
-@dataclass(frozen=True)
-class FileSlice:
-    """Where the numbers of a memory map are, or of a part of it."""
-
-    path: str
-    dtype: str
-    offset: int
-    n: int
-
-
-def packed(columns: Mapping[str, Column]) -> dict[str, tuple[Column, Any, Any]]:
-    """Columns as they are sent to another process: of those in mapped files, where they are."""
-    return {name: (replace(column, values=NOTHING, missing=None), _sent(column.values), _sent(column.missing))
-            for name, column in columns.items()}
-
-
-def unpacked(sent: Mapping[str, tuple[Column, Any, Any]]) -> dict[str, Column]:
-    """What ``packed`` gave, read where it has come to."""
-    return {name: replace(column, values=_come(values), missing=_come(missing))
-            for name, (column, values, missing) in sent.items()}
-
-
-def _sent(values: Any) -> Any:
-    """Where the numbers are, if they are a part of a mapped file; else the numbers."""
-    whole = values
-    while isinstance(getattr(whole, "base", None), np.ndarray):
-        whole = whole.base
-    if not isinstance(whole, np.memmap) or whole.filename is None or not values.flags.c_contiguous:
-        return values
-    begin = whole.offset + values.ctypes.data - whole.ctypes.data
-    return FileSlice(str(whole.filename), values.dtype.str, begin, len(values))
-
-
-def _come(values: Any) -> Any:
-    if isinstance(values, FileSlice):
-        return np.memmap(values.path, values.dtype, "r", values.offset, (values.n,))
-    return values
 
 
 @final

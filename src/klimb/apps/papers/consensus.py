@@ -15,7 +15,7 @@ from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Res
 from klimb.apps.papers.pictures import NOTHING
 from klimb.errors import NotPositiveDefiniteError
 from klimb.infer.minibatch import FactorisedGaussian
-from klimb.infer.rows import block_sums, fit_by_sums
+from klimb.infer.rows import SiteSums, block_sums, fit_by_sums
 from klimb.latents.prior import WeightPrior
 from klimb.numerics.arrays import Array
 from klimb.rows.reduction import Block
@@ -49,7 +49,7 @@ def bregman_admm(blocks: Sequence[Block], prior: WeightPrior, rho: float, duals:
     for _ in range(rounds):
         try:
             q = _gaussian(centre)
-            bounds.append(sum(block_sums(SITE, prior, q, block)[0] for block in blocks) - q.divergence())
+            bounds.append(sum(block_sums(SITE, prior, q, block).value for block in blocks) - q.divergence())
             wanted = [_stacked(block_sums(SITE, prior, _gaussian(one), block))
                       for one, block in zip(local, blocks, strict=True)]
             local = [centre + (t - dual) / rho for t, dual in zip(wanted, y, strict=True)]
@@ -61,9 +61,9 @@ def bregman_admm(blocks: Sequence[Block], prior: WeightPrior, rho: float, duals:
     return {"bounds": bounds, "status": "proper"}
 
 
-def _stacked(sums: tuple[float, Array, Array]) -> Array:
+def _stacked(sums: SiteSums) -> Array:
     """Natural parameters as one array: the shift, then the precision."""
-    return np.column_stack(sums[1:])
+    return np.column_stack([sums.pull, sums.gram])
 
 
 def _gaussian(parameters: Array) -> FactorisedGaussian:
