@@ -88,9 +88,8 @@ class Factor(ABC):
             R.T[columns] = np.multiply(part, scale[columns, None], out=part)
         return R
 
-    def root_of(self, rows: npt.NDArray[np.intp] | None = None) -> Array | None:
-        """A matrix of few columns whose outer square is V, or its block of some sites; None where there is none."""
-        del rows
+    def root_of(self) -> Array | None:
+        """A matrix of few columns whose outer square is V; None where there is none."""
         return None
 
     def products(self) -> tuple[Product, Product] | None:

@@ -14,18 +14,17 @@ from functools import cached_property
 from typing import Any, Self, final
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import blas, lapack
 
 from klimb.errors import InputError, require
 from klimb.latents.arrow import ArrowRows, own_variances
-from klimb.latents.base import Factor, Latent, Posterior, Product, factor_of, variances_at
+from klimb.latents.base import Factor, Posterior, Product, factor_of, variances_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordinates
 from klimb.latents.costs import Option, Shape, crossed
 from klimb.latents.crossed_cells import Cells
 from klimb.latents.crossed_weights import CANCELLED, CrossedPosterior, CrossedWeights
 from klimb.latents.linear import LinearParts, dense_rows, side_by_side
-from klimb.latents.mixed import checked_codes, group_root, inverse_blocks
+from klimb.latents.mixed import LevelLatent, checked_levels, group_root, inverse_blocks
 from klimb.latents.prior import WeightPrior
 from klimb.latents.shocks import Shocks
 from klimb.numerics.arrays import Array, as_float
@@ -204,10 +203,8 @@ class CrossedFactor(EliminatedFactor):
                               self._with_border[2])
 
 
-class CrossedColumns(Latent):
+class CrossedColumns(LevelLatent):
     """Columns of crossed grouping factors and their prior, for any way to the posterior."""
-
-    reports = "weight"
 
     def __init__(self, X: Any, sparse: Any, codes: Any, values: Any = None, *, n_levels: int | None = None,
                  mean: Any = 0.0, cov: Any = 1.0, roots: Sequence[tuple[Any, int]] | None = None, group_cov: Any = 1.0,
@@ -219,10 +216,7 @@ class CrossedColumns(Latent):
         if n == 0 or columns.shape[0] != n or columns.shape[1] == 0:
             raise InputError("X and sparse must have the same rows, and both some columns",
                              f"shapes {matrix.shape} and {columns.shape}", "There is one row of each per datum.")
-        level, count = checked_codes(codes, n, n_levels)
-        t = np.ones((n, 1)) if values is None else as_float(values, "values", ndim=2)
-        require(len(t) == n and t.shape[1] != 0, f"values must have {n} rows and at least one column",
-                f"shape {t.shape}", "There is one row of values per row of X.")
+        level, count, t = checked_levels(codes, values, n, n_levels)
         self._build(Cells(matrix, columns, level, t, count), mean, cov, roots or ((1.0, columns.shape[1]),), group_cov,
                     variances_at(slack, (n,), "slack"))
 
@@ -250,11 +244,6 @@ class CrossedColumns(Latent):
         latent._build(cells if parts.fixed_columns else cells.with_dense(parts.X), parts.mean, parts.cov, parts.roots,
                       parts.group_cov, parts.slack)
         return latent
-
-    @classmethod
-    def rows_of(cls, X: Any, codes: npt.NDArray[np.intp], values: Array, n_levels: int,
-                sparse: Any = None) -> ArrowRows:
-        return ArrowRows(X, codes, values, sparse)
 
     def some(self, rows: Any) -> ArrowRows:
         """Some of the rows of the fit, in the form that q takes."""
@@ -295,12 +284,7 @@ class CrossedColumns(Latent):
     def predict(self, posterior: Posterior, X_new: Any, sparse: Any, codes: Any,
                 values: Any = None) -> tuple[Array, Array]:
         """Mean and variance of f at new rows; a level of -1 is one that was never seen, and gets the prior."""
-        matrix = as_float(X_new, "X_new", ndim=2)
-        t = np.ones((len(matrix), 1)) if values is None else as_float(values, "values", ndim=2)
-        level = np.asarray(codes, dtype=np.intp)
-        m, v = self.detach(posterior).at(ArrowRows(matrix, level, t, side_by_side([sparse])))
-        prior = t @ self.group_root
-        return m, v + np.where(level < 0, np.einsum("ij,ij->i", prior, prior), 0.0)
+        return self.predicted(posterior, X_new, codes, values, side_by_side([sparse]))
 
     def design(self) -> Array:
         cells = self.cells
@@ -309,10 +293,9 @@ class CrossedColumns(Latent):
         return np.asarray(dense_rows(border, cells.codes, cells.values @ self.group_root, cells.n_levels))
 
     def weight_covariance(self, posterior: Posterior) -> Array:
-        q = self.detach(posterior)
-        require(q.size <= LARGEST_DENSE, f"a covariance of all weights has up to {LARGEST_DENSE} of them",
-                f"{q.size:,}", "Ask for variances, for draws, or for rows.")
-        return q.covariance()
+        require(self.n_weights <= LARGEST_DENSE, f"a covariance of all weights has up to {LARGEST_DENSE} of them",
+                f"{self.n_weights:,}", "Ask for variances, for draws, or for rows.")
+        return super().weight_covariance(posterior)
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
         q, cells = self.detach(posterior), self.cells

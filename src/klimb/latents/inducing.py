@@ -18,7 +18,7 @@ from klimb.latents.weights import PrimalFactor, Weights
 from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import BlockedDesign, DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.dense import Whitener, check_symmetric, psd_square_root, row_blocks, threads_for, triangular_solve
+from klimb.numerics.dense import Whitener, check_symmetric, psd_square_root, threads_for, triangular_solve
 
 
 @final
@@ -223,15 +223,8 @@ class Inducing(Latent):
             raise InputError(f"K_new must have one column per inducing point ({self.root.shape[0]})",
                              f"shape {cross.shape}", "Pass k(X_new, Z).")
         total = variances_at(k_new_diag, (cross.shape[0],), "k_new_diag")
-        m, v = np.array(mean_at(mean, (cross.shape[0],), "mean")), np.zeros(cross.shape[0])
         with threads_for(self.dense_size):
-            weights = self.weight_mean(posterior)
-            spread = self.weight_root(posterior) if posterior.spread else None
-            for block in row_blocks(len(m), self.n_weights):
-                rows = self._whitener.whitened(cross[block])
-                m[block] += rows @ weights
-                if spread is not None:
-                    within = rows @ spread
-                    unexplained = total[block] - np.einsum("ij,ij->i", rows, rows)
-                    v[block] = np.maximum(unexplained, 0.0) + np.einsum("ij,ij->i", within, within)
-        return m, v
+            rows = self._whitener.whitened(cross)
+            unexplained = np.maximum(total - np.einsum("ij,ij->i", rows, rows), 0.0)
+            m, v = self.detach(posterior).at(DenseDesign(rows), unexplained * posterior.spread)
+        return mean_at(mean, m.shape, "mean") + m, v

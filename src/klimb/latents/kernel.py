@@ -401,15 +401,12 @@ class Kernel(Latent):
         cross = as_float(K_new, "K_new", ndim=2)
         require(cross.shape[1] == self.n_sites, f"K_new must have one column per site ({self.n_sites})",
                 f"shape {cross.shape}", "Pass k(X_new, X).")
+        from klimb.latents.kernel_weights import CrossCovariances, KernelWeights
+
         prior = variances_at(k_new_diag, (cross.shape[0],), "k_new_diag")
-        prior_mean = mean_at(mean, (cross.shape[0],), "mean")
-        v = np.empty(cross.shape[0])
-        with threads_for(self.dense_size):
-            factor = self._factor_of(posterior)
-            for rows in row_blocks(len(v), self.n_sites):
-                v[rows] = prior[rows] - factor.explained(cross[rows])
-            v = np.maximum(v, 0.0) if posterior.spread else np.zeros_like(v)
-            return prior_mean + cross @ posterior.a, v
+        rows = CrossCovariances(len(cross), self.n_sites, cross.__getitem__, lambda _: self._factor_of(posterior))
+        m, v = KernelWeights(posterior.m, posterior.a, posterior.gamma, self.K, posterior.v).at(rows, prior)
+        return mean_at(mean, m.shape, "mean") + m, v * posterior.spread
 
     @staticmethod
     def _factor_of(posterior: Posterior) -> DenseFactor:

@@ -8,6 +8,7 @@ because no row belongs to two levels. Levels are eliminated first, each by itsel
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -15,8 +16,8 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError, NotPositiveDefiniteError
-from klimb.latents.arrow import ArrowRows, ArrowWeights, own_variances
+from klimb.errors import InputError, NotPositiveDefiniteError, require
+from klimb.latents.arrow import ArrowRows, ArrowWeights, LevelPosterior, own_variances
 from klimb.latents.base import Factor, Latent, Posterior, checked_outputs, factor_of, sites_of, variances_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordinates
 from klimb.latents.costs import Option, Shape, arrow
@@ -131,8 +132,34 @@ class MixedFactor(Factor):
         return out
 
 
+class LevelLatent(Latent):
+    """What models with a group that is kept by its codes share; q is a `LevelPosterior` of rows `ArrowRows`."""
+
+    reports = "weight"
+    group_root: Array
+
+    @abstractmethod
+    def detach(self, posterior: Posterior) -> LevelPosterior: ...
+
+    def weight_covariance(self, posterior: Posterior) -> Array:
+        return self.detach(posterior).covariance()
+
+    @classmethod
+    def rows_of(cls, X: Any, codes: npt.NDArray[np.intp], values: Array, n_levels: int,
+                sparse: Any = None) -> ArrowRows:
+        return ArrowRows(X, codes, values, sparse)
+
+    def predicted(self, posterior: Posterior, X_new: Any, codes: Any, values: Any, sparse: Any) -> tuple[Array, Array]:
+        """Mean and variance of f at new rows; a level of -1 is one that was never seen, and gets the prior."""
+        matrix, level = as_float(X_new, "X_new", ndim=2), np.asarray(codes, dtype=np.intp)
+        t = np.ones((len(matrix), 1)) if values is None else as_float(values, "values", ndim=2)
+        m, v = self.detach(posterior).at(ArrowRows(matrix, level, t, sparse))
+        prior = t @ self.group_root
+        return m, v + np.where(level < 0, np.einsum("ij,ij->i", prior, prior), 0.0)
+
+
 @final
-class Mixed(Latent):
+class Mixed(LevelLatent):
     """f = x'w + t'b of the row's level: fixed effects, and random effects of one grouping factor.
 
     Parameters
@@ -163,19 +190,12 @@ class Mixed(Latent):
     array([ 3. , -1.7, -0.1,  1.8])
     """
 
-    reports = "weight"
-
     def __init__(self, X: Any, codes: Any, values: Any = None, *, n_levels: int | None = None, mean: Any = 0.0,
                  cov: Any = 1.0, group_cov: Any = 1.0, slack: Any = 0.0, n_outputs: int = 1) -> None:
         matrix = as_float(X, "X", ndim=2)
-        if matrix.shape[0] == 0:
-            raise InputError("X must have at least one row", f"shape {matrix.shape}", "Pass some data.")
         N = len(matrix)
-        level, count = checked_codes(codes, N, n_levels)
-        t = np.ones((N, 1)) if values is None else as_float(values, "values", ndim=2)
-        if len(t) != N or t.shape[1] == 0:
-            raise InputError(f"values must have {N} rows and at least one column", f"shape {t.shape}",
-                             "There is one row of values per row of X.")
+        require(N, "X must have at least one row", f"shape {matrix.shape}", "Pass some data.")
+        level, count, t = checked_levels(codes, values, N, n_levels)
         rows = LevelRows.sort(level, count)
         self.n_outputs = checked_outputs(n_outputs, N)
         self._build(rows, matrix[rows.order], t[rows.order], mean, cov, group_cov, variances_at(slack, (N,), "slack"))
@@ -281,22 +301,12 @@ class Mixed(Latent):
                                       X=None if parts.fixed_columns else parts.X, slack=parts.slack)
 
     @classmethod
-    def rows_of(cls, X: Any, codes: npt.NDArray[np.intp], values: Array, n_levels: int,
-                sparse: Any = None) -> ArrowRows:
-        return ArrowRows(X, codes, values, sparse)
-
-    @classmethod
     def costs(cls, shape: Shape) -> Option | None:
         return arrow(shape) if shape.linear and shape.n_levels > 0 and not shape.sparse else None
 
     def predict(self, posterior: Posterior, X_new: Any, codes: Any, values: Any = None) -> tuple[Array, Array]:
         """Mean and variance of f at new rows; a level of -1 is one that was never seen, and gets the prior."""
-        matrix = as_float(X_new, "X_new", ndim=2)
-        t = np.ones((len(matrix), 1)) if values is None else as_float(values, "values", ndim=2)
-        level = np.asarray(codes, dtype=np.intp)
-        m, v = self.detach(posterior).at(ArrowRows(matrix, level, t))
-        prior = t @ self.group_root
-        return m, v + np.where(level < 0, np.einsum("ij,ij->i", prior, prior), 0.0)
+        return self.predicted(posterior, X_new, codes, values, None)
 
     def design(self) -> Array:
         k = self.t.shape[1]
@@ -304,9 +314,6 @@ class Mixed(Latent):
         for j in range(k):
             levels[np.arange(self.n_sites), self.rows.level * k + j] = self.t[:, j]
         return self.rows.unsort(np.hstack([self.whitened_rows(self.X), levels]))
-
-    def weight_covariance(self, posterior: Posterior) -> Array:
-        return self.detach(posterior).covariance()
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
         q, (n, k), rows = self.detach(posterior), self.values.shape, self.rows
@@ -374,8 +381,8 @@ def group_root(group_cov: Any, k: int) -> Array:
     return root if root.shape[1] else np.zeros((k, 1))
 
 
-def checked_codes(codes: Any, n: int, n_levels: int | None) -> tuple[npt.NDArray[np.intp], int]:
-    """Levels of rows, and how many levels there are."""
+def checked_levels(codes: Any, values: Any, n: int, n_levels: int | None) -> tuple[npt.NDArray[np.intp], int, Array]:
+    """Levels of rows, how many levels there are, and the values that multiply their coefficients."""
     array = np.asarray(codes)
     if array.shape != (n,) or array.dtype.kind not in "iu":
         raise InputError(f"codes must be {n} whole numbers", f"shape {array.shape}, type {array.dtype}",
@@ -386,7 +393,10 @@ def checked_codes(codes: Any, n: int, n_levels: int | None) -> tuple[npt.NDArray
     if bad.size:
         raise InputError(f"codes must lie between 0 and {count - 1}", f"{level[bad[0]]} at index {bad[0]}",
                          "Number the levels from 0.")
-    return level, count
+    t = np.ones((n, 1)) if values is None else as_float(values, "values", ndim=2)
+    require(len(t) == n and t.shape[1], f"values must have {n} rows and at least one column", f"shape {t.shape}",
+            "There is one row of values per row of X.")
+    return level, count, t
 
 
 

@@ -76,9 +76,7 @@ class PrimalFactor(Factor):
         root = self.root_of()
         return np.asarray(root @ root.T)
 
-    def root_of(self, rows: npt.NDArray[np.intp] | None = None) -> Array:
-        if rows is not None:
-            return np.asarray(self._X.subset(rows).dense() @ self._root)
+    def root_of(self) -> Array:
         return np.concatenate([block for _, block in self._X.scaled_blocks(self._root)])
 
     def products(self) -> tuple[Product, Product] | None:

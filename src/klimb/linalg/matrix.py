@@ -151,20 +151,34 @@ class BlockedDesign(DesignMatrix):
         return values
 
 
+class StoredDesign(BlockedDesign):
+    """All rows in memory."""
+
+    values: Array
+
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        return ((rows, self.values[rows]) for rows in row_blocks(*self.shape))
+
+    def times(self, vector: Array) -> Array:
+        return np.asarray(self.values @ vector)
+
+    def subset(self, rows: npt.NDArray[np.intp]) -> DenseDesign:
+        return DenseDesign(self.values[rows])
+
+    def dense_rows(self, rows: slice) -> Array:
+        return self.values[rows]
+
+    def dense(self) -> Array:
+        return self.values
+
+
 @final
-class DenseDesign(BlockedDesign):
-    """All rows in memory, contiguous."""
+class DenseDesign(StoredDesign):
+    """One after the other, contiguous."""
 
     def __init__(self, values: Array) -> None:
         self.values = np.ascontiguousarray(values)
         self.shape = (values.shape[0], values.shape[1])
-
-    def blocks(self) -> Iterator[tuple[slice, Array]]:
-        for rows in row_blocks(*self.shape):
-            yield rows, self.values[rows]
-
-    def times(self, vector: Array) -> Array:
-        return np.asarray(self.values @ vector)
 
     def _transpose_times(self, vector: Array) -> Array:
         return np.asarray(sum(together([partial(np.matmul, vector[rows], self.values[rows])
@@ -183,33 +197,17 @@ class DenseDesign(BlockedDesign):
             return found[0]
         return np.concatenate([norms for norms, _ in found]), np.concatenate([product for _, product in found])
 
-    def subset(self, rows: npt.NDArray[np.intp]) -> DenseDesign:
-        return DenseDesign(self.values[rows])
-
-    def dense_rows(self, rows: slice) -> Array:
-        return self.values[rows]
-
-    def dense(self) -> Array:
-        return self.values
-
 
 @final
-class ColumnDesign(BlockedDesign):
-    """Rows in memory column after column, as files have them: nothing is transposed on the way."""
+class ColumnDesign(StoredDesign):
+    """Column after column, as files have them: nothing is transposed on the way."""
 
     def __init__(self, values: Array) -> None:
         self.values = np.asfortranarray(values)
         self.shape = (values.shape[0], values.shape[1])
 
-    def blocks(self) -> Iterator[tuple[slice, Array]]:
-        for rows in row_blocks(*self.shape):
-            yield rows, self.values[rows]
-
     def _scratch(self) -> Array:
         return np.empty((next(row_blocks(*self.shape)).stop, self.shape[1]), order="F")
-
-    def times(self, vector: Array) -> Array:
-        return np.asarray(self.values @ vector)
 
     def _transpose_times(self, vector: Array) -> Array:
         return np.asarray(self.values.T @ vector)
@@ -239,15 +237,6 @@ class ColumnDesign(BlockedDesign):
                 begin = end
             np.einsum("ij,ij->i", scaled, scaled, out=norms[rows])
         return norms, product
-
-    def subset(self, rows: npt.NDArray[np.intp]) -> DenseDesign:
-        return DenseDesign(self.values[rows])
-
-    def dense_rows(self, rows: slice) -> Array:
-        return self.values[rows]
-
-    def dense(self) -> Array:
-        return self.values
 
 
 @final

@@ -102,9 +102,9 @@ class Site(ABC):
         """``y`` as the clean 1-d float array the other methods take, or an `InputError` with the first bad index."""
         return clean_data(self, y, SUPPORTS[self.response][1], self.advice)
 
-    @abstractmethod
     def constant(self, y: Array) -> Array:
-        """The part of log p(y|f) that ``oracle`` and ``point`` leave out: f does not enter it (may be 0-d zero)."""
+        """The part of log p(y|f) that ``oracle`` and ``point`` leave out, into which f does not enter: here nothing."""
+        return np.zeros(())
 
     def rows(self, rows: Rows) -> Self:
         """The site of a subset of the data: parameters that are one per datum are sliced, scalars stay."""

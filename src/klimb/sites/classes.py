@@ -187,9 +187,6 @@ class Softmax(Site):
                           f"With {self.n_classes} classes the labels are 0 to {self.n_classes - 1}; recode y, for "
                           "instance by numpy.unique(y, return_inverse=True).")
 
-    def constant(self, y: Array) -> Array:
-        return np.zeros(())
-
     def rows(self, rows: Rows) -> Softmax:
         return self
 

@@ -22,7 +22,7 @@ from klimb.sites.base import EvenPart, Expectation, Site, clean_data, clean_labe
 
 @dataclass(frozen=True)
 class BinarySite(Site):
-    """What the links of a binary response share: labels, and no constant."""
+    """What the links of a binary response share: labels."""
 
     log_concave = True
     support = "{-1, +1} or {0, 1}"
@@ -30,9 +30,6 @@ class BinarySite(Site):
 
     def validate(self, y: ArrayLike) -> Array:
         return clean_labels(self, y, "Use Binomial or Ordinal for counts.")
-
-    def constant(self, y: Array) -> Array:
-        return np.zeros(())
 
     def labels(self) -> Array:
         return np.array([-1.0, 1.0])

@@ -127,9 +127,6 @@ class Custom(Site):
             return clean_data(self, y, lambda x: np.isin(x, classes), "Add the class to support, or drop the row.")
         return super().validate(y)
 
-    def constant(self, y: Array) -> Array:
-        return np.zeros(())
-
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         def values(rows: Index, f: Array) -> Array:
             return self.rows(rows)._values(y[rows], f)

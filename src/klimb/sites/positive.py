@@ -190,8 +190,7 @@ class Beta(Site):
     positive = (("precision", "The variance of y given f is mu (1 - mu) / (1 + precision)."),)
     advice = "Use Binomial for counts, or shrink exact 0 and 1 inwards."
 
-    def constant(self, y: Array) -> Array:
-        return np.zeros(())  # all of log p is in ``point``: near the uniform density its terms in y cancel
+    # There is no constant: all of log p is in ``point``, since near the uniform density its terms in y cancel.
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         # The gamma functions and the sigmoid have their singularities on Im f = +-pi, over |Re f| < log(1 + precision).

@@ -1,4 +1,4 @@
-"""Surrogates M of A that precondition it, and the choice among them.
+"""Surrogates M of A that precondition it.
 
 M = diag + low rank is what a few Lanczos steps know of A, and the exact diagonal of A for the rest:
 
@@ -30,8 +30,8 @@ import numpy as np
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.factors.forms import SparseFactorisation
 from klimb.linalg.factors.selection import MEMORY, levels_plan
-from klimb.linalg.krylov.cg import SurrogateMatrix, simplest_preconditioner, solve
-from klimb.linalg.normal_matrix import NormalMatrix, Preconditioner
+from klimb.linalg.krylov.cg import SurrogateMatrix
+from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import Operator, SparseOperator
 from klimb.linalg.operators.base import added_diagonals, column_blocks
 from klimb.linalg.sparse_cholesky import SymbolicCholesky
@@ -42,12 +42,6 @@ DEPENDENT = 1e-10  # length of a new direction, relative to the product it came 
 BLOCK = 8  # columns of a block of Lanczos: half the cost a column of single vectors, hardly fewer digits
 SMALLEST_REST = 0.01  # of the unit diagonal that must be left to delta, where the prior does not guarantee more
 AFFORDABLE = 10.0  # seconds that its factorisation may take: it serves a block of systems of several hundred iterations
-TRIAL_RANK = 32  # Lanczos directions of the low rank that is tried
-TRIAL_TOLERANCE, MOST_TRIAL_ITERATIONS = 1e-3, 100
-SLOWEST = 0.9  # residual after the trial that is as bad as any above it
-FEW_ITERATIONS = 8  # in the trial, with which nothing is left to gain
-SPARSE_COST = 2.0  # products that a solve with a factorised sparse part costs, roughly
-LOW_RANK_COST = 0.4  # and one with low rank plus diagonal
 
 
 @final
@@ -271,36 +265,3 @@ def sparse_part(A: NormalMatrix) -> SparsePart | None:
         return SparsePart(M, plan.symbolic)
     except NotPositiveDefiniteError:  # a flat direction that only the others determine, lost to rounding
         return None
-
-
-def choose_preconditioner(A: NormalMatrix, *, n_solves: int = 10, seed: int = 0) -> Preconditioner:
-    """The preconditioner that should take the least work for ``n_solves`` systems with A or with its neighbours.
-
-    One random system is solved roughly with diag(A), then with those that may do better: the factorised sparse part of
-    A where A has one (`sparse_part`), and low rank plus diagonal from a few Lanczos steps.
-    """
-    plain = simplest_preconditioner(A)
-    if n_solves * FEW_ITERATIONS < TRIAL_RANK or A.size <= TRIAL_RANK:
-        return plain
-    diagonal = A.diagonal()
-    scale = 1.0 if diagonal is None else np.sqrt(diagonal)
-    rhs = np.random.default_rng([seed, 3]).standard_normal(A.size) * scale
-
-    def iterations(M: Preconditioner) -> float:
-        trial = solve(A, rhs, preconditioner=M, tol=TRIAL_TOLERANCE, max_iter=MOST_TRIAL_ITERATIONS)
-        if trial.converged:
-            return trial.n_iter
-        reached = float(np.clip(trial.residual[0], TRIAL_TOLERANCE, SLOWEST))
-        return trial.n_iter * float(np.log(TRIAL_TOLERANCE) / np.log(reached))  # at the rate so far
-
-    taken = iterations(plain)
-    if taken <= FEW_ITERATIONS:
-        return plain
-    best, work = plain, float(n_solves * taken)
-    if (sparse := sparse_part(A)) is not None and (w := n_solves * iterations(sparse) * (1.0 + SPARSE_COST)) < work:
-        best, work = sparse, w
-    if work > 2.0 * TRIAL_RANK:
-        low_rank = ScaledLanczos(A, TRIAL_RANK, seed).surrogate()
-        if (w := TRIAL_RANK + n_solves * iterations(low_rank) * (1.0 + LOW_RANK_COST)) < work:
-            best = low_rank
-    return best
