@@ -125,7 +125,7 @@ def test_kinds():
     assert isinstance(as_operator(gaps(4), "B"), FunctionOperator)
     stack = as_operator([DENSE, SPARSE], "B")
     assert isinstance(stack, StackedOperator)
-    assert isinstance(stack.take(slice(2, 5)), DenseOperator)  # a run of rows of one part is that part's
+    assert isinstance(stack.take(slice(2, 5)), DenseOperator)
     assert as_operator(stack, "B") is stack
     assert isinstance(as_operator([DENSE], "B"), DenseOperator)
 

@@ -248,9 +248,6 @@ class CrossedDraws(CrossedPosterior):
         return (np.concatenate([np.einsum("ij,ij->i", self.exact[:Bd], self.exact[:Bd]), v, levels]),
                 np.concatenate([np.zeros(Bd), error, level_error]))
 
-    def sd(self) -> Array:
-        return np.sqrt(self._variances[0])
-
     def sd_error(self) -> float:
         """The median over the weights of sparse columns and of levels of the relative error of their sds."""
         v, error = (values[self.dense.shape[2] :] for values in self._variances)

@@ -13,13 +13,7 @@ import numpy.typing as npt
 
 from klimb.latents.arrow import ArrowRows, LevelPosterior, own_variances
 from klimb.latents.crossed_cells import BLOCK, padded
-from klimb.latents.weights_posterior import (
-    Index,
-    register,
-    root_block_covariance,
-    root_covariances,
-    with_rest,
-)
+from klimb.latents.weights_posterior import Index, register, root_block_covariance, root_covariances, with_rest
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks, threads_for
 

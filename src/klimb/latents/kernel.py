@@ -15,23 +15,8 @@ from klimb.latents.buffers import Buffers
 from klimb.latents.coordinates import Coordinates, DenseCoordinates
 from klimb.latents.costs import Option, Shape, kernel
 from klimb.latents.shocks import MOST_REDUCED, Shocks
+from klimb.numerics import dense
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.dense import (
-    check_psd,
-    check_symmetric,
-    cholesky,
-    log_det_from_cholesky,
-    mirror,
-    psd_square_root,
-    row_blocks,
-    shares,
-    symmetric_from_lower,
-    threads_for,
-    together,
-    triangular_inverse,
-    triangular_solve,
-    without_faint,
-)
 
 if TYPE_CHECKING:
     from klimb.latents.kernel_weights import KernelWeights
@@ -57,8 +42,8 @@ def identity_plus(K: Array, root: Array, out: Array | None = None) -> Array:
             np.multiply(K[rows, rows.start :], root[rows.start :], out=part)
             part *= root[rows, None]
 
-    blocks, k = list(row_blocks(len(root), 4 * len(root))), len(shares(*K.shape))
-    together([partial(fill, blocks[j::k]) for j in range(k)])
+    blocks, k = list(dense.row_blocks(len(root), 4 * len(root))), len(dense.shares(*K.shape))
+    dense.together([partial(fill, blocks[j::k]) for j in range(k)])
     B.flat[:: len(root) + 1] += 1.0
     return B.T
 
@@ -102,9 +87,9 @@ class KernelFactor(DenseFactor):
         work = None if buffers is None else buffers.take()
         if buffers is not None and work is not None:
             buffers.lend(work, self)
-        lower = cholesky(identity_plus(K, self._root, work))  # in place, and so is its inverse
-        self.logdet = log_det_from_cholesky(lower)
-        self._inverse = triangular_inverse(lower)  # L^-1
+        lower = dense.cholesky(identity_plus(K, self._root, work))  # in place, and so is its inverse
+        self.logdet = dense.log_det_from_cholesky(lower)
+        self._inverse = dense.triangular_inverse(lower)  # L^-1
         largest = float(self._root.max())
         self._silent = self._root <= 1e-150  # no information at all: x_i = b_i
         self._uneven = bool((self._root < 1e-6 * largest).any())  # so far apart that one solve may not be enough
@@ -123,7 +108,7 @@ class KernelFactor(DenseFactor):
     def _weak_variances(self, sites: npt.NDArray[np.intp]) -> Array:
         """k_ii - |L^-1 G^1/2 K e_i|^2, in blocks of columns."""
         out = np.empty(len(sites))
-        for block in row_blocks(len(sites), len(self.gamma)):
+        for block in dense.row_blocks(len(sites), len(self.gamma)):
             W = self.explained_root(sites[block])
             prior = np.diagonal(self._K)[sites[block]]
             out[block] = positive(prior - np.einsum("ij,ij->j", W, W), prior)
@@ -218,7 +203,7 @@ class KernelFactor(DenseFactor):
             return super().correlations(sd)
         R, _ = slauum(self._inverse.astype(np.float32), lower=1, overwrite_c=1)
         scale = np.divide(1.0, self._root * sd, out=np.zeros(len(R)), where=self._root > 0.0).astype(np.float32)
-        for columns in row_blocks(len(R), len(R)):  # both scalings while the block is in the cache
+        for columns in dense.row_blocks(len(R), len(R)):  # both scalings while the block is in the cache
             part = R.T[columns]
             part *= -scale
             part *= scale[columns, None]
@@ -255,9 +240,9 @@ class SignedKernelFactor(DenseFactor):
         W = self._base.explained_root(slice(None))
         self._W = W[:, self._negative]
         V1 = K[self._negative] - self._W.T @ W
-        self._lower = cholesky(identity_plus(-V1[:, self._negative], self._root))  # of C
-        self.logdet = self._base.logdet + log_det_from_cholesky(self._lower)
-        self._U = triangular_solve(self._lower, self._root[:, None] * V1)
+        self._lower = dense.cholesky(identity_plus(-V1[:, self._negative], self._root))  # of C
+        self.logdet = self._base.logdet + dense.log_det_from_cholesky(self._lower)
+        self._U = dense.triangular_solve(self._lower, self._root[:, None] * V1)
 
     def variances(self) -> Array:
         return np.asarray(self._base.variances() + np.einsum("ij,ij->j", self._U, self._U))
@@ -266,7 +251,7 @@ class SignedKernelFactor(DenseFactor):
         """(I + G K)^-1 = (I + G_p K)^-1 (I + G_n V1)^-1, the second by Woodbury on the negative sites."""
         y = b.copy()
         pulled = self._root * self._base.smooth(b)[self._negative]
-        inner = triangular_solve(self._lower, triangular_solve(self._lower, pulled), transpose=True)
+        inner = dense.triangular_solve(self._lower, dense.triangular_solve(self._lower, pulled), transpose=True)
         y[self._negative] += self._root * inner
         return self._base.solve(y)
 
@@ -284,7 +269,7 @@ class SignedKernelFactor(DenseFactor):
     def explained_and_returned(self, cross: Array) -> tuple[Array, Array]:
         W = self._base.whitened(cross)
         V1 = cross[:, self._negative].T - self._W.T @ W
-        return W, triangular_solve(self._lower, self._root[:, None] * V1)
+        return W, dense.triangular_solve(self._lower, self._root[:, None] * V1)
 
 
 def kernel_factor(K: Array, gamma: Array, buffers: Buffers | None = None) -> DenseFactor:
@@ -320,14 +305,14 @@ class Kernel(Latent):
 
     def __init__(self, K: Any, mean: Any = 0.0, *, check: bool = True) -> None:
         matrix = as_float(K, "K", ndim=2)
-        check_symmetric(matrix, "K")
-        self.K = without_faint(np.ascontiguousarray(matrix))
+        dense.check_symmetric(matrix, "K")
+        self.K = dense.without_faint(np.ascontiguousarray(matrix))
         self.n_sites = self.n_weights = self.dense_size = matrix.shape[0]
         require(self.n_sites != 0, "K must have at least one row", "shape (0, 0)", "Pass at least one site.")
         variances_at(self.prior_variances, (self.n_sites,), "the diagonal of K")
         if check:
-            with threads_for(self.dense_size):
-                check_psd(self.K, "K")
+            with dense.threads_for(self.dense_size):
+                dense.check_psd(self.K, "K")
         self.mean = mean_at(mean, (self.n_sites,), "mean")
         self.slack = np.zeros(self.n_sites)
         self._buffers = Buffers.of(self.n_sites)
@@ -357,16 +342,17 @@ class Kernel(Latent):
         return found[1]
 
     def design(self) -> Array:
-        return psd_square_root(self.K, "K")
+        return dense.psd_square_root(self.K, "K")
 
     def weight_mean(self, posterior: Posterior) -> Array:
         return posterior.m
 
     def weight_covariance(self, posterior: Posterior) -> Array:
-        return symmetric_from_lower(self._factor_of(posterior).covariance())
+        return dense.symmetric_from_lower(self._factor_of(posterior).covariance())
 
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
-        return draws_from(posterior.m, psd_square_root(posterior.covariance(), "the posterior covariance"), n, rng)
+        root = dense.psd_square_root(posterior.covariance(), "the posterior covariance")
+        return draws_from(posterior.m, root, n, rng)
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
         return DenseCoordinates(self._factor_of(posterior).covariance(), posterior.m)
@@ -416,7 +402,7 @@ class Kernel(Latent):
         """d bound / dK at a converged posterior, 1/2 [a a' - (K + G^-1)^-1]; d bound / d mean is ``posterior.a``."""
         from scipy.linalg.blas import dsyr
 
-        with threads_for(self.dense_size):
+        with dense.threads_for(self.dense_size):
             P = self._factor_of(posterior).marginal_precision()
             P *= -0.5
-            return mirror(dsyr(0.5, posterior.a, lower=1, a=P, overwrite_a=1))
+            return dense.mirror(dsyr(0.5, posterior.a, lower=1, a=P, overwrite_a=1))

@@ -91,9 +91,6 @@ class KernelWeights(WeightPosterior):
         """Rows whose squares, with their signs, are what a correction adds to variances; None without one."""
         return cross @ self.turned if self.signs.size else None
 
-    def sd(self) -> Array:
-        return np.sqrt(self.v)
-
     def covariances(self, rows: Index, columns: Index) -> Array:
         return self.v[rows] if np.array_equal(rows, columns) else self.covariance()[rows, columns]
 
@@ -163,9 +160,6 @@ class ChainWeights(WeightPosterior):
 
     def _latent(self, times: Array) -> Markov:
         return Markov(times, self.variance, self.lengthscale, self.smoothness)
-
-    def sd(self) -> Array:
-        return np.sqrt(self._posterior.v)
 
     def covariances(self, rows: Index, columns: Index) -> Array:
         if np.array_equal(rows, columns):

@@ -17,18 +17,8 @@ from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, DenseCoordinat
 from klimb.latents.costs import Option, Shape, chain
 from klimb.latents.kernel import Kernel
 from klimb.latents.weights_posterior import WeightPosterior
-from klimb.linalg import matern
-from klimb.linalg.chains import (
-    Chain,
-    Conditioned,
-    SquaredCovariance,
-    condition,
-    congruence,
-    congruence_t,
-    inserted,
-    product,
-    pushed,
-)
+from klimb.linalg import chains, matern
+from klimb.linalg.chains import Chain, Conditioned, SquaredCovariance
 from klimb.linalg.matern import MaternSum
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import psd_square_root, row_blocks
@@ -46,9 +36,9 @@ class MarkovFactor(Factor):
         self.gamma = gamma
         self._latent = latent
         ordered = gamma[latent.order]
-        passes = [condition(latent.chain, np.maximum(ordered, 0.0))]
+        passes = [chains.condition(latent.chain, np.maximum(ordered, 0.0))]
         if ordered.min() < 0.0:
-            passes.append(condition(passes[0].after, np.minimum(ordered, 0.0)))
+            passes.append(chains.condition(passes[0].after, np.minimum(ordered, 0.0)))
         self.passes: tuple[Conditioned, ...] = tuple(passes)
         self.logdet = sum(one.logdet for one in passes)
 
@@ -236,8 +226,8 @@ class Markov(Latent):
             m[rows] += here + np.einsum("jn,nj->n", first.noise[0], ahead)
             if factor is not None:
                 for one in factor.passes:
-                    first, second = inserted(first, second, _padded(one.B, after))
-                v[rows] = pushed(first, factor.chain.covariances[..., np.maximum(before, 0)])[0, 0]
+                    first, second = chains.inserted(first, second, _padded(one.B, after))
+                v[rows] = chains.pushed(first, factor.chain.covariances[..., np.maximum(before, 0)])[0, 0]
         return m, v
 
     def _around(self, new: Array, before: Any, after: Any) -> tuple[Chain, Chain]:
@@ -271,9 +261,9 @@ class Markov(Latent):
         N = _seen_in_all(factor)
         A, P = chain.transition[..., 1:], factor.chain.covariances[..., :-1]
         d_noise = r[:, None] * r[None, :] - N
-        d_noise[..., 1:] += congruence(N[..., 1:], congruence(A, P))
+        d_noise[..., 1:] += chains.congruence(N[..., 1:], chains.congruence(A, P))
         d_noise *= 0.5
-        d_transition = r[:, None, 1:] * x[None, :] - product(N[..., 1:], product(A, P))
+        d_transition = r[:, None, 1:] * x[None, :] - chains.product(N[..., 1:], chains.product(A, P))
         return self._process.pulled_back(np.diff(self._sorted), d_noise, d_transition)
 
 
@@ -318,10 +308,10 @@ def _seen_in_all(factor: MarkovFactor) -> Array:
     first, *more = factor.passes
     N = first.through
     for second in more:
-        moved = -product(first.before.noise, N)
+        moved = -chains.product(first.before.noise, N)
         for i in range(len(moved)):
             moved[i, i] += 1.0
-        N = N + congruence_t(moved, second.through)
+        N = N + chains.congruence_t(moved, second.through)
     return N
 
 

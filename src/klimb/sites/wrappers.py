@@ -87,6 +87,12 @@ class Wrapper(Site):
     class_probabilities = asked("class_probabilities", 0)
 
 
+def _counted(weights: Array | float, values: Array) -> Array:
+    """Values times weights; 0 where a datum is removed, which may be infinitely unlikely or sit on a kink."""
+    used = np.asarray(weights) > 0.0
+    return np.asarray(weights * (values if used.all() else np.where(used, values, 0.0)))
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Weighted(Wrapper):
@@ -121,17 +127,11 @@ class Weighted(Wrapper):
         return self._weigh(self.site.point(y, f))
 
     def curvature(self, y: Array, m: Array, v: Array) -> Array:
-        each = np.asarray(self._per_output())
-        return np.asarray(each * np.where(each > 0.0, self.site.curvature(y, m, v), 0.0))
+        return _counted(self._per_output(), self.site.curvature(y, m, v))
 
     def _weigh(self, e: Expectation) -> Expectation:
-        w, each = self.weights, self._per_output()
-        if np.all(np.asarray(w) > 0.0):
-            return Expectation(w * e.value, each * e.alpha, each * e.gamma)
-        used = np.asarray(w) > 0.0  # a removed datum may be infinitely unlikely
-        used_each = np.asarray(each) > 0.0
-        return Expectation(w * np.where(used, e.value, 0.0), each * np.where(used_each, e.alpha, 0.0),
-                           each * np.where(used_each, e.gamma, 0.0))
+        each = self._per_output()
+        return Expectation(_counted(self.weights, e.value), _counted(each, e.alpha), _counted(each, e.gamma))
 
     def _per_output(self) -> Array | float:
         """The weights of all latent values, output by output."""
@@ -155,12 +155,7 @@ class Weighted(Wrapper):
         return self.weights * slope, centre
 
     def even_part(self, y: Array, x: Array) -> EvenPart:
-        with np.errstate(invalid="ignore"):
-            part = self.site.even_part(y, x).scaled(self.weights)
-        if np.all(np.asarray(self.weights) > 0.0):
-            return part
-        used = np.asarray(self.weights) > 0.0  # a removed datum may sit on a kink
-        return EvenPart(*(np.where(used, piece, 0.0) for piece in part))
+        return EvenPart(*(_counted(self.weights, piece) for piece in self.site.even_part(y, x)))
 
     def touching(self, y: Array, variance: Array) -> Array | None:
         return self.site.touching(y, self.weights * variance)

@@ -72,12 +72,11 @@ class PrimalFactorisation(Factorisation):
         """|L^-1 S b_i|^2, S the scale."""
         N, D = matrix.shape
         values = np.empty(N)
-        step = max(64, BLOCK_DOUBLES // D)
-        for begin in range(0, N, step):
-            block = matrix[begin : begin + step]
+        for some in _blocks(N, D):
+            block = matrix[some]
             rows = np.asarray(block.toarray() if hasattr(block, "toarray") else block) * self._scale
             half = blas.dtrsm(1.0, self._lower, rows.T, lower=1)
-            np.einsum("ji,ji->i", half, half, out=values[begin : begin + step])
+            np.einsum("ji,ji->i", half, half, out=values[some])
         return values
 
     def _by_pairs(self, matrix: Any) -> Array:
@@ -350,9 +349,9 @@ class SparseFactorisation(Factorisation):
 
     def _by_solves(self, B: Operator) -> Array:
         values = np.empty(B.shape[0])
-        for begin in range(0, B.shape[0], 256):
-            rows = B.take(slice(begin, begin + 256)).dense()
-            values[begin : begin + 256] = np.einsum("ij,ji->i", rows, self.solve(np.ascontiguousarray(rows.T)))
+        for some in slices(B.shape[0], 256):
+            rows = B.take(some).dense()
+            values[some] = np.einsum("ij,ji->i", rows, self.solve(np.ascontiguousarray(rows.T)))
         return values
 
 

@@ -70,8 +70,9 @@ class Operator(ABC):
         return None
 
     def take(self, rows: Rows) -> Operator:
-        """The operator of some rows: a slice, indices or a mask."""
-        return SelectedRows(self, rows)
+        """The operator of some rows, a slice, indices or a mask: a dense one of few rows of what is not stored."""
+        N, D = self.shape
+        return DenseOperator(_by_unit_vectors(self.transpose_times, as_row_indices(rows, N), N, D).T)
 
     def coarse(self) -> Operator:
         """The same operator, with products in single precision where those are faster; they count as its own."""
@@ -90,9 +91,7 @@ class Operator(ABC):
     def dense(self) -> Array:
         """The matrix as a dense array, by products with unit vectors where it is not stored."""
         N, D = self.shape
-        if N < D:
-            return np.ascontiguousarray(_by_unit_vectors(self.transpose_times, N, D).T)
-        return _by_unit_vectors(self.times, D, N)
+        return self.take(slice(None)).dense() if N < D else _by_unit_vectors(self.times, np.arange(D), D, N)
 
     def gram(self, gamma: Array) -> Array:
         """B' diag(gamma) B as a dense D x D array in Fortran order."""
@@ -104,36 +103,6 @@ class Operator(ABC):
             raise InputError(f"{name} of an operator of shape {self.shape} needs {expected} rows",
                              f"shape {block.shape}", "Check which operator the vector belongs to.")
         self.n_products += 1 if block.ndim == 1 else block.shape[1]
-
-
-@final
-class SelectedRows(Operator):
-    """Some rows of an operator that does not store them: the whole product, of which some entries are used."""
-
-    def __init__(self, base: Operator, rows: Rows) -> None:
-        self.base = base
-        self.rows = as_row_indices(rows, base.shape[0])
-        self.shape = (len(self.rows), base.shape[1])
-
-    def _times(self, U: Array) -> Array:
-        return self.base.times(U)[self.rows]
-
-    def _transpose_times(self, W: Array) -> Array:
-        whole = np.zeros((self.base.shape[0], *W.shape[1:]))
-        np.add.at(whole, self.rows, W)  # a row may be taken twice
-        return self.base.transpose_times(whole)
-
-    def gram_diagonal(self, gamma: Array) -> Array | None:
-        whole = np.zeros(self.base.shape[0])
-        np.add.at(whole, self.rows, gamma)
-        return self.base.gram_diagonal(whole)
-
-    def row_norms_squared(self, scale: Array) -> Array | None:
-        norms = self.base.row_norms_squared(scale)
-        return None if norms is None else norms[self.rows]
-
-    def take(self, rows: Rows) -> Operator:
-        return SelectedRows(self.base, self.rows[as_row_indices(rows, len(self.rows))])
 
 
 def added_diagonals(total: Array, parts: Iterable[tuple[Operator, Array]]) -> Array | None:
@@ -155,11 +124,12 @@ def as_row_indices(rows: Rows, n_rows: int) -> npt.NDArray[np.intp]:
                          "Check the row numbers.") from error
 
 
-def _by_unit_vectors(product: Any, n_columns: int, n_rows: int) -> Array:
-    values = np.empty((n_rows, n_columns))
-    for columns in column_blocks(n_columns, max(n_rows, n_columns)):
-        units = np.zeros((n_columns, columns.stop - columns.start))
-        units[np.arange(columns.start, columns.stop), np.arange(units.shape[1])] = 1.0
+def _by_unit_vectors(product: Any, chosen: npt.NDArray[np.intp], size: int, n_rows: int) -> Array:
+    """Products with some unit vectors of that size, as columns."""
+    values = np.empty((n_rows, len(chosen)))
+    for columns in column_blocks(len(chosen), max(n_rows, size)):
+        units = np.zeros((size, columns.stop - columns.start))
+        units[chosen[columns], np.arange(units.shape[1])] = 1.0
         values[:, columns] = product(units)
     return values
 
@@ -233,9 +203,8 @@ class SparseOperator(StoredOperator):
         D = self.shape[1]
         total = np.empty((D, D), order="F")
         scaled = self._scaled(gamma)
-        step = max(64, BLOCK_DOUBLES // D)
-        for begin in range(0, D, step):  # the matrix is symmetric: its columns are its rows
-            total[:, begin : begin + step] = (self.transpose[begin : begin + step] @ scaled).toarray().T
+        for some in slices(D, max(64, BLOCK_DOUBLES // D)):  # the matrix is symmetric: its columns are its rows
+            total[:, some] = (self.transpose[some] @ scaled).toarray().T
         return total
 
     def sparse_gram(self, gamma: Array) -> Any:
@@ -353,18 +322,6 @@ class StackedOperator(Operator):
         norms = [part.row_norms_squared(scale) for part in self.parts]
         known = [part for part in norms if part is not None]
         return np.concatenate(known) if len(known) == len(norms) else None
-
-    def take(self, rows: Rows) -> Operator:
-        """Each run of rows of one part is taken from that part; the order of the rows is kept."""
-        wanted = as_row_indices(rows, self.shape[0])
-        owner = np.searchsorted(self._ends, wanted, side="right")
-        cuts = np.flatnonzero(np.diff(owner)) + 1
-        if len(cuts) > 4 * len(self.parts):  # shuffled rows: the parts cannot be taken apart cheaply
-            return super().take(wanted)
-        starts = np.concatenate([[0], self._ends])
-        taken = [self.parts[owner[run[0]]].take(wanted[run] - starts[owner[run[0]]])
-                 for run in np.split(np.arange(len(wanted)), cuts) if len(run)]
-        return taken[0] if len(taken) == 1 else StackedOperator(taken) if taken else super().take(wanted)
 
     @property
     def explicit(self) -> Any | None:
