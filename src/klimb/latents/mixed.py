@@ -74,7 +74,6 @@ class MixedFactor(Factor):
     def __init__(self, latent: Mixed, gamma: Array) -> None:
         self.gamma = gamma
         self._latent = latent
-        self._variances: Array | None = None
         rows, X, t = latent.rows, latent.shared, latent.t
         g = gamma[rows.order]
         k = t.shape[1]
@@ -92,15 +91,13 @@ class MixedFactor(Factor):
         return np.asarray(U)
 
     def variances(self) -> Array:
-        if self._variances is None:
-            latent = self._latent
-            v = np.empty(latent.n_sites)
-            for block in row_blocks(latent.n_sites, 2 * latent.X.shape[1]):
-                t, level = latent.values[block] @ latent.group_root, latent.rows.level[block]
-                rest = self.residual_rows(latent.X[block], t, level)
-                v[block] = np.einsum("ij,ij->i", rest, rest) + own_variances(t, self.D_inverse, level)
-            self._variances = latent.rows.unsort(v)
-        return self._variances
+        latent = self._latent
+        v = np.empty(latent.n_sites)
+        for block in row_blocks(latent.n_sites, 2 * latent.X.shape[1]):
+            t, level = latent.values[block] @ latent.group_root, latent.rows.level[block]
+            rest = self.residual_rows(latent.X[block], t, level)
+            v[latent.rows.order[block]] = np.einsum("ij,ij->i", rest, rest) + own_variances(t, self.D_inverse, level)
+        return v
 
     def solve_weights(self, b: Array) -> tuple[Array, Array]:
         """A^-1 Z'b in whitened coordinates: the border's part and (L, k) for the levels."""

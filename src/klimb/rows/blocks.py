@@ -144,7 +144,7 @@ class FileBlock:
             if self.seen and (now[0] != self.seen[0] or (now[2] == self.seen[2] and now != self.seen)):
                 raise InputError("files that stay as they are while a fit passes over them",
                                  f"{path}, which has changed or is gone", "Begin the fit again.")
-            yield from map(arrow_frame, self._batches(list(names), rows))
+            yield from (arrow_frame(batch, names) for batch in self._batches(list(names), rows))
 
     def _batches(self, names: list[str], rows: int) -> Iterable[Any]:
         in_file = self.where is None and hasattr(self.fragment, "row_groups")
@@ -247,12 +247,12 @@ def _part(column: Column, rows: slice) -> Column:
     return replace(column, values=np.asarray(column.values)[rows], missing=missing)
 
 
-def arrow_frame(batch: Any) -> Frame:
-    """A batch or a table of Arrow."""
+def arrow_frame(batch: Any, names: Sequence[str]) -> Frame:
+    """The columns ``names`` of a batch or a table of Arrow."""
+    known = dict(zip(batch.schema.names, batch.columns, strict=True))
     with np.errstate(over="ignore", invalid="ignore"):
-        columns = {name: arrow_column(name, values)
-                   for name, values in zip(batch.schema.names, batch.columns, strict=True)}
-    return Frame(None, "dict", tuple(columns), batch.num_rows, columns.__getitem__)
+        columns = {name: arrow_column(name, known[name]) for name in names}
+    return Frame(None, "dict", tuple(names), batch.num_rows, columns.__getitem__)
 
 
 def arrow_column(name: str, values: Any) -> Column:

@@ -34,7 +34,7 @@ class TableBlock:
     def frames(self, names: Sequence[str], rows: int) -> Iterator[Frame]:
         whole = self.table.select(list(names)).combine_chunks()
         for begin in range(0, whole.num_rows, rows):
-            yield arrow_frame(whole.slice(begin, rows))
+            yield arrow_frame(whole.slice(begin, rows), names)
 
     def identity(self) -> Any:
         text = hashlib.sha256()

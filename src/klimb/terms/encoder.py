@@ -94,11 +94,11 @@ class Encoder:
 
     def blocks(self, source: Source, dropped: int, response: bool) -> Encoded:
         """The columns of a source whose rows are complete."""
-        left = None
+        left, rows = None, source.rows
         if response and self.response is not None:
-            left = Left(self.response.name, self.response.encode(source), self.response.levels, source.rows,
+            left = Left(self.response.name, self.response.encode(source), self.response.levels, rows,
                         self.response.status(source))
-        return Encoded(tuple(term.block(source) for term in self.terms), left, source.rows, dropped, source.weights,
+        return Encoded(tuple(term.block(source) for term in self.terms), left, rows, dropped, source.weights,
                        0 if source.waiting is None else source.frame.total(source.waiting))
 
     @property
