@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from klimb.errors import InputError, require
-from klimb.kernels.parameters import MOST, Leaf, Parametric, as_points, positive
+from klimb.kernels.parameters import MOST, Leaf, Parametric, as_points, per_row, positive
 from klimb.kernels.tiles import Pairs, fill_rectangle, fill_square, pull_rectangle, pull_square
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.priors import PositivePrior
@@ -122,10 +122,7 @@ class Kernel(Parametric):
     def diag_vjp(self, X: ArrayLike, g: ArrayLike) -> Array:
         """The gradient of sum_i g_i k(x_i, x_i) in ``log_parameters``."""
         left = self._inputs(X, "X")
-        weights = as_float(g, "g", ndim=1)
-        if len(weights) != len(left):
-            raise InputError(f"g must have one entry per row of X ({len(left)})", f"{len(weights)}", "Check both.")
-        return self._diag_pull(left, weights)[self._free_places()]
+        return self._diag_pull(left, per_row(g, left))[self._free_places()]
 
     @property
     def log_parameters(self) -> Array:

@@ -10,8 +10,8 @@ from typing import ClassVar, Self, final
 import numpy as np
 
 from klimb.errors import InputError
-from klimb.kernels.parameters import Leaf, Value, as_points, real
-from klimb.numerics.arrays import Array, ArrayLike, as_float
+from klimb.kernels.parameters import Leaf, Value, as_points, per_row, real
+from klimb.numerics.arrays import Array, ArrayLike
 
 __all__ = ["ConstantMean", "LinearMean", "Mean", "ZeroMean"]
 
@@ -35,10 +35,7 @@ class Mean(Leaf):
     def vjp(self, X: ArrayLike, g: ArrayLike) -> Array:
         """The gradient of sum_i g_i m(x_i) in ``values``."""
         inputs = as_points(X, "X")
-        weights = as_float(g, "g", ndim=1)
-        if len(weights) != len(inputs):
-            raise InputError(f"g must have one entry per row of X ({len(inputs)})", f"{len(weights)}", "Check both.")
-        return self._pull(inputs, weights)[self._free_places()]
+        return self._pull(inputs, per_row(g, inputs))[self._free_places()]
 
     @property
     def values(self) -> Array:

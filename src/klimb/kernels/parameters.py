@@ -204,6 +204,13 @@ def as_points(X: ArrayLike, name: str) -> Array:
     return array
 
 
+def per_row(g: ArrayLike, X: Array) -> Array:
+    """One finite number per row of ``X``."""
+    weights = as_float(g, "g", ndim=1)
+    require(len(weights) == len(X), f"g must have one entry per row of X ({len(X)})", len(weights), "Check both.")
+    return weights
+
+
 def real(value: Any, name: str, owner: str, *, vector: bool = False) -> float | tuple[float, ...]:
     """A finite number, or where ``vector`` a tuple of them."""
     array = as_float(value, f"{owner}.{name}")

@@ -363,6 +363,14 @@ def check_spread(posterior: Posterior) -> None:
         raise InputError("this needs a posterior with a spread", "a point estimate", "Use klimb.infer, not a mode.")
 
 
+def asked(inner: str, name: str) -> Any:
+    """That method of the latent inside, which is the attribute ``inner``."""
+    def ask(self: Any, *given: Any) -> Any:
+        return getattr(getattr(self, inner), name)(*given)
+
+    return ask
+
+
 def factor_of(posterior: Posterior, kind: type[OwnFactor]) -> OwnFactor:
     """The factor of the fit, or a new one: of the kind that its latent makes."""
     factor = posterior.factorised()

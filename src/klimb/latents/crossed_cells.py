@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from klimb.latents.linear import side_by_side
 from klimb.linalg.matrix import DenseDesign
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, pieces, slices
 
 DENSE_GAIN = 250.0  # how much faster a multiplication is in a dense product than one by gathers
 BLOCK = 2**20  # numbers of a temporary array
@@ -181,8 +181,7 @@ class Cells:
         return total
 
     def _level_blocks(self) -> list[slice]:
-        size = max(BLOCK // self.n_sparse, 16)
-        return [slice(begin, min(begin + size, self.n_levels)) for begin in range(0, self.n_levels, size)]
+        return list(slices(self.n_levels, max(BLOCK // self.n_sparse, 16)))
 
     def products_at_cells(self, cells: Array, V: Array) -> Array:
         """(T V) at the cells, T being (L, S) for each second index of ``cells``."""
@@ -198,8 +197,8 @@ class Cells:
         columns, flat = self.columns.astype(np.intp), V.ravel()
         for count in np.unique(counts[counts > 0]).tolist():
             first = self.starts[:-1][counts == count]
-            for begin in range(0, len(first), max(BLOCK // count**2, 1)):
-                at = first[begin : begin + max(BLOCK // count**2, 1), None] + np.arange(count)
+            for some in pieces(first, max(BLOCK // count**2, 1)):
+                at = some[:, None] + np.arange(count)
                 J = columns[at]
                 block = flat.take(J[:, :, None] * len(V) + J[:, None, :])
                 out[at] = block @ cells[at]  # V is symmetric

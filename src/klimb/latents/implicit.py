@@ -342,8 +342,7 @@ class Implicit(Latent):
 
     def _variances_at(self, posterior: Posterior, rows: Operator, accuracy: float) -> Variances:
         if not posterior.spread:  # a point
-            none = np.zeros(rows.shape[0])
-            return Variances(none, none, none, none, "exact", True, True, True, 0)
+            return Variances.known(np.zeros(rows.shape[0]))
         return estimate(self.factor_of(posterior).matrix, rows, accuracy=accuracy)
 
     def _new_rows(self, X_new: Any) -> Operator:

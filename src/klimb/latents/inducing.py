@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, final
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError, require
-from klimb.latents.base import Factor, Latent, Posterior, mean_at, variances_at
+from klimb.latents.base import Latent, Posterior, asked, mean_at, variances_at
 from klimb.latents.coordinates import Coordinates, PrimalCoordinates
 from klimb.latents.costs import Option, Shape, inducing
 from klimb.latents.weights import PrimalFactor, Weights
@@ -19,16 +19,6 @@ from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import BlockedDesign, DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import Whitener, check_symmetric, psd_square_root, threads_for, triangular_solve
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class InducingGradient:
-    """Gradients of the bound in Kuu (symmetric), Kuf and the diagonal of Kff."""
-
-    Kuu: Array
-    Kuf: Array
-    kff_diag: Array
 
 
 @final
@@ -118,11 +108,9 @@ class Inducing(Latent):
         """L with L L' = Kuu."""
         return self._whitener.root
 
-    def mvm(self, a: Array) -> Array:
-        return self._weights.mvm(a)
-
-    def factor(self, gamma: Array) -> Factor:
-        return self._weights.factor(gamma)
+    mvm = asked("_weights", "mvm")
+    factor = asked("_weights", "factor")
+    design = asked("_weights", "design")
 
     def thin(self, rows: npt.NDArray[np.intp]) -> Latent | None:
         weights = self._weights.thin(rows)
@@ -137,9 +125,6 @@ class Inducing(Latent):
     def marginals(self, posterior: Posterior) -> tuple[Array, Array]:
         m, v = self._weights.marginals(self._inner(posterior))
         return self.mean + m, v
-
-    def design(self) -> Array:
-        return self._weights.design()
 
     @staticmethod
     def _inner(posterior: Posterior) -> Posterior:
@@ -160,22 +145,12 @@ class Inducing(Latent):
         assert isinstance(factor, PrimalFactor)
         return factor.weight_root()
 
-    def bound_gradient(self, posterior: Posterior) -> InducingGradient:
-        """d bound / d(Kuu, Kuf, kff_diag) at a converged posterior; d bound / d mean is ``posterior.a``."""
-        cross = np.empty((self.root.shape[0], self.n_sites))
-
-        def keep(block: slice, part: Array) -> None:
-            cross[:, block] = part
-
-        inner, diagonal = self.pull_back([posterior], keep)
-        return InducingGradient(inner, cross, diagonal)
-
     def pull_back(self, posteriors: Sequence[Posterior], take: Callable[[slice, Array], None]) -> tuple[Array, Array]:
-        """The same in bounded memory, summed over ``posteriors`` that share this prior.
+        """d bound / d(Kuu, Kuf, kff_diag) at converged ``posteriors`` that share this prior, summed, in bounded memory.
 
-        d bound / dKuf goes to ``take(block of sites, part of M rows)``, block by block; those in Kuu and the diagonal
-        of Kff are returned. The bound depends on all three only through the whitened rows x = L^-1 k_u and the slack
-        c = k_ff - |x|^2, since the whitened prior is N(0, I). With q(u) = N(m_u, V_u):
+        That in Kuf goes to ``take(block of sites, part of M rows)``, block by block; those in Kuu and the diagonal of
+        Kff are returned; that in the mean is ``posterior.a``. The bound depends on all three only through the whitened
+        rows x = L^-1 k_u and the slack c = k_ff - |x|^2, since the whitened prior is N(0, I). With q(u) = N(m_u, V_u):
         d/dx_i = a_i m_u - gamma_i V_u x_i + gamma_i x_i.
         """
         L, design = self.root, self.row_design

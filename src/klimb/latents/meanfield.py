@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError, NotPositiveDefiniteError
-from klimb.latents.base import Factor, Latent, Posterior
+from klimb.latents.base import Factor, Latent, Posterior, asked
 from klimb.latents.coordinates import Coordinates, Kind, MatrixCoordinates, design_blocks
 from klimb.latents.implicit import Implicit
 from klimb.latents.weights import Form, Weights, new_design
@@ -99,11 +99,12 @@ class MeanField(Latent):
     def prior_variances(self) -> Array:
         return self.full.prior_variances
 
-    def mvm(self, a: Array) -> Array:
-        return self.full.mvm(a)
-
-    def cancelled(self, a: Array) -> float:
-        return self.full.cancelled(a)
+    mvm = asked("full", "mvm")
+    cancelled = asked("full", "cancelled")
+    design = asked("full", "design")
+    reported_prior = asked("full", "reported_prior")
+    weight_mean = asked("full", "weight_mean")
+    draw = asked("full", "draw")
 
     def factor(self, gamma: Array) -> MeanFieldFactor:
         return MeanFieldFactor(self.full.factor(gamma), self._squares, self._precision, self._prior_logdet)
@@ -115,15 +116,6 @@ class MeanField(Latent):
     def marginals(self, posterior: Posterior) -> tuple[Array, Array]:
         assert isinstance(posterior.latent, MeanField)
         return posterior.latent.predict(posterior, self.full.X, self.slack)
-
-    def design(self) -> Array:
-        return self.full.design()
-
-    def reported_prior(self) -> tuple[Array, Array, Array | None]:
-        return self.full.reported_prior()
-
-    def weight_mean(self, posterior: Posterior) -> Array:
-        return self.full.weight_mean(posterior)
 
     def weight_variances(self, posterior: Posterior) -> Array:
         """Posterior variances of the weights."""
@@ -138,9 +130,6 @@ class MeanField(Latent):
     def coordinates(self, posterior: Posterior) -> Coordinates:
         return MeanFieldCoordinates(self, posterior)
 
-    def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
-        return self.full.draw(rng)
-
     def detach(self, posterior: Posterior) -> DenseWeights:
         return DenseWeights(posterior.mean, np.sqrt(self.weight_variances(posterior)))
 
@@ -153,8 +142,7 @@ class MeanField(Latent):
     def predict(self, posterior: Posterior, X_new: Any, slack: Any = 0.0) -> tuple[Array, Array]:
         """Mean and variance of f at new rows; ``slack`` is the extra variance there."""
         design, extra = new_design(X_new, slack, self.n_weights)
-        v, _ = design.row_norms_squared(np.sqrt(self.weight_variances(posterior)))
-        return design.times(self.weight_mean(posterior)), v + extra * posterior.spread
+        return self.detach(posterior).at(design, extra * posterior.spread)
 
 
 @final

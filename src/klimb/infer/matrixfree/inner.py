@@ -334,8 +334,7 @@ class Engine:
         B = self.latent.B
         parts = B.parts if isinstance(B, StackedOperator) else (B,)
         v = np.maximum(np.concatenate([factor.variances(part) for part in parts]), 0.0)
-        known = Variances(v, np.zeros_like(v), v, v, "exact", True, True, True, 0)
-        return Measured(gamma, known, LogDet(factor.log_det, 0.0, True, 0))
+        return Measured(gamma, Variances.known(v), LogDet(factor.log_det, 0.0, True, 0))
 
     def _log_det(self, A: NormalMatrix, gamma: Array, variances: Variances, previous: Measured | None) -> LogDet:
         """What came with the variances; else estimated, and carried along while gamma hardly changes.

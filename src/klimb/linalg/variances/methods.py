@@ -73,6 +73,11 @@ class Variances(NamedTuple):
     log_det: LogDet | None = None
     preconditioner: Preconditioner | None = None
 
+    @classmethod
+    def known(cls, value: Array, n_products: int = 0, log_det: LogDet | None = None) -> Variances:
+        """Those that were computed."""
+        return cls(value, np.zeros_like(value), value, value, "exact", True, True, True, n_products, log_det=log_det)
+
     @property
     def relative_error(self) -> float:
         """The median over the rows of the relative error, as far as it is known."""
@@ -288,8 +293,7 @@ def _exact(A: NormalMatrix, B: Operator, plan: FactorPlan) -> Variances:
     count = products_since((*A.operators, B))
     factor = factorise(A, plan)
     value = np.maximum(factor.variances(B), 0.0)
-    return Variances(value, np.zeros_like(value), value, value, "exact", True, True, True, count(),
-                     log_det=LogDet(factor.log_det, 0.0, True, 0))
+    return Variances.known(value, count(), LogDet(factor.log_det, 0.0, True, 0))
 
 
 def _probed(A: NormalMatrix, B: Operator, *, accuracy: float, budget: int, seed: int, memory: object,
