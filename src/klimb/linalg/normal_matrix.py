@@ -120,6 +120,21 @@ class Preconditioner(ABC):
         """F noise: for noise of unit covariance, draws with covariance M."""
 
 
+class SurrogateMatrix(Preconditioner):
+    """A preconditioner that knows its own variances: where estimates of variances begin."""
+
+    diagonal: Array  # of M, or of the part of it that is not low rank
+
+    @abstractmethod
+    def known_variances(self, B: Operator) -> Array | None:
+        """diag(B M^-1 B'), or None where it would take as many systems as there are rows."""
+
+    @property
+    @abstractmethod
+    def inverse_diagonal(self) -> Array:
+        """diag(M^-1)."""
+
+
 def _weights(operator: Operator, weights: Array | float, size: int) -> Array:
     N, D = operator.shape
     array = np.asarray(weights, dtype=np.float64)

@@ -298,11 +298,10 @@ class Engine:
     def _surrogate(self, A: NormalMatrix, gamma: Array) -> Measured | None:
         """From a few Lanczos steps and a diagonal: good to some percent, for a start; None without the entries of B."""
         M = ScaledLanczos(A.coarse(), min(RANK, A.size), self.seed).surrogate()
-        known = M.variances(self.latent.B.coarse())
-        if known is None:
+        v = M.known_variances(self.latent.B.coarse())
+        if v is None:
             return None
         self._preconditioner = M
-        v = known[0]
         error = ROUGH * v
         rough = Variances(v, error, np.maximum(v - 2 * error, 0.0), v + 2 * error, "surrogate", False, False, False, 0)
         return Measured(gamma, rough, LogDet(M.log_det, ROUGH * float(gamma @ v), False, 0))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.matrix import with_data
-from klimb.linalg.normal_matrix import NormalMatrix, Preconditioner
+from klimb.linalg.normal_matrix import NormalMatrix, Preconditioner, SurrogateMatrix
 from klimb.linalg.operators.base import BLOCK_DOUBLES, Operator, SparseOperator, StackedOperator, as_row_indices
 from klimb.linalg.sparse_cholesky import SymbolicCholesky
 from klimb.numerics.arrays import Array, pieces, slices
@@ -299,14 +299,14 @@ def _analysed(indptr: bytes, indices: bytes, dtype: str, size: int) -> SymbolicC
 
 
 @final
-class SparseFactorisation(Factorisation):
-    """Cholesky of A scaled to unit diagonal, whose pattern was analysed before."""
+class SparseFactorisation(Factorisation, SurrogateMatrix):
+    """Cholesky of A scaled to unit diagonal, whose pattern was analysed before; a part of a matrix may stand for it."""
 
     def __init__(self, A: NormalMatrix, symbolic: SymbolicCholesky) -> None:
         diagonal = A.diagonal()
         if diagonal is None or not (diagonal > 0.0).all():
             raise NotPositiveDefiniteError("the diagonal is not positive")
-        self._A, self._scale = A, 1.0 / np.sqrt(diagonal)
+        self._A, self.diagonal, self._scale = A, diagonal, 1.0 / np.sqrt(diagonal)
         self._pattern = symbolic.pattern
         self._factor = symbolic.factor(self._entries())
         self.log_det = self._factor.logdet - 2.0 * float(np.log(self._scale).sum())
@@ -346,6 +346,13 @@ class SparseFactorisation(Factorisation):
         if len(other):
             values[other] = self._by_solves(B.take(other))
         return values
+
+    def known_variances(self, B: Operator) -> Array | None:
+        return self.variances(B) if isinstance(B, SparseOperator) else None
+
+    @cached_property
+    def inverse_diagonal(self) -> Array:
+        return self.variances(SparseOperator(scipy_sparse.eye_array(self._A.size, format="csr")))
 
     def _by_solves(self, B: Operator) -> Array:
         values = np.empty(B.shape[0])

@@ -8,7 +8,6 @@ and f(A) z is close to |z| Q f(T) e_1 for any smooth f. With f(x) = x^-1/2 and z
 N(0, A^-1), and f(x) = log x gives z' log(A) z for the log determinant from the same T.
 """
 
-from abc import abstractmethod
 from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from klimb.errors import NotPositiveDefiniteError, require
 from klimb.linalg.normal_matrix import NormalMatrix, Preconditioner
-from klimb.linalg.operators.base import BLOCK_DOUBLES, Operator
+from klimb.linalg.operators.base import BLOCK_DOUBLES
 from klimb.numerics.arrays import Array, check_finite, slices
 
 MOST_ITERATIONS = 10_000
@@ -27,21 +26,6 @@ TRUSTED_TOLERANCE = 1e-5  # at coarser tolerances the residual carried along can
 WORTH_RESTARTING = 0.5  # a restart must reduce the residual by this factor, or it is rounding that is left
 MOST_STEPS, CHECKED_FROM = 300, 4  # of the iteration for inverse roots, and when its error is first looked at
 EXHAUSTED = 1e-12  # length of a new direction that is rounding
-
-
-class SurrogateMatrix(Preconditioner):
-    """A preconditioner that knows its own variances: where estimates of variances begin."""
-
-    diagonal: Array  # of M, or of the part of it that is not low rank
-
-    @abstractmethod
-    def variances(self, B: Operator) -> tuple[Array, Array] | None:
-        """diag(B M^-1 B') and diag(B diagonal^-1 B'), or None where the entries of B are not known."""
-
-    @property
-    @abstractmethod
-    def inverse_diagonal(self) -> Array:
-        """diag(M^-1)."""
 
 
 @final

@@ -30,13 +30,10 @@ import numpy as np
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.factors.forms import SparseFactorisation
 from klimb.linalg.factors.selection import MEMORY, levels_plan
-from klimb.linalg.krylov.cg import SurrogateMatrix
-from klimb.linalg.normal_matrix import NormalMatrix
+from klimb.linalg.normal_matrix import NormalMatrix, SurrogateMatrix
 from klimb.linalg.operators import Operator, SparseOperator
 from klimb.linalg.operators.base import added_diagonals, column_blocks
-from klimb.linalg.sparse_cholesky import SymbolicCholesky
 from klimb.numerics.arrays import Array
-from klimb.numerics.lazy import scipy_sparse
 
 DEPENDENT = 1e-10  # length of a new direction, relative to the product it came from, below which it is rounding
 BLOCK = 8  # columns of a block of Lanczos: half the cost a column of single vectors, hardly fewer digits
@@ -150,12 +147,12 @@ class LowRankPlusDiagonal(SurrogateMatrix):
         inner = self._vectors.T @ X
         return np.asarray(X + self._vectors @ (inner * (change if X.ndim == 1 else change[:, None])))
 
-    def variances(self, B: Operator) -> tuple[Array, Array] | None:
+    def known_variances(self, B: Operator) -> Array | None:
         base = B.row_norms_squared(1.0 / self.diagonal)
         if base is None:
             return None
         weights = self._vectors * np.sqrt(self._lam / (1.0 + self._lam)) / self._root[:, None]
-        return np.maximum(base - row_squares(B, weights), 0.0), base
+        return np.maximum(base - row_squares(B, weights), 0.0)
 
     @property
     def inverse_diagonal(self) -> Array:
@@ -225,32 +222,7 @@ class ScaledLanczos:
         return row_squares(B, self.scale[:, None] * (self.found.basis @ (vectors[:, keep] / np.sqrt(values[keep]))))
 
 
-@final
-class SparsePart(SurrogateMatrix):
-    """M as a precision of its own, with a sparse factorisation."""
-
-    def __init__(self, M: NormalMatrix, symbolic: SymbolicCholesky) -> None:
-        diagonal = M.diagonal()
-        assert diagonal is not None
-        self.diagonal, self._factor = diagonal, SparseFactorisation(M, symbolic)
-        self.log_det = self._factor.log_det
-
-    def solve(self, R: Array) -> Array:
-        return self._factor.solve(R)
-
-    def factor_times(self, noise: Array) -> Array:
-        return self._factor.factor_times(noise)
-
-    def variances(self, B: Operator) -> tuple[Array, Array] | None:
-        base = B.row_norms_squared(1.0 / self.diagonal) if isinstance(B, SparseOperator) else None
-        return None if base is None else (self._factor.variances(B), base)
-
-    @cached_property
-    def inverse_diagonal(self) -> Array:
-        return self._factor.variances(SparseOperator(scipy_sparse.eye_array(len(self.diagonal), format="csr")))
-
-
-def sparse_part(A: NormalMatrix) -> SparsePart | None:
+def sparse_part(A: NormalMatrix) -> SparseFactorisation | None:
     """M for this A; None where no part of A is sparse, all of it is, or factorising it takes seconds."""
     sparse = [(operator, weights) for operator, weights in A.parts if isinstance(operator, SparseOperator)]
     others = [(operator, weights) for operator, weights in A.parts if not isinstance(operator, SparseOperator)]
@@ -262,6 +234,6 @@ def sparse_part(A: NormalMatrix) -> SparsePart | None:
     if plan is None or plan.symbolic is None or plan.bytes > MEMORY // 4 or plan.seconds > AFFORDABLE:
         return None
     try:
-        return SparsePart(M, plan.symbolic)
+        return SparseFactorisation(M, plan.symbolic)
     except NotPositiveDefiniteError:  # a flat direction that only the others determine, lost to rounding
         return None

@@ -113,8 +113,8 @@ def bracket_by_lanczos(A: NormalMatrix, B: Operator, krylov: ScaledLanczos) -> t
     """(lower, upper), upper infinite where the prior is flat."""
     lower = krylov.lower(B)
     below = krylov.below()
-    known = None if below is None else below.variances(B)
-    upper = np.full(B.shape[0], np.inf) if known is None else known[0]
+    known = None if below is None else below.known_variances(B)
+    upper = np.full(B.shape[0], np.inf) if known is None else known
     return lower, np.maximum(np.minimum(upper, simple_upper(A, B)), lower)
 
 

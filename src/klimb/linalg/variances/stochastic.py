@@ -96,13 +96,9 @@ def _trace(A: NormalMatrix, M: SurrogateMatrix, known: tuple[Operator, Array] | 
     """tr(M^-1 A) = sum shift diag(M^-1) + sum_i gamma_i b_i'M^-1 b_i, or None where entries are not known."""
     total = 0.0
     for operator, weights in A.parts:
-        if known is not None and operator is known[0]:
-            variances = known[1]
-        else:
-            pair = M.variances(operator)
-            if pair is None:
-                return None
-            variances = pair[0]
+        variances = known[1] if known is not None and operator is known[0] else M.known_variances(operator)
+        if variances is None:
+            return None
         total += float(weights @ variances)
     return total + (float(A.shift @ M.inverse_diagonal) if A.shift.any() else 0.0)
 
@@ -248,9 +244,10 @@ class ProbedRows:
     """
 
     def __init__(self, A: NormalMatrix, B: Operator, M: SurrogateMatrix) -> None:
-        known = M.variances(B)
+        known, base = M.known_variances(B), B.row_norms_squared(1.0 / M.diagonal)
         assert known is not None, "probes need the entries of B"
-        self.B, (self.surrogate, base) = B, known
+        assert base is not None
+        self.B, self.surrogate = B, known
         self.n = 0
         self._t, self._w, self._tt, self._tw, self._ww = (np.zeros(B.shape[0]) for _ in range(5))
         self._live = np.flatnonzero(self.surrogate > 0.0)
